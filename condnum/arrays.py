@@ -1,0 +1,124 @@
+"""The border between the caller's arrays (NumPy or torch) and the float64 tensors used inside.
+
+Every public function accepts both kinds, computes on the caller's device in float64 (unless an
+argument says otherwise) and hands back the kind that it was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from condnum.errors import DeviceError, InvalidInputError
+
+ArrayLike: TypeAlias = "NDArray[Any] | Tensor | list[Any]"
+Array: TypeAlias = "NDArray[Any] | Tensor"
+
+
+def as_tensor(value: ArrayLike, name: str, *, ndim: int | None = None, minimum_ndim: int = 0) -> Tensor:
+    """Return `value` as a finite float64 tensor on its own device, or say what is wrong with it.
+
+    Args:
+        value: NumPy array, torch tensor or nested list of real numbers.
+        name: The argument's name, for the message.
+        ndim: Exact number of dimensions asked for, if any.
+        minimum_ndim: Least number of dimensions (leading ones are a batch).
+
+    Returns:
+        A float64 tensor that shares memory with a float64 input; it keeps the autograd graph.
+
+    Raises:
+        InvalidInputError: Not numeric, complex, wrong number of dimensions, empty, NaN or infinite.
+    """
+    if isinstance(value, Tensor):
+        tensor = value
+    else:
+        array = np.asarray(value)
+        if array.dtype.kind not in "fiub":
+            raise InvalidInputError(
+                f"{name} must hold real numbers, got dtype {array.dtype}; convert it with .astype(float)."
+            )
+        tensor = torch.from_numpy(np.ascontiguousarray(array)) if array.ndim else torch.tensor(array.item())
+    if tensor.is_complex():
+        raise InvalidInputError(f"{name} must be real, got dtype {tensor.dtype}; pass its real part.")
+    if ndim is not None and tensor.ndim != ndim:
+        raise InvalidInputError(f"{name} must have {ndim} dimension(s), got shape {tuple(tensor.shape)}.")
+    if tensor.ndim < minimum_ndim:
+        raise InvalidInputError(
+            f"{name} must have at least {minimum_ndim} dimension(s), got shape {tuple(tensor.shape)}."
+        )
+    if tensor.numel() == 0:
+        raise InvalidInputError(f"{name} is empty: shape {tuple(tensor.shape)}.")
+    tensor = tensor.to(torch.float64)
+    finite = torch.isfinite(tensor)
+    if not bool(finite.all()):
+        first = tuple(int(i) for i in torch.nonzero(~finite)[0])
+        count = int((~finite).sum())
+        raise InvalidInputError(
+            f"{name} holds {count} non-finite value(s), the first at index {first}: "
+            f"{float(tensor[first].detach())}; impute or drop these rows."
+        )
+    return tensor
+
+
+def storage_eps(value: ArrayLike) -> float:
+    """Return the machine epsilon of the dtype in which the caller stores `value`.
+
+    A float32 matrix promoted to float64 still carries float32 round-off, so rank tolerances
+    follow the storage type. Integers and lists count as float64.
+
+    Examples:
+        >>> storage_eps(np.zeros(2, dtype=np.float32)) == 2.0**-23
+        True
+    """
+    if isinstance(value, Tensor):
+        return torch.finfo(value.dtype if value.dtype.is_floating_point else torch.float64).eps
+    dtype = np.asarray(value).dtype
+    return float(np.finfo(dtype if dtype.kind == "f" else np.float64).eps)
+
+
+def like(reference: ArrayLike) -> Callable[[Tensor], Any]:
+    """Return a converter that gives a tensor the kind (NumPy or torch) of `reference`."""
+    if isinstance(reference, Tensor):
+        return lambda tensor: tensor
+    return lambda tensor: tensor.detach().cpu().numpy()
+
+
+def resolve_device(device: str | torch.device) -> torch.device:
+    """Turn `auto`, `cpu` or `cuda[:i]` into a device that exists.
+
+    Args:
+        device: `auto` takes CUDA when there is one.
+
+    Returns:
+        The torch device.
+
+    Raises:
+        InvalidInputError: Not a device name.
+        DeviceError: CUDA was asked for by name and there is none.
+
+    Examples:
+        >>> resolve_device("cpu")
+        device(type='cpu')
+    """
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        resolved = torch.device(device)
+    except RuntimeError as error:
+        raise InvalidInputError(f"unknown device '{device}'; use auto, cpu, cuda or cuda:<index>.") from error
+    if resolved.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (resolved.index or 0) >= count:
+            raise DeviceError(
+                f"device '{device}' was asked for, but torch {torch.__version__} sees {count} CUDA "
+                "device(s) here; use --device cpu or --device auto, or install a CUDA build and driver."
+            )
+    elif resolved.type != "cpu":
+        raise InvalidInputError(f"device '{device}' is not supported; use auto, cpu, cuda or cuda:<index>.")
+    return resolved

@@ -1,0 +1,66 @@
+"""Named errors: each message is one paragraph that shows the offending value and the fix.
+
+The command line prints the message and exits with status 2; a library user catches
+`CondnumError`, or the built-in type that each class also derives from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class CondnumError(Exception):
+    """Base class of every error that condnum raises on purpose."""
+
+
+class InvalidInputError(CondnumError, ValueError):
+    """An argument has a wrong shape, a wrong type, a forbidden value or non-finite entries."""
+
+
+class RankError(InvalidInputError):
+    """A matrix has numerical rank 0, or a rank too small for what was asked of it."""
+
+
+class UnknownNameError(InvalidInputError):
+    """A method, parameter, data set or option has no such name; the message lists the choices.
+
+    Args:
+        kind: What the name should have been, in words ("method", "parameter").
+        name: The offending value.
+        choices: The valid names.
+
+    Examples:
+        >>> print(UnknownNameError("method", "our", ["ours", "imma"]))
+        unknown method 'our'; did you mean 'ours'? Choices: ours, imma.
+    """
+
+    def __init__(self, kind: str, name: object, choices: Iterable[str]) -> None:
+        names = list(choices)
+        near = get_close_matches(str(name), names, n=1)
+        hint = f" did you mean '{near[0]}'?" if near else ""
+        super().__init__(f"unknown {kind} '{name}';{hint} Choices: {', '.join(names)}.")
+
+
+class DataNotFoundError(CondnumError, FileNotFoundError):
+    """A data file is missing; the message says what to put where."""
+
+
+class DataFormatError(CondnumError, ValueError):
+    """A data file exists but its content is not what the loader expects."""
+
+
+class DeviceError(CondnumError, RuntimeError):
+    """The requested device is not available on this machine."""
+
+
+class MissingExtraError(CondnumError, ImportError):
+    """An optional dependency is missing; the message names the extra that installs it."""
+
+
+class OutputError(CondnumError, OSError):
+    """A result cannot be written where it was asked to go."""
+
+
+class CancelledError(CondnumError):
+    """A caller's callback asked a long computation to stop."""
