@@ -30,20 +30,29 @@ def as_tensor(value: ArrayLike, name: str, *, ndim: int | None = None, minimum_n
         minimum_ndim: Least number of dimensions (leading ones are a batch).
 
     Returns:
-        A float64 tensor that shares memory with a float64 input; it keeps the autograd graph.
+        A float64 tensor that shares memory with a writable contiguous float64 input; it keeps the
+        autograd graph.
 
     Raises:
-        InvalidInputError: Not numeric, complex, wrong number of dimensions, empty, NaN or infinite.
+        InvalidInputError: Not rectangular, not numeric, complex, wrong number of dimensions, empty,
+            NaN or infinite.
     """
     if isinstance(value, Tensor):
         tensor = value
     else:
-        array = np.asarray(value)
+        try:
+            array = np.asarray(value)
+        except ValueError as error:
+            raise InvalidInputError(
+                f"{name} is not a rectangular array ({error}); its rows must have one length."
+            ) from error
         if array.dtype.kind not in "fiub":
             raise InvalidInputError(
                 f"{name} must hold real numbers, got dtype {array.dtype}; convert it with .astype(float)."
             )
-        tensor = torch.from_numpy(np.ascontiguousarray(array)) if array.ndim else torch.tensor(array.item())
+        # torch takes neither longdouble, nor a foreign byte order, nor (quietly) read-only memory.
+        array = np.require(array, dtype=np.float64, requirements=["W", "C"])
+        tensor = torch.from_numpy(array)
     if tensor.is_complex():
         raise InvalidInputError(f"{name} must be real, got dtype {tensor.dtype}; pass its real part.")
     if ndim is not None and tensor.ndim != ndim:

@@ -103,6 +103,13 @@ def is_symmetric(matrix: Tensor, eps: float) -> bool:
     """Tell whether every matrix of the batch is square and symmetric up to round-off in `eps`.
 
     A product of three D×D factors is asymmetric by about D·eps of its largest entry.
+
+    Args:
+        matrix: `(..., p_r, p_c)`.
+        eps: Round-off of the stored entries.
+
+    Returns:
+        True if all are.
     """
     if matrix.shape[-1] != matrix.shape[-2]:
         return False
@@ -124,6 +131,7 @@ def singular_values(matrix: Tensor, *, kind: MatrixKind = "auto", eps: float = 2
         `(..., min(p_r, p_c))` non-negative, descending.
 
     Raises:
+        InvalidInputError: `symmetric` and not square.
         UnknownNameError: Unknown `kind`.
 
     Examples:
@@ -132,6 +140,8 @@ def singular_values(matrix: Tensor, *, kind: MatrixKind = "auto", eps: float = 2
     """
     if kind not in ("auto", "symmetric", "general", "features"):
         raise UnknownNameError("matrix kind", kind, ["auto", "symmetric", "general", "features"])
+    if kind == "symmetric" and matrix.shape[-1] != matrix.shape[-2]:
+        raise InvalidInputError(f"a symmetric matrix must be square, got shape {tuple(matrix.shape)}.")
     if kind == "features":
         wide = matrix.shape[-1] > matrix.shape[-2]
         gram = matrix @ matrix.mT if wide else matrix.mT @ matrix
@@ -140,6 +150,49 @@ def singular_values(matrix: Tensor, *, kind: MatrixKind = "auto", eps: float = 2
         values = torch.linalg.eigvalsh(symmetric_part(matrix)).abs()
         return values.sort(dim=-1, descending=True).values
     return torch.linalg.svdvals(matrix)
+
+
+def covariance_factor(covariance: Tensor, *, rtol: float | None = None) -> Tensor:
+    """Return `B` with `K = BᵀB` and as many rows as the numerical rank of K.
+
+    Args:
+        covariance: `(D, D)` symmetric positive semidefinite.
+        rtol: Relative rank tolerance; default `D·eps`.
+
+    Returns:
+        `(r, D)`, rows in descending order of the eigenvalues, orthogonal to each other.
+
+    Raises:
+        RankError: K is zero.
+
+    Examples:
+        >>> covariance_factor(torch.diag(torch.tensor([0.0, 9.0, 4.0])).double()).abs()
+        tensor([[0., 3., 0.],
+                [0., 0., 2.]], dtype=torch.float64)
+    """
+    values, vectors = torch.linalg.eigh(symmetric_part(covariance))
+    rtol = default_rtol(len(values)) if rtol is None else rtol
+    kept = values > rtol * values[-1].clamp_min(0)
+    if not bool(kept.any()):
+        raise RankError("the covariance has rank 0: check that the features are not all constant zero.")
+    return (vectors[:, kept] * values[kept].sqrt()).mT.flip(0)
+
+
+def hessian_spectrum(theta: Tensor, factor: Tensor) -> Tensor:
+    """Return the non-zero spectrum of `H(θ) = θᵀBᵀBθ` without forming H.
+
+    Forming H loses everything below `eps·‖K‖‖θ‖²`, and after immunization that round-off can exceed
+    the rank tolerance, so that null directions pass for a smallest eigenvalue. The squared singular
+    values of `Bθ` have no null directions to begin with.
+
+    Args:
+        theta: `(D, D_hid)`.
+        factor: `(r, D)` of `covariance_factor`.
+
+    Returns:
+        `(min(r, D_hid),)` descending.
+    """
+    return torch.linalg.svdvals(factor @ theta) ** 2
 
 
 def default_rtol(dimension: int, eps: float = 2.0**-52) -> float:

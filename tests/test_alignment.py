@@ -1,0 +1,224 @@
+"""Proposition 3.2: where Eq. 10 is right, where it is wrong, and what holds instead."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from condnum.alignment import alignment
+from condnum.errors import InvalidInputError, RankError
+from condnum.spectra import condition_number
+
+K_2 = np.array([[2.0, 1.0], [1.0, 2.0]])  # eigenpairs 3: (1, 1)/√2 and 1: (1, −1)/√2
+
+
+def draw(rows, columns, seed, samples=None):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(samples or 2 * rows, rows))
+    return rng.normal(size=(rows, columns)), X.T @ X
+
+
+class TestByHand:
+    result = alignment(np.diag([2.0, 1.0]), K_2)  # ΣUᵀKUΣ = [[8, 2], [2, 2]]
+
+    def test_spectra(self):
+        np.testing.assert_allclose(self.result.predicted, [8, 2], rtol=1e-14)
+        np.testing.assert_allclose(self.result.spectrum, [5 + 13**0.5, 5 - 13**0.5], rtol=1e-14)
+        np.testing.assert_allclose(self.result.overlaps, np.full((2, 2), 0.5), rtol=1e-14)
+        np.testing.assert_allclose(self.result.theta_singular_values, [2, 1], rtol=1e-14)
+        np.testing.assert_allclose(self.result.covariance_eigenvalues, [3, 1], rtol=1e-14)
+
+    def test_misalignment(self):
+        assert self.result.misalignment == pytest.approx((8 / 76) ** 0.5)
+
+    def test_majorisation(self):
+        assert self.result.majorised is True
+        np.testing.assert_allclose(self.result.predicted_partial_sums, [8, 10], rtol=1e-14)
+        np.testing.assert_allclose(self.result.true_partial_sums, [5 + 13**0.5, 10], rtol=1e-14)
+
+    def test_condition_numbers(self):
+        truth = (5 + 13**0.5) / (5 - 13**0.5)
+        assert self.result.predicted_condition == pytest.approx(4)
+        assert self.result.true_condition == pytest.approx(truth)
+        assert self.result.condition_ratio == pytest.approx(4 / truth)
+        assert (self.result.rank, self.result.predicted_rank) == (2, 2)
+
+    def test_ostrowski(self):
+        np.testing.assert_allclose(self.result.ostrowski_lower, [3, 1], rtol=1e-14)
+        np.testing.assert_allclose(self.result.ostrowski_upper, [12, 4], rtol=1e-14)
+        assert self.result.ostrowski_holds is True
+
+    def test_uniqueness(self):
+        assert (self.result.u_unique, self.result.q_unique) == (True, True)
+        assert self.result.theta_gap == pytest.approx(1 / 2)
+        assert self.result.covariance_gap == pytest.approx(2 / 3)
+
+    def test_frozen(self):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            self.result.rank = 1
+
+
+def test_eq_10_is_wrong_for_random_matrices():
+    theta, K = draw(8, 8, seed=0)
+    result = alignment(theta, K)
+    truth = np.linalg.svd(theta.T @ K @ theta, compute_uv=False)
+    np.testing.assert_allclose(result.spectrum, truth, atol=1e-12 * truth[0])
+    error = np.abs(np.sort(result.predicted)[::-1] - truth).max() / truth[0]
+    assert error > 0.05
+    assert result.misalignment > 0.05
+    assert result.true_condition > 1.2 * result.predicted_condition
+
+
+def test_eq_10_is_exact_when_u_is_q():
+    rng = np.random.default_rng(1)
+    _, K = draw(6, 6, seed=1)
+    gamma, Q = np.linalg.eigh(K)
+    V, _ = np.linalg.qr(rng.normal(size=(6, 6)))
+    sigma = np.array([6.0, 5, 4, 3, 2, 1])
+    result = alignment(Q @ np.diag(sigma) @ V.T, K)
+    # U's columns go with σ in descending order, hence with γ in ascending order.
+    np.testing.assert_allclose(result.predicted, sigma**2 * gamma, rtol=1e-12)
+    np.testing.assert_allclose(result.spectrum, np.sort(sigma**2 * gamma)[::-1], rtol=1e-12)
+    assert result.misalignment < 1e-14
+    assert result.condition_ratio == pytest.approx(1)
+    np.testing.assert_allclose(result.overlaps, np.eye(6)[::-1], atol=1e-12)
+
+
+def test_at_the_identity_eq_10_is_not_single_valued():
+    result = alignment(np.eye(2), K_2)
+    assert result.u_unique is False
+    assert result.theta_gap == pytest.approx(0)
+    # Two bases of the same θ = I, two predictions: 2, 2 in the standard one, 3, 1 in K's own.
+    Q = np.linalg.eigh(K_2)[1]
+    nudged = alignment(Q @ np.diag([1.0, 1 - 1e-9]) @ Q.T, K_2)
+    np.testing.assert_allclose(sorted(nudged.predicted), [1, 3], rtol=1e-7)
+    np.testing.assert_allclose(alignment(np.diag([1.0, 1 - 1e-9]), K_2).predicted, [2, 2], rtol=1e-7)
+
+
+def test_repeated_eigenvalues_of_the_covariance():
+    result = alignment(np.diag([2.0, 1.0]), np.eye(2))
+    assert result.q_unique is False
+    assert result.misalignment == pytest.approx(0, abs=1e-15)  # Eq. 10 is none the worse for it
+
+
+def test_repeated_null_values_of_theta_do_no_harm():
+    assert alignment(np.diag([2.0, 1, 0, 0]), np.diag([4.0, 3, 2, 1])).u_unique is True
+    assert alignment(np.diag([2.0, 2, 1, 0]), np.diag([4.0, 3, 2, 1])).u_unique is False
+
+
+class TestRectangular:
+    def test_one_column(self):
+        result = alignment(np.array([[1.0], [0.0]]), K_2)
+        np.testing.assert_allclose(result.predicted, [2], rtol=1e-14)
+        np.testing.assert_allclose(result.spectrum, [2], rtol=1e-14)
+        # Cauchy: γ_2 ≤ σ_1 ≤ γ_1.
+        np.testing.assert_allclose(result.ostrowski_lower, [1], rtol=1e-14)
+        np.testing.assert_allclose(result.ostrowski_upper, [3], rtol=1e-14)
+        assert result.theta_gap == np.inf
+        assert result.overlaps.shape == (2, 2)
+
+    def test_more_columns_than_rows(self):
+        result = alignment(np.array([[2.0, 0, 0], [0, 1, 0]]), K_2)
+        np.testing.assert_allclose(result.predicted, [8, 2, 0], rtol=1e-14)
+        np.testing.assert_allclose(result.spectrum, [5 + 13**0.5, 5 - 13**0.5, 0], rtol=1e-14)
+        np.testing.assert_allclose(result.ostrowski_lower, [3, 1, 0], rtol=1e-14)
+        np.testing.assert_allclose(result.ostrowski_upper, [12, 4, 0], rtol=1e-14)
+        assert result.true_condition == pytest.approx((5 + 13**0.5) / (5 - 13**0.5))
+        assert result.rank == 2
+
+
+def test_a_singular_covariance():
+    result = alignment(np.diag([2.0, 1.0]), np.ones((2, 2)))  # M = [[4, 2], [2, 1]]: spectrum 5, 0
+    np.testing.assert_allclose(result.spectrum, [5, 0], atol=1e-14)
+    np.testing.assert_allclose(result.predicted, [4, 1], rtol=1e-14)
+    assert (result.rank, result.predicted_rank) == (1, 2)
+    # κ = 1 on the one non-zero value: Eq. 10 need not underestimate the compact κ of a singular H.
+    assert result.condition_ratio == pytest.approx(4)
+    assert result.majorised
+
+
+# d from 1 to 6, D_hid from 1 to 7, ranks from 1: all shapes of the claims above.
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(
+    rows=st.integers(1, 6),
+    columns=st.integers(1, 7),
+    samples=st.integers(1, 10),
+    exponent=st.floats(-3, 3),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_what_holds_for_every_theta_and_covariance(rows, columns, samples, exponent, seed):
+    theta, K = draw(rows, columns, seed, samples)
+    theta *= 10**exponent
+    result = alignment(theta, K)
+    H = theta.T @ K @ theta
+    scale = np.linalg.norm(theta, 2) ** 2 * np.linalg.norm(K, 2)  # round-off of H is eps·scale
+    np.testing.assert_allclose(result.spectrum, np.linalg.eigvalsh(H)[::-1], atol=1e-13 * scale)
+    np.testing.assert_allclose(result.overlaps.sum(axis=0), 1, rtol=1e-12)
+    np.testing.assert_allclose(result.overlaps.sum(axis=1), 1, rtol=1e-12)
+    # Eq. 10 as printed, from the overlaps.
+    m = min(rows, columns)
+    printed = result.theta_singular_values**2 * (result.overlaps[:m] @ result.covariance_eigenvalues)
+    np.testing.assert_allclose(result.predicted[:m], printed, atol=1e-13 * scale)
+    assert result.majorised
+    assert result.ostrowski_holds
+    excess = np.cumsum(np.sort(result.predicted)[::-1]) - np.cumsum(result.spectrum)
+    assert excess.max() <= 1e-13 * scale
+    assert abs(excess[-1]) <= 1e-13 * scale
+    if result.rank == columns:
+        # κ of a nearly singular H is known to κ·eps.
+        assert result.condition_ratio <= 1 + 1e-13 * result.true_condition * scale / result.spectrum[0]
+
+
+def test_kinds_and_precision():
+    theta, K = draw(4, 4, seed=3)
+    reference = alignment(theta, K)
+    tensor = alignment(torch.from_numpy(theta).requires_grad_(), torch.from_numpy(K))
+    assert isinstance(tensor.spectrum, torch.Tensor)
+    assert not tensor.spectrum.requires_grad
+    np.testing.assert_allclose(tensor.spectrum, reference.spectrum, rtol=1e-12)
+    assert isinstance(reference.overlaps, np.ndarray)
+    single = alignment(theta.astype(np.float32), K.astype(np.float32))
+    np.testing.assert_allclose(single.spectrum, reference.spectrum, rtol=1e-4)
+    assert single.majorised
+    assert single.ostrowski_holds
+
+
+def test_kappa_is_that_of_the_spectra_module():
+    theta, K = draw(5, 5, seed=4)
+    assert alignment(theta, K).true_condition == pytest.approx(
+        condition_number(theta.T @ K @ theta).value, rel=1e-9
+    )
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("theta", "covariance", "message"),
+        [
+            (np.ones((2, 2, 2)), np.eye(2), r"theta must have 2 dimension\(s\)"),
+            (np.eye(2), np.stack([np.eye(2)] * 2), r"covariance must have 2 dimension\(s\)"),
+            (np.eye(3), np.eye(2), r"theta \(3, 3\) and covariance \(2, 2\) do not fit"),
+            (np.eye(2), np.array([[1.0, 0.5], [0.0, 1.0]]), r"symmetric, got \|K - Kᵀ\| up to 0.5"),
+            (np.eye(2), np.diag([1.0, -0.25]), "positive semi-definite, got an eigenvalue of -0.25"),
+            (np.full((2, 2), np.nan), np.eye(2), "non-finite"),
+        ],
+        ids=["batch-theta", "batch-K", "shapes", "asymmetric", "indefinite", "nan"],
+    )
+    def test_bad_input(self, theta, covariance, message):
+        with pytest.raises(InvalidInputError, match=message):
+            alignment(theta, covariance)
+
+    @pytest.mark.parametrize(
+        ("theta", "covariance"),
+        [(np.zeros((2, 2)), K_2), (np.eye(2), np.zeros((2, 2))), (np.diag([0.0, 1.0]), np.diag([1.0, 0.0]))],
+        ids=["theta", "covariance", "null-space"],
+    )
+    def test_rank_zero(self, theta, covariance):
+        with pytest.raises(RankError, match="has rank 0"):
+            alignment(theta, covariance)
+
+    def test_bad_rtol(self):
+        with pytest.raises(InvalidInputError, match=r"rtol must lie in \[0, 1\), got 2"):
+            alignment(np.eye(2), K_2, rtol=2)
