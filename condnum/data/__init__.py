@@ -1,0 +1,36 @@
+"""Data: one loader a data set, one resolver, one catalog; every loader hands out a `TaskPair` or `Digits`."""
+
+from condnum.data.catalog import CheckResult, DataStatus, available, check, dataset_names
+from condnum.data.checksums import KNOWN_CHECKSUMS, sha256_arrays, sha256_file
+from condnum.data.digits import Digits, digit_pair
+from condnum.data.embedded import load_diabetes_tasks, load_small_digits
+from condnum.data.house_prices import load_house_prices
+from condnum.data.mnist import load_mnist_images
+from condnum.data.resolver import DATA_VARIABLE, data_folders, user_cache
+from condnum.data.task_pair import Provenance, TaskPair
+
+__all__ = [
+    # task pairs
+    "TaskPair",
+    "Provenance",
+    "Digits",
+    "digit_pair",
+    # loaders
+    "load_house_prices",
+    "load_mnist_images",
+    "load_small_digits",
+    "load_diabetes_tasks",
+    # what is here, and is it whole
+    "available",
+    "check",
+    "dataset_names",
+    "DataStatus",
+    "CheckResult",
+    # files
+    "DATA_VARIABLE",
+    "data_folders",
+    "user_cache",
+    "sha256_file",
+    "sha256_arrays",
+    "KNOWN_CHECKSUMS",
+]

@@ -1,0 +1,177 @@
+"""What data this machine has, and whether it is whole: behind `condnum data` and `condnum data check`.
+
+Nothing here downloads or prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from condnum.data.checksums import combine_checksums, is_known, sha256_file
+from condnum.data.digits import Digits
+from condnum.data.embedded import load_diabetes_tasks, load_small_digits
+from condnum.data.house_prices import load_house_prices
+from condnum.data.house_table import FILES as HOUSE_PRICES
+from condnum.data.idx import read_idx_shape
+from condnum.data.mnist import load_mnist_images, mnist_files
+from condnum.data.resolver import DataFiles, Found, find, missing_message, short_names
+from condnum.data.task_pair import SourceKind, TaskPair
+from condnum.errors import CondnumError, UnknownNameError
+
+CheckStatus = Literal["ok", "unknown checksum", "missing", "broken"]
+
+
+@dataclass(frozen=True)
+class DataStatus:
+    """Whether a data set is on this machine, found without loading it."""
+
+    name: str  # "house-prices", "mnist", "mnist-test", "digits-8x8", "diabetes"
+    found: bool
+    source: SourceKind | None  # None: not found
+    location: str  # path or package; "" if not found
+    rows: int | None  # None: not found, or not readable
+    checksum: str  # 64 hexadecimal digits; "" if not found
+    known_checksum: bool
+    advice: str  # what to do: "" when all is well
+
+    @property
+    def short_checksum(self) -> str:
+        """First 8 digits of the SHA-256."""
+        return self.checksum[:8]
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What a full load of a data set found."""
+
+    name: str
+    status: CheckStatus
+    message: str  # one paragraph: what was verified, or what is wrong and the fix
+    location: str
+    checksum: str  # 64 hexadecimal digits; "" if not loaded
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]  # (array name, shape) of all arrays loaded
+
+    @property
+    def ok(self) -> bool:
+        """Whether the data set loads and has the sum that published numbers rest on."""
+        return self.status == "ok"
+
+
+@dataclass(frozen=True)
+class _Entry:
+    load: Callable[[], TaskPair | Digits]
+    files: DataFiles | None  # None: embedded
+
+
+_ENTRIES: dict[str, _Entry] = {
+    "house-prices": _Entry(lambda: load_house_prices("local"), HOUSE_PRICES),
+    "mnist": _Entry(lambda: load_mnist_images("local", "train"), mnist_files("train")),
+    "mnist-test": _Entry(lambda: load_mnist_images("local", "test"), mnist_files("test")),
+    "digits-8x8": _Entry(load_small_digits, None),
+    "diabetes": _Entry(load_diabetes_tasks, None),
+}
+
+
+def dataset_names() -> tuple[str, ...]:
+    """Return the names that `check` accepts.
+
+    Examples:
+        >>> dataset_names()
+        ('house-prices', 'mnist', 'mnist-test', 'digits-8x8', 'diabetes')
+    """
+    return tuple(_ENTRIES)
+
+
+def available() -> list[DataStatus]:
+    """Return the status of each data set: where it is, its rows and checksum, or what to do.
+
+    Returns:
+        One status a data set, in the order of `dataset_names`.
+
+    Examples:
+        >>> [status.rows for status in available() if status.source == "embedded"]
+        [1797, 442]
+    """
+    return [_status(name, entry) for name, entry in _ENTRIES.items()]
+
+
+def check(name: str | None = None) -> list[CheckResult]:
+    """Load data sets in full, compare their checksums with the known ones and look at every value.
+
+    A checksum that is not known is a status of its own: the data may be right, but published and
+    recorded numbers were not measured on it.
+
+    Args:
+        name: One data set; default all.
+
+    Returns:
+        One result a data set; a failure is a result too, not an exception.
+
+    Raises:
+        UnknownNameError: No such data set.
+
+    Examples:
+        >>> check("diabetes")[0].shapes[0]
+        ('X_P', (235, 8))
+    """
+    if name is not None and name not in _ENTRIES:
+        raise UnknownNameError("data set", name, _ENTRIES)
+    return [_check(key, entry) for key, entry in _ENTRIES.items() if name in (None, key)]
+
+
+def _status(name: str, entry: _Entry) -> DataStatus:
+    if entry.files is None:
+        loaded = entry.load()
+        origin = loaded.provenance
+        rows = len(loaded) if isinstance(loaded, Digits) else loaded.rows_pretrain + loaded.rows_harmful
+        return DataStatus(
+            name, True, origin.source, origin.location, rows, loaded.checksum, origin.known_checksum, ""
+        )
+    found = find(entry.files)
+    if found is None:
+        return DataStatus(name, False, None, "", None, "", False, missing_message(entry.files))
+    location = short_names(found.paths)
+    try:
+        sums = [sha256_file(path) for path in found.paths]
+        rows = _count_rows(found)
+        known = all(
+            is_known(f"{entry.files.folder}/{names[-1]}", path, digest)
+            for names, path, digest in zip(entry.files.names, found.paths, sums, strict=True)
+        )
+    except CondnumError as error:
+        return DataStatus(name, True, found.source, location, None, "", False, str(error))
+    advice = "" if known else "The checksum is not a known one; run a full check."
+    return DataStatus(name, True, found.source, location, rows, combine_checksums(sums), known, advice)
+
+
+def _count_rows(found: Found) -> int:
+    path = found.paths[0]
+    if path.suffix != ".csv":
+        return read_idx_shape(path)[0]
+    with open(path, "rb") as stream:
+        return sum(1 for line in stream if line.strip()) - 1  # the header is no row
+
+
+def _check(name: str, entry: _Entry) -> CheckResult:
+    found = find(entry.files) if entry.files else None
+    if entry.files and found is None:
+        return CheckResult(name, "missing", missing_message(entry.files), "", "", ())
+    try:
+        loaded = entry.load()
+    except CondnumError as error:
+        return CheckResult(name, "broken", str(error), short_names(found.paths) if found else "", "", ())
+    arrays = {field: value for field, value in vars(loaded).items() if isinstance(value, np.ndarray)}
+    shapes = tuple((field, value.shape) for field, value in arrays.items())
+    seen = ", ".join(f"{field} {'×'.join(map(str, shape))}" for field, shape in shapes)
+    known = loaded.provenance.known_checksum
+    message = f"loads, all values finite: {seen}; SHA-256 {loaded.checksum[:8]} " + (
+        "is known."
+        if known
+        else "is not known: recorded numbers were measured on other bytes, so compare them with care."
+    )
+    status: CheckStatus = "ok" if known else "unknown checksum"
+    return CheckResult(name, status, message, loaded.provenance.location, loaded.checksum, shapes)

@@ -1,0 +1,188 @@
+"""Labelled images of digits, and the task pair of two of them (Sec. 5.1, Appendix C.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condnum.data.task_pair import FloatArray, Provenance, TaskPair, check_rows, read_only
+from condnum.errors import DataFormatError, InvalidInputError, UnknownNameError
+
+Labels = Literal["one_vs_rest", "published"]
+
+
+@dataclass(frozen=True, eq=False)
+class Digits:
+    """Images of the digits 0–9 with their labels, unchanged; `pixels` normalises them.
+
+    Attributes:
+        images: `(N, h, w)` grey values.
+        labels: `(N,)` digits.
+        name: Data set, "mnist" or "digits-8x8".
+        checksum: SHA-256 of the source.
+        pixel_max: Grey value that counts as 1: 255, or 16 for the 8×8 digits.
+        mean: Mean that is subtracted from x/pixel_max, one for all pixels.
+        std: Standard deviation that divides it, one for all pixels.
+        provenance: Where the images came from.
+
+    Raises:
+        DataFormatError: Shapes that do not fit, a label outside 0–9, a pixel above `pixel_max`, no images.
+    """
+
+    images: NDArray[np.uint8]  # (N, h, w)
+    labels: NDArray[np.uint8]  # (N,)
+    name: str
+    checksum: str
+    pixel_max: float
+    mean: float
+    std: float
+    provenance: Provenance
+
+    def __post_init__(self) -> None:
+        images, labels = np.array(self.images, dtype=np.uint8), np.array(self.labels, dtype=np.uint8)
+        if images.ndim != 3 or labels.shape != (len(images),) or not images.size:
+            raise DataFormatError(
+                f"{self.name}: images (N, h, w) and labels (N,) are needed, N ≥ 1, got {images.shape} and "
+                f"{labels.shape}; the two files do not belong together."
+            )
+        wrong = np.flatnonzero(labels > 9)
+        if len(wrong):
+            raise DataFormatError(
+                f"{self.name}: labels must be 0 to 9; {len(wrong)} are not, the first at index {wrong[0]}: "
+                f"{labels[wrong[0]]}."
+            )
+        if images.max() > self.pixel_max:
+            raise DataFormatError(
+                f"{self.name}: grey values must be at most {self.pixel_max:g}, got {images.max()}."
+            )
+        for name, array in (("images", images), ("labels", labels)):
+            array.setflags(write=False)
+            object.__setattr__(self, name, array)
+
+    def __len__(self) -> int:
+        """Return the number of images N."""
+        return len(self.images)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Number of images of each digit, `(10,)`."""
+        return tuple(int(n) for n in np.bincount(self.labels, minlength=10))
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the h·w pixels in reading order: r0c0, r0c1 and so on."""
+        return tuple(f"r{r}c{c}" for r in range(self.images.shape[1]) for c in range(self.images.shape[2]))
+
+    def pixels(self, index: NDArray[np.integer] | slice = slice(None)) -> FloatArray:
+        """Return images as rows of normalised pixels, `(x/pixel_max − mean)/std`.
+
+        Args:
+            index: `(n,)` positions of the images; default all.
+
+        Returns:
+            `(n, h·w)` float64.
+        """
+        chosen = self.images[index]
+        return (chosen.reshape(len(chosen), -1) / self.pixel_max - self.mean) / self.std
+
+
+def digit_pair(
+    digits: Digits,
+    pretrain: int,
+    harmful: int,
+    *,
+    labels: Labels = "one_vs_rest",
+    seed: int = 0,
+    rows: int | None = None,
+) -> TaskPair:
+    """Build the pair (p, h): K_P from the images of digit p, K_H from those of digit h.
+
+    Both digits are cut to the smaller count n, in file order. With `labels="published"` D_P
+    holds one class, label 0, and D_H the other, label 1, as in the paper's `BinaryDataset`; such
+    a loss has nothing to tell apart. With `one_vs_rest` the loss and the probe see a
+    balanced sample instead: the n images of the digit (label 1) in turn with n images of the other
+    nine digits (label 0), drawn without replacement; K stays that of the digit.
+
+    Args:
+        digits: Labelled images.
+        pretrain: Digit p of D_P.
+        harmful: Digit h of D_H, not p.
+        labels: `one_vs_rest` or `published`.
+        seed: Seed of the draw of the other digits; a local generator.
+        rows: Largest n; default: all that both digits have.
+
+    Returns:
+        `X_P` and `X_H` `(n, h·w)`; `y_P`, `y_H` constant. With `one_vs_rest` also `X_loss`, `X_probe`
+        `(2n, h·w)` with `y_loss`, `y_probe` in {0, 1}.
+
+    Raises:
+        InvalidInputError: Not two different digits 0–9, fewer than two images of one, bad `rows`.
+        UnknownNameError: Unknown `labels`.
+
+    Examples:
+        >>> from condnum.data import load_small_digits
+        >>> pair = digit_pair(load_small_digits(), 3, 8)
+        >>> pair.X_P.shape, pair.loss_sample[0].shape, float(pair.loss_sample[1].mean())
+        ((174, 64), (348, 64), 0.5)
+    """
+    if labels not in get_args(Labels):
+        raise UnknownNameError("labels", labels, get_args(Labels))
+    if rows is not None:
+        check_rows(rows)
+    for digit, task in ((pretrain, "pretrain"), (harmful, "harmful")):
+        if isinstance(digit, bool) or not isinstance(digit, int | np.integer) or not 0 <= digit <= 9:
+            raise InvalidInputError(f"{task} must be a digit 0 to 9, got {digit!r}.")
+    if pretrain == harmful:
+        raise InvalidInputError(f"pretrain and harmful must differ, got {pretrain} for both.")
+    count = min(digits.counts[pretrain], digits.counts[harmful], rows or len(digits))
+    if count < 2:
+        raise InvalidInputError(
+            f"{digits.name} has {digits.counts[pretrain]} image(s) of {pretrain} and "
+            f"{digits.counts[harmful]} of {harmful}; each digit needs 2 or more."
+        )
+    balanced = labels == "one_vs_rest"
+    extra: dict[str, Any] = {}
+    if balanced:
+        # One stream a task: the harmful draw must not depend on the size of the other.
+        for stream, digit, (X, y) in (
+            (0, pretrain, ("X_loss", "y_loss")),
+            (1, harmful, ("X_probe", "y_probe")),
+        ):
+            generator = np.random.default_rng([seed, stream])
+            extra[X], extra[y] = _one_vs_rest(digits, int(digit), count, generator)
+    options: dict[str, object] = {
+        "pretrain": int(pretrain),
+        "harmful": int(harmful),
+        "labels": labels,
+        "seed": seed,
+        "rows": rows,
+    }
+    provenance = replace(digits.provenance, options={**digits.provenance.options, **options})
+    return TaskPair(
+        X_P=read_only(digits.pixels(np.flatnonzero(digits.labels == pretrain)[:count]), "X_P"),
+        y_P=np.full(count, 1.0 if balanced else 0.0),
+        X_H=read_only(digits.pixels(np.flatnonzero(digits.labels == harmful)[:count]), "X_H"),
+        y_H=np.ones(count),
+        name=digits.name,
+        pretrain_name=f"digit {pretrain}",
+        harmful_name=f"digit {harmful}",
+        feature_names=digits.feature_names,
+        checksum=digits.checksum,
+        provenance=provenance,
+        allow_constant_target=True,
+        **extra,
+    )
+
+
+def _one_vs_rest(
+    digits: Digits, digit: int, count: int, generator: np.random.Generator
+) -> tuple[FloatArray, FloatArray]:
+    own = np.flatnonzero(digits.labels == digit)[:count]
+    rest = np.flatnonzero(digits.labels != digit)
+    # The rest holds the other task's digit, of which there are `count` or more.
+    # Taken in turn, so that the first rows are balanced too.
+    index = np.stack([own, generator.choice(rest, size=count, replace=False)], axis=1).reshape(-1)
+    return read_only(digits.pixels(index), "inputs"), np.tile([1.0, 0.0], count)

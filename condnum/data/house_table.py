@@ -1,0 +1,150 @@
+"""The Ames table behind the house-price pair: its 81 columns, how it is read, how it is downloaded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from condnum.data.resolver import DataFiles, fetch_openml, new_file
+from condnum.data.task_pair import FloatArray
+from condnum.errors import DataFormatError, DataNotFoundError
+
+Missing = Literal["pandas", "dictionary"]
+
+FILES = DataFiles(
+    dataset="house-prices",
+    folder="house_prices",
+    names=(("train.csv",),),
+    advice=(
+        "It is the train.csv of Kaggle's 'House Prices' (1460 rows, 81 columns), on OpenML as house_prices, "
+        "id 42165, which source='auto' downloads."
+    ),
+    embedded_instead="load_diabetes_tasks()",
+)
+
+#: The 81 columns in file order; a name with `*` holds categories, the others numbers.
+_HEADER = """
+Id MSSubClass MSZoning* LotFrontage LotArea Street* Alley* LotShape* LandContour* Utilities* LotConfig*
+LandSlope* Neighborhood* Condition1* Condition2* BldgType* HouseStyle* OverallQual OverallCond YearBuilt
+YearRemodAdd RoofStyle* RoofMatl* Exterior1st* Exterior2nd* MasVnrType* MasVnrArea ExterQual* ExterCond*
+Foundation* BsmtQual* BsmtCond* BsmtExposure* BsmtFinType1* BsmtFinSF1 BsmtFinType2* BsmtFinSF2 BsmtUnfSF
+TotalBsmtSF Heating* HeatingQC* CentralAir* Electrical* 1stFlrSF 2ndFlrSF LowQualFinSF GrLivArea
+BsmtFullBath BsmtHalfBath FullBath HalfBath BedroomAbvGr KitchenAbvGr KitchenQual* TotRmsAbvGrd Functional*
+Fireplaces FireplaceQu* GarageType* GarageYrBlt GarageFinish* GarageCars GarageArea GarageQual* GarageCond*
+PavedDrive* WoodDeckSF OpenPorchSF EnclosedPorch 3SsnPorch ScreenPorch PoolArea PoolQC* Fence* MiscFeature*
+MiscVal MoSold YrSold SaleType* SaleCondition* SalePrice
+"""
+COLUMNS = tuple(name.removesuffix("*") for name in _HEADER.split())
+CATEGORICAL = frozenset(name.removesuffix("*") for name in _HEADER.split() if name.endswith("*"))
+PRETRAIN_TARGET, HARMFUL_TARGET = "LotArea", "SalePrice"
+
+#: Cells that count as missing. pandas (2.0 and later) reads "None" as missing too, although the
+#: data dictionary means "no veneer" by it; this touches MasVnrType only.
+MISSING_CELLS = {"pandas": ["", "NA", "None"], "dictionary": ["", "NA"]}
+
+
+def read_table(path: str | os.PathLike[str], *, missing: Missing = "pandas") -> pd.DataFrame:
+    """Read the CSV: numbers as float64 with 0 for missing, categories as strings with "0" for missing.
+
+    Args:
+        path: CSV file with at least the 81 known columns; others are left out.
+        missing: See `load_house_prices`.
+
+    Returns:
+        `(N, 81)` frame in file order.
+
+    Raises:
+        DataNotFoundError: The file cannot be read.
+        DataFormatError: Not CSV, columns missing, text in a numerical column, an infinite number,
+            or a missing target.
+    """
+    try:
+        raw = pd.read_csv(path, dtype=str, keep_default_na=False, na_values=MISSING_CELLS[missing])
+    except (ValueError, UnicodeError) as error:  # pandas' parser errors are ValueErrors
+        raise DataFormatError(f"{path} is not a CSV table ({error}); {FILES.advice}") from error
+    except OSError as error:
+        raise DataNotFoundError(
+            f"cannot read {path}: {error}; check the path and its permissions."
+        ) from error
+    check_columns(raw.columns, path)
+    columns = {
+        name: _strings(raw[name]) if name in CATEGORICAL else _numbers(raw[name], path) for name in COLUMNS
+    }
+    return pd.DataFrame(columns)
+
+
+def check_columns(columns: Iterable[str], where: object) -> None:
+    """Check that all 81 columns are there.
+
+    Args:
+        columns: Names in the table.
+        where: The table's place, for the message.
+
+    Raises:
+        DataFormatError: Some are missing; the message names them.
+
+    Examples:
+        >>> check_columns(set(COLUMNS) - {"SalePrice"}, "test.csv")
+        Traceback (most recent call last):
+        condnum.errors.DataFormatError: test.csv lacks 1 of the 81 columns: SalePrice; ...
+    """
+    present = set(columns)
+    absent = [name for name in COLUMNS if name not in present]
+    if absent:
+        shown = ", ".join(absent[:8]) + (", …" if len(absent) > 8 else "")
+        raise DataFormatError(f"{where} lacks {len(absent)} of the 81 columns: {shown}; {FILES.advice}")
+
+
+def _strings(column: pd.Series) -> NDArray[Any]:
+    # Object first: pandas 3 strings and categoricals refuse a fill value that they do not hold.
+    return column.astype(object).where(column.notna(), "0").to_numpy(dtype=str)
+
+
+def _numbers(column: pd.Series, path: object) -> FloatArray:
+    empty = column.isna().to_numpy()
+    values = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    wrong = np.flatnonzero(~np.isfinite(values) & ~empty)
+    if len(wrong):
+        cell = column.iloc[wrong[0]]
+        raise DataFormatError(
+            f"{path}: column '{column.name}' must hold finite numbers; {len(wrong)} cell(s) do not, "
+            f"the first in data row {wrong[0] + 1}: '{cell}'."
+        )
+    if column.name in (PRETRAIN_TARGET, HARMFUL_TARGET) and empty.any():
+        raise DataFormatError(
+            f"{path}: target column '{column.name}' has {empty.sum()} missing value(s), the first in "
+            f"data row {np.flatnonzero(empty)[0] + 1}; drop these rows, a target cannot be filled with 0."
+        )
+    return np.where(empty, 0.0, values)
+
+
+def download_house_prices(folder: Path) -> None:
+    """Fetch the table from OpenML (id 42165) and write it as `train.csv`.
+
+    Args:
+        folder: Where to write; it is made.
+
+    Raises:
+        DataNotFoundError: Offline, or OpenML does not answer as it should.
+        DataFormatError: OpenML's table lacks columns.
+        OutputError: The folder cannot be written to.
+    """
+    frame = fetch_openml("house-prices", data_id=42165, as_frame=True, parser="auto").frame
+    check_columns(frame.columns, "OpenML's house_prices")
+    with new_file(folder / "train.csv") as temporary:
+        frame.loc[:, list(COLUMNS)].map(_cell).to_csv(temporary, index=False, lineterminator="\n")
+
+
+def _cell(value: Any) -> str:
+    """Write a cell as the original file does: NA for missing, no decimal point on whole numbers."""
+    if pd.isna(value):
+        return "NA"
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value)

@@ -1,0 +1,83 @@
+"""Small files in the real formats, written by the tests, and the way to the real files."""
+
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from condnum.data.house_table import CATEGORICAL, COLUMNS
+
+
+@pytest.fixture(autouse=True)
+def isolated(tmp_path, monkeypatch):
+    """Hide this machine's data folders and forbid the network."""
+    monkeypatch.delenv("CONDNUM_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+
+    def offline(**query):
+        raise OSError("no network in tests")
+
+    monkeypatch.setattr("sklearn.datasets.fetch_openml", offline)
+    return tmp_path
+
+
+_REAL = os.environ.get("CONDNUM_DATA")
+_SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+
+
+@pytest.fixture
+def real_data(monkeypatch):
+    """The folder of real data; the variable is set to it."""
+    folder = Path(_REAL).resolve() if _REAL else _SHARED
+    if not (folder / "house_prices" / "train.csv").is_file() or not (folder / "MNIST" / "raw").is_dir():
+        pytest.skip(f"no real data in {folder}; set CONDNUM_DATA to the folder that holds it")
+    monkeypatch.setenv("CONDNUM_DATA", str(folder))
+    return folder
+
+
+@pytest.fixture
+def write_houses():
+    """Write a table with the 81 real columns: 3 rows zoned RL, 2 others, all else 7 or "x"."""
+
+    def write(path, drop=(), **cells):
+        values = {name: ["x"] * 5 if name in CATEGORICAL else ["7"] * 5 for name in COLUMNS}
+        values["MSZoning"] = ["RL", "RM", "RL", "FV", "RL"]
+        values["Id"] = ["1", "2", "3", "4", "5"]
+        values["LotArea"] = ["1", "10", "2", "30", "3"]
+        values["SalePrice"] = ["100", "5", "200", "6", "300"]
+        values.update(cells)
+        names = [name for name in COLUMNS if name not in drop]
+        lines = [",".join(names)] + [",".join(values[n][i] for n in names) for i in range(5)]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(lines) + "\n")
+        return path
+
+    return write
+
+
+def idx_bytes(array):
+    """Encode unsigned bytes as IDX, independently of the library's writer."""
+    return (
+        b"\x00\x00\x08" + bytes([array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+    )
+
+
+@pytest.fixture
+def write_mnist():
+    """Write 30 plain 28×28 images: image i is filled with grey value i and labelled i mod 10."""
+
+    def write(folder, stem="train", images=None, labels=None):
+        folder.mkdir(parents=True, exist_ok=True)
+        if images is None:
+            images = np.repeat(np.arange(30, dtype=np.uint8), 784).reshape(30, 28, 28)
+        if labels is None:
+            labels = np.arange(30, dtype=np.uint8) % 10
+        (folder / f"{stem}-images-idx3-ubyte").write_bytes(idx_bytes(images))
+        (folder / f"{stem}-labels-idx1-ubyte").write_bytes(idx_bytes(labels))
+        return folder
+
+    return write

@@ -1,0 +1,326 @@
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from condnum.data import KNOWN_CHECKSUMS, load_house_prices, sha256_file, user_cache
+from condnum.data.house_table import CATEGORICAL, COLUMNS, MISSING_CELLS, download_house_prices, read_table
+from condnum.errors import (
+    DataFormatError,
+    DataNotFoundError,
+    InvalidInputError,
+    OutputError,
+    UnknownNameError,
+)
+
+#: Standardised (1, 2, 3): mean 2, population variance 2/3.
+THIRD = 1.5**0.5
+
+
+@pytest.fixture
+def houses(write_houses):
+    """Write a table into ./data and load it."""
+
+    def load(drop=(), options=None, **cells):
+        write_houses(Path("data/house_prices/train.csv"), drop=drop, **cells)
+        return load_house_prices("local", **(options or {}))
+
+    return load
+
+
+def column(pair, name, task="X_P"):
+    return getattr(pair, task)[:, pair.feature_names.index(name)].tolist()
+
+
+def test_the_81_columns():
+    assert len(COLUMNS) == len(set(COLUMNS)) == 81
+    assert len(CATEGORICAL) == 43
+
+
+def test_split_targets_and_standardisation_by_hand(houses):
+    pair = houses()
+    assert (pair.rows_pretrain, pair.rows_harmful, pair.dimension) == (2, 3, 77)
+    assert pair.y_P.tolist() == [-1, 1]  # LotArea 10, 30 of the rows RM, FV
+    assert pair.y_H == pytest.approx([-THIRD, 0, THIRD])  # SalePrice 100, 200, 300 of the rows RL
+    assert not pair.X_P.any()  # all other columns are constant: exactly zero
+    assert pair.pretrain_name == "LotArea, zoning not RL"
+
+
+@pytest.mark.parametrize(("features", "dimension"), [("clean", 77), ("published", 79)])
+def test_feature_sets(houses, features, dimension):
+    pair = houses(options={"features": features})
+    assert pair.dimension == dimension
+    assert not {"LotArea", "SalePrice"} & set(pair.feature_names)
+    assert ({"Id", "MSZoning"} <= set(pair.feature_names)) == (features == "published")
+
+
+def test_published_keeps_id_and_a_split_column_that_is_zero_on_the_harmful_task(houses):
+    pair = houses(options={"features": "published"})
+    assert column(pair, "Id") == [-1, 1]  # 2 and 4
+    assert column(pair, "MSZoning") == [1, -1]  # FV = 0, RL = 1, RM = 2: codes 2, 0
+    assert column(pair, "MSZoning", "X_H") == [0, 0, 0]
+
+
+def test_missing_numbers_become_zero(houses):
+    pair = houses(LotFrontage=["1", "NA", "1", "4", "1"])
+    assert column(pair, "LotFrontage") == [-1, 1]  # 0 and 4
+
+
+def test_missing_categories_are_the_class_of_the_string_zero(houses):
+    # "0" sorts before letters: NA → 0, a → 1, b → 2; the D_H rows are b, NA, a.
+    pair = houses(Alley=["b", "a", "NA", "a", "a"])
+    assert column(pair, "Alley", "X_H") == pytest.approx([THIRD, -THIRD, 0])
+    assert column(pair, "Alley") == [0, 0]
+
+
+def test_none_is_missing_as_in_pandas_or_a_category_as_in_the_dictionary(houses):
+    # D_H rows: None, Brick, Wood. pandas: 0, Brick 1, Wood 2. dictionary: Brick 0, None 1, Wood 2.
+    cells = ["None", "Brick", "Brick", "Brick", "Wood"]
+    assert column(houses(MasVnrType=cells), "MasVnrType", "X_H") == pytest.approx([-THIRD, 0, THIRD])
+    pair = houses(MasVnrType=cells, options={"missing": "dictionary"})
+    assert column(pair, "MasVnrType", "X_H") == pytest.approx([0, -THIRD, THIRD])
+
+
+def test_encoders_on_the_union_or_per_domain(houses):
+    # D_H rows a, b, c; D_P rows b, c. Union: b = 1, c = 2; per domain: b = 0, c = 1 in D_P.
+    cells = ["a", "b", "b", "c", "c"]
+    union = houses(Street=cells, options={"normalise": "before_split"})
+    apart = houses(Street=cells, options={"normalise": "before_split", "encoders": "per_domain"})
+    # union codes 0 1 1 2 2: mean 6/5, variance 14/25; apart codes 0 0 1 1 2: mean 4/5, variance 14/25
+    s = 14**0.5 / 5
+    assert column(union, "Street") == pytest.approx([(1 - 1.2) / s, (2 - 1.2) / s])
+    assert column(apart, "Street") == pytest.approx([(0 - 0.8) / s, (1 - 0.8) / s])
+    assert column(union, "Street", "X_H") == pytest.approx([-1.2 / s, (1 - 1.2) / s, (2 - 1.2) / s])
+
+
+def test_normalised_before_the_split_uses_all_rows(houses):
+    pair = houses(options={"normalise": "before_split"})
+    # LotArea 1, 10, 2, 30, 3: mean 9.2, variance 1014/5 − 9.2²
+    s = (1014 / 5 - 9.2**2) ** 0.5
+    assert pair.y_P == pytest.approx([(10 - 9.2) / s, (30 - 9.2) / s])
+
+
+def test_rows_are_the_first_of_each_domain_and_standardised_anew(houses):
+    pair = houses(options={"rows": 2})
+    assert (pair.rows_pretrain, pair.rows_harmful) == (2, 2)
+    assert pair.y_H.tolist() == [-1, 1]  # 100 and 200
+    assert houses(options={"rows": 50}).rows_harmful == 3
+
+
+def test_provenance(houses):
+    pair = houses(options={"rows": 2})
+    path = Path("data/house_prices/train.csv")
+    assert pair.checksum == sha256_file(path)
+    assert pair.provenance.source == "local file"
+    assert pair.provenance.location == str(path)
+    assert pair.provenance.known_checksum is False
+    assert pair.provenance.options == {
+        "features": "clean", "rows": 2, "encoders": "union", "normalise": "per_task", "missing": "pandas",
+    }  # fmt: skip
+
+
+def test_columns_of_another_order_or_beyond_the_81_change_nothing(houses, isolated):
+    pair = houses()
+    frame = pd.read_csv("data/house_prices/train.csv", dtype=str, keep_default_na=False)
+    frame.iloc[:, ::-1].assign(extra="1").to_csv(isolated / "other.csv", index=False)
+    other = load_house_prices(isolated / "other.csv")
+    assert other.feature_names == pair.feature_names
+    assert np.array_equal(other.X_H, pair.X_H)
+    assert other.checksum != pair.checksum
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"features": "clena"}, UnknownNameError, "unknown feature set 'clena'; did you mean 'clean'"),
+        ({"encoders": "none"}, UnknownNameError, r"unknown encoders 'none'.* union, per_domain"),
+        ({"normalise": "no"}, UnknownNameError, r"unknown normalise 'no'.* per_task, before_split"),
+        ({"missing": "no"}, UnknownNameError, r"unknown missing 'no'.* pandas, dictionary"),
+        ({"rows": 1}, InvalidInputError, "rows must be an integer of at least 2, got 1"),
+    ],
+    ids=["features", "encoders", "normalise", "missing", "rows"],
+)
+def test_bad_options_are_refused_before_any_file_is_read(options, error, message):
+    with pytest.raises(error, match=message):
+        load_house_prices("local", **options)
+
+
+@pytest.mark.parametrize(
+    ("cells", "error", "message"),
+    [
+        pytest.param(
+            {"drop": ("SalePrice",)}, DataFormatError, r"train.csv lacks 1 of the 81 columns: SalePrice;",
+            id="test-csv",
+        ),
+        pytest.param(
+            {"drop": COLUMNS[:10]}, DataFormatError,
+            "lacks 10 of the 81 columns: Id, MSSubClass, .*LotShape, …;", id="many-columns",
+        ),
+        pytest.param(
+            {"SalePrice": ["1", "2", "3", "NA", ""]}, DataFormatError,
+            r"target column 'SalePrice' has 2 missing value\(s\), the first in data row 4",
+            id="missing-target",
+        ),
+        pytest.param(
+            {"GrLivArea": ["1", "2", "big", "4", "5"]}, DataFormatError,
+            r"column 'GrLivArea' must hold finite numbers; 1 cell.* the first in data row 3: 'big'",
+            id="text-in-numbers",
+        ),
+        pytest.param(
+            {"LotArea": ["1", "inf", "3", "4", "5"]}, DataFormatError, "column 'LotArea'.* data row 2: 'inf'",
+            id="infinite",
+        ),
+        pytest.param(
+            {"MSZoning": ["RL"] * 5}, DataFormatError,
+            r"column 'MSZoning' gives 5 row\(s\) zoned 'RL' \(D_H\) and 0 other.* Zones in the file: RL\.",
+            id="no-pretraining-rows",
+        ),
+        pytest.param(
+            {"MSZoning": ["RM", "RL", "FV", "FV", "RM"]}, DataFormatError,
+            r"gives 1 row\(s\) zoned 'RL' .* and 4 other.* FV, RL, RM", id="one-harmful-row",
+        ),
+        pytest.param(
+            {"LotArea": ["1", "7", "2", "7", "3"]}, InvalidInputError,
+            "target y_P of task 'LotArea, zoning not RL' is the constant", id="constant-target",
+        ),
+    ],
+)  # fmt: skip
+def test_bad_tables(houses, cells, error, message):
+    with pytest.raises(error, match=message):
+        houses(**cells)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00\x01", b'a,"b\nc'], ids=["empty", "binary", "quote"])
+def test_not_a_table(isolated, content):
+    path = isolated / "train.csv"
+    path.write_bytes(content)
+    with pytest.raises(DataFormatError, match=r"train.csv (is not a CSV table|lacks)"):
+        load_house_prices(path)
+
+
+def test_unreadable(isolated):
+    with pytest.raises(DataNotFoundError, match="cannot read"):
+        read_table(isolated)  # a folder
+
+
+def test_offline(monkeypatch):
+    monkeypatch.setenv("CONDNUM_DATA", "/nowhere")
+    with pytest.raises(DataNotFoundError) as caught:
+        load_house_prices()
+    message = str(caught.value)
+    assert "house-prices: train.csv not found in: /nowhere/house_prices, " in message
+    assert "put the file(s) into its subfolder house_prices/" in message
+    assert "may be offline" in message
+    with pytest.raises(DataNotFoundError, match=r"train.csv not found"):
+        load_house_prices("local")
+
+
+def test_embedded_is_no_source():
+    with pytest.raises(InvalidInputError, match=r"house-prices is not embedded; use load_diabetes_tasks\(\)"):
+        load_house_prices("embedded")
+
+
+class Bunch:
+    def __init__(self, frame):
+        self.frame = frame
+
+
+def openml_frame(path):
+    """The table as OpenML hands it out: floats, categoricals, NaN for missing."""
+    frame = pd.read_csv(path, keep_default_na=False, na_values=["NA"])
+    return frame.astype({name: "category" if name in CATEGORICAL else float for name in frame})
+
+
+def test_download_gives_the_same_pair_as_the_file(write_houses, isolated, monkeypatch):
+    path = write_houses(
+        isolated / "kaggle.csv", Alley=["b", "a", "NA", "a", "a"], LotFrontage=["1.5", "NA", "2", "3", "4"]
+    )
+    queries = []
+    monkeypatch.setattr(
+        "sklearn.datasets.fetch_openml", lambda **q: queries.append(q) or Bunch(openml_frame(path))
+    )
+    pair, local = load_house_prices(), load_house_prices(path)
+    assert queries == [{"data_id": 42165, "as_frame": True, "parser": "auto", "cache": False}]
+    assert pair.provenance.source == "download"
+    assert (user_cache() / "house_prices" / "train.csv").read_text() == path.read_text()
+    assert np.array_equal(pair.X_P, local.X_P)
+    assert load_house_prices().provenance.source == "local file"
+    assert len(queries) == 1
+
+
+def test_download_of_another_table_is_not_kept(monkeypatch):
+    monkeypatch.setattr("sklearn.datasets.fetch_openml", lambda **q: Bunch(pd.DataFrame({"Id": [1]})))
+    with pytest.raises(DataFormatError, match=r"OpenML's house_prices lacks 80 of the 81 columns"):
+        load_house_prices()
+    assert not user_cache().exists()
+
+
+def test_download_into_a_cache_that_cannot_be_written(write_houses, isolated, monkeypatch):
+    path = write_houses(isolated / "kaggle.csv")
+    monkeypatch.setattr("sklearn.datasets.fetch_openml", lambda **q: Bunch(openml_frame(path)))
+    (isolated / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(isolated / "file"))
+    with pytest.raises(OutputError, match=r"cannot write .*train.csv"):
+        load_house_prices()
+
+
+def rank(X):
+    """Rank of the Hessian XᵀX with NumPy's tolerance, relative to σ₁: D·eps."""
+    sigma = np.linalg.eigvalsh(X.T @ X)
+    return int((sigma > X.shape[1] * np.finfo(float).eps * sigma[-1]).sum())
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize(
+    ("features", "dimension", "ranks"), [("published", 79, (74, 76)), ("clean", 77, (72, 75))]
+)
+def test_real_table(real_data, features, dimension, ranks):
+    pair = load_house_prices("local", features=features)
+    assert pair.title() == (f"house-prices: 309 rows D_P, 1151 rows D_H, D = {dimension}, SHA-256 1e18addf")
+    assert (rank(pair.X_P), rank(pair.X_H)) == ranks
+    assert pair.provenance.known_checksum
+    for X in (pair.X_P, pair.X_H):
+        spread = X.std(axis=0)
+        # ±: constant columns exactly 0, the others 1 up to round-off of 1151 terms
+        assert set(np.round(spread, 12)) <= {0.0, 1.0}
+        assert not X[:, spread < 0.5].any()
+    zero = [name for name, x in zip(pair.feature_names, pair.X_P.T, strict=True) if not x.any()]
+    assert zero == ["Utilities", "PoolArea", "PoolQC"]
+
+
+@pytest.mark.realdata
+def test_real_table_agrees_with_the_recipe_in_pandas_and_scikit_learn(real_data):
+    from sklearn.preprocessing import LabelEncoder, StandardScaler
+
+    frame = pd.read_csv(
+        real_data / "house_prices" / "train.csv", keep_default_na=False, na_values=MISSING_CELLS["pandas"]
+    )
+    for name in frame:
+        if frame[name].dtype.kind in "if":
+            frame[name] = frame[name].fillna(0)
+        else:
+            frame[name] = LabelEncoder().fit_transform(frame[name].astype(object).fillna(0).astype(str))
+    zones = pd.read_csv(real_data / "house_prices" / "train.csv")["MSZoning"]
+    expected = StandardScaler().fit_transform(
+        frame[zones == "RL"].drop(columns=["LotArea", "SalePrice"]).astype(float)
+    )
+    pair = load_house_prices("local", features="published")
+    np.testing.assert_allclose(pair.X_H, expected, atol=1e-11)  # 1151-term sums of values to 1e5
+
+
+@pytest.mark.realdata
+def test_released_settings_on_the_real_table(real_data):
+    pair = load_house_prices(
+        "local", features="published", rows=200, encoders="per_domain", normalise="before_split"
+    )
+    assert (pair.rows_pretrain, pair.rows_harmful) == (200, 200)
+    assert abs(pair.X_P.mean(axis=0)).max() > 0.1  # no longer centred per task
+
+
+@pytest.mark.realdata
+def test_download_writes_the_original_bytes(real_data, isolated, monkeypatch):
+    frame = openml_frame(real_data / "house_prices" / "train.csv")
+    monkeypatch.setattr("sklearn.datasets.fetch_openml", lambda **q: Bunch(frame))
+    download_house_prices(isolated / "out")
+    assert sha256_file(isolated / "out" / "train.csv") == KNOWN_CHECKSUMS["house_prices/train.csv"]
