@@ -1,0 +1,252 @@
+r"""How much immunization is possible at all: the RIR ceiling and the closed-form immunizer.
+
+For `K_P, K_H ≻ 0` and invertible θ,
+
+.. math:: \kappa(H_H(\theta)) / \kappa(H_P(\theta)) \le \lambda_{\max}(K_H, K_P) / \lambda_{\min}(K_H, K_P)
+
+with equality at `θ* = K_P^{-1/2}R`, R orthogonal: write `θ = K_P^{-1/2}S`, then
+`κ(SᵀMS) ≤ κ(S)²κ(M)` for `M = K_P^{-1/2} K_H K_P^{-1/2}` and `κ(H_P) = κ(S)²`. One generalised
+eigenproblem gives the limit that gradient descent is chasing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from condnum.arrays import Array, ArrayLike, as_tensor, like
+from condnum.errors import InvalidInputError, RankError
+from condnum.spectra import PUBLISHED_RIDGE, condition_from_spectrum, default_rtol, symmetric_part
+
+
+@dataclass(frozen=True)
+class RirCeiling:
+    """The largest RIR that any θ can have, with what decides it."""
+
+    value: float  # RIR_max; infinite when the harmful task has directions of its own
+    lambda_max: float  # largest generalised eigenvalue of (K_H, K_P) on range(K_P)
+    lambda_min: float  # smallest non-zero one
+    rank_pretrain: int  # rank(K_P)
+    rank_harmful: int  # rank(K_H)
+    harmful_only_dimension: int  # dimension of null(K_P) that the harmful task excites
+    ridge: float | None  # ε added to both covariances, None for none
+
+    def __float__(self) -> float:
+        """Return the ceiling itself."""
+        return self.value
+
+
+@dataclass(frozen=True)
+class _Range:
+    """Eigenbasis of a covariance split at its numerical rank."""
+
+    values: Tensor  # (r,) descending, > 0
+    vectors: Tensor  # (D, r)
+    null: Tensor  # (D, D - r)
+
+
+def rir_ceiling(
+    pretrain_covariance: ArrayLike,
+    harmful_covariance: ArrayLike,
+    *,
+    ridge: float | None = None,
+    rtol: float | None = None,
+) -> RirCeiling:
+    r"""Largest possible RIR (compact convention) over all linear extractors.
+
+    .. math:: \mathrm{RIR}_{\max} = \frac{\lambda_{\max}(K_H, K_P)}{\lambda_{\min}(K_H, K_P)}
+              \cdot \frac{\kappa(K_P)}{\kappa(K_H)}
+
+    Rank-deficient covariances are restricted to range(K_P). If the harmful task excites a direction
+    in null(K_P), θ can scale it freely and the ceiling is infinite.
+
+    Args:
+        pretrain_covariance: `(D, D)`, `K_P`.
+        harmful_covariance: `(D, D)`, `K_H`.
+        ridge: ε > 0 replaces both by `K + εI`, for which the ceiling is always finite.
+        rtol: Relative rank tolerance; default `D·eps`.
+
+    Returns:
+        The ceiling and the generalised eigenvalues and ranks behind it.
+
+    Raises:
+        InvalidInputError: Shapes differ, entries are non-finite, `ridge` is not positive.
+        RankError: A covariance is zero.
+
+    Examples:
+        >>> import numpy as np
+        >>> round(rir_ceiling(np.diag([100.0, 1.0]), np.diag([2.0, 1.0])).value, 9)
+        2500.0
+        >>> rir_ceiling(np.diag([1.0, 0.0]), np.diag([2.0, 1.0])).value
+        inf
+    """
+    K_P, K_H = _pair(pretrain_covariance, harmful_covariance, ridge)
+    rtol = default_rtol(K_P.shape[-1]) if rtol is None else rtol
+    P, H = _split(K_P, rtol, "pretrain_covariance"), _split(K_H, rtol, "harmful_covariance")
+    root = P.vectors / P.values.sqrt()
+    pencil = torch.linalg.eigvalsh(symmetric_part(root.mT @ K_H @ root)).clamp_min(0).flip(-1)
+    if float(pencil[0]) <= rtol * float(H.values[0]) / float(P.values[0]):
+        raise RankError(
+            "the harmful task has no energy on range(K_P): the two tasks share no direction, so that "
+            "RIR is unbounded and the generalised eigenvalues vanish; check the feature columns."
+        )
+    outside = torch.linalg.eigvalsh(P.null.mT @ K_H @ P.null) if P.null.shape[1] else pencil.new_zeros(1)
+    harmful_only = int((outside > rtol * H.values[0]).sum())
+    rank = min(int((pencil > rtol * pencil[0]).sum()), len(H.values))
+    lambda_max, lambda_min = float(pencil[0]), float(pencil[rank - 1])
+    ratio = float(P.values[0] / P.values[-1]) / float(H.values[0] / H.values[-1])
+    value = math.inf if harmful_only else lambda_max / lambda_min * ratio
+    return RirCeiling(value, lambda_max, lambda_min, len(P.values), len(H.values), harmful_only, ridge)
+
+
+def ridge_convention_ceiling(
+    pretrain_covariance: ArrayLike,
+    harmful_covariance: ArrayLike,
+    *,
+    ridge: float = PUBLISHED_RIDGE,
+    squared_norm: float | None = None,
+    rtol: float | None = None,
+) -> float:
+    r"""Upper bound on RIR in the `ridge` convention for extractors with a given `‖θ‖_F²`.
+
+    For a unit vector v and `z = θv`, `‖z‖² ≤ s = ‖θ‖_F²` (D in the unit gauge), so that
+    `(vᵀH_Hv + ε)/(vᵀH_Pv + ε)` lies between the extreme eigenvalues of the pencil
+    `(K_H + (ε/s)I, K_P + (ε/s)I)`, or between them and 1. At the top eigenvector of `H_H` and at the
+    bottom eigenvector of either Hessian this gives
+
+    .. math:: \mathrm{RIR}_\varepsilon \le \frac{\max(1, \lambda_{\max})}{\min(1, \lambda_{\min})}
+              \cdot \frac{\kappa_\varepsilon(K_P)}{\kappa_\varepsilon(K_H)},
+
+    where `min(1, λ_min)` is replaced by 1 when `K_P` is singular (then `σ_D(H_P) = 0`). A bound, not
+    a target: for singular covariances it is approached by extractors close to rank one.
+
+    Args:
+        pretrain_covariance: `(D, D)`, `K_P`.
+        harmful_covariance: `(D, D)`, `K_H`.
+        ridge: ε > 0 of the convention.
+        squared_norm: s; default D, the unit gauge.
+        rtol: Relative rank tolerance; default `D·eps`.
+
+    Returns:
+        The bound.
+
+    Raises:
+        InvalidInputError: Shapes differ, entries are non-finite, `ridge` is not positive.
+        RankError: A covariance is zero.
+
+    Examples:
+        >>> import numpy as np
+        >>> K = np.diag([3.0, 1.0, 0.0])
+        >>> round(ridge_convention_ceiling(K, K), 12)
+        1.0
+    """
+    K_P, K_H = _pair(pretrain_covariance, harmful_covariance, None)
+    if not 0 < ridge < math.inf:
+        raise InvalidInputError(f"ridge must be positive and finite, got {ridge}.")
+    dimension = K_P.shape[-1]
+    rtol = default_rtol(dimension) if rtol is None else rtol
+    P, H = _split(K_P, rtol, "pretrain_covariance"), _split(K_H, rtol, "harmful_covariance")
+    floor = ridge / (dimension if squared_norm is None else squared_norm)
+    # The eigenvalues of K_P below its numerical rank are round-off (and may be below −ε/D): they are
+    # set to exactly zero, as the ridge convention does.
+    basis = torch.cat([P.vectors, P.null], dim=1)
+    gamma = torch.cat([P.values, P.values.new_zeros(P.null.shape[1])]) + floor
+    harmful = (H.vectors * H.values) @ H.vectors.mT
+    whitened = (basis.mT @ harmful @ basis + floor * torch.eye(dimension).to(K_P)) / (
+        gamma.sqrt()[:, None] * gamma.sqrt()[None, :]
+    )
+    pencil = torch.linalg.eigvalsh(symmetric_part(whitened))
+    lowest = floor / float(P.values[0] + floor)  # no eigenvalue of the pencil lies below it
+    smallest = min(1.0, max(float(pencil[0]), lowest)) if len(P.values) == dimension else 1.0
+    ratio = _ridge_kappa(P, ridge, dimension) / _ridge_kappa(H, ridge, dimension)
+    return max(1.0, float(pencil[-1])) / smallest * ratio
+
+
+def optimal_immunizer(
+    pretrain_covariance: ArrayLike,
+    harmful_covariance: ArrayLike,
+    *,
+    ridge: float | None = None,
+    null_gain: float = 1.0,
+    rtol: float | None = None,
+) -> Array:
+    """Closed-form immunizer `θ* = K_P^{-1/2}`: `κ(H_P(θ*)) = 1` and RIR at its ceiling.
+
+    On null(K_P), where the ceiling is infinite if the harmful task lives there, θ* scales by
+    `null_gain` times its largest gain on range(K_P): RIR then grows with `null_gain²`.
+
+    Args:
+        pretrain_covariance: `(D, D)`, `K_P`.
+        harmful_covariance: `(D, D)`, `K_H` (its shape is checked; θ* depends on it only through
+            the choice that any orthogonal factor is as good).
+        ridge: ε > 0 gives `(K_P + εI)^{-1/2}` instead.
+        null_gain: Gain on null(K_P) relative to `1/√γ_r`.
+        rtol: Relative rank tolerance; default `D·eps`.
+
+    Returns:
+        `(D, D)` symmetric positive definite, in the unit gauge, of the kind of `pretrain_covariance`.
+
+    Raises:
+        InvalidInputError: Shapes differ, entries are non-finite, `ridge` or `null_gain` not positive.
+        RankError: A covariance is zero.
+
+    Examples:
+        >>> import numpy as np
+        >>> theta = optimal_immunizer(np.diag([4.0, 1.0]), np.diag([2.0, 1.0]))
+        >>> np.round(theta / theta[1, 1], 12)
+        array([[0.5, 0. ],
+               [0. , 1. ]])
+    """
+    from condnum.immunization import unit_gauge
+
+    K_P, K_H = _pair(pretrain_covariance, harmful_covariance, ridge)
+    if not 0 < null_gain < math.inf:
+        raise InvalidInputError(f"null_gain must be positive and finite, got {null_gain}.")
+    rtol = default_rtol(K_P.shape[-1]) if rtol is None else rtol
+    _split(K_H, rtol, "harmful_covariance")
+    P = _split(K_P, rtol, "pretrain_covariance")
+    gain = P.values.rsqrt()
+    theta = (P.vectors * gain) @ P.vectors.mT + null_gain * gain.max() * (P.null @ P.null.mT)
+    return like(pretrain_covariance)(unit_gauge(symmetric_part(theta)))
+
+
+def _pair(pretrain: ArrayLike, harmful: ArrayLike, ridge: float | None) -> tuple[Tensor, Tensor]:
+    """Validate two covariances of one input space and add the ridge."""
+    K_P = as_tensor(pretrain, "pretrain_covariance", ndim=2)
+    K_H = as_tensor(harmful, "harmful_covariance", ndim=2).to(K_P.device)
+    if K_P.shape != K_H.shape or K_P.shape[0] != K_P.shape[1]:
+        raise InvalidInputError(
+            f"pretrain_covariance {tuple(K_P.shape)} and harmful_covariance {tuple(K_H.shape)} must be "
+            "square and of the same shape: both tasks share one input space."
+        )
+    if ridge is None:
+        return symmetric_part(K_P), symmetric_part(K_H)
+    if not 0 < ridge < math.inf:
+        raise InvalidInputError(f"ridge must be positive and finite, got {ridge}; leave it out for none.")
+    identity = ridge * torch.eye(K_P.shape[0], dtype=K_P.dtype, device=K_P.device)
+    return symmetric_part(K_P) + identity, symmetric_part(K_H) + identity
+
+
+def _split(matrix: Tensor, rtol: float, name: str) -> _Range:
+    """Split the eigenbasis of a positive semidefinite matrix at its numerical rank."""
+    values, vectors = torch.linalg.eigh(matrix)
+    if float(values[-1]) <= 0:
+        raise RankError(f"{name} has rank 0 (no positive eigenvalue): check that the features are not zero.")
+    if float(values[0]) < -max(rtol, 1e-8) * float(values[-1]):
+        raise InvalidInputError(
+            f"{name} is not positive semidefinite: its smallest eigenvalue is {float(values[0]):.3g} "
+            f"against a largest of {float(values[-1]):.3g}; pass a covariance XᵀX."
+        )
+    kept = values > rtol * values[-1]
+    return _Range(values[kept].flip(0), vectors[:, kept].flip(1), vectors[:, ~kept])
+
+
+def _ridge_kappa(part: _Range, ridge: float, dimension: int) -> float:
+    """Return κ_ε of a covariance from its split spectrum."""
+    kappa, *_ = condition_from_spectrum(
+        part.values, convention="ridge", rtol=0.0, ridge=ridge, dimension=dimension
+    )
+    return float(kappa)

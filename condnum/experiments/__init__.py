@@ -1,0 +1,1 @@
+"""Experiments: a frozen configuration in, tidy tables out. They draw nothing."""

@@ -1,0 +1,172 @@
+"""The house-price experiment (Sec. 5.1, Table 1, Fig. 1), and the same on the embedded table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import joblib
+import pandas as pd
+
+from condnum.arrays import resolve_device
+from condnum.data import TaskPair, load_diabetes_tasks, load_house_prices
+from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.experiments.cells import Cell, CellPlan, run_cells
+from condnum.experiments.measure import curves_table, results_table, summary_table
+from condnum.experiments.published import TABLE_1
+from condnum.immunize import (
+    DescentSettings,
+    ImmaSettings,
+    OptKappaSettings,
+    get_method,
+    method_names,
+)
+from condnum.tasks import ImmunizationProblem
+
+#: Settings of this experiment, one for all seeds, chosen on seeds 100–109 (reported: 0, 1, …).
+SETTINGS: dict[str, DescentSettings] = {
+    "ours": DescentSettings(learning_rate=0.3, ratio=60.0, loss_weight=0.1, steps=8000),
+    # Balanced, on the absolute floor of the released code: the plain difference of compact κ's, as
+    # printed in the paper, is dominated by κ_H and stays near RIR 1.
+    "opt_kappa": OptKappaSettings(learning_rate=0.005, steps=100, ratio=0.1, convention="ridge"),
+    "imma": ImmaSettings(learning_rate=0.005, steps=1000),
+    "r_ill_only": DescentSettings(learning_rate=0.005, steps=1000),
+}
+
+#: Steps of the exact line search in Fig. 1.
+PROBE_STEPS = 20_000
+
+
+@dataclass(frozen=True)
+class HousePricesConfig:
+    """What to run."""
+
+    data: str = "auto"  # auto, embedded, or a path to the CSV or its folder
+    methods: tuple[str, ...] = ()  # empty: all
+    seeds: int = 5  # seeds 0 … seeds − 1
+    epochs: int | None = None  # full-batch steps; None: each method's own
+    features: Literal["published", "clean"] = "published"
+    rows: int | None = None  # first rows of each task; None: all
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot run, before anything is computed."""
+        for method in self.methods:
+            if method not in method_names():
+                raise UnknownNameError("method", method, method_names())
+        if self.features not in ("published", "clean"):
+            raise UnknownNameError("feature set", self.features, ["published", "clean"])
+        for name, least in (("seeds", 1), ("epochs", 1), ("rows", 2)):
+            value = getattr(self, name)
+            if value is None and name != "seeds":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise InvalidInputError(f"{name} must be an integer of at least {least}, got {value!r}.")
+        resolve_device(self.device)
+
+    @property
+    def chosen_methods(self) -> tuple[str, ...]:
+        """The methods to run, in display order."""
+        return tuple(name for name in method_names() if not self.methods or name in self.methods)
+
+    def settings(self, method: str) -> DescentSettings | None:
+        """Return a method's settings in this run; None for closed forms."""
+        base = SETTINGS.get(method, getattr(get_method(method), "defaults", None))
+        if base is None or self.epochs is None:
+            return base
+        return base.with_overrides(steps=self.epochs)
+
+
+@dataclass(frozen=True)
+class HousePricesRun:
+    """The finished experiment: cells, and the tables made from them."""
+
+    config: HousePricesConfig
+    pair: TaskPair
+    problem: ImmunizationProblem
+    cells: list[Cell]
+
+    @cached_property
+    def results(self) -> pd.DataFrame:
+        """A row per method × seed × convention × gauge."""
+        return results_table(self.pair, self.problem, self.cells)
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """Mean and spread over seeds, beside Table 1 (for house prices only)."""
+        published = TABLE_1 if self.pair.name == "house-prices" else {}
+        return summary_table(self.results, published)
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        """Norm ratios, spectra and histories in long form."""
+        return curves_table(self.problem, self.cells, probe_steps=PROBE_STEPS)
+
+
+def load(config: HousePricesConfig) -> TaskPair:
+    """Load the data of a configuration.
+
+    Args:
+        config: Its `data`, `features` and `rows`.
+
+    Returns:
+        House prices, or the diabetes table for `data="embedded"`.
+
+    Raises:
+        DataNotFoundError: The file is missing; the message says what to put where.
+        DataFormatError: The file lacks columns, or is not the table it should be.
+        InvalidInputError: The data cannot be used (NaN, one row, a constant target).
+    """
+    if config.data == "embedded":
+        pair = load_diabetes_tasks(features=config.features)
+        return pair if config.rows is None else pair.head(config.rows)
+    return load_house_prices(config.data, features=config.features, rows=config.rows)
+
+
+def plans(config: HousePricesConfig, pair: TaskPair) -> list[CellPlan]:
+    """List the cells of a run, seed by seed, so that an interrupted run has whole seeds.
+
+    Args:
+        config: Methods, seeds and epochs.
+        pair: The data, for the key.
+
+    Returns:
+        A plan per method × seed.
+    """
+    data_key = f"{pair.checksum}:{sorted(pair.provenance.options.items())}:{config.rows}"
+    return [
+        CellPlan(method, seed, config.settings(method), data_key)
+        for seed in range(config.seeds)
+        for method in config.chosen_methods
+    ]
+
+
+def run(
+    config: HousePricesConfig,
+    *,
+    folder: Path | None = None,
+    jobs: int | None = None,
+    on_cell: Callable[[Cell, int, int], None] | None = None,
+) -> HousePricesRun:
+    """Run the experiment.
+
+    Args:
+        config: What to run.
+        folder: Where finished cells are kept, for a run that was interrupted to resume from.
+        jobs: Worker processes; default one per available core, and one on a GPU.
+        on_cell: Told of each finished cell.
+
+    Returns:
+        Cells and tables.
+
+    Raises:
+        CondnumError: As `load`; the message says what to change.
+    """
+    pair = load(config)
+    problem = ImmunizationProblem.from_pair(pair, device=resolve_device(config.device))
+    workers = joblib.cpu_count() if jobs is None else jobs
+    cells = run_cells(problem, plans(config, pair), folder, jobs=workers, on_cell=on_cell)
+    return HousePricesRun(config, pair, problem, cells)

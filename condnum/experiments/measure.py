@@ -1,0 +1,194 @@
+"""From cells to the tidy tables: results (a row per method × seed × convention), summary, curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from condnum.ceiling import ridge_convention_ceiling, rir_ceiling
+from condnum.data import TaskPair
+from condnum.experiments.cells import Cell
+from condnum.experiments.published import Published
+from condnum.immunization import relative_immunization_ratio, unit_gauge
+from condnum.probing import linear_probe
+from condnum.spectra import Convention, covariance_factor, hessian_spectrum
+from condnum.tasks import ImmunizationProblem
+
+#: The three ways in which RIR is measured: compact κ does not see the gauge, ridge κ does.
+MEASURES: tuple[tuple[Convention, Any], ...] = (
+    ("compact", "unit"),
+    ("ridge", "unit"),
+    ("ridge", "as_trained"),
+)
+
+RESULT_COLUMNS = [
+    "dataset",
+    "method",
+    "seed",
+    "pretrain_task",
+    "harmful_task",
+    "convention",
+    "gauge",
+    "harmful_ratio",
+    "pretrain_ratio",
+    "rir",
+    "success",
+    "rank_pretrain",
+    "rank_harmful",
+    "rir_ceiling",
+    "theta_condition",
+    "loss_gap",
+    "steps",
+    "seconds",
+    "stop_reason",
+]
+
+
+def results_table(pair: TaskPair, problem: ImmunizationProblem, cells: list[Cell]) -> pd.DataFrame:
+    """Measure every cell in every convention and gauge.
+
+    Args:
+        pair: The data, for its names.
+        problem: The same data as tensors.
+        cells: Extractors to measure.
+
+    Returns:
+        `RESULT_COLUMNS`, a row per cell × `MEASURES`; ranks are those of H(θ) in that measure.
+    """
+    K_P, K_H = problem.pretrain.covariance, problem.harmful.covariance
+    compact_ceiling = rir_ceiling(K_P, K_H).value
+    rows = []
+    for cell in cells:
+        theta = torch.as_tensor(cell.theta).to(K_P)
+        loss_gap = problem.pretrain.loss_gap(theta)
+        sigma = torch.linalg.svdvals(theta)
+        for convention, gauge in MEASURES:
+            measured = relative_immunization_ratio(
+                theta, K_P, K_H, convention=convention, gauge=gauge, loss_gap=loss_gap
+            )
+            norm = None if gauge == "unit" else float(theta.square().sum())
+            rows.append(
+                {
+                    "dataset": pair.name,
+                    "method": cell.method,
+                    "seed": cell.seed,
+                    "pretrain_task": pair.pretrain_name,
+                    "harmful_task": pair.harmful_name,
+                    "convention": convention,
+                    "gauge": gauge,
+                    "harmful_ratio": measured.harmful_ratio,
+                    "pretrain_ratio": measured.pretrain_ratio,
+                    "rir": measured.rir,
+                    "success": measured.success,
+                    "rank_pretrain": measured.pretrain_after.rank,
+                    "rank_harmful": measured.harmful_after.rank,
+                    "rir_ceiling": compact_ceiling
+                    if convention == "compact"
+                    else ridge_convention_ceiling(K_P, K_H, squared_norm=norm),
+                    "theta_condition": float(sigma[0] / sigma[-1]),
+                    "loss_gap": loss_gap,
+                    "steps": cell.steps,
+                    "seconds": cell.seconds,
+                    "stop_reason": cell.stop_reason,
+                }
+            )
+    return pd.DataFrame(rows, columns=RESULT_COLUMNS)
+
+
+def summary_table(results: pd.DataFrame, published: Mapping[str, Published]) -> pd.DataFrame:
+    """Average the results over seeds, with the published numbers beside them.
+
+    Args:
+        results: Of `results_table`.
+        published: Rows of the paper's table by method; methods that it lacks get NaN.
+
+    Returns:
+        A row per method × convention × gauge: `seeds`, mean and std of (i), (ii) and RIR,
+        `success_rate`, `rir_ceiling`, `loss_gap_max`, `seconds_mean`, and `published_*`.
+    """
+    rows = []
+    for (method, convention, gauge), group in results.groupby(["method", "convention", "gauge"], sort=False):
+        row: dict[str, Any] = {
+            "dataset": group["dataset"].iloc[0],
+            "method": method,
+            "convention": convention,
+            "gauge": gauge,
+            "seeds": len(group),
+        }
+        for name in ("harmful_ratio", "pretrain_ratio", "rir"):
+            row[f"{name}_mean"] = group[name].mean()
+            row[f"{name}_std"] = group[name].std(ddof=1) if len(group) > 1 else np.nan
+        row["success_rate"] = group["success"].mean()
+        row["rir_ceiling"] = group["rir_ceiling"].mean()
+        row["loss_gap_max"] = group["loss_gap"].max()
+        row["seconds_mean"] = group["seconds"].mean()
+        known = published.get(str(method))
+        for name in Published._fields:
+            row[f"published_{name}"] = np.nan if known is None else getattr(known, name)
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def curves_table(problem: ImmunizationProblem, cells: list[Cell], *, probe_steps: int) -> pd.DataFrame:
+    """Collect every curve of the report in one long table.
+
+    Args:
+        problem: The two tasks, with targets.
+        cells: Extractors.
+        probe_steps: Steps of the exact line search (20 000 in Fig. 1).
+
+    Returns:
+        Columns `method, seed, task, quantity, x, value`: `norm_ratio` and `excess_loss` against the
+        step, `spectrum` (unit gauge) against the index from 1, and the history's columns
+        (`kappa`, `loss`, `r_well`, `r_ill`) against the step; `task` is `pretrain` or `harmful`.
+    """
+    frames = [_history_frame(cell) for cell in cells]
+    thetas = torch.stack([torch.as_tensor(cell.theta) for cell in cells]).to(problem.device)
+    for task_name, task in (("pretrain", problem.pretrain), ("harmful", problem.harmful)):
+        factor = covariance_factor(task.covariance)
+        for cell, theta in zip(cells, thetas, strict=True):
+            sigma = hessian_spectrum(unit_gauge(theta), factor).cpu().numpy()
+            frames.append(_frame(cell, task_name, "spectrum", np.arange(1, len(sigma) + 1), sigma))
+        X = task.supervised_rows
+        if task.targets is None or X is None:
+            continue
+        curve = linear_probe(thetas, X.mT @ X, X.mT @ task.targets, steps=probe_steps)
+        for index, cell in enumerate(cells):
+            for quantity in ("norm_ratio", "excess_loss"):
+                values = getattr(curve, quantity)[index]
+                frames.append(_frame(cell, task_name, quantity, curve.steps, values))
+    return pd.concat(frames, ignore_index=True)
+
+
+def _history_frame(cell: Cell) -> pd.DataFrame:
+    """Return the cell's history in long form."""
+    columns = {
+        "kappa_pretrain": ("pretrain", "kappa"),
+        "kappa_harmful": ("harmful", "kappa"),
+        "r_well": ("pretrain", "r_well"),
+        "r_ill": ("harmful", "r_ill"),
+        "loss": ("pretrain", "loss"),
+    }
+    frames = [
+        _frame(cell, task, quantity, cell.history["step"], cell.history[name])
+        for name, (task, quantity) in columns.items()
+    ]
+    return pd.concat(frames, ignore_index=True)
+
+
+def _frame(cell: Cell, task: str, quantity: str, x: Any, value: Any) -> pd.DataFrame:
+    """Return one curve in long form."""
+    return pd.DataFrame(
+        {
+            "method": cell.method,
+            "seed": cell.seed,
+            "task": task,
+            "quantity": quantity,
+            "x": np.asarray(x, dtype=np.float64),
+            "value": value,
+        }
+    )

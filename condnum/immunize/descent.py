@@ -1,0 +1,184 @@
+"""The loop that all descent methods share: weigh, step, record, stop."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from condnum.immunize.method import DescentMethod, Parameters
+from condnum.immunize.monitor import Monitor
+from condnum.immunize.result import History, ImmunizationResult, Progress, StopReason
+from condnum.immunize.settings import DescentSettings
+from condnum.tasks import ImmunizationProblem
+
+#: Told of each recorded step; returning True asks the run to stop there.
+Callback = Callable[[Progress], bool | None]
+
+
+def descend(
+    problem: ImmunizationProblem,
+    method: DescentMethod,
+    settings: DescentSettings,
+    *,
+    seed: int,
+    callback: Callback | None = None,
+) -> ImmunizationResult:
+    """Run a descent method from its random start.
+
+    Args:
+        problem: The two tasks.
+        method: Supplies the start and the gradients.
+        settings: How to descend.
+        seed: Of θ₀, ω₀ and the mini-batches, through a local generator.
+        callback: Told of each recorded step; cancels by returning True.
+
+    Returns:
+        The last finite parameters, with the history and the reason for stopping.
+    """
+    started = time.perf_counter()
+    generator = torch.Generator().manual_seed(seed)
+    parameters = method.initial(problem, generator)
+    run = _Run(problem, method, settings, parameters, seed, callback)
+    reason = run.loop(generator)
+    return ImmunizationResult(
+        theta=run.parameters["theta"].detach().clone(),
+        omega=run.parameters["omega"].detach().clone() if "omega" in run.parameters else None,
+        method=method.name,
+        seed=seed,
+        settings=settings,
+        history=run.history(),
+        part_weights=run.weights,
+        steps=run.step,
+        seconds=time.perf_counter() - started,
+        converged=reason == "tolerance",
+        stop_reason=reason,
+    )
+
+
+def part_weights(norms: dict[str, float], settings: DescentSettings) -> dict[str, float]:
+    """Return the weight of each gradient part: λ balanced at step 0, or fixed.
+
+    Args:
+        norms: Frobenius norm of each part at step 0.
+        settings: Balanced: `λ_P = 1/‖g_P‖` for the parts `well` and `kappa_pretrain`,
+            `λ_H = ratio/‖g_H‖` for `ill` and `kappa_harmful` (Appendix C.2); fixed: `λ_P` and `λ_H`
+            for `well` and `ill`; `loss_weight` for `supervised`; other parts have weight 1.
+
+    Returns:
+        A weight for every part.
+
+    Examples:
+        >>> part_weights({"well": 4.0, "ill": 0.5}, DescentSettings(ratio=3.0))
+        {'well': 0.25, 'ill': 6.0}
+    """
+    chosen = {"supervised": settings.loss_weight}
+    if settings.weights == "fixed":
+        chosen |= {"well": settings.lambda_pretrain, "ill": settings.lambda_harmful}
+    else:
+        wanted = {"well": 1.0, "kappa_pretrain": 1.0, "ill": settings.ratio, "kappa_harmful": settings.ratio}
+        chosen |= {part: wanted[part] / norms[part] for part in wanted if norms.get(part, 0.0) > 0}
+    return {part: chosen.get(part, 1.0) for part in norms}
+
+
+class _Run:
+    """The state of one descent."""
+
+    def __init__(
+        self,
+        problem: ImmunizationProblem,
+        method: DescentMethod,
+        settings: DescentSettings,
+        parameters: Parameters,
+        seed: int,
+        callback: Callback | None,
+    ) -> None:
+        self.problem = problem
+        self.method = method
+        self.settings = settings
+        self.parameters = parameters
+        self.seed = seed
+        self.callback = callback
+        self.step = 0
+        self.weights: dict[str, float] = {}
+        self._monitor = Monitor(problem)
+        self._rows: list[dict[str, float]] = []
+        self._norms: dict[str, float] = {}
+        self._first_norm = math.nan
+        tensors = list(parameters.values())
+        self._optimizer = (
+            torch.optim.Adam(tensors, lr=settings.learning_rate)
+            if settings.optimizer == "adam"
+            else torch.optim.SGD(tensors, lr=settings.learning_rate)
+        )
+
+    def loop(self, generator: torch.Generator) -> StopReason:
+        """Step until something says stop; leave the last finite parameters behind."""
+        for _ in range(self.settings.steps):
+            safe = {name: tensor.clone() for name, tensor in self.parameters.items()}
+            try:
+                total = self._gradient(generator)
+            except torch.linalg.LinAlgError:
+                total = torch.tensor(math.nan)
+            norm = float(total.norm())
+            if not math.isfinite(norm):
+                return "diverged"
+            if self.step % self.settings.recording_interval == 0 and self._record():
+                return "cancelled"
+            if self.step == 0:
+                self._first_norm = norm
+            elif norm < self.settings.tolerance * self._first_norm:
+                return "tolerance"
+            self._advance()
+            if not all(bool(torch.isfinite(tensor).all()) for tensor in self.parameters.values()):
+                for name, tensor in safe.items():
+                    self.parameters[name].copy_(tensor)
+                return "diverged"
+            self.step += 1
+        return "steps"
+
+    def history(self) -> History:
+        """Close the history with the final θ and return it."""
+        if not self._rows or self._rows[-1]["step"] != self.step:
+            self._rows.append(self._row())
+        return History({name: np.array([row[name] for row in self._rows]) for name in self._rows[0]})
+
+    def _gradient(self, generator: torch.Generator) -> Tensor:
+        """Evaluate the gradients, set them on the parameters, return θ's weighted sum."""
+        size = self.settings.batch_size
+        problem = self.problem if size is None else self.problem.sample(size, generator)
+        gradients = self.method.gradients(problem, self.parameters, self.settings)
+        parts = gradients.theta_parts
+        self._norms = {part: float(value.norm()) for part, value in parts.items()}
+        if not self.weights:
+            self.weights = part_weights(self._norms, self.settings)
+        total = torch.stack([self.weights[part] * value for part, value in parts.items()]).sum(dim=0)
+        self.parameters["theta"].grad = total
+        for name, value in gradients.others.items():
+            self.parameters[name].grad = value
+        return total
+
+    def _advance(self) -> None:
+        """Take one optimizer step at the scheduled learning rate."""
+        if self.settings.schedule == "cosine":
+            share = 0.5 * (1 + math.cos(math.pi * self.step / self.settings.steps))
+            self._optimizer.param_groups[0]["lr"] = self.settings.learning_rate * share
+        self._optimizer.step()
+
+    def _row(self) -> dict[str, float]:
+        """Measure θ as it is now."""
+        values = self._monitor(self.parameters["theta"], self.parameters.get("omega"))
+        norms = {f"norm_{part}": value for part, value in self._norms.items()}
+        return {"step": float(self.step)} | values | norms
+
+    def _record(self) -> bool:
+        """Append a row to the history and tell the callback; True if it asks to stop."""
+        self._rows.append(self._row())
+        if self.callback is None:
+            return False
+        progress = Progress(self.method.name, self.seed, self.step, self.settings.steps, self._rows[-1])
+        return self.callback(progress) is True

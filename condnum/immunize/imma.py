@@ -1,0 +1,100 @@
+"""The baseline IMMA (Zheng & Yeh, 2024): a bi-level game against a simulated fine-tuner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from condnum.errors import InvalidInputError
+from condnum.immunize.algorithm1 import supervised_gradients
+from condnum.immunize.method import Gradients, Parameters, random_extractor, random_probe
+from condnum.immunize.settings import DescentSettings
+from condnum.tasks import ImmunizationProblem, SupervisedLoss
+
+
+@dataclass(frozen=True)
+class ImmaSettings(DescentSettings):
+    """Settings of `imma`."""
+
+    inner_steps: int = 1  # gradient steps of the simulated fine-tuner on θ
+    inner_rate: float = 0.01  # their step size
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot mean anything."""
+        super().__post_init__()
+        self._require_positive("inner_rate")
+        if (
+            isinstance(self.inner_steps, bool)
+            or not isinstance(self.inner_steps, int)
+            or self.inner_steps < 1
+        ):
+            raise InvalidInputError(f"inner_steps must be a positive integer, got {self.inner_steps!r}.")
+
+
+def bilevel_gradient(
+    harmful: SupervisedLoss,
+    pretrain: SupervisedLoss,
+    parameters: Parameters,
+    settings: ImmaSettings,
+) -> Tensor:
+    """Return the gradient in θ of `L(D_P, ω, θ*) − L(D_H, w, θ*)`, through the inner steps.
+
+    `θ*` follows `inner_steps` gradient steps on `L(D_H, w, θ)` from θ; the outer problem maximises
+    what the fine-tuner's loss exceeds the pre-training loss by, so its negative is descended.
+
+    Args:
+        harmful: Loss on D_H.
+        pretrain: Loss on D_P.
+        parameters: `theta`, `omega` (probe on D_P) and `w` (probe on D_H).
+        settings: Inner steps and rate.
+
+    Returns:
+        `(D, D_hid)`.
+    """
+    theta = parameters["theta"].detach().requires_grad_()
+    omega, w = parameters["omega"].detach(), parameters["w"].detach()
+    tuned = theta
+    for _ in range(settings.inner_steps):
+        (inner,) = torch.autograd.grad(harmful.value(tuned @ w), tuned, create_graph=True)
+        tuned = tuned - settings.inner_rate * inner
+    outer = pretrain.value(tuned @ omega) - harmful.value(tuned @ w)
+    (gradient,) = torch.autograd.grad(outer, theta)
+    return gradient
+
+
+class Imma:
+    """IMMA on a linear extractor: θ by the bi-level gradient, ω and w by their own losses."""
+
+    name = "imma"
+    label = "IMMA"
+    summary = "bi-level: maximises the harmful loss after a simulated fine-tuning step"
+    defaults = ImmaSettings()
+
+    def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
+        """Return θ₀, ω₀ and w₀, all uniform in ±1/√D."""
+        missing = [
+            name
+            for name, task in (("y_P", problem.pretrain), ("y_H", problem.harmful))
+            if task.supervised is None
+        ]
+        if missing:
+            raise InvalidInputError(f"imma needs the targets of both tasks; missing: {', '.join(missing)}.")
+        theta = random_extractor(problem, generator)
+        omega = random_probe(problem, problem.pretrain.targets, generator)
+        w = random_probe(problem, problem.harmful.targets, generator)
+        return {"theta": theta, "omega": omega["omega"], "w": w["omega"]}
+
+    def gradients(
+        self, problem: ImmunizationProblem, parameters: Parameters, settings: ImmaSettings
+    ) -> Gradients:
+        """Return the bi-level gradient of θ and the plain gradients of both probes."""
+        theta = parameters["theta"]
+        pretrain, harmful = problem.pretrain.supervised, problem.harmful.supervised
+        if pretrain is None or harmful is None:  # `initial` has refused such problems
+            raise InvalidInputError("imma needs the targets of both tasks.")
+        outer = bilevel_gradient(harmful, pretrain, parameters, settings)
+        omega = supervised_gradients(problem.pretrain, theta, parameters["omega"])[1]
+        w = supervised_gradients(problem.harmful, theta, parameters["w"])[1]
+        return Gradients({"bilevel": outer}, {"omega": omega, "w": w})

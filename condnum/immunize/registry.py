@@ -1,0 +1,143 @@
+"""The registry of methods, and `immunize`, the one entry to all of them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.immunize.algorithm1 import Ours, RIllOnly
+from condnum.immunize.closed_form import Identity, Initial, Optimal
+from condnum.immunize.descent import Callback, descend
+from condnum.immunize.imma import Imma
+from condnum.immunize.method import ClosedFormMethod, DescentMethod
+from condnum.immunize.monitor import Monitor
+from condnum.immunize.opt_kappa import OptKappa
+from condnum.immunize.result import History, ImmunizationResult
+from condnum.immunize.settings import DescentSettings
+from condnum.tasks import ImmunizationProblem
+
+Method = DescentMethod[Any] | ClosedFormMethod
+
+_METHODS: dict[str, Method] = {}
+
+
+def register(method: Method) -> None:
+    """Add a method to the registry under its `name`.
+
+    Args:
+        method: Any object with the attributes of `DescentMethod` or `ClosedFormMethod`.
+
+    Raises:
+        InvalidInputError: The name is taken.
+    """
+    if method.name in _METHODS:
+        raise InvalidInputError(f"a method named '{method.name}' is registered already; choose another name.")
+    _METHODS[method.name] = method
+
+
+def method_names() -> list[str]:
+    """Return the names of all registered methods, in display order.
+
+    Returns:
+        Names that `immunize` accepts.
+
+    Examples:
+        >>> method_names()
+        ['ours', 'opt_kappa', 'imma', 'r_ill_only', 'identity', 'initial', 'optimal']
+    """
+    return list(_METHODS)
+
+
+def get_method(name: str) -> Method:
+    """Return a registered method.
+
+    Args:
+        name: One of `method_names()`.
+
+    Returns:
+        The method, with its `label`, `summary` and (if it descends) `defaults`.
+
+    Raises:
+        UnknownNameError: There is no such method.
+    """
+    if name not in _METHODS:
+        raise UnknownNameError("method", name, _METHODS)
+    return _METHODS[name]
+
+
+def immunize(
+    problem: ImmunizationProblem,
+    method: str = "ours",
+    *,
+    seed: int = 0,
+    settings: DescentSettings | None = None,
+    callback: Callback | None = None,
+    **overrides: Any,
+) -> ImmunizationResult:
+    """Find an extractor θ that keeps D_P well-conditioned and makes D_H ill-conditioned.
+
+    Args:
+        problem: The two tasks (`ImmunizationProblem.from_data`, `.from_pair`, `.from_covariances`).
+        method: `ours` (Algorithm 1), `r_ill_only`, `imma`, `opt_kappa`, the controls `identity` and
+            `initial`, or the closed form `optimal`; see `method_names`.
+        seed: Of θ₀ and everything else that is random; the library never seeds globally.
+        settings: Replaces the method's defaults.
+        callback: Called with a `Progress` at each recorded step; returning True cancels the run,
+            which then returns what it has with `stop_reason="cancelled"`.
+        **overrides: Single settings by name, such as `steps=200`.
+
+    Returns:
+        θ with history and stop reason.
+
+    Raises:
+        UnknownNameError: Unknown method or setting.
+        InvalidInputError: A setting is out of range, or the method needs targets that are missing.
+
+    Examples:
+        >>> problem = ImmunizationProblem.from_covariances([[9.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 2.0]])
+        >>> result = immunize(problem, "ours", seed=0, steps=200, learning_rate=0.01)
+        >>> result.stop_reason, bool(result.history["kappa_pretrain"][-1] < 9)
+        ('steps', True)
+    """
+    chosen = get_method(method)
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise InvalidInputError(f"seed must be a non-negative integer, got {seed!r}.")
+    if isinstance(chosen, ClosedFormMethod):
+        if settings is not None or overrides:
+            given = ", ".join(overrides) or "settings"
+            raise InvalidInputError(f"method '{method}' has nothing to set; leave out: {given}.")
+        return _closed_form(problem, chosen, seed)
+    base = chosen.defaults if settings is None else settings
+    if not isinstance(base, type(chosen.defaults)):
+        raise InvalidInputError(
+            f"method '{method}' takes {type(chosen.defaults).__name__}, got {type(base).__name__}."
+        )
+    return descend(problem, chosen, base.with_overrides(**overrides), seed=seed, callback=callback)
+
+
+def _closed_form(problem: ImmunizationProblem, method: ClosedFormMethod, seed: int) -> ImmunizationResult:
+    """Evaluate a closed form and measure it once."""
+    started = time.perf_counter()
+    theta = method.theta(problem, torch.Generator().manual_seed(seed))
+    record = {"step": 0.0} | Monitor(problem)(theta, None)
+    return ImmunizationResult(
+        theta=theta,
+        omega=None,
+        method=method.name,
+        seed=seed,
+        settings=None,
+        history=History({name: np.array([value]) for name, value in record.items()}),
+        part_weights={},
+        steps=0,
+        seconds=time.perf_counter() - started,
+        converged=True,
+        stop_reason="closed_form",
+    )
+
+
+for _method in (Ours(), OptKappa(), Imma(), RIllOnly(), Identity(), Initial(), Optimal()):
+    register(_method)

@@ -1,0 +1,84 @@
+"""Settings of a descent method: frozen, validated at once, changed by `with_overrides`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, Self
+
+from condnum.errors import InvalidInputError, UnknownNameError
+
+
+@dataclass(frozen=True)
+class DescentSettings:
+    """How a method descends. Defaults: full batch, Adam, cosine decay, balanced λ."""
+
+    optimizer: Literal["adam", "gd"] = "adam"  # Adam (0.9, 0.999, 1e-8) or plain gradient descent
+    learning_rate: float = 0.1  # η at step 0
+    schedule: Literal["constant", "cosine"] = "cosine"  # cosine: η falls to 0 at the last step
+    steps: int = 1000  # full batch: a step is an epoch
+    weights: Literal["balanced", "fixed"] = "balanced"  # where λ_P and λ_H come from
+    ratio: float = 5.0  # balanced: λ_P = 1/‖g_P‖, λ_H = ratio/‖g_H‖ at step 0
+    loss_weight: float = 1.0  # weight of the supervised loss
+    lambda_pretrain: float = 100.0  # fixed: λ_P (Table 4, house prices)
+    lambda_harmful: float = 1e7  # fixed: λ_H (Table 4, house prices)
+    batch_size: int | None = None  # rows a step and task; None is the full batch
+    tolerance: float = 0.0  # stop once the weighted θ-gradient is below this share of its start
+    record_every: int | None = None  # steps between history rows; None gives about 200 rows
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot mean anything."""
+        for name, choices in (
+            ("optimizer", ("adam", "gd")),
+            ("schedule", ("constant", "cosine")),
+            ("weights", ("balanced", "fixed")),
+        ):
+            if getattr(self, name) not in choices:
+                raise UnknownNameError(name, getattr(self, name), choices)
+        self._require_positive("learning_rate", "ratio", "loss_weight", "lambda_pretrain", "lambda_harmful")
+        self._require_counts("steps", "batch_size", "record_every")
+        if not 0 <= self.tolerance < 1:
+            raise InvalidInputError(f"tolerance must lie in [0, 1), got {self.tolerance}.")
+
+    @property
+    def recording_interval(self) -> int:
+        """Steps between two rows of the history."""
+        return self.record_every or max(1, self.steps // 200)
+
+    def with_overrides(self, **overrides: Any) -> Self:
+        """Return a copy with some settings changed.
+
+        Args:
+            **overrides: New values by field name.
+
+        Returns:
+            Settings of the same class.
+
+        Raises:
+            UnknownNameError: There is no such setting.
+
+        Examples:
+            >>> DescentSettings().with_overrides(steps=3).steps
+            3
+        """
+        names = [field.name for field in fields(self)]
+        for name in overrides:
+            if name not in names:
+                raise UnknownNameError("setting", name, names)
+        return replace(self, **overrides)
+
+    def _require_positive(self, *names: str) -> None:
+        """Raise unless each named setting is a positive finite number."""
+        for name in names:
+            value = getattr(self, name)
+            if not (isinstance(value, int | float) and 0 < value < math.inf):
+                raise InvalidInputError(f"{name} must be a positive number, got {value!r}.")
+
+    def _require_counts(self, *names: str) -> None:
+        """Raise unless each named setting is a positive integer (or None where that is allowed)."""
+        for name in names:
+            value = getattr(self, name)
+            if value is None and name != "steps":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InvalidInputError(f"{name} must be a positive integer, got {value!r}.")

@@ -1,0 +1,221 @@
+"""Linear probing by gradient descent with exact line search (Eq. 16, Fig. 1), in the eigenbasis.
+
+For the quadratic `½ wᵀHw − bᵀw` the error obeys `e ← (I − αH)e`, `α = gᵀg/(gᵀHg)`, `g = He`. In the
+eigenbasis of H that is `α = Σσ_i²e_i² / Σσ_i³e_i²`, `e_i ← (1 − ασ_i)e_i`: O(k) a step and no pass
+over the data. Only the squares `c_i = e_i²` matter, so any number of outputs that share one step
+size costs the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from condnum.arrays import ArrayLike, as_tensor
+from condnum.errors import InvalidInputError
+from condnum.spectra import covariance_factor, default_rtol
+
+
+@dataclass(frozen=True)
+class ProbeCurve:
+    """Convergence of one probe, or of a batch of probes, at the recorded steps."""
+
+    steps: NDArray[np.int64]  # (T,) recorded steps, from 0
+    norm_ratio: NDArray[np.float64]  # (..., T) ‖w_t − w*‖² / ‖w_0 − w*‖² (Eq. 16)
+    excess_loss: NDArray[np.float64]  # (..., T) (L_t − L*) / (L_0 − L*)
+    stopped_at: NDArray[np.int64]  # (...) step at which the gradient fell below round-off, −1 if never
+    condition: NDArray[np.float64]  # (...) compact κ of the Hessian
+    rank: NDArray[np.int64]  # (...) k, the directions that the probe sees
+
+    @property
+    def worst_contraction(self) -> NDArray[np.float64]:
+        """Kantorovich: the loss contracts at least by `((κ − 1)/(κ + 1))²` a step, `(...)`."""
+        return ((self.condition - 1) / (self.condition + 1)) ** 2
+
+
+def log_spaced_steps(steps: int, count: int = 400) -> NDArray[np.int64]:
+    """Return at most `count + 1` recorded steps: 0, then log-spaced up to and including `steps`.
+
+    Args:
+        steps: Last step.
+        count: How many after step 0.
+
+    Returns:
+        Increasing integers without repeats.
+
+    Examples:
+        >>> log_spaced_steps(10, 3)
+        array([ 0,  1,  3, 10])
+    """
+    return np.unique(np.r_[0, np.round(np.geomspace(1, steps, count)).astype(np.int64)])
+
+
+def linear_probe(
+    theta: ArrayLike,
+    covariance: ArrayLike,
+    moment: ArrayLike,
+    *,
+    steps: int = 20_000,
+    record: ArrayLike | None = None,
+    start: ArrayLike | None = None,
+    rtol: float | None = None,
+) -> ProbeCurve:
+    """Probe features `Xθ` by gradient descent with exact line search, for a whole batch at once.
+
+    The probe minimises `‖Xθw − y‖²`; `w*` is the solution that shares the null-space part of the
+    start, so that the ratio can reach 0. A probe stops when its gradient is below the round-off of
+    a data-space implementation, `‖g‖ ≤ eps·σ₁·max(‖w*‖, ‖w₀‖)`; the curve is flat from there.
+
+    Args:
+        theta: `(..., D, D_hid)` extractors.
+        covariance: `(..., D, D)` data covariance `K = XᵀX` of the probed task; broadcasts.
+        moment: `(..., D)` or `(..., D, m)`, `Xᵀy`; a plain `(D,)` broadcasts.
+        steps: Gradient steps.
+        record: Increasing steps at which to record; default: every one up to 2000 steps, else
+            `log_spaced_steps`.
+        start: `(D_hid,)` or `(D_hid, m)` start `w₀`; default 0.
+        rtol: Relative rank tolerance of K; default `D·eps`.
+
+    Returns:
+        The curves, with the batch's shape in front.
+
+    Raises:
+        InvalidInputError: Shapes do not fit, entries are non-finite, `steps` < 1, bad `record`.
+        RankError: A covariance is zero.
+
+    Examples:
+        Two directions with κ = 3, errors in the worst ratio: the loss contracts by `((κ−1)/(κ+1))²`.
+
+        >>> import numpy as np
+        >>> curve = linear_probe(np.eye(2), np.diag([3.0, 1.0]), np.array([1.0, 1.0]), steps=2)
+        >>> np.round(curve.excess_loss, 12).tolist()
+        [1.0, 0.25, 0.0625]
+    """
+    T, K, b = _validated(theta, covariance, moment)
+    if isinstance(steps, bool) or steps < 1:
+        raise InvalidInputError(f"steps must be a positive integer, got {steps!r}.")
+    recorded = _recorded(record, steps)
+    w_0 = None if start is None else as_tensor(start, "start", minimum_ndim=1)
+    if w_0 is not None and w_0.shape[0] != T.shape[-1]:
+        raise InvalidInputError(f"start has {w_0.shape[0]} entries, but theta gives {T.shape[-1]} features.")
+    batch = torch.broadcast_shapes(T.shape[:-2], K.shape[:-2], b.shape[:-2])
+    T, K, b = (x.expand(*batch, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in (T, K, b))
+    modes = [_modes(t, k, m, w_0, rtol) for t, k, m in zip(T, K, b, strict=True)]
+    return _assemble(modes, recorded, tuple(batch))
+
+
+@dataclass(frozen=True)
+class _Modes:
+    """One probe in the eigenbasis of its Hessian."""
+
+    sigma: NDArray[np.float64]  # (k,) descending
+    squares: NDArray[np.float64]  # (k,) e_i² at the start
+    reach: float  # max(‖w*‖, ‖w₀‖)², the scale of round-off
+
+
+def _validated(theta: ArrayLike, covariance: ArrayLike, moment: ArrayLike) -> tuple[Tensor, Tensor, Tensor]:
+    """Return θ, K and Xᵀy as tensors of matrices that fit each other."""
+    T = as_tensor(theta, "theta", minimum_ndim=2)
+    K = as_tensor(covariance, "covariance", minimum_ndim=2).to(T.device)
+    b = as_tensor(moment, "moment", minimum_ndim=1).to(T.device)
+    D = T.shape[-2]
+    if b.shape[-1] == D and (b.ndim == 1 or b.shape[-2] != D):
+        b = b.unsqueeze(-1)
+    if K.shape[-2:] != (D, D) or b.shape[-2] != D:
+        raise InvalidInputError(
+            f"theta {tuple(T.shape)}, covariance {tuple(K.shape)} and moment {tuple(b.shape)} do not fit: "
+            "they must be (..., D, D_hid), (..., D, D) and (..., D) or (..., D, m)."
+        )
+    return T, K, b
+
+
+def _recorded(record: ArrayLike | None, steps: int) -> NDArray[np.int64]:
+    """Return the steps to record, validated."""
+    if record is None:
+        return np.arange(steps + 1) if steps <= 2000 else log_spaced_steps(steps)
+    wanted = np.asarray(record)
+    if wanted.ndim != 1 or not len(wanted) or wanted.dtype.kind not in "iu" or (np.diff(wanted) <= 0).any():
+        raise InvalidInputError("record must be a non-empty increasing list of integer steps.")
+    if wanted[0] < 0 or wanted[-1] > steps:
+        raise InvalidInputError(f"record runs from {wanted[0]} to {wanted[-1]}, outside 0..{steps}.")
+    return wanted.astype(np.int64)
+
+
+def _modes(T: Tensor, K: Tensor, b: Tensor, w_0: Tensor | None, rtol: float | None) -> _Modes:
+    """Diagonalise one probe: with `K = BᵀB` and `Bθ = UΣVᵀ`, `σ = Σ²` and `Vᵀw* = Σ⁻¹Uᵀc`, `Bᵀc = Xᵀy`."""
+    B = covariance_factor(K, rtol=rtol)
+    target = (B @ b) / B.square().sum(dim=1, keepdim=True)  # rows of B are orthogonal: c = (BBᵀ)⁻¹Bb
+    U, root, right = torch.linalg.svd(B @ T, full_matrices=False)
+    kept = root**2 > default_rtol(T.shape[1]) * root[0] ** 2
+    solution = (U[:, kept].mT @ target) / root[kept, None]
+    error = -solution
+    reach = solution.square().sum()
+    if w_0 is not None:
+        w_0 = (w_0.unsqueeze(-1) if w_0.ndim == 1 else w_0).to(T.device)
+        error = right[kept] @ w_0 - solution
+        reach = torch.maximum(reach, w_0.square().sum())
+    squares = error.square().sum(dim=1)
+    if float(squares.sum()) <= 0:
+        raise InvalidInputError(
+            "the probe starts at its optimum (Xᵀy is zero on the range of Xθ): nothing to converge to; "
+            "check the targets, or pass another start."
+        )
+    return _Modes((root[kept] ** 2).cpu().numpy(), squares.cpu().numpy(), float(reach))
+
+
+def _assemble(modes: list[_Modes], recorded: NDArray[np.int64], batch: tuple[int, ...]) -> ProbeCurve:
+    """Pad the probes to one width, run them together, give the batch its shape back."""
+    width = max(len(mode.sigma) for mode in modes)
+    sigma, squares = np.zeros((2, len(modes), width))
+    for row, mode in enumerate(modes):
+        sigma[row, : len(mode.sigma)] = mode.sigma / mode.sigma[0]
+        squares[row, : len(mode.sigma)] = mode.squares
+    # ‖g‖² = σ₁² Σ(σ_i/σ₁)² c_i is round-off below (eps σ₁)² max(‖w*‖, ‖w₀‖)².
+    floor = np.finfo(np.float64).eps ** 2 * np.array([mode.reach for mode in modes])
+    ratio, excess, stopped = _recurrence(sigma, squares, floor, recorded)
+    return ProbeCurve(
+        steps=recorded,
+        norm_ratio=ratio.reshape(*batch, -1),
+        excess_loss=excess.reshape(*batch, -1),
+        stopped_at=stopped.reshape(batch),
+        condition=np.array([mode.sigma[0] / mode.sigma[-1] for mode in modes]).reshape(batch),
+        rank=np.array([len(mode.sigma) for mode in modes]).reshape(batch),
+    )
+
+
+def _recurrence(
+    sigma: NDArray[np.float64],
+    squares: NDArray[np.float64],
+    floor: NDArray[np.float64],
+    recorded: NDArray[np.int64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    """Run `c_i ← (1 − ασ_i)² c_i` for all probes; `sigma` and `squares` are `(B, k)`, padded with 0."""
+    c, start, start_loss = squares.copy(), squares.sum(axis=1), (sigma * squares).sum(axis=1)
+    ratio, excess = np.empty((2, len(sigma), len(recorded)))
+    stopped = np.full(len(sigma), -1)
+    square, cube, factor = sigma**2, sigma**3, np.empty_like(sigma)
+    column = 0
+    for step in range(recorded[-1] + 1):
+        if step == recorded[column]:
+            ratio[:, column] = c.sum(axis=1) / start
+            excess[:, column] = np.einsum("bk,bk->b", sigma, c) / start_loss
+            column += 1
+        gradient = np.einsum("bk,bk->b", square, c)
+        active = gradient > floor
+        if not active.all():
+            stopped[~active & (stopped < 0)] = step
+            if not active.any():
+                break
+        curvature = np.einsum("bk,bk->b", cube, c)
+        alpha = np.divide(gradient, curvature, out=np.zeros_like(gradient), where=active)
+        np.multiply(sigma, -alpha[:, None], out=factor)
+        factor += 1
+        factor *= factor
+        c *= factor
+    ratio[:, column:] = (c.sum(axis=1) / start)[:, None]
+    excess[:, column:] = (np.einsum("bk,bk->b", sigma, c) / start_loss)[:, None]
+    return ratio, excess, stopped
