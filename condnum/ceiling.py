@@ -19,14 +19,21 @@ from torch import Tensor
 
 from condnum.arrays import Array, ArrayLike, as_tensor, like
 from condnum.errors import InvalidInputError, RankError
-from condnum.spectra import PUBLISHED_RIDGE, condition_from_spectrum, default_rtol, symmetric_part
+from condnum.spectra import (
+    PUBLISHED_RIDGE,
+    condition_from_spectrum,
+    covariance_factor,
+    default_rtol,
+    hessian_spectrum,
+    symmetric_part,
+)
 
 
 @dataclass(frozen=True)
 class RirCeiling:
-    """The largest RIR that any θ can have, with what decides it."""
+    """The largest RIR that any invertible θ can have, with what decides it."""
 
-    value: float  # RIR_max; infinite when the harmful task has directions of its own
+    value: float  # RIR_max; infinite when the harmful task has directions of its own and rank > 1
     lambda_max: float  # largest generalised eigenvalue of (K_H, K_P) on range(K_P)
     lambda_min: float  # smallest non-zero one
     rank_pretrain: int  # rank(K_P)
@@ -55,13 +62,15 @@ def rir_ceiling(
     ridge: float | None = None,
     rtol: float | None = None,
 ) -> RirCeiling:
-    r"""Largest possible RIR (compact convention) over all linear extractors.
+    r"""Largest possible RIR (compact convention) over all invertible linear extractors.
 
     .. math:: \mathrm{RIR}_{\max} = \frac{\lambda_{\max}(K_H, K_P)}{\lambda_{\min}(K_H, K_P)}
               \cdot \frac{\kappa(K_P)}{\kappa(K_H)}
 
     Rank-deficient covariances are restricted to range(K_P). If the harmful task excites a direction
-    in null(K_P), θ can scale it freely and the ceiling is infinite.
+    in null(K_P), θ can scale it freely and the ceiling is infinite (unless rank(K_H) = 1, where κ(H_H) is
+    always 1). A θ that is not invertible can leave null directions of either task out, so that other
+    subspaces are compared; no such bound holds for it.
 
     Args:
         pretrain_covariance: `(D, D)`, `K_P`.
@@ -87,7 +96,9 @@ def rir_ceiling(
     rtol = default_rtol(K_P.shape[-1]) if rtol is None else rtol
     P, H = _split(K_P, rtol, "pretrain_covariance"), _split(K_H, rtol, "harmful_covariance")
     root = P.vectors / P.values.sqrt()
-    pencil = torch.linalg.eigvalsh(symmetric_part(root.mT @ K_H @ root)).clamp_min(0).flip(-1)
+    # Squared singular values of K_H's factor: the pencil's κ may reach κ(K_P)κ(K_H), beyond what
+    # the eigenvalues of rootᵀK_H root keep.
+    pencil = hessian_spectrum(root, covariance_factor(K_H, rtol=rtol))
     if float(pencil[0]) <= rtol * float(H.values[0]) / float(P.values[0]):
         raise RankError(
             "the harmful task has no energy on range(K_P): the two tasks share no direction, so that "
@@ -95,10 +106,12 @@ def rir_ceiling(
         )
     outside = torch.linalg.eigvalsh(P.null.mT @ K_H @ P.null) if P.null.shape[1] else pencil.new_zeros(1)
     harmful_only = int((outside > rtol * H.values[0]).sum())
-    rank = min(int((pencil > rtol * pencil[0]).sum()), len(H.values))
+    rank = int((pencil > rtol**2 * pencil[0]).sum())
     lambda_max, lambda_min = float(pencil[0]), float(pencil[rank - 1])
     ratio = float(P.values[0] / P.values[-1]) / float(H.values[0] / H.values[-1])
-    value = math.inf if harmful_only else lambda_max / lambda_min * ratio
+    # A harmful task of rank 1 has κ(H_H) = 1 for every θ: nothing to scale up against.
+    infinite = harmful_only > 0 and len(H.values) > 1
+    value = math.inf if infinite else lambda_max / lambda_min * ratio
     return RirCeiling(value, lambda_max, lambda_min, len(P.values), len(H.values), harmful_only, ridge)
 
 
@@ -110,7 +123,7 @@ def ridge_convention_ceiling(
     squared_norm: float | None = None,
     rtol: float | None = None,
 ) -> float:
-    r"""Upper bound on RIR in the `ridge` convention for extractors with a given `‖θ‖_F²`.
+    r"""Upper bound on RIR in the `ridge` convention for `(D, D_hid ≥ D)` extractors with a given `‖θ‖_F²`.
 
     For a unit vector v and `z = θv`, `‖z‖² ≤ s = ‖θ‖_F²` (D in the unit gauge), so that
     `(vᵀH_Hv + ε)/(vᵀH_Pv + ε)` lies between the extreme eigenvalues of the pencil
@@ -120,8 +133,8 @@ def ridge_convention_ceiling(
     .. math:: \mathrm{RIR}_\varepsilon \le \frac{\max(1, \lambda_{\max})}{\min(1, \lambda_{\min})}
               \cdot \frac{\kappa_\varepsilon(K_P)}{\kappa_\varepsilon(K_H)},
 
-    where `min(1, λ_min)` is replaced by 1 when `K_P` is singular (then `σ_D(H_P) = 0`). A bound, not
-    a target: for singular covariances it is approached by extractors close to rank one.
+    where `min(1, λ_min)` is replaced by 1 when `K_P` is singular (then `σ_D(H_P) = 0`, given `D_hid ≥ D`).
+    A bound, not a target: for singular covariances it is approached by extractors close to rank one.
 
     Args:
         pretrain_covariance: `(D, D)`, `K_P`.

@@ -21,7 +21,6 @@ from condnum.spectra import (
     ConditionNumber,
     Convention,
     condition_from_spectrum,
-    condition_number,
     covariance_factor,
     default_rtol,
     hessian_spectrum,
@@ -146,16 +145,25 @@ def relative_immunization_ratio(
         )
     T = unit_gauge(T) if gauge == "unit" else T
 
+    def measure(extractor: Tensor, B: Tensor) -> ConditionNumber:
+        """Return κ(H) of an extractor from the factor of the covariance."""
+        dimension = extractor.shape[1]
+        kappa, largest, smallest, rank = condition_from_spectrum(
+            hessian_spectrum(extractor, B),
+            convention=convention,
+            rtol=default_rtol(dimension) if rtol is None else rtol,
+            ridge=ridge,
+            dimension=dimension,
+        )
+        return ConditionNumber(
+            kappa.item(), largest.item(), smallest.item(), int(rank), dimension, convention
+        )
+
     def kappas(K: Tensor) -> tuple[ConditionNumber, ConditionNumber]:
         """Return κ of the covariance and κ of the Hessian."""
         B = covariance_factor(K, rtol=rtol)
-        before = condition_number(K, convention=convention, rtol=rtol, ridge=ridge)
-        tolerance = default_rtol(T.shape[1]) if rtol is None else rtol
-        values = condition_from_spectrum(
-            hessian_spectrum(T, B), convention=convention, rtol=tolerance, ridge=ridge, dimension=T.shape[1]
-        )
-        kappa, largest, smallest, rank = (value.item() for value in values)
-        return before, ConditionNumber(kappa, largest, smallest, int(rank), T.shape[1], convention)
+        identity = torch.eye(T.shape[0]).to(T)
+        return measure(identity, B), measure(T, B)
 
     pretrain_before, pretrain_after = kappas(K_P)
     harmful_before, harmful_after = kappas(K_H)

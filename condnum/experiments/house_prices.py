@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,12 +11,13 @@ from typing import Literal
 
 import joblib
 import pandas as pd
+import torch
 
 from condnum.arrays import resolve_device
 from condnum.data import TaskPair, load_diabetes_tasks, load_house_prices
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.experiments.cells import Cell, CellPlan, run_cells
-from condnum.experiments.measure import curves_table, results_table, summary_table
+from condnum.experiments.measure import ceiling_sweep, curves_table, results_table, summary_table
 from condnum.experiments.published import TABLE_1
 from condnum.immunize import (
     DescentSettings,
@@ -24,6 +26,7 @@ from condnum.immunize import (
     get_method,
     method_names,
 )
+from condnum.report.files import output_folder, write_csv, write_parquet
 from condnum.tasks import ImmunizationProblem
 
 #: Settings of this experiment, one for all seeds, chosen on seeds 100–109 (reported: 0, 1, …).
@@ -67,6 +70,36 @@ class HousePricesConfig:
                 raise InvalidInputError(f"{name} must be an integer of at least {least}, got {value!r}.")
         resolve_device(self.device)
 
+    @classmethod
+    def from_parameters(
+        cls, *, data: str, methods: str, seeds: int, epochs: int, features: str, rows: int, device: str
+    ) -> HousePricesConfig:
+        """Build a configuration from notebook parameters, where "" and 0 stand for the default.
+
+        Args:
+            data: `auto`, `embedded` or a path.
+            methods: Comma-separated names.
+            seeds: How many.
+            epochs: Full-batch steps, 0 for each method's own.
+            features: `published` or `clean`.
+            rows: First rows of each task, 0 for all.
+            device: `auto`, `cpu` or `cuda`.
+
+        Returns:
+            The validated configuration.
+
+        Raises:
+            CondnumError: A parameter is unknown or out of range.
+
+        Examples:
+            >>> HousePricesConfig.from_parameters(
+            ...     data="embedded", methods="ours, identity", seeds=1, epochs=0, features="clean",
+            ...     rows=0, device="cpu").chosen_methods
+            ('ours', 'identity')
+        """
+        names = tuple(name.strip() for name in methods.split(",") if name.strip())
+        return cls(data, names, seeds, epochs or None, features, rows or None, device)  # type: ignore[arg-type]
+
     @property
     def chosen_methods(self) -> tuple[str, ...]:
         """The methods to run, in display order."""
@@ -104,6 +137,73 @@ class HousePricesRun:
     def curves(self) -> pd.DataFrame:
         """Norm ratios, spectra and histories in long form."""
         return curves_table(self.problem, self.cells, probe_steps=PROBE_STEPS)
+
+    @cached_property
+    def ceiling_sweep(self) -> pd.DataFrame:
+        """RIR of every extractor, and its ceiling, on `K + εI` against ε."""
+        return ceiling_sweep(self.problem, self.cells)
+
+    @property
+    def settings_table(self) -> pd.DataFrame:
+        """How each method was run, a row per method."""
+        rows = []
+        for name in self.config.chosen_methods:
+            settings = self.config.settings(name)
+            parts = getattr(get_method(name), "parts", ())
+            chosen = "—" if settings is None else settings.describe(parts)
+            rows.append({"method": get_method(name).label, "what it does": get_method(name).summary,
+                         "settings": chosen})  # fmt: skip
+        return pd.DataFrame(rows)
+
+    @property
+    def provenance_table(self) -> pd.DataFrame:
+        """What the run was, in two columns."""
+        origin = self.pair.provenance
+        known = "known" if origin.known_checksum else "not known to this project"
+        facts = {
+            "data": f"{self.pair.name} ({origin.source}): {origin.description}",
+            "rows": f"{self.pair.rows_pretrain} (D_P), {self.pair.rows_harmful} (D_H)",
+            "pre-training task": self.pair.pretrain_name,
+            "harmful task": self.pair.harmful_name,
+            "SHA-256": f"{self.pair.checksum} ({known})",
+            "loader options": ", ".join(f"{k}={v}" for k, v in origin.options.items()) or "none",
+            "seeds": ", ".join(map(str, range(self.config.seeds))),
+            "device": str(self.problem.device),
+            "numerics": "float64",
+            "versions": f"condnum {condnum_version()}, torch {torch.__version__}, "
+            f"Python {platform.python_version()}",
+        }
+        return pd.DataFrame({"what": list(facts), "value": list(facts.values())})
+
+    def save(self, folder: str | Path) -> list[str]:
+        """Write results.csv, summary.csv and curves.parquet, each whole or not at all.
+
+        Args:
+            folder: Created if missing.
+
+        Returns:
+            The names of the files.
+
+        Raises:
+            OutputError: The folder cannot be written.
+        """
+        target = output_folder(folder)
+        write_csv(target / "results.csv", self.results)
+        write_csv(target / "summary.csv", self.summary)
+        write_parquet(target / "curves.parquet", self.curves)
+        return ["results.csv", "summary.csv", "curves.parquet"]
+
+
+def cells_folder(out: str) -> Path | None:
+    """Return where a run with this `out` keeps finished cells; None for a run that writes nothing."""
+    return Path(out) / "cells" if out else None
+
+
+def condnum_version() -> str:
+    """Return the version of this package."""
+    from condnum import __version__
+
+    return __version__
 
 
 def load(config: HousePricesConfig) -> TaskPair:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 
 from condnum.ceiling import ridge_convention_ceiling, rir_ceiling
 from condnum.data import TaskPair
@@ -162,6 +163,38 @@ def curves_table(problem: ImmunizationProblem, cells: list[Cell], *, probe_steps
                 values = getattr(curve, quantity)[index]
                 frames.append(_frame(cell, task_name, quantity, curve.steps, values))
     return pd.concat(frames, ignore_index=True)
+
+
+def ceiling_sweep(
+    problem: ImmunizationProblem, cells: list[Cell], *, ridges: NDArray[np.float64] | None = None
+) -> pd.DataFrame:
+    """Measure every cell, and the ceiling, on the ridge covariances `K + εI` for a range of ε.
+
+    Unlike the compact ceiling, which is infinite as soon as the harmful task has a direction of its
+    own, this one is finite and every method can be read as a share of it.
+
+    Args:
+        problem: The two tasks.
+        cells: Extractors.
+        ridges: Values of ε; default 25 from 1e-6 up to the largest eigenvalue of K_P.
+
+    Returns:
+        Columns `method, seed, ridge, rir`; the method `ceiling` is the ceiling itself.
+    """
+    K_P, K_H = problem.pretrain.covariance, problem.harmful.covariance
+    if ridges is None:
+        largest = float(torch.linalg.eigvalsh(K_P)[-1])
+        ridges = np.geomspace(1e-6, max(largest, 1e-3), 25)
+    identity = torch.eye(problem.dimension).to(K_P)
+    rows: list[dict[str, Any]] = []
+    for ridge in ridges:
+        ceiling = rir_ceiling(K_P, K_H, ridge=float(ridge)).value
+        rows.append({"method": "ceiling", "seed": -1, "ridge": ridge, "rir": ceiling})
+        for cell in cells:
+            theta = torch.as_tensor(cell.theta).to(K_P)
+            measured = relative_immunization_ratio(theta, K_P + ridge * identity, K_H + ridge * identity)
+            rows.append({"method": cell.method, "seed": cell.seed, "ridge": ridge, "rir": measured.rir})
+    return pd.DataFrame(rows)
 
 
 def _history_frame(cell: Cell) -> pd.DataFrame:

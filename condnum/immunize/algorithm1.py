@@ -44,7 +44,8 @@ class Ours:
 
     name = "ours"
     label = "Ours (Algorithm 1)"
-    summary = "descends the loss, R_well(H_P) and R_ill(H_H) together (Eq. 11)"
+    summary = "descends the loss, R<sub>well</sub>(H<sub>P</sub>) and R<sub>ill</sub>(H<sub>H</sub>) together (Eq. 11)"
+    parts = ("well", "ill", "supervised")
     defaults = DescentSettings()
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
@@ -72,7 +73,8 @@ class RIllOnly:
 
     name = "r_ill_only"
     label = "R<sub>ill</sub> only"
-    summary = "descends R_ill(H_H) alone"
+    summary = "descends R<sub>ill</sub>(H<sub>H</sub>) alone"
+    parts = ("ill",)
     defaults = DescentSettings()
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:

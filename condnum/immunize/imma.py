@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
@@ -31,6 +32,10 @@ class ImmaSettings(DescentSettings):
             or self.inner_steps < 1
         ):
             raise InvalidInputError(f"inner_steps must be a positive integer, got {self.inner_steps!r}.")
+
+    def describe(self, parts: Collection[str] = ()) -> str:
+        """Return the settings in one line."""
+        return super().describe(parts) + f", {self.inner_steps} inner step(s) of size {self.inner_rate:g}"
 
 
 def bilevel_gradient(
@@ -70,6 +75,7 @@ class Imma:
     name = "imma"
     label = "IMMA"
     summary = "bi-level: maximises the harmful loss after a simulated fine-tuning step"
+    parts = ("bilevel",)
     defaults = ImmaSettings()
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:

@@ -30,8 +30,9 @@ class DescentMethod(Protocol, Generic[SettingsT]):
     """A method that descends. The loop weighs the parts, steps, records and stops."""
 
     name: str
-    label: str
+    label: str  # for people; may hold <sub> and <sup>
     summary: str
+    parts: tuple[str, ...]  # names of θ's gradient parts
     defaults: SettingsT
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,6 +32,10 @@ class OptKappaSettings(DescentSettings):
         if self.convention not in ("compact", "ridge"):
             raise UnknownNameError("convention", self.convention, ["compact", "ridge"])
         self._require_positive("ridge")
+
+    def describe(self, parts: Collection[str] = ()) -> str:
+        """Return the settings in one line."""
+        return super().describe(parts) + f", {self.objective} of {self.convention} κ"
 
 
 def kappa_gradient(task: LinearTask, theta: Tensor, settings: OptKappaSettings) -> tuple[Tensor, Tensor]:
@@ -71,7 +76,8 @@ class OptKappa:
 
     name = "opt_kappa"
     label = "Opt κ"
-    summary = "descends κ(H_P) − κ(H_H) itself, through the four extreme eigenpairs"
+    summary = "descends κ(H<sub>P</sub>) − κ(H<sub>H</sub>) itself, through the four extreme eigenpairs"
+    parts = ("kappa_pretrain", "kappa_harmful")
     defaults = OptKappaSettings()
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self
 
@@ -66,6 +67,31 @@ class DescentSettings:
             if name not in names:
                 raise UnknownNameError("setting", name, names)
         return replace(self, **overrides)
+
+    def describe(self, parts: Collection[str] = ()) -> str:
+        """Return the settings in one line, leaving out what has no effect.
+
+        Args:
+            parts: The gradient parts of the method, which decide what the weights weigh.
+
+        Returns:
+            A phrase for tables.
+
+        Examples:
+            >>> DescentSettings(steps=100).describe(["well", "ill", "supervised"])
+            '100 steps of adam, η = 0.1 (cosine), full batch, λ balanced with ratio 5, loss weight 1'
+            >>> DescentSettings(steps=100, schedule="constant", batch_size=64).describe()
+            '100 steps of adam, η = 0.1 (constant), 64 rows a step'
+        """
+        batch = "full batch" if self.batch_size is None else f"{self.batch_size} rows a step"
+        text = (
+            f"{self.steps} steps of {self.optimizer}, η = {self.learning_rate:g} ({self.schedule}), {batch}"
+        )
+        if self.weights == "fixed" and {"well", "ill"} & set(parts):
+            text += f", λ_P = {self.lambda_pretrain:g}, λ_H = {self.lambda_harmful:g}"
+        elif self.weights == "balanced" and len(parts) > 1:
+            text += f", λ balanced with ratio {self.ratio:g}"
+        return text + (f", loss weight {self.loss_weight:g}" if "supervised" in parts else "")
 
     def _require_positive(self, *names: str) -> None:
         """Raise unless each named setting is a positive finite number."""

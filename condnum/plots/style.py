@@ -1,0 +1,138 @@
+"""One look for every figure: a colour-blind-safe colour and a dash for each method, one template."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from condnum.extras import require
+from condnum.immunize import get_method, method_names
+
+
+class MethodStyle(NamedTuple):
+    """How a method is drawn, everywhere."""
+
+    label: str
+    color: str  # hexadecimal, of the Okabe–Ito palette
+    dash: str  # a second code beside colour: methods are solid, controls are not
+
+
+_LOOK = {
+    "ours": ("#0072B2", "solid"),
+    "opt_kappa": ("#D55E00", "solid"),
+    "imma": ("#009E73", "solid"),
+    "r_ill_only": ("#CC79A7", "solid"),
+    "identity": ("#000000", "dash"),
+    "initial": ("#7F7F7F", "dot"),
+    "optimal": ("#E69F00", "dashdot"),
+}
+_SPARE = ("#56B4E9", "longdash")
+
+TASK_TITLES = {"pretrain": "D<sub>P</sub>, pre-training task", "harmful": "D<sub>H</sub>, harmful task"}
+
+
+def method_style(name: str) -> MethodStyle:
+    """Return a method's style; one that the palette does not know gets the spare colour.
+
+    Args:
+        name: Registry name.
+
+    Returns:
+        Label, colour and dash.
+
+    Examples:
+        >>> method_style("identity").dash
+        'dash'
+    """
+    color, dash = _LOOK.get(name, _SPARE)
+    label = get_method(name).label if name in method_names() else name
+    return MethodStyle(label, color, dash)
+
+
+def translucent(color: str, alpha: float) -> str:
+    """Return `#rrggbb` as an rgba() colour.
+
+    Args:
+        color: Hexadecimal colour.
+        alpha: Opacity in [0, 1].
+
+    Returns:
+        A CSS colour.
+
+    Examples:
+        >>> translucent("#0072B2", 0.2)
+        'rgba(0,114,178,0.2)'
+    """
+    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{alpha})"
+
+
+def finish(figure: Any, title: str, subtitle: str, *, height: int = 460) -> Any:
+    """Give a figure its title, template, legend and margins.
+
+    Args:
+        figure: A plotly figure, changed in place.
+        title: What it shows.
+        subtitle: The data set, its row counts and checksum; what bands and marks mean.
+        height: In pixels.
+
+    Returns:
+        The figure.
+    """
+    figure.update_layout(
+        template="plotly_white",
+        title={
+            "text": f"{title}<br><sup>{subtitle}</sup>",
+            "x": 0.01,
+            "xanchor": "left",
+            "y": 0.97,
+            "yanchor": "top",
+            "font": {"size": 17},
+        },
+        font={"size": 13, "family": "system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"},
+        height=height,
+        margin={"l": 70, "r": 20, "t": 95, "b": 60},
+        legend={"title": {"text": "method (click to toggle)"}, "groupclick": "togglegroup"},
+        hoverlabel={"namelength": -1},
+    )
+    figure.update_xaxes(showline=True, linecolor="#888", ticks="outside", exponentformat="power")
+    figure.update_yaxes(showline=True, linecolor="#888", ticks="outside", exponentformat="power")
+    return figure
+
+
+def log_axis(title: str) -> dict[str, Any]:
+    """Return the settings of a logarithmic axis that is labelled at powers of ten only.
+
+    Args:
+        title: The axis' title, with its unit.
+
+    Returns:
+        Keyword arguments for `update_xaxes` or `update_yaxes`.
+    """
+    return {
+        "type": "log",
+        "title_text": title,
+        "tickmode": "auto",
+        "nticks": 8,
+        "minor": {"ticks": "outside"},
+    }
+
+
+def two_panels(titles: dict[str, str] | None = None, *, shared_y: bool = True) -> Any:
+    """Return an empty figure with one panel a task, pre-training on the left.
+
+    Args:
+        titles: Panel titles by task; default `TASK_TITLES`.
+        shared_y: Both panels on one vertical scale.
+
+    Returns:
+        A plotly figure with two subplots.
+    """
+    subplots = require("plotly.subplots", "viz")
+    names = TASK_TITLES if titles is None else titles
+    return subplots.make_subplots(
+        rows=1,
+        cols=2,
+        shared_yaxes=shared_y,
+        horizontal_spacing=0.06 if shared_y else 0.11,
+        subplot_titles=(names["pretrain"], names["harmful"]),
+    )

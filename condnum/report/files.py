@@ -1,0 +1,185 @@
+"""Files that appear whole or not at all.
+
+A result is written under a hidden temporary name in its own folder, flushed to the disk and then
+renamed, so that no file with a final name is ever half-written, whatever stops the program.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from condnum.errors import CondnumError, OutputError
+from condnum.extras import require
+
+
+def output_folder(path: str | os.PathLike[str]) -> Path:
+    """Create a folder for results, with its parents, and check that files can be written in it.
+
+    Args:
+        path: The folder; `~` is expanded.
+
+    Returns:
+        The folder, in the caller's form (a relative path stays relative).
+
+    Raises:
+        OutputError: It cannot be created, is not a folder, or is not writable.
+
+    Examples:
+        >>> with tempfile.TemporaryDirectory() as root:
+        ...     output_folder(Path(root) / "runs" / "first").is_dir()
+        True
+    """
+    folder = Path(path).expanduser()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OutputError(_advice("results cannot be written to the folder", folder, error)) from error
+    return folder
+
+
+@contextmanager
+def atomic_write(path: str | os.PathLike[str]) -> Generator[Path, None, None]:
+    """Give a temporary path that becomes `path` when the block succeeds, and vanishes when it fails.
+
+    The temporary file lies in the same folder (a rename across disks is not atomic) and keeps the
+    suffix, because writers choose their format by it.
+
+    Args:
+        path: Final name; an existing file is replaced, and kept when the block fails.
+
+    Yields:
+        The temporary path, an empty file.
+
+    Raises:
+        OutputError: The disk is full, or the folder is missing or not writable.
+        CondnumError: One that the block itself raises, unchanged.
+
+    Examples:
+        >>> with tempfile.TemporaryDirectory() as root:
+        ...     with atomic_write(Path(root) / "kappa.txt") as temporary:
+        ...         _ = temporary.write_text("2.0")
+        ...     (Path(root) / "kappa.txt").read_text()
+        '2.0'
+    """
+    final = Path(path)
+    temporary: Path | None = None
+    try:
+        handle, name = tempfile.mkstemp(dir=final.parent, prefix=f".{final.stem}-", suffix=final.suffix)
+        os.close(handle)
+        temporary = Path(name)
+        yield temporary
+        _flush(temporary)
+        temporary.chmod(0o666 & ~_umask())  # mkstemp gives 0600; a result is an ordinary file
+        temporary.replace(final)
+        temporary = None
+    except CondnumError:
+        raise  # some of them are OSErrors too, and say more than we could
+    except OSError as error:
+        raise OutputError(_advice("cannot write", final, error)) from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> Path:
+    """Write UTF-8 text atomically and return its path.
+
+    Args:
+        path: File to write.
+        text: Its content.
+
+    Returns:
+        `path`.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return Path(path)
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> Path:
+    """Write JSON atomically: two spaces of indentation, keys in their given order.
+
+    Args:
+        path: File to write.
+        value: Anything that JSON holds; other objects (paths, dates) are written as text.
+
+    Returns:
+        `path`.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    return write_text(path, json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def write_csv(path: str | os.PathLike[str], table: Any) -> Path:
+    """Write a data frame as CSV atomically, without its index, floats at full precision.
+
+    Args:
+        path: File to write.
+        table: `pandas.DataFrame`.
+
+    Returns:
+        `path`.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    with atomic_write(path) as temporary:
+        table.to_csv(temporary, index=False)
+    return Path(path)
+
+
+def write_parquet(path: str | os.PathLike[str], table: Any) -> Path:
+    """Write a data frame as Parquet atomically, without its index.
+
+    Args:
+        path: File to write.
+        table: `pandas.DataFrame`.
+
+    Returns:
+        `path`.
+
+    Raises:
+        OutputError: It cannot be written.
+        MissingExtraError: pyarrow is not installed.
+    """
+    require("pyarrow", "notebooks")
+    with atomic_write(path) as temporary:
+        table.to_parquet(temporary, index=False)
+    return Path(path)
+
+
+def _flush(path: Path) -> None:
+    """Wait until the file's content is on the disk, so that the rename never overtakes it."""
+    handle = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _umask() -> int:
+    """Return the process's umask, which can only be read by setting it."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def _advice(what: str, path: Path, error: OSError) -> str:
+    """Return one sentence with the path, the reason and the fix."""
+    return (
+        f"{what} {path}: {error.strerror or error}; "
+        "free some space there or make it writable, or choose another folder with --out."
+    )

@@ -1,0 +1,137 @@
+"""An executed notebook as one HTML file that works without a network.
+
+Code is folded, plotly.js is written in once, formulas are MathML, and widgets' state is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from importlib import metadata
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from condnum.extras import require
+from condnum.report.files import write_text
+from condnum.report.notebook import read_notebook
+from condnum.report.offline import remove_remote
+from condnum.report.tables import mark_words
+
+#: Figures follow the window's width; plotly's button that uploads a chart to its cloud is off.
+FIGURE_CONFIG = {"responsive": True, "displaylogo": False, "showSendToCloud": False}
+
+#: Height of a figure whose layout gives none.
+FIGURE_HEIGHT = "450px"
+
+
+def export_html(
+    notebook_path: str | os.PathLike[str], html_path: str | os.PathLike[str], *, title: str | None = None
+) -> Path:
+    """Write an executed notebook as one self-contained HTML page.
+
+    Args:
+        notebook_path: The executed notebook.
+        html_path: The page to write, atomically.
+        title: The page's title; default: the notebook's first heading, else its file name. It is
+            shown as a heading when the notebook has none of the first level.
+
+    Returns:
+        `html_path`.
+
+    Raises:
+        InvalidInputError: The file is not a notebook.
+        OutputError: The page cannot be written.
+        MissingExtraError: nbconvert or plotly is not installed.
+    """
+    require("nbconvert", "notebooks")
+    path = Path(notebook_path)
+    return write_text(html_path, render_html(read_notebook(path), title=title, name=path.stem))
+
+
+def render_html(notebook: Any, *, title: str | None = None, name: str = "report") -> str:
+    """Return an executed notebook as one self-contained HTML page.
+
+    Args:
+        notebook: The notebook node.
+        title: As in `export_html`.
+        name: The title when there is neither a title nor a heading.
+
+    Returns:
+        The page.
+
+    Raises:
+        MissingExtraError: nbconvert or plotly is not installed.
+    """
+    require("nbconvert", "notebooks")
+    from condnum.report.exporter import ReportExporter, ReportPreprocessor, highlight_css
+
+    heading = first_heading(notebook)
+    preprocessor = ReportPreprocessor(enabled=True)
+    exporter = ReportExporter(preprocessors=[preprocessor])
+    css = files("condnum.report").joinpath("report.css").read_text(encoding="utf-8")
+    record = {
+        "title": title or heading or name,
+        "heading": heading is None,
+        "css": f"{css}\n{highlight_css()}",
+        "parameters": _parameters(notebook),
+        "footer": _footer(notebook),
+    }
+    page, _ = exporter.from_notebook_node(notebook, resources={"condnum": record})
+    soup = require("bs4", "notebooks").BeautifulSoup(page, "html.parser")
+    remove_remote(soup)
+    mark_words(soup)
+    return _with_figures(str(soup), preprocessor.figures)
+
+
+def first_heading(notebook: Any) -> str | None:
+    """Return the text of the first heading of level one, without Markdown's signs.
+
+    Args:
+        notebook: The notebook node.
+
+    Returns:
+        The text, or None.
+    """
+    for cell in notebook.cells:
+        match = (
+            re.search(r"^# +(.+?)\s*#*$", cell.source, re.MULTILINE) if cell.cell_type == "markdown" else None
+        )
+        if match:
+            return re.sub(r"[`*$]|<[^>]+>", "", match.group(1))
+    return None
+
+
+def _parameters(notebook: Any) -> dict[str, Any]:
+    """Return the parameters that a run used, as the runner or else papermill recorded them."""
+    known = notebook.metadata.get("condnum", {}).get("parameters")
+    return dict(known or notebook.metadata.get("papermill", {}).get("parameters", {}))
+
+
+def _footer(notebook: Any) -> str:
+    """Return one line: which condnum, and when."""
+    started = str(notebook.metadata.get("papermill", {}).get("start_time", ""))[:19].replace("T", " ")
+    return f"condnum {metadata.version('condnum')}" + (f", run on {started} UTC" if started else "")
+
+
+def _with_figures(page: str, figures: Sequence[dict[str, Any]]) -> str:
+    """Put the figures into their slots, and plotly.js once in front of the first."""
+    if not figures:
+        return page
+    plotly_io = require("plotly.io", "viz")
+
+    def drawn(match: re.Match[str]) -> str:
+        number = int(match.group(1))
+        html = plotly_io.to_html(
+            figures[number],
+            full_html=False,
+            include_plotlyjs=number == 0,
+            config=FIGURE_CONFIG,
+            default_height=FIGURE_HEIGHT,
+            validate=False,
+            div_id=f"figure-{number}",
+        )
+        return f'<div class="figure">{html}</div>'
+
+    return re.sub(r'<div class="figure" data-slot="(\d+)">\s*</div>', drawn, page)

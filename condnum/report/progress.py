@@ -1,0 +1,232 @@
+"""Progress of a notebook, from the kernel to the terminal.
+
+An experiment inside the kernel appends one line of JSON for each event to the file that the
+environment variable `CONDNUM_PROGRESS` names; a thread here follows that file.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+#: Names the file in the kernel's environment.
+PROGRESS_VARIABLE = "CONDNUM_PROGRESS"
+
+#: Seconds between two looks at the file: quick to the eye, nothing to the processor.
+POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class ProgressEvent:
+    """One step of a long computation; a field that an event does not know is empty or None."""
+
+    stage: str = ""  # what is computed, such as a method's name
+    seed: int | None = None
+    step: int | None = None  # within this piece
+    steps: int | None = None
+    done: int | None = None  # finished pieces
+    total: int | None = None
+
+
+OnProgress = Callable[[ProgressEvent], None]
+
+
+def parse_event(line: str | bytes) -> ProgressEvent | None:
+    """Read one line; None when it is not an event (progress is never a reason to fail).
+
+    Args:
+        line: JSON text.
+
+    Returns:
+        The event, with unknown keys dropped and values of a wrong type ignored.
+
+    Examples:
+        >>> parse_event('{"stage": "ours", "seed": 0, "done": 3, "total": 35}')
+        ProgressEvent(stage='ours', seed=0, step=None, steps=None, done=3, total=35)
+        >>> parse_event('{"stage": "ou')
+    """
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(value, dict):
+        return None
+    numbers = {
+        name: int(value[name])
+        for name in ("seed", "step", "steps", "done", "total")
+        if isinstance(value.get(name), int | float)
+    }
+    return ProgressEvent(stage=str(value.get("stage") or ""), **numbers)
+
+
+@contextmanager
+def following(path: Path, report: OnProgress) -> Generator[None, None, None]:
+    """Follow a growing file of events in a thread while the block runs.
+
+    Args:
+        path: The file; it may not exist yet.
+        report: Called in that thread with each event, in order; also with those that are left when
+            the block ends.
+
+    Yields:
+        Nothing.
+    """
+    stop = threading.Event()
+    thread = threading.Thread(target=_follow, args=(path, report, stop), name="condnum-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(timeout=5)
+
+
+def _follow(path: Path, report: OnProgress, stop: threading.Event) -> None:
+    """Report whole lines until told to stop, then once more."""
+    offset, last_round = 0, False
+    while True:
+        last_round = stop.wait(POLL_SECONDS)
+        if path.exists():
+            with path.open("rb") as stream:
+                stream.seek(offset)
+                text = stream.read()
+            whole = text[: text.rfind(b"\n") + 1]  # a line still being written waits for its end
+            offset += len(whole)
+            for line in whole.splitlines():
+                event = parse_event(line)
+                if event is not None:
+                    report(event)
+        if last_round:
+            return
+
+
+class Tally:
+    """How far a computation is, from events that each know only a part of it.
+
+    Pieces may run side by side: each running piece counts with the fraction of its steps.
+
+    Examples:
+        >>> tally = Tally()
+        >>> for event in (
+        ...     ProgressEvent("ours", seed=0, done=1, total=4),
+        ...     ProgressEvent("ours", seed=1, step=1, steps=2),
+        ...     ProgressEvent("ours", seed=2, step=1, steps=4),
+        ... ):
+        ...     tally.add(event)
+        >>> tally.completed, tally.total
+        (1.75, 4)
+    """
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.total: int | None = None
+        self._running: dict[tuple[str, int | None], float] = {}
+
+    def add(self, event: ProgressEvent) -> None:
+        """Take one event into account."""
+        piece = (event.stage, event.seed)
+        if event.step is not None and event.steps:
+            self._running[piece] = min(1.0, event.step / event.steps)
+        if event.done is not None:
+            self.done = event.done
+            if event.step is None:  # this piece is the one that is done
+                self._running.pop(piece, None)
+        self.total = event.total or self.total
+
+    @property
+    def completed(self) -> float:
+        """Finished pieces and the fractions of the running ones."""
+        return self.done + sum(self._running.values())
+
+
+def describe_event(event: ProgressEvent) -> str:
+    """Return an event as a few words.
+
+    Args:
+        event: What happened.
+
+    Returns:
+        Only what the event knows.
+
+    Examples:
+        >>> describe_event(ProgressEvent("ours", seed=0, step=120, steps=3000))
+        'ours, seed 0, step 120 of 3000'
+    """
+    words = [event.stage or "running"]
+    if event.seed is not None:
+        words.append(f"seed {event.seed}")
+    if event.step is not None:
+        words.append(f"step {event.step}" + (f" of {event.steps}" if event.steps else ""))
+    return ", ".join(words)
+
+
+@contextmanager
+def terminal_progress(title: str, *, stream: Any = None) -> Generator[OnProgress, None, None]:
+    """Show progress on the standard error: a live bar in a terminal, sparse lines elsewhere.
+
+    Args:
+        title: What is running.
+        stream: Where to write; default the standard error.
+
+    Yields:
+        The function to report events to.
+    """
+    target = stream or sys.stderr
+    if target.isatty():
+        with _live_bar(title, target) as report:
+            yield report
+    else:
+        yield _Lines(title, target)
+
+
+class _Lines:
+    """One line whenever the number of finished pieces changes: readable in a log file."""
+
+    def __init__(self, title: str, stream: Any) -> None:
+        self.title, self.stream, self.last = title, stream, None
+
+    def __call__(self, event: ProgressEvent) -> None:
+        if event.done is None or event.done == self.last:
+            return
+        self.last = event.done  # type: ignore[assignment]
+        count = f"{event.done}" + (f"/{event.total}" if event.total else "")
+        print(f"{self.title}: {count} done ({describe_event(event)})", file=self.stream, flush=True)
+
+
+@contextmanager
+def _live_bar(title: str, stream: Any) -> Generator[OnProgress, None, None]:
+    """Show one bar: finished pieces, what is running, the time gone.
+
+    Args:
+        title: What is running.
+        stream: A terminal.
+
+    Yields:
+        The function to report events to.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[detail]}", markup=False),
+    )
+    with Progress(*columns, console=Console(file=stream), transient=True) as progress:
+        task = progress.add_task(title, total=None, detail="starting the kernel")
+
+        tally = Tally()
+
+        def report(event: ProgressEvent) -> None:
+            tally.add(event)
+            progress.update(task, total=tally.total, completed=tally.completed, detail=describe_event(event))
+
+        yield report

@@ -1,0 +1,217 @@
+"""Where a result comes from: versions, machine, seeds, data, parameters, command and source revision.
+
+No user name and no home path is recorded, so that a provenance file can be published as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from condnum.errors import DataNotFoundError
+
+#: Distributions whose versions can change a number or a picture of a report.
+PACKAGES = {
+    "condnum": "condnum",
+    "numpy": "numpy",
+    "scipy": "scipy",
+    "pandas": "pandas",
+    "torch": "torch",
+    "sklearn": "scikit-learn",
+    "plotly": "plotly",
+    "papermill": "papermill",
+}
+
+
+def provenance(
+    *,
+    parameters: Mapping[str, Any] | None = None,
+    seeds: Sequence[int] | None = None,
+    checksums: Mapping[str, str | None] | None = None,
+    device: str | torch.device = "cpu",
+    started: datetime | None = None,
+    command: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Collect what somebody else needs to reproduce a run.
+
+    Args:
+        parameters: The run's parameters.
+        seeds: Its random seeds.
+        checksums: SHA-256 of each data file or data set, by name.
+        device: The torch device that computed.
+        started: Start time with a time zone; the duration is counted up to this call.
+        command: The command line; default `sys.argv`.
+
+    Returns:
+        A dictionary that JSON holds, with keys `versions`, `platform`, `device`, `command`,
+        `parameters`, `seeds`, `data`, `source`, `started_utc` and `duration_seconds`.
+
+    Examples:
+        >>> record = provenance(parameters={"rows": 10}, seeds=[0, 1])
+        >>> record["parameters"], record["seeds"]
+        ({'rows': 10}, [0, 1])
+    """
+    now = datetime.now(UTC)
+    start = (started or now).astimezone(UTC)
+    return {
+        "versions": versions(),
+        "platform": {
+            "system": platform.system(),
+            "release": platform.release(),
+            "machine": platform.machine(),
+        },
+        "device": describe_device(device),
+        "command": command_line(sys.argv if command is None else command),
+        "parameters": {name: without_home(value) for name, value in (parameters or {}).items()},
+        "seeds": list(seeds or []),
+        "data": {without_home(name): value for name, value in (checksums or {}).items()},
+        "source": source_revision(),
+        "started_utc": start.isoformat(timespec="seconds"),
+        "duration_seconds": round((now - start).total_seconds(), 3),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the installed packages of `PACKAGES`.
+
+    Examples:
+        >>> versions()["python"] == platform.python_version()
+        True
+    """
+    found = {"python": platform.python_version()}
+    for name, distribution in PACKAGES.items():
+        try:
+            found[name] = metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def describe_device(device: str | torch.device) -> dict[str, Any]:
+    """Return the device's name, the CPU model and the number of torch threads.
+
+    Args:
+        device: A torch device that exists.
+
+    Returns:
+        `device`, `name`, `cpu` and `threads`.
+
+    Examples:
+        >>> describe_device("cpu")["device"]
+        'cpu'
+    """
+    resolved = torch.device(device)
+    cpu = cpu_model()
+    name = torch.cuda.get_device_name(resolved) if resolved.type == "cuda" else cpu
+    return {"device": str(resolved), "name": name, "cpu": cpu, "threads": torch.get_num_threads()}
+
+
+def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the processor's model name, from the kernel's list where there is one."""
+    try:
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.lower().startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass  # not Linux: the portable name below is all there is
+    return platform.processor() or platform.machine()
+
+
+def command_line(arguments: Sequence[str]) -> str:
+    """Return the command as it could be typed: the program's bare name, quoted arguments.
+
+    Examples:
+        >>> command_line(["/usr/bin/condnum", "run", "house-prices", "--out", "my runs"])
+        "condnum run house-prices --out 'my runs'"
+    """
+    if not arguments:
+        return ""
+    return shlex.join([Path(arguments[0]).name, *(without_home(word) for word in arguments[1:])])
+
+
+def without_home(value: Any) -> Any:
+    """Replace the home folder by `~` in text and paths; leave other values alone.
+
+    Args:
+        value: Anything.
+
+    Returns:
+        Text for text and paths, else the value itself.
+
+    Examples:
+        >>> without_home(str(Path.home() / "runs"))
+        '~/runs'
+        >>> without_home(3)
+        3
+    """
+    if not isinstance(value, str | os.PathLike):
+        return value
+    text, home = str(value), str(Path.home())
+    return text.replace(home, "~") if len(home) > 1 else text
+
+
+def file_checksum(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a file, read in blocks.
+
+    Args:
+        path: The file.
+
+    Returns:
+        64 hexadecimal digits.
+
+    Raises:
+        DataNotFoundError: There is no such readable file.
+    """
+    try:
+        with open(path, "rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise DataNotFoundError(
+            f"cannot read {path}: {error.strerror or error}; check the path and its permissions."
+        ) from error
+
+
+def source_revision(tree: Path | None = None) -> dict[str, Any] | None:
+    """Return the git revision of the source tree and whether it has uncommitted changes.
+
+    Args:
+        tree: Folder that holds the package; default: this package's parent. It counts only when it
+            is itself the top of a git work tree: an environment inside somebody's repository is not.
+
+    Returns:
+        `{"revision": 40 hex digits, "dirty": bool}`, or None outside git or without git.
+    """
+    folder = tree or Path(__file__).resolve().parents[2]
+    if not (folder / ".git").exists():
+        return None
+    revision = _git(folder, "rev-parse", "HEAD")
+    status = _git(folder, "status", "--porcelain")
+    if revision is None or status is None:
+        return None
+    return {"revision": revision, "dirty": bool(status)}
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """Return git's answer, or None when it has none."""
+    try:
+        done = subprocess.run(
+            ["git", "--no-optional-locks", "-C", str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

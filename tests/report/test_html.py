@@ -1,0 +1,179 @@
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import plotly.graph_objects as go
+import pytest
+from bs4 import BeautifulSoup
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from condnum.errors import InvalidInputError, MissingExtraError
+from condnum.report.exporter import PLOTLY, WIDGET
+from condnum.report.html import export_html, first_heading, render_html
+from condnum.report.offline import remove_remote
+from condnum.report.tables import mark_words
+
+LATEX = r"$$\displaystyle \kappa$$"
+
+
+def display(**data: Any) -> Any:
+    return new_output("display_data", data={kind.replace("__", "/"): value for kind, value in data.items()})
+
+
+def figure(height: int | None = None) -> Any:
+    value = go.Figure(go.Scatter(y=[1, 3, 2]), layout={"height": height, "title": {"text": "κ"}})
+    return new_output("display_data", data={PLOTLY: json.loads(value.to_json()), "text/html": "<div>x</div>"})
+
+
+@pytest.fixture
+def executed() -> Any:
+    remote = '<script src="https://cdn.example/x.js"></script><b>kept</b>'
+    node = new_notebook()
+    node.cells = [
+        new_markdown_cell(
+            "# A `title` of *one*\n\nThe ratio $\\kappa$ and\n\n$$\\frac{1}{2}$$\n\n"
+            "[a link](https://example.org) ![a picture](https://example.org/a.png)"
+        ),
+        new_code_cell("seeds: int = 2", metadata={"tags": ["parameters"]}),
+        new_code_cell("seeds = 'INJECTED'", metadata={"tags": ["injected-parameters"]}),
+        new_code_cell("draw()", outputs=[figure(321), figure()], metadata={"tags": ["hide-input"]}),
+        new_code_cell(
+            "show()",
+            outputs=[
+                new_output("stream", name="stdout", text="printed"),
+                display(text__html=remote, text__plain="x"),
+                display(application__javascript="alert(1)", text__plain="<Javascript object>"),
+                display(text__latex=LATEX, text__plain="k"),
+                new_output("display_data", data={WIDGET: {"model_id": "a"}, "text/plain": "IntSlider()"}),
+                display(text__plain="only text"),
+            ],
+        ),
+        new_code_cell("   "),
+    ]
+    node.metadata["widgets"] = {"application/vnd.jupyter.widget-state+json": {"state": {"big": "x" * 9}}}
+    node.metadata["condnum"] = {"parameters": {"seeds": 3, "out": "<a>"}}
+    node.metadata["papermill"] = {"start_time": "2030-01-02T03:04:05.678+00:00", "parameters": {"seeds": 3}}
+    return node
+
+
+def without_plotly(html: str) -> str:
+    """Drop plotly.js itself: its source mentions addresses that it does not load."""
+    return re.sub(r"<script[^>]*>(?:(?!</script>).){1000000,}</script>", "", html, flags=re.DOTALL)
+
+
+def test_figures_are_drawn_with_one_plotly(executed: Any) -> None:
+    html = render_html(executed)
+    assert len(html) > 3_000_000
+    assert len(without_plotly(html)) < 100_000  # one copy
+    soup = BeautifulSoup(without_plotly(html), "html.parser")
+    assert [div["id"] for div in soup.select(".figure .plotly-graph-div")] == ["figure-0", "figure-1"]
+    assert [div["style"] for div in soup.select(".figure > div")] == [
+        "height:321px; width:100%;",
+        "height:450px; width:100%;",
+    ]
+    assert html.count("Plotly.newPlot(") >= 2
+    assert '"responsive": true' in html
+    assert html.count('"showSendToCloud": false') == 2
+
+
+def test_nothing_is_loaded_from_elsewhere(executed: Any) -> None:
+    soup = BeautifulSoup(without_plotly(render_html(executed)), "html.parser")
+    assert soup.select("script[src], link, iframe, img[src^=http]") == []
+    assert "MathJax" not in soup.get_text()
+    for style in soup.find_all("style"):
+        assert "@import" not in style.get_text()
+        assert "url(" not in style.get_text()
+    assert [a["href"] for a in soup.select("a")] == ["https://example.org", "https://example.org/a.png"]
+    assert soup.select_one("b").get_text() == "kept"
+
+
+def test_code_is_folded_and_injection_dropped(executed: Any) -> None:
+    soup = BeautifulSoup(without_plotly(render_html(executed)), "html.parser")
+    folded = soup.select("details.code")
+    assert [f.summary.get_text() for f in folded] == ["Code: default parameters", "Code", "Code"]
+    assert not any(f.has_attr("open") for f in folded)
+    assert [f.pre.get_text().strip() for f in folded] == ["seeds: int = 2", "draw()", "show()"]
+    assert "INJECTED" not in str(soup)
+    assert "big" not in str(soup)
+
+
+def test_outputs_formulas_and_parameters(executed: Any) -> None:
+    soup = BeautifulSoup(without_plotly(render_html(executed)), "html.parser")
+    text = soup.get_text()
+    assert "printed" in text
+    assert "only text" in text
+    assert "Javascript object" not in text
+    assert "alert(1)" not in text
+    assert "An interactive control" in text
+    assert "IntSlider" not in text
+    assert [m.get_text() for m in soup.find_all("math")] == ["κ", "12", "κ"]
+    assert [row.get_text("=") for row in soup.select(".parameters tr")] == ["seeds=3", "out=<a>"]
+    assert soup.footer.get_text().endswith("run on 2030-01-02 03:04:05 UTC")
+
+
+def test_titles(executed: Any) -> None:
+    def title_and_headings(node: Any, title: str | None = None) -> tuple[str, int]:
+        soup = BeautifulSoup(without_plotly(render_html(node, title=title)), "html.parser")
+        return soup.title.get_text(), len(soup.select("h1"))
+
+    assert first_heading(executed) == "A title of one"
+    assert title_and_headings(executed) == ("A title of one", 1)
+    assert title_and_headings(executed, "Mine & <ours>") == ("Mine & <ours>", 1)
+    del executed.cells[0]
+    assert title_and_headings(executed) == ("report", 1)
+
+
+def test_without_a_figure_there_is_no_script(executed: Any) -> None:
+    del executed.cells[3]
+    html = render_html(executed)
+    assert "<script" not in html
+    assert len(html) < 60_000
+
+
+def test_export_writes_a_file(executed: Any, tmp_path: Path) -> None:
+    nbformat.write(executed, tmp_path / "a.ipynb")
+    path = export_html(tmp_path / "a.ipynb", tmp_path / "a.html", title="T")
+    assert path.read_text("utf-8").startswith("<!DOCTYPE html>")
+    (tmp_path / "b.ipynb").write_text("{}")
+    with pytest.raises(InvalidInputError, match=r"b\.ipynb is not a Jupyter notebook"):
+        export_html(tmp_path / "b.ipynb", tmp_path / "b.html")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.html", "a.ipynb", "b.ipynb"]
+
+
+def test_without_nbconvert(executed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "nbconvert", None)
+    with pytest.raises(MissingExtraError, match=r"condnum\[notebooks\]"):
+        render_html(executed)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('<link href="https://a/b.css"/>', ""),
+        ('<img src="//a/b.png"/>', '<a href="//a/b.png">//a/b.png</a>'),
+        ('<img src="data:image/png;base64,AA"/>', '<img src="data:image/png;base64,AA"/>'),
+        ('<img src="a.png" srcset="https://a/b.png 2x"/>', '<img src="a.png"/>'),
+        ("<script>import x from 'https://a/b.mjs'</script>", ""),
+        ("<script>var a = 'https://a/b';</script>", "<script>var a = 'https://a/b';</script>"),
+        ('<style>@import "https://a";p{color:red}</style>', "<style>p{color:red}</style>"),
+        ('<p style="background:url(https://a/b);color:red"></p>', '<p style="background:;color:red"></p>'),
+        ('<svg><image xlink:href="http://a/b"></image></svg>', "<svg></svg>"),
+        ('<a href="https://a">b</a>', '<a href="https://a">b</a>'),
+    ],
+)
+def test_remote_things(before: str, after: str) -> None:
+    soup = BeautifulSoup(before, "html.parser")
+    remove_remote(soup)
+    assert str(soup) == after
+
+
+def test_columns_of_words() -> None:
+    soup = BeautifulSoup(
+        "<table><tr><th>m</th><th>n</th></tr><tr><td>ours</td><td>1.5e3 ± 2</td></tr>"
+        "<tr><td>1</td><td>—</td></tr></table><table><tr><td colspan='2'>x</td></tr></table>",
+        "html.parser",
+    )
+    mark_words(soup)
+    assert [cell.get_text() for cell in soup.select(".words")] == ["m", "ours", "1"]

@@ -1,0 +1,99 @@
+import hashlib
+import json
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from condnum.errors import DataNotFoundError
+from condnum.report import provenance as module
+from condnum.report.provenance import (
+    command_line,
+    cpu_model,
+    describe_device,
+    file_checksum,
+    provenance,
+    source_revision,
+    versions,
+    without_home,
+)
+
+
+def test_record_is_json_and_complete() -> None:
+    record = provenance(
+        parameters={"data": str(Path.home() / "data"), "seeds": 2},
+        seeds=range(2),
+        checksums={str(Path.home() / "train.csv"): "ab"},
+        started=datetime.now(UTC) - timedelta(seconds=3),
+        command=["/opt/bin/condnum", "run", str(Path.home() / "x y")],
+    )
+    assert json.loads(json.dumps(record)) == record
+    assert record["parameters"] == {"data": "~/data", "seeds": 2}
+    assert record["seeds"] == [0, 1]
+    assert record["data"] == {"~/train.csv": "ab"}
+    assert record["command"] == "condnum run '~/x y'"
+    assert 3 <= record["duration_seconds"] < 60
+    assert record["started_utc"].endswith("+00:00")
+    assert set(record["platform"]) == {"system", "release", "machine"}
+    assert str(Path.home()) not in json.dumps(record["command"])
+
+
+def test_versions_of_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(module.PACKAGES, "absent", "condnum-has-no-such-distribution")
+    found = versions()
+    assert found["numpy"] == np.__version__
+    assert {"python", "condnum", "torch", "sklearn", "plotly", "papermill"} <= set(found)
+    assert "absent" not in found
+
+
+def test_device() -> None:
+    record = describe_device("cpu")
+    assert record["threads"] == torch.get_num_threads()
+    assert record["name"] == record["cpu"] == cpu_model()
+
+
+def test_cuda_device_gives_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {device}")
+    assert describe_device("cuda:0")["name"] == "GPU cuda:0"
+
+
+def test_cpu_model(tmp_path: Path) -> None:
+    info = tmp_path / "cpuinfo"
+    info.write_text("processor : 0\nmodel name\t: Abacus 3000 @ 1 Hz\n")
+    assert cpu_model(info) == "Abacus 3000 @ 1 Hz"
+    assert cpu_model(tmp_path / "none") == (module.platform.processor() or module.platform.machine())
+
+
+def test_checksum(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"abc" * 1000)
+    assert file_checksum(path) == hashlib.sha256(b"abc" * 1000).hexdigest()
+    with pytest.raises(DataNotFoundError, match=r"cannot read .*none: No such file"):
+        file_checksum(tmp_path / "none")
+
+
+def test_home_of_root_is_no_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.Path, "home", lambda: Path("/"))
+    assert without_home("/a/b") == "/a/b"
+
+
+def test_no_command() -> None:
+    assert command_line([]) == ""
+
+
+def test_revision_inside_and_outside_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert source_revision(tmp_path) is None
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
+    for words in (["init", "-q"], [*identity, "commit", "-q", "--allow-empty", "-m", "x"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    clean = source_revision(tmp_path)
+    assert clean is not None
+    assert len(clean["revision"]) == 40
+    assert clean["dirty"] is False
+    (tmp_path / "new").write_text("")
+    assert source_revision(tmp_path) == {**clean, "dirty": True}
+    monkeypatch.setenv("PATH", "")
+    assert source_revision(tmp_path) is None

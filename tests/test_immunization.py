@@ -1,0 +1,308 @@
+"""RIR (Eq. 15) and the verdict of Definition 3.1: by hand, gauges, conventions, round-off."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from condnum.errors import InvalidInputError, RankError, UnknownNameError
+from condnum.immunization import LOSS_TOLERANCE, relative_immunization_ratio, unit_gauge
+from condnum.spectra import PUBLISHED_RIDGE, condition_number, hessian
+
+SEEDS = st.integers(0, 2**32 - 1)
+#: The pair of the paper's remark: both diagonal, so "aligned".
+K_P, K_H = np.diag([100.0, 1.0]), np.diag([2.0, 1.0])
+
+
+def gaussian_covariance(rng, D, rows):
+    X = rng.normal(size=(rows, D))
+    return X.T @ X
+
+
+class TestByHand:
+    def test_eq_15_on_diagonal_matrices(self):
+        # θ = diag(1, 3): H_P = diag(100, 9), H_H = diag(2, 9).
+        result = relative_immunization_ratio(np.diag([1.0, 3.0]), K_P, K_H)
+        assert result.pretrain_before.value == pytest.approx(100)
+        assert result.pretrain_after.value == pytest.approx(100 / 9)
+        assert result.harmful_before.value == pytest.approx(2)
+        assert result.harmful_after.value == pytest.approx(9 / 2)
+        assert result.harmful_ratio == pytest.approx(9 / 4)
+        assert result.pretrain_ratio == pytest.approx(1 / 9)
+        assert result.rir == pytest.approx(81 / 4)
+        assert result.success is True
+        assert (result.convention, result.gauge, result.loss_gap) == ("compact", "unit", None)
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            result.rir = 0.0
+
+    def test_a_full_extractor(self):
+        # θ = [[1, 1], [0, 1]] and K = diag(a, b): H = [[a, a], [a, a + b]], trace 2a + b, det ab.
+        def kappa(a, b):
+            root = math.sqrt((2 * a + b) ** 2 - 4 * a * b)
+            return (2 * a + b + root) / (2 * a + b - root)
+
+        result = relative_immunization_ratio(
+            [[1.0, 1.0], [0.0, 1.0]], np.diag([3.0, 1.0]), np.diag([1.0, 2.0])
+        )
+        assert result.harmful_ratio == pytest.approx(kappa(1, 2) / 2, rel=1e-12)
+        assert result.pretrain_ratio == pytest.approx(kappa(3, 1) / 3, rel=1e-12)
+
+    def test_ridge_convention_in_the_unit_gauge(self):
+        # θ = diag(1, 3) has ‖θ‖² = 10, so θ² becomes (1/5, 9/5); ε = 1.
+        result = relative_immunization_ratio(np.diag([1.0, 3.0]), K_P, K_H, convention="ridge", ridge=1.0)
+        assert result.pretrain_after.value == pytest.approx((20 + 1) / (9 / 5 + 1))
+        assert result.pretrain_before.value == pytest.approx(101 / 2)
+        assert result.harmful_after.value == pytest.approx((9 / 5 + 1) / (2 / 5 + 1))
+        assert result.harmful_before.value == pytest.approx(3 / 2)
+
+    def test_ridge_convention_as_trained(self):
+        result = relative_immunization_ratio(
+            np.diag([1.0, 3.0]), K_P, K_H, convention="ridge", ridge=1.0, gauge="as_trained"
+        )
+        assert result.pretrain_after.value == pytest.approx(101 / 10)
+        assert result.harmful_after.value == pytest.approx(10 / 3)
+
+    @pytest.mark.parametrize("convention", ["compact", "ridge"])
+    def test_the_identity_changes_nothing(self, convention):
+        rng = np.random.default_rng(0)
+        K = gaussian_covariance(rng, 5, 9), gaussian_covariance(rng, 5, 4)
+        result = relative_immunization_ratio(np.eye(5), *K, convention=convention)
+        # "before" and "after" take different routes to the same spectrum: a few hundred round-offs.
+        assert (result.harmful_ratio, result.pretrain_ratio) == pytest.approx((1, 1), rel=1e-10)
+        assert result.rank_changed is False
+
+    def test_remark_that_aligned_tasks_cannot_be_immunized_is_false(self):
+        # Identical singular vectors, and yet θ = K_P^{-1/2} does both: κ_P 100 → 1, κ_H 2 → 50.
+        result = relative_immunization_ratio(np.diag([0.1, 1.0]), K_P, K_H)
+        assert result.pretrain_after.value == pytest.approx(1)
+        assert result.harmful_after.value == pytest.approx(50)
+        assert (result.rir, result.success) == (pytest.approx(2500), True)
+
+    @pytest.mark.parametrize("columns", [1, 2, 4])
+    def test_any_number_of_features(self, columns):
+        rng = np.random.default_rng(columns)
+        theta = rng.normal(size=(3, columns))
+        K = [gaussian_covariance(rng, 3, 8) for _ in range(2)]
+        result = relative_immunization_ratio(theta, *K)
+        for after, covariance in ((result.pretrain_after, K[0]), (result.harmful_after, K[1])):
+            dense = condition_number(hessian(theta, covariance))
+            assert after.value == pytest.approx(dense.value, rel=1e-9)
+            assert (after.rank, after.dimension) == (min(3, columns), columns)
+
+
+class TestVerdict:
+    @pytest.mark.parametrize(
+        ("theta", "clauses", "success"),
+        [
+            # H_P = diag(100a, b), H_H = diag(2a, b) for θ² = (a, b).
+            ((1.0, 9.0), (True, True), True),
+            ((1.0, 3.0), (False, True), False),
+            ((2.0, 1.0), (True, False), False),
+            ((1.0, 1.0), (False, True), False),
+            ((1e-5, 1.0), (True, False), False),
+        ],
+        ids=["both", "no-harm", "pretrain-worse", "nothing", "overshoot"],
+    )
+    def test_both_clauses_are_needed(self, theta, clauses, success):
+        result = relative_immunization_ratio(np.diag(np.sqrt(theta)), K_P, K_H)
+        assert (result.clauses["a"], result.clauses["b"]) == clauses
+        assert result.clauses["c"] is None
+        assert result.success is success
+
+    def test_a_large_rir_can_hide_a_failure(self):
+        # θ² = (1e-5, 1) above: κ_H 2 → 5e4, but κ_P 100 → 1000.
+        result = relative_immunization_ratio(np.diag([1e-5, 1.0]) ** 0.5, K_P, K_H)
+        assert result.rir == pytest.approx(2500)
+        assert not result.success
+
+    @pytest.mark.parametrize(
+        ("gap", "kept"), [(0.0, True), (-1e-16, True), (LOSS_TOLERANCE, True), (0.011, False), (1.0, False)]
+    )
+    def test_loss_gap_decides_clause_c(self, gap, kept):
+        result = relative_immunization_ratio(np.diag([1.0, 3.0]), K_P, K_H, loss_gap=gap)
+        assert result.clauses == {"a": True, "b": True, "c": kept}
+        assert result.success is kept
+        assert result.loss_gap == pytest.approx(gap)
+
+    def test_conventions_can_give_opposite_verdicts(self):
+        # D_H has a null direction and θ lifts its smallest value: κ 2 → 1 over the non-zero spectrum,
+        # but with it σ₁, and so σ₁/ε. D_P has full rank and keeps κ = 4 → 1.
+        P, H = np.diag([4.0, 1.0, 2.0]), np.diag([1.0, 2.0, 0.0])
+        theta = np.diag([1.0, 2.0**-0.5, 2.0**-0.5])
+        compact = relative_immunization_ratio(theta, P, H)
+        assert compact.harmful_ratio == pytest.approx(1 / 2)
+        theta = np.diag([0.5, 1.0, 2.0**-0.5])
+        compact = relative_immunization_ratio(theta, P, H)
+        # H_P = (1, 1, 1), H_H = (¼, 2, 0): compact 2 → 8, and in the unit gauge σ₁ = 2·12/7 > 2.
+        assert (compact.harmful_ratio, compact.pretrain_ratio) == pytest.approx((4, 1 / 4))
+        assert compact.success
+        shrunk = relative_immunization_ratio(theta / 2, P, H, convention="ridge", gauge="as_trained")
+        assert compact.clauses["a"] is True
+        assert shrunk.clauses["a"] is False
+
+    def test_conventions_rank_the_other_way_round(self):
+        # D_H = diag(2, 1, 0): θ² ∝ (1, 2, 0⁺) makes it perfectly conditioned over its range, yet
+        # σ₁ in the unit gauge grows from 2 to 2·(3/3)… ridge sees only σ₁/ε and calls it neutral.
+        P, H = np.diag([1.0, 1.0, 0.0]), np.diag([2.0, 1.0, 0.0])
+        theta = np.diag(np.sqrt([1.0, 2.0, 1e-4]))
+        compact = relative_immunization_ratio(theta, P, H)
+        ridge = relative_immunization_ratio(theta, P, H, convention="ridge")
+        # H_P ∝ (1, 2, 0), H_H ∝ (2, 2, 0): compact (i) = ½, (ii) = 2; ridge: σ₁ scales 1 → 2 both.
+        assert compact.rir == pytest.approx(1 / 4)
+        # In ridge κ = σ₁/ε: RIR = [σ₁(H_H)/2]/[σ₁(H_P)/1] = (2/2)/(2/1).
+        assert ridge.rir == pytest.approx(1 / 2, rel=1e-5)
+
+    def test_rank_changed(self):
+        assert relative_immunization_ratio(np.diag([1.0, 0.0]), K_P, K_H).rank_changed is True
+        assert relative_immunization_ratio(np.diag([1.0, 1e-3]), K_P, K_H).rank_changed is False
+        # Only one task loses a direction.
+        P, H = np.diag([1.0, 0.0]), np.diag([1.0, 1.0])
+        assert relative_immunization_ratio(np.diag([1.0, 0.0]), P, H).rank_changed is True
+
+    def test_rtol_is_passed_on(self):
+        result = relative_immunization_ratio(np.eye(2), K_P, K_H, rtol=0.1)
+        assert (result.pretrain_before.rank, result.pretrain_after.rank, result.harmful_after.rank) == (
+            1,
+            1,
+            2,
+        )
+
+
+class TestGauge:
+    @settings(max_examples=60, deadline=None)
+    @given(seed=SEEDS, log_c=st.floats(-6, 6), rows=st.sampled_from([3, 8]))
+    def test_compact_and_rir_do_not_see_it(self, seed, log_c, rows):
+        rng = np.random.default_rng(seed)
+        K = gaussian_covariance(rng, 4, rows), gaussian_covariance(rng, 4, rows)
+        theta = rng.normal(size=(4, 4))
+        for gauge in ("unit", "as_trained"):
+            base = relative_immunization_ratio(theta, *K, gauge=gauge)
+            scaled = relative_immunization_ratio(10**log_c * theta, *K, gauge=gauge)
+            # σ_k/σ₁ of a 4×4 draw is rarely below 1e-6: eps/1e-6.
+            assert scaled.rir == pytest.approx(base.rir, rel=1e-6)
+            assert scaled.harmful_ratio == pytest.approx(base.harmful_ratio, rel=1e-6)
+
+    @settings(max_examples=30, deadline=None)
+    @given(seed=SEEDS, log_c=st.floats(-6, 6))
+    def test_ridge_in_the_unit_gauge_does_not_see_it(self, seed, log_c):
+        rng = np.random.default_rng(seed)
+        K = gaussian_covariance(rng, 4, 3), gaussian_covariance(rng, 4, 8)
+        theta = rng.normal(size=(4, 4))
+        base = relative_immunization_ratio(theta, *K, convention="ridge")
+        scaled = relative_immunization_ratio(10**log_c * theta, *K, convention="ridge")
+        assert scaled.harmful_ratio == pytest.approx(base.harmful_ratio, rel=1e-8)
+        assert scaled.pretrain_ratio == pytest.approx(base.pretrain_ratio, rel=1e-8)
+
+    @pytest.mark.parametrize("c", [0.1, 3.0, 100.0])
+    def test_ridge_as_trained_moves_with_the_square_when_rank_deficient(self, c):
+        rng = np.random.default_rng(1)
+        K = gaussian_covariance(rng, 5, 3), gaussian_covariance(rng, 5, 4)
+        theta = rng.normal(size=(5, 5))
+        options = {"convention": "ridge", "gauge": "as_trained"}
+        base = relative_immunization_ratio(theta, *K, **options)
+        scaled = relative_immunization_ratio(c * theta, *K, **options)
+        # κ_ε = σ₁/ε + 1, and σ₁/ε ≥ 1e4: c² is exact up to ε/σ₁.
+        assert scaled.harmful_ratio == pytest.approx(c**2 * base.harmful_ratio, rel=1e-4)
+        assert scaled.pretrain_ratio == pytest.approx(c**2 * base.pretrain_ratio, rel=1e-4)
+        assert scaled.rir == pytest.approx(base.rir, rel=1e-4)
+
+    def test_unit_gauge_by_hand(self):
+        theta = unit_gauge(torch.tensor([[3.0, 0.0, 0.0], [0.0, 4.0, 0.0]]))
+        torch.testing.assert_close(theta, torch.tensor([[3.0, 0, 0], [0, 4, 0]]) * (2**0.5 / 5))
+
+    def test_unit_gauge_of_a_batch(self):
+        batch = torch.stack([torch.eye(3), 7 * torch.ones(3, 3)]).double()
+        torch.testing.assert_close(
+            torch.linalg.matrix_norm(unit_gauge(batch)) ** 2, torch.full((2,), 3.0).double()
+        )
+
+
+class TestRoundOff:
+    def test_null_directions_stay_out_of_a_strongly_immunized_hessian(self):
+        # K of rank 4 in 6 dimensions with κ = 1e8, whitened by θ on its range: H has four values 1, and
+        # round-off of θᵀKθ, about 1e8·eps next to the tolerance 6·eps, is kept as a fifth.
+        rng = np.random.default_rng(2)
+        Q = np.linalg.qr(rng.normal(size=(6, 6)))[0]
+        gamma = np.array([1e16, 1.0, 1.0, 1.0, 0, 0])
+        K = (Q * gamma) @ Q.T
+        theta = (Q * np.array([1e-8, 1, 1, 1, 1, 1])) @ Q.T
+        assert condition_number(hessian(theta, K)).rank > 2
+        # At that κ the covariance itself keeps only what is above 6·eps·1e16 = 13.
+        K = (Q * np.array([1e12, 1.0, 1.0, 1.0, 0, 0])) @ Q.T
+        theta = (Q * np.array([1e-6, 1, 1, 1, 1, 1])) @ Q.T
+        dense = condition_number(hessian(theta, K))
+        result = relative_immunization_ratio(theta, np.eye(6), K)
+        assert dense.rank > 4
+        assert dense.value > 1e3
+        assert result.harmful_after.rank == 4
+        # K carries 1e12·eps = 2e-4 of noise in its unit directions.
+        assert result.harmful_after.value == pytest.approx(1, abs=5e-3)
+        assert not result.rank_changed
+
+
+class TestKinds:
+    @pytest.mark.parametrize("convention", ["compact", "ridge"])
+    def test_numpy_torch_lists_agree(self, convention):
+        rng = np.random.default_rng(3)
+        arrays = rng.normal(size=(4, 4)), gaussian_covariance(rng, 4, 6), gaussian_covariance(rng, 4, 6)
+        reference = relative_immunization_ratio(*arrays, convention=convention)
+        for convert in (torch.from_numpy, np.ndarray.tolist):
+            result = relative_immunization_ratio(*map(convert, arrays), convention=convention)
+            assert result == reference
+        assert type(reference.rir) is float
+
+    def test_float32_theta(self):
+        theta = np.diag([1.0, 3.0]).astype(np.float32)
+        assert relative_immunization_ratio(theta, K_P, K_H).rir == pytest.approx(81 / 4)
+
+    def test_default_ridge_is_the_published_floor(self):
+        theta = np.diag([1.0, 3.0])
+        default = relative_immunization_ratio(theta, K_P, K_H, convention="ridge")
+        assert default == relative_immunization_ratio(
+            theta, K_P, K_H, convention="ridge", ridge=PUBLISHED_RIDGE
+        )
+        assert default != relative_immunization_ratio(theta, K_P, K_H, convention="ridge", ridge=1e-3)
+
+    def test_the_callers_arrays_are_untouched(self):
+        arrays = [np.diag([1.0, 3.0]), K_P.copy(), K_H.copy()]
+        copies = [array.copy() for array in arrays]
+        relative_immunization_ratio(*arrays)
+        for array, copy in zip(arrays, copies, strict=True):
+            np.testing.assert_array_equal(array, copy)
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("theta", "P", "H", "options", "error", "message"),
+        [
+            (np.eye(3), K_P, K_H, {}, InvalidInputError, r"\(2, 2\).*\(3, 3\) = \(D, D_hid\)"),
+            (np.eye(2), K_P, np.eye(3), {}, InvalidInputError, r"harmful_covariance \(3, 3\)"),
+            (np.ones(2), K_P, K_H, {}, InvalidInputError, "theta must have 2 dimension"),
+            (np.diag([1.0, np.nan]), K_P, K_H, {}, InvalidInputError, "theta holds 1 non-finite"),
+            (np.zeros((2, 2)), K_P, K_H, {}, RankError, "theta is the zero matrix"),
+            (np.zeros((2, 2)), K_P, K_H, {"gauge": "as_trained"}, RankError, "rank 0"),
+            (np.eye(2), np.zeros((2, 2)), K_H, {}, RankError, "covariance has rank 0"),
+            (np.eye(2), K_P, K_H, {"gauge": "units"}, UnknownNameError, "did you mean 'unit'"),
+            (np.eye(2), K_P, K_H, {"convention": "compct"}, UnknownNameError, "did you mean 'compact'"),
+            (np.eye(2), K_P, K_H, {"convention": "ridge", "ridge": 0.0}, InvalidInputError, "ridge must be"),
+        ],
+        ids=[
+            "theta-shape",
+            "covariance-shapes",
+            "vector",
+            "nan",
+            "zero",
+            "zero-as-trained",
+            "zero-covariance",
+            "gauge",
+            "convention",
+            "ridge",
+        ],
+    )
+    def test_refused(self, theta, P, H, options, error, message):
+        with pytest.raises(error, match=message):
+            relative_immunization_ratio(theta, P, H, **options)
