@@ -2,49 +2,96 @@
 
 The public names of the library core; everything here needs NumPy, SciPy, pandas, torch and
 scikit-learn alone. Figures, notebooks, deep nets and clusters live in `condnum.plots`,
-`condnum.report`, … behind extras.
+`condnum.report`, … behind extras. Names are imported when they are first used, so that
+`import condnum` and `condnum --help` do not wait for torch.
 """
 
-from condnum.alignment import Alignment, alignment
-from condnum.ceiling import RirCeiling, optimal_immunizer, ridge_convention_ceiling, rir_ceiling
-from condnum.data import (
-    TaskPair,
-    digit_pair,
-    load_diabetes_tasks,
-    load_house_prices,
-    load_mnist_images,
-    load_small_digits,
-)
-from condnum.errors import CondnumError
-from condnum.immunization import Immunization, relative_immunization_ratio
-from condnum.immunize import (
-    DescentSettings,
-    ImmunizationResult,
-    get_method,
-    immunize,
-    method_names,
-    register,
-)
-from condnum.probing import ProbeCurve, linear_probe
-from condnum.regularizers import (
-    RegularizerGradient,
-    ill_spectrum_step,
-    ill_step,
-    ill_step_bound,
-    r_ill,
-    r_ill_gradient,
-    r_ill_theta_gradient,
-    r_well,
-    r_well_gradient,
-    r_well_theta_gradient,
-    well_spectrum_step,
-    well_step,
-    well_step_bound,
-)
-from condnum.spectra import ConditionNumber, condition_number, covariance, hessian
-from condnum.tasks import ImmunizationProblem
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from condnum.ceiling import RirCeiling, optimal_immunizer, ridge_convention_ceiling, rir_ceiling
+    from condnum.data import (
+        TaskPair,
+        digit_pair,
+        load_diabetes_tasks,
+        load_house_prices,
+        load_mnist_images,
+        load_small_digits,
+    )
+    from condnum.errors import CondnumError
+    from condnum.immunization import Immunization, relative_immunization_ratio
+    from condnum.methods import (
+        DescentSettings,
+        ImmunizationResult,
+        get_method,
+        immunize,
+        method_names,
+        register,
+    )
+    from condnum.probing import ProbeCurve, linear_probe
+    from condnum.regularizers import (
+        RegularizerGradient,
+        ill_spectrum_step,
+        ill_step,
+        ill_step_bound,
+        r_ill,
+        r_ill_gradient,
+        r_ill_theta_gradient,
+        r_well,
+        r_well_gradient,
+        r_well_theta_gradient,
+        well_spectrum_step,
+        well_step,
+        well_step_bound,
+    )
+    from condnum.singular_alignment import Alignment, alignment
+    from condnum.spectra import ConditionNumber, condition_number, covariance, hessian
+    from condnum.tasks import ImmunizationProblem
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "condnum.ceiling": ["RirCeiling", "optimal_immunizer", "ridge_convention_ceiling", "rir_ceiling"],
+    "condnum.data": [
+        "TaskPair",
+        "digit_pair",
+        "load_diabetes_tasks",
+        "load_house_prices",
+        "load_mnist_images",
+        "load_small_digits",
+    ],
+    "condnum.errors": ["CondnumError"],
+    "condnum.immunization": ["Immunization", "relative_immunization_ratio"],
+    "condnum.methods": [
+        "DescentSettings",
+        "ImmunizationResult",
+        "get_method",
+        "immunize",
+        "method_names",
+        "register",
+    ],
+    "condnum.probing": ["ProbeCurve", "linear_probe"],
+    "condnum.regularizers": [
+        "RegularizerGradient",
+        "ill_spectrum_step",
+        "ill_step",
+        "ill_step_bound",
+        "r_ill",
+        "r_ill_gradient",
+        "r_ill_theta_gradient",
+        "r_well",
+        "r_well_gradient",
+        "r_well_theta_gradient",
+        "well_spectrum_step",
+        "well_step",
+        "well_step_bound",
+    ],
+    "condnum.singular_alignment": ["Alignment", "alignment"],
+    "condnum.spectra": ["ConditionNumber", "condition_number", "covariance", "hessian"],
+    "condnum.tasks": ["ImmunizationProblem"],
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     # spectra
@@ -96,3 +143,17 @@ __all__ = [
     # errors
     "CondnumError",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home when it is first used (PEP 562)."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'condnum' has no attribute '{name}'")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, for completion."""
+    return sorted([*globals(), *_HOME])

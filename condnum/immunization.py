@@ -32,6 +32,10 @@ Gauge = Literal["unit", "as_trained"]
 #: predicting zero.
 LOSS_TOLERANCE = 0.01
 
+#: A ratio of two κ's counts as above 1 beyond this: the spectra of one matrix in two gauges differ by
+#: round-off, and the control θ = I must not pass for an immunizer.
+RATIO_TOLERANCE = 1e-9
+
 
 @dataclass(frozen=True)
 class Immunization:
@@ -53,7 +57,7 @@ class Immunization:
     def clauses(self) -> dict[str, bool | None]:
         """Definition 3.1 clause by clause; `c` is None when no loss gap was given."""
         kept = None if self.loss_gap is None else self.loss_gap <= LOSS_TOLERANCE
-        return {"a": self.harmful_ratio > 1, "b": self.pretrain_ratio <= 1, "c": kept}
+        return {"a": _rises(self.harmful_ratio), "b": not _rises(self.pretrain_ratio), "c": kept}
 
     @property
     def rank_changed(self) -> bool:
@@ -174,7 +178,7 @@ def relative_immunization_ratio(
         harmful_ratio=harmful_ratio,
         pretrain_ratio=pretrain_ratio,
         rir=harmful_ratio / pretrain_ratio,
-        success=harmful_ratio > 1 and pretrain_ratio <= 1 and kept,
+        success=_rises(harmful_ratio) and not _rises(pretrain_ratio) and kept,
         harmful_before=harmful_before,
         harmful_after=harmful_after,
         pretrain_before=pretrain_before,
@@ -183,3 +187,24 @@ def relative_immunization_ratio(
         convention=convention,
         gauge=gauge,
     )
+
+
+def _rises(ratio: float) -> bool:
+    """Tell whether a ratio of condition numbers is above 1 by more than round-off."""
+    return ratio > 1 + RATIO_TOLERANCE
+
+
+def _kappa(
+    theta: Tensor, factor: Tensor, convention: Convention, rtol: float | None, ridge: float
+) -> ConditionNumber:
+    """Return κ of `H(θ) = θᵀBᵀBθ` with its evidence."""
+    dimension = theta.shape[1]
+    values = condition_from_spectrum(
+        hessian_spectrum(theta, factor),
+        convention=convention,
+        rtol=default_rtol(dimension) if rtol is None else rtol,
+        ridge=ridge,
+        dimension=dimension,
+    )
+    kappa, largest, smallest, rank = (value.item() for value in values)
+    return ConditionNumber(kappa, largest, smallest, int(rank), dimension, convention)

@@ -75,6 +75,16 @@ class TestByHand:
         assert (result.harmful_ratio, result.pretrain_ratio) == pytest.approx((1, 1), rel=1e-10)
         assert result.rank_changed is False
 
+    @pytest.mark.parametrize("c", [1.0, 3.0, 0.7])
+    @pytest.mark.parametrize("rows", [9, 4], ids=["full-rank", "singular"])
+    def test_round_off_does_not_make_the_identity_an_immunizer(self, rows, c):
+        for seed in range(20):
+            rng = np.random.default_rng(seed)
+            K = gaussian_covariance(rng, 5, rows), gaussian_covariance(rng, 5, rows)
+            result = relative_immunization_ratio(c * np.eye(5), *K)
+            assert result.clauses == {"a": False, "b": True, "c": None}
+            assert result.success is False
+
     def test_remark_that_aligned_tasks_cannot_be_immunized_is_false(self):
         # Identical singular vectors, and yet θ = K_P^{-1/2} does both: κ_P 100 → 1, κ_H 2 → 50.
         result = relative_immunization_ratio(np.diag([0.1, 1.0]), K_P, K_H)
@@ -128,33 +138,20 @@ class TestVerdict:
         assert result.success is kept
         assert result.loss_gap == pytest.approx(gap)
 
-    def test_conventions_can_give_opposite_verdicts(self):
-        # D_H has a null direction and θ lifts its smallest value: κ 2 → 1 over the non-zero spectrum,
-        # but with it σ₁, and so σ₁/ε. D_P has full rank and keeps κ = 4 → 1.
-        P, H = np.diag([4.0, 1.0, 2.0]), np.diag([1.0, 2.0, 0.0])
-        theta = np.diag([1.0, 2.0**-0.5, 2.0**-0.5])
-        compact = relative_immunization_ratio(theta, P, H)
-        assert compact.harmful_ratio == pytest.approx(1 / 2)
-        theta = np.diag([0.5, 1.0, 2.0**-0.5])
-        compact = relative_immunization_ratio(theta, P, H)
-        # H_P = (1, 1, 1), H_H = (¼, 2, 0): compact 2 → 8, and in the unit gauge σ₁ = 2·12/7 > 2.
-        assert (compact.harmful_ratio, compact.pretrain_ratio) == pytest.approx((4, 1 / 4))
-        assert compact.success
-        shrunk = relative_immunization_ratio(theta / 2, P, H, convention="ridge", gauge="as_trained")
-        assert compact.clauses["a"] is True
-        assert shrunk.clauses["a"] is False
-
-    def test_conventions_rank_the_other_way_round(self):
-        # D_H = diag(2, 1, 0): θ² ∝ (1, 2, 0⁺) makes it perfectly conditioned over its range, yet
-        # σ₁ in the unit gauge grows from 2 to 2·(3/3)… ridge sees only σ₁/ε and calls it neutral.
-        P, H = np.diag([1.0, 1.0, 0.0]), np.diag([2.0, 1.0, 0.0])
-        theta = np.diag(np.sqrt([1.0, 2.0, 1e-4]))
+    def test_conventions_give_opposite_verdicts(self):
+        # ‖θ‖² = 3, the unit gauge. H_H = diag(7/2, 7/4, 0): compact sees κ rise from 1 to 2, ridge sees
+        # only σ₁/ε, which falls from 4/ε to 3.5/ε.
+        P, H = np.diag([1.0, 2.0, 1.0]), np.diag([4.0, 4.0, 0.0])
+        theta = np.diag(np.sqrt([7 / 8, 7 / 16, 3 - 21 / 16]))
         compact = relative_immunization_ratio(theta, P, H)
         ridge = relative_immunization_ratio(theta, P, H, convention="ridge")
-        # H_P ∝ (1, 2, 0), H_H ∝ (2, 2, 0): compact (i) = ½, (ii) = 2; ridge: σ₁ scales 1 → 2 both.
-        assert compact.rir == pytest.approx(1 / 4)
-        # In ridge κ = σ₁/ε: RIR = [σ₁(H_H)/2]/[σ₁(H_P)/1] = (2/2)/(2/1).
-        assert ridge.rir == pytest.approx(1 / 2, rel=1e-5)
+        assert (compact.harmful_ratio, ridge.harmful_ratio) == (pytest.approx(2), pytest.approx(7 / 8))
+        # D_P keeps full rank: (7/8, 7/8, 27/16) has κ = 27/14 < 2.
+        assert compact.pretrain_ratio == pytest.approx(27 / 28)
+        assert ridge.pretrain_ratio == pytest.approx(27 / 28, rel=1e-5)
+        assert (compact.success, ridge.success) == (True, False)
+        # RIR too: 2/(27/28) > 1 and (7/8)/(27/28) < 1.
+        assert compact.rir > 1 > ridge.rir
 
     def test_rank_changed(self):
         assert relative_immunization_ratio(np.diag([1.0, 0.0]), K_P, K_H).rank_changed is True

@@ -58,7 +58,7 @@ def house_prices(
 
 def valid_methods() -> list[str]:
     """Return the names of the methods, importing them only now."""
-    from condnum.immunize import method_names
+    from condnum.methods import method_names
 
     return list(method_names())
 

@@ -38,7 +38,7 @@ def run_report(
         CondnumError: Anything that goes wrong on purpose.
     """
     from condnum.cli.staging import staging
-    from condnum.report.files import write_json
+    from condnum.files import write_json
     from condnum.report.html import export_html
     from condnum.report.notebook import run_notebook
     from condnum.report.provenance import provenance

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from condnum.errors import OutputError
-from condnum.report.files import output_folder
+from condnum.files import output_folder
 from condnum.report.notebook import FAILED
 
 STAGING = ".partial"

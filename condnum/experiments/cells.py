@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from condnum.experiments.progress import report_event, report_step
-from condnum.immunize import DescentSettings, ImmunizationResult, immunize
-from condnum.report.files import atomic_write
+from condnum.files import atomic_write
+from condnum.methods import DescentSettings, ImmunizationResult, Progress, immunize
+from condnum.progress import report_event
 from condnum.tasks import ImmunizationProblem
 
 #: Part of every key: raise it when a change of code changes results.
@@ -165,6 +165,11 @@ def _cell(problem: ImmunizationProblem, plan: CellPlan) -> Cell:
     else:
         result = immunize(problem, plan.method, seed=plan.seed, settings=plan.settings, callback=report_step)
     return _as_cell(result)
+
+
+def report_step(progress: Progress) -> None:
+    """Pass a recorded step on to whoever follows the run; a callback of `immunize`."""
+    report_event(stage=progress.method, seed=progress.seed, step=progress.step, steps=progress.steps)
 
 
 def _as_cell(result: ImmunizationResult) -> Cell:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from condnum.extras import require
-from condnum.immunize import get_method, method_names
+from condnum.methods import get_method, method_names
 
 
 class MethodStyle(NamedTuple):

@@ -7,7 +7,7 @@ import math
 
 import pandas as pd
 
-from condnum.immunize import get_method, method_names
+from condnum.methods import get_method, method_names
 from condnum.spectra import Convention
 
 _RATIOS = {

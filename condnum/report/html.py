@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from condnum.extras import require
-from condnum.report.files import write_text
+from condnum.files import write_text
 from condnum.report.notebook import read_notebook
 from condnum.report.offline import remove_remote
 from condnum.report.tables import mark_words

@@ -12,10 +12,11 @@ from typing import Any
 
 from condnum.errors import CondnumError, DataNotFoundError, InvalidInputError, UnknownNameError
 from condnum.extras import require
-from condnum.report.files import atomic_write, output_folder
+from condnum.files import atomic_write, output_folder
+from condnum.progress import PROGRESS_VARIABLE
 from condnum.report.kernel import KERNEL_NAME, running_kernel
 from condnum.report.parameters import checked_parameters, declared_parameters, effective_parameters
-from condnum.report.progress import PROGRESS_VARIABLE, OnProgress, following, terminal_progress
+from condnum.report.progress import OnProgress, following, terminal_progress
 from condnum.report.provenance import without_home
 
 REPORT = "report.ipynb"

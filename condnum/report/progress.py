@@ -15,9 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-#: Names the file in the kernel's environment.
-PROGRESS_VARIABLE = "CONDNUM_PROGRESS"
-
 #: Seconds between two looks at the file: quick to the eye, nothing to the processor.
 POLL_SECONDS = 0.2
 

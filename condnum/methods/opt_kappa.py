@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from condnum.errors import UnknownNameError
-from condnum.immunize.method import Gradients, Parameters, random_extractor
-from condnum.immunize.settings import DescentSettings
+from condnum.methods.method import Gradients, Parameters, random_extractor
+from condnum.methods.settings import DescentSettings
 from condnum.spectra import PUBLISHED_RIDGE, Convention, symmetric_part
 from condnum.tasks import ImmunizationProblem, LinearTask
 
@@ -77,7 +77,7 @@ class OptKappa:
     name = "opt_kappa"
     label = "Opt κ"
     summary = "descends κ(H<sub>P</sub>) − κ(H<sub>H</sub>) itself, through the four extreme eigenpairs"
-    parts = ("kappa_pretrain", "kappa_harmful")
+    parts: tuple[str, ...] = ("kappa_pretrain", "kappa_harmful")
     defaults = OptKappaSettings()
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:

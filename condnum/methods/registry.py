@@ -9,15 +9,15 @@ import numpy as np
 import torch
 
 from condnum.errors import InvalidInputError, UnknownNameError
-from condnum.immunize.algorithm1 import Ours, RIllOnly
-from condnum.immunize.closed_form import Identity, Initial, Optimal
-from condnum.immunize.descent import Callback, descend
-from condnum.immunize.imma import Imma
-from condnum.immunize.method import ClosedFormMethod, DescentMethod
-from condnum.immunize.monitor import Monitor
-from condnum.immunize.opt_kappa import OptKappa
-from condnum.immunize.result import History, ImmunizationResult
-from condnum.immunize.settings import DescentSettings
+from condnum.methods.algorithm1 import Ours, RIllOnly
+from condnum.methods.closed_form import Identity, Initial, Optimal
+from condnum.methods.descent import Callback, descend
+from condnum.methods.imma import Imma
+from condnum.methods.method import ClosedFormMethod, DescentMethod
+from condnum.methods.monitor import Monitor
+from condnum.methods.opt_kappa import OptKappa
+from condnum.methods.result import History, ImmunizationResult
+from condnum.methods.settings import DescentSettings
 from condnum.tasks import ImmunizationProblem
 
 Method = DescentMethod[Any] | ClosedFormMethod
@@ -139,5 +139,14 @@ def _closed_form(problem: ImmunizationProblem, method: ClosedFormMethod, seed: i
     )
 
 
-for _method in (Ours(), OptKappa(), Imma(), RIllOnly(), Identity(), Initial(), Optimal()):
+_BUILT_IN: tuple[Method, ...] = (
+    Ours(),
+    OptKappa(),
+    Imma(),
+    RIllOnly(),
+    Identity(),
+    Initial(),
+    Optimal(),
+)
+for _method in _BUILT_IN:
     register(_method)

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from condnum.alignment import alignment
 from condnum.errors import InvalidInputError, RankError
+from condnum.singular_alignment import alignment
 from condnum.spectra import condition_number
 
 K_2 = np.array([[2.0, 1.0], [1.0, 2.0]])  # eigenpairs 3: (1, 1)/√2 and 1: (1, −1)/√2

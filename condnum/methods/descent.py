@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from condnum.immunize.method import DescentMethod, Parameters
-from condnum.immunize.monitor import Monitor
-from condnum.immunize.result import History, ImmunizationResult, Progress, StopReason
-from condnum.immunize.settings import DescentSettings
+from condnum.methods.method import DescentMethod, Parameters
+from condnum.methods.monitor import Monitor
+from condnum.methods.result import History, ImmunizationResult, Progress, StopReason
+from condnum.methods.settings import DescentSettings
 from condnum.tasks import ImmunizationProblem
 
 #: Told of each recorded step; returning True asks the run to stop there.

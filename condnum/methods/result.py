@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from condnum.immunize.settings import DescentSettings
+from condnum.methods.settings import DescentSettings
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor
 
-from condnum.immunize.settings import DescentSettings
+from condnum.methods.settings import DescentSettings
 from condnum.tasks import ImmunizationProblem
 
 SettingsT = TypeVar("SettingsT", bound=DescentSettings)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from condnum.immunize.method import Gradients, Parameters, random_extractor, random_probe
-from condnum.immunize.settings import DescentSettings
+from condnum.methods.method import Gradients, Parameters, random_extractor, random_probe
+from condnum.methods.settings import DescentSettings
 from condnum.regularizers.pairs import ill_gradient_from_pair, well_gradient_from_pair
 from condnum.spectra import symmetric_part
 from condnum.tasks import ImmunizationProblem, LinearTask
@@ -44,8 +44,11 @@ class Ours:
 
     name = "ours"
     label = "Ours (Algorithm 1)"
-    summary = "descends the loss, R<sub>well</sub>(H<sub>P</sub>) and R<sub>ill</sub>(H<sub>H</sub>) together (Eq. 11)"
-    parts = ("well", "ill", "supervised")
+    summary = (
+        "descends the loss, R<sub>well</sub>(H<sub>P</sub>) and R<sub>ill</sub>(H<sub>H</sub>) "
+        "together (Eq. 11)"
+    )
+    parts: tuple[str, ...] = ("well", "ill", "supervised")
     defaults = DescentSettings()
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
@@ -74,7 +77,7 @@ class RIllOnly:
     name = "r_ill_only"
     label = "R<sub>ill</sub> only"
     summary = "descends R<sub>ill</sub>(H<sub>H</sub>) alone"
-    parts = ("ill",)
+    parts: tuple[str, ...] = ("ill",)
     defaults = DescentSettings()
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from condnum.ceiling import optimal_immunizer
-from condnum.immunize.method import random_extractor
+from condnum.methods.method import random_extractor
 from condnum.tasks import ImmunizationProblem
 
 

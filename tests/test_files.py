@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from condnum.errors import DataNotFoundError, MissingExtraError, OutputError
+from condnum.files import atomic_write, output_folder, write_csv, write_json, write_parquet, write_text
 from condnum.report import files
-from condnum.report.files import atomic_write, output_folder, write_csv, write_json, write_parquet, write_text
 
 
 def listing(folder: Path) -> list[str]:

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from condnum.errors import InvalidInputError
-from condnum.immunize.algorithm1 import supervised_gradients
-from condnum.immunize.method import Gradients, Parameters, random_extractor, random_probe
-from condnum.immunize.settings import DescentSettings
+from condnum.methods.algorithm1 import supervised_gradients
+from condnum.methods.method import Gradients, Parameters, random_extractor, random_probe
+from condnum.methods.settings import DescentSettings
 from condnum.tasks import ImmunizationProblem, SupervisedLoss
 
 
@@ -75,7 +75,7 @@ class Imma:
     name = "imma"
     label = "IMMA"
     summary = "bi-level: maximises the harmful loss after a simulated fine-tuning step"
-    parts = ("bilevel",)
+    parts: tuple[str, ...] = ("bilevel",)
     defaults = ImmaSettings()
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:

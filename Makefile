@@ -1,0 +1,44 @@
+# The two commands are `make reproduce` and `make test`; both set up .venv by themselves.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: setup reproduce test lint lab bench lock clean
+
+setup: $(STAMP)
+
+$(STAMP): requirements.txt pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("condnum needs Python 3.11 or newer, this is " + sys.version) if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet $$(grep -E '^uv==' requirements.txt)
+	$(BIN)/uv pip install --python $(BIN)/python -r requirements.txt
+	$(BIN)/uv pip install --python $(BIN)/python --no-deps -e .
+	touch $(STAMP)
+
+reproduce: setup
+	$(BIN)/condnum run house-prices --data embedded --out runs/reproduce/house-prices-embedded
+
+test: setup lint
+	$(BIN)/python -m pytest -n 2 --cov --cov-report=term --benchmark-disable
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/nbstripout --verify $(STRIP) notebooks/*.ipynb
+
+lab: setup
+	$(BIN)/jupyter lab --ServerApp.ip=127.0.0.1 --notebook-dir=notebooks
+
+bench: setup
+	$(BIN)/python -m pytest tests/benchmarks --benchmark-only --benchmark-columns=median,iqr,rounds -s
+
+# Pins: one universal resolution for Python 3.11 to 3.13, from the ranges in pyproject.toml.
+lock: setup
+	$(BIN)/uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 --no-header -o requirements.txt
+
+clean:
+	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .coverage* *.egg-info
+
+STRIP := --keep-id --extra-keys "metadata.papermill cell.metadata.papermill metadata.language_info.version"
