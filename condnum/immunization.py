@@ -192,19 +192,3 @@ def relative_immunization_ratio(
 def _rises(ratio: float) -> bool:
     """Tell whether a ratio of condition numbers is above 1 by more than round-off."""
     return ratio > 1 + RATIO_TOLERANCE
-
-
-def _kappa(
-    theta: Tensor, factor: Tensor, convention: Convention, rtol: float | None, ridge: float
-) -> ConditionNumber:
-    """Return κ of `H(θ) = θᵀBᵀBθ` with its evidence."""
-    dimension = theta.shape[1]
-    values = condition_from_spectrum(
-        hessian_spectrum(theta, factor),
-        convention=convention,
-        rtol=default_rtol(dimension) if rtol is None else rtol,
-        ridge=ridge,
-        dimension=dimension,
-    )
-    kappa, largest, smallest, rank = (value.item() for value in values)
-    return ConditionNumber(kappa, largest, smallest, int(rank), dimension, convention)

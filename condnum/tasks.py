@@ -326,6 +326,11 @@ def _task(
     """Validate one task's arrays and move them to the device."""
     features = as_tensor(X, names[0], ndim=2).to(device)
     rows = None if X_loss is None else as_tensor(X_loss, f"other inputs of {names[1]}", ndim=2).to(device)
+    if rows is not None and rows.shape[1] != features.shape[1]:
+        raise InvalidInputError(
+            f"the other inputs of {names[1]} have {rows.shape[1]} features, {names[0]} has "
+            f"{features.shape[1]}: both must live in one input space."
+        )
     K = features.mT @ features
     if y is None:
         return LinearTask(K, features, None, loss)

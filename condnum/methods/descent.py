@@ -127,7 +127,7 @@ class _Run:
             norm = float(total.norm())
             if not math.isfinite(norm):
                 return "diverged"
-            if self.step % self.settings.recording_interval == 0 and self._record():
+            if self.step in self.settings.recorded_steps and self._record():
                 return "cancelled"
             if self.step == 0:
                 self._first_norm = norm

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, Literal, Self
+
+import numpy as np
 
 from condnum.errors import InvalidInputError, UnknownNameError
 
@@ -25,7 +28,7 @@ class DescentSettings:
     lambda_harmful: float = 1e7  # fixed: λ_H (Table 4, house prices)
     batch_size: int | None = None  # rows a step and task; None is the full batch
     tolerance: float = 0.0  # stop once the weighted θ-gradient is below this share of its start
-    record_every: int | None = None  # steps between history rows; None gives about 200 rows
+    record_every: int | None = None  # steps between history rows; None: about 200 rows in all
 
     def __post_init__(self) -> None:
         """Refuse values that cannot mean anything."""
@@ -41,10 +44,17 @@ class DescentSettings:
         if not 0 <= self.tolerance < 1:
             raise InvalidInputError(f"tolerance must lie in [0, 1), got {self.tolerance}.")
 
-    @property
-    def recording_interval(self) -> int:
-        """Steps between two rows of the history."""
-        return self.record_every or max(1, self.steps // 200)
+    @cached_property
+    def recorded_steps(self) -> frozenset[int]:
+        """Steps at which the history gets a row: every `record_every`, or about 200 of them.
+
+        Those 200 are half log-spaced, for the fast start, and half evenly spaced, for the long end.
+        """
+        if self.record_every is not None:
+            return frozenset(range(0, self.steps + 1, self.record_every))
+        log_spaced = np.geomspace(1, self.steps, 100).round().astype(int)
+        even = np.linspace(0, self.steps, 101).round().astype(int)
+        return frozenset(map(int, np.concatenate([log_spaced, even])))
 
     def with_overrides(self, **overrides: Any) -> Self:
         """Return a copy with some settings changed.

@@ -32,10 +32,13 @@ def norm_ratio_figure(curves: pd.DataFrame, subtitle: str, *, hidden: Sequence[s
         MissingExtraError: Plotly is missing.
     """
     figure = two_panels()
-    _add_bands(figure, _only(curves, "norm_ratio"), hidden, skip_zero=True)
-    figure.update_xaxes(**log_axis("step of exact line search"))
-    figure.update_yaxes(**log_axis(""))
+    table = _only(curves, "norm_ratio")
+    _add_bands(figure, table, hidden, skip_zero=True)
+    figure.update_xaxes(**log_axis("step of exact line search", table["x"]))
+    vertical = log_axis("", table["value"].clip(lower=FLOOR))
+    figure.update_yaxes(**vertical)
     figure.update_yaxes(title_text="‖w<sub>t</sub> − w*‖² / ‖w<sub>0</sub> − w*‖²", col=1)
+    _add_scale_switch(figure, vertical["dtick"])
     note = f"{subtitle}. Line: geometric mean over seeds; band: least to largest"
     return finish(figure, "Convergence of linear probing (norm ratio, Eq. 16)", note)
 
@@ -56,9 +59,10 @@ def spectra_figure(curves: pd.DataFrame, subtitle: str, *, hidden: Sequence[str]
         MissingExtraError: Plotly is missing.
     """
     figure = two_panels()
-    _add_bands(figure, _only(curves, "spectrum"), hidden)
+    table = _only(curves, "spectrum")
+    _add_bands(figure, table, hidden)
     figure.update_xaxes(title_text="index i of the singular value")
-    figure.update_yaxes(**log_axis(""))
+    figure.update_yaxes(**log_axis("", table["value"]))
     figure.update_yaxes(title_text="σ<sub>i</sub>(θᵀKθ), ‖θ‖<sub>F</sub> = √D", col=1)
     note = f"{subtitle}. A flat line is well-conditioned, a steep one ill-conditioned"
     return finish(figure, "Spectra of the probe's Hessian before and after immunization", note)
@@ -72,7 +76,7 @@ def history_figure(curves: pd.DataFrame, subtitle: str) -> Any:
         subtitle: The data set.
 
     Returns:
-        A plotly figure; the dashed line is θ = I.
+        A plotly figure; the level of θ = I runs across it.
 
     Raises:
         InvalidInputError: The table has no histories.
@@ -82,16 +86,12 @@ def history_figure(curves: pd.DataFrame, subtitle: str) -> Any:
     lengths = table.groupby("method")["x"].max()
     descents = [name for name in lengths.index if lengths[name] > 0]
     figure = two_panels()
-    _add_bands(figure, table[table["method"].isin(descents)], ())
-    for column, task in enumerate(("pretrain", "harmful"), start=1):
-        base = table[(table["method"] == "identity") & (table["task"] == task)]["value"]
-        if len(base):
-            figure.add_hline(
-                y=float(base.iloc[0]), line_dash="dash", line_color="black", row=1, col=column,
-                annotation_text="θ = I", annotation_position="bottom right",
-            )  # fmt: skip
-    figure.update_xaxes(**log_axis("step of the descent"))
-    figure.update_yaxes(**log_axis(""))
+    identity = table[table["method"] == "identity"]
+    ends = pd.concat([identity.assign(x=1.0), identity.assign(x=lengths.max())])
+    drawn = pd.concat([table[table["method"].isin(descents)], ends])
+    _add_bands(figure, drawn, (), skip_zero=True)
+    figure.update_xaxes(**log_axis("step of the descent", drawn["x"]))
+    figure.update_yaxes(**log_axis("", drawn["value"]))
     figure.update_yaxes(title_text="κ(θᵀKθ), compact, over rank(K)", col=1)
     note = f"{subtitle}. Line: geometric mean over seeds; band: least to largest"
     return finish(figure, "Condition numbers while the methods descend", note)
@@ -130,8 +130,8 @@ def ceiling_figure(sweep: pd.DataFrame, subtitle: str) -> Any:
             hovertemplate="ε = %{x:.1e}<br>RIR = %{y:.3g}, %{customdata:.2e} of the ceiling",
         )  # fmt: skip
     figure.add_hline(y=1, line_color="#888", line_width=1)
-    figure.update_xaxes(**log_axis("ridge ε added to both covariances (units of K = XᵀX)"))
-    figure.update_yaxes(type="log", title_text="RIR on K + εI")
+    figure.update_xaxes(**log_axis("ridge ε added to both covariances (units of K = XᵀX)", sweep["ridge"]))
+    figure.update_yaxes(**log_axis("RIR on K + εI", sweep["rir"]))
     note = f"{subtitle}. Geometric mean over seeds; no extractor can lie above the ceiling"
     return finish(figure, "How much immunization is possible: RIR and its ceiling", note, height=480)
 
@@ -143,6 +143,24 @@ def _only(curves: pd.DataFrame, quantity: str) -> pd.DataFrame:
         known = ", ".join(sorted(set(curves["quantity"])))
         raise InvalidInputError(f"the curves hold no '{quantity}'; they hold: {known or 'nothing'}.")
     return table
+
+
+def _add_scale_switch(figure: Any, dtick: float) -> None:
+    """Add two buttons that switch the vertical axes between logarithmic and linear."""
+    axes = ("yaxis", "yaxis2")
+    buttons = [
+        {
+            "label": label,
+            "method": "relayout",
+            "args": [{f"{axis}.{name}": value for axis in axes for name, value in settings.items()}],
+        }
+        for label, settings in (
+            ("log", {"type": "log", "dtick": dtick, "autorange": True}),
+            ("linear", {"type": "linear", "dtick": 0.2, "autorange": True}),
+        )
+    ]
+    menu = {"type": "buttons", "direction": "right", "buttons": buttons, "showactive": True}
+    figure.update_layout(updatemenus=[menu | {"x": 1.02, "xanchor": "left", "y": 0.02, "yanchor": "bottom"}])
 
 
 def _geometric_mean(values: Any) -> float:

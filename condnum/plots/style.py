@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from condnum.extras import require
 from condnum.methods import get_method, method_names
@@ -84,7 +87,7 @@ def finish(figure: Any, title: str, subtitle: str, *, height: int = 460) -> Any:
             "text": f"{title}<br><sup>{subtitle}</sup>",
             "x": 0.01,
             "xanchor": "left",
-            "y": 0.97,
+            "y": 0.95,
             "yanchor": "top",
             "font": {"size": 17},
         },
@@ -99,21 +102,24 @@ def finish(figure: Any, title: str, subtitle: str, *, height: int = 460) -> Any:
     return figure
 
 
-def log_axis(title: str) -> dict[str, Any]:
-    """Return the settings of a logarithmic axis that is labelled at powers of ten only.
+def log_axis(title: str, values: Any) -> dict[str, Any]:
+    """Return the settings of a logarithmic axis that is labelled at whole powers of ten only.
 
     Args:
         title: The axis' title, with its unit.
+        values: What is drawn against it; the positive ones decide how many decades a label spans.
 
     Returns:
         Keyword arguments for `update_xaxes` or `update_yaxes`.
     """
+    drawn = np.asarray(values, dtype=np.float64)
+    drawn = drawn[np.isfinite(drawn) & (drawn > 0)]
+    decades = math.log10(drawn.max() / drawn.min()) if len(drawn) else 1.0
     return {
         "type": "log",
         "title_text": title,
-        "tickmode": "auto",
-        "nticks": 8,
-        "minor": {"ticks": "outside"},
+        "dtick": max(1, math.ceil(decades / 8)),
+        "minor": {"ticks": "outside", "dtick": "D1" if decades < 8 else 1},
     }
 
 

@@ -125,7 +125,7 @@ def _validated(theta: ArrayLike, covariance: ArrayLike, moment: ArrayLike) -> tu
     D = T.shape[-2]
     if b.shape[-1] == D and (b.ndim == 1 or b.shape[-2] != D):
         b = b.unsqueeze(-1)
-    if K.shape[-2:] != (D, D) or b.shape[-2] != D:
+    if K.shape[-2:] != (D, D) or b.ndim < 2 or b.shape[-2] != D:
         raise InvalidInputError(
             f"theta {tuple(T.shape)}, covariance {tuple(K.shape)} and moment {tuple(b.shape)} do not fit: "
             "they must be (..., D, D_hid), (..., D, D) and (..., D) or (..., D, m)."

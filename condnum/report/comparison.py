@@ -10,6 +10,8 @@ import pandas as pd
 from condnum.methods import get_method, method_names
 from condnum.spectra import Convention
 
+_GAP = "\u00a0"  # a space at which no line breaks
+
 _RATIOS = {
     "harmful_ratio": "(i) ↑",
     "pretrain_ratio": "(ii) ↓",
@@ -58,7 +60,7 @@ def evidence_table(results: pd.DataFrame) -> pd.DataFrame:
                 "rank H_P": _span(group["rank_pretrain"]),
                 "rank H_H": _span(group["rank_harmful"]),
                 "κ(θ)": _span(group["theta_condition"]),
-                "loss gap, clause (c)": f"≤ {number(max(0.0, group['loss_gap'].max()))}",
+                "loss gap, clause (c)": _gap(group["loss_gap"].max()),
                 "RIR ceiling": number(group["rir_ceiling"].iloc[0]),
                 "steps": _span(group["steps"]),
                 "seconds a seed": number(group["seconds"].mean()),
@@ -66,6 +68,38 @@ def evidence_table(results: pd.DataFrame) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def probe_table(curves: pd.DataFrame, *, threshold: float = 1e-6) -> pd.DataFrame:
+    """Format what Fig. 1 shows as numbers: the last norm ratio, and the steps to a small one.
+
+    Args:
+        curves: Of `experiments.measure.curves_table`.
+        threshold: The norm ratio that counts as converged.
+
+    Returns:
+        Strings, a row per method: ranges over seeds; steps are those at which the curve is recorded.
+    """
+    table = curves[curves["quantity"] == "norm_ratio"]
+    last = table["x"].max()
+    rows = []
+    for name, group in table.groupby("method", sort=False):
+        row = {"method": _label(str(name))}
+        for task, symbol in (("pretrain", "D_P"), ("harmful", "D_H")):
+            part = group[group["task"] == task]
+            row[f"{symbol}: ratio after {last:,.0f} steps"] = _span(part[part["x"] == last]["value"])
+            row[f"{symbol}: steps to {threshold:g}"] = _steps_to(part, threshold, last)
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _steps_to(curves: pd.DataFrame, threshold: float, last: float) -> str:
+    """Format the first recorded step at or below a threshold, over seeds."""
+    reached = curves[curves["value"] <= threshold].groupby("seed")["x"].min()
+    missing = curves["seed"].nunique() - len(reached)
+    if not len(reached):
+        return f"> {last:,.0f}"
+    return _span(reached) + (f" ({missing} seeds: > {last:,.0f})" if missing else "")
 
 
 def as_html(table: pd.DataFrame) -> str:
@@ -81,7 +115,7 @@ def as_html(table: pd.DataFrame) -> str:
 
 
 def number(value: float) -> str:
-    """Format a number for reading: three or four significant digits, powers of ten beyond 10⁵.
+    """Format a number for reading: three or four significant digits, powers of ten beyond 10⁶.
 
     Args:
         value: Any float.
@@ -90,16 +124,18 @@ def number(value: float) -> str:
         A short text.
 
     Examples:
-        >>> [number(v) for v in (356.2, 0.0532, 6852331.0, float("inf"), float("nan"), 0.0)]
-        ['356.2', '0.0532', '6.85e6', '∞', '—', '0']
+        >>> [number(v) for v in (356.2, 0.0532, 31967.99, 6852331.0, float("inf"), float("nan"), 0.0)]
+        ['356.2', '0.0532', '31,968', '6.85e6', '∞', '—', '0']
     """
     if math.isnan(value):
         return "—"
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
-    if value != 0 and not 1e-4 <= abs(value) < 1e5:
+    if value != 0 and not 1e-4 <= abs(value) < 1e6:
         mantissa, exponent = f"{value:.2e}".split("e")
         return f"{mantissa}e{int(exponent)}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
     return f"{value:.4g}" if abs(value) >= 1 else f"{value:.3g}"
 
 
@@ -112,7 +148,7 @@ def verdict(summary: pd.DataFrame) -> str:
     Returns:
         An HTML list, an item per method.
     """
-    items = []
+    items = [f"<li>{_room(summary)}</li>"]
     for name in dict.fromkeys(summary["method"]):
         rows = summary[summary["method"] == name].set_index(["convention", "gauge"])
         compact, ridge = rows.loc["compact", "unit"], rows.loc["ridge", "unit"]
@@ -121,6 +157,24 @@ def verdict(summary: pd.DataFrame) -> str:
             f"{_judgement(ridge, 'ridge')}.</li>"
         )
     return f"<ul>{''.join(items)}</ul>"
+
+
+def _room(summary: pd.DataFrame) -> str:
+    """Say how much immunization this pair of tasks allows at all."""
+    measured = summary.set_index(["convention", "gauge"])["rir_ceiling"]
+    compact, ridge = (
+        number(float(measured.loc[[key]].iloc[0])) for key in (("compact", "unit"), ("ridge", "unit"))
+    )
+    if compact == "∞":
+        return (
+            "<b>Room</b>: the harmful task has directions that the pre-training task lacks, so no "
+            "extractor is the best one: compact RIR has no upper limit"
+            f" (ridge, ε = 1e-6: at most {ridge})."
+        )
+    return (
+        f"<b>Room</b>: no linear extractor can have an RIR above {compact} (compact) or {ridge} "
+        "(ridge, ε = 1e-6) on this pair of tasks."
+    )
 
 
 def _judgement(row: pd.Series, convention: str) -> str:
@@ -138,20 +192,29 @@ def _judgement(row: pd.Series, convention: str) -> str:
     return f"{convention}: immunized in {good} of {count} seeds{why}"
 
 
+def _gap(value: float) -> str:
+    """Format a loss gap: below 1e-9 it is round-off."""
+    return "0 (to round-off)" if abs(value) < 1e-9 else number(value)
+
+
 def _label(name: str) -> str:
     """Return a method's label; a name from outside the registry is shown as text."""
-    return get_method(name).label if name in method_names() else html.escape(name)
+    return (get_method(name).label if name in method_names() else html.escape(name)).replace(" ", _GAP)
 
 
 def _pairs(means: pd.Series, deviations: pd.Series) -> list[str]:
     """Format `mean ± std` for every row."""
     texts = []
     for mean, deviation in zip(means, deviations, strict=True):
-        texts.append(number(mean) if math.isnan(deviation) else f"{number(mean)} ± {number(deviation)}")
+        if math.isnan(deviation):
+            texts.append(number(mean))
+        else:  # a deviation that is round-off of the mean is none
+            spread = 0.0 if deviation < 1e-9 * abs(mean) else float(f"{deviation:.2g}")
+            texts.append(f"{number(mean)}{_GAP}±{_GAP}{number(spread)}")
     return texts
 
 
 def _span(values: pd.Series) -> str:
     """Format the least and the largest value, once if they agree."""
     low, high = number(float(values.min())), number(float(values.max()))
-    return low if low == high else f"{low} – {high}"
+    return low if low == high else f"{low}{_GAP}–{_GAP}{high}"

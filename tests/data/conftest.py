@@ -1,8 +1,6 @@
 """Small files in the real formats, written by the tests, and the way to the real files."""
 
-import os
 import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,20 +21,6 @@ def isolated(tmp_path, monkeypatch):
 
     monkeypatch.setattr("sklearn.datasets.fetch_openml", offline)
     return tmp_path
-
-
-_REAL = os.environ.get("CONDNUM_DATA")
-_SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
-
-
-@pytest.fixture
-def real_data(monkeypatch):
-    """The folder of real data; the variable is set to it."""
-    folder = Path(_REAL).resolve() if _REAL else _SHARED
-    if not (folder / "house_prices" / "train.csv").is_file() or not (folder / "MNIST" / "raw").is_dir():
-        pytest.skip(f"no real data in {folder}; set CONDNUM_DATA to the folder that holds it")
-    monkeypatch.setenv("CONDNUM_DATA", str(folder))
-    return folder
 
 
 @pytest.fixture

@@ -1,0 +1,76 @@
+"""What tests of several folders share: the real data, and one run of the embedded experiment."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished `condnum run`."""
+
+    folder: Path
+    stdout: str
+    stderr: str
+
+
+Condnum = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def condnum() -> Condnum:
+    """The command line, run in a process of its own: `condnum("data", cwd=folder)`."""
+
+    def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "condnum", *arguments],
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def embedded_run(condnum: Condnum, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Run `condnum run house-prices` once on the embedded table, with few epochs and two seeds."""
+    base = tmp_path_factory.mktemp("embedded")
+    arguments = (
+        "run",
+        "house-prices",
+        "--data",
+        "embedded",
+        "--seeds",
+        "2",
+        "--epochs",
+        "60",
+        "--out",
+        "out",
+    )
+    done = condnum(*arguments, cwd=base)
+    assert done.returncode == 0, done.stderr
+    return Run(base / "out", done.stdout, done.stderr, arguments)
+
+
+_REAL = os.environ.get("CONDNUM_DATA")
+_SHARED = REPOSITORY.parent / "shared" / "data"
+
+
+@pytest.fixture
+def real_data(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of real data; the variable is set to it."""
+    folder = Path(_REAL).resolve() if _REAL else _SHARED
+    if not (folder / "house_prices" / "train.csv").is_file() or not (folder / "MNIST" / "raw").is_dir():
+        pytest.skip(f"no real data in {folder}; set CONDNUM_DATA to the folder that holds it")
+    monkeypatch.setenv("CONDNUM_DATA", str(folder))
+    return folder

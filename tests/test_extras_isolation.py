@@ -1,0 +1,148 @@
+"""The core works with no optional dependency installed, and importing it changes nothing global."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import condnum
+
+#: Top-level modules of every extra and of the command line; the core may import none of them.
+OPTIONAL = [
+    "plotly",
+    "kaleido",
+    "anywidget",
+    "IPython",
+    "ipykernel",
+    "ipywidgets",
+    "nbconvert",
+    "nbformat",
+    "papermill",
+    "pyarrow",
+    "voila",
+    "timm",
+    "torchvision",
+    "safetensors",
+    "dask",
+    "distributed",
+    "typer",
+    "click",
+]
+
+BLOCKER = f"""
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {OPTIONAL!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}} (blocked)", name=name)
+
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+def run(code):
+    """Run code in a fresh interpreter without optional modules; return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", BLOCKER + textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_blocker_blocks():
+    assert run(
+        """
+        for name in ("plotly", "plotly.graph_objects", "typer", "pyarrow.parquet"):
+            try:
+                __import__(name)
+            except ModuleNotFoundError as error:
+                print(error.name.partition(".")[0])
+        """
+    ).split() == ["plotly", "plotly", "typer", "pyarrow"]
+
+
+def test_every_public_name_and_the_core_in_use():
+    output = run(
+        f"""
+        import sys
+        import condnum
+
+        for name in condnum.__all__:
+            assert getattr(condnum, name) is not None, name
+
+        problem = condnum.ImmunizationProblem.from_pair(condnum.load_diabetes_tasks())
+        K_P, K_H = problem.pretrain.covariance, problem.harmful.covariance
+        for method in condnum.method_names():
+            options = {{}} if method in ("identity", "initial", "optimal") else {{"steps": 3}}
+            theta = condnum.immunize(problem, method, **options).theta
+            rir = condnum.relative_immunization_ratio(theta, K_P, K_H)
+            assert rir.rir > 0
+        assert rir.rir <= condnum.rir_ceiling(K_P, K_H).value * (1 + 1e-9)
+        task = problem.harmful
+        curve = condnum.linear_probe(theta, K_H, task.features.mT @ task.targets, steps=5)
+        assert curve.norm_ratio[0] == 1
+        assert condnum.alignment(theta, K_P).misalignment >= 0
+
+        from condnum.experiments.house_prices import HousePricesConfig, run
+        config = HousePricesConfig("embedded", ("ours", "identity"), seeds=1, epochs=2, device="cpu")
+        done = run(config, jobs=1)
+        print(len(done.results), len(done.summary))
+        print(sorted(set(name.partition(".")[0] for name in sys.modules) & set({OPTIONAL!r})))
+        """
+    )
+    assert output.splitlines() == ["6 6", "[]"]
+
+
+def test_a_missing_extra_is_named():
+    output = run(
+        """
+        from condnum.errors import MissingExtraError
+        from condnum.extras import require
+        try:
+            require("plotly.graph_objects", "viz")
+        except MissingExtraError as error:
+            print(error)
+        """
+    )
+    assert output.startswith("this needs the module 'plotly")
+    assert output.endswith("pip install 'condnum[viz]'")
+
+
+def test_importing_leaves_global_state_alone():
+    output = run(
+        """
+        import random
+        import numpy, torch
+        torch.manual_seed(3); numpy.random.seed(3); random.seed(3)
+        before = torch.get_rng_state(), numpy.random.get_state()[1].copy(), random.getstate()
+        defaults = torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled()
+        import condnum
+        for name in condnum.__all__:
+            getattr(condnum, name)
+        import condnum.experiments.house_prices
+        assert torch.equal(before[0], torch.get_rng_state())
+        assert (before[1] == numpy.random.get_state()[1]).all()
+        assert before[2] == random.getstate()
+        assert defaults == (torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled())
+        print("untouched")
+        """
+    )
+    assert output == "untouched"
+
+
+def test_importing_the_package_alone_does_not_wait_for_torch():
+    output = run("import sys, condnum; print('torch' in sys.modules, condnum.__version__)")
+    assert output == f"False {condnum.__version__}"
+
+
+def test_names_are_listed_once_and_sorted_out():
+    assert len(condnum.__all__) == len(set(condnum.__all__))
+    assert set(condnum.__all__) <= set(dir(condnum))
+    with pytest.raises(AttributeError, match="module 'condnum' has no attribute 'nothing'"):
+        _ = condnum.nothing
