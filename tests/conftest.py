@@ -45,21 +45,10 @@ def condnum() -> Condnum:
 def embedded_run(condnum: Condnum, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Run `condnum run house-prices` once on the embedded table, with few epochs and two seeds."""
     base = tmp_path_factory.mktemp("embedded")
-    arguments = (
-        "run",
-        "house-prices",
-        "--data",
-        "embedded",
-        "--seeds",
-        "2",
-        "--epochs",
-        "60",
-        "--out",
-        "out",
-    )
-    done = condnum(*arguments, cwd=base)
+    options = ("--data", "embedded", "--seeds", "2", "--epochs", "60", "--out", "out")
+    done = condnum("run", "house-prices", *options, cwd=base)
     assert done.returncode == 0, done.stderr
-    return Run(base / "out", done.stdout, done.stderr, arguments)
+    return Run(base / "out", done.stdout, done.stderr)
 
 
 _REAL = os.environ.get("CONDNUM_DATA")

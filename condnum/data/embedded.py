@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 import numpy as np
-import sklearn
-from sklearn import datasets
 
 from condnum.data.checksums import KNOWN_CHECKSUMS, sha256_arrays
 from condnum.data.digits import Digits
@@ -34,6 +32,8 @@ def load_small_digits() -> Digits:
         >>> bool(abs(digits.pixels().mean()) < 1e-12)
         True
     """
+    from sklearn import __version__, datasets  # a second to import: only when asked for
+
     bunch = datasets.load_digits()
     images = np.asarray(bunch.images).astype(np.uint8)
     labels = np.asarray(bunch.target).astype(np.uint8)
@@ -49,7 +49,7 @@ def load_small_digits() -> Digits:
         std=float(scaled.std()),
         provenance=Provenance(
             source="embedded",
-            location=f"scikit-learn {sklearn.__version__}, load_digits",
+            location=f"scikit-learn {__version__}, load_digits",
             description="Optical recognition of handwritten digits, 8×8 pixels, grey values 0 to 16.",
             url="https://archive.ics.uci.edu/dataset/80",
             licence="CC BY 4.0",
@@ -84,6 +84,8 @@ def load_diabetes_tasks(*, features: DiabetesFeatures = "clean") -> TaskPair:
     """
     if features not in get_args(DiabetesFeatures):
         raise UnknownNameError("feature set", features, get_args(DiabetesFeatures))
+    from sklearn import __version__, datasets
+
     bunch = datasets.load_diabetes(scaled=False)
     data, target = np.asarray(bunch.data, dtype=np.float64), np.asarray(bunch.target, dtype=np.float64)
     columns = [str(name) for name in bunch.feature_names]
@@ -104,7 +106,7 @@ def load_diabetes_tasks(*, features: DiabetesFeatures = "clean") -> TaskPair:
         checksum=checksum,
         provenance=Provenance(
             source="embedded",
-            location=f"scikit-learn {sklearn.__version__}, load_diabetes(scaled=False)",
+            location=f"scikit-learn {__version__}, load_diabetes(scaled=False)",
             description="Diabetes patients: ten baseline variables, disease progression a year later.",
             url="https://www4.stat.ncsu.edu/~boos/var.select/diabetes.html",
             licence="as distributed with scikit-learn (BSD 3-Clause)",

@@ -27,6 +27,9 @@ from condnum.tasks import ImmunizationProblem
 #: Part of every key: raise it when a change of code changes results.
 CODE_VERSION = 1
 
+#: Below this many steps in all, starting worker processes takes longer than they save.
+PARALLEL_STEPS = 30_000
+
 
 @dataclass(frozen=True)
 class CellPlan:
@@ -138,9 +141,10 @@ def _compute(
     slow = sorted((plan for plan in plans if plan.settings is not None), key=_cost, reverse=True)
     for plan in quick:
         yield plan, _cell(problem, plan)
-    if jobs == 1 or len(slow) < 2 or problem.device.type != "cpu":
+    small = sum(map(_cost, slow)) < PARALLEL_STEPS
+    if jobs == 1 or len(slow) < 2 or small or problem.device.type != "cpu":
         for plan in slow:
-            yield plan, _cell(problem, plan)
+            yield _planned(problem, plan)
         return
     with joblib.parallel_config("loky", inner_max_num_threads=1):
         run = joblib.Parallel(n_jobs=min(jobs, len(slow)), return_as="generator_unordered")
@@ -153,9 +157,24 @@ def _cost(plan: CellPlan) -> int:
 
 
 def _planned(problem: ImmunizationProblem, plan: CellPlan) -> tuple[CellPlan, Cell]:
-    """Compute a cell in a worker."""
+    """Compute a cell on one thread, whoever computes it, so that a seed gives the same θ everywhere.
+
+    Matrices of this size gain nothing from more threads, and a long descent amplifies the round-off
+    in which differently threaded sums differ.
+
+    Args:
+        problem: The two tasks.
+        plan: What to compute.
+
+    Returns:
+        The plan with its cell.
+    """
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    return plan, _cell(problem, plan)
+    try:
+        return plan, _cell(problem, plan)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _cell(problem: ImmunizationProblem, plan: CellPlan) -> Cell:

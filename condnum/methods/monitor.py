@@ -25,8 +25,8 @@ class Monitor:
 
     def __call__(self, theta: Tensor, omega: Tensor | None) -> dict[str, float]:
         """Return the record of one step, in float: NaN for a loss that does not exist."""
-        sigma_P = hessian_spectrum(theta, self._pretrain_factor)
-        sigma_H = hessian_spectrum(theta, self._harmful_factor)
+        sigma_P = _spectrum(theta, self._pretrain_factor)
+        sigma_H = _spectrum(theta, self._harmful_factor)
         spread = float((sigma_H**2).mean() - sigma_H[-1] ** 2) / 2
         supervised = self._problem.pretrain.supervised
         loss = math.nan if supervised is None or omega is None else float(supervised.value(theta @ omega))
@@ -37,6 +37,13 @@ class Monitor:
             "kappa_pretrain": _kappa(sigma_P),
             "kappa_harmful": _kappa(sigma_H),
         }
+
+
+def _spectrum(theta: Tensor, factor: Tensor) -> Tensor:
+    """Return the spectrum of H(θ), infinite where θ has diverged so far that the features overflow."""
+    if bool(torch.isfinite(factor @ theta).all()):
+        return hessian_spectrum(theta, factor)
+    return torch.full((min(len(factor), theta.shape[1]),), math.inf).to(theta)
 
 
 def _kappa(sigma: Tensor) -> float:

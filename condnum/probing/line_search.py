@@ -19,6 +19,10 @@ from condnum.arrays import ArrayLike, as_tensor
 from condnum.errors import InvalidInputError
 from condnum.spectra import covariance_factor, default_rtol
 
+#: Directions whose share of the error falls below this are set to zero now and then: subnormal
+#: numbers, which they would become, make every step several times as slow.
+NEGLIGIBLE, FLUSH_INTERVAL = 1e-250, 16
+
 
 @dataclass(frozen=True)
 class ProbeCurve:
@@ -194,7 +198,9 @@ def _recurrence(
     recorded: NDArray[np.int64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
     """Run `c_i ← (1 − ασ_i)² c_i` for all probes; `sigma` and `squares` are `(B, k)`, padded with 0."""
-    c, start, start_loss = squares.copy(), squares.sum(axis=1), (sigma * squares).sum(axis=1)
+    scale = squares.sum(axis=1)
+    c, floor = squares / scale[:, None], floor / scale
+    start, start_loss = c.sum(axis=1), np.einsum("bk,bk->b", sigma, c)  # the first is 1 up to round-off
     ratio, excess = np.empty((2, len(sigma), len(recorded)))
     stopped = np.full(len(sigma), -1)
     square, cube, factor = sigma**2, sigma**3, np.empty_like(sigma)
@@ -205,17 +211,21 @@ def _recurrence(
             excess[:, column] = np.einsum("bk,bk->b", sigma, c) / start_loss
             column += 1
         gradient = np.einsum("bk,bk->b", square, c)
+        curvature = np.einsum("bk,bk->b", cube, c)
         active = gradient > floor
-        if not active.all():
+        if active.all():
+            alpha = gradient / curvature
+        else:
             stopped[~active & (stopped < 0)] = step
             if not active.any():
                 break
-        curvature = np.einsum("bk,bk->b", cube, c)
-        alpha = np.divide(gradient, curvature, out=np.zeros_like(gradient), where=active)
-        np.multiply(sigma, -alpha[:, None], out=factor)
-        factor += 1
+            alpha = np.divide(gradient, curvature, out=np.zeros_like(gradient), where=active)
+        np.multiply(sigma, alpha[:, None], out=factor)
+        np.subtract(1, factor, out=factor)
         factor *= factor
         c *= factor
+        if step % FLUSH_INTERVAL == 0:
+            c[c < NEGLIGIBLE] = 0
     ratio[:, column:] = (c.sum(axis=1) / start)[:, None]
     excess[:, column:] = (np.einsum("bk,bk->b", sigma, c) / start_loss)[:, None]
     return ratio, excess, stopped

@@ -280,12 +280,21 @@ class TestLoop:
 
     def test_divergence_by_growth_keeps_the_last_finite_theta(self, registered, make_problem):
         registered(Shrink())
-        # θ ← −999θ: beyond 1e308 at step 103.
+        # θ ← −999θ: its norm is beyond 1e308 after some 50 steps, as its square is.
         result = immunize(make_problem(), "shrink", steps=200, learning_rate=1000.0, **GD)
         assert (result.stop_reason, result.converged) == ("diverged", False)
         assert bool(torch.isfinite(result.theta).all())
         assert float(result.theta[0, 0].abs()) == pytest.approx(999.0**result.steps, rel=1e-9)
         assert result.history["step"][-1] == result.steps > 50
+
+    def test_a_step_beyond_the_floats_is_taken_back(self, registered, make_problem):
+        registered(Constant())
+        # 1 − 1e308 is finite, 1 − 2e308 is not; Xθ is not either, so that κ of it is unknown.
+        result = immunize(make_problem(), "constant", steps=9, learning_rate=1e308, **GD)
+        assert (result.stop_reason, result.steps) == ("diverged", 1)
+        assert float(result.theta[0, 0]) == pytest.approx(-1e308)
+        assert result.history["step"].tolist() == [0, 1]
+        assert result.history["kappa_harmful"][-1] == math.inf
 
     @pytest.mark.parametrize("method", DESCENTS)
     @pytest.mark.parametrize("rate", [1e3, 1e100, 1e300])
@@ -349,10 +358,15 @@ class TestHistory:
         assert frame.shape == (4, 9)
         np.testing.assert_array_equal(frame["kappa_harmful"], result.history["kappa_harmful"])
 
-    def test_about_200_rows_by_default(self, make_problem):
-        assert DescentSettings(steps=1000).recording_interval == 5
-        assert DescentSettings(steps=7).recording_interval == 1
-        assert DescentSettings(steps=1000, record_every=3).recording_interval == 3
+    def test_about_200_rows_by_default(self):
+        recorded = sorted(DescentSettings(steps=10_000).recorded_steps)
+        assert 150 < len(recorded) <= 201
+        assert recorded[:4] == [0, 1, 2, 3]
+        assert recorded[-1] == 10_000
+        # Half evenly spaced: no gap beyond a hundredth of the run.
+        assert max(np.diff(recorded)) <= 100
+        assert DescentSettings(steps=7).recorded_steps == set(range(8))
+        assert DescentSettings(steps=7, record_every=3).recorded_steps == {0, 3, 6}
 
     @pytest.mark.parametrize("method", method_names())
     @pytest.mark.parametrize("rank", [None, 4], ids=["full-rank", "singular"])

@@ -1,0 +1,222 @@
+"""From cells to tables: what a row holds, by hand, and that nothing is missing in it."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from condnum.ceiling import ridge_convention_ceiling, rir_ceiling
+from condnum.data import load_diabetes_tasks
+from condnum.experiments.cells import Cell
+from condnum.experiments.measure import (
+    MEASURES,
+    RESULT_COLUMNS,
+    ceiling_sweep,
+    curves_table,
+    results_table,
+    summary_table,
+)
+from condnum.experiments.published import TABLE_1, Published
+from condnum.immunization import relative_immunization_ratio
+from condnum.methods import immunize
+from condnum.probing import linear_probe
+from condnum.tasks import ImmunizationProblem
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return load_diabetes_tasks()
+
+
+@pytest.fixture(scope="module")
+def problem(pair):
+    return ImmunizationProblem.from_pair(pair)
+
+
+@pytest.fixture(scope="module")
+def cells(problem):
+    made = []
+    for method, seed in (("identity", 0), ("optimal", 0), ("ours", 0), ("ours", 1)):
+        result = immunize(problem, method, seed=seed, **({"steps": 5} if method == "ours" else {}))
+        made.append(
+            Cell(
+                method,
+                seed,
+                result.theta.numpy(),
+                result.history.columns,
+                result.steps,
+                0.5 + seed,
+                result.stop_reason,
+            )
+        )
+    return made
+
+
+@pytest.fixture(scope="module")
+def results(pair, problem, cells):
+    return results_table(pair, problem, cells)
+
+
+class TestResults:
+    def test_a_row_per_cell_and_measure(self, results, cells):
+        assert list(results.columns) == RESULT_COLUMNS
+        assert len(results) == len(cells) * len(MEASURES)
+        assert not results.isna().any().any()
+        assert set(zip(results["convention"], results["gauge"], strict=True)) == set(MEASURES)
+        assert set(results["dataset"]) == {"diabetes"}
+
+    @pytest.mark.parametrize(("convention", "gauge"), MEASURES)
+    def test_a_row_is_the_measure_of_its_cell(self, results, problem, cells, convention, gauge):
+        K = problem.pretrain.covariance, problem.harmful.covariance
+        chosen = results[(results["convention"] == convention) & (results["gauge"] == gauge)]
+        for (_, row), cell in zip(chosen.iterrows(), cells, strict=True):
+            theta = torch.from_numpy(cell.theta)
+            expected = relative_immunization_ratio(theta, *K, convention=convention, gauge=gauge)
+            assert row["rir"] == pytest.approx(expected.rir, rel=1e-12)
+            assert row["rir"] == pytest.approx(row["harmful_ratio"] / row["pretrain_ratio"], rel=1e-12)
+            assert row["harmful_ratio"] == pytest.approx(expected.harmful_ratio, rel=1e-12)
+            assert bool(row["success"]) is expected.success
+            assert (row["rank_pretrain"], row["rank_harmful"]) == (8, 8)
+            assert row["theta_condition"] == pytest.approx(np.linalg.cond(cell.theta), rel=1e-9)
+            assert row["loss_gap"] == pytest.approx(0, abs=1e-9)
+            assert (row["steps"], row["seconds"]) == (cell.steps, cell.seconds)
+            if convention == "compact":
+                ceiling = rir_ceiling(*K).value
+            else:
+                norm = None if gauge == "unit" else float((theta**2).sum())
+                ceiling = ridge_convention_ceiling(*K, squared_norm=norm)
+            assert row["rir_ceiling"] == pytest.approx(ceiling, rel=1e-12)
+            assert row["rir"] <= ceiling * (1 + 1e-9)
+
+    def test_controls(self, results):
+        identity = results[results["method"] == "identity"]
+        np.testing.assert_allclose(identity["rir"], 1, rtol=1e-9)
+        assert not identity["success"].any()
+        optimal = results[(results["method"] == "optimal") & (results["convention"] == "compact")].iloc[0]
+        assert optimal["rir"] == pytest.approx(optimal["rir_ceiling"], rel=1e-9)
+
+
+class TestSummary:
+    def table(self, **changes):
+        base = {
+            "dataset": "toy",
+            "method": ["ours", "ours", "imma"],
+            "convention": "compact",
+            "gauge": "unit",
+            "harmful_ratio": [2.0, 4.0, 5.0],
+            "pretrain_ratio": [0.5, 0.5, 2.0],
+            "rir": [4.0, 8.0, 2.5],
+            "success": [True, False, False],
+            "rir_ceiling": [10.0, 10.0, 10.0],
+            "loss_gap": [0.0, 0.001, 0.002],
+            "seconds": [1.0, 3.0, 5.0],
+        }
+        return pd.DataFrame(base | changes)
+
+    def test_mean_and_deviation_by_hand(self):
+        ours = summary_table(self.table(), {}).iloc[0]
+        assert (ours["method"], ours["seeds"]) == ("ours", 2)
+        assert (ours["harmful_ratio_mean"], ours["rir_mean"]) == pytest.approx((3, 6))
+        # Sample deviation of (2, 4) and of (4, 8).
+        assert (ours["harmful_ratio_std"], ours["rir_std"]) == pytest.approx((2**0.5, 8**0.5))
+        assert ours["pretrain_ratio_std"] == pytest.approx(0)
+        assert (ours["success_rate"], ours["rir_ceiling"]) == pytest.approx((0.5, 10))
+        assert (ours["loss_gap_max"], ours["seconds_mean"]) == pytest.approx((0.001, 2))
+
+    def test_one_seed_has_no_deviation(self):
+        imma = summary_table(self.table(), {}).iloc[1]
+        assert imma["seeds"] == 1
+        assert np.isnan(imma["rir_std"])
+        assert imma["rir_mean"] == pytest.approx(2.5)
+
+    def test_published_numbers_stand_beside(self):
+        summary = summary_table(self.table(method=["ours", "ours", "identity"]), TABLE_1).set_index("method")
+        assert summary.loc["ours", "published_rir"] == pytest.approx(356.20)
+        assert summary.loc["ours", "published_pretrain_ratio_std"] == pytest.approx(0.002)
+        assert summary.loc["identity"].filter(like="published").isna().all()
+        assert len(summary.filter(like="published_").columns) == len(Published._fields)
+
+    def test_a_row_per_convention_and_gauge(self, results):
+        summary = summary_table(results, {})
+        assert len(summary) == 3 * len(MEASURES)
+        assert summary["seeds"].tolist() == [1] * 3 + [1] * 3 + [2] * 3
+
+    def test_table_1_is_that_of_the_paper(self):
+        # RIR is a mean of ratios, so it only roughly equals the ratio of the means.
+        for row in TABLE_1.values():
+            assert row.rir == pytest.approx(row.harmful_ratio / row.pretrain_ratio, rel=0.05)
+        assert list(TABLE_1) == ["r_ill_only", "imma", "opt_kappa", "ours"]
+
+
+@pytest.fixture(scope="module")
+def curves(problem, cells):
+    return curves_table(problem, cells, probe_steps=50)
+
+
+class TestCurves:
+    def test_every_curve_is_there(self, curves, cells):
+        assert list(curves.columns) == ["method", "seed", "task", "quantity", "x", "value"]
+        expected = {
+            (cell.method, cell.seed, task, quantity)
+            for cell in cells
+            for task, quantities in (
+                ("pretrain", ("norm_ratio", "excess_loss", "spectrum", "kappa", "r_well", "loss")),
+                ("harmful", ("norm_ratio", "excess_loss", "spectrum", "kappa", "r_ill")),
+            )
+            for quantity in quantities
+        }
+        found = set(curves[["method", "seed", "task", "quantity"]].itertuples(index=False, name=None))
+        assert found == expected
+        without = curves[curves["quantity"] != "loss"]  # a closed form has no ω, so no loss
+        assert not without.isna().any().any()
+
+    def one(self, curves, **where):
+        for name, value in where.items():
+            curves = curves[curves[name] == value]
+        return curves
+
+    def test_probe_curves(self, curves, problem, cells):
+        for name, task in (("pretrain", problem.pretrain), ("harmful", problem.harmful)):
+            expected = linear_probe(
+                cells[3].theta, task.covariance, task.features.mT @ task.targets, steps=50
+            )
+            for quantity in ("norm_ratio", "excess_loss"):
+                got = self.one(curves, method="ours", seed=1, task=name, quantity=quantity)
+                np.testing.assert_array_equal(got["x"], np.arange(51))
+                np.testing.assert_allclose(got["value"], getattr(expected, quantity), rtol=1e-9)
+
+    def test_spectra_are_in_the_unit_gauge(self, curves, problem, cells):
+        got = self.one(curves, method="ours", seed=0, task="harmful", quantity="spectrum")
+        theta = cells[2].theta * np.sqrt(8) / np.linalg.norm(cells[2].theta)
+        sigma = np.linalg.eigvalsh(theta.T @ problem.harmful.covariance.numpy() @ theta)[::-1]
+        # Forming H keeps eps·σ₁; σ_k/σ₁ is above 1e-6 here.
+        np.testing.assert_allclose(got["value"], sigma, rtol=1e-8)
+        assert got["x"].tolist() == list(range(1, 9))
+
+    def test_histories(self, curves, cells):
+        got = self.one(curves, method="ours", seed=0, task="harmful", quantity="kappa")
+        np.testing.assert_array_equal(got["value"], cells[2].history["kappa_harmful"])
+        np.testing.assert_array_equal(got["x"], cells[2].history["step"])
+
+    def test_a_task_without_targets_has_no_probe_curves(self, problem, cells):
+        bare = ImmunizationProblem.from_covariances(problem.pretrain.covariance, problem.harmful.covariance)
+        assert not {"norm_ratio", "excess_loss"} & set(curves_table(bare, cells, probe_steps=5)["quantity"])
+
+
+class TestCeilingSweep:
+    def test_no_method_exceeds_the_ceiling(self, problem, cells):
+        sweep = ceiling_sweep(problem, cells, ridges=np.array([1e-6, 1.0, 100.0]))
+        assert list(sweep.columns) == ["method", "seed", "ridge", "rir"]
+        assert len(sweep) == 3 * (1 + len(cells))
+        ceilings = sweep[sweep["method"] == "ceiling"].set_index("ridge")["rir"]
+        assert ceilings.is_monotonic_decreasing
+        for _, row in sweep.iterrows():
+            assert row["rir"] <= ceilings[row["ridge"]] * (1 + 1e-9)
+        optimal = sweep[(sweep["method"] == "optimal") & (sweep["ridge"] < 1e-5)]["rir"].iloc[0]
+        assert optimal == pytest.approx(ceilings[1e-6], rel=1e-6)
+
+    def test_default_range(self, problem, cells):
+        sweep = ceiling_sweep(problem, cells[:1])
+        assert sweep["ridge"].min() == pytest.approx(1e-6)
+        largest = float(torch.linalg.eigvalsh(problem.pretrain.covariance)[-1])
+        assert sweep["ridge"].max() == pytest.approx(largest)
