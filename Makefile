@@ -20,7 +20,7 @@ reproduce: setup
 	$(BIN)/condnum run house-prices --data embedded --out runs/reproduce/house-prices-embedded
 
 test: setup lint
-	$(BIN)/python -m pytest -n 2 --cov --cov-report=term --benchmark-disable
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=term --benchmark-disable
 
 lint: setup
 	$(BIN)/ruff check .

@@ -6,9 +6,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from condnum import files
 from condnum.errors import DataNotFoundError, MissingExtraError, OutputError
 from condnum.files import atomic_write, output_folder, write_csv, write_json, write_parquet, write_text
-from condnum.report import files
 
 
 def listing(folder: Path) -> list[str]:

@@ -35,7 +35,9 @@ def comparison_table(summary: pd.DataFrame, *, convention: Convention, gauge: st
     for name, title in _RATIOS.items():
         table[title] = _pairs(rows[f"{name}_mean"], rows[f"{name}_std"])
         if rows[f"published_{name}"].notna().any():
-            table[f"{title} published"] = _pairs(rows[f"published_{name}"], rows[f"published_{name}_std"])
+            table[f"{title} published"] = _pairs(
+                rows[f"published_{name}"], rows[f"published_{name}_std"], digits=4
+            )
     table["Definition 3.1"] = [
         f"{round(rate * count)} of {count} seeds"
         for rate, count in zip(rows["success_rate"], rows["seeds"], strict=True)
@@ -99,7 +101,9 @@ def _steps_to(curves: pd.DataFrame, threshold: float, last: float) -> str:
     missing = curves["seed"].nunique() - len(reached)
     if not len(reached):
         return f"> {last:,.0f}"
-    return _span(reached) + (f" ({missing} seeds: > {last:,.0f})" if missing else "")
+    return _span(reached) + (
+        f" ({missing} of {curves['seed'].nunique()} seeds: > {last:,.0f})" if missing else ""
+    )
 
 
 def as_html(table: pd.DataFrame) -> str:
@@ -133,7 +137,7 @@ def number(value: float) -> str:
         return "∞" if value > 0 else "−∞"
     if value != 0 and not 1e-4 <= abs(value) < 1e6:
         mantissa, exponent = f"{value:.2e}".split("e")
-        return f"{mantissa}e{int(exponent)}"
+        return f"{float(mantissa):g}e{int(exponent)}"
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.4g}" if abs(value) >= 1 else f"{value:.3g}"
@@ -202,14 +206,14 @@ def _label(name: str) -> str:
     return (get_method(name).label if name in method_names() else html.escape(name)).replace(" ", _GAP)
 
 
-def _pairs(means: pd.Series, deviations: pd.Series) -> list[str]:
-    """Format `mean ± std` for every row."""
+def _pairs(means: pd.Series, deviations: pd.Series, *, digits: int = 2) -> list[str]:
+    """Format `mean ± std` for every row, the deviation to some significant digits."""
     texts = []
     for mean, deviation in zip(means, deviations, strict=True):
         if math.isnan(deviation):
             texts.append(number(mean))
         else:  # a deviation that is round-off of the mean is none
-            spread = 0.0 if deviation < 1e-9 * abs(mean) else float(f"{deviation:.2g}")
+            spread = 0.0 if deviation < 1e-9 * abs(mean) else float(f"{deviation:.{digits}g}")
             texts.append(f"{number(mean)}{_GAP}±{_GAP}{number(spread)}")
     return texts
 
