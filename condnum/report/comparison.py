@@ -38,8 +38,8 @@ def comparison_table(summary: pd.DataFrame, *, convention: Convention, gauge: st
             table[f"{title} published"] = _pairs(
                 rows[f"published_{name}"], rows[f"published_{name}_std"], digits=4
             )
-    table["Definition 3.1"] = [
-        f"{round(rate * count)} of {count} seeds"
+    table["immunized"] = [
+        f"{round(rate * count)}{_GAP}of{_GAP}{count}"
         for rate, count in zip(rows["success_rate"], rows["seeds"], strict=True)
     ]
     return pd.DataFrame(table)
@@ -90,7 +90,7 @@ def probe_table(curves: pd.DataFrame, *, threshold: float = 1e-6) -> pd.DataFram
         for task, symbol in (("pretrain", "D_P"), ("harmful", "D_H")):
             part = group[group["task"] == task]
             row[f"{symbol}: ratio after {last:,.0f} steps"] = _span(part[part["x"] == last]["value"])
-            row[f"{symbol}: steps to {threshold:g}"] = _steps_to(part, threshold, last)
+            row[f"{symbol}: steps to {number(threshold)}"] = _steps_to(part, threshold, last)
         rows.append(row)
     return pd.DataFrame(rows)
 

@@ -54,7 +54,7 @@ def test_obtained_stands_beside_published(results):
     assert plain(table["(i) ↑"]) == ["20 ± 14", "8 ± 0"]
     assert plain(table["(i) ↑ published"]) == ["18.92 ± 2.056", "7.053 ± 1.662"]
     assert plain(table["RIR ↑"]) == ["40 ± 28", "2 ± 0"]
-    assert plain(table["Definition 3.1"]) == ["2 of 2 seeds", "0 of 2 seeds"]
+    assert plain(table["immunized"]) == ["2 of 2", "0 of 2"]
 
 
 def test_no_published_columns_without_published_numbers(results):
