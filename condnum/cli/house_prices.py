@@ -84,4 +84,4 @@ def data_checksums(source: str) -> dict[str, str]:
     if source == "embedded":
         return {"diabetes": load_diabetes_tasks().checksum}
     found = find(FILES, "local" if source == "auto" else source)
-    return {str(path): file_checksum(path) for path in found.paths} if found else {}
+    return {path.name: file_checksum(path) for path in found.paths} if found else {}

@@ -137,7 +137,9 @@ def command_line(arguments: Sequence[str]) -> str:
     """
     if not arguments:
         return ""
-    return shlex.join([Path(arguments[0]).name, *(without_home(word) for word in arguments[1:])])
+    program = Path(arguments[0])
+    name = program.parent.name if program.name == "__main__.py" else program.name  # python -m condnum
+    return shlex.join([name, *(without_home(word) for word in arguments[1:])])
 
 
 def without_home(value: Any) -> Any:
