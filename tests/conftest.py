@@ -1,11 +1,14 @@
 """What tests of several folders share: the real data, and one run of the embedded experiment."""
 
+import functools
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,6 +42,21 @@ def condnum() -> Condnum:
         )
 
     return call
+
+
+@pytest.fixture
+def start() -> Callable[..., subprocess.Popen[str]]:
+    """Start a process that Ctrl-C can stop, even where the tests themselves run in the background.
+
+    A shell starts background jobs with SIGINT ignored, children inherit that, and Python then
+    installs no handler.
+    """
+
+    def launch(command: list[str], **options: Any) -> subprocess.Popen[str]:
+        heed = functools.partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+        return subprocess.Popen(command, preexec_fn=heed, text=True, **options)
+
+    return launch
 
 
 @pytest.fixture(scope="session")

@@ -182,12 +182,10 @@ class TestBadInput:
         assert "Traceback" in done.stderr
 
 
-def test_ctrl_c_keeps_finished_cells_and_the_same_command_resumes(tmp_path):
+def test_ctrl_c_keeps_finished_cells_and_the_same_command_resumes(start, tmp_path):
     command = [sys.executable, "-m", "condnum", "run", "house-prices", "--data", "embedded"]
     command += ["--methods", "identity,ours", "--seeds", "2", "--epochs", "4000", "--out", "o"]
-    process = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = start(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     cells = tmp_path / "o" / ".partial" / "cells"
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and len(list(cells.glob("identity-*.npz"))) < 2:

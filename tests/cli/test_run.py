@@ -116,11 +116,11 @@ def test_an_error_in_a_cell_is_one_paragraph(
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "terminated"])
-def test_a_stopped_run_keeps_finished_cells(notebook: Path, tmp_path: Path, stop: signal.Signals) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", DRIVER, str(notebook), "-q", "--out", "res"],
-        **{"cwd": tmp_path, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE},
-    )
+def test_a_stopped_run_keeps_finished_cells(
+    start: Callable[..., subprocess.Popen[str]], notebook: Path, tmp_path: Path, stop: signal.Signals
+) -> None:
+    command = [sys.executable, "-c", DRIVER, str(notebook), "-q", "--out", "res"]
+    process = start(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     deadline = time.monotonic() + 60
     while not (tmp_path / "res/.partial/waiting").exists() and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -1,7 +1,7 @@
 import signal
-import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -217,7 +217,9 @@ except KeyboardInterrupt:
 """
 
 
-def test_interrupt_lets_the_cell_clean_up_and_leaves_nothing(write_notebook: Any, tmp_path: Path) -> None:
+def test_interrupt_lets_the_cell_clean_up_and_leaves_nothing(
+    start: Callable[..., Any], write_notebook: Any, tmp_path: Path
+) -> None:
     path = write_notebook(
         f"""
 import os, pathlib, subprocess, time
@@ -232,7 +234,7 @@ except KeyboardInterrupt:
     raise
 """
     )
-    process = subprocess.Popen([sys.executable, "-c", INTERRUPTED, str(path), str(tmp_path / "out")])
+    process = start([sys.executable, "-c", INTERRUPTED, str(path), str(tmp_path / "out")])
     deadline = time.monotonic() + 60
     while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
