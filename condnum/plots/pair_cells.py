@@ -1,0 +1,257 @@
+"""From the table of digit pairs to what one heatmap shows of one method: cells, verdicts, hover texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from condnum.errors import InvalidInputError
+from condnum.plots.style import method_style
+
+DIGITS = 10
+
+PAIR_COLUMNS = [
+    "method",
+    "seed",
+    "pretrain_digit",
+    "harmful_digit",
+    "convention",
+    "gauge",
+    "harmful_ratio",
+    "pretrain_ratio",
+    "rir",
+    "success",
+    "rank_pretrain",
+    "rank_harmful",
+]
+
+#: Name and unit of each measure, in the order of the hover box.
+MEASURE_NAMES = {
+    ("ridge", "unit"): "ridge κ, ‖θ‖ = √D",
+    ("ridge", "as_trained"): "ridge κ, θ as trained",
+    ("compact", "unit"): "compact κ",
+}
+
+
+@dataclass(frozen=True)
+class PairCells:
+    """One method's 10×10 cells; rows are pre-training digits, columns harmful digits."""
+
+    log_rir: NDArray[np.float64]  # (10, 10), mean of ln RIR over seeds; NaN, ±inf where a seed has them
+    present: NDArray[np.bool_]  # (10, 10), whether any seed has a result
+    failed: NDArray[np.bool_]  # (10, 10), whether any seed fails Definition 3.1
+    hover: NDArray[np.object_]  # (10, 10), HTML
+    seed_means: NDArray[np.float64]  # (seeds,), mean RIR over the pairs with a finite one
+
+    @property
+    def summary(self) -> str:
+        """Mean RIR over pairs ± std over seeds, and the number of pairs that succeed in every seed."""
+        means = self.seed_means[np.isfinite(self.seed_means)]
+        text = f"RIR {means.mean():.4g}" if len(means) else "RIR"
+        if len(means) > 1:
+            text += f" ± {means.std(ddof=1):.2g}"
+        pairs = int(self.present.sum())
+        odd = int((self.present & ~np.isfinite(self.log_rir)).sum())
+        notes = ["one seed"] * (len(means) == 1) + [f"{odd} not finite"] * (odd > 0)
+        note = f" ({', '.join(notes)})" if notes else ""
+        return f"{text}{note}, success {pairs - int(self.failed.sum())} of {pairs}"
+
+
+def check_pair_results(results: pd.DataFrame) -> pd.DataFrame:
+    """Check the table of digit pairs.
+
+    Args:
+        results: A row per method × seed × pair × convention × gauge, with `PAIR_COLUMNS`.
+
+    Returns:
+        The same rows, with `PAIR_COLUMNS` only.
+
+    Raises:
+        InvalidInputError: A column is missing, a digit is not one of 0 … 9, the two digits of a row
+            are equal, or two rows are of the same cell.
+    """
+    missing = [name for name in PAIR_COLUMNS if name not in results.columns]
+    if missing:
+        raise InvalidInputError(f"the table of digit pairs lacks the columns: {', '.join(missing)}.")
+    table = results[PAIR_COLUMNS]
+    if table.empty:
+        raise InvalidInputError("the table of digit pairs has no rows.")
+    for name in ("pretrain_digit", "harmful_digit"):
+        odd = table.loc[~table[name].isin(range(DIGITS)), name]
+        if len(odd):
+            raise InvalidInputError(f"{name} must be one of 0 … 9, got {odd.iloc[0]}.")
+    same = table.loc[table["pretrain_digit"] == table["harmful_digit"], "pretrain_digit"]
+    if len(same):
+        raise InvalidInputError(f"a pair needs two different digits, got ({same.iloc[0]}, {same.iloc[0]}).")
+    key = PAIR_COLUMNS[:6]
+    twice = table[table.duplicated(key)]
+    if len(twice):
+        raise InvalidInputError(f"two rows are of the same cell: {twice.iloc[0][key].to_dict()}.")
+    return table
+
+
+def pair_cells(results: pd.DataFrame, method: str, *, convention: str, gauge: str) -> PairCells:
+    """Collect what the heatmap of one method shows.
+
+    Args:
+        results: Of `check_pair_results`.
+        method: A method of the table.
+        convention: Of the coloured RIR and of the verdicts.
+        gauge: Likewise.
+
+    Returns:
+        The cells; pairs without a row are not `present`.
+
+    Raises:
+        InvalidInputError: The table has no rows of this convention and gauge.
+    """
+    table = results[results["method"] == method]
+    shown = table[(table["convention"] == convention) & (table["gauge"] == gauge)]
+    if shown.empty:
+        known = table[["convention", "gauge"]].drop_duplicates().itertuples(index=False)
+        choices = ", ".join(f"{row.convention}/{row.gauge}" for row in known)
+        raise InvalidInputError(
+            f"method '{method}' has no rows of convention '{convention}' with gauge '{gauge}'; "
+            f"it has: {choices or 'nothing'}."
+        )
+    log_rir = np.full((DIGITS, DIGITS), np.nan)
+    present = np.zeros((DIGITS, DIGITS), dtype=bool)
+    failed = present.copy()
+    label, seeds = method_style(method).label, shown["seed"].nunique()
+    hover = np.array([[_empty_hover(label, p, h) for h in range(DIGITS)] for p in range(DIGITS)], object)
+    everything = dict(iter(table.groupby(["pretrain_digit", "harmful_digit"])))
+    for (p, h), cell in shown.groupby(["pretrain_digit", "harmful_digit"]):
+        success = _verdicts(cell)
+        log_rir[p, h] = _mean_log(cell["rir"])
+        present[p, h], failed[p, h] = True, not success.all()
+        lines = [
+            f"<b>D<sub>P</sub>: digit {p}, D<sub>H</sub>: digit {h}</b>",
+            f"{label}, {_count(cell, seeds)}",
+        ]
+        lines.append(f"Definition 3.1: succeeds in {success.sum()} of {len(cell)}")
+        hover[p, h] = "<br>".join([*lines, *_measures(everything[p, h], convention, gauge)])
+    finite = shown[np.isfinite(shown["rir"].astype(float))]
+    means = finite.groupby("seed")["rir"].mean().to_numpy(dtype=float)
+    return PairCells(log_rir, present, failed, hover, means)
+
+
+def color_limit(results: pd.DataFrame, methods: Sequence[str], *, convention: str, gauge: str) -> float:
+    """Return the end of the colour scale that heatmaps of several methods share.
+
+    Args:
+        results: Of `check_pair_results`.
+        methods: Methods that share the scale.
+        convention: Of the coloured RIR.
+        gauge: Likewise.
+
+    Returns:
+        The largest finite |mean of ln RIR over seeds|, at least 0.1; 1 if there is none.
+    """
+    table = results[results["method"].isin(methods)]
+    table = table[(table["convention"] == convention) & (table["gauge"] == gauge)]
+    groups = table.groupby(["method", "pretrain_digit", "harmful_digit"])["rir"]
+    means = np.abs([_mean_log(values) for _, values in groups])
+    return max(float(means[np.isfinite(means)].max(initial=0.0)), 0.1) if np.isfinite(means).any() else 1.0
+
+
+def _verdicts(cell: pd.DataFrame) -> NDArray[np.bool_]:
+    """Return the verdict of each seed; one that is missing counts as a failure."""
+    return np.array([value is not None and value == 1 for value in cell["success"]], dtype=bool)
+
+
+def _mean_log(values: pd.Series) -> float:
+    """Return the mean of ln over seeds: NaN or ±inf as soon as a seed is."""
+    with np.errstate(all="ignore"):
+        return float(np.mean(np.log(values.to_numpy(dtype=float))))
+
+
+def _empty_hover(label: str, pretrain: int, harmful: int) -> str:
+    """Return what the cell of a pair without a row says."""
+    if pretrain == harmful:
+        return "the same digit twice: no pair"
+    return f"{_pair_name(pretrain, harmful)}<br>{label}: no result"
+
+
+def _pair_name(pretrain: int, harmful: int) -> str:
+    """Return the first line of a hover text."""
+    return f"<b>D<sub>P</sub>: digit {pretrain}, D<sub>H</sub>: digit {harmful}</b>"
+
+
+def _count(cell: pd.DataFrame, seeds: int) -> str:
+    """Return the number of seeds in words, with how many there should be where some are missing."""
+    if len(cell) < seeds:
+        return f"{len(cell)} of {seeds} seeds (the others have no result)"
+    return "1 seed" if seeds == 1 else f"{seeds} seeds"
+
+
+def _measures(rows: pd.DataFrame, convention: str, gauge: str) -> list[str]:
+    """Return the hover lines: ratios, RIR and ranks in every convention and gauge, the shown one marked."""
+    lines = []
+    for key, name in MEASURE_NAMES.items():
+        part = rows[(rows["convention"] == key[0]) & (rows["gauge"] == key[1])]
+        mark = " (shown)" if key == (convention, gauge) else ""
+        if part.empty:
+            lines.append(f"<i>{name}</i>: not measured")
+            continue
+        ratios = [_ratio(part[column]) for column in ("harmful_ratio", "pretrain_ratio", "rir")]
+        lines.append(f"<i>{name}{mark}</i>")
+        ranks = [_range(part[column]) for column in ("rank_pretrain", "rank_harmful")]
+        lines.append("(i) {}, (ii) {}, RIR {}".format(*ratios))
+        lines.append("ranks: H<sub>P</sub> {}, H<sub>H</sub> {}".format(*ranks))
+        odd = _odd(part["rir"])
+        if odd:
+            lines.append(f"RIR is {odd} of {len(part)} seeds")
+    return lines
+
+
+def _ratio(values: pd.Series) -> str:
+    """Return the geometric mean over seeds."""
+    mean = _mean_log(values)
+    if not np.isfinite(mean):
+        return number_text(mean) if mean != -np.inf else "0"
+    # A mean logarithm beyond the floats' range stays a power of ten.
+    return f"{np.exp(mean):.3g}" if mean < 700 else f"1e{mean / np.log(10):.0f}"
+
+
+def _range(values: pd.Series) -> str:
+    """Return one rank, or the least and the largest over seeds."""
+    ranks = sorted({int(value) for value in values.dropna()})
+    if not ranks:
+        return "?"
+    return str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}–{ranks[-1]}"
+
+
+def _odd(values: pd.Series) -> str:
+    """Say in how many seeds RIR is not a positive finite number."""
+    array = values.to_numpy(dtype=float)
+    counts = {
+        "infinite": (array == np.inf).sum(),
+        "zero": (array == 0).sum(),
+        "not a number": (np.isnan(array) | (array < 0)).sum(),
+    }
+    return ", ".join(f"{name} in {count}" for name, count in counts.items() if count)
+
+
+def number_text(value: float) -> str:
+    """Return ln RIR as a cell shows it.
+
+    Args:
+        value: Any float.
+
+    Returns:
+        One decimal, a true minus sign, and no minus before zero.
+
+    Examples:
+        >>> [number_text(v) for v in (4.2481, -0.01, -2.0, float("inf"), float("nan"))]
+        ['4.2', '0.0', '−2.0', '∞', 'NaN']
+    """
+    if np.isnan(value):
+        return "NaN"
+    if np.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    rounded = round(value, 1) + 0.0
+    return f"{rounded:.1f}".replace("-", "−")

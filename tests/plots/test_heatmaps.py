@@ -1,0 +1,232 @@
+"""Heatmaps of digit pairs: values by hand, one symmetric scale, crosses where a seed fails."""
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import plotly.colors
+import pytest
+
+from condnum import plots
+from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.plots.pair_cells import PAIR_COLUMNS
+
+MEASURES = (("compact", "unit"), ("ridge", "unit"), ("ridge", "as_trained"))
+
+
+def row(method, seed, pair, rir, *, success=True, convention="ridge", gauge="unit", rank=60):
+    """One row; ratio (i) is 2·rir, ratio (ii) is 2."""
+    values = [method, seed, *pair, convention, gauge, 2 * rir, 2.0, rir, success, rank, 61]
+    return dict(zip(PAIR_COLUMNS, values, strict=True))
+
+
+@pytest.fixture
+def results():
+    rows = [
+        row("ours", 0, (3, 8), math.e**2),
+        row("ours", 1, (3, 8), math.e**4, rank=62),
+        row("ours", 0, (0, 1), math.e**-1, success=False),
+        row("ours", 1, (0, 1), math.e**-1),
+        row("imma", 0, (3, 8), math.e**-5, success=False),
+        row("imma", 1, (3, 8), math.e**-5, success=False),
+        row("ours", 0, (3, 8), 7.0, convention="compact"),
+        row("ours", 1, (3, 8), 7.0, convention="compact"),
+    ]
+    return pd.DataFrame(rows)
+
+
+def full_table(methods, seeds=1):
+    """Every pair in every measure."""
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        [
+            row(m, s, (p, h), float(np.exp(rng.normal(1, 2))), convention=c, gauge=g)
+            for m in methods for s in range(seeds) for p in range(10) for h in range(10) if p != h
+            for c, g in MEASURES
+        ]
+    )  # fmt: skip
+
+
+def panel(figure, index):
+    """Grey cells, coloured cells, texts and crosses of a panel."""
+    return figure.data[4 * index : 4 * index + 4]
+
+
+def cells_of(trace):
+    """The cells that hold points of a scatter, as {(pretrain, harmful)}."""
+    return {(round(y), round(x)) for x, y in zip(trace.x, trace.y, strict=True)}
+
+
+def texts_of(trace):
+    return {(int(y), int(x)): text for x, y, text in zip(trace.x, trace.y, trace.text, strict=True)}
+
+
+def test_cells_are_means_of_ln_rir_with_rows_for_pretraining(results):
+    figure = plots.pair_heatmaps(results, "toy")
+    _, ours, texts, _ = panel(figure, 0)
+    z = np.asarray(ours.z, dtype=float)
+    assert z.shape == (10, 10)
+    assert z[3, 8] == pytest.approx(3)  # (2 + 4) / 2
+    assert z[0, 1] == pytest.approx(-1)
+    assert np.isfinite(z).sum() == 2
+    assert texts_of(texts) == {(3, 8): "3.0", (0, 1): "−1.0"}
+    assert list(ours.customdata[3][8]) == [3, 8]
+
+
+def test_gaps_are_null_in_json(results):
+    results.loc[0, "rir"] = math.nan
+    figure = plots.pair_heatmaps(results, "toy")
+    for trace in (*panel(figure, 0)[:2], *panel(figure, 1)[:2]):
+        json.dumps(trace.z.tolist(), allow_nan=False)
+
+
+def test_one_scale_symmetric_around_zero(results):
+    figure = plots.pair_heatmaps(results, "toy")
+    scale = figure.layout.coloraxis
+    assert (scale.cmin, scale.cmid, scale.cmax) == (pytest.approx(-5), 0, pytest.approx(5))
+    assert scale.colorbar.title.text == "ln RIR"
+    assert {panel(figure, i)[1].coloraxis for i in range(2)} == {"coloraxis"}
+    low, high = (plotly.colors.unlabel_rgb(scale.colorscale[i][1]) for i in (0, -1))
+    assert low[0] > low[2]  # red fails
+    assert high[2] > high[0]  # blue immunizes
+
+
+def test_a_limit_given_is_the_scale(results):
+    assert plots.pair_heatmaps(results, "toy", limit=2.5).layout.coloraxis.cmin == pytest.approx(-2.5)
+    with pytest.raises(InvalidInputError, match="limit must be positive and finite, got -1"):
+        plots.pair_heatmaps(results, "toy", limit=-1)
+
+
+def test_crosses_on_pairs_that_fail_in_any_seed(results):
+    figure = plots.pair_heatmaps(results, "toy")
+    assert cells_of(panel(figure, 0)[3]) == {(0, 1)}
+    assert cells_of(panel(figure, 1)[3]) == {(3, 8)}
+
+
+def test_a_missing_verdict_is_no_success(results):
+    results["success"] = results["success"].astype(object)
+    results.loc[0, "success"] = None
+    assert cells_of(panel(plots.pair_heatmaps(results, "toy"), 0)[3]) == {(0, 1), (3, 8)}
+
+
+def test_titles_hold_mean_rir_over_pairs_and_std_over_seeds(results):
+    results["rir"] = [10.0, 14, 20, 20, 1, 1, 7, 7]  # seed means of ours: 15 and 17
+    figure = plots.pair_heatmaps(results, "toy")
+    titles = [annotation.text for annotation in figure.layout.annotations]
+    assert titles[0] == "<b>Ours (Algorithm 1)</b><br>RIR 16 ± 1.4, success 1 of 2"
+    assert titles[1] == "<b>IMMA</b><br>RIR 1 ± 0, success 0 of 1"
+    one = plots.pair_heatmaps(results[results["seed"] == 0], "toy", methods=["ours"])
+    assert one.layout.annotations[0].text.endswith("RIR 15 (one seed), success 1 of 2")
+
+
+def test_hover_has_every_convention_ranks_and_counts(results):
+    hover = panel(plots.pair_heatmaps(results, "toy"), 0)[1].text
+    text = hover[3][8]
+    assert "D<sub>P</sub>: digit 3, D<sub>H</sub>: digit 8" in text
+    assert "succeeds in 2 of 2" in text
+    assert "ridge κ, ‖θ‖ = √D (shown)</i><br>(i) 40.2, (ii) 2, RIR 20.1" in text  # 2e³, e³
+    assert "compact κ</i><br>(i) 14, (ii) 2, RIR 7" in text
+    assert "θ as trained</i>: not measured" in text
+    assert "H<sub>P</sub> 60–62, H<sub>H</sub> 61" in text
+    assert (
+        hover[4][8]
+        == "<b>D<sub>P</sub>: digit 4, D<sub>H</sub>: digit 8</b><br>Ours (Algorithm 1): no result"
+    )
+    assert "no pair" in hover[4][4]
+
+
+def test_hover_says_when_seeds_are_missing(results):
+    hover = panel(plots.pair_heatmaps(results.drop(index=1), "toy"), 0)[1].text
+    assert "1 of 2 seeds (the others have no result)" in hover[3][8]
+
+
+@pytest.mark.parametrize(
+    ("rir", "text", "words"),
+    [
+        (math.inf, "∞", "RIR is infinite in 1 of 2 seeds"),
+        (0.0, "−∞", "RIR is zero in 1 of 2 seeds"),
+        (math.nan, "NaN", "RIR is not a number in 1 of 2 seeds"),
+    ],
+    ids=["inf", "zero", "nan"],
+)
+def test_what_is_not_finite_is_grey_and_says_so(results, rir, text, words):
+    results.loc[0, "rir"] = rir
+    figure = plots.pair_heatmaps(results, "toy")
+    grey, colored, texts, _ = panel(figure, 0)
+    assert np.argwhere(np.isfinite(np.asarray(grey.z, dtype=float))).tolist() == [[3, 8]]
+    assert np.isnan(np.asarray(colored.z, dtype=float)[3, 8])
+    assert texts_of(texts)[3, 8] == text
+    assert words in colored.text[3][8]
+    assert figure.layout.coloraxis.cmax == pytest.approx(5)  # IMMA's: the scale stays finite
+    assert "1 not finite" in figure.layout.annotations[0].text
+
+
+def test_nothing_finite_at_all(results):
+    figure = plots.pair_heatmaps(results.assign(rir=math.nan), "toy")
+    assert figure.layout.coloraxis.cmax == 1
+    assert "<br>RIR (2 not finite), success" in figure.layout.annotations[0].text
+
+
+def test_text_contrasts_with_its_cell():
+    figure = plots.pair_heatmaps(full_table(["ours"]), "toy")
+    _, colored, texts, crosses = panel(figure, 0)
+    assert len(crosses.x) == 0
+    z, limit = np.asarray(colored.z, dtype=float), figure.layout.coloraxis.cmax
+
+    def luminance(color):
+        channels = np.asarray(color)
+        linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+        return linear @ [0.2126, 0.7152, 0.0722]
+
+    assert set(texts.textfont.color) == {"#000000", "#FFFFFF"}
+    for x, y, ink in zip(texts.x, texts.y, texts.textfont.color, strict=True):
+        (cell,) = plotly.colors.sample_colorscale("RdBu", [(z[y, x] / limit + 1) / 2], colortype="tuple")
+        light, dark = sorted((luminance(cell), float(ink == "#FFFFFF")), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5  # WCAG 2, level AA
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_every_panel_is_square_with_zero_on_top_and_its_axes_named(count):
+    names = ["ours", "imma", "opt_kappa", "r_ill_only", "identity"][:count]
+    figure = plots.pair_heatmaps(full_table(names), "mnist: 70 000 rows")
+    assert "mnist: 70 000 rows" in figure.layout.title.text
+    assert len(figure.data) == 4 * count
+    for trace in (panel(figure, i)[1] for i in range(count)):
+        vertical = figure.layout[trace.yaxis.replace("y", "yaxis")]
+        assert vertical.scaleanchor == trace.xaxis
+        assert list(vertical.range) == [9.5, -0.5]
+    bottoms = [axis.title.text for axis in figure.select_xaxes() if axis.title.text]
+    assert bottoms == ["harmful digit D<sub>H</sub>"] * min(count, 2)
+    sides = [axis.title.text for axis in figure.select_yaxes() if axis.title.text]
+    assert sides == ["pre-training digit D<sub>P</sub>"] * math.ceil(count / 2)
+
+
+def test_methods_choose_and_order_the_panels(results):
+    figure = plots.pair_heatmaps(results, "toy", methods=["imma", "ours"])
+    assert "IMMA" in figure.layout.annotations[0].text
+    with pytest.raises(UnknownNameError, match="Choices: ours, imma"):
+        plots.pair_heatmaps(results, "toy", methods=["our"])
+    with pytest.raises(InvalidInputError, match="methods is empty"):
+        plots.pair_heatmaps(results, "toy", methods=[])
+
+
+def test_another_convention_has_its_own_colors(results):
+    figure = plots.pair_heatmaps(results, "toy", convention="compact", methods=["ours"])
+    assert np.asarray(figure.data[1].z, dtype=float)[3, 8] == pytest.approx(math.log(7))
+    assert "Measured with compact κ" in figure.layout.title.text
+    with pytest.raises(InvalidInputError, match="it has: ridge/unit"):
+        plots.pair_heatmaps(results, "toy", convention="compact", methods=["imma"])
+
+
+def test_a_malformed_table_is_refused(results):
+    with pytest.raises(InvalidInputError, match="lacks the columns: gauge, rank_harmful"):
+        plots.pair_heatmaps(results.drop(columns=["gauge", "rank_harmful"]), "toy")
+    with pytest.raises(InvalidInputError, match="has no rows"):
+        plots.pair_heatmaps(results.iloc[:0], "toy")
+    with pytest.raises(InvalidInputError, match="harmful_digit must be one of 0 … 9, got 10"):
+        plots.pair_heatmaps(results.assign(harmful_digit=10), "toy")
+    with pytest.raises(InvalidInputError, match=r"two different digits, got \(3, 3\)"):
+        plots.pair_heatmaps(results.assign(harmful_digit=results["pretrain_digit"]), "toy")
+    with pytest.raises(InvalidInputError, match=r"two rows are of the same cell: .*'seed': 0"):
+        plots.pair_heatmaps(pd.concat([results, results.iloc[:1]]), "toy")

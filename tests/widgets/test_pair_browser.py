@@ -1,0 +1,192 @@
+"""The browser of pairs: clicks and dropdowns set its traits, traits draw, errors are seen."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+pytest.importorskip("ipywidgets", reason="the extra notebooks is not installed")
+pytest.importorskip("plotly", reason="the extra notebooks is not installed")
+
+import ipywidgets
+import traitlets
+from plotly.callbacks import Points
+
+from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.plots import PairDetail
+from condnum.plots.pair_cells import PAIR_COLUMNS
+from condnum.widgets import PairBrowser, pair_browser
+
+PLOTLY = "application/vnd.plotly.v1+json"
+
+
+@pytest.fixture
+def results():
+    rows = [
+        [method, 0, p, h, "ridge", "unit", 2 * scale, 2.0, scale, scale > 1, 60, 61]
+        for method, scale in (("ours", 5.0), ("r_ill_only", 0.01))
+        for p, h in ((3, 8), (8, 3), (0, 1))
+    ]
+    return pd.DataFrame(rows, columns=PAIR_COLUMNS)
+
+
+class Details:
+    """Draws any pair but those of digit 7, and remembers what it was asked."""
+
+    def __init__(self):
+        self.asked = []
+
+    def __call__(self, pretrain, harmful):
+        self.asked.append((pretrain, harmful))
+        if pretrain == 7:
+            raise ValueError("no images of <7>")
+        frames = [
+            pd.DataFrame({"quantity": [quantity] * 2, "x": [1.0, 2.0], "value": [2.0, 1.0]}).assign(task=task)
+            for quantity in ("norm_ratio", "spectrum")
+            for task in ("pretrain", "harmful")
+        ]
+        curves = pd.concat(frames).assign(method="ours", seed=0)
+        return PairDetail(pretrain, harmful, curves, np.eye(8), np.eye(8), "toy")
+
+
+@pytest.fixture
+def detail():
+    return Details()
+
+
+@pytest.fixture
+def browser(results, detail):
+    pytest.importorskip("anywidget")
+    return PairBrowser(results, detail, subtitle="toy")
+
+
+def click(browser, pretrain, harmful):
+    """What plotly's widget does when the page reports a click on a heatmap."""
+    points = Points([[pretrain, harmful]], [harmful], [pretrain], browser.heatmap.data[1].name, 1)
+    browser.heatmap.data[1]._dispatch_on_click(points, None)
+
+
+def drawn_digits(browser):
+    """Titles of the panels of the first detail figure."""
+    layout = browser.details.outputs[0]["data"][PLOTLY]["layout"]
+    return [annotation["text"].rpartition(" ")[2] for annotation in layout["annotations"]]
+
+
+def test_starts_with_the_first_method_and_pair(browser, detail):
+    assert (browser.method, browser.pretrain, browser.harmful) == ("ours", 3, 8)
+    assert detail.asked == [(3, 8)]
+    assert drawn_digits(browser) == ["3", "8"]
+    assert len(browser.details.outputs) == 3
+    assert "Ours (Algorithm 1), digit 3 against digit 8: RIR 5; Definition 3.1 succeeds in 1 of 1" in (
+        browser.status.value
+    )
+
+
+def test_a_click_sets_both_digits_and_draws_once(browser, detail):
+    click(browser, 8, 3)
+    assert (browser.pretrain, browser.harmful) == (8, 3)
+    assert detail.asked == [(3, 8), (8, 3)]  # not (8, 8) on the way
+    assert drawn_digits(browser) == ["8", "3"]
+    assert [dropdown.value for dropdown in browser.choices] == ["ours", 8, 3]
+    (frame,) = browser.heatmap.layout.shapes
+    assert (frame.x0, frame.x1, frame.y0, frame.y1) == (2.5, 3.5, 7.5, 8.5)
+
+
+def test_a_click_on_the_diagonal_changes_nothing(browser, detail):
+    click(browser, 4, 4)
+    assert (browser.pretrain, browser.harmful) == (3, 8)
+    assert detail.asked == [(3, 8)]
+
+
+def test_dropdowns_do_what_clicks_do(browser, detail):
+    method, pretrain, harmful = browser.choices
+    assert method.options[1] == ("R_ill only", "r_ill_only")
+    pretrain.value, harmful.value = 0, 1
+    assert (browser.pretrain, browser.harmful) == (0, 1)
+    assert detail.asked[-1] == (0, 1)
+    method.value = "r_ill_only"
+    assert browser.method == "r_ill_only"
+
+
+def test_a_pair_without_a_result_has_details_all_the_same(browser):
+    click(browser, 5, 6)
+    assert drawn_digits(browser) == ["5", "6"]
+    assert "no result" in browser.status.value
+
+
+def test_equal_digits_draw_nothing_and_say_so(browser, detail):
+    browser.harmful = 3
+    assert "two different digits" in browser.status.value
+    assert browser.details.outputs == ()
+    assert detail.asked == [(3, 8)]
+
+
+def test_an_error_of_detail_is_seen_and_passes(browser):
+    click(browser, 7, 1)
+    assert 'role="alert"' in browser.status.value
+    assert "digit 7, harmful digit 1: ValueError: no images of &lt;7&gt;" in browser.status.value
+    assert browser.details.outputs == ()
+    click(browser, 0, 1)
+    assert "alert" not in browser.status.value
+    assert drawn_digits(browser) == ["0", "1"]
+
+
+def test_an_error_while_drawing_is_seen_too(browser, monkeypatch):
+    def broken(*_, **__):
+        raise InvalidInputError("nothing to draw.")
+
+    monkeypatch.setattr(pair_browser, "pair_heatmaps", broken)
+    browser.method = "r_ill_only"
+    assert "no heatmap of r_ill_only: nothing to draw." in browser.status.value
+
+
+def test_another_method_redraws_the_heatmap_in_the_same_colors(browser, detail):
+    before = browser.heatmap.layout.coloraxis.cmax
+    browser.method = "r_ill_only"
+    _, colored, _, crosses = browser.heatmap.data
+    assert np.asarray(colored.z, dtype=float)[3, 8] == pytest.approx(np.log(0.01))
+    assert len(crosses.x) == 3
+    assert "R<sub>ill</sub> only" in browser.heatmap.layout.annotations[0].text
+    assert browser.heatmap.layout.coloraxis.cmax == before == pytest.approx(-np.log(0.01))
+    assert len(browser.heatmap.layout.shapes) == 1
+    assert detail.asked == [(3, 8)]  # details hold every method
+    browser.method = "ours"
+    assert len(browser.heatmap.data[3].x) == 0
+
+
+def test_values_that_are_no_choice_are_refused(browser):
+    with pytest.raises(UnknownNameError, match="did you mean 'ours'"):
+        browser.method = "our"
+    with pytest.raises(traitlets.TraitError):
+        browser.pretrain = 10
+
+
+def test_without_anywidget_the_dropdowns_do_everything(results, detail, monkeypatch):
+    def missing(_):
+        raise ImportError("Please install anywidget")
+
+    monkeypatch.setattr(pair_browser.go, "FigureWidget", missing)
+    browser = PairBrowser(results, detail)
+    assert isinstance(browser.heatmap, ipywidgets.Output)
+    browser.choices[0].value = "r_ill_only"
+    (shown,) = browser.heatmap.outputs
+    assert "R<sub>ill</sub> only" in shown["data"][PLOTLY]["layout"]["annotations"][0]["text"]
+    browser.choices[1].value = 0
+    browser.choices[2].value = 1
+    assert drawn_digits(browser) == ["0", "1"]
+
+
+def test_a_malformed_table_is_refused(results, detail):
+    with pytest.raises(InvalidInputError, match="lacks the columns: rir"):
+        PairBrowser(results.drop(columns="rir"), detail)
+
+
+def test_importing_without_the_extra_names_it():
+    code = "import sys; sys.modules['ipywidgets'] = None\nimport condnum.widgets"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 1
+    assert "pip install 'condnum[notebooks]'" in done.stderr
