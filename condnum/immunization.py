@@ -8,7 +8,7 @@ caller asks for θ as trained.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -148,29 +148,78 @@ def relative_immunization_ratio(
             f"(D, D) for theta {tuple(T.shape)} = (D, D_hid)."
         )
     T = unit_gauge(T) if gauge == "unit" else T
+    factors = [covariance_factor(K, rtol=rtol) for K in (K_P, K_H)]
+    identity = torch.eye(T.shape[0]).to(T)
+    before = [hessian_spectrum(identity, B) for B in factors]
+    after = [hessian_spectrum(T, B) for B in factors]
+    return immunization_from_spectra(
+        HessianSpectra(before[0], after[0], before[1], after[1], T.shape[0], T.shape[1]),
+        convention=convention,
+        gauge=gauge,
+        rtol=rtol,
+        ridge=ridge,
+        loss_gap=loss_gap,
+    )
 
-    def measure(extractor: Tensor, B: Tensor) -> ConditionNumber:
-        """Return κ(H) of an extractor from the factor of the covariance."""
-        dimension = extractor.shape[1]
-        kappa, largest, smallest, rank = condition_from_spectrum(
-            hessian_spectrum(extractor, B),
+
+@dataclass(frozen=True)
+class HessianSpectra:
+    """The four non-zero spectra that RIR is made of, each descending."""
+
+    pretrain_before: Tensor  # (r_P,) of K_P
+    pretrain_after: Tensor  # of θᵀK_Pθ
+    harmful_before: Tensor  # (r_H,) of K_H
+    harmful_after: Tensor  # of θᵀK_Hθ
+    dimension_before: int  # D
+    dimension_after: int  # D_hid
+
+    def scaled(self, factor: float) -> HessianSpectra:
+        """Return the spectra of `θ·√factor`."""
+        return replace(
+            self, pretrain_after=self.pretrain_after * factor, harmful_after=self.harmful_after * factor
+        )
+
+
+def immunization_from_spectra(
+    spectra: HessianSpectra,
+    *,
+    convention: Convention,
+    gauge: Gauge,
+    rtol: float | None = None,
+    ridge: float = PUBLISHED_RIDGE,
+    loss_gap: float | None = None,
+) -> Immunization:
+    """Return RIR and verdict from spectra alone, for sweeps that keep them.
+
+    Args:
+        spectra: Of θ in the gauge that is named; nothing is scaled here.
+        convention: `compact` or `ridge`.
+        gauge: Recorded in the result.
+        rtol: Relative rank tolerance; default dimension·eps.
+        ridge: ε of the ridge convention.
+        loss_gap: Clause (c).
+
+    Returns:
+        As `relative_immunization_ratio`.
+    """
+
+    def kappa(sigma: Tensor, dimension: int) -> ConditionNumber:
+        """Return κ of one spectrum."""
+        value, largest, smallest, rank = condition_from_spectrum(
+            sigma,
             convention=convention,
             rtol=default_rtol(dimension) if rtol is None else rtol,
             ridge=ridge,
             dimension=dimension,
         )
         return ConditionNumber(
-            kappa.item(), largest.item(), smallest.item(), int(rank), dimension, convention
+            value.item(), largest.item(), smallest.item(), int(rank), dimension, convention
         )
 
-    def kappas(K: Tensor) -> tuple[ConditionNumber, ConditionNumber]:
-        """Return κ of the covariance and κ of the Hessian."""
-        B = covariance_factor(K, rtol=rtol)
-        identity = torch.eye(T.shape[0]).to(T)
-        return measure(identity, B), measure(T, B)
-
-    pretrain_before, pretrain_after = kappas(K_P)
-    harmful_before, harmful_after = kappas(K_H)
+    pretrain_before = kappa(spectra.pretrain_before, spectra.dimension_before)
+    pretrain_after = kappa(spectra.pretrain_after, spectra.dimension_after)
+    harmful_before = kappa(spectra.harmful_before, spectra.dimension_before)
+    harmful_after = kappa(spectra.harmful_after, spectra.dimension_after)
     harmful_ratio = harmful_after.value / harmful_before.value
     pretrain_ratio = pretrain_after.value / pretrain_before.value
     kept = loss_gap is None or loss_gap <= LOSS_TOLERANCE

@@ -16,7 +16,7 @@ from torch.nn.functional import softplus
 
 from condnum.arrays import ArrayLike, as_tensor
 from condnum.errors import InvalidInputError, RankError, UnknownNameError
-from condnum.spectra import default_rtol, symmetric_part
+from condnum.spectra import covariance_factor, default_rtol, symmetric_part
 
 if TYPE_CHECKING:
     from condnum.data import TaskPair
@@ -87,6 +87,7 @@ class LinearTask:
     targets: Tensor | None = None  # (N_loss, m)
     loss: LossName = "mse"
     loss_features: Tensor | None = None  # (N_loss, D), None for `features`
+    known_factor: Tensor | None = None  # (r, D), B with K = BᵀB of full row rank, where it is known
 
     @property
     def supervised_rows(self) -> Tensor | None:
@@ -94,8 +95,19 @@ class LinearTask:
         return self.features if self.loss_features is None else self.loss_features
 
     @cached_property
+    def factor(self) -> Tensor:
+        """`B` with `K = BᵀB`, `(r, D)`: the rows themselves where they are fewer than D."""
+        if self.known_factor is not None:
+            return self.known_factor
+        if self.features is not None and self.features.shape[0] < self.covariance.shape[0]:
+            return self.features
+        return covariance_factor(self.covariance)
+
+    @cached_property
     def rank(self) -> int:
         """Numerical rank of `K` at the tolerance `D·eps`; also that of `H(θ)` for invertible θ."""
+        if self.known_factor is not None:
+            return self.known_factor.shape[0]
         values = torch.linalg.eigvalsh(symmetric_part(self.covariance))
         rank = int((values > default_rtol(len(values)) * values[-1].clamp_min(0)).sum())
         if rank == 0:

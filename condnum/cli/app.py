@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from condnum.cli.data import data_app
+from condnum.cli.digit_pairs import digits, mnist
 from condnum.cli.house_prices import house_prices
 from condnum.cli.options import DebugOption
 from condnum.cli.run import run_app
@@ -23,6 +24,8 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(run_app, name="run")
 run_app.command("house-prices")(house_prices)
+run_app.command("mnist")(mnist)
+run_app.command("digits")(digits)
 
 
 def _show_version(wanted: bool) -> None:

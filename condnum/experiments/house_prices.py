@@ -17,7 +17,13 @@ from condnum.arrays import resolve_device
 from condnum.data import TaskPair, load_diabetes_tasks, load_house_prices
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.experiments.cells import Cell, CellPlan, run_cells
-from condnum.experiments.measure import ceiling_sweep, curves_table, results_table, summary_table
+from condnum.experiments.measure import (
+    ceiling_sweep,
+    curves_table,
+    results_table,
+    settings_table,
+    summary_table,
+)
 from condnum.experiments.published import TABLE_1
 from condnum.files import output_folder, write_csv, write_parquet
 from condnum.methods import (
@@ -152,14 +158,7 @@ class HousePricesRun:
     @property
     def settings_table(self) -> pd.DataFrame:
         """How each method was run, a row per method."""
-        rows = []
-        for name in self.config.chosen_methods:
-            settings = self.config.settings(name)
-            parts = getattr(get_method(name), "parts", ())
-            chosen = "—" if settings is None else settings.describe(parts)
-            rows.append({"method": get_method(name).label, "what it does": get_method(name).summary,
-                         "settings": chosen})  # fmt: skip
-        return pd.DataFrame(rows)
+        return settings_table(self.config.chosen_methods, self.config.settings)
 
     @property
     def provenance_table(self) -> pd.DataFrame:

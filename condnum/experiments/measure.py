@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from condnum.data import TaskPair
 from condnum.experiments.cells import Cell
 from condnum.experiments.published import Published
 from condnum.immunization import relative_immunization_ratio, unit_gauge
+from condnum.methods import DescentSettings, get_method
 from condnum.probing import linear_probe
 from condnum.spectra import Convention, covariance_factor, hessian_spectrum
 from condnum.tasks import ImmunizationProblem
@@ -131,6 +132,26 @@ def summary_table(results: pd.DataFrame, published: Mapping[str, Published]) -> 
         for name in Published._fields:
             row[f"published_{name}"] = np.nan if known is None else getattr(known, name)
         rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def settings_table(
+    methods: Iterable[str], settings_of: Callable[[str], DescentSettings | None]
+) -> pd.DataFrame:
+    """List what each method does and how it was set.
+
+    Args:
+        methods: Registry names.
+        settings_of: Returns a method's settings; None for closed forms.
+
+    Returns:
+        `method, what it does, settings`, a row per method.
+    """
+    rows = []
+    for name in methods:
+        method, settings = get_method(name), settings_of(name)
+        chosen = "—" if settings is None else settings.describe(getattr(method, "parts", ()))
+        rows.append({"method": method.label, "what it does": method.summary, "settings": chosen})
     return pd.DataFrame(rows)
 
 

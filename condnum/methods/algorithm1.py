@@ -9,11 +9,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from condnum.methods.method import Gradients, Parameters, random_extractor, random_probe
+from condnum.methods.factored import ill_gradient, well_gradient
+from condnum.methods.method import (
+    Gradients,
+    Memory,
+    OuterGradient,
+    Parameters,
+    random_extractor,
+    random_probe,
+)
 from condnum.methods.settings import DescentSettings
 from condnum.regularizers.pairs import ill_gradient_from_pair, well_gradient_from_pair
 from condnum.spectra import symmetric_part
 from condnum.tasks import ImmunizationProblem, LinearTask
+
+#: Up to this dimension a full `eigh` is as fast as anything cleverer.
+SMALL = 128
 
 
 def well_direction(task: LinearTask, theta: Tensor) -> Tensor:
@@ -57,10 +68,16 @@ class Ours:
         return {"theta": theta} | random_probe(problem, problem.pretrain.targets, generator)
 
     def gradients(
-        self, problem: ImmunizationProblem, parameters: Parameters, settings: DescentSettings
+        self,
+        problem: ImmunizationProblem,
+        parameters: Parameters,
+        settings: DescentSettings,
+        memory: Memory,
     ) -> Gradients:
         """Return the three parts of line 6 and the probe's gradient of line 4."""
         theta = parameters["theta"]
+        if theta.shape[0] > SMALL:
+            return self._large(problem, parameters, memory)
         parts = {
             "well": well_direction(problem.pretrain, theta),
             "ill": ill_direction(problem.harmful, theta),
@@ -69,6 +86,21 @@ class Ours:
             return Gradients(parts, {})
         supervised, omega = supervised_gradients(problem.pretrain, theta, parameters["omega"])
         return Gradients(parts | {"supervised": supervised}, {"omega": omega})
+
+    @staticmethod
+    def _large(problem: ImmunizationProblem, parameters: Parameters, memory: Memory) -> Gradients:
+        """Return the same in factor form."""
+        theta = parameters["theta"]
+        hessian_parts = {
+            "well": well_gradient(problem.pretrain, theta, memory),
+            "ill": ill_gradient(problem.harmful, theta, memory),
+        }
+        loss, omega = problem.pretrain.supervised, parameters.get("omega")
+        if loss is None or omega is None:
+            return Gradients({}, {}, hessian_parts)
+        _, residual = loss.residual(theta @ omega)
+        supervised = {"supervised": OuterGradient(residual, omega.clone())}
+        return Gradients({}, {"omega": theta.mT @ residual}, hessian_parts, supervised)
 
 
 class RIllOnly:
@@ -85,7 +117,14 @@ class RIllOnly:
         return {"theta": random_extractor(problem, generator)}
 
     def gradients(
-        self, problem: ImmunizationProblem, parameters: Parameters, settings: DescentSettings
+        self,
+        problem: ImmunizationProblem,
+        parameters: Parameters,
+        settings: DescentSettings,
+        memory: Memory,
     ) -> Gradients:
         """Return the one part of line 6 that is left."""
-        return Gradients({"ill": ill_direction(problem.harmful, parameters["theta"])}, {})
+        theta = parameters["theta"]
+        if theta.shape[0] <= SMALL:
+            return Gradients({"ill": ill_direction(problem.harmful, theta)}, {})
+        return Gradients({}, {}, {"ill": ill_gradient(problem.harmful, theta, memory)})

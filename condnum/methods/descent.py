@@ -10,11 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from condnum.methods.method import DescentMethod, Parameters
+from condnum.methods.method import DescentMethod, Gradients, Memory, Parameters
 from condnum.methods.monitor import Monitor
 from condnum.methods.result import History, ImmunizationResult, Progress, StopReason
 from condnum.methods.settings import DescentSettings
 from condnum.tasks import ImmunizationProblem
+
+#: Above this dimension one fused pass over θ is worth its different rounding.
+LARGE = 128
 
 #: Told of each recorded step; returning True asks the run to stop there.
 Callback = Callable[[Progress], bool | None]
@@ -56,6 +59,7 @@ def descend(
         steps=run.step,
         seconds=time.perf_counter() - started,
         converged=reason == "tolerance",
+        counts=dict(run.memory.counts),
         stop_reason=reason,
     )
 
@@ -85,6 +89,32 @@ def part_weights(norms: dict[str, float], settings: DescentSettings) -> dict[str
     return {part: chosen.get(part, 1.0) for part in norms}
 
 
+def _part_norms(gradients: Gradients, theta: Tensor) -> dict[str, float]:
+    """Return the Frobenius norm of each part's direction."""
+    norms = {}
+    for part, gradient in gradients.hessian_parts.items():
+        norms[part] = float((2 * theta @ gradient.add_to(torch.zeros_like(gradient.hessian), 1.0)).norm())
+    for part, outer in gradients.outer_parts.items():
+        norms[part] = float((outer.left @ outer.right.mT).norm())
+    return norms | {part: float(value.norm()) for part, value in gradients.theta_parts.items()}
+
+
+def _weighted_sum(gradients: Gradients, theta: Tensor, weights: dict[str, float], memory: Memory) -> Tensor:
+    """Return the weighted sum of all parts; Hessian parts share one product with θ."""
+    direct = [weights[part] * value for part, value in gradients.theta_parts.items()]
+    if not gradients.hessian_parts and not gradients.outer_parts:
+        return torch.stack(direct).sum(dim=0)
+    inner = memory.buffer("hessian_sum", theta, theta.shape[1], theta.shape[1]).zero_()
+    for part, gradient in gradients.hessian_parts.items():
+        gradient.add_to(inner, 2 * weights[part])
+    total = torch.mm(theta, inner, out=memory.buffer("total", theta, *theta.shape))
+    for part, outer in gradients.outer_parts.items():
+        outer.add_to(total, weights[part])
+    for value in direct:
+        total += value
+    return total
+
+
 class _Run:
     """The state of one descent."""
 
@@ -105,13 +135,16 @@ class _Run:
         self.callback = callback
         self.step = 0
         self.weights: dict[str, float] = {}
+        self.memory = Memory()
         self._monitor = Monitor(problem)
         self._rows: list[dict[str, float]] = []
         self._norms: dict[str, float] = {}
         self._first_norm = math.nan
         tensors = list(parameters.values())
         self._optimizer = (
-            torch.optim.Adam(tensors, lr=settings.learning_rate)
+            torch.optim.Adam(
+                tensors, lr=settings.learning_rate, fused=True if problem.dimension > LARGE else None
+            )
             if settings.optimizer == "adam"
             else torch.optim.SGD(tensors, lr=settings.learning_rate)
         )
@@ -151,13 +184,14 @@ class _Run:
         """Evaluate the gradients, set them on the parameters, return θ's weighted sum."""
         size = self.settings.batch_size
         problem = self.problem if size is None else self.problem.sample(size, generator)
-        gradients = self.method.gradients(problem, self.parameters, self.settings)
-        parts = gradients.theta_parts
-        self._norms = {part: float(value.norm()) for part, value in parts.items()}
+        gradients = self.method.gradients(problem, self.parameters, self.settings, self.memory)
+        theta = self.parameters["theta"]
+        if not self.weights or self.step in self.settings.recorded_steps:
+            self._norms = _part_norms(gradients, theta)
         if not self.weights:
             self.weights = part_weights(self._norms, self.settings)
-        total = torch.stack([self.weights[part] * value for part, value in parts.items()]).sum(dim=0)
-        self.parameters["theta"].grad = total
+        total = _weighted_sum(gradients, theta, self.weights, self.memory)
+        theta.grad = total
         for name, value in gradients.others.items():
             self.parameters[name].grad = value
         return total

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from condnum.errors import InvalidInputError
 from condnum.methods.algorithm1 import supervised_gradients
-from condnum.methods.method import Gradients, Parameters, random_extractor, random_probe
+from condnum.methods.method import Gradients, Memory, Parameters, random_extractor, random_probe
 from condnum.methods.settings import DescentSettings
 from condnum.tasks import ImmunizationProblem, SupervisedLoss
 
@@ -93,7 +93,11 @@ class Imma:
         return {"theta": theta, "omega": omega["omega"], "w": w["omega"]}
 
     def gradients(
-        self, problem: ImmunizationProblem, parameters: Parameters, settings: ImmaSettings
+        self,
+        problem: ImmunizationProblem,
+        parameters: Parameters,
+        settings: ImmaSettings,
+        memory: Memory,
     ) -> Gradients:
         """Return the bi-level gradient of θ and the plain gradients of both probes."""
         theta = parameters["theta"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -18,12 +18,65 @@ SettingsT = TypeVar("SettingsT", bound=DescentSettings)
 Parameters = dict[str, Tensor]
 
 
+@dataclass
+class Memory:
+    """What a method may carry from one step of a run to the next."""
+
+    vectors: dict[str, Tensor] = field(default_factory=dict)  # warm starts, by the method's own names
+    counts: dict[str, int] = field(default_factory=dict)  # evidence for the result, such as fall-backs
+    buffers: dict[str, Tensor] = field(default_factory=dict)  # reused from step to step
+
+    def count(self, name: str, amount: int = 1) -> None:
+        """Add to a counter."""
+        self.counts[name] = self.counts.get(name, 0) + amount
+
+    def buffer(self, name: str, like: Tensor, rows: int, columns: int) -> Tensor:
+        """Return an uninitialised matrix that keeps its memory from step to step."""
+        kept = self.buffers.get(name)
+        if kept is None or kept.shape != (rows, columns):
+            kept = self.buffers[name] = like.new_empty((rows, columns))
+        return kept
+
+
+@dataclass(frozen=True)
+class HessianGradient:
+    """`∇_H R(H) = aH + c·vvᵀ`, kept in its parts: many of them share one product with θ."""
+
+    hessian: Tensor  # (D_hid, D_hid), H
+    scale: Tensor  # (), a
+    coefficient: Tensor  # (), c
+    vector: Tensor  # (D_hid,), v
+
+    def add_to(self, total: Tensor, weight: float) -> Tensor:
+        """Add `weight·∇_H R` to a running sum in place, and return it."""
+        total.add_(self.hessian, alpha=weight * float(self.scale))
+        return total.addr_(self.vector, self.vector, alpha=weight * float(self.coefficient))
+
+
+@dataclass(frozen=True)
+class OuterGradient:
+    """A part of θ's gradient of low rank, `left·rightᵀ`, such as that of a supervised loss."""
+
+    left: Tensor  # (D, m)
+    right: Tensor  # (D_hid, m)
+
+    def add_to(self, total: Tensor, weight: float) -> Tensor:
+        """Add `weight·left·rightᵀ` to a running sum in place, and return it."""
+        return total.addmm_(self.left, self.right.mT, alpha=weight)
+
+
 @dataclass(frozen=True)
 class Gradients:
-    """Gradients of one step: θ's in named, unweighted parts; the others whole."""
+    """Gradients of one step: θ's in named, unweighted parts; the others whole.
+
+    A large part may be given unevaluated: as `∇_H R`, whose preconditioned direction is `2θ∇_H R`, so
+    that all such parts share one product with θ, or as an outer product.
+    """
 
     theta_parts: dict[str, Tensor]  # each (D, D_hid)
     others: dict[str, Tensor]  # by parameter name
+    hessian_parts: dict[str, HessianGradient] = field(default_factory=dict)
+    outer_parts: dict[str, OuterGradient] = field(default_factory=dict)
 
 
 class DescentMethod(Protocol, Generic[SettingsT]):
@@ -39,7 +92,7 @@ class DescentMethod(Protocol, Generic[SettingsT]):
         """Return the parameters at step 0."""
 
     def gradients(
-        self, problem: ImmunizationProblem, parameters: Parameters, settings: SettingsT
+        self, problem: ImmunizationProblem, parameters: Parameters, settings: SettingsT, memory: Memory
     ) -> Gradients:
         """Return the gradients at the parameters, on the full problem or on a mini-batch of it."""
 

@@ -20,8 +20,10 @@ class Monitor:
 
     def __init__(self, problem: ImmunizationProblem) -> None:
         self._problem = problem
-        self._pretrain_factor = covariance_factor(problem.pretrain.covariance)
-        self._harmful_factor = covariance_factor(problem.harmful.covariance)
+        self._pretrain_factor, self._harmful_factor = (
+            covariance_factor(task.covariance) if task.known_factor is None else task.known_factor
+            for task in (problem.pretrain, problem.harmful)
+        )
 
     def __call__(self, theta: Tensor, omega: Tensor | None) -> dict[str, float]:
         """Return the record of one step, in float: NaN for a loss that does not exist."""

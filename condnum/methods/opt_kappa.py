@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from condnum.errors import UnknownNameError
-from condnum.methods.method import Gradients, Parameters, random_extractor
+from condnum.methods.method import Gradients, Memory, Parameters, random_extractor
 from condnum.methods.settings import DescentSettings
 from condnum.spectra import PUBLISHED_RIDGE, Convention, symmetric_part
 from condnum.tasks import ImmunizationProblem, LinearTask
@@ -85,7 +85,11 @@ class OptKappa:
         return {"theta": random_extractor(problem, generator)}
 
     def gradients(
-        self, problem: ImmunizationProblem, parameters: Parameters, settings: OptKappaSettings
+        self,
+        problem: ImmunizationProblem,
+        parameters: Parameters,
+        settings: OptKappaSettings,
+        memory: Memory,
     ) -> Gradients:
         """Return the gradients of `+κ_P` and `−κ_H` (or of their logarithms)."""
         kappa_P, pretrain = kappa_gradient(problem.pretrain, parameters["theta"], settings)

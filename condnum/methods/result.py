@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -57,6 +57,7 @@ class ImmunizationResult:
     seconds: float
     converged: bool  # True only if the tolerance was reached or the answer is in closed form
     stop_reason: StopReason
+    counts: dict[str, int] = field(default_factory=dict)  # Lanczos steps, fall-backs to eigh, …
 
 
 @dataclass(frozen=True)

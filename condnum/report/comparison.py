@@ -38,9 +38,10 @@ def comparison_table(summary: pd.DataFrame, *, convention: Convention, gauge: st
             table[f"{title} published"] = _pairs(
                 rows[f"published_{name}"], rows[f"published_{name}_std"], digits=4
             )
+    counts = rows["seeds"] * rows.get("pairs", 1)
     table["immunized"] = [
         f"{round(rate * count)}{_GAP}of{_GAP}{count}"
-        for rate, count in zip(rows["success_rate"], rows["seeds"], strict=True)
+        for rate, count in zip(rows["success_rate"], counts, strict=True)
     ]
     return pd.DataFrame(table)
 
@@ -104,6 +105,31 @@ def _steps_to(curves: pd.DataFrame, threshold: float, last: float) -> str:
     return _span(reached) + (
         f" ({missing} of {curves['seed'].nunique()} seeds: > {last:,.0f})" if missing else ""
     )
+
+
+def sensitivity_table(sensitivity: pd.DataFrame) -> pd.DataFrame:
+    """Format the compact convention at several rank tolerances.
+
+    Args:
+        sensitivity: A row per cell × `rtol`, of a sweep.
+
+    Returns:
+        Strings, a row per method × tolerance.
+    """
+    rows = []
+    for (name, rtol), group in sensitivity.groupby(["method", "rtol"], sort=False):
+        rows.append(
+            {
+                "method": _label(str(name)),
+                "rtol": number(float(rtol)),
+                "mean RIR": number(group["rir"].mean()),
+                "median RIR": number(group["rir"].median()),
+                "immunized": f"{int(group['success'].sum())}{_GAP}of{_GAP}{len(group)}",
+                "rank H_P": _span(group["rank_pretrain"]),
+                "rank H_H": _span(group["rank_harmful"]),
+            }
+        )
+    return pd.DataFrame(rows)
 
 
 def as_html(table: pd.DataFrame) -> str:

@@ -6,6 +6,34 @@ from collections.abc import Callable
 from typing import Any
 
 from condnum.extras import require
+from condnum.sweep import SweepProgress
+
+
+def sweep_line(*, quiet: bool = False) -> Callable[[SweepProgress], None] | None:
+    """Return a callback for a sweep's `on_progress` that keeps one line up to date.
+
+    Args:
+        quiet: Return None instead, which shows nothing.
+
+    Returns:
+        A callback that shows cells done, failures and the time left.
+
+    Raises:
+        MissingExtraError: IPython is missing.
+    """
+    if quiet:
+        return None
+    display = require("IPython.display", "notebooks")
+    handle = display.display(display.Markdown("starting …"), display_id=True)
+
+    def tick(progress: SweepProgress) -> None:
+        """Show how far the sweep is."""
+        left = "" if progress.eta_seconds is None else f", about {progress.eta_seconds:,.0f} s left"
+        failed = f", {progress.failures} failed" if progress.failures else ""
+        if handle is not None:
+            handle.update(display.Markdown(f"{progress.done} of {progress.total} cells{failed}{left}"))
+
+    return tick
 
 
 def progress_line(*, quiet: bool = False) -> Callable[[Any, int, int], None] | None:

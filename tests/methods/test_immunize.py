@@ -230,7 +230,7 @@ class Constant:
             "theta": torch.zeros(problem.dimension, problem.dimension).double() + torch.eye(problem.dimension)
         }
 
-    def gradients(self, problem, parameters, settings):
+    def gradients(self, problem, parameters, settings, memory):
         return Gradients({"ones": torch.ones_like(parameters["theta"])}, {})
 
 
@@ -239,7 +239,7 @@ class Shrink(Constant):
 
     name = "shrink"
 
-    def gradients(self, problem, parameters, settings):
+    def gradients(self, problem, parameters, settings, memory):
         return Gradients({"self": parameters["theta"].clone()}, {})
 
 
@@ -311,7 +311,7 @@ class TestLoop:
         class Broken(Constant):
             name = "broken"
 
-            def gradients(self, problem, parameters, settings):
+            def gradients(self, problem, parameters, settings, memory):
                 return Gradients({"nan": torch.full_like(parameters["theta"], math.nan)}, {})
 
         registered(Broken())
@@ -323,7 +323,7 @@ class TestLoop:
         class Failing(Constant):
             name = "failing"
 
-            def gradients(self, problem, parameters, settings):
+            def gradients(self, problem, parameters, settings, memory):
                 raise torch.linalg.LinAlgError("did not converge")
 
         registered(Failing())

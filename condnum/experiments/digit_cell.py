@@ -1,0 +1,92 @@
+"""One cell of the digit-pair sweep: a method, a seed, a pair of digits → spectra and scalars."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from condnum.ceiling import ridge_convention_ceiling, rir_ceiling
+from condnum.experiments.digit_tasks import digit_problem
+from condnum.methods import DescentSettings, ImmunizationResult, get_method, immunize
+from condnum.methods.method import ClosedFormMethod
+from condnum.spectra import hessian_spectrum
+from condnum.sweep import CellPlan, CellResult, cached
+from condnum.tasks import ImmunizationProblem
+
+
+def compute_cell(plan: CellPlan) -> CellResult:
+    """Immunize one pair and keep its spectra, from which every convention can be read.
+
+    Args:
+        plan: `payload` with `method, seed, pretrain, harmful, loss_rows, labels, device`; `settings` of the
+            method (empty for closed forms); `data`.
+
+    Returns:
+        Scalars, and the arrays `pretrain_before`, `pretrain_after`, `harmful_before`,
+        `harmful_after` (descending spectra, θ as trained) and `history.*`.
+    """
+    payload = plan.payload
+    problem, result = immunize_cell(plan)
+    theta = result.theta
+    sigma = torch.linalg.svdvals(theta)
+    row: dict[str, Any] = {
+        "method": payload["method"],
+        "seed": payload["seed"],
+        "pretrain_digit": payload["pretrain"],
+        "harmful_digit": payload["harmful"],
+        "dimension": problem.dimension,
+        "squared_norm": float(theta.square().sum()),
+        "theta_condition": float(sigma[0] / sigma[-1]),
+        "loss_gap": problem.pretrain.loss_gap(theta),
+        "steps": result.steps,
+        "seconds": result.seconds,
+        "stop_reason": result.stop_reason,
+        "eigh_fallbacks": result.counts.get("eigh_fallbacks", 0),
+        **_ceilings(plan, problem),
+    }
+    arrays = {f"history.{name}": values for name, values in result.history.columns.items()}
+    for name, task in (("pretrain", problem.pretrain), ("harmful", problem.harmful)):
+        arrays[f"{name}_before"] = task.factor.square().sum(dim=1).cpu().numpy()  # rows are orthogonal
+        arrays[f"{name}_after"] = hessian_spectrum(theta, task.factor).cpu().numpy()
+    return CellResult(row, arrays)
+
+
+def immunize_cell(plan: CellPlan) -> tuple[ImmunizationProblem, ImmunizationResult]:
+    """Run the method of a cell; deterministic, so that a cell's θ can be had again without storing it.
+
+    Args:
+        plan: As `compute_cell`.
+
+    Returns:
+        The problem and the result.
+    """
+    payload, data = plan.payload, plan.data
+    assert data is not None  # plans of this experiment always name their data
+    problem = digit_problem(
+        data,
+        payload["pretrain"],
+        payload["harmful"],
+        loss_rows=payload["loss_rows"],
+        labels=payload["labels"],
+        device=payload["device"],
+    )
+    if not plan.settings:
+        return problem, immunize(problem, payload["method"], seed=payload["seed"])
+    method = get_method(payload["method"])
+    assert not isinstance(method, ClosedFormMethod)  # only methods that descend have settings
+    settings: DescentSettings = type(method.defaults)(**plan.settings)
+    return problem, immunize(problem, payload["method"], seed=payload["seed"], settings=settings)
+
+
+def _ceilings(plan: CellPlan, problem: ImmunizationProblem) -> dict[str, float]:
+    """Return the RIR ceilings of the pair, computed once per pair and process."""
+    K_P, K_H = problem.pretrain.covariance, problem.harmful.covariance
+    key = ("ceiling", plan.data_checksum, plan.payload["pretrain"], plan.payload["harmful"])
+    return cached(
+        key,
+        lambda: {
+            "ceiling_compact": rir_ceiling(K_P, K_H).value,
+            "ceiling_ridge": ridge_convention_ceiling(K_P, K_H),
+        },
+    )

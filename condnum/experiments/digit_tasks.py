@@ -1,0 +1,81 @@
+"""The tasks of a digit pair, built once per process and shared by all cells that need them.
+
+A digit's covariance depends on the digit and on the cut to the smaller class alone: 90 pairs need
+55 different ones, not 180.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import torch
+
+from condnum.data import Digits
+from condnum.extremes import gram
+from condnum.spectra import covariance_factor
+from condnum.sweep import DataReference, cached
+from condnum.tasks import ImmunizationProblem, LinearTask
+
+
+def digit_problem(
+    reference: DataReference,
+    pretrain: int,
+    harmful: int,
+    *,
+    loss_rows: int,
+    labels: str,
+    device: str = "cpu",
+) -> ImmunizationProblem:
+    """Build the problem (p, h): covariances of the two digits, logistic losses one-vs-rest.
+
+    Args:
+        reference: The data.
+        pretrain: Digit p.
+        harmful: Digit h.
+        loss_rows: Rows of the balanced sample that the supervised loss sees (at most twice the cut).
+        labels: `one_vs_rest`, or `published`: the digit alone, with one label.
+        device: Where to compute.
+
+    Returns:
+        The problem, with the factors of both covariances known.
+    """
+    digits = reference.load()
+    count = min(digits.counts[pretrain], digits.counts[harmful])
+    tasks = []
+    for digit, label in ((pretrain, 0.0), (harmful, 1.0)):
+        task = cached(
+            ("class", reference.name, reference.checksum, digit, count, device),
+            partial(_class_task, digits, digit, count, device),
+        )
+        rows = cached(
+            ("loss", reference.name, reference.checksum, digit, count, loss_rows, labels, label),
+            partial(_loss_rows, digits, digit, count, loss_rows, labels, label),
+        )
+        X, y = (values.to(device) for values in rows)
+        tasks.append(replace(task, loss="bce", loss_features=X, targets=y))
+    return ImmunizationProblem(*tasks)
+
+
+def _class_task(digits: Digits, digit: int, count: int, device: str) -> LinearTask:
+    """Return a digit's covariance and its factor, from its first `count` images."""
+    X = torch.as_tensor(np.array(digits.pixels(np.flatnonzero(digits.labels == digit)[:count])))
+    K = gram(X)
+    return LinearTask(K.to(device), known_factor=covariance_factor(K).to(device))
+
+
+def _loss_rows(
+    digits: Digits, digit: int, count: int, loss_rows: int, labels: str, label: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the sample of the supervised loss, `(rows, D)` and `(rows, 1)`."""
+    own = np.flatnonzero(digits.labels == digit)[:count]
+    if labels == "published":
+        index = own[:loss_rows]
+        targets = np.full(len(index), label)
+    else:
+        half = min(count, loss_rows // 2)
+        rest = np.flatnonzero(digits.labels != digit)
+        drawn = np.random.default_rng([digit, count]).choice(rest, size=half, replace=False)
+        index, targets = np.concatenate([own[:half], drawn]), np.repeat([1.0, 0.0], half)
+    return torch.as_tensor(np.array(digits.pixels(index))), torch.as_tensor(targets)[:, None]

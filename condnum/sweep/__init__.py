@@ -1,0 +1,37 @@
+"""Sweeps of thousands of cells: planned, computed here or on a cluster, kept, resumed."""
+
+from condnum.sweep.choice import choose_executor
+from condnum.sweep.cluster import DaskExecutor, SchedulerError
+from condnum.sweep.data import DataReference, cached
+from condnum.sweep.executors import Executor, ProcessExecutor, SerialExecutor
+from condnum.sweep.outcome import CellError, Compute, Outcome, evaluate
+from condnum.sweep.plan import CellPlan
+from condnum.sweep.result import CellResult
+from condnum.sweep.run import Failure, SweepProgress, SweepReport, run_sweep
+from condnum.sweep.store import ResultStore
+
+__all__ = [
+    # what to compute
+    "CellPlan",
+    "DataReference",
+    "cached",
+    # where
+    "Executor",
+    "SerialExecutor",
+    "ProcessExecutor",
+    "DaskExecutor",
+    "SchedulerError",
+    "choose_executor",
+    # what comes of it
+    "Compute",
+    "evaluate",
+    "CellResult",
+    "CellError",
+    "Outcome",
+    "ResultStore",
+    # all together
+    "run_sweep",
+    "SweepProgress",
+    "SweepReport",
+    "Failure",
+]

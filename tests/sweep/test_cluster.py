@@ -1,0 +1,183 @@
+"""A cluster on this machine: a scheduler and two workers, each an operating-system process."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from condnum.errors import InvalidInputError, MissingExtraError
+from condnum.sweep import DaskExecutor, ResultStore, SchedulerError, cluster, run_sweep
+
+pytestmark = pytest.mark.xdist_group("dask")
+
+
+@pytest.fixture
+def distributed():
+    return pytest.importorskip("distributed", reason="needs dask: pip install 'condnum[cluster]'")
+
+
+class Cluster:
+    """A scheduler and workers; all end with the test."""
+
+    def __init__(self, folder):
+        self.folder, self.processes, self.workers = folder, [], []
+        self.file = folder / "scheduler.json"
+        self.scheduler = self.start("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
+        deadline = time.monotonic() + 30
+        while not self.file.exists() or not self.file.read_text().endswith("}"):
+            assert time.monotonic() < deadline, "the scheduler does not start"
+            assert self.scheduler.poll() is None, (self.folder / "log").read_text()
+            time.sleep(0.05)
+        self.address = json.loads(self.file.read_text())["address"]
+
+    def start(self, what, *options):
+        command = [sys.executable, "-m", f"distributed.cli.dask_{what}", "--scheduler-file", str(self.file)]
+        with open(self.folder / "log", "a") as log:
+            process = subprocess.Popen([*command, *options], stdout=log, stderr=log, cwd=self.folder)
+        self.processes.append(process)
+        return process
+
+    def start_worker(self):
+        options = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--host", "127.0.0.1")
+        self.workers.append(self.start("worker", *options, "--local-directory", str(self.folder)))
+
+    def stop(self):
+        for process in reversed(self.processes):
+            process.kill()
+            process.wait(timeout=10)
+
+
+@pytest.fixture
+def dask_cluster(distributed, tmp_path, cells):
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    started = Cluster(folder)
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+@pytest.mark.slow
+def test_a_worker_killed_in_mid_sweep_loses_nothing(dask_cluster, cells, plans, started, tmp_path):
+    dask_cluster.start_worker()
+    dask_cluster.start_worker()
+    executor = DaskExecutor(dask_cluster.address, threads=1)
+    seen = []
+
+    def kill_one(progress):
+        if progress.plan is not None:
+            seen.append(progress.plan.key)
+        if progress.done == 8:
+            dask_cluster.workers[0].send_signal(signal.SIGKILL)
+
+    made = plans(30, sleep=0.03)
+    with ResultStore(tmp_path / "store") as store:
+        report = run_sweep(made, cells.odd_fails, store, executor, on_progress=kill_one)
+        assert dask_cluster.workers[0].poll() == -signal.SIGKILL
+        assert [row["x"] for row in report.rows] == list(range(0, 30, 2))
+        assert sorted(f.plan.payload["x"] for f in report.failures) == list(range(1, 30, 2))
+        assert "in odd_fails" in report.failures[0].error.traceback
+        assert sorted(seen) == sorted(plan.key for plan in made)  # each arrives once
+        assert store.get(made[4].key).arrays["powers"].tolist() == [0, 1, 16, 81]
+
+        (tmp_path / "repaired").touch()  # what failed is tried again, by the worker that is left
+        report = run_sweep(made, cells.odd_fails, store, executor)
+        assert (report.reused, report.computed, report.failures) == (15, 15, [])
+        assert len(store.rows()) == 30
+
+        # Stopping early cancels what has not begun.
+        outcomes = executor.run(cells.square, plans(40, sleep=0.1))
+        next(outcomes)
+        before = len(started())
+        outcomes.close()
+        time.sleep(0.5)
+        assert len(started()) <= before + 3
+
+        # The scheduler is lost: the sweep says so, and what was finished is kept.
+        def kill_scheduler(progress):
+            if progress.done == 2:
+                dask_cluster.scheduler.kill()
+
+        made = plans(40, sleep=0.11)
+        executor = DaskExecutor(dask_cluster.address, connect_timeout=2)
+        with pytest.raises(SchedulerError, match=r"is lost; .*finished cells are kept"):
+            run_sweep(made, cells.square, store, executor, on_progress=kill_scheduler)
+        assert sum(store.done(plan.key) for plan in made) >= 2
+
+
+def test_a_scheduler_without_workers(dask_cluster, cells, plans):
+    executor = DaskExecutor(dask_cluster.address, worker_timeout=0.5)
+    with pytest.raises(SchedulerError, match=r"no worker for 0\.5 s; start some with `dask worker tcp://127"):
+        next(executor.run(cells.square, plans(2)))
+
+
+def test_a_scheduler_that_does_not_answer(distributed, cells, plans):
+    with socket.socket() as silent:  # listens and says nothing
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        began = time.monotonic()
+        with pytest.raises(
+            SchedulerError, match=rf"no scheduler answers at {address} within 1 s .*`dask scheduler`"
+        ):
+            next(DaskExecutor(address, connect_timeout=1).run(cells.square, plans(2)))
+        assert time.monotonic() - began < 8
+
+
+def test_no_scheduler_at_the_address(distributed, cells, plans):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(SchedulerError, match=f"no scheduler answers at {address} within 1 s"):
+        next(DaskExecutor(address, connect_timeout=1).run(cells.square, plans(2)))
+
+
+def test_without_dask_the_extra_is_named(cells, plans, monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(MissingExtraError, match=r"condnum\[cluster\]"):
+        next(DaskExecutor("tcp://127.0.0.1:1").run(cells.square, plans(1)))
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:8786", "tcp://host", "", "://host:1"])
+def test_addresses(address):
+    with pytest.raises(InvalidInputError, match=r"must look like tcp://host:8786, got '"):
+        DaskExecutor(address)
+
+
+class FakeFuture:
+    """A future of the cluster that fails in the cluster, not in the cell."""
+
+    key, status = "k", "error"
+
+    def exception(self):
+        return RuntimeError("three workers died")
+
+
+def test_errors_of_the_cluster_are_failures(plans):
+    (plan,) = plans(1)
+    outcome = DaskExecutor("tcp://127.0.0.1:1")._outcome(FakeFuture(), plan)
+    assert str(outcome.error) == "RuntimeError: three workers died"
+
+
+def test_waiting_ends_when_all_workers_are_gone(monkeypatch):
+    class Client:
+        status = "running"
+
+        def scheduler_info(self, **_):
+            return {"workers": {}}
+
+    class Empty:
+        def get(self, timeout):
+            raise cluster.queue.Empty
+
+    executor = DaskExecutor("tcp://127.0.0.1:1", worker_timeout=5)
+    with pytest.raises(SchedulerError, match="has had no worker for 5 s"):
+        executor._next(Client(), Empty())
+    Client.status = "closed"
+    with pytest.raises(SchedulerError, match="is lost"):
+        executor._next(Client(), Empty())
