@@ -33,7 +33,8 @@ class Staging:
 
     def finished_cells(self) -> list[Path]:
         """Return the files of the pieces that are finished."""
-        return sorted(p for p in (self.path / CELLS).glob("**/*") if p.is_file() and p.name[0] != ".")
+        files = (self.path / CELLS).glob("**/*")
+        return sorted(p for p in files if p.is_file() and p.name[0] != "." and ".sqlite" not in p.name)
 
     def promote(self) -> None:
         """Move the finished results up and remove the staging folder with its cells.

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Data sets that a process keeps: a sweep uses one, seldom two.
-CACHE_SIZE = 4
+#: Things that a process keeps: a data set, and what its cells derive from it and share (a digit
+#: pair of MNIST shares five, of which the largest take 8 MB each).
+CACHE_SIZE = 96
 
 _cache: OrderedDict[Hashable, Any] = OrderedDict()
 _lock = threading.RLock()  # held while loading: threads of one worker do not load side by side
