@@ -17,6 +17,7 @@ $(STAMP): requirements.txt pyproject.toml
 	touch $(STAMP)
 
 reproduce: setup
+	$(BIN)/condnum run digits --out runs/reproduce/digits
 	$(BIN)/condnum run house-prices --data embedded --out runs/reproduce/house-prices-embedded
 
 test: setup lint

@@ -113,6 +113,7 @@ def _run(dataset: str, source: str, options: _Options, out: Path, quiet: bool) -
         "jobs": jobs,
         "scheduler": scheduler,
         "device": where,
+        "static": True,
     }
     run_report(
         "mnist_pairs",

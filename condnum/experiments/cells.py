@@ -65,6 +65,19 @@ class Cell:
     seconds: float
     stop_reason: str
 
+    @classmethod
+    def of(cls, result: ImmunizationResult) -> Cell:
+        """Keep of a result what tables and figures need."""
+        return cls(
+            method=result.method,
+            seed=result.seed,
+            theta=result.theta.cpu().numpy(),
+            history=result.history.columns,
+            steps=result.steps,
+            seconds=result.seconds,
+            stop_reason=result.stop_reason,
+        )
+
     def save(self, path: Path) -> None:
         """Write the cell atomically."""
         meta = {
@@ -183,22 +196,9 @@ def _cell(problem: ImmunizationProblem, plan: CellPlan) -> Cell:
         result = immunize(problem, plan.method, seed=plan.seed)
     else:
         result = immunize(problem, plan.method, seed=plan.seed, settings=plan.settings, callback=report_step)
-    return _as_cell(result)
+    return Cell.of(result)
 
 
 def report_step(progress: Progress) -> None:
     """Pass a recorded step on to whoever follows the run; a callback of `immunize`."""
     report_event(stage=progress.method, seed=progress.seed, step=progress.step, steps=progress.steps)
-
-
-def _as_cell(result: ImmunizationResult) -> Cell:
-    """Keep of a result what tables and figures need."""
-    return Cell(
-        method=result.method,
-        seed=result.seed,
-        theta=result.theta.cpu().numpy(),
-        history=result.history.columns,
-        steps=result.steps,
-        seconds=result.seconds,
-        stop_reason=result.stop_reason,
-    )

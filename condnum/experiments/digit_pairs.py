@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import permutations
 from pathlib import Path
@@ -159,6 +159,10 @@ class DigitPairsConfig:
             scheduler=scheduler,
             device=str(resolve_device(device)),
         )
+
+    def with_controls(self) -> DigitPairsConfig:
+        """Return the configuration with both controls added to its methods."""
+        return replace(self, methods=tuple(dict.fromkeys((*self.methods, "identity", "initial"))))
 
     def settings(self, method: str) -> DescentSettings | None:
         """Return a method's settings in this run; None for closed forms."""
