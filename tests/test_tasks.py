@@ -9,7 +9,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 
 from condnum.data import Provenance, TaskPair, load_diabetes_tasks
 from condnum.errors import InvalidInputError, RankError, UnknownNameError
-from condnum.tasks import ImmunizationProblem, LinearTask, LogisticLoss, SquaredLoss
+from condnum.losses import LogisticLoss, SquaredLoss
+from condnum.tasks import ImmunizationProblem, LinearTask
 
 # Sums of a few dozen products: a few hundred round-offs.
 CLOSE = {"rtol": 1e-12, "atol": 1e-13}

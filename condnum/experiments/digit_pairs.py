@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import permutations
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
 import pandas as pd
 import torch
 
@@ -18,10 +17,10 @@ from condnum.arrays import resolve_device
 from condnum.data import Digits, load_mnist_images, load_small_digits
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.experiments.digit_cell import compute_cell
+from condnum.experiments.digit_tables import cell_spectra, measured_rows, sensitivity_rows
 from condnum.experiments.measure import MEASURES, RESULT_COLUMNS, settings_table, summary_table
 from condnum.experiments.published import TABLE_2
 from condnum.files import output_folder, write_csv
-from condnum.immunization import HessianSpectra, immunization_from_spectra
 from condnum.methods import (
     DescentSettings,
     ImmaSettings,
@@ -29,7 +28,6 @@ from condnum.methods import (
     get_method,
     method_names,
 )
-from condnum.spectra import default_rtol
 from condnum.sweep import CellPlan, DataReference, ResultStore, SweepProgress, choose_executor, run_sweep
 
 #: Part of every cell's key: raise it when a change of code changes results.
@@ -59,9 +57,6 @@ SETTINGS: dict[str, dict[str, DescentSettings]] = {
         "r_ill_only": DescentSettings(learning_rate=0.005, steps=100, record_every=10),
     },
 }
-
-#: Relative rank tolerances at which the compact convention is repeated, beside the default D·eps.
-RTOLS = (1e-15, 1e-10)
 
 DataName = Literal["mnist", "digits"]
 
@@ -332,9 +327,9 @@ def run(
         stored = [found for plan in cells if (found := store.get(plan.key)) is not None]
     rows, sensitivity = [], []
     for row, arrays in stored:
-        spectra = _spectra(row, arrays)
-        rows += _measured(digits.name, row, spectra)
-        sensitivity += _sensitivity(row, spectra)
+        spectra = cell_spectra(row, arrays)
+        rows += measured_rows(digits.name, row, spectra)
+        sensitivity += sensitivity_rows(row, spectra)
     failures = [{"cell": failure.plan.label, "error": str(failure.error)} for failure in report.failures]
     columns = [*RESULT_COLUMNS, "pretrain_digit", "harmful_digit", "eigh_fallbacks"]
     return DigitPairsRun(
@@ -357,75 +352,3 @@ def _pair(word: str) -> tuple[int, int]:
             f"'{word.strip()}' is no pair of digits; write it as 4-7, several as 4-7,9-0."
         )
     return int(digits[0]), int(digits[1])
-
-
-def _spectra(row: Any, arrays: Any) -> HessianSpectra:
-    """Return a cell's spectra as tensors."""
-    dimension = int(row["dimension"])
-    return HessianSpectra(
-        pretrain_before=torch.as_tensor(arrays["pretrain_before"]),
-        pretrain_after=torch.as_tensor(arrays["pretrain_after"]),
-        harmful_before=torch.as_tensor(arrays["harmful_before"]),
-        harmful_after=torch.as_tensor(arrays["harmful_after"]),
-        dimension_before=dimension,
-        dimension_after=dimension,
-    )
-
-
-def _measured(dataset: str, row: Any, spectra: HessianSpectra) -> list[dict[str, Any]]:
-    """Return a row per measure of one cell."""
-    rows = []
-    for convention, gauge in MEASURES:
-        scale = row["dimension"] / row["squared_norm"] if gauge == "unit" else 1.0
-        measured = immunization_from_spectra(
-            spectra.scaled(scale), convention=convention, gauge=gauge, loss_gap=row["loss_gap"]
-        )
-        ceiling = row["ceiling_compact"] if convention == "compact" else row["ceiling_ridge"]
-        rows.append(
-            {
-                "dataset": dataset,
-                "method": row["method"],
-                "seed": row["seed"],
-                "pretrain_task": f"digit {row['pretrain_digit']}",
-                "harmful_task": f"digit {row['harmful_digit']}",
-                "convention": convention,
-                "gauge": gauge,
-                "harmful_ratio": measured.harmful_ratio,
-                "pretrain_ratio": measured.pretrain_ratio,
-                "rir": measured.rir,
-                "success": measured.success,
-                "rank_pretrain": measured.pretrain_after.rank,
-                "rank_harmful": measured.harmful_after.rank,
-                "rir_ceiling": np.nan if gauge == "as_trained" else ceiling,
-                "theta_condition": row["theta_condition"],
-                "loss_gap": row["loss_gap"],
-                "steps": row["steps"],
-                "seconds": row["seconds"],
-                "stop_reason": row["stop_reason"],
-                "pretrain_digit": row["pretrain_digit"],
-                "harmful_digit": row["harmful_digit"],
-                "eigh_fallbacks": row["eigh_fallbacks"],
-            }
-        )
-    return rows
-
-
-def _sensitivity(row: Any, spectra: HessianSpectra) -> list[dict[str, Any]]:
-    """Return the compact convention at several rank tolerances, for one cell."""
-    rows = []
-    for rtol in (RTOLS[0], default_rtol(int(row["dimension"])), RTOLS[1]):
-        measured = immunization_from_spectra(spectra, convention="compact", gauge="unit", rtol=rtol)
-        names = ("method", "seed", "pretrain_digit", "harmful_digit")
-        rows.append(
-            {name: row[name] for name in names}
-            | {
-                "rtol": rtol,
-                "harmful_ratio": measured.harmful_ratio,
-                "pretrain_ratio": measured.pretrain_ratio,
-                "rir": measured.rir,
-                "success": measured.success,
-                "rank_pretrain": measured.pretrain_after.rank,
-                "rank_harmful": measured.harmful_after.rank,
-            }
-        )
-    return rows

@@ -14,7 +14,7 @@ from condnum.ceiling import ridge_convention_ceiling, rir_ceiling
 from condnum.data import TaskPair
 from condnum.experiments.cells import Cell
 from condnum.experiments.published import Published
-from condnum.immunization import relative_immunization_ratio, unit_gauge
+from condnum.immunization import Immunization, relative_immunization_ratio, unit_gauge
 from condnum.methods import DescentSettings, get_method
 from condnum.probing import linear_probe
 from condnum.spectra import Convention, covariance_factor, hessian_spectrum
@@ -73,32 +73,50 @@ def results_table(pair: TaskPair, problem: ImmunizationProblem, cells: list[Cell
                 theta, K_P, K_H, convention=convention, gauge=gauge, loss_gap=loss_gap
             )
             norm = None if gauge == "unit" else float(theta.square().sum())
-            rows.append(
-                {
-                    "dataset": pair.name,
-                    "method": cell.method,
-                    "seed": cell.seed,
-                    "pretrain_task": pair.pretrain_name,
-                    "harmful_task": pair.harmful_name,
-                    "convention": convention,
-                    "gauge": gauge,
-                    "harmful_ratio": measured.harmful_ratio,
-                    "pretrain_ratio": measured.pretrain_ratio,
-                    "rir": measured.rir,
-                    "success": measured.success,
-                    "rank_pretrain": measured.pretrain_after.rank,
-                    "rank_harmful": measured.harmful_after.rank,
-                    "rir_ceiling": compact_ceiling
-                    if convention == "compact"
-                    else ridge_convention_ceiling(K_P, K_H, squared_norm=norm),
-                    "theta_condition": float(sigma[0] / sigma[-1]),
-                    "loss_gap": loss_gap,
-                    "steps": cell.steps,
-                    "seconds": cell.seconds,
-                    "stop_reason": cell.stop_reason,
-                }
+            ceiling = (
+                compact_ceiling
+                if convention == "compact"
+                else ridge_convention_ceiling(K_P, K_H, squared_norm=norm)
             )
+            facts = {
+                "dataset": pair.name,
+                "method": cell.method,
+                "seed": cell.seed,
+                "pretrain_task": pair.pretrain_name,
+                "harmful_task": pair.harmful_name,
+                "theta_condition": float(sigma[0] / sigma[-1]),
+                "steps": cell.steps,
+                "seconds": cell.seconds,
+                "stop_reason": cell.stop_reason,
+            }
+            rows.append(result_row(measured, ceiling, facts))
     return pd.DataFrame(rows, columns=RESULT_COLUMNS)
+
+
+def result_row(measured: Immunization, ceiling: float, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of a results table: what was measured, beside what is known of the cell.
+
+    Args:
+        measured: In one convention and gauge.
+        ceiling: The RIR ceiling in that convention.
+        facts: The other columns.
+
+    Returns:
+        A value for every column.
+    """
+    return {
+        **facts,
+        "convention": measured.convention,
+        "gauge": measured.gauge,
+        "harmful_ratio": measured.harmful_ratio,
+        "pretrain_ratio": measured.pretrain_ratio,
+        "rir": measured.rir,
+        "success": measured.success,
+        "rank_pretrain": measured.pretrain_after.rank,
+        "rank_harmful": measured.harmful_after.rank,
+        "rir_ceiling": ceiling,
+        "loss_gap": measured.loss_gap,
+    }
 
 
 def summary_table(results: pd.DataFrame, published: Mapping[str, Published]) -> pd.DataFrame:

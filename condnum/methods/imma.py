@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from condnum.errors import InvalidInputError
+from condnum.losses import SupervisedLoss
 from condnum.methods.algorithm1 import supervised_gradients
 from condnum.methods.method import Gradients, Memory, Parameters, random_extractor, random_probe
 from condnum.methods.settings import DescentSettings
-from condnum.tasks import ImmunizationProblem, SupervisedLoss
+from condnum.tasks import ImmunizationProblem
 
 
 @dataclass(frozen=True)
