@@ -4,6 +4,7 @@ import statistics
 import time
 
 import numpy as np
+import pytest
 import torch
 
 from condnum.extremes import gram
@@ -54,6 +55,8 @@ def median_seconds(call, rounds):
 
 
 def test_step_speed(benchmark):
+    if benchmark.disabled:
+        pytest.skip("a benchmark; run it with make bench")
     try:
         from condnum.data import load_mnist_images
 
