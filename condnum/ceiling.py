@@ -19,6 +19,7 @@ from torch import Tensor
 
 from condnum.arrays import Array, ArrayLike, as_tensor, like
 from condnum.errors import InvalidInputError, RankError
+from condnum.immunization import unit_gauge
 from condnum.spectra import (
     PUBLISHED_RIDGE,
     condition_from_spectrum,
@@ -213,8 +214,6 @@ def optimal_immunizer(
         array([[0.5, 0. ],
                [0. , 1. ]])
     """
-    from condnum.immunization import unit_gauge
-
     K_P, K_H = _pair(pretrain_covariance, harmful_covariance, ridge)
     if not 0 < null_gain < math.inf:
         raise InvalidInputError(f"null_gain must be positive and finite, got {null_gain}.")
