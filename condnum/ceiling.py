@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from condnum.arrays import Array, ArrayLike, as_tensor, like
+from condnum.covariance_range import CovarianceRange
 from condnum.errors import InvalidInputError, RankError
 from condnum.immunization import unit_gauge
 from condnum.spectra import (
     PUBLISHED_RIDGE,
     condition_from_spectrum,
-    covariance_factor,
     default_rtol,
     hessian_spectrum,
     symmetric_part,
@@ -47,18 +47,9 @@ class RirCeiling:
         return self.value
 
 
-@dataclass(frozen=True)
-class _Range:
-    """Eigenbasis of a covariance split at its numerical rank."""
-
-    values: Tensor  # (r,) descending, > 0
-    vectors: Tensor  # (D, r)
-    null: Tensor  # (D, D - r)
-
-
 def rir_ceiling(
-    pretrain_covariance: ArrayLike,
-    harmful_covariance: ArrayLike,
+    pretrain_covariance: ArrayLike | CovarianceRange,
+    harmful_covariance: ArrayLike | CovarianceRange,
     *,
     ridge: float | None = None,
     rtol: float | None = None,
@@ -74,8 +65,8 @@ def rir_ceiling(
     subspaces are compared; no such bound holds for it.
 
     Args:
-        pretrain_covariance: `(D, D)`, `K_P`.
-        harmful_covariance: `(D, D)`, `K_H`.
+        pretrain_covariance: `(D, D)`, `K_P`, or its range.
+        harmful_covariance: `(D, D)`, `K_H`, or its range.
         ridge: ε > 0 replaces both by `K + εI`, for which the ceiling is always finite.
         rtol: Relative rank tolerance; default `D·eps`.
 
@@ -93,32 +84,35 @@ def rir_ceiling(
         >>> rir_ceiling(np.diag([1.0, 0.0]), np.diag([2.0, 1.0])).value
         inf
     """
-    K_P, K_H = _pair(pretrain_covariance, harmful_covariance, ridge)
-    rtol = default_rtol(K_P.shape[-1]) if rtol is None else rtol
-    P, H = _split(K_P, rtol, "pretrain_covariance"), _split(K_H, rtol, "harmful_covariance")
+    P, H = _ranges(pretrain_covariance, harmful_covariance, ridge, rtol)
+    rtol = default_rtol(P.dimension) if rtol is None else rtol
     root = P.vectors / P.values.sqrt()
     # Squared singular values of K_H's factor: the pencil's κ may reach κ(K_P)κ(K_H), beyond what
     # the eigenvalues of rootᵀK_H root keep.
-    pencil = hessian_spectrum(root, covariance_factor(K_H, rtol=rtol))
+    factor = H.factor
+    pencil = hessian_spectrum(root, factor)
     if float(pencil[0]) <= rtol * float(H.values[0]) / float(P.values[0]):
         raise RankError(
             "the harmful task has no energy on range(K_P): the two tasks share no direction, so that "
             "RIR is unbounded and the generalised eigenvalues vanish; check the feature columns."
         )
-    outside = torch.linalg.eigvalsh(P.null.mT @ K_H @ P.null) if P.null.shape[1] else pencil.new_zeros(1)
-    harmful_only = int((outside > rtol * H.values[0]).sum())
+    harmful_only = 0
+    if P.rank < P.dimension:
+        outside = factor @ P.null_projector
+        energies = torch.linalg.eigvalsh(outside @ outside.mT)
+        harmful_only = int((energies > rtol * H.values[0]).sum())
     rank = int((pencil > rtol**2 * pencil[0]).sum())
     lambda_max, lambda_min = float(pencil[0]), float(pencil[rank - 1])
     ratio = float(P.values[0] / P.values[-1]) / float(H.values[0] / H.values[-1])
     # A harmful task of rank 1 has κ(H_H) = 1 for every θ: nothing to scale up against.
-    infinite = harmful_only > 0 and len(H.values) > 1
+    infinite = harmful_only > 0 and H.rank > 1
     value = math.inf if infinite else lambda_max / lambda_min * ratio
-    return RirCeiling(value, lambda_max, lambda_min, len(P.values), len(H.values), harmful_only, ridge)
+    return RirCeiling(value, lambda_max, lambda_min, P.rank, H.rank, harmful_only, ridge)
 
 
 def ridge_convention_ceiling(
-    pretrain_covariance: ArrayLike,
-    harmful_covariance: ArrayLike,
+    pretrain_covariance: ArrayLike | CovarianceRange,
+    harmful_covariance: ArrayLike | CovarianceRange,
     *,
     ridge: float = PUBLISHED_RIDGE,
     squared_norm: float | None = None,
@@ -138,8 +132,8 @@ def ridge_convention_ceiling(
     A bound, not a target: for singular covariances it is approached by extractors close to rank one.
 
     Args:
-        pretrain_covariance: `(D, D)`, `K_P`.
-        harmful_covariance: `(D, D)`, `K_H`.
+        pretrain_covariance: `(D, D)`, `K_P`, or its range.
+        harmful_covariance: `(D, D)`, `K_H`, or its range.
         ridge: ε > 0 of the convention.
         squared_norm: s; default D, the unit gauge.
         rtol: Relative rank tolerance; default `D·eps`.
@@ -157,26 +151,14 @@ def ridge_convention_ceiling(
         >>> round(ridge_convention_ceiling(K, K), 12)
         1.0
     """
-    K_P, K_H = _pair(pretrain_covariance, harmful_covariance, None)
     if not 0 < ridge < math.inf:
         raise InvalidInputError(f"ridge must be positive and finite, got {ridge}.")
-    dimension = K_P.shape[-1]
-    rtol = default_rtol(dimension) if rtol is None else rtol
-    P, H = _split(K_P, rtol, "pretrain_covariance"), _split(K_H, rtol, "harmful_covariance")
-    floor = ridge / (dimension if squared_norm is None else squared_norm)
-    # The eigenvalues of K_P below its numerical rank are round-off (and may be below −ε/D): they are
-    # set to exactly zero, as the ridge convention does.
-    basis = torch.cat([P.vectors, P.null], dim=1)
-    gamma = torch.cat([P.values, P.values.new_zeros(P.null.shape[1])]) + floor
-    harmful = (H.vectors * H.values) @ H.vectors.mT
-    whitened = (basis.mT @ harmful @ basis + floor * torch.eye(dimension).to(K_P)) / (
-        gamma.sqrt()[:, None] * gamma.sqrt()[None, :]
-    )
-    pencil = torch.linalg.eigvalsh(symmetric_part(whitened))
-    lowest = floor / float(P.values[0] + floor)  # no eigenvalue of the pencil lies below it
-    smallest = min(1.0, max(float(pencil[0]), lowest)) if len(P.values) == dimension else 1.0
-    ratio = _ridge_kappa(P, ridge, dimension) / _ridge_kappa(H, ridge, dimension)
-    return max(1.0, float(pencil[-1])) / smallest * ratio
+    P, H = _ranges(pretrain_covariance, harmful_covariance, None, rtol)
+    floor = ridge / (P.dimension if squared_norm is None else squared_norm)
+    # Each end of the pencil as a largest eigenvalue: those are accurate.
+    smallest = min(1.0, 1 / _largest_ratio(P, H, floor)) if P.rank == P.dimension else 1.0
+    ratio = _ridge_kappa(P, ridge) / _ridge_kappa(H, ridge)
+    return max(1.0, _largest_ratio(H, P, floor)) / smallest * ratio
 
 
 def optimal_immunizer(
@@ -217,12 +199,38 @@ def optimal_immunizer(
     K_P, K_H = _pair(pretrain_covariance, harmful_covariance, ridge)
     if not 0 < null_gain < math.inf:
         raise InvalidInputError(f"null_gain must be positive and finite, got {null_gain}.")
-    rtol = default_rtol(K_P.shape[-1]) if rtol is None else rtol
-    _split(K_H, rtol, "harmful_covariance")
-    P = _split(K_P, rtol, "pretrain_covariance")
+    CovarianceRange.of(K_H, rtol=rtol, name="harmful_covariance")
+    P = CovarianceRange.of(K_P, rtol=rtol, name="pretrain_covariance")
     gain = P.values.rsqrt()
-    theta = (P.vectors * gain) @ P.vectors.mT + null_gain * gain.max() * (P.null @ P.null.mT)
+    theta = (P.vectors * gain) @ P.vectors.mT + null_gain * gain.max() * P.null_projector
     return like(pretrain_covariance)(unit_gauge(symmetric_part(theta)))
+
+
+def _ranges(
+    pretrain: ArrayLike | CovarianceRange,
+    harmful: ArrayLike | CovarianceRange,
+    ridge: float | None,
+    rtol: float | None,
+) -> tuple[CovarianceRange, CovarianceRange]:
+    """Return both ranges, decomposed here unless the caller has them."""
+    if isinstance(pretrain, CovarianceRange) and isinstance(harmful, CovarianceRange):
+        if pretrain.dimension != harmful.dimension:
+            raise InvalidInputError(
+                f"the ranges live in {pretrain.dimension} and {harmful.dimension} dimensions: "
+                "both tasks share one input space."
+            )
+        if ridge is not None:
+            raise InvalidInputError(
+                f"ridge {ridge} cannot be added to a range that is already cut at its rank; pass covariances."
+            )
+        return pretrain, harmful
+    if isinstance(pretrain, CovarianceRange) or isinstance(harmful, CovarianceRange):
+        raise InvalidInputError("pass two covariances or two ranges, not one of each.")
+    K_P, K_H = _pair(pretrain, harmful, ridge)
+    return (
+        CovarianceRange.of(K_P, rtol=rtol, name="pretrain_covariance"),
+        CovarianceRange.of(K_H, rtol=rtol, name="harmful_covariance"),
+    )
 
 
 def _pair(pretrain: ArrayLike, harmful: ArrayLike, ridge: float | None) -> tuple[Tensor, Tensor]:
@@ -242,23 +250,22 @@ def _pair(pretrain: ArrayLike, harmful: ArrayLike, ridge: float | None) -> tuple
     return symmetric_part(K_P) + identity, symmetric_part(K_H) + identity
 
 
-def _split(matrix: Tensor, rtol: float, name: str) -> _Range:
-    """Split the eigenbasis of a positive semidefinite matrix at its numerical rank."""
-    values, vectors = torch.linalg.eigh(matrix)
-    if float(values[-1]) <= 0:
-        raise RankError(f"{name} has rank 0 (no positive eigenvalue): check that the features are not zero.")
-    if float(values[0]) < -max(rtol, 1e-8) * float(values[-1]):
-        raise InvalidInputError(
-            f"{name} is not positive semidefinite: its smallest eigenvalue is {float(values[0]):.3g} "
-            f"against a largest of {float(values[-1]):.3g}; pass a covariance XᵀX."
-        )
-    kept = values > rtol * values[-1]
-    return _Range(values[kept].flip(0), vectors[:, kept].flip(1), vectors[:, ~kept])
+def _largest_ratio(above: CovarianceRange, below: CovarianceRange, floor: float) -> float:
+    """Return the largest eigenvalue of the pencil (K_above + floor·I, K_below + floor·I).
+
+    What lies below a covariance's numerical rank is exactly zero, as the ridge convention has it.
+    """
+    gains = (below.values + floor).rsqrt() - floor**-0.5
+    identity = torch.eye(below.dimension).to(below.vectors)
+    inverse_root = (below.vectors * gains) @ below.vectors.mT + floor**-0.5 * identity
+    whitened = above.factor @ inverse_root
+    pencil = whitened.mT @ whitened + floor * inverse_root @ inverse_root
+    return float(torch.linalg.eigvalsh(symmetric_part(pencil))[-1])
 
 
-def _ridge_kappa(part: _Range, ridge: float, dimension: int) -> float:
-    """Return κ_ε of a covariance from its split spectrum."""
+def _ridge_kappa(part: CovarianceRange, ridge: float) -> float:
+    """Return κ_ε of a covariance from its range."""
     kappa, *_ = condition_from_spectrum(
-        part.values, convention="ridge", rtol=0.0, ridge=ridge, dimension=dimension
+        part.values, convention="ridge", rtol=0.0, ridge=ridge, dimension=part.dimension
     )
     return float(kappa)

@@ -6,6 +6,7 @@ Both routines check their residual and fall back to a full `eigh`, which the res
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,7 @@ from torch import Tensor
 RESIDUAL = 1e-13
 
 #: Lanczos steps between two looks at the residual, and in all.
-_LOOK, _MOST = 8, 64
+_LOOK, _MOST = 4, 160
 
 
 @dataclass(frozen=True)
@@ -72,46 +73,24 @@ def largest_pair(matrix: Tensor, start: Tensor | None = None) -> EigenPair:
         >>> round(float(pair.value), 12), pair.fallback
         (5.0, False)
     """
-    n = matrix.shape[0]
-    v = matrix[:, int(matrix.diagonal().argmax())] if start is None else start
-    most = min(_MOST, n)
-    Q = matrix.new_zeros((most + 1, n))  # basis vectors as rows
-    T = matrix.new_zeros((most, most))
-    Q[0] = v / v.norm()
-    for step in range(most):
-        w = matrix @ Q[step]
-        basis = Q[: step + 1]
-        coefficients = basis @ w
-        w = w - basis.mT @ coefficients
-        correction = basis @ w
-        w = w - basis.mT @ correction
-        T[step, : step + 1] = coefficients + correction
-        beta = w.norm()
-        count = step + 1
-        last = count == most or float(beta) <= torch.finfo(matrix.dtype).eps * float(T[0, 0].abs())
-        if last or count % _LOOK == 0:
-            values, vectors = torch.linalg.eigh(T[:count, :count])  # reads the lower triangle
-            residual = float(beta * vectors[-1, -1].abs() / values[-1])
-            if residual <= RESIDUAL or (last and count < most):
-                vector = vectors[:, -1] @ basis
-                return EigenPair(values[-1], vector / vector.norm(), residual, count, False)
-            if last:
-                break
-        Q[step + 1] = w / beta
+    guess = matrix[:, int(matrix.diagonal().argmax())] if start is None else start
+    count = 0
+    for value, vector, residual, count in _ritz_pairs(lambda q: matrix @ q, guess):
+        if residual <= RESIDUAL:
+            return EigenPair(value, vector, residual, count, False)
     values, vectors = torch.linalg.eigh(matrix)
-    return EigenPair(values[-1], vectors[:, -1], 0.0, most, True)
+    return EigenPair(values[-1], vectors[:, -1], 0.0, count, True)
 
 
-def smallest_pair(factor: Tensor, start: Tensor | None = None, *, iterations: int = 20) -> EigenPair:
+def smallest_pair(factor: Tensor, start: Tensor | None = None) -> EigenPair:
     """Return the smallest non-zero eigenpair of `FᵀF` through the dual Gram matrix `FFᵀ`.
 
-    Inverse iteration on a Cholesky factor of `FFᵀ`, whose spectrum is the non-zero spectrum of
-    `FᵀF`: no null directions, so no rank decision at every step.
+    Lanczos on the inverse of `FFᵀ` by its Cholesky factor; the spectrum of `FFᵀ` is the non-zero
+    spectrum of `FᵀF`: no null directions, so no rank decision at every step.
 
     Args:
         factor: `(r, D)` of full row rank.
         start: `(r,)` guess in the dual space; default a vector of ones.
-        iterations: Inverse iterations before the full decomposition.
 
     Returns:
         The pair of `FᵀF`, `(D,)`; its residual is relative to the largest eigenvalue.
@@ -124,19 +103,64 @@ def smallest_pair(factor: Tensor, start: Tensor | None = None, *, iterations: in
     dual = gram(factor.mT)
     scale = float(dual.diagonal().max())
     lower, failed = torch.linalg.cholesky_ex(dual)
-    x = factor.new_ones(factor.shape[0]) if start is None else start
-    x = x / x.norm()
+    guess = factor.new_ones(factor.shape[0]) if start is None else start
+    count = 0
     if not int(failed):
-        for iteration in range(1, iterations + 1):
-            x = torch.cholesky_solve(x.unsqueeze(-1), lower).squeeze(-1)
+
+        def solve(q: Tensor) -> Tensor:
+            return torch.cholesky_solve(q.unsqueeze(-1), lower).squeeze(-1)
+
+        # The first solve of a warm start is worth a look of its own.
+        for _, x, _, count in _ritz_pairs(solve, solve(guess), look=1):
+            x = solve(x)  # what is left of large eigenvectors in x, F would magnify
             x = x / x.norm()
             image = dual @ x
             value = x @ image
             residual = float((image - value * x).norm()) / scale
             if residual <= RESIDUAL:
-                return EigenPair(value, _primal(factor, x), residual, iteration, False)
+                return EigenPair(value, _primal(factor, x), residual, count, False)
     values, vectors = torch.linalg.eigh(dual)
-    return EigenPair(values[0], _primal(factor, vectors[:, 0]), 0.0, iterations, True)
+    return EigenPair(values[0], _primal(factor, vectors[:, 0]), 0.0, count, True)
+
+
+def _ritz_pairs(
+    apply: Callable[[Tensor], Tensor], start: Tensor, look: int = _LOOK
+) -> Iterator[tuple[Tensor, Tensor, float, int]]:
+    """Run Lanczos with full reorthogonalisation; yield the largest Ritz pair at every look.
+
+    Args:
+        apply: Product with a symmetric matrix `(n, n)`.
+        start: `(n,)`, not zero.
+        look: Steps between two looks.
+
+    Yields:
+        Ritz value, unit Ritz vector `(n,)`, its residual relative to the value, steps so far.
+    """
+    n = start.shape[0]
+    most = min(_MOST, n)
+    Q = start.new_zeros((most, n))  # basis vectors as rows
+    T = start.new_zeros((most, most))
+    Q[0] = start / start.norm()
+    for step in range(most):
+        w = apply(Q[step])
+        basis = Q[: step + 1]
+        coefficients = basis @ w
+        w = w - basis.mT @ coefficients
+        correction = basis @ w
+        w = w - basis.mT @ correction
+        T[step, : step + 1] = coefficients + correction
+        beta = w.norm()
+        count = step + 1
+        invariant = float(beta) <= torch.finfo(start.dtype).eps * float(T[0, 0].abs())
+        if invariant or count == most or count % look == 0:
+            values, vectors = torch.linalg.eigh(T[:count, :count])  # reads the lower triangle
+            vector = vectors[:, -1] @ basis
+            # An invariant subspace holds the pair exactly, as a start in it can know.
+            residual = 0.0 if invariant else float(beta * vectors[-1, -1].abs() / values[-1])
+            yield values[-1], vector / vector.norm(), residual, count
+        if invariant or count == most:
+            return
+        Q[count] = w / beta
 
 
 def _primal(factor: Tensor, x: Tensor) -> Tensor:

@@ -5,10 +5,11 @@ import pytest
 import torch
 
 from condnum.extremes import gram, largest_pair, smallest_pair
-from condnum.methods import immunize
+from condnum.methods import immunize, opt_kappa
 from condnum.methods.algorithm1 import ill_direction, well_direction
-from condnum.methods.factored import ill_gradient, well_gradient
+from condnum.methods.factored import ill_gradient, kappa_gradient, well_gradient
 from condnum.methods.method import Memory
+from condnum.methods.opt_kappa import OptKappaSettings
 from condnum.spectra import covariance_factor
 from condnum.tasks import ImmunizationProblem, LinearTask
 
@@ -96,7 +97,7 @@ def test_thirty_steps_agree_with_the_eigh_reference_to_1e_8_in_kappa(monkeypatch
     options = {"seed": 0, "steps": 30, "learning_rate": 1e-3}
     fast = immunize(problem, "ours", **options)
     monkeypatch.setattr("condnum.methods.algorithm1.SMALL", 10**6)
-    monkeypatch.setattr("condnum.methods.descent.LARGE", 10**6)
+    monkeypatch.setattr("condnum.methods.optimizer.LARGE", 10**6)
     reference = immunize(problem, "ours", **options)
     assert fast.counts["lanczos_steps"] > 0
     assert reference.counts == {}
@@ -109,3 +110,31 @@ def test_counts_are_reported():
     result = immunize(problem, "ours", seed=0, steps=3, learning_rate=1e-3)
     assert result.counts["eigh_fallbacks"] >= 0
     assert result.counts["lanczos_steps"] >= 3
+
+
+@pytest.mark.parametrize("rank", [140, 110])
+@pytest.mark.parametrize("convention", ["compact", "ridge"])
+def test_the_gradient_of_kappa_in_factor_form_is_the_dense_one(convention, rank):
+    settings = OptKappaSettings(convention=convention, ridge=1e-3)
+    harmful = task(rank, 140, 0.98, 2)
+    theta = torch.eye(140, dtype=torch.float64) + 0.02 * torch.randn(
+        140, 140, generator=torch.Generator().manual_seed(3), dtype=torch.float64
+    )
+    ridge = settings.ridge if convention == "ridge" else None
+    kappa, outer = kappa_gradient(harmful, theta, Memory(), "H", ridge=ridge)
+    expected_kappa, expected = opt_kappa.kappa_gradient(harmful, theta, settings)
+    torch.testing.assert_close(kappa, expected_kappa, rtol=1e-9, atol=0)
+    gradient = outer.left @ outer.right.mT
+    assert float((gradient - expected).norm()) <= 1e-8 * float(expected.norm())
+
+
+@pytest.mark.parametrize("objective", ["difference", "log"])
+def test_opt_kappa_descends_the_same_way_in_factor_form(monkeypatch, objective):
+    problem = ImmunizationProblem(task(140, 140, 0.98, 1), task(110, 140, 0.98, 2))
+    options = {"seed": 0, "steps": 5, "learning_rate": 1e-3, "convention": "ridge", "objective": objective}
+    fast = immunize(problem, "opt_kappa", **options)
+    monkeypatch.setattr("condnum.methods.opt_kappa.SMALL", 10**6)
+    dense = immunize(problem, "opt_kappa", **options)
+    assert fast.counts["lanczos_steps"] > 0
+    assert dense.counts == {}
+    torch.testing.assert_close(fast.theta, dense.theta, rtol=0, atol=1e-6)

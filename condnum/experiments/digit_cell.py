@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from condnum.ceiling import ridge_convention_ceiling, rir_ceiling
+from condnum.covariance_range import CovarianceRange
 from condnum.experiments.digit_tasks import digit_problem
 from condnum.methods import DescentSettings, ImmunizationResult, get_method, immunize
 from condnum.methods.method import ClosedFormMethod
@@ -81,12 +82,12 @@ def immunize_cell(plan: CellPlan) -> tuple[ImmunizationProblem, ImmunizationResu
 
 def _ceilings(plan: CellPlan, problem: ImmunizationProblem) -> dict[str, float]:
     """Return the RIR ceilings of the pair, computed once per pair and process."""
-    K_P, K_H = problem.pretrain.covariance, problem.harmful.covariance
+    P, H = (CovarianceRange.of_factor(task.factor) for task in (problem.pretrain, problem.harmful))
     key = ("ceiling", plan.data_checksum, plan.payload["pretrain"], plan.payload["harmful"])
     return cached(
         key,
         lambda: {
-            "ceiling_compact": rir_ceiling(K_P, K_H).value,
-            "ceiling_ridge": ridge_convention_ceiling(K_P, K_H),
+            "ceiling_compact": rir_ceiling(P, H).value,
+            "ceiling_ridge": ridge_convention_ceiling(P, H),
         },
     )

@@ -6,7 +6,6 @@ A digit's covariance depends on the digit and on the cut to the smaller class al
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -43,26 +42,32 @@ def digit_problem(
     """
     digits = reference.load()
     count = min(digits.counts[pretrain], digits.counts[harmful])
-    tasks = []
-    for digit, label in ((pretrain, 0.0), (harmful, 1.0)):
-        task = cached(
-            ("class", reference.name, reference.checksum, digit, count, device),
-            partial(_class_task, digits, digit, count, device),
+    data = (reference.name, reference.checksum)
+    tasks = [
+        cached(
+            ("task", *data, digit, count, loss_rows, labels, label, device),
+            partial(_task, digits, digit, count, loss_rows, labels, label, device),
         )
-        rows = cached(
-            ("loss", reference.name, reference.checksum, digit, count, loss_rows, labels, label),
-            partial(_loss_rows, digits, digit, count, loss_rows, labels, label),
-        )
-        X, y = (values.to(device) for values in rows)
-        tasks.append(replace(task, loss="bce", loss_features=X, targets=y))
+        # One-vs-rest is one task whichever side it is on; a digit alone has its side's label.
+        for digit, label in ((pretrain, 0.0), (harmful, 1.0 if labels == "published" else 0.0))
+    ]
     return ImmunizationProblem(*tasks)
 
 
-def _class_task(digits: Digits, digit: int, count: int, device: str) -> LinearTask:
-    """Return a digit's covariance and its factor, from its first `count` images."""
-    X = torch.as_tensor(np.array(digits.pixels(np.flatnonzero(digits.labels == digit)[:count])))
+def _task(
+    digits: Digits, digit: int, count: int, loss_rows: int, labels: str, label: float, device: str
+) -> LinearTask:
+    """Return a digit's covariance with its factor, from its first `count` images, and its loss."""
+    X = torch.from_numpy(digits.pixels(np.flatnonzero(digits.labels == digit)[:count]))
     K = gram(X)
-    return LinearTask(K.to(device), known_factor=covariance_factor(K).to(device))
+    rows, targets = _loss_rows(digits, digit, count, loss_rows, labels, label)
+    return LinearTask(
+        K.to(device),
+        targets=targets.to(device),
+        loss="bce",
+        loss_features=rows.to(device),
+        known_factor=covariance_factor(K).to(device),
+    )
 
 
 def _loss_rows(
@@ -78,4 +83,4 @@ def _loss_rows(
         rest = np.flatnonzero(digits.labels != digit)
         drawn = np.random.default_rng([digit, count]).choice(rest, size=half, replace=False)
         index, targets = np.concatenate([own[:half], drawn]), np.repeat([1.0, 0.0], half)
-    return torch.as_tensor(np.array(digits.pixels(index))), torch.as_tensor(targets)[:, None]
+    return torch.from_numpy(digits.pixels(index)), torch.as_tensor(targets)[:, None]

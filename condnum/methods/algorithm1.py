@@ -11,6 +11,7 @@ from torch import Tensor
 
 from condnum.methods.factored import ill_gradient, well_gradient
 from condnum.methods.method import (
+    SMALL,
     Gradients,
     Memory,
     OuterGradient,
@@ -22,9 +23,6 @@ from condnum.methods.settings import DescentSettings
 from condnum.regularizers.pairs import ill_gradient_from_pair, well_gradient_from_pair
 from condnum.spectra import symmetric_part
 from condnum.tasks import ImmunizationProblem, LinearTask
-
-#: Up to this dimension a full `eigh` is as fast as anything cleverer.
-SMALL = 128
 
 
 def well_direction(task: LinearTask, theta: Tensor) -> Tensor:

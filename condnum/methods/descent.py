@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -12,12 +13,10 @@ from torch import Tensor
 
 from condnum.methods.method import DescentMethod, Gradients, Memory, Parameters
 from condnum.methods.monitor import Monitor
+from condnum.methods.optimizer import make_optimizer
 from condnum.methods.result import History, ImmunizationResult, Progress, StopReason
 from condnum.methods.settings import DescentSettings
 from condnum.tasks import ImmunizationProblem
-
-#: Above this dimension one fused pass over θ is worth its different rounding.
-LARGE = 128
 
 #: Told of each recorded step; returning True asks the run to stop there.
 Callback = Callable[[Progress], bool | None]
@@ -93,7 +92,8 @@ def _part_norms(gradients: Gradients, theta: Tensor) -> dict[str, float]:
     """Return the Frobenius norm of each part's direction."""
     norms = {}
     for part, gradient in gradients.hessian_parts.items():
-        norms[part] = float((2 * theta @ gradient.add_to(torch.zeros_like(gradient.hessian), 1.0)).norm())
+        on_hessian = gradient.add_to(torch.empty_like(gradient.hessian), 2.0, fresh=True)
+        norms[part] = float((theta @ on_hessian).norm())
     for part, outer in gradients.outer_parts.items():
         norms[part] = float((outer.left @ outer.right.mT).norm())
     return norms | {part: float(value.norm()) for part, value in gradients.theta_parts.items()}
@@ -104,15 +104,29 @@ def _weighted_sum(gradients: Gradients, theta: Tensor, weights: dict[str, float]
     direct = [weights[part] * value for part, value in gradients.theta_parts.items()]
     if not gradients.hessian_parts and not gradients.outer_parts:
         return torch.stack(direct).sum(dim=0)
-    inner = memory.buffer("hessian_sum", theta, theta.shape[1], theta.shape[1]).zero_()
-    for part, gradient in gradients.hessian_parts.items():
-        gradient.add_to(inner, 2 * weights[part])
-    total = torch.mm(theta, inner, out=memory.buffer("total", theta, *theta.shape))
+    total = memory.buffer("total", theta, *theta.shape)
+    if gradients.hessian_parts:
+        torch.mm(theta, _hessian_sum(gradients, theta, weights, memory), out=total)
+    else:
+        total.zero_()
     for part, outer in gradients.outer_parts.items():
         outer.add_to(total, weights[part])
     for value in direct:
         total += value
     return total
+
+
+def _hessian_sum(gradients: Gradients, theta: Tensor, weights: dict[str, float], memory: Memory) -> Tensor:
+    """Return the weighted sum of all `2∇_H R`, `(D_hid, D_hid)`."""
+    inner = memory.buffer("hessian_sum", theta, theta.shape[1], theta.shape[1])
+    for index, (part, gradient) in enumerate(gradients.hessian_parts.items()):
+        gradient.add_to(inner, 2 * weights[part], fresh=index == 0)
+    return inner
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Tell whether all entries are finite, in one pass."""
+    return all(math.isfinite(float(extreme)) for extreme in torch.aminmax(tensor))
 
 
 class _Run:
@@ -136,28 +150,20 @@ class _Run:
         self.step = 0
         self.weights: dict[str, float] = {}
         self.memory = Memory()
-        self._monitor = Monitor(problem)
         self._rows: list[dict[str, float]] = []
         self._norms: dict[str, float] = {}
         self._first_norm = math.nan
-        tensors = list(parameters.values())
-        self._optimizer = (
-            torch.optim.Adam(
-                tensors, lr=settings.learning_rate, fused=True if problem.dimension > LARGE else None
-            )
-            if settings.optimizer == "adam"
-            else torch.optim.SGD(tensors, lr=settings.learning_rate)
-        )
+        self._optimizer = make_optimizer(settings.optimizer, parameters)
 
     def loop(self, generator: torch.Generator) -> StopReason:
         """Step until something says stop; leave the last finite parameters behind."""
         for _ in range(self.settings.steps):
             safe = {name: tensor.clone() for name, tensor in self.parameters.items()}
             try:
-                total = self._gradient(generator)
+                directions = self._gradient(generator)
+                norm = float(directions["theta"].norm())
             except torch.linalg.LinAlgError:
-                total = torch.tensor(math.nan)
-            norm = float(total.norm())
+                norm = math.nan
             if not math.isfinite(norm):
                 return "diverged"
             if self.step in self.settings.recorded_steps and self._record():
@@ -166,8 +172,8 @@ class _Run:
                 self._first_norm = norm
             elif norm < self.settings.tolerance * self._first_norm:
                 return "tolerance"
-            self._advance()
-            if not all(bool(torch.isfinite(tensor).all()) for tensor in self.parameters.values()):
+            self._optimizer.step(directions, self._learning_rate)
+            if not all(_is_finite(tensor) for tensor in self.parameters.values()):
                 for name, tensor in safe.items():
                     self.parameters[name].copy_(tensor)
                 return "diverged"
@@ -175,13 +181,15 @@ class _Run:
         return "steps"
 
     def history(self) -> History:
-        """Close the history with the final θ and return it."""
+        """Close the history with the final θ and return it; empty where none is wanted."""
+        if self.settings.record_every == 0:
+            return History({})
         if not self._rows or self._rows[-1]["step"] != self.step:
             self._rows.append(self._row())
         return History({name: np.array([row[name] for row in self._rows]) for name in self._rows[0]})
 
-    def _gradient(self, generator: torch.Generator) -> Tensor:
-        """Evaluate the gradients, set them on the parameters, return θ's weighted sum."""
+    def _gradient(self, generator: torch.Generator) -> dict[str, Tensor]:
+        """Return the gradient of each parameter; that of θ is the weighted sum of its parts."""
         size = self.settings.batch_size
         problem = self.problem if size is None else self.problem.sample(size, generator)
         gradients = self.method.gradients(problem, self.parameters, self.settings, self.memory)
@@ -191,17 +199,19 @@ class _Run:
         if not self.weights:
             self.weights = part_weights(self._norms, self.settings)
         total = _weighted_sum(gradients, theta, self.weights, self.memory)
-        theta.grad = total
-        for name, value in gradients.others.items():
-            self.parameters[name].grad = value
-        return total
+        return {"theta": total} | gradients.others
 
-    def _advance(self) -> None:
-        """Take one optimizer step at the scheduled learning rate."""
-        if self.settings.schedule == "cosine":
-            share = 0.5 * (1 + math.cos(math.pi * self.step / self.settings.steps))
-            self._optimizer.param_groups[0]["lr"] = self.settings.learning_rate * share
-        self._optimizer.step()
+    @property
+    def _learning_rate(self) -> float:
+        """η of the coming step."""
+        if self.settings.schedule == "constant":
+            return self.settings.learning_rate
+        return self.settings.learning_rate * 0.5 * (1 + math.cos(math.pi * self.step / self.settings.steps))
+
+    @cached_property
+    def _monitor(self) -> Monitor:
+        """What measures a row of the history; a run without history needs none."""
+        return Monitor(self.problem)
 
     def _row(self) -> dict[str, float]:
         """Measure θ as it is now."""

@@ -14,6 +14,9 @@ from condnum.tasks import ImmunizationProblem
 
 SettingsT = TypeVar("SettingsT", bound=DescentSettings)
 
+#: Up to this dimension a full `eigh` is as fast as anything cleverer.
+SMALL = 128
+
 #: Named tensors that a method trains; every method has "theta" `(D, D)`.
 Parameters = dict[str, Tensor]
 
@@ -47,10 +50,14 @@ class HessianGradient:
     coefficient: Tensor  # (), c
     vector: Tensor  # (D_hid,), v
 
-    def add_to(self, total: Tensor, weight: float) -> Tensor:
-        """Add `weight·∇_H R` to a running sum in place, and return it."""
-        total.add_(self.hessian, alpha=weight * float(self.scale))
-        return total.addr_(self.vector, self.vector, alpha=weight * float(self.coefficient))
+    def add_to(self, total: Tensor, weight: float, *, fresh: bool = False) -> Tensor:
+        """Add `weight·∇_H R` to a running sum in place (a fresh one is overwritten), and return it."""
+        scale, coefficient = weight * float(self.scale), weight * float(self.coefficient)
+        if fresh:
+            torch.mul(self.hessian, scale, out=total)
+        else:
+            total.add_(self.hessian, alpha=scale)
+        return total.addr_(self.vector, self.vector, alpha=coefficient) if coefficient else total
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,15 @@ import torch
 from torch import Tensor
 
 from condnum.errors import UnknownNameError
-from condnum.methods.method import Gradients, Memory, Parameters, random_extractor
+from condnum.methods import factored
+from condnum.methods.method import (
+    SMALL,
+    Gradients,
+    Memory,
+    OuterGradient,
+    Parameters,
+    random_extractor,
+)
 from condnum.methods.settings import DescentSettings
 from condnum.spectra import PUBLISHED_RIDGE, Convention, symmetric_part
 from condnum.tasks import ImmunizationProblem, LinearTask
@@ -92,8 +100,27 @@ class OptKappa:
         memory: Memory,
     ) -> Gradients:
         """Return the gradients of `+κ_P` and `−κ_H` (or of their logarithms)."""
-        kappa_P, pretrain = kappa_gradient(problem.pretrain, parameters["theta"], settings)
-        kappa_H, harmful = kappa_gradient(problem.harmful, parameters["theta"], settings)
+        theta = parameters["theta"]
+        if theta.shape[0] > SMALL:
+            return self._large(problem, theta, settings, memory)
+        kappa_P, pretrain = kappa_gradient(problem.pretrain, theta, settings)
+        kappa_H, harmful = kappa_gradient(problem.harmful, theta, settings)
         if settings.objective == "log":
             pretrain, harmful = pretrain / kappa_P, harmful / kappa_H
         return Gradients({"kappa_pretrain": pretrain, "kappa_harmful": -harmful}, {})
+
+    @staticmethod
+    def _large(
+        problem: ImmunizationProblem, theta: Tensor, settings: OptKappaSettings, memory: Memory
+    ) -> Gradients:
+        """Return the same in factor form."""
+        ridge = settings.ridge if settings.convention == "ridge" else None
+        parts = {}
+        for part, task, sign in (
+            ("kappa_pretrain", problem.pretrain, 1.0),
+            ("kappa_harmful", problem.harmful, -1.0),
+        ):
+            kappa, gradient = factored.kappa_gradient(task, theta, memory, part, ridge=ridge)
+            scale = sign / float(kappa) if settings.objective == "log" else sign
+            parts[part] = OuterGradient(scale * gradient.left, gradient.right)
+        return Gradients({}, {}, outer_parts=parts)

@@ -19,7 +19,7 @@ StopReason = Literal["steps", "tolerance", "cancelled", "diverged", "closed_form
 
 @dataclass(frozen=True)
 class History:
-    """One row per recorded step, as equally long arrays; step 0 is θ₀, the last row is the result."""
+    """One row per recorded step, as equally long arrays, from θ₀ to the result; empty if unwanted."""
 
     columns: dict[str, NDArray[np.float64]]
 
@@ -29,7 +29,7 @@ class History:
 
     def __len__(self) -> int:
         """Return the number of recorded steps."""
-        return len(self.columns["step"])
+        return len(self.columns.get("step", ()))
 
     def to_frame(self) -> pd.DataFrame:
         """Return the history as a table.

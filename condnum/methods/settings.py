@@ -28,7 +28,7 @@ class DescentSettings:
     lambda_harmful: float = 1e7  # fixed: λ_H (Table 4, house prices)
     batch_size: int | None = None  # rows a step and task; None is the full batch
     tolerance: float = 0.0  # stop once the weighted θ-gradient is below this share of its start
-    record_every: int | None = None  # steps between history rows; None: about 200 rows in all
+    record_every: int | None = None  # steps between history rows; None: about 200 in all; 0: no history
 
     def __post_init__(self) -> None:
         """Refuse values that cannot mean anything."""
@@ -40,16 +40,20 @@ class DescentSettings:
             if getattr(self, name) not in choices:
                 raise UnknownNameError(name, getattr(self, name), choices)
         self._require_positive("learning_rate", "ratio", "loss_weight", "lambda_pretrain", "lambda_harmful")
-        self._require_counts("steps", "batch_size", "record_every")
+        self._require_counts("steps", "batch_size")
+        if self.record_every != 0:
+            self._require_counts("record_every")
         if not 0 <= self.tolerance < 1:
             raise InvalidInputError(f"tolerance must lie in [0, 1), got {self.tolerance}.")
 
     @cached_property
     def recorded_steps(self) -> frozenset[int]:
-        """Steps at which the history gets a row: every `record_every`, or about 200 of them.
+        """Steps at which the history gets a row: every `record_every`, or about 200 of them; none at 0.
 
         Those 200 are half log-spaced, for the fast start, and half evenly spaced, for the long end.
         """
+        if self.record_every == 0:
+            return frozenset()
         if self.record_every is not None:
             return frozenset(range(0, self.steps + 1, self.record_every))
         log_spaced = np.geomspace(1, self.steps, 100).round().astype(int)

@@ -11,7 +11,9 @@ from condnum.extremes import gram
 from condnum.methods.algorithm1 import Ours
 from condnum.methods.descent import _weighted_sum
 from condnum.methods.method import Memory
+from condnum.methods.optimizer import make_optimizer
 from condnum.spectra import covariance_factor
+from condnum.sweep.threads import limited_threads
 from condnum.tasks import ImmunizationProblem, LinearTask
 
 D = 784
@@ -65,17 +67,15 @@ def test_step_speed(benchmark):
         real = None
     problem = ImmunizationProblem(digit_like(4, real), digit_like(7, real))
     method, memory = Ours(), Memory()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as the sweep computes; both sides and the GEMM alike
-    try:
+    with limited_threads(1):  # as the sweep computes; both sides and the GEMM alike
         parameters = method.initial(problem, torch.Generator().manual_seed(0))
         theta = parameters["theta"]
-        optimizer = torch.optim.Adam([theta], lr=1e-3, fused=True)
+        optimizer = make_optimizer("adam", parameters)
 
         def step():
             gradients = method.gradients(problem, parameters, method.defaults, memory)
-            theta.grad = _weighted_sum(gradients, theta, {"well": 1e-6, "ill": 1e6}, memory)
-            optimizer.step()
+            total = _weighted_sum(gradients, theta, {"well": 1e-6, "ill": 1e6}, memory)
+            optimizer.step({"theta": total}, 1e-3)
 
         other = theta.clone()
         naive = torch.optim.Adam([other], lr=1e-3)
@@ -84,8 +84,6 @@ def test_step_speed(benchmark):
         gemm = median_seconds(lambda: square @ square, 20)
         reference = median_seconds(lambda: straightforward(other, K_P, K_H, k, naive), 5)
         benchmark.pedantic(step, rounds=15, warmup_rounds=2)
-    finally:
-        torch.set_num_threads(threads)
     ours = benchmark.stats.stats.median
     print(
         f"\none step at D = {D} on {'MNIST 4 against 7' if real else 'random data'}, one thread: "

@@ -1,0 +1,87 @@
+"""The range of a covariance: its eigenpairs above the numerical rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from condnum.errors import InvalidInputError, RankError
+from condnum.spectra import default_rtol
+
+
+@dataclass(frozen=True)
+class CovarianceRange:
+    """Eigenpairs of a covariance above its numerical rank; one decomposition serves many ceilings."""
+
+    values: Tensor  # (r,) descending, > 0
+    vectors: Tensor  # (D, r), orthonormal columns
+
+    @classmethod
+    def of(cls, covariance: Tensor, *, rtol: float | None = None, name: str = "covariance") -> Self:
+        """Decompose a covariance.
+
+        Args:
+            covariance: `(D, D)` symmetric positive semidefinite.
+            rtol: Relative rank tolerance; default `D·eps`.
+            name: Of the matrix, for messages.
+
+        Returns:
+            Its range.
+
+        Raises:
+            InvalidInputError: It has a clearly negative eigenvalue.
+            RankError: It is zero.
+
+        Examples:
+            >>> CovarianceRange.of(torch.diag(torch.tensor([1.0, 0.0, 4.0])).double()).values
+            tensor([4., 1.], dtype=torch.float64)
+        """
+        values, vectors = torch.linalg.eigh(covariance)
+        rtol = default_rtol(len(values)) if rtol is None else rtol
+        if float(values[-1]) <= 0:
+            raise RankError(
+                f"{name} has rank 0 (no positive eigenvalue): check that the features are not zero."
+            )
+        if float(values[0]) < -max(rtol, 1e-8) * float(values[-1]):
+            raise InvalidInputError(
+                f"{name} is not positive semidefinite: its smallest eigenvalue is {float(values[0]):.3g} "
+                f"against a largest of {float(values[-1]):.3g}; pass a covariance XᵀX."
+            )
+        kept = values > rtol * values[-1]
+        return cls(values[kept].flip(0), vectors[:, kept].flip(1))
+
+    @classmethod
+    def of_factor(cls, factor: Tensor) -> Self:
+        """Read the range off a factor of `covariance_factor`, without another decomposition.
+
+        Args:
+            factor: `(r, D)`, B with `K = BᵀB`, its rows orthogonal and in descending order of length.
+
+        Returns:
+            The range of K.
+        """
+        lengths = torch.linalg.vector_norm(factor, dim=1)
+        return cls(lengths.square(), (factor / lengths[:, None]).mT)
+
+    @property
+    def dimension(self) -> int:
+        """D, of the space that the covariance lives in."""
+        return self.vectors.shape[0]
+
+    @property
+    def rank(self) -> int:
+        """Number of eigenvalues above the tolerance."""
+        return len(self.values)
+
+    @property
+    def factor(self) -> Tensor:
+        """`B` with `K = BᵀB`, `(r, D)`."""
+        return (self.vectors * self.values.sqrt()).mT
+
+    @property
+    def null_projector(self) -> Tensor:
+        """Orthogonal projector on null(K), `(D, D)`."""
+        return torch.eye(self.dimension).to(self.vectors) - self.vectors @ self.vectors.mT

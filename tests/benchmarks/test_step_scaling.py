@@ -1,0 +1,80 @@
+"""How one step of Algorithm 1 grows with the dimension: a fitted exponent, beside that of one GEMM."""
+
+import statistics
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from condnum.extremes import gram
+from condnum.methods.algorithm1 import Ours
+from condnum.methods.descent import _weighted_sum
+from condnum.methods.method import Memory
+from condnum.methods.optimizer import make_optimizer
+from condnum.spectra import covariance_factor
+from condnum.sweep.threads import limited_threads
+from condnum.tasks import ImmunizationProblem, LinearTask
+
+DIMENSIONS = (64, 128, 256, 512, 784)
+
+
+def image_like(D, seed):
+    """A covariance whose spectrum falls as an image's does, with rank 3D/4."""
+    generator = torch.Generator().manual_seed(seed)
+    rank = 3 * D // 4
+    Q, _ = torch.linalg.qr(torch.randn(D, D, generator=generator, dtype=torch.float64))
+    factor = torch.arange(1, rank + 1, dtype=torch.float64)[:, None] ** -1.0 * Q[:, :rank].mT
+    K = gram(factor)
+    return LinearTask(K, known_factor=covariance_factor(K))
+
+
+def median_seconds(call, budget=0.6):
+    """Median over as many calls as fit the budget, at least seven."""
+    call()
+    times = []
+    while sum(times) < budget or len(times) < 7:
+        started = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - started)
+    return statistics.median(times)
+
+
+def test_step_scaling(benchmark):
+    if benchmark.disabled:
+        pytest.skip("a benchmark; run it with make bench")
+    steps, gemms = [], []
+    with limited_threads(1):
+        for D in DIMENSIONS:
+            problem = ImmunizationProblem(image_like(D, 1), image_like(D, 2))
+            method, memory = Ours(), Memory()
+            parameters = method.initial(problem, torch.Generator().manual_seed(0))
+            optimizer = make_optimizer("adam", parameters)
+
+            def step(
+                problem=problem, method=method, memory=memory, parameters=parameters, optimizer=optimizer
+            ):
+                gradients = method.gradients(problem, parameters, method.defaults, memory)
+                weights = {"well": 1e-3, "ill": 1e-3}
+                total = _weighted_sum(gradients, parameters["theta"], weights, memory)
+                optimizer.step({"theta": total}, 1e-4)
+
+            square = torch.randn(D, D, dtype=torch.float64)
+            gemms.append(median_seconds(lambda square=square: square @ square))
+            steps.append(median_seconds(step))
+        benchmark.pedantic(step, rounds=5)  # the largest, for the table
+    large = [i for i, D in enumerate(DIMENSIONS) if D > 128]  # one code path
+
+    def exponent(times, chosen):
+        return np.polyfit(np.log([DIMENSIONS[i] for i in chosen]), np.log([times[i] for i in chosen]), 1)[0]
+
+    print("\n   D   step (ms)   GEMM (ms)   step/GEMM")
+    for D, step_seconds, gemm in zip(DIMENSIONS, steps, gemms, strict=True):
+        print(f"{D:4d} {step_seconds * 1e3:11.2f} {gemm * 1e3:11.3f} {step_seconds / gemm:11.1f}")
+    everything = range(len(DIMENSIONS))
+    print(
+        f"fitted exponent: step {exponent(steps, everything):.2f}, GEMM {exponent(gemms, everything):.2f} "
+        f"over all; step {exponent(steps, large):.2f}, GEMM {exponent(gemms, large):.2f} over D > 128 "
+        f"(one thread; fall-backs at D = {DIMENSIONS[-1]}: {memory.counts.get('eigh_fallbacks', 0)})"
+    )
+    assert exponent(steps, large) < 3.3
