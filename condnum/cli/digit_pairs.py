@@ -12,6 +12,7 @@ from condnum.cli.options import (
     DebugOption,
     DeviceOption,
     EpochsOption,
+    JobsOption,
     MethodsOption,
     OutOption,
     QuietOption,
@@ -27,9 +28,6 @@ PairsOption = Annotated[
 ]
 LabelsOption = Annotated[
     str, typer.Option("--labels", metavar="one_vs_rest|published", help="Labels of the supervised loss.")
-]
-JobsOption = Annotated[
-    int, typer.Option("--jobs", "-j", min=0, help="Worker processes; 0: one for each core.")
 ]
 SchedulerOption = Annotated[
     str,
@@ -81,16 +79,19 @@ _Options = tuple[str | None, int, int | None, str, str, int, str, str]
 
 
 def _run(dataset: str, source: str, options: _Options, out: Path, quiet: bool) -> None:
-    """Check the options, run the notebook, and end with status 1 if a cell failed."""
+    """Check the options and the data before a kernel is started for them; run the notebook."""
     from condnum.arrays import resolve_device
-    from condnum.experiments.digit_pairs import DigitPairsConfig
+    from condnum.cli.main import say
+    from condnum.experiments.digit_config import DigitPairsConfig
+    from condnum.experiments.digit_pairs import load
     from condnum.methods import method_names
+    from condnum.sweep import choose_executor
 
     methods, seeds, epochs, pairs, labels, jobs, scheduler, device = options
     chosen = method_list(methods, method_names)
     path = "auto" if source == "embedded" else source
     where = str(resolve_device(device))
-    DigitPairsConfig.from_parameters(
+    config = DigitPairsConfig.from_parameters(
         dataset=dataset,
         data=path,
         methods=chosen or "",
@@ -102,6 +103,13 @@ def _run(dataset: str, source: str, options: _Options, out: Path, quiet: bool) -
         scheduler=scheduler,
         device=where,
     )
+    choose_executor(config.jobs, scheduler or None)
+    loaded, _ = load(config)
+    if not loaded.provenance.known_checksum:
+        say(
+            f"warning: SHA-256 {loaded.checksum} of {loaded.name} in {loaded.provenance.location} is not one "
+            "that this project knows; the results are those of these files. Look with: condnum data check."
+        )
     parameters = {
         "dataset": dataset,
         "data": path,
@@ -120,19 +128,6 @@ def _run(dataset: str, source: str, options: _Options, out: Path, quiet: bool) -
         parameters,
         out=out,
         title=f"Digit pairs ({dataset}): immunization of a linear feature extractor",
-        checksums=lambda: _checksums(dataset, source),
+        checksums=lambda: {loaded.name: loaded.checksum},
         quiet=quiet,
     )
-    if (Path(out) / "failures.csv").exists():
-        typer.echo(
-            f"Some cells failed: see {Path(out) / 'failures.csv'}; the same command retries them.", err=True
-        )
-        raise typer.Exit(1)
-
-
-def _checksums(dataset: str, source: str) -> dict[str, str]:
-    """Return the SHA-256 of the digits that a run has used."""
-    from condnum.experiments.digit_pairs import DigitPairsConfig, load
-
-    loaded, _ = load(DigitPairsConfig(dataset="mnist" if dataset == "mnist" else "digits", data=source))
-    return {loaded.name: loaded.checksum}

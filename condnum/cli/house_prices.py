@@ -9,6 +9,7 @@ from condnum.cli.options import (
     EpochsOption,
     Features,
     FeaturesOption,
+    JobsOption,
     MethodsOption,
     OutOption,
     QuietOption,
@@ -29,6 +30,7 @@ def house_prices(
     features: FeaturesOption = Features.PUBLISHED,
     rows: RowsOption = None,
     device: DeviceOption = "auto",
+    jobs: JobsOption = 0,
     out: OutOption = None,
     quiet: QuietOption = False,
     debug: DebugOption = False,
@@ -45,6 +47,7 @@ def house_prices(
         "features": features.value,
         "rows": rows,
         "device": str(resolve_device(device)),
+        "jobs": jobs,
     }
     run_report(
         "house_prices",

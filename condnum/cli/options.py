@@ -19,6 +19,37 @@ class Features(StrEnum):
     CLEAN = "clean"
 
 
+def whole_number(least: int) -> Callable[[str | int], int]:
+    """Return a parser whose message names the value, which typer's own does not.
+
+    Args:
+        least: Smallest number allowed.
+
+    Returns:
+        A function for `typer.Option(parser=…)`.
+
+    Examples:
+        >>> whole_number(1)("3")
+        3
+        >>> whole_number(1)("0")
+        Traceback (most recent call last):
+            ...
+        typer...BadParameter: '0' is no whole number of at least 1.
+    """
+
+    def number(text: str | int) -> int:
+        """Read the number or refuse the text."""
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least:
+            raise typer.BadParameter(f"'{text}' is no whole number of at least {least}.")
+        return value
+
+    return number
+
+
 #: Read by `main` before anything is parsed; declared so that it stands in every help text.
 DebugOption = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 DataOption = Annotated[
@@ -34,17 +65,42 @@ MethodsOption = Annotated[
     str | None,
     typer.Option("--methods", metavar="A,B,…", help="Methods, comma-separated; default: the notebook's."),
 ]
-SeedsOption = Annotated[int, typer.Option("--seeds", min=1, help="How many seeds: 0, 1, 2, …")]
+SeedsOption = Annotated[
+    int,
+    typer.Option("--seeds", metavar="N", parser=whole_number(1), help="How many seeds: 0, 1, 2, …"),
+]
 EpochsOption = Annotated[
-    int | None, typer.Option("--epochs", min=1, help="Epochs of immunization; default: the notebook's.")
+    int | None,
+    typer.Option(
+        "--epochs",
+        metavar="N",
+        parser=whole_number(1),
+        help="Epochs of immunization; default: the notebook's.",
+    ),
 ]
 FeaturesOption = Annotated[
     Features, typer.Option("--features", help="The paper's columns, or those without Id and zoning.")
 ]
 RowsOption = Annotated[
-    int | None, typer.Option("--rows", min=0, help="Rows of each task, 0 for all; default: the notebook's.")
+    int | None,
+    typer.Option(
+        "--rows",
+        metavar="N",
+        parser=whole_number(0),
+        help="Rows of each task, 0 for all; default: the notebook's.",
+    ),
 ]
 DeviceOption = Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda", help="Where to compute.")]
+JobsOption = Annotated[
+    int,
+    typer.Option(
+        "--jobs",
+        "-j",
+        metavar="N",
+        parser=whole_number(0),
+        help="Worker processes; 0: one for each core.",
+    ),
+]
 OutOption = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Folder of the results.", show_default="runs/…")
 ]

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import csv
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import typer
+
+from condnum.cli.data import columns
+
+#: Written by a notebook of which cells failed.
+FAILURES = "failures.csv"
+
+#: Lines of the table of failures in the terminal.
+SHOWN_FAILURES = 20
 
 run_app = typer.Typer(
     help="Run an experiment and write its report.", no_args_is_help=True, rich_markup_mode=None
@@ -34,7 +44,7 @@ def run_report(
         quiet: Show no progress.
 
     Raises:
-        Exit: Ctrl-C, with status 130.
+        Exit: Ctrl-C, with status 130; cells that failed, with status 1.
         CondnumError: Anything that goes wrong on purpose.
     """
     from condnum.cli.staging import staging
@@ -46,6 +56,7 @@ def run_report(
     started = datetime.now(UTC)
     given = {name: value for name, value in parameters.items() if value is not None}
     with staging(out) as stage:
+        _say_what_is_old(stage)
         try:
             values = {**given, "out": str(stage.path), "quiet": quiet}
             report = run_notebook(notebook, values, stage.path, quiet=quiet)
@@ -58,23 +69,81 @@ def run_report(
                 started=started,
             )
             write_json(stage.path / "provenance.json", record)
-            stage.promote()
         except KeyboardInterrupt:
             _say_what_remains(stage.abandon(), stage)
             raise typer.Exit(130) from None
         except Exception:
             stage.abandon()
             raise
+        failures = _failures(stage.path)
+        stage.promote()
     typer.echo(f"Results: {stage.folder}")
     typer.echo(str(stage.folder / "report.html"))
+    if failures:
+        typer.echo(failure_table(failures, stage.folder), err=True)
+        raise typer.Exit(1)
+
+
+def failure_table(failures: Sequence[Mapping[str, str]], folder: Path) -> str:
+    """Return the cells that failed, for the terminal.
+
+    Args:
+        failures: `cell` and `error` of each.
+        folder: Of the results, which hold the whole table.
+
+    Returns:
+        A headline, a line for each of the first `SHOWN_FAILURES`, and what to do.
+
+    Examples:
+        >>> print(failure_table([{"cell": "ours, seed 0", "error": "RankError: rank 0"}], Path("out")))
+        1 cell failed:
+          cell          error
+          ours, seed 0  RankError: rank 0
+        All of them are in out/failures.csv; the same command tries them again and keeps the others.
+    """
+    shown = [("cell", "error"), *((row["cell"], row["error"]) for row in failures[:SHOWN_FAILURES])]
+    more = len(failures) - SHOWN_FAILURES
+    lines = [f"{len(failures)} cell{'s' if len(failures) > 1 else ''} failed:"]
+    lines += [f"  {line}" for line in columns(shown).splitlines()]
+    lines += [f"  … and {more} more"] if more > 0 else []
+    place = folder / FAILURES
+    return "\n".join(
+        [*lines, f"All of them are in {place}; the same command tries them again and keeps the others."]
+    )
+
+
+def _failures(folder: Path) -> list[dict[str, str]]:
+    """Read the failures that a notebook wrote, if any cell failed."""
+    path = folder / FAILURES
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as stream:
+        return [
+            {name: " ".join(text.split()) for name, text in row.items()} for row in csv.DictReader(stream)
+        ]
+
+
+def _say_what_is_old(stage: Any) -> None:
+    """Tell that pieces of an earlier version are computed again."""
+    from condnum.cli.main import say
+
+    old = stage.old_cells()
+    if old:
+        say(
+            f"{len(old)} piece(s) in {stage.cells} were kept by an earlier version ({old[0].name}, …), which "
+            "this one does not read: they are computed again."
+        )
 
 
 def _say_what_remains(count: int, stage: Any) -> None:
     """Tell what a stopped run leaves behind and how to go on."""
     from condnum.cli.main import say
 
+    if stage.finished_cells() is None:
+        say(f"stopped by Ctrl-C; {stage.cells} is left as it is.")
+        return
     pieces = f"{count} finished piece{'s' if count != 1 else ''}"
     if count:
-        say(f"stopped by Ctrl-C; {pieces} kept in {stage.path}/cells: the same command resumes from there.")
+        say(f"stopped by Ctrl-C; {pieces} kept in {stage.cells}: the same command resumes from there.")
     else:
         say("stopped by Ctrl-C before the first piece was finished; nothing was kept.")

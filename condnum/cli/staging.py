@@ -1,7 +1,8 @@
 """The hidden folder in which a run grows until it is whole.
 
 `DIR/.partial/` holds everything while a run works. A finished run moves its files up into `DIR`; a
-stopped one leaves `DIR/.partial/cells/`, from which the same command resumes.
+stopped one, and one of which cells failed, leaves the store `DIR/.partial/cells/`, from which the
+same command resumes.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from condnum.errors import OutputError
+from condnum.cli.run import FAILURES
+from condnum.errors import CondnumError, OutputError
 from condnum.files import output_folder
 from condnum.report.notebook import FAILED
+from condnum.sweep import ResultStore
+from condnum.sweep.store import DATABASE
 
 STAGING = ".partial"
 CELLS = "cells"
@@ -31,17 +35,32 @@ class Staging:
     path: Path  # folder/.partial
     created: bool  # the folder did not exist before
 
-    def finished_cells(self) -> list[Path]:
-        """Return the files of the pieces that are finished."""
-        files = (self.path / CELLS).glob("**/*")
-        return sorted(p for p in files if p.is_file() and p.name[0] != "." and ".sqlite" not in p.name)
+    @property
+    def cells(self) -> Path:
+        """The store of the run."""
+        return self.path / CELLS
+
+    def finished_cells(self) -> int | None:
+        """Return how many pieces are finished; None if the store cannot be read."""
+        if not (self.cells / DATABASE).exists():
+            return 0
+        try:
+            with ResultStore(self.cells, mode="read") as store:
+                return store.count()
+        except CondnumError:
+            return None
+
+    def old_cells(self) -> list[Path]:
+        """Return what an earlier version kept: a file a piece, which this one does not read."""
+        return sorted(self.cells.glob("*.npz"))
 
     def promote(self) -> None:
-        """Move the finished results up and remove the staging folder with its cells.
+        """Move the finished results up; remove the staging folder, but for the store if cells failed.
 
         Raises:
             OutputError: A file cannot be moved.
         """
+        failed = (self.path / FAILURES).exists()
         try:
             for source in sorted(self.path.rglob("*")):
                 inside = source.relative_to(self.path)
@@ -54,30 +73,40 @@ class Staging:
                 f"cannot move the results from {self.path} to {self.folder}: {error.strerror or error}; "
                 "they are still there."
             ) from error
-        (self.folder / FAILED).unlink(missing_ok=True)  # of an earlier try
-        shutil.rmtree(self.path, ignore_errors=True)
+        for name in (FAILED, *(() if failed else (FAILURES,))):
+            (self.folder / name).unlink(missing_ok=True)  # of an earlier try
+        if failed:
+            self._clear()
+        else:
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def abandon(self) -> int:
-        """Remove what is half done, keep finished cells, show a failed notebook.
+        """Remove what is half done, keep the store, show a failed notebook.
+
+        A store that cannot be read (damaged, another program's) stays as it is.
 
         Returns:
             How many finished cells remain.
         """
-        kept = self.finished_cells()
         if (self.path / FAILED).exists():
             os.replace(self.path / FAILED, self.folder / FAILED)
-        for source in sorted(self.path.rglob("*"), reverse=True):  # children first
-            if source.is_file() and source not in kept and source.name != _LOCK:
-                source.unlink(missing_ok=True)
-            elif source.is_dir():
-                with contextlib.suppress(OSError):  # holds cells
-                    source.rmdir()
-        if not kept:
+        kept = self.finished_cells()
+        if kept == 0:
             shutil.rmtree(self.path, ignore_errors=True)
             if self.created:
                 with contextlib.suppress(OSError):  # holds the failed notebook
                     self.folder.rmdir()
-        return len(kept)
+        else:
+            self._clear()
+        return kept or 0
+
+    def _clear(self) -> None:
+        """Remove everything from the staging folder but the store and the lock."""
+        for entry in self.path.iterdir():
+            if entry.is_dir() and entry.name != CELLS:
+                shutil.rmtree(entry, ignore_errors=True)
+            elif entry.is_file() and entry.name != _LOCK:
+                entry.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -71,6 +71,28 @@ class Digits:
         """Number of images of each digit, `(10,)`."""
         return tuple(int(n) for n in np.bincount(self.labels, minlength=10))
 
+    def smaller_count(self, pretrain: int, harmful: int) -> int:
+        """Return the number of images to which both digits of a pair are cut.
+
+        Args:
+            pretrain: Digit p.
+            harmful: Digit h.
+
+        Returns:
+            At least 2.
+
+        Raises:
+            InvalidInputError: Fewer than two images of one of them.
+        """
+        count = min(self.counts[pretrain], self.counts[harmful])
+        if count < 2:
+            raise InvalidInputError(
+                f"{self.name} has {self.counts[pretrain]} image(s) of {pretrain} and "
+                f"{self.counts[harmful]} of {harmful}; each digit needs 2 or more: choose other pairs, or "
+                "data that hold both."
+            )
+        return count
+
     @property
     def feature_names(self) -> tuple[str, ...]:
         """Names of the h·w pixels in reading order: r0c0, r0c1 and so on."""
@@ -137,12 +159,7 @@ def digit_pair(
             raise InvalidInputError(f"{task} must be a digit 0 to 9, got {digit!r}.")
     if pretrain == harmful:
         raise InvalidInputError(f"pretrain and harmful must differ, got {pretrain} for both.")
-    count = min(digits.counts[pretrain], digits.counts[harmful], rows or len(digits))
-    if count < 2:
-        raise InvalidInputError(
-            f"{digits.name} has {digits.counts[pretrain]} image(s) of {pretrain} and "
-            f"{digits.counts[harmful]} of {harmful}; each digit needs 2 or more."
-        )
+    count = min(digits.smaller_count(pretrain, harmful), rows or len(digits))
     balanced = labels == "one_vs_rest"
     extra: dict[str, Any] = {}
     if balanced:

@@ -97,8 +97,10 @@ def _shape(content: bytes, path: str | Path) -> tuple[int, ...]:
     if len(magic) < 4 or magic[:3] != bytes((0, 0, _UNSIGNED_BYTE)) or magic[3] == 0:
         raise DataFormatError(
             f"{path} is not an IDX file of unsigned bytes: it starts with 0x{magic.hex()}, not 0x000008 and "
-            "the number of dimensions."
+            "the number of dimensions; fetch it again."
         )
     if len(content) < 4 + 4 * magic[3]:
-        raise DataFormatError(f"{path} is truncated: {len(content)} bytes, less than its header.")
+        raise DataFormatError(
+            f"{path} is truncated: {len(content)} bytes, less than its header; fetch it again."
+        )
     return struct.unpack(f">{magic[3]}I", content[4 : 4 + 4 * magic[3]])

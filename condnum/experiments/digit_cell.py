@@ -9,8 +9,7 @@ import torch
 from condnum.ceiling import ridge_convention_ceiling, rir_ceiling
 from condnum.covariance_range import CovarianceRange
 from condnum.experiments.digit_tasks import digit_problem
-from condnum.methods import DescentSettings, ImmunizationResult, get_method, immunize
-from condnum.methods.method import ClosedFormMethod
+from condnum.methods import ImmunizationResult, immunize
 from condnum.spectra import hessian_spectrum
 from condnum.sweep import CellPlan, CellResult, cached
 from condnum.tasks import ImmunizationProblem
@@ -72,22 +71,18 @@ def immunize_cell(plan: CellPlan) -> tuple[ImmunizationProblem, ImmunizationResu
         labels=payload["labels"],
         device=payload["device"],
     )
-    if not plan.settings:
-        return problem, immunize(problem, payload["method"], seed=payload["seed"])
-    method = get_method(payload["method"])
-    assert not isinstance(method, ClosedFormMethod)  # only methods that descend have settings
-    settings: DescentSettings = type(method.defaults)(**plan.settings)
-    return problem, immunize(problem, payload["method"], seed=payload["seed"], settings=settings)
+    return problem, immunize(problem, payload["method"], seed=payload["seed"], **plan.settings)
 
 
 def _ceilings(plan: CellPlan, problem: ImmunizationProblem) -> dict[str, float]:
     """Return the RIR ceilings of the pair, computed once per pair and process."""
-    P, H = (CovarianceRange.of_factor(task.factor) for task in (problem.pretrain, problem.harmful))
     key = ("ceiling", plan.data_checksum, plan.payload["pretrain"], plan.payload["harmful"])
-    return cached(
-        key,
-        lambda: {
+
+    def compute() -> dict[str, float]:
+        P, H = (CovarianceRange.of_factor(task.factor) for task in (problem.pretrain, problem.harmful))
+        return {
             "ceiling_compact": rir_ceiling(P, H).value,
             "ceiling_ridge": ridge_convention_ceiling(P, H),
-        },
-    )
+        }
+
+    return cached(key, compute)

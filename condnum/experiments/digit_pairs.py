@@ -4,171 +4,32 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import permutations
 from pathlib import Path
-from typing import Literal
 
 import pandas as pd
-import torch
 
-from condnum.arrays import resolve_device
 from condnum.data import Digits, load_mnist_images, load_small_digits
-from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.experiments.digit_cell import compute_cell
-from condnum.experiments.digit_tables import cell_spectra, measured_rows, sensitivity_rows
-from condnum.experiments.measure import MEASURES, RESULT_COLUMNS, settings_table, summary_table
+from condnum.experiments.digit_config import DigitPairsConfig
+from condnum.experiments.digit_tables import cell_spectra, current_rir, measured_rows, sensitivity_rows
+from condnum.experiments.measure import MEASURES, RESULT_COLUMNS, summary_table
 from condnum.experiments.published import TABLE_2
 from condnum.files import output_folder, write_csv
-from condnum.methods import (
-    DescentSettings,
-    ImmaSettings,
-    OptKappaSettings,
-    get_method,
-    method_names,
+from condnum.sweep import (
+    CellPlan,
+    DataReference,
+    PeakMemory,
+    ResultStore,
+    SweepProgress,
+    choose_executor,
+    run_sweep,
 )
-from condnum.sweep import CellPlan, DataReference, ResultStore, SweepProgress, choose_executor, run_sweep
 
 #: Part of every cell's key: raise it when a change of code changes results.
-CODE_VERSION = "1"
-
-#: The paper's four methods, the default of this experiment.
-PAPER_METHODS = ("ours", "opt_kappa", "imma", "r_ill_only")
-
-#: Settings by data set, one for all pairs and seeds.
-SETTINGS: dict[str, dict[str, DescentSettings]] = {
-    "mnist": {
-        "ours": DescentSettings(
-            learning_rate=3e-3, ratio=1.0, loss_weight=1e-3, steps=200, record_every=10**9
-        ),
-        "opt_kappa": OptKappaSettings(
-            learning_rate=1e-3, ratio=0.1, steps=30, convention="ridge", record_every=10**9
-        ),
-        "imma": ImmaSettings(learning_rate=1e-3, steps=30, record_every=10**9),
-        "r_ill_only": DescentSettings(learning_rate=1e-3, steps=30, record_every=10**9),
-    },
-    "digits-8x8": {
-        "ours": DescentSettings(learning_rate=0.03, ratio=20.0, loss_weight=0.1, steps=300, record_every=30),
-        "opt_kappa": OptKappaSettings(
-            learning_rate=0.005, ratio=0.1, steps=100, convention="ridge", record_every=10
-        ),
-        "imma": ImmaSettings(learning_rate=0.005, steps=100, record_every=10),
-        "r_ill_only": DescentSettings(learning_rate=0.005, steps=100, record_every=10),
-    },
-}
-
-DataName = Literal["mnist", "digits"]
-
-
-@dataclass(frozen=True)
-class DigitPairsConfig:
-    """What to run."""
-
-    dataset: DataName = "digits"  # mnist, or the embedded 8×8 digits
-    data: str = "auto"  # for mnist: auto or a folder
-    methods: tuple[str, ...] = PAPER_METHODS
-    seeds: int = 3  # seeds 0 … seeds − 1
-    epochs: int | None = None  # full-batch steps; None: each method's own
-    pairs: tuple[tuple[int, int], ...] = ()  # (pretrain, harmful); empty: all 90
-    labels: Literal["one_vs_rest", "published"] = "one_vs_rest"
-    loss_rows: int = 1000  # rows of the supervised loss's balanced sample
-    jobs: int = 1  # worker processes
-    scheduler: str = ""  # address of a dask scheduler, instead of `jobs`
-    device: str = "cpu"  # where each cell is computed
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot run, before anything is computed."""
-        if self.dataset not in ("mnist", "digits"):
-            raise UnknownNameError("digit data set", self.dataset, ["mnist", "digits"])
-        if self.labels not in ("one_vs_rest", "published"):
-            raise UnknownNameError("labels", self.labels, ["one_vs_rest", "published"])
-        for method in self.methods:
-            if method not in method_names():
-                raise UnknownNameError("method", method, method_names())
-        for name, least in (("seeds", 1), ("epochs", 1), ("loss_rows", 2), ("jobs", 1)):
-            value = getattr(self, name)
-            if value is None and name == "epochs":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InvalidInputError(f"{name} must be an integer of at least {least}, got {value!r}.")
-        for pretrain, harmful in self.pairs:
-            if pretrain == harmful or not {pretrain, harmful} <= set(range(10)):
-                raise InvalidInputError(
-                    f"pair ({pretrain}, {harmful}) is none: give two different digits from 0 to 9."
-                )
-
-    @classmethod
-    def from_parameters(
-        cls,
-        *,
-        dataset: str,
-        data: str,
-        methods: str,
-        seeds: int,
-        epochs: int,
-        pairs: str,
-        labels: str,
-        jobs: int,
-        scheduler: str,
-        device: str = "cpu",
-    ) -> DigitPairsConfig:
-        """Build a configuration from notebook parameters, where "" and 0 stand for the default.
-
-        Args:
-            dataset: `mnist` or `digits`.
-            data: `auto` or a folder.
-            methods: Comma-separated names.
-            seeds: How many.
-            epochs: Full-batch steps, 0 for each method's own.
-            pairs: Comma-separated `p-h`, empty for all 90.
-            labels: `one_vs_rest` or `published`.
-            jobs: Worker processes, 0 for one per core.
-            scheduler: Address of a dask scheduler.
-            device: `auto`, `cpu` or `cuda`.
-
-        Returns:
-            The validated configuration.
-
-        Raises:
-            CondnumError: A parameter is unknown or out of range.
-
-        Examples:
-            >>> DigitPairsConfig.from_parameters(
-            ...     dataset="digits", data="auto", methods="ours", seeds=1, epochs=9, pairs="4-7,9-0",
-            ...     labels="one_vs_rest", jobs=1, scheduler="").pairs
-            ((4, 7), (9, 0))
-        """
-        names = tuple(dict.fromkeys(name.strip() for name in methods.split(",") if name.strip()))
-        chosen = tuple(_pair(word) for word in pairs.split(",") if word.strip())
-        workers = jobs if jobs else torch.get_num_threads()
-        return cls(
-            dataset,  # type: ignore[arg-type]
-            data,
-            names or PAPER_METHODS,
-            seeds,
-            epochs or None,
-            chosen,
-            labels,  # type: ignore[arg-type]
-            jobs=workers,
-            scheduler=scheduler,
-            device=str(resolve_device(device)),
-        )
-
-    def with_controls(self) -> DigitPairsConfig:
-        """Return the configuration with both controls added to its methods."""
-        return replace(self, methods=tuple(dict.fromkeys((*self.methods, "identity", "initial"))))
-
-    def settings(self, method: str) -> DescentSettings | None:
-        """Return a method's settings in this run; None for closed forms."""
-        known = SETTINGS["mnist" if self.dataset == "mnist" else "digits-8x8"]
-        base = known.get(method, getattr(get_method(method), "defaults", None))
-        return base if base is None or self.epochs is None else base.with_overrides(steps=self.epochs)
-
-    @property
-    def settings_table(self) -> pd.DataFrame:
-        """How each method is run, a row per method."""
-        return settings_table(self.methods, self.settings)
+CODE_VERSION = "2"
 
 
 def store_folder(out: str) -> Path:
@@ -188,6 +49,8 @@ class DigitPairsRun:
     computed: int
     reused: int
     seconds: float
+    memory: PeakMemory  # of this process and the workers
+    note: str = ""  # what became of `jobs`
 
     @property
     def title(self) -> str:
@@ -224,7 +87,9 @@ class DigitPairsRun:
             "seeds": ", ".join(map(str, range(self.config.seeds))),
             "cells": f"{self.computed} computed, {self.reused} from the store, {len(self.failures)} failed",
             "where": self.config.scheduler or f"{self.config.jobs} process(es), {self.config.device}",
+            **({"workers": self.note} if self.note else {}),
             "seconds": f"{self.seconds:,.1f}",
+            "peak memory": str(self.memory),
             "eigh fall-backs": f"{int(self.table['eigh_fallbacks'].sum()) // len(MEASURES)}",
         }
         return pd.DataFrame({"what": list(facts), "value": list(facts.values())})
@@ -262,9 +127,12 @@ def load(config: DigitPairsConfig) -> tuple[Digits, DataReference]:
     Raises:
         DataNotFoundError: The files are missing; the message says what to put where.
         DataFormatError: They are damaged.
+        InvalidInputError: They hold fewer than two images of a digit of a pair.
     """
     source = "embedded" if config.dataset == "digits" else config.data
     digits = load_small_digits() if config.dataset == "digits" else load_mnist_images(config.data)
+    for pretrain, harmful in config.pairs or permutations(range(10), 2):
+        digits.smaller_count(pretrain, harmful)
     return digits, DataReference.of(digits, source)
 
 
@@ -317,38 +185,31 @@ def run(
         The tables.
 
     Raises:
-        CondnumError: The data cannot be had, or the store is foreign, damaged or not writable.
+        CondnumError: The data cannot be had, or lack a digit; the store is foreign, damaged or not
+            writable; the scheduler does not answer; or every cell failed.
     """
     digits, reference = load(config)
     cells = plans(config, reference)
     executor = choose_executor(config.jobs, config.scheduler or None, len(cells), threads=1)
     with ResultStore(folder) as store:
-        report = run_sweep(cells, compute_cell, store, executor, on_progress=on_progress)
+        report = run_sweep(cells, compute_cell, store, executor, on_progress=on_progress, score=current_rir)
         stored = [found for plan in cells if (found := store.get(plan.key)) is not None]
+    report.check()
     rows, sensitivity = [], []
     for row, arrays in stored:
         spectra = cell_spectra(row, arrays)
         rows += measured_rows(digits.name, row, spectra)
         sensitivity += sensitivity_rows(row, spectra)
-    failures = [{"cell": failure.plan.label, "error": str(failure.error)} for failure in report.failures]
     columns = [*RESULT_COLUMNS, "pretrain_digit", "harmful_digit", "eigh_fallbacks"]
     return DigitPairsRun(
         config,
         digits,
         pd.DataFrame(rows, columns=columns),
         pd.DataFrame(sensitivity),
-        pd.DataFrame(failures, columns=["cell", "error"]),
+        pd.DataFrame(report.failure_rows, columns=["cell", "error"]),
         report.computed,
         report.reused,
         report.seconds,
+        report.memory,
+        executor.note,
     )
-
-
-def _pair(word: str) -> tuple[int, int]:
-    """Read `p-h`."""
-    digits = word.strip().split("-")
-    if len(digits) != 2 or not all(len(d) == 1 and d in "0123456789" for d in digits):
-        raise InvalidInputError(
-            f"'{word.strip()}' is no pair of digits; write it as 4-7, several as 4-7,9-0."
-        )
-    return int(digits[0]), int(digits[1])

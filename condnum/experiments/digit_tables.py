@@ -11,6 +11,7 @@ import torch
 from condnum.experiments.measure import MEASURES, result_row
 from condnum.immunization import HessianSpectra, Immunization, immunization_from_spectra
 from condnum.spectra import default_rtol
+from condnum.sweep import CellResult
 
 #: Relative rank tolerances at which the compact convention is repeated, beside the default D·eps.
 RTOLS = (1e-15, 1e-10)
@@ -65,6 +66,20 @@ def measured_rows(dataset: str, row: Mapping[str, Any], spectra: HessianSpectra)
         ceiling = row["ceiling_compact"] if convention == "compact" else row["ceiling_ridge"]
         rows.append(result_row(measured, np.nan if gauge == "as_trained" else ceiling, facts))
     return rows
+
+
+def current_rir(result: CellResult) -> float:
+    """Return the RIR that progress shows: ridge convention, θ at unit scale.
+
+    Args:
+        result: A stored cell.
+
+    Returns:
+        One number.
+    """
+    row: Mapping[str, Any] = result.row
+    spectra = cell_spectra(*result).scaled(row["dimension"] / row["squared_norm"])
+    return immunization_from_spectra(spectra, convention="ridge", gauge="unit").rir
 
 
 def sensitivity_rows(row: Mapping[str, Any], spectra: HessianSpectra) -> list[dict[str, Any]]:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import platform
+import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
-import joblib
 import pandas as pd
 import torch
 
 from condnum.arrays import resolve_device
 from condnum.data import TaskPair, load_diabetes_tasks, load_house_prices
-from condnum.errors import InvalidInputError, UnknownNameError
-from condnum.experiments.cells import Cell, CellPlan, run_cells
+from condnum.experiments.extractor import Extractor
+from condnum.experiments.house_cell import compute_cell
+from condnum.experiments.house_config import HousePricesConfig
 from condnum.experiments.measure import (
     ceiling_sweep,
+    current_rir,
     curves_table,
     results_table,
     settings_table,
@@ -26,118 +28,43 @@ from condnum.experiments.measure import (
 )
 from condnum.experiments.published import TABLE_1
 from condnum.files import output_folder, write_csv, write_parquet
-from condnum.methods import (
-    DescentSettings,
-    ImmaSettings,
-    OptKappaSettings,
-    get_method,
-    method_names,
+from condnum.sweep import (
+    CellPlan,
+    CellResult,
+    DataReference,
+    ResultStore,
+    SweepProgress,
+    SweepReport,
+    choose_executor,
+    core_count,
+    run_sweep,
 )
 from condnum.tasks import ImmunizationProblem
 
-#: Settings of this experiment, one for all seeds, chosen on seeds 100–109 (reported: 0, 1, …).
-SETTINGS: dict[str, DescentSettings] = {
-    "ours": DescentSettings(learning_rate=0.3, ratio=60.0, loss_weight=0.1, steps=12_000),
-    # Balanced, on the absolute floor of the released code: the plain difference of compact κ's, as
-    # printed in the paper, is dominated by κ_H and stays near RIR 1.
-    "opt_kappa": OptKappaSettings(learning_rate=0.005, steps=100, ratio=0.1, convention="ridge"),
-    "imma": ImmaSettings(learning_rate=0.005, steps=1000),
-    "r_ill_only": DescentSettings(learning_rate=0.005, steps=1000),
-}
+#: Part of every cell's key: raise it when a change of code changes results.
+CODE_VERSION = "1"
 
-#: The embedded table has 8 or 9 features: less to do, and a smaller step.
-EMBEDDED_SETTINGS: dict[str, DescentSettings] = SETTINGS | {
-    "ours": DescentSettings(learning_rate=0.1, ratio=5.0, loss_weight=0.1, steps=2000),
-}
+#: Below this many steps in all, starting worker processes takes longer than they save.
+PARALLEL_STEPS = 30_000
 
 #: Steps of the exact line search in Fig. 1.
 PROBE_STEPS = 20_000
 
 
 @dataclass(frozen=True)
-class HousePricesConfig:
-    """What to run."""
-
-    data: str = "auto"  # auto, embedded, or a path to the CSV or its folder
-    methods: tuple[str, ...] = ()  # empty: all
-    seeds: int = 5  # seeds 0 … seeds − 1
-    epochs: int | None = None  # full-batch steps; None: each method's own
-    features: Literal["published", "clean"] = "published"
-    rows: int | None = None  # first rows of each task; None: all
-    device: str = "auto"
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot run, before anything is computed."""
-        for method in self.methods:
-            if method not in method_names():
-                raise UnknownNameError("method", method, method_names())
-        if self.features not in ("published", "clean"):
-            raise UnknownNameError("feature set", self.features, ["published", "clean"])
-        for name, least in (("seeds", 1), ("epochs", 1), ("rows", 2)):
-            value = getattr(self, name)
-            if value is None and name != "seeds":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InvalidInputError(f"{name} must be an integer of at least {least}, got {value!r}.")
-        resolve_device(self.device)
-
-    @classmethod
-    def from_parameters(
-        cls, *, data: str, methods: str, seeds: int, epochs: int, features: str, rows: int, device: str
-    ) -> HousePricesConfig:
-        """Build a configuration from notebook parameters, where "" and 0 stand for the default.
-
-        Args:
-            data: `auto`, `embedded` or a path.
-            methods: Comma-separated names.
-            seeds: How many.
-            epochs: Full-batch steps, 0 for each method's own.
-            features: `published` or `clean`.
-            rows: First rows of each task, 0 for all.
-            device: `auto`, `cpu` or `cuda`.
-
-        Returns:
-            The validated configuration.
-
-        Raises:
-            CondnumError: A parameter is unknown or out of range.
-
-        Examples:
-            >>> HousePricesConfig.from_parameters(
-            ...     data="embedded", methods="ours, identity", seeds=1, epochs=0, features="clean",
-            ...     rows=0, device="cpu").chosen_methods
-            ('ours', 'identity')
-        """
-        names = tuple(name.strip() for name in methods.split(",") if name.strip())
-        return cls(data, names, seeds, epochs or None, features, rows or None, device)  # type: ignore[arg-type]
-
-    @property
-    def chosen_methods(self) -> tuple[str, ...]:
-        """The methods to run, in display order."""
-        return tuple(name for name in method_names() if not self.methods or name in self.methods)
-
-    def settings(self, method: str) -> DescentSettings | None:
-        """Return a method's settings in this run; None for closed forms."""
-        known = EMBEDDED_SETTINGS if self.data == "embedded" else SETTINGS
-        base = known.get(method, getattr(get_method(method), "defaults", None))
-        if base is None or self.epochs is None:
-            return base
-        return base.with_overrides(steps=self.epochs)
-
-
-@dataclass(frozen=True)
 class HousePricesRun:
-    """The finished experiment: cells, and the tables made from them."""
+    """The finished experiment: extractors, and the tables made from them."""
 
     config: HousePricesConfig
     pair: TaskPair
     problem: ImmunizationProblem
-    cells: list[Cell]
+    extractors: list[Extractor]  # without those whose cell failed
+    sweep: SweepReport
 
     @cached_property
     def results(self) -> pd.DataFrame:
         """A row per method × seed × convention × gauge."""
-        return results_table(self.pair, self.problem, self.cells)
+        return results_table(self.pair, self.problem, self.extractors)
 
     @cached_property
     def summary(self) -> pd.DataFrame:
@@ -148,12 +75,17 @@ class HousePricesRun:
     @cached_property
     def curves(self) -> pd.DataFrame:
         """Norm ratios, spectra and histories in long form."""
-        return curves_table(self.problem, self.cells, probe_steps=PROBE_STEPS)
+        return curves_table(self.problem, self.extractors, probe_steps=PROBE_STEPS)
 
     @cached_property
     def ceiling_sweep(self) -> pd.DataFrame:
         """RIR of every extractor, and its ceiling, on `K + εI` against ε."""
-        return ceiling_sweep(self.problem, self.cells)
+        return ceiling_sweep(self.problem, self.extractors)
+
+    @property
+    def failures(self) -> pd.DataFrame:
+        """Cells that failed, with their errors."""
+        return pd.DataFrame(self.sweep.failure_rows, columns=["cell", "error"])
 
     @property
     def settings_table(self) -> pd.DataFrame:
@@ -173,7 +105,10 @@ class HousePricesRun:
             "SHA-256": f"{self.pair.checksum} ({known})",
             "loader options": ", ".join(f"{k}={v}" for k, v in origin.options.items()) or "none",
             "seeds": ", ".join(map(str, range(self.config.seeds))),
+            "cells": f"{self.sweep.computed} computed, {self.sweep.reused} from the store, "
+            f"{len(self.sweep.failures)} failed",
             "device": str(self.problem.device),
+            "peak memory": str(self.sweep.memory),
             "numerics": "float64",
             "versions": f"condnum {condnum_version()}, torch {torch.__version__}, "
             f"Python {platform.python_version()}",
@@ -181,7 +116,7 @@ class HousePricesRun:
         return pd.DataFrame({"what": list(facts), "value": list(facts.values())})
 
     def save(self, folder: str | Path) -> list[str]:
-        """Write results.csv, summary.csv and curves.parquet, each whole or not at all.
+        """Write results.csv, summary.csv, curves.parquet and, if any cell failed, failures.csv.
 
         Args:
             folder: Created if missing.
@@ -196,7 +131,11 @@ class HousePricesRun:
         write_csv(target / "results.csv", self.results)
         write_csv(target / "summary.csv", self.summary)
         write_parquet(target / "curves.parquet", self.curves)
-        return ["results.csv", "summary.csv", "curves.parquet"]
+        names = ["results.csv", "summary.csv", "curves.parquet"]
+        if len(self.failures):
+            write_csv(target / "failures.csv", self.failures)
+            names.append("failures.csv")
+        return names
 
 
 def cells_folder(out: str) -> Path | None:
@@ -232,21 +171,31 @@ def load(config: HousePricesConfig) -> TaskPair:
 
 
 def plans(config: HousePricesConfig, pair: TaskPair) -> list[CellPlan]:
-    """List the cells of a run, seed by seed, so that an interrupted run has whole seeds.
+    """List the cells of a run, seed by seed.
 
     Args:
         config: Methods, seeds and epochs.
-        pair: The data, for the key.
+        pair: The data, which workers find by its checksum.
 
     Returns:
         A plan per method × seed.
     """
-    data_key = f"{pair.checksum}:{sorted(pair.provenance.options.items())}:{config.rows}"
-    return [
-        CellPlan(method, seed, config.settings(method), data_key)
-        for seed in range(config.seeds)
-        for method in config.chosen_methods
-    ]
+    reference = DataReference.of(pair, config.data)
+    common = {
+        "features": config.features,
+        "rows": config.rows,
+        "device": str(resolve_device(config.device)),
+    }
+    cells = []
+    for seed in range(config.seeds):
+        for method in config.chosen_methods:
+            settings = config.settings(method)
+            payload = {"method": method, "seed": seed, **common}
+            chosen = {} if settings is None else asdict(settings)
+            cells.append(
+                CellPlan("house-prices", payload, chosen, reference.checksum, CODE_VERSION, data=reference)
+            )
+    return cells
 
 
 def run(
@@ -254,24 +203,55 @@ def run(
     *,
     folder: Path | None = None,
     jobs: int | None = None,
-    on_cell: Callable[[Cell, int, int], None] | None = None,
+    on_progress: Callable[[SweepProgress], None] | None = None,
 ) -> HousePricesRun:
-    """Run the experiment.
+    """Run the experiment, or what is left of it.
 
     Args:
         config: What to run.
-        folder: Where finished cells are kept, for a run that was interrupted to resume from.
-        jobs: Worker processes; default one per available core, and one on a GPU.
-        on_cell: Told of each finished cell.
+        folder: The result store, from which a run that was stopped goes on; None keeps nothing.
+        jobs: Worker processes; default one a core, and one for short runs or on a GPU.
+        on_progress: Told at the start and after each cell.
 
     Returns:
-        Cells and tables.
+        Extractors and tables.
 
     Raises:
-        CondnumError: As `load`; the message says what to change.
+        CondnumError: As `load`, or the store is foreign, damaged or not writable, or every cell
+            failed; the message says what to change.
     """
     pair = load(config)
     problem = ImmunizationProblem.from_pair(pair, device=resolve_device(config.device))
-    workers = joblib.cpu_count() if jobs is None else jobs
-    cells = run_cells(problem, plans(config, pair), folder, jobs=workers, on_cell=on_cell)
-    return HousePricesRun(config, pair, problem, cells)
+    cells = plans(config, pair)
+    # One thread each, whoever computes: a long descent amplifies the round-off in which differently
+    # threaded sums differ, and matrices of this size gain nothing from more.
+    executor = choose_executor(_default_jobs(cells) if jobs is None else jobs, cells=len(cells), threads=1)
+
+    def score(result: CellResult) -> float:
+        """Return the RIR of a cell."""
+        return current_rir(problem, Extractor.from_cell(*result))
+
+    ordered = sorted(cells, key=_order)
+    kept = tempfile.TemporaryDirectory() if folder is None else nullcontext(folder)
+    with kept as place, ResultStore(place) as store:
+        report = run_sweep(ordered, compute_cell, store, executor, on_progress=on_progress, score=score)
+        stored = [found for plan in cells if (found := store.get(plan.key)) is not None]
+    report.check()
+    extractors = [Extractor.from_cell(row, arrays) for row, arrays in stored]
+    return HousePricesRun(config, pair, problem, extractors, report)
+
+
+def _steps(plan: CellPlan) -> int:
+    """Return how long a cell is; 0 for closed forms."""
+    return int(plan.settings.get("steps", 0))
+
+
+def _order(plan: CellPlan) -> tuple[bool, int]:
+    """Sort closed forms first, then long cells before short ones, so that no worker waits at the end."""
+    return _steps(plan) > 0, -_steps(plan)
+
+
+def _default_jobs(cells: list[CellPlan]) -> int:
+    """Return how many workers are worth their start."""
+    on_cpu = all(plan.payload["device"] == "cpu" for plan in cells)
+    return core_count() if on_cpu and sum(map(_steps, cells)) >= PARALLEL_STEPS else 1

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from condnum.ceiling import ridge_convention_ceiling, rir_ceiling
 from condnum.data import TaskPair
-from condnum.experiments.cells import Cell
+from condnum.experiments.extractor import Extractor
 from condnum.experiments.published import Published
 from condnum.immunization import Immunization, relative_immunization_ratio, unit_gauge
 from condnum.methods import DescentSettings, get_method
@@ -50,7 +50,7 @@ RESULT_COLUMNS = [
 ]
 
 
-def results_table(pair: TaskPair, problem: ImmunizationProblem, cells: list[Cell]) -> pd.DataFrame:
+def results_table(pair: TaskPair, problem: ImmunizationProblem, cells: list[Extractor]) -> pd.DataFrame:
     """Measure every cell in every convention and gauge.
 
     Args:
@@ -91,6 +91,21 @@ def results_table(pair: TaskPair, problem: ImmunizationProblem, cells: list[Cell
             }
             rows.append(result_row(measured, ceiling, facts))
     return pd.DataFrame(rows, columns=RESULT_COLUMNS)
+
+
+def current_rir(problem: ImmunizationProblem, extractor: Extractor) -> float:
+    """Return the RIR that progress shows: ridge convention, θ at unit scale.
+
+    Args:
+        problem: The two tasks.
+        extractor: θ.
+
+    Returns:
+        One number; NaN if θ has no spectrum to speak of.
+    """
+    K_P, K_H = problem.pretrain.covariance, problem.harmful.covariance
+    theta = torch.as_tensor(extractor.theta).to(K_P)
+    return relative_immunization_ratio(theta, K_P, K_H, convention="ridge", gauge="unit").rir
 
 
 def result_row(measured: Immunization, ceiling: float, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,7 +188,7 @@ def settings_table(
     return pd.DataFrame(rows)
 
 
-def curves_table(problem: ImmunizationProblem, cells: list[Cell], *, probe_steps: int) -> pd.DataFrame:
+def curves_table(problem: ImmunizationProblem, cells: list[Extractor], *, probe_steps: int) -> pd.DataFrame:
     """Collect every curve of the report in one long table.
 
     Args:
@@ -205,7 +220,7 @@ def curves_table(problem: ImmunizationProblem, cells: list[Cell], *, probe_steps
 
 
 def ceiling_sweep(
-    problem: ImmunizationProblem, cells: list[Cell], *, ridges: NDArray[np.float64] | None = None
+    problem: ImmunizationProblem, cells: list[Extractor], *, ridges: NDArray[np.float64] | None = None
 ) -> pd.DataFrame:
     """Measure every cell, and the ceiling, on the ridge covariances `K + εI` for a range of ε.
 
@@ -236,7 +251,7 @@ def ceiling_sweep(
     return pd.DataFrame(rows)
 
 
-def _history_frame(cell: Cell) -> pd.DataFrame:
+def _history_frame(cell: Extractor) -> pd.DataFrame:
     """Return the cell's history in long form."""
     columns = {
         "kappa_pretrain": ("pretrain", "kappa"),
@@ -252,7 +267,7 @@ def _history_frame(cell: Cell) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def _frame(cell: Cell, task: str, quantity: str, x: Any, value: Any) -> pd.DataFrame:
+def _frame(cell: Extractor, task: str, quantity: str, x: Any, value: Any) -> pd.DataFrame:
     """Return one curve in long form."""
     return pd.DataFrame(
         {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from condnum.extras import require
 from condnum.sweep import SweepProgress
@@ -16,7 +15,7 @@ def sweep_line(*, quiet: bool = False) -> Callable[[SweepProgress], None] | None
         quiet: Return None instead, which shows nothing.
 
     Returns:
-        A callback that shows cells done, failures and the time left.
+        A callback that shows cells done, failures, the time left and the best RIR so far.
 
     Raises:
         MissingExtraError: IPython is missing.
@@ -28,35 +27,23 @@ def sweep_line(*, quiet: bool = False) -> Callable[[SweepProgress], None] | None
 
     def tick(progress: SweepProgress) -> None:
         """Show how far the sweep is."""
-        left = "" if progress.eta_seconds is None else f", about {progress.eta_seconds:,.0f} s left"
-        failed = f", {progress.failures} failed" if progress.failures else ""
         if handle is not None:
-            handle.update(display.Markdown(f"{progress.done} of {progress.total} cells{failed}{left}"))
+            handle.update(display.Markdown(sweep_words(progress)))
 
     return tick
 
 
-def progress_line(*, quiet: bool = False) -> Callable[[Any, int, int], None] | None:
-    """Return a callback for `run(..., on_cell=…)` that keeps one line up to date.
+def sweep_words(progress: SweepProgress) -> str:
+    """Return how far a sweep is, in one line.
 
     Args:
-        quiet: Return None instead, which shows nothing.
+        progress: As `on_progress` gets it.
 
     Returns:
-        A callback that takes a finished cell, how many are done, and how many there are.
+        Cells done, and the facts that are known.
 
-    Raises:
-        MissingExtraError: IPython is missing.
+    Examples:
+        >>> sweep_words(SweepProgress(3, 9, reused=0, failures=1, seconds=9.0, eta_seconds=18.0, plan=None))
+        '3 of 9 cells, 1 failed, about 18 s left'
     """
-    if quiet:
-        return None
-    display = require("IPython.display", "notebooks")
-    handle = display.display(display.Markdown("starting …"), display_id=True)
-
-    def tick(cell: Any, done: int, total: int) -> None:
-        """Show the last finished cell."""
-        text = f"{done} of {total} extractors: {cell.method}, seed {cell.seed}, {cell.seconds:.1f} s"
-        if handle is not None:
-            handle.update(display.Markdown(text))
-
-    return tick
+    return ", ".join(filter(None, (f"{progress.done} of {progress.total} cells", str(progress.facts))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import tempfile
@@ -10,17 +11,28 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from condnum.errors import CondnumError, DataNotFoundError, InvalidInputError, UnknownNameError
+from condnum.errors import (
+    CondnumError,
+    DataNotFoundError,
+    InvalidInputError,
+    OutputError,
+    UnknownNameError,
+)
 from condnum.extras import require
 from condnum.files import atomic_write, output_folder
 from condnum.progress import PROGRESS_VARIABLE
 from condnum.report.kernel import KERNEL_NAME, running_kernel
 from condnum.report.parameters import checked_parameters, declared_parameters, effective_parameters
-from condnum.report.progress import OnProgress, following, terminal_progress
+from condnum.report.progress import OnProgress, following
 from condnum.report.provenance import without_home
+from condnum.report.terminal import terminal_progress
 
 REPORT = "report.ipynb"
 FAILED = "report.failed.ipynb"
+
+
+#: Errors of a disk, which papermill meets too when it saves.
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 class NotebookError(CondnumError, RuntimeError):
@@ -198,8 +210,13 @@ def _translated(error: Exception, name: str, failed: Path) -> CondnumError:
 
     Returns:
         For a `CondnumError` of the kernel: the same class and message, with a note that names the
-        kept notebook. Else a `NotebookError`.
+        kept notebook. For a full or read-only disk an `OutputError`. Else a `NotebookError`.
     """
+    if isinstance(error, OSError) and error.errno in _DISK:
+        return OutputError(
+            f"cannot write the report to {failed.parent}: {error.strerror}; free some space there, make it "
+            "writable, or choose another folder with --out. The cells finished so far are kept."
+        )
     kept = f"the executed part is kept in {failed}"
     ename, evalue = getattr(error, "ename", None), str(getattr(error, "evalue", ""))
     known = {kind.__name__: kind for kind in _subclasses(CondnumError)}.get(str(ename))

@@ -1,4 +1,4 @@
-"""Progress of a notebook, from the kernel to the terminal.
+"""Progress of a notebook, from the kernel to this process.
 
 An experiment inside the kernel appends one line of JSON for each event to the file that the
 environment variable `CONDNUM_PROGRESS` names; a thread here follows that file.
@@ -7,13 +7,14 @@ environment variable `CONDNUM_PROGRESS` names; a thread here follows that file.
 from __future__ import annotations
 
 import json
-import sys
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from condnum.progress import SweepFacts
 
 #: Seconds between two looks at the file: quick to the eye, nothing to the processor.
 POLL_SECONDS = 0.2
@@ -29,6 +30,7 @@ class ProgressEvent:
     steps: int | None = None
     done: int | None = None  # finished pieces
     total: int | None = None
+    facts: SweepFacts | None = None  # of the whole computation, with a finished piece
 
 
 OnProgress = Callable[[ProgressEvent], None]
@@ -45,7 +47,7 @@ def parse_event(line: str | bytes) -> ProgressEvent | None:
 
     Examples:
         >>> parse_event('{"stage": "ours", "seed": 0, "done": 3, "total": 35}')
-        ProgressEvent(stage='ours', seed=0, step=None, steps=None, done=3, total=35)
+        ProgressEvent(stage='ours', seed=0, step=None, steps=None, done=3, total=35, facts=None)
         >>> parse_event('{"stage": "ou')
     """
     try:
@@ -59,7 +61,17 @@ def parse_event(line: str | bytes) -> ProgressEvent | None:
         for name in ("seed", "step", "steps", "done", "total")
         if isinstance(value.get(name), int | float)
     }
-    return ProgressEvent(stage=str(value.get("stage") or ""), **numbers)
+    return ProgressEvent(stage=str(value.get("stage") or ""), **numbers, facts=_facts(value))
+
+
+def _facts(value: dict[str, Any]) -> SweepFacts | None:
+    """Return the facts of a sweep, for an event that has any."""
+    known: dict[str, Any] = {
+        name: value[name]
+        for name in ("failures", "eta_seconds", "best")
+        if isinstance(value.get(name), int | float)
+    }
+    return SweepFacts(**known, best_cell=str(value.get("best_cell") or "")) if known else None
 
 
 @contextmanager
@@ -123,6 +135,7 @@ class Tally:
     def __init__(self) -> None:
         self.done = 0
         self.total: int | None = None
+        self.facts = SweepFacts()
         self._running: dict[tuple[str, int | None], float] = {}
 
     def add(self, event: ProgressEvent) -> None:
@@ -135,6 +148,7 @@ class Tally:
             if event.step is None:  # this piece is the one that is done
                 self._running.pop(piece, None)
         self.total = event.total or self.total
+        self.facts = event.facts or self.facts
 
     @property
     def completed(self) -> float:
@@ -161,69 +175,3 @@ def describe_event(event: ProgressEvent) -> str:
     if event.step is not None:
         words.append(f"step {event.step}" + (f" of {event.steps}" if event.steps else ""))
     return ", ".join(words)
-
-
-@contextmanager
-def terminal_progress(title: str, *, stream: Any = None) -> Generator[OnProgress, None, None]:
-    """Show progress on the standard error: a live bar in a terminal, sparse lines elsewhere.
-
-    Args:
-        title: What is running.
-        stream: Where to write; default the standard error.
-
-    Yields:
-        The function to report events to.
-    """
-    target = stream or sys.stderr
-    if target.isatty():
-        with _live_bar(title, target) as report:
-            yield report
-    else:
-        yield _Lines(title, target)
-
-
-class _Lines:
-    """One line whenever the number of finished pieces changes: readable in a log file."""
-
-    def __init__(self, title: str, stream: Any) -> None:
-        self.title, self.stream, self.last = title, stream, None
-
-    def __call__(self, event: ProgressEvent) -> None:
-        if event.done is None or event.done == self.last:
-            return
-        self.last = event.done  # type: ignore[assignment]
-        count = f"{event.done}" + (f"/{event.total}" if event.total else "")
-        print(f"{self.title}: {count} done ({describe_event(event)})", file=self.stream, flush=True)
-
-
-@contextmanager
-def _live_bar(title: str, stream: Any) -> Generator[OnProgress, None, None]:
-    """Show one bar: finished pieces, what is running, the time gone.
-
-    Args:
-        title: What is running.
-        stream: A terminal.
-
-    Yields:
-        The function to report events to.
-    """
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=30),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[detail]}", markup=False),
-    )
-    with Progress(*columns, console=Console(file=stream), transient=True) as progress:
-        task = progress.add_task(title, total=None, detail="starting the kernel")
-
-        tally = Tally()
-
-        def report(event: ProgressEvent) -> None:
-            tally.add(event)
-            progress.update(task, total=tally.total, completed=tally.completed, detail=describe_event(event))
-
-        yield report

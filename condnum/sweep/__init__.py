@@ -3,11 +3,13 @@
 from condnum.sweep.choice import choose_executor
 from condnum.sweep.cluster import DaskExecutor, SchedulerError
 from condnum.sweep.data import DataReference, cached
-from condnum.sweep.executors import Executor, ProcessExecutor, SerialExecutor
+from condnum.sweep.executors import Executor, ProcessExecutor, SerialExecutor, core_count
+from condnum.sweep.memory import PeakMemory, ProcessPeak, own_peak
 from condnum.sweep.outcome import CellError, Compute, Outcome, evaluate
 from condnum.sweep.plan import CellPlan
+from condnum.sweep.progress import Best, Failure, Score, SweepProgress
 from condnum.sweep.result import CellResult
-from condnum.sweep.run import Failure, SweepProgress, SweepReport, run_sweep
+from condnum.sweep.run import SweepError, SweepReport, run_sweep
 from condnum.sweep.store import ResultStore
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "DaskExecutor",
     "SchedulerError",
     "choose_executor",
+    "core_count",
     # what comes of it
     "Compute",
     "evaluate",
@@ -33,5 +36,12 @@ __all__ = [
     "run_sweep",
     "SweepProgress",
     "SweepReport",
+    "SweepError",
     "Failure",
+    "Best",
+    "Score",
+    # what it took
+    "PeakMemory",
+    "ProcessPeak",
+    "own_peak",
 ]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from condnum.errors import DataFormatError, InvalidInputError, UnknownNameError
+from condnum.sweep.result import Scalar
 
 if TYPE_CHECKING:
     from condnum.data.digits import Digits
+    from condnum.data.task_pair import TaskPair
 
 T = TypeVar("T")
 
@@ -47,6 +50,18 @@ def cached(key: Hashable, load: Callable[[], T]) -> T:
         return cast(T, _cache[key])
 
 
+class Dataset(Protocol):
+    """What a sweep needs to know of data: their name, and which ones they are."""
+
+    @property
+    def name(self) -> str:
+        """Name, under which a loader is known here."""
+
+    @property
+    def checksum(self) -> str:
+        """SHA-256 of the source."""
+
+
 def _load_mnist(source: str) -> Digits:
     from condnum.data import load_mnist_images
 
@@ -56,14 +71,37 @@ def _load_mnist(source: str) -> Digits:
 def _load_small_digits(source: str) -> Digits:
     from condnum.data import load_small_digits
 
-    if source != "embedded":
-        raise InvalidInputError(
-            f"digits-8x8 come with scikit-learn: source must be 'embedded', got {source!r}."
-        )
+    _check_embedded("digits-8x8", source)
     return load_small_digits()
 
 
-_LOADERS: dict[str, Callable[[str], Digits]] = {"mnist": _load_mnist, "digits-8x8": _load_small_digits}
+def _load_house_prices(source: str, **options: Any) -> TaskPair:
+    from condnum.data import load_house_prices
+
+    return load_house_prices(source, **options)
+
+
+def _load_diabetes(source: str, *, features: Any, rows: int | None) -> TaskPair:
+    from condnum.data import load_diabetes_tasks
+
+    _check_embedded("diabetes", source)
+    pair = load_diabetes_tasks(features=features)
+    return pair if rows is None else pair.head(rows)
+
+
+def _check_embedded(name: str, source: str) -> None:
+    """Refuse another source for data that scikit-learn carries."""
+    if source != "embedded":
+        raise InvalidInputError(f"{name} comes with scikit-learn: source must be 'embedded', got {source!r}.")
+
+
+#: By name: takes the source, and the options that its data set has.
+_LOADERS: dict[str, Callable[..., Dataset]] = {
+    "mnist": _load_mnist,
+    "digits-8x8": _load_small_digits,
+    "house-prices": _load_house_prices,
+    "diabetes": _load_diabetes,
+}
 
 
 @dataclass(frozen=True)
@@ -71,8 +109,8 @@ class DataReference:
     """Which data, where they are, and how to know that they are the right ones.
 
     Attributes:
-        name: `mnist` or `digits-8x8`.
-        source: What the loader is told: "embedded", "auto", "local" or a folder.
+        name: `mnist`, `digits-8x8`, `house-prices` or `diabetes`.
+        source: What the loader is told: "embedded", "auto", "local" or a path.
         checksum: SHA-256 that the loaded data must have.
 
     Raises:
@@ -94,11 +132,11 @@ class DataReference:
             raise UnknownNameError("data set of a sweep", self.name, _LOADERS)
 
     @classmethod
-    def of(cls, digits: Digits, source: str) -> DataReference:
+    def of(cls, data: Dataset, source: str | os.PathLike[str]) -> DataReference:
         """Return the reference of data that this process has loaded.
 
         Args:
-            digits: The data.
+            data: The data.
             source: What the loader was told.
 
         Returns:
@@ -107,24 +145,31 @@ class DataReference:
         Raises:
             UnknownNameError: A sweep cannot load these data.
         """
-        return cls(digits.name, str(source), digits.checksum)
+        return cls(data.name, str(source), data.checksum)
 
-    def load(self) -> Digits:
-        """Load the data, once a process, and compare their checksum with the expected one.
+    def load(self, **options: Scalar) -> Any:
+        """Load the data, once a process and set of options, and compare their checksum.
+
+        Args:
+            **options: The loader's own: `features` and `rows` of house prices and diabetes. They
+                belong in a plan's payload, so that the cell's key sees them.
 
         Returns:
-            The data, shared by all cells of this process and read-only.
+            `Digits`, or a `TaskPair`; shared by all cells of this process and read-only.
 
         Raises:
             DataFormatError: The checksum differs.
             DataNotFoundError: No such data on this machine.
             InvalidInputError: The source is none that this data set has.
         """
-        digits = cached(("digits", self.name, self.source), lambda: _LOADERS[self.name](self.source))
-        if digits.checksum != self.checksum:
+        data = cached(
+            ("data", self.name, self.source, *sorted(options.items())),
+            lambda: _LOADERS[self.name](self.source, **options),
+        )
+        if data.checksum != self.checksum:
             raise DataFormatError(
                 f"{self.name} from {self.source!r} on host {socket.gethostname()} has SHA-256 "
-                f"{digits.checksum}, but the sweep was planned with {self.checksum}; "
+                f"{data.checksum}, but the sweep was planned with {self.checksum}; "
                 "put the same files on every machine."
             )
-        return digits
+        return data

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from condnum.sweep.memory import ProcessPeak, own_peak
 from condnum.sweep.plan import CellPlan
 from condnum.sweep.result import Arrays, Row, checked_result
 from condnum.sweep.threads import limit_threads
@@ -53,20 +54,24 @@ class Outcome:
     arrays: Arrays  # empty if it failed
     seconds: float
     error: CellError | None = None
+    memory: ProcessPeak | None = None  # of the process that tried; None if it was lost
 
     @classmethod
-    def failed(cls, plan: CellPlan, error: BaseException, seconds: float = 0.0) -> Outcome:
+    def failed(
+        cls, plan: CellPlan, error: BaseException, seconds: float = 0.0, memory: ProcessPeak | None = None
+    ) -> Outcome:
         """Return the outcome of a cell that raised an exception, or was lost with its worker.
 
         Args:
             plan: The cell.
             error: Why.
             seconds: How long it took to fail.
+            memory: Of the process that tried.
 
         Returns:
             An outcome without row and arrays.
         """
-        return cls(plan, {}, {}, seconds, CellError.of(error))
+        return cls(plan, {}, {}, seconds, CellError.of(error), memory)
 
 
 def evaluate(compute: Compute, plan: CellPlan, threads: int | None = None) -> Outcome:
@@ -92,5 +97,6 @@ def evaluate(compute: Compute, plan: CellPlan, threads: int | None = None) -> Ou
         limit_threads(threads)
         result = checked_result(*compute(plan))
     except Exception as error:
-        return Outcome.failed(plan, error, time.perf_counter() - started)
-    return Outcome(plan, result.row, result.arrays, time.perf_counter() - started)
+        return Outcome.failed(plan, error, time.perf_counter() - started, own_peak())
+    seconds = time.perf_counter() - started
+    return Outcome(plan, result.row, result.arrays, seconds, memory=own_peak())

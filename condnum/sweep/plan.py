@@ -34,6 +34,8 @@ class CellPlan:
         >>> plan = CellPlan("digit-pairs", {"method": "ours", "seed": 0}, {"steps": 9}, "ab12", "1")
         >>> plan.label
         'digit-pairs: method=ours, seed=0'
+        >>> plan.short_label
+        'ours, seed 0'
         >>> plan == CellPlan("digit-pairs", {"seed": 0, "method": "ours"}, {"steps": 9}, "ab12", "1")
         True
         >>> plan == CellPlan("digit-pairs", {"method": "ours", "seed": 0}, {"steps": 9}, "ab12", "2")
@@ -66,6 +68,16 @@ class CellPlan:
         """SHA-256 (64 hexadecimal digits) of all that the result depends on."""
         parts = [self.experiment, self.payload, self.settings, self.data_checksum, self.code_version]
         return hashlib.sha256(_canonical(parts).encode()).hexdigest()
+
+    @property
+    def short_label(self) -> str:
+        """Method, pair and seed, those that the cell has: for a line of progress."""
+        words = [str(self.payload.get("method", self.experiment))]
+        if {"pretrain", "harmful"} <= self.payload.keys():
+            words.append(f"{self.payload['pretrain']}-{self.payload['harmful']}")
+        if "seed" in self.payload:
+            words.append(f"seed {self.payload['seed']}")
+        return ", ".join(words)
 
     @property
     def label(self) -> str:

@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from condnum.progress import report_event
+from condnum.errors import CondnumError
 from condnum.sweep.executors import Executor
-from condnum.sweep.outcome import CellError, Compute, Outcome
+from condnum.sweep.memory import PeakMemory
+from condnum.sweep.outcome import Compute
 from condnum.sweep.plan import CellPlan
+from condnum.sweep.progress import Failure, Score, SweepProgress, Tally
 from condnum.sweep.result import Row
 from condnum.sweep.store import ResultStore
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A cell that failed in this run."""
-
-    plan: CellPlan
-    error: CellError
-
-
-@dataclass(frozen=True)
-class SweepProgress:
-    """How far a sweep is."""
-
-    done: int  # cells that are settled: found in the store, computed, or failed
-    total: int  # different cells
-    reused: int  # found in the store
-    failures: int
-    seconds: float  # since the start
-    eta_seconds: float | None  # None before the first cell is computed
-    plan: CellPlan | None  # the cell that was just settled; None at the start
+class SweepError(CondnumError, RuntimeError):
+    """Every cell of a sweep failed; the message has the first error."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +33,30 @@ class SweepReport:
     reused: int  # cells found in the store
     computed: int  # cells computed now, without those that failed
     seconds: float
+    memory: PeakMemory  # of this process and the workers
 
     @property
     def complete(self) -> bool:
         """True if no cell failed."""
         return not self.failures
+
+    @property
+    def failure_rows(self) -> list[dict[str, str]]:
+        """`cell` and `error` of each failure, for a table."""
+        return [{"cell": failure.plan.label, "error": str(failure.error)} for failure in self.failures]
+
+    def check(self) -> None:
+        """Refuse a sweep that has nothing to show.
+
+        Raises:
+            SweepError: Every cell failed.
+        """
+        if self.failures and not self.rows:
+            first = self.failures[0]
+            raise SweepError(
+                f"no cell succeeded: {len(self.failures)} failed, the first one ({first.plan.label}) with "
+                f"{first.error}; change what it names and run again."
+            )
 
 
 def run_sweep(
@@ -63,6 +66,7 @@ def run_sweep(
     executor: Executor,
     *,
     on_progress: Callable[[SweepProgress], None] | None = None,
+    score: Score | None = None,
 ) -> SweepReport:
     """Compute the cells that the store does not have yet, and keep each as it arrives.
 
@@ -75,6 +79,7 @@ def run_sweep(
         store: Where results are kept, open for writing; this process is the one that writes.
         executor: Where cells are computed.
         on_progress: Told at the start and after each cell; what it raises stops the sweep.
+        score: Rates a result (its RIR), for the best so far that progress shows; None shows none.
 
     Returns:
         All rows, old and new, and what failed.
@@ -96,11 +101,12 @@ def run_sweep(
     """
     cells = {plan.key: plan for plan in plans}
     rows: dict[str, Row] = {}
-    for key in cells:
+    tally = Tally(len(cells), on_progress, score)
+    for key, plan in cells.items():
         stored = store.get(key)
         if stored is not None:
             rows[key] = stored.row
-    tally = _Tally(len(cells), len(rows), on_progress)
+            tally.reuse(plan, stored)
     tally.report(None)
     missing = [plan for key, plan in cells.items() if key not in rows]
     if missing:
@@ -120,44 +126,10 @@ def run_sweep(
         reused=tally.reused,
         computed=len(rows) - tally.reused,
         seconds=tally.seconds,
+        memory=tally.memory,
     )
 
 
 def _as_generator(executor: Executor, compute: Compute, plans: list[CellPlan]) -> Any:
     """Return the outcomes as a generator, which can be closed whatever the executor returns."""
     yield from executor.run(compute, plans)
-
-
-class _Tally:
-    """Counts cells and tells who wants to know."""
-
-    def __init__(self, total: int, reused: int, on_progress: Callable[[SweepProgress], None] | None) -> None:
-        self.total, self.reused, self.on_progress = total, reused, on_progress
-        self.tried = 0
-        self.failures: list[Failure] = []
-        self.started = time.perf_counter()
-
-    @property
-    def seconds(self) -> float:
-        """Time since the start."""
-        return time.perf_counter() - self.started
-
-    def add(self, outcome: Outcome) -> None:
-        """Count an outcome."""
-        self.tried += 1
-        if outcome.error is not None:
-            self.failures.append(Failure(outcome.plan, outcome.error))
-        self.report(outcome.plan)
-
-    def report(self, plan: CellPlan | None) -> None:
-        """Send an event and call the callback."""
-        done, seconds = self.reused + self.tried, self.seconds
-        # Method and seed as in the events of a cell's own steps, which this one ends.
-        coordinates = {} if plan is None else {"stage": plan.payload.get("method", plan.experiment)}
-        if plan is not None and "seed" in plan.payload:
-            coordinates["seed"] = plan.payload["seed"]
-        report_event(**coordinates, done=done, total=self.total, failures=len(self.failures))
-        if self.on_progress is not None:
-            eta = seconds / self.tried * (self.total - done) if self.tried else None
-            progress = SweepProgress(done, self.total, self.reused, len(self.failures), seconds, eta, plan)
-            self.on_progress(progress)

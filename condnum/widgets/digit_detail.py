@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from condnum.errors import InvalidInputError
-from condnum.experiments.cells import Cell
 from condnum.experiments.digit_cell import immunize_cell
 from condnum.experiments.digit_pairs import DigitPairsRun, load, plans
+from condnum.experiments.extractor import Extractor
 from condnum.experiments.measure import curves_table
 from condnum.plots import PairDetail
 
@@ -52,7 +52,7 @@ def digit_pair_detail(
     cells = []
     for plan in wanted:
         problem, result = immunize_cell(plan)
-        cells.append(Cell.of(result))
+        cells.append(Extractor.of(result))
     means = [
         np.asarray(run.digits.images[run.digits.labels == digit], dtype=np.float64).mean(axis=0)
         for digit in (pretrain, harmful)

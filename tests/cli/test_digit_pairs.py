@@ -1,7 +1,14 @@
 """`condnum run digits` and `condnum run mnist` from the command line."""
 
+import signal
+import subprocess
+import sys
+import time
+
 import pandas as pd
 import pytest
+
+from condnum.sweep import ResultStore
 
 
 def test_digits_end_to_end(condnum, tmp_path):
@@ -19,6 +26,29 @@ def test_digits_end_to_end(condnum, tmp_path):
     assert len(results) == 2 * 2 * 3
     page = (tmp_path / "o" / "report.html").read_text(encoding="utf-8")
     assert page.count('class="plotly-graph-div"') == 2
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_the_store_and_the_same_command_resumes(start, tmp_path):
+    command = [sys.executable, "-m", "condnum", "run", "digits", "--methods", "imma", "--seeds", "1"]
+    command += ["--epochs", "30", "--jobs", "1", "--out", "o"]
+    process = start(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    cells, deadline = tmp_path / "o" / ".partial" / "cells", time.monotonic() + 120
+    while len(list(cells.glob("arrays/[0-9a-f]*.npz"))) < 5:
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    with ResultStore(cells, mode="read") as store:
+        kept = store.count()
+    assert 4 <= kept < 90  # the arrays of a fifth were there, its row perhaps not yet
+    assert f"{kept} finished pieces kept in o/.partial/cells" in " ".join(stderr.split())
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "o" / "report.html").read_text(encoding="utf-8")
+    assert f"{90 - kept} computed, {kept} from the store, 0 failed" in page
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """`condnum run house-prices` from end to end, on the embedded table: what it leaves, and how it fails."""
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -13,8 +14,10 @@ import pandas as pd
 import papermill
 import pytest
 
+from condnum.errors import CondnumError
 from condnum.experiments.measure import RESULT_COLUMNS
 from condnum.methods import method_names
+from condnum.sweep import ResultStore
 
 pytestmark = pytest.mark.xdist_group("embedded_run")
 NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "house_prices.ipynb"
@@ -182,23 +185,50 @@ class TestBadInput:
         assert "Traceback" in done.stderr
 
 
-def test_ctrl_c_keeps_finished_cells_and_the_same_command_resumes(start, tmp_path):
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill-9"])
+def test_a_stopped_run_keeps_finished_cells_and_the_same_command_resumes(start, tmp_path, stop):
     command = [sys.executable, "-m", "condnum", "run", "house-prices", "--data", "embedded"]
-    command += ["--methods", "identity,ours", "--seeds", "2", "--epochs", "4000", "--out", "o"]
+    command += [
+        "--methods",
+        "identity,ours",
+        "--seeds",
+        "2",
+        "--epochs",
+        "14000",
+        "--jobs",
+        "1",
+        "--out",
+        "o",
+    ]
     process = start(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     cells = tmp_path / "o" / ".partial" / "cells"
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and len(list(cells.glob("identity-*.npz"))) < 2:
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
+    finished_before(process, cells, 2)
+    process.send_signal(stop)
     _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130, stderr
-    kept = {path.name: path.stat().st_mtime_ns for path in cells.glob("*.npz")}
-    assert len(kept) >= 2
-    assert f"{len(kept)} finished piece" in " ".join(stderr.split())
-    assert {path.name for path in (tmp_path / "o").iterdir()} == {".partial"}
+    assert process.returncode == (130 if stop == signal.SIGINT else -stop), stderr
+    time.sleep(2)  # an orphaned kernel ends by itself
+    with ResultStore(cells, mode="read") as store:
+        kept = store.rows()
+    assert [row["method"] for row in kept.values()][:2] == ["identity", "identity"]
+    if stop == signal.SIGINT:
+        assert f"{len(kept)} finished pieces kept" in " ".join(stderr.split())
+        assert [path.name for path in (tmp_path / "o" / ".partial").iterdir()] == ["cells"]
 
-    command[command.index("4000")] = "40"  # the identity cells do not depend on the epochs
+    command[command.index("14000")] = "40"  # the identity cells do not depend on the epochs
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert {path.name for path in (tmp_path / "o").iterdir()} == FILES
+    assert "2 computed, 2 from the store, 0 failed" in (tmp_path / "o" / "report.html").read_text("utf-8")
+
+
+def finished_before(process, cells, count):
+    """Wait until so many cells are in the store of a running command."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        if (cells / "results.sqlite").exists():
+            with contextlib.suppress(CondnumError), ResultStore(cells, mode="read") as store:
+                if store.count() >= count:
+                    return
+        time.sleep(0.1)
+    pytest.fail("the command did not get so far")

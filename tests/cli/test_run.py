@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 
 from condnum.cli import app, house_prices, main
 from condnum.cli.house_prices import data_checksums
-from condnum.cli.run import run_report
+from condnum.cli.run import failure_table, run_report
 from condnum.errors import DataNotFoundError, DeviceError, UnknownNameError
+from condnum.sweep import ResultStore
 
 PARAMETERS = """
 seeds: int = 1
@@ -34,7 +35,11 @@ folder = pathlib.Path(out)
 (folder / "results.csv").write_text("rir\\n1\\n")
 if mode == "fail":
     raise DataFormatError("column 'SalePrice' is missing.")
-(folder / "cells" / "ours-0.json").write_text("{}")
+from condnum.sweep import ResultStore
+with ResultStore(folder / "cells") as store:
+    store.put("ours-0", {"rir": 2.0})
+if mode == "some fail":
+    (folder / "failures.csv").write_text("cell,error\\nours,ZeroDivisionError: 1\\nimma,RankError: 2\\n")
 if mode == "wait":
     (folder / "waiting").write_text("")
     time.sleep(60)
@@ -131,7 +136,8 @@ def test_a_stopped_run_keeps_finished_cells(
         "condnum: stopped by Ctrl-C; 1 finished piece kept in res/.partial/cells: "
         "the same command resumes from there."
     )
-    assert tree(tmp_path / "res") == [".partial/cells/ours-0.json"]
+    with ResultStore(tmp_path / "res/.partial/cells", mode="read") as store:
+        assert list(store.rows()) == ["ours-0"]
 
 
 def test_a_run_stopped_at_once_leaves_nothing(
@@ -152,6 +158,45 @@ def test_a_run_stopped_at_once_leaves_nothing(
     assert not (tmp_path / "res").exists()
 
 
+def test_cells_that_failed(tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tiny("some fail", "--out", "res") == 1
+    out, err = capsys.readouterr()
+    assert out.splitlines()[-1] == "res/report.html"
+    assert err.splitlines() == [
+        "2 cells failed:",
+        "  cell  error",
+        "  ours  ZeroDivisionError: 1",
+        "  imma  RankError: 2",
+        "All of them are in res/failures.csv; the same command tries them again and keeps the others.",
+    ]
+    with ResultStore(tmp_path / "res/.partial/cells", mode="read") as store:
+        assert store.done("ours-0")
+    assert tiny("whole", "--out", "res") == 0
+    assert not (tmp_path / "res/failures.csv").exists()
+    assert not (tmp_path / "res/.partial").exists()
+
+
+def test_the_table_of_failures_is_not_endless() -> None:
+    rows = [{"cell": f"seed {i}", "error": "ValueError: no"} for i in range(100)]
+    lines = failure_table(rows, Path("o")).splitlines()
+    assert (lines[0], lines[-2]) == ("100 cells failed:", "  … and 80 more")
+    assert len(lines) == 1 + 1 + 20 + 2
+
+
+def test_what_an_earlier_version_kept_is_told(
+    tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = tmp_path / "res/.partial/cells/ours-0-0123456789abcdef.npz"
+    old.parent.mkdir(parents=True)
+    old.write_bytes(b"PK")
+    assert tiny("whole", "--out", "res") == 0
+    err = " ".join(capsys.readouterr().err.split())
+    assert (
+        "1 piece(s) in res/.partial/cells were kept by an earlier version (ours-0-0123456789abcdef.npz" in err
+    )
+    assert "computed again" in err
+
+
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
     calls: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
@@ -166,22 +211,22 @@ def test_defaults(called: list[Any]) -> None:
     assert name == "house_prices"
     assert parameters == {
         "data": "auto", "methods": None, "seeds": 5, "epochs": None, "features": "published",
-        "rows": None, "device": "cpu",
+        "rows": None, "device": "cpu", "jobs": 0,
     }  # fmt: skip
     assert options["out"] == Path("runs/house-prices-auto")
     assert options["quiet"] is False
 
 
 def test_all_options(called: list[Any], tmp_path: Path) -> None:
-    words = (
-        "--methods imma,ours --seeds 2 --epochs 7 --features clean --rows 9 --device cpu --out x -q --debug"
+    words = "--methods imma,ours --seeds 2 --epochs 7 --features clean --rows 9 --device cpu -j 3 -q --debug"
+    result = CliRunner().invoke(
+        app, ["run", "house-prices", "--data", str(tmp_path), "--out", "x", *words.split()]
     )
-    result = CliRunner().invoke(app, ["run", "house-prices", "--data", str(tmp_path), *words.split()])
     assert result.exit_code == 0, result.output
     ((_, parameters, options),) = called
     assert parameters == {
         "data": str(tmp_path), "methods": "imma,ours", "seeds": 2, "epochs": 7, "features": "clean",
-        "rows": 9, "device": "cpu",
+        "rows": 9, "device": "cpu", "jobs": 3,
     }  # fmt: skip
     assert (options["out"], options["quiet"]) == (Path("x"), True)
 
@@ -200,7 +245,9 @@ def test_early_errors(called: list[Any], words: str, error: type[Exception], mat
     assert called == []
 
 
-@pytest.mark.parametrize("words", ["--seeds 0", "--epochs x", "--features all", "--nonsense", "--rows -1"])
+@pytest.mark.parametrize(
+    "words", ["--seeds 0", "--epochs x", "--features all", "--nonsense", "--rows -1", "-j -1"]
+)
 def test_wrong_use(called: list[Any], words: str) -> None:
     assert CliRunner().invoke(app, ["run", "house-prices", *words.split()]).exit_code == 2
     assert called == []

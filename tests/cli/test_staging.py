@@ -7,6 +7,7 @@ import pytest
 from condnum.cli import staging as module
 from condnum.cli.staging import staging
 from condnum.errors import OutputError
+from condnum.sweep import ResultStore
 
 
 def tree(folder: Path) -> list[str]:
@@ -40,19 +41,54 @@ def test_promotion_that_fails_says_where_things_are(tmp_path: Path, monkeypatch:
             stage.promote()
 
 
-def test_abandoning_keeps_finished_cells(tmp_path: Path) -> None:
+def keep(folder: Path, *keys: str) -> None:
+    with ResultStore(folder) as store:
+        for key in keys:
+            store.put(key, {"rir": 2.0}, {"theta": [1.0]})
+
+
+def test_abandoning_keeps_the_store(tmp_path: Path) -> None:
     with staging(tmp_path / "out") as stage:
-        fill(
-            stage.path,
-            "results.csv",
-            "cells/ours-0.json",
-            "cells/ours/1.json",
-            "cells/.half.json",
-            "figures/a.png",
-        )
+        fill(stage.path, "results.csv", "figures/a.png")
+        keep(stage.cells, "a", "b")
         assert stage.abandon() == 2
-    assert tree(tmp_path / "out") == [".partial/cells/ours-0.json", ".partial/cells/ours/1.json"]
-    assert not (stage.path / "figures").exists()
+        assert sorted(path.name for path in stage.path.iterdir()) == [".lock", "cells"]
+        with ResultStore(stage.cells) as store:
+            assert list(store.rows()) == ["a", "b"]
+
+
+def test_a_store_without_finished_cells_goes(tmp_path: Path) -> None:
+    with staging(tmp_path / "out") as stage:
+        with ResultStore(stage.cells) as store:
+            store.fail("a", "ValueError: singular")
+        assert stage.abandon() == 0
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_store_that_cannot_be_read_is_left_as_it_is(tmp_path: Path) -> None:
+    with staging(tmp_path / "out") as stage:
+        fill(stage.path, "results.csv", "cells/results.sqlite", "cells/arrays/a.npz")
+        assert stage.finished_cells() is None
+        assert stage.abandon() == 0
+    assert tree(stage.path) == ["cells/arrays/a.npz", "cells/results.sqlite"]
+    assert (stage.cells / "results.sqlite").read_text() == "cells/results.sqlite"
+
+
+def test_promotion_keeps_the_store_if_cells_failed_and_forgets_old_failures(tmp_path: Path) -> None:
+    for name, left in (("failures.csv", ["failures.csv", "results.csv"]), ("other.csv", ["other.csv"])):
+        with staging(tmp_path / "out") as stage:
+            fill(stage.path, name, "results.csv")
+            keep(stage.cells, "a")
+            stage.promote()
+        assert {path.name for path in (tmp_path / "out").glob("*.csv")} == {"results.csv", *left}
+        assert (stage.cells / "results.sqlite").exists() is (name == "failures.csv")
+
+
+def test_cells_of_an_earlier_version_are_seen(tmp_path: Path) -> None:
+    with staging(tmp_path / "out") as stage:
+        fill(stage.path, "cells/ours-0-0123456789abcdef.npz")
+        keep(stage.cells, "a")
+        assert [path.name for path in stage.old_cells()] == ["ours-0-0123456789abcdef.npz"]
 
 
 def test_abandoning_nothing_removes_a_new_folder(tmp_path: Path) -> None:

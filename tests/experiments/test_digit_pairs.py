@@ -10,13 +10,13 @@ import torch
 from condnum import relative_immunization_ratio
 from condnum.data import load_small_digits
 from condnum.errors import InvalidInputError, UnknownNameError
-from condnum.experiments import digit_pairs
+from condnum.experiments import digit_config, digit_pairs
 from condnum.experiments.digit_cell import compute_cell, immunize_cell
 from condnum.experiments.digit_tasks import digit_problem
 from condnum.experiments.measure import RESULT_COLUMNS
 from condnum.spectra import covariance
 
-CONFIG = digit_pairs.DigitPairsConfig(
+CONFIG = digit_config.DigitPairsConfig(
     methods=("ours", "imma", "optimal"), seeds=2, epochs=5, pairs=((4, 7), (9, 0))
 )
 
@@ -155,7 +155,7 @@ def test_bad_configurations(change, error, text):
 @pytest.mark.parametrize("word", ["4", "4-", "47", "a-b", "4-7-1"])
 def test_bad_pairs(word):
     with pytest.raises(InvalidInputError, match="no pair of digits"):
-        digit_pairs.DigitPairsConfig.from_parameters(
+        digit_config.DigitPairsConfig.from_parameters(
             dataset="digits", data="auto", methods="", seeds=1, epochs=1, pairs=word,
             labels="one_vs_rest", jobs=1, scheduler="",
         )  # fmt: skip

@@ -1,23 +1,25 @@
 """The house-price experiment as a library call: configuration, plans, a short run."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from condnum.data import load_diabetes_tasks
-from condnum.errors import CondnumError, DataNotFoundError, InvalidInputError, UnknownNameError
-from condnum.experiments import cells
+from condnum.errors import CondnumError, DataNotFoundError, InvalidInputError, RankError, UnknownNameError
+from condnum.experiments import house_cell, house_prices
+from condnum.experiments.house_config import SETTINGS, HousePricesConfig
 from condnum.experiments.house_prices import (
-    SETTINGS,
-    HousePricesConfig,
     cells_folder,
     load,
     plans,
     run,
 )
-from condnum.methods import get_method, method_names
+from condnum.experiments.measure import current_rir
+from condnum.methods import get_method, immunize, method_names
+from condnum.sweep import SweepError
 
 SHORT = HousePricesConfig("embedded", seeds=2, epochs=4, device="cpu")
 
@@ -95,13 +97,25 @@ class TestLoad:
 class TestPlans:
     def test_seed_by_seed(self):
         planned = plans(dataclasses.replace(SHORT, methods=("ours", "identity")), load_diabetes_tasks())
-        assert [(p.method, p.seed) for p in planned] == [
+        assert [(p.payload["method"], p.payload["seed"]) for p in planned] == [
             ("ours", 0),
             ("identity", 0),
             ("ours", 1),
             ("identity", 1),
         ]
-        assert planned[0].settings.steps == 4
+        assert planned[0].settings["steps"] == 4
+        assert planned[1].settings == {}
+
+    def test_keys_do_not_know_where_the_data_lie(self):
+        pair = load_diabetes_tasks()
+        moved = dataclasses.replace(pair, provenance=dataclasses.replace(pair.provenance, location="/else"))
+        assert plans(SHORT, pair) == plans(SHORT, moved)
+
+    def test_keys_know_the_settings(self):
+        pair = load_diabetes_tasks()
+        short, longer = (plans(dataclasses.replace(SHORT, epochs=n), pair) for n in (4, 5))
+        same = [a.payload["method"] for a, b in zip(short, longer, strict=True) if a == b]
+        assert set(same) == {"identity", "initial", "optimal"}
 
     def test_keys_know_the_data(self):
         keys = set()
@@ -114,8 +128,8 @@ class TestPlans:
 
 class TestRun:
     def test_tables(self, finished):
-        assert len(finished.cells) == 2 * len(method_names())
-        assert len(finished.results) == 3 * len(finished.cells)
+        assert len(finished.extractors) == 2 * len(method_names())
+        assert len(finished.results) == 3 * len(finished.extractors)
         assert not finished.results.isna().any().any()
         assert len(finished.summary) == 3 * len(method_names())
         # Table 1 is about other data.
@@ -132,24 +146,83 @@ class TestRun:
         assert facts["rows"] == "235 (D_P), 207 (D_H)"
         assert facts["seeds"] == "0, 1"
 
-    def test_two_workers_change_nothing(self, finished, monkeypatch):
-        monkeypatch.setattr(cells, "PARALLEL_STEPS", 0)  # so short a run would not start them
+    def test_two_workers_change_nothing(self, finished):
         again = run(SHORT, jobs=2)
         timeless = [name for name in finished.results.columns if name != "seconds"]
         pd.testing.assert_frame_equal(finished.results[timeless], again.results[timeless], rtol=1e-9)
-        for first, second in zip(finished.cells, again.cells, strict=True):
+        for first, second in zip(finished.extractors, again.extractors, strict=True):
             # One thread each in both cases; BLAS may still order its sums differently.
             np.testing.assert_allclose(first.theta, second.theta, rtol=1e-9, atol=1e-12)
 
-    def test_a_run_resumes_from_its_folder(self, finished, tmp_path):
+    def test_an_extractor_is_the_run_it_stands_for(self, finished):
+        made = next(x for x in finished.extractors if (x.method, x.seed) == ("ours", 1))
+        result = immunize(finished.problem, "ours", seed=1, settings=SHORT.settings("ours"))
+        np.testing.assert_allclose(made.theta, result.theta, rtol=1e-9, atol=1e-12)
+        assert made.history["step"].tolist() == result.history["step"].tolist()
+
+    @pytest.mark.parametrize("epochs", [4, 20_000], ids=["short", "long"])
+    def test_workers_are_started_if_that_pays(self, epochs, monkeypatch):
+        asked = []
+
+        def refuse(jobs, **options):
+            asked.append(jobs)
+            raise InvalidInputError("enough seen")
+
+        monkeypatch.setattr(house_prices, "choose_executor", refuse)
+        monkeypatch.setattr(house_prices, "core_count", lambda: 7)
+        with pytest.raises(InvalidInputError, match="enough seen"):
+            run(dataclasses.replace(SHORT, epochs=epochs))
+        assert asked == [1 if epochs == 4 else 7]
+
+    def test_a_run_resumes_from_its_store(self, tmp_path):
         config = dataclasses.replace(SHORT, methods=("ours", "optimal"), seeds=1)
         told = []
-        run(config, folder=tmp_path, jobs=1, on_cell=lambda cell, done, total: told.append((done, total)))
-        assert told == [(1, 2), (2, 2)]
+        run(config, folder=tmp_path, jobs=1, on_progress=told.append)
+        assert [(p.done, p.total) for p in told] == [(0, 2), (1, 2), (2, 2)]
+        assert told[1].plan.payload["method"] == "optimal"  # closed forms first
+        assert told[2].best.plan.payload["method"] in ("ours", "optimal")
         told.clear()
-        more = dataclasses.replace(config, seeds=2)
-        run(more, folder=tmp_path, jobs=1, on_cell=lambda cell, done, total: told.append((done, total)))
-        assert told == [(3, 4), (4, 4)]
+        more = run(dataclasses.replace(config, seeds=2), folder=tmp_path, jobs=1, on_progress=told.append)
+        assert [(p.done, p.total) for p in told] == [(2, 4), (3, 4), (4, 4)]
+        assert [(x.method, x.seed) for x in more.extractors] == [
+            ("ours", 0),
+            ("optimal", 0),
+            ("ours", 1),
+            ("optimal", 1),
+        ]
+        facts = more.provenance_table.set_index("what")["value"]
+        assert facts["cells"] == "2 computed, 2 from the store, 0 failed"
+        assert facts["peak memory"].endswith("MiB (peak resident memory of the process)")
+
+    def test_progress_shows_the_rir_of_the_tables(self, finished):
+        results = finished.results
+        chosen = results[(results["convention"] == "ridge") & (results["gauge"] == "unit")]
+        rir = [current_rir(finished.problem, extractor) for extractor in finished.extractors]
+        np.testing.assert_allclose(rir, chosen["rir"], rtol=1e-12)
+
+    def test_a_cell_that_fails_is_listed_and_the_others_go_on(self, monkeypatch, tmp_path):
+        def singular(problem, method, **options):
+            if method == "imma":
+                raise RankError("rank 0")
+            return immunize(problem, method, **options)
+
+        monkeypatch.setattr(house_cell, "immunize", singular)
+        config = dataclasses.replace(SHORT, methods=("ours", "imma"), seeds=1)
+        partly = run(config, jobs=1)
+        assert partly.failures["error"].tolist() == ["RankError: rank 0"]
+        assert "method=imma, seed=0" in partly.failures["cell"].item()
+        assert set(partly.results["method"]) == {"ours"}
+        assert partly.save(tmp_path)[-1] == "failures.csv"
+        with pytest.raises(SweepError, match=r"no cell succeeded: 1 failed, .*RankError: rank 0"):
+            run(dataclasses.replace(config, methods=("imma",)), jobs=1)
+
+    def test_steps_are_reported(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("CONDNUM_PROGRESS", str(tmp_path / "events"))
+        run(dataclasses.replace(SHORT, methods=("ours",), seeds=1), jobs=1)
+        events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
+        assert {"stage": "ours", "seed": 0, "step": 0, "steps": 4} in events
+        assert events[-1]["done"] == 1
+        assert events[-1]["best_cell"] == "ours, seed 0"
 
     def test_save(self, finished, tmp_path):
         names = finished.save(tmp_path / "out")

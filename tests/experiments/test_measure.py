@@ -7,7 +7,7 @@ import torch
 
 from condnum.ceiling import ridge_convention_ceiling, rir_ceiling
 from condnum.data import load_diabetes_tasks
-from condnum.experiments.cells import Cell
+from condnum.experiments.extractor import Extractor
 from condnum.experiments.measure import (
     MEASURES,
     RESULT_COLUMNS,
@@ -39,7 +39,7 @@ def cells(problem):
     for method, seed in (("identity", 0), ("optimal", 0), ("ours", 0), ("ours", 1)):
         result = immunize(problem, method, seed=seed, **({"steps": 5} if method == "ours" else {}))
         made.append(
-            Cell(
+            Extractor(
                 method,
                 seed,
                 result.theta.numpy(),

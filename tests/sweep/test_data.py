@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from condnum.data import load_mnist_images, load_small_digits
+from condnum.data import load_diabetes_tasks, load_mnist_images, load_small_digits
 from condnum.data.idx import write_idx
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, UnknownNameError
 from condnum.sweep import DataReference, ProcessExecutor, cached
@@ -62,6 +62,24 @@ def test_unknown_data_and_sources():
         DataReference("minst", "auto", "")
     with pytest.raises(InvalidInputError, match="must be 'embedded', got 'auto'"):
         DataReference("digits-8x8", "auto", "").load()
+    with pytest.raises(InvalidInputError, match="must be 'embedded', got '/tmp'"):
+        DataReference("diabetes", "/tmp", "").load(features="clean", rows=None)
+
+
+def test_task_pairs_by_their_options():
+    reference = DataReference.of(load_diabetes_tasks(), "embedded")
+    clean, published, cut = (
+        reference.load(features=features, rows=rows)
+        for features, rows in (("clean", None), ("published", None), ("clean", 20))
+    )
+    assert (clean.dimension, published.dimension, cut.rows_pretrain) == (8, 9, 20)
+    assert reference.load(rows=20, features="clean") is cut
+    assert clean.rows_pretrain == 235
+
+
+def test_house_prices_are_known(tmp_path):
+    with pytest.raises(DataNotFoundError, match="house-prices"):
+        DataReference("house-prices", str(tmp_path), "ab" * 32).load(features="clean", rows=None)
 
 
 def test_the_cache_loads_once_even_for_threads():

@@ -10,9 +10,16 @@ import time
 
 import pytest
 
-from condnum.errors import OutputError
+from condnum.errors import OutputError, RankError
 from condnum.progress import PROGRESS_VARIABLE
-from condnum.sweep import CellPlan, ProcessExecutor, ResultStore, SerialExecutor, run_sweep
+from condnum.sweep import (
+    CellPlan,
+    ProcessExecutor,
+    ResultStore,
+    SerialExecutor,
+    SweepError,
+    run_sweep,
+)
 
 
 @pytest.fixture
@@ -84,9 +91,45 @@ def test_progress(cells, plans, store, tmp_path, monkeypatch):
     assert seen[1].plan.payload == {"x": 1}
     assert seen[1].eta_seconds == pytest.approx(2 * seen[1].seconds)
     assert seen[3].eta_seconds == 0
+    assert all(p.best is None for p in seen)
     events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
     assert events[0] == {"done": 1, "total": 4, "failures": 0}
-    assert events[3] == {"stage": "squares", "done": 4, "total": 4, "failures": 2}
+    assert events[3] == {"stage": "squares", "done": 4, "total": 4, "failures": 2, "eta_seconds": 0}
+
+
+def test_the_best_result_so_far_old_or_new(cells, plans, store, tmp_path, monkeypatch):
+    made = plans(5)
+    run_sweep([made[3]], cells.square, store, SerialExecutor())
+    monkeypatch.setenv(PROGRESS_VARIABLE, str(tmp_path / "events"))
+
+    def score(result):
+        y = result.row["y"]
+        if y == 0:
+            raise RankError("rank 0")  # has no score
+        return float("nan") if y == 1 else y
+
+    seen = []
+    run_sweep(made, cells.square, store, SerialExecutor(), on_progress=seen.append, score=score)
+    assert [p.best.plan.payload["x"] for p in seen] == [3, 3, 3, 3, 4]
+    assert seen[-1].best.score == 16
+    events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
+    assert events[0]["best"] == 9
+    assert events[-1]["best_cell"] == "squares"
+
+
+def test_events_that_cannot_be_written_stop_nothing(cells, plans, store, tmp_path, monkeypatch):
+    monkeypatch.setenv(PROGRESS_VARIABLE, str(tmp_path / "no folder" / "events"))
+    assert run_sweep(plans(2), cells.square, store, SerialExecutor()).computed == 2
+
+
+def test_a_sweep_of_which_all_failed_has_nothing_to_show(cells, plans, store):
+    report = run_sweep(plans(2)[1:], cells.odd_fails, store, SerialExecutor())
+    with pytest.raises(
+        SweepError, match=r"no cell succeeded: 1 failed, .*squares: x=1.* with ValueError: 1 is odd"
+    ):
+        report.check()
+    assert report.failure_rows == [{"cell": "squares: x=1", "error": "ValueError: 1 is odd"}]
+    run_sweep(plans(2), cells.odd_fails, store, SerialExecutor()).check()  # one of two is something
 
 
 def test_events_name_method_and_seed_as_the_steps_of_a_cell_do(store, tmp_path, monkeypatch):
@@ -94,7 +137,9 @@ def test_events_name_method_and_seed_as_the_steps_of_a_cell_do(store, tmp_path, 
     plan = CellPlan("digit-pairs", {"method": "ours", "seed": 3, "pretrain": 1}, {}, "", "1")
     run_sweep([plan], lambda plan: ({"y": 1}, {}), store, SerialExecutor())
     last = json.loads((tmp_path / "events").read_text().splitlines()[-1])
-    assert last == {"stage": "ours", "seed": 3, "done": 1, "total": 1, "failures": 0}
+    assert last == {
+        "stage": "ours", "seed": 3, "done": 1, "total": 1, "failures": 0, "eta_seconds": 0,
+    }  # fmt: skip
 
 
 def test_nothing_to_do(cells, store):

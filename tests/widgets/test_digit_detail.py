@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from condnum.errors import InvalidInputError
-from condnum.experiments import digit_pairs
+from condnum.experiments import digit_config, digit_pairs
 from condnum.widgets import digit_pair_detail
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    config = digit_pairs.DigitPairsConfig(methods=("imma",), seeds=1, epochs=3, pairs=((4, 7),))
+    config = digit_config.DigitPairsConfig(methods=("imma",), seeds=1, epochs=3, pairs=((4, 7),))
     return digit_pairs.run(config, tmp_path_factory.mktemp("store"))
 
 
