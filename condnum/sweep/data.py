@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 #: Things that a process keeps: a data set, and what its cells derive from it and share (a digit
-#: pair of MNIST shares five, of which the largest take 8 MB each).
-CACHE_SIZE = 96
+#: pair of MNIST shares three: two tasks of 20 MB each and the ceilings).
+CACHE_SIZE = 64
 
 _cache: OrderedDict[Hashable, Any] = OrderedDict()
 _lock = threading.RLock()  # held while loading: threads of one worker do not load side by side

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -225,6 +226,11 @@ def check_travels(compute: Callable[..., Any], plans: Sequence[CellPlan]) -> Non
 
 def _begin_worker(parent: int) -> None:
     """Leave Ctrl-C, which a terminal sends to all, to the parent, and end when the parent is gone."""
+    from joblib.externals.loky import process_executor
+
+    # loky takes data that a worker keeps for its next cells for a leak, and ends the worker: from then on
+    # each cell would load and factorise them again.
+    process_executor._MAX_MEMORY_LEAK_SIZE = sys.maxsize
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), name="condnum-parent", daemon=True).start()
 

@@ -36,6 +36,16 @@ def odd_fails(plan):
     return square(plan)
 
 
+_hoard = []
+
+
+def hoards(plan):
+    """Keep 160 MB a cell for the cells to come, over several of loky's looks at the memory."""
+    _hoard.append(np.ones(20_000_000))
+    time.sleep(1.2)
+    return {"x": plan.payload["x"], "pid": os.getpid()}, {}
+
+
 def seven_kills_its_process(plan):
     if plan.payload["x"] == 7:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -91,6 +91,10 @@ class TestProcesses:
         assert "in odd_fails" in parallel[1].error.traceback
 
     @pytest.mark.slow
+    def test_a_worker_may_keep_data_for_its_next_cells(self, cells, plans):
+        outcomes = by_x(ProcessExecutor(1).run(cells.hoards, plans(4)))
+        assert len({outcomes[x].row["pid"] for x in range(4)}) == 1
+
     def test_inner_threads(self, cells, plans):
         outcomes = list(ProcessExecutor(1, threads=3).run(cells.threads, plans(2)))
         assert {(o.row["torch"], o.row["omp"]) for o in outcomes} == {(3, "3")}
