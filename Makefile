@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup reproduce test lint lab bench lock clean
+.PHONY: setup reproduce test lint lab teach bench lock clean
 
 setup: $(STAMP)
 
@@ -31,6 +31,10 @@ lint: setup
 
 lab: setup
 	$(BIN)/jupyter lab --ServerApp.ip=127.0.0.1 --notebook-dir=notebooks
+
+# The notebooks as pages without code, for a class; the address with its token opens in the browser.
+teach: setup
+	$(BIN)/voila notebooks --Voila.ip=127.0.0.1 --token
 
 bench: setup
 	$(BIN)/python -m pytest tests/benchmarks --benchmark-only --benchmark-columns=median,iqr,rounds -s

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
-import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
@@ -17,10 +15,10 @@ from condnum.plots.heatmaps import pair_heatmaps
 from condnum.plots.pair_cells import DIGITS, check_pair_results, color_limit
 from condnum.plots.pair_detail import PairDetail, pair_detail_figures
 from condnum.plots.style import method_style
+from condnum.widgets.figure_view import figure_output, figure_widget, plain_label, redraw
 
 ipywidgets = require("ipywidgets", "notebooks")
 traitlets = require("traitlets", "notebooks")
-go = require("plotly.graph_objects", "notebooks")
 VBox: Any = ipywidgets.VBox
 
 #: Width of the heatmap in pixels; the figures below follow the window.
@@ -69,7 +67,7 @@ class PairBrowser(VBox):
         start = {"pretrain": int(first["pretrain_digit"]), "harmful": int(first["harmful_digit"])}
         self.status = ipywidgets.HTML()
         self.details = ipywidgets.Output()
-        self.heatmap = _heatmap_widget(self._heatmap(self._methods[0]))
+        self.heatmap = figure_widget(self._heatmap(self._methods[0]))
         super().__init__(method=self._methods[0], **start)
         self.choices = self._dropdowns()
         self.children = [ipywidgets.HBox(self.choices), self.heatmap, self.status, self.details]
@@ -91,7 +89,7 @@ class PairBrowser(VBox):
         """Return the three dropdowns, linked to the traits."""
         wide = {"style": {"description_width": "initial"}}
         # A select cannot render HTML: the label's tags are dropped.
-        labels = [(_plain(method_style(name).label), name) for name in self._methods]
+        labels = [(plain_label(method_style(name).label), name) for name in self._methods]
         chosen = [ipywidgets.Dropdown(options=labels, description="method", value=self.method, **wide)]
         for name, text in (("pretrain", "pre-training digit"), ("harmful", "harmful digit")):
             value = getattr(self, name)
@@ -122,7 +120,7 @@ class PairBrowser(VBox):
     def _on_method(self, _: Any = None) -> None:
         """Draw the chosen method."""
         with self._visible_errors(f"no heatmap of {self.method}"):
-            _redraw(self.heatmap, self._heatmap(self.method))
+            redraw(self.heatmap, self._heatmap(self.method))
             self._mark()
             self._say(self._summary())
 
@@ -140,7 +138,7 @@ class PairBrowser(VBox):
         with self._visible_errors(f"no details of pre-training digit {pair[0]}, harmful digit {pair[1]}"):
             self._say("computing …")
             self.details.outputs = tuple(
-                _output(figure) for figure in pair_detail_figures(self._detail(*pair))
+                figure_output(figure) for figure in pair_detail_figures(self._detail(*pair))
             )
             self._say(self._summary())
 
@@ -177,36 +175,3 @@ class PairBrowser(VBox):
         except Exception as error:
             kind = "" if isinstance(error, CondnumError) else f"{type(error).__name__}: "
             self._say(html.escape(f"{what}: {kind}{error}"), error=True)
-
-
-def _heatmap_widget(figure: Any) -> Any:
-    """Return a clickable figure, or an `Output` that shows it where anywidget is missing."""
-    try:
-        return go.FigureWidget(figure)
-    except ImportError:
-        return ipywidgets.Output(outputs=(_output(figure),))
-
-
-def _redraw(widget: Any, figure: Any) -> None:
-    """Show another figure of the same make-up in a widget of `_heatmap_widget`."""
-    if isinstance(widget, ipywidgets.Output):
-        widget.outputs = (_output(figure),)
-        return
-    with widget.batch_update():
-        for old, new in zip(widget.data, figure.data, strict=True):
-            old.update(new.to_plotly_json(), overwrite=False)
-        widget.layout.update(figure.layout.to_plotly_json())
-
-
-def _output(figure: Any) -> dict[str, Any]:
-    """Return a figure as the output of a cell: set as a whole, it neither flickers nor piles up."""
-    data = {
-        "application/vnd.plotly.v1+json": json.loads(figure.to_json()),
-        "text/plain": str(figure.layout.title.text),
-    }
-    return {"output_type": "display_data", "data": data, "metadata": {}}
-
-
-def _plain(label: str) -> str:
-    """Write the subscripts of a label without tags."""
-    return re.sub(r"<sub>(.*?)</sub>", r"_\1", label)

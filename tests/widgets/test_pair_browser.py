@@ -17,7 +17,7 @@ from plotly.callbacks import Points
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.plots import PairDetail
 from condnum.plots.pair_cells import PAIR_COLUMNS
-from condnum.widgets import PairBrowser, pair_browser
+from condnum.widgets import PairBrowser, figure_view, pair_browser
 
 PLOTLY = "application/vnd.plotly.v1+json"
 
@@ -167,7 +167,7 @@ def test_without_anywidget_the_dropdowns_do_everything(results, detail, monkeypa
     def missing(_):
         raise ImportError("Please install anywidget")
 
-    monkeypatch.setattr(pair_browser.go, "FigureWidget", missing)
+    monkeypatch.setattr(figure_view.go, "FigureWidget", missing)
     browser = PairBrowser(results, detail)
     assert isinstance(browser.heatmap, ipywidgets.Output)
     browser.choices[0].value = "r_ill_only"

@@ -1,0 +1,181 @@
+"""Figures of notebook 2: overlaps, Eq. 10 beside the truth, majorisation; and the way out of alignment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from condnum.extras import require
+from condnum.plots.style import translucent
+from condnum.plots.theme import BLUE, GREEN, NEUTRAL, ORANGE, POWER_SIZE, PURPLE, teaching_layout
+from condnum.teaching.alignment import AlignmentSweep, RotatedAlignment
+
+#: Shares of the window's width: heatmap, spectra, partial sums.
+_DOMAINS = ([0.0, 0.235], [0.4, 0.675], [0.765, 1.0])
+_ROTATIONS = {
+    "ends": "plane of q<sub>1</sub> and q<sub>D</sub>",
+    "neighbours": "plane of q<sub>1</sub> and q<sub>2</sub>",
+}
+_PANELS = (
+    "overlaps |u<sub>i</sub><sup>⊤</sup>q<sub>j</sub>|²",
+    "singular values of H",
+    "their partial sums",
+)
+_LOOKS = {"random": (BLUE, "solid"), "ends": (ORANGE, "dash"), "neighbours": (GREEN, "dot")}
+
+
+def alignment_figure(run: RotatedAlignment) -> Any:
+    """Draw the overlaps, Eq. 10 beside the true spectrum, and their partial sums.
+
+    Args:
+        run: Of `teaching.alignment.rotated_alignment`.
+
+    Returns:
+        A plotly figure: heatmap of the overlaps; Ostrowski's two bounds, the truth, sorted Eq. 10; partial
+        sums of both as shares of the trace.
+
+    Raises:
+        MissingExtraError: Plotly is missing.
+    """
+    go = require("plotly.graph_objects", "viz")
+    result, D = run.alignment, len(run.theta)
+    figure = go.Figure(data=[_overlaps(run), *_spectra(run), *_partial_sums(run)], layout=_axes(run))
+    title = (
+        f"Misalignment {_tidy(run):.3f}: κ of Eq. 10 = {result.predicted_condition:.4g}, "
+        f"κ(H) = {result.true_condition:.4g}"
+    )
+    return teaching_layout(figure, f"D = {D}, φ = {run.angle:.3g}°. {title}", height=540)
+
+
+def _axes(run: RotatedAlignment) -> dict[str, Any]:
+    """Return axes and titles of the three panels, set at once: plotly checks every change by itself."""
+    D, lowest = len(run.theta), float(np.log10(run.alignment.ostrowski_lower[-1]))
+    each = max(1, round(D / 8))
+    spectra = {
+        "type": "log", "range": [1.08 * lowest - 0.1, 0.15 - 0.05 * lowest],
+        "dtick": max(1, round(-lowest / 5)),
+        "title": {"text": "σ<sub>i</sub> over σ<sub>θ,1</sub>² γ<sub>1</sub>", "standoff": 4},
+        "tickfont": {"size": POWER_SIZE},
+    }  # fmt: skip
+    rows = {
+        "title": {"text": "i of u<sub>i</sub>, singular vectors of θ"},
+        "range": [D + 0.5, 0.5], "tick0": 1, "dtick": each,
+    }  # fmt: skip
+    shares = {"title": {"text": "share of the trace of H", "standoff": 4}, "range": [0, 1.03], "dtick": 0.2}
+    columns = (
+        ("j of q<sub>j</sub>, eigenvectors of K", [0.5, D + 0.5], 1, rows),
+        ("index i, largest first", [0.5, D + 0.5], 1, spectra),
+        ("number m of terms", [0, D], 0, shares),
+    )
+    layout: dict[str, Any] = {"annotations": [], "legend": {"traceorder": "normal"}}
+    for number, (text, limits, first, vertical) in enumerate(columns, 1):
+        name, domain = "" if number == 1 else str(number), _DOMAINS[number - 1]
+        layout[f"xaxis{name}"] = {
+            "domain": domain, "anchor": f"y{name}", "title": {"text": text}, "range": limits,
+            "tick0": first, "dtick": each,
+        }  # fmt: skip
+        layout[f"yaxis{name}"] = vertical | {"anchor": f"x{name}"}
+        layout["annotations"].append({
+            "text": _PANELS[number - 1], "x": sum(domain) / 2, "y": 1, "xref": "paper", "yref": "paper",
+            "xanchor": "center", "yanchor": "bottom", "showarrow": False, "font": {"size": 16},
+        })  # fmt: skip
+    return layout
+
+
+def _tidy(run: RotatedAlignment) -> float:
+    """Return the misalignment, without the round-off of an exact case."""
+    return 0.0 if run.exact else run.alignment.misalignment
+
+
+def _overlaps(run: RotatedAlignment) -> dict[str, Any]:
+    """Return the heatmap; each of its rows and columns adds up to 1."""
+    index = np.arange(1, len(run.theta) + 1)
+    return {
+        "type": "heatmap", "name": "overlaps", "x": index, "y": index, "z": run.alignment.overlaps,
+        "zmin": 0, "zmax": 1, "colorscale": "Cividis",
+        "colorbar": {
+            "x": _DOMAINS[0][1] + 0.004, "xanchor": "left", "thickness": 12, "len": 1.0, "dtick": 0.2,
+            "tickfont": {"size": 12}, "outlinewidth": 0,
+        },
+        "hovertemplate": "i = %{y}, j = %{x}: %{z:.4f}<extra></extra>",
+    }  # fmt: skip
+
+
+def _spectra(run: RotatedAlignment) -> list[dict[str, Any]]:
+    """Return Ostrowski's bounds, the truth and the sorted prediction."""
+    result = run.alignment
+    place: dict[str, Any] = {"x": np.arange(1, len(run.theta) + 1), "xaxis": "x2", "yaxis": "y2"}
+    edge = {"color": NEUTRAL, "width": 1}
+    return [
+        {
+            "y": result.ostrowski_lower, "mode": "lines", "line": edge, "showlegend": False,
+            "name": "Ostrowski, lower", "hovertemplate": "at least %{y:.3e}", **place,
+        },
+        {
+            "y": result.ostrowski_upper, "mode": "lines", "line": edge, "fill": "tonexty",
+            "fillcolor": translucent(NEUTRAL, 0.25), "name": "Ostrowski's bounds",
+            "hovertemplate": "at most %{y:.3e}", **place,
+        },
+        {
+            "y": result.spectrum, "mode": "lines+markers", "name": "truth: spectrum of H",
+            "line": {"color": BLUE, "width": 2}, "marker": {"size": 10},
+            "hovertemplate": "σ<sub>%{x}</sub> = %{y:.3e}", **place,
+        },
+        {
+            "y": run.sorted_prediction, "mode": "lines+markers", "name": "Eq. 10, sorted",
+            "line": {"color": ORANGE, "width": 2, "dash": "dash"},
+            "marker": {"symbol": "x", "size": 9}, "hovertemplate": "Eq. 10: %{y:.3e}", **place,
+        },
+    ]  # fmt: skip
+
+
+def _partial_sums(run: RotatedAlignment) -> list[dict[str, Any]]:
+    """Return both partial sums and the gap between them."""
+    result = run.alignment
+    total = result.true_partial_sums[-1]
+    place: dict[str, Any] = {"x": np.arange(len(run.theta) + 1), "xaxis": "x3", "yaxis": "y3"}
+    place |= {"hovertemplate": "m = %{x}: %{y:.4f}"}
+    return [
+        {
+            "y": np.append(0.0, result.predicted_partial_sums / total), "mode": "lines", "showlegend": False,
+            "name": "sums of Eq. 10", "line": {"color": ORANGE, "width": 2.5, "dash": "dash"}, **place,
+        },
+        {
+            "y": np.append(0.0, result.true_partial_sums / total), "mode": "lines", "name": "gap of the sums",
+            "line": {"color": BLUE, "width": 2.5}, "fill": "tonexty", "showlegend": False,
+            "fillcolor": translucent(PURPLE, 0.45), **place,
+        },
+    ]  # fmt: skip
+
+
+def alignment_sweep_figure(sweeps: Sequence[AlignmentSweep]) -> Any:
+    """Draw misalignment, and how much too small Eq. 10 makes κ, against the angle.
+
+    Args:
+        sweeps: Of `teaching.alignment.alignment_sweep`, one a rotation.
+
+    Returns:
+        A plotly figure: two panels, a curve a sweep in each.
+
+    Raises:
+        MissingExtraError: Plotly is missing.
+    """
+    subplots = require("plotly.subplots", "viz")
+    titles = ("misalignment", "κ of Eq. 10 over the true κ(H)")
+    figure = subplots.make_subplots(rows=1, cols=2, horizontal_spacing=0.1, subplot_titles=titles)
+    for sweep in sweeps:
+        color, dash = _LOOKS[sweep.rotation]
+        for column, values in enumerate((sweep.misalignment, sweep.condition_ratio), 1):
+            figure.add_scatter(
+                x=sweep.angles, y=values, mode="lines",
+                name=_ROTATIONS.get(sweep.rotation, "random rotation"), showlegend=column == 1,
+                line={"color": color, "dash": dash, "width": 3}, hovertemplate="φ = %{x}°: %{y:.3f}",
+                row=1, col=column,
+            )  # fmt: skip
+    teaching_layout(figure, "From aligned to generic: Eq. 10 never overestimates κ", height=500)
+    figure.update_xaxes(title_text="angle φ of U to Q (degrees)", range=[0, 90], dtick=15)
+    figure.update_yaxes(title_text="‖off-diagonal‖<sub>F</sub> / ‖H‖<sub>F</sub>", rangemode="tozero", col=1)
+    figure.update_yaxes(title_text="ratio, 1 is right", range=[0, 1.04], dtick=0.2, col=2)
+    return figure

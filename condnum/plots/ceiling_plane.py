@@ -1,0 +1,139 @@
+"""Figure of notebook 4: the (ii)/(i) plane with its ceiling, and RIR along Algorithm 1."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condnum.extras import require
+from condnum.plots.style import translucent
+from condnum.plots.theme import BLUE, GREEN, NEUTRAL, ORANGE, POWER_SIZE, PURPLE, teaching_layout
+from condnum.teaching.ceiling import PATH_STEPS, CeilingDemo, Plane
+
+#: Decades of (ii) and (i) in sight; they do not move with the sliders, κ up to 100 fits.
+PRETRAIN_DECADES, HARMFUL_DECADES, RIR_DECADES = (-2.3, 2.3), (-2.3, 4.3), (-1.0, 4.3)
+#: Drawn far beyond the frame.
+_FAR = 1e9
+
+
+def ceiling_plane_figure(demo: CeilingDemo) -> Any:
+    """Draw what is possible in the (ii)/(i) plane, and how far Algorithm 1 gets.
+
+    Args:
+        demo: Of `teaching.ceiling.ceiling_demo`.
+
+    Returns:
+        A plotly figure; left: success by Definition 3.1, what no θ reaches, the front, random extractors, the
+        family `K_P^{-s/2}`, the path, I, θ* and the shown step; right: RIR of each step, the ceiling.
+
+    Raises:
+        MissingExtraError: Plotly is missing.
+    """
+    subplots = require("plotly.subplots", "viz")
+    figure = subplots.make_subplots(
+        rows=1, cols=2, column_widths=[0.6, 0.4], horizontal_spacing=0.11,
+        subplot_titles=("the two ratios of Eq. 15", "RIR = (i)/(ii) along Algorithm 1"),
+    )  # fmt: skip
+    _add_regions(figure, demo.plane)
+    _add_extractors(figure, demo)
+    _add_rir(figure, demo)
+    value = demo.plane.ceiling.value
+    ceiling = f"RIR<sub>max</sub> = {value:.4g}" if math.isfinite(value) else "RIR has no ceiling"
+    teaching_layout(figure, f"How much immunization is possible: {ceiling}", height=530)
+    figure.update_layout(margin_b=140)
+    log: dict[str, Any] = {"type": "log", "dtick": 1, "tickfont_size": POWER_SIZE}
+    figure.update_xaxes(
+        range=PRETRAIN_DECADES, title_text="(ii) = κ(H<sub>P</sub>(θ)) / κ(H<sub>P</sub>(I))", col=1, **log
+    )
+    figure.update_yaxes(
+        range=HARMFUL_DECADES, title_text="(i) = κ(H<sub>H</sub>(θ)) / κ(H<sub>H</sub>(I))", col=1, **log
+    )
+    figure.update_xaxes(range=[0, PATH_STEPS], title_text="step t", col=2)
+    figure.update_yaxes(range=RIR_DECADES, title_text="RIR", col=2, **log)
+    return figure
+
+
+def _add_regions(figure: Any, plane: Plane) -> None:
+    """Add the success quadrant, the impossible region and the front."""
+    left: dict[str, Any] = {"row": 1, "col": 1, "mode": "lines", "hoverinfo": "skip"}
+    figure.add_scatter(
+        x=[1 / _FAR, 1, 1, 1 / _FAR], y=[1, 1, _FAR, _FAR], fill="toself",
+        fillcolor=translucent(GREEN, 0.14), line={"color": GREEN, "width": 1, "dash": "dot"},
+        name="immunized: (i) > 1, (ii) ≤ 1", **left,
+    )  # fmt: skip
+    x, y = _border(plane)
+    figure.add_scatter(
+        x=x, y=y, fill="toself", fillcolor=translucent(NEUTRAL, 0.45), line={"width": 0},
+        name="no θ gets here", **left,
+    )  # fmt: skip
+    start = plane.optimum[0]
+    finite = math.isfinite(plane.ceiling.value)
+    ray = np.array([start, _FAR * start]) if finite else np.full(2, np.nan)
+    figure.add_scatter(
+        x=ray, y=plane.highest(ray), line={"color": ORANGE, "width": 3.5},
+        name="Pareto front: RIR = RIR<sub>max</sub>", **left,
+    )  # fmt: skip
+
+
+def _border(plane: Plane) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the outline of what is impossible: left of θ*, above the ceiling, below the least (i)."""
+    wall = 1 / plane.kappa_pretrain
+    knee = plane.kappa_pencil / plane.kappa_pretrain  # where the least (i) turns
+    lower = np.array([_FAR * wall, max(knee, wall), wall])
+    upper = np.array([wall, _FAR * wall])
+    high = np.minimum(plane.highest(upper), _FAR**2)
+    x = np.concatenate([lower, upper, [wall / _FAR, wall / _FAR, _FAR * wall]])
+    y = np.concatenate([plane.lowest(lower), high, [_FAR**2, 1 / _FAR, 1 / _FAR]])
+    return x, y
+
+
+def _add_extractors(figure: Any, demo: CeilingDemo) -> None:
+    """Add points of the plane: random ones, the family, the path, I, θ* and the shown step."""
+    plane, left = demo.plane, {"row": 1, "col": 1}
+    pair = "(ii) = %{x:.4g}, (i) = %{y:.4g}"
+    figure.add_scatter(
+        x=plane.cloud[:, 0], y=plane.cloud[:, 1], mode="markers", name=f"{len(plane.cloud)} random θ",
+        marker={"size": 5, "color": PURPLE, "opacity": 0.75}, hovertemplate=pair, **left,
+    )  # fmt: skip
+    figure.add_scatter(
+        x=plane.family[:, 0], y=plane.family[:, 1], mode="lines",
+        name="K<sub>P</sub><sup>−s/2</sup>, from I to θ*",
+        line={"color": GREEN, "width": 3, "dash": "dash"}, hovertemplate=pair, **left,
+    )  # fmt: skip
+    figure.add_scatter(
+        x=demo.path[:, 0], y=demo.path[:, 1], mode="lines", name="Algorithm 1",
+        line={"color": BLUE, "width": 3},
+        customdata=np.arange(len(demo.path)), hovertemplate="t = %{customdata}: " + pair, **left,
+    )  # fmt: skip
+    marks = (
+        ("θ = I", [1.0], [1.0], "x", 11, NEUTRAL),
+        ("θ* = K<sub>P</sub><sup>−1/2</sup>", plane.optimum[:1], plane.optimum[1:], "star", 17, ORANGE),
+        ("shown step", *demo.path[demo.shown, :, None], "circle", 13, BLUE),
+    )
+    for name, x, y, symbol, size, color in marks:
+        figure.add_scatter(
+            x=x, y=y, mode="markers", name=name, showlegend=symbol != "circle",
+            marker={"symbol": symbol, "size": size, "color": color}, hovertemplate=pair, **left,
+        )  # fmt: skip
+
+
+def _add_rir(figure: Any, demo: CeilingDemo) -> None:
+    """Add the right panel: RIR of each step, the ceiling and the shown step."""
+    right: dict[str, Any] = {"row": 1, "col": 2, "showlegend": False}
+    value = demo.plane.ceiling.value
+    figure.add_scatter(
+        x=[0, PATH_STEPS], y=[value if math.isfinite(value) else np.nan] * 2, mode="lines",
+        name="RIR<sub>max</sub>", line={"color": ORANGE, "width": 3.5},
+        hovertemplate="ceiling %{y:.4g}<extra></extra>", **right,
+    )  # fmt: skip
+    figure.add_scatter(
+        x=np.arange(len(demo.rir)), y=demo.rir, mode="lines", name="RIR of Algorithm 1",
+        line={"color": BLUE, "width": 3}, hovertemplate="t = %{x}: RIR = %{y:.4g}<extra></extra>", **right,
+    )  # fmt: skip
+    figure.add_scatter(
+        x=[demo.shown], y=[demo.rir[demo.shown]], mode="markers", name="RIR at the shown step",
+        marker={"size": 13, "color": BLUE}, hovertemplate="t = %{x}: RIR = %{y:.4g}<extra></extra>", **right,
+    )  # fmt: skip

@@ -1,0 +1,287 @@
+"""The base of all explorers: state in traits, one figure, one reading line, exports.
+
+A subclass declares its traits and `controls` and names four pure functions; see `Explorer`.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, ClassVar
+
+import pandas as pd
+
+from condnum.errors import CondnumError, InvalidInputError, UnknownNameError
+from condnum.extras import require
+from condnum.plots.theme import apply_theme
+from condnum.sweep.threads import limited_threads
+from condnum.widgets.controls import Control, Stepper, is_rounding
+from condnum.widgets.courier import EXPLORER_CLASS, courier, deliver
+from condnum.widgets.export import EXPORTS
+from condnum.widgets.figure_view import figure_widget, redraw
+
+ipywidgets = require("ipywidgets", "notebooks")
+traitlets = require("traitlets", "notebooks")
+VBox: Any = ipywidgets.VBox
+
+
+class Explorer(VBox):
+    """A figure with controls: each trait named in `controls` is part of the state.
+
+    Setting a trait (`explorer.kappa = 50`) recomputes and redraws before it returns. A value that the
+    trait forbids raises `traitlets.TraitError`; an exception in between is shown in the red line `alert`
+    and kept in `error`, because Jupyter hides what a callback raises in a log. A subclass declares
+
+    * its traits, with bounds or values, default and help;
+    * `controls`, one entry a trait;
+    * `view_settings`, the traits among them that change the drawing alone;
+    * `compute`, a pure function that takes the others as keyword arguments and returns a result;
+    * `figure`, `data` and `reading`: from that result to a plotly figure (always the same traces; it takes
+      the view settings as keywords), to a table and to a line of HTML that says what is to be seen.
+
+    Args:
+        **settings: Values of traits; the rest starts at its default.
+
+    Raises:
+        UnknownNameError: A setting is no trait of this explorer.
+        MissingExtraError: The extra `notebooks` is not installed (on import).
+    """
+
+    controls: ClassVar[tuple[Control, ...]] = ()
+    view_settings: ClassVar[tuple[str, ...]] = ()
+    compute: ClassVar[staticmethod[..., Any]]
+    figure: ClassVar[staticmethod[..., Any]]
+    data: ClassVar[staticmethod[[Any], pd.DataFrame]]
+    reading: ClassVar[staticmethod[[Any], str]]
+
+    theme = traitlets.Enum(
+        ["auto", "light", "dark"], "auto", help="Colours of the figure; auto follows the page."
+    )
+
+    def __init__(self, **settings: Any) -> None:
+        self.result: Any = None  # what `compute` returned last
+        self.redraws = 0  # how often the figure was drawn
+        self.error = ""  # what the red line says; empty when all is well
+        self._drawn: tuple[Any, ...] | None = None
+        names = [control.trait for control in self.controls]
+        unknown = sorted(set(settings) - {*names, "theme"})
+        if unknown:
+            raise UnknownNameError(f"setting of {type(self).__name__}", unknown[0], [*names, "theme"])
+        self.courier = courier()
+        super().__init__(**settings)
+        self._start = self.settings
+        self.reading_line = ipywidgets.HTML(layout={"min_height": "3.6em", "margin": "0 8px"})
+        self.alert = ipywidgets.HTML()
+        self.inputs: dict[str, Any] = {}  # the widget of each control, by trait
+        self.code = ipywidgets.Text(description="as code", disabled=False, layout={"width": "99%"})
+        self.view: Any = None  # the live figure, once a first drawing has succeeded
+        self.add_class(EXPLORER_CLASS)
+        figure_place = ipywidgets.Box(layout={"display": "block"})
+        hidden = [] if self.courier is None else [self.courier]
+        lines = [self.reading_line, self.alert, self._tools(), self.code]
+        self.children = [self._panel(), figure_place, *lines, *hidden]
+        self._draw()
+        self.observe(self._draw, [*names, "theme"])
+        if self.courier is not None:
+            self.courier.observe(self._draw, "dark")
+            self.courier.on_msg(self._on_courier)
+
+    @classmethod
+    def show(cls, *, static: bool = False, **settings: Any) -> Any:
+        """Return the explorer, or the plain figure of these settings.
+
+        Args:
+            static: A plain figure, for reports and papermill.
+            **settings: Values of traits.
+
+        Returns:
+            What a notebook's cell displays.
+
+        Raises:
+            UnknownNameError: A setting is no trait of this explorer.
+            InvalidInputError: Nothing can be drawn for these settings.
+        """
+        if not static:
+            return cls(**settings)
+        explorer = cls(**settings)  # checks the settings
+        if explorer.error:
+            raise InvalidInputError(explorer.error)
+        return explorer.plain_figure()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The state: the value of each trait that has a control."""
+        return {control.trait: getattr(self, control.trait) for control in self.controls}
+
+    @property
+    def dark(self) -> bool:
+        """Whether the figure is drawn light on dark."""
+        if self.theme == "auto":
+            return self.courier is not None and bool(self.courier.dark)
+        return bool(self.theme == "dark")
+
+    @property
+    def settings_code(self) -> str:
+        """A line of Python that makes this explorer again."""
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
+        return f"{type(self).__name__}({arguments})"
+
+    def plain_figure(self) -> Any:
+        """Return what is shown as a figure without a widget.
+
+        Returns:
+            A plotly figure of the last result, in the colours of the theme.
+        """
+        view = {name: getattr(self, name) for name in self.view_settings}
+        return apply_theme(type(self).figure(self.result, **view), dark=self.dark)
+
+    def table(self) -> pd.DataFrame:
+        """Return the data of the figure.
+
+        Returns:
+            The table that the button CSV exports.
+        """
+        return type(self).data(self.result)
+
+    def change(self, **settings: Any) -> None:
+        """Set several traits at once and draw once.
+
+        Args:
+            **settings: Values of traits.
+
+        Raises:
+            TraitError: A value is not allowed; nothing is changed then.
+        """
+        with self.hold_trait_notifications():
+            for name, value in settings.items():
+                setattr(self, name, value)
+
+    def reset(self) -> None:
+        """Go back to the settings that the explorer started with."""
+        self.change(**self._start)
+
+    def copy_settings(self) -> None:
+        """Put `settings_code` on the reader's clipboard, where the browser allows it."""
+        if self.courier is None:
+            self._say_copied(False)
+        else:
+            self.courier.send({"kind": "copy", "text": self.settings_code})
+
+    def export(self, kind: str) -> None:
+        """Send the figure or its data to the browser.
+
+        Args:
+            kind: `html` (one file, works offline), `png` or `csv`.
+
+        Raises:
+            UnknownNameError: No such kind.
+            MissingExtraError: A PNG without kaleido.
+        """
+        if kind not in EXPORTS:
+            raise UnknownNameError("export", kind, EXPORTS)
+        exporter, mime = EXPORTS[kind]
+        content = exporter(self.plain_figure(), self.table())
+        self._say(html.escape(deliver(self.courier, f"{type(self).__name__}.{kind}", content, mime)))
+
+    def _panel(self) -> Any:
+        """Return the controls, in as many columns as the window has room for."""
+        longest = max((len(control.description) for control in self.controls), default=0)
+        rows = []
+        for control in self.controls:
+            trait, value = self.traits()[control.trait], getattr(self, control.trait)
+            box = control.build(trait, value, f"{0.85 * longest + 1:.0f}ch")
+            self.inputs[control.trait] = box
+            self._join(control.trait, box)
+            rows.append(ipywidgets.HBox([box, control.player(box)]) if isinstance(control, Stepper) else box)
+        return ipywidgets.Box(rows, layout={"flex_flow": "row wrap", "margin": "0 0 8px 0"})
+
+    def _join(self, name: str, box: Any) -> None:
+        """Keep a trait and its control equal; a control that is refused says so in the red line."""
+
+        def to_trait(change: Any) -> None:
+            if is_rounding(box, getattr(self, name), change["new"]):
+                return
+            with self._visible_errors(f"{name} stays {getattr(self, name)}"):
+                setattr(self, name, change["new"])
+            box.value = getattr(self, name)
+
+        def to_control(change: Any) -> None:
+            box.value = change["new"]
+
+        box.observe(to_trait, "value")
+        self.observe(to_control, name)
+
+    def _tools(self) -> Any:
+        """Return the row of buttons and the theme."""
+        actions: dict[str, tuple[str, Callable[[], None]]] = {
+            "Reset": ("Back to the settings at the start", self.reset),
+            "Copy settings as code": ("Copy the line below to the clipboard", self.copy_settings),
+        }
+        for kind, text in (("html", "Figure as HTML"), ("png", "Figure as PNG"), ("csv", "Data as CSV")):
+            actions[text] = (f"Download as a .{kind} file", partial(self.export, kind))
+        buttons = []
+        for label, (tip, action) in actions.items():
+            button = ipywidgets.Button(description=label, tooltip=tip, layout={"width": "auto"})
+            button.on_click(partial(self._run, label, action))
+            buttons.append(button)
+        self.buttons = dict(zip(actions, buttons, strict=True))
+        themes = ipywidgets.Dropdown(
+            options=["auto", "light", "dark"], value=self.theme, description="theme",
+            style={"description_width": "initial"}, layout={"width": "150px"},
+        )  # fmt: skip
+        self._join("theme", themes)
+        return ipywidgets.Box([*buttons, themes], layout={"flex_flow": "row wrap"})
+
+    def _run(self, label: str, action: Callable[[], None], _: Any = None) -> None:
+        """Run a button's action with its errors in sight."""
+        with self._visible_errors(label):
+            action()
+
+    def _draw(self, _: Any = None) -> None:
+        """Compute and draw the state, unless it is drawn already."""
+        state = (*self.settings.values(), self.dark)
+        if state == self._drawn:
+            return
+        self._drawn = state
+        self.code.value = self.settings_code
+        with self._visible_errors("nothing can be drawn for these settings"):
+            chosen = {key: value for key, value in self.settings.items() if key not in self.view_settings}
+            with limited_threads(
+                1
+            ):  # small matrices: threads cost more than they give, on a busy machine most
+                self.result = type(self).compute(**chosen)
+            figure = self.plain_figure()
+            if self.view is None:
+                self.view = figure_widget(figure)
+                self.children[1].children = [self.view]
+            else:
+                redraw(self.view, figure)
+            self._say(type(self).reading(self.result))
+            self.redraws += 1
+
+    def _on_courier(self, _: Any, message: dict[str, Any], __: Any) -> None:
+        """Hear from the page whether the clipboard was filled."""
+        self._say_copied(bool(message.get("copied")))
+
+    def _say_copied(self, copied: bool) -> None:
+        """Say whether the clipboard holds the code, and what to do if not."""
+        manual = "This browser keeps its clipboard to itself: select the line below and press Ctrl+C."
+        self._say("Copied the line below to the clipboard." if copied else manual)
+
+    def _say(self, text: str) -> None:
+        """Show a line of HTML below the figure, and take back an error."""
+        self.reading_line.value = f'<span role="status" style="font-size:1.15em">{text}</span>'
+        self.alert.value, self.error = "", ""
+
+    @contextmanager
+    def _visible_errors(self, what: str) -> Generator[None]:
+        """Turn an exception into a red line; nothing else would show it."""
+        try:
+            yield
+        except Exception as error:
+            kind = "" if isinstance(error, CondnumError) else f"{type(error).__name__}: "
+            self.error = f"{what}: {kind}{error}"
+            style = "color:var(--jp-error-color1, #D32F2F);font-weight:bold"
+            self.alert.value = f'<span role="alert" style="{style}">{html.escape(self.error)}</span>'

@@ -1,0 +1,109 @@
+"""One plotly figure in a widget: alive with anywidget, a picture in an `Output` without it.
+
+The rest of `condnum.widgets` draws through these functions and need not know which of the two it has.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+
+from condnum.extras import require
+
+ipywidgets = require("ipywidgets", "notebooks")
+go = require("plotly.graph_objects", "notebooks")
+
+
+def figure_widget(figure: Any) -> Any:
+    """Return a live figure, or an `Output` that shows it where anywidget is missing.
+
+    Args:
+        figure: A plotly figure.
+
+    Returns:
+        A `plotly.graph_objects.FigureWidget` that follows the width of the page, or an
+        `ipywidgets.Output`.
+    """
+    try:
+        widget = go.FigureWidget(figure)
+    except ImportError:
+        return ipywidgets.Output(outputs=(figure_output(figure),))
+    widget._config = widget._config | {"responsive": True, "displaylogo": False}
+    return widget
+
+
+def redraw(widget: Any, figure: Any) -> None:
+    """Show another figure of the same make-up in a widget of `figure_widget`.
+
+    The data are changed in place, in one message to the page: nothing flickers, and the reader's zoom
+    and hidden legend entries stay.
+
+    Args:
+        widget: Of `figure_widget`.
+        figure: As many traces, of the same types in the same order.
+
+    Raises:
+        ValueError: The figure has another number of traces.
+    """
+    if isinstance(widget, ipywidgets.Output):
+        widget.outputs = (figure_output(figure),)
+        return
+    with widget.batch_update():
+        for old, new in zip(widget.data, figure.data, strict=True):
+            old.update(_changed(old, new), overwrite=False)
+        widget.layout.update(_changed(widget.layout, figure.layout))
+
+
+def figure_output(figure: Any) -> dict[str, Any]:
+    """Return a figure as the output of a cell: set as a whole, it neither flickers nor piles up.
+
+    Args:
+        figure: A plotly figure.
+
+    Returns:
+        An entry for `Output.outputs`.
+    """
+    data = {
+        "application/vnd.plotly.v1+json": json.loads(figure.to_json()),
+        "text/plain": str(figure.layout.title.text),
+    }
+    return {"output_type": "display_data", "data": data, "metadata": {}}
+
+
+def plain_label(label: str) -> str:
+    """Write the subscripts of a label without tags, for what cannot render HTML.
+
+    Args:
+        label: Text with `<sub>` tags.
+
+    Returns:
+        Plain text.
+
+    Examples:
+        >>> plain_label("R<sub>ill</sub> only")
+        'R_ill only'
+    """
+    return re.sub(r"<sub>(.*?)</sub>", r"_\1", label)
+
+
+def _changed(old: Any, new: Any) -> dict[str, Any]:
+    """Return what differs at the first level: plotly checks all that it is given, entry by entry."""
+    before = old.to_plotly_json()
+    return {
+        name: value
+        for name, value in new.to_plotly_json().items()
+        if name not in before or not _same(before[name], value)
+    }
+
+
+def _same(old: Any, new: Any) -> bool:
+    """Compare two properties; arrays with gaps (NaN) are equal where both have one."""
+    if isinstance(old, np.ndarray) or isinstance(new, np.ndarray):
+        numeric = all(np.asarray(values).dtype.kind in "fiu" for values in (old, new))
+        return bool(np.array_equal(old, new, equal_nan=numeric))
+    if isinstance(old, dict) and isinstance(new, dict):
+        return old.keys() == new.keys() and all(_same(old[key], new[key]) for key in old)
+    return bool(old == new)

@@ -1,0 +1,63 @@
+"""How long a reader waits: from the change of a trait to the figure's new data, per explorer.
+
+Run with `make bench`. An absolute time, since a person's perception sets it: 100 ms feels immediate. The
+message to the page and the drawing there come on top (about 50 ms in Chromium).
+"""
+
+from itertools import count
+
+import numpy as np
+import pytest
+
+pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
+
+from condnum import widgets
+
+#: Explorer, settings, the trait that is moved, its values in turn, seconds promised.
+EXPLORERS = [
+    ("GradientDescentExplorer", {}, "kappa", np.geomspace(2, 500, 40), 0.1),
+    ("GradientDescentExplorer", {"axes": "fit"}, "step", range(40), 0.1),
+    ("SpectrumDescentExplorer", {"dimension": 64}, "kappa", np.geomspace(2, 1e6, 40), 0.1),
+    ("SpectrumDescentExplorer", {"dimension": 256}, "kappa", np.geomspace(2, 1e6, 40), 0.3),
+    ("AlignmentExplorer", {"dimension": 64}, "angle", np.linspace(1, 89, 43), 0.1),
+    ("AlignedTasksExplorer", {}, "exponent", np.linspace(0, 1, 41), 0.1),
+    ("CeilingExplorer", {"dimension": 12}, "angle", np.linspace(1, 89, 43), 0.1),
+    ("RidgeCeilingExplorer", {}, "angle", np.linspace(1, 89, 43), 0.1),
+    ("OwnDataExplorer", {"example": "digits"}, "tolerance", np.geomspace(1, 1e8, 40), 0.1),
+    ("RegularizerExplorer", {"dimension": 64}, "step", np.geomspace(0.03, 30, 40), 0.1),
+    ("RegularizerPathExplorer", {"sizes": "constant"}, "share", np.geomspace(0.02, 0.9, 40), 0.1),
+    ("JointStepsExplorer", {}, "angle", np.linspace(1, 89, 40), 0.1),
+]
+
+
+@pytest.fixture(autouse=True)
+def on_request(request):
+    """Skip ordinary runs: other work on the machine would decide the result."""
+    if not request.config.getoption("--benchmark-only"):
+        pytest.skip("a benchmark; run it with make bench")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "trait", "values", "promised"),
+    EXPLORERS,
+    ids=[
+        f"{name}-{'-'.join(map(str, settings.values()))}-{trait}" for name, settings, trait, *_ in EXPLORERS
+    ],
+)
+def test_response(benchmark, name, settings, trait, values, promised):
+    explorer = getattr(widgets, name)(**settings)
+    kind = type(getattr(explorer, trait))
+    turns = count()
+
+    def move():
+        setattr(explorer, trait, kind(values[next(turns) % len(values)]))
+
+    move()
+    before = explorer.redraws
+    benchmark.pedantic(move, rounds=40, warmup_rounds=2)
+    assert explorer.error == ""
+    assert explorer.redraws >= before + 40  # each round drew
+    times = np.array(benchmark.stats.stats.data)
+    median, late = np.median(times), np.percentile(times, 95)
+    print(f"\n{name}({settings}), {trait}: median {1000 * median:.0f} ms, p95 {1000 * late:.0f} ms")
+    assert median <= promised

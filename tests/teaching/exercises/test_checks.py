@@ -1,0 +1,168 @@
+"""The checks of the exercises: right answers, other right answers, and wrong ones with their reason."""
+
+import numpy as np
+import pytest
+
+from condnum.teaching import exercises
+from condnum.teaching.exercises.verdict import Verdict, check
+
+I3 = np.eye(3)
+
+
+def power(K, exponent):
+    gamma, Q = np.linalg.eigh(K)
+    return (Q * gamma**exponent) @ Q.T
+
+
+def ceiling(K_P, K_H):
+    pencil = np.linalg.eigvals(np.linalg.solve(K_P, K_H)).real
+    return pencil.max() / pencil.min() * np.linalg.cond(K_P) / np.linalg.cond(K_H)
+
+
+def spend(K_P, K_H, *, order=1):
+    root = power(K_P, -0.5)
+    Q = np.linalg.eigh(root @ K_H @ root)[1][:, ::order]
+    return root @ (Q * np.geomspace(1, np.sqrt(np.linalg.cond(K_P)), len(K_P))) @ Q.T
+
+
+def raising(*_):
+    raise ZeroDivisionError("by zero")
+
+
+BENT = np.array([[1.0, 0.99], [0.99, 1.0]])
+ALIGNED = (np.diag([100.0, 10.0, 1.0]), np.diag([3.0, 2.0, 1.0]), np.diag([0.1, 10**-0.5, 1.0]))
+TURN = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))[0]
+
+RIGHT = {
+    "kappa": ("check_kappa", 49),
+    "steps": ("check_steps", 346),
+    "conventions, another basis": ("check_conventions", TURN @ np.diag([3.0, 3.0, 0.0]) @ TURN.T),
+    "underestimate": ("check_underestimate", np.diag([1.1, 1.0]), BENT),
+    "harmful step": ("check_harmful_step", 0.26),
+    "ill spectra": ("check_ill_spectra", (90, 100, 60), np.array([1e-8, 0.5, 1.0])),
+    "aligned pair": ("check_aligned_pair", *ALIGNED),
+    "whitening by Cholesky": ("check_whitening", lambda H: np.linalg.inv(np.linalg.cholesky(H)).T),
+    "ceiling": ("check_ceiling", ceiling),
+    "largest step": ("check_largest_step", lambda a, b: (a - b) / (a * a + b * b)),
+    "spent budget": ("check_spent_budget", spend),
+}
+
+WRONG = {
+    "kappa: the ratio itself": ("check_kappa", 7, "ratio of the axes themselves"),
+    "kappa: inverse": ("check_kappa", 1 / 49, "never below 1"),
+    "kappa: text": ("check_kappa", "much", "must be a number"),
+    "kappa: not finite": ("check_kappa", np.inf, "must be finite"),
+    "steps: too many": ("check_steps", 347, "One step less"),
+    "steps: Eq. 2": ("check_steps", 1375, "what Eq. 2 grants"),
+    "steps: too few": ("check_steps", 345, "still 1.015e-06"),
+    "steps: not squared": ("check_steps", 691, "squared in every step"),
+    "steps: a fraction": ("check_steps", 345.4, "whole number"),
+    "conventions: full rank": ("check_conventions", I3, "full rank"),
+    "conventions: tiny, not zero": ("check_conventions", np.diag([2, 1, 1e-9]), "counts as non-zero"),
+    "conventions: tiny H": ("check_conventions", np.diag([2e-3, 1e-3, 0]), "too small against"),
+    "conventions: shape": ("check_conventions", np.eye(2), "must have shape"),
+    "conventions: asymmetric": ("check_conventions", np.triu(np.ones((3, 3))), "not symmetric"),
+    "conventions: negative": ("check_conventions", np.diag([2.0, 1.0, -1.0]), "negative eigenvalue"),
+    "conventions: NaN": ("check_conventions", np.full((3, 3), np.nan), "not finite"),
+    "underestimate: aligned": ("check_underestimate", np.diag([2.0, 1.0]), np.diag([3.0, 1.0]), "exact"),
+    "underestimate: no U": ("check_underestimate", np.eye(2), BENT, "no single value"),
+    "underestimate: too little": ("check_underestimate", np.diag([2.0, 1.0]), BENT / 2 + np.eye(2), "only"),
+    "underestimate: singular": ("check_underestimate", np.diag([1.0, 0.0]), BENT, "invertible"),
+    "harmful step: falls": ("check_harmful_step", 0.1, "falls from 4"),
+    "harmful step: above": ("check_harmful_step", 0.6, "printed bound 0.5"),
+    "ill: equal values": ("check_ill_spectra", (1, 1, 1), (1, 0.5, 1e-8), "infinite"),
+    "ill: not scaled": ("check_ill_spectra", (3, 2, 2), (1, 0.5, 1e-8), "scales like"),
+    "ill: κ of the first": ("check_ill_spectra", (300, 200, 100), (1, 0.5, 1e-8), "κ = 3 > 2"),
+    "ill: κ of the second": ("check_ill_spectra", (200, 150, 100), (1, 0.5, 0.1), "< 1e6"),
+    "ill: the second vanishes": ("check_ill_spectra", (200, 150, 100), (9, 5, 1e-8), "< 4"),
+    "ill: negative": ("check_ill_spectra", (200, 150, -100), (1, 0.5, 1e-8), "positive"),
+    "aligned: not diagonal": ("check_aligned_pair", I3 + 1, ALIGNED[1], ALIGNED[2], "must be diagonal"),
+    "aligned: ascending": ("check_aligned_pair", ALIGNED[0][::-1, ::-1], *ALIGNED[1:], "descending"),
+    "aligned: nothing done": ("check_aligned_pair", *ALIGNED[:2], I3, "must fall"),
+    "aligned: K_H too steep": ("check_aligned_pair", ALIGNED[0], ALIGNED[0] ** 2, ALIGNED[2], "must rise"),
+    "aligned: singular": ("check_aligned_pair", *ALIGNED[:2], np.diag([1.0, 1.0, 0.0]), "invertible"),
+    "whitening: H⁻¹": ("check_whitening", np.linalg.inv, "goes too far"),
+    "whitening: nothing": ("check_whitening", lambda H: np.eye(len(H)), "is left of"),
+    "whitening: rank one": ("check_whitening", lambda H: np.ones_like(H), "throws features away"),
+    "whitening: no function": ("check_whitening", I3, "a function is asked for"),
+    "whitening: raises": ("check_whitening", raising, "ZeroDivisionError: by zero"),
+    "ceiling: no κ's": (
+        "check_ceiling", lambda P, H: ceiling(P, H) * np.linalg.cond(H) / np.linalg.cond(P), "is missing"
+    ),
+    "ceiling: κ's inverted": (
+        "check_ceiling",
+        lambda P, H: ceiling(P, H) * (np.linalg.cond(H) / np.linalg.cond(P)) ** 2,
+        "wrong way round",
+    ),
+    "ceiling: twice": ("check_ceiling", lambda P, H: 2 * ceiling(P, H), "no θ reaches"),
+    "ceiling: half": ("check_ceiling", lambda P, H: ceiling(P, H) / 2, "there is a θ with RIR"),
+    "largest step: corrected bound": (
+        "check_largest_step",
+        lambda a, b: min((1 - (b / a) ** 0.5) / a, ((a / b) ** 0.5 - 1) / b),
+        "not sharp",
+    ),
+    "largest step: printed bound": ("check_largest_step", lambda a, b: 2 / a, "too large"),
+    "largest step: zero": ("check_largest_step", lambda a, b: 0.0, "no step at all"),
+    "largest step: half": ("check_largest_step", lambda a, b: (a - b) / (a * a + b * b) / 2, "too small"),
+    "spend: θ*": ("check_spent_budget", lambda P, H: power(P, -0.5), "You stop at θ*"),
+    "spend: too much": ("check_spent_budget", lambda P, H: power(P, -0.5) @ spend(P, H), "rises"),
+    "spend: wrong order": ("check_spent_budget", lambda P, H: spend(P, H, order=-1), "same order"),
+    "spend: singular": ("check_spent_budget", lambda P, H: np.ones_like(P), "invertible"),
+}  # fmt: skip
+
+
+def test_every_check_has_right_and_wrong_answers():
+    names = {name for name in exercises.__all__ if name.startswith("check_")}
+    assert {case[0] for case in RIGHT.values()} == names
+    assert {case[0] for case in WRONG.values()} == names
+    assert len(names) == 11
+
+
+@pytest.mark.parametrize("case", RIGHT, ids=lambda case: case.replace(" ", "-"))
+def test_right_answers(case):
+    name, *answers = RIGHT[case]
+    verdict = getattr(exercises, name)(*answers)
+    assert verdict.status == "right", verdict
+    assert len(verdict.reason) > 20
+
+
+@pytest.mark.parametrize("case", WRONG, ids=lambda case: case.replace(" ", "-"))
+def test_wrong_answers_are_called_wrong_and_why(case):
+    import re
+
+    name, *answers, reason = WRONG[case]
+    verdict = getattr(exercises, name)(*answers)
+    assert verdict.status == "wrong", verdict
+    assert re.search(reason, verdict.reason), verdict
+
+
+@pytest.mark.parametrize("case", RIGHT, ids=lambda case: RIGHT[case][0])
+def test_gaps_are_not_answered_yet(case):
+    name, *answers = RIGHT[case]
+    function = getattr(exercises, name)
+    for blank in (..., None):
+        assert function(*[blank] * len(answers)) == Verdict("not answered yet", "")
+        assert function(*[*answers[:-1], blank]).status == "not answered yet"
+    if callable(answers[-1]):
+        assert function(lambda *_: ...).status == "not answered yet"
+
+
+def test_a_learner_s_function_cannot_change_our_matrices():
+    def destructive(P, H):
+        value = ceiling(P, H)
+        P[:] = H[:] = 0
+        return value
+
+    assert exercises.check_ceiling(destructive).status == "right"
+
+
+def test_a_verdict_in_a_notebook_is_escaped():
+    @check
+    def check_small(n):
+        assert n < 3, "n < 3 & more"
+        return "n < 3"
+
+    page = check_small(5)._repr_html_()
+    assert "✘ wrong" in page
+    assert "AssertionError: n &lt; 3 &amp; more" in page
+    assert "✔ right" in check_small(2)._repr_html_()
