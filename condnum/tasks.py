@@ -145,7 +145,7 @@ class LinearTask:
         """Return condition (c) of Definition 3.1 as the rise of the best squared loss.
 
         The rise from raw inputs to features `Xθ` is divided by the loss of predicting zero: 0 when
-        nothing is lost (every invertible θ, in exact arithmetic), 1 when everything is.
+        nothing is lost (every invertible θ, in exact arithmetic; targets of zeros), 1 when everything is.
 
         Args:
             theta: `(D, D_hid)`.
@@ -159,6 +159,8 @@ class LinearTask:
         if self.targets is None:
             raise InvalidInputError("the task has no targets: its loss gap is undefined; pass X and y.")
         zero_loss = float(self.targets.square().sum()) / len(self.targets)
+        if zero_loss == 0:  # targets of zeros, such as the paper's single class with label 0
+            return 0.0
         return (self.optimal_squared_loss(theta) - self._raw_loss) / zero_loss
 
     @cached_property

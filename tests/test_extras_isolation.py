@@ -99,6 +99,35 @@ def test_every_public_name_and_the_core_in_use():
     assert output.splitlines() == ["6 6", "[]"]
 
 
+def test_digit_pairs_in_batches():
+    """A machine with a GPU and nothing but the core makes the tables of `condnum run mnist` by this call."""
+    output = run(
+        f"""
+        import sys, tempfile
+        import torch
+        from condnum.experiments.digit_batch import DigitBatches
+        from condnum.experiments.digit_pairs import DigitPairsConfig, run
+        from condnum.sweep import BatchExecutor
+
+        pairs = ((4, 7), (9, 0))
+        config = DigitPairsConfig("digits", methods=("ours", "optimal"), seeds=1, epochs=2, pairs=pairs)
+        with tempfile.TemporaryDirectory() as folder:
+            done = run(config, folder, executor=BatchExecutor(DigitBatches(torch.device("cpu"))))
+            print(len(done.table), done.note)
+            print(done.save(folder))
+            assert len(done.provenance_table) > 5
+            from condnum.report.provenance import provenance
+            assert provenance(device=config.device)["device"]["name"]
+        print(sorted(set(name.partition(".")[0] for name in sys.modules) & set({OPTIONAL!r})))
+        """
+    )
+    assert output.splitlines() == [
+        "12 1 batch of at most 2 cells",
+        "['results.csv', 'summary.csv', 'rtol_sensitivity.csv']",
+        "[]",
+    ]
+
+
 def test_a_missing_extra_is_named():
     output = run(
         """

@@ -319,3 +319,10 @@ class TestFromPair:
         assert float(problem.harmful.supervised.value(torch.zeros(2, 1).double())) == pytest.approx(
             math.log(2)
         )
+
+
+def test_targets_of_zeros_lose_nothing():
+    """The paper's D_P of digit pairs holds one class with label 0: predicting zero is perfect."""
+    X = np.random.default_rng(0).normal(size=(6, 3))
+    problem = ImmunizationProblem.from_data(X, np.zeros(6), X, np.ones(6), loss="bce")
+    assert problem.pretrain.loss_gap(torch.eye(3, dtype=torch.float64)) == pytest.approx(0, abs=0)

@@ -26,9 +26,26 @@ def compute_cell(plan: CellPlan) -> CellResult:
         Scalars, and the arrays `pretrain_before`, `pretrain_after`, `harmful_before`,
         `harmful_after` (descending spectra, θ as trained) and `history.*`.
     """
-    payload = plan.payload
     problem, result = immunize_cell(plan)
-    theta = result.theta
+    key = ("ceiling", plan.data_checksum, plan.payload["pretrain"], plan.payload["harmful"])
+    return measure_cell(plan, problem, result, cached(key, lambda: ceilings(problem)))
+
+
+def measure_cell(
+    plan: CellPlan, problem: ImmunizationProblem, result: ImmunizationResult, bounds: dict[str, float]
+) -> CellResult:
+    """Measure what a method made of a cell.
+
+    Args:
+        plan: The cell.
+        problem: Its tasks.
+        result: Its θ, on the problem's device.
+        bounds: The pair's `ceilings`.
+
+    Returns:
+        As `compute_cell`.
+    """
+    payload, theta = plan.payload, result.theta
     sigma = torch.linalg.svdvals(theta)
     row: dict[str, Any] = {
         "method": payload["method"],
@@ -43,7 +60,7 @@ def compute_cell(plan: CellPlan) -> CellResult:
         "seconds": result.seconds,
         "stop_reason": result.stop_reason,
         "eigh_fallbacks": result.counts.get("eigh_fallbacks", 0),
-        **_ceilings(plan, problem),
+        **bounds,
     }
     arrays = {f"history.{name}": values for name, values in result.history.columns.items()}
     for name, task in (("pretrain", problem.pretrain), ("harmful", problem.harmful)):
@@ -61,28 +78,43 @@ def immunize_cell(plan: CellPlan) -> tuple[ImmunizationProblem, ImmunizationResu
     Returns:
         The problem and the result.
     """
+    problem = cell_problem(plan, plan.payload["device"])
+    return problem, immunize(problem, plan.payload["method"], seed=plan.payload["seed"], **plan.settings)
+
+
+def cell_problem(plan: CellPlan, device: str) -> ImmunizationProblem:
+    """Return the tasks of a cell.
+
+    Args:
+        plan: As `compute_cell`.
+        device: Where they should be.
+
+    Returns:
+        The problem.
+    """
     payload, data = plan.payload, plan.data
     assert data is not None  # plans of this experiment always name their data
-    problem = digit_problem(
+    return digit_problem(
         data,
         payload["pretrain"],
         payload["harmful"],
         loss_rows=payload["loss_rows"],
         labels=payload["labels"],
-        device=payload["device"],
+        device=device,
     )
-    return problem, immunize(problem, payload["method"], seed=payload["seed"], **plan.settings)
 
 
-def _ceilings(plan: CellPlan, problem: ImmunizationProblem) -> dict[str, float]:
-    """Return the RIR ceilings of the pair, computed once per pair and process."""
-    key = ("ceiling", plan.data_checksum, plan.payload["pretrain"], plan.payload["harmful"])
+def ceilings(problem: ImmunizationProblem) -> dict[str, float]:
+    """Return the RIR ceilings of a pair in both conventions.
 
-    def compute() -> dict[str, float]:
-        P, H = (CovarianceRange.of_factor(task.factor) for task in (problem.pretrain, problem.harmful))
-        return {
-            "ceiling_compact": rir_ceiling(P, H).value,
-            "ceiling_ridge": ridge_convention_ceiling(P, H),
-        }
+    Args:
+        problem: With factors of orthogonal rows, as `digit_problem` gives them.
 
-    return cached(key, compute)
+    Returns:
+        `ceiling_compact` and `ceiling_ridge`.
+    """
+    P, H = (CovarianceRange.of_factor(task.factor) for task in (problem.pretrain, problem.harmful))
+    return {
+        "ceiling_compact": rir_ceiling(P, H).value,
+        "ceiling_ridge": ridge_convention_ceiling(P, H),
+    }

@@ -10,8 +10,11 @@ from itertools import permutations
 from pathlib import Path
 
 import pandas as pd
+import torch
 
+from condnum.arrays import resolve_device
 from condnum.data import Digits, load_mnist_images, load_small_digits
+from condnum.experiments.digit_batch import DigitBatches
 from condnum.experiments.digit_cell import compute_cell
 from condnum.experiments.digit_config import DigitPairsConfig
 from condnum.experiments.digit_tables import cell_spectra, current_rir, measured_rows, sensitivity_rows
@@ -19,8 +22,10 @@ from condnum.experiments.measure import MEASURES, RESULT_COLUMNS, summary_table
 from condnum.experiments.published import TABLE_2
 from condnum.files import output_folder, write_csv
 from condnum.sweep import (
+    BatchExecutor,
     CellPlan,
     DataReference,
+    Executor,
     PeakMemory,
     ResultStore,
     SweepProgress,
@@ -50,7 +55,7 @@ class DigitPairsRun:
     reused: int
     seconds: float
     memory: PeakMemory  # of this process and the workers
-    note: str = ""  # what became of `jobs`
+    note: str = ""  # what became of `jobs`, or of the batches
 
     @property
     def title(self) -> str:
@@ -86,13 +91,31 @@ class DigitPairsRun:
             "labels of the loss": f"{self.config.labels}, at most {self.config.loss_rows} rows",
             "seeds": ", ".join(map(str, range(self.config.seeds))),
             "cells": f"{self.computed} computed, {self.reused} from the store, {len(self.failures)} failed",
-            "where": self.config.scheduler or f"{self.config.jobs} process(es), {self.config.device}",
+            "where": self.config.scheduler or self._place,
             **({"workers": self.note} if self.note else {}),
             "seconds": f"{self.seconds:,.1f}",
             "peak memory": str(self.memory),
+            **({"peak device memory": self._device_memory} if self._on_gpu else {}),
             "eigh fall-backs": f"{int(self.table['eigh_fallbacks'].sum()) // len(MEASURES)}",
         }
         return pd.DataFrame({"what": list(facts), "value": list(facts.values())})
+
+    @property
+    def _place(self) -> str:
+        """The device on which this machine computed."""
+        if self._on_gpu:
+            return f"{torch.cuda.get_device_name(self.config.device)} ({self.config.device})"
+        return f"{self.config.jobs} process(es), {self.config.device}"
+
+    @property
+    def _on_gpu(self) -> bool:
+        """Whether this machine's GPU computed."""
+        return self.config.device.startswith("cuda") and not self.config.scheduler
+
+    @property
+    def _device_memory(self) -> str:
+        """Peak of what torch's tensors took on the GPU, since this process began."""
+        return f"{torch.cuda.max_memory_allocated(self.config.device) / 2**20:,.0f} MiB"
 
     def save(self, folder: str | Path) -> list[str]:
         """Write results.csv, summary.csv, rtol_sensitivity.csv and, if any cell failed, failures.csv.
@@ -168,18 +191,29 @@ def plans(config: DigitPairsConfig, reference: DataReference) -> list[CellPlan]:
     return cells
 
 
+def _default_executor(config: DigitPairsConfig, cells: int) -> Executor:
+    """Return what the configuration asks for."""
+    device = resolve_device(config.device)
+    if device.type == "cuda" and not config.scheduler:
+        return BatchExecutor(DigitBatches(device))
+    return choose_executor(config.jobs, config.scheduler or None, cells, threads=1)
+
+
 def run(
     config: DigitPairsConfig,
     folder: Path,
     *,
     on_progress: Callable[[SweepProgress], None] | None = None,
+    executor: Executor | None = None,
 ) -> DigitPairsRun:
-    """Run the sweep, or what is left of it.
+    """Run the sweep, or what is left of it; this needs none of the extras.
 
     Args:
         config: What to run.
         folder: The result store; a sweep that was stopped goes on from it.
         on_progress: Told at the start and after each cell.
+        executor: Where cells are computed; default: cell by cell on CPUs and clusters, on a GPU the cells
+            of a method in batches.
 
     Returns:
         The tables.
@@ -187,10 +221,15 @@ def run(
     Raises:
         CondnumError: The data cannot be had, or lack a digit; the store is foreign, damaged or not
             writable; the scheduler does not answer; or every cell failed.
+
+    Examples:
+        >>> config = DigitPairsConfig("mnist", "data", device="cuda")  # Table 2 on a GPU
+        >>> run(config, Path("gpu/cells")).save("gpu")  # doctest: +SKIP
+        ['results.csv', 'summary.csv', 'rtol_sensitivity.csv']
     """
     digits, reference = load(config)
     cells = plans(config, reference)
-    executor = choose_executor(config.jobs, config.scheduler or None, len(cells), threads=1)
+    executor = _default_executor(config, len(cells)) if executor is None else executor
     with ResultStore(folder) as store:
         report = run_sweep(cells, compute_cell, store, executor, on_progress=on_progress, score=current_rir)
         stored = [found for plan in cells if (found := store.get(plan.key)) is not None]

@@ -1,5 +1,6 @@
 """Algorithm 1, its baselines and its controls: one file a method, one registry, one loop."""
 
+from condnum.methods.batch import descends_in_batches, immunize_batch
 from condnum.methods.descent import Callback
 from condnum.methods.imma import ImmaSettings
 from condnum.methods.opt_kappa import OptKappaSettings
@@ -15,8 +16,10 @@ __all__ = [
     "ImmunizationResult",
     "OptKappaSettings",
     "Progress",
+    "descends_in_batches",
     "get_method",
     "immunize",
+    "immunize_batch",
     "method_names",
     "register",
 ]

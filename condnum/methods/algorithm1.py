@@ -9,6 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from condnum.methods.batched.hessians import ill_gradients, well_gradients
+from condnum.methods.batched.method import BatchMemory, GradientBatch, OuterGradientBatch
+from condnum.methods.batched.tasks import ProblemBatch
 from condnum.methods.factored import ill_gradient, well_gradient
 from condnum.methods.method import (
     SMALL,
@@ -100,6 +103,25 @@ class Ours:
         supervised = {"supervised": OuterGradient(residual, omega.clone())}
         return Gradients({}, {"omega": theta.mT @ residual}, hessian_parts, supervised)
 
+    def batched_gradients(
+        self, problems: ProblemBatch, parameters: Parameters, settings: DescentSettings, memory: BatchMemory
+    ) -> GradientBatch:
+        """Return the same for a batch."""
+        theta = parameters["theta"]
+        hessian_parts = {
+            "well": well_gradients(problems.pretrain, theta, memory),
+            "ill": ill_gradients(problems.harmful, theta, memory),
+        }
+        loss, omega = problems.pretrain.loss, parameters.get("omega")
+        if loss is None or omega is None:
+            return GradientBatch(hessian_parts=hessian_parts)
+        residual = loss.derivative(theta @ omega)
+        return GradientBatch(
+            {"omega": theta.mT @ residual},
+            hessian_parts=hessian_parts,
+            outer_parts={"supervised": OuterGradientBatch(residual, omega.clone())},
+        )
+
 
 class RIllOnly:
     """The baseline that minimises `R_ill(H_H)` alone, with Algorithm 1's preconditioner."""
@@ -126,3 +148,11 @@ class RIllOnly:
         if theta.shape[0] <= SMALL:
             return Gradients({"ill": ill_direction(problem.harmful, theta)}, {})
         return Gradients({}, {}, {"ill": ill_gradient(problem.harmful, theta, memory)})
+
+    def batched_gradients(
+        self, problems: ProblemBatch, parameters: Parameters, settings: DescentSettings, memory: BatchMemory
+    ) -> GradientBatch:
+        """Return the same for a batch."""
+        return GradientBatch(
+            hessian_parts={"ill": ill_gradients(problems.harmful, parameters["theta"], memory)}
+        )

@@ -172,7 +172,7 @@ class _Run:
                 self._first_norm = norm
             elif norm < self.settings.tolerance * self._first_norm:
                 return "tolerance"
-            self._optimizer.step(directions, self._learning_rate)
+            self._optimizer.step(directions, self.settings.rate(self.step))
             if not all(_is_finite(tensor) for tensor in self.parameters.values()):
                 for name, tensor in safe.items():
                     self.parameters[name].copy_(tensor)
@@ -200,13 +200,6 @@ class _Run:
             self.weights = part_weights(self._norms, self.settings)
         total = _weighted_sum(gradients, theta, self.weights, self.memory)
         return {"theta": total} | gradients.others
-
-    @property
-    def _learning_rate(self) -> float:
-        """η of the coming step."""
-        if self.settings.schedule == "constant":
-            return self.settings.learning_rate
-        return self.settings.learning_rate * 0.5 * (1 + math.cos(math.pi * self.step / self.settings.steps))
 
     @cached_property
     def _monitor(self) -> Monitor:

@@ -11,6 +11,9 @@ from torch import Tensor
 from condnum.errors import InvalidInputError
 from condnum.losses import SupervisedLoss
 from condnum.methods.algorithm1 import supervised_gradients
+from condnum.methods.batched.losses import LossBatch
+from condnum.methods.batched.method import BatchMemory, GradientBatch
+from condnum.methods.batched.tasks import ProblemBatch
 from condnum.methods.method import Gradients, Memory, Parameters, random_extractor, random_probe
 from condnum.methods.settings import DescentSettings
 from condnum.tasks import ImmunizationProblem
@@ -40,8 +43,8 @@ class ImmaSettings(DescentSettings):
 
 
 def bilevel_gradient(
-    harmful: SupervisedLoss,
-    pretrain: SupervisedLoss,
+    harmful: SupervisedLoss | LossBatch,
+    pretrain: SupervisedLoss | LossBatch,
     parameters: Parameters,
     settings: ImmaSettings,
 ) -> Tensor:
@@ -51,22 +54,22 @@ def bilevel_gradient(
     what the fine-tuner's loss exceeds the pre-training loss by, so its negative is descended.
 
     Args:
-        harmful: Loss on D_H.
-        pretrain: Loss on D_P.
+        harmful: Loss on D_H, or those of a batch, whose sum has each problem's own gradient.
+        pretrain: Loss on D_P, likewise.
         parameters: `theta`, `omega` (probe on D_P) and `w` (probe on D_H).
         settings: Inner steps and rate.
 
     Returns:
-        `(D, D_hid)`.
+        `(D, D_hid)`, or `(b, D, D_hid)`.
     """
     theta = parameters["theta"].detach().requires_grad_()
     omega, w = parameters["omega"].detach(), parameters["w"].detach()
     tuned = theta
     for _ in range(settings.inner_steps):
-        (inner,) = torch.autograd.grad(harmful.value(tuned @ w), tuned, create_graph=True)
+        (inner,) = torch.autograd.grad(harmful.value(tuned @ w).sum(), tuned, create_graph=True)
         tuned = tuned - settings.inner_rate * inner
     outer = pretrain.value(tuned @ omega) - harmful.value(tuned @ w)
-    (gradient,) = torch.autograd.grad(outer, theta)
+    (gradient,) = torch.autograd.grad(outer.sum(), theta)
     return gradient
 
 
@@ -109,3 +112,18 @@ class Imma:
         omega = supervised_gradients(problem.pretrain, theta, parameters["omega"])[1]
         w = supervised_gradients(problem.harmful, theta, parameters["w"])[1]
         return Gradients({"bilevel": outer}, {"omega": omega, "w": w})
+
+    def batched_gradients(
+        self, problems: ProblemBatch, parameters: Parameters, settings: ImmaSettings, memory: BatchMemory
+    ) -> GradientBatch:
+        """Return the same for a batch."""
+        theta, omega, w = (parameters[name] for name in ("theta", "omega", "w"))
+        pretrain, harmful = problems.pretrain.loss, problems.harmful.loss
+        if pretrain is None or harmful is None:  # `initial` has refused such problems
+            raise InvalidInputError("imma needs the targets of both tasks.")
+        outer = bilevel_gradient(harmful, pretrain, parameters, settings)
+        probes = {
+            "omega": theta.mT @ pretrain.derivative(theta @ omega),
+            "w": theta.mT @ harmful.derivative(theta @ w),
+        }
+        return GradientBatch(probes, theta_parts={"bilevel": outer})

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from condnum.errors import UnknownNameError
 from condnum.methods import factored
+from condnum.methods.batched.hessians import kappa_gradients
+from condnum.methods.batched.method import BatchMemory, GradientBatch, OuterGradientBatch
+from condnum.methods.batched.tasks import ProblemBatch
 from condnum.methods.method import (
     SMALL,
     Gradients,
@@ -124,3 +127,18 @@ class OptKappa:
             scale = sign / float(kappa) if settings.objective == "log" else sign
             parts[part] = OuterGradient(scale * gradient.left, gradient.right)
         return Gradients({}, {}, outer_parts=parts)
+
+    def batched_gradients(
+        self, problems: ProblemBatch, parameters: Parameters, settings: OptKappaSettings, memory: BatchMemory
+    ) -> GradientBatch:
+        """Return the same for a batch."""
+        ridge = settings.ridge if settings.convention == "ridge" else None
+        parts = {}
+        for part, tasks, sign in (
+            ("kappa_pretrain", problems.pretrain, 1.0),
+            ("kappa_harmful", problems.harmful, -1.0),
+        ):
+            kappa, gradient = kappa_gradients(tasks, parameters["theta"], memory, part, ridge=ridge)
+            scale = sign / kappa if settings.objective == "log" else torch.full_like(kappa, sign)
+            parts[part] = OuterGradientBatch(scale[:, None, None] * gradient.left, gradient.right)
+        return GradientBatch(outer_parts=parts)

@@ -41,7 +41,7 @@ class Adam:
         self._parameters = parameters
         self._mean = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
         self._square = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
-        self._fused = max(tensor.shape[0] for tensor in parameters.values()) > LARGE
+        self._fused = max(tensor.shape[-2] for tensor in parameters.values()) > LARGE
         # The fused form counts its steps where the parameters live, the other one on the CPU.
         self._steps = {
             name: torch.zeros((), device=tensor.device if self._fused else "cpu")

@@ -60,6 +60,24 @@ class DescentSettings:
         even = np.linspace(0, self.steps, 101).round().astype(int)
         return frozenset(map(int, np.concatenate([log_spaced, even])))
 
+    def rate(self, step: int) -> float:
+        """Return η of a step.
+
+        Args:
+            step: From 0.
+
+        Returns:
+            `learning_rate`, in the cosine schedule multiplied by `(1 + cos(π·step/steps))/2`.
+
+        Examples:
+            >>> settings = DescentSettings(learning_rate=0.1, steps=4)
+            >>> [round(settings.rate(step), 6) for step in (0, 2)]
+            [0.1, 0.05]
+        """
+        if self.schedule == "constant":
+            return self.learning_rate
+        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * step / self.steps))
+
     def with_overrides(self, **overrides: Any) -> Self:
         """Return a copy with some settings changed.
 

@@ -1,5 +1,6 @@
 """Sweeps of thousands of cells: planned, computed here or on a cluster, kept, resumed."""
 
+from condnum.sweep.batches import BatchComputation, BatchExecutor
 from condnum.sweep.choice import choose_executor
 from condnum.sweep.cluster import DaskExecutor, SchedulerError
 from condnum.sweep.data import DataReference, cached
@@ -22,6 +23,8 @@ __all__ = [
     "SerialExecutor",
     "ProcessExecutor",
     "DaskExecutor",
+    "BatchExecutor",
+    "BatchComputation",
     "SchedulerError",
     "choose_executor",
     "core_count",

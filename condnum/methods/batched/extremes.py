@@ -1,0 +1,215 @@
+"""Extreme eigenpairs of a batch of Hessians: `condnum.extremes` with a leading dimension.
+
+A full `eigh` a step is no choice on a GPU: cuSOLVER batches eigenproblems up to 32×32, larger ones run
+one after the other. Lanczos is products of the whole batch, and its projected problems are kept at
+32×32 by thick restarts (Wu & Simon, 2000). Each matrix keeps the pair with which it first passed the
+residual check; those that never do fall back to `eigh`, which the result says one by one. A matrix
+whose norm is not finite has NaN for a pair and disturbs no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from condnum.extremes import RESIDUAL
+
+#: Basis vectors of Lanczos, those kept at a restart, and products in all.
+_BASIS, _KEEP, _MOST = 32, 12, 240
+
+
+@dataclass(frozen=True)
+class EigenPairs:
+    """One eigenpair of each matrix, with the evidence that it is one."""
+
+    values: Tensor  # (b,)
+    vectors: Tensor  # (b, n) unit
+    residuals: Tensor  # (b,) ‖Av − σv‖ / scale of A
+    iterations: Tensor  # (b,) products until it was found
+    fallbacks: Tensor  # (b,) bool, found by a full eigendecomposition
+
+
+def largest_pairs(matrices: Tensor, start: Tensor | None = None) -> EigenPairs:
+    """Return the largest eigenpair of each symmetric positive semidefinite matrix.
+
+    Args:
+        matrices: `(b, n, n)`.
+        start: `(b, n)` guesses; default the columns of the largest diagonal entries.
+
+    Returns:
+        The pairs; residuals are relative to the eigenvalues.
+
+    Examples:
+        >>> pairs = largest_pairs(torch.diag_embed(torch.tensor([[1.0, 5.0], [3.0, 2.0]]).double()))
+        >>> [round(value, 12) for value in pairs.values.tolist()], pairs.fallbacks.tolist()
+        ([5.0, 3.0], [False, False])
+    """
+    A, finite = _finite_ones(matrices)
+    if start is None:
+        largest = A.diagonal(dim1=1, dim2=2).argmax(dim=1)
+        start = A[torch.arange(len(A), device=A.device), :, largest]
+    search = _Search(len(A), A.shape[1], A)
+    for value, vector, residual, count in _ritz_pairs(lambda q: _times(A, q), start, first_looks=0):
+        if search.offer(value, vector, residual, count):
+            break
+    return search.finish(A, finite, index=-1)
+
+
+def smallest_pairs(factor: Tensor, ranks: Tensor, start: Tensor | None = None) -> EigenPairs:
+    """Return the smallest non-zero eigenpair of each `FᵀF` through the dual Gram matrix `FFᵀ`.
+
+    Lanczos on the inverse of `FFᵀ`. The inverse of its Cholesky factor is formed once, so that each
+    product is one for the whole batch; a triangular solve is a chain of n steps that wait for each
+    other. The padding gets a diagonal above the spectrum, and a start that is zero there stays so.
+
+    Args:
+        factor: `(b, r, D)`, rows of zeros below the first `ranks`.
+        ranks: `(b,)` rows of each F, independent of each other.
+        start: `(b, r)` guesses in the dual space; default vectors of ones.
+
+    Returns:
+        The pairs of `FᵀF`, vectors `(b, D)`; residuals are relative to the largest diagonal entry.
+
+    Examples:
+        >>> F = torch.tensor([[[3.0, 0.0], [0.0, 0.5]], [[2.0, 0.0], [0.0, 0.0]]]).double()
+        >>> pairs = smallest_pairs(F, torch.tensor([2, 1]))
+        >>> [round(value, 9) for value in pairs.values.tolist()]
+        [0.25, 4.0]
+    """
+    r = factor.shape[1]
+    own = torch.arange(r, device=factor.device) < ranks[:, None]
+    dual, finite = _finite_ones(factor @ factor.mT)
+    scale = dual.diagonal(dim1=1, dim2=2).amax(dim=1)
+    dual = dual + torch.diag_embed(2 * scale[:, None] * ~own)
+    lower, failed = torch.linalg.cholesky_ex(dual)
+    identity = torch.eye(r, dtype=dual.dtype, device=dual.device).expand_as(dual)
+    usable = (failed == 0) & finite
+    lower = torch.where(usable[:, None, None], lower, identity)
+    inverse = torch.linalg.solve_triangular(lower, identity, upper=False)
+
+    def solve(q: Tensor) -> Tensor:
+        return _times(inverse.mT, _times(inverse, q))
+
+    guess = torch.ones_like(own, dtype=dual.dtype) if start is None else torch.nan_to_num(start)
+    search = _Search(len(dual), r, dual)
+    for _, found, _, count in _ritz_pairs(solve, solve(guess * own), first_looks=4):
+        x = _unit(solve(found))  # what is left of large eigenvectors, F would magnify
+        image = _times(dual, x)
+        value = (x * image).sum(dim=1)
+        residual = torch.linalg.vector_norm(image - value[:, None] * x, dim=1) / scale
+        if search.offer(value, x, torch.where(usable, residual, torch.inf), count):
+            break
+    pairs = search.finish(dual, finite, index=0)
+    primal = _unit(_times(factor.mT, pairs.vectors))
+    return EigenPairs(pairs.values, primal, pairs.residuals, pairs.iterations, pairs.fallbacks)
+
+
+class _Search:
+    """The first pair of each matrix that passes the residual check."""
+
+    def __init__(self, count: int, n: int, like: Tensor) -> None:
+        self.values = like.new_zeros(count)
+        self.vectors = like.new_zeros((count, n))
+        self.residuals = like.new_full((count,), torch.inf)
+        self.iterations = torch.full((count,), _MOST, device=like.device)
+        self.done = torch.zeros(count, dtype=torch.bool, device=like.device)
+
+    def offer(self, value: Tensor, vector: Tensor, residual: Tensor, count: int) -> bool:
+        """Take the pairs that are new and good enough; True once all are found."""
+        new = ~self.done & (residual <= RESIDUAL)
+        self.values = torch.where(new, value, self.values)
+        self.vectors = torch.where(new[:, None], vector, self.vectors)
+        self.residuals = torch.where(new, residual, self.residuals)
+        self.iterations = torch.where(new, count, self.iterations)
+        self.done = self.done | new
+        return bool(self.done.all())
+
+    def finish(self, matrices: Tensor, finite: Tensor, *, index: int) -> EigenPairs:
+        """Decompose the matrices for which nothing was found; NaN for those that are not finite."""
+        missing = ~self.done & finite
+        for place in missing.nonzero()[:, 0].tolist():
+            try:
+                values, vectors = torch.linalg.eigh(matrices[place])
+            except torch.linalg.LinAlgError:
+                finite = finite.clone()
+                finite[place] = False
+                continue
+            self.values[place], self.vectors[place] = values[index], vectors[:, index]
+            self.residuals[place] = 0.0
+        return EigenPairs(
+            torch.where(finite, self.values, torch.nan),
+            torch.where(finite[:, None], self.vectors, torch.nan),
+            self.residuals,
+            self.iterations,
+            missing,
+        )
+
+
+def _ritz_pairs(
+    apply: Callable[[Tensor], Tensor], start: Tensor, first_looks: int
+) -> Iterator[tuple[Tensor, Tensor, Tensor, int]]:
+    """Run thick-restart Lanczos with full reorthogonalisation; yield the largest Ritz pairs.
+
+    Args:
+        apply: Products with symmetric matrices, `(b, n)` to `(b, n)`.
+        start: `(b, n)`.
+        first_looks: Steps with a look each; after them every fourth has one.
+
+    Yields:
+        Ritz values `(b,)`, unit Ritz vectors `(b, n)`, residuals relative to the values, steps so far.
+    """
+    n = start.shape[1]
+    size = min(_BASIS, n)
+    Q = start.new_zeros((len(start), size, n))  # basis vectors as rows
+    T = start.new_zeros((len(start), size, size))
+    Q[:, 0] = _unit(torch.nan_to_num(start))
+    filled = 0
+    for count in range(1, _MOST + 1):
+        w = apply(Q[:, filled])
+        filled += 1
+        basis = Q[:, :filled]
+        coefficients = _times(basis, w)
+        w = w - _times(basis.mT, coefficients)
+        correction = _times(basis, w)
+        w = w - _times(basis.mT, correction)
+        T[:, filled - 1, :filled] = coefficients + correction
+        beta = torch.linalg.vector_norm(w, dim=1)
+        # An invariant subspace holds the pair exactly; the zero vectors that follow it change nothing.
+        invariant = beta <= torch.finfo(T.dtype).eps * T[:, 0, 0].abs()
+        if count <= first_looks or count % 4 == 0 or filled == size:
+            projected = torch.nan_to_num(T[:, :filled, :filled], nan=0.0, posinf=0.0, neginf=0.0)
+            values, S = torch.linalg.eigh(projected)  # reads the lower triangle
+            vectors = S.mT @ basis
+            residual = torch.where(invariant, 0.0, beta * S[:, -1, -1].abs() / values[:, -1])
+            yield values[:, -1], _unit(vectors[:, -1]), residual, count
+            if filled == size:
+                if size == n:
+                    return
+                filled = _KEEP
+                Q[:, :filled] = vectors[:, -filled:].flip(1)
+                T.zero_()
+                T[:, :filled, :filled] = torch.diag_embed(values[:, -filled:].flip(1))
+        Q[:, filled] = torch.where(invariant[:, None], 0.0, w / beta[:, None])
+
+
+def _finite_ones(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the matrices, zeros in the place of those whose norm is not finite, and whose is."""
+    finite = torch.isfinite(torch.linalg.vector_norm(matrices, dim=(1, 2)))
+    if bool(finite.all()):
+        return matrices, finite
+    return torch.where(finite[:, None, None], matrices, 0.0), finite
+
+
+def _times(matrices: Tensor, vectors: Tensor) -> Tensor:
+    """Return `A_i x_i` of each matrix and vector."""
+    return torch.bmm(matrices, vectors.unsqueeze(2)).squeeze(2)
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    """Return vectors of length one; zero stays zero."""
+    return vectors / torch.linalg.vector_norm(vectors, dim=1, keepdim=True).clamp_min(
+        torch.finfo(vectors.dtype).tiny
+    )

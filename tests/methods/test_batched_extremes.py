@@ -1,0 +1,115 @@
+"""Eigenpairs of batches against `eigh`, matrix by matrix."""
+
+import pytest
+import torch
+
+from condnum.methods.batched import extremes
+from condnum.methods.batched.extremes import largest_pairs, smallest_pairs
+
+
+def matrix(values, seed):
+    generator = torch.Generator().manual_seed(seed)
+    Q, _ = torch.linalg.qr(torch.randn(len(values), len(values), generator=generator, dtype=torch.float64))
+    A = (Q * torch.as_tensor(values)) @ Q.mT
+    return (A + A.mT) / 2
+
+
+@pytest.fixture
+def spectra():
+    """Steep, crowded at the top, deficient, and equal ones: 200 eigenvalues each."""
+    n = 200
+    return [
+        torch.logspace(0, -12, n, dtype=torch.float64),
+        1 + torch.linspace(0, 1e-2, n, dtype=torch.float64),
+        torch.cat([torch.linspace(2, 1, 20, dtype=torch.float64), torch.zeros(n - 20, dtype=torch.float64)]),
+        torch.ones(n, dtype=torch.float64),
+    ]
+
+
+def test_largest_pairs_with_restarts(spectra):
+    A = torch.stack([matrix(values, i) for i, values in enumerate(spectra)])
+    pairs = largest_pairs(A, torch.ones(len(A), A.shape[1], dtype=torch.float64))
+    torch.testing.assert_close(pairs.values, torch.stack([v.max() for v in spectra]), rtol=1e-12, atol=0)
+    images = (A @ pairs.vectors[:, :, None]).squeeze(2)
+    assert float((images - pairs.values[:, None] * pairs.vectors).norm(dim=1).max()) <= 1e-11
+    found = ~pairs.fallbacks
+    assert found[[0, 2, 3]].all()
+    assert int(pairs.iterations[1]) > extremes._BASIS  # the crowded one had to restart
+    assert (pairs.residuals[found] <= extremes.RESIDUAL).all()
+
+
+def test_a_warm_start_needs_fewer_steps():
+    A = torch.stack([matrix(torch.logspace(0, -3, 300, dtype=torch.float64), i) for i in range(2)])
+    cold = largest_pairs(A)
+    warm = largest_pairs(A, cold.vectors)
+    assert (warm.iterations < cold.iterations).all()
+    torch.testing.assert_close(warm.values, cold.values, rtol=1e-12, atol=0)
+
+
+def test_only_those_that_lanczos_cannot_separate_fall_back():
+    easy = torch.cat([torch.tensor([2.0]), torch.linspace(1, 0, 399)]).double()
+    crowded = (1 - torch.linspace(0, 1, 400) * 1e-9).double()
+    A = torch.stack([torch.diag(easy), torch.diag(crowded), torch.diag(easy)])
+    pairs = largest_pairs(A, torch.ones(3, 400, dtype=torch.float64))
+    assert pairs.values.tolist() == pytest.approx([2, 1, 2], rel=1e-9)
+    assert pairs.fallbacks.tolist()[0] is False
+    assert pairs.fallbacks.tolist()[2] is False
+    assert bool(pairs.fallbacks[1]) or float(pairs.residuals[1]) <= 1e-13
+
+
+def test_a_fall_back_gives_the_pair_of_its_own_matrix(monkeypatch, spectra):
+    monkeypatch.setattr(extremes, "RESIDUAL", -1.0)
+    A = torch.stack([matrix(values, i) for i, values in enumerate(spectra[:2])])
+    pairs = largest_pairs(A)
+    assert pairs.fallbacks.all()
+    torch.testing.assert_close(pairs.values, torch.linalg.eigvalsh(A)[:, -1])
+    small = smallest_pairs(A, torch.tensor([200, 200]))
+    assert small.fallbacks.all()
+    torch.testing.assert_close(small.values, torch.linalg.eigvalsh(A)[:, 0] ** 2, rtol=1e-6, atol=1e-14)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 40])
+def test_small_matrices(n):
+    A = torch.stack([matrix(torch.arange(1.0, n + 1).double(), i) for i in range(3)])
+    pairs = largest_pairs(A)
+    assert pairs.values.tolist() == pytest.approx([n] * 3, rel=1e-12)
+
+
+def test_smallest_pairs_are_those_of_the_own_rows():
+    """Ranks 60, 1 and 35 padded to 60: the zeros are nobody's smallest eigenvalue."""
+    generator = torch.Generator().manual_seed(0)
+    F = torch.zeros(3, 60, 80, dtype=torch.float64)
+    ranks = [60, 1, 35]
+    for i, rank in enumerate(ranks):
+        F[i, :rank] = torch.randn(rank, 80, generator=generator, dtype=torch.float64)
+    pairs = smallest_pairs(F, torch.tensor(ranks))
+    for i, rank in enumerate(ranks):
+        own = F[i, :rank]
+        expected = float(torch.linalg.svdvals(own)[-1] ** 2)
+        assert float(pairs.values[i]) == pytest.approx(expected, rel=1e-9)
+        v = pairs.vectors[i]
+        assert float((own.mT @ (own @ v) - expected * v).norm()) <= 1e-9
+    assert not pairs.fallbacks.any()
+
+
+def test_equal_rows_and_padding_are_told_apart():
+    """All own eigenvalues equal: the padding's must not be taken for one of them."""
+    F = torch.zeros(2, 3, 4, dtype=torch.float64)
+    F[0, :2, :2] = 3 * torch.eye(2)
+    F[1] = 3 * torch.eye(3, 4)
+    pairs = smallest_pairs(F, torch.tensor([2, 3]))
+    assert pairs.values.tolist() == pytest.approx([9, 9])
+    assert not pairs.vectors[0, 2:].any()
+    assert pairs.vectors.norm(dim=1).tolist() == pytest.approx([1, 1])
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, 1e200])
+def test_a_matrix_that_is_not_finite_disturbs_no_other(bad):
+    good = matrix(torch.logspace(0, -3, 50, dtype=torch.float64), 0)
+    A = torch.stack([good, good * bad, good])
+    pairs = largest_pairs(A)
+    assert pairs.values[[0, 2]].tolist() == pytest.approx([1, 1])
+    assert bool(pairs.values[1].isnan())
+    small = smallest_pairs(A, torch.tensor([50, 50, 50]))
+    assert small.values[[0, 2]].tolist() == pytest.approx([1e-6] * 2, rel=1e-6)
+    assert bool(small.values[1].isnan())
