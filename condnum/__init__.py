@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         register,
     )
     from condnum.probing import ProbeCurve, linear_probe
+    from condnum.problem import ImmunizationProblem
     from condnum.regularizers import (
         RegularizerGradient,
         ill_spectrum_step,
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     )
     from condnum.singular_alignment import Alignment, alignment
     from condnum.spectra import ConditionNumber, condition_number, covariance, hessian
-    from condnum.tasks import ImmunizationProblem
 
 __version__ = "0.1.0"
 
@@ -89,7 +89,7 @@ _HOMES = {
     ],
     "condnum.singular_alignment": ["Alignment", "alignment"],
     "condnum.spectra": ["ConditionNumber", "condition_number", "covariance", "hessian"],
-    "condnum.tasks": ["ImmunizationProblem"],
+    "condnum.problem": ["ImmunizationProblem"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -10,8 +10,9 @@ from condnum.methods.algorithm1 import ill_direction, well_direction
 from condnum.methods.factored import ill_gradient, kappa_gradient, well_gradient
 from condnum.methods.method import Memory
 from condnum.methods.opt_kappa import OptKappaSettings
+from condnum.problem import ImmunizationProblem
 from condnum.spectra import covariance_factor
-from condnum.tasks import ImmunizationProblem, LinearTask
+from condnum.tasks import LinearTask
 
 
 def spectrum_matrix(values, seed=0):

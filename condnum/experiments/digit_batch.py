@@ -20,9 +20,9 @@ from condnum.methods import (
     immunize_batch,
 )
 from condnum.methods.batched.memory import batch_size, problem_bytes
+from condnum.problem import ImmunizationProblem
 from condnum.sweep import CellPlan, CellResult, core_count
 from condnum.sweep.threads import limit_threads, limited_threads
-from condnum.tasks import ImmunizationProblem
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -10,9 +10,9 @@ from condnum.ceiling import ridge_convention_ceiling, rir_ceiling
 from condnum.covariance_range import CovarianceRange
 from condnum.experiments.digit_tasks import digit_problem
 from condnum.methods import ImmunizationResult, immunize
+from condnum.problem import ImmunizationProblem
 from condnum.spectra import hessian_spectrum
 from condnum.sweep import CellPlan, CellResult, cached
-from condnum.tasks import ImmunizationProblem
 
 
 def compute_cell(plan: CellPlan) -> CellResult:

@@ -13,9 +13,10 @@ import torch
 
 from condnum.data import Digits
 from condnum.extremes import gram
+from condnum.problem import ImmunizationProblem
 from condnum.spectra import covariance_factor
 from condnum.sweep import DataReference, cached
-from condnum.tasks import ImmunizationProblem, LinearTask
+from condnum.tasks import LinearTask
 
 
 def digit_problem(

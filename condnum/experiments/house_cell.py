@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from condnum.experiments.extractor import Extractor
 from condnum.methods import Progress, immunize
+from condnum.problem import ImmunizationProblem
 from condnum.progress import report_event
 from condnum.sweep import CellPlan, CellResult, cached
-from condnum.tasks import ImmunizationProblem
 
 
 def compute_cell(plan: CellPlan) -> CellResult:

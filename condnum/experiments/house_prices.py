@@ -28,6 +28,7 @@ from condnum.experiments.measure import (
 )
 from condnum.experiments.published import TABLE_1
 from condnum.files import output_folder, write_csv, write_parquet
+from condnum.problem import ImmunizationProblem
 from condnum.sweep import (
     CellPlan,
     CellResult,
@@ -39,7 +40,6 @@ from condnum.sweep import (
     core_count,
     run_sweep,
 )
-from condnum.tasks import ImmunizationProblem
 
 #: Part of every cell's key: raise it when a change of code changes results.
 CODE_VERSION = "1"

@@ -17,8 +17,8 @@ from condnum.experiments.published import Published
 from condnum.immunization import Immunization, relative_immunization_ratio, unit_gauge
 from condnum.methods import DescentSettings, get_method
 from condnum.probing import linear_probe
+from condnum.problem import ImmunizationProblem
 from condnum.spectra import Convention, covariance_factor, hessian_spectrum
-from condnum.tasks import ImmunizationProblem
 
 #: The three ways in which RIR is measured: compact κ does not see the gauge, ridge κ does.
 MEASURES: tuple[tuple[Convention, Any], ...] = (

@@ -23,9 +23,10 @@ from condnum.methods.method import (
     random_probe,
 )
 from condnum.methods.settings import DescentSettings
+from condnum.problem import ImmunizationProblem
 from condnum.regularizers.pairs import ill_gradient_from_pair, well_gradient_from_pair
 from condnum.spectra import symmetric_part
-from condnum.tasks import ImmunizationProblem, LinearTask
+from condnum.tasks import LinearTask
 
 
 def well_direction(task: LinearTask, theta: Tensor) -> Tensor:

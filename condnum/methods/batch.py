@@ -13,7 +13,7 @@ from condnum.methods.method import ClosedFormMethod
 from condnum.methods.registry import get_method, immunize
 from condnum.methods.result import ImmunizationResult
 from condnum.methods.settings import DescentSettings
-from condnum.tasks import ImmunizationProblem
+from condnum.problem import ImmunizationProblem
 
 
 def descends_in_batches(method: str, settings: DescentSettings | None = None) -> bool:

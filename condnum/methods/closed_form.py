@@ -7,7 +7,7 @@ from torch import Tensor
 
 from condnum.ceiling import optimal_immunizer
 from condnum.methods.method import random_extractor
-from condnum.tasks import ImmunizationProblem
+from condnum.problem import ImmunizationProblem
 
 
 class Identity:

@@ -16,7 +16,7 @@ from condnum.methods.monitor import Monitor
 from condnum.methods.optimizer import make_optimizer
 from condnum.methods.result import History, ImmunizationResult, Progress, StopReason
 from condnum.methods.settings import DescentSettings
-from condnum.tasks import ImmunizationProblem
+from condnum.problem import ImmunizationProblem
 
 #: Told of each recorded step; returning True asks the run to stop there.
 Callback = Callable[[Progress], bool | None]

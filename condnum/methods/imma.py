@@ -16,7 +16,7 @@ from condnum.methods.batched.method import BatchMemory, GradientBatch
 from condnum.methods.batched.tasks import ProblemBatch
 from condnum.methods.method import Gradients, Memory, Parameters, random_extractor, random_probe
 from condnum.methods.settings import DescentSettings
-from condnum.tasks import ImmunizationProblem
+from condnum.problem import ImmunizationProblem
 
 
 @dataclass(frozen=True)

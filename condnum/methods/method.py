@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from condnum.methods.settings import DescentSettings
-from condnum.tasks import ImmunizationProblem
+from condnum.problem import ImmunizationProblem
 
 SettingsT = TypeVar("SettingsT", bound=DescentSettings)
 

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from condnum.problem import ImmunizationProblem
 from condnum.spectra import covariance_factor, hessian_spectrum
-from condnum.tasks import ImmunizationProblem
 
 
 class Monitor:

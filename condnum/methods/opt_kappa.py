@@ -23,8 +23,9 @@ from condnum.methods.method import (
     random_extractor,
 )
 from condnum.methods.settings import DescentSettings
+from condnum.problem import ImmunizationProblem
 from condnum.spectra import PUBLISHED_RIDGE, Convention, symmetric_part
-from condnum.tasks import ImmunizationProblem, LinearTask
+from condnum.tasks import LinearTask
 
 
 @dataclass(frozen=True)

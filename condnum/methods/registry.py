@@ -18,7 +18,7 @@ from condnum.methods.monitor import Monitor
 from condnum.methods.opt_kappa import OptKappa
 from condnum.methods.result import History, ImmunizationResult
 from condnum.methods.settings import DescentSettings
-from condnum.tasks import ImmunizationProblem
+from condnum.problem import ImmunizationProblem
 
 Method = DescentMethod[Any] | ClosedFormMethod
 

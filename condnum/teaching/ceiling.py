@@ -25,8 +25,8 @@ from condnum.errors import InvalidInputError
 from condnum.methods.algorithm1 import Ours
 from condnum.methods.descent import descend
 from condnum.methods.method import Parameters
+from condnum.problem import ImmunizationProblem
 from condnum.spectra import covariance_factor, symmetric_part
-from condnum.tasks import ImmunizationProblem
 from condnum.teaching.quadratic import SpectrumShape
 from condnum.teaching.two_tasks import NullKind, two_tasks
 

@@ -12,9 +12,10 @@ from condnum.methods.algorithm1 import Ours
 from condnum.methods.descent import _weighted_sum
 from condnum.methods.method import Memory
 from condnum.methods.optimizer import make_optimizer
+from condnum.problem import ImmunizationProblem
 from condnum.spectra import covariance_factor
 from condnum.sweep.threads import limited_threads
-from condnum.tasks import ImmunizationProblem, LinearTask
+from condnum.tasks import LinearTask
 
 DIMENSIONS = (64, 128, 256, 512, 784)
 

@@ -4,8 +4,8 @@ import numpy as np
 
 from condnum.experiments.extractor import Extractor
 from condnum.methods import immunize
+from condnum.problem import ImmunizationProblem
 from condnum.sweep import ResultStore
-from condnum.tasks import ImmunizationProblem
 
 
 def test_through_a_store_and_back(tmp_path):

@@ -20,7 +20,7 @@ from condnum.experiments.published import TABLE_1, Published
 from condnum.immunization import relative_immunization_ratio
 from condnum.methods import immunize
 from condnum.probing import linear_probe
-from condnum.tasks import ImmunizationProblem
+from condnum.problem import ImmunizationProblem
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,9 @@ from condnum.methods.batched.memory import batch_size, problem_bytes
 from condnum.methods.batched.method import BatchMemory
 from condnum.methods.batched.tasks import ProblemBatch
 from condnum.methods.method import SMALL, Gradients, Memory
+from condnum.problem import ImmunizationProblem
 from condnum.spectra import covariance_factor
-from condnum.tasks import ImmunizationProblem, LinearTask
+from condnum.tasks import LinearTask
 
 DIMENSION = 140  # above SMALL, where one problem alone takes the factor form
 

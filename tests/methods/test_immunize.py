@@ -23,8 +23,8 @@ from condnum.methods import (
 )
 from condnum.methods.descent import part_weights
 from condnum.methods.method import Gradients
+from condnum.problem import ImmunizationProblem
 from condnum.spectra import condition_number, hessian
-from condnum.tasks import ImmunizationProblem
 
 CLOSED_FORMS = {"identity", "initial", "optimal"}
 DESCENTS = [name for name in method_names() if name not in CLOSED_FORMS]

@@ -19,7 +19,7 @@ from condnum.methods.method import DescentMethod, Parameters
 from condnum.methods.optimizer import make_optimizer
 from condnum.methods.result import History, ImmunizationResult, StopReason
 from condnum.methods.settings import DescentSettings
-from condnum.tasks import ImmunizationProblem
+from condnum.problem import ImmunizationProblem
 
 
 def descend_batch(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from condnum.tasks import ImmunizationProblem
+from condnum.problem import ImmunizationProblem
 
 #: Share of the free memory that a batch may take; the rest is for what the libraries allocate.
 _SHARE = 0.8

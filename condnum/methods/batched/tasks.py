@@ -12,8 +12,9 @@ from torch import Tensor
 from condnum.errors import InvalidInputError
 from condnum.methods.batched.losses import LossBatch, stack_losses
 from condnum.methods.batched.padding import stack_padded
+from condnum.problem import ImmunizationProblem
 from condnum.spectra import covariance_factor
-from condnum.tasks import ImmunizationProblem, LinearTask
+from condnum.tasks import LinearTask
 
 
 @dataclass(frozen=True)
