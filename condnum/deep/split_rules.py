@@ -1,0 +1,218 @@
+"""Which modules of a backbone are immunized: a registry of rules, one line an architecture.
+
+The paper immunizes the last stage of ResNet18 (its two residual blocks) and the last block of the ViT
+(Sec. 5.2); everything before stays at θ₀. Other architectures take what timm calls their last stage,
+or else the last child of the trunk that holds a weight matrix. A caller may always name modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.extras import require
+
+#: Name of the rule when the caller names the modules.
+BY_NAME = "by name"
+
+
+@dataclass(frozen=True)
+class SplitRule:
+    """A way to find the trainable part of a model."""
+
+    name: str
+    find: Callable[[nn.Module, str], str | None]  # (model, head) → module, or None where it does not apply
+
+
+@dataclass(frozen=True)
+class Split:
+    """Names of the trainable modules and of the head; every other module is frozen."""
+
+    trainable: tuple[str, ...]  # module paths in the timm model
+    head: str  # module path of the classifier
+    rule: str  # which rule chose, or `by name`
+
+
+def split(model: nn.Module, trainable: str | Sequence[str] | None = None) -> Split:
+    """Choose the trainable part and the head of a timm model.
+
+    Args:
+        model: A model of `timm.create_model`.
+        trainable: One or several module names, as in `model.named_modules()`; None asks the rules, in
+            the order of `split_rules`.
+
+    Returns:
+        The split, with the rule that made it.
+
+    Raises:
+        InvalidInputError: Not exactly one classifier; no rule finds a module; a named module holds the head
+            or no parameters.
+        UnknownNameError: A named module does not exist; the message lists the choices.
+
+    Examples:
+        >>> import timm
+        >>> split(timm.create_model("resnet18", num_classes=2))
+        Split(trainable=('layer4',), head='fc', rule='resnet')
+        >>> split(timm.create_model("resnet18", num_classes=2), "layer4.1").trainable
+        ('layer4.1',)
+    """
+    head = split_head(model)
+    if trainable is not None:
+        names = (trainable,) if isinstance(trainable, str) else tuple(trainable)
+        _check_names(model, head, names)
+        return Split(names, head, BY_NAME)
+    for rule in _RULES:
+        found = rule.find(model, head)
+        if found is not None:
+            return Split((found,), head, rule.name)
+    raise InvalidInputError(
+        f"no rule knows which part of {type(model).__name__} to train; name one with trainable=…. "
+        f"Choices: {', '.join(split_choices(model)) or 'none, it has no module with weights'}."
+    )
+
+
+def split_head(model: nn.Module) -> str:
+    """Return the module path of the classifier.
+
+    Args:
+        model: A model of `timm.create_model`.
+
+    Returns:
+        Its path.
+
+    Raises:
+        InvalidInputError: The model has none, or more than one.
+    """
+    get_classifier = getattr(model, "get_classifier", None)
+    classifier = get_classifier() if get_classifier else None
+    if not isinstance(classifier, nn.Module):
+        count = len(classifier) if isinstance(classifier, tuple) else 0
+        raise InvalidInputError(
+            f"{type(model).__name__} has {count} classifiers, but immunization needs exactly one; "
+            "take a model without a distillation head."
+        )
+    return next(name for name, module in model.named_modules() if module is classifier)
+
+
+def split_choices(model: nn.Module) -> list[str]:
+    """Return module names that can be trained: parts of the trunk with parameters, in order.
+
+    Args:
+        model: A model of `timm.create_model`.
+
+    Returns:
+        The children of the trunk; for a stack of blocks, its blocks.
+    """
+    names = []
+    for name, child in _trunk(model, split_head(model)):
+        inner = list(child.named_children()) if isinstance(child, nn.Sequential | nn.ModuleList) else []
+        for path, module in [(name, child), *((f"{name}.{key}", block) for key, block in inner)]:
+            if _has_parameters(module):
+                names.append(path)
+    return names
+
+
+def register_split_rule(rule: SplitRule) -> None:
+    """Add a rule in front of the others, so that it is asked first.
+
+    Args:
+        rule: Its `find` returns None for every model that it is not about.
+    """
+    _RULES.insert(0, rule)
+
+
+def split_rules() -> tuple[SplitRule, ...]:
+    """Return the rules in the order in which they are asked."""
+    return tuple(_RULES)
+
+
+def _resnet(model: nn.Module, head: str) -> str | None:
+    """Last stage, with all its residual blocks."""
+    resnet = require("timm.models.resnet", "deep").ResNet
+    return "layer4" if isinstance(model, resnet) else None
+
+
+def _vit(model: nn.Module, head: str) -> str | None:
+    """Last transformer block."""
+    vit = require("timm.models.vision_transformer", "deep").VisionTransformer
+    return f"blocks.{len(model.blocks) - 1}" if isinstance(model, vit) else None
+
+
+def _timm_stage(model: nn.Module, head: str) -> str | None:
+    """The last stage by timm's own `feature_info`, where that is a module with a weight matrix."""
+    stages = getattr(model, "feature_info", None)
+    name = stages[-1].get("module", "") if isinstance(stages, list) and stages else ""
+    module = dict(model.named_modules()).get(name)
+    usable = name and module is not None and _has_matrix(module) and not _holds(name, head)
+    return name if usable else None
+
+
+def _last_child(model: nn.Module, head: str) -> str | None:
+    """The last child of the trunk with a weight matrix; of a stack, its last such block."""
+    candidates = [(name, child) for name, child in _trunk(model, head) if _has_matrix(child)]
+    if not candidates:
+        return None
+    name, child = candidates[-1]
+    if isinstance(child, nn.Sequential | nn.ModuleList):
+        name = f"{name}.{[key for key, block in child.named_children() if _has_matrix(block)][-1]}"
+    return name
+
+
+_RULES = [
+    SplitRule("resnet", _resnet),
+    SplitRule("vit", _vit),
+    SplitRule("timm stage", _timm_stage),
+    SplitRule("last child", _last_child),
+]
+
+
+def _check_names(model: nn.Module, head: str, names: tuple[str, ...]) -> None:
+    """Check modules that a caller named.
+
+    Args:
+        model: A model of `timm.create_model`.
+        head: Path of the classifier.
+        names: Module paths.
+
+    Raises:
+        InvalidInputError: None, one with the head in it, or one without parameters.
+        UnknownNameError: No such module.
+    """
+    modules = dict(model.named_modules())
+    choices = split_choices(model)
+    if not names:
+        raise InvalidInputError(f"trainable names no module. Choices: {', '.join(choices)}.")
+    for name in names:
+        if name not in modules:
+            raise UnknownNameError("module", name, choices)
+        if _holds(name, head) or _holds(head, name):
+            raise InvalidInputError(
+                f"module '{name}' cannot be the trainable part: it holds or belongs to the head '{head}', "
+                f"which is trained anyway. Choices: {', '.join(choices)}."
+            )
+        if not _has_parameters(modules[name]):
+            raise InvalidInputError(
+                f"module '{name}' has no parameters to train. Choices: {', '.join(choices)}."
+            )
+
+
+def _trunk(model: nn.Module, head: str) -> list[tuple[str, nn.Module]]:
+    """Return the named children that do not hold the head."""
+    return [(name, child) for name, child in model.named_children() if not _holds(name, head)]
+
+
+def _holds(outer: str, inner: str) -> bool:
+    """Tell whether module path `inner` is `outer` or lies in it; the empty path is the whole model."""
+    return not outer or inner == outer or inner.startswith(f"{outer}.")
+
+
+def _has_parameters(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None
+
+
+def _has_matrix(module: nn.Module) -> bool:
+    """Tell a linear map or convolution from norms and scales, whose parameters are vectors."""
+    return any(parameter.ndim >= 2 for parameter in module.parameters())

@@ -1,0 +1,143 @@
+"""From a PIL image to a network's input: timm's own transforms, named for a cache key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from torch import Tensor
+
+from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.extras import require
+
+Augmentation = Literal["imagenet", "gentle", "none"]
+
+#: Options of timm's `create_transform` for training. `imagenet`: timm's defaults, written out.
+#: `gentle`: crops of 70 to 100 % and nothing that changes what a digit or a letter means.
+_AUGMENTATIONS: Mapping[str, dict[str, Any]] = {
+    "imagenet": {"scale": (0.08, 1.0), "ratio": (3 / 4, 4 / 3), "hflip": 0.5, "color_jitter": 0.4},
+    "gentle": {"scale": (0.7, 1.0), "ratio": (0.9, 1.1), "hflip": 0.0, "color_jitter": None},
+}
+
+
+@dataclass(frozen=True)
+class ImageTransform:
+    """A transform and what it is: two transforms with one description give one tensor."""
+
+    apply: Callable[[Any], Tensor]  # RGB PIL image -> (3, height, width) float32, normalised
+    description: str  # JSON: kind, input size, interpolation, crop, mean, std, library versions
+    input_size: tuple[int, int, int]  # channels, height, width
+    random: bool  # whether two calls on one image differ
+
+    def __call__(self, image: Any) -> Tensor:
+        """Return the tensor of one RGB image."""
+        return self.apply(image)
+
+
+def evaluation_transform(
+    model: Any = None, *, input_size: int | tuple[int, int, int] | None = None, **overrides: Any
+) -> ImageTransform:
+    """Return the un-augmented transform that timm prescribes for a model: resize, centre crop, normalise.
+
+    Args:
+        model: A timm model or a `Backbone`; None: timm's defaults (224×224, ImageNet's mean and standard
+            deviation).
+        input_size: Side, or (3, height, width), where it is not that of the pre-trained weights.
+        **overrides: `crop_pct`, `interpolation`, `mean` or `std`, instead of the model's; `crop_pct=1.0`
+            keeps the border of small images.
+
+    Returns:
+        The transform.
+
+    Raises:
+        InvalidInputError: A bad size or an unknown override, or a model that names no size.
+        MissingExtraError: timm is not installed.
+
+    Examples:
+        >>> from PIL import Image
+        >>> transform = evaluation_transform(input_size=32, crop_pct=1.0)
+        >>> transform(Image.new("RGB", (50, 40))).shape, transform.random
+        (torch.Size([3, 32, 32]), False)
+    """
+    config = _data_config(model, input_size, overrides)
+    return _build(config, "evaluation", {"is_training": False, **config})
+
+
+def training_transform(
+    model: Any = None,
+    *,
+    input_size: int | tuple[int, int, int] | None = None,
+    augmentation: Augmentation = "imagenet",
+    **overrides: Any,
+) -> ImageTransform:
+    """Return a random transform for training, with the model's size and normalisation.
+
+    Args:
+        model: As for `evaluation_transform`.
+        input_size: As for `evaluation_transform`.
+        augmentation: `imagenet`, timm's defaults (random crop of 8 to 100 % of the area, mirror, colour
+            jitter 0.4); `gentle`, crops of 70 to 100 % only, for digits, whose mirror image is another
+            class; `none`, the evaluation transform.
+        **overrides: As for `evaluation_transform`.
+
+    Returns:
+        The transform; `image_loader` draws its random numbers.
+
+    Raises:
+        InvalidInputError: A bad size or an unknown override.
+        UnknownNameError: Unknown augmentation.
+        MissingExtraError: timm is not installed.
+    """
+    if augmentation not in get_args(Augmentation):
+        raise UnknownNameError("augmentation", augmentation, get_args(Augmentation))
+    if augmentation == "none":
+        return evaluation_transform(model, input_size=input_size, **overrides)
+    config = _data_config(model, input_size, overrides)
+    kept = {name: value for name, value in config.items() if name not in ("crop_pct", "crop_mode")}
+    return _build(config, augmentation, {"is_training": True, **kept, **_AUGMENTATIONS[augmentation]})
+
+
+def _data_config(
+    model: Any, input_size: int | tuple[int, int, int] | None, overrides: dict[str, Any]
+) -> dict[str, Any]:
+    """Return timm's data configuration of a model, with the caller's changes."""
+    known = ("crop_pct", "interpolation", "mean", "std")
+    for name in overrides:
+        if name not in known:
+            raise UnknownNameError("transform option", name, known)
+    size = (3, input_size, input_size) if isinstance(input_size, int) else input_size
+    if size is not None and (len(size) != 3 or size[0] != 3 or min(size) < 1):
+        raise InvalidInputError(f"input_size must be a side or (3, height, width), got {input_size!r}.")
+    inner = getattr(model, "model", model) if not hasattr(model, "pretrained_cfg") else model
+    cfg = dict(getattr(inner, "pretrained_cfg", None) or {})
+    if model is not None and not cfg and size is None:
+        raise InvalidInputError(
+            f"{type(model).__name__} does not say which images it takes (no timm `pretrained_cfg`); give "
+            "input_size, or a transform of your own."
+        )
+    made_for = getattr(getattr(inner, "patch_embed", None), "img_size", None)  # a ViT's grid is fixed
+    if size is None and made_for is not None:
+        size = (3, *made_for)
+    arguments = {**overrides, "input_size": size}
+    config = require("timm.data", "deep").resolve_data_config(arguments, pretrained_cfg=cfg)
+    if config["input_size"][0] != 3:
+        raise InvalidInputError(
+            f"images are read as RGB, but the model takes {config['input_size'][0]} channel(s); "
+            "use a backbone with 3."
+        )
+    return config
+
+
+def _build(config: dict[str, Any], kind: str, options: dict[str, Any]) -> ImageTransform:
+    """Return timm's transform with its description."""
+    apply = require("timm.data", "deep").create_transform(**options)
+    versions = {
+        "timm": require("timm", "deep").__version__,
+        "torchvision": require("torchvision", "deep").__version__,
+        "pillow": require("PIL", "deep").__version__,
+    }
+    text = json.dumps({"kind": kind, **options, **versions}, sort_keys=True)
+    channels, height, width = config["input_size"]
+    return ImageTransform(apply, text, (channels, height, width), kind != "evaluation")

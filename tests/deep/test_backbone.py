@@ -1,0 +1,253 @@
+"""Backbones: frozen means frozen, θ₀ is a copy, steps from activations equal steps from images."""
+
+import copy
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from condnum.deep import Backbone
+from condnum.errors import CondnumError, InvalidInputError, MissingExtraError, UnknownNameError
+
+#: Backbones of the three kinds of rules, small enough for a test; the ResNet has BatchNorm everywhere.
+SMALL = {
+    "resnet": {"name": "test_resnet", "num_classes": 5},
+    "vit": {"name": "vit_tiny_patch16_224", "img_size": 32, "patch_size": 8, "depth": 2, "num_classes": 5},
+    "efficientnet": {"name": "test_efficientnet", "num_classes": 5},
+}
+
+
+def small(kind, **options):
+    return Backbone(**SMALL[kind], **options)
+
+
+def images(count=4, seed=0, size=32):
+    return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(seed))
+
+
+def train_steps(backbone, features, count=3):
+    """A few SGD steps on everything that has a gradient."""
+    backbone.train()
+    optimizer = torch.optim.SGD([p for p in backbone.parameters() if p.requires_grad], lr=0.1, momentum=0.9)
+    for step in range(count):
+        optimizer.zero_grad()
+        logits = backbone.head(features(step))
+        nn.functional.cross_entropy(logits, torch.arange(len(logits)) % 5).backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_forward_is_what_timm_calls_features_and_logits(kind):
+    backbone, x = small(kind), images()
+    with torch.no_grad():
+        expected = backbone.model.forward_head(backbone.model.forward_features(x), pre_logits=True)
+        assert torch.equal(backbone(x), expected)
+        assert torch.equal(backbone.logits(x), backbone.model(x))
+    assert backbone(x).shape == (4, backbone.num_features)
+    assert backbone.num_classes == 5
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_training_moves_only_the_trainable_part_and_the_head(kind):
+    backbone = small(kind)
+    before = copy.deepcopy(backbone.model.state_dict())
+    train_steps(backbone, lambda step: backbone(images(seed=step)))
+    moved = {key for key, value in backbone.model.state_dict().items() if not torch.equal(value, before[key])}
+    parts = (*backbone.split.trainable, backbone.split.head)
+    assert moved
+    assert all(key.startswith(tuple(f"{part}." for part in parts)) for key in moved)
+    assert not any("running_" in key or "num_batches" in key for key in moved)
+    for part in parts:  # and each of them did move
+        assert any(key.startswith(f"{part}.") for key in moved)
+
+
+def test_parameters_are_grouped_for_the_optimizer():
+    backbone = small("resnet")
+    learnable = {id(p) for p in backbone.parameters() if p.requires_grad}
+    trainable = {id(p) for p in backbone.trainable_parameters()}
+    head = {id(p) for p in backbone.head_parameters()}
+    assert trainable
+    assert trainable | head == learnable
+    assert not trainable & head
+    assert trainable == {id(p) for p in backbone.model.layer4.parameters()}
+
+
+@pytest.mark.parametrize("caller", ["itself", "a parent module"])
+def test_train_leaves_frozen_modules_in_evaluation_mode(caller):
+    backbone = small("resnet", drop_rate=0.5)
+    (backbone if caller == "itself" else nn.Sequential(backbone)).train()
+    modules = dict(backbone.model.named_modules())
+    training = {name for name, module in modules.items() if module.training}
+    assert "layer4" in training
+    assert "fc" in training
+    assert not any(name.startswith(("layer3", "bn1", "conv1")) for name in training)
+    assert not any(isinstance(modules[name], nn.BatchNorm2d) for name in training)
+    assert not backbone.model.training  # timm reads this flag for its dropout before the classifier
+    assert torch.equal(backbone(images()), backbone(images()))
+    assert not any(module.training for module in backbone.eval().modules())
+
+
+def test_stochastic_depth_acts_in_the_trainable_block_alone():
+    backbone = small("vit", drop_path_rate=0.5).train()
+    drops = {n: m for n, m in backbone.model.named_modules() if type(m).__name__ == "DropPath"}
+    assert {n for n, m in drops.items() if m.training} == {n for n in drops if n.startswith("blocks.1.")}
+    assert any(n.startswith("blocks.1.") for n in drops)
+
+
+def test_batch_norm_of_the_trainable_part_can_follow_the_batch():
+    backbone = small("resnet", batch_norm="batch")
+    before = copy.deepcopy(backbone.model.state_dict())
+    train_steps(backbone, lambda step: backbone(images(seed=step)))
+    after = backbone.model.state_dict()
+    statistics = [key for key in before if "running_" in key]
+    moved = {key for key in statistics if not torch.equal(after[key], before[key])}
+    assert moved == {key for key in statistics if key.startswith("layer4.")}
+
+
+def test_training_and_evaluation_features_agree_with_frozen_statistics():
+    backbone = small("resnet")
+    with torch.no_grad():
+        assert torch.equal(backbone.train()(images()), backbone.eval()(images()))
+
+
+def test_snapshot_is_independent_and_never_trains():
+    backbone = small("resnet")
+    theta_0, x = backbone.snapshot(), images()
+    expected = theta_0(x)
+    assert torch.equal(expected, backbone(x).detach())
+    checksum = theta_0.checksum
+    train_steps(backbone, lambda step: backbone(images(seed=step)))
+    assert theta_0.checksum == checksum != backbone.checksum
+    assert torch.equal(theta_0(x), expected)
+    assert not torch.allclose(backbone.eval()(x), expected)
+    assert not {p.data_ptr() for p in theta_0.parameters()} & {p.data_ptr() for p in backbone.parameters()}
+    assert not any(p.requires_grad for p in theta_0.parameters())
+    assert not any(m.training for m in theta_0.train().model.modules())
+    with pytest.raises(CondnumError, match="cannot be trained"), theta_0.pretraining():
+        pass
+
+
+def test_pretraining_trains_everything_and_gives_the_split_back():
+    backbone = small("resnet")
+    before = copy.deepcopy(backbone.model.state_dict())
+    with backbone.pretraining() as model:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):  # timm starts the last scale of a residual block at zero
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model.logits(images()), torch.arange(4)).backward()
+            optimizer.step()
+    unchanged = [k for k, v in backbone.model.state_dict().items() if torch.equal(v, before[k])]
+    assert not [k for k in unchanged if k.endswith(("weight", "running_mean"))]
+    assert not backbone.model.conv1[0].weight.requires_grad
+    assert backbone.model.layer4[0].conv1.weight.requires_grad
+    assert not any(m.training for m in backbone.modules())
+
+
+@pytest.mark.parametrize("kind", SMALL)
+def test_activations_give_the_same_features_gradients_and_training(kind):
+    direct, split = small(kind), small(kind)
+    batches = [images(seed=step) for step in range(3)]
+    activations = [split.frozen_activations(x) for x in batches]
+    assert not any(a.requires_grad for a in activations)
+    train_steps(direct, lambda step: direct(batches[step]))
+    train_steps(split, lambda step: split.features_from(activations[step]))
+    assert direct.checksum == split.checksum  # bit for bit, on a CPU
+    assert direct.checksum != small(kind).checksum
+
+
+def test_activations_skip_the_trainable_part():
+    backbone, calls = small("resnet"), []
+    x = images()
+    backbone.frozen_activations(x)  # the first call traces
+    backbone.model.layer4.register_forward_hook(lambda *_: calls.append("trainable"))
+    backbone.model.layer1.register_forward_hook(lambda *_: calls.append("frozen"))
+    activations = backbone.frozen_activations(x)
+    assert calls == ["frozen"]
+    backbone.features_from(activations)
+    assert calls == ["frozen", "trainable"]
+
+
+def test_tracing_moves_no_statistics_and_keeps_the_mode():
+    backbone = small("resnet", batch_norm="batch").train()
+    checksum = backbone.checksum
+    backbone.frozen_activations(images())
+    assert backbone.checksum == checksum
+    assert backbone.training
+    assert backbone.model.layer4.training
+
+
+def test_features_from_needs_activations_first():
+    with pytest.raises(CondnumError, match="frozen_activations first"):
+        small("resnet").features_from(torch.zeros(1, 3))
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        pytest.param("skip", "'last' needs more than the output", id="an argument from the trunk"),
+        pytest.param("functional", "no module", id="a function after the last module"),
+        pytest.param("inplace", "'act' writes over its input", id="writes over its input"),
+        pytest.param("function_between", "'last' needs more", id="a function between"),
+        pytest.param("never", "never calls", id="never called"),
+    ],
+)
+def test_what_is_no_chain_is_refused(model, reason):
+    from condnum.deep.split_execution import trainable_chain
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.part, self.last = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3)
+            self.act = nn.ReLU(inplace=True)
+
+        def forward_features(self, x):
+            h = self.first(x)
+            if model == "skip":
+                return self.last(self.part(h) + h)
+            if model == "functional":
+                return self.last(self.part(h)).relu()
+            if model == "inplace":
+                return self.act(h)
+            if model == "function_between":
+                return self.last(self.part(h).tanh())
+            return self.last(h)
+
+    trainable = ("act",) if model == "inplace" else ("part",)
+    with pytest.raises(InvalidInputError, match=reason):
+        trainable_chain(Net(), trainable, torch.randn(2, 3))
+
+
+def test_features_that_are_not_pooled_are_refused():
+    backbone = Backbone("test_resnet", num_classes=0, global_pool="")
+    with pytest.raises(InvalidInputError, match=r"not \(B, D\)"):
+        backbone(images())
+
+
+def test_weights_come_from_the_seed_and_no_global_state():
+    state = torch.random.get_rng_state()
+    first, again, other = small("resnet"), small("resnet"), small("resnet", seed=1)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert first.checksum == again.checksum != other.checksum
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"name": "resnet81"}, UnknownNameError, "did you mean 'resnet"),
+        ({"name": "test_resnet", "batch_norm": "moving"}, UnknownNameError, "Choices: frozen, batch"),
+        ({"name": "test_resnet", "classifier": "old"}, UnknownNameError, "Choices: loaded, new"),
+        ({"name": "test_resnet", "patches": 3}, InvalidInputError, "timm cannot build test_resnet"),
+        ({"name": "deit_tiny_distilled_patch16_224"}, InvalidInputError, "2 classifiers"),
+    ],
+    ids=["name", "batch_norm", "classifier", "argument", "two heads"],
+)
+def test_bad_arguments(arguments, error, message):
+    with pytest.raises(error, match=message):
+        Backbone(**arguments)
+
+
+def test_without_timm_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(MissingExtraError, match=r"condnum\[deep\]"):
+        Backbone("test_resnet")

@@ -1,0 +1,171 @@
+"""Weights on disk: read safely, fitted whole, named where they do not fit."""
+
+import json
+import pickle
+
+import pytest
+import safetensors
+import timm
+import torch
+from safetensors.torch import load_file, save_file
+
+import condnum
+from condnum.deep import Backbone, load_backbone, save_backbone
+from condnum.deep.weights import read_weights, write_weights
+from condnum.errors import DataFormatError, DataNotFoundError, OutputError
+
+
+def resnet(**options):
+    return Backbone("test_resnet", **{"num_classes": 5, **options})
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A backbone of seed 3, as plain state dicts in both formats."""
+    backbone = resnet(seed=3)
+    state = backbone.model.state_dict()
+    save_file(state, tmp_path / "w.safetensors")
+    torch.save(state, tmp_path / "w.pt")
+    torch.save({"epoch": 7, "state_dict": {f"module.{k}": v for k, v in state.items()}}, tmp_path / "c.pt")
+    return tmp_path, backbone
+
+
+@pytest.mark.parametrize("name", ["w.safetensors", "w.pt", "c.pt"])
+def test_files_load(saved, name):
+    folder, backbone = saved
+    assert resnet(pretrained=folder / name).checksum == backbone.checksum
+    assert resnet(pretrained=str(folder / name)).checksum != resnet().checksum
+
+
+def test_save_and_load_rebuild_the_backbone(tmp_path):
+    arguments = {"img_size": 32, "patch_size": 8, "depth": 2, "num_classes": 4}
+    backbone = Backbone("vit_tiny_patch16_224", trainable="blocks.0", batch_norm="batch", seed=2, **arguments)
+    path = save_backbone(backbone, tmp_path / "theta_0.safetensors", notes={"data": "digits 0-4"})
+    again = load_backbone(path)
+    assert again.checksum == backbone.checksum
+    assert (again.split.trainable, again.batch_norm, again.num_classes) == (("blocks.0",), "batch", 4)
+    x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert torch.equal(again.logits(x), backbone.logits(x))
+    with safetensors.safe_open(path, framework="pt") as archive:
+        notes = archive.metadata()
+    assert notes["backbone"] == "vit_tiny_patch16_224"
+    assert notes["condnum"] == condnum.__version__
+    assert notes["sha256"] == backbone.checksum
+    assert notes["data"] == "digits 0-4"
+    assert json.loads(notes["recipe"])["img_size"] == 32
+    assert load_backbone(path, trainable="blocks.1").split.trainable == ("blocks.1",)
+    plain = timm.create_model("vit_tiny_patch16_224", **arguments)
+    plain.load_state_dict(load_file(path))  # timm's own keys
+
+
+def test_mistakes_list_every_kind_of_key(saved):
+    folder, backbone = saved
+    state = dict(backbone.model.state_dict())
+    del state["bn1.weight"]
+    state["extra.weight"] = torch.zeros(1)
+    save_file(state, folder / "bad.safetensors")
+    with pytest.raises(DataFormatError) as caught:
+        resnet(pretrained=folder / "bad.safetensors", num_classes=7)
+    message = str(caught.value)
+    assert "1 missing: bn1.weight" in message
+    assert "1 unexpected: extra.weight" in message
+    assert "2 of another shape: fc.weight (5, 96) instead of (7, 96), fc.bias (5,) instead of (7,)" in message
+    assert "bad.safetensors" in message
+    assert "num_classes" in message
+
+
+def test_another_backbone_shortens_the_list(saved):
+    with pytest.raises(DataFormatError, match=r"do not fit VisionTransformer: \d+ missing: .* and \d+ more"):
+        Backbone("test_vit", pretrained=saved[0] / "w.safetensors")
+
+
+def test_a_new_classifier_keeps_the_trunk(saved):
+    folder, backbone = saved
+    fresh = resnet(pretrained=folder / "w.safetensors", classifier="new", num_classes=7)
+    assert fresh.num_classes == 7
+    assert torch.equal(fresh.model.layer4[0].conv1.weight, backbone.model.layer4[0].conv1.weight)
+    same = resnet(pretrained=folder / "w.safetensors", classifier="new")
+    assert not torch.equal(same.head.weight, backbone.head.weight)
+
+
+class Attack:
+    """What a pickle could hold."""
+
+    def __reduce__(self):
+        return (open, ("attacked", "w"))
+
+
+def test_pickles_that_run_code_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save({"weight": torch.zeros(1), "hook": Attack()}, "evil.pt")
+    (tmp_path / "plain.pkl").write_bytes(pickle.dumps(Attack(), protocol=2))
+    for name in ("evil.pt", "plain.pkl"):
+        with pytest.raises(DataFormatError, match="could run code"):
+            read_weights(name)
+    assert not (tmp_path / "attacked").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.safetensors", b"short", "not a whole safetensors file"),
+        ("a.pt", b"", "not a"),
+        ("a.pt", b"PK\x03\x04 cut off", "not a whole file"),
+    ],
+    ids=["safetensors", "empty", "cut"],
+)
+def test_broken_files(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataFormatError, match=message):
+        read_weights(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(torch.zeros(2), "holds a Tensor"), ({"epoch": 3}, "'epoch' is no tensor"), ({}, "is empty")],
+    ids=["tensor", "numbers", "empty"],
+)
+def test_files_that_hold_no_weights(tmp_path, content, message):
+    torch.save(content, tmp_path / "x.pt")
+    with pytest.raises(DataFormatError, match=message):
+        read_weights(tmp_path / "x.pt")
+
+
+def test_a_missing_file_fails_before_the_model_is_built(tmp_path):
+    with pytest.raises(DataNotFoundError, match=r"no weights at .*nothing\.safetensors"):
+        resnet(pretrained=tmp_path / "nothing.safetensors")
+
+
+def test_a_changed_file_does_not_meet_its_checksum(tmp_path):
+    path = save_backbone(resnet(), tmp_path / "w.safetensors")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(DataFormatError, match="is damaged"):
+        load_backbone(path)
+
+
+def test_files_without_a_recipe_or_suffix(saved):
+    folder, backbone = saved
+    for name in ("w.safetensors", "w.pt"):
+        with pytest.raises(DataFormatError, match="does not say which backbone"):
+            load_backbone(folder / name)
+    with pytest.raises(OutputError, match="name the file"):
+        save_backbone(backbone, folder / "theta")
+
+
+def test_tensors_that_share_memory_are_written(tmp_path):
+    weight = torch.arange(6.0).reshape(2, 3)
+    path = write_weights(tmp_path / "s.safetensors", {"a": weight, "b": weight.T}, {})
+    assert torch.equal(read_weights(path).state["b"], weight.T)
+
+
+@pytest.mark.parametrize("fault", [RuntimeError("No pretrained weights exist"), OSError("no route to host")])
+def test_a_download_that_fails_says_what_to_do(monkeypatch, fault):
+    def create_model(*_, **__):
+        raise fault
+
+    monkeypatch.setattr(timm, "create_model", create_model)
+    with pytest.raises(DataNotFoundError, match=f"weights of test_resnet .*{fault}.*pretrained=PATH"):
+        resnet(pretrained=True)
