@@ -5,6 +5,7 @@ run without an error. One server of each kind serves the whole session. Screensh
 `CONDNUM_SCREENSHOTS`, or to a temporary one.
 """
 
+import json
 import os
 import shutil
 import socket
@@ -157,11 +158,18 @@ def screenshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def chromium() -> Iterator[Any]:
-    """A headless Chromium for the session; skips where there is none."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+def needs_chromium() -> None:
+    """Skip where there is no Chromium to drive."""
+    pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if CHROMIUM is None:
         pytest.skip("chromium is not installed: browser tests are skipped")
+
+
+@pytest.fixture
+def chromium(needs_chromium: None) -> Iterator[Any]:
+    """A headless Chromium of this test: Playwright runs an event loop, which no other test may find."""
+    from playwright import sync_api
+
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield browser
@@ -242,7 +250,7 @@ def _copied_notebooks(base: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def lab_address(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def lab_address(needs_chromium: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a JupyterLab on a copy of the notebooks."""
     pytest.importorskip("jupyterlab", reason="the extra notebooks is not installed")
     base = tmp_path_factory.mktemp("lab")
@@ -259,7 +267,7 @@ def lab_address(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture(scope="session")
-def voila_address(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def voila_address(needs_chromium: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a Voilà on a copy of the notebooks; cells that fail show their traceback."""
     pytest.importorskip("voila", reason="the extra notebooks is not installed")
     base = tmp_path_factory.mktemp("voila")
@@ -282,7 +290,7 @@ def _opened(page: Any, screenshots: Path) -> OpenNotebook:
 
 
 @pytest.fixture
-def lab(lab_address: str, window: Any, screenshots: Path) -> Callable[..., OpenNotebook]:
+def lab(lab_address: str, window: Any, screenshots: Path) -> Iterator[Callable[..., OpenNotebook]]:
     """`lab("1_condition_number", figures=2)`: open in JupyterLab, run all, no error, figures drawn."""
 
     def open_notebook(name: str, *, figures: int = 1, dark: bool = False) -> OpenNotebook:
@@ -291,11 +299,10 @@ def lab(lab_address: str, window: Any, screenshots: Path) -> Callable[..., OpenN
         window.wait_for_function(
             "window.jupyterapp?.shell?.currentWidget?.sessionContext", timeout=SECONDS * 1000
         )
-        if dark:
-            window.evaluate(
-                """() => window.jupyterapp.commands.execute(
-                    'apputils:change-theme', {theme: 'JupyterLab Dark'})"""
-            )
+        window.evaluate(  # the server remembers the theme of the test before
+            "(theme) => window.jupyterapp.commands.execute('apputils:change-theme', {theme})",
+            "JupyterLab Dark" if dark else "JupyterLab Light",
+        )
         window.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
         errors = window.evaluate(_RUN_ALL)
         assert errors == []
@@ -307,7 +314,17 @@ def lab(lab_address: str, window: Any, screenshots: Path) -> Callable[..., OpenN
         assert opened.plots() == figures
         return opened
 
-    return open_notebook
+    yield open_notebook
+    _end_kernels(lab_address)
+
+
+def _end_kernels(address: str) -> None:
+    """End what the test's notebooks left running: each kernel holds 800 MB."""
+    with urllib.request.urlopen(f"{address}/api/sessions?token={TOKEN}", timeout=10) as answer:
+        sessions = json.load(answer)
+    for session in sessions:
+        location = f"{address}/api/sessions/{session['id']}?token={TOKEN}"
+        urllib.request.urlopen(urllib.request.Request(location, method="DELETE"), timeout=20).close()
 
 
 @pytest.fixture
