@@ -6,6 +6,7 @@ Bounds, choices and help come from the trait, so that each is stated once.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,7 @@ PLAYER_WIDTH = 150
 
 
 @dataclass(frozen=True)
-class Control:
+class Control(ABC):
     """What every control has."""
 
     trait: str  # name of the trait that it shows and sets
@@ -58,9 +59,9 @@ class Control:
             **self._options(trait),
         )
 
+    @abstractmethod
     def _widget(self, trait: Any) -> Any:
         """Return the widget's class."""
-        raise NotImplementedError
 
     def _options(self, trait: Any) -> dict[str, Any]:
         """Return what this kind of control has beside description, help and style."""
