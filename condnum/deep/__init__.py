@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from condnum.deep.accuracy import head_accuracy
     from condnum.deep.backbone import Backbone
     from condnum.deep.backbone_file import load_backbone, save_backbone
     from condnum.deep.convex import ConvexProbe, convex_probe
@@ -20,9 +21,14 @@ if TYPE_CHECKING:
     from condnum.deep.image_data import ImageData, Unreadable
     from condnum.deep.image_names import open_images
     from condnum.deep.preconditioned_identity import PreconditionedIdentity, precondition_gradient
+    from condnum.deep.pretraining import Pretraining, pretrain_backbone
     from condnum.deep.probe import ProbeAccuracy, probe_accuracy
     from condnum.deep.rir import RirEstimate, RirTheta0, rir_from_features, rir_theta0
     from condnum.deep.split_rules import Split, SplitRule, register_split_rule, split_choices
+    from condnum.deep.training.immunization import immunize_backbone
+    from condnum.deep.training.presets import deep_preset, deep_preset_names
+    from condnum.deep.training.result import DeepImmunization
+    from condnum.deep.training.settings import DeepSettings
     from condnum.deep.transforms import ImageTransform, evaluation_transform, training_transform
 
 _HOMES = {
@@ -36,6 +42,8 @@ _HOMES = {
     "condnum.deep.image_batches": ["ImageBatch", "image_loader"],
     "condnum.deep.image_names": ["open_images"],
     "condnum.deep.preconditioned_identity": ["PreconditionedIdentity", "precondition_gradient"],
+    "condnum.deep.accuracy": ["head_accuracy"],
+    "condnum.deep.pretraining": ["Pretraining", "pretrain_backbone"],
     "condnum.deep.probe": ["ProbeAccuracy", "probe_accuracy"],
     "condnum.deep.rir": ["RirEstimate", "RirTheta0", "rir_from_features", "rir_theta0"],
     "condnum.deep.split_rules": [
@@ -44,6 +52,10 @@ _HOMES = {
         "register_split_rule",
         "split_choices",
     ],
+    "condnum.deep.training.immunization": ["immunize_backbone"],
+    "condnum.deep.training.presets": ["deep_preset", "deep_preset_names"],
+    "condnum.deep.training.result": ["DeepImmunization"],
+    "condnum.deep.training.settings": ["DeepSettings"],
     "condnum.deep.transforms": ["ImageTransform", "evaluation_transform", "training_transform"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
@@ -76,6 +88,16 @@ __all__ = [
     "Features",
     "extract_features",
     "cached_features",
+    # θ₀ and its accuracy
+    "pretrain_backbone",
+    "Pretraining",
+    "head_accuracy",
+    # immunization (Eq. 11)
+    "immunize_backbone",
+    "DeepImmunization",
+    "DeepSettings",
+    "deep_preset",
+    "deep_preset_names",
     # Eq. 17 and Fig. 3
     "RirEstimate",
     "RirTheta0",

@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from condnum.data.checksums import sha256_file
 from condnum.deep.features import Extractor, Features, Precision, extract_features
 from condnum.deep.image_data import ImageData, Unreadable
 from condnum.deep.transforms import ImageTransform
+from condnum.deep.weights import state_checksum
 from condnum.errors import CondnumError, InvalidInputError
 from condnum.files import atomic_write, output_folder, write_json
 
@@ -49,34 +50,6 @@ class FeatureKey:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
 
-def weights_checksum(model: nn.Module) -> str:
-    """Return the SHA-256 of a model's parameters and buffers: names, types, shapes and bytes.
-
-    Args:
-        model: On any device; equal weights give equal sums wherever they are.
-
-    Returns:
-        64 hexadecimal digits.
-
-    Examples:
-        >>> model = nn.Linear(2, 1)
-        >>> before = weights_checksum(model)
-        >>> with torch.no_grad():
-        ...     _ = model.bias.add_(1)
-        >>> before == weights_checksum(model)
-        False
-    """
-    digest = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
-        if not isinstance(value, Tensor):  # `get_extra_state` may be anything that prints
-            digest.update(f"{name} {value!r}\n".encode())
-            continue
-        flat = value.detach().cpu().contiguous().reshape(-1)
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
-    return digest.hexdigest()
-
-
 def feature_key(
     model: nn.Module,
     data: ImageData,
@@ -100,7 +73,7 @@ def feature_key(
     return FeatureKey(
         backbone=name or type(model).__name__,
         architecture=hashlib.sha256(repr(model).encode()).hexdigest(),
-        weights=weights_checksum(model),
+        weights=state_checksum(model.state_dict()),
         data=data.checksum,
         transform=transform.description,
         precision=precision,

@@ -8,27 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from condnum.errors import DeviceError
-
-#: How torch's CPU allocator says that it failed; it has no exception type of its own.
-_CPU_MESSAGES = ("can't allocate memory", "not enough memory", "cannot allocate memory")
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an exception means that memory ran out, on a GPU or here.
-
-    Args:
-        error: What was raised.
-
-    Returns:
-        True if a smaller batch may help.
-
-    Examples:
-        >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("shapes differ"))
-        (True, False)
-    """
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in _CPU_MESSAGES)
+from condnum.out_of_memory import is_out_of_memory
 
 
 @contextmanager

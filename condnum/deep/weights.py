@@ -44,11 +44,12 @@ class Weights:
     source: str  # the path
 
 
-def state_checksum(state: State) -> str:
+def state_checksum(state: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a state dict: names, types, shapes and bytes, sorted by name.
 
     Args:
-        state: Tensors on any device.
+        state: Tensors on any device: equal ones give equal sums wherever they are. An entry that is no
+            tensor (a module's `get_extra_state`) counts as what it prints.
 
     Returns:
         64 hexadecimal digits.
@@ -61,6 +62,9 @@ def state_checksum(state: State) -> str:
     """
     digest = hashlib.sha256()
     for name, value in sorted(state.items()):
+        if not isinstance(value, Tensor):
+            digest.update(f"{name} {value!r}\n".encode())
+            continue
         flat = value.detach().cpu().contiguous().reshape(-1)
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
         digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")

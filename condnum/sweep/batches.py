@@ -86,6 +86,8 @@ class BatchExecutor:
 
     def _group(self, compute: Compute, plans: list[CellPlan]) -> Iterator[Outcome]:
         """Yield the outcomes of the cells of one group."""
+        from condnum.out_of_memory import is_out_of_memory
+
         try:
             size = max(1, self.batches.size(plans))
         except Exception:  # such as a cell whose data cannot be had: each cell says so by itself
@@ -94,7 +96,7 @@ class BatchExecutor:
         while begin < len(plans):
             chunk = plans[begin : begin + size]
             tried = _try(self.batches.compute, chunk)
-            if isinstance(tried, Exception) and _is_out_of_memory(tried):
+            if isinstance(tried, Exception) and is_out_of_memory(tried):
                 _release_memory(tried)
                 if len(chunk) > 1:
                     size = max(1, len(chunk) // 2)
@@ -133,15 +135,6 @@ def _try(
         except Exception as error:
             outcomes.append(Outcome.failed(plan, error, share, memory))
     return outcomes
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Tell whether a device had no memory left; its libraries say so in words of their own."""
-    import torch
-
-    words = ("CUBLAS_STATUS_ALLOC_FAILED", "CUSOLVER_STATUS_ALLOC_FAILED", "CUDA out of memory")
-    known = isinstance(error, torch.OutOfMemoryError | MemoryError)
-    return known or any(word in str(error) for word in words)
 
 
 def _release_memory(error: Exception) -> None:

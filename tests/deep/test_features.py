@@ -17,9 +17,11 @@ from condnum.deep import (
     open_images,
     training_transform,
 )
-from condnum.deep.feature_cache import feature_key, weights_checksum
-from condnum.deep.out_of_memory import is_out_of_memory, memory_advice
+from condnum.deep.feature_cache import feature_key
+from condnum.deep.out_of_memory import memory_advice
+from condnum.deep.weights import state_checksum
 from condnum.errors import DataFormatError, DeviceError, InvalidInputError, UnknownNameError
+from condnum.out_of_memory import is_out_of_memory
 
 DIGITS = "digits-8x8:0-4"
 
@@ -154,14 +156,14 @@ class TestExtraction:
     def test_equals_the_model_on_all_images_and_leaves_it_as_it_was(self, data, transform):
         model = Tiny().train()
         model.linear.eval()
-        before = weights_checksum(model)
+        before = state_checksum(model.state_dict())
         features = extract_features(model, data, transform, batch_size=7)
         images = torch.stack([transform(data.image(i)) for i in range(len(data))])
         with torch.no_grad():
             expected = model.eval()(images)
         np.testing.assert_allclose(features.values, expected.numpy(), rtol=1e-5, atol=1e-6)  # batch order
         assert features.labels.tolist() == data.labels.tolist()
-        assert weights_checksum(model) == before  # BatchNorm's statistics too
+        assert state_checksum(model.state_dict()) == before  # BatchNorm's statistics too
         assert not features.values.flags.writeable
 
     def test_training_flags_come_back_even_after_an_error(self, data, transform):

@@ -1,0 +1,272 @@
+"""Make a θ₀: supervised training of a whole backbone on D_P, where no pre-trained weights are at hand."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from condnum.arrays import resolve_device
+from condnum.deep.accuracy import head_accuracy
+from condnum.deep.backbone import Backbone
+from condnum.deep.features import extract_features
+from condnum.deep.image_batches import image_loader
+from condnum.deep.image_data import ImageData, Unreadable
+from condnum.deep.out_of_memory import memory_advice
+from condnum.deep.pretraining_checkpoint import load_pretraining, save_pretraining
+from condnum.deep.transforms import ImageTransform, evaluation_transform
+from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.progress import report_event
+
+PretrainingOptimizer = Literal["adamw", "sgd"]
+
+#: Epochs draw their order and augmentation from seeds this far apart (a prime), so that runs with
+#: neighbouring seeds share none.
+_EPOCH_STRIDE = 1_000_003
+
+
+@dataclass(frozen=True)
+class PretrainingProgress:
+    """An epoch that has just ended."""
+
+    epoch: int  # 1, 2, …
+    epochs: int
+    loss: float  # mean training loss of the epoch
+    seconds: float  # since the start
+
+
+@dataclass(frozen=True, eq=False)
+class Pretraining:
+    """How a θ₀ was made."""
+
+    history: pd.DataFrame  # a row per epoch: epoch, loss, accuracy (training, as seen), learning_rate
+    test_accuracy: float  # 0 to 1, un-augmented; NaN without test images
+    epochs: int
+    images: int  # training images
+    seconds: float
+    unreadable: tuple[Unreadable, ...]  # training and test images that do not decode
+
+
+def pretrain_backbone(
+    backbone: Backbone,
+    data: ImageData,
+    *,
+    epochs: int,
+    test: ImageData | None = None,
+    optimizer: PretrainingOptimizer = "adamw",
+    learning_rate: float = 1e-3,
+    weight_decay: float = 0.05,
+    batch_size: int = 64,
+    label_smoothing: float = 0.1,
+    warmup: float = 0.1,
+    transform: ImageTransform | None = None,
+    test_transform: ImageTransform | None = None,
+    seed: int = 0,
+    device: str | torch.device = "auto",
+    workers: int = 0,
+    checkpoint: str | os.PathLike[str] | None = None,
+    on_progress: Callable[[PretrainingProgress], None] | None = None,
+) -> Pretraining:
+    """Train all of a backbone on D_P, in place, with a linear warm-up and a cosine to zero.
+
+    The same seed gives the same weights on the same machine. After an epoch everything that the next one
+    depends on is in `checkpoint`; a run that was stopped goes on from there to the same end.
+
+    Args:
+        backbone: Trained in place, BatchNorm statistics included; its head has an output for each class.
+        data: Training images of D_P.
+        epochs: Passes over them.
+        test: Test images of D_P; None leaves the accuracy out.
+        optimizer: `adamw`, or `sgd` with Nesterov momentum 0.9.
+        learning_rate: The largest, after the warm-up.
+        weight_decay: Of matrices and convolutions; vectors (biases, norms) have none.
+        batch_size: Images of a step.
+        label_smoothing: Of the cross-entropy, 0 to 1.
+        warmup: Share of all steps in which the rate rises.
+        transform: Training transform, possibly random; default: un-augmented.
+        test_transform: Un-augmented; default `evaluation_transform(backbone)`.
+        seed: Of the order, of augmentations and of dropout; the global generators are left as they were.
+        device: `auto`, `cpu`, `cuda[:i]`; the backbone ends there.
+        workers: Processes that decode.
+        checkpoint: File of the state after each epoch; an existing one is continued.
+        on_progress: Told after each epoch.
+
+    Returns:
+        The history and the test accuracy.
+
+    Raises:
+        InvalidInputError: Bad options, a head of another size than D_P's classes, or a loss that is not
+            finite.
+        UnknownNameError: Unknown optimizer.
+        DeviceError: No such device, or out of memory (the message says which batch size to try).
+        DataFormatError: More than a tenth of the test images does not decode.
+        CondnumError: A checkpoint of other settings, or a snapshot.
+
+    Examples:
+        >>> from condnum.deep import Backbone, evaluation_transform, open_images
+        >>> data = open_images("digits-8x8:0-1", limit=20)
+        >>> backbone = Backbone("test_resnet", num_classes=2)
+        >>> small = evaluation_transform(backbone, input_size=16, crop_pct=1.0)
+        >>> made = pretrain_backbone(backbone, data, epochs=2, transform=small, device="cpu")
+        >>> len(made.history), made.images
+        (2, 40)
+    """
+    _check(backbone, data, test, epochs, batch_size, optimizer, learning_rate, warmup)
+    target = resolve_device(device)
+    clean = evaluation_transform(backbone) if test_transform is None else test_transform
+    used = clean if transform is None else transform
+    recipe = {
+        "backbone": backbone.name, "data": data.checksum, "epochs": epochs, "optimizer": optimizer,
+        "learning_rate": learning_rate, "weight_decay": weight_decay, "batch_size": batch_size,
+        "label_smoothing": label_smoothing, "warmup": warmup, "seed": seed, "transform": used.description,
+    }  # fmt: skip
+    started = time.perf_counter()
+    backbone.to(target)
+    unreadable: dict[str, Unreadable] = {}
+    forked = [target] if target.type == "cuda" else []
+    with torch.random.fork_rng(devices=forked), backbone.pretraining():
+        stepper = _optimizer(backbone, optimizer, learning_rate, weight_decay)
+        steps = math.ceil(len(data) / batch_size)
+        first, rows = load_pretraining(checkpoint, recipe, backbone, stepper)
+        for epoch in range(first, epochs):
+            stream = seed + _EPOCH_STRIDE * epoch
+            torch.manual_seed(stream)  # dropout; inside the fork
+            loader = image_loader(
+                data, used, batch_size=batch_size, shuffle=True, seed=stream, workers=workers,
+                pin_memory=target.type == "cuda",
+            )  # fmt: skip
+            with memory_advice(batch_size, target, f"pre-training {backbone.name} on {data.name}"):
+                rows.append(
+                    _epoch(backbone, loader, stepper, epoch, steps, epochs, label_smoothing, warmup,
+                           learning_rate, target, unreadable)
+                )  # fmt: skip
+            save_pretraining(checkpoint, recipe, backbone, stepper, rows)
+            report_event(stage=f"pre-training {backbone.name}", seed=seed, step=epoch + 1, steps=epochs)
+            if on_progress is not None:
+                seconds = time.perf_counter() - started
+                on_progress(PretrainingProgress(epoch + 1, epochs, rows[-1]["loss"], seconds))
+    accuracy = math.nan
+    if test is not None:
+        features = extract_features(backbone, test, clean, batch_size=max(batch_size, 64), workers=workers)
+        accuracy = head_accuracy(backbone, features)
+        unreadable |= {image.name: image for image in features.unreadable}
+    return Pretraining(
+        history=pd.DataFrame(rows, columns=["epoch", "loss", "accuracy", "learning_rate"]),
+        test_accuracy=accuracy,
+        epochs=epochs,
+        images=len(data),
+        seconds=time.perf_counter() - started,
+        unreadable=tuple(unreadable.values()),
+    )
+
+
+def scheduled_rate(step: int, steps: int, *, peak: float, warmup: float) -> float:
+    """Return the learning rate of a step: linear up to `peak`, then half a cosine to zero.
+
+    Args:
+        step: 0 … steps − 1.
+        steps: Of the whole training.
+        peak: The largest rate.
+        warmup: Share of the steps in which it rises.
+
+    Returns:
+        The rate.
+
+    Examples:
+        >>> [round(scheduled_rate(step, 10, peak=1.0, warmup=0.2), 3) for step in (0, 1, 2, 6)]
+        [0.5, 1.0, 1.0, 0.5]
+    """
+    rising = round(warmup * steps)
+    if step < rising:
+        return peak * (step + 1) / rising
+    return peak * 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
+
+
+def _epoch(
+    backbone: Backbone,
+    loader: Any,
+    stepper: torch.optim.Optimizer,
+    epoch: int,
+    steps: int,
+    epochs: int,
+    label_smoothing: float,
+    warmup: float,
+    peak: float,
+    device: torch.device,
+    unreadable: dict[str, Unreadable],
+) -> dict[str, float]:
+    """Pass once over the images and return the row of the history."""
+    total, right, seen, rate = torch.zeros((), device=device), 0, 0, 0.0
+    for index, batch in enumerate(loader):
+        unreadable |= {image.name: image for image in batch.unreadable}
+        if len(batch.labels) < 2:  # BatchNorm needs two rows
+            continue
+        rate = scheduled_rate(epoch * steps + index, epochs * steps, peak=peak, warmup=warmup)
+        for group in stepper.param_groups:
+            group["lr"] = rate
+        images, labels = (part.to(device, non_blocking=True) for part in (batch.images, batch.labels))
+        logits: Tensor = backbone.logits(images)
+        loss = nn.functional.cross_entropy(logits, labels, label_smoothing=label_smoothing)
+        stepper.zero_grad(set_to_none=True)
+        loss.backward()
+        stepper.step()
+        total += loss.detach() * len(labels)
+        right += int((logits.detach().argmax(dim=1) == labels).sum())
+        seen += len(labels)
+    mean = float(total) / max(1, seen)
+    if not math.isfinite(mean):
+        raise InvalidInputError(
+            f"pre-training {backbone.name}: the loss is {mean} in epoch {epoch + 1} at a learning rate of "
+            f"{rate:.3g}; lower learning_rate={peak:g}."
+        )
+    return {"epoch": epoch + 1, "loss": mean, "accuracy": right / max(1, seen), "learning_rate": rate}
+
+
+def _optimizer(
+    backbone: Backbone, name: PretrainingOptimizer, learning_rate: float, weight_decay: float
+) -> torch.optim.Optimizer:
+    """Return the optimizer; only matrices and convolutions decay."""
+    parameters = [p for p in backbone.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    if name == "adamw":
+        return torch.optim.AdamW(groups, lr=learning_rate)
+    return torch.optim.SGD(groups, lr=learning_rate, momentum=0.9, nesterov=True)
+
+
+def _check(
+    backbone: Backbone,
+    data: ImageData,
+    test: ImageData | None,
+    epochs: int,
+    batch_size: int,
+    optimizer: str,
+    learning_rate: float,
+    warmup: float,
+) -> None:
+    """Refuse what cannot be trained."""
+    if optimizer not in get_args(PretrainingOptimizer):
+        raise UnknownNameError("optimizer", optimizer, get_args(PretrainingOptimizer))
+    for name, value, least in (("epochs", epochs, 1), ("batch_size", batch_size, 2)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise InvalidInputError(f"{name} must be an integer of at least {least}, got {value!r}.")
+    if not (math.isfinite(learning_rate) and learning_rate > 0):
+        raise InvalidInputError(f"learning_rate must be positive and finite, got {learning_rate!r}.")
+    if not 0 <= warmup < 1:
+        raise InvalidInputError(f"warmup must be a share from 0 to below 1, got {warmup!r}.")
+    for part in (data, test):
+        if part is not None and len(part.classes) != backbone.num_classes:
+            raise InvalidInputError(
+                f"the head of {backbone.name} has {backbone.num_classes} outputs, but {part.name} "
+                f"({part.split}) has {len(part.classes)} classes; make it with "
+                f"num_classes={len(part.classes)}."
+            )

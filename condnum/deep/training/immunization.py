@@ -1,0 +1,193 @@
+"""`immunize_backbone`: Eq. 11 on a backbone and two sets of images (Sec. 5.2)."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from condnum.arrays import resolve_device
+from condnum.deep.backbone import Backbone
+from condnum.deep.image_data import ImageData
+from condnum.deep.training.bilevel import harmful_probe
+from condnum.deep.training.feature_methods import DEEP_METHODS
+from condnum.deep.training.loop import DeepProgress, Training
+from condnum.deep.training.preparation import RunInputs, check_tasks, prepare
+from condnum.deep.training.presets import deep_preset
+from condnum.deep.training.ranks import FabricRanks, OneProcess, Ranks
+from condnum.deep.training.result import DeepImmunization, DeepStopReason
+from condnum.deep.training.settings import DeepSettings
+from condnum.deep.transforms import ImageTransform, evaluation_transform
+from condnum.errors import UnknownNameError
+from condnum.files import output_folder
+
+
+def immunize_backbone(
+    backbone: Backbone,
+    D_P: ImageData,
+    D_H: ImageData,
+    *,
+    method: str = "ours",
+    settings: DeepSettings | str | None = None,
+    validation: ImageData | None = None,
+    transform_P: ImageTransform | None = None,
+    transform_H: ImageTransform | None = None,
+    seed: int = 0,
+    device: str | torch.device = "auto",
+    checkpoint: str | os.PathLike[str] | None = None,
+    fabric: Any = None,
+    workers: int = 0,
+    on_progress: Callable[[DeepProgress], None] | None = None,
+) -> DeepImmunization:
+    r"""Immunize a backbone against linear probing of a harmful task (Eq. 11, Sec. 5.2).
+
+    .. math:: \min_{\omega,\theta}\; L(D_P, \omega, \theta) + \lambda_P R_{well}(\tilde H_P(\theta))
+       + \lambda_H R_{ill}(\tilde H_H(\theta)), \qquad \tilde H = \tilde X^\top\tilde X
+
+    Each step takes images of both tasks; the smaller task cycles. `backbone` stays as it is; the result
+    holds a snapshot of it and θ_I. Un-augmented images (the default) go through the frozen trunk
+    once. About ten times a run (`evaluate_every`) RIR_θ0 and the accuracy on held-out images of D_P are
+    measured, a checkpoint is written, and the best θ so far is kept: accuracy above its floor comes
+    first, then (i) > 1 with (ii) ≤ 1, then RIR_θ0. No test image is involved.
+
+    Args:
+        backbone: θ₀ with its head ω on D_P's classes.
+        D_P: Pre-training images, labels in the order of the head's outputs.
+        D_H: Harmful images.
+        method: `ours`; `r_ill_only`, without R_well; `opt_kappa`, κ_P − κ_H itself; `imma`, bi-level. All
+            of them descend the supervised loss on D_P too.
+        settings: `DeepSettings`, the name of a preset, or None for the defaults.
+        validation: Images of D_P for the accuracy; None holds out a tenth of D_P, which is not trained on.
+        transform_P: Of D_P's images, random or not; default `evaluation_transform(backbone)`.
+        transform_H: Of D_H's.
+        seed: Of the order, the augmentations, the held-out part and the groups.
+        device: `auto`, `cpu` or `cuda[:i]`; with a fabric, its own.
+        checkpoint: File to keep the run in. If it is there, the run goes on from it, and ends as it would
+            have ended undisturbed.
+        fabric: A launched `lightning_fabric.Fabric`: each process calls this function with the same
+            arguments, and gets the same result.
+        workers: Processes that decode.
+        on_progress: Told after each step; raising `CancelledError` ends the run with the best θ so far.
+
+    Returns:
+        θ_0, θ_I and the evidence. With `stop_reason` "diverged" (a value or gradient was not finite) θ_I is
+        the best θ evaluated before.
+
+    Raises:
+        InvalidInputError: Labels beyond the head's outputs, fewer images than a group, settings that cannot
+            be, or a checkpoint of another run.
+        RankError: Features of θ₀ without a spectrum to act on.
+        UnknownNameError: Unknown method, preset or setting.
+        DataFormatError: More than a tenth of the images does not decode; a damaged checkpoint.
+        DeviceError: No such device, or out of memory (the message says which batch size to try).
+
+    Examples:
+        >>> from condnum.deep import open_images
+        >>> D_P, D_H = (open_images(f"digits-8x8:{digits}", limit=30) for digits in ("0-4", "5-9"))
+        >>> backbone = Backbone("test_resnet", num_classes=5)
+        >>> small = evaluation_transform(backbone, input_size=16)
+        >>> result = immunize_backbone(
+        ...     backbone, D_P, D_H, settings=DeepSettings(steps=2), transform_P=small, transform_H=small)
+        >>> result.steps, result.stop_reason, len(result.history)
+        (2, 'steps', 2)
+    """
+    chosen = _settings(settings)
+    if method not in DEEP_METHODS:
+        raise UnknownNameError("method", method, DEEP_METHODS)
+    check_tasks(backbone, D_P, D_H, chosen.group_size)
+    ranks: Ranks = OneProcess(resolve_device(device)) if fabric is None else FabricRanks(fabric)
+    inputs = RunInputs(
+        D_P,
+        D_H,
+        validation,
+        transform_P or evaluation_transform(backbone),
+        transform_H or evaluation_transform(backbone),
+        seed,
+        workers,
+    )
+    ready = prepare(backbone, inputs, chosen, ranks)
+    probe = None
+    if method == "imma":
+        probe = harmful_probe(ready.net.num_features, len(D_H.classes), seed)
+        probe = probe.to(ranks.device, next(ready.net.parameters()).dtype)
+    training = Training(ready, method, chosen, ranks, probe=probe, seed=seed)
+    start = training.state.best
+    path = None if checkpoint is None else Path(checkpoint).expanduser()
+    identity = {}
+    if path is not None:
+        output_folder(path.parent)
+        identity = _identity(backbone, inputs, method, chosen)
+    reason = training.run(path, identity, on_progress)
+    state = training.state
+    immunized = copy.deepcopy(backbone)
+    immunized.model.load_state_dict({**immunized.model.state_dict(), **state.best_net})
+    return DeepImmunization(
+        theta_0=backbone.snapshot(),
+        theta_I=immunized.eval(),
+        method=method,
+        seed=seed,
+        settings=chosen,
+        history=pd.DataFrame(state.history),
+        part_weights=dict(state.part_weights),
+        steps=state.step,
+        best=state.best,
+        start=start,
+        seconds=state.seconds,
+        stop_reason=reason,
+        unreadable=tuple(dict.fromkeys(u for task in ready.tasks.values() for u in task.samples.unreadable)),
+        warnings=tuple(_warnings(training, reason)),
+    )
+
+
+def _settings(settings: DeepSettings | str | None) -> DeepSettings:
+    """Return settings, those of a preset, or the defaults."""
+    if settings is None:
+        return DeepSettings()
+    return deep_preset(settings) if isinstance(settings, str) else settings
+
+
+def _identity(backbone: Backbone, inputs: RunInputs, method: str, settings: DeepSettings) -> dict[str, str]:
+    """Return what a run is, for its checkpoint."""
+    transforms = f"{inputs.transform_P.description}\n{inputs.transform_H.description}"
+    return {
+        "backbone": backbone.name,
+        "weights": backbone.checksum,
+        "trainable part": ", ".join(backbone.split.trainable),
+        "BatchNorm": backbone.batch_norm,
+        "D_P": inputs.pretrain.checksum,
+        "D_H": inputs.harmful.checksum,
+        "validation": "held out of D_P" if inputs.validation is None else inputs.validation.checksum,
+        "transforms": hashlib.sha256(transforms.encode()).hexdigest(),
+        "method": method,
+        "settings": json.dumps(asdict(settings), sort_keys=True),
+        "seed": str(inputs.seed),
+    }
+
+
+def _warnings(training: Training, reason: DeepStopReason) -> list[str]:
+    """Say what a reader of the result must know."""
+    state, floor = training.state, training.accuracy_floor
+    found = []
+    if reason == "diverged":
+        found.append(
+            f"step {state.step + 1} had a value or gradient that is not finite; the result is θ after step "
+            f"{state.best.step}. Lower learning_rate ({training.settings.learning_rate:g})."
+        )
+    if state.best.step == 0:
+        found.append(
+            "no evaluated θ was better than θ₀ itself, so the result is θ₀: nothing was immunized. Allow a "
+            "larger max_accuracy_drop, or change the learning rate or the weights."
+        )
+    elif state.best.accuracy < floor:
+        found.append(
+            f"the accuracy on held-out D_P is {state.best.accuracy:.1%}, below the floor of {floor:.1%}."
+        )
+    return found

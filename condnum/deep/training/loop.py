@@ -1,0 +1,275 @@
+"""The training loop: steps in a fixed order, evaluations, checkpoints, and why it ended."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from condnum.deep.out_of_memory import memory_advice
+from condnum.deep.training.bilevel import BilevelObjective
+from condnum.deep.training.checkpoint import RunState, load_checkpoint, save_checkpoint
+from condnum.deep.training.feature_methods import FEATURE_PARTS, Task
+from condnum.deep.training.monitor import Evaluation
+from condnum.deep.training.preparation import Preparation
+from condnum.deep.training.ranks import Ranks
+from condnum.deep.training.result import DeepStopReason
+from condnum.deep.training.settings import DeepSettings
+from condnum.deep.training.step import (
+    SUPERVISED,
+    NotFiniteError,
+    Objective,
+    StepValues,
+    TaskBatches,
+    gradient_norm,
+)
+from condnum.errors import CancelledError, RankError
+from condnum.progress import report_event
+
+
+@dataclass(frozen=True)
+class DeepProgress:
+    """What a callback is told after each step."""
+
+    method: str
+    seed: int
+    step: int  # steps done
+    steps: int
+    values: Mapping[str, float]  # the history's row
+
+
+class Training:
+    """One run of a method on a backbone.
+
+    Args:
+        ready: The net, the tasks and the monitor; the net is trained in place.
+        method: One of `DEEP_METHODS`.
+        settings: Of the run.
+        ranks: The processes.
+        probe: w of `imma`, else None.
+        seed: Of dropout, and for messages.
+    """
+
+    def __init__(
+        self,
+        ready: Preparation,
+        method: str,
+        settings: DeepSettings,
+        ranks: Ranks,
+        *,
+        probe: nn.Linear | None,
+        seed: int,
+    ) -> None:
+        self.backbone = backbone = ready.net
+        self.method = method
+        self.settings = settings
+        self.ranks = ranks
+        self.tasks = ready.tasks
+        self.probe = probe
+        self.seed = seed
+        self.steps = ready.steps
+        self.monitor = monitor = ready.monitor
+        self.objective = Objective(backbone, settings, ranks)
+        self.bilevel = None if probe is None else BilevelObjective(self.objective, probe)
+        self.optimizer = self._optimizer()
+        known = None if monitor is None else (monitor.start, monitor.accuracy_floor)
+        start, self.accuracy_floor = cast(tuple[Evaluation, float], ranks.share(known))
+        self.state = RunState(0, {}, {}, {}, {}, start, self._net())
+
+    def run(
+        self,
+        checkpoint: Path | None,
+        identity: Mapping[str, str],
+        on_progress: Callable[[DeepProgress], None] | None,
+    ) -> DeepStopReason:
+        """Train, or go on from a checkpoint; afterwards `state` holds all there is to know.
+
+        Args:
+            checkpoint: File to keep the run in; None keeps nothing.
+            identity: What the run is.
+            on_progress: Told after each step; `CancelledError` ends the run.
+
+        Returns:
+            Why it ended.
+
+        Raises:
+            InvalidInputError: The checkpoint is of another run.
+            DeviceError: Out of memory; the message says which batch size to try.
+        """
+        stored = None if checkpoint is None else load_checkpoint(checkpoint, identity)
+        if stored is not None:
+            self._resume(stored)
+        if self._exhausted():
+            return "early_stopping"
+        every = self.settings.evaluate_every or max(1, self.steps // 10)
+        streams = {name: task.steps(self.state.step, self.ranks) for name, task in self.tasks.items()}
+        self.backbone.train()
+        started = time.perf_counter() - self.state.seconds
+        while self.state.step < self.steps:
+            batches = {
+                name: TaskBatches(self.tasks[name].samples, next(stream)) for name, stream in streams.items()
+            }
+            with memory_advice(self.settings.batch_size, self.ranks.device, f"a step of {self.method}"):
+                row = self._step(batches)
+            if row is None:
+                return "diverged"
+            self.state.step += 1
+            done = self.state.step
+            if done % every == 0 or done == self.steps:
+                evaluation = self._evaluate()
+                if evaluation is None:
+                    return "diverged"
+                row |= evaluation
+                self.state.seconds = time.perf_counter() - started
+                self.state.history.append(row)
+                self._keep(checkpoint, identity)
+            else:
+                self.state.seconds = time.perf_counter() - started
+                self.state.history.append(row)
+            report_event(stage=f"immunize ({self.method})", seed=self.seed, step=done, steps=self.steps)
+            try:
+                if on_progress is not None:
+                    on_progress(DeepProgress(self.method, self.seed, done, self.steps, row))
+            except CancelledError:
+                return "cancelled"
+            if self._exhausted():
+                return "early_stopping"
+        return "steps"
+
+    def _step(self, batches: Mapping[Task, TaskBatches]) -> dict[str, float] | None:
+        """Take one step; return its row, or None (θ unmoved) where a value or gradient is not finite."""
+        step = self.state.step
+        key = (self.seed, step)
+        try:
+            if not self.state.part_weights:
+                self.state.part_weights = self._balance(batches, key)
+            values = self._backward(batches, key)
+        except (RankError, NotFiniteError):
+            if step == 0:
+                raise  # θ₀ itself cannot be immunized on these samples
+            return None
+        norm = gradient_norm(self.backbone)
+        if not (values.finite and math.isfinite(norm) and self._finite_gradients()):
+            return None
+        rate = self.settings.rate(step, self.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        nothing = dict.fromkeys(("rir", "harmful_ratio", "pretrain_ratio", "accuracy"), math.nan)
+        return {"step": float(step + 1), **values.parts, "gradient_norm": norm, "rate": rate, **nothing}
+
+    def _backward(self, batches: Mapping[Task, TaskBatches], key: tuple[int, ...]) -> StepValues:
+        """Fill all gradients of the method."""
+        if self.bilevel is not None:
+            return self.bilevel.backward(batches, self.settings.loss_weight, key)
+        return self.objective.backward(batches, FEATURE_PARTS[self.method], self.state.part_weights, key)
+
+    def _balance(self, batches: Mapping[Task, TaskBatches], key: tuple[int, ...]) -> dict[str, float]:
+        """Return λ of each part: fixed, or from the norms of the parts' gradients in θ at step 0."""
+        settings = self.settings
+        weights = {SUPERVISED: settings.loss_weight}
+        if self.bilevel is not None:
+            return weights
+        for part in FEATURE_PARTS[self.method]:
+            if settings.weights == "fixed":
+                known = {"pretrain": settings.lambda_pretrain, "harmful": settings.lambda_harmful}
+                weights[part.name] = known[part.task]
+                continue
+            self.objective.backward(batches, [part], {part.name: 1.0}, key)
+            norm = gradient_norm(self.backbone)
+            if not (math.isfinite(norm) and norm > 0):
+                raise RankError(
+                    f"the gradient of {part.name} in θ has norm {norm} at step 0, so that λ cannot be "
+                    "balanced; use more samples a step, or fixed λ."
+                )
+            weights[part.name] = (1.0 if part.task == "pretrain" else settings.ratio) / norm
+        return weights
+
+    def _finite_gradients(self) -> bool:
+        """Tell whether the heads' gradients are finite as well."""
+        heads = [*self.backbone.head_parameters(), *(() if self.probe is None else self.probe.parameters())]
+        return all(p.grad is None or bool(torch.isfinite(p.grad).all()) for p in heads)
+
+    def _evaluate(self) -> dict[str, float] | None:
+        """Evaluate on rank 0, keep θ if it is the best; return the columns, None if features overflow."""
+        found, better = self.ranks.share(self._judge())
+        if found is None:
+            return None
+        if better:
+            self.state.best, self.state.best_net, self.state.since_best = found, self._net(), 0
+        else:
+            self.state.since_best += 1
+        return {name: value for name, value in found.row().items() if name != "step"}
+
+    def _judge(self) -> Any:
+        """Return the evaluation, and whether it is the best; nothing on other ranks than 0."""
+        if self.monitor is None:
+            return None
+        try:
+            found = self.monitor.evaluate(self.backbone, self.state.step)
+        except NotFiniteError:
+            return None, False
+        return found, self.settings.keep == "last" or self.monitor.better(found, self.state.best)
+
+    def _exhausted(self) -> bool:
+        """Tell whether patience is at its end."""
+        return self.settings.patience is not None and self.state.since_best >= self.settings.patience
+
+    def _net(self) -> dict[str, Tensor]:
+        """Return copies of what training can change, on the CPU."""
+        names = (*self.backbone.split.trainable, self.backbone.split.head)
+        return {
+            key: value.detach().cpu().clone()
+            for key, value in self.backbone.model.state_dict().items()
+            if any(key.startswith(f"{name}.") for name in names)
+        }
+
+    def load(self, net: Mapping[str, Tensor]) -> None:
+        """Put weights into the backbone.
+
+        Args:
+            net: As `RunState.net`.
+        """
+        self.backbone.model.load_state_dict({**self.backbone.model.state_dict(), **net})
+
+    def _keep(self, checkpoint: Path | None, identity: Mapping[str, str]) -> None:
+        """Write a checkpoint, on rank 0."""
+        if checkpoint is None:
+            return
+        self.state.net = self._net()
+        self.state.probe = {} if self.probe is None else dict(self.probe.state_dict())
+        self.state.optimizer = self.optimizer.state_dict()
+        if self.ranks.rank == 0:
+            save_checkpoint(checkpoint, self.state, identity)
+
+    def _resume(self, stored: RunState) -> None:
+        """Go on from a checkpoint."""
+        self.state = stored
+        self.load(stored.net)
+        if self.probe is not None:
+            self.probe.load_state_dict(stored.probe)
+        self.optimizer.load_state_dict(stored.optimizer)
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        """Return the optimizer of C.2: no weight decay on θ, some on the head."""
+        settings = self.settings
+        groups: list[dict[str, Any]] = [
+            {"params": list(self.backbone.trainable_parameters()), "weight_decay": 0.0},
+            {"params": list(self.backbone.head_parameters()), "weight_decay": settings.weight_decay_head},
+        ]
+        if self.probe is not None:
+            groups.append(
+                {"params": list(self.probe.parameters()), "weight_decay": settings.weight_decay_head}
+            )
+        if settings.optimizer == "adam":
+            return torch.optim.Adam(groups, lr=settings.learning_rate)
+        nesterov = settings.momentum > 0
+        return torch.optim.SGD(
+            groups, lr=settings.learning_rate, momentum=settings.momentum, nesterov=nesterov
+        )

@@ -1,0 +1,159 @@
+"""Evaluations during an immunization: RIR_θ0 on fixed groups, held-out D_P accuracy, and which θ is best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from condnum.deep.backbone import Backbone
+from condnum.deep.out_of_memory import memory_advice
+from condnum.deep.rir_features import rir_from_features
+from condnum.deep.training.samples import Samples, as_input, autocast
+from condnum.deep.training.settings import DeepSettings
+from condnum.deep.training.step import check_finite
+
+#: Told apart from the draws of the reported measurement, so that the selection does not see its groups.
+_STREAM = 7919
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How θ stands at a step."""
+
+    step: int  # steps done
+    rir: float  # RIR_θ0, compact, mean over groups
+    harmful_ratio: float  # (i)
+    pretrain_ratio: float  # (ii)
+    accuracy: float  # on held-out images of D_P, 0 to 1
+
+    @property
+    def success(self) -> bool:
+        """Clauses (a) and (b) of Definition 3.1."""
+        return self.harmful_ratio > 1 and self.pretrain_ratio <= 1
+
+    def row(self) -> dict[str, float]:
+        """Return the evaluation as a table's row."""
+        return asdict(self)
+
+
+class Monitor:
+    """Evaluates θ_t against θ₀ on the same samples each time.
+
+    Args:
+        theta_0: The backbone before the first step, in evaluation mode.
+        tasks: Un-augmented training samples of D_P and of D_H, and which of them to draw from.
+        validation: Un-augmented samples of D_P, and which of them are held out.
+        settings: Of the run.
+        device: Where the backbone is.
+        seed: Of the groups.
+    """
+
+    def __init__(
+        self,
+        theta_0: Backbone,
+        *,
+        tasks: Sequence[tuple[Samples, NDArray[np.int64]]],
+        validation: tuple[Samples, NDArray[np.int64]],
+        settings: DeepSettings,
+        device: torch.device,
+        seed: int,
+    ) -> None:
+        self.settings = settings
+        self.device = device
+        self.seed = seed
+        generator = np.random.default_rng([seed, _STREAM])
+        self._validation = validation
+        self._tasks = [
+            (samples, _draw(generator, rows, settings.groups * settings.group_size))
+            for samples, rows in tasks
+        ]
+        self._before = [self._features(theta_0, *task)[0] for task in self._tasks]
+        self.start = self.evaluate(theta_0, 0)
+
+    @property
+    def accuracy_floor(self) -> float:
+        """Smallest D_P accuracy that a result may have."""
+        return self.start.accuracy - self.settings.max_accuracy_drop
+
+    def evaluate(self, backbone: Backbone, step: int) -> Evaluation:
+        """Measure θ_t.
+
+        Args:
+            backbone: On the monitor's device; its mode is restored.
+            step: Steps done.
+
+        Returns:
+            The evaluation.
+
+        Raises:
+            NotFiniteError: NaN or infinity among the features.
+        """
+        training = backbone.training
+        backbone.eval()
+        try:
+            after = [self._features(backbone, *task)[0] for task in self._tasks]
+            features, labels = self._features(backbone, *self._validation)
+            with torch.no_grad(), autocast(self.device, self.settings.precision):
+                logits = backbone.head(features.to(self.device))
+            accuracy = float((logits.argmax(dim=1).cpu() == labels).double().mean())
+        finally:
+            backbone.train(training)
+        before = self._before
+        rir = rir_from_features(
+            before[0],
+            after[0],
+            before[1],
+            after[1],
+            groups=self.settings.groups,
+            group_size=self.settings.group_size,
+            seed=self.seed + _STREAM,
+        )
+        return Evaluation(step, rir.rir, rir.harmful_ratio, rir.pretrain_ratio, accuracy)
+
+    def better(self, one: Evaluation, other: Evaluation) -> bool:
+        """Tell whether an evaluation beats another.
+
+        First comes D_P accuracy at or above the floor, then (i) > 1 with (ii) ≤ 1, then RIR_θ0.
+
+        Args:
+            one: The candidate.
+            other: The best so far.
+
+        Returns:
+            True if `one` is better.
+        """
+
+        def rank(evaluation: Evaluation) -> tuple[bool, bool, float]:
+            return evaluation.accuracy >= self.accuracy_floor, evaluation.success, evaluation.rir
+
+        return rank(one) > rank(other)
+
+    def _features(
+        self, backbone: Backbone, samples: Samples, rows: NDArray[np.int64]
+    ) -> tuple[Tensor, Tensor]:
+        """Return features `(n, D)` and labels of some samples, on the CPU."""
+        size = self.settings.batch_size
+        parts: Sequence[NDArray[np.int64]] = [rows[k : k + size] for k in range(0, len(rows), size)]
+        features, labels = [], []
+        with torch.no_grad(), memory_advice(size, self.device, "an evaluation"):
+            for batch in samples.batches(0, parts):
+                if not len(batch.labels):
+                    continue
+                inputs = as_input(batch.inputs, self.device, self.settings.precision)
+                with autocast(self.device, self.settings.precision):
+                    found = samples.features(backbone, inputs)
+                found = found.float() if found.dtype == torch.bfloat16 else found
+                check_finite(found, "evaluated")
+                features.append(found.cpu())
+                labels.append(batch.labels.cpu())
+        return torch.cat(features), torch.cat(labels)
+
+
+def _draw(generator: np.random.Generator, rows: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Return at most `count` of the rows, ascending."""
+    return np.sort(generator.permutation(rows)[:count])

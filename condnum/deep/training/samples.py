@@ -1,0 +1,267 @@
+"""The samples of a task, as what a training step starts from: images, or the frozen trunk's activations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from condnum.deep.backbone import Backbone
+from condnum.deep.image_batches import TransformedImages, collate, image_loader
+from condnum.deep.image_data import ImageData, Unreadable, check_unreadable
+from condnum.deep.out_of_memory import memory_advice
+from condnum.deep.training.batch_order import BatchOrder
+from condnum.deep.training.ranks import Ranks
+from condnum.deep.training.settings import TrainingPrecision
+from condnum.deep.transforms import ImageTransform
+from condnum.errors import InvalidInputError
+from condnum.progress import report_event
+
+#: Activations of a task that are kept take at most this many bytes; larger ones are computed again each time.
+ACTIVATION_BUDGET = 2 << 30
+
+
+class Batch(NamedTuple):
+    """What goes through the net at a time; empty where no image of a batch decodes."""
+
+    inputs: Tensor  # (n, …)
+    labels: Tensor  # (n,) int64
+
+
+class Samples(Protocol):
+    """The samples of a task."""
+
+    @property
+    def unreadable(self) -> tuple[Unreadable, ...]:
+        """Images that were met and do not decode."""
+
+    @property
+    def labels(self) -> Tensor:
+        """Labels of all samples `(N,)`."""
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+
+    def batches(self, epoch: int, rows: Sequence[NDArray[np.int64]]) -> Iterator[Batch]:
+        """Yield the samples of each entry of `rows`, with the augmentations of an epoch."""
+
+    def features(self, backbone: Backbone, inputs: Tensor) -> Tensor:
+        """Return the features `(n, D)` of a batch's inputs, differentiable in θ."""
+
+
+class ImageSamples:
+    """Images that are decoded, augmented and run through the whole net each time.
+
+    Args:
+        data: The images.
+        transform: Random ones draw a stream of their own for each (seed, epoch, image).
+        seed: Of random transforms.
+        workers: Processes that decode.
+    """
+
+    def __init__(self, data: ImageData, transform: ImageTransform, *, seed: int, workers: int) -> None:
+        self.data = data
+        self.images = TransformedImages(data, transform, seed=seed)
+        self.workers = workers
+        self._unreadable: dict[str, Unreadable] = {str(image): image for image in data.unreadable}
+
+    @property
+    def unreadable(self) -> tuple[Unreadable, ...]:
+        """Images that were met and do not decode."""
+        return tuple(self._unreadable.values())
+
+    @property
+    def labels(self) -> Tensor:
+        """Labels of all images."""
+        return torch.from_numpy(np.array(self.data.labels))
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.data)
+
+    def batches(self, epoch: int, rows: Sequence[NDArray[np.int64]]) -> Iterator[Batch]:
+        """Yield transformed images, without those that do not decode.
+
+        Args:
+            epoch: Of the augmentations.
+            rows: Positions of the images of each batch.
+
+        Yields:
+            A batch for each entry of `rows`.
+
+        Raises:
+            DataFormatError: More than a tenth does not decode.
+        """
+        self.images.set_epoch(epoch)
+        loader: DataLoader[Any] = DataLoader(
+            self.images,
+            batch_sampler=[part.tolist() for part in rows],
+            num_workers=self.workers,
+            collate_fn=collate,
+        )
+        for batch in loader:
+            if batch.unreadable:
+                self._unreadable |= {str(image): image for image in batch.unreadable}
+                check_unreadable(self.unreadable, len(self.data), f"{self.data.name} ({self.data.split})")
+            yield Batch(batch.images, batch.labels)
+
+    def features(self, backbone: Backbone, inputs: Tensor) -> Tensor:
+        """Return the features of images."""
+        features: Tensor = backbone(inputs)
+        return features
+
+
+class ActivationSamples:
+    """Activations of the frozen trunk, which never change: only what is trained is run again.
+
+    Args:
+        values: `(N, …)` float32, of `frozen_activations`.
+        labels: `(N,)`.
+        unreadable: Images without a row.
+    """
+
+    def __init__(self, values: Tensor, labels: Tensor, unreadable: tuple[Unreadable, ...] = ()) -> None:
+        self.values = values
+        self.labels = labels
+        self.unreadable = unreadable
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.labels)
+
+    def batches(self, epoch: int, rows: Sequence[NDArray[np.int64]]) -> Iterator[Batch]:
+        """Yield activations; they are the same in every epoch."""
+        for part in rows:
+            chosen = torch.from_numpy(part).to(self.values.device)
+            yield Batch(self.values[chosen], self.labels[chosen])
+
+    def features(self, backbone: Backbone, inputs: Tensor) -> Tensor:
+        """Return the features of activations."""
+        return backbone.features_from(inputs)
+
+
+@dataclass(frozen=True)
+class TaskStream:
+    """A task's samples in the order of the run."""
+
+    samples: Samples
+    rows: NDArray[np.int64]  # (count,) the samples to train on
+    order: BatchOrder
+
+    def steps(self, first: int, ranks: Ranks) -> Iterator[list[Batch]]:
+        """Yield this rank's batches of each step, without end: the task cycles.
+
+        Args:
+            first: The step to begin with.
+            ranks: The processes.
+
+        Yields:
+            `batches_per_step` batches.
+        """
+        step = first
+        while True:
+            rows = [self.rows[part] for part in self.order.batches(step, ranks.rank, ranks.size)]
+            waiting: list[Batch] = []
+            for batch in self.samples.batches(self.order.epoch(step), rows):
+                waiting.append(batch)
+                if len(waiting) == self.order.batches_per_step:
+                    yield waiting
+                    waiting = []
+                    step += 1
+
+
+def task_samples(
+    backbone: Backbone,
+    data: ImageData,
+    transform: ImageTransform,
+    *,
+    seed: int,
+    workers: int,
+    batch_size: int,
+    device: torch.device,
+    precision: TrainingPrecision,
+    budget: int = ACTIVATION_BUDGET,
+) -> ImageSamples | ActivationSamples:
+    """Return a task's samples: activations where they are the same in each epoch and fit the budget.
+
+    Args:
+        backbone: On `device`, in evaluation mode.
+        data: The images.
+        transform: Of the images.
+        seed: Of random transforms.
+        workers: Processes that decode.
+        batch_size: Images at a time.
+        device: Where the trunk runs.
+        precision: In which it runs.
+        budget: Bytes that the activations may take.
+
+    Returns:
+        The samples.
+
+    Raises:
+        DataFormatError: More than a tenth of the images does not decode.
+        DeviceError: Out of memory; the message says which batch size to try.
+    """
+    images = ImageSamples(data, transform, seed=seed, workers=workers)
+    if transform.random:
+        return images
+    loader = image_loader(data, transform, batch_size=batch_size, workers=workers)
+    values: Tensor | None = None
+    labels, unreadable, done = [], list(data.unreadable), 0
+    what = f"activations of {data.name} ({data.split})"
+    for batch in loader:
+        unreadable += batch.unreadable
+        if not len(batch.labels):
+            continue
+        with memory_advice(batch_size, device, what), autocast(device, precision):
+            try:
+                rows = backbone.frozen_activations(as_input(batch.images, device, precision))
+            except InvalidInputError:
+                return images  # what follows the trunk is no chain of modules
+        if values is None:
+            if rows[0].numel() * rows.element_size() * len(data) > budget:
+                return images
+            values = rows.new_empty(len(data), *rows.shape[1:], device="cpu")
+        values[done : done + len(rows)] = rows.cpu()
+        labels.append(batch.labels)
+        done += len(rows)
+        report_event(stage=what, done=done, total=len(data))
+    check_unreadable(unreadable, len(data) + len(data.unreadable), f"{data.name} ({data.split})")
+    assert values is not None  # `check_unreadable` has refused a set of which nothing decodes
+    return ActivationSamples(values[:done], torch.cat(labels), tuple(unreadable))
+
+
+def as_input(inputs: Tensor, device: torch.device, precision: TrainingPrecision) -> Tensor:
+    """Move a batch's inputs to the device, in the type that the net has.
+
+    Args:
+        inputs: `(n, …)`.
+        device: Where the net is.
+        precision: Of the training.
+
+    Returns:
+        float64 for `float64`, else as they are.
+    """
+    if precision == "float64":
+        return inputs.to(device, torch.float64, non_blocking=True)
+    return inputs.to(device, non_blocking=True)
+
+
+def autocast(device: torch.device, precision: TrainingPrecision) -> Any:
+    """Return the context in which the net runs.
+
+    Args:
+        device: Where.
+        precision: `bfloat16` runs under autocast; the others do not.
+
+    Returns:
+        A context manager.
+    """
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()

@@ -1,0 +1,164 @@
+"""Settings of an immunization of a deep net: frozen, validated at once, changed by `with_overrides`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, Self, get_args
+
+from condnum.errors import InvalidInputError, UnknownNameError
+
+TrainingPrecision = Literal["float32", "float64", "bfloat16"]
+
+#: Choices of the settings that are names.
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "optimizer": ("sgd", "adam"),
+    "schedule": ("constant", "cosine"),
+    "epochs_of": ("shorter", "longer"),
+    "weights": ("balanced", "fixed"),
+    "well_dimension": ("features", "samples"),
+    "precision": get_args(TrainingPrecision),
+    "keep": ("best", "last"),
+    "objective": ("difference", "log"),
+}
+
+_POSITIVE = ("learning_rate", "ratio", "loss_weight", "lambda_pretrain", "lambda_harmful", "inner_rate")
+_COUNTS = ("epochs", "batch_size", "accumulate", "inner_steps", "groups", "group_size")
+_OPTIONAL_COUNTS = ("steps", "evaluate_every", "patience")
+_SHARES = ("momentum", "label_smoothing", "max_accuracy_drop")
+
+
+@dataclass(frozen=True)
+class DeepSettings:
+    """How a backbone is immunized. Defaults follow Sec. 5.2 and C.2 where the paper says anything.
+
+    Settings that a method does not use (the inner steps of `imma`, the objective of `opt_kappa`) have
+    no effect on it.
+    """
+
+    optimizer: Literal["sgd", "adam"] = "sgd"  # sgd: with Nesterov momentum
+    learning_rate: float = 1e-3  # η at step 0, of θ and of the head
+    momentum: float = 0.9  # of sgd
+    weight_decay_head: float = 2e-5  # ω; θ has none
+    schedule: Literal["constant", "cosine"] = "constant"  # cosine: η falls to 0 at the last step
+    epochs: int = 3  # passes over one of the tasks, see `epochs_of`
+    epochs_of: Literal["shorter", "longer"] = "shorter"  # Table 4 counts those of the shorter loader
+    steps: int | None = None  # instead of `epochs`
+    batch_size: int = 128  # images of each task that go through the net at a time, all ranks together
+    accumulate: int = 1  # batches of a step; their features share one Gram matrix a task
+    weights: Literal["balanced", "fixed"] = "balanced"  # where λ_P and λ_H come from
+    ratio: float = 1.0  # balanced: λ_P = 1/‖g_P‖, λ_H = ratio/‖g_H‖, g in θ at step 0
+    lambda_pretrain: float = 5e-5  # fixed: λ_P (Table 4, ResNet18 and Cars)
+    lambda_harmful: float = 2e6  # fixed: λ_H (likewise)
+    loss_weight: float = 1.0  # of the supervised loss on D_P
+    label_smoothing: float = 0.1  # of that loss
+    precondition: bool = True  # the dummy layer of Sec. 4.4 on the features, for R_well and R_ill
+    well_dimension: Literal["features", "samples"] = "features"  # p of R_well: D, or min(N, D)
+    objective: Literal["difference", "log"] = "difference"  # opt_kappa: κ_P − κ_H, or log κ_P − log κ_H
+    inner_steps: int = 1  # imma: gradient steps of the simulated fine-tuner on θ
+    inner_rate: float = 1e-2  # imma: their step size
+    precision: TrainingPrecision = "float32"  # of the net; spectra are always float64
+    compile: bool = False  # run the net through torch.compile
+    evaluate_every: int | None = None  # steps between evaluations and checkpoints; None: a tenth of all
+    groups: int = 10  # groups of samples for RIR_θ0 at an evaluation
+    group_size: int = 100  # samples of a group, as in Eq. 17's estimate
+    patience: int | None = None  # evaluations without a better one before stopping; None: go to the end
+    max_accuracy_drop: float = 0.05  # D_P accuracy may fall by this much below θ₀'s (0 to 1)
+    keep: Literal["best", "last"] = "best"  # which θ is the result
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot mean anything."""
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise UnknownNameError(name, getattr(self, name), choices)
+        for name in _POSITIVE:
+            value = getattr(self, name)
+            if not (isinstance(value, int | float) and 0 < value < math.inf):
+                raise InvalidInputError(f"{name} must be a positive number, got {value!r}.")
+        for name in (*_COUNTS, *_OPTIONAL_COUNTS):
+            value = getattr(self, name)
+            if value is None and name in _OPTIONAL_COUNTS:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InvalidInputError(f"{name} must be a positive integer, got {value!r}.")
+        for name in _SHARES:
+            value = getattr(self, name)
+            if not (isinstance(value, int | float) and 0 <= value < 1):
+                raise InvalidInputError(f"{name} must lie in [0, 1), got {value!r}.")
+        if not 0 <= self.weight_decay_head < math.inf:
+            raise InvalidInputError(f"weight_decay_head must be at least 0, got {self.weight_decay_head!r}.")
+
+    def rate(self, step: int, steps: int) -> float:
+        """Return η of a step.
+
+        Args:
+            step: From 0.
+            steps: Of the whole run.
+
+        Returns:
+            `learning_rate`, in the cosine schedule multiplied by `(1 + cos(π·step/steps))/2`.
+
+        Examples:
+            >>> DeepSettings(learning_rate=0.1, schedule="cosine").rate(5, 10)
+            0.05
+        """
+        if self.schedule == "constant":
+            return self.learning_rate
+        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * step / steps))
+
+    def with_overrides(self, **overrides: Any) -> Self:
+        """Return a copy with some settings changed.
+
+        Args:
+            **overrides: New values by field name.
+
+        Returns:
+            New settings.
+
+        Raises:
+            UnknownNameError: There is no such setting.
+            InvalidInputError: A value that cannot mean anything.
+
+        Examples:
+            >>> DeepSettings().with_overrides(steps=3).steps
+            3
+        """
+        names = [field.name for field in fields(self)]
+        for name in overrides:
+            if name not in names:
+                raise UnknownNameError("setting", name, names)
+        return replace(self, **overrides)
+
+    def describe(self, method: str) -> str:
+        """Return the settings in one line, leaving out what has no effect on a method.
+
+        Args:
+            method: `ours`, `r_ill_only`, `opt_kappa` or `imma`.
+
+        Returns:
+            A phrase for tables.
+
+        Examples:
+            >>> DeepSettings(steps=100).describe("ours")
+            '100 steps of sgd (momentum 0.9), η = 0.001 (constant), 128 images a task and step,
+            λ balanced with ratio 1, loss weight 1, label smoothing 0.1'
+        """
+        length = (
+            f"{self.epochs} epochs ({self.epochs_of} task)" if self.steps is None else f"{self.steps} steps"
+        )
+        momentum = f" (momentum {self.momentum:g})" if self.optimizer == "sgd" else ""
+        images = f"{self.batch_size * self.accumulate} images a task and step"
+        text = (
+            f"{length} of {self.optimizer}{momentum}, η = {self.learning_rate:g} ({self.schedule}), {images}"
+        )
+        if method == "imma":
+            text += f", {self.inner_steps} inner step(s) of size {self.inner_rate:g}"
+        elif self.weights == "fixed":
+            text += f", λ_P = {self.lambda_pretrain:g}, λ_H = {self.lambda_harmful:g}"
+        else:
+            text += f", λ balanced with ratio {self.ratio:g}"
+        if method == "opt_kappa":
+            text += f", {self.objective} of compact κ"
+        elif method in ("ours", "r_ill_only") and not self.precondition:
+            text += ", not preconditioned"
+        return f"{text}, loss weight {self.loss_weight:g}, label smoothing {self.label_smoothing:g}"

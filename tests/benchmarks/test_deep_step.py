@@ -1,0 +1,75 @@
+"""One immunization step of a ResNet18 at 224×224 against plain fine-tuning on the same images."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from condnum.deep import Backbone
+from condnum.deep.training.feature_methods import FEATURE_PARTS
+from condnum.deep.training.ranks import OneProcess
+from condnum.deep.training.samples import Batch, ImageSamples
+from condnum.deep.training.settings import DeepSettings
+from condnum.deep.training.step import Objective, TaskBatches
+
+IMAGES, SIDE, ROUNDS = 50, 224, 5
+
+
+class Images(ImageSamples):
+    """Images that are tensors already."""
+
+    def __init__(self) -> None:
+        """Nothing to read."""
+
+
+def test_overhead_of_an_immunization_step(benchmark):
+    """Both see the images of both tasks; fine-tuning has a cross-entropy on each of them."""
+    if benchmark.disabled:
+        pytest.skip("a benchmark; run it with make bench")
+    generator = torch.Generator().manual_seed(0)
+    backbone = Backbone("resnet18", num_classes=100).train()
+    batches = [
+        Batch(torch.randn(IMAGES, 3, SIDE, SIDE, generator=generator), torch.arange(IMAGES)) for _ in range(2)
+    ]
+    settings = DeepSettings()
+    parameters = [*backbone.trainable_parameters(), *backbone.head_parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=1e-6, momentum=0.9, nesterov=True)
+    objective = Objective(backbone, settings, OneProcess(torch.device("cpu")))
+    tasks = {
+        name: TaskBatches(Images(), [batch])
+        for name, batch in zip(("pretrain", "harmful"), batches, strict=True)
+    }
+    weights = {"supervised": 1.0, "well": 1e-9, "ill": 1e-3}
+
+    def immunize():
+        objective.backward(tasks, FEATURE_PARTS["ours"], weights, (0,))
+        optimizer.step()
+
+    def fine_tune():
+        optimizer.zero_grad(set_to_none=True)
+        for batch in batches:
+            logits = backbone.logits(batch.inputs)
+            nn.functional.cross_entropy(logits, batch.labels, label_smoothing=0.1).backward()
+        optimizer.step()
+
+    times = []
+    fine_tune()
+    benchmark.pedantic(immunize, rounds=1, warmup_rounds=1)
+    for _ in range(ROUNDS):  # in turns, so that other work on the machine meets both
+        pair = []
+        for call in (fine_tune, immunize):
+            started = time.perf_counter()
+            call()
+            pair.append(time.perf_counter() - started)
+        times.append(pair)
+    plain, ours = (statistics.median(column) for column in np.array(times).T)
+    print(
+        f"\nResNet18, {IMAGES} + {IMAGES} images of {SIDE}×{SIDE}: fine-tuning {plain:.2f} s, immunization "
+        f"{ours:.2f} s a step: {ours / plain:.2f} times"
+    )
+    assert ours / plain <= 1.3

@@ -1,0 +1,312 @@
+"""Whole runs on a tiny backbone: what is kept, what moves, how a run ends and how it goes on."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from condnum.deep import (
+    Backbone,
+    DeepSettings,
+    deep_preset,
+    immunize_backbone,
+    training_transform,
+)
+from condnum.deep.image_sources import ArrayImages
+from condnum.deep.training import step as step_module
+from condnum.deep.training.feature_methods import DEEP_METHODS
+from condnum.errors import (
+    CancelledError,
+    DataFormatError,
+    DeviceError,
+    InvalidInputError,
+    RankError,
+    UnknownNameError,
+)
+
+SHORT = DeepSettings(steps=8, batch_size=100, evaluate_every=2, groups=1)
+
+
+@pytest.fixture
+def run(backbone, D_P, D_H, transform):
+    def immunized(settings=SHORT, **options):
+        arguments = {"transform_P": transform, "transform_H": transform, "device": "cpu"}
+        return immunize_backbone(
+            options.pop("net", backbone),
+            options.pop("P", D_P),
+            options.pop("H", D_H),
+            settings=settings,
+            **{**arguments, **options},
+        )
+
+    return immunized
+
+
+def states_equal(one: nn.Module, other: nn.Module) -> bool:
+    return all(
+        torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("method", DEEP_METHODS)
+def test_only_the_trainable_part_and_the_head_move(run, backbone, method):
+    before = copy.deepcopy(backbone.state_dict())
+    result = run(SHORT.with_overrides(keep="last"), method=method)
+    assert all(torch.equal(value, backbone.state_dict()[key]) for key, value in before.items())
+    assert states_equal(result.theta_0, backbone)
+    assert not result.theta_I.training
+    assert result.theta_I is not backbone
+    allowed = tuple(f"model.{name}." for name in (*backbone.split.trainable, backbone.split.head))
+    moved = {key for key, value in result.theta_I.state_dict().items() if not torch.equal(value, before[key])}
+    assert moved
+    assert all(key.startswith(allowed) for key in moved)
+    assert not any("running" in key or "num_batches" in key for key in moved), "BatchNorm statistics moved"
+    assert any(key.startswith(allowed[-1]) for key in moved), "the head did not move"
+
+
+def test_statistics_of_the_trainable_part_move_only_in_batch_mode(D_P, D_H, transform, run):
+    net = Backbone("test_resnet", num_classes=5, seed=1, batch_norm="batch")
+    result = run(SHORT.with_overrides(keep="last"), net=net)
+    after = result.theta_I.state_dict()
+    moved = {key for key, value in net.state_dict().items() if not torch.equal(value, after[key])}
+    statistics = {key for key in moved if "running" in key}
+    assert statistics
+    assert all(key.startswith("model.layer4.") for key in statistics)
+
+
+def test_the_regularizers_descend(run):
+    """Their plain gradient on whole tasks, so that each step lowers the sum that it is the gradient of."""
+    settings = SHORT.with_overrides(
+        steps=10, batch_size=240, learning_rate=3e-3, momentum=0.0, loss_weight=1e-6, precondition=False
+    )
+    result = run(settings)
+    weights, history = result.part_weights, result.history
+    assert history["ill"].iloc[-1] < history["ill"].iloc[0]
+    total = weights["well"] * history["well"] + weights["ill"] * history["ill"]
+    assert (np.diff(total) < 0).all()
+
+
+@pytest.mark.parametrize("method", ["ours", "imma"])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_resumed_run_ends_where_an_undisturbed_one_ends(run, tmp_path, method, optimizer):
+    settings = SHORT.with_overrides(optimizer=optimizer, schedule="cosine", learning_rate=1e-3)
+    whole = run(settings, method=method)
+
+    def stop(progress):
+        if progress.step == 5:  # one step after the checkpoint of step 4
+            raise KeyboardInterrupt
+
+    path = tmp_path / "kept" / "run.ckpt"
+    with pytest.raises(KeyboardInterrupt):
+        run(settings, method=method, checkpoint=path, on_progress=stop)
+    assert path.exists()
+    seen = []
+    resumed = run(settings, method=method, checkpoint=path, on_progress=lambda p: seen.append(p.step))
+    assert seen == [5, 6, 7, 8]
+    assert resumed.best == whole.best
+    assert np.allclose(resumed.history, whole.history, rtol=1e-6, equal_nan=True)
+    for key, value in whole.theta_I.state_dict().items():
+        assert torch.allclose(value, resumed.theta_I.state_dict()[key], rtol=1e-6), key
+    again = run(settings, method=method, checkpoint=path)
+    assert again.steps == 8
+    assert again.best == whole.best
+
+
+def test_random_augmentations_resume_too(run, tmp_path, D_P):
+    augmented = training_transform(input_size=16, augmentation="gentle")
+    settings = SHORT.with_overrides(steps=4, evaluate_every=2)
+    whole = run(settings, transform_P=augmented)
+
+    def stop(progress):
+        if progress.step == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(settings, transform_P=augmented, checkpoint=tmp_path / "c", on_progress=stop)
+    resumed = run(settings, transform_P=augmented, checkpoint=tmp_path / "c")
+    assert np.allclose(resumed.history, whole.history, rtol=1e-6, equal_nan=True)
+    plain = run(settings)
+    assert not np.allclose(plain.history["well"], whole.history["well"], rtol=1e-3)
+
+
+def test_a_checkpoint_of_another_run_is_refused(run, tmp_path):
+    run(SHORT, checkpoint=tmp_path / "c")
+    with pytest.raises(InvalidInputError, match="seed: 0 there, 1 here"):
+        run(SHORT, checkpoint=tmp_path / "c", seed=1)
+    (tmp_path / "c").write_bytes(b"half a file")
+    with pytest.raises(DataFormatError, match="not a whole checkpoint"):
+        run(SHORT, checkpoint=tmp_path / "c")
+
+
+def test_a_value_that_is_not_finite_ends_with_the_last_good_theta(run, monkeypatch):
+    original = step_module.functional.cross_entropy
+    calls = {"count": 0}
+
+    def spoiled(*arguments, **options):
+        calls["count"] += 1
+        return original(*arguments, **options) * (float("nan") if calls["count"] == 6 else 1.0)
+
+    monkeypatch.setattr(step_module.functional, "cross_entropy", spoiled)
+    result = run(SHORT.with_overrides(keep="last"))
+    assert (result.stop_reason, result.steps, result.best_step) == ("diverged", 5, 4)
+    assert "step 6" in result.warnings[0]
+    assert "learning_rate" in result.warnings[0]
+    assert all(bool(torch.isfinite(value).all()) for value in result.theta_I.state_dict().values())
+
+
+def test_a_learning_rate_beyond_reason_ends_too(run):
+    result = run(SHORT.with_overrides(learning_rate=1e9, steps=30))
+    assert result.stop_reason == "diverged"
+    assert result.warnings
+
+
+def test_accuracy_below_the_floor_is_not_chosen(run, monkeypatch):
+    """θ₀ is untrained, so its accuracy is chance; a floor above it leaves θ₀ as the best."""
+    from condnum.deep.training import monitor
+
+    monkeypatch.setattr(monitor.Monitor, "accuracy_floor", property(lambda self: self.start.accuracy))
+    evaluate = monitor.Monitor.evaluate
+
+    def worse(self, backbone, step):
+        found = evaluate(self, backbone, step)
+        return replace(found, accuracy=1.0 if step in (0, 4) else 0.2, rir={0: 1.0, 4: 2.0}.get(step, 50.0))
+
+    monkeypatch.setattr(monitor.Monitor, "evaluate", worse)
+    result = run()
+    assert result.best_step == 4
+    assert result.best.rir == pytest.approx(2.0)
+    assert list(result.evaluations["rir"]) == [50.0, 2.0, 50.0, 50.0]
+
+
+def test_patience_stops_early_and_a_result_may_be_theta_0(run, monkeypatch):
+    from condnum.deep.training import monitor
+
+    monkeypatch.setattr(monitor.Monitor, "better", lambda self, one, other: False)
+    result = run(SHORT.with_overrides(patience=2))
+    assert (result.stop_reason, result.steps, result.best_step) == ("early_stopping", 4, 0)
+    assert states_equal(result.theta_I, result.theta_0)
+    assert "nothing was immunized" in result.warnings[0]
+
+
+def test_cancelling_keeps_the_best_so_far(run):
+    def stop(progress):
+        if progress.step == 5:
+            raise CancelledError("enough")
+
+    result = run(SHORT.with_overrides(keep="last"), on_progress=stop)
+    assert (result.stop_reason, result.steps, result.best_step) == ("cancelled", 5, 4)
+
+
+def test_balanced_weights_make_the_parts_pull_alike(run):
+    one = run(SHORT.with_overrides(steps=1, ratio=1.0)).part_weights
+    five = run(SHORT.with_overrides(steps=1, ratio=5.0)).part_weights
+    assert five["ill"] == pytest.approx(5 * one["ill"])
+    assert five["well"] == pytest.approx(one["well"])
+    fixed = run(SHORT.with_overrides(steps=1, weights="fixed", lambda_pretrain=1e-6, lambda_harmful=3.0))
+    assert fixed.part_weights == {"supervised": 1.0, "well": 1e-6, "ill": 3.0}
+
+
+def test_epochs_are_those_of_the_shorter_or_longer_task(run):
+    settings = SHORT.with_overrides(steps=None, epochs=2, batch_size=50)
+    assert run(settings).steps == 2 * (160 // 50)
+    assert run(settings.with_overrides(epochs_of="longer")).steps == 2 * (240 * 9 // 10 // 50)
+
+
+def test_unreadable_images_are_counted_and_listed(run, D_H, tmp_path, transform):
+    class Spoiled(ArrayImages):
+        def load(self, position):
+            if position == 3:
+                raise OSError("truncated")
+            return super().load(position)
+
+    source = Spoiled(D_H.source.images if hasattr(D_H.source, "images") else D_H.source.pixels, "spoiled")
+    broken = replace(D_H, source=source)
+    for options in ({}, {"transform_H": training_transform(input_size=16, augmentation="gentle")}):
+        result = run(SHORT.with_overrides(steps=4, evaluate_every=4), H=broken, **options)
+        assert [str(image).count("truncated") for image in result.unreadable] == [1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "message"),
+    [
+        ({"steps": 0}, {}, "steps must be a positive integer, got 0"),
+        ({"learning_rate": float("nan")}, {}, "learning_rate"),
+        ({"label_smoothing": 1.0}, {}, "label_smoothing"),
+        ({}, {"method": "our"}, "our"),
+        ({}, {"net": Backbone("test_resnet", num_classes=4)}, "label 4 .* out of range.* 4 outputs"),
+        ({}, {"net": Backbone("test_resnet", num_classes=5).snapshot()}, "snapshot"),
+    ],
+)
+def test_bad_input_is_refused(run, settings, options, message):
+    with pytest.raises((InvalidInputError, UnknownNameError), match=message):
+        run(SHORT.with_overrides(**settings), **options)
+
+
+def test_fewer_images_than_a_group_are_refused(run, D_H):
+    with pytest.raises(InvalidInputError, match=r"D_H has 60 image.*fewer than one group of 100"):
+        run(H=D_H.take(np.arange(60)))
+
+
+def test_features_that_are_all_zero_are_refused(run, backbone):
+    with torch.no_grad():
+        for parameter in backbone.model.layer4.parameters():
+            parameter.zero_()
+        for parameter in backbone.model.layer3.parameters():
+            parameter.zero_()
+    with pytest.raises(RankError, match="zero"):
+        run(net=backbone)
+
+
+def test_out_of_memory_names_the_batch_size(run, monkeypatch):
+    def exhausted(*arguments, **options):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(step_module.Objective, "backward", exhausted)
+    with pytest.raises(DeviceError, match="batch size of 50"):
+        run()
+
+
+def test_compiled_steps_give_the_same_theta(run, monkeypatch):
+    """Traced and split as ever, but run without a C++ compiler, which a machine may not have."""
+    compiled_modules = []
+
+    def traced(module):
+        compiled_modules.append(module)
+        original(module, backend="eager")
+
+    original = nn.Module.compile
+    monkeypatch.setattr(nn.Module, "compile", traced)
+    settings = SHORT.with_overrides(steps=2, evaluate_every=2, keep="last")
+    plain, compiled = run(settings), run(settings.with_overrides(compile=True))
+    for key, value in plain.theta_I.state_dict().items():
+        assert torch.allclose(value, compiled.theta_I.state_dict()[key], rtol=1e-3, atol=1e-5), key
+    assert len(compiled_modules) > 3
+
+
+def test_bfloat16_runs_and_stays_near_float32(run):
+    settings = SHORT.with_overrides(steps=2, evaluate_every=2, keep="last")
+    full, half = run(settings), run(settings.with_overrides(precision="bfloat16"))
+    assert half.history["supervised"].iloc[0] == pytest.approx(full.history["supervised"].iloc[0], rel=0.05)
+    assert next(half.theta_I.parameters()).dtype == torch.float32
+
+
+def test_presets_are_table_4():
+    settings = deep_preset("resnet18-country211")
+    assert (settings.learning_rate, settings.lambda_pretrain, settings.lambda_harmful) == (1e-5, 1e-4, 2e6)
+    assert (settings.optimizer, settings.momentum, settings.weight_decay_head) == ("sgd", 0.9, 2e-5)
+    with pytest.raises(UnknownNameError, match="resnet18-cars"):
+        deep_preset("resnet18-car")
+
+
+def test_validation_images_may_be_given(run, D_P):
+    result = run(validation=D_P.take(np.arange(100, 200)))
+    held = run()
+    assert (
+        result.start.accuracy != held.start.accuracy
+        or result.history["well"].iloc[0] != held.history["well"].iloc[0]
+    )
