@@ -4,6 +4,10 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
+# Python keeps what it has compiled: without, each process compiles 3000 modules of the libraries anew,
+# half of the time of a short `condnum run`, and most tests of the command line start such processes.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup reproduce test lint lab teach bench lock clean
 
 setup: $(STAMP)

@@ -1,11 +1,12 @@
-"""What tests of several folders share: the real data, and one run of the embedded experiment."""
+"""What tests of several folders share: the real data, one run of the embedded experiment, one kernel."""
 
 import functools
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,70 @@ def embedded_run(condnum: Condnum, tmp_path_factory: pytest.TempPathFactory) -> 
     done = condnum("run", "house-prices", *options, cwd=base)
     assert done.returncode == 0, done.stderr
     return Run(base / "out", done.stdout, done.stderr)
+
+
+_PREPARE = """
+get_ipython().run_line_magic("reset", "-f")
+import os
+os.environ.clear()
+os.environ.update({environment!r})
+os.chdir({folder!r})
+"""
+
+
+class SharedKernel:
+    """A kernel that starts when it is first wanted and keeps its imports; each user finds it empty."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stack = ExitStack()
+        self._manager: Any = None
+
+    @contextmanager
+    def running(
+        self, *, cwd: Path, environment: dict[str, str] | None = None, log: Path | None = None
+    ) -> Generator[Any]:
+        """Stand in for `condnum.report.kernel.running_kernel`: its folder and variables, no new process."""
+        from condnum.report.kernel import running_kernel
+
+        if self._manager is None:
+            log = self._folder / "kernel.log"
+            self._manager = self._stack.enter_context(running_kernel(cwd=self._folder, log=log))
+        variables = {**os.environ, **(environment or {})}
+        self.execute(_PREPARE.format(environment=variables, folder=str(cwd)))
+        yield self._manager
+
+    def execute(self, code: str) -> None:
+        """Run code in the kernel; an error there is one here."""
+        client = self._manager.blocking_client()
+        client.start_channels()
+        try:
+            client.wait_for_ready(timeout=60)
+            reply = client.execute_interactive(code, timeout=60, store_history=False)
+        finally:
+            client.stop_channels()
+        assert reply["content"]["status"] == "ok", reply["content"]
+
+    def stop(self) -> None:
+        """End the kernel, if there is one."""
+        self._stack.close()
+
+
+@pytest.fixture(scope="session")
+def shared_kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedKernel]:
+    """The kernel of this test process."""
+    kernel = SharedKernel(tmp_path_factory.mktemp("kernel"))
+    yield kernel
+    kernel.stop()
+
+
+@pytest.fixture
+def on_shared_kernel(shared_kernel: SharedKernel, monkeypatch: pytest.MonkeyPatch) -> SharedKernel:
+    """Whatever this test runs as a notebook runs on the shared kernel: its imports are there."""
+    from condnum.report import notebook as runner
+
+    monkeypatch.setattr(runner, "running_kernel", shared_kernel.running)
+    return shared_kernel
 
 
 _REAL = os.environ.get("CONDNUM_DATA")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from condnum.cli.options import (
-    DataOption,
     DebugOption,
     DeviceOption,
     EpochsOption,
@@ -23,6 +23,14 @@ from condnum.cli.options import (
 )
 from condnum.cli.run import run_report
 
+DigitsOption = Annotated[
+    str,
+    typer.Option(
+        "--data",
+        metavar="auto|embedded|PATH",
+        help="MNIST: a folder, or auto: found or downloaded; the 8×8 digits are embedded.",
+    ),
+]
 PairsOption = Annotated[
     str, typer.Option("--pairs", metavar="P-H,…", help="Digit pairs such as 4-7,9-0; default: all 90.")
 ]
@@ -35,50 +43,85 @@ SchedulerOption = Annotated[
 ]
 
 
-def mnist(
-    data: DataOption = "auto",
-    methods: MethodsOption = None,
-    seeds: SeedsOption = 3,
-    epochs: EpochsOption = None,
-    pairs: PairsOption = "",
-    labels: LabelsOption = "one_vs_rest",
-    jobs: JobsOption = 0,
-    scheduler: SchedulerOption = "",
-    device: DeviceOption = "auto",
-    out: OutOption = None,
-    quiet: QuietOption = False,
-    debug: DebugOption = False,
-) -> None:
-    """Immunize every ordered pair of MNIST digits (Table 2, Figure 2)."""
-    if data == "embedded":
-        raise typer.BadParameter("MNIST is not embedded; the 8×8 digits are: condnum run digits.")
-    source = data_source(data)
-    options = (methods, seeds, epochs, pairs, labels, jobs, scheduler, device)
-    _run("mnist", source, options, out or default_folder("mnist", source), quiet)
+def _command(dataset: str, default: str, summary: str) -> Callable[..., None]:
+    """Return the command of a data set; both have the same options.
+
+    Args:
+        dataset: `mnist` or `digits`.
+        default: Of the option `--data`.
+        summary: Its help text.
+
+    Returns:
+        A function for typer.
+    """
+
+    def command(
+        data: DigitsOption = default,
+        methods: MethodsOption = None,
+        seeds: SeedsOption = 3,
+        epochs: EpochsOption = None,
+        pairs: PairsOption = "",
+        labels: LabelsOption = "one_vs_rest",
+        jobs: JobsOption = 0,
+        scheduler: SchedulerOption = "",
+        device: DeviceOption = "auto",
+        out: OutOption = None,
+        quiet: QuietOption = False,
+        debug: DebugOption = False,
+    ) -> None:
+        source = _source(dataset, data)
+        choices = {
+            "methods": methods,
+            "seeds": seeds,
+            "epochs": epochs,
+            "pairs": pairs,
+            "labels": labels,
+            "jobs": jobs,
+            "scheduler": scheduler,
+            "device": device,
+        }
+        _run(dataset, source, choices, out or default_folder(dataset, source), quiet)
+
+    command.__doc__ = summary
+    return command
 
 
-def digits(
-    methods: MethodsOption = None,
-    seeds: SeedsOption = 3,
-    epochs: EpochsOption = None,
-    pairs: PairsOption = "",
-    labels: LabelsOption = "one_vs_rest",
-    jobs: JobsOption = 0,
-    scheduler: SchedulerOption = "",
-    device: DeviceOption = "auto",
-    out: OutOption = None,
-    quiet: QuietOption = False,
-    debug: DebugOption = False,
-) -> None:
-    """Immunize every ordered pair of the embedded 8×8 digits: Table 2 without a download."""
-    options = (methods, seeds, epochs, pairs, labels, jobs, scheduler, device)
-    _run("digits", "embedded", options, out or default_folder("digits", "embedded"), quiet)
+#: `condnum run mnist`.
+mnist = _command("mnist", "auto", "Immunize every ordered pair of MNIST digits (Table 2, Figure 2).")
+#: `condnum run digits`.
+digits = _command(
+    "digits",
+    "embedded",
+    "Immunize every ordered pair of the embedded 8×8 digits: Table 2 without a download.",
+)
 
 
-_Options = tuple[str | None, int, int | None, str, str, int, str, str]
+def _source(dataset: str, data: str) -> str:
+    """Return where the data are, or refuse a source that the data set does not have.
+
+    Args:
+        dataset: `mnist` or `digits`.
+        data: As typed.
+
+    Returns:
+        `auto` or a path for MNIST, `embedded` for the 8×8 digits.
+
+    Raises:
+        BadParameter: MNIST is not embedded; the 8×8 digits are nothing else.
+        DataNotFoundError: No such path.
+    """
+    if dataset == "mnist":
+        if data == "embedded":
+            raise typer.BadParameter("MNIST is not embedded; the 8×8 digits are: condnum run digits.")
+        return data_source(data)
+    if data not in ("auto", "embedded"):
+        raise typer.BadParameter(
+            f"--data {data}: the 8×8 digits are embedded and need no file; for MNIST: condnum run mnist."
+        )
+    return "embedded"
 
 
-def _run(dataset: str, source: str, options: _Options, out: Path, quiet: bool) -> None:
+def _run(dataset: str, source: str, choices: dict[str, Any], out: Path, quiet: bool) -> None:
     """Check the options and the data before a kernel is started for them; run the notebook."""
     from condnum.arrays import resolve_device
     from condnum.cli.main import say
@@ -87,45 +130,22 @@ def _run(dataset: str, source: str, options: _Options, out: Path, quiet: bool) -
     from condnum.methods import method_names
     from condnum.sweep import choose_executor
 
-    methods, seeds, epochs, pairs, labels, jobs, scheduler, device = options
-    chosen = method_list(methods, method_names)
     path = "auto" if source == "embedded" else source
-    where = str(resolve_device(device))
+    methods, device = method_list(choices["methods"], method_names), str(resolve_device(choices["device"]))
+    parameters = {"dataset": dataset, "data": path, **choices, "methods": methods, "device": device}
     config = DigitPairsConfig.from_parameters(
-        dataset=dataset,
-        data=path,
-        methods=chosen or "",
-        seeds=seeds,
-        epochs=epochs or 0,
-        pairs=pairs,
-        labels=labels,
-        jobs=jobs,
-        scheduler=scheduler,
-        device=where,
+        **{**parameters, "methods": methods or "", "epochs": choices["epochs"] or 0}
     )
-    choose_executor(config.jobs, scheduler or None)
+    choose_executor(config.jobs, config.scheduler or None)
     loaded, _ = load(config)
     if not loaded.provenance.known_checksum:
         say(
             f"warning: SHA-256 {loaded.checksum} of {loaded.name} in {loaded.provenance.location} is not one "
             "that this project knows; the results are those of these files. Look with: condnum data check."
         )
-    parameters = {
-        "dataset": dataset,
-        "data": path,
-        "methods": chosen,
-        "seeds": seeds,
-        "epochs": epochs,
-        "pairs": pairs,
-        "labels": labels,
-        "jobs": jobs,
-        "scheduler": scheduler,
-        "device": where,
-        "static": True,
-    }
     run_report(
         "mnist_pairs",
-        parameters,
+        {**parameters, "static": True},
         out=out,
         title=f"Digit pairs ({dataset}): immunization of a linear feature extractor",
         checksums=lambda: {loaded.name: loaded.checksum},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import permutations
@@ -37,9 +38,9 @@ from condnum.sweep import (
 CODE_VERSION = "2"
 
 
-def store_folder(out: str) -> Path:
-    """Return where the store of a run with this `out` lies; a temporary folder for a run that keeps none."""
-    return Path(out) / "cells" if out else Path(tempfile.mkdtemp(prefix="condnum-"))
+def store_folder(out: str) -> Path | None:
+    """Return where the store of a run with this `out` lies; None for a run that writes nothing."""
+    return Path(out) / "cells" if out else None
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class DigitPairsRun:
             rir=("rir", "mean"),
             success=("success", "mean"),
             rir_ceiling=("rir_ceiling", "mean"),
+            rir_share=("rir_share", "mean"),
             loss_gap=("loss_gap", "max"),
             seconds=("seconds", "sum"),
         )
@@ -201,7 +203,7 @@ def _default_executor(config: DigitPairsConfig, cells: int) -> Executor:
 
 def run(
     config: DigitPairsConfig,
-    folder: Path,
+    folder: Path | None,
     *,
     on_progress: Callable[[SweepProgress], None] | None = None,
     executor: Executor | None = None,
@@ -210,7 +212,7 @@ def run(
 
     Args:
         config: What to run.
-        folder: The result store; a sweep that was stopped goes on from it.
+        folder: The result store, from which a sweep that was stopped goes on; None keeps nothing.
         on_progress: Told at the start and after each cell.
         executor: Where cells are computed; default: cell by cell on CPUs and clusters, on a GPU the cells
             of a method in batches.
@@ -230,7 +232,8 @@ def run(
     digits, reference = load(config)
     cells = plans(config, reference)
     executor = _default_executor(config, len(cells)) if executor is None else executor
-    with ResultStore(folder) as store:
+    kept = tempfile.TemporaryDirectory(prefix="condnum-") if folder is None else nullcontext(folder)
+    with kept as place, ResultStore(place) as store:
         report = run_sweep(cells, compute_cell, store, executor, on_progress=on_progress, score=current_rir)
         stored = [found for plan in cells if (found := store.get(plan.key)) is not None]
     report.check()

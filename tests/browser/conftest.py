@@ -49,8 +49,30 @@ _RUN_ALL = """async () => {
             if (output.output_type === 'error') errors.push(output.ename + ': ' + output.evalue);
     return errors;
 }"""
+_DRAWN = """async () => {
+    const content = window.jupyterapp.shell.currentWidget.content, found = [];
+    const plotly = 'application/vnd.plotly.v1+json';
+    for (const [index, cell] of content.widgets.entries()) {
+        const outputs = cell.model.toJSON().outputs || [];
+        const wanted = outputs.filter(output => output.data && plotly in output.data).length;
+        if (!wanted) continue;
+        await content.scrollToItem(index, 'start');
+        const drawn = () => Array.from(cell.node.querySelectorAll('.js-plotly-plot'))
+            .filter(g => g._fullLayout && g.querySelector('.main-svg'));
+        for (let wait = 0; wait < 100 && drawn().length < wanted; wait++)
+            await new Promise(done => setTimeout(done, 100));
+        found.push(...drawn().map(g => g._fullLayout.title.text));
+    }
+    return found;
+}"""
+_THEME = "theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})"
+_DARK = """() => {
+    const figures = Array.from(document.querySelectorAll('.condnum-explorer .js-plotly-plot'))
+        .filter(g => g._fullLayout);
+    return figures.length > 0 && figures.every(g => g._fullLayout.paper_bgcolor === 'rgb(17,17,17)');
+}"""
 _FIGURES = """() => Array.from(document.querySelectorAll('.js-plotly-plot'))
-    .filter(g => g.data && g.closest('.condnum-explorer')).length"""
+    .filter(g => g.data && g.data.length && g.closest('.condnum-explorer')).length"""
 _READ = """index => {
     const plots = Array.from(document.querySelectorAll('.js-plotly-plot'))
         .filter(g => g.data && g.closest('.condnum-explorer'));
@@ -72,6 +94,10 @@ class OpenNotebook:
     def plots(self) -> int:
         """How many live figures (of explorers) the page has."""
         return self.page.evaluate(_FIGURES)
+
+    def drawn_titles(self) -> list[str]:
+        """Scroll through JupyterLab's notebook; return the titles of the plain figures drawn in it."""
+        return self.page.evaluate(_DRAWN)
 
     def explorer(self, index: int = 0) -> Any:
         """The element of the explorer that holds live figure `index`."""
@@ -134,6 +160,16 @@ class OpenNotebook:
                     np.testing.assert_allclose(got.astype(float), wanted.astype(float), rtol=1e-9)
                 else:
                     assert got.tolist() == wanted.tolist()
+
+    def darken(self) -> None:
+        """Change JupyterLab's theme to the dark one; wait until the explorers have followed."""
+        assert not self.page.evaluate(_DARK)
+        self.page.evaluate(_THEME, "JupyterLab Dark")
+        self.assert_dark()
+
+    def assert_dark(self) -> None:
+        """Wait until every explorer's figure is drawn light on dark."""
+        self.page.wait_for_function(_DARK)
 
     def screenshot(self, name: str, index: int | None = None) -> Path:
         """Save a PNG of the window, or of one explorer; return its path."""
@@ -250,11 +286,16 @@ def _copied_notebooks(base: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def lab_address(needs_chromium: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def lab_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of JupyterLab's copy of the notebooks."""
+    return _copied_notebooks(tmp_path_factory.mktemp("lab"))
+
+
+@pytest.fixture(scope="session")
+def lab_address(needs_chromium: None, lab_folder: Path) -> Iterator[str]:
     """The address of a JupyterLab on a copy of the notebooks."""
     pytest.importorskip("jupyterlab", reason="the extra notebooks is not installed")
-    base = tmp_path_factory.mktemp("lab")
-    port, folder = _free_port(), _copied_notebooks(base)
+    port, folder, base = _free_port(), lab_folder, lab_folder.parent
     (base / "home").mkdir()
     command = [
         "jupyterlab", "--no-browser", "--allow-root", f"--ServerApp.root_dir={folder}",
@@ -290,19 +331,26 @@ def _opened(page: Any, screenshots: Path) -> OpenNotebook:
 
 
 @pytest.fixture
-def lab(lab_address: str, window: Any, screenshots: Path) -> Iterator[Callable[..., OpenNotebook]]:
-    """`lab("1_condition_number", figures=2)`: open in JupyterLab, run all, no error, figures drawn."""
+def lab(
+    lab_address: str, lab_folder: Path, window: Any, screenshots: Path
+) -> Iterator[Callable[..., OpenNotebook]]:
+    """`lab("1_condition_number", figures=2)`: open in JupyterLab, run all, no error, figures drawn.
 
-    def open_notebook(name: str, *, figures: int = 1, dark: bool = False) -> OpenNotebook:
+    `parameters` are filled in as papermill does it, before the notebook is opened.
+    """
+
+    def open_notebook(
+        name: str, *, figures: int = 1, dark: bool = False, parameters: dict[str, Any] | None = None
+    ) -> OpenNotebook:
         opened = _opened(window, screenshots)
+        if parameters:
+            name = _with_parameters(lab_folder, name, parameters)
         window.goto(f"{lab_address}/lab/tree/{name}.ipynb?reset&token={TOKEN}")
         window.wait_for_function(
             "window.jupyterapp?.shell?.currentWidget?.sessionContext", timeout=SECONDS * 1000
         )
-        window.evaluate(  # the server remembers the theme of the test before
-            "(theme) => window.jupyterapp.commands.execute('apputils:change-theme', {theme})",
-            "JupyterLab Dark" if dark else "JupyterLab Light",
-        )
+        # The server remembers the theme of the test before.
+        window.evaluate(_THEME, "JupyterLab Dark" if dark else "JupyterLab Light")
         window.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
         errors = window.evaluate(_RUN_ALL)
         assert errors == []
@@ -316,6 +364,17 @@ def lab(lab_address: str, window: Any, screenshots: Path) -> Iterator[Callable[.
 
     yield open_notebook
     _end_kernels(lab_address)
+
+
+def _with_parameters(folder: Path, name: str, parameters: dict[str, Any]) -> str:
+    """Write a notebook with other parameters beside it; return its name."""
+    import nbformat
+    from papermill.iorw import load_notebook_node
+    from papermill.parameterize import parameterize_notebook
+
+    node = load_notebook_node(str(folder / f"{name}.ipynb"))
+    nbformat.write(parameterize_notebook(node, parameters), folder / f"{name}_small.ipynb")
+    return f"{name}_small"
 
 
 def _end_kernels(address: str) -> None:

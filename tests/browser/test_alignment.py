@@ -35,11 +35,6 @@ def test_in_jupyterlab(lab):
     notebook.assert_shows(aligned_tasks_figure(aligned_tasks(exponent=1.0)), 1)
     assert "exponent=1.0" in notebook.code(1)
     notebook.screenshot("2_aligned_tasks", 1)
-    assert notebook.problems == []
-
-
-def test_in_jupyterlab_s_dark_theme(lab):
-    notebook = lab(NOTEBOOK, figures=2, dark=True)
-    paper = """() => document.querySelector('.condnum-explorer .js-plotly-plot')._fullLayout.paper_bgcolor"""
-    notebook.page.wait_for_function(f"({paper})() === 'rgb(17,17,17)'")
+    notebook.darken()
     notebook.screenshot("2_alignment_dark", 0)
+    assert notebook.problems == []

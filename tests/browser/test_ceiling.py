@@ -28,12 +28,7 @@ def test_in_jupyterlab(lab):
     notebook.press("ridge ε", "End", index=1)
     notebook.assert_shows(ridge_ceiling_figure(ridge_ceiling_demo(ridge=10.0)), 1)
     notebook.screenshot("4_ridge", 1)
-    assert notebook.problems == []
-
-
-def test_in_jupyterlab_s_dark_theme(lab):
-    notebook = lab(NOTEBOOK, figures=2, dark=True)
-    paper = """() => document.querySelector('.condnum-explorer .js-plotly-plot')._fullLayout.paper_bgcolor"""
-    notebook.page.wait_for_function(f"({paper})() === 'rgb(17,17,17)'")
+    notebook.darken()
     notebook.screenshot("4_ceiling_dark", 0)
     notebook.screenshot("4_ridge_dark", 1)
+    assert notebook.problems == []

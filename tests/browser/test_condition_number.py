@@ -27,11 +27,22 @@ def test_in_jupyterlab(lab):
     notebook.press("dimension D", "End", index=1)
     notebook.assert_shows(spectrum_descent_figure(spectrum_descent(dimension=256)), 1)
     notebook.screenshot("1_spectrum", 1)
+    reset(notebook)
+    use_the_tools(notebook)
+    reset(notebook)
     assert notebook.problems == []
 
 
-def test_tools_of_an_explorer_in_jupyterlab(lab):
-    notebook = lab(NOTEBOOK, figures=2)
+def reset(notebook):
+    """Press the button; everything is as at the start."""
+    before = notebook.figure_data(0)
+    notebook.button("Reset").click()
+    notebook.changed(before)
+    notebook.assert_shows(zigzag_figure(zigzag(step=5)))
+
+
+def use_the_tools(notebook):
+    """Copy the settings, download data and figures."""
     notebook.press("step t", "End")
     notebook.button("Copy settings as code").click()
     notebook.page.get_by_text("Copied the line below").wait_for()
@@ -46,16 +57,11 @@ def test_tools_of_an_explorer_in_jupyterlab(lab):
             notebook.button(label).click()
         with open(caught.value.path(), "rb") as stream:
             assert stream.read(20).lower().startswith(start)
-    before = notebook.figure_data(0)
-    notebook.button("Reset").click()
-    notebook.changed(before)
-    notebook.assert_shows(zigzag_figure(zigzag(step=5)))
 
 
 def test_in_jupyterlab_s_dark_theme(lab):
     notebook = lab(NOTEBOOK, figures=2, dark=True)
-    paper = """() => document.querySelector('.condnum-explorer .js-plotly-plot')._fullLayout.paper_bgcolor"""
-    notebook.page.wait_for_function(f"({paper})() === 'rgb(17,17,17)'")
+    notebook.assert_dark()
     notebook.screenshot("1_zigzag_dark", 0)
 
 

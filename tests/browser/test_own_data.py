@@ -50,12 +50,6 @@ def test_in_jupyterlab(lab, tmp_path):
     upload(notebook, "Upload X_H", tmp_path / "bad.csv")
     notebook.page.get_by_role("alert").get_by_text("do not hold numbers: name").wait_for()
     notebook.screenshot("5_own_data_bad_upload", 0)
-    assert notebook.problems == []
-
-
-def test_in_jupyterlab_s_dark_theme(lab):
-    notebook = lab(NOTEBOOK, dark=True)
-    notebook.page.set_viewport_size(TALL)
-    paper = """() => document.querySelector('.condnum-explorer .js-plotly-plot')._fullLayout.paper_bgcolor"""
-    notebook.page.wait_for_function(f"({paper})() === 'rgb(17,17,17)'")
+    notebook.darken()
     notebook.screenshot("5_own_data_dark", 0)
+    assert notebook.problems == []

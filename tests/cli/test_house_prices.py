@@ -32,8 +32,8 @@ FILES = {
 
 
 @pytest.fixture
-def run(condnum):
-    return lambda *arguments, cwd: condnum("run", "house-prices", *arguments, cwd=cwd)
+def run(command):
+    return lambda *arguments, cwd: command("run", "house-prices", *arguments, cwd=cwd)
 
 
 class TestWhatARunLeaves:
@@ -187,21 +187,11 @@ class TestBadInput:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill-9"])
-def test_a_stopped_run_keeps_finished_cells_and_the_same_command_resumes(start, tmp_path, stop):
-    command = [sys.executable, "-m", "condnum", "run", "house-prices", "--data", "embedded"]
-    command += [
-        "--methods",
-        "identity,ours",
-        "--seeds",
-        "2",
-        "--epochs",
-        "14000",
-        "--jobs",
-        "1",
-        "--out",
-        "o",
-    ]
-    process = start(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+def test_a_stopped_run_keeps_finished_cells_and_the_same_command_resumes(start, command, tmp_path, stop):
+    words = ["run", "house-prices", "--data", "embedded", "--methods", "identity,ours", "--seeds", "2"]
+    words += ["--epochs", "14000", "--jobs", "1", "--out", "o"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = start([sys.executable, "-m", "condnum", *words], cwd=tmp_path, **pipes)
     cells = tmp_path / "o" / ".partial" / "cells"
     finished_before(process, cells, 2)
     process.send_signal(stop)
@@ -215,8 +205,8 @@ def test_a_stopped_run_keeps_finished_cells_and_the_same_command_resumes(start, 
         assert f"{len(kept)} finished pieces kept" in " ".join(stderr.split())
         assert [path.name for path in (tmp_path / "o" / ".partial").iterdir()] == ["cells"]
 
-    command[command.index("14000")] = "40"  # the identity cells do not depend on the epochs
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    words[words.index("14000")] = "40"  # the identity cells do not depend on the epochs
+    done = command(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert {path.name for path in (tmp_path / "o").iterdir()} == FILES
     assert "2 computed, 2 from the store, 0 failed" in (tmp_path / "o" / "report.html").read_text("utf-8")

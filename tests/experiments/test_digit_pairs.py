@@ -1,6 +1,8 @@
 """The digit-pair experiment on the embedded digits: cells, tables, resume, bad input."""
 
 import dataclasses
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -102,6 +104,16 @@ def test_a_finished_sweep_is_not_computed_again_and_more_seeds_reuse_it(tmp_path
     assert (again.computed, again.reused) == (0, 1)
     assert (more.computed, more.reused) == (1, 1)
     pd.testing.assert_frame_equal(first.table, again.table)
+
+
+def test_without_a_folder_nothing_is_left_behind(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    small = dataclasses.replace(CONFIG, methods=("imma",), seeds=1)
+    found = digit_pairs.run(small, digit_pairs.store_folder(""))
+    assert list(tmp_path.iterdir()) == []
+    kept = run.table[(run.table["method"] == "imma") & (run.table["seed"] == 0)]
+    assert found.table["rir"].tolist() == pytest.approx(kept["rir"].tolist())
+    assert digit_pairs.store_folder("out") == Path("out/cells")
 
 
 def test_two_processes_equal_one(tmp_path):

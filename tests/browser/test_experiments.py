@@ -1,0 +1,76 @@
+"""The two experiment notebooks in a real JupyterLab, with few epochs on the embedded data."""
+
+import pytest
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser"), pytest.mark.slow]
+
+#: Where a cell of the pair browser's heatmap is on the page; brings it into sight first.
+_CELL = """async ([pretrain, harmful]) => {
+    const plot = Array.from(document.querySelectorAll('.jp-OutputArea-output .js-plotly-plot'))
+        .filter(g => g.closest('.widget-vbox') && g.data.some(t => t.type === 'heatmap'))[0];
+    plot.scrollIntoView({block: 'center'});
+    await new Promise(done => setTimeout(done, 500));
+    const box = plot.getBoundingClientRect(), {xaxis, yaxis} = plot._fullLayout;
+    return [box.left + xaxis._offset + xaxis.d2p(harmful), box.top + yaxis._offset + yaxis.d2p(pretrain)];
+}"""
+_DETAILS = """() => Array.from(document.querySelectorAll('.widget-vbox .jp-OutputArea .js-plotly-plot'))
+    .filter(g => g._fullLayout && g.querySelector('.main-svg')).length"""
+
+
+def scroll_to(notebook, text):
+    """Bring the first cell with this source into sight, at the top."""
+    notebook.page.evaluate(
+        """async text => {
+            const content = window.jupyterapp.shell.currentWidget.content;
+            const index = content.widgets.findIndex(cell => cell.model.sharedModel.source.includes(text));
+            await content.scrollToItem(index, 'start');
+        }""",
+        text,
+    )
+
+
+def test_house_prices(lab):
+    parameters = {"data": "embedded", "methods": "ours,identity,initial", "seeds": 1, "epochs": 40}
+    notebook = lab("house_prices", figures=0, parameters=parameters)
+    titles = notebook.drawn_titles()
+    assert len(titles) == 4  # norm ratios, spectra, histories, ceiling
+    assert all("diabetes" in title for title in titles), titles
+    scroll_to(notebook, "norm_ratio_figure")
+    notebook.screenshot("house_prices_norm_ratio")
+    scroll_to(notebook, "comparison_table")
+    notebook.screenshot("house_prices_table")
+    assert notebook.problems == []
+
+
+def test_a_click_in_the_pair_browser_shows_that_pair(lab):
+    parameters = {"methods": "ours,imma", "seeds": 1, "epochs": 5, "pairs": "4-7,9-0", "jobs": 1}
+    notebook = lab("mnist_pairs", figures=0, parameters=parameters)
+    page = notebook.page
+    page.set_viewport_size({"width": 1280, "height": 1300})
+    titles = notebook.drawn_titles()
+    assert len(titles) == 2  # ridge and compact
+    assert all("digits-8x8" in title for title in titles), titles
+
+    scroll_to(notebook, "PairBrowser")
+    page.wait_for_function(f"({_DETAILS})() === 3", timeout=60_000)
+    status = page.locator(".widget-vbox [role=status]")
+    assert "Ours (Algorithm 1), digit 4 against digit 7: RIR" in status.inner_text()
+    page.mouse.click(*page.evaluate(_CELL, [9, 0]))
+    status.get_by_text("digit 9 against digit 0: RIR").wait_for()
+    page.wait_for_function(f"({_DETAILS})() === 3", timeout=60_000)
+    chosen = page.locator(".widget-vbox select").evaluate_all(
+        "lists => lists.map(list => list.selectedOptions[0].text)"
+    )
+    assert chosen[1:] == ["9", "0"]
+    shown = page.evaluate(
+        """() => Array.from(document.querySelectorAll('.widget-vbox .jp-OutputArea .js-plotly-plot'))
+            .map(g => g._fullLayout.annotations.map(a => a.text).join(' ')).join(' ')"""
+    )
+    assert "digit 9" in shown
+    assert "digit 4" not in shown
+    notebook.screenshot("mnist_pairs_browser")
+    page.locator(".widget-vbox select").first.select_option(label="IMMA")
+    status.get_by_text("IMMA, digit 9 against digit 0: RIR").wait_for()
+    scroll_to(notebook, "pair_heatmaps")
+    notebook.screenshot("mnist_pairs_heatmaps")
+    assert notebook.problems == []
