@@ -15,12 +15,13 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from condnum.arrays import Array, ArrayLike, as_tensor, like
+from condnum.arrays import Array, ArrayLike, like
 from condnum.covariance_range import CovarianceRange
 from condnum.errors import InvalidInputError, RankError
 from condnum.immunization import unit_gauge
+from condnum.null_space import own_directions
+from condnum.pencil import covariance_pair, task_ranges
 from condnum.spectra import (
     PUBLISHED_RIDGE,
     condition_from_spectrum,
@@ -84,13 +85,11 @@ def rir_ceiling(
         >>> rir_ceiling(np.diag([1.0, 0.0]), np.diag([2.0, 1.0])).value
         inf
     """
-    P, H = _ranges(pretrain_covariance, harmful_covariance, ridge, rtol)
+    P, H = task_ranges(pretrain_covariance, harmful_covariance, ridge, rtol)
     rtol = default_rtol(P.dimension) if rtol is None else rtol
-    root = P.vectors / P.values.sqrt()
     # Squared singular values of K_H's factor: the pencil's κ may reach κ(K_P)κ(K_H), beyond what
     # the eigenvalues of rootᵀK_H root keep.
-    factor = H.factor
-    pencil = hessian_spectrum(root, factor)
+    pencil = hessian_spectrum(P.vectors / P.values.sqrt(), H.factor)
     if float(pencil[0]) <= rtol * float(H.values[0]) / float(P.values[0]):
         raise RankError(
             "the harmful task has no energy on range(K_P): the two tasks share no direction, so that "
@@ -98,9 +97,7 @@ def rir_ceiling(
         )
     harmful_only = 0
     if P.rank < P.dimension:
-        outside = factor @ P.null_projector
-        energies = torch.linalg.eigvalsh(outside @ outside.mT)
-        harmful_only = int((energies > rtol * H.values[0]).sum())
+        harmful_only = len(own_directions(H, P.null_basis, rtol=rtol)[0])
     rank = int((pencil > rtol**2 * pencil[0]).sum())
     lambda_max, lambda_min = float(pencil[0]), float(pencil[rank - 1])
     ratio = float(P.values[0] / P.values[-1]) / float(H.values[0] / H.values[-1])
@@ -153,12 +150,29 @@ def ridge_convention_ceiling(
     """
     if not 0 < ridge < math.inf:
         raise InvalidInputError(f"ridge must be positive and finite, got {ridge}.")
-    P, H = _ranges(pretrain_covariance, harmful_covariance, None, rtol)
+    P, H = task_ranges(pretrain_covariance, harmful_covariance, None, rtol)
     floor = ridge / (P.dimension if squared_norm is None else squared_norm)
     # Each end of the pencil as a largest eigenvalue: those are accurate.
     smallest = min(1.0, 1 / _largest_ratio(P, H, floor)) if P.rank == P.dimension else 1.0
     ratio = _ridge_kappa(P, ridge) / _ridge_kappa(H, ridge)
     return max(1.0, _largest_ratio(H, P, floor)) / smallest * ratio
+
+
+def share_of_ceiling(rir: float, ceiling: float) -> float:
+    """Return RIR / ceiling: how much of what is possible an extractor has reached.
+
+    Args:
+        rir: Of the extractor.
+        ceiling: The RIR ceiling in the same convention, or its upper bound.
+
+    Returns:
+        A share; NaN where the ceiling is infinite or unknown, since no share of that means anything.
+
+    Examples:
+        >>> share_of_ceiling(50.0, 200.0), share_of_ceiling(50.0, float("inf"))
+        (0.25, nan)
+    """
+    return rir / ceiling if math.isfinite(ceiling) else math.nan
 
 
 def optimal_immunizer(
@@ -196,7 +210,7 @@ def optimal_immunizer(
         array([[0.5, 0. ],
                [0. , 1. ]])
     """
-    K_P, K_H = _pair(pretrain_covariance, harmful_covariance, ridge)
+    K_P, K_H = covariance_pair(pretrain_covariance, harmful_covariance, ridge)
     if not 0 < null_gain < math.inf:
         raise InvalidInputError(f"null_gain must be positive and finite, got {null_gain}.")
     CovarianceRange.of(K_H, rtol=rtol, name="harmful_covariance")
@@ -204,50 +218,6 @@ def optimal_immunizer(
     gain = P.values.rsqrt()
     theta = (P.vectors * gain) @ P.vectors.mT + null_gain * gain.max() * P.null_projector
     return like(pretrain_covariance)(unit_gauge(symmetric_part(theta)))
-
-
-def _ranges(
-    pretrain: ArrayLike | CovarianceRange,
-    harmful: ArrayLike | CovarianceRange,
-    ridge: float | None,
-    rtol: float | None,
-) -> tuple[CovarianceRange, CovarianceRange]:
-    """Return both ranges, decomposed here unless the caller has them."""
-    if isinstance(pretrain, CovarianceRange) and isinstance(harmful, CovarianceRange):
-        if pretrain.dimension != harmful.dimension:
-            raise InvalidInputError(
-                f"the ranges live in {pretrain.dimension} and {harmful.dimension} dimensions: "
-                "both tasks share one input space."
-            )
-        if ridge is not None:
-            raise InvalidInputError(
-                f"ridge {ridge} cannot be added to a range that is already cut at its rank; pass covariances."
-            )
-        return pretrain, harmful
-    if isinstance(pretrain, CovarianceRange) or isinstance(harmful, CovarianceRange):
-        raise InvalidInputError("pass two covariances or two ranges, not one of each.")
-    K_P, K_H = _pair(pretrain, harmful, ridge)
-    return (
-        CovarianceRange.of(K_P, rtol=rtol, name="pretrain_covariance"),
-        CovarianceRange.of(K_H, rtol=rtol, name="harmful_covariance"),
-    )
-
-
-def _pair(pretrain: ArrayLike, harmful: ArrayLike, ridge: float | None) -> tuple[Tensor, Tensor]:
-    """Validate two covariances of one input space and add the ridge."""
-    K_P = as_tensor(pretrain, "pretrain_covariance", ndim=2)
-    K_H = as_tensor(harmful, "harmful_covariance", ndim=2).to(K_P.device)
-    if K_P.shape != K_H.shape or K_P.shape[0] != K_P.shape[1]:
-        raise InvalidInputError(
-            f"pretrain_covariance {tuple(K_P.shape)} and harmful_covariance {tuple(K_H.shape)} must be "
-            "square and of the same shape: both tasks share one input space."
-        )
-    if ridge is None:
-        return symmetric_part(K_P), symmetric_part(K_H)
-    if not 0 < ridge < math.inf:
-        raise InvalidInputError(f"ridge must be positive and finite, got {ridge}; leave it out for none.")
-    identity = ridge * torch.eye(K_P.shape[0], dtype=K_P.dtype, device=K_P.device)
-    return symmetric_part(K_P) + identity, symmetric_part(K_H) + identity
 
 
 def _largest_ratio(above: CovarianceRange, below: CovarianceRange, floor: float) -> float:

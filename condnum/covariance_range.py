@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import torch
@@ -66,6 +68,31 @@ class CovarianceRange:
         lengths = torch.linalg.vector_norm(factor, dim=1)
         return cls(lengths.square(), (factor / lengths[:, None]).mT)
 
+    def ridged(self, ridge: float) -> Self:
+        """Return the range of `K + εI`, which is the whole space, from this decomposition.
+
+        What lies below the numerical rank of K counts as exactly zero, so that its directions have the
+        eigenvalue ε itself, however small ε is against the round-off of K.
+
+        Args:
+            ridge: ε > 0, in the units of K.
+
+        Returns:
+            All D eigenpairs, descending; those outside range(K) are last.
+
+        Raises:
+            InvalidInputError: ε is not positive and finite.
+
+        Examples:
+            >>> CovarianceRange.of(torch.diag(torch.tensor([4.0, 0.0])).double()).ridged(1e-20).values
+            tensor([4.0000e+00, 1.0000e-20], dtype=torch.float64)
+        """
+        if not 0 < ridge < math.inf:
+            raise InvalidInputError(f"ridge must be positive and finite, got {ridge}; leave it out for none.")
+        null = self.null_basis
+        values = torch.cat([self.values + ridge, self.values.new_full((null.shape[1],), ridge)])
+        return type(self)(values, torch.cat([self.vectors, null], dim=1))
+
     @property
     def dimension(self) -> int:
         """D, of the space that the covariance lives in."""
@@ -80,6 +107,11 @@ class CovarianceRange:
     def factor(self) -> Tensor:
         """`B` with `K = BᵀB`, `(r, D)`."""
         return (self.vectors * self.values.sqrt()).mT
+
+    @cached_property
+    def null_basis(self) -> Tensor:
+        """Orthonormal basis of null(K), `(D, D − r)`."""
+        return torch.linalg.qr(self.vectors, mode="complete").Q[:, self.rank :]
 
     @property
     def null_projector(self) -> Tensor:

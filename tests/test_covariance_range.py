@@ -55,7 +55,25 @@ def test_ranges_and_covariances_do_not_mix():
     part = CovarianceRange.of(K)
     with pytest.raises(InvalidInputError, match="not one of each"):
         rir_ceiling(part, K)
-    with pytest.raises(InvalidInputError, match="ridge 1"):
-        rir_ceiling(part, part, ridge=1.0)
+    with pytest.raises(InvalidInputError, match="ridge must be positive and finite, got -1"):
+        rir_ceiling(part, part, ridge=-1.0)
     with pytest.raises(InvalidInputError, match="2 and 3 dimensions"):
         rir_ceiling(part, CovarianceRange.of(random_covariance(3, 3, 5)))
+
+
+@pytest.mark.parametrize("rank", [1, 3, 4])
+def test_ridged_is_the_range_of_the_sum(rank):
+    K = random_covariance(rank, 4, 5)
+    ridged = CovarianceRange.of(K).ridged(0.3)
+    B = ridged.factor
+    torch.testing.assert_close(B.mT @ B, K + 0.3 * torch.eye(4).double(), rtol=1e-12, atol=1e-12)
+    assert ridged.rank == 4
+    assert (ridged.values.diff() <= 0).all()
+    torch.testing.assert_close(ridged.vectors.mT @ ridged.vectors, torch.eye(4).double(), rtol=0, atol=1e-13)
+
+
+def test_a_ridge_far_below_round_off_is_exact():
+    """K + εI itself would lose ε beside 1: the ceiling of two tasks that share nothing but a direction."""
+    ranges = [CovarianceRange.of(torch.diag(torch.tensor(v)).double()) for v in ([1.0, 0.0], [1.0, 1.0])]
+    # diag(1, ε) and diag(1, 1): κ(M)·κ(K_P)/κ(K_H) = (1/ε)·(1/ε).
+    assert rir_ceiling(*ranges, ridge=1e-18).value == pytest.approx(1e36, rel=1e-12)

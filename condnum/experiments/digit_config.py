@@ -124,7 +124,7 @@ class DigitPairsConfig:
             ((4, 7), (9, 0))
         """
         names = tuple(dict.fromkeys(name.strip() for name in methods.split(",") if name.strip()))
-        chosen = tuple(_pair(word) for word in pairs.split(",") if word.strip())
+        chosen = tuple(read_pair(word) for word in pairs.split(",") if word.strip())
         workers = jobs if jobs else torch.get_num_threads()
         return cls(
             dataset,  # type: ignore[arg-type]
@@ -155,8 +155,22 @@ class DigitPairsConfig:
         return settings_table(self.methods, self.settings)
 
 
-def _pair(word: str) -> tuple[int, int]:
-    """Read `p-h`."""
+def read_pair(word: str) -> tuple[int, int]:
+    """Read a pair of digits.
+
+    Args:
+        word: `p-h`.
+
+    Returns:
+        p and h.
+
+    Raises:
+        InvalidInputError: It is not two digits with a hyphen.
+
+    Examples:
+        >>> read_pair("4-7")
+        (4, 7)
+    """
     digits = word.strip().split("-")
     if len(digits) != 2 or not all(len(d) == 1 and d in "0123456789" for d in digits):
         raise InvalidInputError(

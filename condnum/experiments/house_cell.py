@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from condnum.experiments.extractor import Extractor
-from condnum.methods import Progress, immunize
+from condnum.methods import ImmunizationResult, Progress, immunize
 from condnum.problem import ImmunizationProblem
 from condnum.progress import report_event
 from condnum.sweep import CellPlan, CellResult, cached
@@ -19,10 +19,21 @@ def compute_cell(plan: CellPlan) -> CellResult:
     Returns:
         `Extractor.to_cell`.
     """
-    payload = plan.payload
-    problem = _problem(plan)
-    result = immunize(problem, payload["method"], seed=payload["seed"], callback=report_step, **plan.settings)
-    return Extractor.of(result).to_cell()
+    return Extractor.of(immunize_cell(plan)[1]).to_cell()
+
+
+def immunize_cell(plan: CellPlan) -> tuple[ImmunizationProblem, ImmunizationResult]:
+    """Run the method of a cell.
+
+    Args:
+        plan: As `compute_cell`.
+
+    Returns:
+        The problem and the result.
+    """
+    payload, problem = plan.payload, cell_problem(plan)
+    method, seed = payload["method"], payload["seed"]
+    return problem, immunize(problem, method, seed=seed, callback=report_step, **plan.settings)
 
 
 def report_step(progress: Progress) -> None:
@@ -30,8 +41,15 @@ def report_step(progress: Progress) -> None:
     report_event(stage=progress.method, seed=progress.seed, step=progress.step, steps=progress.steps)
 
 
-def _problem(plan: CellPlan) -> ImmunizationProblem:
-    """Return the two tasks, built once a process."""
+def cell_problem(plan: CellPlan) -> ImmunizationProblem:
+    """Return the two tasks of a cell, built once a process.
+
+    Args:
+        plan: As `compute_cell`.
+
+    Returns:
+        The problem.
+    """
     payload, data = plan.payload, plan.data
     assert data is not None  # plans of this experiment always name their data
     options = {"features": payload["features"], "rows": payload["rows"]}

@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from condnum.ceiling import ridge_convention_ceiling, rir_ceiling
+from condnum.ceiling import ridge_convention_ceiling, rir_ceiling, share_of_ceiling
 from condnum.data import TaskPair
 from condnum.experiments.extractor import Extractor
 from condnum.experiments.published import Published
@@ -42,6 +42,7 @@ RESULT_COLUMNS = [
     "rank_pretrain",
     "rank_harmful",
     "rir_ceiling",
+    "rir_share",
     "theta_condition",
     "loss_gap",
     "steps",
@@ -130,6 +131,7 @@ def result_row(measured: Immunization, ceiling: float, facts: Mapping[str, Any])
         "rank_pretrain": measured.pretrain_after.rank,
         "rank_harmful": measured.harmful_after.rank,
         "rir_ceiling": ceiling,
+        "rir_share": share_of_ceiling(measured.rir, ceiling),
         "loss_gap": measured.loss_gap,
     }
 
@@ -143,7 +145,8 @@ def summary_table(results: pd.DataFrame, published: Mapping[str, Published]) -> 
 
     Returns:
         A row per method × convention × gauge: `seeds`, mean and std of (i), (ii) and RIR,
-        `success_rate`, `rir_ceiling`, `loss_gap_max`, `seconds_mean`, and `published_*`.
+        `success_rate`, `rir_ceiling`, `rir_share` (mean of RIR / ceiling), `loss_gap_max`, `seconds_mean`,
+        and `published_*`.
     """
     rows = []
     for (method, convention, gauge), group in results.groupby(["method", "convention", "gauge"], sort=False):
@@ -159,6 +162,7 @@ def summary_table(results: pd.DataFrame, published: Mapping[str, Published]) -> 
             row[f"{name}_std"] = group[name].std(ddof=1) if len(group) > 1 else np.nan
         row["success_rate"] = group["success"].mean()
         row["rir_ceiling"] = group["rir_ceiling"].mean()
+        row["rir_share"] = group["rir_share"].mean()
         row["loss_gap_max"] = group["loss_gap"].max()
         row["seconds_mean"] = group["seconds"].mean()
         known = published.get(str(method))

@@ -6,17 +6,14 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from condnum.extras import require
-from condnum.plots.style import translucent
+from condnum.plots.region import add_region
 from condnum.plots.theme import BLUE, GREEN, NEUTRAL, ORANGE, POWER_SIZE, PURPLE, teaching_layout
-from condnum.teaching.ceiling import PATH_STEPS, CeilingDemo, Plane
+from condnum.teaching.ceiling import PATH_STEPS, CeilingDemo
 
 #: Decades of (ii) and (i) in sight; they do not move with the sliders, κ up to 100 fits.
 PRETRAIN_DECADES, HARMFUL_DECADES, RIR_DECADES = (-2.3, 2.3), (-2.3, 4.3), (-1.0, 4.3)
-#: Drawn far beyond the frame.
-_FAR = 1e9
 
 
 def ceiling_plane_figure(demo: CeilingDemo) -> Any:
@@ -37,7 +34,7 @@ def ceiling_plane_figure(demo: CeilingDemo) -> Any:
         rows=1, cols=2, column_widths=[0.6, 0.4], horizontal_spacing=0.11,
         subplot_titles=("the two ratios of Eq. 15", "RIR = (i)/(ii) along Algorithm 1"),
     )  # fmt: skip
-    _add_regions(figure, demo.plane)
+    add_region(figure, demo.plane, row=1, col=1)
     _add_extractors(figure, demo)
     _add_rir(figure, demo)
     value = demo.plane.ceiling.value
@@ -54,40 +51,6 @@ def ceiling_plane_figure(demo: CeilingDemo) -> Any:
     figure.update_xaxes(range=[0, PATH_STEPS], title_text="step t", col=2)
     figure.update_yaxes(range=RIR_DECADES, title_text="RIR", col=2, **log)
     return figure
-
-
-def _add_regions(figure: Any, plane: Plane) -> None:
-    """Add the success quadrant, the impossible region and the front."""
-    left: dict[str, Any] = {"row": 1, "col": 1, "mode": "lines", "hoverinfo": "skip"}
-    figure.add_scatter(
-        x=[1 / _FAR, 1, 1, 1 / _FAR], y=[1, 1, _FAR, _FAR], fill="toself",
-        fillcolor=translucent(GREEN, 0.14), line={"color": GREEN, "width": 1, "dash": "dot"},
-        name="immunized: (i) > 1, (ii) ≤ 1", **left,
-    )  # fmt: skip
-    x, y = _border(plane)
-    figure.add_scatter(
-        x=x, y=y, fill="toself", fillcolor=translucent(NEUTRAL, 0.45), line={"width": 0},
-        name="no θ gets here", **left,
-    )  # fmt: skip
-    start = plane.optimum[0]
-    finite = math.isfinite(plane.ceiling.value)
-    ray = np.array([start, _FAR * start]) if finite else np.full(2, np.nan)
-    figure.add_scatter(
-        x=ray, y=plane.highest(ray), line={"color": ORANGE, "width": 3.5},
-        name="Pareto front: RIR = RIR<sub>max</sub>", **left,
-    )  # fmt: skip
-
-
-def _border(plane: Plane) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the outline of what is impossible: left of θ*, above the ceiling, below the least (i)."""
-    wall = 1 / plane.kappa_pretrain
-    knee = plane.kappa_pencil / plane.kappa_pretrain  # where the least (i) turns
-    lower = np.array([_FAR * wall, max(knee, wall), wall])
-    upper = np.array([wall, _FAR * wall])
-    high = np.minimum(plane.highest(upper), _FAR**2)
-    x = np.concatenate([lower, upper, [wall / _FAR, wall / _FAR, _FAR * wall]])
-    y = np.concatenate([plane.lowest(lower), high, [_FAR**2, 1 / _FAR, 1 / _FAR]])
-    return x, y
 
 
 def _add_extractors(figure: Any, demo: CeilingDemo) -> None:

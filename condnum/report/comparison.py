@@ -38,6 +38,9 @@ def comparison_table(summary: pd.DataFrame, *, convention: Convention, gauge: st
             table[f"{title} published"] = _pairs(
                 rows[f"published_{name}"], rows[f"published_{name}_std"], digits=4
             )
+    if rows["rir_ceiling"].notna().any():
+        table["RIR ceiling"] = [number(value) for value in rows["rir_ceiling"]]
+        table["RIR / ceiling"] = [number(value) for value in rows["rir_share"]]
     counts = rows["seeds"] * rows.get("pairs", 1)
     table["immunized"] = [
         f"{round(rate * count)}{_GAP}of{_GAP}{count}"

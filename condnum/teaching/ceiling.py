@@ -1,12 +1,7 @@
-r"""Notebook 4: how much immunization is possible, in the plane of the two ratios of Eq. 15.
+"""Notebook 4: how much immunization is possible, in the plane of the two ratios of Eq. 15.
 
-With `θ = K_P^{-1/2}S` and `M = K_P^{-1/2} K_H K_P^{-1/2}` the two condition numbers are `κ(H_P) = κ(S)²`
-and `κ(H_H) = κ(SᵀMS)`. What is possible follows: with :math:`x = κ(H_P)`,
-
-.. math:: \max\bigl(κ(M)/x,\; x/κ(M)\bigr) \;\le\; κ(H_H) \;\le\; x\,κ(M)
-
-for every invertible θ. The right-hand side is the ceiling of `condnum.ceiling`; `front_extractor` attains it
-for every x, so that the ray RIR = RIR_max from θ* on *is* the Pareto front.
+What is possible at all is `condnum.pareto`'s; here some extractors are placed in it, and the path of
+Algorithm 1.
 """
 
 from __future__ import annotations
@@ -19,14 +14,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from condnum.arrays import ArrayLike, as_tensor
-from condnum.ceiling import RirCeiling, optimal_immunizer, rir_ceiling
+from condnum.ceiling import optimal_immunizer
+from condnum.covariance_range import CovarianceRange
 from condnum.errors import InvalidInputError
 from condnum.methods.algorithm1 import Ours
 from condnum.methods.descent import descend
 from condnum.methods.method import Parameters
+from condnum.pareto import FeasibleRegion, feasible_region, immunizer_family
 from condnum.problem import ImmunizationProblem
-from condnum.spectra import covariance_factor, symmetric_part
+from condnum.spectra import covariance_factor
 from condnum.teaching.quadratic import SpectrumShape
 from condnum.teaching.two_tasks import NullKind, two_tasks
 
@@ -39,14 +35,9 @@ LARGEST_KAPPA = 1e20
 
 
 @dataclass(frozen=True)
-class Plane:
+class Plane(FeasibleRegion):
     """Two tasks in the (ii)/(i) plane: what is possible, and where some extractors lie."""
 
-    kappa_pretrain: float  # κ(K_P)
-    kappa_harmful: float  # κ(K_H)
-    kappa_pencil: float  # κ(M) = λ_max/λ_min of (K_H, K_P) on range(K_P)
-    ceiling: RirCeiling
-    mirrored: bool  # whether x/κ(M) ≤ κ(H_H) holds too: equal ranks, nothing of one task's own
     optimum: NDArray[np.float64]  # (2,) (ii) and (i) at θ* = K_P^{-1/2}
     family: NDArray[np.float64]  # (F, 2) at K_P^{-s/2}, s from 0 to 1; then free scaling, if there is any
     cloud: NDArray[np.float64]  # (n, 2) at random extractors
@@ -55,18 +46,6 @@ class Plane:
     def cloud_share(self) -> float:
         """Largest RIR of the random extractors, as a share of the ceiling; 0 where that is infinite."""
         return float((self.cloud[:, 1] / self.cloud[:, 0]).max() / self.ceiling.value)
-
-    def highest(self, pretrain_ratio: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the largest (i) that a (ii) allows, `RIR_max·(ii)`; infinite without a ceiling."""
-        return self.ceiling.value * pretrain_ratio
-
-    def lowest(self, pretrain_ratio: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the least (i) that a (ii) allows: `max(κ(M)/x, x/κ(M), 1)/κ(K_H)`, x = κ(H_P)."""
-        x = pretrain_ratio * self.kappa_pretrain
-        if self.ceiling.harmful_only_dimension:
-            return np.full_like(x, 1 / self.kappa_harmful)
-        mirror = x / self.kappa_pencil if self.mirrored else np.ones_like(x)
-        return np.maximum(np.maximum(self.kappa_pencil / x, mirror), 1.0) / self.kappa_harmful
 
 
 @dataclass(frozen=True)
@@ -142,52 +121,11 @@ def ceiling_demo(
     return CeilingDemo(_plane(tasks), step, path, path[:, 1] / path[:, 0], reason)
 
 
-def front_extractor(
-    pretrain_covariance: ArrayLike, harmful_covariance: ArrayLike, power: float
-) -> NDArray[np.float64]:
-    r"""Return a point of the Pareto front, :math:`θ_s = K_P^{-1/2}M^{s/2}`.
-
-    Then `H_P = M^s` and `H_H = M^{1+s}`, so that `κ(H_P) = κ(M)^s` and RIR is at its ceiling for every
-    s ≥ 0. θ* is s = 0; with growing s both ratios grow alike. A negative s, down to −1, leads along the
-    lower border instead, where `κ(H_H) = κ(M)/κ(H_P)`.
-
-    Args:
-        pretrain_covariance: `(D, D)`, `K_P`, of full rank.
-        harmful_covariance: `(D, D)`, `K_H`, of full rank.
-        power: s.
-
-    Returns:
-        `(D, D)`.
-
-    Raises:
-        InvalidInputError: A covariance is singular, or s is not finite.
-
-    Examples:
-        >>> K_P, K_H = np.diag([100.0, 1.0]), np.diag([2.0, 1.0])  # M = diag(0.02, 1)
-        >>> np.round(front_extractor(K_P, K_H, 1.0) @ np.diag([1.0, 10.0]), 9)
-        array([[ 0.01414214,  0.        ],
-               [ 0.        , 10.        ]])
-    """
-    if not math.isfinite(power):
-        raise InvalidInputError(f"power must be finite, got {power}.")
-    K_P, K_H = (as_tensor(K, "covariance", ndim=2) for K in (pretrain_covariance, harmful_covariance))
-    ranks = [len(covariance_factor(K)) for K in (K_P, K_H)]
-    if ranks != [len(K_P)] * 2:
-        raise InvalidInputError(
-            f"the covariances have ranks {ranks[0]} and {ranks[1]} in {len(K_P)} dimensions: θ_s needs "
-            "both to be invertible; drop the features that a task does not use."
-        )
-    gamma, Q = torch.linalg.eigh(symmetric_part(K_P))
-    root = (Q * gamma.rsqrt()) @ Q.mT
-    mu, V = torch.linalg.eigh(symmetric_part(root @ K_H @ root))
-    return ((root @ V) * mu ** (power / 2) @ V.mT).numpy()
-
-
 @lru_cache(maxsize=64)
 def _plane(tasks: tuple[float, float, float, int, SpectrumShape, NullKind]) -> Plane:
     """Return what does not depend on the path."""
     K_P, K_H = _covariances(*tasks)
-    ceiling = rir_ceiling(K_P, K_H)
+    region = feasible_region(K_P, K_H)
     factors = [covariance_factor(torch.from_numpy(K)).numpy() for K in (K_P, K_H)]
     start = np.array([_kappa(np.eye(len(K_P)), B) for B in factors])
 
@@ -197,13 +135,9 @@ def _plane(tasks: tuple[float, float, float, int, SpectrumShape, NullKind]) -> P
 
     optimum = np.asarray(optimal_immunizer(K_P, K_H))
     return Plane(
-        kappa_pretrain=float(start[0]),
-        kappa_harmful=float(start[1]),
-        kappa_pencil=ceiling.lambda_max / ceiling.lambda_min,
-        ceiling=ceiling,
-        mirrored=ceiling.rank_harmful == ceiling.rank_pretrain and not ceiling.harmful_only_dimension,
+        **vars(region),
         optimum=ratios(optimum),
-        family=ratios(_family(K_P, K_H, free=math.isinf(ceiling.value))),
+        family=ratios(_family(K_P, K_H, free=math.isinf(region.ceiling.value))),
         cloud=ratios(_random_extractors(optimum, K_H)),
     )
 
@@ -241,9 +175,9 @@ def _covariances(
 
 def _family(K_P: NDArray[np.float64], K_H: NDArray[np.float64], *, free: bool) -> NDArray[np.float64]:
     """Return `K_P^{-s/2}`, s from 0 to 1, `(F, D, D)`; with `free`, null(K_P) then gains 100-fold."""
-    gains, Q = np.linalg.eigh(np.asarray(optimal_immunizer(K_P, K_H)))
-    s = np.linspace(0, 1, 21)[:, None]
-    family = (Q * ((gains / gains[0]) ** s)[:, None, :]) @ Q.T
+    family = immunizer_family(
+        CovarianceRange.of(torch.from_numpy(K_P)), np.linspace(0, 1, 21).tolist()
+    ).numpy()
     if not free:
         return family
     scaled = [optimal_immunizer(K_P, K_H, null_gain=g) for g in np.geomspace(1, 100, 9).tolist()]

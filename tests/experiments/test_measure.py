@@ -86,6 +86,9 @@ class TestResults:
                 norm = None if gauge == "unit" else float((theta**2).sum())
                 ceiling = ridge_convention_ceiling(*K, squared_norm=norm)
             assert row["rir_ceiling"] == pytest.approx(ceiling, rel=1e-12)
+            assert row["rir_share"] == pytest.approx(
+                row["rir"] / ceiling if np.isfinite(ceiling) else np.nan, nan_ok=True
+            )
             assert row["rir"] <= ceiling * (1 + 1e-9)
 
     def test_controls(self, results):
@@ -108,6 +111,7 @@ class TestSummary:
             "rir": [4.0, 8.0, 2.5],
             "success": [True, False, False],
             "rir_ceiling": [10.0, 10.0, 10.0],
+            "rir_share": [0.2, 0.4, 0.1],
             "loss_gap": [0.0, 0.001, 0.002],
             "seconds": [1.0, 3.0, 5.0],
         }
@@ -121,6 +125,7 @@ class TestSummary:
         assert (ours["harmful_ratio_std"], ours["rir_std"]) == pytest.approx((2**0.5, 8**0.5))
         assert ours["pretrain_ratio_std"] == pytest.approx(0)
         assert (ours["success_rate"], ours["rir_ceiling"]) == pytest.approx((0.5, 10))
+        assert ours["rir_share"] == pytest.approx(0.3)
         assert (ours["loss_gap_max"], ours["seconds_mean"]) == pytest.approx((0.001, 2))
 
     def test_one_seed_has_no_deviation(self):

@@ -33,6 +33,7 @@ def results():
                     "rank_pretrain": 3,
                     "rank_harmful": 3 + seed,
                     "rir_ceiling": np.inf if convention == "compact" else 900.0,
+                    "rir_share": np.nan if convention == "compact" else 0.02,
                     "theta_condition": 2.0,
                     "loss_gap": 1e-15 if method == "ours" else 0.02,
                     "steps": 100,
@@ -74,6 +75,15 @@ def test_evidence(results):
     assert table["loss gap, clause (c)"].tolist() == ["0 (to round-off)", "0.02"]
     assert table["RIR ceiling"].tolist() == ["∞", "∞"]
     assert table["stopped by"].tolist() == ["closed form"] * 2
+
+
+def test_the_share_of_the_ceiling_stands_beside_rir(results):
+    summary = summary_table(results, {})
+    ridge = comparison.comparison_table(summary, convention="ridge", gauge="unit")
+    assert ridge["RIR ceiling"].tolist() == ["900", "900"]
+    assert ridge["RIR / ceiling"].tolist() == ["0.02", "0.02"]
+    compact = comparison.comparison_table(summary, convention="compact", gauge="unit")
+    assert compact["RIR / ceiling"].tolist() == ["—", "—"]
 
 
 def test_verdict_names_what_fails(results):

@@ -11,8 +11,9 @@ from condnum.ceiling import optimal_immunizer, rir_ceiling
 from condnum.errors import InvalidInputError
 from condnum.immunization import relative_immunization_ratio
 from condnum.methods.algorithm1 import ill_direction, well_direction
+from condnum.pareto import front_extractor
 from condnum.tasks import LinearTask
-from condnum.teaching.ceiling import PATH_STEPS, RANDOM_EXTRACTORS, ceiling_demo, front_extractor
+from condnum.teaching.ceiling import PATH_STEPS, RANDOM_EXTRACTORS, ceiling_demo
 from condnum.teaching.two_tasks import two_tasks
 
 #: κ up to 1e4 · 1e4 from a Cholesky-free SVD in float64: relative error below 1e-9.

@@ -1,0 +1,238 @@
+"""Figures of the experiment on limits: ceilings and shares along ε, the front, and what carries it."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from condnum.errors import InvalidInputError
+from condnum.pareto import FeasibleRegion
+from condnum.plots.region import add_region
+from condnum.plots.style import finish, log_axis, method_style, translucent
+from condnum.plots.theme import GREEN, NEUTRAL, ORANGE, PURPLE
+
+RIDGE_TITLE = "ridge ε, in mean eigenvalues of K<sub>P</sub>"
+
+#: A colour (Okabe–Ito) and a dash for each pair of tasks.
+_PAIRS = (
+    ("#2E86C8", "solid"), ("#D55E00", "dash"), ("#009E73", "dot"), ("#CC79A7", "dashdot"),
+    ("#8A8A8A", "longdash"), ("#E69F00", "longdashdot"),
+)  # fmt: skip
+
+#: Controls have marks of their own, as they share a colour.
+_SYMBOLS = {"identity": "x", "initial": "square"}
+
+
+def pair_label(pretrain_task: str, harmful_task: str) -> str:
+    """Return a pair of tasks in a few characters.
+
+    Args:
+        pretrain_task: Name of D_P.
+        harmful_task: Name of D_H.
+
+    Returns:
+        `p → h` for digits, `D_P: …, D_H: …` for others.
+
+    Examples:
+        >>> pair_label("digit 4", "digit 9")
+        '4 → 9'
+    """
+    names = (pretrain_task, harmful_task)
+    if all(name.startswith("digit ") for name in names):
+        return " → ".join(name.removeprefix("digit ") for name in names)
+    return f"D<sub>P</sub>: {names[0]}, D<sub>H</sub>: {names[1]}"
+
+
+def ceilings_figure(ceilings: pd.DataFrame, subtitle: str) -> Any:
+    """Draw the RIR ceiling of `K + εI` against ε, a line per pair, and what the closed form attains.
+
+    Args:
+        ceilings: Of `experiments.limits_tables.ceiling_table`.
+        subtitle: The data set.
+
+    Returns:
+        A plotly figure.
+
+    Raises:
+        MissingExtraError: Plotly is missing.
+    """
+    figure = _empty()
+    for index, (tasks, part) in enumerate(ceilings.groupby(["pretrain_task", "harmful_task"], sort=False)):
+        color, dash = _PAIRS[index % len(_PAIRS)]
+        figure.add_scatter(
+            x=part["ridge_share"], y=part["rir_ceiling"], name=pair_label(*tasks), mode="lines",
+            line={"color": color, "dash": dash, "width": 2.5}, legendgroup=str(index),
+            customdata=part["ridge"],
+            hovertemplate="ε = %{x:.1e} mean eigenvalues = %{customdata:.3g}<br>RIR<sub>max</sub> = %{y:.4g}",
+        )  # fmt: skip
+        figure.add_scatter(
+            x=part["ridge_share"], y=part["optimal_rir"], mode="markers", showlegend=False,
+            name="(K<sub>P</sub> + εI)<sup>−1/2</sup>", legendgroup=str(index),
+            marker={"color": color, "size": 9, "symbol": "star"},
+            hovertemplate="closed form: RIR = %{y:.4g}<extra></extra>",
+        )  # fmt: skip
+    figure.add_hline(y=1, line_color="#888", line_width=1)
+    figure.update_xaxes(**log_axis(RIDGE_TITLE, ceilings["ridge_share"]))
+    figure.update_yaxes(**log_axis("RIR on K + εI", ceilings["rir_ceiling"]))
+    note = f"{subtitle}. Lines: the ceiling; stars: RIR measured on (K<sub>P</sub> + εI)<sup>−1/2</sup>"
+    finish(figure, "How much immunization is possible, against ε", note)
+    return figure.update_layout(
+        legend_title_text="D<sub>P</sub> → D<sub>H</sub>", showlegend=len(figure.data) > 2
+    )
+
+
+def shares_figure(ridged: pd.DataFrame, subtitle: str) -> Any:
+    """Draw RIR as a share of its ceiling against ε, a line per method.
+
+    Args:
+        ridged: Of `experiments.limits_tables.ridge_table`.
+        subtitle: The data set.
+
+    Returns:
+        A plotly figure: geometric mean over pairs and seeds, band from the least to the largest.
+
+    Raises:
+        MissingExtraError: Plotly is missing.
+    """
+    figure = _empty()
+    for name, part in ridged.dropna(subset="rir_share").groupby("method", sort=False):
+        style = method_style(str(name))
+        logs = np.log10(part.set_index("ridge_share")["rir_share"])
+        groups = logs.groupby(level=0)
+        x, mean, low, high = groups.mean().index, 10 ** groups.mean(), 10 ** groups.min(), 10 ** groups.max()
+        if (high > low).any():
+            figure.add_scatter(
+                x=np.r_[x, x[::-1]], y=np.r_[low, high[::-1]], fill="toself", mode="lines", line={"width": 0},
+                fillcolor=translucent(style.color, 0.13), hoverinfo="skip", showlegend=False,
+                legendgroup=str(name),
+            )  # fmt: skip
+        figure.add_scatter(
+            x=x, y=mean, name=style.label, mode="lines+markers", legendgroup=str(name),
+            line={"color": _visible(style.color), "dash": style.dash, "width": 2.2}, marker={"size": 5},
+            customdata=np.c_[low, high],
+            hovertemplate="ε = %{x:.1e}: %{y:.2e} of the ceiling"
+            " (%{customdata[0]:.1e} … %{customdata[1]:.1e})",
+        )  # fmt: skip
+    figure.add_hline(y=1, line_color=ORANGE, line_width=3)
+    figure.update_xaxes(**log_axis(RIDGE_TITLE, ridged["ridge_share"]))
+    figure.update_yaxes(**log_axis("RIR / ceiling, on K + εI", np.r_[ridged["rir_share"], 1.0]))
+    note = (
+        f"{subtitle}. Line: geometric mean over pairs and seeds; band: least to largest; orange: the ceiling"
+    )
+    return finish(figure, "What share of the possible each method reaches", note, height=480)
+
+
+def front_figure(points: pd.DataFrame, methods: pd.DataFrame, region: FeasibleRegion, subtitle: str) -> Any:
+    """Draw one pair in the (ii)/(i) plane: what is possible, its front, and extractors that test it.
+
+    Args:
+        points: Of `experiments.limits_tables.point_table`, of this pair.
+        methods: Of `ridge_table`, of this pair and the ε of the region.
+        region: What is possible.
+        subtitle: The data set, and the pair.
+
+    Returns:
+        A plotly figure.
+
+    Raises:
+        InvalidInputError: There are no points.
+        MissingExtraError: Plotly is missing.
+    """
+    if points.empty:
+        raise InvalidInputError("there are no points of this pair to draw; take one of the run's pairs.")
+    figure = _empty()
+    add_region(figure, region)
+    pair = "(ii) = %{x:.4g}, (i) = %{y:.4g}"
+    looks: dict[str, tuple[str, dict[str, Any]]] = {
+        "family": (
+            "(K<sub>P</sub> + εI)<sup>−s/2</sup>, from I to θ*",
+            {"mode": "lines", "line": {"color": GREEN, "width": 3, "dash": "dash"}},
+        ),
+        "front": ("θ<sub>s</sub> of the front", _marks(ORANGE, "star", 13)),
+        "random": ("random θ", _marks(PURPLE, "circle", 5)),
+        "climbed": ("θ pushed against the ceiling", _marks(NEUTRAL, "triangle-up", 11)),
+    }
+    for kind, (name, look) in looks.items():
+        part = points[points["kind"] == kind]
+        if len(part):
+            figure.add_scatter(
+                x=part["pretrain_ratio"], y=part["harmful_ratio"], name=f"{name} ({len(part)})",
+                hovertemplate=pair, **look,
+            )  # fmt: skip
+    for method, part in methods.dropna(subset="rir").groupby("method", sort=False):
+        style = method_style(str(method))
+        figure.add_scatter(
+            x=part["pretrain_ratio"], y=part["harmful_ratio"], name=style.label,
+            hovertemplate=pair + "<br>%{customdata:.2e} of the ceiling", customdata=part["rir_share"],
+            **_marks(_visible(style.color), _SYMBOLS.get(str(method), "diamond"), 11),
+        )  # fmt: skip
+    drawn = pd.concat([points, methods.dropna(subset="rir")])
+    start = region.start
+    for axis, column, at in (
+        (figure.update_xaxes, "pretrain_ratio", 0),
+        (figure.update_yaxes, "harmful_ratio", 1),
+    ):
+        values = np.r_[drawn[column], start[at], 1.0]
+        logs = np.log10(values[np.isfinite(values) & (values > 0)])
+        title = (
+            "(ii) = κ(H<sub>P</sub>(θ)) / κ(H<sub>P</sub>(I))",
+            "(i) = κ(H<sub>H</sub>(θ)) / κ(H<sub>H</sub>(I))",
+        )
+        axis(**log_axis(title[at], values), range=[logs.min() - 0.8, logs.max() + 0.8])
+    limit = region.ceiling
+    note = (
+        f"{subtitle}. Compact κ of K + εI, ε = {limit.ridge:.3g}; RIR<sub>max</sub> = {limit.value:.4g}. "
+        "Grey: what no θ reaches"
+    )
+    finish(
+        figure, "Both ratios of Eq. 15: the front, and what tries to get beyond it", lines(note), height=600
+    )
+    return figure.update_layout(legend_title_text="", margin_t=120, title_y=0.97)
+
+
+def _visible(color: str) -> str:
+    """Return a colour that is readable on light and on dark pages: black is neither."""
+    return NEUTRAL if color == "#000000" else color
+
+
+def _marks(color: str, symbol: str, size: int) -> dict[str, Any]:
+    """Return the look of a scatter of markers."""
+    marker = {"color": color, "symbol": symbol, "size": size, "opacity": 0.85, "line": {"width": 0}}
+    return {"mode": "markers", "marker": marker}
+
+
+def _empty() -> Any:
+    """Return an empty figure."""
+    from condnum.extras import require
+
+    return require("plotly.graph_objects", "viz").Figure()
+
+
+def lines(text: str) -> str:
+    """Break a subtitle into lines that fit a report's page.
+
+    Args:
+        text: The subtitle; its markup takes no room on the page, so that lines may end early.
+
+    Returns:
+        The same with `<br>`.
+
+    Examples:
+        >>> lines("short")
+        'short'
+    """
+    return "<br>".join(textwrap.wrap(text, 140))
+
+
+def readable(value: float) -> str:
+    """Return a number for a panel's title.
+
+    Examples:
+        >>> readable(7507.97), readable(0.000960129), readable(3.2)
+        ('7.51e+03', '0.00096', '3.2')
+    """
+    return "∞" if math.isinf(value) else f"{value:.3g}"

@@ -1,0 +1,265 @@
+"""Tables and words of the experiment on limits."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from condnum.methods import get_method, method_names
+from condnum.report.comparison import number
+
+_GAP = "\u00a0"
+
+#: Overshoots below this are round-off of κ's up to about 1e10.
+ROUND_OFF = 1e-6
+
+#: Nothing is trained in these.
+_CONTROLS = ["identity", "initial", "optimal"]
+
+
+def summary_table(summary: pd.DataFrame) -> pd.DataFrame:
+    """Format (i), (ii), RIR and its share of the ceiling at one ε, a row per pair × method.
+
+    Args:
+        summary: Of `experiments.limits_tables.summary_of_limits`.
+
+    Returns:
+        Strings.
+    """
+    rows = []
+    for row in summary.to_dict("records"):
+        least, most = number(row["rir_share_min"]), number(row["rir_share_max"])
+        span = number(row["rir_share"]) + (f" ({least} – {most})" if least != most else "")
+        rows.append(
+            {
+                "pair": _pair(row),
+                "method": _label(row["method"]),
+                "(i) ↑": number(row["harmful_ratio"]),
+                "(ii) ↓": number(row["pretrain_ratio"]),
+                "RIR ↑": number(row["rir"]),
+                "ceiling": number(row["rir_ceiling"]),
+                "RIR / ceiling": span,
+                "immunized": f"{row['immunized']}{_GAP}of{_GAP}{row['seeds']}",
+            }
+        )
+    return _without_lone_pair(rows)
+
+
+def measured_table(results: pd.DataFrame, convention: str, gauge: str) -> pd.DataFrame:
+    """Format (i), (ii), RIR and its ceiling on K itself, averaged over seeds, a row per pair × method.
+
+    Args:
+        results: Of `LimitsRun.results`.
+        convention: `compact` or `ridge`.
+        gauge: `unit` or `as_trained`.
+
+    Returns:
+        Strings.
+    """
+    chosen = results[(results["convention"] == convention) & (results["gauge"] == gauge)]
+    rows = []
+    for (_, _, method), part in chosen.groupby(["pretrain_task", "harmful_task", "method"], sort=False):
+        rows.append(
+            {
+                "pair": _pair(part.iloc[0].to_dict()),
+                "method": _label(method),
+                "(i) ↑": number(part["harmful_ratio"].mean()),
+                "(ii) ↓": number(part["pretrain_ratio"].mean()),
+                "RIR ↑": number(part["rir"].mean()),
+                "ceiling": number(part["rir_ceiling"].mean()),
+                "RIR / ceiling": number(part["rir_share"].mean()),
+                "immunized": f"{int(part['success'].sum())}{_GAP}of{_GAP}{len(part)}",
+            }
+        )
+    return _without_lone_pair(rows)
+
+
+def null_table(spaces: pd.DataFrame) -> pd.DataFrame:
+    """Format what each task has and the other lacks, a row per pair.
+
+    Args:
+        spaces: Of `experiments.limits_tables.null_space_table`.
+
+    Returns:
+        Strings.
+    """
+    return pd.DataFrame(
+        [
+            {
+                "pair": _pair(row),
+                "D": str(row["dimension"]),
+                "rank K_P": str(row["rank_pretrain"]),
+                "rank K_H": str(row["rank_harmful"]),
+                "null in both": str(row["common"]),
+                "null(K_P) excited by D_H": str(row["harmful_only"]),
+                "its share of tr(K_H)": number(row["harmful_energy"]),
+                "null(K_P) ∩ range(K_H)": str(row["intersection"]),
+                "its share": number(row["intersection_energy"]),
+                "null(K_H) excited by D_P": str(row["pretrain_only"]),
+                "its share of tr(K_P)": number(row["pretrain_energy"]),
+            }
+            for row in spaces.to_dict("records")
+        ]
+    )
+
+
+def overshoot_table(overshoots: pd.DataFrame) -> pd.DataFrame:
+    """Format how far the tried extractors stay below the ceiling, a row per pair × kind.
+
+    Args:
+        overshoots: Of `LimitsRun.overshoots`.
+
+    Returns:
+        Strings.
+    """
+    kinds = {
+        "family": "family from I to θ*",
+        "front": "front θ_s",
+        "random": "random",
+        "climbed": "pushed by Adam on log RIR",
+        "methods": "methods",
+        "race": "contestants of the race",
+    }
+    return _without_lone_pair(
+        [
+            {
+                "pair": _pair(row),
+                "extractors": kinds[row["kind"]],
+                "how many": str(row["points"]),
+                "largest share of the ceiling": f"{row['largest_share']:.9f}",
+                "worst overshoot": "0" if row["overshoot"] <= 0 else f"{row['overshoot']:.1e}",
+            }
+            for row in overshoots.to_dict("records")
+        ]
+    )
+
+
+def race_table(race: pd.DataFrame) -> pd.DataFrame:
+    """Format the race.
+
+    Args:
+        race: Of `experiments.limits_tables.race_table`.
+
+    Returns:
+        Strings, a row per contestant.
+    """
+    return pd.DataFrame(
+        [
+            {
+                "contestant": row["contestant"],
+                "steps": "—" if not row["steps"] else f"{row['steps']:,}",
+                "seconds of processor": number(row["seconds"]),
+                "times faster than Algorithm 1": number(row["times_faster"]),
+                "RIR": number(row["rir"]),
+                "RIR / ceiling": number(row["rir_share"]),
+                "(i)": number(row["harmful_ratio"]),
+                "(ii)": number(row["pretrain_ratio"]),
+            }
+            for row in race.to_dict("records")
+        ]
+    )
+
+
+def words(summary: pd.DataFrame, spaces: pd.DataFrame, overshoots: pd.DataFrame, race: pd.DataFrame) -> str:
+    """Say what the tables of a run say, from its numbers alone.
+
+    Args:
+        summary: Of `summary_of_limits`.
+        spaces: Of `null_space_table`.
+        overshoots: Of `LimitsRun.overshoots`.
+        race: Of `limits_tables.race_table`; may be empty.
+
+    Returns:
+        An HTML list.
+    """
+    items = [_null_words(spaces), _share_words(summary), _front_words(overshoots)]
+    if len(race):
+        items.append(_race_words(race))
+    return "<ul>" + "".join(f"<li>{item}</li>" for item in items) + "</ul>"
+
+
+def _null_words(spaces: pd.DataFrame) -> str:
+    """Say for how many pairs the compact ceiling is infinite, and on how much energy that rests."""
+    own = spaces[(spaces["harmful_only"] > 0) & (spaces["rank_harmful"] > 1)]
+    if own.empty:
+        return (
+            "<b>Null spaces</b>: every compact ceiling is finite: no harmful task has a direction of its own."
+        )
+    low, high = number(own["harmful_energy"].min()), number(own["harmful_energy"].max())
+    return (
+        f"<b>Null spaces</b>: without a ridge {len(own)} of {len(spaces)} pair{'s' * (len(spaces) > 1)} "
+        "have no ceiling at all. That rests on directions that hold a share of "
+        f"{low if low == high else f'{low} to {high}'} of the harmful task's energy. On <i>K</i> + εI every "
+        "ceiling is finite."
+    )
+
+
+def _share_words(summary: pd.DataFrame) -> str:
+    """Say which trained method reaches the largest share, and which meet Definition 3.1."""
+    shares = summary.groupby("method", sort=False)["rir_share"].agg(["min", "max"])
+    trained = shares.drop(index=_CONTROLS, errors="ignore")
+    counts = summary.groupby("method", sort=False)[["immunized", "seeds"]].sum()
+    immunized = ", ".join(
+        f"{_label(name)} {row['immunized']}{_GAP}of{_GAP}{row['seeds']}" for name, row in counts.iterrows()
+    )
+    text = ""
+    if len(trained):
+        best = trained["max"].idxmax()
+        text = f"of the trained methods {_label(best)} comes closest, with {number(trained.loc[best, 'max'])}"
+        several = len(summary) > len(shares)
+        text += " of the ceiling"
+        text += (
+            f" on its best pair and {number(trained.loc[best, 'min'])} on its worst. " if several else ". "
+        )
+    return (
+        f"<b>Shares</b> (compact κ of <i>K</i> + εI): {text}Immunized by Definition 3.1 there: "
+        f"{immunized}. All were computed for <i>K</i>, not for <i>K</i> + εI: directions that a task does "
+        "not use have the eigenvalue ε here, and these methods leave them as they fall."
+    )
+
+
+def _front_words(overshoots: pd.DataFrame) -> str:
+    """Say whether any extractor lies beyond the front."""
+    worst, count = overshoots["overshoot"].max(), int(overshoots["points"].sum())
+    if worst <= ROUND_OFF:
+        return (
+            f"<b>The front</b>: none of {count} extractors lies beyond it (largest overshoot "
+            f"{max(worst, 0.0):.1e}, round-off). That agrees with the proof, and is none itself."
+        )
+    return (
+        f"<b>The front</b>: one of {count} extractors overshoots it by {worst:.1e}, more than the round-off "
+        "that was expected: look at the conditioning of that pair, or raise ε."
+    )
+
+
+def _race_words(race: pd.DataFrame) -> str:
+    """Say how much faster the closed form was, and what gradient descent reached in its time."""
+    rows = race.set_index("contestant")
+    descent, closed = rows.loc["Algorithm 1"], rows.loc["generalised eigenproblem"]
+    factor = rows.loc["Cholesky factor"]
+    return (
+        f"<b>The race</b> ({_pair(descent.to_dict())}): in processor time one generalised eigenproblem took "
+        f"{number(closed['seconds'])} s and reached a share of {number(closed['rir_share'])} of the ceiling; "
+        f"{int(descent['steps']):,} steps of Algorithm 1 took {number(descent['seconds'])} s, "
+        f"{number(closed['times_faster'])} times as long, and reached {number(descent['rir_share'])}. The "
+        f"Cholesky factor alone, which does not tell the ceiling, took {number(factor['seconds'])} s "
+        f"({number(factor['times_faster'])} times faster than Algorithm 1)."
+    )
+
+
+def _without_lone_pair(rows: list[dict[str, str]]) -> pd.DataFrame:
+    """Return a table without the column `pair` if there is one pair only."""
+    table = pd.DataFrame(rows)
+    return table.drop(columns="pair") if table["pair"].nunique() == 1 else table
+
+
+def _pair(row: dict[str, str]) -> str:
+    """Name a pair of tasks."""
+    return f"{row['pretrain_task']} → {row['harmful_task']}".replace("digit ", "").replace(
+        " → ", f"{_GAP}→{_GAP}"
+    )
+
+
+def _label(name: object) -> str:
+    """Return a method's label on one line."""
+    text = str(name)
+    return (get_method(text).label if text in method_names() else text).replace(" ", _GAP)

@@ -1,0 +1,175 @@
+"""The experiment on limits, on the embedded data: its cells, its tables, its verdict on the front."""
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from condnum import ImmunizationProblem, immunize, relative_immunization_ratio, rir_ceiling
+from condnum.data import load_diabetes_tasks
+from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.experiments import limits, limits_pair
+from condnum.experiments.limits_config import DEFAULT_PAIRS, LimitsConfig
+from condnum.experiments.limits_plan import plans
+from condnum.experiments.limits_race import CONTESTANTS
+from condnum.experiments.measure import RESULT_COLUMNS
+
+HOUSE = LimitsConfig("house-prices", "embedded", ("ours", "identity", "optimal"), 2, 40, race_steps=30)
+DIGITS = LimitsConfig("digits", methods=("imma",), seeds=1, epochs=4, pairs=((4, 7), (9, 0)), race_steps=0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_climb():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits_pair, "CLIMB_STEPS", 40)
+        yield
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory):
+    return limits.run(HOUSE, folder=tmp_path_factory.mktemp("house"), jobs=1)
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    return limits.run(DIGITS, folder=tmp_path_factory.mktemp("digits"), jobs=1)
+
+
+def test_tables_have_a_row_for_everything(house):
+    assert list(house.results.columns) == RESULT_COLUMNS
+    assert len(house.results) == 3 * 2 * 3  # methods × seeds × measures
+    assert len(house.ridged) == 3 * 2 * len(HOUSE.ridge_shares)
+    assert len(house.ceilings) == len(HOUSE.ridge_shares)
+    assert len(house.null_spaces) == 1
+    assert house.race["contestant"].tolist() == list(CONTESTANTS)
+    assert house.failures.empty
+    assert house.directions["feature"].nunique() == load_diabetes_tasks(features="published").dimension
+
+
+def test_ridged_rows_are_the_direct_measurement(house):
+    pair = load_diabetes_tasks(features="published")
+    problem = ImmunizationProblem.from_pair(pair)
+    K_P, K_H = (task.covariance.numpy() for task in (problem.pretrain, problem.harmful))
+    result = immunize(problem, "ours", seed=1, **dataclasses.asdict(HOUSE.settings("ours")))
+    for row in house.ridged[(house.ridged["method"] == "ours") & (house.ridged["seed"] == 1)].itertuples():
+        assert row.ridge == pytest.approx(row.ridge_share * np.trace(K_P) / len(K_P))
+        if row.ridge_share < 1e-5:
+            continue  # the direct way adds ε to K, where it drowns in the round-off of a singular one
+        added = row.ridge * np.eye(len(K_P))
+        direct = relative_immunization_ratio(result.theta, K_P + added, K_H + added)
+        assert row.rir == pytest.approx(direct.rir, rel=1e-5)
+        assert row.pretrain_ratio == pytest.approx(direct.pretrain_ratio, rel=1e-5)
+        assert row.rir_ceiling == pytest.approx(rir_ceiling(K_P, K_H, ridge=row.ridge).value, rel=1e-6)
+        assert row.rir_share == pytest.approx(row.rir / row.rir_ceiling)
+
+
+def test_the_closed_form_is_at_the_ceiling_for_every_ridge(house, digits):
+    for run in (house, digits):
+        np.testing.assert_allclose(run.ceilings["optimal_rir"], run.ceilings["rir_ceiling"], rtol=1e-6)
+        assert (run.ceilings.groupby("pretrain_task")["rir_ceiling"].diff().dropna() <= 0).all()
+
+
+def test_nothing_lies_beyond_the_front(house, digits):
+    assert set(house.overshoots["kind"]) == {"family", "front", "random", "climbed", "methods", "race"}
+    for run in (house, digits):
+        assert (run.overshoots["overshoot"] < 1e-6).all()
+        assert (run.ridged["rir_share"] <= 1 + 1e-6).all()
+        front = run.overshoots[run.overshoots["kind"] == "front"]
+        np.testing.assert_allclose(front["largest_share"], 1, rtol=1e-6)
+
+
+def test_identity_stands_at_one(house):
+    rows = house.ridged[house.ridged["method"] == "identity"]
+    np.testing.assert_allclose(rows[["harmful_ratio", "pretrain_ratio", "rir"]], 1, rtol=1e-9)
+    assert not rows["success"].any()
+
+
+def test_the_race_is_won_by_the_closed_form(house):
+    race = house.race.set_index("contestant")
+    closed, descent = race.loc["generalised eigenproblem"], race.loc["Algorithm 1"]
+    assert closed["rir_share"] == pytest.approx(1, rel=1e-6)
+    assert race.loc["Cholesky factor", "rir_share"] == pytest.approx(1, rel=1e-6)
+    assert closed["pretrain_ratio"] == pytest.approx(
+        1 / house.region(house.pairs[0]).kappa_pretrain, rel=1e-6
+    )
+    assert descent["steps"] == 30
+    assert descent["rir_share"] < 1
+    assert closed["times_faster"] == pytest.approx(descent["seconds"] / closed["seconds"])
+
+
+def test_summary_is_over_seeds_at_the_chosen_ridge(house):
+    rows = house.at_ridge(house.pairs[0])
+    ours = rows[rows["method"] == "ours"]
+    entry = house.summary.set_index("method").loc["ours"]
+    assert entry["seeds"] == 2
+    assert entry["rir"] == pytest.approx(ours["rir"].mean())
+    assert entry["rir_share"] == pytest.approx(np.sqrt(ours["rir_share"].prod()))
+
+
+def test_directions_are_those_of_the_pencil(house):
+    ends = house.directions.groupby("index")
+    np.testing.assert_allclose(ends["share"].sum(), 1, rtol=1e-8)
+    values = ends["eigenvalue"].first()
+    region = house.region(house.pairs[0])
+    assert values.iloc[0] == pytest.approx(region.ceiling.lambda_max)
+    assert values.iloc[-1] == pytest.approx(region.ceiling.lambda_min)
+
+
+def test_digit_pairs_are_kept_apart(digits):
+    assert digits.pairs == [("digit 4", "digit 7"), ("digit 9", "digit 0")]
+    assert digits.race.empty
+    compact = digits.results[digits.results["convention"] == "compact"]
+    infinite = np.isinf(compact["rir_ceiling"].to_numpy())
+    np.testing.assert_array_equal(infinite, digits.null_spaces["harmful_only"] > 0)
+    assert infinite.tolist() == [True, False]  # 0 lights no pixel that 9 lacks
+    np.testing.assert_array_equal(compact["rir_share"].isna(), infinite)
+    for tasks in digits.pairs:
+        part = digits.of(digits.ceilings, tasks)
+        chosen = part[part["ridge_share"] == DIGITS.ridge].iloc[0]
+        assert digits.region(tasks).ceiling.value == chosen["rir_ceiling"]
+
+
+def test_a_finished_run_is_not_computed_again(tmp_path):
+    config = dataclasses.replace(HOUSE, methods=("identity",), seeds=1)
+    first = limits.run(config, folder=tmp_path, jobs=1)
+    again = limits.run(config, folder=tmp_path, jobs=1)
+    assert (first.sweep.computed, again.sweep.computed, again.sweep.reused) == (2, 0, 2)
+    pd.testing.assert_frame_equal(first.ridged, again.ridged)
+    pd.testing.assert_frame_equal(first.race, again.race)
+
+
+def test_save(house, digits, tmp_path):
+    names = house.save(tmp_path)
+    assert "race.csv" in names
+    assert "race.csv" not in digits.save(tmp_path / "digits")
+    assert len(pd.read_csv(tmp_path / "ridged.csv")) == len(house.ridged)
+
+
+def test_plans_cover_the_default_pairs():
+    config = LimitsConfig("digits", methods=("ours",), seeds=1)
+    parts = [plan.payload["part"] for plan in plans(config, limits.load(config))]
+    assert [parts.count(part) for part in ("method", "pair", "race")] == [len(DEFAULT_PAIRS)] * 2 + [1]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        ({"data": "svhn"}, UnknownNameError, "data set"),
+        ({"methods": "our"}, UnknownNameError, "did you mean 'ours'"),
+        ({"ridge": 0.0}, InvalidInputError, "must be positive, got 0"),
+        ({"ridge": float("nan")}, InvalidInputError, "must be positive, got nan"),
+        ({"race_steps": -1}, InvalidInputError, "race_steps must be a whole number"),
+        ({"pairs": "4-4", "data": "digits"}, InvalidInputError, "two different digits"),
+        ({"pairs": "4-7"}, InvalidInputError, "house prices are one pair"),
+        ({"seeds": -1}, InvalidInputError, "seeds must be"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_bad_input(change, error, text):
+    parameters = {
+        "data": "house-prices", "source": "embedded", "methods": "", "seeds": 0, "epochs": 0, "pairs": "",
+        "ridge": 1e-3, "race_steps": 0,
+    }  # fmt: skip
+    with pytest.raises(error, match=text):
+        LimitsConfig.from_parameters(**parameters | change)

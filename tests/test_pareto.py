@@ -1,0 +1,136 @@
+"""The region of possible (ii), (i): by hand, its front, and that nothing gets beyond it."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from condnum.ceiling import optimal_immunizer, rir_ceiling
+from condnum.covariance_range import CovarianceRange
+from condnum.errors import InvalidInputError
+from condnum.experiments.limits_pair import climb, random_extractors
+from condnum.immunization import relative_immunization_ratio
+from condnum.pareto import extractor_ratios, feasible_region, front_extractor, immunizer_family
+from condnum.pencil import pencil_decomposition
+
+#: κ(M) stays below 1e8 here; an SVD in float64 then has a relative error below 1e-8.
+ROUND_OFF = 1e-7
+
+
+def pair(seed, dimension=5, spread=1.0):
+    """Two random covariances, with columns of uneven scale."""
+    generator = np.random.default_rng(seed)
+    scales = np.exp(generator.normal(scale=spread, size=(2, 1, dimension)))
+    return [X.T @ X for X in generator.normal(size=(2, dimension + 3, dimension)) * scales]
+
+
+def ranges(seed, dimension=5):
+    return [CovarianceRange.of(torch.from_numpy(K)) for K in pair(seed, dimension)]
+
+
+def test_region_by_hand():
+    # M = diag(2/100, 1): κ(M) = 50; θ* has κ(H_P) = 1 and κ(H_H) = 50.
+    region = feasible_region(np.diag([100.0, 1.0]), np.diag([2.0, 1.0]))
+    assert region.start == pytest.approx((0.01, 25.0), rel=1e-14)
+    x = np.array([0.01, 0.5, 10.0])  # κ(H_P) = 1, 50, 1000
+    np.testing.assert_allclose(region.highest(x), [25, 1250, 25_000], rtol=1e-14)
+    np.testing.assert_allclose(region.lowest(x), [25, 0.5, 10.0], rtol=1e-14)
+
+
+def test_overshoot_by_hand():
+    region = feasible_region(np.diag([100.0, 1.0]), np.diag([2.0, 1.0]))
+    assert region.overshoot([[0.5, 1250.0]]) == pytest.approx(0, abs=1e-12)  # on the front
+    assert region.overshoot([[0.5, 2500.0], [0.5, 3.0]]) == pytest.approx(1)  # twice too high
+    assert region.overshoot([[0.5, 0.1]]) == pytest.approx(4)  # five times too low
+    assert region.overshoot([[0.005, 25.0]]) == pytest.approx(1)  # κ(H_P) = 1/2
+    assert region.overshoot([[0.5, 25.0], [np.nan, 1.0]]) < 0  # inside; NaN left out
+    with pytest.raises(InvalidInputError, match="none of the 1 pairs is finite"):
+        region.overshoot([[np.nan, 1.0]])
+    with pytest.raises(InvalidInputError, match=r"got shape \(2,\)"):
+        region.overshoot([1.0, 2.0])
+
+
+def test_without_a_ceiling_the_region_is_open_above():
+    region = feasible_region(np.diag([4.0, 0.0]), np.diag([2.0, 1.0]))
+    assert np.isinf(region.ceiling.value)
+    assert np.isinf(region.highest(np.array([1.0])))
+    bounded = feasible_region(np.diag([4.0, 0.0]), np.diag([2.0, 1.0]), ridge=0.5)
+    # K + εI = diag(4.5, 0.5), diag(2.5, 1.5): pencil 5/9 and 3, κ(M) = 27/5.
+    assert bounded.ceiling.value == pytest.approx(27 / 5 * 9 / (5 / 3), rel=1e-12)
+    assert bounded.ceiling.ridge == pytest.approx(0.5)
+
+
+@given(seed=st.integers(0, 2**32 - 1), dimension=st.integers(2, 6), size=st.floats(-4, 2))
+@settings(max_examples=80, deadline=None)
+def test_nothing_lies_beyond_the_region(seed, dimension, size):
+    """Gaussian extractors, some around θ*, and some around the front."""
+    P, H = ranges(seed, dimension)
+    region = feasible_region(P, H)
+    generator = torch.Generator().manual_seed(seed % 2**31)
+    thetas = random_extractors(P, H, 9, generator)
+    thetas.append(thetas[0] @ torch.diag(10 ** (size * torch.rand(dimension, generator=generator).double())))
+    assert region.overshoot([extractor_ratios(theta, P, H) for theta in thetas]) < ROUND_OFF
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_pushing_reaches_the_ceiling_but_no_further(seed):
+    P, H = ranges(seed, 4)
+    region = feasible_region(P, H)
+    start = torch.randn(4, 4, generator=torch.Generator().manual_seed(seed)).double()
+    before, after = (extractor_ratios(theta, P, H) for theta in (start, climb(start, P, H)))
+    assert region.overshoot([after]) < ROUND_OFF
+    assert after[1] / after[0] > 0.9 * region.ceiling.value
+    assert after[1] / after[0] > before[1] / before[0]
+
+
+@pytest.mark.parametrize("power", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("ridge", [None, 0.2])
+def test_front_extractors_attain_the_ceiling(power, ridge):
+    K_P, K_H = pair(3)
+    theta = front_extractor(K_P, K_H, power, ridge=ridge)
+    added = (ridge or 0.0) * np.eye(5)
+    measured = relative_immunization_ratio(theta, K_P + added, K_H + added)
+    limit = rir_ceiling(K_P, K_H, ridge=ridge)
+    assert measured.rir == pytest.approx(limit.value, rel=1e-9)
+    assert measured.pretrain_after.value == pytest.approx(
+        (limit.lambda_max / limit.lambda_min) ** power, rel=1e-9
+    )
+
+
+def test_a_ridge_makes_the_front_of_singular_tasks():
+    K_P, K_H = np.diag([4.0, 0.0]), np.diag([2.0, 1.0])
+    with pytest.raises(InvalidInputError, match=r"ranks 1 and 2 in 2 dimensions.*give a ridge"):
+        front_extractor(K_P, K_H, 0.0)
+    theta = front_extractor(K_P, K_H, 0.0, ridge=0.5)
+    np.testing.assert_allclose(theta, np.diag([4.5**-0.5, 0.5**-0.5]), atol=1e-14)
+
+
+def test_family_leads_from_identity_to_the_optimum():
+    K_P, K_H = pair(8)
+    P, H = (CovarianceRange.of(torch.from_numpy(K)) for K in (K_P, K_H))
+    family = immunizer_family(P, [0.0, 0.5, 1.0])
+    np.testing.assert_allclose(family[0], np.eye(5), atol=1e-12)
+    star = optimal_immunizer(K_P, K_H)
+    np.testing.assert_allclose(family[2] / family[2].norm(), star / np.linalg.norm(star), atol=1e-12)
+    np.testing.assert_allclose(family[1] @ family[1], family[2], atol=1e-10)
+    assert extractor_ratios(family[0], P, H) == pytest.approx((1, 1))
+
+
+def test_ratios_agree_with_the_other_measure_and_refuse_round_off():
+    P, H = ranges(1)
+    theta = torch.randn(5, 5, generator=torch.Generator().manual_seed(0)).double()
+    K_P, K_H = pair(1)
+    measured = relative_immunization_ratio(theta, K_P, K_H)
+    expected = (measured.pretrain_ratio, measured.harmful_ratio)
+    assert extractor_ratios(theta, P, H) == pytest.approx(expected, rel=1e-9)
+    singular = torch.diag(torch.tensor([1.0, 1, 1, 1, 0])).double()
+    assert np.isnan(extractor_ratios(singular, P, H)).all()
+
+
+def test_the_decomposition_diagonalises_the_pencil():
+    K_P, K_H = pair(4)
+    root, sigma, W = pencil_decomposition(*(CovarianceRange.of(torch.from_numpy(K)) for K in (K_P, K_H)))
+    theta = (root @ W).numpy()
+    np.testing.assert_allclose(theta.T @ K_P @ theta, np.eye(5), atol=1e-10)
+    np.testing.assert_allclose(theta.T @ K_H @ theta, np.diag(sigma.numpy() ** 2), atol=1e-9)
