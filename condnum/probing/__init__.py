@@ -1,5 +1,33 @@
-"""Linear probing: how fast an attacker who keeps θ fixed converges."""
+"""Linear probing: how fast an attacker who keeps θ fixed converges, and how fast others do."""
 
+from condnum.probing.attackers import (
+    AttackBudget,
+    Attacker,
+    AttackReport,
+    AttackTask,
+    FeatureSet,
+    attack_features,
+    attack_panel,
+    attack_sentences,
+    attacker_names,
+    get_attacker,
+    register_attacker,
+)
 from condnum.probing.line_search import ProbeCurve, linear_probe, log_spaced_steps
 
-__all__ = ["ProbeCurve", "linear_probe", "log_spaced_steps"]
+__all__ = [
+    "AttackBudget",
+    "AttackReport",
+    "AttackTask",
+    "Attacker",
+    "FeatureSet",
+    "ProbeCurve",
+    "attack_features",
+    "attack_panel",
+    "attack_sentences",
+    "attacker_names",
+    "get_attacker",
+    "linear_probe",
+    "log_spaced_steps",
+    "register_attacker",
+]

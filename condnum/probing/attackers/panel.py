@@ -1,0 +1,267 @@
+"""The attack panel: every attacker on every extractor, from raw inputs or from features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from condnum.arrays import ArrayLike
+from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.probing.attackers.attack_report import STEP_COLUMNS, AttackReport
+from condnum.probing.attackers.attacker import (
+    Attacker,
+    AttackProblem,
+    AttackRun,
+    attacker_names,
+    get_attacker,
+)
+from condnum.probing.attackers.facts import extractor_facts, spectrum_rows
+from condnum.probing.attackers.feature_set import AttackTask, FeatureSet, Kind, targets
+from condnum.probing.attackers.race import AttackBudget, best
+from condnum.probing.attackers.space import ProbeSpace
+from condnum.probing.line_search import log_spaced_steps
+
+#: Name of the raw inputs in a panel.
+RAW = "raw"
+
+OnAttack = Callable[[str, str], None]
+
+
+def attack_panel(
+    theta: Mapping[str, ArrayLike | None] | ArrayLike,
+    task: AttackTask,
+    *,
+    budget: AttackBudget | None = None,
+    attackers: Sequence[str] | None = None,
+    on_attack: OnAttack | None = None,
+) -> AttackReport:
+    """Attack linear extractors with a panel of training algorithms, each at its best hyper-parameters.
+
+    Args:
+        theta: Extractors `(D, k)` by name, None for the raw inputs; or one extractor, named "theta". The raw
+            inputs are the baseline and are added as "raw" if no value is None.
+        task: What the attacker wants to learn.
+        budget: Steps and targets.
+        attackers: Registry names; default all. One that cannot run is listed in `skipped`.
+        on_attack: Called with extractor and attacker before each attack.
+
+    Returns:
+        Steps to each ε, curves and immunization factors.
+
+    Raises:
+        InvalidInputError: Shapes do not fit, two baselines, or targets that no probe can learn.
+        UnknownNameError: Unknown attacker.
+
+    Examples:
+        An ill-conditioned θ slows gradient descent, but neither whitening nor the closed form.
+
+        >>> X = np.random.default_rng(0).normal(size=(50, 3))
+        >>> task = AttackTask(X, X @ np.ones(3))
+        >>> report = attack_panel(np.diag([1.0, 1.0, 0.1]), task, attackers=["gd", "whiten", "closed_form"])
+        >>> report.steps_table()["theta"].tolist()[1:]
+        ['1', '1']
+    """
+    if isinstance(theta, Mapping):
+        extractors: dict[str, ArrayLike | None] = dict(theta)
+    else:
+        extractors = {"theta": theta}
+    raw = [name for name, value in extractors.items() if value is None]
+    if not raw:
+        if RAW in extractors:
+            raise InvalidInputError(
+                "the name 'raw' is that of the baseline; give that extractor another one."
+            )
+        extractors, raw = {RAW: None, **extractors}, [RAW]
+    if len(raw) > 1:
+        raise InvalidInputError(f"several extractors are None (the raw inputs): {', '.join(raw)}; keep one.")
+    return attack_features(
+        {name: task.through(value) for name, value in extractors.items()},
+        task.y,
+        kind=task.kind,
+        y_test=task.y_test,
+        baseline=raw[0],
+        budget=budget,
+        attackers=attackers,
+        on_attack=on_attack,
+        title=task.name,
+    )
+
+
+def attack_features(
+    features: Mapping[str, FeatureSet],
+    y: ArrayLike,
+    *,
+    kind: Kind,
+    baseline: str = RAW,
+    y_test: ArrayLike | None = None,
+    budget: AttackBudget | None = None,
+    attackers: Sequence[str] | None = None,
+    on_attack: OnAttack | None = None,
+    title: str = "",
+) -> AttackReport:
+    """Attack features that are extracted already, such as cached ones of a deep backbone.
+
+    Features, inputs and regression targets are each divided by one number, their root mean square: the scale
+    of θ is a free gauge, and no grid of learning rates should see it. Losses are given in the units of `y`.
+
+    Args:
+        features: By extractor.
+        y: `(N,)` or `(N, m)` targets, or `(N,)` labels.
+        kind: `regression` or `classification`.
+        baseline: Name of the features to compare with.
+        y_test: Targets of the held-out rows.
+        budget: Steps and targets.
+        attackers: Registry names; default all.
+        on_attack: Called with extractor and attacker before each attack.
+        title: Data set, for tables and figures.
+
+    Returns:
+        As `attack_panel`.
+
+    Raises:
+        InvalidInputError: Shapes do not fit, one class only, or targets that no probe can learn.
+        UnknownNameError: Unknown attacker, kind or baseline.
+
+    Examples:
+        >>> F = np.random.default_rng(0).normal(size=(40, 3))
+        >>> sets = {"raw": FeatureSet(F), "immunized": FeatureSet(F * [1.0, 1.0, 0.01])}
+        >>> report = attack_features(
+        ...     sets, F.sum(axis=1), kind="regression", attackers=["whiten", "fine_tune"]
+        ... )
+        >>> report.steps_table()["immunized"].tolist(), len(report.skipped)
+        (['1'], 2)
+    """
+    budget = AttackBudget() if budget is None else budget
+    if baseline not in features:
+        raise UnknownNameError("baseline", baseline, features)
+    chosen = [get_attacker(name) for name in (attacker_names() if attackers is None else attackers)]
+    problems, scale = _problems(features, y, kind, y_test)
+    steps, curves, skipped = [], [], []
+    for extractor, problem in problems.items():
+        for attacker in chosen:
+            reason = attacker.obstacle(problem)
+            if reason is not None:
+                skipped.append({"extractor": extractor, "attacker": attacker.name, "reason": reason})
+                continue
+            if on_attack is not None:
+                on_attack(extractor, attacker.name)
+            run = attacker.run(problem, budget)
+            facts = {"extractor": extractor, "attacker": attacker.name, "label": attacker.label}
+            steps += _step_rows(run, attacker, facts, budget, scale)
+            curves.append(_curve(run, facts, budget, scale))
+    return AttackReport(
+        steps=pd.DataFrame(steps, columns=STEP_COLUMNS),
+        curves=pd.concat(curves, ignore_index=True) if curves else pd.DataFrame(),
+        extractors=extractor_facts(problems, baseline, budget, scale),
+        spectra=pd.concat([spectrum_rows(name, p.space.spectrum) for name, p in problems.items()]),
+        skipped=pd.DataFrame(skipped, columns=["extractor", "attacker", "reason"]),
+        baseline=baseline,
+        kind=kind,
+        budget=budget,
+        held_out=all(p.space.test is not None for p in problems.values()),
+        title=title,
+    )
+
+
+def _problems(
+    features: Mapping[str, FeatureSet], y: ArrayLike, kind: Kind, y_test: ArrayLike | None
+) -> tuple[dict[str, AttackProblem], float]:
+    """Validate targets, bring everything to unit scale; return also the scale of squared losses."""
+    problems: dict[str, AttackProblem] = {}
+    unit = 1.0
+    for name, given in features.items():
+        labels = targets(y, len(given.features), kind, "y")
+        if kind == "classification" and len(np.unique(labels)) < 2:
+            raise InvalidInputError(
+                f"all {len(labels)} labels are {labels[0]}: there is nothing to classify."
+            )
+        held = None
+        if given.test is not None and y_test is not None:
+            held = targets(y_test, len(given.test), kind, "y_test")
+        if kind == "regression":
+            unit = _root_mean_square(labels, "targets")
+            labels, held = labels / unit, None if held is None else held / unit
+        size = _root_mean_square(given.features, f"features of '{name}'")
+        test = None if given.test is None or held is None else given.test / size
+        first = next(iter(problems.values())).space if problems else None
+        space = ProbeSpace(given.features / size, labels, kind, test, held, reference=first)
+        inputs = theta = None
+        if given.inputs is not None and given.theta is not None:
+            raw_size = _root_mean_square(given.inputs, "inputs")
+            theta = given.theta * (raw_size / size)
+            inputs = _raw_space(problems, given.inputs / raw_size, labels, kind)
+        problems[name] = AttackProblem(space, inputs, theta)
+    return problems, unit**2
+
+
+def _raw_space(
+    problems: Mapping[str, AttackProblem], inputs: np.ndarray, labels: Any, kind: Kind
+) -> ProbeSpace:
+    """Return the space of the raw inputs, the same object for all extractors: one optimum serves all."""
+    for problem in problems.values():
+        if problem.inputs is not None and np.array_equal(problem.inputs.features, inputs):
+            return problem.inputs
+        if np.array_equal(problem.space.features, inputs):
+            return problem.space
+    return ProbeSpace(inputs, labels, kind)
+
+
+def _root_mean_square(values: np.ndarray, what: str) -> float:
+    """Return the scale of an array, or say that it is zero."""
+    size = float(np.sqrt((values**2).mean()))
+    if size == 0:
+        raise InvalidInputError(f"{what} are all zero: there is nothing to attack.")
+    return size
+
+
+def _step_rows(
+    run: AttackRun, attacker: Attacker, facts: dict[str, Any], budget: AttackBudget, scale: float
+) -> list[dict[str, Any]]:
+    """Return a row per target: the best candidate for it."""
+    rows = []
+    objective = run.space.objective
+    for epsilon in budget.epsilons:
+        trace, step = best(run.traces, epsilon)
+        last = int(trace.steps[-1])
+        passes = trace.passes_to(last if step is None else step) * run.pass_share
+        seconds = run.seconds
+        if np.isnan(seconds):
+            seconds = run.space.setup_seconds + passes * run.space.seconds_per_pass
+        rows.append(
+            facts
+            | {
+                "informed": attacker.informed,
+                "epsilon": epsilon,
+                "steps": np.nan if step is None else float(step),
+                "last_step": last,
+                "passes": passes,
+                "seconds": seconds,
+                "choice": trace.choice,
+                "at_edge": trace.edge,
+                "predicted_kappa": run.kappa_steps.get(epsilon, np.nan),
+                "predicted_spectrum": run.spectrum_steps.get(epsilon, np.nan),
+                "start_loss": objective.start_loss * scale,
+                "optimum": (objective.optimum if run.optimum is None else run.optimum) * scale,
+            }
+        )
+    return rows
+
+
+def _curve(run: AttackRun, facts: dict[str, Any], budget: AttackBudget, scale: float) -> pd.DataFrame:
+    """Return the best candidate's curve at log-spaced steps, with what was evaluated there."""
+    trace, _ = best(run.traces, budget.headline)
+    wanted = np.r_[log_spaced_steps(max(1, int(trace.steps[-1])), 200), trace.steps[-1]]
+    if trace.evaluated is not None:
+        wanted = np.r_[wanted, trace.evaluated[:, 0].astype(np.int64)]
+    kept = np.isin(trace.steps, wanted)
+    objective = run.space.objective
+    table = pd.DataFrame({"step": trace.steps[kept], "excess": trace.excess[kept]}).assign(**facts)
+    table["loss"] = (objective.optimum + table["excess"] * (objective.start_loss - objective.optimum)) * scale
+    if trace.evaluated is not None:
+        seen = pd.DataFrame(trace.evaluated, columns=["step", "evaluation_loss", "accuracy"])
+        seen["evaluation_loss"] *= scale
+        table = table.merge(seen.astype({"step": np.int64}), on="step", how="left")
+    return table.reindex(columns=[*facts, "step", "excess", "loss", "evaluation_loss", "accuracy"])

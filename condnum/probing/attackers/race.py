@@ -1,0 +1,171 @@
+"""Candidates of a grid that descend side by side: the first to reach a target is the best one for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condnum.errors import InvalidInputError
+from condnum.probing.line_search import log_spaced_steps
+
+#: Evaluates weights `(B, k, m)`: loss and accuracy `(B,)` each, on the rows chosen for evaluation.
+Evaluate = Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.float64]]]
+
+
+@dataclass(frozen=True)
+class AttackBudget:
+    """How much an attacker may spend, and what counts as arrived.
+
+    Attributes:
+        steps: Largest number of steps of what is cheap: recurrences in the eigenbasis, mini-batches.
+        dense_steps: The same for attackers that pass over data or a Gram matrix at each step.
+        epsilons: Targets: arrived at ε when `L ≤ L* + ε(L₀ − L*)`.
+        headline: The one of them for which curves are drawn and factors are summed up.
+        batch_size: Rows of a mini-batch of SGD.
+        seed: Of the order of mini-batches and of random starts; local generators.
+
+    Raises:
+        InvalidInputError: A number out of range.
+
+    Examples:
+        >>> AttackBudget(steps=100).epsilons
+        (0.1, 0.01, 0.001)
+    """
+
+    steps: int = 20_000
+    dense_steps: int = 3_000
+    epsilons: tuple[float, ...] = (0.1, 0.01, 0.001)
+    headline: float = 0.01
+    batch_size: int = 64
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("steps", 1), ("dense_steps", 1), ("batch_size", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise InvalidInputError(f"{name} must be an integer of at least {least}, got {value!r}.")
+        if not self.epsilons or not all(0 < epsilon < 1 for epsilon in self.epsilons):
+            raise InvalidInputError(f"epsilons must lie between 0 and 1, got {self.epsilons}.")
+        if self.headline not in self.epsilons:
+            raise InvalidInputError(f"headline {self.headline} must be one of the epsilons {self.epsilons}.")
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """How one candidate of an attacker's grid descends."""
+
+    choice: str  # its hyper-parameters in words
+    steps: NDArray[np.int64]  # (T,) steps at which the loss was measured
+    excess: NDArray[np.float64]  # (T,) (L_t − L*)/(L₀ − L*); NaN once it diverges
+    edge: bool = False  # first or last of an open-ended grid
+    evaluated: NDArray[np.float64] | None = None  # (R, 3) step, loss, accuracy on the evaluation rows
+    passes: NDArray[np.float64] | None = None  # (T,) gradient evaluations so far, where not the steps
+
+    def steps_to(self, epsilon: float) -> int | None:
+        """Return the first step at which the relative excess loss is at most ε; None: never."""
+        hit = np.flatnonzero(self.excess <= epsilon)
+        return int(self.steps[hit[0]]) if len(hit) else None
+
+    def passes_to(self, step: int) -> float:
+        """Return how many gradients were evaluated up to a step."""
+        at = int(np.searchsorted(self.steps, step))
+        return float(step if self.passes is None else self.passes[at])
+
+
+class Race:
+    """Records candidates that take their steps together, and ends when one has reached the last target.
+
+    Args:
+        choices: Hyper-parameters of the candidates, in words.
+        last: Largest step.
+        budget: Targets.
+        evaluate: Loss and accuracy on other rows, taken at about 60 log-spaced steps; None: not taken.
+        edges: Which candidates lie at an end of an open-ended grid; default none.
+
+    Examples:
+        >>> race = Race(["slow", "fast"], 9, AttackBudget(epsilons=(0.1,), headline=0.1))
+        >>> race.observe(0, np.array([1.0, 1.0])), race.observe(1, np.array([0.5, 0.05]))
+        (True, False)
+        >>> [trace.steps_to(0.1) for trace in race.traces()]
+        [None, 1]
+    """
+
+    def __init__(
+        self,
+        choices: Sequence[str],
+        last: int,
+        budget: AttackBudget,
+        *,
+        evaluate: Evaluate | None = None,
+        edges: Sequence[bool] | None = None,
+    ) -> None:
+        self.choices = list(choices)
+        self.edges = [False] * len(self.choices) if edges is None else list(edges)
+        self.last = last
+        self.target = min(budget.epsilons)
+        self._evaluate = evaluate
+        self._due = set(log_spaced_steps(last, 60).tolist()) if evaluate else set()
+        self._steps: list[int] = []
+        self._excess: list[NDArray[np.float64]] = []
+        self._evaluated: list[NDArray[np.float64]] = []  # each (3, B)
+
+    def observe(
+        self,
+        step: int,
+        excess: NDArray[np.float64],
+        weights: Callable[[], NDArray[np.float64]] | None = None,
+    ) -> bool:
+        """Record a step.
+
+        Args:
+            step: Its number, increasing.
+            excess: `(B,)` relative excess loss.
+            weights: Gives `(B, k, m)` when they are wanted.
+
+        Returns:
+            Whether to go on.
+        """
+        excess = np.where(np.isfinite(excess), excess, np.nan)
+        done = bool((excess <= self.target).any()) or step >= self.last or bool(np.isnan(excess).all())
+        self._steps.append(step)
+        self._excess.append(excess)
+        if self._evaluate is not None and weights is not None and (step in self._due or done):
+            loss, accuracy = self._evaluate(weights())
+            self._evaluated.append(np.stack([np.full(len(loss), float(step)), loss, accuracy]))
+        return not done
+
+    def traces(self) -> list[Trace]:
+        """Return what was recorded, a trace per candidate."""
+        steps, excess = np.array(self._steps), np.array(self._excess)
+        seen = np.array(self._evaluated) if self._evaluated else None
+        return [
+            Trace(choice, steps, excess[:, b], edge, None if seen is None else seen[:, :, b])
+            for b, (choice, edge) in enumerate(zip(self.choices, self.edges, strict=True))
+        ]
+
+
+def best(traces: Sequence[Trace], epsilon: float) -> tuple[Trace, int | None]:
+    """Return the candidate that reaches ε first, with its step; if none does, the one that gets nearest.
+
+    Args:
+        traces: At least one.
+        epsilon: Target.
+
+    Returns:
+        The trace and its step, or the trace of the least excess loss and None.
+
+    Examples:
+        >>> near = Trace("near", np.arange(2), np.array([1.0, 0.2]))
+        >>> best([Trace("far", np.arange(2), np.array([1.0, 0.9])), near], 0.1)[0].choice
+        'near'
+    """
+    reached = [(step, i) for i, trace in enumerate(traces) if (step := trace.steps_to(epsilon)) is not None]
+    if reached:
+        step, i = min(reached)
+        return traces[i], step
+    least = [float(np.nanmin(t.excess)) if np.isfinite(t.excess).any() else math.inf for t in traces]
+    return traces[int(np.argmin(least))], None

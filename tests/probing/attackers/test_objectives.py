@@ -1,0 +1,175 @@
+"""Losses and optima against autograd, torch's optimisers and SciPy."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+
+from condnum.probing import AttackBudget
+from condnum.probing.attackers.attacker import AttackProblem, zero_weights
+from condnum.probing.attackers.convex_optimum import logistic_optimum
+from condnum.probing.attackers.factored import descend_factored
+from condnum.probing.attackers.first_order import descend
+from condnum.probing.attackers.race import Race
+from condnum.probing.attackers.space import ProbeSpace
+from condnum.probing.attackers.stochastic import StochasticDescent
+from condnum.probing.attackers.update_rules import Adam, Momentum
+
+
+def make(kind, classes=2, rows=60, features=4):
+    generator = np.random.default_rng(3)
+    X = generator.normal(size=(rows, features)) * [2.0, 1.0, 0.5, 0.3]
+    if kind == "regression":
+        return ProbeSpace(X, X @ generator.normal(size=(4, 2)) + generator.normal(size=(rows, 2)), kind)
+    scores = X @ generator.normal(size=(4, classes)) + 2 * generator.normal(size=(rows, classes))
+    return ProbeSpace(X, scores.argmax(axis=1), kind)
+
+
+SPACES = {
+    "squared": lambda: make("regression"),
+    "logistic": lambda: make("classification"),
+    "softmax": lambda: make("classification", 3),
+}
+
+
+@pytest.fixture(params=SPACES)
+def space(request):
+    return SPACES[request.param]()
+
+
+def torch_loss(space, W):
+    """The mean loss by torch, of weights (k, m)."""
+    Z = torch.from_numpy(space.features) @ W
+    y = torch.from_numpy(np.asarray(space.targets))
+    if space.kind == "regression":
+        return ((Z - y) ** 2).sum() / len(y)
+    if space.classes == 2:
+        return torch.nn.functional.binary_cross_entropy_with_logits(Z[:, 0], y.double())
+    return torch.nn.functional.cross_entropy(Z, y)
+
+
+def test_gradient_and_loss_of_many_candidates_match_autograd(space):
+    objective = space.objective
+    W = np.random.default_rng(0).normal(size=(3, *zero_weights(space, 1).shape[1:]))
+    excess, G = objective.evaluate(W)
+    rows = np.arange(len(space.features))
+    for b in range(3):
+        w = torch.from_numpy(W[b]).requires_grad_()
+        loss = torch_loss(space, w)
+        loss.backward()
+        known = (loss.item() - objective.optimum) / (objective.start_loss - objective.optimum)
+        assert excess[b] == pytest.approx(known, rel=1e-9)
+        np.testing.assert_allclose(G[b], w.grad.numpy(), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(objective.batch_gradient(W, rows), G, rtol=1e-9, atol=1e-12)
+
+
+def test_zero_weights_have_excess_one_and_the_optimum_is_scipys(space):
+    objective = space.objective
+    assert objective.evaluate(zero_weights(space, 2))[0].tolist() == pytest.approx([1, 1])
+    shape = zero_weights(space, 1).shape[1:]
+    found = minimize(
+        lambda w: float(torch_loss(space, torch.from_numpy(w.reshape(shape)))),
+        np.zeros(shape).ravel(),
+        tol=1e-12,
+    )
+    assert objective.optimum == pytest.approx(found.fun, abs=2e-6)
+    assert space.convex_optimum.converged
+
+
+def test_smoothness_bounds_the_curvature(space):
+    shape = zero_weights(space, 1).shape[1:]
+    H = torch.autograd.functional.hessian(
+        lambda w: torch_loss(space, w.reshape(shape)),
+        torch.zeros(int(np.prod(shape)), dtype=torch.float64),
+    )
+    assert float(torch.linalg.eigvalsh(H)[-1]) <= space.objective.smoothness * (1 + 1e-9)
+
+
+def test_separable_classes_have_optimum_zero_and_a_warm_start_takes_fewer_iterations():
+    X = np.linalg.qr(np.random.default_rng(0).normal(size=(20, 3)))[0] * np.sqrt(20)
+    labels = (X @ [1.0, 2.0, 3.0] > 0).astype(np.int64)
+    assert logistic_optimum(X, labels, 2).loss < 1e-5
+    noisy = labels ^ (np.arange(20) % 7 == 0)
+    cold = logistic_optimum(X, noisy, 2)
+    warm = logistic_optimum(X, noisy, 2, start=cold.logits)
+    assert warm.iterations < cold.iterations
+    assert warm.loss == pytest.approx(cold.loss, abs=1e-6)
+
+
+@pytest.mark.parametrize("rule", ["gd", "heavy", "nesterov", "adam"])
+def test_grids_take_the_steps_of_torchs_optimisers(space, rule):
+    rates = np.array([0.01, 0.05])
+    make_rule, make_torch = {
+        "gd": (Momentum(rates, np.zeros(2)), lambda w, r: torch.optim.SGD([w], lr=r)),
+        "heavy": (Momentum(rates, np.full(2, 0.9)), lambda w, r: torch.optim.SGD([w], lr=r, momentum=0.9)),
+        "nesterov": (
+            Momentum(rates, np.full(2, 0.9), nesterov=True),
+            lambda w, r: torch.optim.SGD([w], lr=r, momentum=0.9, nesterov=True),
+        ),
+        "adam": (Adam(rates), lambda w, r: torch.optim.Adam([w], lr=r)),
+    }[rule]
+    race = Race(["a", "b"], 8, AttackBudget(epsilons=(1e-9,), headline=1e-9))
+    descend(space, make_rule, race)
+    objective = space.objective
+    for trace, rate in zip(race.traces(), rates, strict=True):
+        w = torch.zeros(zero_weights(space, 1).shape[1:], dtype=torch.float64, requires_grad=True)
+        optimizer, values = make_torch(w, float(rate)), []
+        for _ in range(9):
+            optimizer.zero_grad()
+            loss = torch_loss(space, w)
+            loss.backward()
+            values.append((loss.item() - objective.optimum) / (objective.start_loss - objective.optimum))
+            optimizer.step()
+        np.testing.assert_allclose(trace.excess, values, rtol=1e-7)
+
+
+def test_a_stacked_layer_is_trained_as_by_autograd(space):
+    first = np.linalg.qr(np.random.default_rng(1).normal(size=(4, 3)))[0]
+    race = Race(["only"], 6, AttackBudget(epsilons=(1e-9,), headline=1e-9))
+    descend_factored(space, first, Adam(np.array([0.03])), race)
+    U = torch.from_numpy(first.copy()).requires_grad_()
+    V = torch.zeros(3, space.objective.outputs, dtype=torch.float64, requires_grad=True)
+    optimizer, values, objective = torch.optim.Adam([U, V], lr=0.03), [], space.objective
+    for _ in range(7):
+        optimizer.zero_grad()
+        loss = torch_loss(space, U @ V)
+        loss.backward()
+        values.append((loss.item() - objective.optimum) / (objective.start_loss - objective.optimum))
+        optimizer.step()
+    np.testing.assert_allclose(race.traces()[0].excess, values, rtol=1e-7)
+
+
+def test_sgd_takes_each_row_once_an_epoch_and_is_seeded(space):
+    budget = AttackBudget(steps=40, batch_size=20, epsilons=(1e-9,), headline=1e-9, seed=4)
+    seen = []
+    true_gradient = type(space.objective).batch_gradient
+
+    def spy(self, W, index):
+        seen.append(index)
+        return true_gradient(self, W, index)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(space.objective), "batch_gradient", spy)
+        run = StochasticDescent().run(AttackProblem(space), budget)
+    assert sorted(np.concatenate(seen[:3])) == list(range(60))
+    assert run.pass_share == pytest.approx(1 / 3)
+    again = StochasticDescent().run(AttackProblem(space), budget)
+    np.testing.assert_array_equal(run.traces[3].excess, again.traces[3].excess)
+
+
+def test_whitened_and_standardised_spaces():
+    space = SPACES["squared"]()
+    white = space.whitened
+    np.testing.assert_allclose(white.features.T @ white.features / 60, np.eye(4), atol=1e-12)
+    assert white.objective.optimum == pytest.approx(space.objective.optimum)
+    standard = space.standardised.features
+    np.testing.assert_allclose(standard[:, :4].mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(standard[:, :4].std(axis=0), 1)
+    assert (standard[:, 4] == 1).all()
+    assert space.standardised.objective.optimum <= space.objective.optimum + 1e-12
+
+
+def test_a_flat_column_does_not_blow_up_when_standardised():
+    X = np.random.default_rng(0).normal(size=(30, 2))
+    space = ProbeSpace(np.c_[X, np.full(30, 1 / 3)], X[:, :1], "regression")
+    assert np.abs(space.standardised.features).max() < 10

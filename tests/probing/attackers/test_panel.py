@@ -1,0 +1,261 @@
+"""The panel as a whole: known factors, honest budgets, gauges, both kinds of task, bad input."""
+
+import numpy as np
+import pytest
+
+from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.probing import (
+    AttackBudget,
+    AttackTask,
+    FeatureSet,
+    attack_features,
+    attack_panel,
+    attack_sentences,
+    attacker_names,
+    register_attacker,
+)
+from condnum.probing.attackers import attacker as registry
+from condnum.probing.attackers.attacker import AttackerBase, AttackRun, zero_weights
+from condnum.probing.attackers.facts import effective_condition
+from condnum.probing.attackers.space import Spectrum
+
+D = 5
+SMALL = AttackBudget(steps=6000, dense_steps=150)
+
+
+def regression(noise=0.3):
+    generator = np.random.default_rng(5)
+    X = generator.normal(size=(80, D)) * [2.0, 1.5, 1.0, 0.7, 0.5]
+    return AttackTask(X[:60], (X @ np.ones(D) + noise * generator.normal(size=80))[:60],
+                      X_test=X[60:], y_test=X[60:] @ np.ones(D), name="toy")  # fmt: skip
+
+
+def classification(classes=2):
+    generator = np.random.default_rng(6)
+    X = generator.normal(size=(120, D))
+    y = (X @ generator.normal(size=(D, classes)) + 1.5 * generator.normal(size=(120, classes))).argmax(axis=1)
+    return AttackTask(X[:90], y[:90], "classification", X[90:], y[90:], "toy")
+
+
+def ill(scale=0.05):
+    """An invertible θ, not aligned with the data, that makes two directions small."""
+    Q = np.linalg.qr(np.random.default_rng(1).normal(size=(D, D)))[0]
+    return Q @ np.diag([1, 1, 1, scale, scale])
+
+
+@pytest.fixture(scope="module")
+def report():
+    return attack_panel({"raw": None, "ill": ill()}, regression(), budget=SMALL)
+
+
+@pytest.fixture(scope="module")
+def logistic_report():
+    return attack_panel({"raw": None, "ill": ill()}, classification(), budget=SMALL)
+
+
+def steps(report, attacker, extractor, epsilon=0.01):
+    table = report.steps
+    rows = table[(table["attacker"] == attacker) & (table["extractor"] == extractor)]
+    return rows.set_index("epsilon").loc[epsilon, "steps"]
+
+
+def test_all_attackers_run_on_a_regression(report):
+    assert set(report.steps["attacker"]) == set(attacker_names())
+    assert report.skipped.empty
+
+
+def test_closed_form_and_whitened_descent_take_one_step_everywhere(report):
+    for attacker in ("whiten", "closed_form"):
+        rows = report.steps[report.steps["attacker"] == attacker]
+        assert (rows["steps"] == 1).all()
+    said = " ".join(attack_sentences(report))
+    assert "Whiten + GD needs one step on every extractor, down to ε = 0.001" in said
+
+
+def test_plain_descent_is_slowed_and_the_worst_case_is_not(report):
+    assert steps(report, "gd", "ill") > 20 * steps(report, "gd", "raw")
+    worst = report.worst_case("ill")
+    assert worst["factor"] <= 1
+    assert worst["factor"] == report.at(report.factors, None)["factor"].min()
+
+
+def test_informed_attackers_order_as_theory_says(report):
+    assert steps(report, "cg", "ill") <= D
+    assert steps(report, "momentum", "ill") < steps(report, "gd", "ill")
+
+
+@pytest.mark.parametrize("kind", ["regression", "classification"])
+def test_an_orthogonal_extractor_has_factor_one(kind):
+    task = regression() if kind == "regression" else classification()
+    Q = np.linalg.qr(np.random.default_rng(2).normal(size=(D, D)))[0]
+    names = [n for n in attacker_names() if n not in ("adam", "stacked", "fine_tune", "standardise")]
+    found = attack_panel({"raw": None, "turned": 7 * Q}, task, attackers=names, budget=SMALL)
+    known = found.factors[found.factors["bound"] == "exact"]
+    assert len(known) >= 20
+    np.testing.assert_allclose(known["factor"], 1)
+    np.testing.assert_allclose(found.extractors["optimum"], found.extractors["baseline_optimum"], rtol=1e-6)
+
+
+def test_the_scale_of_theta_changes_nothing():
+    found = attack_panel({"raw": None, "a": ill(), "b": 1e4 * ill()}, regression(), budget=SMALL)
+    table = found.steps_table()
+    assert table["a"].tolist() == table["b"].tolist()
+
+
+def test_losses_are_in_the_units_of_the_targets():
+    task = regression()
+    found = attack_panel({"raw": None}, task, attackers=["closed_form"], budget=SMALL)
+    best = np.linalg.lstsq(task.X, task.y, rcond=None)
+    assert found.extractors.loc[0, "optimum"] == pytest.approx(float(best[1][0]) / 60)
+    assert found.extractors.loc[0, "start_loss"] == pytest.approx(float((task.y**2).mean()))
+    last = found.curves.iloc[-1]
+    assert last["loss"] == pytest.approx(found.extractors.loc[0, "optimum"], rel=1e-6)
+    held = ((task.X_test @ best[0] - task.y_test) ** 2).mean()
+    assert last["evaluation_loss"] == pytest.approx(held, rel=1e-5)
+
+
+def test_what_is_not_reached_is_never_a_number():
+    few = AttackBudget(steps=40, dense_steps=40)
+    found = attack_panel({"raw": None, "ill": ill(1e-4)}, regression(0), attackers=["gd", "adam"], budget=few)
+    rows = found.steps[(found.steps["extractor"] == "ill") & (found.steps["epsilon"] < 0.005)]
+    assert rows["steps"].isna().all()
+    assert found.steps_table(epsilon=0.001)["ill"].tolist() == [">40", ">40"]
+    bound = found.factors[(found.factors["attacker"] == "gd") & (found.factors["epsilon"] < 0.005)].iloc[0]
+    assert bound["bound"] == "at least"
+    assert bound["factor"] == pytest.approx(40 / bound["baseline_steps"])
+    assert found.factor_table(epsilon=0.001)["ill"].iloc[0].startswith(">")
+    predicted = found.steps.loc[rows.index, "predicted_spectrum"].dropna()
+    assert (predicted > 40).all()
+
+
+def test_predictions_hold_where_the_budget_suffices(report):
+    gd = report.steps[report.steps["attacker"] == "gd"].dropna(subset="steps")
+    np.testing.assert_array_equal(gd["steps"], gd["predicted_spectrum"])
+    line = report.steps[report.steps["attacker"].isin(["line_search", "cg"])]
+    assert (line["steps"] <= line["predicted_kappa"]).all()
+
+
+def test_a_rank_deficient_theta_reports_both_optima():
+    lost = ill().copy()[:, :3]
+    found = attack_panel({"raw": None, "lost": lost}, regression(), budget=SMALL)
+    row = found.extractors.set_index("extractor").loc["lost"]
+    assert row["rank"] == 3
+    assert row["optimum"] > 1.2 * row["baseline_optimum"]
+    assert "lost to float64 rank" in " ".join(attack_sentences(found))
+    own = found.steps[(found.steps["extractor"] == "lost") & (found.steps["attacker"] == "fine_tune")]
+    np.testing.assert_allclose(own["optimum"], row["baseline_optimum"])
+
+
+def test_classification_skips_what_is_quadratic_and_measures_accuracy(logistic_report):
+    assert set(logistic_report.skipped["attacker"]) == {"line_search"}
+    curves = logistic_report.curves
+    last = curves.dropna(subset="accuracy").groupby(["extractor", "attacker"])["accuracy"].last()
+    assert last.between(0, 1).all()
+    assert last["raw", "lbfgs"] > 0.6
+    assert "line_search was skipped on 2 extractor(s)" in " ".join(attack_sentences(logistic_report))
+
+
+def test_logistic_descent_is_slowed_but_whitened_descent_is_not(logistic_report):
+    assert steps(logistic_report, "whiten", "ill") == steps(logistic_report, "whiten", "raw")
+    row = logistic_report.at(logistic_report.factors, None).set_index("attacker").loc["gd"]
+    assert row["factor"] > 5
+
+
+def test_softmax_with_three_classes():
+    names = ["gd", "lbfgs", "whiten", "closed_form", "stacked"]
+    found = attack_panel({"raw": None, "ill": ill()}, classification(3), attackers=names, budget=SMALL)
+    assert found.extractors["optimum_converged"].all()
+    assert steps(found, "lbfgs", "raw") < 60
+
+
+def test_curves_keep_every_evaluation(report):
+    rows = report.curves[(report.curves["attacker"] == "momentum") & (report.curves["extractor"] == "ill")]
+    seen = rows.dropna(subset="evaluation_loss")["step"]
+    assert len(seen) > 30
+    assert (np.diff(np.log(seen[seen > 10])) < 0.5).all()  # no long gap on a log axis
+
+
+def test_features_of_a_backbone_need_no_theta():
+    task = regression()
+    sets = {"before": FeatureSet(task.X), "after": FeatureSet(task.X @ ill())}
+    found = attack_features(sets, task.y, kind="regression", baseline="before", budget=SMALL)
+    assert set(found.skipped["attacker"]) == {"fine_tune"}
+    assert not found.held_out
+
+
+def test_effective_condition_forgets_what_the_target_does_not_need():
+    spectrum = Spectrum(np.array([100.0, 1.0, 1e-6]), np.eye(3), np.eye(3), np.array([0.9, 0.095, 0.005]))
+    assert [effective_condition(spectrum, e) for e in (0.2, 0.01, 0.001)] == pytest.approx([1, 100, 1e8])
+
+
+def test_an_attacker_of_ones_own_takes_a_dozen_lines(monkeypatch):
+    monkeypatch.setattr(registry, "_ATTACKERS", dict(registry._ATTACKERS))
+
+    class SignDescent(AttackerBase):
+        name, label, summary = "sign", "Sign descent", "gradient descent on signs"
+
+        def run(self, problem, budget):
+            space = problem.space
+            race = self.race(space, ["rate 0.05"], budget)
+            W, step = zero_weights(space, 1), 0
+            excess, G = space.objective.evaluate(W)
+            while race.observe(step, excess, W.copy):
+                W = W - 0.05 * np.sign(G)
+                excess, G = space.objective.evaluate(W)
+                step += 1
+            return AttackRun(race.traces(), space)
+
+    register_attacker(SignDescent())
+    found = attack_panel({"raw": None}, regression(), attackers=["sign"], budget=SMALL)
+    assert 1 < steps(found, "sign", "raw", 0.1) < 100
+    with pytest.raises(InvalidInputError, match="'sign' is registered already"):
+        register_attacker(SignDescent())
+    with pytest.raises(InvalidInputError, match="is no attacker"):
+        register_attacker(object())
+
+
+def test_edges_of_a_grid_are_reported():
+    found = attack_panel({"raw": None}, regression(), attackers=["adam"], budget=AttackBudget(dense_steps=1))
+    assert found.steps["at_edge"].dtype == bool
+    far = AttackTask(np.eye(4) + 0.1, 1e3 * np.ones(4))
+    assert not attack_panel({"raw": None}, far, attackers=["gd"], budget=SMALL).steps["at_edge"].any()
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: attack_panel(np.eye(4), regression()), "theta has 4 rows, but the inputs have 5"),
+        (lambda: attack_panel({"a": None, "b": None}, regression()), "several extractors are None"),
+        (lambda: attack_panel({"raw": ill()}, regression()), "'raw' is that of the baseline"),
+        (lambda: AttackTask(np.eye(3), [0, 1, 2.5], "classification"), "labels 0, 1, …"),
+        (lambda: AttackTask(np.eye(3), [0, 1]), r"y has shape \(2,\) for 3 rows"),
+        (lambda: AttackTask(np.eye(3), np.ones(3), X_test=np.eye(3)), "X_test and y_test belong"),
+        (lambda: AttackTask([[np.nan]], [1.0]), "non-finite"),
+        (
+            lambda: attack_panel({"raw": None}, AttackTask(np.eye(2), [1, 1], "classification")),
+            "all 2 labels",
+        ),
+        (lambda: attack_panel({"raw": None}, AttackTask(np.eye(2), [0.0, 0.0])), "targets are all zero"),
+        (lambda: attack_panel({"raw": None}, AttackTask([[1.0], [-1.0]], [1.0, 1.0])), "nothing to attack"),
+        (lambda: FeatureSet(np.eye(3), theta=np.eye(3)), "theta and inputs belong"),
+        (lambda: FeatureSet(np.eye(3), theta=np.eye(2), inputs=np.ones((3, 2))), "do not give features"),
+        (lambda: AttackBudget(steps=0), "steps must be an integer of at least 1, got 0"),
+        (lambda: AttackBudget(epsilons=(2.0,)), "between 0 and 1"),
+        (lambda: AttackBudget(headline=0.5), "headline 0.5"),
+    ],
+    ids=str,
+)
+def test_bad_input_is_named(call, words):
+    with pytest.raises(InvalidInputError, match=words):
+        call()
+
+
+def test_unknown_names_are_named(report):
+    with pytest.raises(UnknownNameError, match="did you mean 'adam'"):
+        attack_panel(np.eye(D), regression(), attackers=["adm"])
+    with pytest.raises(UnknownNameError, match="kind of task"):
+        AttackTask(np.eye(2), [1, 2], "clustering")
+    with pytest.raises(UnknownNameError, match="epsilon"):
+        report.steps_table(epsilon=0.5)
+    with pytest.raises(UnknownNameError, match="extractor 'raw'"):
+        report.worst_case("raw")

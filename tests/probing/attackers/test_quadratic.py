@@ -1,0 +1,153 @@
+"""Recurrences in the eigenbasis against plain loops on the data, and facts that are known by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from condnum.probing import AttackBudget, AttackTask, attack_panel, linear_probe
+from condnum.probing.attackers.first_order import multiplied
+from condnum.probing.attackers.quadratic import (
+    assumed_minima,
+    gradient_descent,
+    heavy_ball,
+    nesterov,
+    predicted_steps,
+    rate_steps,
+    run_conjugate_gradients,
+    run_line_search,
+    run_two_term,
+)
+from condnum.probing.attackers.race import Race
+from condnum.probing.attackers.space import ProbeSpace
+
+STEPS = 25
+
+
+@pytest.fixture
+def space():
+    """Forty rows of six features with κ ≈ 400, one of them a copy of another: rank 5."""
+    generator = np.random.default_rng(7)
+    X = generator.normal(size=(40, 6)) * [3.0, 2.0, 1.0, 0.5, 0.2, 1.0]
+    X[:, 5] = X[:, 0]
+    Y = np.c_[X[:, :5] @ [1.0, -1.0, 2.0, 3.0, 1.0], X[:, 2]] + generator.normal(size=(40, 2))
+    return ProbeSpace(X, Y, "regression")
+
+
+def excess(space, W):
+    """Relative excess loss from the data, by SciPy-free least squares."""
+    X, Y = space.features, space.targets
+    best = np.linalg.lstsq(X, Y, rcond=None)[0]
+
+    def loss(w):
+        return ((X @ w - Y) ** 2).sum() / len(X)
+
+    return (loss(W) - loss(best)) / (loss(np.zeros_like(best)) - loss(best))
+
+
+def dense_two_term(space, mu, method):
+    """Gradient descent, heavy ball or Nesterov written out on the data, on half the loss."""
+    X, Y = space.features, space.targets
+    H, b = X.T @ X / len(X), X.T @ Y / len(X)
+    top = np.linalg.eigvalsh(H)[-1]
+    w = v = np.zeros_like(b)
+    values = [excess(space, w)]
+    for _ in range(STEPS):
+        if method == "gd":
+            new = w - 2 / (top + mu) * (H @ w - b)
+        elif method == "momentum":
+            alpha = 4 / (math.sqrt(top) + math.sqrt(mu)) ** 2
+            beta = ((math.sqrt(top) - math.sqrt(mu)) / (math.sqrt(top) + math.sqrt(mu))) ** 2
+            new = w - alpha * (H @ w - b) + beta * (w - v)
+        else:
+            root = math.sqrt(3 * top / mu + 1)
+            y = w + (root - 2) / (root + 2) * (w - v)
+            new = y - 4 / (3 * top + mu) * (H @ y - b)
+        w, v = new, w
+        values.append(excess(space, w))
+    return np.array(values)
+
+
+BUDGET = AttackBudget(epsilons=(1e-12,), headline=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("method", "recurrence"), [("gd", gradient_descent), ("momentum", heavy_ball), ("nesterov", nesterov)]
+)
+def test_two_term_recurrences_are_the_plain_loops(space, method, recurrence):
+    S = space.spectrum
+    for mu in assumed_minima(S.sigma):
+        race = Race(["only"], STEPS, BUDGET, evaluate=space.evaluate)
+        run_two_term([recurrence(S.sigma, mu)], S, race, multiplied(space))
+        (trace,) = race.traces()
+        np.testing.assert_allclose(trace.excess, dense_two_term(space, mu, method), rtol=1e-8, atol=1e-13)
+
+
+def test_weights_of_a_recurrence_have_the_loss_that_it_claims(space):
+    race = Race(["only"], 3, BUDGET)
+    seen = []
+    race._evaluate = lambda W: (seen.append(W), (np.zeros(1), np.zeros(1)))[1]
+    race._due = {2}
+    S = space.spectrum
+    run_two_term([gradient_descent(S.sigma, S.sigma[-1])], S, race, multiplied(space))
+    assert excess(space, seen[0][0]) == pytest.approx(race.traces()[0].excess[2], rel=1e-9)
+
+
+def test_line_search_is_that_of_linear_probe(space):
+    race = Race(["only"], STEPS, BUDGET)
+    run_line_search(space.spectrum, race, multiplied(space))
+    X, Y = space.features, space.targets
+    known = linear_probe(np.eye(6), X.T @ X, X.T @ Y, steps=STEPS).excess_loss
+    np.testing.assert_allclose(race.traces()[0].excess, known, rtol=1e-8, atol=1e-14)
+
+
+def test_conjugate_gradients_are_the_textbook_loop(space):
+    X, Y = space.features, space.targets
+    H, b = X.T @ X / len(X), X.T @ Y / len(X)
+    w, r = np.zeros_like(b), b.copy()
+    p, values = r.copy(), [1.0]
+    for _ in range(4):
+        alpha = (r * r).sum() / (p * (H @ p)).sum()
+        w, old = w + alpha * p, (r * r).sum()
+        r = r - alpha * H @ p
+        p = r + (r * r).sum() / old * p
+        values.append(excess(space, w))
+    race = Race(["only"], 4, BUDGET)
+    run_conjugate_gradients(space.spectrum, race, multiplied(space))
+    np.testing.assert_allclose(race.traces()[0].excess, values, rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("distinct", [1, 2, 4])
+def test_conjugate_gradients_need_as_many_steps_as_distinct_eigenvalues(distinct):
+    sigma = np.repeat(np.geomspace(1, 100, distinct), 3)
+    generator = np.random.default_rng(0)
+    basis = np.linalg.qr(generator.normal(size=(30, len(sigma))))[0]
+    X = basis * np.sqrt(sigma)
+    task = AttackTask(X, X @ generator.normal(size=len(sigma)))
+    report = attack_panel({"raw": None}, task, attackers=["cg"], budget=BUDGET)
+    assert report.steps["steps"].tolist() == [distinct]
+
+
+def test_prediction_from_the_spectrum_is_exact_for_gradient_descent(space):
+    S = space.spectrum
+    candidate = gradient_descent(S.sigma, S.sigma[-1])
+    for epsilon in (0.1, 0.01, 0.001):
+        race = Race(["only"], 5000, AttackBudget(epsilons=(epsilon,), headline=epsilon))
+        run_two_term([candidate], S, race, multiplied(space))
+        observed = race.traces()[0].steps_to(epsilon)
+        assert predicted_steps(candidate, S.shares, epsilon) == observed
+        assert observed <= rate_steps((S.condition - 1) / (S.condition + 1), epsilon)
+
+
+def test_prediction_reaches_beyond_any_budget_and_says_never():
+    # With the step 2/(σ₁ + σ_k) both ends of the spectrum contract by (κ − 1)/(κ + 1).
+    slow = gradient_descent(np.array([1.0, 1e-8]), 1e-8)
+    steps = predicted_steps(slow, np.array([0.5, 0.5]), 0.01)
+    assert steps == pytest.approx(math.log(0.01) / (2 * math.log1p(-2e-8)), rel=1e-6)
+    never = gradient_descent(np.array([1.0, 0.0]), 1e-3)
+    assert predicted_steps(never, np.array([0.5, 0.5]), 0.01) == math.inf
+
+
+def test_kappa_one_needs_one_step_and_contraction_one_never_arrives():
+    assert rate_steps(0.0, 0.01) == 1
+    assert rate_steps(1.0, 0.01) == math.inf
