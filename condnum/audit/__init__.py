@@ -1,0 +1,11 @@
+"""The audit of one's own features: how much immunization they allow, and how much an extractor has.
+
+Figures and tables for a report are in `condnum.audit.figures` and `condnum.audit.tables`.
+"""
+
+from condnum.audit.full_audit import audit
+from condnum.audit.image_features import backbone_features
+from condnum.audit.moments import SecondMoments, second_moments
+from condnum.audit.result import Audit
+
+__all__ = ["Audit", "SecondMoments", "audit", "backbone_features", "second_moments"]

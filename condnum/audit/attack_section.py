@@ -1,0 +1,136 @@
+"""The attack panel of an audit: a sample of the harmful task's rows, at every extractor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condnum.audit.extractors import OPTIMAL, RAW
+from condnum.audit.hessian_spectra import Extractors
+from condnum.audit.targets import Kind, one_hot
+from condnum.data.feature_stream import FeatureStream
+from condnum.errors import InvalidInputError
+from condnum.probing.attackers import AttackBudget, AttackReport, AttackTask, attack_panel, attack_sentences
+
+#: Rows that attackers train on at most: each of them runs many times over them.
+PANEL_ROWS = 2_000
+
+#: Ends the seed of the sample of rows, see `moments.LABELS`.
+SAMPLE = 79
+
+#: What each attacker may spend in an audit, a tenth of what the panel allows by itself.
+PANEL_BUDGET = AttackBudget(steps=5_000, dense_steps=500)
+
+
+@dataclass(frozen=True, eq=False)
+class AttackSection:
+    """What the panel found, or why there is none."""
+
+    report: AttackReport | None
+    reason: str  # why there is no report; empty if there is one
+    rows: int = 0  # rows the attackers trained on
+    of_rows: int = 0  # rows there are
+
+    @property
+    def sentences(self) -> list[str]:
+        """What the numbers say, or why there are none."""
+        if self.report is None:
+            return [f"Attackers were not run: {self.reason}."]
+        sample = "" if self.rows == self.of_rows else ", a random sample without replacement"
+        said = f"Attackers trained on {self.rows:,d} of {self.of_rows:,d} rows of D_H{sample}."
+        return [said, *attack_sentences(self.report)]
+
+
+def attack_section(
+    stream: FeatureStream,
+    rows: int,
+    targets: NDArray[Any] | None,
+    extractors: Extractors,
+    *,
+    kind: Kind = "auto",
+    attackers: bool = True,
+    limit: int = PANEL_ROWS,
+    budget: AttackBudget | None = None,
+    seed: int = 0,
+    on_attack: Callable[[str, str], None] | None = None,
+) -> AttackSection:
+    """Run the attack panel on a sample of rows; without targets, say so.
+
+    Labels are learned by least squares, one column a class, unless `kind` asks for a classification: κ of
+    θᵀKθ is that of the squared loss, and logistic attackers take minutes instead of seconds. θ* is attacked
+    only where no other extractor was given.
+
+    Args:
+        stream: Harmful inputs.
+        rows: N, how many there are.
+        targets: `(N,)` labels or `(N, m)` numbers, or None.
+        extractors: By name; None is the identity.
+        kind: `classification` trains with the logistic loss.
+        attackers: False leaves the panel out.
+        limit: Rows of the sample.
+        budget: Of the attackers; default `PANEL_BUDGET`.
+        seed: Of the sample, and of the attackers.
+        on_attack: Told extractor and attacker before each attack.
+
+    Returns:
+        The report, or the reason why there is none.
+
+    Raises:
+        InvalidInputError: Another number of targets than rows.
+    """
+    if not attackers:
+        return AttackSection(None, "the panel was switched off")
+    if targets is None:
+        return AttackSection(
+            None, "no targets of the harmful task were given (--targets), and every attacker learns targets"
+        )
+    if len(targets) != rows:
+        raise InvalidInputError(
+            f"{stream.source} has {rows:,d} rows, but there are {len(targets):,d} targets; give one target "
+            "for each row, in the same order."
+        )
+    generator = np.random.default_rng([seed, SAMPLE])
+    chosen = np.sort(generator.choice(rows, size=min(rows, limit), replace=False))
+    X, y = sampled_rows(stream, chosen), targets[chosen]
+    if y.dtype.kind == "i":
+        y = np.unique(y, return_inverse=True)[1].astype(np.int64)
+        if y.max() == 0:
+            return AttackSection(None, "all targets are one class, so that there is nothing to learn")
+    logistic = kind == "classification"
+    name = f"{Path(stream.source).name}, {len(X):,d} rows"
+    task = AttackTask(
+        X, y if logistic else one_hot(y), "classification" if logistic else "regression", name=name
+    )
+    chosen_extractors = {n: theta for n, theta in extractors.items() if n != OPTIMAL or len(extractors) == 2}
+    spend = replace(PANEL_BUDGET, seed=seed) if budget is None else budget
+    report = attack_panel({RAW: None, **chosen_extractors}, task, budget=spend, on_attack=on_attack)
+    return AttackSection(report, "", len(X), rows)
+
+
+def sampled_rows(stream: FeatureStream, chosen: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Read some rows of a stream.
+
+    Args:
+        stream: The rows.
+        chosen: Increasing indices.
+
+    Returns:
+        `(len(chosen), D)` float64.
+
+    Examples:
+        >>> from condnum.data.feature_stream import array_stream
+        >>> sampled_rows(array_stream(np.arange(6.0).reshape(3, 2)), np.array([0, 2]))
+        array([[0., 1.],
+               [4., 5.]])
+    """
+    parts, seen = [], 0
+    for block in stream.blocks():
+        here = chosen[(chosen >= seen) & (chosen < seen + len(block))] - seen
+        parts.append(block[here].astype(np.float64))
+        seen += len(block)
+    return np.concatenate(parts)

@@ -1,0 +1,165 @@
+"""The extractors of an audit: θ from a file, named, and what each is measured against."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condnum.ceiling import optimal_immunizer
+from condnum.data.feature_stream import array_stream, open_feature_stream
+from condnum.errors import InvalidInputError, RankError
+
+#: The features as they are, θ = I.
+RAW = "raw"
+#: The closed form θ* = K_P^{-1/2}: not the auditor's, but a yardstick.
+OPTIMAL = "optimal"
+
+#: How each is called in tables.
+LABELS = {
+    RAW: "features as they are",
+    "theta": "θ",
+    "theta_0": "θ₀",
+    "theta_i": "θ_I",
+    OPTIMAL: "θ* (closed form)",
+}
+
+#: A matrix, or where to find one.
+ThetaLike = str | os.PathLike[str] | NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """An extractor and its yardstick: κ after over κ before."""
+
+    extractor: str
+    baseline: str
+
+    @property
+    def label(self) -> str:
+        """Both in words; the raw features go without saying.
+
+        Examples:
+            >>> Comparison("theta_i", "theta_0").label, Comparison("theta", "raw").label
+            ('θ_I against θ₀', 'θ')
+        """
+        own = LABELS[self.extractor]
+        return own if self.baseline == RAW else f"{own} against {LABELS[self.baseline]}"
+
+
+def read_theta(value: ThetaLike, dimension: int, *, name: str = "theta") -> NDArray[np.float64]:
+    """Read a linear feature extractor and check that it fits.
+
+    Args:
+        value: `(D, D_hid)` matrix, or a file of one (npy, npz, csv, parquet).
+        dimension: D of the features.
+        name: Of the option, for messages.
+
+    Returns:
+        `(D, D_hid)` float64.
+
+    Raises:
+        InvalidInputError: It has another number of rows than the features have columns.
+        RankError: It is zero.
+        DataNotFoundError: The file is missing.
+        DataFormatError: The file is no matrix of finite real numbers.
+
+    Examples:
+        >>> read_theta(np.eye(2, dtype=np.float32), 2).dtype
+        dtype('float64')
+    """
+    if isinstance(value, str | os.PathLike):
+        stream = open_feature_stream(value)
+    else:
+        stream = array_stream(np.asarray(value), name=name)
+    theta = np.concatenate([np.asarray(block, dtype=np.float64) for block in stream.blocks()])
+    if not np.isfinite(theta).all():
+        raise InvalidInputError(
+            f"{name} ({stream.source}) has NaN or infinite entries; it cannot be measured."
+        )
+    if len(theta) != dimension:
+        hint = "; it looks transposed: save θ.T" if theta.shape[1] == dimension else ""
+        raise InvalidInputError(
+            f"{name} has shape {theta.shape}, but the features have D = {dimension} columns: θ must be "
+            f"(D, D_hid), the features of an attacker are Xθ{hint}."
+        )
+    if not theta.any():
+        raise RankError(f"{name} is the zero matrix: it extracts nothing and has no condition number.")
+    return theta
+
+
+def read_extractors(
+    theta: ThetaLike | None, theta_0: ThetaLike | None, theta_i: ThetaLike | None, dimension: int
+) -> dict[str, NDArray[np.float64]]:
+    """Read the extractors that were given.
+
+    Args:
+        theta: One extractor, to be measured against the features as they are.
+        theta_0: An extractor before immunization; needs `theta_i`.
+        theta_i: The same after immunization; needs `theta_0`.
+        dimension: D.
+
+    Returns:
+        By name: `theta`, or `theta_0` and `theta_i`, or none.
+
+    Raises:
+        InvalidInputError: One of θ₀ and θ_I without the other, or together with θ; a wrong shape.
+    """
+    pair = (theta_0 is not None, theta_i is not None)
+    if theta is not None and any(pair):
+        raise InvalidInputError("theta excludes theta_0 and theta_i; give either one extractor or the pair.")
+    if any(pair) and not all(pair):
+        missing, given = ("theta_i", "theta_0") if pair[0] else ("theta_0", "theta_i")
+        raise InvalidInputError(
+            f"{given} was given without {missing}: the pair is compared; a single extractor is called theta."
+        )
+    given_values = {"theta": theta, "theta_0": theta_0, "theta_i": theta_i}
+    return {
+        name: read_theta(value, dimension, name=name)
+        for name, value in given_values.items()
+        if value is not None
+    }
+
+
+def with_yardsticks(
+    extractors: Mapping[str, NDArray[np.float64]],
+    K_P: NDArray[np.float64],
+    K_H: NDArray[np.float64],
+    *,
+    rtol: float,
+) -> dict[str, NDArray[np.float64] | None]:
+    """Put the features as they are in front, and the closed-form immunizer behind.
+
+    Args:
+        extractors: Those given.
+        K_P: `(D, D)`.
+        K_H: `(D, D)`.
+        rtol: Relative rank tolerance.
+
+    Returns:
+        By name; None stands for the identity.
+    """
+    optimal = np.asarray(optimal_immunizer(K_P, K_H, rtol=rtol))
+    return {RAW: None, **extractors, OPTIMAL: optimal}
+
+
+def comparisons(names: Mapping[str, Any]) -> list[Comparison]:
+    """List what is compared with what.
+
+    Args:
+        names: Of the extractors, yardsticks included.
+
+    Returns:
+        Every extractor against the features as they are, and θ_I against θ₀ first.
+
+    Examples:
+        >>> [c.label for c in comparisons({"raw": 0, "theta": 1, "optimal": 2})]
+        ['θ', 'θ* (closed form)']
+    """
+    pair = [Comparison("theta_i", "theta_0")] if "theta_i" in names else []
+    order = [name for name in ("theta_i", "theta_0", "theta", OPTIMAL) if name in names]
+    return pair + [Comparison(name, RAW) for name in order]

@@ -1,0 +1,260 @@
+"""The audit from end to end: two feature matrices and perhaps an extractor in, one record out."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from condnum.audit.attack_section import attack_section
+from condnum.audit.clause_c import TargetMoments, keeps_range, loss_gap, target_moments
+from condnum.audit.clock import STAGES, Clock, OnStage, Tick
+from condnum.audit.cluster import cluster_moments
+from condnum.audit.directions import directions
+from condnum.audit.extractors import RAW, ThetaLike, comparisons, read_extractors, with_yardsticks
+from condnum.audit.hessian_spectra import covariance_rtol, task_spectra
+from condnum.audit.intervals import bootstrap, can_resample
+from condnum.audit.measures import kappa_rows, measures_table, ridge_sweep, rtol_sweep
+from condnum.audit.moments import SecondMoments, group_count, second_moments
+from condnum.audit.result import Audit, ClauseC
+from condnum.audit.targets import Kind, TargetsLike, one_hot, read_targets
+from condnum.audit.task_facts import task_facts
+from condnum.ceiling import ridge_convention_ceiling, rir_ceiling
+from condnum.covariance_range import CovarianceRange
+from condnum.data.feature_stream import (
+    MAX_DIMENSION,
+    FeatureStream,
+    array_stream,
+    match_streams,
+    open_feature_stream,
+)
+from condnum.errors import InvalidInputError
+from condnum.immunization import LOSS_TOLERANCE
+from condnum.probing.attackers import AttackBudget
+from condnum.spectra import PUBLISHED_RIDGE, default_rtol
+from condnum.sweep.memory import own_peak
+
+#: A matrix, where to find one, or a stream of one.
+FeaturesLike = str | os.PathLike[str] | NDArray[Any] | FeatureStream
+
+
+def audit(
+    pretrain: FeaturesLike,
+    harmful: FeaturesLike,
+    *,
+    theta: ThetaLike | None = None,
+    theta_0: ThetaLike | None = None,
+    theta_i: ThetaLike | None = None,
+    targets: TargetsLike | None = None,
+    pretrain_targets: TargetsLike | None = None,
+    kind: Kind = "auto",
+    ridge: float = PUBLISHED_RIDGE,
+    rtol: float | None = None,
+    replicates: int = 200,
+    attackers: bool = True,
+    budget: AttackBudget | None = None,
+    seed: int = 0,
+    threads: int | None = None,
+    scheduler: str = "",
+    max_dimension: int = MAX_DIMENSION,
+    on_stage: OnStage | None = None,
+) -> Audit:
+    r"""Audit a pair of tasks and, if one is given, an extractor.
+
+    One pass over each feature matrix forms :math:`K = X^\top X` in float64; everything but the attackers
+    follows from the two covariances. Nothing is centred, scaled or imputed.
+
+    Args:
+        pretrain: `(N_P, D)` features of the pre-training task: a file (npy, npz, csv, parquet), which may be
+            larger than memory, a matrix, or a stream.
+        harmful: `(N_H, D)` features of the harmful task.
+        theta: `(D, D_hid)` linear extractor, or a file of it; measured against the features as they are.
+        theta_0: An extractor before immunization, with `theta_i`.
+        theta_i: The same after immunization; measured against `theta_0`, and both against the raw features.
+        targets: Of the harmful rows, for the attackers; without them that part is skipped.
+        pretrain_targets: Of the pre-training rows, for clause (c) where θ loses rank.
+        kind: Of targets: `regression`, `classification` (logistic attackers), or `auto` (labels are
+            learned by least squares).
+        ridge: ε of the ridge convention, in the units of K.
+        rtol: Relative rank tolerance; default `covariance_rtol` of the coarser stored type.
+        replicates: Of the bootstrap; 0 leaves it out.
+        attackers: False leaves the attack panel out.
+        budget: Of the attackers.
+        seed: Of groups, resampling, the panel's rows and its attackers.
+        threads: At a time; default one a core.
+        scheduler: Address of a dask scheduler that forms the covariances.
+        max_dimension: Largest D.
+        on_stage: Told about progress; it goes to `CONDNUM_PROGRESS` in any case.
+
+    Returns:
+        The audit.
+
+    Raises:
+        InvalidInputError: Features, extractors or targets that do not fit each other, or a number out of
+            range.
+        DataNotFoundError: A file is missing.
+        DataFormatError: A file is damaged, a pickle, not finite, or changes while it is read.
+        RankError: A task without any energy, or tasks without a common direction.
+        MissingExtraError: parquet without pyarrow, a scheduler without dask.
+
+    Examples:
+        >>> rows = np.random.default_rng(0).normal(size=(200, 4))
+        >>> found = audit(rows, rows[:100] * [1, 1, 1, 3], theta=np.diag([1, 1, 1, 2.0]), replicates=0)
+        >>> bool(found.row(found.main, "compact")["harmful_ratio"] > 1), found.clause_c["theta"].kept
+        (True, True)
+    """
+    check_numbers(ridge, rtol, replicates)
+    P, H, notes = match_streams(_opened(pretrain, max_dimension), _opened(harmful, max_dimension))
+    given = read_extractors(theta, theta_0, theta_i, P.dimension)
+    y = None if targets is None else read_targets(targets, kind=kind)
+    y_P = (
+        None
+        if pretrain_targets is None
+        else read_targets(pretrain_targets, kind=kind, name="pretrain_targets")
+    )
+    clock = Clock(on_stage)
+    moments = []
+    for which, (stage, stream) in enumerate(zip(STAGES[:2], (P, H), strict=True)):
+        with clock.stage(stage) as tick:
+            moments.append(_moments(stream, [seed, which], scheduler, threads, tick))
+    K_P, K_H = (part.covariance for part in moments)
+    rtol = covariance_rtol(P.dimension, max(P.stored_eps, H.stored_eps)) if rtol is None else rtol
+    with clock.stage("spectra"):
+        facts = [
+            task_facts(name, stream, part, K, rtol=rtol)
+            for name, stream, part, K in zip(("D_P", "D_H"), (P, H), moments, (K_P, K_H), strict=True)
+        ]
+        extractors = with_yardsticks(given, K_P, K_H, rtol=rtol)
+        compared = comparisons(extractors)
+        tensors = torch.from_numpy(K_P), torch.from_numpy(K_H)
+        spectra = task_spectra(*tensors, extractors, rtol=rtol)
+        known = None if y_P is None else target_moments(P, one_hot(y_P))
+        clauses = {
+            name: _clause_c(spectra.range_P, matrix, known)
+            for name, matrix in extractors.items()
+            if matrix is not None
+        }
+        gaps = {name: clause.gap for name, clause in clauses.items()}
+        finest = task_spectra(*tensors, {RAW: None}, rtol=min(rtol, default_rtol(P.dimension)))
+        ceiling = rir_ceiling(spectra.range_P, spectra.range_H, rtol=rtol)
+        limit = ridge_convention_ceiling(spectra.range_P, spectra.range_H, ridge=ridge, rtol=rtol)
+        measures = measures_table(spectra, compared, ridge=ridge, loss_gaps=gaps)
+        by_rtol = rtol_sweep(finest, extractors, compared, ridge=ridge, default=rtol)
+        by_ridge = ridge_sweep(spectra, compared, ridge=ridge)
+    with clock.stage("alignment"):
+        found = directions(K_P, K_H, extractors, rtol=rtol)
+    with clock.stage("bootstrap") as tick:
+        intervals, reason = None, _no_bootstrap(moments, replicates)
+        if not reason:
+            intervals = bootstrap(
+                (moments[0], moments[1]), extractors, compared, rtol=rtol, ridge=ridge,
+                replicates=replicates, seed=seed, threads=threads, on_replicates=tick,
+            )  # fmt: skip
+    with clock.stage("attackers") as tick:
+        attack = attack_section(
+            H, moments[1].rows, y, extractors, kind=kind, attackers=attackers, budget=budget, seed=seed,
+            on_attack=lambda extractor, attacker: tick(0, None),
+        )  # fmt: skip
+    return Audit(
+        pretrain=facts[0],
+        harmful=facts[1],
+        extractors={
+            name: (P.dimension, P.dimension) if matrix is None else (matrix.shape[0], matrix.shape[1])
+            for name, matrix in extractors.items()
+        },
+        compared=tuple(compared),
+        rtol=rtol,
+        ridge=ridge,
+        ceiling=ceiling,
+        ridge_limit=limit,
+        kappa=pd.DataFrame(kappa_rows(spectra, ridge=ridge)),
+        measures=measures,
+        rtol_sweep=by_rtol,
+        ridge_sweep=by_ridge,
+        directions=found,
+        clause_c=clauses,
+        intervals=intervals,
+        no_intervals=reason,
+        attack=attack,
+        notes=tuple(notes),
+        settings={"replicates": replicates, "groups": len(moments[0].groups), "scheduler": bool(scheduler)},
+        seconds=clock.seconds,
+        peak_mib=own_peak().mib,
+        seed=seed,
+    )
+
+
+def check_numbers(ridge: float, rtol: float | None, replicates: int) -> None:
+    """Refuse numbers out of range before anything is read.
+
+    Args:
+        ridge: ε.
+        rtol: Relative rank tolerance, or None.
+        replicates: Of the bootstrap.
+
+    Raises:
+        InvalidInputError: One of them is out of range.
+    """
+    if not 0 < ridge < np.inf:
+        raise InvalidInputError(f"ridge must be positive and finite, got {ridge}.")
+    if rtol is not None and not 0 <= rtol < 1:
+        raise InvalidInputError(f"rtol must lie in [0, 1), got {rtol}.")
+    if replicates != 0 and replicates < 20:
+        raise InvalidInputError(
+            f"replicates must be 0 (no bootstrap) or at least 20, got {replicates}: fewer make no interval."
+        )
+
+
+def _opened(features: FeaturesLike, max_dimension: int) -> FeatureStream:
+    """Return a stream of whatever was given."""
+    if isinstance(features, FeatureStream):
+        return features
+    if isinstance(features, str | os.PathLike):
+        return open_feature_stream(features, max_dimension=max_dimension)
+    return array_stream(features, max_dimension=max_dimension)
+
+
+def _moments(
+    stream: FeatureStream,
+    seed: list[int],
+    scheduler: str,
+    threads: int | None,
+    tick: Tick,
+) -> SecondMoments:
+    """Form a task's covariance, here or on a cluster."""
+    groups, own = group_count(stream.dimension), int(np.random.SeedSequence(seed).generate_state(1)[0])
+    if scheduler:
+        return cluster_moments(stream, scheduler, groups=groups, seed=own)
+    return second_moments(stream, groups=groups, seed=own, threads=threads, on_rows=tick)
+
+
+def _clause_c(part: CovarianceRange, theta: NDArray[np.float64], targets: TargetMoments | None) -> ClauseC:
+    """Decide clause (c) for one extractor."""
+    if keeps_range(part, theta):
+        return ClauseC(True, 0.0, "θ keeps the rank of the features, so that nothing is lost for any targets")
+    if targets is None:
+        words = "θ loses rank on the pre-training features; what that costs depends on targets, "
+        words += "and none were given"
+        return ClauseC(None, None, words)
+    gap = loss_gap(part, theta, targets)
+    words = f"the best squared loss rises by {gap:.3g} of the loss of predicting zero"
+    return ClauseC(gap <= LOSS_TOLERANCE, gap, f"{words} (allowed: {LOSS_TOLERANCE:g})")
+
+
+def _no_bootstrap(moments: list[SecondMoments], replicates: int) -> str:
+    """Say why there are no intervals; empty if there can be."""
+    if replicates == 0:
+        return "it was switched off"
+    few = [part for part in moments if not can_resample(part)]
+    if few:
+        D = few[0].groups.shape[1]
+        return (
+            f"at D = {D:,d} the covariances of enough groups of rows, {8 * D**2 / 2**20:,.0f} MiB "
+            "each, do not "
+            "fit into the memory set aside for them"
+        )
+    return ""

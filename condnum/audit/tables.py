@@ -1,0 +1,199 @@
+"""The tables of an audit's report, as strings for people."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+from condnum.audit.extractors import LABELS, Comparison
+from condnum.audit.result import Audit
+from condnum.audit.words import interval_words, verdict_rows
+from condnum.report.comparison import number
+
+_MARK = {True: "holds", False: "fails", None: "not known"}
+_TASKS = {"pretrain": "D_P", "harmful": "D_H"}
+
+
+def verdict_table(found: Audit) -> pd.DataFrame:
+    """Definition 3.1 clause by clause, for every comparison but those of yardsticks with themselves.
+
+    Args:
+        found: The audit.
+
+    Returns:
+        Strings, a row per comparison and convention.
+    """
+    rows = []
+    for pair in found.compared:
+        for verdict in verdict_rows(found, pair):
+            rows.append(
+                {
+                    "extractor": pair.label,
+                    "convention": verdict["convention"],
+                    "(a) κ of D_H rises": _MARK[verdict["a"]],
+                    "(b) κ of D_P does not": _MARK[verdict["b"]],
+                    "(c) D_P still fitted": _MARK[verdict["c"]],
+                    "immunized": {True: "yes", False: "no", None: "not known"}[verdict["all"]],
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def kappa_words(found: Audit) -> pd.DataFrame:
+    """κ's and ranks of both tasks at every extractor, with intervals.
+
+    Args:
+        found: The audit.
+
+    Returns:
+        Strings, a row per task, extractor and convention.
+    """
+    rows = []
+    for row in found.kappa.to_dict("records"):
+        place = {"task": row["task"], "extractor": row["extractor"]}
+        rows.append(
+            {
+                "task": _TASKS[row["task"]],
+                "extractor": LABELS[row["extractor"]],
+                "convention": row["convention"],
+                "κ": number(row["kappa"]),
+                "95 % interval": interval_words(found, "kappa", row["convention"], **place),
+                "rank": f"{row['rank']} of {row['dimension']}",
+                "σ₁": number(row["sigma_max"]),
+                "σ least": number(row["sigma_min"]),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def measures_words(found: Audit) -> pd.DataFrame:
+    """(i), (ii) and RIR of every comparison in every convention and gauge, with ceilings and intervals.
+
+    Args:
+        found: The audit.
+
+    Returns:
+        Strings.
+    """
+    rows = []
+    for row in found.measures.to_dict("records"):
+        pair = Comparison(row["extractor"], row["baseline"])
+        place = {"extractor": row["extractor"], "baseline": row["baseline"]}
+        interval = "—"
+        if row["gauge"] == "unit":
+            interval = interval_words(found, "rir", row["convention"], **place)
+        rows.append(
+            {
+                "extractor": pair.label,
+                "convention": row["convention"],
+                "scale of θ": "‖θ‖ = √D" if row["gauge"] == "unit" else "as given",
+                "(i) ↑": number(row["harmful_ratio"]),
+                "(ii) ↓": number(row["pretrain_ratio"]),
+                "RIR ↑": number(row["rir"]),
+                "95 % interval": interval,
+                "ceiling": number(row["rir_ceiling"]),
+                "RIR / ceiling": "—" if math.isnan(row["share"]) else number(row["share"]),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def sensitivity_words(found: Audit) -> pd.DataFrame:
+    """Compact ranks, κ's and the main comparison at every rank tolerance.
+
+    Args:
+        found: The audit.
+
+    Returns:
+        Strings, a row per tolerance; the audit's own is marked.
+    """
+    pair = found.main or found.compared[-1]
+    table = found.rtol_sweep
+    chosen = table[(table["extractor"] == pair.extractor) & (table["baseline"] == pair.baseline)]
+    rows = []
+    for row in chosen.to_dict("records"):
+        rows.append(
+            {
+                "rank tolerance": number(row["rtol"])
+                + (" (this audit)" if row["rtol"] == found.rtol else ""),
+                "rank K_P": str(row["rank_P"]),
+                "rank K_H": str(row["rank_H"]),
+                "κ(K_P)": number(row["kappa_P"]),
+                "κ(K_H)": number(row["kappa_H"]),
+                f"(i) of {LABELS[pair.extractor]}": number(row["harmful_ratio"]),
+                "(ii)": number(row["pretrain_ratio"]),
+                "RIR": number(row["rir"]),
+                "ceiling": number(row["rir_ceiling"]),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def alignment_words(found: Audit) -> pd.DataFrame:
+    """Eq. 10 beside the truth for every extractor.
+
+    Args:
+        found: The audit.
+
+    Returns:
+        Strings, a row per extractor and task.
+    """
+    rows = []
+    for row in found.directions.table.to_dict("records"):
+        rows.append(
+            {
+                "extractor": LABELS[row["extractor"]],
+                "task": _TASKS[row["task"]],
+                "misalignment": number(row["misalignment"]),
+                "κ by Eq. 10": number(row["predicted_kappa"]),
+                "κ": number(row["kappa"]),
+                "Eq. 10 single-valued": "yes" if row["u_unique"] else "no (repeated singular values)",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def attack_words(found: Audit) -> pd.DataFrame:
+    """Steps of every attacker to the headline target, and factors.
+
+    Args:
+        found: The audit, with an attack panel.
+
+    Returns:
+        Strings, a row per attacker; no rows without a panel.
+    """
+    report = found.attack.report
+    if report is None:
+        return pd.DataFrame()
+    steps, factors = report.steps_table(), report.factor_table()
+    titles = {name: f"steps, {LABELS[name]}" for name in steps.columns if name != "attacker"}
+    marks = {name: f"factor, {LABELS[name]}" for name in factors.columns if name != "attacker"}
+    return steps.rename(columns=titles).merge(factors.rename(columns=marks), on="attacker", how="left")
+
+
+def run_words(found: Audit) -> pd.DataFrame:
+    """What was read and what it took.
+
+    Args:
+        found: The audit.
+
+    Returns:
+        Two columns.
+    """
+    facts = {}
+    for task in (found.pretrain, found.harmful):
+        stored = "float32 or coarser" if task.stored_eps > 1e-10 else "float64"
+        facts[task.name] = f"{task.source}: {task.rows:,d} rows × {task.dimension:,d} columns, {stored}"
+    facts["rank tolerance, ε"] = (
+        f"{number(found.rtol)} relative to σ₁, {number(found.ridge)} in the units of K"
+    )
+    if found.intervals is None:
+        facts["bootstrap"] = f"none: {found.no_intervals}"
+    else:
+        failed = f", {found.intervals.failed} of rank 0 left out" if found.intervals.failed else ""
+        facts["bootstrap"] = f"{found.intervals.replicates} times {found.intervals.unit}{failed}"
+    facts["seed"] = str(found.seed)
+    facts["seconds"] = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in found.seconds.items())
+    facts["peak memory"] = f"{found.peak_mib:,.0f} MiB resident"
+    return pd.DataFrame({"what": list(facts), "value": list(facts.values())})

@@ -1,0 +1,163 @@
+"""`condnum audit`: what two feature sets, and perhaps an extractor, are worth by condition numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from condnum.cli.options import DebugOption, OutOption, QuietOption, default_folder, whole_number
+from condnum.cli.run import run_report
+
+
+def audit(
+    pretrain: Annotated[
+        str, typer.Option("--pretrain", metavar="FILE", help="Features of the pre-training task.")
+    ] = "",
+    harmful: Annotated[
+        str, typer.Option("--harmful", metavar="FILE", help="Features of the harmful task.")
+    ] = "",
+    theta: Annotated[
+        str, typer.Option("--theta", metavar="FILE", help="A linear extractor, one row a feature.")
+    ] = "",
+    theta_0: Annotated[
+        str, typer.Option("--theta-0", metavar="FILE", help="An extractor before immunization.")
+    ] = "",
+    theta_i: Annotated[
+        str, typer.Option("--theta-i", metavar="FILE", help="The same extractor after immunization.")
+    ] = "",
+    targets: Annotated[
+        str, typer.Option("--targets", metavar="FILE", help="Targets of the harmful rows, for the attackers.")
+    ] = "",
+    pretrain_targets: Annotated[
+        str, typer.Option("--pretrain-targets", metavar="FILE", help="Targets of D_P, for clause (c).")
+    ] = "",
+    kind: Annotated[
+        str, typer.Option("--kind", metavar="auto|regression|classification", help="Of the targets.")
+    ] = "auto",
+    backbone: Annotated[
+        str, typer.Option("--backbone", metavar="NAME", help="A timm model, instead of feature files.")
+    ] = "",
+    pretrain_images: Annotated[
+        str, typer.Option("--pretrain-images", metavar="DIR", help="Images of the pre-training task.")
+    ] = "",
+    harmful_images: Annotated[
+        str, typer.Option("--harmful-images", metavar="DIR", help="Images of the harmful task.")
+    ] = "",
+    weights: Annotated[
+        str, typer.Option("--weights", metavar="pretrained|FILE", help="Of the backbone; default: random.")
+    ] = "",
+    ridge: Annotated[float, typer.Option("--ridge", metavar="EPS", help="ε of the ridge convention.")] = 1e-6,
+    rtol: Annotated[
+        float, typer.Option("--rtol", metavar="R", help="Rank tolerance; 0: that of the stored type.")
+    ] = 0.0,
+    bootstrap: Annotated[
+        int,
+        typer.Option("--bootstrap", metavar="N", parser=whole_number(0), help="Replicates; 0 for none."),
+    ] = 200,
+    attackers: Annotated[bool, typer.Option("--attackers/--no-attackers", help="Run the panel.")] = True,
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="N", parser=whole_number(0), help="Of everything random.")
+    ] = 0,
+    scheduler: Annotated[
+        str,
+        typer.Option("--scheduler", metavar="tcp://HOST:PORT", help="Form covariances on a dask cluster."),
+    ] = "",
+    max_dimension: Annotated[
+        int,
+        typer.Option("--max-dimension", metavar="D", parser=whole_number(1), help="Most columns to accept."),
+    ] = 20_000,
+    out: OutOption = None,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Audit features of two tasks (npy, npz, csv, parquet): κ's, ranks, ceiling, verdict, attackers."""
+    parameters: dict[str, Any] = {
+        "pretrain": _expanded(pretrain),
+        "harmful": _expanded(harmful),
+        "theta": _expanded(theta),
+        "theta_0": _expanded(theta_0),
+        "theta_i": _expanded(theta_i),
+        "targets": _expanded(targets),
+        "pretrain_targets": _expanded(pretrain_targets),
+        "kind": kind,
+        "backbone": backbone,
+        "pretrain_images": pretrain_images,
+        "harmful_images": harmful_images,
+        "weights": weights,
+        "ridge": ridge,
+        "rtol": rtol,
+        "replicates": bootstrap,
+        "attackers": attackers,
+        "seed": seed,
+        "scheduler": scheduler,
+        "max_dimension": max_dimension,
+    }
+    check(parameters)
+    files = [parameters[name] for name in ("pretrain", "harmful", "theta", "theta_0", "theta_i", "targets")]
+    run_report(
+        "audit",
+        parameters,
+        out=out or default_folder("audit", pretrain or pretrain_images),
+        title="Audit: how much immunization two feature sets allow",
+        checksums=lambda: file_checksums(files),
+        quiet=quiet,
+    )
+
+
+def check(parameters: dict[str, Any]) -> None:
+    """Refuse what cannot be audited before a kernel is started for it; only headers are read.
+
+    Args:
+        parameters: Of the notebook.
+
+    Raises:
+        BadParameter: Nothing to audit.
+        CondnumError: Files that are missing or do not fit each other, or bad targets or numbers.
+    """
+    from condnum.audit.extractors import read_extractors
+    from condnum.audit.full_audit import check_numbers
+    from condnum.audit.notebook_run import Options
+    from condnum.audit.targets import read_targets
+    from condnum.data.feature_stream import match_streams, open_feature_stream
+
+    options = Options(**parameters)
+    if not options.pretrain and not options.backbone:
+        raise typer.BadParameter(
+            "give the features of both tasks with --pretrain FILE and --harmful FILE, or --backbone NAME "
+            "with --pretrain-images DIR and --harmful-images DIR."
+        )
+    check_numbers(options.ridge, options.rtol, options.replicates)
+    for path in (options.targets, options.pretrain_targets):
+        if path:
+            read_targets(path, kind=options.kind)
+    if options.pretrain:
+        P, _, _ = match_streams(
+            open_feature_stream(options.pretrain, max_dimension=options.max_dimension),
+            open_feature_stream(options.harmful, max_dimension=options.max_dimension),
+        )
+        read_extractors(options.theta or None, options.theta_0 or None, options.theta_i or None, P.dimension)
+
+
+def file_checksums(paths: list[str]) -> dict[str, str]:
+    """Return the SHA-256 of the files that an audit has read.
+
+    Args:
+        paths: Some may be empty.
+
+    Returns:
+        By file name.
+
+    Examples:
+        >>> file_checksums([""])
+        {}
+    """
+    from condnum.report.provenance import file_checksum
+
+    return {Path(path).name: file_checksum(Path(path)) for path in paths if path}
+
+
+def _expanded(path: str) -> str:
+    """Expand `~`; nothing stays nothing."""
+    return str(Path(path).expanduser()) if path else ""

@@ -1,0 +1,275 @@
+"""The audit against the library's dense functions, and what it says and refuses."""
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import condnum
+from condnum.audit import audit
+from condnum.audit.clause_c import keeps_range, loss_gap, target_moments
+from condnum.audit.extractors import RAW, Comparison
+from condnum.audit.hessian_spectra import covariance_rtol
+from condnum.audit.intervals import bootstrap
+from condnum.audit.moments import second_moments
+from condnum.audit.result import strict
+from condnum.covariance_range import CovarianceRange
+from condnum.data.feature_stream import array_stream
+from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, RankError, UnknownNameError
+from condnum.probing.attackers import AttackBudget
+from condnum.report.comparison import number
+from condnum.tasks import LinearTask
+
+D = 6
+
+
+@pytest.fixture(scope="module")
+def data():
+    generator = np.random.default_rng(0)
+    mixing = generator.normal(size=(D, D))
+    return generator.normal(size=(300, D)) @ mixing, generator.normal(size=(200, D)) * np.arange(1, D + 1)
+
+
+@pytest.fixture(scope="module")
+def theta():
+    return np.random.default_rng(1).normal(size=(D, D))
+
+
+@pytest.fixture(scope="module")
+def found(data, theta):
+    X_P, X_H = data
+    y = X_H @ np.ones(D)
+    budget = AttackBudget(steps=200, dense_steps=50)
+    return audit(X_P, X_H, theta=theta, targets=y, replicates=40, budget=budget, threads=1)
+
+
+class TestAgainstTheDenseLibrary:
+    def test_ratios_in_every_convention_and_gauge(self, found, data, theta):
+        K_P, K_H = (X.T @ X for X in data)
+        for row in found.measures[found.measures["extractor"] == "theta"].to_dict("records"):
+            dense = condnum.relative_immunization_ratio(
+                theta, K_P, K_H, convention=row["convention"], gauge=row["gauge"]
+            )
+            assert row["rir"] == pytest.approx(dense.rir, rel=1e-9)
+            assert row["harmful_ratio"] == pytest.approx(dense.harmful_ratio, rel=1e-9)
+            assert (row["clause_a"], row["clause_b"]) == (dense.clauses["a"], dense.clauses["b"])
+
+    def test_condition_numbers_and_ceiling(self, found, data):
+        K_P, K_H = (X.T @ X for X in data)
+        for task, K in (("pretrain", K_P), ("harmful", K_H)):
+            row = found.kappa_of(task, RAW, "compact")
+            assert row["kappa"] == pytest.approx(np.linalg.cond(K), rel=1e-8)
+            assert row["rank"] == D
+        assert found.ceiling.value == pytest.approx(condnum.rir_ceiling(K_P, K_H).value, rel=1e-8)
+        optimal = found.row(Comparison("optimal", RAW), "compact")
+        assert optimal["share"] == pytest.approx(1, rel=1e-8)
+
+    def test_the_pair_against_its_first_extractor(self, data, theta):
+        X_P, X_H = data
+        both = audit(X_P, X_H, theta_0=np.diag(np.arange(1.0, D + 1)), theta_i=theta, replicates=0)
+        assert both.main == Comparison("theta_i", "theta_0")
+        first, second = (both.row(Comparison(name, RAW), "compact")["rir"] for name in ("theta_i", "theta_0"))
+        row = both.row(both.main, "compact")
+        assert row["rir"] == pytest.approx(first / second, rel=1e-9)
+        assert row["rir_ceiling"] == pytest.approx(both.ceiling.value / second, rel=1e-9)
+
+    def test_the_sweeps_hold_the_audit_s_own_settings(self, found):
+        own = found.rtol_sweep[
+            (found.rtol_sweep["rtol"] == found.rtol) & (found.rtol_sweep["extractor"] == "theta")
+        ]
+        assert own["rir"].item() == pytest.approx(found.row(found.main, "compact")["rir"], rel=1e-9)
+        own = found.ridge_sweep[
+            (found.ridge_sweep["ridge"] == found.ridge) & (found.ridge_sweep["extractor"] == "theta")
+        ]
+        assert own["rir"].item() == pytest.approx(found.row(found.main, "ridge")["rir"], rel=1e-9)
+
+
+class TestBootstrap:
+    def test_the_same_for_any_number_of_threads(self, data, theta):
+        moments = tuple(second_moments(array_stream(X)) for X in data)
+        pair = [Comparison("theta", RAW)]
+        options = {"rtol": 1e-14, "ridge": 1e-6, "replicates": 20}
+        one, two = (
+            bootstrap(moments, {RAW: None, "theta": theta}, pair, threads=t, **options).table for t in (1, 2)
+        )
+        pd.testing.assert_frame_equal(one, two, check_exact=False, rtol=1e-12)
+
+    @pytest.mark.slow
+    def test_it_covers_the_truth_about_as_often_as_it_says(self):
+        """κ of N(0, diag(4, 1)) is 4; 95 % intervals from 200 rows should hold it most of the time."""
+        hits = 0
+        for seed in range(40):
+            X = np.random.default_rng(seed).normal(size=(200, 2)) * [2.0, 1.0]
+            moments = second_moments(array_stream(X))
+            table = bootstrap((moments, moments), {RAW: None}, [], rtol=1e-14, ridge=1e-6, replicates=100,
+                              seed=seed, threads=1).table  # fmt: skip
+            row = table[(table["quantity"] == "kappa") & (table["task"] == "pretrain")].iloc[0]
+            hits += row["low"] <= 4 <= row["high"]
+        # Binomial(40, 0.95) is at least 33 with probability 0.997; percentile intervals are a bit short.
+        assert hits >= 32
+
+    def test_groups_and_rows_give_similar_intervals(self):
+        X = np.random.default_rng(0).normal(size=(4000, 3)) * [3.0, 2.0, 1.0]
+        widths = []
+        for kept in (0, 1 << 30):
+            moments = second_moments(array_stream(X), kept_bytes=kept)
+            table = bootstrap(
+                (moments, moments), {RAW: None}, [], rtol=1e-14, ridge=1e-6, replicates=300
+            ).table
+            row = table[table["quantity"] == "kappa"].iloc[0]
+            widths.append(math.log(row["high"] / row["low"]))
+        # 63 degrees of freedom: the spread itself is known to 9 %, its percentiles to about twice that.
+        assert widths[0] == pytest.approx(widths[1], rel=0.4)
+
+    def test_too_few_replicates(self, data):
+        with pytest.raises(InvalidInputError, match=r"replicates must be 0 .* got 5"):
+            audit(*data, replicates=5)
+
+
+class TestClauseC:
+    def test_moments_alone_give_the_gap_of_the_rows(self, data):
+        X, _ = data
+        theta = np.eye(D)[:, :3]
+        y = np.random.default_rng(2).normal(size=(len(X), 2))
+        task = LinearTask(torch.from_numpy(X.T @ X), torch.from_numpy(X), torch.from_numpy(y))
+        part = CovarianceRange.of(task.covariance)
+        gap = loss_gap(part, theta, target_moments(array_stream(X), y))
+        assert gap == pytest.approx(task.loss_gap(torch.from_numpy(theta)), rel=1e-8)
+        assert gap > 0.001
+        assert not keeps_range(part, theta)
+
+    def test_without_targets_a_lost_rank_is_not_known(self, data):
+        found = audit(*data, theta=np.eye(D)[:, :3], replicates=0)
+        assert found.clause_c["theta"].kept is None
+        assert "none were given" in found.clause_c["theta"].reason
+
+    def test_another_number_of_targets(self, data):
+        with pytest.raises(InvalidInputError, match="there are 299 targets"):
+            audit(*data, theta=np.eye(D)[:, :3], pretrain_targets=np.ones(299), replicates=0)
+
+
+class TestAttackers:
+    def test_the_panel_runs_and_says_what_it_is(self, found):
+        assert found.attack.rows == 200
+        factors = found.attack.report.factors
+        whitened = factors[(factors["attacker"] == "whiten") & np.isclose(factors["epsilon"], 0.01)]
+        assert whitened["factor"].item() == 1
+
+    def test_skipped_without_targets_and_said_so(self, data):
+        found = audit(*data, replicates=0)
+        assert found.attack.report is None
+        assert "no targets" in found.attack.sentences[0]
+        assert any("no targets" in sentence for sentence in found.sentences)
+
+    def test_one_class(self, data):
+        found = audit(*data, targets=np.zeros(200, dtype=int), replicates=0)
+        assert "one class" in found.attack.reason
+
+    def test_targets_of_other_rows(self, data):
+        with pytest.raises(InvalidInputError, match="has 200 rows, but there are 150 targets"):
+            audit(*data, targets=np.arange(150.0), replicates=0)
+
+
+class TestWhatIsSaid:
+    def test_json_is_strict_and_whole(self, found, tmp_path):
+        assert found.save(tmp_path) == ["audit.json"]
+
+        def refuse(name):
+            raise AssertionError(f"{name} is not strict JSON")
+
+        record = json.loads((tmp_path / "audit.json").read_text(), parse_constant=refuse)
+        assert record["tasks"]["D_P"]["rows"] == 300
+        assert record["bootstrap"]["replicates"] == 40
+        assert {row["convention"] for row in record["measures"]} == {"compact", "ridge"}
+        assert record["summary"] == found.sentences
+
+    def test_infinities_become_words(self):
+        assert strict([math.inf, -math.inf, np.float64("nan")]) == ["Infinity", "-Infinity", None]
+
+    def test_sentences_hold_the_numbers(self, data):
+        X_P, X_H = data
+        K_P = X_P.T @ X_P
+        values, vectors = np.linalg.eigh(K_P)
+        star = vectors / np.sqrt(values)  # θ* up to an orthogonal factor
+        found = audit(X_P, X_H, theta=star, replicates=0)
+        row = found.row(found.main, "compact")
+        said = " ".join(found.sentences)
+        assert f"RIR {number(row['rir'])}" in said
+        assert "100 % of the ceiling" in said
+        verdict = "meets all clauses" if row["clause_a"] else "is not immunized: (a) fails"
+        assert f"Compact convention: θ {verdict}" in said
+
+    def test_odd_columns_and_short_data_are_warned_of(self):
+        X = np.random.default_rng(0).normal(size=(5, 7))
+        X[:, 1], X[:, 2], X[:, 4] = 0, 3, X[:, 0]
+        said = " ".join(audit(X, X, replicates=0).warnings)
+        for words in (
+            "fewer rows than columns (5 < 7)",
+            "column(s) of zeros (x1)",
+            "constant column(s) (x2)",
+            "x0 = x4",
+        ):
+            assert words in said
+
+    def test_directions_of_the_harmful_task_alone_make_the_ceiling_infinite(self):
+        P = np.diag([3.0, 2.0, 0.0])
+        found = audit(P, np.eye(3), replicates=0)
+        assert math.isinf(found.ceiling.value)
+        assert any("compact RIR has no ceiling" in sentence for sentence in found.sentences)
+
+
+class TestBadInput:
+    def test_different_dimensions(self, data):
+        with pytest.raises(InvalidInputError, match="has 6 columns and features has 4"):
+            audit(data[0], data[1][:, :4])
+
+    def test_a_transposed_theta(self, data):
+        with pytest.raises(InvalidInputError, match=r"theta has shape \(2, 6\).*looks transposed"):
+            audit(*data, theta=np.ones((2, D)))
+
+    def test_half_a_pair(self, data):
+        with pytest.raises(InvalidInputError, match="theta_0 was given without theta_i"):
+            audit(*data, theta_0=np.eye(D))
+
+    def test_zero_theta_and_zero_features(self, data):
+        with pytest.raises(RankError, match="theta is the zero matrix"):
+            audit(*data, theta=np.zeros((D, D)))
+        with pytest.raises(RankError):
+            audit(np.zeros((5, D)), data[1], replicates=0)
+
+    def test_nan(self, data):
+        X = data[0].copy()
+        X[7, 1] = np.nan
+        with pytest.raises(DataFormatError, match=r"1 of 300 rows .* the first is row 7"):
+            audit(X, data[1])
+
+    def test_pickles_and_missing_files(self, data, tmp_path):
+        np.save(tmp_path / "objects.npy", np.array([{}, 1], dtype=object), allow_pickle=True)
+        with pytest.raises(DataFormatError, match="Pickled objects are never loaded"):
+            audit(tmp_path / "objects.npy", data[1])
+        with pytest.raises(DataNotFoundError, match=r"none\.npy"):
+            audit(tmp_path / "none.npy", data[1])
+        with pytest.raises(DataFormatError):
+            audit(*data, targets=tmp_path / "objects.npy")
+
+    def test_too_many_columns(self):
+        with pytest.raises(
+            InvalidInputError, match=r"D = 20,001 columns.*2\.\d GiB|covariance takes 3\.0 GiB"
+        ):
+            audit(np.ones((2, 20_001), np.float32), np.ones((2, 20_001), np.float32))
+
+    def test_unknown_kind(self, data):
+        with pytest.raises(UnknownNameError, match="unknown kind of targets 'words'"):
+            audit(*data, targets=np.ones(200), kind="words")
+
+
+def test_the_tolerance_of_float32_features_is_above_their_round_off():
+    """Two equal directions, stored with rounding: the null direction must stay below the tolerance."""
+    X = np.random.default_rng(0).normal(size=(500, 8))
+    X[:, 7] = X[:, :7] @ np.random.default_rng(1).normal(size=7)
+    found = audit(X.astype(np.float32), X.astype(np.float32), replicates=0)
+    assert found.pretrain.rank == 7
+    assert found.rtol == covariance_rtol(8, 2.0**-23)

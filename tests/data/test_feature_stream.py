@@ -1,0 +1,166 @@
+"""Features in blocks: the same rows from every kind of file, and files that are refused."""
+
+import os
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from condnum.data import feature_stream
+from condnum.data.feature_stream import array_stream, match_streams, open_feature_stream
+from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, UnknownNameError
+
+X = np.random.default_rng(0).normal(size=(53, 3)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """Blocks of 8 rows, so that small files have many."""
+    monkeypatch.setattr(feature_stream, "MAX_BLOCK_ROWS", 8)
+
+
+def saved(path, values=X):
+    """Write a matrix in the format that the name says."""
+    frame = pd.DataFrame(values, columns=[f"c{i}" for i in range(values.shape[1])])
+    match path.name.split(".", 1)[1]:
+        case "fortran.npy":
+            np.save(path, np.asfortranarray(values))
+        case "big.npy":
+            np.save(path, values.astype(">f4"))
+        case "npy":
+            np.save(path, values)
+        case "fortran.npz":
+            np.savez(path, np.asfortranarray(values))
+        case "npz":
+            np.savez_compressed(path, values)
+        case "csv":
+            frame.to_csv(path, index=False)
+        case "plain.csv":
+            frame.to_csv(path, index=False, header=False)
+        case "groups.parquet":
+            frame.to_parquet(path, row_group_size=13)
+        case "parquet":
+            frame.set_index(pd.Index(range(5, 5 + len(frame)))).to_parquet(path)
+    return path
+
+
+@pytest.fixture(
+    params=[
+        "npy",
+        "fortran.npy",
+        "big.npy",
+        "npz",
+        "fortran.npz",
+        "csv",
+        "plain.csv",
+        "parquet",
+        "groups.parquet",
+    ]
+)
+def file(request, tmp_path):
+    return saved(tmp_path / f"X.{request.param}")
+
+
+class TestEveryKindOfFile:
+    def test_blocks_are_the_rows_in_order(self, file):
+        stream = open_feature_stream(file)
+        blocks = list(stream.blocks())
+        assert [len(block) for block in blocks] == [8] * 6 + [5]
+        np.testing.assert_allclose(np.concatenate(blocks), X, rtol=1e-6 if file.suffix == ".csv" else 0)
+        assert stream.count in (None, 53)
+        assert stream.dimension == 3
+
+    def test_it_can_be_read_twice_and_from_the_middle(self, file):
+        stream = open_feature_stream(file)
+        middle = np.concatenate(list(stream.blocks(2, 5)))
+        np.testing.assert_allclose(middle, X[16:40], rtol=1e-6 if file.suffix == ".csv" else 0)
+        assert len(list(stream.blocks())) == 7
+
+    def test_columns_in_another_order(self, file):
+        stream = open_feature_stream(file)
+        names = stream.columns
+        chosen = np.concatenate(list(stream.select([names[2], names[0]]).blocks()))
+        np.testing.assert_allclose(chosen, X[:, [2, 0]], rtol=1e-6 if file.suffix == ".csv" else 0)
+
+
+def test_the_stored_type_leaves_its_epsilon(tmp_path):
+    for name, epsilon in (("X.npy", 2.0**-23), ("X.csv", 2.0**-52), ("X.parquet", 2.0**-23)):
+        assert open_feature_stream(saved(tmp_path / name)).stored_eps == pytest.approx(epsilon, rel=1e-12)
+
+
+def test_a_file_that_changes_while_it_is_read(tmp_path):
+    path = saved(tmp_path / "X.npy")
+    blocks = open_feature_stream(path).blocks()
+    next(blocks)
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(DataFormatError, match="changed while it was read"):
+        list(blocks)
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("name", "content", "message"),
+        [
+            ("X.txt", b"1 2", r"ends in '\.txt'"),
+            ("X.npy", b"not numpy", "is not a NumPy file"),
+            ("X.npz", b"not a zip", "is damaged"),
+            ("X.csv", b"", "is empty"),
+            ("X.csv", b"a,b\n1,cat\n", "is not a table of numbers"),
+            ("X.csv", b"a,a\n1,2\n", "has the column 'a' twice"),
+            ("X.parquet", b"not parquet", "is not a table"),
+        ],
+    )
+    def test_damaged_or_foreign_files(self, name, content, message, tmp_path):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises((DataFormatError, InvalidInputError), match=message):
+            list(open_feature_stream(tmp_path / name).blocks())
+
+    def test_a_pickle_is_never_loaded(self, tmp_path):
+        np.save(tmp_path / "X.npy", np.array([[{}]], dtype=object), allow_pickle=True)
+        with pytest.raises(DataFormatError, match="Pickled objects are never loaded"):
+            open_feature_stream(tmp_path / "X.npy")
+
+    def test_a_file_that_is_cut_off(self, tmp_path):
+        path = saved(tmp_path / "X.npy")
+        path.write_bytes(path.read_bytes()[:-5])
+        with pytest.raises(DataFormatError, match="is cut off"):
+            open_feature_stream(path)
+
+    @pytest.mark.parametrize("shape", [(3,), (2, 2, 2), (0, 3)])
+    def test_what_is_no_matrix(self, shape, tmp_path):
+        np.save(tmp_path / "X.npy", np.ones(shape))
+        with pytest.raises(DataFormatError, match="features are a matrix"):
+            open_feature_stream(tmp_path / "X.npy")
+
+    def test_text_in_parquet_is_named(self, tmp_path):
+        pd.DataFrame({"a": [1.0], "word": ["x"]}).to_parquet(tmp_path / "X.parquet")
+        with pytest.raises(DataFormatError, match="the column 'word' holds"):
+            open_feature_stream(tmp_path / "X.parquet")
+
+    def test_a_missing_file_and_an_unknown_key(self, tmp_path):
+        with pytest.raises(DataNotFoundError, match="cannot read"):
+            open_feature_stream(tmp_path / "none.npy")
+        np.savez(tmp_path / "X.npz", a=X, b=X)
+        with pytest.raises(UnknownNameError, match="unknown array"):
+            open_feature_stream(tmp_path / "X.npz", key="c")
+        with pytest.raises(DataFormatError, match=r"holds 2 arrays \(a, b\)"):
+            open_feature_stream(tmp_path / "X.npz")
+
+    def test_too_wide_says_what_it_would_take(self):
+        with pytest.raises(InvalidInputError, match=r"D = 4 columns, above the limit of 3.*GiB"):
+            array_stream(np.ones((2, 4)), max_dimension=3)
+
+
+class TestMatching:
+    def test_by_name(self, tmp_path):
+        pd.DataFrame({"a": [1.0], "b": [2.0], "x": [9.0]}).to_parquet(tmp_path / "P.parquet")
+        pd.DataFrame({"b": [3.0], "a": [4.0]}).to_csv(tmp_path / "H.csv", index=False)
+        P, H, notes = match_streams(*(open_feature_stream(tmp_path / n) for n in ("P.parquet", "H.csv")))
+        assert next(P.blocks()).tolist() == [[1, 2]]
+        assert next(H.blocks()).tolist() == [[4, 3]]
+        assert len(notes) == 1
+        assert "1 column(s) that only" in notes[0]
+
+    def test_by_position_needs_the_same_number(self):
+        with pytest.raises(InvalidInputError, match=r"has 3 columns and b has 2"):
+            match_streams(array_stream(np.eye(3), name="a"), array_stream(np.eye(2), name="b"))
