@@ -7,9 +7,13 @@ from typing import Annotated
 
 import typer
 
+from condnum.cli.attackers import attackers
+from condnum.cli.audit import audit
 from condnum.cli.data import data_app
+from condnum.cli.deep import deep
 from condnum.cli.digit_pairs import digits, mnist
 from condnum.cli.house_prices import house_prices
+from condnum.cli.limits import limits
 from condnum.cli.options import DebugOption
 from condnum.cli.run import run_app
 
@@ -23,9 +27,13 @@ app = typer.Typer(
 )
 app.add_typer(data_app, name="data")
 app.add_typer(run_app, name="run")
+app.command("audit")(audit)
 run_app.command("house-prices")(house_prices)
 run_app.command("mnist")(mnist)
 run_app.command("digits")(digits)
+run_app.command("limits")(limits)
+run_app.command("attackers")(attackers)
+run_app.command("deep")(deep)
 
 
 def _show_version(wanted: bool) -> None:

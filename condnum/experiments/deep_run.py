@@ -1,0 +1,168 @@
+"""The finished deep-net experiment: its tables, what it was, and the files that it leaves."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from condnum.arrays import resolve_device
+from condnum.errors import DataNotFoundError
+from condnum.experiments.deep_cell import INITIAL
+from condnum.experiments.deep_config import DeepConfig
+from condnum.experiments.deep_tables import curves_table, notes_table, results_table, summary_table
+from condnum.experiments.deep_tasks import DeepTasks
+from condnum.extras import require
+from condnum.files import atomic_write, output_folder, write_csv, write_parquet
+from condnum.sweep import CellPlan, CellResult, SweepReport
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A configuration that has been checked against the data, the weights and the backbones."""
+
+    config: DeepConfig
+    tasks: DeepTasks
+    weights: dict[str, str]  # SHA-256 of what each backbone starts from; "" where it is drawn
+
+
+@dataclass(frozen=True)
+class DeepRun:
+    """The finished experiment: cells, and the tables made from them."""
+
+    prepared: Prepared
+    plans: list[CellPlan]  # of the cells that are finished, θ₀ first
+    cells: list[CellResult]  # in the same order
+    models: list[Path]  # likewise; gone after a run without a folder
+    sweeps: tuple[SweepReport, SweepReport]  # of θ₀, of the methods
+    note: str = ""  # what became of `jobs`
+
+    @property
+    def config(self) -> DeepConfig:
+        """What was run."""
+        return self.prepared.config
+
+    @property
+    def tasks(self) -> DeepTasks:
+        """Its images."""
+        return self.prepared.tasks
+
+    @cached_property
+    def results(self) -> pd.DataFrame:
+        """A row per backbone × seed × method × convention."""
+        return results_table(self.tasks, self.cells)
+
+    @cached_property
+    def summary(self) -> pd.DataFrame:
+        """Mean and spread over seeds, beside Table 3."""
+        return summary_table(self.results, self.tasks)
+
+    @cached_property
+    def curves(self) -> pd.DataFrame:
+        """Probe curves and histories in long form."""
+        return curves_table(self.cells)
+
+    @property
+    def failures(self) -> pd.DataFrame:
+        """Cells that failed, with their errors."""
+        rows = [row for sweep in self.sweeps for row in sweep.failure_rows]
+        return pd.DataFrame(rows, columns=["cell", "error"])
+
+    @property
+    def warnings(self) -> pd.DataFrame:
+        """What the measurements warn of."""
+        return notes_table(self.cells, "warnings")
+
+    @property
+    def unreadable(self) -> pd.DataFrame:
+        """Images that do not decode and were left out."""
+        return notes_table(self.cells, "unreadable")
+
+    @property
+    def provenance_table(self) -> pd.DataFrame:
+        """What the run was, in two columns."""
+        config, tasks = self.config, self.tasks
+        device = resolve_device(config.device)
+        place = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+        timm = require("timm", "deep").__version__
+        facts = {
+            "pre-training task": f"{tasks.pretrain.name}: classes {', '.join(tasks.pretrain.classes[:12])}"
+            + (", …" if len(tasks.pretrain.classes) > 12 else ""),
+            "harmful task": f"{tasks.harmful.name}: classes {', '.join(tasks.harmful.classes[:12])}"
+            + (", …" if len(tasks.harmful.classes) > 12 else ""),
+            **{f"SHA-256 of {name}": checksum for name, checksum in tasks.checksums.items()},
+            "images per class and split": "all" if config.images_per_class is None
+            else f"at most {config.images_per_class}",
+            "side of the images": "the backbone's own" if config.side is None else f"{config.side} pixels",
+            "groups of Eq. 17": f"{config.groups} of {config.group_size} training images, un-augmented",
+            "seeds": ", ".join(map(str, range(config.seeds))),
+            "cells": f"{sum(s.computed for s in self.sweeps)} computed, "
+            f"{sum(s.reused for s in self.sweeps)} from the store, {len(self.failures)} failed",
+            **({"workers": self.note} if self.note else {}),
+            "seconds": f"{sum(s.seconds for s in self.sweeps):,.0f}",
+            "device": f"{place} ({device})",
+            "peak memory": str(self.sweeps[1].memory),
+            "versions": f"condnum {_version()}, timm {timm}, torch {torch.__version__}, "
+            f"Python {platform.python_version()}",
+        }  # fmt: skip
+        return pd.DataFrame({"what": list(facts), "value": list(facts.values())})
+
+    def save(self, folder: str | Path) -> list[str]:
+        """Write the tables, and the models: at the top for a single cell, else a folder for each.
+
+        Args:
+            folder: Created if missing.
+
+        Returns:
+            Names of the tables, and `theta_0.safetensors` and `theta_I.safetensors` with their folders.
+
+        Raises:
+            OutputError: The folder cannot be written.
+            DataNotFoundError: A model is gone: the store that held it was removed.
+        """
+        target = output_folder(folder)
+        write_csv(target / "results.csv", self.results)
+        write_csv(target / "summary.csv", self.summary)
+        write_parquet(target / "curves.parquet", self.curves)
+        names = ["results.csv", "summary.csv", "curves.parquet"]
+        if len(self.failures):
+            write_csv(target / "failures.csv", self.failures)
+            names.append("failures.csv")
+        single = len(self.plans) == 2  # one θ₀, one method
+        for plan, model in zip(self.plans, self.models, strict=True):
+            names.append(_copy_model(model, target, Path() if single else _model_folder(plan), plan))
+        return names
+
+
+def _model_folder(plan: CellPlan) -> Path:
+    """Return `<backbone>/seed-<n>` or `<backbone>/seed-<n>/<method>`."""
+    payload = plan.payload
+    name = "".join(c if c.isalnum() or c in "._-" else "-" for c in str(payload["backbone"]))
+    place = Path(name) / f"seed-{payload['seed']}"
+    return place if payload["method"] == INITIAL else place / str(payload["method"])
+
+
+def _copy_model(model: Path, target: Path, place: Path, plan: CellPlan) -> str:
+    """Copy a model to its name among the results."""
+    if not model.is_file():
+        raise DataNotFoundError(
+            f"the model {model} is gone; run the experiment with a folder that is kept, and save before that "
+            "folder goes."
+        )
+    name = "theta_0.safetensors" if plan.payload["method"] == INITIAL else "theta_I.safetensors"
+    output_folder(target / place)
+    with atomic_write(target / place / name) as temporary:
+        shutil.copyfile(model, temporary)
+    return (place / name).as_posix()
+
+
+def _version() -> str:
+    """Return the version of this package."""
+    from condnum import __version__
+
+    return __version__
