@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -139,6 +139,26 @@ def write_csv(path: str | os.PathLike[str], table: Any) -> Path:
     with atomic_write(path) as temporary:
         table.to_csv(temporary, index=False)
     return Path(path)
+
+
+def write_tables(folder: str | os.PathLike[str], tables: Mapping[str, Any]) -> list[str]:
+    """Write data frames into a folder, each whole or not at all.
+
+    Args:
+        folder: Created if missing.
+        tables: By file name, `results.csv` or `curves.parquet`.
+
+    Returns:
+        The names of the files.
+
+    Raises:
+        OutputError: The folder cannot be written.
+        MissingExtraError: A parquet file, and pyarrow is not installed.
+    """
+    target = output_folder(folder)
+    for name, table in tables.items():
+        (write_parquet if name.endswith(".parquet") else write_csv)(target / name, table)
+    return list(tables)
 
 
 def write_parquet(path: str | os.PathLike[str], table: Any) -> Path:

@@ -1,18 +1,15 @@
-"""The state of a pre-training after an epoch, in one file that is read without unpickling objects."""
+"""The state of a pre-training after an epoch."""
 
 from __future__ import annotations
 
 import os
-import pickle
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from condnum.deep.backbone import Backbone
-from condnum.errors import DataFormatError, InvalidInputError
-from condnum.files import atomic_write
+from condnum.deep.state_file import read_state, write_state
 
 
 def save_pretraining(
@@ -36,14 +33,8 @@ def save_pretraining(
     """
     if path is None:
         return
-    state = {
-        "recipe": recipe,
-        "model": backbone.model.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "rows": rows,
-    }
-    with atomic_write(Path(path)) as temporary:
-        torch.save(state, temporary)
+    state = {"model": backbone.model.state_dict(), "optimizer": optimizer.state_dict(), "rows": rows}
+    write_state(Path(path), recipe, state)
 
 
 def load_pretraining(
@@ -67,33 +58,9 @@ def load_pretraining(
         DataFormatError: Not a whole checkpoint.
         InvalidInputError: Of another training.
     """
-    if path is None or not Path(path).exists():
+    state = None if path is None else read_state(Path(path), recipe, "pre-training")
+    if state is None:
         return 0, []
-    try:
-        state = torch.load(Path(path), map_location="cpu", weights_only=True)
-        known, rows = state["recipe"], list(state["rows"])
-    except (
-        pickle.UnpicklingError,
-        RuntimeError,
-        EOFError,
-        ValueError,
-        LookupError,  # a KeyError of ours, or of torch's reader on a damaged file
-        TypeError,
-        zipfile.BadZipFile,
-    ) as error:
-        raise DataFormatError(
-            f"{path} is not a whole checkpoint of a pre-training; remove it to start anew."
-        ) from error
-    different = [
-        f"{name}: {known.get(name, 'nothing')} there, {value} here"
-        for name, value in recipe.items()
-        if known.get(name) != value
-    ]
-    if different:
-        raise InvalidInputError(
-            f"the checkpoint {path} is of another pre-training ({'; '.join(different)}); remove it, or give "
-            "another path."
-        )
     backbone.model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
-    return len(rows), rows
+    return len(state["rows"]), list(state["rows"])

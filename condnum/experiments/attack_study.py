@@ -18,7 +18,7 @@ from condnum.data import TaskPair, digit_pair
 from condnum.experiments import digit_pairs, house_prices
 from condnum.experiments.attack_config import DIGIT_ROWS, HELD_OUT, AttackConfig
 from condnum.experiments.house_cell import report_step
-from condnum.files import output_folder, write_csv, write_parquet
+from condnum.files import write_tables
 from condnum.immunization import relative_immunization_ratio
 from condnum.methods import DescentSettings, Progress, immunize
 from condnum.probing import AttackReport, AttackTask, attack_panel, attack_sentences, attacker_names
@@ -78,19 +78,15 @@ class AttackStudy:
         Raises:
             OutputError: The folder cannot be written.
         """
-        target = output_folder(folder)
         tables = {
-            "results": self.report.steps,
-            "factors": self.report.factors,
-            "extractors": self.report.extractors,
-            "immunization": self.immunization,
+            "results.csv": self.report.steps,
+            "factors.csv": self.report.factors,
+            "extractors.csv": self.report.extractors,
+            "immunization.csv": self.immunization,
+            "curves.parquet": self.report.curves,
         }
-        if len(self.report.skipped):
-            tables["skipped"] = self.report.skipped
-        for name, table in tables.items():
-            write_csv(target / f"{name}.csv", table)
-        write_parquet(target / "curves.parquet", self.report.curves)
-        return [*(f"{name}.csv" for name in tables), "curves.parquet"]
+        skipped = self.report.skipped
+        return write_tables(folder, tables | ({"skipped.csv": skipped} if len(skipped) else {}))
 
 
 def load(config: AttackConfig) -> TaskPair:

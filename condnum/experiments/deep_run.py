@@ -18,7 +18,7 @@ from condnum.experiments.deep_config import DeepConfig
 from condnum.experiments.deep_tables import curves_table, notes_table, results_table, summary_table
 from condnum.experiments.deep_tasks import DeepTasks
 from condnum.extras import require
-from condnum.files import atomic_write, output_folder, write_csv, write_parquet
+from condnum.files import atomic_write, output_folder, write_tables
 from condnum.sweep import CellPlan, CellResult, SweepReport
 
 
@@ -125,14 +125,9 @@ class DeepRun:
             OutputError: The folder cannot be written.
             DataNotFoundError: A model is gone: the store that held it was removed.
         """
-        target = output_folder(folder)
-        write_csv(target / "results.csv", self.results)
-        write_csv(target / "summary.csv", self.summary)
-        write_parquet(target / "curves.parquet", self.curves)
-        names = ["results.csv", "summary.csv", "curves.parquet"]
-        if len(self.failures):
-            write_csv(target / "failures.csv", self.failures)
-            names.append("failures.csv")
+        tables = {"results.csv": self.results, "summary.csv": self.summary, "curves.parquet": self.curves}
+        names = write_tables(folder, tables | ({"failures.csv": self.failures} if len(self.failures) else {}))
+        target = Path(folder)
         single = len(self.plans) == 2  # one θ₀, one method
         for plan, model in zip(self.plans, self.models, strict=True):
             names.append(_copy_model(model, target, Path() if single else _model_folder(plan), plan))

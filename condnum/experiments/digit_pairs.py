@@ -21,7 +21,7 @@ from condnum.experiments.digit_config import DigitPairsConfig
 from condnum.experiments.digit_tables import cell_spectra, current_rir, measured_rows, sensitivity_rows
 from condnum.experiments.measure import MEASURES, RESULT_COLUMNS, summary_table
 from condnum.experiments.published import TABLE_2
-from condnum.files import output_folder, write_csv
+from condnum.files import write_tables
 from condnum.sweep import (
     BatchExecutor,
     CellPlan,
@@ -131,13 +131,12 @@ class DigitPairsRun:
         Raises:
             OutputError: The folder cannot be written.
         """
-        target = output_folder(folder)
-        tables = {"results": self.table, "summary": self.summary, "rtol_sensitivity": self.sensitivity}
-        if len(self.failures):
-            tables["failures"] = self.failures
-        for name, table in tables.items():
-            write_csv(target / f"{name}.csv", table)
-        return [f"{name}.csv" for name in tables]
+        tables = {
+            "results.csv": self.table,
+            "summary.csv": self.summary,
+            "rtol_sensitivity.csv": self.sensitivity,
+        }
+        return write_tables(folder, tables | ({"failures.csv": self.failures} if len(self.failures) else {}))
 
 
 def load(config: DigitPairsConfig) -> tuple[Digits, DataReference]:

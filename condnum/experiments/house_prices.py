@@ -27,7 +27,7 @@ from condnum.experiments.measure import (
     summary_table,
 )
 from condnum.experiments.published import TABLE_1
-from condnum.files import output_folder, write_csv, write_parquet
+from condnum.files import write_tables
 from condnum.problem import ImmunizationProblem
 from condnum.sweep import (
     CellPlan,
@@ -127,15 +127,8 @@ class HousePricesRun:
         Raises:
             OutputError: The folder cannot be written.
         """
-        target = output_folder(folder)
-        write_csv(target / "results.csv", self.results)
-        write_csv(target / "summary.csv", self.summary)
-        write_parquet(target / "curves.parquet", self.curves)
-        names = ["results.csv", "summary.csv", "curves.parquet"]
-        if len(self.failures):
-            write_csv(target / "failures.csv", self.failures)
-            names.append("failures.csv")
-        return names
+        tables = {"results.csv": self.results, "summary.csv": self.summary, "curves.parquet": self.curves}
+        return write_tables(folder, tables | ({"failures.csv": self.failures} if len(self.failures) else {}))
 
 
 def cells_folder(out: str) -> Path | None:

@@ -30,7 +30,7 @@ from condnum.experiments.limits_tables import (
     summary_of_limits,
 )
 from condnum.experiments.measure import RESULT_COLUMNS, settings_table
-from condnum.files import output_folder, write_csv
+from condnum.files import write_tables
 from condnum.pareto import FeasibleRegion
 from condnum.sweep import (
     CellPlan,
@@ -192,7 +192,6 @@ class LimitsRun:
         Raises:
             OutputError: The folder cannot be written.
         """
-        target = output_folder(folder)
         names = (
             "results",
             "summary",
@@ -205,9 +204,7 @@ class LimitsRun:
         )
         tables = {name: getattr(self, name) for name in names}
         tables |= {name: table for name in ("race", "failures") if len(table := getattr(self, name))}
-        for name, table in tables.items():
-            write_csv(target / f"{name}.csv", table)
-        return [f"{name}.csv" for name in tables]
+        return write_tables(folder, {f"{name}.csv": table for name, table in tables.items()})
 
     def _named(self, part: str) -> list[Named]:
         """Return the cells of a part with the names of their tasks."""

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 
-def test_embedded_end_to_end(condnum, tmp_path):
-    done = condnum(
+def test_embedded_end_to_end(command, tmp_path):
+    done = command(
         "run", "attackers", "--source", "embedded", "--epochs", "20", "--attackers", "gd,whiten",
         "--steps", "500", "--out", "o", cwd=tmp_path,
     )  # fmt: skip
@@ -37,8 +37,8 @@ def test_embedded_end_to_end(condnum, tmp_path):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_bad_input_is_refused_before_anything_runs(condnum, tmp_path, arguments, words):
-    done = condnum("run", "attackers", *arguments, "--out", "o", cwd=tmp_path)
+def test_bad_input_is_refused_before_anything_runs(command, tmp_path, arguments, words):
+    done = command("run", "attackers", *arguments, "--out", "o", cwd=tmp_path)
     assert done.returncode == 2
     assert words in " ".join(done.stderr.replace("│", " ").split())
     assert not (tmp_path / "o").exists()

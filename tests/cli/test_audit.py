@@ -23,8 +23,8 @@ def files(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_an_audit_leaves(condnum, files):
-    done = condnum(
+def test_what_an_audit_leaves(command, files):
+    done = command(
         "audit", "--pretrain", "P.npy", "--harmful", "H.npy", "--theta", "theta.npy", "--bootstrap", "20",
         "--no-attackers", "--out", "out", cwd=files,
     )  # fmt: skip
@@ -62,8 +62,8 @@ def test_what_an_audit_leaves(condnum, files):
         (("--pretrain", "P.npy", "--harmful", "H.npy", "--max-dimension", "4"), "above the limit of 4"),
     ],
 )
-def test_refused_before_a_kernel_starts(arguments, message, condnum, files):
-    done = condnum("audit", *arguments, "--out", "out", cwd=files)
+def test_refused_before_a_kernel_starts(arguments, message, command, files):
+    done = command("audit", *arguments, "--out", "out", cwd=files)
     assert done.returncode == 2
     assert message in " ".join(done.stderr.replace("│", " ").split())
     assert "Traceback" not in done.stderr

@@ -13,8 +13,8 @@ SMALL = (
 )  # fmt: skip
 
 
-def test_embedded_end_to_end(condnum, tmp_path):
-    done = condnum("run", "deep", "--data", "embedded", *SMALL, "--out", "o", cwd=tmp_path)
+def test_embedded_end_to_end(command, tmp_path):
+    done = command("run", "deep", "--data", "embedded", *SMALL, "--out", "o", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "o/report.html"
     out = tmp_path / "o"
@@ -51,18 +51,17 @@ def test_embedded_end_to_end(condnum, tmp_path):
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )
-def test_bad_input_is_one_paragraph_before_a_kernel_starts(command, words, message, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    status, _, stderr = command("run", "deep", *words)
-    assert status == 2
-    assert message in " ".join(stderr.replace("│", " ").split())
-    assert "Traceback" not in stderr
+def test_bad_input_is_one_paragraph_before_a_kernel_starts(command, words, message, tmp_path):
+    done = command("run", "deep", *words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in " ".join(done.stderr.replace("│", " ").split())
+    assert "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())
 
 
-def test_help_documents_the_layouts(command):
-    status, stdout, _ = command("run", "deep", "--help")
-    assert status == 0
-    text = " ".join(stdout.split())
+def test_help_documents_the_layouts(command, tmp_path):
+    done = command("run", "deep", "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    text = " ".join(done.stdout.split())
     for layout in ("ROOT/train/<wnid>/*.JPEG", "cars_train", "ROOT/train/<country>"):
         assert layout in text

@@ -1,27 +1,16 @@
-"""Checkpoints: everything that a run needs to go on as if it had never stopped, in one file.
-
-The file holds tensors, numbers and strings, is written whole or not at all, and is read with
-`weights_only=True`. It knows the run that it belongs to, and another run refuses it.
-"""
+"""Checkpoints: everything that a run needs to go on as if it had never stopped, in one file."""
 
 from __future__ import annotations
 
-import pickle
-import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from condnum.deep.state_file import read_state, write_state
 from condnum.deep.training.monitor import Evaluation
-from condnum.errors import DataFormatError, InvalidInputError
-from condnum.files import atomic_write
-
-#: Raised when the contents change.
-VERSION = 1
 
 State = dict[str, Tensor]
 
@@ -53,9 +42,8 @@ def save_checkpoint(path: Path, state: RunState, identity: Mapping[str, str]) ->
     Raises:
         OutputError: It cannot be written.
     """
-    content = {f: getattr(state, f) for f in state.__dataclass_fields__} | {"best": asdict(state.best)}
-    with atomic_write(path) as temporary, open(temporary, "wb") as stream:
-        torch.save({"version": VERSION, "identity": dict(identity), "state": content}, stream)
+    content = {name: getattr(state, name) for name in state.__dataclass_fields__}
+    write_state(path, identity, content | {"best": asdict(state.best)})
 
 
 def load_checkpoint(path: Path, identity: Mapping[str, str]) -> RunState | None:
@@ -72,36 +60,5 @@ def load_checkpoint(path: Path, identity: Mapping[str, str]) -> RunState | None:
         DataFormatError: Not a whole checkpoint.
         InvalidInputError: Of another run; the message says in what it differs.
     """
-    if not path.exists():
-        return None
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-        version, known, state = content["version"], content["identity"], content["state"]
-    except (
-        pickle.UnpicklingError,
-        RuntimeError,
-        EOFError,
-        ValueError,
-        LookupError,
-        TypeError,
-        zipfile.BadZipFile,
-    ) as error:
-        raise DataFormatError(
-            f"{path} is not a whole checkpoint of an immunization; remove it to start anew."
-        ) from error
-    if version != VERSION:
-        raise DataFormatError(
-            f"{path} is a checkpoint of format {version}, this program writes {VERSION}; "
-            "remove it to start anew."
-        )
-    different = [
-        f"{name}: {known.get(name, 'nothing')} there, {value} here"
-        for name, value in identity.items()
-        if known.get(name) != value
-    ]
-    if different:
-        raise InvalidInputError(
-            f"the checkpoint {path} is of another run ({'; '.join(different)}); give another path, or "
-            "remove it."
-        )
-    return RunState(**{**state, "best": Evaluation(**state["best"])})
+    state = read_state(path, identity, "immunization")
+    return None if state is None else RunState(**{**state, "best": Evaluation(**state["best"])})

@@ -57,7 +57,7 @@ class DeepSettings:
     objective: Literal["difference", "log"] = "difference"  # opt_kappa: κ_P − κ_H, or log κ_P − log κ_H
     inner_steps: int = 1  # imma: gradient steps of the simulated fine-tuner on θ
     inner_rate: float = 1e-2  # imma: their step size
-    precision: TrainingPrecision = "float32"  # of the net; spectra are always float64
+    precision: TrainingPrecision = "float32"  # of the net; spectra are always float64; bfloat16 is for GPUs
     compile: bool = False  # run the net through torch.compile
     evaluate_every: int | None = None  # steps between evaluations and checkpoints; None: a tenth of all
     groups: int = 10  # groups of samples for RIR_θ0 at an evaluation

@@ -289,8 +289,10 @@ def test_compiled_steps_give_the_same_theta(run, monkeypatch):
 
 
 def test_bfloat16_runs_and_stays_near_float32(run):
+    """On a ViT: the weight gradient of a bfloat16 convolution on a CPU is NaN now and then (torch 2.15)."""
     settings = SHORT.with_overrides(steps=2, evaluate_every=2, keep="last")
-    full, half = run(settings), run(settings.with_overrides(precision="bfloat16"))
+    net = Backbone("test_vit", num_classes=5, seed=1, img_size=16, patch_size=8)
+    full, half = (run(settings.with_overrides(precision=name), net=net) for name in ("float32", "bfloat16"))
     assert half.history["supervised"].iloc[0] == pytest.approx(full.history["supervised"].iloc[0], rel=0.05)
     assert next(half.theta_I.parameters()).dtype == torch.float32
 
