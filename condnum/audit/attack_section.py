@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.audit.extractors import OPTIMAL, RAW
+from condnum.audit.extractors import LABELS, OPTIMAL, RAW
 from condnum.audit.hessian_spectra import Extractors
 from condnum.audit.targets import Kind, one_hot
 from condnum.data.feature_stream import FeatureStream
@@ -43,7 +43,7 @@ class AttackSection:
             return [f"Attackers were not run: {self.reason}."]
         sample = "" if self.rows == self.of_rows else ", a random sample without replacement"
         said = f"Attackers trained on {self.rows:,d} of {self.of_rows:,d} rows of D_H{sample}."
-        return [said, *attack_sentences(self.report)]
+        return [said, *attack_sentences(self.report.renamed(LABELS | {RAW: "the raw input"}))]
 
 
 def attack_section(

@@ -90,6 +90,9 @@ class Options:
             raise InvalidInputError("give files of features, or a backbone with images, not both.")
 
 
+#: The stage that is told when an audit is whole.
+FINISHED = "finished"
+
 #: Names of the notebook's parameters that are options.
 NAMES = tuple(field.name for field in fields(Options))
 
@@ -124,12 +127,15 @@ def run(options: Options, *, on_stage: OnStage | None = None) -> Audit:
         P = array_stream(X[labels < 5], name="digits 0-4")
         H = array_stream(X[labels >= 5], name="digits 5-9")
         y, y_P = options.targets or labels[labels >= 5], options.pretrain_targets or labels[labels < 5]
-    return audit(
+    found_audit = audit(
         P, H, theta=options.theta or None, theta_0=options.theta_0 or None, theta_i=options.theta_i or None,
         targets=y, pretrain_targets=y_P, kind=options.kind, ridge=options.ridge, rtol=options.rtol or None,
         replicates=options.replicates, attackers=options.attackers, seed=options.seed,
         scheduler=options.scheduler, max_dimension=options.max_dimension, on_stage=on_stage,
     )  # fmt: skip
+    if on_stage is not None:
+        on_stage(FINISHED, 0, None)
+    return found_audit
 
 
 def stage_line(*, quiet: bool = False) -> OnStage | None:
@@ -163,6 +169,10 @@ def stage_words(stage: str, done: int, total: int | None) -> str:
     Examples:
         >>> stage_words("bootstrap", 50, 200)
         '*Stage 5 of 6: bootstrap, 50 of 200*'
+        >>> stage_words(FINISHED, 0, None)
+        'The audit is finished.'
     """
+    if stage == FINISHED:
+        return "The audit is finished."
     place = f"Stage {STAGES.index(stage) + 1} of {len(STAGES)}: {stage}" if stage in STAGES else stage
     return f"*{place}, {done:,d} of {total:,d}*" if total else f"*{place}*"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -57,6 +58,23 @@ class AttackReport:
     budget: AttackBudget
     held_out: bool
     title: str = ""
+
+    def renamed(self, names: Mapping[str, str]) -> AttackReport:
+        """Return the report with other names of its extractors, for tables and sentences.
+
+        Args:
+            names: New names by old ones; an extractor that is not listed keeps its name.
+
+        Returns:
+            A report of the same numbers.
+        """
+        tables = {
+            field: getattr(self, field).assign(
+                extractor=lambda table: table["extractor"].map(lambda name: names.get(name, name))
+            )
+            for field in ("steps", "curves", "extractors", "spectra", "skipped")
+        }
+        return replace(self, **tables, baseline=names.get(self.baseline, self.baseline))
 
     @cached_property
     def factors(self) -> pd.DataFrame:
