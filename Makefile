@@ -22,6 +22,7 @@ $(STAMP): requirements.txt pyproject.toml
 
 reproduce: setup
 	$(BIN)/condnum run digits --out runs/reproduce/digits
+	$(BIN)/condnum run deep --seeds 1 --out runs/reproduce/deep
 	$(BIN)/condnum run house-prices --data embedded --out runs/reproduce/house-prices-embedded
 
 test: setup lint
