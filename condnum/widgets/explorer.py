@@ -244,6 +244,7 @@ class Explorer(VBox):
         state = (*self.settings.values(), self.dark)
         if state == self._drawn:
             return
+        recoloured = self._drawn is not None and self._drawn[-1] != self.dark
         self._drawn = state
         self.code.value = self.settings_code
         with self._visible_errors("nothing can be drawn for these settings"):
@@ -260,6 +261,8 @@ class Explorer(VBox):
                 redraw(self.view, figure)
             self._say(type(self).reading(self.result))
             self.redraws += 1
+        if recoloured and self.error and self.view is not None:  # the old figure stays, but not its colours
+            redraw(self.view, self.plain_figure())
 
     def _on_courier(self, _: Any, message: dict[str, Any], __: Any) -> None:
         """Hear from the page whether the clipboard was filled."""

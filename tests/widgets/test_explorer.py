@@ -257,6 +257,14 @@ def test_the_theme_follows_the_page_until_it_is_chosen(explorer):
     assert "theme" not in explorer.settings_code
 
 
+def test_the_theme_changes_under_an_error_too(explorer):
+    explorer.exponent = 13
+    explorer.theme = "dark"
+    assert explorer.view.layout.template.layout.paper_bgcolor == "rgb(17,17,17)"
+    assert list(explorer.view.data[0].y) == [0, 2, 8]
+    assert "no <13>" in explorer.error
+
+
 def test_without_anywidget(monkeypatch, tmp_path):
     def missing(_):
         raise ImportError("Please install anywidget")
