@@ -243,7 +243,7 @@ def test_edges_of_a_grid_are_reported():
         (lambda: AttackBudget(epsilons=(2.0,)), "between 0 and 1"),
         (lambda: AttackBudget(headline=0.5), "headline 0.5"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_bad_input_is_named(call, words):
     with pytest.raises(InvalidInputError, match=words):
