@@ -138,14 +138,14 @@ class OpenNotebook:
 
     def changed(self, before: list[dict[str, Any]], index: int = 0) -> list[dict[str, Any]]:
         """Wait until a figure differs from `before` and has come to rest; return its data."""
-        limit, last = time.monotonic() + 20, before
+        limit, last = time.monotonic() + SECONDS, before
         while time.monotonic() < limit:
             self.page.wait_for_timeout(250)
             now = self.figure_data(index)
             if now == last and now != before:
                 return now
             last = now
-        raise AssertionError("the figure did not change within 20 s")
+        raise AssertionError(f"the figure did not change within {SECONDS} s")
 
     def assert_shows(self, figure: Any, index: int = 0) -> None:
         """Assert that each trace of a live figure is that of a plotly figure, up to the last digits."""
