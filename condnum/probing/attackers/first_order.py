@@ -7,6 +7,7 @@ rates around 1/L descends side by side.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -67,16 +68,16 @@ def descend(space: ProbeSpace, rule: UpdateRule, race: Race) -> None:
             step += 1
 
 
-class _Descent(AttackerBase):
+class _Descent(AttackerBase, ABC):
     """A two-term recurrence on the squared loss, a grid of rates (and momenta) on the logistic loss."""
 
     recurrence: ClassVar[Callable[[Array, float], TwoTerm]]
     betas: ClassVar[tuple[float, ...]] = (0.0,)
     lookahead: ClassVar[bool] = False
 
+    @abstractmethod
     def contraction(self, kappa: float) -> float:
         """Return the asymptotic contraction of the error in one step, with the textbook's parameters."""
-        raise NotImplementedError
 
     def space(self, problem: AttackProblem) -> ProbeSpace:
         """Return the space in which this attacker works."""
