@@ -20,12 +20,12 @@ class RunState:
     """What changes while a run goes on."""
 
     step: int  # steps done
-    net: State  # θ, ω and their statistics; the frozen trunk is θ₀'s
-    probe: State  # w of `imma`; empty for the others
-    optimizer: dict[str, Any]
-    part_weights: dict[str, float]
+    net: State  # θ, ω and their statistics, at a checkpoint; the frozen trunk is θ₀'s
     best: Evaluation
     best_net: State
+    probe: State = field(default_factory=dict)  # w of `imma`; empty for the others
+    optimizer: dict[str, Any] = field(default_factory=dict)
+    part_weights: dict[str, float] = field(default_factory=dict)  # λ; empty before the first step
     since_best: int = 0  # evaluations without a better one
     seconds: float = 0.0
     history: list[dict[str, float]] = field(default_factory=list)

@@ -80,7 +80,7 @@ class Training:
         self.optimizer = self._optimizer()
         known = None if monitor is None else (monitor.start, monitor.accuracy_floor)
         start, self.accuracy_floor = cast(tuple[Evaluation, float], ranks.share(known))
-        self.state = RunState(0, {}, {}, {}, {}, start, self._net())
+        self.state = RunState(step=0, net={}, best=start, best_net=self._net())
 
     def run(
         self,
@@ -121,17 +121,16 @@ class Training:
                 return "diverged"
             self.state.step += 1
             done = self.state.step
-            if done % every == 0 or done == self.steps:
+            due = done % every == 0 or done == self.steps
+            if due:
                 evaluation = self._evaluate()
                 if evaluation is None:
                     return "diverged"
                 row |= evaluation
-                self.state.seconds = time.perf_counter() - started
-                self.state.history.append(row)
+            self.state.seconds = time.perf_counter() - started
+            self.state.history.append(row)
+            if due:
                 self._keep(checkpoint, identity)
-            else:
-                self.state.seconds = time.perf_counter() - started
-                self.state.history.append(row)
             report_event(stage=f"immunize ({self.method})", seed=self.seed, step=done, steps=self.steps)
             try:
                 if on_progress is not None:

@@ -14,7 +14,6 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -186,7 +185,7 @@ class Objective:
         """Add one task's gradients; return its parts' values."""
         batches = range(len(task.batches))
         single = len(task.batches) == 1
-        with nullcontext_or_no_grad(single):
+        with torch.set_grad_enabled(single):
             found = [self.features(task, index, key) for index in batches]
         X, own_rows = self.ranks.gather(torch.cat([x.detach() for x in found]))
         counts[name] = len(X)
@@ -226,11 +225,6 @@ class Objective:
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(hash((*key, self.ranks.rank)) & (2**63 - 1))
             yield
-
-
-def nullcontext_or_no_grad(gradients: bool) -> Any:
-    """Return the context of a pass with or without gradients."""
-    return torch.enable_grad() if gradients else torch.no_grad()
 
 
 def gradient_norm(backbone: Backbone) -> float:
