@@ -11,8 +11,11 @@ from condnum.covariance_range import CovarianceRange
 from condnum.experiments.digit_tasks import digit_problem
 from condnum.methods import ImmunizationResult, immunize
 from condnum.problem import ImmunizationProblem
-from condnum.spectra import hessian_spectrum
+from condnum.spectra import PUBLISHED_RIDGE, hessian_spectrum
 from condnum.sweep import CellPlan, CellResult, cached
+
+#: Values of ε, in units of K = XᵀX, at which the ridge convention is read.
+RIDGES = (1e-9, PUBLISHED_RIDGE, 1e-3, 1.0, 1e3)
 
 
 def compute_cell(plan: CellPlan) -> CellResult:
@@ -111,10 +114,24 @@ def ceilings(problem: ImmunizationProblem) -> dict[str, float]:
         problem: With factors of orthogonal rows, as `digit_problem` gives them.
 
     Returns:
-        `ceiling_compact` and `ceiling_ridge`.
+        `ceiling_compact` and, for each ε of `RIDGES`, the one named by `ridge_ceiling_column`.
     """
     P, H = (CovarianceRange.of_factor(task.factor) for task in (problem.pretrain, problem.harmful))
-    return {
-        "ceiling_compact": rir_ceiling(P, H).value,
-        "ceiling_ridge": ridge_convention_ceiling(P, H),
-    }
+    ridged = {ridge_ceiling_column(ridge): ridge_convention_ceiling(P, H, ridge=ridge) for ridge in RIDGES}
+    return {"ceiling_compact": rir_ceiling(P, H).value, **ridged}
+
+
+def ridge_ceiling_column(ridge: float) -> str:
+    """Return the name of a stored ceiling of the ridge convention.
+
+    Args:
+        ridge: ε.
+
+    Returns:
+        A column's name.
+
+    Examples:
+        >>> ridge_ceiling_column(1e-6)
+        'ceiling_ridge_1e-06'
+    """
+    return f"ceiling_ridge_{ridge:g}"

@@ -19,8 +19,11 @@ from condnum.methods import (
     method_names,
 )
 
-#: The paper's four methods, the default of this experiment.
+#: The paper's four methods.
 PAPER_METHODS = ("ours", "opt_kappa", "imma", "r_ill_only")
+
+#: What runs by default: those, and the closed form that says how much is possible.
+DEFAULT_METHODS = (*PAPER_METHODS, "optimal")
 
 #: Settings by data set, one for all pairs and seeds.
 SETTINGS: dict[str, dict[str, DescentSettings]] = {
@@ -51,7 +54,7 @@ class DigitPairsConfig:
 
     dataset: DataName = "digits"  # mnist, or the embedded 8×8 digits
     data: str = "auto"  # for mnist: auto or a folder
-    methods: tuple[str, ...] = PAPER_METHODS
+    methods: tuple[str, ...] = DEFAULT_METHODS
     seeds: int = 3  # seeds 0 … seeds − 1
     epochs: int | None = None  # full-batch steps; None: each method's own
     pairs: tuple[tuple[int, int], ...] = ()  # (pretrain, harmful); empty: all 90
@@ -129,7 +132,7 @@ class DigitPairsConfig:
         return cls(
             dataset,  # type: ignore[arg-type]
             data,
-            names or PAPER_METHODS,
+            names or DEFAULT_METHODS,
             seeds,
             epochs or None,
             chosen,
@@ -138,6 +141,11 @@ class DigitPairsConfig:
             scheduler=scheduler,
             device=str(resolve_device(device)),
         )
+
+    @property
+    def descending(self) -> tuple[str, ...]:
+        """The methods but the closed form, whose RIR is of another order of magnitude; all if it is alone."""
+        return tuple(name for name in self.methods if name != "optimal") or self.methods
 
     def with_controls(self) -> DigitPairsConfig:
         """Return the configuration with both controls added to its methods."""

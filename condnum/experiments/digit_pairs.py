@@ -10,6 +10,7 @@ from functools import cached_property
 from itertools import permutations
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import torch
 
@@ -18,10 +19,17 @@ from condnum.data import Digits, load_mnist_images, load_small_digits
 from condnum.experiments.digit_batch import DigitBatches
 from condnum.experiments.digit_cell import compute_cell
 from condnum.experiments.digit_config import DigitPairsConfig
-from condnum.experiments.digit_tables import cell_spectra, current_rir, measured_rows, sensitivity_rows
+from condnum.experiments.digit_tables import (
+    cell_spectra,
+    current_rir,
+    measured_rows,
+    ridge_rows,
+    sensitivity_rows,
+)
 from condnum.experiments.measure import MEASURES, RESULT_COLUMNS, summary_table
 from condnum.experiments.published import TABLE_2
 from condnum.files import write_tables
+from condnum.methods import uses_seed
 from condnum.sweep import (
     BatchExecutor,
     CellPlan,
@@ -35,7 +43,7 @@ from condnum.sweep import (
 )
 
 #: Part of every cell's key: raise it when a change of code changes results.
-CODE_VERSION = "2"
+CODE_VERSION = "3"
 
 
 def store_folder(out: str) -> Path | None:
@@ -51,6 +59,7 @@ class DigitPairsRun:
     digits: Digits
     table: pd.DataFrame  # a row per cell × measure
     sensitivity: pd.DataFrame  # compact convention at several rank tolerances
+    ridged: pd.DataFrame  # ridge convention at several ε
     failures: pd.DataFrame  # cell, error
     computed: int
     reused: int
@@ -80,6 +89,16 @@ class DigitPairsRun:
         table = summary_table(per_seed, TABLE_2 if self.config.dataset == "mnist" else {})
         pairs = len(self.table[["pretrain_digit", "harmful_digit"]].drop_duplicates())
         return table.assign(pairs=pairs)
+
+    @cached_property
+    def ridge_sweep(self) -> pd.DataFrame:
+        """Geometric mean over the pairs of RIR and of its ceiling, against ε: `method, seed, ridge, rir`."""
+        logs = self.ridged.assign(rir=np.log(self.ridged["rir"]), ceiling=np.log(self.ridged["rir_ceiling"]))
+        means = logs.groupby(["method", "seed", "ridge"], sort=False, as_index=False)["rir"].mean()
+        pairs = logs.drop_duplicates(["pretrain_digit", "harmful_digit", "ridge"])
+        bounds = pairs.groupby("ridge", as_index=False)["ceiling"].mean().rename(columns={"ceiling": "rir"})
+        table = pd.concat([bounds.assign(method="ceiling", seed=-1), means], ignore_index=True)
+        return table.assign(rir=np.exp(table["rir"]))
 
     @property
     def provenance_table(self) -> pd.DataFrame:
@@ -120,7 +139,7 @@ class DigitPairsRun:
         return f"{torch.cuda.max_memory_allocated(self.config.device) / 2**20:,.0f} MiB"
 
     def save(self, folder: str | Path) -> list[str]:
-        """Write results.csv, summary.csv, rtol_sensitivity.csv and, if any cell failed, failures.csv.
+        """Write results.csv, summary.csv, both sensitivities and, if any cell failed, failures.csv.
 
         Args:
             folder: Created if missing.
@@ -135,6 +154,7 @@ class DigitPairsRun:
             "results.csv": self.table,
             "summary.csv": self.summary,
             "rtol_sensitivity.csv": self.sensitivity,
+            "ridge_sensitivity.csv": self.ridged,
         }
         return write_tables(folder, tables | ({"failures.csv": self.failures} if len(self.failures) else {}))
 
@@ -168,13 +188,15 @@ def plans(config: DigitPairsConfig, reference: DataReference) -> list[CellPlan]:
         reference: The data.
 
     Returns:
-        A plan per pair × seed × method.
+        A plan per pair × seed × method; of methods that draw nothing, for the first seed only.
     """
     pairs = config.pairs or tuple(permutations(range(10), 2))
     cells = []
     for pretrain, harmful in pairs:
         for seed in range(config.seeds):
             for method in config.methods:
+                if seed and not uses_seed(method):
+                    continue  # every seed has this θ
                 settings = config.settings(method)
                 payload = {
                     "method": method,
@@ -226,7 +248,7 @@ def run(
     Examples:
         >>> config = DigitPairsConfig("mnist", "data", device="cuda")  # Table 2 on a GPU
         >>> run(config, Path("gpu/cells")).save("gpu")  # doctest: +SKIP
-        ['results.csv', 'summary.csv', 'rtol_sensitivity.csv']
+        ['results.csv', 'summary.csv', 'rtol_sensitivity.csv', 'ridge_sensitivity.csv']
     """
     digits, reference = load(config)
     cells = plans(config, reference)
@@ -236,17 +258,19 @@ def run(
         report = run_sweep(cells, compute_cell, store, executor, on_progress=on_progress, score=current_rir)
         stored = [found for plan in cells if (found := store.get(plan.key)) is not None]
     report.check()
-    rows, sensitivity = [], []
+    rows, sensitivity, ridged = [], [], []
     for row, arrays in stored:
         spectra = cell_spectra(row, arrays)
         rows += measured_rows(digits.name, row, spectra)
         sensitivity += sensitivity_rows(row, spectra)
+        ridged += ridge_rows(row, spectra)
     columns = [*RESULT_COLUMNS, "pretrain_digit", "harmful_digit", "eigh_fallbacks"]
     return DigitPairsRun(
         config,
         digits,
         pd.DataFrame(rows, columns=columns),
         pd.DataFrame(sensitivity),
+        pd.DataFrame(ridged),
         pd.DataFrame(report.failure_rows, columns=["cell", "error"]),
         report.computed,
         report.reused,

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from condnum.experiments.digit_cell import RIDGES, ridge_ceiling_column
 from condnum.experiments.measure import MEASURES, result_row
 from condnum.immunization import HessianSpectra, Immunization, immunization_from_spectra
-from condnum.spectra import default_rtol
+from condnum.spectra import PUBLISHED_RIDGE, default_rtol
 from condnum.sweep import CellResult
 
 #: Relative rank tolerances at which the compact convention is repeated, beside the default D·eps.
@@ -63,7 +64,7 @@ def measured_rows(dataset: str, row: Mapping[str, Any], spectra: HessianSpectra)
         measured = immunization_from_spectra(
             spectra.scaled(scale), convention=convention, gauge=gauge, loss_gap=row["loss_gap"]
         )
-        ceiling = row["ceiling_compact"] if convention == "compact" else row["ceiling_ridge"]
+        ceiling = row["ceiling_compact" if convention == "compact" else ridge_ceiling_column(PUBLISHED_RIDGE)]
         rows.append(result_row(measured, np.nan if gauge == "as_trained" else ceiling, facts))
     return rows
 
@@ -80,6 +81,27 @@ def current_rir(result: CellResult) -> float:
     row: Mapping[str, Any] = result.row
     spectra = cell_spectra(*result).scaled(row["dimension"] / row["squared_norm"])
     return immunization_from_spectra(spectra, convention="ridge", gauge="unit").rir
+
+
+def ridge_rows(row: Mapping[str, Any], spectra: HessianSpectra) -> list[dict[str, Any]]:
+    """Measure one cell in the ridge convention at several ε, θ at unit scale.
+
+    Args:
+        row: The cell's scalars.
+        spectra: Its spectra, for θ as trained.
+
+    Returns:
+        A row per ε, with the ceiling at that ε.
+    """
+    unit = spectra.scaled(row["dimension"] / row["squared_norm"])
+    rows = []
+    for ridge in RIDGES:
+        measured = immunization_from_spectra(
+            unit, convention="ridge", gauge="unit", ridge=ridge, loss_gap=row["loss_gap"]
+        )
+        facts = {name: row[name] for name in _COORDINATES} | {"ridge": ridge}
+        rows.append(result_row(measured, row[ridge_ceiling_column(ridge)], facts))
+    return rows
 
 
 def sensitivity_rows(row: Mapping[str, Any], spectra: HessianSpectra) -> list[dict[str, Any]]:

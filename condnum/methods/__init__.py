@@ -4,7 +4,7 @@ from condnum.methods.batch import descends_in_batches, immunize_batch
 from condnum.methods.descent import Callback
 from condnum.methods.imma import ImmaSettings
 from condnum.methods.opt_kappa import OptKappaSettings
-from condnum.methods.registry import get_method, immunize, method_names, register
+from condnum.methods.registry import get_method, immunize, method_names, register, uses_seed
 from condnum.methods.result import History, ImmunizationResult, Progress
 from condnum.methods.settings import DescentSettings
 
@@ -22,4 +22,5 @@ __all__ = [
     "immunize_batch",
     "method_names",
     "register",
+    "uses_seed",
 ]

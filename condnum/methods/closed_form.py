@@ -16,6 +16,7 @@ class Identity:
     name = "identity"
     label = "Identity (θ = I)"
     summary = "control: no feature extractor"
+    seeded = False
 
     def theta(self, problem: ImmunizationProblem, generator: torch.Generator) -> Tensor:
         """Return I."""
@@ -40,6 +41,7 @@ class Optimal:
     name = "optimal"
     label = "Optimal (K<sub>P</sub><sup>−1/2</sup>)"
     summary = "closed form: attains the RIR ceiling of the compact convention"
+    seeded = False
 
     def theta(self, problem: ImmunizationProblem, generator: torch.Generator) -> Tensor:
         """Return θ*, in the unit gauge."""

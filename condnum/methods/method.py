@@ -106,7 +106,10 @@ class DescentMethod(Protocol, Generic[SettingsT]):
 
 @runtime_checkable
 class ClosedFormMethod(Protocol):
-    """A method with nothing to iterate: the controls and the closed-form immunizer."""
+    """A method with nothing to iterate: the controls and the closed-form immunizer.
+
+    `seeded = False` on the class says that θ is the same for every seed: a sweep then computes it once.
+    """
 
     name: str
     label: str

@@ -69,6 +69,25 @@ def get_method(name: str) -> Method:
     return _METHODS[name]
 
 
+def uses_seed(name: str) -> bool:
+    """Return whether a method's θ depends on the seed.
+
+    Args:
+        name: One of `method_names()`.
+
+    Returns:
+        False for a closed form that draws nothing.
+
+    Raises:
+        UnknownNameError: There is no such method.
+
+    Examples:
+        >>> uses_seed("ours"), uses_seed("optimal")
+        (True, False)
+    """
+    return bool(getattr(get_method(name), "seeded", True))
+
+
 def immunize(
     problem: ImmunizationProblem,
     method: str = "ours",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,14 @@ from condnum.plots.style import finish, log_axis, method_style, translucent, two
 
 #: Ratios below this are round-off of float64 and not drawn.
 FLOOR = 1e-32
+
+#: Where a ridge is added: to what, the axis of RIR then, and what bounds it.
+_RIDGED = {
+    "covariance": ("both covariances", "RIR on K + εI", "ceiling"),
+    "condition number": (
+        "σ<sub>1</sub> and σ<sub>D</sub>", "RIR, ridge convention, θ at unit scale", "bound"
+    ),
+}  # fmt: skip
 
 
 def norm_ratio_figure(curves: pd.DataFrame, subtitle: str, *, hidden: Sequence[str] = ()) -> Any:
@@ -97,24 +105,30 @@ def history_figure(curves: pd.DataFrame, subtitle: str) -> Any:
     return finish(figure, "Condition numbers while the methods descend", note)
 
 
-def ceiling_figure(sweep: pd.DataFrame, subtitle: str) -> Any:
+def ceiling_figure(
+    sweep: pd.DataFrame, subtitle: str, *, ridge: Literal["covariance", "condition number"] = "covariance"
+) -> Any:
     """Draw how close each method comes to the RIR ceiling, against the ridge ε.
 
     Args:
-        sweep: Of `experiments.measure.ceiling_sweep`.
+        sweep: Columns `method, seed, ridge, rir`; the method `ceiling` is the ceiling itself, such as of
+            `experiments.measure.ceiling_sweep`.
         subtitle: The data set.
+        ridge: Where ε is added: to both covariances (`K + εI`), or to the singular values of the Hessians,
+            as the ridge convention has it, where the ceiling is an upper bound.
 
     Returns:
-        A plotly figure: the ceiling on the covariances K + εI, and each method's RIR on the same.
+        A plotly figure: the ceiling, and each method's RIR on the same.
 
     Raises:
         MissingExtraError: Plotly is missing.
     """
+    where, measured, bound = _RIDGED[ridge]
     go = require("plotly.graph_objects", "viz")
     figure = go.Figure()
     ceiling = sweep[sweep["method"] == "ceiling"].sort_values("ridge")
     figure.add_scatter(
-        x=ceiling["ridge"], y=ceiling["rir"], name="ceiling", mode="lines",
+        x=ceiling["ridge"], y=ceiling["rir"], name=bound, mode="lines",
         line={"color": "#222222", "width": 5},
         hovertemplate="ε = %{x:.1e}<br>RIR<sub>max</sub> = %{y:.3g}<extra></extra>",
     )  # fmt: skip
@@ -130,9 +144,9 @@ def ceiling_figure(sweep: pd.DataFrame, subtitle: str) -> Any:
             hovertemplate="ε = %{x:.1e}<br>RIR = %{y:.3g}, %{customdata:.2e} of the ceiling",
         )  # fmt: skip
     figure.add_hline(y=1, line_color="#888", line_width=1)
-    figure.update_xaxes(**log_axis("ridge ε added to both covariances (units of K = XᵀX)", sweep["ridge"]))
-    figure.update_yaxes(**log_axis("RIR on K + εI", sweep["rir"]))
-    note = f"{subtitle}. Geometric mean over seeds; no extractor can lie above the ceiling"
+    figure.update_xaxes(**log_axis(f"ridge ε added to {where} (units of K = XᵀX)", sweep["ridge"]))
+    figure.update_yaxes(**log_axis(measured, sweep["rir"]))
+    note = f"{subtitle}. Geometric mean over seeds; no extractor can lie above the {bound}"
     return finish(figure, "How much immunization is possible: RIR and its ceiling", note, height=480)
 
 

@@ -22,13 +22,13 @@ def test_digits_end_to_end_with_more_workers_than_cells(condnum, tmp_path):
     assert "2/2 done" in done.stderr
     assert "best RIR" in done.stderr
     assert {path.name for path in (tmp_path / "o").iterdir()} == {
-        "results.csv", "summary.csv", "rtol_sensitivity.csv",
+        "results.csv", "summary.csv", "rtol_sensitivity.csv", "ridge_sensitivity.csv",
         "report.ipynb", "report.html", "provenance.json",
     }  # fmt: skip
     results = pd.read_csv(tmp_path / "o" / "results.csv")
     assert len(results) == 2 * 3
     page = (tmp_path / "o" / "report.html").read_text(encoding="utf-8")
-    assert page.count('class="plotly-graph-div"') == 2
+    assert page.count('class="plotly-graph-div"') == 3
     assert "2 cells keep 2 of the 64 workers busy" in page
     assert "peak memory" in page
 

@@ -16,7 +16,7 @@ from condnum.experiments import digit_config, digit_pairs
 from condnum.experiments.digit_cell import compute_cell, immunize_cell
 from condnum.experiments.digit_tasks import digit_problem
 from condnum.experiments.measure import RESULT_COLUMNS
-from condnum.spectra import covariance
+from condnum.spectra import PUBLISHED_RIDGE, covariance
 
 CONFIG = digit_config.DigitPairsConfig(
     methods=("ours", "imma", "optimal"), seeds=2, epochs=5, pairs=((4, 7), (9, 0))
@@ -35,7 +35,7 @@ def reference():
 
 def test_a_row_per_cell_and_measure(run):
     assert list(run.table.columns[: len(RESULT_COLUMNS)]) == RESULT_COLUMNS
-    assert len(run.table) == 2 * 2 * 3 * 3
+    assert len(run.table) == 2 * (2 * 2 + 1) * 3  # pairs × (2 that draw × 2 seeds + 1) × measures
     assert run.failures.empty
     assert set(zip(run.table["pretrain_digit"], run.table["harmful_digit"], strict=True)) == {(4, 7), (9, 0)}
 
@@ -140,8 +140,39 @@ def test_sensitivity_has_three_tolerances(run):
     assert ranks.iloc[0] >= ranks.iloc[-1]  # a looser tolerance keeps no more
 
 
+def test_the_ridge_axis_repeats_the_table_at_the_published_ridge(run):
+    keys = ["method", "seed", "pretrain_digit", "harmful_digit"]
+    table = run.table[(run.table["convention"] == "ridge") & (run.table["gauge"] == "unit")]
+    ridged = run.ridged[run.ridged["ridge"] == PUBLISHED_RIDGE]
+    both = table.merge(ridged, on=keys, suffixes=("", "_again"), validate="one_to_one")
+    assert len(both) == len(table)
+    for name in ("rir", "rir_ceiling", "harmful_ratio"):
+        np.testing.assert_allclose(both[f"{name}_again"], both[name], rtol=1e-12)
+    assert (run.ridged["rir"] <= run.ridged["rir_ceiling"] * (1 + 1e-9)).all()
+
+
+def test_the_ridge_sweep_averages_logarithms_over_pairs(run):
+    sweep = run.ridge_sweep
+    ridges = run.ridged["ridge"].nunique()
+    assert len(sweep) == ridges * (1 + 2 * 2 + 1)  # ceiling, two methods × two seeds, the closed form
+    row = sweep[(sweep["method"] == "ours") & (sweep["seed"] == 1) & sweep["ridge"].between(0.5, 2)]
+    chosen = (
+        (run.ridged["method"] == "ours") & (run.ridged["seed"] == 1) & run.ridged["ridge"].between(0.5, 2)
+    )
+    assert float(row["rir"].iloc[0]) == pytest.approx(float(np.sqrt(run.ridged[chosen]["rir"].prod())))
+
+
+def test_the_closed_form_runs_by_default_and_once_a_pair(reference):
+    config = digit_config.DigitPairsConfig(pairs=((4, 7),), seeds=3)
+    methods = [plan.payload["method"] for plan in digit_pairs.plans(config, reference)]
+    assert methods.count("optimal") == 1
+    assert methods.count("ours") == 3
+    assert config.descending == digit_config.PAPER_METHODS
+
+
 def test_save(run, tmp_path):
-    assert run.save(tmp_path) == ["results.csv", "summary.csv", "rtol_sensitivity.csv"]
+    names = ["results.csv", "summary.csv", "rtol_sensitivity.csv", "ridge_sensitivity.csv"]
+    assert run.save(tmp_path) == names
     assert len(pd.read_csv(tmp_path / "results.csv")) == len(run.table)
 
 
