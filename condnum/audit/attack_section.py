@@ -20,6 +20,12 @@ from condnum.probing.attackers import AttackBudget, AttackReport, AttackTask, at
 #: Rows that attackers train on at most: each of them runs many times over them.
 PANEL_ROWS = 2_000
 
+#: Share of the sampled rows that attackers do not see, on which their accuracy is measured.
+HELD_OUT = 0.2
+
+#: Fewest rows of a task of which some are held out.
+LEAST_ROWS = 20
+
 #: Ends the seed of the sample of rows, see `moments.LABELS`.
 SAMPLE = 79
 
@@ -34,6 +40,7 @@ class AttackSection:
     report: AttackReport | None
     reason: str  # why there is no report; empty if there is one
     rows: int = 0  # rows the attackers trained on
+    held_out: int = 0  # rows on which they were measured
     of_rows: int = 0  # rows there are
 
     @property
@@ -41,8 +48,11 @@ class AttackSection:
         """What the numbers say, or why there are none."""
         if self.report is None:
             return [f"Attackers were not run: {self.reason}."]
-        sample = "" if self.rows == self.of_rows else ", a random sample without replacement"
-        said = f"Attackers trained on {self.rows:,d} of {self.of_rows:,d} rows of D_H{sample}."
+        sample = ", a random sample without replacement" if self.rows + self.held_out < self.of_rows else ""
+        held = f", and their loss and accuracy were measured on {self.held_out:,d} others" * bool(
+            self.held_out
+        )
+        said = f"Attackers trained on {self.rows:,d} of {self.of_rows:,d} rows of D_H{sample}{held}."
         return [said, *attack_sentences(self.report.renamed(LABELS | {RAW: "the raw input"}))]
 
 
@@ -72,7 +82,7 @@ def attack_section(
         extractors: By name; None is the identity.
         kind: `classification` trains with the logistic loss.
         attackers: False leaves the panel out.
-        limit: Rows of the sample.
+        limit: Rows to train on at most. Of `LEAST_ROWS` and more, `HELD_OUT` of the sampled ones are others.
         budget: Of the attackers; default `PANEL_BUDGET`.
         seed: Of the sample, and of the attackers.
         on_attack: Told extractor and attacker before each attack.
@@ -95,21 +105,34 @@ def attack_section(
             "for each row, in the same order."
         )
     generator = np.random.default_rng([seed, SAMPLE])
-    chosen = np.sort(generator.choice(rows, size=min(rows, limit), replace=False))
+    size = min(rows, round(limit / (1 - HELD_OUT)))
+    held_out = min(size - 2, round(size * HELD_OUT)) if size >= LEAST_ROWS else 0
+    drawn = generator.choice(rows, size=size, replace=False)
+    chosen = np.sort(drawn)
+    test = np.isin(chosen, drawn[:held_out])
+    if targets.dtype.kind == "i":  # what no attacker has seen cannot be asked of one
+        known = np.isin(targets[chosen], targets[chosen[~test]])
+        chosen, test = chosen[known], test[known]
+        held_out = int(test.sum())
     X, y = sampled_rows(stream, chosen), targets[chosen]
     if y.dtype.kind == "i":
         y = np.unique(y, return_inverse=True)[1].astype(np.int64)
-        if y.max() == 0:
+        if y[~test].max() == y[~test].min():
             return AttackSection(None, "all targets are one class, so that there is nothing to learn")
     logistic = kind == "classification"
-    name = f"{Path(stream.source).name}, {len(X):,d} rows"
+    Y = y if logistic else one_hot(y)
     task = AttackTask(
-        X, y if logistic else one_hot(y), "classification" if logistic else "regression", name=name
+        X[~test],
+        Y[~test],
+        "classification" if logistic else "regression",
+        X[test] if held_out else None,
+        Y[test] if held_out else None,
+        name=f"{Path(stream.source).name}, {len(X) - held_out:,d} rows",
     )
     chosen_extractors = {n: theta for n, theta in extractors.items() if n != OPTIMAL or len(extractors) == 2}
     spend = replace(PANEL_BUDGET, seed=seed) if budget is None else budget
     report = attack_panel({RAW: None, **chosen_extractors}, task, budget=spend, on_attack=on_attack)
-    return AttackSection(report, "", len(X), rows)
+    return AttackSection(report, "", len(X) - held_out, held_out, rows)
 
 
 def sampled_rows(stream: FeatureStream, chosen: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -192,8 +192,10 @@ class Audit:
                 if attack is None
                 else {
                     "rows": self.attack.rows,
+                    "held_out_rows": self.attack.held_out,
                     "steps": _records(attack.steps),
                     "factors": _records(attack.factors),
+                    "evaluation": _records(attack.evaluation),
                     "extractors": _records(attack.extractors),
                     "skipped": _records(attack.skipped),
                 },

@@ -172,6 +172,30 @@ def attack_words(found: Audit) -> pd.DataFrame:
     return steps.rename(columns=titles).merge(factors.rename(columns=marks), on="attacker", how="left")
 
 
+def evaluation_words(found: Audit) -> pd.DataFrame:
+    """Loss of every attacker where it ended, on rows that it has not seen, if there are any.
+
+    Args:
+        found: The audit, with an attack panel.
+
+    Returns:
+        Strings, a row per attacker; no rows without a panel.
+    """
+    report = found.attack.report
+    if report is None:
+        return pd.DataFrame()
+    rows = "held-out rows" if report.held_out else "training rows"
+    table = report.evaluation
+    columns = {"evaluation_loss": "loss"} | (
+        {"accuracy": "accuracy"} if table["accuracy"].notna().any() else {}
+    )
+    parts = [pd.Series(dict(zip(table["attacker"], table["label"], strict=True)), name="attacker")]
+    for column, title in columns.items():
+        wide = table.pivot_table(index="attacker", columns="extractor", values=column, sort=False)
+        parts += [wide[name].map(number).rename(f"{title} on {rows}, {LABELS[str(name)]}") for name in wide]
+    return pd.concat(parts, axis=1).reset_index(drop=True).fillna("—")
+
+
 def run_words(found: Audit) -> pd.DataFrame:
     """What was read and what it took.
 

@@ -16,6 +16,7 @@ from condnum.audit.hessian_spectra import covariance_rtol
 from condnum.audit.intervals import bootstrap
 from condnum.audit.moments import second_moments
 from condnum.audit.result import strict
+from condnum.audit.tables import evaluation_words
 from condnum.covariance_range import CovarianceRange
 from condnum.data.feature_stream import array_stream
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, RankError, UnknownNameError
@@ -153,10 +154,35 @@ class TestClauseC:
 
 class TestAttackers:
     def test_the_panel_runs_and_says_what_it_is(self, found):
-        assert found.attack.rows == 200
+        assert (found.attack.rows, found.attack.held_out) == (160, 40)
         factors = found.attack.report.factors
         whitened = factors[(factors["attacker"] == "whiten") & np.isclose(factors["epsilon"], 0.01)]
         assert whitened["factor"].item() == 1
+
+    def test_rows_that_no_attacker_saw(self, data, found):
+        assert found.attack.report.held_out
+        assert "measured on 40 others" in found.attack.sentences[0]
+        ended = found.attack.report.evaluation
+        assert set(ended["attacker"]) == set(found.attack.report.steps["attacker"])
+        assert (ended["evaluation_loss"] > 0).all()
+        words = evaluation_words(found)
+        assert len(words) == ended["attacker"].nunique()
+        assert any("held-out" in name for name in words.columns)
+        assert found.as_json()["attackers"]["held_out_rows"] == 40
+
+    def test_few_rows_are_all_trained_on(self, data):
+        X_P, X_H = data
+        found = audit(X_P, X_H[:15], targets=np.arange(15.0), replicates=0)
+        assert (found.attack.rows, found.attack.held_out) == (15, 0)
+
+    def test_a_class_that_only_held_out_rows_have_is_left_out(self, data):
+        X_P, X_H = data
+        labels = np.arange(200) % 2
+        labels[7] = 2  # in the training rows or in none
+        for seed in range(8):
+            found = audit(X_P, X_H, targets=labels, kind="classification", replicates=0, seed=seed)
+            assert found.attack.rows + found.attack.held_out in (199, 200)
+            assert found.attack.rows == 160
 
     def test_skipped_without_targets_and_said_so(self, data):
         found = audit(*data, replicates=0)

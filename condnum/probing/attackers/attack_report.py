@@ -145,6 +145,17 @@ class AttackReport:
             )
         return known.sort_values("factor", kind="stable").iloc[0]
 
+    @property
+    def evaluation(self) -> pd.DataFrame:
+        """Where each attacker ended: `extractor, attacker, label, step, evaluation_loss, accuracy`.
+
+        The last recorded step of the best candidate at the headline ε, measured on held-out rows or, without
+        any, on the training rows; accuracy is NaN for a regression.
+        """
+        measured = self.curves.dropna(subset="evaluation_loss")
+        last = measured.groupby(["extractor", "attacker"], sort=False, as_index=False).last()
+        return last[["extractor", "attacker", "label", "step", "evaluation_loss", "accuracy"]]
+
     def steps_table(self, *, epsilon: float | None = None) -> pd.DataFrame:
         """Return steps as text, attackers × extractors; `>N` where N steps did not suffice.
 
