@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from condnum.data.checksums import sha256_arrays
 from condnum.errors import InvalidInputError
 
 FloatArray: TypeAlias = NDArray[np.float64]
-SourceKind = Literal["local file", "download", "embedded"]
+SourceKind = Literal["local file", "download", "embedded", "given arrays"]
+
+#: The four arrays that every pair has.
+ARRAYS = ("X_P", "y_P", "X_H", "y_H")
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,55 @@ class TaskPair:
                 )
             object.__setattr__(self, inputs, X)
             object.__setattr__(self, targets, y)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        X_P: Any,
+        y_P: Any,
+        X_H: Any,
+        y_H: Any,
+        *,
+        name: str = "own data",
+        pretrain_name: str = "D_P",
+        harmful_name: str = "D_H",
+        feature_names: Sequence[str] | None = None,
+    ) -> TaskPair:
+        """Make a pair of arrays at hand; the checksum is that of their values.
+
+        Args:
+            X_P: `(N_P, D)` inputs of the pre-training task.
+            y_P: `(N_P,)` its targets.
+            X_H: `(N_H, D)` inputs of the harmful task.
+            y_H: `(N_H,)` its targets.
+            name: Data set, for titles.
+            pretrain_name: Pre-training task in words.
+            harmful_name: Harmful task in words.
+            feature_names: D names; default `x1`, `x2`, ….
+
+        Returns:
+            The pair.
+
+        Raises:
+            InvalidInputError: As the class.
+
+        Examples:
+            >>> TaskPair.from_arrays([[1, 0], [0, 1]], [0, 1], [[1, 1], [2, 0]], [1, 2]).feature_names
+            ('x1', 'x2')
+        """
+        arrays = {key: read_only(value, key) for key, value in zip(ARRAYS, (X_P, y_P, X_H, y_H), strict=True)}
+        columns = arrays["X_P"].shape[1] if arrays["X_P"].ndim == 2 else 0
+        return cls(
+            **arrays,  # type: ignore[arg-type]
+            name=name,
+            pretrain_name=pretrain_name,
+            harmful_name=harmful_name,
+            feature_names=tuple(feature_names or (f"x{k}" for k in range(1, columns + 1))),
+            checksum=sha256_arrays(**arrays),
+            provenance=Provenance(
+                "given arrays", "memory", f"{name}, arrays given by the caller", "", "", "", False
+            ),
+        )
 
     @property
     def rows_pretrain(self) -> int:

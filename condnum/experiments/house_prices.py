@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import platform
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
@@ -18,15 +17,9 @@ from condnum.data import TaskPair, load_diabetes_tasks, load_house_prices
 from condnum.experiments.extractor import Extractor
 from condnum.experiments.house_cell import compute_cell
 from condnum.experiments.house_config import HousePricesConfig
-from condnum.experiments.measure import (
-    ceiling_sweep,
-    current_rir,
-    curves_table,
-    results_table,
-    settings_table,
-    summary_table,
-)
-from condnum.experiments.published import TABLE_1
+from condnum.experiments.measure import current_rir, settings_table
+from condnum.experiments.pair_study import PairStudy
+from condnum.experiments.published import TABLE_1, Published
 from condnum.files import write_tables
 from condnum.problem import ImmunizationProblem
 from condnum.sweep import (
@@ -47,40 +40,18 @@ CODE_VERSION = "1"
 #: Below this many steps in all, starting worker processes takes longer than they save.
 PARALLEL_STEPS = 30_000
 
-#: Steps of the exact line search in Fig. 1.
-PROBE_STEPS = 20_000
-
 
 @dataclass(frozen=True)
-class HousePricesRun:
-    """The finished experiment: extractors, and the tables made from them."""
+class HousePricesRun(PairStudy):
+    """The finished experiment; a cell that failed has no extractor."""
 
     config: HousePricesConfig
-    pair: TaskPair
-    problem: ImmunizationProblem
-    extractors: list[Extractor]  # without those whose cell failed
     sweep: SweepReport
 
-    @cached_property
-    def results(self) -> pd.DataFrame:
-        """A row per method × seed × convention × gauge."""
-        return results_table(self.pair, self.problem, self.extractors)
-
-    @cached_property
-    def summary(self) -> pd.DataFrame:
-        """Mean and spread over seeds, beside Table 1 (for house prices only)."""
-        published = TABLE_1 if self.pair.name == "house-prices" else {}
-        return summary_table(self.results, published)
-
-    @cached_property
-    def curves(self) -> pd.DataFrame:
-        """Norm ratios, spectra and histories in long form."""
-        return curves_table(self.problem, self.extractors, probe_steps=PROBE_STEPS)
-
-    @cached_property
-    def ceiling_sweep(self) -> pd.DataFrame:
-        """RIR of every extractor, and its ceiling, on `K + εI` against ε."""
-        return ceiling_sweep(self.problem, self.extractors)
+    @property
+    def published(self) -> Mapping[str, Published]:
+        """Table 1, for house prices only."""
+        return TABLE_1 if self.pair.name == "house-prices" else {}
 
     @property
     def failures(self) -> pd.DataFrame:
@@ -127,8 +98,8 @@ class HousePricesRun:
         Raises:
             OutputError: The folder cannot be written.
         """
-        tables = {"results.csv": self.results, "summary.csv": self.summary, "curves.parquet": self.curves}
-        return write_tables(folder, tables | ({"failures.csv": self.failures} if len(self.failures) else {}))
+        failures = {"failures.csv": self.failures} if len(self.failures) else {}
+        return super().save(folder) + write_tables(folder, failures)
 
 
 def cells_folder(out: str) -> Path | None:
@@ -231,7 +202,7 @@ def run(
         stored = [found for plan in cells if (found := store.get(plan.key)) is not None]
     report.check()
     extractors = [Extractor.from_cell(row, arrays) for row, arrays in stored]
-    return HousePricesRun(config, pair, problem, extractors, report)
+    return HousePricesRun(pair, problem, extractors, config, report)
 
 
 def _steps(plan: CellPlan) -> int:

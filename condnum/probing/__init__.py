@@ -3,7 +3,9 @@
 from condnum.probing.attackers import (
     AttackBudget,
     Attacker,
+    AttackerBase,
     AttackReport,
+    AttackRun,
     AttackTask,
     FeatureSet,
     attack_features,
@@ -12,14 +14,17 @@ from condnum.probing.attackers import (
     attacker_names,
     get_attacker,
     register_attacker,
+    zero_weights,
 )
 from condnum.probing.line_search import ProbeCurve, linear_probe, log_spaced_steps
 
 __all__ = [
     "AttackBudget",
     "AttackReport",
+    "AttackRun",
     "AttackTask",
     "Attacker",
+    "AttackerBase",
     "FeatureSet",
     "ProbeCurve",
     "attack_features",
@@ -30,4 +35,5 @@ __all__ = [
     "linear_probe",
     "log_spaced_steps",
     "register_attacker",
+    "zero_weights",
 ]

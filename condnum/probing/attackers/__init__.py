@@ -9,6 +9,7 @@ from condnum.probing.attackers.attacker import (
     attacker_names,
     get_attacker,
     register_attacker,
+    zero_weights,
 )
 from condnum.probing.attackers.built_in import BUILT_IN
 from condnum.probing.attackers.facts import effective_condition
@@ -34,4 +35,5 @@ __all__ = [
     "effective_condition",
     "get_attacker",
     "register_attacker",
+    "zero_weights",
 ]
