@@ -20,6 +20,10 @@ METHODS = ("initial", "ours", "optimal")
 #: Rows of each class that the attacker of a digit trains on, and steps that pass over them.
 DIGIT_ROWS, DIGIT_DENSE_STEPS = 2500, 500
 
+#: Excess loss that sentences and figures are about, of a logistic loss without a ridge: on MNIST no
+#: first-order attacker reaches 1 % within the budget, on whatever features.
+LOGISTIC_HEADLINE = 0.1
+
 #: Share of a digit task's rows that is held out for the attacker's accuracy.
 HELD_OUT = 0.2
 
@@ -145,7 +149,10 @@ class AttackConfig:
         """What each attacker may spend."""
         default = AttackBudget.dense_steps if self.dataset == "house-prices" else DIGIT_DENSE_STEPS
         return AttackBudget(
-            self.steps, default if self.dense_steps is None else self.dense_steps, seed=self.seed
+            self.steps,
+            default if self.dense_steps is None else self.dense_steps,
+            headline=LOGISTIC_HEADLINE if self.kind == "classification" else AttackBudget.headline,
+            seed=self.seed,
         )
 
     @property

@@ -47,6 +47,7 @@ def test_a_digit_is_told_from_the_rest_with_rows_held_out():
     assert found.task.X.shape == (96, 64)
     assert found.task.X_test.shape == (24, 64)
     assert found.report.kind == "classification"
+    assert found.report.budget.headline == pytest.approx(0.1)
     assert attack_tables.prediction_table(found.report).empty
     curves = found.report.curves.dropna(subset="accuracy")
     assert curves["accuracy"].max() > 0.7  # 24 balanced rows: chance is 0.5
@@ -56,6 +57,7 @@ def test_squared_loss_on_labels_is_a_regression():
     config = AttackConfig("digits:4-9", loss="squared", rows=20)
     task = attack_study.attack_task(config, attack_study.load(config))
     assert task.kind == "regression"
+    assert config.budget.headline == pytest.approx(0.01)
     assert set(np.unique(task.y)) == {-1.0, 1.0}
 
 
