@@ -123,10 +123,10 @@ class _Renderer(IPythonRenderer):
 
 
 class ReportExporter(HTMLExporter):
-    """HTML of a notebook in this package's own template."""
+    """HTML of a notebook's cells in this package's own template."""
 
     def __init__(self, **options: Any) -> None:
-        template = files("condnum.report").joinpath("report.html.j2").read_text(encoding="utf-8")
+        template = files("condnum.report").joinpath("cells.html.j2").read_text(encoding="utf-8")
         super().__init__(template_name="basic", raw_template=template, **options)
         self.exclude_anchor_links = True
         self.exclude_input_prompt = True

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from importlib.resources import files
 from pathlib import Path
@@ -24,6 +25,20 @@ FIGURE_CONFIG = {"responsive": True, "displaylogo": False, "showSendToCloud": Fa
 
 #: Height of a figure whose layout gives none.
 FIGURE_HEIGHT = "450px"
+
+_SLOT = re.compile(r'<div class="figure" data-slot="(\d+)">\s*</div>')
+
+
+@dataclass(frozen=True)
+class NotebookBody:
+    """What a page shows of an executed notebook; any shell can be put around it."""
+
+    title: str
+    has_heading: bool  # the cells begin with a heading of the first level
+    html: str  # the cells, with a slot where each figure goes
+    figures: tuple[Mapping[str, Any], ...]  # plotly's data and layout, by the number of the slot
+    parameters: Mapping[str, Any]  # of the run
+    footer: str  # which condnum, and when
 
 
 def export_html(
@@ -64,25 +79,81 @@ def render_html(notebook: Any, *, title: str | None = None, name: str = "report"
     Raises:
         MissingExtraError: nbconvert or plotly is not installed.
     """
+    body = notebook_body(notebook, title=title, name=name)
+    template = (
+        require("jinja2", "notebooks").Environment(autoescape=True).from_string(read_asset("report.html.j2"))
+    )
+    page = template.render(body=body, css=report_css())
+    return _with_figures(page, body.figures)
+
+
+def notebook_body(notebook: Any, *, title: str | None = None, name: str = "report") -> NotebookBody:
+    """Convert the cells of an executed notebook: folded code, MathML, nothing from a network.
+
+    Args:
+        notebook: The notebook node.
+        title: As in `export_html`.
+        name: The title when there is neither a title nor a heading.
+
+    Returns:
+        The cells and what a shell around them needs; `fill_slots` puts the figures in.
+
+    Raises:
+        MissingExtraError: nbconvert is not installed.
+    """
     require("nbconvert", "notebooks")
-    from condnum.report.exporter import ReportExporter, ReportPreprocessor, highlight_css
+    from condnum.report.exporter import ReportExporter, ReportPreprocessor
 
     heading = first_heading(notebook)
     preprocessor = ReportPreprocessor(enabled=True)
-    exporter = ReportExporter(preprocessors=[preprocessor])
-    css = files("condnum.report").joinpath("report.css").read_text(encoding="utf-8")
-    record = {
-        "title": title or heading or name,
-        "heading": heading is None,
-        "css": f"{css}\n{highlight_css()}",
-        "parameters": _parameters(notebook),
-        "footer": _footer(notebook),
-    }
-    page, _ = exporter.from_notebook_node(notebook, resources={"condnum": record})
-    soup = require("bs4", "notebooks").BeautifulSoup(page, "html.parser")
+    cells, _ = ReportExporter(preprocessors=[preprocessor]).from_notebook_node(notebook)
+    soup = require("bs4", "notebooks").BeautifulSoup(cells, "html.parser")
     remove_remote(soup)
     mark_words(soup)
-    return _with_figures(str(soup), preprocessor.figures)
+    return NotebookBody(
+        title=title or heading or name,
+        has_heading=heading is not None,
+        html=str(soup),
+        figures=tuple(preprocessor.figures),
+        parameters=_parameters(notebook),
+        footer=_footer(notebook),
+    )
+
+
+def fill_slots(page: str, drawn: Sequence[str]) -> str:
+    """Put figures into their slots.
+
+    Args:
+        page: With the slots of a `NotebookBody`.
+        drawn: HTML by the number of the slot.
+
+    Returns:
+        The page.
+
+    Examples:
+        >>> fill_slots('a <div class="figure" data-slot="0"></div>', ["<b>figure</b>"])
+        'a <b>figure</b>'
+    """
+    return _SLOT.sub(lambda match: drawn[int(match.group(1))], page)
+
+
+def report_css() -> str:
+    """Return the style of a report: layout, tables, code in colours, light and dark."""
+    from condnum.report.exporter import highlight_css
+
+    return f"{read_asset('report.css')}\n{highlight_css()}"
+
+
+def read_asset(name: str) -> str:
+    """Return a file of this package as text.
+
+    Args:
+        name: `report.css` or a template.
+
+    Returns:
+        Its content.
+    """
+    return files("condnum.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def first_heading(notebook: Any) -> str | None:
@@ -115,16 +186,15 @@ def _footer(notebook: Any) -> str:
     return f"condnum {metadata.version('condnum')}" + (f", run on {started} UTC" if started else "")
 
 
-def _with_figures(page: str, figures: Sequence[dict[str, Any]]) -> str:
+def _with_figures(page: str, figures: Sequence[Mapping[str, Any]]) -> str:
     """Put the figures into their slots, and plotly.js once in front of the first."""
     if not figures:
         return page
     plotly_io = require("plotly.io", "viz")
 
-    def drawn(match: re.Match[str]) -> str:
-        number = int(match.group(1))
+    def drawn(number: int) -> str:
         html = plotly_io.to_html(
-            figures[number],
+            dict(figures[number]),
             full_html=False,
             include_plotlyjs=number == 0,
             config=FIGURE_CONFIG,
@@ -134,4 +204,4 @@ def _with_figures(page: str, figures: Sequence[dict[str, Any]]) -> str:
         )
         return f'<div class="figure">{html}</div>'
 
-    return re.sub(r'<div class="figure" data-slot="(\d+)">\s*</div>', drawn, page)
+    return fill_slots(page, [drawn(number) for number in range(len(figures))])

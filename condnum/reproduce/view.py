@@ -1,0 +1,99 @@
+"""Progress of a reproduction in the terminal: a line for each experiment, and a bar for the running one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from condnum.progress import duration
+from condnum.report.progress import OnProgress, ProgressEvent
+from condnum.report.terminal import terminal_progress
+from condnum.reproduce.experiments import Experiment
+from condnum.reproduce.record import ExperimentRecord
+
+_SIGNS = {"finished": "✓", "reused": "=", "failed": "✗", "not run": "–"}
+
+
+class ProgressView:
+    """What the terminal shows while experiments run, on the standard error.
+
+    Args:
+        stream: Where to write.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+        self._running = ExitStack()
+        self._report: OnProgress | None = None
+
+    def start(self, index: int, total: int, experiment: Experiment) -> None:
+        """Open the bar of an experiment.
+
+        Args:
+            index: From 1.
+            total: How many there are.
+            experiment: That runs now.
+        """
+        print(f"  [{index}/{total}] {experiment.name}: {experiment.title}", file=self.stream, flush=True)
+        self._report = self._running.enter_context(terminal_progress(experiment.name, stream=self.stream))
+
+    def progress(self, event: ProgressEvent) -> None:
+        """Pass an event to the bar.
+
+        Args:
+            event: Of the running experiment.
+        """
+        if self._report is not None:
+            self._report(event)
+
+    def end(self, index: int, total: int, record: ExperimentRecord) -> None:
+        """Close the bar and say what became of the experiment.
+
+        Args:
+            index: From 1.
+            total: How many there are.
+            record: Of the experiment.
+        """
+        self.close()
+        print(f"{_SIGNS[record.status]} [{index}/{total}] {ending(record)}", file=self.stream, flush=True)
+
+    def close(self) -> None:
+        """Close the bar, if one is open."""
+        self._report = None
+        self._running.close()
+
+
+def ending(record: ExperimentRecord) -> str:
+    """Return what became of an experiment, in one line.
+
+    Args:
+        record: Its record.
+
+    Returns:
+        Its name and status, with the time it took or the beginning of the message.
+    """
+    if record.status == "finished":
+        return f"{record.name} finished in {duration(record.seconds)}"
+    if record.status == "reused":
+        return f"{record.name} reused: same parameters, data and code (it took {duration(record.seconds)})"
+    message = record.error.strip().splitlines()[-1] if record.error.strip() else ""
+    return f"{record.name} {record.status}: {message[:200]}{'…' if len(message) > 200 else ''}"
+
+
+@contextmanager
+def progress_view(stream: Any = None) -> Generator[dict[str, Any], None, None]:
+    """Show a reproduction in the terminal.
+
+    Args:
+        stream: Where to write; default the standard error.
+
+    Yields:
+        The callbacks of `reproduce`, by name.
+    """
+    view = ProgressView(sys.stderr if stream is None else stream)
+    try:
+        yield {"on_start": view.start, "progress": view.progress, "on_end": view.end}
+    finally:
+        view.close()
