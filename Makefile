@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 # half of the time of a short `condnum run`, and most tests of the command line start such processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup reproduce test lint lab teach bench lock clean
+.PHONY: setup reproduce test lint lab teach bench fuzz faults audit-pins lock clean
 
 setup: $(STAMP)
 
@@ -21,9 +21,7 @@ $(STAMP): requirements.txt pyproject.toml
 	touch $(STAMP)
 
 reproduce: setup
-	$(BIN)/condnum run digits --out runs/reproduce/digits
-	$(BIN)/condnum run deep --seeds 1 --out runs/reproduce/deep
-	$(BIN)/condnum run house-prices --data embedded --out runs/reproduce/house-prices-embedded
+	$(BIN)/condnum reproduce --scale embedded
 
 test: setup lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=term --benchmark-disable
@@ -40,6 +38,20 @@ lab: setup
 # The notebooks as pages without code, for a class; the address with its token opens in the browser.
 teach: setup
 	$(BIN)/voila notebooks --Voila.ip=127.0.0.1 --token
+
+# Ten minutes of damaged files and words, each with new seeds (printed; what fails is kept in .hypothesis/fuzz),
+# then every fault at every moment: hours on two cores. Both leave a table in reports/trust.
+fuzz: setup
+	CONDNUM_FUZZ_SECONDS=600 CONDNUM_FUZZ_REPORT=reports/trust/fuzz.csv \
+	  $(BIN)/python -m pytest tests/fuzz -s
+
+faults: setup
+	CONDNUM_FAULTS_LONG=1 CONDNUM_FAULTS_REPORT=reports/trust/faults.csv $(BIN)/python -m pytest tests/faults -s
+
+# Known weaknesses of the pinned versions, from the PyPI service: needs the network. --strict, because an index
+# that knows nothing about a version (a mirror) would otherwise look like good news.
+audit-pins: setup
+	$(BIN)/uv tool run pip-audit --strict --disable-pip --no-deps -r requirements.txt
 
 bench: setup
 	$(BIN)/python -m pytest tests/benchmarks --benchmark-only --benchmark-columns=median,iqr,rounds -s

@@ -181,42 +181,6 @@ def write_parquet(path: str | os.PathLike[str], table: Any) -> Path:
     return Path(path)
 
 
-@contextmanager
-def folder_lock(folder: str | os.PathLike[str]) -> Generator[None, None, None]:
-    """Hold a folder for one process at a time; the lock goes with the process, however it ends.
-
-    Args:
-        folder: An existing folder; it holds the file `.lock` meanwhile.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        OutputError: Another process holds it.
-
-    Examples:
-        >>> with tempfile.TemporaryDirectory() as root, folder_lock(root):
-        ...     os.listdir(root)
-        ['.lock']
-    """
-    path = Path(folder) / ".lock"
-    with open(path, "w", encoding="utf-8") as lock:
-        try:
-            import fcntl
-
-            fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:
-            pass  # a system without such locks goes without
-        except OSError as error:
-            raise OutputError(
-                f"another run is writing to {folder}; wait for it, or choose another folder with --out."
-            ) from error
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
-
-
 def _flush(path: Path) -> None:
     """Wait until the file's content is on the disk, so that the rename never overtakes it."""
     handle = os.open(path, os.O_RDWR)

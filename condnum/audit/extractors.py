@@ -76,7 +76,10 @@ def read_theta(value: ThetaLike, dimension: int, *, name: str = "theta") -> NDAr
         stream = open_feature_stream(value)
     else:
         stream = array_stream(np.asarray(value), name=name)
-    theta = np.concatenate([np.asarray(block, dtype=np.float64) for block in stream.blocks()])
+    blocks = [np.asarray(block, dtype=np.float64) for block in stream.blocks()]
+    if not blocks:
+        raise InvalidInputError(f"{name} ({stream.source}) has no rows; it is cut off, or was never filled.")
+    theta = np.concatenate(blocks)
     if not np.isfinite(theta).all():
         raise InvalidInputError(
             f"{name} ({stream.source}) has NaN or infinite entries; it cannot be measured."

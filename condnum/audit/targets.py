@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import zipfile
+from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from condnum.data.row_sources import readable
+from condnum.data.npy_header import array_member, read_npy, read_npy_header
+from condnum.data.row_sources import first_line, readable
 from condnum.errors import DataFormatError, InvalidInputError, UnknownNameError
 from condnum.extras import require
 
@@ -19,6 +22,9 @@ KINDS: tuple[Kind, ...] = ("auto", "regression", "classification")
 
 #: Whole numbers with at most so many different values are taken for labels.
 MOST_CLASSES = 100
+
+#: Largest array of targets that is read.
+MAX_BYTES = 256 << 20
 
 TargetsLike = str | os.PathLike[str] | NDArray[Any]
 
@@ -55,19 +61,35 @@ def read_targets(value: TargetsLike, *, kind: Kind = "auto", name: str = "target
         Y = Y[:, 0]
     if Y.ndim not in (1, 2) or not Y.size:
         raise InvalidInputError(f"{name} must be (N,) or (N, m), one for each row, got shape {Y.shape}.")
+    if Y.dtype.kind == "O":
+        Y = _words(Y, name)
     if kind == "classification" or (kind == "auto" and _are_labels(Y)):
         if Y.ndim != 1:
             raise InvalidInputError(f"{name} of a classification must be (N,) labels, got shape {Y.shape}.")
         return np.asarray(np.unique(Y, return_inverse=True)[1], dtype=np.int64)
     if Y.dtype.kind not in "fiub":
         raise InvalidInputError(f"{name} holds {Y.dtype}, no numbers; a regression needs numbers.")
-    Y = Y.astype(np.float64).reshape(len(Y), -1)
+    with np.errstate(all="ignore"):  # what does not fit becomes infinite, and is refused below
+        Y = Y.astype(np.float64).reshape(len(Y), -1)
     if not np.isfinite(Y).all():
         first = int(np.flatnonzero(~np.isfinite(Y).all(axis=1))[0])
         raise InvalidInputError(
             f"{name} has NaN or infinite values, the first in row {first}; drop such rows."
         )
     return Y
+
+
+def _words(Y: NDArray[Any], name: str) -> NDArray[Any]:
+    """Return objects of a table as words, or as numbers where they are none; refuse empty cells and lists."""
+    for row, value in enumerate(Y.reshape(-1)):
+        if not isinstance(value, str | bool | int | float | np.generic | Decimal) or value != value:
+            raise InvalidInputError(
+                f"{name} has {type(value).__name__} {str(value)[:40]!r} among its values (number {row}); "
+                "a label is a word or a number, one for each row: fill or drop empty cells."
+            )
+    if any(isinstance(value, str) for value in Y.reshape(-1)):
+        return Y.astype(str)
+    return Y.astype(np.float64)
 
 
 def one_hot(targets: NDArray[Any]) -> NDArray[np.float64]:
@@ -88,9 +110,20 @@ def _are_labels(Y: NDArray[Any]) -> bool:
     """Tell labels from numbers."""
     if Y.dtype.kind in "OUSb":
         return True
-    if Y.ndim != 1 or not np.isfinite(Y).all() or (np.round(Y) != Y).any():
+    if Y.dtype.kind not in "fiu" or Y.ndim != 1 or not np.isfinite(Y).all() or (np.round(Y) != Y).any():
         return False
     return len(np.unique(Y)) <= min(MOST_CLASSES, max(2, len(Y) // 5))
+
+
+def _array(stream: IO[bytes], size: int, path: Path) -> NDArray[Any]:
+    """Read an array of numbers or words after a look at its header."""
+    header = read_npy_header(stream, size, path, kinds="fiubSU")
+    if header.size * header.dtype.itemsize > MAX_BYTES:
+        raise DataFormatError(
+            f"{path} holds an array of shape {header.shape} and type {header.dtype}; targets are one or "
+            "a few numbers for each row, or short words."
+        )
+    return read_npy(stream, header, path)
 
 
 def _loaded(path: Path) -> NDArray[Any]:
@@ -98,16 +131,19 @@ def _loaded(path: Path) -> NDArray[Any]:
     ending = path.suffix.lower()
     with readable(path):
         if ending == ".npy":
-            return np.asarray(np.load(path, allow_pickle=False))
+            with path.open("rb") as stream:
+                return _array(stream, path.stat().st_size, path)
         if ending == ".npz":
-            with np.load(path, allow_pickle=False) as archive:
-                if len(archive.files) != 1:
+            with zipfile.ZipFile(path) as archive:
+                if len(archive.infolist()) != 1:
                     raise DataFormatError(
-                        f"{path} holds {len(archive.files)} arrays; targets are a single one."
+                        f"{path} holds {len(archive.infolist())} arrays; targets are a single one."
                     )
-                return np.asarray(archive[archive.files[0]])
+                member = array_member(archive, path, None)
+                with archive.open(member) as stream:
+                    return _array(stream, member.file_size, path)
         if ending == ".csv":
-            first = path.open(encoding="utf-8-sig").readline().strip().split(",")
+            first = first_line(path)
             numbers = bool(pd.to_numeric(pd.Series(first), errors="coerce").notna().all())
             return pd.read_csv(path, header=None if numbers else 0, encoding="utf-8-sig").to_numpy()
         if ending == ".parquet":

@@ -14,7 +14,10 @@ from condnum.cli.deep import deep
 from condnum.cli.digit_pairs import digits, mnist
 from condnum.cli.house_prices import house_prices
 from condnum.cli.limits import limits
+from condnum.cli.notebook import notebook
 from condnum.cli.options import DebugOption
+from condnum.cli.reproduce import EPILOG, reproduce
+from condnum.cli.reproduction_audit import reproduction_audit
 from condnum.cli.run import run_app
 
 app = typer.Typer(
@@ -28,12 +31,15 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(run_app, name="run")
 app.command("audit")(audit)
+app.command("reproduce", epilog=EPILOG)(reproduce)
 run_app.command("house-prices")(house_prices)
 run_app.command("mnist")(mnist)
 run_app.command("digits")(digits)
 run_app.command("limits")(limits)
 run_app.command("attackers")(attackers)
 run_app.command("deep")(deep)
+run_app.command("reproduction-audit")(reproduction_audit)
+run_app.command("notebook")(notebook)
 
 
 def _show_version(wanted: bool) -> None:

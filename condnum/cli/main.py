@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import shutil
 import signal
 import sys
@@ -19,6 +20,8 @@ from condnum.errors import CondnumError
 
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
+
+_stopped = threading.Event()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,6 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a word may hold bytes that are no text in any encoding
+            stream.reconfigure(errors="backslashreplace")
     try:
         with _termination_as_interrupt():
             status = app(args=words, prog_name="condnum", standalone_mode=False)
@@ -80,13 +86,30 @@ def _termination_as_interrupt() -> Generator[None, None, None]:
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set signal handlers
         return
-    before = signal.signal(signal.SIGTERM, _interrupt)
+    _stopped.clear()
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number, handler in before.items():
+        if number == signal.SIGTERM or handler is signal.default_int_handler:  # not where it is ignored
+            signal.signal(number, _interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def stopped() -> bool:
+    """Tell whether Ctrl-C or a termination signal came to this command.
+
+    Event loops may turn the interruption into an error of their own on its way.
+
+    Returns:
+        False at the start of a command.
+    """
+    return _stopped.is_set()
 
 
 def _interrupt(*_: Any) -> NoReturn:
-    """Treat a termination signal like Ctrl-C."""
+    """Treat a termination signal like Ctrl-C, and remember that it came."""
+    _stopped.set()
     raise KeyboardInterrupt

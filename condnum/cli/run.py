@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import logging
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,9 +14,7 @@ from typing import Any
 import typer
 
 from condnum.cli.data import columns
-
-#: Written by a notebook of which cells failed.
-FAILURES = "failures.csv"
+from condnum.report.run_folder import FAILED, FAILURES, PAGE, RECORD
 
 #: Lines of the table of failures in the terminal.
 SHOWN_FAILURES = 20
@@ -37,7 +37,8 @@ def run_report(
 
     Args:
         notebook: A name for `run_notebook`.
-        parameters: Its parameters; `out` and `quiet` are added, None means the notebook's default.
+        parameters: Its parameters; None means the notebook's default. `out` and `quiet` are added if it
+            declares them.
         out: The folder of the results.
         title: The page's title.
         checksums: Called after the run for the SHA-256 of the data, which it may have downloaded.
@@ -47,38 +48,52 @@ def run_report(
         Exit: Ctrl-C, with status 130; cells that failed, with status 1.
         CondnumError: Anything that goes wrong on purpose.
     """
+    from condnum.cli.main import say, stopped
     from condnum.cli.staging import staging
     from condnum.files import write_json
     from condnum.report.html import export_html
-    from condnum.report.notebook import run_notebook
+    from condnum.report.notebook import find_notebook, read_notebook, run_notebook
+    from condnum.report.parameters import declared_parameters
     from condnum.report.provenance import provenance
 
-    started = datetime.now(UTC)
+    started, clock = datetime.now(UTC), time.monotonic()
     given = {name: value for name, value in parameters.items() if value is not None}
+    declared = declared_parameters(read_notebook(find_notebook(notebook)))
     with staging(out) as stage:
+        if stage.completed:
+            say(f"the run before was stopped while it replaced the results in {stage.folder}: done now.")
         _say_what_is_old(stage)
         try:
-            values = {**given, "out": str(stage.path), "quiet": quiet}
+            ours = {"out": str(stage.path), "quiet": quiet}
+            values = given | {name: value for name, value in ours.items() if name in declared}
             report = run_notebook(notebook, values, stage.path, quiet=quiet)
-            export_html(report, stage.path / "report.html", title=title)
+            export_html(report, stage.path / PAGE, title=title)
             record = provenance(
                 parameters=given,
-                seeds=range(int(given.get("seeds", 0))),
+                seeds=_seeds(given.get("seeds")),
                 checksums=checksums(),
                 device=str(given.get("device", "cpu")),
                 started=started,
+                seconds=time.monotonic() - clock,
             )
-            write_json(stage.path / "provenance.json", record)
-        except KeyboardInterrupt:
+            write_json(stage.path / RECORD, {**record, "files": stage.checksums()})
+        except BaseException as error:
+            if not isinstance(error, KeyboardInterrupt) and not stopped():
+                stage.abandon()
+                raise
+            # The tasks of a kernel that was stopped end in errors that nobody waits for.
+            logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+            (stage.path / FAILED).unlink(missing_ok=True)
             _say_what_remains(stage.abandon(), stage)
             raise typer.Exit(130) from None
-        except Exception:
-            stage.abandon()
-            raise
         failures = _failures(stage.path)
-        stage.promote()
+        try:
+            stage.promote()
+        except KeyboardInterrupt:
+            say(f"stopped by Ctrl-C when all was done: the results in {stage.folder} are complete.")
+            raise typer.Exit(130) from None
     typer.echo(f"Results: {stage.folder}")
-    typer.echo(str(stage.folder / "report.html"))
+    typer.echo(str(stage.folder / PAGE))
     if failures:
         typer.echo(failure_table(failures, stage.folder), err=True)
         raise typer.Exit(1)
@@ -110,6 +125,11 @@ def failure_table(failures: Sequence[Mapping[str, str]], folder: Path) -> str:
     return "\n".join(
         [*lines, f"All of them are in {place}; the same command tries them again and keeps the others."]
     )
+
+
+def _seeds(count: Any) -> range:
+    """Return the seeds of a run from its parameter, which a notebook of somebody's own may use otherwise."""
+    return range(count) if isinstance(count, int) else range(0)
 
 
 def _failures(folder: Path) -> list[dict[str, str]]:

@@ -2,29 +2,28 @@
 
 `DIR/.partial/` holds everything while a run works. A finished run moves its files up into `DIR`; a
 stopped one, and one of which cells failed, leaves the store `DIR/.partial/cells/`, from which the
-same command resumes.
+same command resumes. Whatever else a run that was killed has left there is removed by the next one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from condnum.cli.run import FAILURES
-from condnum.errors import CondnumError, OutputError
+from condnum.cli.promotion import begin_promotion, clear, complete_promotion, file_checksums
+from condnum.errors import CondnumError
 from condnum.files import output_folder
-from condnum.report.notebook import FAILED
+from condnum.folder_lock import folder_lock
+from condnum.report.run_folder import FAILED
 from condnum.sweep import ResultStore
 from condnum.sweep.store import DATABASE
 
 STAGING = ".partial"
 CELLS = "cells"
-_LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -34,6 +33,7 @@ class Staging:
     folder: Path  # the results
     path: Path  # folder/.partial
     created: bool  # the folder did not exist before
+    completed: bool = False  # a promotion that was stopped has been completed first
 
     @property
     def cells(self) -> Path:
@@ -54,31 +54,32 @@ class Staging:
         """Return what an earlier version kept: a file a piece, which this one does not read."""
         return sorted(self.cells.glob("*.npz"))
 
+    def checksums(self) -> dict[str, str]:
+        """Return the SHA-256 of each result so far, by name."""
+        return file_checksums(self.path, (CELLS,))
+
     def promote(self) -> None:
-        """Move the finished results up; remove the staging folder, but for the store if cells failed.
+        """Move the finished results up, and remove those of the run before that this one does not have.
+
+        The staging folder goes, but for the store if cells failed. A run that is stopped in the middle is
+        completed by the next one in this folder; Ctrl-C waits until the results are whole.
 
         Raises:
             OutputError: A file cannot be moved.
+            KeyboardInterrupt: Ctrl-C was pressed; the results are whole nevertheless.
         """
-        failed = (self.path / FAILURES).exists()
-        try:
-            for source in sorted(self.path.rglob("*")):
-                inside = source.relative_to(self.path)
-                if source.is_file() and not source.name.startswith(".") and inside.parts[0] != CELLS:
-                    target = self.folder / inside
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    os.replace(source, target)
-        except OSError as error:
-            raise OutputError(
-                f"cannot move the results from {self.path} to {self.folder}: {error.strerror or error}; "
-                "they are still there."
-            ) from error
-        for name in (FAILED, *(() if failed else (FAILURES,))):
-            (self.folder / name).unlink(missing_ok=True)  # of an earlier try
-        if failed:
-            self._clear()
-        else:
-            shutil.rmtree(self.path, ignore_errors=True)
+        interrupted = begun = False
+        while True:
+            try:
+                if not begun:
+                    begin_promotion(self.folder, self.path, (CELLS,))
+                    begun = True
+                complete_promotion(self.folder, self.path, (CELLS,))
+                break
+            except KeyboardInterrupt:  # every step may be done twice
+                interrupted = True
+        if interrupted:
+            raise KeyboardInterrupt
 
     def abandon(self) -> int:
         """Remove what is half done, keep the store, show a failed notebook.
@@ -91,27 +92,15 @@ class Staging:
         if (self.path / FAILED).exists():
             os.replace(self.path / FAILED, self.folder / FAILED)
         kept = self.finished_cells()
-        if kept == 0:
-            shutil.rmtree(self.path, ignore_errors=True)
-            if self.created:
-                with contextlib.suppress(OSError):  # holds the failed notebook
-                    self.folder.rmdir()
-        else:
-            self._clear()
+        clear(self.path, () if kept == 0 else (CELLS,))
         return kept or 0
-
-    def _clear(self) -> None:
-        """Remove everything from the staging folder but the store and the lock."""
-        for entry in self.path.iterdir():
-            if entry.is_dir() and entry.name != CELLS:
-                shutil.rmtree(entry, ignore_errors=True)
-            elif entry.is_file() and entry.name != _LOCK:
-                entry.unlink(missing_ok=True)
 
 
 @contextmanager
 def staging(out: str | os.PathLike[str]) -> Generator[Staging, None, None]:
     """Open the staging folder of a run, for one process at a time.
+
+    What a killed run has left there goes, but for its store; a promotion that was stopped is completed.
 
     Args:
         out: The folder of the results; created if need be.
@@ -121,27 +110,21 @@ def staging(out: str | os.PathLike[str]) -> Generator[Staging, None, None]:
 
     Raises:
         OutputError: Not writable, or another run is writing there.
+        DataFormatError: The journal of a stopped promotion is none of ours.
     """
     created = not Path(out).expanduser().exists()
     folder = output_folder(out)
-    path = output_folder(folder / STAGING)
-    with open(path / _LOCK, "w", encoding="utf-8") as lock:
-        _lock(lock.fileno(), folder)
-        try:
-            yield Staging(folder, path, created)
-        finally:
-            (path / _LOCK).unlink(missing_ok=True)
+    try:
+        with folder_lock(folder / STAGING, shown=folder) as path:
+            completed = complete_promotion(folder, path, (CELLS,))
+            clear(path, (CELLS,))
+            yield Staging(folder, path, created, completed)
+    finally:
+        _remove_empty(folder / STAGING, folder if created else None)
 
 
-def _lock(handle: int, folder: Path) -> None:
-    """Take the lock or say who has it; systems without such locks go without."""
-    try:
-        import fcntl
-    except ImportError:
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        raise OutputError(
-            f"another run is writing to {folder}; wait for it, or choose another folder with --out."
-        ) from error
+def _remove_empty(*folders: Path | None) -> None:
+    """Remove folders in which nothing is left."""
+    for folder in filter(None, folders):
+        with contextlib.suppress(OSError):  # something is in it
+            folder.rmdir()

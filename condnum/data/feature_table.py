@@ -9,23 +9,26 @@ from __future__ import annotations
 import csv
 import os
 import zipfile
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import pandas as pd
-from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
+from condnum.data.npy_header import array_member, check_expansion, read_npy, read_npy_header
+from condnum.data.row_sources import check_shape, first_line, readable
 from condnum.data.task_pair import FloatArray, read_only
-from condnum.errors import CondnumError, DataFormatError, DataNotFoundError, UnknownNameError
+from condnum.errors import DataFormatError, UnknownNameError
 from condnum.extras import require
 
 #: Largest file, and largest matrix as float64, that is read unless the caller says otherwise: 1 GiB.
 MAX_BYTES = 1 << 30
+
+#: Most columns of a table in CSV or parquet; a million of them take the parser minutes.
+MAX_WIDTH = 20_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +97,7 @@ def read_feature_table(
             f"{path} ends in '{ending}', which is no table of features; save it as one of "
             f"{', '.join(READERS)}."
         )
-    with _readable(path):
+    with readable(file):
         _check_size(file.stat().st_size, max_bytes, path)
         values, names, eps = READERS[ending](file, key, max_bytes)
     if values.ndim != 2 or 0 in values.shape:
@@ -140,49 +143,24 @@ def _read_npy(file: Path, key: str | None, limit: int) -> _Content:
 
 def _read_npz(file: Path, key: str | None, limit: int) -> _Content:
     with zipfile.ZipFile(file) as archive:
-        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        if key is None and len(members) != 1:
-            raise DataFormatError(
-                f"{file} holds {len(members)} arrays ({', '.join(members)}); say which by key=."
-            )
-        name = next(iter(members)) if key is None else key
-        if name not in members:
-            raise UnknownNameError(f"array of {file}", name, members)
-        _check_size(members[name].file_size, limit, f"{file}, array '{name}', unpacked")
-        with archive.open(members[name]) as stream:
-            return _npy(stream, members[name].file_size, limit, file)
+        member = array_member(archive, file, key)
+        _check_size(member.file_size, limit, f"{file}, array '{member.filename}', unpacked")
+        with archive.open(member) as stream:
+            return _npy(stream, member.file_size, limit, file)
 
 
 def _npy(stream: IO[bytes], size: int, limit: int, path: Path) -> _Content:
     """Read an array after its header has been checked against the bytes that follow it."""
-    try:
-        version = npy_format.read_magic(stream)
-        header = npy_format.read_array_header_1_0 if version[0] == 1 else npy_format.read_array_header_2_0
-        shape, _, dtype = header(stream)
-        if dtype.kind not in "fiub":
-            raise DataFormatError(
-                f"{path} holds entries of type '{dtype}'; features are real numbers: "
-                "save X.astype(float). Pickled objects are never loaded."
-            )
-        count = int(np.prod([int(n) for n in shape], dtype=object))
-        _check_size(8 * count, limit, f"{path} as float64")
-        if count * dtype.itemsize > size - stream.tell():
-            raise DataFormatError(
-                f"{path} is cut off: its header promises {count:,d} entries; copy it again."
-            )
-        stream.seek(0)
-        values = npy_format.read_array(stream, allow_pickle=False)
-    except ValueError as error:
-        if isinstance(error, DataFormatError):
-            raise
-        raise DataFormatError(f"{path} is not a NumPy file ({error}); write it with numpy.save.") from error
-    return values, None, _eps(dtype)
+    header = read_npy_header(stream, size, path)
+    _check_size(8 * header.size, limit, f"{path} as float64")
+    check_shape(header.shape, path)
+    return _as_float64(read_npy(stream, header, path)), None, _eps(header.dtype)
 
 
 def _read_csv(file: Path, key: str | None, limit: int) -> _Content:
     try:
-        with file.open(encoding="utf-8-sig", newline="") as stream:
-            first = next(csv.reader(stream), [])
+        first = first_line(file)
+        _check_width(len(first), file)
         headless = bool(first) and all(_is_number(cell) for cell in first)
         frame = pd.read_csv(file, header=None if headless else 0, encoding="utf-8-sig", skipinitialspace=True)
     except (ValueError, csv.Error) as error:  # pandas' and unicode errors are ValueErrors
@@ -195,22 +173,21 @@ def _read_csv(file: Path, key: str | None, limit: int) -> _Content:
 
 def _read_parquet(file: Path, key: str | None, limit: int) -> _Content:
     parquet = require("pyarrow.parquet", "notebooks")
-    lib = require("pyarrow", "notebooks")
     with file.open("rb"):  # say "no such file" in our words, not in pyarrow's
         pass
-    try:
-        metadata = parquet.ParquetFile(file).metadata
-        _check_size(8 * metadata.num_rows * metadata.num_columns, limit, f"{file} as float64")
-        frame = parquet.read_table(file).to_pandas()
-    except lib.ArrowException as error:
-        raise DataFormatError(f"{file} is not a parquet file ({error}); write it again.") from error
-    return _frame(frame, file, limit)
+    metadata = parquet.ParquetFile(file).metadata
+    _check_width(metadata.num_columns, file)
+    size = 8 * metadata.num_rows * metadata.num_columns
+    _check_size(size, limit, f"{file} as float64")
+    check_expansion(size, file.stat().st_size, file)
+    return _frame(parquet.read_table(file).to_pandas(), file, limit)
 
 
 def _frame(frame: pd.DataFrame, path: Path, limit: int) -> _Content:
     """Turn a frame of numbers into a matrix; name the columns that are none."""
     _check_size(8 * frame.size, limit, f"{path} as float64")
-    text = [str(c) for c in frame.columns if not pd.api.types.is_numeric_dtype(frame[c].dtype)]
+    kinds = zip(frame.columns, frame.dtypes, strict=True)
+    text = [str(column) for column, dtype in kinds if not pd.api.types.is_numeric_dtype(dtype)]
     if text:
         shown = ", ".join(text[:5]) + (", …" if len(text) > 5 else "")
         raise DataFormatError(
@@ -232,25 +209,26 @@ READERS: dict[str, Callable[[Path, str | None, int], _Content]] = {
 }
 
 
-@contextmanager
-def _readable(path: object) -> Generator[None]:
-    """Turn what goes wrong on a disk or in an archive into our words."""
-    try:
-        yield
-    except CondnumError:
-        raise  # some of them are OSErrors too, and say more
-    except (zipfile.BadZipFile, EOFError) as error:
-        raise DataFormatError(f"{path} is damaged ({error}); write it again.") from error
-    except OSError as error:
-        raise DataNotFoundError(f"cannot read {path}: {error.strerror or error}; check the path.") from error
-
-
 def _check_size(size: int, limit: int, what: object) -> None:
     if size > limit:
         raise DataFormatError(
             f"{what} takes {size / 2**20:,.1f} MiB, above the limit of {limit / 2**20:,.1f} MiB; take fewer "
             "rows (κ is that of a sample anyway) or fewer columns, or raise the limit."
         )
+
+
+def _check_width(columns: int, path: object) -> None:
+    if columns > MAX_WIDTH:
+        raise DataFormatError(
+            f"{path} has {columns:,d} columns, above the limit of {MAX_WIDTH:,d} for a table with "
+            "names, which is read column by column; is it transposed? Save wide features with numpy.save."
+        )
+
+
+def _as_float64(values: NDArray[Any]) -> FloatArray:
+    """Convert numbers; those beyond float64 become infinite, which is refused with their place."""
+    with np.errstate(all="ignore"):
+        return np.asarray(values, dtype=np.float64)
 
 
 def _check_finite(values: NDArray[Any], columns: tuple[str, ...], path: object) -> None:

@@ -44,6 +44,9 @@ COLUMNS = tuple(name.removesuffix("*") for name in _HEADER.split())
 CATEGORICAL = frozenset(name.removesuffix("*") for name in _HEADER.split() if name.endswith("*"))
 PRETRAIN_TARGET, HARMFUL_TARGET = "LotArea", "SalePrice"
 
+#: Largest file that is read, a hundred times the table.
+MAX_BYTES = 48 << 20
+
 #: Cells that count as missing. pandas (2.0 and later) reads "None" as missing too, although the
 #: data dictionary means "no veneer" by it; this touches MasVnrType only.
 MISSING_CELLS = {"pandas": ["", "NA", "None"], "dictionary": ["", "NA"]}
@@ -65,7 +68,16 @@ def read_table(path: str | os.PathLike[str], *, missing: Missing = "pandas") -> 
             or a missing target.
     """
     try:
-        raw = pd.read_csv(path, dtype=str, keep_default_na=False, na_values=MISSING_CELLS[missing])
+        size = os.stat(path).st_size
+        if size > MAX_BYTES:
+            raise DataFormatError(
+                f"{path} takes {size / 2**20:,.0f} MiB, the table less than half of one; {FILES.advice}"
+            )
+        raw = pd.read_csv(
+            path, dtype=str, keep_default_na=False, na_values=MISSING_CELLS[missing], compression=None
+        )
+    except DataFormatError:
+        raise
     except (ValueError, UnicodeError) as error:  # pandas' parser errors are ValueErrors
         raise DataFormatError(f"{path} is not a CSV table ({error}); {FILES.advice}") from error
     except OSError as error:

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
+from condnum.data.npy_header import array_member, fill_exactly, read_npy_header
 from condnum.data.row_sources import ArrayRows, FileRows, check_shape, position_names, readable
-from condnum.errors import DataFormatError, UnknownNameError
+from condnum.errors import DataFormatError
+
+#: Largest array in Fortran order that is taken out of an archive whole.
+WHOLE_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +58,7 @@ class NpzRows(FileRows):
         """Read blocks; see `RowSource`."""
         N, D = self.count or 0, len(self.names)
         with readable(self.path), zipfile.ZipFile(self.path) as archive, archive.open(self.member) as stream:
-            _npy_header(stream, self.path)
+            read_npy_header(stream, archive.getinfo(self.member).file_size, self.path)
             if self.fortran:  # columns come one after the other: there is no block without the whole
                 whole = _read_exactly(stream, np.empty(N * D, dtype=self.dtype), self.path).reshape(D, N).T
                 yield from ArrayRows(whole, str(self.path)).blocks(start, size)
@@ -81,15 +84,10 @@ def open_npy(path: Path, key: str | None) -> NpyRows:
         DataFormatError: Not a matrix of real numbers, or cut off.
     """
     with path.open("rb") as stream:
-        shape, fortran, dtype = _npy_header(stream, path)
-        offset = stream.tell()
-    promised = offset + shape[0] * shape[1] * dtype.itemsize
-    if path.stat().st_size < promised:
-        raise DataFormatError(
-            f"{path} is cut off: its header promises {promised:,d} bytes, it has {path.stat().st_size:,d}; "
-            "copy it again."
-        )
-    return NpyRows(path, position_names(shape[1]), False, dtype, shape[0], offset, fortran)
+        found = read_npy_header(stream, path.stat().st_size, path)
+    check_shape(found.shape, path)
+    N, D = found.shape
+    return NpyRows(path, position_names(D), False, found.dtype, N, found.offset, found.fortran)
 
 
 def open_npz(path: Path, key: str | None) -> NpzRows:
@@ -107,42 +105,20 @@ def open_npz(path: Path, key: str | None) -> NpzRows:
         UnknownNameError: No such array.
     """
     with zipfile.ZipFile(path) as archive:
-        members = {info.filename.removesuffix(".npy"): info.filename for info in archive.infolist()}
-        if key is None and len(members) != 1:
-            raise DataFormatError(
-                f"{path} holds {len(members)} arrays ({', '.join(members)}); say which by key=."
-            )
-        name = next(iter(members)) if key is None else key
-        if name not in members:
-            raise UnknownNameError(f"array of {path}", name, members)
-        with archive.open(members[name]) as stream:
-            shape, fortran, dtype = _npy_header(stream, path)
-    return NpzRows(path, position_names(shape[1]), False, dtype, shape[0], members[name], fortran)
-
-
-def _npy_header(stream: IO[bytes], path: Path) -> tuple[tuple[int, int], bool, np.dtype[Any]]:
-    """Read the header of an array of numbers; leave the stream at its first entry."""
-    try:
-        version = npy_format.read_magic(stream)
-        read = npy_format.read_array_header_1_0 if version[0] == 1 else npy_format.read_array_header_2_0
-        shape, fortran, dtype = read(stream)
-    except ValueError as error:
-        raise DataFormatError(f"{path} is not a NumPy file ({error}); write it with numpy.save.") from error
-    if dtype.kind not in "fiub":
+        member = array_member(archive, path, key)
+        with archive.open(member) as stream:
+            found = read_npy_header(stream, member.file_size, path)
+    check_shape(found.shape, path)
+    if found.fortran and found.size * found.dtype.itemsize > WHOLE_BYTES:
         raise DataFormatError(
-            f"{path} holds entries of type '{dtype}'; features are real numbers: save X.astype(float). "
-            "Pickled objects are never loaded."
+            f"{path} holds its columns one after the other (Fortran order), and a compressed file "
+            "cannot be read by rows then; save numpy.ascontiguousarray(X), or save it with numpy.save."
         )
-    check_shape(shape, path)
-    return (int(shape[0]), int(shape[1])), bool(fortran), dtype
+    N, D = found.shape
+    return NpzRows(path, position_names(D), False, found.dtype, N, member.filename, found.fortran)
 
 
 def _read_exactly(stream: IO[bytes], into: NDArray[Any], path: Path) -> NDArray[Any]:
-    """Fill an array from a stream, which may hand out less at a time."""
-    view, done = into.view(np.uint8).data, 0
-    while done < len(view):
-        got = stream.readinto(view[done:])  # type: ignore[attr-defined]
-        if not got:
-            raise DataFormatError(f"{path} ends before its last row; it is cut off, or being written.")
-        done += got
+    """Fill an array from a stream and return it."""
+    fill_exactly(stream, into, path)
     return into

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import lzma
 import os
+import struct
 import zipfile
+import zlib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +20,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condnum.errors import CondnumError, DataFormatError, DataNotFoundError
+
+#: No file with more columns is opened: one covariance of them would take 8 TiB.
+MAX_COLUMNS = 1 << 20
+
+#: Longest first line of a table in CSV: a million names of sixteen characters.
+MAX_LINE = 16 << 20
+
+#: How the readers of archives and tables say that a file is not what it claims to be.
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    csv.Error,
+    EOFError,
+    OverflowError,
+    NotImplementedError,  # a kind of compression or of column that they do not have
+    RuntimeError,  # an archive with a password
+)
 
 
 class RowSource(Protocol):
@@ -116,12 +140,17 @@ def check_shape(shape: tuple[int, ...], path: Path) -> None:
         path: The file, for the message.
 
     Raises:
-        DataFormatError: Not two-dimensional, or empty.
+        DataFormatError: Not two-dimensional, empty, or wider than any covariance could be.
     """
     if len(shape) != 2 or 0 in shape:
         raise DataFormatError(
             f"{path} holds an array of shape {shape}; features are a matrix (N, D), one row a sample: "
             "reshape it, images for example by X.reshape(len(X), -1)."
+        )
+    if shape[1] > MAX_COLUMNS:
+        raise DataFormatError(
+            f"{path} has {shape[1]:,d} columns, above the {MAX_COLUMNS:,d} that are ever read; is it "
+            "transposed? Features are a matrix (N, D), one row a sample."
         )
 
 
@@ -132,15 +161,38 @@ def readable(path: Path) -> Generator[None]:
         yield
     except CondnumError:
         raise  # some of them are OSErrors too, and say more
-    except (zipfile.BadZipFile, EOFError) as error:
-        raise DataFormatError(f"{path} is damaged ({error}); write it again.") from error
+    except _DAMAGE as error:
+        raise DataFormatError(f"{path} is damaged ({_reason(error)}); write it again.") from error
     except ValueError as error:  # pandas', Arrow's and unicode errors
         raise DataFormatError(
-            f"{path} is not a table of numbers ({' '.join(str(error).split())}); "
-            "drop or encode columns of text."
+            f"{path} is not a table of numbers ({_reason(error)}); drop or encode columns of text."
         ) from error
     except OSError as error:
+        if error.errno is None:  # not the disk's: a parser's word for content that it cannot read
+            raise DataFormatError(f"{path} is damaged ({_reason(error)}); write it again.") from error
         raise DataNotFoundError(f"cannot read {path}: {error.strerror or error}; check the path.") from error
+
+
+def first_line(path: Path) -> list[str]:
+    """Return the cells of the first line of a table in CSV.
+
+    Args:
+        path: The file, in UTF-8.
+
+    Returns:
+        Empty for an empty file.
+
+    Raises:
+        DataFormatError: It is longer than any line of a table.
+    """
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        beginning = stream.read(MAX_LINE)
+    if len(beginning) == MAX_LINE and not {"\n", "\r"} & set(beginning):
+        raise DataFormatError(
+            f"{path} has no end of a line in its first {MAX_LINE / 2**20:.0f} MiB; a table in CSV has a "
+            "line for each row."
+        )
+    return next(csv.reader(io.StringIO(beginning, newline="")), [])
 
 
 def position_names(count: int) -> tuple[str, ...]:
@@ -151,6 +203,11 @@ def position_names(count: int) -> tuple[str, ...]:
         ('x0', 'x1')
     """
     return tuple(f"x{i}" for i in range(count))
+
+
+def _reason(error: Exception) -> str:
+    """Return what an error says in one line."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:

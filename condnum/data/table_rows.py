@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from condnum.data.row_sources import FileRows, check_shape, position_names, readable
+from condnum.data.row_sources import FileRows, check_shape, first_line, position_names, readable
 from condnum.errors import DataFormatError
 from condnum.extras import require
 
@@ -73,10 +72,10 @@ def open_csv(path: Path, key: str | None) -> CsvRows:
     Raises:
         DataFormatError: The file is empty.
     """
-    with path.open(encoding="utf-8-sig", newline="") as stream:
-        first = next(csv.reader(stream), [])
+    first = first_line(path)
     if not first:
         raise DataFormatError(f"{path} is empty; a table has a line for each row.")
+    check_shape((1, len(first)), path)
     named = not all(_is_number(cell) for cell in first)
     names = tuple(cell.strip() for cell in first) if named else position_names(len(first))
     return CsvRows(path, names, named, np.dtype(np.float64), None)

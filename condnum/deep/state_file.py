@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pickle
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from condnum.deep.weights import DAMAGED, load_tensors
 from condnum.errors import DataFormatError, InvalidInputError
 from condnum.files import atomic_write
 
@@ -52,17 +52,9 @@ def read_state(path: Path, identity: Mapping[str, Any], what: str) -> dict[str, 
     if not path.exists():
         return None
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = load_tensors(path)
         version, known, state = content["version"], dict(content["identity"]), dict(content["state"])
-    except (
-        pickle.UnpicklingError,
-        RuntimeError,
-        EOFError,
-        ValueError,
-        LookupError,  # a KeyError of ours, or of torch's reader on a damaged file
-        TypeError,
-        zipfile.BadZipFile,
-    ) as error:
+    except (pickle.UnpicklingError, *DAMAGED) as error:
         raise DataFormatError(
             f"{path} is not a whole checkpoint ({what}); remove it to start anew."
         ) from error

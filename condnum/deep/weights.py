@@ -7,8 +7,10 @@ A pickled checkpoint can run code when it is opened, so that `torch.load` is onl
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import pickle
+import struct
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,6 +32,22 @@ CHECKSUM = "sha256"
 #: Where training programs put the state dict in their checkpoint, and what wrappers put before its keys.
 _NESTS = ("state_dict_ema", "model_ema", "state_dict", "model")
 _PREFIXES = ("module.", "_orig_mod.")
+
+#: How torch's reader says that a file is not what `torch.save` wrote: it was made for files that are.
+DAMAGED = (
+    RuntimeError,
+    EOFError,
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    AssertionError,
+    OverflowError,
+    struct.error,
+    zipfile.BadZipFile,
+    NotImplementedError,
+)
 
 #: Keys of one kind that a message shows.
 _SHOWN = 6
@@ -214,22 +232,55 @@ def _read_safetensors(file: Path, *, tensors: bool = True) -> tuple[dict[str, Te
 def _read_checkpoint(file: Path) -> dict[str, Tensor]:
     """Return the state dict of a file of `torch.save`, without unpickling anything but tensors."""
     try:
-        content: Any = torch.load(file, map_location="cpu", weights_only=True)
+        content: Any = load_tensors(file)
     except pickle.UnpicklingError as error:
         raise DataFormatError(
             f"{file} is not opened: it is no checkpoint of torch.save, or it holds objects other than "
             "tensors, which could run code; where you trust it, load it yourself and save "
             "model.state_dict() as safetensors."
         ) from error
-    except (RuntimeError, EOFError, ValueError, zipfile.BadZipFile) as error:
+    except DAMAGED as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise DataFormatError(
-            f"{file} is not a whole file of torch.save ({error}); fetch it again."
+            f"{file} is not a whole file of torch.save ({reason}); fetch it again."
         ) from error
     if not isinstance(content, dict):
         raise DataFormatError(f"{file} holds a {type(content).__name__}, not a state dict of tensors.")
     nest = next((key for key in _NESTS if isinstance(content.get(key), dict)), None)
     state = content if nest is None else content[nest]
     return {_bare(str(key)): value for key, value in state.items()}
+
+
+def load_tensors(file: Path) -> Any:
+    """Read a file of `torch.save`: tensors, numbers, strings and containers of them, and nothing else.
+
+    Args:
+        file: The path.
+
+    Returns:
+        What was saved, on the CPU.
+
+    Raises:
+        UnpicklingError: Other objects in it, which are not made.
+        ValueError: An archive that would unpack; `torch.save` does not compress.
+        RuntimeError: And any other of `DAMAGED`, for a file that is cut off or was changed.
+    """
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            if any(entry.file_size > entry.compress_size for entry in archive.infolist()):
+                raise ValueError("it is compressed, which torch.save never does")
+        return torch.load(file, map_location="cpu", weights_only=True)
+    with _Clamped(io.FileIO(file)) as stream:
+        return torch.load(stream, map_location="cpu", weights_only=True)
+
+
+class _Clamped(io.BufferedReader):
+    """A file that hands out what is left of it; Python's own reserves what a damaged length asks for."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Read at most what is left."""
+        left = max(0, os.fstat(self.fileno()).st_size - self.tell())
+        return super().read(left if size is None or size < 0 else min(size, left))
 
 
 def _bare(key: str) -> str:

@@ -25,11 +25,8 @@ from condnum.report.kernel import KERNEL_NAME, running_kernel
 from condnum.report.parameters import checked_parameters, declared_parameters, effective_parameters
 from condnum.report.progress import OnProgress, following
 from condnum.report.provenance import without_home
+from condnum.report.run_folder import FAILED, REPORT
 from condnum.report.terminal import terminal_progress
-
-REPORT = "report.ipynb"
-FAILED = "report.failed.ipynb"
-
 
 #: Errors of a disk, which papermill meets too when it saves.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)

@@ -71,9 +71,10 @@ def parameters_of(source: str) -> dict[str, Parameter]:
     """
     try:
         body = ast.parse(source).body
-    except SyntaxError as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # NUL bytes, endless brackets
+        reason = f"{error.msg}, line {error.lineno}" if isinstance(error, SyntaxError) else str(error)
         raise InvalidInputError(
-            f"the cell tagged '{PARAMETERS_TAG}' is not valid Python ({error.msg}, line {error.lineno}); "
+            f"the cell tagged '{PARAMETERS_TAG}' is not valid Python ({reason}); "
             "it may hold assignments and comments only."
         ) from error
     found: dict[str, Parameter] = {}
@@ -122,7 +123,7 @@ def checked_parameters(
             raise UnknownNameError(f"parameter of the {notebook}", name, declared)
         value = os.fspath(given) if isinstance(given, os.PathLike) else given
         annotation = declared[name].annotation
-        if annotation and not _fits(value, ast.parse(annotation, mode="eval").body):
+        if annotation and not _fits(value, _parsed(annotation, name)):
             raise InvalidInputError(
                 f"parameter '{name}' of the {notebook} must be {annotation}, "
                 f"got {value!r} ({type(value).__name__})."
@@ -142,11 +143,22 @@ def effective_parameters(values: Mapping[str, Any], declared: Mapping[str, Param
     return {name: values.get(name, parameter.default) for name, parameter in declared.items()}
 
 
+def _parsed(annotation: str, name: str) -> ast.expr:
+    """Return an annotation as an expression, or refuse the cell that it stands in."""
+    try:
+        return ast.parse(annotation, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise InvalidInputError(
+            f"the type of parameter '{name}' in the cell tagged '{PARAMETERS_TAG}' is not valid Python: "
+            f"{annotation!r}; write int, str | None, list[int] or the like."
+        ) from error
+
+
 def _literal(node: ast.expr) -> Any:
     """Return the value of a literal expression, None for any other."""
     try:
         return ast.literal_eval(node)
-    except ValueError:
+    except (ValueError, TypeError, RecursionError, MemoryError):
         return None
 
 

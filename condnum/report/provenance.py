@@ -41,6 +41,7 @@ def provenance(
     checksums: Mapping[str, str | None] | None = None,
     device: str | torch.device = "cpu",
     started: datetime | None = None,
+    seconds: float | None = None,
     command: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Collect what somebody else needs to reproduce a run.
@@ -50,7 +51,9 @@ def provenance(
         seeds: Its random seeds.
         checksums: SHA-256 of each data file or data set, by name.
         device: The torch device that computed.
-        started: Start time with a time zone; the duration is counted up to this call.
+        started: Start time with a time zone.
+        seconds: How long the run took, by a clock that is never set; default: from `started` up to this
+            call, and 0 if the clock was set back meanwhile.
         command: The command line; default `sys.argv`.
 
     Returns:
@@ -78,7 +81,7 @@ def provenance(
         "data": {without_home(name): value for name, value in (checksums or {}).items()},
         "source": source_revision(),
         "started_utc": start.isoformat(timespec="seconds"),
-        "duration_seconds": round((now - start).total_seconds(), 3),
+        "duration_seconds": round(max(0.0, (now - start).total_seconds() if seconds is None else seconds), 3),
     }
 
 

@@ -13,13 +13,11 @@ from condnum.errors import InvalidInputError
 from condnum.files import output_folder
 from condnum.report.progress import OnProgress, ProgressEvent
 from condnum.report.provenance import describe_device, source_revision, versions
+from condnum.report.run_folder import is_whole
 from condnum.reproduce.experiments import Experiment, experiments
 from condnum.reproduce.fingerprint import fingerprint
 from condnum.reproduce.process import Ended, run_command
 from condnum.reproduce.record import ExperimentRecord, Fingerprint, ReproductionRecord, read_record
-
-#: What a finished run folder holds at least.
-_WHOLE = ("report.html", "report.ipynb", "provenance.json")
 
 OnExperiment = Callable[[int, int, ExperimentRecord], None]
 Runner = Callable[..., Ended]
@@ -108,7 +106,7 @@ def _opened(scale: str, folder: Path) -> ReproductionRecord:
             fingerprint=None,
         )
         before = known.get(experiment.name)
-        if before is not None and before.folder and _whole(folder / before.folder):
+        if before is not None and before.folder and is_whole(folder / before.folder):
             fresh = replace(
                 fresh,
                 status="reused" if before.ok else before.status,
@@ -136,13 +134,8 @@ def _reusable(before: ExperimentRecord, mark: Fingerprint, folder: Path) -> bool
         and before.fingerprint == mark
         and all(mark.data.values())
         and before.folder is not None
-        and _whole(folder / before.folder)
+        and is_whole(folder / before.folder)
     )
-
-
-def _whole(folder: Path) -> bool:
-    """Whether a run folder holds a finished run."""
-    return all((folder / name).is_file() for name in _WHOLE)
 
 
 def _run(
@@ -160,7 +153,7 @@ def _run(
     progress(ProgressEvent("starting"))
     began = time.monotonic()
     ended = runner([*words, *options, "--out", str(folder), "--quiet"], progress=progress)
-    if ended.status == 0 and _whole(folder):
+    if ended.status == 0 and is_whole(folder):
         return replace(
             before,
             status="finished",

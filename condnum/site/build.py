@@ -12,7 +12,8 @@ from pathlib import Path
 
 from condnum.errors import CondnumError, DataNotFoundError, OutputError
 from condnum.extras import require
-from condnum.files import folder_lock, output_folder, write_text
+from condnum.files import output_folder, write_text
+from condnum.folder_lock import folder_lock
 from condnum.report.html import report_css
 from condnum.reproduce.record import RECORD, ReproductionRecord, read_record
 from condnum.site.pages import experiment_html, front_html, glossary_html, notebook_page, read_asset

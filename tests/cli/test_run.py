@@ -158,6 +158,25 @@ def test_a_run_stopped_at_once_leaves_nothing(
     assert not (tmp_path / "res").exists()
 
 
+def test_ctrl_c_that_an_event_loop_turns_into_an_error_of_its_own(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from condnum.report import notebook as runner
+
+    def interrupted(*_: object, **__: object) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(5)
+        except KeyboardInterrupt:
+            raise RuntimeError("invalid state") from None
+
+    monkeypatch.setattr(signal, "getsignal", lambda number: signal.default_int_handler)
+    monkeypatch.setattr(runner, "_execute", interrupted)
+    assert tiny("whole", "--out", "res") == 130
+    assert "stopped by Ctrl-C before the first piece was finished" in capsys.readouterr().err
+    assert not (tmp_path / "res").exists()
+
+
 def test_cells_that_failed(tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tiny("some fail", "--out", "res") == 1
     out, err = capsys.readouterr()

@@ -1,12 +1,14 @@
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from condnum.cli import staging as module
+from condnum.cli import promotion
 from condnum.cli.staging import staging
-from condnum.errors import OutputError
+from condnum.errors import DataFormatError, OutputError
+from condnum.files import write_json
 from condnum.sweep import ResultStore
 
 
@@ -31,14 +33,63 @@ def test_promotion_moves_results_only(tmp_path: Path) -> None:
 
 
 def test_promotion_that_fails_says_where_things_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def full(source: Path, target: Path, move: Callable[..., None] = os.replace) -> None:
+        if Path(target).name == "results.csv":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        move(source, target)
 
     with staging(tmp_path / "out") as stage:
         fill(stage.path, "results.csv")
-        monkeypatch.setattr(module.os, "replace", full)
-        with pytest.raises(OutputError, match=r"cannot move the results from .*No space left.*still there"):
+        with monkeypatch.context() as patch:
+            patch.setattr(promotion.os, "replace", full)
+            with pytest.raises(OutputError, match=r"cannot move the results .*No space left.*still there"):
+                stage.promote()
+    assert (tmp_path / "out" / "INCOMPLETE.txt").exists()
+    with staging(tmp_path / "out") as stage:
+        assert stage.completed
+        assert tree(tmp_path / "out") == [".partial/.lock", "results.csv"]
+
+
+def test_what_a_killed_run_left_is_not_taken_for_a_result(tmp_path: Path) -> None:
+    fill(tmp_path / "out" / ".partial", "old.csv", "figures/old.png", ".report-x.ipynb", "cells/x")
+    with staging(tmp_path / "out") as stage:
+        fill(stage.path, "new.csv")
+        stage.promote()
+    assert tree(tmp_path / "out") == ["new.csv"]
+
+
+def test_files_of_the_run_before_go_and_those_of_others_stay(tmp_path: Path) -> None:
+    fill(tmp_path / "out", "notes.txt")
+    for names in (("results.csv", "figures/a.png"), ("results.csv", "b.csv")):
+        with staging(tmp_path / "out") as stage:
+            fill(stage.path, *names)
+            write_json(stage.path / "provenance.json", {"files": stage.checksums()})
             stage.promote()
+    assert tree(tmp_path / "out") == ["b.csv", "notes.txt", "provenance.json", "results.csv"]
+    assert not (tmp_path / "out" / "figures").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"move": ["../../x"], "remove": [], "keep_store": false}',
+        '{"move": [], "remove": ["/etc/passwd"], "keep_store": false}',
+        '{"move": [], "remove": [3], "keep_store": false}',
+        '{"move": [], "remove": [], "keep_store": "no"}',
+    ],
+)
+def test_a_foreign_journal_is_refused(tmp_path: Path, text: str) -> None:
+    fill(tmp_path / "out" / ".partial", ".promotion.json", "results.csv")
+    (tmp_path / "out" / ".partial" / ".promotion.json").write_text(text)
+    with (
+        pytest.raises(DataFormatError, match=r"is no journal of condnum; move the folder"),
+        staging(tmp_path / "out"),
+    ):
+        pass
+    assert (tmp_path / "out" / ".partial" / "results.csv").exists()
 
 
 def keep(folder: Path, *keys: str) -> None:

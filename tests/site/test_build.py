@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from condnum.errors import DataNotFoundError, InvalidInputError, OutputError
-from condnum.files import folder_lock
+from condnum.folder_lock import folder_lock
 from condnum.site import build, build_site
 
 

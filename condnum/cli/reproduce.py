@@ -1,0 +1,82 @@
+"""`condnum reproduce`: every experiment of a scale, then the site that shows them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from condnum.cli.options import DebugOption, JobsOption, QuietOption
+
+ScaleOption = Annotated[
+    str,
+    typer.Option(
+        "--scale",
+        metavar="embedded|full",
+        help="embedded: no file needed, minutes; full: the paper's data, found or fetched, hours.",
+    ),
+]
+OnlyOption = Annotated[
+    str, typer.Option("--only", metavar="A,B,…", help="Experiments, comma-separated; default: all.")
+]
+RootOption = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Folder of the runs.", show_default="runs/reproduce/SCALE"),
+]
+SiteOption = Annotated[
+    Path, typer.Option("--site", metavar="DIR", help="Folder of index.html and of site/ with the pages.")
+]
+
+#: What the help adds.
+EPILOG = (
+    "An experiment that fails does not stop the others: the site says what is wrong, and the exit status is "
+    "1. After Ctrl-C the same command goes on where it was."
+)
+
+
+def reproduce(
+    scale: ScaleOption = "embedded",
+    only: OnlyOption = "",
+    jobs: JobsOption = 0,
+    out: RootOption = None,
+    site: SiteOption = Path("reports"),
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Run all experiments, reuse what is unchanged, and build the site: each number beside its run."""
+    from condnum.cli.main import say
+    from condnum.files import output_folder
+    from condnum.folder_lock import folder_lock
+    from condnum.reproduce import experiments
+    from condnum.reproduce import reproduce as run
+    from condnum.site import build_site
+
+    names = [word.strip() for word in only.split(",") if word.strip()]
+    chosen = [experiment.name for experiment in experiments(scale, names)]
+    root = output_folder(out or Path("runs") / "reproduce" / scale)
+    output_folder(site)
+    with folder_lock(root):
+        try:
+            with _view(quiet) as view:
+                record = run(scale, root, only=names, jobs=jobs, **view)
+        except KeyboardInterrupt:
+            say(f"stopped by Ctrl-C; what is finished lies in {root}: the same command goes on from there.")
+            raise typer.Exit(130) from None
+        index = build_site(root, site)
+    bad = ("failed", "not run") if names else ("failed",)  # what was asked for by name has to be there
+    failed = [entry for name in chosen if (entry := record[name]).status in bad]
+    for entry in failed:
+        say(f"{entry.name} {entry.status}: {entry.error}")
+    typer.echo(str(index))
+    if failed:
+        raise typer.Exit(1)
+
+
+def _view(quiet: bool) -> Any:
+    """Return the progress view, or one that shows nothing."""
+    from contextlib import nullcontext
+
+    from condnum.reproduce.view import progress_view
+
+    return nullcontext({}) if quiet else progress_view()

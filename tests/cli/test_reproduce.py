@@ -1,0 +1,148 @@
+"""`condnum reproduce` and `condnum run notebook`: options, exit status, messages."""
+
+import functools
+import json
+from pathlib import Path
+
+import nbformat
+import pytest
+
+import condnum.reproduce
+import condnum.site
+from condnum.cli.main import main
+from condnum.folder_lock import folder_lock
+from condnum.reproduce.process import Ended
+from condnum.reproduce.run import reproduce
+
+
+def leave(words, *, progress, fails=()) -> Ended:
+    folder = Path(words[words.index("--out") + 1])
+    if folder.name in fails:
+        return Ended(2, "the disk is a teapot; use a kettle.")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("report.html", "report.ipynb", "provenance.json"):
+        (folder / name).write_text(json.dumps(list(words)))
+    return Ended(0, "")
+
+
+@pytest.fixture
+def experiments_end(monkeypatch, tmp_path):
+    """Let experiments end at once, and the site be one line that names its folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def site(root, target):
+        target.mkdir(exist_ok=True)
+        (target / "index.html").write_text(str(root))
+        return target / "index.html"
+
+    def put(**options):
+        runner = functools.partial(leave, **options)
+        monkeypatch.setattr(condnum.reproduce, "reproduce", functools.partial(reproduce, runner=runner))
+        monkeypatch.setattr(condnum.site, "build_site", site)
+
+    return put
+
+
+def test_all_is_well(experiments_end, tmp_path, capsys):
+    experiments_end()
+    assert main(["reproduce", "-j", "3"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[-1] == "reports/index.html"
+    assert "[1/7] corrections finished" in shown.err
+    words = json.loads((tmp_path / "runs/reproduce/embedded/digits/report.html").read_text())
+    assert words == [
+        "run", "digits", "--jobs", "3", "--out", "runs/reproduce/embedded/digits", "--quiet",
+    ]  # fmt: skip
+    assert (tmp_path / "reports/index.html").read_text() == "runs/reproduce/embedded"
+    assert main(["reproduce"]) == 0
+    assert "[7/7] reproduction-audit reused: same parameters, data and code" in capsys.readouterr().err
+
+
+def test_a_failure_is_named_and_the_site_is_built_nevertheless(experiments_end, tmp_path, capsys):
+    experiments_end(fails=("deep",))
+    assert main(["reproduce", "--quiet", "--out", "o", "--site", "s"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == "s/index.html\n"
+    assert "condnum: deep failed: the disk is a teapot; use a kettle." in " ".join(shown.err.split())
+    assert (tmp_path / "s/index.html").exists()
+
+
+def test_what_was_asked_for_by_name_has_to_be_there(experiments_end, capsys, monkeypatch, tmp_path):
+    experiments_end()
+    monkeypatch.setenv("CONDNUM_DATA", str(tmp_path / "nothing"))
+    assert main(["reproduce", "--scale", "full", "--only", "deep-vit-cars"]) == 1
+    assert "needs the images of imagenet/ and cars/" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--scale", "huge"], "huge"),
+        (["--only", "digts"], "did you mean 'digits'"),
+        (["--jobs", "-1"], "-1"),
+    ],
+    ids=["scale", "experiment", "jobs"],
+)
+def test_wrong_use(experiments_end, capsys, words, text):
+    experiments_end()
+    assert main(["reproduce", *words]) == 2
+    assert text in " ".join(capsys.readouterr().err.split())
+
+
+def test_two_at_once_are_refused(experiments_end, tmp_path, capsys):
+    experiments_end()
+    (tmp_path / "o").mkdir()
+    with folder_lock(tmp_path / "o"):
+        assert main(["reproduce", "--out", "o"]) == 2
+    assert "another run is writing to o" in " ".join(capsys.readouterr().err.split())
+
+
+def test_ctrl_c_says_how_to_go_on(experiments_end, monkeypatch, capsys):
+    experiments_end()
+
+    def stop(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(condnum.reproduce, "reproduce", stop)
+    assert main(["reproduce"]) == 130
+    assert "the same command goes on from there" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.fixture
+def own_notebook(tmp_path) -> Path:
+    book = nbformat.v4.new_notebook()
+    parameters = nbformat.v4.new_code_cell(
+        "count: int = 2\nword: str = 'a'", metadata={"tags": ["parameters"]}
+    )
+    title = nbformat.v4.new_markdown_cell("# My own")
+    book.cells = [title, parameters, nbformat.v4.new_code_cell("print(word * count)")]
+    nbformat.write(book, tmp_path / "own.ipynb")
+    return tmp_path / "own.ipynb"
+
+
+def test_a_notebook_of_ones_own(command, own_notebook, tmp_path):
+    done = command(
+        "run", "notebook", str(own_notebook), "-p", "count=3", "-p", "word=xy", "--out", "o", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert "xyxyxy" in (tmp_path / "o/report.html").read_text()
+    record = json.loads((tmp_path / "o/provenance.json").read_text())
+    assert record["parameters"] == {"count": 3, "word": "xy"}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("count", "write NAME=VALUE"),
+        ("count=[1", "is no YAML"),
+        ("count=!!python/object/apply:os.system [true]", "is no YAML"),
+        ("count=many", "count"),
+        ("cuont=3", "did you mean 'count'"),
+    ],
+    ids=["no value", "broken", "an object", "wrong type", "unknown"],
+)
+def test_bad_parameters_of_a_notebook(command, own_notebook, tmp_path, value, text):
+    done = command("run", "notebook", str(own_notebook), "-p", value, "--out", "o", cwd=tmp_path)
+    assert done.returncode == 2
+    assert text in " ".join(done.stderr.split())
+    assert not (tmp_path / "o/report.html").exists()

@@ -1,0 +1,332 @@
+"""Real commands, stopped: old or new results stand whole; the next run has the undisturbed run's numbers."""
+
+import ctypes
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import pandas as pd
+import psutil
+import pytest
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.xdist_group("real-runs"),
+    pytest.mark.skipif(sys.platform != "linux", reason="signals, permissions and mounts as on Linux"),
+]
+
+COMMANDS = {
+    "house-prices": "run house-prices --data embedded --methods ours,imma --seeds 2 --epochs 50 --jobs 1",
+    "digits": "run digits --methods imma --seeds 1 --epochs 3 --pairs 4-7,9-0 --jobs 2",
+    "audit": "audit --pretrain P.npy --harmful H.npy --theta theta.npy --bootstrap 20 --no-attackers",
+}
+LONG = bool(os.environ.get("CONDNUM_FAULTS_LONG"))
+#: A real run takes 10 s and more: `make test` has one kill and what goes beside it, `make faults` everything.
+NAMES = sorted(COMMANDS) if LONG else ["audit"]
+#: How often each command is stopped by Ctrl-C, and how often killed.
+STOPS = {"house-prices": 10, "digits": 4, "audit": 4} if LONG else {"audit": 1}
+KILLS = {"house-prices": 5, "digits": 3, "audit": 3} if LONG else {"audit": 1}
+slow_sweep = pytest.mark.skipif(not LONG, reason="part of the long sweep: make faults")
+
+#: Preloaded, it moves the wall clock of a process back by an hour for each second; steady clocks go on.
+BACKWARDS = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <sys/time.h>
+#include <time.h>
+static int (*real)(clockid_t, struct timespec *);
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    if (!real) real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+    int status = real(clock, now);
+    if (!status && clock == CLOCK_REALTIME) {
+        struct timespec steady;
+        real(CLOCK_MONOTONIC, &steady);
+        now->tv_sec -= 3600 * (steady.tv_sec % 1000);
+    }
+    return status;
+}
+int gettimeofday(struct timeval *restrict now, void *restrict zone) {
+    struct timespec exact;
+    int status = clock_gettime(CLOCK_REALTIME, &exact);
+    now->tv_sec = exact.tv_sec;
+    now->tv_usec = exact.tv_nsec / 1000;
+    return status;
+}
+time_t time(time_t *now) {
+    struct timespec exact;
+    clock_gettime(CLOCK_REALTIME, &exact);
+    if (now) *now = exact.tv_sec;
+    return exact.tv_sec;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def backwards(tmp_path_factory):
+    """The environment in which the wall clock goes backwards."""
+    folder = tmp_path_factory.mktemp("clock")
+    (folder / "clock.c").write_text(BACKWARDS)
+    build = ["cc", "-shared", "-fPIC", "-o", folder / "clock.so", folder / "clock.c", "-ldl"]
+    if not shutil.which("cc") or subprocess.run(build, check=False).returncode:
+        pytest.skip("needs a C compiler")
+    environment = {"LD_PRELOAD": str(folder / "clock.so")}
+    code = "import time; a = time.time(); time.sleep(1.2); print(time.time() < a - 3000)"
+    answer = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert answer.stdout == "True\n"
+    return environment
+
+
+def words(name, *more):
+    return [sys.executable, "-m", "condnum", *COMMANDS[name].split(), "--out", "out", *more]
+
+
+def heed():
+    """A shell starts background jobs with SIGINT ignored, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def launch(name, folder, *more, before=heed, **environment):
+    return subprocess.Popen(
+        words(name, *more), cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        preexec_fn=before, start_new_session=True, env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+def finished(process, seconds=300):
+    out, err = process.communicate(timeout=seconds)
+    assert "Traceback" not in err, err
+    return process.returncode, out, " ".join(err.split())
+
+
+def inputs(folder):
+    rng = np.random.default_rng(0)
+    np.save(folder / "P.npy", rng.normal(size=(60, 5)) * [3, 2, 1, 1, 1])
+    np.save(folder / "H.npy", rng.normal(size=(50, 5)) * [1, 1, 2, 3, 4])
+    np.save(folder / "theta.npy", rng.normal(size=(5, 4)))
+
+
+def visible(out):
+    return {
+        p.relative_to(out).as_posix() for p in out.rglob("*") if p.is_file() and ".partial" not in p.parts
+    }
+
+
+def whole(out):
+    """Check every file against the record of the run; return the record."""
+    record = json.loads((out / "provenance.json").read_text())
+    assert visible(out) - {"report.failed.ipynb"} == {*record["files"], "provenance.json"}
+    for name, digest in record["files"].items():
+        assert hashlib.sha256((out / name).read_bytes()).hexdigest() == digest, name
+    assert record["duration_seconds"] >= 0
+    return record
+
+
+def numbers(out):
+    """Return all tables without times and memory."""
+    tables = {path.name: pd.read_csv(path) for path in out.glob("*.csv")}
+    tables |= {path.name: pd.read_parquet(path) for path in out.glob("*.parquet")}
+    if (out / "audit.json").exists():
+        flat = pd.json_normalize(json.loads((out / "audit.json").read_text()))
+        tables["audit.json"] = flat.drop(columns=[c for c in flat if "seconds" in c or "memory" in c]).astype(
+            str
+        )
+    return {name: t.drop(columns=[c for c in t if "seconds" in str(c)]) for name, t in tables.items()}
+
+
+def same_numbers(out, reference):
+    found, wanted = numbers(out), numbers(reference)
+    assert found.keys() == wanted.keys()
+    assert found
+    for name, table in wanted.items():
+        pd.testing.assert_frame_equal(found[name], table, check_exact=True)
+
+
+class Undisturbed:
+    """One run of each command, during which a second one is refused."""
+
+    def __init__(self, base, outcome):
+        self.base, self.outcome, self.runs = base, outcome, {}
+
+    def __call__(self, name):
+        if name not in self.runs:
+            folder = self.base / name
+            folder.mkdir()
+            inputs(folder)
+            began = time.monotonic()
+            first = launch(name, folder, "--quiet")
+            while not (folder / "out" / ".partial" / ".lock").exists() and first.poll() is None:
+                time.sleep(0.05)
+            status, _, message = finished(launch(name, folder, "--quiet"))
+            assert status == 2
+            assert "another run is writing to out; wait for it, or choose another folder" in message
+            assert finished(first)[0] == 0
+            whole(folder / "out")
+            self.outcome("two runs into one folder", name, "second refused, first whole")
+            self.runs[name] = folder / "out", time.monotonic() - began
+        return self.runs[name]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, outcome):
+    return Undisturbed(tmp_path_factory.mktemp("undisturbed"), outcome)
+
+
+def prepared(folder, reference):
+    """A folder with the inputs and the results of an earlier run."""
+    inputs(folder)
+    shutil.copytree(reference, folder / "out")
+    return whole(folder / "out")
+
+
+def resumed(name, folder, reference, **environment):
+    """Run the command again, later if a kernel whose parent was killed still writes; compare the numbers."""
+    for _ in range(10):
+        status, _, message = finished(launch(name, folder, "--quiet", **environment))
+        if "is writing" not in message:
+            break
+        time.sleep(2)
+    assert status == 0, message
+    record = whole(folder / "out")
+    assert not (folder / "out" / ".partial").exists()
+    same_numbers(folder / "out", reference)
+    return record
+
+
+def left(out, old):
+    """Name what a stopped run leaves to a reader."""
+    if (out / "INCOMPLETE.txt").exists():
+        return "marked incomplete"
+    return "old results" if whole(out) == old else "new results"
+
+
+def moments(counts):
+    """Return commands, each with random shares of its duration."""
+    rng = np.random.default_rng(7)
+    pairs = [(name, share) for name in NAMES for share in rng.uniform(0.1, 1.0, counts[name])]
+    return [pytest.param(name, share, id=f"{name}-{share:.2f}") for name, share in pairs]
+
+
+@slow_sweep
+@pytest.mark.parametrize(("name", "share"), moments(STOPS))
+def test_ctrl_c(tmp_path, undisturbed, outcome, name, share):
+    reference, seconds = undisturbed(name)
+    old = prepared(tmp_path, reference)
+    process = launch(name, tmp_path, "--quiet")
+    time.sleep(share * seconds)
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGINT)
+    status, _, message = finished(process, 60)
+    assert status in (0, 130, -signal.SIGINT), message  # -2: before Python could listen
+    what = left(tmp_path / "out", old)
+    assert what != "marked incomplete"
+    assert what == "old results" or status == 0 or "are complete" in message
+    resumed(name, tmp_path, reference)
+    outcome("Ctrl-C at a random moment, then again", name, what)
+
+
+@pytest.mark.parametrize(("name", "share"), moments(KILLS))
+def test_kill_9(tmp_path, undisturbed, outcome, name, share, backwards):
+    """The command alone in half of the cases, its kernel and workers too in the others."""
+    reference, seconds = undisturbed(name)
+    old = prepared(tmp_path, reference)
+    process = launch(name, tmp_path, "--quiet")
+    time.sleep(share * seconds)
+    family = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    process.kill()
+    if round(100 * share) % 2:
+        for child in family:
+            try:
+                child.kill()
+            except psutil.NoSuchProcess:
+                continue
+    process.communicate(timeout=60)
+    what = left(tmp_path / "out", old)
+    record = resumed(name, tmp_path, reference, **backwards)
+    assert 0 <= record["duration_seconds"] < 10 * seconds + 60
+    outcome("kill -9 at a random moment, then again", name, what)
+    outcome("clock an hour back each second", name, "numbers as undisturbed")
+
+
+@contextmanager
+def small_disk(folder, size):
+    folder.mkdir()
+    if (
+        os.geteuid()
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder]).returncode
+    ):
+        pytest.skip("mounting a small disk needs root")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def full_disks():
+    """Room for nothing but a store, for the notebook, for almost everything."""
+    return [(name, room) for name in NAMES for room in (0.05, 0.5, 0.9)]
+
+
+@slow_sweep
+@pytest.mark.parametrize(("name", "room"), full_disks())
+def test_a_full_disk(tmp_path, undisturbed, outcome, name, room):
+    reference, _ = undisturbed(name)
+    need = sum(path.stat().st_size for path in reference.rglob("*") if path.is_file())
+    with small_disk(tmp_path / "disk", round((1.1 + room) * need)):
+        old = prepared(tmp_path / "disk", reference)
+        status, _, message = finished(launch(name, tmp_path / "disk", "--quiet"))
+        assert status == 2, message
+        assert "free some space" in message
+        what = left(tmp_path / "disk" / "out", old)
+        assert what == "old results"
+        outcome("disk full", name, what)
+        subprocess.run(["mount", "-o", "remount,size=200m", tmp_path / "disk"], check=True)
+        resumed(name, tmp_path / "disk", reference)
+
+
+def without_root_rights():
+    """Let file permissions count for this process even if it is root's."""
+    heed()
+    drop, override = 24, 1  # PR_CAPBSET_DROP, CAP_DAC_OVERRIDE
+    ctypes.CDLL(None).prctl(drop, override, 0, 0, 0)
+
+
+@pytest.mark.parametrize("late", [False, pytest.param(True, marks=slow_sweep)], ids=["at once", "later"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_folder_that_is_or_becomes_read_only(tmp_path, undisturbed, outcome, name, late):
+    reference, _ = undisturbed(name)
+    old, out = prepared(tmp_path, reference), tmp_path / "out"
+    if not late:
+        out.chmod(0o555)
+    process = launch(name, tmp_path, "--quiet", before=without_root_rights)
+    try:
+        if late:
+            while not (out / ".partial" / ".lock").exists() and process.poll() is None:
+                time.sleep(0.05)
+            out.chmod(0o555)
+            (out / ".partial").chmod(0o555)
+        status, _, message = finished(process)
+    finally:
+        out.chmod(0o755)
+        if (out / ".partial").exists():
+            (out / ".partial").chmod(0o755)
+    assert status == 2, message
+    assert "make it writable" in message
+    what = left(out, old)
+    assert what == "old results"
+    outcome("read-only " + ("in mid-run" if late else "output"), name, what)
+    if LONG:
+        resumed(name, tmp_path, reference)

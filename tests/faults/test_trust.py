@@ -1,0 +1,249 @@
+"""Nothing is unpickled or evaluated, nothing is fetched unasked, and servers listen on this machine alone."""
+
+import ast
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from condnum.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = sorted((ROOT / "condnum").rglob("*.py"))
+
+#: Calls that run what a file holds, by their last names: allowed nowhere.
+FORBIDDEN = re.compile(
+    r"(^|\.)(eval|exec|execfile)$|^(builtins\.)?compile$"
+    r"|(^|\.)(pickle|cPickle|_pickle|dill|cloudpickle|marshal|shelve)\.(load|loads|Unpickler|open)$"
+    r"|(^|\.)(read_pickle|unsafe_load|full_load|load_all)$|joblib\.load$|yaml\.load$"
+)
+
+
+def dotted(node):
+    """Return `a.b.c` of a name or attribute, or nothing."""
+    if isinstance(node, ast.Name):
+        return node.id
+    return f"{dotted(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else ""
+
+
+def offences(source):
+    """List the calls in a module that could run code from a file."""
+    tree, found = ast.parse(source), []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module in {
+            "pickle",
+            "dill",
+            "cloudpickle",
+            "marshal",
+            "shelve",
+        }:
+            found += [
+                f"from {node.module} import {alias.name}" for alias in node.names if "Error" not in alias.name
+            ]
+        if not isinstance(node, ast.Call):
+            continue
+        name, options = dotted(node.func), {k.arg: k.value for k in node.keywords}
+        method = (
+            name.endswith(".eval") and not name.startswith(("builtins", "pd.", "pandas.")) and not node.args
+        )
+        if FORBIDDEN.search(name) and not method:
+            found.append(name)
+        wants = {"torch.load": ("weights_only", True), "np.load": ("allow_pickle", False)}
+        wants |= {"numpy.load": ("allow_pickle", False), "read_array": ("allow_pickle", False)}
+        option, value = wants.get(name) or wants.get(name.rsplit(".", 1)[-1]) or (None, None)
+        if option and not (option in options and getattr(options[option], "value", None) is value):
+            found.append(f"{name} without {option}={value}")
+        if getattr(options.get("allow_pickle"), "value", False) is True:
+            found.append(f"{name}(allow_pickle=True)")
+    return found
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_module_runs_what_a_file_holds(path):
+    assert offences(path.read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pickle; pickle.load(f)",
+        "from pickle import loads",
+        "torch.load(f)",
+        "torch.load(f, weights_only=False)",
+        "np.load(f)",
+        "np.load(f, allow_pickle=True)",
+        "pd.read_pickle(f)",
+        "joblib.load(f)",
+        "yaml.load(f)",
+        "eval(text)",
+        "exec(text)",
+        "frame.eval('a + b')",
+        "np.save(f, x, allow_pickle=True)",
+    ],
+)
+def test_the_scan_sees(code):
+    assert offences(code)
+
+
+def test_the_scan_lets_pass():
+    code = "model.eval(); re.compile('a'); torch.load(f, weights_only=True); np.load(f, allow_pickle=False)"
+    assert offences(code + "; except_ = pickle.UnpicklingError") == []
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    """Every connection fails, but for this machine's own, which a kernel needs; the attempts are listed."""
+    tried, real = [], socket.socket.connect
+
+    def connect(self, address):
+        host = address[0] if isinstance(address, tuple) else "local"
+        if self.family != socket.AF_UNIX and host not in ("127.0.0.1", "::1", "localhost"):
+            tried.append(address)
+            raise OSError("this test has no network")
+        return real(self, address)
+
+    def resolve(host, *rest, look_up=socket.getaddrinfo):
+        if host not in (None, "", "127.0.0.1", "::1", "localhost", socket.gethostname()):
+            tried.append(host)
+            raise OSError("this test has no network")
+        return look_up(host, *rest)
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    return tried
+
+
+#: In the kernel, which is another process: the same for as long as it lives.
+CUT_OFF = """
+def _cut_off():
+    import socket, sys
+    if hasattr(socket, "_tried"):
+        return
+    tried = socket._tried = []
+    here = {None, "", "127.0.0.1", "::1", "localhost", b"127.0.0.1", socket.gethostname()}
+
+    def watch(event, arguments):
+        host = None
+        if event == "socket.connect" and isinstance(arguments[1], tuple):
+            host = arguments[1][0]
+        if event == "socket.getaddrinfo":
+            host = arguments[0]
+        if host not in here:
+            tried.append(host)
+            raise OSError("this test has no network")
+
+    sys.addaudithook(watch)
+
+_cut_off()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        "data",
+        "run house-prices --data embedded --methods imma --seeds 1 --epochs 2 --jobs 1 --out o --quiet",
+        "run digits --methods imma --seeds 1 --epochs 2 --pairs 4-7 --jobs 1 --out o --quiet",
+    ],
+    ids=lambda w: " ".join(w.split()[:2]),
+)
+def test_nothing_is_fetched_unasked(on_shared_kernel, offline, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    for name in ("CONDNUM_DATA", "HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    with on_shared_kernel.running(cwd=tmp_path):
+        on_shared_kernel.execute(CUT_OFF)
+    assert main(words.split()) == 0
+    assert offline == []
+    on_shared_kernel.execute("import socket; assert socket._tried == [], socket._tried")
+
+
+def recipe(target):
+    """Return what a target of the Makefile runs."""
+    text = (ROOT / "Makefile").read_text("utf-8")
+    return re.search(rf"^{target}:.*\n((?:\t.*\n)+)", text, re.MULTILINE)[1]
+
+
+@pytest.mark.parametrize("target", ["lab", "teach"])
+def test_servers_are_started_on_this_machine_alone_and_with_a_token(target):
+    command = recipe(target)
+    assert re.search(r"--(ServerApp|Voila)\.ip=127\.0\.0\.1\b", command)
+    for opening in (
+        "0.0.0.0",
+        "token=''",
+        'token=""',
+        "token= ",
+        "password=",
+        "disable_check_xsrf",
+        "allow_origin",
+    ):
+        assert opening not in command
+    assert target != "teach" or "--token" in command
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def addresses(pid):
+    """Return the addresses on which a process listens."""
+    psutil = pytest.importorskip("psutil")
+    return {c.laddr.ip for c in psutil.Process(pid).net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+
+
+class Here(urllib.request.HTTPRedirectHandler):
+    """Follows nothing: a page for logging in is an answer too."""
+
+    def redirect_request(self, *_):
+        return None
+
+
+def answer(url):
+    """Return the status, and `login` instead of a redirection to the page that asks for the token."""
+    try:
+        with urllib.request.build_opener(Here).open(url, timeout=5) as reply:
+            return reply.status
+    except urllib.error.HTTPError as error:
+        return "login" if "/login" in error.headers.get("Location", "") else error.code
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="reads the sockets of a process")
+@pytest.mark.parametrize("target", ["lab", "teach"])
+def test_a_server_refuses_who_has_no_token(tmp_path, target):
+    port, log_file = free_port(), tmp_path / "log"
+    (tmp_path / "notebooks").mkdir()
+    command = recipe(target).replace("$(BIN)", str(Path(sys.executable).parent)).split()
+    command += [f"--port={port}", "--no-browser", *(["--allow-root"] if target == "lab" else [])]
+    environment = {**os.environ, "HOME": str(tmp_path), "JUPYTER_CONFIG_DIR": str(tmp_path)}
+    environment.pop("JUPYTER_TOKEN", None)
+    with log_file.open("w") as log:
+        server = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
+    try:
+        end = time.monotonic() + 90
+        while server.poll() is None and time.monotonic() < end and not addresses(server.pid):
+            time.sleep(0.3)
+        assert server.poll() is None, log_file.read_text()
+        assert addresses(server.pid) == {"127.0.0.1"}
+        while (
+            not (token := re.search(r"\?token=([0-9a-f]{40,})", log_file.read_text()))
+            and time.monotonic() < end
+        ):
+            time.sleep(0.3)
+        page = f"http://127.0.0.1:{port}/" + ("api/contents" if target == "lab" else "")
+        assert answer(page) in (403, "login")
+        assert answer(f"{page}?token=wrong") in (403, "login")
+        assert answer(f"{page}?token={token[1]}") == 200
+    finally:
+        server.terminate()
+        server.wait(30)

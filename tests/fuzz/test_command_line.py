@@ -1,0 +1,118 @@
+"""Words and files on the command line: a status of 0, 1 or 2 and a paragraph, never a traceback."""
+
+import importlib
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from condnum.cli.main import main
+from condnum.errors import CondnumError
+
+COMMANDS = {
+    (
+        "audit",
+    ): "--pretrain --harmful --theta --theta-0 --theta-i --targets --kind --ridge --rtol --bootstrap "
+    "--attackers --seed --max-dimension --pretrain-targets --quiet",
+    ("run", "house-prices"): "--data --methods --seeds --epochs --features --rows --device --jobs",
+    ("run", "digits"): "--data --methods --seeds --epochs --pairs --labels --jobs --scheduler",
+    ("run", "mnist"): "--data --methods --pairs --labels --device",
+    ("run", "limits"): "--data --source --methods --seeds --pairs --ridge --race-steps",
+    ("run", "attackers"): "--data --source --seeds --epochs --jobs",
+    ("run", "deep"): "--data --backbone --weights --pretrain --harmful --preset --limit",
+    ("data",): "--debug --help",
+    ("data", "check"): "diabetes digits nothing",
+    (): "--version --help --debug --nonsense",
+    ("run",): "nothing --help",
+}
+PLAIN = """
+0 1 2 -1 1e999 nan inf embedded auto ours ours,imma , 4-7 4-7,4-7 9-9 -- - ~ ~nobody
+/ /dev/null /proc/self/mem
+. .. x.npy X.npy X.csv y.npy broken.parquet broken.npz
+http://127.0.0.1:9 tcp://127.0.0.1:9 cuda:99 cpu
+mps meta none regression classification mnist:0-4 digits-8x8:0-4 timm: test_resnet
+resnet18-cars house-prices digits published
+%s {} [bold] *
+"""
+WORDS = [*PLAIN.split(), "", "½", "\u202e", "\ud800", "a\0b", "x" * 5000, "1" * 4301]
+
+
+@pytest.fixture(scope="module")
+def imported():
+    """What the commands import on their way, before time is taken."""
+    for name in (
+        "timm",
+        "torchvision",
+        "distributed",
+        "condnum.experiments.deep_nets",
+        "condnum.data.digits",
+    ):
+        importlib.import_module(name)
+
+
+@pytest.fixture
+def offline(tmp_path, monkeypatch, imported):
+    """A folder with a few files, no data elsewhere, and no kernel: everything up to its start is real."""
+    np.save(tmp_path / "X.npy", np.random.default_rng(0).normal(size=(6, 3)))
+    np.save(tmp_path / "y.npy", np.arange(6) % 2)
+    (tmp_path / "X.csv").write_text("a,b,c\n1,2,3\n4,5,6\n")
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 and no more")
+    (tmp_path / "broken.npz").write_bytes(b"PK\3\4")
+    monkeypatch.chdir(tmp_path)
+    for name in ("CONDNUM_DATA", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+
+    def refuse(*_, **__):
+        raise CondnumError("this test has no network, and asks for none.")
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("condnum.cli.") and hasattr(module, "run_report") and name != "condnum.cli.run":
+            monkeypatch.setattr(module, "run_report", lambda *_, **__: None)
+        if name.startswith("condnum.data.") and hasattr(module, "fetch_openml"):
+            monkeypatch.setattr(module, "fetch_openml", refuse)
+    return tmp_path
+
+
+def called(words, capsys):
+    """Run the command line and check what it says; raise what a loader would, to count as refused."""
+    capsys.readouterr()
+    status = main(words)
+    written = capsys.readouterr()
+    assert status in (0, 1, 2)
+    assert "Traceback" not in written.err
+    if status == 2:
+        assert written.err.strip()
+        raise CondnumError("the command line refused it, in words.")
+
+
+@st.composite
+def command_lines(draw):
+    command = draw(st.sampled_from(sorted(COMMANDS)))
+    words = list(command)
+    for _ in range(draw(st.integers(0, 4))):
+        option = draw(st.sampled_from(COMMANDS[command].split()))
+        value = draw(st.one_of(st.sampled_from(WORDS), st.sampled_from(WORDS), st.text(max_size=12)))
+        words += draw(
+            st.sampled_from([[option, value], [option, value], [f"{option}={value}"], [option], [value]])
+        )
+    return [word for word in words if word != "--debug"]
+
+
+def test_words(fuzz, offline, capsys):
+    fuzz(command_lines(), lambda words: called(words, capsys), examples=60)
+
+
+def test_files_of_an_audit(fuzz, damaged, offline, written, capsys):
+    whole = {name: (offline / name).read_bytes() for name in ("X.npy", "X.csv", "y.npy")}
+
+    def load(contents):
+        for name, content in zip(("P.npy", "H.csv", "t.npy", "y.npy"), contents, strict=True):
+            written(name, content)
+        called(
+            ["audit", "--pretrain", "P.npy", "--harmful", "H.csv", "--theta", "t.npy", "--targets", "y.npy"],
+            capsys,
+        )
+
+    files = [damaged([whole[name]]) for name in ("X.npy", "X.csv", "X.npy", "y.npy")]
+    fuzz(st.tuples(*files), load)

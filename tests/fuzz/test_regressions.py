@@ -1,0 +1,267 @@
+"""What fuzzing has found, by name: each of these was a traceback, a hang or a gigabyte."""
+
+import gzip
+import struct
+import subprocess
+import sys
+import zipfile
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from condnum.audit.extractors import read_theta
+from condnum.audit.targets import read_targets
+from condnum.cli.main import main
+from condnum.data import numpy_rows
+from condnum.data.feature_stream import open_feature_stream
+from condnum.data.feature_table import read_feature_table
+from condnum.data.house_table import read_table
+from condnum.data.idx import read_idx
+from condnum.deep.weights import read_weights
+from condnum.errors import DataFormatError, InvalidInputError
+from condnum.report.parameters import checked_parameters, parameters_of
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(name, content):
+        path = tmp_path / name
+        path.write_bytes(content)
+        return path
+
+    return write
+
+
+def idx(*shape):
+    return struct.pack(f">BBBB{len(shape)}I", 0, 0, 8, len(shape), *shape)
+
+
+@pytest.mark.parametrize("shape", [(0, 2**16, 2**16, 2**31), (2**32 - 1,) * 3, (2**28 + 1,)], ids=str)
+def test_idx_whose_sizes_no_array_has(file, shape):
+    with pytest.raises(DataFormatError, match="above the limit of"):
+        read_idx(file("f", idx(*shape)))
+
+
+def test_idx_with_more_dimensions_than_an_array_can_have(file):
+    with pytest.raises(DataFormatError, match="is not an IDX file"):
+        read_idx(file("f", idx(*[1] * 65) + b"\0"))
+
+
+def test_idx_with_an_empty_dimension_is_empty(file):
+    assert read_idx(file("f", idx(0, 28, 28))).shape == (0, 28, 28)
+
+
+def test_idx_followed_by_a_gigabyte_is_read_no_further(file, monkeypatch):
+    path = file("f.gz", gzip.compress(idx(2) + bytes(64 << 20), 1))
+    with pytest.raises(DataFormatError, match=r"has trailing bytes: .* = 2 bytes, 1048578 or more follow"):
+        read_idx(path)
+
+
+HEADER = b"{'descr': '<f8', 'fortran_order': False, 'shape': %s, }"
+
+
+def npy(header, version=(1, 0), length=None, body=b""):
+    size = len(header) if length is None else length
+    return (
+        b"\x93NUMPY" + bytes(version) + struct.pack("<H" if version[0] == 1 else "<I", size) + header + body
+    )
+
+
+BAD_NPY = {
+    "unknown version": (npy(HEADER % b"(1, 1)", (0x59, 1)), r"format version 89\.1"),
+    "header of 4 GiB": (npy(b"{", (2, 0), 2**32 - 1), "a header of 4,294,967,295 bytes"),
+    "no dictionary": (npy(b"[] \n"), "not a NumPy file"),
+    "brackets": (npy(b"(" * 900 + b"\n"), "not a NumPy file"),
+    "promises a terabyte": (npy(HEADER % b"(1000000, 1000000)"), "its header promises 8,000,000,000"),
+    "overflow": (npy(HEADER % b"(9223372036854775807, 9223372036854775807)"), "cut off"),
+    "negative": (npy(HEADER % b"(-1, 3)"), "cut off"),
+}
+
+
+@pytest.mark.parametrize(
+    "reader", [read_feature_table, open_feature_stream, read_targets], ids=lambda f: f.__name__
+)
+@pytest.mark.parametrize("name", BAD_NPY)
+def test_npy_headers_that_lie(file, reader, name):
+    content, message = BAD_NPY[name]
+    with pytest.raises(DataFormatError, match=message):
+        reader(file("X.npy", content))
+
+
+@pytest.mark.parametrize("width", [2**20 + 1, 2**40])
+def test_a_width_is_refused_before_its_columns_have_names(file, width, monkeypatch):
+    monkeypatch.setattr(numpy_rows, "position_names", lambda count: pytest.fail(f"{count} names"))
+    path = file("X.npy", npy(HEADER % f"(1, {width})".encode()))
+    if width < 2**30:
+        with path.open("r+b") as stream:
+            stream.truncate(path.stat().st_size + 8 * width)
+    with pytest.raises(DataFormatError, match=r"above the 1,048,576 that are ever read|cut off"):
+        open_feature_stream(path)
+
+
+def test_booleans_as_sizes_are_sizes(file):
+    content = npy(HEADER % b"(True, 2)", body=struct.pack("<2d", 1, 2))
+    assert read_targets(file("y.npy", content)).shape == (1, 2)
+
+
+def test_a_large_fortran_array_in_an_archive_is_refused(file, tmp_path, monkeypatch):
+    monkeypatch.setattr(numpy_rows, "WHOLE_BYTES", 100)
+    np.savez(tmp_path / "X.npz", np.asfortranarray(np.ones((5, 3))))
+    with pytest.raises(DataFormatError, match="columns one after the other"):
+        open_feature_stream(tmp_path / "X.npz")
+
+
+def test_an_archive_with_a_password(file, tmp_path):
+    np.savez(tmp_path / "X.npz", np.ones((2, 2)))
+    content = bytearray((tmp_path / "X.npz").read_bytes())
+    for mark, place in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
+        content[content.index(mark) + place] |= 1
+    for reader in (read_feature_table, open_feature_stream, read_targets):
+        with pytest.raises(DataFormatError, match="is damaged"):
+            reader(file("Y.npz", bytes(content)))
+
+
+def test_parquet_without_rows_is_no_extractor(tmp_path):
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "theta.parquet"
+    pd.DataFrame({"a": [1.0]}).to_parquet(path)
+
+    class Empty:
+        source = "theta.parquet"
+
+        def blocks(self):
+            return iter(())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("condnum.audit.extractors.open_feature_stream", lambda value: Empty())
+        with pytest.raises(InvalidInputError, match="has no rows"):
+            read_theta(path, 1)
+
+
+@pytest.mark.parametrize(
+    "values", [["a", None], ["a", 1.5, float("nan")], [[1.0], [2.0]], [{"a": 1}, None]], ids=str
+)
+@pytest.mark.parametrize("kind", ["auto", "classification"])
+def test_targets_that_are_neither_words_nor_numbers(tmp_path, values, kind):
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "y.csv"
+    if all(isinstance(value, list | dict | None) for value in values):
+        path = tmp_path / "y.parquet"
+        pd.DataFrame({"y": values}).to_parquet(path)
+    else:
+        pd.DataFrame({"y": values}).to_csv(path, index=False)
+    with pytest.raises(InvalidInputError, match="among its values"):
+        read_targets(path, kind=kind)
+
+
+def test_decimals_are_numbers(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    column = pa.array([1, 2, 4]).cast(pa.decimal128(30, 2))
+    pq.write_table(pa.table({"y": column}), tmp_path / "y.parquet")
+    assert read_targets(tmp_path / "y.parquet", kind="regression").ravel().tolist() == [1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    "line", [b"," * 10**6, b"," * 30_000, b"a" * 200_000 + b"\n1\n", b'"' + b"x" * 200_000], ids=len
+)
+def test_first_lines_that_the_csv_reader_refuses(file, line):
+    for reader in (open_feature_stream, read_feature_table):
+        with pytest.raises((DataFormatError, InvalidInputError)):
+            reader(file("X.csv", line))
+
+
+def test_a_house_table_is_not_unpacked(file):
+    content = gzip.compress(b"Id,MSZoning\n1,RL\n")
+    with pytest.raises(DataFormatError, match=r"is not a CSV table|lacks"):
+        read_table(file("train.csv.gz", content))
+
+
+def test_a_house_table_of_gigabytes_is_not_read(file):
+    path = file("train.csv", b"Id\n")
+    with path.open("r+b") as stream:
+        stream.truncate(2 << 30)
+    with pytest.raises(DataFormatError, match="takes 2,048 MiB"):
+        read_table(path)
+
+
+@pytest.mark.parametrize("content", [b"s", b"r", b"q", b"(l.", b"\x80\x02}q\x00.", b"PK\3\4"], ids=repr)
+def test_bytes_that_are_no_checkpoint(file, content):
+    with pytest.raises(DataFormatError, match=r"is not opened|is not a whole file|not a state dict"):
+        read_weights(file("w.pt", content))
+
+
+def test_a_compressed_checkpoint_is_not_unpacked(file, tmp_path):
+    torch.save({"w": torch.zeros(1000)}, tmp_path / "w.pt")
+    with zipfile.ZipFile(tmp_path / "w.pt") as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(tmp_path / "z.pt", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, body in members.items():
+            archive.writestr(name, body)
+    with pytest.raises(DataFormatError, match="it is compressed, which torch"):
+        read_weights(tmp_path / "z.pt")
+
+
+@pytest.mark.parametrize("source", ["seeds: 'a b' = 3", "seeds: ']' = 3"])
+def test_types_of_parameters_that_do_not_parse(source):
+    with pytest.raises(InvalidInputError, match=r"the type of parameter 'seeds' .* is not valid Python"):
+        checked_parameters({"seeds": 3}, parameters_of(source))
+
+
+@pytest.mark.parametrize("source", ["a = '\0'", "a = " + "(" * 5000, "a = " + "-" * 50_000 + "1"], ids=len)
+def test_cells_that_python_cannot_parse(source):
+    with pytest.raises(InvalidInputError, match="is not valid Python"):
+        parameters_of(source)
+
+
+def test_numbers_beyond_float64_are_infinite_and_refused(tmp_path):
+    if np.finfo(np.longdouble).max <= np.finfo(np.float64).max:
+        pytest.skip("long double is double here")
+    np.save(tmp_path / "X.npy", np.full((2, 2), np.longdouble("1e4000")))
+    with pytest.raises(DataFormatError, match="holds 4 infinite value"):
+        read_feature_table(tmp_path / "X.npy")
+
+
+def test_a_checkpoint_that_asks_for_a_gigabyte_gets_what_is_left(file):
+    with pytest.raises(DataFormatError, match=r"is not opened|is not a whole file"):
+        read_weights(file("w.pt", b"X\x00\x00\x00B"))
+
+
+def test_a_literal_that_is_none():
+    assert parameters_of("a = {[]: 1}")["a"].default is None
+
+
+@pytest.mark.parametrize("command", ["run attackers --data", "run limits --seeds", "data check diabetes"])
+def test_words_that_are_no_text(command, capsys):
+    for word in (chr(0xD800), chr(0xDCFF)):  # the second is how a byte of no encoding arrives
+        assert main([*command.split(), word]) == 2
+        assert ascii(word)[1:-1] in capsys.readouterr().err
+
+
+PEAK = """
+import sys
+from pathlib import Path
+from condnum.cli import main
+status = main(sys.argv[1:])
+lines = Path("/proc/self/status").read_text().splitlines()
+print(status, next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_memory_of_a_process(tmp_path):
+    """A bomb that is handed to the real command in a process of its own: below 1 GiB, libraries included."""
+    with (
+        zipfile.ZipFile(tmp_path / "X.npz", "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("X.npy", "w", force_zip64=True) as member,
+    ):
+        member.write(npy(HEADER % b"(134217728, 1)"))
+        for _ in range(64):
+            member.write(bytes(1 << 24))
+    command = [sys.executable, "-c", PEAK, "audit", "--pretrain", "X.npz", "--harmful", "X.npz"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    status, peak = map(int, done.stdout.split())
+    assert status == 2
+    assert "would unpack to 1,073" in " ".join(done.stderr.split())
+    assert peak < 1 << 20
