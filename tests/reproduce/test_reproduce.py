@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.report.run_folder import INCOMPLETE
 from condnum.reproduce import experiments, read_record, reproduce
 from condnum.reproduce import run as run_module
 from condnum.reproduce.process import Ended
@@ -73,9 +74,13 @@ def test_changed_code_or_data_runs_again(tmp_path: Path, known_code: dict[str, s
     assert again.ran == expected
 
 
-def test_a_result_that_lost_a_file_runs_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", ["lost", "marked"])
+def test_a_result_that_is_not_whole_runs_again(tmp_path: Path, damage: str) -> None:
     reproduce("embedded", tmp_path, runner=FakeRunner())
-    (tmp_path / "digits" / "report.html").unlink()
+    if damage == "lost":
+        (tmp_path / "digits" / "report.html").unlink()
+    else:
+        (tmp_path / "digits" / INCOMPLETE).touch()
     again = FakeRunner()
     reproduce("embedded", tmp_path, runner=again)
     assert again.ran == ["digits"]
