@@ -41,7 +41,7 @@ TEXTS: dict[str, SwitchText] = {
         "a loss with one class has nothing to tell apart",
     ),
     "bias": SwitchText(
-        "bias of the layers",
+        "bias of the extractor",
         "the extractor has one, and its RIR counts it",
         "none, f(x) = xᵀθ as in the paper",
         "with a bias b the Gram matrix of the features is not θᵀKθ, and theorems about θᵀKθ do not apply",
