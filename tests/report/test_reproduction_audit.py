@@ -70,8 +70,8 @@ def test_the_largest_steps_and_the_disagreements_are_named():
     assert "most in turn is “rows” (× 100 " in words
     assert "lowers it most “bias of the extractor” (× 0.32 " in words
     assert (
-        "opposite directions at 2 of 2 switches, each beyond its spread over seeds: rows, bias of the extractor"
-        in words
+        "opposite directions at 2 of 2 switches, each beyond its spread over seeds: "
+        "rows, bias of the extractor" in words
     )
     assert "released 0 of 5, 0 of 5; corrected 2 of 5, 2 of 5" in words
 
