@@ -142,11 +142,6 @@ class DigitPairsConfig:
             device=str(resolve_device(device)),
         )
 
-    @property
-    def descending(self) -> tuple[str, ...]:
-        """The methods but the closed form, whose RIR is of another order of magnitude; all if it is alone."""
-        return tuple(name for name in self.methods if name != "optimal") or self.methods
-
     def with_controls(self) -> DigitPairsConfig:
         """Return the configuration with both controls added to its methods."""
         return replace(self, methods=tuple(dict.fromkeys((*self.methods, "identity", "initial"))))

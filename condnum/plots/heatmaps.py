@@ -19,6 +19,7 @@ from condnum.plots.pair_cells import (
     PairCells,
     check_pair_results,
     color_limit,
+    comparable,
     number_text,
     pair_cells,
 )
@@ -60,7 +61,7 @@ def pair_heatmaps(
         subtitle: The data set.
         convention: Of the coloured RIR and of the verdicts; the hover box shows every one.
         gauge: Likewise.
-        methods: Panels, in this order; default: all of the table, in its order.
+        methods: Panels, in this order; default: the `comparable` ones of the table, in its order.
         limit: End of the colour scale; default: the largest finite |ln RIR| of the drawn methods.
 
     Returns:
@@ -74,7 +75,7 @@ def pair_heatmaps(
     """
     table = check_pair_results(results)
     known = list(dict.fromkeys(table["method"]))
-    names = known if methods is None else list(methods)
+    names = comparable(known) if methods is None else list(methods)
     if not names:
         raise InvalidInputError(f"methods is empty; choose of: {', '.join(known)}.")
     for name in names:

@@ -139,6 +139,22 @@ def pair_cells(results: pd.DataFrame, method: str, *, convention: str, gauge: st
     return PairCells(log_rir, present, failed, hover, means)
 
 
+def comparable(names: Sequence[str]) -> list[str]:
+    """Return the methods whose RIR is of one order of magnitude, so that one colour scale can show them.
+
+    Args:
+        names: Methods of a table.
+
+    Returns:
+        All but the closed form `optimal`, unless it is alone.
+
+    Examples:
+        >>> comparable(["ours", "optimal"]), comparable(["optimal"])
+        (['ours'], ['optimal'])
+    """
+    return [name for name in names if name != "optimal"] or list(names)
+
+
 def color_limit(results: pd.DataFrame, methods: Sequence[str], *, convention: str, gauge: str) -> float:
     """Return the end of the colour scale that heatmaps of several methods share.
 

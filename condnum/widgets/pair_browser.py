@@ -12,7 +12,7 @@ import pandas as pd
 from condnum.errors import CondnumError, UnknownNameError
 from condnum.extras import require
 from condnum.plots.heatmaps import pair_heatmaps
-from condnum.plots.pair_cells import DIGITS, check_pair_results, color_limit
+from condnum.plots.pair_cells import DIGITS, check_pair_results, color_limit, comparable
 from condnum.plots.pair_detail import PairDetail, pair_detail_figures
 from condnum.plots.style import method_style
 from condnum.widgets.figure_view import figure_output, figure_widget, plain_label, redraw
@@ -61,7 +61,7 @@ class PairBrowser(VBox):
         self._detail = detail
         self._subtitle, self._measure = subtitle, {"convention": convention, "gauge": gauge}
         self._methods = list(dict.fromkeys(self._results["method"]))
-        self._limit = color_limit(self._results, self._methods, **self._measure)
+        self._limit = color_limit(self._results, comparable(self._methods), **self._measure)
         self._drawn: tuple[int, int] | None = None
         first = self._results.iloc[0]
         start = {"pretrain": int(first["pretrain_digit"]), "harmful": int(first["harmful_digit"])}

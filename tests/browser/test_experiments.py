@@ -48,7 +48,7 @@ def test_a_click_in_the_pair_browser_shows_that_pair(lab):
     page = notebook.page
     page.set_viewport_size({"width": 1280, "height": 1300})
     titles = notebook.drawn_titles()
-    assert len(titles) == 2  # ridge and compact
+    assert len(titles) == 3  # ridge and compact heatmaps, the axis of ε
     assert all("digits-8x8" in title for title in titles), titles
 
     scroll_to(notebook, "PairBrowser")

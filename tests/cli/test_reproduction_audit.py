@@ -21,7 +21,7 @@ def test_end_to_end(command, tmp_path):
     page = (tmp_path / "o" / "report.html").read_text(encoding="utf-8")
     assert page.count('class="plotly-graph-div"') == 2
     assert "Seeds that meet" in page
-    assert "read here as" in page
+    assert "how it is here" in page
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_a_run_in_batches_gives_the_tables_of_a_run_without(tmp_path):
     facts = batched.provenance_table.set_index("what")["value"]
     assert facts["workers"] == batched.note
     again = digit_pairs.run(CONFIG, tmp_path / "batched", executor=BatchExecutor(DigitBatches(CPU)))
-    assert (again.computed, again.reused) == (0, 12)
+    assert (again.computed, again.reused) == (0, len(alone.table) // 3)
 
 
 def test_cells_with_other_loss_rows_have_tasks_of_their_own(plans):
