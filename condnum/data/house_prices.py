@@ -61,7 +61,7 @@ def load_house_prices(
         encoders: Number the categories on the `union` of both domains, or `per_domain` as the
             release does, where one code may mean two things. Fitted before `rows` cuts.
         normalise: Mean and deviation of each task's kept rows (`per_task`), or of the whole table
-            (`before_split`), as the release does.
+            (`before_split`). The release takes those of each task before `rows` cuts.
         missing: Cells that are missing: what `pandas` reads so (empty, NA, None), or what the
             data `dictionary` says (None is a category of MasVnrType).
 
