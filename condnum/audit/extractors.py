@@ -76,7 +76,8 @@ def read_theta(value: ThetaLike, dimension: int, *, name: str = "theta") -> NDAr
         stream = open_feature_stream(value)
     else:
         stream = array_stream(np.asarray(value), name=name)
-    blocks = [np.asarray(block, dtype=np.float64) for block in stream.blocks()]
+    with np.errstate(all="ignore"):  # numbers beyond float64 become infinite, which is refused below
+        blocks = [np.asarray(block, dtype=np.float64) for block in stream.blocks()]
     if not blocks:
         raise InvalidInputError(f"{name} ({stream.source}) has no rows; it is cut off, or was never filled.")
     theta = np.concatenate(blocks)

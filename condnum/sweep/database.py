@@ -123,7 +123,7 @@ def _recognised(path: Path) -> bool:
                 f"{path} holds results of version {version}, and this condnum reads version "
                 f"{SCHEMA_VERSION}; it is left as it is. Use the condnum that wrote it, or another folder."
             )
-        found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        found = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
         if found != "ok":
             raise DataFormatError(_damage(path, found))
     return True

@@ -20,8 +20,9 @@ from condnum.data.feature_table import read_feature_table
 from condnum.data.house_table import read_table
 from condnum.data.idx import read_idx
 from condnum.deep.weights import read_weights
-from condnum.errors import DataFormatError, InvalidInputError
+from condnum.errors import CondnumError, DataFormatError, InvalidInputError
 from condnum.report.parameters import checked_parameters, parameters_of
+from condnum.sweep import ResultStore
 
 
 @pytest.fixture
@@ -237,6 +238,41 @@ def test_words_that_are_no_text(command, capsys):
     for word in (chr(0xD800), chr(0xDCFF)):  # the second is how a byte of no encoding arrives
         assert main([*command.split(), word]) == 2
         assert ascii(word)[1:-1] in capsys.readouterr().err
+
+
+def test_an_extractor_in_numbers_that_are_none(tmp_path):
+    bits = b"\xf4\x84\xec\xbb\xda\xba\x3f\x00\xed\x43\xe6\x18\x34\x24\xe1\xbf"
+    wide = np.frombuffer(bits * 4, np.longdouble)
+    np.save(tmp_path / "theta.npy", wide.reshape(2, -1))
+    try:
+        read_theta(tmp_path / "theta.npy", 2)  # a warning is an error here
+    except CondnumError as error:
+        assert "theta" in str(error)  # ruff: ignore[pytest-assert-in-except] - either is right, what such bits mean depends on the machine
+
+
+def test_a_store_whose_index_is_damaged_is_refused(tmp_path):
+    """A cell that a scan of the table finds and a search by its key does not would be lost without a word."""
+    with ResultStore(tmp_path / "whole") as store:
+        for key in ("a", "b", "c"):
+            store.put(key, {"rir": 2.0}, {})
+    whole = (tmp_path / "whole" / "results.sqlite").read_bytes()
+    refused = 0
+    for place in range(100, len(whole)):
+        if whole[place] == 0:
+            continue
+        content = bytearray(whole)
+        content[place] ^= 1
+        folder = tmp_path / "damaged"
+        folder.mkdir(exist_ok=True)
+        for old in folder.glob("results.sqlite*"):
+            old.unlink()
+        (folder / "results.sqlite").write_bytes(content)
+        try:
+            with ResultStore(folder) as store:
+                assert all(store.get(key) is not None for key in store.rows()), place
+        except CondnumError:
+            refused += 1
+    assert refused > 20
 
 
 PEAK = """
