@@ -20,10 +20,9 @@ from condnum.files import output_folder
 from condnum.folder_lock import folder_lock
 from condnum.report.run_folder import FAILED
 from condnum.sweep import ResultStore
-from condnum.sweep.store import DATABASE
+from condnum.sweep.store import CELLS, DATABASE
 
 STAGING = ".partial"
-CELLS = "cells"
 
 
 @dataclass(frozen=True)

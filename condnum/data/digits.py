@@ -8,7 +8,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.data.task_pair import FloatArray, Provenance, TaskPair, check_rows, read_only
+from condnum.data.task_arrays import FloatArray, check_rows, read_only
+from condnum.data.task_pair import Provenance, TaskPair
 from condnum.errors import DataFormatError, InvalidInputError, UnknownNameError
 
 Labels = Literal["one_vs_rest", "published"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from condnum.data.feature_table import FeatureTable, select_columns
-from condnum.data.task_pair import FloatArray, read_only
+from condnum.data.task_arrays import FloatArray, read_only
 from condnum.errors import InvalidInputError
 
 

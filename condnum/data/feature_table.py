@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from condnum.data.npy_header import array_member, check_expansion, read_npy, read_npy_header
 from condnum.data.row_sources import check_shape, first_line, readable
-from condnum.data.task_pair import FloatArray, read_only
+from condnum.data.task_arrays import FloatArray, read_only
 from condnum.errors import DataFormatError, UnknownNameError
 from condnum.extras import require
 

@@ -25,7 +25,8 @@ from condnum.data.house_table import (
 )
 from condnum.data.resolver import Found, Source, obtain
 from condnum.data.standardise import label_encode, standardise
-from condnum.data.task_pair import FloatArray, Provenance, TaskPair, check_rows
+from condnum.data.task_arrays import FloatArray, check_rows
+from condnum.data.task_pair import Provenance, TaskPair
 from condnum.errors import DataFormatError, UnknownNameError
 
 Features = Literal["clean", "published"]

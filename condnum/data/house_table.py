@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from condnum.data.resolver import DataFiles, fetch_openml, new_file
-from condnum.data.task_pair import FloatArray
+from condnum.data.task_arrays import FloatArray
 from condnum.errors import DataFormatError, DataNotFoundError
 
 Missing = Literal["pandas", "dictionary"]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.data.task_pair import FloatArray
+from condnum.data.task_arrays import FloatArray
 
 
 def label_encode(values: NDArray[Any]) -> FloatArray:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Literal
 
 from condnum.data.checksums import sha256_arrays
+from condnum.data.task_arrays import FloatArray, check_finite, check_rows, check_shapes, read_only
 from condnum.errors import InvalidInputError
 
-FloatArray: TypeAlias = NDArray[np.float64]
 SourceKind = Literal["local file", "download", "embedded", "given arrays"]
 
 #: The four arrays that every pair has.
@@ -106,8 +103,8 @@ class TaskPair:
             if X is None or y is None:
                 raise InvalidInputError(f"{inputs} and {targets} belong together: give both or neither.")
             X, y = read_only(X, inputs), read_only(y, targets)
-            _check_shapes(X, y, inputs, targets, task, self.feature_names)
-            _check_finite(X, y, inputs, targets, self.feature_names)
+            check_shapes(X, y, inputs, targets, task, self.feature_names)
+            check_finite(X, y, inputs, targets, self.feature_names)
             constant_allowed = self.allow_constant_target and inputs in ("X_P", "X_H")
             if not constant_allowed and bool((y == y[0]).all()):
                 raise InvalidInputError(
@@ -228,89 +225,4 @@ class TaskPair:
             f"D_P = {self.pretrain_name} ({self.rows_pretrain} rows), "
             f"D_H = {self.harmful_name} ({self.rows_harmful} rows), "
             f"{self.dimension} features, SHA-256 {self.checksum[:8]}"
-        )
-
-
-def read_only(value: Any, name: str) -> FloatArray:
-    """Return `value` as a read-only float64 array; an array that already is one is not copied.
-
-    Args:
-        value: Array or nested list of real numbers.
-        name: The argument's name, for the message.
-
-    Returns:
-        A C-ordered array of the same shape that nobody can write to.
-
-    Raises:
-        InvalidInputError: Not numeric, or rows of unequal length.
-
-    Examples:
-        >>> read_only([1, 2], "y").flags.writeable
-        False
-    """
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise InvalidInputError(f"{name} is not an array ({error}); give rows of equal length.") from error
-    if array.dtype.kind not in "fiub":
-        raise InvalidInputError(f"{name} must hold real numbers, got dtype {array.dtype}; encode it first.")
-    if array.dtype == np.float64 and array.base is None and array.flags.c_contiguous:
-        if not array.flags.writeable:
-            return array
-        array = array.copy() if array is value else array
-    else:
-        array = np.array(array, dtype=np.float64, order="C")
-    array.setflags(write=False)
-    return array
-
-
-def check_rows(rows: object) -> None:
-    """Check a number of rows.
-
-    Args:
-        rows: The caller's value.
-
-    Raises:
-        InvalidInputError: Not an integer, or below 2.
-
-    Examples:
-        >>> check_rows(2)
-    """
-    if not isinstance(rows, int | np.integer) or isinstance(rows, bool) or rows < 2:
-        raise InvalidInputError(f"rows must be an integer of at least 2, got {rows!r}.")
-
-
-def _check_shapes(
-    X: FloatArray, y: FloatArray, inputs: str, targets: str, task: str, features: tuple[str, ...]
-) -> None:
-    if X.ndim != 2 or y.ndim != 1:
-        raise InvalidInputError(
-            f"{inputs} must be (N, D) and {targets} (N,), got shapes {X.shape} and {y.shape}."
-        )
-    if len(X) != len(y):
-        raise InvalidInputError(f"{inputs} has {len(X)} rows but {targets} has {len(y)} values.")
-    if X.shape[1] != len(features) or not features:
-        raise InvalidInputError(
-            f"{inputs} has {X.shape[1]} columns but there are {len(features)} feature names; "
-            "both tasks must have the same, non-empty list of features."
-        )
-    if len(X) < 2:
-        raise InvalidInputError(
-            f"task '{task}' has {len(X)} row(s) in {inputs}; at least 2 are needed: check the split."
-        )
-
-
-def _check_finite(X: FloatArray, y: FloatArray, inputs: str, targets: str, features: tuple[str, ...]) -> None:
-    bad = np.argwhere(~np.isfinite(X))
-    if len(bad):
-        row, column = bad[0]
-        raise InvalidInputError(
-            f"{inputs} holds {len(bad)} non-finite value(s), the first at row {row}, feature "
-            f"'{features[column]}' (column {column}): {X[row, column]}; impute or drop these rows."
-        )
-    wrong = np.flatnonzero(~np.isfinite(y))
-    if len(wrong):
-        raise InvalidInputError(
-            f"{targets} holds {len(wrong)} non-finite value(s), the first at row {wrong[0]}: {y[wrong[0]]}; "
-            "drop these rows."
         )

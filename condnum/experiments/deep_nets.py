@@ -143,11 +143,6 @@ def theta_0_table(config: DeepConfig) -> pd.DataFrame:
     return pretraining_table(config)
 
 
-def cells_folder(out: str) -> Path | None:
-    """Return where a run with this `out` keeps finished cells; None for a run that writes nothing."""
-    return Path(out) / "cells" if out else None
-
-
 def _score(result: CellResult) -> float:
     """Return the RIR that progress shows."""
     return float(result.row["compact.rir"])  # type: ignore[arg-type]

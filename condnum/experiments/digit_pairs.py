@@ -46,11 +46,6 @@ from condnum.sweep import (
 CODE_VERSION = "3"
 
 
-def store_folder(out: str) -> Path | None:
-    """Return where the store of a run with this `out` lies; None for a run that writes nothing."""
-    return Path(out) / "cells" if out else None
-
-
 @dataclass(frozen=True)
 class DigitPairsRun:
     """The finished sweep and the tables made from it."""

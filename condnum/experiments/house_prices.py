@@ -102,11 +102,6 @@ class HousePricesRun(PairStudy):
         return super().save(folder) + write_tables(folder, failures)
 
 
-def cells_folder(out: str) -> Path | None:
-    """Return where a run with this `out` keeps finished cells; None for a run that writes nothing."""
-    return Path(out) / "cells" if out else None
-
-
 def condnum_version() -> str:
     """Return the version of this package."""
     from condnum import __version__

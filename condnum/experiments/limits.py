@@ -13,7 +13,6 @@ import pandas as pd
 
 from condnum.ceiling import RirCeiling
 from condnum.data import Digits, TaskPair
-from condnum.experiments import house_prices
 from condnum.experiments.limits_cell import compute_cell
 from condnum.experiments.limits_config import LimitsConfig
 from condnum.experiments.limits_plan import load, plans
@@ -217,11 +216,6 @@ class LimitsRun:
         else:
             tasks = (f"digit {plan.payload['pretrain']}", f"digit {plan.payload['harmful']}")
         return {"dataset": self.data.name, "pretrain_task": tasks[0], "harmful_task": tasks[1]}
-
-
-def cells_folder(out: str) -> Path | None:
-    """Return where a run with this `out` keeps finished cells; None for a run that writes nothing."""
-    return house_prices.cells_folder(out)
 
 
 def _of(table: pd.DataFrame, tasks: tuple[str, str]) -> pd.DataFrame:

@@ -11,13 +11,14 @@ from condnum.sweep.plan import CellPlan
 from condnum.sweep.progress import Best, Failure, Score, SweepProgress
 from condnum.sweep.result import CellResult
 from condnum.sweep.run import SweepError, SweepReport, run_sweep
-from condnum.sweep.store import ResultStore
+from condnum.sweep.store import ResultStore, cells_folder
 
 __all__ = [
     # what to compute
     "CellPlan",
     "DataReference",
     "cached",
+    "cells_folder",
     # where
     "Executor",
     "SerialExecutor",

@@ -31,10 +31,29 @@ from condnum.sweep.result import (
     unpack_arrays,
 )
 
+#: Folder of a run's store, inside that of its results.
+CELLS = "cells"
+
 DATABASE = "results.sqlite"
 ARRAYS = "arrays"
 _LOCK = ".writer.lock"
 _KEY = re.compile(r"[A-Za-z0-9_-]{1,100}")
+
+
+def cells_folder(out: str) -> Path | None:
+    """Return where a run keeps its finished cells.
+
+    Args:
+        out: Folder of its results; empty for a run that writes nothing.
+
+    Returns:
+        A folder for `ResultStore`, or None.
+
+    Examples:
+        >>> cells_folder("runs/mine").as_posix(), cells_folder("")
+        ('runs/mine/cells', None)
+    """
+    return Path(out) / CELLS if out else None
 
 
 class ResultStore:

@@ -16,7 +16,8 @@ from condnum.experiments import digit_config, digit_pairs
 from condnum.experiments.digit_cell import compute_cell, immunize_cell
 from condnum.experiments.digit_tasks import digit_problem
 from condnum.experiments.measure import RESULT_COLUMNS
-from condnum.spectra import PUBLISHED_RIDGE, covariance
+from condnum.spectra import PUBLISHED_RIDGE
+from condnum.sweep import cells_folder, covariance
 
 CONFIG = digit_config.DigitPairsConfig(
     methods=("ours", "imma", "optimal"), seeds=2, epochs=5, pairs=((4, 7), (9, 0))
@@ -109,11 +110,11 @@ def test_a_finished_sweep_is_not_computed_again_and_more_seeds_reuse_it(tmp_path
 def test_without_a_folder_nothing_is_left_behind(run, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     small = dataclasses.replace(CONFIG, methods=("imma",), seeds=1)
-    found = digit_pairs.run(small, digit_pairs.store_folder(""))
+    found = digit_pairs.run(small, cells_folder(""))
     assert list(tmp_path.iterdir()) == []
     kept = run.table[(run.table["method"] == "imma") & (run.table["seed"] == 0)]
     assert found.table["rir"].tolist() == pytest.approx(kept["rir"].tolist())
-    assert digit_pairs.store_folder("out") == Path("out/cells")
+    assert cells_folder("out") == Path("out/cells")
 
 
 def test_two_processes_equal_one(tmp_path):

@@ -12,14 +12,13 @@ from condnum.errors import CondnumError, DataNotFoundError, InvalidInputError, R
 from condnum.experiments import house_cell, house_prices
 from condnum.experiments.house_config import SETTINGS, HousePricesConfig
 from condnum.experiments.house_prices import (
-    cells_folder,
     load,
     plans,
     run,
 )
 from condnum.experiments.measure import current_rir
 from condnum.methods import get_method, immunize, method_names
-from condnum.sweep import SweepError
+from condnum.sweep import SweepError, cells_folder
 
 SHORT = HousePricesConfig("embedded", seeds=2, epochs=4, device="cpu")
 

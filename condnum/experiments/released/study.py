@@ -110,11 +110,6 @@ class AuditRun:
         return write_tables(folder, tables | ({"failures.csv": self.failures} if len(self.failures) else {}))
 
 
-def cells_folder(out: str) -> Path | None:
-    """Return where a run with this `out` keeps finished cells; None for a run that writes nothing."""
-    return Path(out) / "cells" if out else None
-
-
 def run(
     config: AuditConfig,
     *,
