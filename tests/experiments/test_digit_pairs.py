@@ -16,8 +16,8 @@ from condnum.experiments import digit_config, digit_pairs
 from condnum.experiments.digit_cell import compute_cell, immunize_cell
 from condnum.experiments.digit_tasks import digit_problem
 from condnum.experiments.measure import RESULT_COLUMNS
-from condnum.spectra import PUBLISHED_RIDGE
-from condnum.sweep import cells_folder, covariance
+from condnum.spectra import PUBLISHED_RIDGE, covariance
+from condnum.sweep import cells_folder
 
 CONFIG = digit_config.DigitPairsConfig(
     methods=("ours", "imma", "optimal"), seeds=2, epochs=5, pairs=((4, 7), (9, 0))
