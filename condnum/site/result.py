@@ -14,10 +14,8 @@ import pandas as pd
 
 from condnum.errors import DataFormatError, InvalidInputError
 from condnum.extras import require
+from condnum.report.run_folder import RECORD, REPORT
 from condnum.reproduce.record import ExperimentRecord
-
-REPORT = "report.ipynb"
-PROVENANCE = "provenance.json"
 
 #: Names become file names and addresses.
 _NAME = re.compile(r"[a-z0-9]+(?:[-_][a-z0-9]+)*")
@@ -54,7 +52,7 @@ class Result:
     @cached_property
     def provenance(self) -> dict[str, Any]:
         """What the run recorded; empty if it recorded nothing."""
-        path = None if self.folder is None else self.folder / PROVENANCE
+        path = None if self.folder is None else self.folder / RECORD
         if path is None or not path.exists():
             return {}
         try:

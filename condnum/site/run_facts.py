@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from condnum.files import atomic_write
-from condnum.site.result import PROVENANCE, REPORT, Result
+from condnum.report.run_folder import RECORD, REPORT
+from condnum.site.result import Result
 
 #: Tables above this many bytes are published compressed.
 COMPRESSED = 300_000
@@ -119,7 +120,7 @@ def publish_files(run: Result, target: Path) -> list[PublishedFile]:
     target.mkdir(parents=True, exist_ok=True)
     tables = sorted(run.folder.glob("*.csv")) + sorted(run.folder.glob("*.csv.gz"))
     published = []
-    for source in [run.folder / REPORT, run.folder / PROVENANCE, *tables]:
+    for source in [run.folder / REPORT, run.folder / RECORD, *tables]:
         if not source.is_file() or source.is_symlink():
             continue
         content, name = source.read_bytes(), source.name
