@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from condnum.errors import CondnumError
     from condnum.immunization import Immunization, relative_immunization_ratio
     from condnum.methods import (
+        NAMED_SETTINGS,
         DescentSettings,
         ImmunizationResult,
         get_method,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         method_names,
         register,
     )
+    from condnum.pareto import front_immunizer
     from condnum.probing import ProbeCurve, linear_probe
     from condnum.problem import ImmunizationProblem
     from condnum.regularizers import (
@@ -64,6 +66,7 @@ _HOMES = {
     "condnum.errors": ["CondnumError"],
     "condnum.immunization": ["Immunization", "relative_immunization_ratio"],
     "condnum.methods": [
+        "NAMED_SETTINGS",
         "DescentSettings",
         "ImmunizationResult",
         "get_method",
@@ -89,6 +92,7 @@ _HOMES = {
     ],
     "condnum.singular_alignment": ["Alignment", "alignment"],
     "condnum.spectra": ["ConditionNumber", "condition_number", "covariance", "hessian"],
+    "condnum.pareto": ["front_immunizer"],
     "condnum.problem": ["ImmunizationProblem"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
@@ -108,6 +112,7 @@ __all__ = [
     "rir_ceiling",
     "ridge_convention_ceiling",
     "optimal_immunizer",
+    "front_immunizer",
     # regularizers
     "RegularizerGradient",
     "r_well",
@@ -126,6 +131,7 @@ __all__ = [
     "ImmunizationProblem",
     "ImmunizationResult",
     "DescentSettings",
+    "NAMED_SETTINGS",
     "immunize",
     "method_names",
     "get_method",

@@ -7,14 +7,17 @@ and `κ(H_H) = κ(SᵀMS)`. What is possible follows: with :math:`x = κ(H_P)`,
 
 for every invertible θ: the triangle inequality of Hilbert's metric `d(A, B) = log κ(A^{-1/2}BA^{-1/2})`
 between K_P, K_H and `(θθᵀ)^{-1}`. The right-hand side is the ceiling of `condnum.ceiling`; `front_extractor`
-attains it for every x, so that the ray RIR = RIR_max from θ* on *is* the Pareto front.
+attains it for every x, so that the ray RIR = RIR_max from θ* on *is* the Pareto front. `front_immunizer` is
+the extractor to take where (ii) is wanted: at any rank, and with the ridge convention in mind.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import get_args
 
 import numpy as np
 import torch
@@ -25,8 +28,17 @@ from condnum.arrays import Array, ArrayLike, like
 from condnum.ceiling import RirCeiling, rir_ceiling
 from condnum.covariance_range import CovarianceRange
 from condnum.errors import InvalidInputError
+from condnum.extremes import gram, largest_pair
+from condnum.immunization import HessianSpectra, immunization_from_spectra, unit_gauge
+from condnum.null_space import own_directions
 from condnum.pencil import pencil_decomposition, task_ranges
-from condnum.spectra import hessian_spectrum
+from condnum.spectra import PUBLISHED_RIDGE, Convention, default_rtol, hessian_spectrum
+
+#: `front_immunizer` stays this far below (ii) = 1, so that round-off does not decide clause (b).
+FRONT_MARGIN = 1e-3
+
+#: Gains on null(K_P) that `front_immunizer` tries, beside gains of at most 1 on range(K_P).
+_NULL_GAINS = (1.0, 1e-1, 1e-2, 1e-3)
 
 
 @dataclass(frozen=True)
@@ -162,6 +174,71 @@ def front_extractor(
     return theta if isinstance(pretrain_covariance, CovarianceRange) else like(pretrain_covariance)(theta)
 
 
+def front_immunizer(
+    pretrain_covariance: ArrayLike | CovarianceRange,
+    harmful_covariance: ArrayLike | CovarianceRange,
+    *,
+    pretrain_ratio: float | None = None,
+    ridge: float = PUBLISHED_RIDGE,
+) -> Array:
+    r"""Return an immunizer with a wanted (ii) in closed form, for covariances of any rank.
+
+    With :math:`R = \sqrt{γ_r}\,K_P^{+1/2} + νΠ`, Π the projector on null(K_P), every
+    :math:`θθ^\top = RR^\top + ww^\top` has `κ(H_P) = 1 + wᵀK_Pw/γ_r` for any w: the length of w sets (ii).
+
+    *Nothing of the harmful task's own in null(K_P)* (so for every full-rank pair): w is the top generalised
+    eigenvector of `(K_H, K_P)`. Then `H_H` is M on range(K_P) with its largest eigenvalue times κ(H_P), and
+    RIR is at its ceiling: clauses (a) and (b) of Definition 3.1 hold whenever the ceiling is above 1.
+
+    *Own directions*: RIR is unbounded in the compact convention, as w may grow in null(K_P) unseen. In the
+    ridge convention with ε → 0, where a singular task has `κ = σ₁/ε`, the largest `σ₁(H_H)` of all θ with
+    `σ₁(H_P) ≤ t` and `‖θ‖_F² = D` is that of a single direction,
+
+    .. math:: \max\{w^\top K_Hw : w^\top K_Pw \le t,\; \|w\|^2 \le D\}
+              = \min_{ρ \ge 0} λ_{\max}(K_H, K_P + ρI)\,(t + ρD)
+
+    (for θ and the top eigenpair (λ, z) of `H_H`, `w = θz` has `wᵀK_Hw = λ`, `wᵀK_Pw ≤ t` and `‖w‖² ≤ D`).
+    If that is at most `σ₁(K_H)`, no extractor meets (a) and (b) there. Several such w and ν are measured, and
+    the θ that meets Definition 3.1 in most conventions, then with the largest RIR, is returned.
+
+    Args:
+        pretrain_covariance: `(D, D)`, `K_P`, or its range.
+        harmful_covariance: `(D, D)`, `K_H`, or its range.
+        pretrain_ratio: Wanted (ii), in (0, 1]; less where κ(H_H) would pass what float64 can tell from a lost
+            rank. Default 1 − 1e-3, or closer to 1 where the ceiling is below 1.002.
+        ridge: ε of the ridge convention.
+
+    Returns:
+        `(D, D)` invertible, in the unit gauge, of the kind of `pretrain_covariance`; a tensor for ranges.
+
+    Raises:
+        InvalidInputError: Shapes differ, entries are non-finite, `pretrain_ratio` is not in (0, 1].
+        RankError: A covariance is zero, or the tasks share no direction.
+
+    Examples:
+        The front of K_P = diag(100, 1), K_H = diag(2, 1) is (i) = 2500·(ii):
+
+        >>> P, H = (CovarianceRange.of(torch.tensor([[a, 0.0], [0.0, 1.0]]).double()) for a in (100, 2))
+        >>> [round(ratio, 9) for ratio in extractor_ratios(front_immunizer(P, H, pretrain_ratio=0.5), P, H)]
+        [0.5, 1250.0]
+    """
+    P, H = task_ranges(pretrain_covariance, harmful_covariance, None, None)
+    region = feasible_region(P, H)
+    if pretrain_ratio is None:
+        pretrain_ratio = max(1 - FRONT_MARGIN, region.ceiling.value**-0.5)
+    elif not 0 < pretrain_ratio <= 1:
+        raise InvalidInputError(f"pretrain_ratio must lie in (0, 1], got {pretrain_ratio}.")
+    gains = _NULL_GAINS if P.rank < P.dimension else (1.0,)
+    make: list[Callable[..., Tensor]] = [
+        _own_spike if region.ceiling.harmful_only_dimension else _front_spike
+    ]
+    if min(P.rank, H.rank) < P.dimension:
+        make.append(partial(_ridge_spike, directions=_ridge_directions(P, H)))
+    candidates = [spike(P, H, region, pretrain_ratio, gain) for spike in make for gain in gains]
+    theta = unit_gauge(max(candidates, key=lambda theta: _merit(theta, P, H, ridge)))
+    return theta if isinstance(pretrain_covariance, CovarianceRange) else like(pretrain_covariance)(theta)
+
+
 def immunizer_family(pretrain: CovarianceRange, powers: Sequence[float]) -> Tensor:
     """Return `K_P^{-s/2}`, which leads from I (s = 0) to θ* (s = 1), below the front except at its end.
 
@@ -207,3 +284,93 @@ def extractor_ratios(
         trusted = kappa < (task.dimension * 2.0**-52) ** -2
         ratios.append(kappa * float(task.values[-1] / task.values[0]) if trusted else math.nan)
     return ratios[0], ratios[1]
+
+
+def _front_spike(
+    P: CovarianceRange, H: CovarianceRange, region: FeasibleRegion, ratio: float, null_gain: float
+) -> Tensor:
+    """Return θ on the front: K_P^{-1/2} with the top of M scaled up, and its bottom where κ(M) is extreme."""
+    root, sigma, W = pencil_decomposition(P, H)
+    most = _largest_kappa(P.dimension)
+    gain = (float(sigma[0]) / math.sqrt(most) / sigma).clamp_min(1.0)
+    # κ(H_P) from 1, where nothing is scaled up, to the wanted one or as far as κ(H_H) can be told.
+    room = max(1.0, most / region.kappa_pencil)
+    gain[0] = math.sqrt(min(max(ratio * region.kappa_pretrain, 1.0), room))
+    inside = root + (root @ W) * (gain - 1) @ W.mT
+    return math.sqrt(float(P.values[-1])) * inside + null_gain * P.null_projector
+
+
+def _own_spike(
+    P: CovarianceRange, H: CovarianceRange, region: FeasibleRegion, ratio: float, null_gain: float
+) -> Tensor:
+    """Return θ with the harmful task's strongest own direction scaled up until κ(H_H) is ten times κ(K_H)."""
+    energies, own = own_directions(H, P.null_basis, rtol=default_rtol(P.dimension))
+    wanted = min(10 * region.kappa_harmful, _largest_kappa(P.dimension)) * float(H.values[0])
+    return _spiked(P, own[:, 0] * math.sqrt(wanted / float(energies[0])), null_gain)
+
+
+def _ridge_directions(P: CovarianceRange, H: CovarianceRange) -> list[Tensor]:
+    """Return the top generalised eigenvectors of `(K_H, K_P + ρI)` over a grid of ρ, each `(D,)`."""
+    Q = torch.cat([P.vectors, P.null_basis], dim=1)
+    rotated = gram(H.factor @ Q)
+    energy = torch.cat([P.values, P.values.new_zeros(P.dimension - P.rank)])
+    scales = [(energy + rho).rsqrt() for rho in np.geomspace(1e-8, 1e2, 31) * float(P.values[0])]
+    return [Q @ (scale * largest_pair(scale[:, None] * rotated * scale).vector) for scale in scales]
+
+
+def _ridge_spike(
+    P: CovarianceRange,
+    H: CovarianceRange,
+    region: FeasibleRegion,
+    ratio: float,
+    null_gain: float,
+    *,
+    directions: list[Tensor],
+) -> Tensor:
+    """Return θ with the w of the ridge convention: the ρ and length with the largest (i) that (ii) allows."""
+    floor, top = float(P.values[-1]), float(P.values[0])
+    filled = float((floor / P.values).sum()) + null_gain**2 * (P.dimension - P.rank)
+    best, chosen = -math.inf, torch.zeros_like(directions[0])
+    for u in directions:
+        on_pretrain, on_harmful = (float((task.factor @ u).square().sum()) for task in (P, H))
+        length = float(u.square().sum())
+        # w = √a·u: κ(H_P) = 1 + a·uᵀK_Pu/γ_r, and, for a singular K_P, σ₁(H_P) at ‖θ‖_F² = D, bound a.
+        bounds = [1e3 * filled / length]
+        if on_pretrain > 0:
+            bounds.append((ratio * region.kappa_pretrain - 1) * floor / on_pretrain)
+        if P.rank < P.dimension:
+            slope = P.dimension * on_pretrain - ratio * top * length
+            spare = ratio * top * filled - P.dimension * floor
+            bounds.append(spare / slope if slope > 0 else math.inf if spare >= 0 else 0.0)
+        a = max(min(bounds), 0.0)
+        rise = a * on_harmful * P.dimension / (filled + a * length)
+        if rise > best:
+            best, chosen = rise, math.sqrt(a) * u
+    return _spiked(P, chosen, null_gain)
+
+
+def _spiked(P: CovarianceRange, w: Tensor, null_gain: float) -> Tensor:
+    """Return θ with `θθᵀ = γ_rK_P⁺ + ν²Π + wwᵀ`: `R(I + (√(1 + ‖y‖²) − 1)ŷŷᵀ)` with w = Ry."""
+    scaled = (float(P.values[-1]) / P.values).sqrt()
+    root = (P.vectors * scaled) @ P.vectors.mT + null_gain * P.null_projector
+    along = P.vectors.mT @ w
+    y = P.vectors @ (along / scaled) + (w - P.vectors @ along) / null_gain
+    square = float(y.square().sum())
+    return root + torch.outer(w, y) / (math.sqrt(1 + square) + 1)
+
+
+def _merit(theta: Tensor, P: CovarianceRange, H: CovarianceRange, ridge: float) -> tuple[float, ...]:
+    """Rank candidates: Definition 3.1 in both conventions, kept ranks, then compact RIR."""
+    theta = unit_gauge(theta)
+    after = [hessian_spectrum(theta, task.factor) for task in (P, H)]
+    spectra = HessianSpectra(P.values, after[0], H.values, after[1], P.dimension, P.dimension)
+    compact, ridged = (
+        immunization_from_spectra(spectra, convention=convention, gauge="unit", ridge=ridge)
+        for convention in get_args(Convention)
+    )
+    return compact.success + ridged.success, compact.success, not compact.rank_changed, compact.rir
+
+
+def _largest_kappa(dimension: int) -> float:
+    """Return the κ at which an eigenvalue still stands four times above the rank tolerance."""
+    return 1 / (4 * default_rtol(dimension))

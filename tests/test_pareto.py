@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.linalg
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +12,13 @@ from condnum.covariance_range import CovarianceRange
 from condnum.errors import InvalidInputError
 from condnum.experiments.limits_pair import climb, random_extractors
 from condnum.immunization import relative_immunization_ratio
-from condnum.pareto import extractor_ratios, feasible_region, front_extractor, immunizer_family
+from condnum.pareto import (
+    extractor_ratios,
+    feasible_region,
+    front_extractor,
+    front_immunizer,
+    immunizer_family,
+)
 from condnum.pencil import pencil_decomposition
 
 #: κ(M) stays below 1e8 here; an SVD in float64 then has a relative error below 1e-8.
@@ -134,3 +141,66 @@ def test_the_decomposition_diagonalises_the_pencil():
     theta = (root @ W).numpy()
     np.testing.assert_allclose(theta.T @ K_P @ theta, np.eye(5), atol=1e-10)
     np.testing.assert_allclose(theta.T @ K_H @ theta, np.diag(sigma.numpy() ** 2), atol=1e-9)
+
+
+def pair_of(seed, dimension, ranks, kappas=(1e3, 1e2)):
+    """Two covariances of given ranks, with log-spaced spectra and random eigenvectors."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for rank, kappa in zip(ranks, kappas, strict=True):
+        Q = np.linalg.qr(rng.standard_normal((dimension, dimension)))[0][:, :rank]
+        found.append((Q * np.geomspace(1, 1 / kappa, rank)) @ Q.T)
+    return found
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6), st.integers(2, 20), st.floats(0.2, 5), st.floats(0.2, 5), st.floats(0.05, 1))
+def test_front_immunizer_is_on_the_front_at_the_wanted_ratio(seed, dimension, pretrain, harmful, wanted):
+    K_P, K_H = pair_of(seed, dimension, (dimension, dimension), (10**pretrain, 10**harmful))
+    limit = rir_ceiling(K_P, K_H).value
+    theta = front_immunizer(K_P, K_H, pretrain_ratio=wanted)
+    found = relative_immunization_ratio(theta, K_P, K_H)
+    least = max(wanted, 10**-pretrain)  # κ(H_P) ≥ 1
+    assert found.rir == pytest.approx(limit, rel=1e-4)
+    assert found.pretrain_ratio == pytest.approx(least, rel=1e-6)
+    default = relative_immunization_ratio(front_immunizer(K_P, K_H), K_P, K_H)
+    assert default.success == (limit > 1 + 1e-8)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 8), st.integers(2, 8))
+def test_front_immunizer_of_singular_pairs(seed, pretrain_rank, harmful_rank):
+    K_P, K_H = pair_of(seed, 8, (pretrain_rank, harmful_rank))
+    theta = front_immunizer(K_P, K_H)
+    assert np.linalg.matrix_rank(theta) == 8
+    compact, ridge = (
+        relative_immunization_ratio(theta, K_P, K_H, convention=convention)
+        for convention in ("compact", "ridge")
+    )
+    if rir_ceiling(K_P, K_H).value > 1.01:
+        assert compact.success
+        assert not compact.rank_changed
+    # No extractor beats the dual bound of the ridge convention, ε → 0; `front` meets it where it leaves room.
+    if pretrain_rank < 8 and harmful_rank < 8:
+        top = np.linalg.eigvalsh(K_P)[-1]
+        dual = min(
+            scipy.linalg.eigh(K_H, K_P + rho * np.eye(8), eigvals_only=True)[-1] * (top + rho * 8)
+            for rho in np.geomspace(1e-9, 1e3, 200)
+        )
+        bound = dual / np.linalg.eigvalsh(K_H)[-1]
+        if ridge.pretrain_ratio <= 1:
+            assert ridge.harmful_ratio <= bound * (1 + 1e-6)
+        if bound > 1.3:
+            assert ridge.success
+
+
+def test_front_immunizer_beyond_what_float64_can_tell():
+    K_P, K_H = pair_of(0, 40, (40, 40), (1e9, 1e9))
+    found = relative_immunization_ratio(front_immunizer(K_P, K_H), K_P, K_H)
+    assert found.success
+    assert not found.rank_changed
+
+
+def test_front_immunizer_refuses():
+    with pytest.raises(InvalidInputError, match=r"pretrain_ratio must lie in \(0, 1\], got 2"):
+        front_immunizer(np.eye(2), np.diag([2.0, 1.0]), pretrain_ratio=2)

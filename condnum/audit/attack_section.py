@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.audit.extractors import LABELS, OPTIMAL, RAW
+from condnum.audit.extractors import FRONT, LABELS, OPTIMAL, RAW
 from condnum.audit.hessian_spectra import Extractors
 from condnum.audit.targets import Kind, one_hot
 from condnum.data.feature_stream import FeatureStream
@@ -129,7 +129,8 @@ def attack_section(
         Y[test] if held_out else None,
         name=f"{Path(stream.source).name}, {len(X) - held_out:,d} rows",
     )
-    chosen_extractors = {n: theta for n, theta in extractors.items() if n != OPTIMAL or len(extractors) == 2}
+    own = {name: theta for name, theta in extractors.items() if name not in (RAW, OPTIMAL, FRONT)}
+    chosen_extractors = own or {OPTIMAL: extractors[OPTIMAL]}
     spend = replace(PANEL_BUDGET, seed=seed) if budget is None else budget
     report = attack_panel({RAW: None, **chosen_extractors}, task, budget=spend, on_attack=on_attack)
     return AttackSection(report, "", len(X) - held_out, held_out, rows)

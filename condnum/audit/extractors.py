@@ -8,16 +8,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from condnum.ceiling import optimal_immunizer
+from condnum.covariance_range import CovarianceRange
 from condnum.data.feature_stream import array_stream, open_feature_stream
 from condnum.errors import InvalidInputError, RankError
+from condnum.pareto import front_immunizer
 
 #: The features as they are, θ = I.
 RAW = "raw"
 #: The closed form θ* = K_P^{-1/2}: not the auditor's, but a yardstick.
 OPTIMAL = "optimal"
+#: The closed form at (ii) just below 1: the same.
+FRONT = "front"
 
 #: How each is called in tables.
 LABELS = {
@@ -26,6 +31,7 @@ LABELS = {
     "theta_0": "θ₀",
     "theta_i": "θ_I",
     OPTIMAL: "θ* (closed form)",
+    FRONT: "front (closed form)",
 }
 
 #: A matrix, or where to find one.
@@ -136,7 +142,7 @@ def with_yardsticks(
     *,
     rtol: float,
 ) -> dict[str, NDArray[np.float64] | None]:
-    """Put the features as they are in front, and the closed-form immunizer behind.
+    """Put the features as they are in front, and the two closed forms behind.
 
     Args:
         extractors: Those given.
@@ -148,7 +154,8 @@ def with_yardsticks(
         By name; None stands for the identity.
     """
     optimal = np.asarray(optimal_immunizer(K_P, K_H, rtol=rtol))
-    return {RAW: None, **extractors, OPTIMAL: optimal}
+    P, H = (CovarianceRange.of(torch.as_tensor(K), rtol=rtol) for K in (K_P, K_H))
+    return {RAW: None, **extractors, OPTIMAL: optimal, FRONT: np.asarray(front_immunizer(P, H))}
 
 
 def comparisons(names: Mapping[str, Any]) -> list[Comparison]:
@@ -165,5 +172,5 @@ def comparisons(names: Mapping[str, Any]) -> list[Comparison]:
         ['θ', 'θ* (closed form)']
     """
     pair = [Comparison("theta_i", "theta_0")] if "theta_i" in names else []
-    order = [name for name in ("theta_i", "theta_0", "theta", OPTIMAL) if name in names]
+    order = [name for name in ("theta_i", "theta_0", "theta", OPTIMAL, FRONT) if name in names]
     return pair + [Comparison(name, RAW) for name in order]

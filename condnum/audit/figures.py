@@ -19,6 +19,7 @@ _LOOK = {
     "theta_0": (GREEN, "dash"),
     "theta_i": (BLUE, "solid"),
     "optimal": (ORANGE, "dashdot"),
+    "front": (PURPLE, "longdash"),
 }
 _HTML = {"theta_0": "θ<sub>0</sub>", "theta_i": "θ<sub>I</sub>"}
 

@@ -18,7 +18,7 @@ from condnum.audit.moments import FEWEST_GROUPS, SecondMoments
 from condnum.ceiling import rir_ceiling
 from condnum.errors import InvalidInputError, RankError
 from condnum.sweep import core_count
-from condnum.sweep.threads import limited_threads
+from condnum.threads import limited_threads
 
 #: Confidence level of the intervals.
 LEVEL = 0.95

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from condnum.data.feature_stream import FeatureStream, refuse_non_finite
 from condnum.errors import InvalidInputError
 from condnum.sweep import core_count
-from condnum.sweep.threads import limited_threads
+from condnum.threads import limited_threads
 
 #: Groups of rows, where memory allows: intervals then have about 63 degrees of freedom.
 GROUPS = 64

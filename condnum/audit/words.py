@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from condnum.audit.extractors import LABELS, OPTIMAL, RAW, Comparison
+from condnum.audit.extractors import FRONT, LABELS, OPTIMAL, RAW, Comparison
 from condnum.audit.result import Audit
 from condnum.report.comparison import number
 
@@ -135,13 +135,15 @@ def _room(found: Audit) -> str:
 
 
 def _no_extractor(found: Audit) -> str:
-    """Say what the closed form would reach."""
-    row = found.row(Comparison(OPTIMAL, RAW), "compact")
-    return (
-        f"Without an extractor there is no verdict. The closed form θ* would have a compact RIR of "
-        f"{number(row['rir'])}, (i) = {number(row['harmful_ratio'])} and (ii) = "
-        f"{number(row['pretrain_ratio'])}."
-    )
+    """Say what the closed forms would reach."""
+    reached = []
+    for name in (OPTIMAL, FRONT):
+        row = found.row(Comparison(name, RAW), "compact")
+        reached.append(
+            f"{LABELS[name]} would have a compact RIR of {number(row['rir'])}, "
+            f"(i) = {number(row['harmful_ratio'])} and (ii) = {number(row['pretrain_ratio'])}"
+        )
+    return f"Without an extractor there is no verdict. {'; '.join(reached)}."
 
 
 def _verdict(found: Audit) -> list[str]:

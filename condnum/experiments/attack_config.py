@@ -14,8 +14,8 @@ from condnum.probing.attackers.feature_set import Kind
 
 AttackLoss = Literal["auto", "squared", "logistic"]
 
-#: θ₀ untrained, Algorithm 1, the closed form; raw inputs are always there.
-METHODS = ("initial", "ours", "optimal")
+#: θ₀ untrained, Algorithm 1, the closed forms; raw inputs are always there.
+METHODS = ("initial", "ours", "optimal", "front")
 
 #: Rows of each class that the attacker of a digit trains on, and steps that pass over them.
 DIGIT_ROWS, DIGIT_DENSE_STEPS = 2500, 500

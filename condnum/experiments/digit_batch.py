@@ -22,7 +22,7 @@ from condnum.methods import (
 from condnum.methods.batched.memory import batch_size, problem_bytes
 from condnum.problem import ImmunizationProblem
 from condnum.sweep import CellPlan, CellResult, core_count
-from condnum.sweep.threads import limit_threads, limited_threads
+from condnum.threads import limit_threads, limited_threads
 
 T = TypeVar("T")
 R = TypeVar("R")

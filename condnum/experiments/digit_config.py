@@ -12,6 +12,7 @@ from condnum.arrays import resolve_device
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.experiments.measure import settings_table
 from condnum.methods import (
+    NAMED_SETTINGS,
     DescentSettings,
     ImmaSettings,
     OptKappaSettings,
@@ -22,13 +23,13 @@ from condnum.methods import (
 #: The paper's four methods.
 PAPER_METHODS = ("ours", "opt_kappa", "imma", "r_ill_only")
 
-#: What runs by default: those, and the closed form that says how much is possible.
-DEFAULT_METHODS = (*PAPER_METHODS, "optimal")
+#: What runs by default: those, and the closed forms that say how much is possible.
+DEFAULT_METHODS = (*PAPER_METHODS, "optimal", "front")
 
 #: Settings by data set, one for all pairs and seeds.
 SETTINGS: dict[str, dict[str, DescentSettings]] = {
     "mnist": {
-        "ours": DescentSettings(learning_rate=2.5e-3, ratio=1.0, loss_weight=1e-3, steps=120, record_every=0),
+        "ours": NAMED_SETTINGS["mnist"],
         "opt_kappa": OptKappaSettings(
             learning_rate=1e-3, ratio=0.1, steps=30, convention="ridge", record_every=0
         ),
@@ -36,7 +37,7 @@ SETTINGS: dict[str, dict[str, DescentSettings]] = {
         "r_ill_only": DescentSettings(learning_rate=1e-3, steps=30, record_every=0),
     },
     "digits-8x8": {
-        "ours": DescentSettings(learning_rate=0.03, ratio=20.0, loss_weight=0.1, steps=300, record_every=30),
+        "ours": NAMED_SETTINGS["digits-8x8"],
         "opt_kappa": OptKappaSettings(
             learning_rate=0.005, ratio=0.1, steps=100, convention="ridge", record_every=10
         ),

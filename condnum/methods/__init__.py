@@ -6,9 +6,10 @@ from condnum.methods.imma import ImmaSettings
 from condnum.methods.opt_kappa import OptKappaSettings
 from condnum.methods.registry import get_method, immunize, method_names, register, uses_seed
 from condnum.methods.result import History, ImmunizationResult, Progress
-from condnum.methods.settings import DescentSettings
+from condnum.methods.settings import NAMED_SETTINGS, DescentSettings
 
 __all__ = [
+    "NAMED_SETTINGS",
     "Callback",
     "DescentSettings",
     "History",

@@ -62,7 +62,7 @@ class Ours:
         "together (Eq. 11)"
     )
     parts: tuple[str, ...] = ("well", "ill", "supervised")
-    defaults = DescentSettings()
+    defaults = DescentSettings(auto=True, steps=20_000)
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
         """Return θ₀ and ω₀, both uniform in ±1/√D."""

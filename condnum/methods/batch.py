@@ -24,18 +24,19 @@ def descends_in_batches(method: str, settings: DescentSettings | None = None) ->
         settings: Of the method; None for its defaults.
 
     Returns:
-        False for closed forms, for methods that declare no batched gradients, and for mini-batches.
+        False for closed forms, for methods that declare no batched gradients, for mini-batches and `auto`.
 
     Examples:
-        >>> descends_in_batches("ours"), descends_in_batches("ours", DescentSettings(batch_size=8))
-        (True, False)
+        >>> descends_in_batches("ours"), descends_in_batches("ours", DescentSettings())
+        (False, True)
         >>> descends_in_batches("optimal")
         False
     """
     chosen = get_method(method)
     if isinstance(chosen, ClosedFormMethod) or not isinstance(chosen, BatchedMethod):
         return False
-    return (chosen.defaults if settings is None else settings).batch_size is None
+    chosen_settings = chosen.defaults if settings is None else settings
+    return chosen_settings.batch_size is None and not chosen_settings.auto
 
 
 def immunize_batch(

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from condnum.ceiling import optimal_immunizer
 from condnum.methods.method import random_extractor
+from condnum.pareto import front_immunizer
 from condnum.problem import ImmunizationProblem
 
 
@@ -46,3 +47,16 @@ class Optimal:
     def theta(self, problem: ImmunizationProblem, generator: torch.Generator) -> Tensor:
         """Return θ*, in the unit gauge."""
         return torch.as_tensor(optimal_immunizer(problem.pretrain.covariance, problem.harmful.covariance))
+
+
+class Front:
+    """The closed form on the Pareto front at (ii) = 1 − 1e-3: immunized wherever the ceiling allows it."""
+
+    name = "front"
+    label = "Front ((ii) just below 1)"
+    summary = "closed form: the largest (i) that (ii) ≤ 1 allows"
+    seeded = False
+
+    def theta(self, problem: ImmunizationProblem, generator: torch.Generator) -> Tensor:
+        """Return `front_immunizer`, in the unit gauge."""
+        return torch.as_tensor(front_immunizer(problem.pretrain.covariance, problem.harmful.covariance))

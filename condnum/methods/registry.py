@@ -10,15 +10,17 @@ import torch
 
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.methods.algorithm1 import Ours, RIllOnly
-from condnum.methods.closed_form import Identity, Initial, Optimal
+from condnum.methods.auto import descend_auto
+from condnum.methods.closed_form import Front, Identity, Initial, Optimal
 from condnum.methods.descent import Callback, descend
 from condnum.methods.imma import Imma
-from condnum.methods.method import ClosedFormMethod, DescentMethod
+from condnum.methods.method import SMALL, ClosedFormMethod, DescentMethod
 from condnum.methods.monitor import Monitor
 from condnum.methods.opt_kappa import OptKappa
 from condnum.methods.result import History, ImmunizationResult
-from condnum.methods.settings import DescentSettings
+from condnum.methods.settings import NAMED_SETTINGS, DescentSettings
 from condnum.problem import ImmunizationProblem
+from condnum.threads import limited_threads
 
 Method = DescentMethod[Any] | ClosedFormMethod
 
@@ -47,7 +49,7 @@ def method_names() -> list[str]:
 
     Examples:
         >>> method_names()
-        ['ours', 'opt_kappa', 'imma', 'r_ill_only', 'identity', 'initial', 'optimal']
+        ['ours', 'opt_kappa', 'imma', 'r_ill_only', 'identity', 'initial', 'optimal', 'front']
     """
     return list(_METHODS)
 
@@ -93,7 +95,7 @@ def immunize(
     method: str = "ours",
     *,
     seed: int = 0,
-    settings: DescentSettings | None = None,
+    settings: DescentSettings | str | None = None,
     callback: Callback | None = None,
     **overrides: Any,
 ) -> ImmunizationResult:
@@ -102,12 +104,14 @@ def immunize(
     Args:
         problem: The two tasks (`ImmunizationProblem.from_data`, `.from_pair`, `.from_covariances`).
         method: `ours` (Algorithm 1), `r_ill_only`, `imma`, `opt_kappa`, the controls `identity` and
-            `initial`, or the closed form `optimal`; see `method_names`.
+            `initial`, or the closed forms `optimal` and `front`; see `method_names`.
         seed: Of θ₀ and everything else that is random; the library never seeds globally.
-        settings: Replaces the method's defaults.
+        settings: Replaces the method's defaults; a string names one of `NAMED_SETTINGS`. `ours` tunes itself
+            by default (`condnum.methods.auto`) and says in `explanation` whether Definition 3.1 is met.
         callback: Called with a `Progress` at each recorded step; returning True cancels the run,
             which then returns what it has with `stop_reason="cancelled"`.
-        **overrides: Single settings by name, such as `steps=200`.
+        **overrides: Single settings by name, such as `steps=200`. Naming one that `auto` would choose, such
+            as `learning_rate`, leaves the rest at `NAMED_SETTINGS["fixed"]`.
 
     Returns:
         θ with history and stop reason.
@@ -130,12 +134,23 @@ def immunize(
             given = ", ".join(overrides) or "settings"
             raise InvalidInputError(f"method '{method}' has nothing to set; leave out: {given}.")
         return _closed_form(problem, chosen, seed)
+    if isinstance(settings, str):
+        if settings not in NAMED_SETTINGS:
+            raise UnknownNameError("settings", settings, NAMED_SETTINGS)
+        settings = NAMED_SETTINGS[settings]
     base = chosen.defaults if settings is None else settings
     if not isinstance(base, type(chosen.defaults)):
         raise InvalidInputError(
             f"method '{method}' takes {type(chosen.defaults).__name__}, got {type(base).__name__}."
         )
-    return descend(problem, chosen, base.with_overrides(**overrides), seed=seed, callback=callback)
+    base = base.with_overrides(**overrides)
+    # Beside other work, threads of products this small wait for each other 30 times longer than they work.
+    with limited_threads(1 if problem.dimension <= SMALL and problem.device.type == "cpu" else None):
+        if not base.auto:
+            return descend(problem, chosen, base, seed=seed, callback=callback)
+        if not isinstance(chosen, Ours):
+            raise InvalidInputError(f"auto=True is for method 'ours'; '{method}' has its own settings.")
+        return descend_auto(problem, base, seed=seed, callback=callback)
 
 
 def _closed_form(problem: ImmunizationProblem, method: ClosedFormMethod, seed: int) -> ImmunizationResult:
@@ -166,6 +181,7 @@ _BUILT_IN: tuple[Method, ...] = (
     Identity(),
     Initial(),
     Optimal(),
+    Front(),
 )
 for _method in _BUILT_IN:
     register(_method)

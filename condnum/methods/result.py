@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from condnum.immunization import Immunization
 from condnum.methods.settings import DescentSettings
 
 if TYPE_CHECKING:
     import pandas as pd
 
-StopReason = Literal["steps", "tolerance", "cancelled", "diverged", "closed_form"]
+StopReason = Literal["steps", "tolerance", "settled", "cancelled", "diverged", "closed_form"]
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,12 @@ class ImmunizationResult:
     part_weights: dict[str, float]  # λ of each gradient part
     steps: int  # steps taken
     seconds: float
-    converged: bool  # True only if the tolerance was reached or the answer is in closed form
+    converged: bool  # True only if the tolerance was reached, RIR settled, or the answer is in closed form
     stop_reason: StopReason
     counts: dict[str, int] = field(default_factory=dict)  # Lanczos steps, fall-backs to eigh, …
+    verdict: Immunization | None = None  # of θ, compact convention; `auto` only
+    ceiling: float | None = None  # RIR_max beside it
+    explanation: str = ""  # whether Definition 3.1 is met, what is possible, what was chosen and why
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,17 @@ import numpy as np
 
 from condnum.errors import InvalidInputError, UnknownNameError
 
+#: What `auto` leaves to the caller.
+_HEEDED = {"auto", "steps", "record_every"}
+
 
 @dataclass(frozen=True)
 class DescentSettings:
-    """How a method descends. Defaults: full batch, Adam, cosine decay, balanced λ."""
+    """How a method descends. Defaults: full batch, Adam, cosine decay, balanced λ.
+
+    `auto=True` (for `ours`) leaves the choice to `condnum.methods.auto`: only `steps`, the most that may be
+    taken, and `record_every` are then heeded, and giving another setting is an error.
+    """
 
     optimizer: Literal["adam", "gd"] = "adam"  # Adam (0.9, 0.999, 1e-8) or plain gradient descent
     learning_rate: float = 0.1  # η at step 0
@@ -29,6 +36,7 @@ class DescentSettings:
     batch_size: int | None = None  # rows a step and task; None is the full batch
     tolerance: float = 0.0  # stop once the weighted θ-gradient is below this share of its start
     record_every: int | None = None  # steps between history rows; None: about 200 in all; 0: no history
+    auto: bool = False  # η, λ_P, λ_H and the number of steps follow from the spectra
 
     def __post_init__(self) -> None:
         """Refuse values that cannot mean anything."""
@@ -43,6 +51,16 @@ class DescentSettings:
         self._require_counts("steps", "batch_size")
         if self.record_every != 0:
             self._require_counts("record_every")
+        if self.auto:
+            given = [
+                field.name
+                for field in fields(self)
+                if field.name not in _HEEDED and getattr(self, field.name) != field.default
+            ]
+            if given:
+                raise InvalidInputError(
+                    f"auto=True chooses {', '.join(given)} by itself: leave that out, or pass auto=False."
+                )
         if not 0 <= self.tolerance < 1:
             raise InvalidInputError(f"tolerance must lie in [0, 1), got {self.tolerance}.")
 
@@ -85,7 +103,7 @@ class DescentSettings:
             **overrides: New values by field name.
 
         Returns:
-            Settings of the same class.
+            Settings of the same class. Naming a setting that `auto` would choose turns `auto` off.
 
         Raises:
             UnknownNameError: There is no such setting.
@@ -93,11 +111,15 @@ class DescentSettings:
         Examples:
             >>> DescentSettings().with_overrides(steps=3).steps
             3
+            >>> DescentSettings(auto=True).with_overrides(learning_rate=0.1).auto
+            False
         """
         names = [field.name for field in fields(self)]
         for name in overrides:
             if name not in names:
                 raise UnknownNameError("setting", name, names)
+        if self.auto and not (overrides.get("auto", True) and set(overrides) <= _HEEDED):
+            overrides = {"steps": type(self).steps, "auto": False} | overrides
         return replace(self, **overrides)
 
     def describe(self, parts: Collection[str] = ()) -> str:
@@ -115,6 +137,8 @@ class DescentSettings:
             >>> DescentSettings(steps=100, schedule="constant", batch_size=64).describe()
             '100 steps of adam, η = 0.1 (constant), 64 rows a step'
         """
+        if self.auto:
+            return f"auto: η, λ and the number of steps (at most {self.steps}) follow from the spectra"
         batch = "full batch" if self.batch_size is None else f"{self.batch_size} rows a step"
         text = (
             f"{self.steps} steps of {self.optimizer}, η = {self.learning_rate:g} ({self.schedule}), {batch}"
@@ -140,3 +164,16 @@ class DescentSettings:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InvalidInputError(f"{name} must be a positive integer, got {value!r}.")
+
+
+#: Fixed settings of `ours` by name: the former default, and those that the paper's experiments were tuned to.
+#: On other data they may fail without a word: see `auto`.
+NAMED_SETTINGS = {
+    "fixed": DescentSettings(),
+    "house-prices": DescentSettings(learning_rate=0.3, ratio=60.0, loss_weight=0.1, steps=12_000),
+    "mnist": DescentSettings(learning_rate=2.5e-3, ratio=1.0, loss_weight=1e-3, steps=120, record_every=0),
+    "digits-8x8": DescentSettings(
+        learning_rate=0.03, ratio=20.0, loss_weight=0.1, steps=300, record_every=30
+    ),
+    "diabetes": DescentSettings(learning_rate=0.1, ratio=5.0, loss_weight=0.1, steps=2000),
+}

@@ -146,13 +146,13 @@ def comparable(names: Sequence[str]) -> list[str]:
         names: Methods of a table.
 
     Returns:
-        All but the closed form `optimal`, unless it is alone.
+        All but the closed forms `optimal` and `front`, unless there is nothing else.
 
     Examples:
         >>> comparable(["ours", "optimal"]), comparable(["optimal"])
         (['ours'], ['optimal'])
     """
-    return [name for name in names if name != "optimal"] or list(names)
+    return [name for name in names if name not in ("optimal", "front")] or list(names)
 
 
 def color_limit(results: pd.DataFrame, methods: Sequence[str], *, convention: str, gauge: str) -> float:

@@ -27,8 +27,9 @@ _LOOK = {
     "identity": ("#000000", "dash"),
     "initial": ("#7F7F7F", "dot"),
     "optimal": ("#E69F00", "dashdot"),
+    "front": ("#56B4E9", "longdash"),
 }
-_SPARE = ("#56B4E9", "longdash")
+_SPARE = ("#000000", "longdashdot")
 
 TASK_TITLES = {"pretrain": "D<sub>P</sub>, pre-training task", "harmful": "D<sub>H</sub>, harmful task"}
 

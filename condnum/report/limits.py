@@ -13,7 +13,7 @@ _GAP = "\u00a0"
 ROUND_OFF = 1e-6
 
 #: Nothing is trained in these.
-_CONTROLS = ["identity", "initial", "optimal"]
+_CONTROLS = ["identity", "initial", "optimal", "front"]
 
 
 def summary_table(summary: pd.DataFrame) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from condnum.errors import InvalidInputError
 from condnum.sweep.outcome import Compute, Outcome, evaluate
 from condnum.sweep.plan import CellPlan
-from condnum.sweep.threads import limited_threads, threads_environment
+from condnum.threads import limited_threads, threads_environment
 
 #: A plan with its function is a few hundred bytes; so many mean that data travel along.
 LARGEST_TASK = 1_000_000

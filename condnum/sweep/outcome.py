@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from condnum.sweep.memory import ProcessPeak, own_peak
 from condnum.sweep.plan import CellPlan
 from condnum.sweep.result import Arrays, Row, checked_result
-from condnum.sweep.threads import limit_threads
+from condnum.threads import limit_threads
 
 #: Computes a cell: its row of scalars and its arrays by name.
 Compute: TypeAlias = Callable[[CellPlan], tuple[Mapping[str, Any], Mapping[str, Any]]]

@@ -16,7 +16,7 @@ import pandas as pd
 from condnum.errors import CondnumError, InvalidInputError, UnknownNameError
 from condnum.extras import require
 from condnum.plots.theme import apply_theme
-from condnum.sweep.threads import limited_threads
+from condnum.threads import limited_threads
 from condnum.widgets.controls import Control, Stepper, is_rounding
 from condnum.widgets.courier import EXPLORER_CLASS, courier, deliver
 from condnum.widgets.export import EXPORTS

@@ -8,7 +8,7 @@ import torch
 
 from condnum.deep.feature_regularizers import feature_rtol
 from condnum.spectra import condition_number
-from condnum.sweep.threads import limited_threads
+from condnum.threads import limited_threads
 
 N, D = 100, 768
 

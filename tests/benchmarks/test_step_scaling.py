@@ -14,8 +14,8 @@ from condnum.methods.method import Memory
 from condnum.methods.optimizer import make_optimizer
 from condnum.problem import ImmunizationProblem
 from condnum.spectra import covariance_factor
-from condnum.sweep.threads import limited_threads
 from condnum.tasks import LinearTask
+from condnum.threads import limited_threads
 
 DIMENSIONS = (64, 128, 256, 512, 784)
 

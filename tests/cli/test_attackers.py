@@ -18,7 +18,7 @@ def test_embedded_end_to_end(command, tmp_path):
         "report.ipynb", "report.html", "provenance.json",
     }  # fmt: skip
     results = pd.read_csv(tmp_path / "o" / "results.csv")
-    assert set(results["extractor"]) == {"raw", "initial", "ours", "optimal"}
+    assert set(results["extractor"]) == {"raw", "initial", "ours", "optimal", "front"}
     assert (results.loc[results["attacker"] == "whiten", "steps"] == 1).all()
     page = (tmp_path / "o" / "report.html").read_text(encoding="utf-8")
     assert page.count('class="plotly-graph-div"') == 4

@@ -19,8 +19,8 @@ def study():
 
 
 def test_tables_of_the_diabetes_pair(study, tmp_path):
-    assert list(study.report.extractors["extractor"]) == ["raw", "initial", "ours", "optimal"]
-    assert len(study.report.steps) == 4 * len(ATTACKERS) * 3
+    assert list(study.report.extractors["extractor"]) == ["raw", "initial", "ours", "optimal", "front"]
+    assert len(study.report.steps) == 5 * len(ATTACKERS) * 3
     assert "diabetes" in study.title
     names = study.save(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == set(names)
@@ -30,11 +30,11 @@ def test_tables_of_the_diabetes_pair(study, tmp_path):
 
 def test_rir_stands_beside_the_factors(study):
     table = attack_tables.extractor_table(study.report, study.immunization)
-    assert list(table["extractor"]) == ["raw", "initial", "ours", "optimal"]
+    assert list(table["extractor"]) == ["raw", "initial", "ours", "optimal", "front"]
     assert "RIR ((i), (ii)), compact" in table
     assert table.iloc[0, -1] == "—"
     choices = attack_tables.choice_table(study.report)
-    assert len(choices) == 16
+    assert len(choices) == 20
     predicted = attack_tables.prediction_table(study.report)
     assert set(predicted["attacker"]) == {"Gradient descent", "Conjugate gradients", "Whiten + GD"}
 

@@ -7,7 +7,7 @@ import torch
 from condnum.errors import InvalidInputError
 from condnum.experiments.digit_pairs import DigitPairsConfig, load
 from condnum.experiments.digit_tasks import digit_problem
-from condnum.methods import descends_in_batches, get_method, immunize, immunize_batch
+from condnum.methods import NAMED_SETTINGS, descends_in_batches, get_method, immunize, immunize_batch
 from condnum.methods.algorithm1 import RIllOnly
 from condnum.methods.batched.memory import batch_size, problem_bytes
 from condnum.methods.batched.method import BatchMemory
@@ -148,7 +148,7 @@ def test_a_problem_that_diverges_keeps_its_last_finite_theta_and_touches_no_othe
             for task in (sound[0].pretrain, sound[0].harmful)
         )
     )
-    settings = get_method("ours").defaults.with_overrides(steps=6, learning_rate=1e-3, record_every=2)
+    settings = NAMED_SETTINGS["fixed"].with_overrides(steps=6, learning_rate=1e-3, record_every=2)
     mixed = immunize_batch([sound[0], tall, sound[1]], seeds=[0, 5, 1], settings=settings)
     alone = immunize(tall, seed=5, settings=settings)
     assert mixed[1].stop_reason == alone.stop_reason == "diverged"
@@ -167,7 +167,7 @@ def test_steps_that_overflow_are_taken_back():
     )
     options = {"steps": 60, "learning_rate": 1e3, "optimizer": "gd", "record_every": 0}
     options |= {"weights": "fixed", "lambda_pretrain": 1e-9, "lambda_harmful": 1e9}
-    settings = get_method("ours").defaults.with_overrides(**options)
+    settings = NAMED_SETTINGS["fixed"].with_overrides(**options)
     batch = immunize_batch([chosen[0], still], seeds=[0, 0], settings=settings)
     for result, problem in zip(batch, [chosen[0], still], strict=True):
         alone = immunize(problem, seed=0, settings=settings)
@@ -179,7 +179,7 @@ def test_steps_that_overflow_are_taken_back():
 
 def test_tolerance_stops_each_problem_by_itself():
     chosen = problems((120, 110), (30, 20))
-    settings = get_method("ours").defaults.with_overrides(steps=25, learning_rate=0.01, tolerance=0.6)
+    settings = NAMED_SETTINGS["fixed"].with_overrides(steps=25, learning_rate=0.01, tolerance=0.6)
     batch = immunize_batch(chosen, seeds=[0, 1], settings=settings)
     alone = [immunize(p, seed=s, settings=settings) for p, s in zip(chosen, [0, 1], strict=True)]
     assert "tolerance" in {result.stop_reason for result in alone}
@@ -189,7 +189,7 @@ def test_tolerance_stops_each_problem_by_itself():
 
 def test_theta_of_each_result_is_its_own():
     chosen = problems((120, 110), (120, 110))
-    a, b = immunize_batch(chosen, seeds=[0, 1], settings=get_method("ours").defaults.with_overrides(steps=1))
+    a, b = immunize_batch(chosen, seeds=[0, 1], settings=NAMED_SETTINGS["fixed"].with_overrides(steps=1))
     assert a.theta.shape == (DIMENSION, DIMENSION)
     assert not torch.equal(a.theta, b.theta)
 
@@ -227,17 +227,23 @@ class TestMethodsWithoutABatchedForm:
         (lambda p: immunize_batch([], seeds=[]), "one seed a problem"),
         (lambda p: immunize_batch(p, "imma", seeds=[0, 1]), "needs the targets of both tasks"),
         (
-            lambda p: immunize_batch(p, "imma", seeds=[0, 1], settings=get_method("ours").defaults),
+            lambda p: immunize_batch(p, "imma", seeds=[0, 1], settings=NAMED_SETTINGS["fixed"]),
             "takes ImmaSettings, got DescentSettings",
         ),
         (
             lambda p: immunize_batch(
-                [p[0], ImmunizationProblem.from_covariances([[1.0]], [[1.0]])], seeds=[0, 1]
+                [p[0], ImmunizationProblem.from_covariances([[1.0]], [[1.0]])],
+                seeds=[0, 1],
+                settings=NAMED_SETTINGS["fixed"],
             ),
             "parameters of the same shapes",
         ),
         (
-            lambda p: immunize_batch([p[0], problems((120, 110), loss="mse")[0]], seeds=[0, 1]),
+            lambda p: immunize_batch(
+                [p[0], problems((120, 110), loss="mse")[0]],
+                seeds=[0, 1],
+                settings=NAMED_SETTINGS["fixed"],
+            ),
             "parameters of the same shapes",
         ),
     ],

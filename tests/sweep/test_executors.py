@@ -11,7 +11,7 @@ import pytest
 from condnum.errors import InvalidInputError
 from condnum.sweep import CellPlan, DaskExecutor, ProcessExecutor, SerialExecutor, choose_executor, executors
 from condnum.sweep.executors import core_count
-from condnum.sweep.threads import limit_threads
+from condnum.threads import limit_threads
 
 
 def by_x(outcomes):

@@ -1,0 +1,392 @@
+r"""Algorithm 1 with λ_P, λ_H, η and the number of steps taken from the spectra: nothing to search by hand.
+
+A preconditioned step is `θ(I − 2ηλ∇_H R)`, and `∇_H R` is a function of H: the step keeps the
+eigenvectors of that Hessian and moves its spectrum by closed forms (Theorem 4.3). Two kinds alternate.
+
+*Flatten*, λ_H = 0: `R_well` alone turns `H_P` into a multiple of I on its range, i.e. θ into
+`θ* = K_P^{-1/2}R`, whose RIR is the ceiling. The corrected step bound sets η: at it, σ₁ lands on σ_k.
+
+*Raise*, λ_P = 0: from there `R_ill` alone scales up the top of `H_H`, which is the top of the pencil
+(K_H, K_P): both ratios grow alike along the Pareto front. A step that would bring (ii) above 1 − 1e-3
+is halved.
+
+Rounds of both are repeated while RIR gains: the next one flattens what the last one raised, which pays
+where the harmful task has directions of its own. The supervised loss has nothing to say: line 4 run to
+convergence gives `ω = θ⁺β` with the best β, where `∂L/∂θ = (∂L/∂β)ωᵀ` vanishes, and it stays there, as
+θ stays invertible.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from torch import Tensor
+
+from condnum.ceiling import rir_ceiling, share_of_ceiling
+from condnum.errors import RankError
+from condnum.immunization import (
+    HessianSpectra,
+    Immunization,
+    immunization_from_spectra,
+    relative_immunization_ratio,
+    unit_gauge,
+)
+from condnum.losses import SquaredLoss
+from condnum.methods.method import random_extractor
+from condnum.methods.monitor import Monitor
+from condnum.methods.result import History, ImmunizationResult, Progress, StopReason
+from condnum.methods.settings import DescentSettings
+from condnum.problem import ImmunizationProblem
+from condnum.spectra import Convention, covariance_factor
+from condnum.tasks import LinearTask
+
+#: κ(H_P) at which it counts as flat: RIR is then within a factor 1.05² of the ceiling.
+FLAT = 1.05
+
+#: Relative growth of the largest singular value of θ's harmful features in one step of R_ill.
+GROWTH = 0.25
+
+#: (ii) stays this far below 1.
+MARGIN = 1e-3
+
+#: Rounds go on while each multiplies RIR by at least this: one is enough where there is a ceiling to reach.
+GAIN = 1.5
+
+
+#: Met, how far from met in logarithms, met in the ridge convention too, both ranks kept, log RIR and a
+#: little of log (i): along the front RIR stays and (i) rises, and with it the margin in clause (a).
+_Merit = tuple[bool, float, bool, bool, float]
+
+
+class _StopError(Exception):
+    """The budget is spent, or the callback asked to stop."""
+
+    def __init__(self, reason: StopReason) -> None:
+        self.reason = reason
+
+
+def descend_auto(
+    problem: ImmunizationProblem,
+    settings: DescentSettings,
+    *,
+    seed: int,
+    callback: Callable[[Progress], bool | None] | None = None,
+) -> ImmunizationResult:
+    """Run Algorithm 1 so that Definition 3.1 is met and RIR is large, without settings.
+
+    Args:
+        problem: The two tasks.
+        settings: `steps` is the most that may be taken; `record_every` spaces the history.
+        seed: Of θ₀.
+        callback: Told of each recorded step; cancels by returning True.
+
+    Returns:
+        The best θ seen, with `verdict`, `ceiling` and an `explanation`.
+
+    Raises:
+        RankError: A covariance is zero.
+    """
+    started = time.perf_counter()
+    run = _Auto(problem, settings, seed, callback)
+    reason = run.loop()
+    theta, verdict = run.chosen()
+    ceiling = _ceiling(problem)
+    return ImmunizationResult(
+        theta=theta,
+        omega=None if run.best_beta is None else torch.linalg.lstsq(theta, run.best_beta).solution,
+        method="ours",
+        seed=seed,
+        settings=settings,
+        history=run.history(theta),
+        part_weights=run.weights,
+        steps=run.step,
+        seconds=time.perf_counter() - started,
+        converged=reason == "settled",
+        counts={"rounds": run.rounds, "steps_well": run.steps["well"], "steps_ill": run.steps["ill"]},
+        stop_reason=reason,
+        verdict=verdict,
+        ceiling=ceiling,
+        explanation=_explain(run, theta, verdict, ceiling, reason),
+    )
+
+
+class _Auto:
+    """The state of one run."""
+
+    def __init__(
+        self,
+        problem: ImmunizationProblem,
+        settings: DescentSettings,
+        seed: int,
+        callback: Callable[[Progress], bool | None] | None,
+    ) -> None:
+        self.problem = problem
+        self.settings = settings
+        self.seed = seed
+        self.callback = callback
+        self.pretrain, self.harmful = (
+            covariance_factor(task.covariance) if task.known_factor is None else task.known_factor
+            for task in (problem.pretrain, problem.harmful)
+        )
+        self.theta = random_extractor(problem, torch.Generator().manual_seed(seed))
+        self.before = [torch.linalg.svdvals(factor).square() for factor in (self.pretrain, self.harmful)]
+        kappa = float(self.before[0][0] / self.before[0][-1])
+        self.flat = min(FLAT, kappa**0.05)
+        self.best_beta = _best_probe(problem.pretrain)
+        loss = problem.pretrain.supervised
+        self._loss = math.nan if loss is None or self.best_beta is None else float(loss.value(self.best_beta))
+        self.step, self.rounds = 0, 0
+        self.steps = {"well": 0, "ill": 0}
+        # ηλ_P and ηλ_H of the last step of each kind; the loss has no gradient left.
+        self.weights = {"well": 0.0, "ill": 0.0, "supervised": 1.0}
+        self.flattened = math.inf  # κ(H_P) where the last flattening ended
+        self._monitor = Monitor(problem)
+        self._rows: list[dict[str, float]] = []
+        self._next_record = 0
+        self._kept: list[tuple[_Merit, Immunization, Tensor]] = []  # each better than all before
+
+    def loop(self) -> StopReason:
+        """Alternate until RIR gains no more; leave the candidates behind."""
+        best = 0.0
+        try:
+            self._record(self.theta)
+            self._keep()
+            while True:
+                self.rounds += 1
+                self._flatten()
+                self._raise()
+                reached = self._kept[-1][1].rir
+                if reached < GAIN * best:
+                    return "settled"
+                best = reached
+        except _StopError as stop:
+            return stop.reason
+        except torch.linalg.LinAlgError:
+            return "diverged"
+
+    def chosen(self) -> tuple[Tensor, Immunization]:
+        """Return the best candidate that keeps clause (c), else the best; and its verdict."""
+        task = self.problem.pretrain
+        best = None
+        for *_, theta in reversed(self._kept):
+            gap = None if task.targets is None else task.loss_gap(theta)
+            verdict = relative_immunization_ratio(
+                theta, task.covariance, self.problem.harmful.covariance, loss_gap=gap
+            )
+            best = best or (theta, verdict)
+            if verdict.clauses["c"] is not False:
+                return theta, verdict
+        assert best is not None  # θ₀ is always kept
+        return best
+
+    def history(self, theta: Tensor) -> History:
+        """Close the history with the chosen θ and return it; empty where none is wanted."""
+        if self.settings.record_every == 0:
+            return History({})
+        self._rows = [row for row in self._rows if row["step"] < self.step]
+        self._rows.append(self._row(theta))
+        return History({name: np.array([row[name] for row in self._rows]) for name in self._rows[0]})
+
+    def _flatten(self) -> None:
+        """Take steps of R_well until κ(H_P) ≤ `flat` or it falls no more."""
+        for _ in range(4):  # singular vectors once; again where round-off in a wide spectrum has spoiled them
+            _, s, rows = torch.linalg.svd(self.pretrain @ self.theta, full_matrices=False)
+            sigma = s.square().cpu().numpy()
+            gains = np.ones_like(sigma)
+            least, since = math.inf, 0
+            while since <= 4 * len(sigma):
+                self.flattened = float(sigma.max() / sigma.min()) if sigma.min() > 0 else math.inf
+                if self.flattened <= self.flat or len(sigma) == 1:
+                    break
+                least, since = (self.flattened, 0) if self.flattened < 0.99 * least else (least, since + 1)
+                factors = self._well_factors(sigma)
+                gains *= factors
+                sigma *= factors**2
+                self._count("well", partial(_scaled, self.theta, rows, gains))
+            settled = bool(np.abs(gains - 1).max() < 0.5)
+            self.theta = _scaled(self.theta, rows, gains)
+            if settled:
+                break
+        self._keep()
+
+    def _well_factors(self, sigma: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return by what one step of R_well scales θ along each right singular vector (Theorem 4.3 (1))."""
+        top, p = int(sigma.argmax()), self.problem.dimension
+        # The corrected bound: at η = (1 − √(σ_k/σ₁))/(2(1 − 1/D)σ₁), σ₁ lands on σ_k; by at most 1e-6 a step.
+        drop = 1 - math.sqrt(max(float(sigma.min() / sigma[top]), 1e-6))
+        self.weights["well"] = drop / (2 * (1 - 1 / p) * float(sigma[top]))
+        factors = 1 + drop * sigma / (sigma[top] * (p - 1))
+        factors[top] = 1 - drop
+        return factors
+
+    def _raise(self) -> None:
+        """Take steps of R_ill while (ii) ≤ 1 − MARGIN allows, each halved where it does not."""
+        _, s, rows = torch.linalg.svd(self.harmful @ self.theta, full_matrices=False)
+        sigma = s.square().cpu().numpy()
+        if sigma[0] <= sigma[-1] * (1 + 1e-9):  # κ(H_H) = 1: R_ill is infinite and has no direction
+            return
+        gains, growth, start = np.ones_like(sigma), GROWTH, self.theta
+        before, stale = self._measure(start)[0], 0
+        while growth > 1e-4 and stale < 5:
+            factors = self._ill_factors(sigma, growth)
+            trial = _scaled(start, rows, gains * factors)
+            merit, verdict = self._measure(trial)
+            if verdict.pretrain_ratio > 1 - MARGIN:
+                growth /= 2
+                continue
+            # Nothing gained: κ(H_H) has passed what float64 can tell from a lost rank.
+            before, stale = merit, 0 if merit > before else stale + 1
+            gains, sigma, self.theta = gains * factors, sigma * factors**2, trial
+            self._keep((merit, verdict))
+            self._count("ill", lambda: self.theta)
+
+    def _ill_factors(self, sigma: NDArray[np.float64], growth: float) -> NDArray[np.float64]:
+        """Return by what one step of R_ill scales θ along each right singular vector (Theorem 4.3 (2))."""
+        k = len(sigma)
+        low = int(sigma.argmin())
+        # Half of η at which σ_k would vanish; half of it is within the corrected bound ρ²/(σ_k(1 − 2/k)).
+        growth = min(growth, float(sigma.max() / sigma[low]) / (2 * (k - 1)))
+        squared = k / (float((sigma**2).sum()) / 2 - k * float(sigma[low]) ** 2 / 2)  # R_ill, Eq. 12
+        self.weights["ill"] = growth * k / (2 * float(sigma.max()) * squared**2)
+        factors = 1 + growth * sigma / sigma.max()
+        factors[low] -= growth * k * sigma[low] / sigma.max()
+        return factors
+
+    def _measure(self, theta: Tensor) -> tuple[_Merit, Immunization]:
+        """Return what candidates are compared by, and the verdict without clause (c)."""
+        theta = unit_gauge(theta)
+        after = [torch.linalg.svdvals(factor @ theta).square() for factor in (self.pretrain, self.harmful)]
+        D = self.problem.dimension
+        spectra = HessianSpectra(self.before[0], after[0], self.before[1], after[1], D, D)
+        verdict, ridge = (
+            immunization_from_spectra(spectra, convention=convention, gauge="unit")
+            for convention in get_args(Convention)
+        )
+        logs = [math.log(ratio) for ratio in (verdict.harmful_ratio, verdict.pretrain_ratio, verdict.rir)]
+        miss = max(0.0, -logs[0]) + max(0.0, logs[1])
+        size = logs[2] + 0.1 * logs[0]
+        return (verdict.success, -miss, ridge.success, not verdict.rank_changed, size), verdict
+
+    def _keep(self, measured: tuple[_Merit, Immunization] | None = None) -> None:
+        """Keep θ as a candidate if it is better than all before."""
+        merit, verdict = measured or self._measure(self.theta)
+        if not self._kept or merit > self._kept[-1][0]:
+            self._kept.append((merit, verdict, self.theta))
+
+    def _count(self, part: str, theta: Callable[[], Tensor]) -> None:
+        """Count a step; record it where the history wants a row; stop where the budget ends."""
+        self.step += 1
+        self.steps[part] += 1
+        if self.step >= self._next_record:
+            self._record(theta())
+        if self.step >= self.settings.steps:
+            self.theta = theta()
+            self._keep()
+            raise _StopError("steps")
+
+    def _record(self, theta: Tensor) -> None:
+        """Append a row to the history, and tell the callback."""
+        every = self.settings.record_every
+        if every == 0:
+            self._next_record = self.settings.steps + 1
+            return
+        self._next_record = self.step + every if every else max(self.step + 1, math.ceil(1.15 * self.step))
+        self._rows.append(self._row(theta))
+        if self.callback is None:
+            return
+        progress = Progress("ours", self.seed, self.step, self.settings.steps, self._rows[-1])
+        if self.callback(progress) is True:
+            self.theta = theta
+            self._keep()
+            raise _StopError("cancelled")
+
+    def _row(self, theta: Tensor) -> dict[str, float]:
+        """Measure θ."""
+        weights = {f"eta_lambda_{part}": self.weights[part] for part in self.steps}
+        measured = self._monitor(theta, None) | {"loss": self._loss}
+        return {"step": float(self.step)} | measured | weights
+
+
+def _scaled(theta: Tensor, rows: Tensor, gains: NDArray[np.float64]) -> Tensor:
+    """Return `θ(I + V diag(g − 1)Vᵀ)`, V the transposed rows."""
+    change = torch.as_tensor(gains - 1).to(theta)
+    return theta + (theta @ rows.mT * change) @ rows
+
+
+def _best_probe(task: LinearTask) -> Tensor | None:
+    """Return β at the least supervised loss, `(D, m)`, by least squares or L-BFGS."""
+    loss, X = task.supervised, task.supervised_rows
+    if loss is None or X is None or task.targets is None:
+        return None
+    if isinstance(loss, SquaredLoss):
+        return torch.linalg.pinv(X) @ task.targets
+    shape = (X.shape[1], task.targets.shape[1])
+
+    def value_and_gradient(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        beta = torch.as_tensor(flat).reshape(shape).to(X)
+        return float(loss.value(beta)), loss.residual(beta)[1].cpu().numpy().ravel()
+
+    found = minimize(
+        value_and_gradient, np.zeros(math.prod(shape)), jac=True, method="L-BFGS-B", options={"maxiter": 500}
+    )
+    return torch.as_tensor(found.x).reshape(shape).to(X)
+
+
+def _ceiling(problem: ImmunizationProblem) -> float:
+    """Return the compact ceiling; NaN for tasks that share no direction."""
+    try:
+        return rir_ceiling(problem.pretrain.covariance, problem.harmful.covariance).value
+    except RankError:
+        return math.nan
+
+
+def _explain(run: _Auto, theta: Tensor, verdict: Immunization, ceiling: float, reason: StopReason) -> str:
+    """Say in words whether Definition 3.1 is met, what is possible, and what was chosen."""
+    numbers = (
+        f"(i) = {verdict.harmful_ratio:.4g}, (ii) = {verdict.pretrain_ratio:.4g}, RIR = {verdict.rir:.4g}"
+    )
+    if verdict.success:
+        text = f"Definition 3.1 is met: {numbers}"
+    else:
+        failed = ", ".join(f"({clause})" for clause, kept in verdict.clauses.items() if kept is False)
+        text = f"Definition 3.1 is NOT met, {failed} fails: {numbers}"
+    share = share_of_ceiling(verdict.rir, ceiling)
+    if math.isfinite(share):
+        text += f", {share:.1%} of the ceiling {ceiling:.4g}."
+    else:
+        text += "; no ceiling: the harmful task has directions of its own."
+    if len(run.before[1]) == 1:
+        text += " K_H has rank 1, so that κ(H_H) = 1 whatever θ is: no extractor can meet clause (a)."
+    elif ceiling <= 1 + 1e-6:
+        text += " A ceiling of 1 means that no extractor can immunize this pair."
+    text += (
+        f" Chosen: {run.steps['well']} steps on R_well (λ_H = 0) to κ(H_P) = {run.flattened:.3g}, "
+        f"{run.steps['ill']} on R_ill (λ_P = 0) as far as (ii) ≤ 1 allows, in {run.rounds} round(s)"
+    )
+    ends = {
+        "settled": "; stopped as RIR gained no more.",
+        "steps": f"; stopped at the budget of {run.settings.steps} steps: allow more with steps=….",
+        "cancelled": "; cancelled.",
+        "diverged": "; stopped by a failed decomposition.",
+    }
+    text += ends.get(reason, ".")
+    problem = run.problem
+    ridge = relative_immunization_ratio(
+        theta,
+        problem.pretrain.covariance,
+        problem.harmful.covariance,
+        convention="ridge",
+        loss_gap=verdict.loss_gap,
+    )
+    return text + (
+        f" Ridge convention (ε = 1e-6): {'met' if ridge.success else 'NOT met'}, "
+        f"(i) = {ridge.harmful_ratio:.4g}, (ii) = {ridge.pretrain_ratio:.4g}."
+    )
