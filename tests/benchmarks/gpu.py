@@ -11,6 +11,7 @@ import dataclasses
 import math
 import statistics
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -49,7 +50,8 @@ TITLES = {
     "table2": "Table 2",
     "agreement": "The same seeds on both: relative differences of θ (largest) and RIR (largest, median)",
     "resnet18": "A step on so many images of each task: immunization against fine-tuning",
-    "sweep": "The cells of Table 2 on the device, and those that all cores finish in the time left",
+    "sweep": "The cells of Table 2 on the device (seconds of the whole run: tasks, descents, measuring on all cores, "
+    "storing), and those that all cores finish in the time left (start of the workers included)",
 }
 
 
@@ -74,9 +76,10 @@ TINY = Sizes((8, 16), 3, ((4, 7), (9, 0)), 1, 4, (1,), "test_resnet", 32, (4,), 
 
 @dataclass
 class TimedBatches(DigitBatches):
-    """The batches of Table 2 and where their time goes."""
+    """The batches of Table 2, where their time goes, and the error after which cells are computed alone."""
 
     seconds: dict[str, float] = field(default_factory=lambda: {"tasks": 0.0, "batches": 0.0}, init=False)
+    error: Exception | None = field(default=None, init=False)
 
     def size(self, plans):
         return self._timed("tasks", super().size, plans)
@@ -88,6 +91,9 @@ class TimedBatches(DigitBatches):
         started = time.perf_counter()
         try:
             return call(plans)
+        except Exception as error:
+            self.error = None if is_out_of_memory(error) else error
+            raise
         finally:
             self.seconds[phase] += time.perf_counter() - started
 
@@ -125,13 +131,14 @@ class GpuReport:
         for name in TITLES:
             rows = self.tables.setdefault(name, [])
             try:
+                if self.device.type == "cuda":
+                    torch.cuda.empty_cache()
                 for row in self._skipped() or getattr(self, name)():
                     rows.append(row)
                     self.write()
             except Exception as error:
+                traceback.print_exc()
                 rows.append({"note": f"{type(error).__name__}: {error}".splitlines()[0]})
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
             self.write()
             print(f"{self.titles[name]}, {self.limit - self.left:.0f} s\n{self._text(name)}\n", flush=True)
 
@@ -200,6 +207,8 @@ class GpuReport:
         """The paper's four methods on all pairs; the seconds are those of the whole run, tables included."""
 
         def check(progress):
+            if batches.error is not None:
+                raise batches.error
             if self.left < 0:
                 raise TimeoutError(f"{progress.done} of {progress.total} cells in the time given")
 
@@ -234,51 +243,27 @@ class GpuReport:
 
     def agreement(self) -> Iterator[dict]:
         """θ and RIR of two pairs after a few steps and at the end."""
-        pairs = list(
-            dict.fromkeys((plan.payload["pretrain"], plan.payload["harmful"]) for plan in self.plans)
-        )
-        chosen = {pairs[0], pairs[len(pairs) // 2]}
-        problems, bounds = {}, {}
-        for method in PAPER_METHODS:
-            plans = [
-                plan
-                for plan in self.plans
-                if plan.payload["method"] == method
-                and plan.payload["seed"] == 0
-                and (plan.payload["pretrain"], plan.payload["harmful"]) in chosen
-            ]
+        first = [plan for plan in self.plans if plan.payload["seed"] == 0]
+        by_method = {m: [plan for plan in first if plan.payload["method"] == m] for m in PAPER_METHODS}
+        by_method = {m: [plans[0], plans[len(plans) // 2]] for m, plans in by_method.items()}
+        problems = [cell_problem(plan, "cpu") for plan in by_method["ours"]]
+        bounds = [ceilings(problem) for problem in problems]
+        for method, plans in by_method.items():
             settings = self.config.settings(method)
             for steps in (*self.sizes.early_steps, settings.steps):
                 if skipped := self._skipped():
                     yield {"method": method, "steps": steps} | skipped[0]
                     return
-                for plan in plans:
-                    pair = (plan.payload["pretrain"], plan.payload["harmful"])
-                    if pair not in problems:
-                        problems[pair] = cell_problem(plan, "cpu")
-                        bounds[pair] = ceilings(problems[pair])
-                tasks = list(problems.values())
                 short = settings.with_overrides(steps=steps, record_every=0)
-                there = immunize_batch(
-                    tasks, method, seeds=[0] * len(tasks), settings=short, device=self.device
-                )
-                there = [dataclasses.replace(result, theta=result.theta.cpu()) for result in there]
-                here = [immunize(task, method, seed=0, settings=short) for task in tasks]
-                theta = [
-                    float((a.theta - b.theta).norm() / b.theta.norm())
-                    for a, b in zip(there, here, strict=True)
-                ]
-                measured = [
-                    pd.DataFrame(
-                        row
-                        for plan, task, bound, result in zip(
-                            plans, tasks, bounds.values(), results, strict=True
-                        )
-                        for row in rir_rows(measure_cell(plan, task, result, bound))
-                    )
-                    for results in (there, here)
-                ]
-                yield {"method": method, "steps": steps, "theta": max(theta)} | differences(*measured)
+                batch = immunize_batch(problems, method, seeds=[0, 0], settings=short, device=self.device)
+                there = [dataclasses.replace(result, theta=result.theta.cpu()) for result in batch]
+                here = [immunize(problem, method, seed=0, settings=short) for problem in problems]
+                gaps = [(a.theta - b.theta).norm() / b.theta.norm() for a, b in zip(there, here, strict=True)]
+                measured = []
+                for results in (there, here):
+                    cells = map(measure_cell, plans, problems, results, bounds)
+                    measured.append(pd.DataFrame([row for cell in cells for row in rir_rows(cell)]))
+                yield {"method": method, "steps": steps, "theta": float(max(gaps))} | differences(*measured)
 
     def resnet18(self) -> Iterator[dict]:
         """Images a second and peak memory on the device, by batch and precision, then on the CPU."""

@@ -32,7 +32,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def run(*arguments, cwd):
+def run(*arguments, cwd, code=BARE):
     environment = os.environ | {
         "PYTHONPATH": str(REPOSITORY),
         "CONDNUM_DATA": "nothing",
@@ -40,7 +40,7 @@ def run(*arguments, cwd):
         "LOKY_MAX_CPU_COUNT": "1",
     }
     return subprocess.run(
-        [sys.executable, "-c", BARE, str(SCRIPT), *arguments],
+        [sys.executable, "-c", code, str(SCRIPT), *arguments],
         cwd=cwd,
         env=environment,
         capture_output=True,
@@ -103,3 +103,23 @@ def test_without_a_card_it_says_so(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     assert "sees no CUDA device here: nothing was measured" in done.stdout
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_table_that_fails_is_a_line_and_ends_no_other(tmp_path):
+    code = BARE.replace("import runpy, sys", "import runpy, sys\nsys.modules['timm'] = None")
+    code = code.replace(
+        "runpy.run_path",
+        "from condnum.experiments import digit_batch\n"
+        "def fail(*arguments, **options): raise RuntimeError('no kernel image')\n"
+        "digit_batch.immunize_batch = fail\n"
+        "runpy.run_path",
+    )
+    done = run("--device", "cpu", "--tiny", "--out", "gpu", cwd=tmp_path, code=code)
+    assert done.returncode == 0, done.stderr
+    tables = {path.stem: pd.read_csv(path) for path in (tmp_path / "gpu").glob("*.csv")}
+    assert tables["table2"]["note"].tolist() == ["RuntimeError: no kernel image"]
+    assert "timm" in tables["resnet18"]["note"][0]
+    assert tables["sweep"]["note"][0] == "Table 2 did not come to its end"
+    assert tables["sweep"]["cells"][1] == 8
+    assert len(tables["agreement"]) == 8  # with an `immunize_batch` of its own
