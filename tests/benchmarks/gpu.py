@@ -50,7 +50,7 @@ TITLES = {
     "table2": "Table 2",
     "agreement": "The same seeds on both: relative differences of θ (largest) and RIR (largest, median)",
     "resnet18": "A step on so many images of each task: immunization against fine-tuning",
-    "sweep": "The cells of Table 2 on the device (seconds of the whole run: tasks, descents, measuring on all cores, "
+    "sweep": "The cells of Table 2 on the device (the whole run: tasks, descents, measuring on all cores, "
     "storing), and those that all cores finish in the time left (start of the workers included)",
 }
 
