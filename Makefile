@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 # half of the time of a short `condnum run`, and most tests of the command line start such processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup reproduce test lint lab teach bench fuzz faults audit-pins lock clean
+.PHONY: setup reproduce test lint lab teach bench gpu fuzz faults audit-pins lock clean
 
 setup: $(STAMP)
 
@@ -55,6 +55,11 @@ audit-pins: setup
 
 bench: setup
 	$(BIN)/python -m pytest tests/benchmarks --benchmark-only --benchmark-columns=median,iqr,rounds -s
+
+# On a CUDA card, ten minutes at most, tables under reports/gpu: from the source tree and without setup, by .venv's
+# Python where there is one, else by $(PYTHON).
+gpu:
+	PYTHONPATH=. $(or $(wildcard $(BIN)/python),$(PYTHON)) tests/benchmarks/gpu.py
 
 # Pins: one universal resolution for Python 3.11 to 3.13, from the ranges in pyproject.toml.
 lock: setup

@@ -72,7 +72,7 @@ class DigitBatches:
         Returns:
             At least 1.
         """
-        largest = max((self._problem(plan) for plan in plans), key=problem_bytes)
+        largest = max(self._of(plans), key=problem_bytes)
         return batch_size(largest, self.device, self.memory_bytes)
 
     def compute(self, plans: Sequence[CellPlan]) -> list[CellResult | Exception]:
@@ -84,7 +84,7 @@ class DigitBatches:
         Returns:
             What `compute_cell` gives for each, or the error that measuring it raised.
         """
-        problems = [self._problem(plan) for plan in plans]
+        problems = self._of(plans)
         results = immunize_batch(
             problems,
             plans[0].payload["method"],
@@ -108,11 +108,12 @@ class DigitBatches:
         self._ceilings |= dict(zip(new, _on_all_cores(ceilings, list(new.values())), strict=True))
         return _on_all_cores(measured, list(zip(plans, problems, results, strict=True)))
 
-    def _problem(self, plan: CellPlan) -> ImmunizationProblem:
-        """Return the tasks of a cell, on the CPU; kept, as every method and seed needs them."""
-        if _tasks(plan) not in self._problems:
-            self._problems[_tasks(plan)] = cell_problem(plan, "cpu")
-        return self._problems[_tasks(plan)]
+    def _of(self, plans: Sequence[CellPlan]) -> list[ImmunizationProblem]:
+        """Return the tasks of cells, on the CPU; kept, as every method and seed needs them."""
+        new = {_tasks(plan): plan for plan in plans if _tasks(plan) not in self._problems}
+        built = _on_all_cores(lambda plan: cell_problem(plan, "cpu"), list(new.values()))
+        self._problems |= dict(zip(new, built, strict=True))
+        return [self._problems[_tasks(plan)] for plan in plans]
 
 
 def _tasks(plan: CellPlan) -> _Tasks:

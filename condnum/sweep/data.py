@@ -7,6 +7,7 @@ import socket
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
@@ -23,12 +24,14 @@ T = TypeVar("T")
 #: pair of MNIST shares three: two tasks of 20 MB each and the ceilings).
 CACHE_SIZE = 64
 
-_cache: OrderedDict[Hashable, Any] = OrderedDict()
-_lock = threading.RLock()  # held while loading: threads of one worker do not load side by side
+_cache: OrderedDict[Hashable, Future[Any]] = OrderedDict()
+_lock = threading.Lock()
 
 
 def cached(key: Hashable, load: Callable[[], T]) -> T:
     """Return what `load` gives, called once a process for each key; the oldest are forgotten.
+
+    Threads that want one key wait for the first of them; different keys are loaded side by side.
 
     Args:
         key: What is loaded.
@@ -41,13 +44,20 @@ def cached(key: Hashable, load: Callable[[], T]) -> T:
         >>> cached("answer", lambda: [42]) is cached("answer", lambda: [42])
         True
     """
+    own: Future[T] = Future()
     with _lock:
-        if key not in _cache:
-            _cache[key] = load()
+        kept = _cache.setdefault(key, own)
         _cache.move_to_end(key)
         while len(_cache) > CACHE_SIZE:
             _cache.popitem(last=False)
-        return cast(T, _cache[key])
+    if kept is own:
+        try:
+            own.set_result(load())
+        except BaseException as error:
+            with _lock:
+                _cache.pop(key, None)
+            own.set_exception(error)
+    return cast(T, kept.result())
 
 
 class Dataset(Protocol):

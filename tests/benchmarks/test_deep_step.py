@@ -13,7 +13,7 @@ from torch import nn
 from condnum.deep import Backbone
 from condnum.deep.training.feature_methods import FEATURE_PARTS
 from condnum.deep.training.ranks import OneProcess
-from condnum.deep.training.samples import Batch, ImageSamples
+from condnum.deep.training.samples import Batch, ImageSamples, autocast
 from condnum.deep.training.settings import DeepSettings
 from condnum.deep.training.step import Objective, TaskBatches
 
@@ -27,19 +27,21 @@ class Images(ImageSamples):
         """Nothing to read."""
 
 
-def test_overhead_of_an_immunization_step(benchmark):
-    """Both see the images of both tasks; fine-tuning has a cross-entropy on each of them."""
-    if benchmark.disabled:
-        pytest.skip("a benchmark; run it with make bench")
+def prepared_steps(name, images, side, device, precision):
+    """One step of immunization and one of fine-tuning, on so many images of each task."""
     generator = torch.Generator().manual_seed(0)
-    backbone = Backbone("resnet18", num_classes=100).train()
+    backbone = Backbone(name, num_classes=100).train().to(device)
     batches = [
-        Batch(torch.randn(IMAGES, 3, SIDE, SIDE, generator=generator), torch.arange(IMAGES)) for _ in range(2)
+        Batch(
+            torch.randn(images, 3, side, side, generator=generator).to(device),
+            torch.arange(images, device=device) % 100,
+        )
+        for _ in range(2)
     ]
-    settings = DeepSettings()
+    settings = DeepSettings(precision=precision)
     parameters = [*backbone.trainable_parameters(), *backbone.head_parameters()]
     optimizer = torch.optim.SGD(parameters, lr=1e-6, momentum=0.9, nesterov=True)
-    objective = Objective(backbone, settings, OneProcess(torch.device("cpu")))
+    objective = Objective(backbone, settings, OneProcess(device))
     tasks = {
         name: TaskBatches(Images(), [batch])
         for name, batch in zip(("pretrain", "harmful"), batches, strict=True)
@@ -53,10 +55,19 @@ def test_overhead_of_an_immunization_step(benchmark):
     def fine_tune():
         optimizer.zero_grad(set_to_none=True)
         for batch in batches:
-            logits = backbone.logits(batch.inputs)
-            nn.functional.cross_entropy(logits, batch.labels, label_smoothing=0.1).backward()
+            with autocast(device, precision):
+                logits = backbone.logits(batch.inputs)
+            nn.functional.cross_entropy(logits.float(), batch.labels, label_smoothing=0.1).backward()
         optimizer.step()
 
+    return immunize, fine_tune
+
+
+def test_overhead_of_an_immunization_step(benchmark):
+    """Both see the images of both tasks; fine-tuning has a cross-entropy on each of them."""
+    if benchmark.disabled:
+        pytest.skip("a benchmark; run it with make bench")
+    immunize, fine_tune = prepared_steps("resnet18", IMAGES, SIDE, torch.device("cpu"), "float32")
     times = []
     fine_tune()
     benchmark.pedantic(immunize, rounds=1, warmup_rounds=1)

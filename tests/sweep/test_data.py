@@ -100,6 +100,39 @@ def test_the_cache_loads_once_even_for_threads():
     assert len(set(map(id, found))) == 1
 
 
+def test_the_cache_loads_different_things_side_by_side():
+    both = threading.Barrier(2, timeout=10)
+    threads = [threading.Thread(target=cached, args=(("beside", i), both.wait)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not both.broken
+
+
+def test_an_error_reaches_all_threads_that_wait_for_it():
+    begun, errors = threading.Event(), []
+
+    def fail():
+        begun.set()
+        time.sleep(0.05)
+        raise ValueError("no such file")
+
+    def ask():
+        try:
+            cached("fails", fail)
+        except ValueError as error:
+            errors.append(str(error))
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    threads[0].start()
+    begun.wait(10)
+    threads[1].start()
+    for thread in threads:
+        thread.join()
+    assert errors == ["no such file"] * 2
+
+
 def test_the_cache_forgets_the_oldest_and_keeps_no_errors():
     first = cached(0, object)
     for key in range(1, module.CACHE_SIZE):

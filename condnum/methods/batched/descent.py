@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -47,16 +48,19 @@ def descend_batch(
         InvalidInputError: The problems do not fit together, or lack what the method needs.
     """
     started = time.perf_counter()
-    starts = []
-    for problem, seed in zip(problems, seeds, strict=True):
-        start = method.initial(problem, torch.Generator().manual_seed(seed))
-        starts.append({name: tensor.to(device) for name, tensor in start.items()})
-    shapes = sorted({str({name: tuple(tensor.shape) for name, tensor in start.items()}) for start in starts})
+
+    def start(problem: ImmunizationProblem, seed: int) -> Parameters:
+        drawn = method.initial(problem, torch.Generator().manual_seed(seed))
+        return {name: tensor.to(device) for name, tensor in drawn.items()}
+
+    with ThreadPoolExecutor() as pool:  # draws happen on the CPU, one core each
+        starts = list(pool.map(start, problems, seeds))
+    shapes = sorted({str({name: tuple(tensor.shape) for name, tensor in one.items()}) for one in starts})
     if len(shapes) > 1:
         raise InvalidInputError(
             f"the problems of a batch must have parameters of the same shapes, got {' and '.join(shapes)}."
         )
-    parameters = {name: torch.stack([start[name] for start in starts]) for name in starts[0]}
+    parameters = {name: torch.stack([one[name] for one in starts]) for name in starts[0]}
     del starts
     run = _BatchRun(ProblemBatch.of(problems, device), method, settings, parameters)
     run.loop()

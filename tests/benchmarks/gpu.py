@@ -1,0 +1,416 @@
+"""What a CUDA card does (`make gpu`): steps, Table 2, agreement with the CPU, a ResNet18, all cores' sweep.
+
+Each table is written as it grows. What fails, or no longer fits the time, is a line of its table and ends
+nothing else. It needs numpy, scipy, pandas, scikit-learn and torch; the ResNet18 needs timm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import statistics
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from condnum.data.mnist import mnist_files
+from condnum.data.resolver import find
+from condnum.experiments import digit_pairs
+from condnum.experiments.digit_batch import DigitBatches
+from condnum.experiments.digit_cell import ceilings, cell_problem, compute_cell, measure_cell
+from condnum.experiments.digit_config import PAPER_METHODS, DigitPairsConfig
+from condnum.experiments.digit_tables import cell_spectra, measured_rows
+from condnum.files import output_folder, write_csv, write_text
+from condnum.methods import get_method, immunize, immunize_batch
+from condnum.methods.batched.memory import batch_size
+from condnum.methods.batched.method import BatchMemory
+from condnum.methods.batched.tasks import ProblemBatch
+from condnum.methods.optimizer import make_optimizer
+from condnum.out_of_memory import is_out_of_memory
+from condnum.problem import ImmunizationProblem
+from condnum.report.provenance import describe_device, source_revision, versions
+from condnum.sweep import BatchExecutor, choose_executor, core_count
+from condnum.sweep.threads import limited_threads
+
+#: With fewer seconds left nothing more is begun.
+RESERVE = 20
+CELL = ["method", "seed", "pretrain_digit", "harmful_digit", "convention", "gauge"]
+#: The tables in their order, which is also that in which time runs out.
+TITLES = {
+    "steps": "A step of Algorithm 1: one of many problems on the device, one on one core of the CPU",
+    "table2": "Table 2",
+    "agreement": "The same seeds on both: relative differences of θ (largest) and RIR (largest, median)",
+    "resnet18": "A step on so many images of each task: immunization against fine-tuning",
+    "sweep": "The cells of Table 2 on the device (the whole run: tasks, descents, measuring on all cores, "
+    "storing), and those that all cores finish in the time left (start of the workers included)",
+}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is computed."""
+
+    dimensions: tuple[int, ...] = (64, 128, 256, 512, 784)
+    problems: int = 270  # side by side in a step, as many as a method of Table 2 has
+    pairs: tuple[tuple[int, int], ...] = ()
+    seeds: int = 3
+    epochs: int | None = None
+    early_steps: tuple[int, ...] = (1, 5, 20)
+    net: str = "resnet18"
+    side: int = 224
+    images: tuple[int, ...] = (50, 256)
+    rounds: int = 7
+
+
+TINY = Sizes((8, 16), 3, ((4, 7), (9, 0)), 1, 4, (1,), "test_resnet", 32, (4,), 1)
+
+
+@dataclass
+class TimedBatches(DigitBatches):
+    """The batches of Table 2, where their time goes, and the error after which cells are computed alone."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: {"tasks": 0.0, "batches": 0.0}, init=False)
+    error: Exception | None = field(default=None, init=False)
+
+    def size(self, plans):
+        return self._timed("tasks", super().size, plans)
+
+    def compute(self, plans):
+        return self._timed("batches", super().compute, plans)
+
+    def _timed(self, phase, call, plans):
+        started = time.perf_counter()
+        try:
+            return call(plans)
+        except Exception as error:
+            self.error = None if is_out_of_memory(error) else error
+            raise
+        finally:
+            self.seconds[phase] += time.perf_counter() - started
+
+
+class GpuReport:
+    """The tables of one run."""
+
+    def __init__(self, device: torch.device, sizes: Sizes, folder: Path, seconds: float) -> None:
+        self.device, self.sizes, self.folder, self.limit = device, sizes, folder, seconds
+        self.started = time.perf_counter()
+        self.tables: dict[str, list[dict]] = {}
+        real = find(mnist_files()) is not None
+        self.config = DigitPairsConfig(
+            "mnist" if real else "digits",
+            "local",
+            PAPER_METHODS,
+            seeds=sizes.seeds,
+            epochs=sizes.epochs,
+            pairs=sizes.pairs,
+            device=str(device),
+        )
+        self.digits, self.reference = digit_pairs.load(self.config)
+        self.plans = digit_pairs.plans(dataclasses.replace(self.config, device="cpu"), self.reference)
+        self.table_2: digit_pairs.DigitPairsRun | None = None
+        self.titles = TITLES | {"table2": f"Table 2 on {self.digits.name}"}
+        self.machine = self._machine()
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left."""
+        return self.limit - (time.perf_counter() - self.started)
+
+    def run(self) -> None:
+        """Fill all tables."""
+        for name in TITLES:
+            rows = self.tables.setdefault(name, [])
+            try:
+                if self.device.type == "cuda":
+                    torch.cuda.empty_cache()
+                for row in self._skipped() or getattr(self, name)():
+                    rows.append(row)
+                    self.write()
+            except Exception as error:
+                traceback.print_exc()
+                rows.append({"note": f"{type(error).__name__}: {error}".splitlines()[0]})
+            self.write()
+            print(f"{self.titles[name]}, {self.limit - self.left:.0f} s\n{self._text(name)}\n", flush=True)
+
+    def _skipped(self) -> list[dict]:
+        """Return the line of what no longer fits the time."""
+        if self.left >= RESERVE:
+            return []
+        return [{"note": f"left out: {max(self.left, 0):.0f} s were left of {self.limit:g}"}]
+
+    def steps(self) -> Iterator[dict]:
+        """Both kinds of step, and a product of D×D matrices, by dimension."""
+        from test_step_scaling import image_like, median_seconds, prepared_step
+
+        for D in self.sizes.dimensions:
+            if skipped := self._skipped():
+                yield {"D": D} | skipped[0]
+                return
+            problem = ImmunizationProblem(image_like(D, 1), image_like(D, 2))
+            square = torch.randn(D, D, dtype=torch.float64)
+            with limited_threads(1):
+                step = median_seconds(prepared_step(problem)[0])
+                gemm = median_seconds(partial(torch.mm, square, square))
+            count = min(self.sizes.problems, batch_size(problem, self.device))
+            squares = square.to(self.device).repeat(count, 1, 1)
+            batch, memory = self._batched_step(problem, count)
+            there = median_seconds(self._finished(batch)) / count
+            product = median_seconds(self._finished(partial(torch.bmm, squares, squares))) / count
+            yield {
+                "D": D,
+                "cpu_step_ms": 1e3 * step,
+                "cpu_gemm_ms": 1e3 * gemm,
+                "problems": count,
+                "device_step_ms": 1e3 * there,  # of one problem
+                "device_gemm_ms": 1e3 * product,
+                "times_one_core": step / there,
+                "eigh_fallbacks": int(memory.counts["eigh_fallbacks"].sum()),
+            }
+
+    def _batched_step(self, problem, count):
+        """One step of so many problems, each from its own start; and what it counts."""
+        method = get_method("ours")
+        batch = ProblemBatch.of([problem] * count, self.device)
+        starts = [method.initial(problem, torch.Generator().manual_seed(seed)) for seed in range(count)]
+        theta = torch.stack([start["theta"] for start in starts]).to(self.device)
+        memory = BatchMemory(torch.ones(count, dtype=torch.bool, device=self.device))
+        optimizer = make_optimizer("adam", {"theta": theta})
+        weights = dict.fromkeys(("well", "ill"), theta.new_full((count,), 1e-3))
+
+        def step():
+            gradients = method.batched_gradients(batch, {"theta": theta}, method.defaults, memory)
+            optimizer.step({"theta": gradients.weighted_sum(theta, weights, memory)}, 1e-4)
+
+        return step, memory
+
+    def _finished(self, call):
+        """Return the call that waits until the device has done it."""
+
+        def waiting():
+            call()
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+
+        return waiting
+
+    def table2(self) -> Iterator[dict]:
+        """The paper's four methods on all pairs; the seconds are those of the whole run, tables included."""
+
+        def check(progress):
+            if batches.error is not None:
+                raise batches.error
+            if self.left < 0:
+                raise TimeoutError(f"{progress.done} of {progress.total} cells in the time given")
+
+        batches = TimedBatches(self.device)
+        executor = BatchExecutor(batches)
+        started = time.perf_counter()
+        run = digit_pairs.run(self.config, None, executor=executor, on_progress=check)
+        summary = run.summary
+        seconds = time.perf_counter() - started
+        self.table_2 = run
+        cells = run.table.drop_duplicates(CELL[:4])
+        descents = cells["seconds"].sum()
+        self.sweep_row = {
+            "device": str(self.device),
+            "cells": run.computed,
+            "failed": len(run.failures),
+            "seconds": seconds,
+            "cells_per_s": run.computed / seconds,
+            "tasks_s": batches.seconds["tasks"],
+            "descents_s": descents,
+            "measuring_s": batches.seconds["batches"] - descents,
+            "storing_s": seconds - sum(batches.seconds.values()),
+            "eigh_fallbacks": int(cells["eigh_fallbacks"].sum()),
+            "note": executor.note,
+        }
+        kept = ["dataset", "method", "convention", "gauge", "pairs", "seeds"]
+        kept += [
+            f"{name}_{of}" for name in ("harmful_ratio", "pretrain_ratio", "rir") for of in ("mean", "std")
+        ]
+        kept += ["success_rate", "loss_gap_max", "published_rir", "published_rir_std"]
+        yield from summary[kept].to_dict("records")
+
+    def agreement(self) -> Iterator[dict]:
+        """θ and RIR of two pairs after a few steps and at the end."""
+        first = [plan for plan in self.plans if plan.payload["seed"] == 0]
+        by_method = {m: [plan for plan in first if plan.payload["method"] == m] for m in PAPER_METHODS}
+        by_method = {m: [plans[0], plans[len(plans) // 2]] for m, plans in by_method.items()}
+        problems = [cell_problem(plan, "cpu") for plan in by_method["ours"]]
+        bounds = [ceilings(problem) for problem in problems]
+        for method, plans in by_method.items():
+            settings = self.config.settings(method)
+            for steps in (*self.sizes.early_steps, settings.steps):
+                if skipped := self._skipped():
+                    yield {"method": method, "steps": steps} | skipped[0]
+                    return
+                short = settings.with_overrides(steps=steps, record_every=0)
+                batch = immunize_batch(problems, method, seeds=[0, 0], settings=short, device=self.device)
+                there = [dataclasses.replace(result, theta=result.theta.cpu()) for result in batch]
+                here = [immunize(problem, method, seed=0, settings=short) for problem in problems]
+                gaps = [(a.theta - b.theta).norm() / b.theta.norm() for a, b in zip(there, here, strict=True)]
+                measured = []
+                for results in (there, here):
+                    cells = map(measure_cell, plans, problems, results, bounds)
+                    measured.append(pd.DataFrame([row for cell in cells for row in rir_rows(cell)]))
+                yield {"method": method, "steps": steps, "theta": float(max(gaps))} | differences(*measured)
+
+    def resnet18(self) -> Iterator[dict]:
+        """Images a second and peak memory on the device, by batch and precision, then on the CPU."""
+        from test_deep_step import prepared_steps
+
+        runs = [
+            (self.device, n, precision) for n in self.sizes.images for precision in ("float32", "bfloat16")
+        ]
+        if self.device.type == "cpu":
+            runs = runs[::2]  # bfloat16 is for GPUs
+        else:
+            runs.append((torch.device("cpu"), self.sizes.images[0], "float32"))
+        for device, images, precision in runs:
+            row = {"device": str(device), "net": self.sizes.net, "images": images, "precision": precision}
+            if skipped := self._skipped():
+                yield row | skipped[0]
+                return
+            try:
+                immunization, fine_tuning = prepared_steps(
+                    self.sizes.net, images, self.sizes.side, device, precision
+                )
+                seconds = {}
+                for name, call in (("fine_tuning", fine_tuning), ("immunization", immunization)):
+                    seconds[name], row[f"{name}_mib"] = self._timed_step(call, device)
+                    row[f"{name}_images_per_s"] = 2 * images / seconds[name]
+                row["overhead"] = seconds["immunization"] / seconds["fine_tuning"] - 1
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                row["note"] = "out of memory"
+            yield row
+
+    def _timed_step(self, call, device):
+        """Median seconds of a step after two for warming up, and the peak of the device's memory in MiB."""
+        cuda = device.type == "cuda"
+        if cuda:
+            torch.cuda.reset_peak_memory_stats(device)
+        times = []
+        for _ in range(2 + self.sizes.rounds):
+            started = time.perf_counter()
+            call()
+            if cuda:
+                torch.cuda.synchronize(device)
+            times.append(time.perf_counter() - started)
+        peak = torch.cuda.max_memory_allocated(device) / 2**20 if cuda else math.nan
+        return statistics.median(times[2:]), peak
+
+    def sweep(self) -> Iterator[dict]:
+        """Table 2's cells on the device and on the cores of this machine, and how far they agree."""
+        if self.table_2 is None:
+            yield {"device": str(self.device), "note": "Table 2 did not come to its end"}
+        else:
+            yield self.sweep_row
+        cores = core_count()
+        executor = choose_executor(cores, None, len(self.plans), threads=1)
+        rows, failed, done = [], 0, 0
+        started = time.perf_counter()
+        with closing(executor.run(compute_cell, self.plans)) as outcomes:
+            for outcome in outcomes:
+                done, failed = done + 1, failed + (outcome.error is not None)
+                if outcome.error is None:
+                    rows += rir_rows((outcome.row, outcome.arrays))
+                if self.left < RESERVE:
+                    break
+            seconds = time.perf_counter() - started
+        row = {"device": f"cpu, {cores} cores", "cells": done - failed, "failed": failed, "seconds": seconds}
+        row["cells_per_s"] = row["cells"] / seconds
+        if self.table_2 is not None and rows:
+            row["device_times_this"] = self.sweep_row["cells_per_s"] / row["cells_per_s"]
+            found, expected = self.table_2.table, pd.DataFrame(rows)
+            for method in PAPER_METHODS:
+                both = (table[table["method"] == method] for table in (found, expected))
+                self.tables["agreement"].append({"method": method, "steps": "Table 2"} | differences(*both))
+        yield row
+
+    def write(self) -> None:
+        """Write every table that has rows, and the page that shows them."""
+        for name, rows in self.tables.items():
+            if rows:
+                write_csv(self.folder / f"{name}.csv", pd.DataFrame(rows))
+        parts = [
+            f"### {self.titles[name]}\n```\n{self._text(name)}\n```"
+            for name, rows in self.tables.items()
+            if rows
+        ]
+        used = f"`make gpu`: {self.limit - self.left:.0f} s of at most {self.limit:g}."
+        write_text(self.folder / "README.md", "\n\n".join([self.machine, used, *parts]) + "\n")
+
+    def _machine(self) -> str:
+        """Return on what this runs."""
+        machine, known, source = describe_device(self.device), versions(), source_revision()
+        memory = ""
+        if self.device.type == "cuda":
+            memory = f", {torch.cuda.get_device_properties(self.device).total_memory / 2**30:.0f} GiB"
+        data, cpu = self.digits, f"{machine['cpu']}, {core_count()} cores"
+        return "\n".join(
+            [
+                f"# On {machine['name']}\n",
+                f"* {datetime.now(UTC):%Y-%m-%d}, revision {source['revision'][:7] if source else 'unknown'}",
+                f"* device: {machine['name']}{memory} ({machine['device']}); CPU: {cpu}",
+                f"* torch {torch.__version__}, CUDA {torch.version.cuda}, Python {known['python']}, NumPy "
+                f"{known['numpy']}, SciPy {known['scipy']}",
+                f"* digit pairs: {data.name}, {len(data)} images, SHA-256 {data.checksum[:8]} "
+                f"({data.provenance.description})",
+            ]
+        )
+
+    def _text(self, name: str) -> str:
+        """Return a table as text."""
+        return pd.DataFrame(self.tables[name]).to_string(index=False, na_rep="", float_format="{:.4g}".format)
+
+
+def rir_rows(cell) -> list[dict]:
+    """Return RIR of a cell in every convention, under the cell's coordinates."""
+    return [
+        {name: row[name] for name in (*CELL, "rir")}
+        for row in measured_rows("", cell[0], cell_spectra(*cell))
+    ]
+
+
+def differences(found: pd.DataFrame, expected: pd.DataFrame) -> dict:
+    """Return how far RIR differs between two tables of the same cells, relative to the second."""
+    both = found.merge(expected, on=CELL, suffixes=("", "_expected"))
+    both = both[both["gauge"] == "unit"]
+    gap = ((both["rir"] - both["rir_expected"]) / both["rir_expected"]).abs()
+    gap = gap.mask(both["rir"] == both["rir_expected"], 0.0)  # infinite ones too
+    row = {"cells": len(both) // 2}
+    for convention in ("ridge", "compact"):
+        chosen = gap[both["convention"] == convention]
+        row |= {f"rir_{convention}": chosen.max(), f"rir_{convention}_median": chosen.median()}
+    return row
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--seconds", type=float, default=600, help="in all; what does not fit is left out")
+    parser.add_argument("--out", type=Path, default=Path("reports/gpu"))
+    parser.add_argument("--tiny", action="store_true", help="sizes of a test")
+    chosen = parser.parse_args()
+    device = torch.device(chosen.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        print(f"torch {torch.__version__} sees no CUDA device here: nothing was measured.")
+        return
+    GpuReport(device, TINY if chosen.tiny else Sizes(), output_folder(chosen.out), chosen.seconds).run()
+
+
+if __name__ == "__main__":
+    main()
