@@ -179,6 +179,7 @@ def front_immunizer(
     harmful_covariance: ArrayLike | CovarianceRange,
     *,
     pretrain_ratio: float | None = None,
+    convention: Convention = "compact",
     ridge: float = PUBLISHED_RIDGE,
 ) -> Array:
     r"""Return an immunizer with a wanted (ii) in closed form, for covariances of any rank.
@@ -206,6 +207,8 @@ def front_immunizer(
         harmful_covariance: `(D, D)`, `K_H`, or its range.
         pretrain_ratio: Wanted (ii), in (0, 1]; less where κ(H_H) would pass what float64 can tell from a lost
             rank. Default 1 − 1e-3, or closer to 1 where the ceiling is below 1.002.
+        convention: `ridge` lets go of the front of a full-rank pair where Definition 3.1 needs it in the
+            ridge convention, because ε is not small beside its eigenvalues.
         ridge: ε of the ridge convention.
 
     Returns:
@@ -232,9 +235,10 @@ def front_immunizer(
     make: list[Callable[..., Tensor]] = [
         _own_spike if region.ceiling.harmful_only_dimension else _front_spike
     ]
-    if min(P.rank, H.rank) < P.dimension:
+    ratios = [pretrain_ratio, pretrain_ratio / 3] if convention == "ridge" else [pretrain_ratio]
+    if convention == "ridge" or min(P.rank, H.rank) < P.dimension:
         make.append(partial(_ridge_spike, directions=_ridge_directions(P, H)))
-    candidates = [spike(P, H, region, pretrain_ratio, gain) for spike in make for gain in gains]
+    candidates = [spike(P, H, region, x, gain) for spike in make for gain in gains for x in ratios]
     theta = unit_gauge(max(candidates, key=lambda theta: _merit(theta, P, H, ridge)))
     return theta if isinstance(pretrain_covariance, CovarianceRange) else like(pretrain_covariance)(theta)
 

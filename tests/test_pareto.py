@@ -6,6 +6,7 @@ import scipy.linalg
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.datasets import load_breast_cancer
 
 from condnum.ceiling import optimal_immunizer, rir_ceiling
 from condnum.covariance_range import CovarianceRange
@@ -199,6 +200,22 @@ def test_front_immunizer_beyond_what_float64_can_tell():
     found = relative_immunization_ratio(front_immunizer(K_P, K_H), K_P, K_H)
     assert found.success
     assert not found.rank_changed
+
+
+def test_front_immunizer_where_the_ridge_is_not_small():
+    X, y = load_breast_cancer(return_X_y=True)  # unscaled columns: κ of 1e13
+    K_P, K_H = (X[y == label].T @ X[y == label] for label in (0, 1))
+    measured = {
+        (wanted, convention): relative_immunization_ratio(
+            front_immunizer(K_P, K_H, convention=wanted), K_P, K_H, convention=convention
+        )
+        for wanted in ("compact", "ridge")
+        for convention in ("compact", "ridge")
+    }
+    assert measured["compact", "compact"].success
+    assert not measured["compact", "ridge"].success
+    assert measured["ridge", "compact"].success
+    assert measured["ridge", "ridge"].success
 
 
 def test_front_immunizer_refuses():

@@ -27,6 +27,7 @@ class Extractor:
     steps: int
     seconds: float
     stop_reason: str
+    explanation: str = ""  # of a method that tunes itself: whether Definition 3.1 is met, and why not
 
     @classmethod
     def of(cls, result: ImmunizationResult) -> Extractor:
@@ -46,6 +47,7 @@ class Extractor:
             steps=result.steps,
             seconds=result.seconds,
             stop_reason=result.stop_reason,
+            explanation=result.explanation,
         )
 
     @classmethod
@@ -75,5 +77,6 @@ class Extractor:
             "steps": self.steps,
             "seconds": self.seconds,
             "stop_reason": self.stop_reason,
+            "explanation": self.explanation,
         }
         return CellResult(row, arrays | {"theta": self.theta})

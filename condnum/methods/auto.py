@@ -40,7 +40,7 @@ from condnum.immunization import (
     unit_gauge,
 )
 from condnum.losses import SquaredLoss
-from condnum.methods.method import random_extractor
+from condnum.methods.method import SMALL, random_extractor
 from condnum.methods.monitor import Monitor
 from condnum.methods.result import History, ImmunizationResult, Progress, StopReason
 from condnum.methods.settings import DescentSettings
@@ -61,8 +61,9 @@ MARGIN = 1e-3
 GAIN = 1.5
 
 
-#: Met, how far from met in logarithms, met in the ridge convention too, both ranks kept, log RIR and a
-#: little of log (i): along the front RIR stays and (i) rises, and with it the margin in clause (a).
+#: Met, how far from met in logarithms, met in the ridge convention too (asked only where RIR has no
+#: ceiling to reach), both ranks kept, log RIR and a little of log (i): along the front RIR stays and (i)
+#: rises, and with it the margin in clause (a).
 _Merit = tuple[bool, float, bool, bool, float]
 
 
@@ -98,7 +99,6 @@ def descend_auto(
     run = _Auto(problem, settings, seed, callback)
     reason = run.loop()
     theta, verdict = run.chosen()
-    ceiling = _ceiling(problem)
     return ImmunizationResult(
         theta=theta,
         omega=None if run.best_beta is None else torch.linalg.lstsq(theta, run.best_beta).solution,
@@ -113,8 +113,8 @@ def descend_auto(
         counts={"rounds": run.rounds, "steps_well": run.steps["well"], "steps_ill": run.steps["ill"]},
         stop_reason=reason,
         verdict=verdict,
-        ceiling=ceiling,
-        explanation=_explain(run, theta, verdict, ceiling, reason),
+        ceiling=run.ceiling,
+        explanation=_explain(run, theta, verdict, reason),
     )
 
 
@@ -136,6 +136,7 @@ class _Auto:
             covariance_factor(task.covariance) if task.known_factor is None else task.known_factor
             for task in (problem.pretrain, problem.harmful)
         )
+        self.ceiling = _ceiling(problem)
         self.theta = random_extractor(problem, torch.Generator().manual_seed(seed))
         self.before = [torch.linalg.svdvals(factor).square() for factor in (self.pretrain, self.harmful)]
         kappa = float(self.before[0][0] / self.before[0][-1])
@@ -273,7 +274,8 @@ class _Auto:
         logs = [math.log(ratio) for ratio in (verdict.harmful_ratio, verdict.pretrain_ratio, verdict.rir)]
         miss = max(0.0, -logs[0]) + max(0.0, logs[1])
         size = logs[2] + 0.1 * logs[0]
-        return (verdict.success, -miss, ridge.success, not verdict.rank_changed, size), verdict
+        both = ridge.success and math.isinf(self.ceiling)
+        return (verdict.success, -miss, both, not verdict.rank_changed, size), verdict
 
     def _keep(self, measured: tuple[_Merit, Immunization] | None = None) -> None:
         """Keep θ as a candidate if it is better than all before."""
@@ -298,7 +300,8 @@ class _Auto:
         if every == 0:
             self._next_record = self.settings.steps + 1
             return
-        self._next_record = self.step + every if every else max(self.step + 1, math.ceil(1.15 * self.step))
+        spacing = 1.15 if self.problem.dimension <= SMALL else 1.5
+        self._next_record = self.step + every if every else max(self.step + 1, math.ceil(spacing * self.step))
         self._rows.append(self._row(theta))
         if self.callback is None:
             return
@@ -348,7 +351,7 @@ def _ceiling(problem: ImmunizationProblem) -> float:
         return math.nan
 
 
-def _explain(run: _Auto, theta: Tensor, verdict: Immunization, ceiling: float, reason: StopReason) -> str:
+def _explain(run: _Auto, theta: Tensor, verdict: Immunization, reason: StopReason) -> str:
     """Say in words whether Definition 3.1 is met, what is possible, and what was chosen."""
     numbers = (
         f"(i) = {verdict.harmful_ratio:.4g}, (ii) = {verdict.pretrain_ratio:.4g}, RIR = {verdict.rir:.4g}"
@@ -358,6 +361,7 @@ def _explain(run: _Auto, theta: Tensor, verdict: Immunization, ceiling: float, r
     else:
         failed = ", ".join(f"({clause})" for clause, kept in verdict.clauses.items() if kept is False)
         text = f"Definition 3.1 is NOT met, {failed} fails: {numbers}"
+    ceiling = run.ceiling
     share = share_of_ceiling(verdict.rir, ceiling)
     if math.isfinite(share):
         text += f", {share:.1%} of the ceiling {ceiling:.4g}."

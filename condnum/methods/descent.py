@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from condnum.methods.method import DescentMethod, Gradients, Memory, Parameters
+from condnum.methods.method import DescentMethod, Gradients, Memory, Parameters, few_threads
 from condnum.methods.monitor import Monitor
 from condnum.methods.optimizer import make_optimizer
 from condnum.methods.result import History, ImmunizationResult, Progress, StopReason
@@ -46,14 +46,16 @@ def descend(
     generator = torch.Generator().manual_seed(seed)
     parameters = method.initial(problem, generator)
     run = _Run(problem, method, settings, parameters, seed, callback)
-    reason = run.loop(generator)
+    with few_threads(problem):
+        reason = run.loop(generator)
+        history = run.history()
     return ImmunizationResult(
         theta=run.parameters["theta"].detach().clone(),
         omega=run.parameters["omega"].detach().clone() if "omega" in run.parameters else None,
         method=method.name,
         seed=seed,
         settings=settings,
-        history=run.history(),
+        history=history,
         part_weights=run.weights,
         steps=run.step,
         seconds=time.perf_counter() - started,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from condnum.methods.settings import DescentSettings
 from condnum.problem import ImmunizationProblem
+from condnum.threads import limited_threads
 
 SettingsT = TypeVar("SettingsT", bound=DescentSettings)
 
@@ -117,6 +119,18 @@ class ClosedFormMethod(Protocol):
 
     def theta(self, problem: ImmunizationProblem, generator: torch.Generator) -> Tensor:
         """Return the extractor `(D, D)`."""
+
+
+def few_threads(problem: ImmunizationProblem) -> AbstractContextManager[None]:
+    """Give a small problem one thread: beside other work, several mostly wait for each other.
+
+    Args:
+        problem: Gives D and the device.
+
+    Returns:
+        A context, without effect above `SMALL` and off the CPU.
+    """
+    return limited_threads(1 if problem.dimension <= SMALL and problem.device.type == "cpu" else None)
 
 
 def random_extractor(problem: ImmunizationProblem, generator: torch.Generator) -> Tensor:

@@ -14,13 +14,12 @@ from condnum.methods.auto import descend_auto
 from condnum.methods.closed_form import Front, Identity, Initial, Optimal
 from condnum.methods.descent import Callback, descend
 from condnum.methods.imma import Imma
-from condnum.methods.method import SMALL, ClosedFormMethod, DescentMethod
+from condnum.methods.method import ClosedFormMethod, DescentMethod, few_threads
 from condnum.methods.monitor import Monitor
 from condnum.methods.opt_kappa import OptKappa
 from condnum.methods.result import History, ImmunizationResult
 from condnum.methods.settings import NAMED_SETTINGS, DescentSettings
 from condnum.problem import ImmunizationProblem
-from condnum.threads import limited_threads
 
 Method = DescentMethod[Any] | ClosedFormMethod
 
@@ -133,7 +132,8 @@ def immunize(
         if settings is not None or overrides:
             given = ", ".join(overrides) or "settings"
             raise InvalidInputError(f"method '{method}' has nothing to set; leave out: {given}.")
-        return _closed_form(problem, chosen, seed)
+        with few_threads(problem):
+            return _closed_form(problem, chosen, seed)
     if isinstance(settings, str):
         if settings not in NAMED_SETTINGS:
             raise UnknownNameError("settings", settings, NAMED_SETTINGS)
@@ -144,12 +144,11 @@ def immunize(
             f"method '{method}' takes {type(chosen.defaults).__name__}, got {type(base).__name__}."
         )
     base = base.with_overrides(**overrides)
-    # Beside other work, threads of products this small wait for each other 30 times longer than they work.
-    with limited_threads(1 if problem.dimension <= SMALL and problem.device.type == "cpu" else None):
-        if not base.auto:
-            return descend(problem, chosen, base, seed=seed, callback=callback)
-        if not isinstance(chosen, Ours):
-            raise InvalidInputError(f"auto=True is for method 'ours'; '{method}' has its own settings.")
+    if not base.auto:
+        return descend(problem, chosen, base, seed=seed, callback=callback)
+    if not isinstance(chosen, Ours):
+        raise InvalidInputError(f"auto=True is for method 'ours'; '{method}' has its own settings.")
+    with few_threads(problem):
         return descend_auto(problem, base, seed=seed, callback=callback)
 
 

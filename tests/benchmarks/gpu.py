@@ -39,7 +39,7 @@ from condnum.out_of_memory import is_out_of_memory
 from condnum.problem import ImmunizationProblem
 from condnum.report.provenance import describe_device, source_revision, versions
 from condnum.sweep import BatchExecutor, choose_executor, core_count
-from condnum.sweep.threads import limited_threads
+from condnum.threads import limited_threads
 
 #: With fewer seconds left nothing more is begun.
 RESERVE = 20

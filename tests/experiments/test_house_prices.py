@@ -114,7 +114,7 @@ class TestPlans:
         pair = load_diabetes_tasks()
         short, longer = (plans(dataclasses.replace(SHORT, epochs=n), pair) for n in (4, 5))
         same = [a.payload["method"] for a, b in zip(short, longer, strict=True) if a == b]
-        assert set(same) == {"identity", "initial", "optimal"}
+        assert set(same) == {"identity", "initial", "optimal", "front"}
 
     def test_keys_know_the_data(self):
         keys = set()

@@ -46,6 +46,7 @@ def test_arrays_that_are_no_tasks(X_P, text):
 def test_methods_seeds_and_tables(pair, tmp_path):
     settings = {"ours": DescentSettings(steps=20, learning_rate=0.05)}
     study = compare_methods(pair, ["ours", "identity", "optimal"], seeds=2, settings=settings)
+    assert study.explanations == []
     assert [(e.method, e.seed) for e in study.extractors] == [
         ("ours", 0), ("ours", 1), ("identity", 0), ("optimal", 0),
     ]  # fmt: skip
@@ -77,3 +78,11 @@ def test_nothing_to_compare(pair):
         compare_methods(pair, [])
     with pytest.raises(UnknownNameError, match="did you mean 'ours'"):
         compare_methods(pair, ["our"])
+
+
+def test_ours_tunes_itself_and_says_what_came_of_it(pair):
+    study = compare_methods(pair, ["ours", "front"], seeds=1)
+    assert len(study.explanations) == 1
+    assert study.explanations[0].startswith("ours, seed 0: Definition 3.1 is ")
+    compact = study.results.query("convention == 'compact'").set_index("method")
+    assert compact["success"].tolist() == [True, True]
