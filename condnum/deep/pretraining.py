@@ -91,7 +91,7 @@ def pretrain_backbone(
         label_smoothing: Of the cross-entropy, 0 to 1.
         warmup: Share of all steps in which the rate rises.
         transform: Training transform, possibly random; default: un-augmented.
-        test_transform: Un-augmented; default `evaluation_transform(backbone)`.
+        test_transform: Un-augmented; default that of `transform`, else `evaluation_transform(backbone)`.
         seed: Of the order, of augmentations and of dropout; the global generators are left as they were.
         device: `auto`, `cpu`, `cuda[:i]`; the backbone ends there.
         workers: Processes that decode.
@@ -120,7 +120,7 @@ def pretrain_backbone(
     """
     _check(backbone, data, test, epochs, batch_size, optimizer, learning_rate, warmup)
     target = resolve_device(device)
-    clean = evaluation_transform(backbone) if test_transform is None else test_transform
+    clean = test_transform or (transform and transform.still) or evaluation_transform(backbone)
     used = clean if transform is None else transform
     recipe = {
         "backbone": backbone.name, "data": data.checksum, "epochs": epochs, "optimizer": optimizer,
@@ -128,7 +128,7 @@ def pretrain_backbone(
         "label_smoothing": label_smoothing, "warmup": warmup, "seed": seed, "transform": used.description,
     }  # fmt: skip
     started = time.perf_counter()
-    backbone.to(target)
+    backbone.to(target, memory_format=torch.channels_last)  # type: ignore[call-overload]
     unreadable: dict[str, Unreadable] = {}
     forked = [target] if target.type == "cuda" else []
     with torch.random.fork_rng(devices=forked), backbone.pretraining():
@@ -212,6 +212,7 @@ def _epoch(
         for group in stepper.param_groups:
             group["lr"] = rate
         images, labels = (part.to(device, non_blocking=True) for part in (batch.images, batch.labels))
+        images = images.contiguous(memory_format=torch.channels_last)
         logits: Tensor = backbone.logits(images)
         loss = nn.functional.cross_entropy(logits, labels, label_smoothing=label_smoothing)
         stepper.zero_grad(set_to_none=True)
@@ -239,7 +240,7 @@ def _optimizer(
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
     if name == "adamw":
-        return torch.optim.AdamW(groups, lr=learning_rate)
+        return torch.optim.AdamW(groups, lr=learning_rate, fused=True)
     return torch.optim.SGD(groups, lr=learning_rate, momentum=0.9, nesterov=True)
 
 

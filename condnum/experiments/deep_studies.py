@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from condnum.deep.transforms import Augmentation
+
 #: The user's own tasks.
 IMAGES = "images"
 
@@ -35,6 +37,7 @@ class Study:
     image_size: int | None  # None: what the weights were made for
     limit: int | None  # images per class and split
     settings: Mapping[str, Any] = field(default_factory=dict)  # of `DeepSettings`, of every method
+    augmentation: Augmentation = "none"  # of the images that θ₀ and θ_I are trained on
 
 
 #: Adam, and Eq. 11 by its plain gradient: with the dummy layer of Sec. 4.4 the same number of steps reached
@@ -43,9 +46,9 @@ class Study:
 _PLAIN: Mapping[str, Any] = {
     "optimizer": "adam",
     "schedule": "cosine",
-    "batch_size": 100,
+    "weights": "balanced",
     "loss_weight": 1e-3,
-    "precondition": False,
+    "patience": None,
 }
 
 #: IMMA's own objective needs no balance, and a step of it costs as much as five of the others.
@@ -116,5 +119,6 @@ STUDIES: Mapping[str, Study] = {
         pretraining={"epochs": 30},
         image_size=None,
         limit=None,
+        augmentation="gentle",
     ),
 }

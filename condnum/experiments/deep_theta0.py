@@ -87,7 +87,6 @@ def make_theta_0(
         tasks.pretrain,
         test=tasks.pretrain_test,
         transform=transform,
-        test_transform=transform,
         seed=seed,
         device=config.device,
         workers=config.workers,
