@@ -167,7 +167,8 @@ class DeepCells:
                 for draw in range(DRAWS)
             ]
             ratios |= _ratios(draws, prefix)
-            warnings += [f"{prefix.replace('_', ' images: ')}{text}" for text in draws[0].warnings]
+            new = [text for text in draws[0].warnings if text not in warnings]
+            warnings += [f"{prefix.replace('_', ' images: ')}{text}" for text in new]
         rows = (
             after.harmful.values,
             after.harmful.labels,

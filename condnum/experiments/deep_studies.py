@@ -15,6 +15,10 @@ from condnum.deep.transforms import Augmentation
 IMAGES = "images"
 
 
+#: IMMA's own objective needs no balance, and a step of it costs as much as five of the others.
+_BILEVEL: Mapping[str, Any] = {"loss_weight": 1.0, "steps": 100, "evaluate_every": 5}
+
+
 @dataclass(frozen=True)
 class StudyBackbone:
     """A backbone, and how it is made and immunized."""
@@ -22,7 +26,9 @@ class StudyBackbone:
     name: str  # of timm.create_model
     arguments: Mapping[str, Any] = field(default_factory=dict)  # further ones of timm.create_model
     pretraining: Mapping[str, Any] | None = None  # of `pretrain_backbone`; None: not trained here
-    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by method; "all" for each
+    settings: Mapping[str, Mapping[str, Any]] = field(  # by method; "all" for each
+        default_factory=lambda: {"imma": _BILEVEL}
+    )
 
 
 @dataclass(frozen=True)
@@ -50,9 +56,6 @@ _PLAIN: Mapping[str, Any] = {
     "loss_weight": 1e-3,
     "patience": None,
 }
-
-#: IMMA's own objective needs no balance, and a step of it costs as much as five of the others.
-_BILEVEL: Mapping[str, Any] = {"loss_weight": 1.0, "steps": 100, "evaluate_every": 5}
 
 _SHORT_BILEVEL: Mapping[str, Any] = {**_BILEVEL, "steps": 40, "evaluate_every": 4}
 

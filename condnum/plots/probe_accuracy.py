@@ -122,7 +122,7 @@ def ratio_history_figure(curves: pd.DataFrame, subtitle: str) -> Any:
     shown = curves[curves["quantity"].isin(["rir", "held_rir", "kept_rir", "kept_test_rir"])]["value"]
     figure.update_yaxes(**log_axis("", shown[shown > 0]))
     figure.update_yaxes(title_text="RIR<sub>θ0</sub>, compact", col=1)
-    note = f"{subtitle}. Line: geometric mean over seeds; band: least to largest; bars: over draws of groups"
+    note = f"{subtitle}. Line: geometric mean, band: range over seeds; bars: draws of the groups"
     return finish(figure, "RIR<sub>θ0</sub> while the methods train", note)
 
 

@@ -10,6 +10,7 @@ from safetensors import safe_open
 
 from condnum.deep import (
     Backbone,
+    DeepSettings,
     evaluation_transform,
     extract_features,
     load_backbone,
@@ -131,6 +132,12 @@ class TestConfig:
                     assert config.settings(backbone, method).describe(method)
                     shorter = dataclasses.replace(config, epochs=2).settings(backbone, method)
                     assert (shorter.epochs, shorter.steps) == (2, None)
+
+    def test_own_images_have_settings_that_adapt(self):
+        config = DeepConfig("images", pretrain="a", harmful="b", backbones=("any_net",), group_size=50)
+        assert config.settings("any_net", "ours") == DeepSettings(group_size=50)
+        assert config.settings("any_net", "ours").weights == "adaptive"
+        assert config.settings("any_net", "imma").steps == 100  # each costs as much as five of the others
 
     def test_weights_as_they_are_are_not_trained_unless_asked(self):
         config = DeepConfig("images", pretrain="a", harmful="b", backbones=("resnet18",))
