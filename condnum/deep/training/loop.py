@@ -34,6 +34,9 @@ from condnum.progress import report_event
 
 #: Where an adaptive λ_H is steered: (ii) in reserve of the limit that a result is held to.
 PRETRAIN_AIM = 0.8
+#: (ii) from which no λ_H leads back: the best θ is taken up again at half of η. So it is where the accuracy
+#: has fallen below θ₀'s by twice what it may.
+LOST = 2.0
 #: Largest change of an adaptive λ_H at an evaluation.
 FASTEST = 1.5
 #: Share of the first loss weight, and of the first η, below which they are not lowered.
@@ -231,21 +234,23 @@ class Training:
         return {name: value for name, value in found.row().items() if name != "step"}
 
     def _adapt(self, found: Evaluation) -> None:
-        """Move λ_H by (ii), the loss weight by the accuracy, and η where nothing improves."""
+        """Move λ_H by (ii), the loss weight by the accuracy, and η where nothing improves or θ is lost."""
         state, settings = self.state, self.settings
-        tasks = {part.task for part in FEATURE_PARTS.get(self.method, ())}
-        if len(tasks) == 2:  # a method without a part on D_P has nothing to hold (ii) with
-            pull = PRETRAIN_AIM / found.largest_pretrain_ratio
-            state.ratio *= min(max(pull, 1 / FASTEST), FASTEST)
+        both = len({part.task for part in FEATURE_PARTS.get(self.method, ())}) == 2
         spare = (found.accuracy - self.accuracy_floor) / max(settings.max_accuracy_drop, 1e-3)
+        lost = spare < -1 or (both and found.largest_pretrain_ratio > LOST)
+        if both:  # a method without a part on D_P has nothing to hold (ii) with
+            pull = PRETRAIN_AIM / found.largest_pretrain_ratio
+            state.ratio *= min(max(pull, 1 / (2 * FASTEST if lost else FASTEST)), FASTEST)
         if spare < 0:
             state.loss_weight *= 2
         elif spare > 0.5:
             state.loss_weight = max(state.loss_weight / 1.25, LEAST_LOSS * settings.loss_weight)
         state.balance = True
-        if self._exhausted() and state.rate_scale > LEAST_RATE:
-            state.rate_scale /= 3
-            state.since_best = 0
+        tired = self._exhausted() and state.rate_scale > LEAST_RATE
+        if lost or tired:
+            state.rate_scale /= 2 if lost else 3
+            state.since_best = max(0, state.since_best - 1) if lost else 0
             self.load(state.best_net)
             self.optimizer = self._optimizer()
 

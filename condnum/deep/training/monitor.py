@@ -23,6 +23,9 @@ _STREAM = 7919
 #: (ii) that a result has to stay below on the images that it is chosen on: others will differ a little.
 PRETRAIN_LIMIT = 0.9
 
+#: RIR_θ0 from which more of it says nothing for a θ whose (ii) is too large.
+ENOUGH = 10.0
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -127,7 +130,7 @@ class Monitor:
 
         First comes D_P accuracy at or above the floor, then (i) > 1 with (ii) at most `PRETRAIN_LIMIT` on
         training and on held-out images, then the smaller RIR_θ0 of the two; where (ii) is larger, that
-        weighs against it.
+        weighs against it, and RIR_θ0 above `ENOUGH` does not make up for it.
 
         Args:
             one: The candidate.
@@ -139,10 +142,11 @@ class Monitor:
 
         def rank(evaluation: Evaluation) -> tuple[bool, bool, float]:
             excess = max(1.0, evaluation.largest_pretrain_ratio / PRETRAIN_LIMIT)
+            least = min(evaluation.rir, evaluation.held_rir)
             return (
                 evaluation.accuracy >= self.accuracy_floor,
                 evaluation.success and excess == 1,
-                min(evaluation.rir, evaluation.held_rir) / excess,
+                least if excess == 1 else min(least, ENOUGH) / excess,
             )
 
         return rank(one) > rank(other)

@@ -35,7 +35,8 @@ class DeepSettings:
     The defaults look for their own weights: every `evaluate_every` steps λ_H moves towards (ii) just below 1
     and the loss weight towards the accuracy floor, as held-out images show them; where nothing has
     improved for `patience` evaluations the best θ is taken up again at a third of η, and
-    after the second time the run ends. The paper's own settings are `deep_preset`s.
+    after the second time the run ends; where (ii) or the accuracy is far off, it is taken up at half
+    of η. The paper's own settings are `deep_preset`s.
 
     Settings that a method does not use (the inner steps of `imma`, the objective of `opt_kappa`) have
     no effect on it.
