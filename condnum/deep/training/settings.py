@@ -49,7 +49,7 @@ class DeepSettings:
     schedule: Literal["constant", "cosine"] = "constant"  # cosine: η falls to 0 at the last step
     epochs: int = 3  # passes over one of the tasks, see `epochs_of`
     epochs_of: Literal["shorter", "longer"] = "shorter"  # Table 4 counts those of the shorter loader
-    steps: int | None = 600  # at most; None: `epochs`
+    steps: int | None = 1200  # at most; None: `epochs`
     batch_size: int = 100  # images of each task that go through the net at a time, all ranks together
     accumulate: int = 1  # batches of a step; their features share one Gram matrix a task
     weights: Literal["adaptive", "balanced", "fixed"] = "adaptive"  # where λ_P and λ_H come from
