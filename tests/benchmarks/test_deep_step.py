@@ -36,7 +36,7 @@ def test_overhead_of_an_immunization_step(benchmark):
     batches = [
         Batch(torch.randn(IMAGES, 3, SIDE, SIDE, generator=generator), torch.arange(IMAGES)) for _ in range(2)
     ]
-    settings = DeepSettings()
+    settings = DeepSettings(precondition=True)
     parameters = [*backbone.trainable_parameters(), *backbone.head_parameters()]
     optimizer = torch.optim.SGD(parameters, lr=1e-6, momentum=0.9, nesterov=True)
     objective = Objective(backbone, settings, OneProcess(torch.device("cpu")))
