@@ -33,7 +33,7 @@ from condnum.experiments.deep_config import METHODS, DeepConfig, weights_source
 from condnum.experiments.deep_studies import STUDIES
 from condnum.experiments.deep_tables import RESULT_COLUMNS, published_column
 from condnum.experiments.deep_tasks import open_tasks
-from condnum.experiments.deep_theta0 import create_backbone
+from condnum.experiments.deep_theta0 import create_backbone, pretraining_table
 from condnum.experiments.published import TABLE_3
 from condnum.sweep import SweepError
 
@@ -144,6 +144,9 @@ class TestConfig:
         assert config.backbone("resnet18").pretraining is None
         trained = dataclasses.replace(config, pretrain_epochs=4).backbone("resnet18").pretraining
         assert trained["epochs"] == 4
+        told = pretraining_table(config)["θ₀"].iloc[0]
+        assert told == "timm's pre-trained weights; may have seen the held-out images, which θ_I has not"
+        assert "without its held-out images" in pretraining_table(SHORT)["θ₀"].iloc[0]
         assert dataclasses.replace(config, weights="none").backbone("resnet18").pretraining["epochs"] == 30
 
     def test_weights_source(self, tmp_path):
