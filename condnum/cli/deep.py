@@ -126,6 +126,9 @@ def deep(
     a fifth is the test set. ImageNet: ROOT/train/<wnid>/*.JPEG and ROOT/val/<wnid>/*.JPEG. Stanford Cars:
     ROOT/train/<model>/* and ROOT/test/<model>/*, or as released (cars_train, cars_test, devkit).
     Country211: ROOT/train/<country>/*, ROOT/valid and ROOT/test. Nothing is downloaded but timm's weights.
+
+    500 training images of each task, a tenth at least and a fifth at most, are held out before θ₀ is trained:
+    θ is chosen by them, and reported on training and on test images.
     """
     from condnum.arrays import resolve_device
     from condnum.experiments.deep_config import METHODS, DeepConfig, weights_source

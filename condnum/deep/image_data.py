@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -13,14 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condnum.data.checksums import sha256_arrays
-from condnum.deep.image_sources import ImageSource, decode_errors
+from condnum.deep.image_sources import ArrayImages, ImageSource, KeptImages, decode_errors
 from condnum.errors import DataFormatError, InvalidInputError
+from condnum.progress import report_event
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 #: A set with a larger share of undecodable images is taken for a broken copy, not for a few bad files.
 UNREADABLE_SHARE = 0.1
+#: Decoded pixels of a set take at most this many bytes.
+DECODED_BUDGET = 1 << 30
+#: Images that are decoded between two messages.
+_CHUNK = 256
 
 
 @dataclass(frozen=True)
@@ -162,6 +168,38 @@ class ImageData:
             own = np.flatnonzero(self.labels == c)
             kept.append(np.random.default_rng([seed, c]).permutation(own)[:per_class])
         return self.take(np.sort(np.concatenate(kept)))
+
+    def in_memory(self, budget: int = DECODED_BUDGET) -> ImageData:
+        """Decode the images once, by all cores, for a training that goes over them again and again.
+
+        Args:
+            budget: Bytes of pixels that may be kept.
+
+        Returns:
+            The same images with the same checksum, as many of them decoded as the budget holds.
+        """
+        if isinstance(self.source, ArrayImages | KeptImages):
+            return self
+        kept: dict[int, NDArray[np.uint8]] = {}
+        left = budget
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for start in range(0, len(self), _CHUNK):
+                rows = range(start, min(start + _CHUNK, len(self)))
+                for index, image in zip(rows, pool.map(self.image, rows), strict=True):
+                    if not isinstance(image, Unreadable):
+                        pixels = np.asarray(image)
+                        left -= pixels.nbytes
+                        if left < 0:
+                            return replace(self, source=KeptImages(self.source, kept))
+                        kept[int(self.positions[index])] = pixels
+                report_event(stage=f"decoding {self.name}", done=rows.stop, total=len(self))
+        return replace(self, source=KeptImages(self.source, kept))
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Bytes of pixels that `in_memory` keeps."""
+        kept = self.source.pixels if isinstance(self.source, KeptImages) else {}
+        return sum(pixels.nbytes for pixels in kept.values())
 
     def readable(self, *, threads: int = 4) -> ImageData:
         """Decode every image once and drop those that fail; `unreadable` lists them.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,6 +172,31 @@ class ReaderImages:
             except decode_errors():
                 digest.update(f"{index} unreadable\n".encode())
         return digest.hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class KeptImages:
+    """Images of another source that are decoded already; the others are read from it as ever."""
+
+    source: ImageSource
+    pixels: Mapping[int, NDArray[np.uint8]]  # position → (h, w, 3)
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.source)
+
+    def name(self, index: int) -> str:
+        """Return the source's name of it."""
+        return self.source.name(index)
+
+    def load(self, index: int) -> Image:
+        """Wrap the pixels, or decode."""
+        kept = self.pixels.get(index)
+        return self.source.load(index) if kept is None else require("PIL.Image", "deep").fromarray(kept)
+
+    def checksum(self, indices: Sequence[int]) -> str:
+        """Return the source's."""
+        return self.source.checksum(indices)
 
 
 def decode_errors() -> tuple[type[Exception], ...]:

@@ -76,8 +76,8 @@ def pretrain_backbone(
 ) -> Pretraining:
     """Train all of a backbone on D_P, in place, with a linear warm-up and a cosine to zero.
 
-    The same seed gives the same weights on the same machine. After an epoch everything that the next one
-    depends on is in `checkpoint`; a run that was stopped goes on from there to the same end.
+    The same seed gives the same weights on the same machine. After an epoch (after several, where writing
+    takes long beside them) everything that the next one depends on is in `checkpoint`; a run that was stopped goes on from there to the same end.
 
     Args:
         backbone: Trained in place, BatchNorm statistics included; its head has an output for each class.
@@ -91,7 +91,7 @@ def pretrain_backbone(
         label_smoothing: Of the cross-entropy, 0 to 1.
         warmup: Share of all steps in which the rate rises.
         transform: Training transform, possibly random; default: un-augmented.
-        test_transform: Un-augmented; default `evaluation_transform(backbone)`.
+        test_transform: Un-augmented; default that of `transform`, else `evaluation_transform(backbone)`.
         seed: Of the order, of augmentations and of dropout; the global generators are left as they were.
         device: `auto`, `cpu`, `cuda[:i]`; the backbone ends there.
         workers: Processes that decode.
@@ -120,7 +120,7 @@ def pretrain_backbone(
     """
     _check(backbone, data, test, epochs, batch_size, optimizer, learning_rate, warmup)
     target = resolve_device(device)
-    clean = evaluation_transform(backbone) if test_transform is None else test_transform
+    clean = test_transform or (transform and transform.still) or evaluation_transform(backbone)
     used = clean if transform is None else transform
     recipe = {
         "backbone": backbone.name, "data": data.checksum, "epochs": epochs, "optimizer": optimizer,
@@ -128,13 +128,14 @@ def pretrain_backbone(
         "label_smoothing": label_smoothing, "warmup": warmup, "seed": seed, "transform": used.description,
     }  # fmt: skip
     started = time.perf_counter()
-    backbone.to(target)
+    backbone.to(target, memory_format=torch.channels_last)  # type: ignore[call-overload]
     unreadable: dict[str, Unreadable] = {}
     forked = [target] if target.type == "cuda" else []
     with torch.random.fork_rng(devices=forked), backbone.pretraining():
         stepper = _optimizer(backbone, optimizer, learning_rate, weight_decay)
         steps = math.ceil(len(data) / batch_size)
         first, rows = load_pretraining(checkpoint, recipe, backbone, stepper)
+        spent, saved = 0.0, started  # seconds that the last checkpoint took, and when it was written
         for epoch in range(first, epochs):
             stream = seed + _EPOCH_STRIDE * epoch
             torch.manual_seed(stream)  # dropout; inside the fork
@@ -147,7 +148,12 @@ def pretrain_backbone(
                     _epoch(backbone, loader, stepper, epoch, steps, epochs, label_smoothing, warmup,
                            learning_rate, target, unreadable)
                 )  # fmt: skip
-            save_pretraining(checkpoint, recipe, backbone, stepper, rows)
+            # A slow disk must not take more than a tenth of the time: then an epoch or two are lost instead.
+            begun = time.perf_counter()
+            if spent < 0.5 or begun - saved >= 10 * spent or epoch + 1 == epochs:
+                save_pretraining(checkpoint, recipe, backbone, stepper, rows)
+                saved = time.perf_counter()
+                spent = saved - begun
             report_event(stage=f"pre-training {backbone.name}", seed=seed, step=epoch + 1, steps=epochs)
             if on_progress is not None:
                 seconds = time.perf_counter() - started
@@ -212,6 +218,7 @@ def _epoch(
         for group in stepper.param_groups:
             group["lr"] = rate
         images, labels = (part.to(device, non_blocking=True) for part in (batch.images, batch.labels))
+        images = images.contiguous(memory_format=torch.channels_last)
         logits: Tensor = backbone.logits(images)
         loss = nn.functional.cross_entropy(logits, labels, label_smoothing=label_smoothing)
         stepper.zero_grad(set_to_none=True)
@@ -239,7 +246,7 @@ def _optimizer(
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
     if name == "adamw":
-        return torch.optim.AdamW(groups, lr=learning_rate)
+        return torch.optim.AdamW(groups, lr=learning_rate, fused=True)
     return torch.optim.SGD(groups, lr=learning_rate, momentum=0.9, nesterov=True)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from torch import Tensor
@@ -30,6 +30,12 @@ class ImageTransform:
     description: str  # JSON: kind, input size, interpolation, crop, mean, std, library versions
     input_size: tuple[int, int, int]  # channels, height, width
     random: bool  # whether two calls on one image differ
+    augmented_from: ImageTransform | None = None  # of a random one: the same without augmentation
+
+    @property
+    def still(self) -> ImageTransform | None:
+        """The same without augmentation; None for a random one that does not know."""
+        return self.augmented_from if self.random else self
 
     def __call__(self, image: Any) -> Tensor:
         """Return the tensor of one RGB image."""
@@ -96,7 +102,9 @@ def training_transform(
         return evaluation_transform(model, input_size=input_size, **overrides)
     config = _data_config(model, input_size, overrides)
     kept = {name: value for name, value in config.items() if name not in ("crop_pct", "crop_mode")}
-    return _build(config, augmentation, {"is_training": True, **kept, **_AUGMENTATIONS[augmentation]})
+    still = evaluation_transform(model, input_size=input_size, **overrides)
+    options = {"is_training": True, **kept, **_AUGMENTATIONS[augmentation]}
+    return replace(_build(config, augmentation, options), augmented_from=still)
 
 
 def _data_config(

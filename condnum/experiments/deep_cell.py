@@ -35,6 +35,11 @@ INITIAL = "initial"
 #: Measured in both; they can disagree.
 CONVENTIONS = ("compact", "ridge")
 
+#: How often the groups of Eq. 17 are drawn, and how far apart the seeds are (a prime): the first draw is
+#: reported, the others show how much of it is luck.
+DRAWS = 5
+DRAW_STRIDE = 1_000_003
+
 
 @dataclass(frozen=True)
 class FeatureSets:
@@ -68,7 +73,7 @@ class DeepCells:
         Returns:
             Scalars and curves; the model is in `model_file`.
         """
-        tasks = cached(("deep-tasks", self.config), lambda: open_tasks(self.config))
+        tasks = cached(("deep-tasks", self.config), lambda: open_tasks(self.config).in_memory())
         if plan.payload["method"] == INITIAL:
             return self._initial(plan, tasks)
         return self._immunized(plan, tasks)
@@ -107,6 +112,8 @@ class DeepCells:
             tasks.harmful,
             method=payload["method"],
             settings=DeepSettings(**plan.settings),
+            validation=tasks.pretrain_held,
+            validation_H=tasks.harmful_held,
             transform_P=transform,
             transform_H=transform,
             seed=payload["seed"],
@@ -143,10 +150,25 @@ class DeepCells:
     ) -> CellResult:
         """Return a cell: Eq. 17, the accuracies on D_P, and both probes on D_H."""
         config, payload = self.config, plan.payload
-        rir = rir_from_features(
-            before.pretrain, after.pretrain, before.harmful, after.harmful,
-            groups=config.groups, group_size=config.group_size, seed=payload["seed"],
-        )  # fmt: skip
+        pairs = {
+            "": (before.pretrain, after.pretrain, before.harmful, after.harmful),
+            "test_": (before.pretrain_test, after.pretrain_test, before.harmful_test, after.harmful_test),
+        }
+        ratios: dict[str, Any] = {}
+        warnings = list(said)
+        for prefix, features in pairs.items():
+            draws = [
+                rir_from_features(
+                    *features,
+                    groups=config.groups,
+                    group_size=min(config.group_size, *map(len, features)),
+                    seed=payload["seed"] + DRAW_STRIDE * draw,
+                )
+                for draw in range(DRAWS)
+            ]
+            ratios |= _ratios(draws, prefix)
+            new = [text for text in draws[0].warnings if text not in warnings]
+            warnings += [f"{prefix.replace('_', ' images: ')}{text}" for text in new]
         rows = (
             after.harmful.values,
             after.harmful.labels,
@@ -156,7 +178,6 @@ class DeepCells:
         probe = probe_accuracy(*rows, epochs=config.probe_epochs, seeds=(payload["seed"],))
         convex = convex_probe(*rows, seed=payload["seed"])
         best = probe.best_curve
-        warnings = [*said, *rir.warnings]
         if probe.at_edge:
             warnings.append("The best learning rate of the probe is at the edge of its grid.")
         if not convex.converged:
@@ -171,9 +192,9 @@ class DeepCells:
                 "method": payload["method"],
                 "seed": payload["seed"],
                 **row,
-                **_ratios(rir),
-                "dimension": rir.dimension,
-                "group_size": rir.group_size,
+                **ratios,
+                "dimension": after.pretrain.dimension,
+                "group_size": config.group_size,
                 "accuracy": head_accuracy(theta.cpu(), after.pretrain_test),
                 "probe_final": probe.final_accuracy,
                 "probe_mean": float(best["mean"].iloc[1:].mean()),
@@ -197,7 +218,8 @@ class DeepCells:
         self, backbone: Backbone, tasks: DeepTasks, seed: int, *, keep: bool = False
     ) -> FeatureSets:
         """Return the features of a model on all sets; those of θ₀ are kept on the disk."""
-        transform = task_transform(self.config, backbone)
+        transform = task_transform(self.config, backbone).still
+        assert transform is not None  # `training_transform` knows it
         cache = self.folder / "features" if keep else None
 
         def of(data: ImageData) -> Features:
@@ -242,15 +264,20 @@ def rir_sample(data: ImageData, count: int, seed: int) -> ImageData:
     return data.take(np.sort(chosen))
 
 
-def _ratios(rir: RirTheta0) -> dict[str, Any]:
-    """Return both conventions of Eq. 17 as columns."""
+def _ratios(draws: list[RirTheta0], prefix: str) -> dict[str, Any]:
+    """Return both conventions of Eq. 17: of the first draw of groups, and between which values all lie."""
     columns: dict[str, Any] = {}
     for convention in CONVENTIONS:
-        estimate: RirEstimate = getattr(rir, convention)
+        estimate: RirEstimate = getattr(draws[0], convention)
+        start = f"{convention}.{prefix}"
         for name in ("harmful_ratio", "pretrain_ratio", "rir"):
-            columns[f"{convention}.{name}"] = getattr(estimate, name)
-            columns[f"{convention}.{name}_group_std"] = getattr(estimate, f"{name}_std")
-        columns[f"{convention}.success"] = estimate.success
+            columns[f"{start}{name}"] = getattr(estimate, name)
+            columns[f"{start}{name}_group_std"] = getattr(estimate, f"{name}_std")
+        found = [getattr(draw, convention).rir for draw in draws]
+        columns[f"{start}rir_least_draw"], columns[f"{start}rir_largest_draw"] = min(found), max(found)
+        columns[f"{start}success"] = estimate.success
+        if prefix:
+            continue
         for index, role in enumerate(
             ("pretrain_before", "pretrain_after", "harmful_before", "harmful_after")
         ):

@@ -30,7 +30,7 @@ from condnum.sweep import (
 )
 
 #: Part of every cell's key: raise it when a change of code changes results.
-CODE_VERSION = "1"
+CODE_VERSION = "2"
 
 
 def prepare(config: DeepConfig) -> Prepared:
@@ -75,6 +75,7 @@ def plans(prepared: Prepared) -> tuple[list[CellPlan], list[CellPlan]]:
         "group_size": config.group_size,
         "probe_epochs": config.probe_epochs,
         "image_size": config.side,
+        "augmentation": config.study.augmentation,
     }
     starts, methods = [], []
     for name in config.chosen_backbones:

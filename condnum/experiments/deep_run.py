@@ -90,6 +90,7 @@ class DeepRun:
         device = resolve_device(config.device)
         place = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
         timm = require("timm", "deep").__version__
+        of_test = min(config.group_size, len(tasks.pretrain_test), len(tasks.harmful_test))
         facts = {
             "pre-training task": f"{tasks.pretrain.name}: classes {', '.join(tasks.pretrain.classes[:12])}"
             + (", …" if len(tasks.pretrain.classes) > 12 else ""),
@@ -99,7 +100,8 @@ class DeepRun:
             "images per class and split": "all" if config.images_per_class is None
             else f"at most {config.images_per_class}",
             "side of the images": "the backbone's own" if config.side is None else f"{config.side} pixels",
-            "groups of Eq. 17": f"{config.groups} of {config.group_size} training images, un-augmented",
+            "groups of Eq. 17": f"{config.groups} of {config.group_size} training and of {of_test} test "
+            "images, un-augmented",
             "seeds": ", ".join(map(str, range(config.seeds))),
             "cells": f"{sum(s.computed for s in self.sweeps)} computed, "
             f"{sum(s.reused for s in self.sweeps)} from the store, {len(self.failures)} failed",

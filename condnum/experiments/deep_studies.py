@@ -9,8 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from condnum.deep.transforms import Augmentation
+
 #: The user's own tasks.
 IMAGES = "images"
+
+
+#: IMMA's own objective needs no balance, and a step of it costs as much as five of the others.
+_BILEVEL: Mapping[str, Any] = {"loss_weight": 1.0, "steps": 100, "evaluate_every": 5}
 
 
 @dataclass(frozen=True)
@@ -20,7 +26,9 @@ class StudyBackbone:
     name: str  # of timm.create_model
     arguments: Mapping[str, Any] = field(default_factory=dict)  # further ones of timm.create_model
     pretraining: Mapping[str, Any] | None = None  # of `pretrain_backbone`; None: not trained here
-    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by method; "all" for each
+    settings: Mapping[str, Mapping[str, Any]] = field(  # by method; "all" for each
+        default_factory=lambda: {"imma": _BILEVEL}
+    )
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,7 @@ class Study:
     image_size: int | None  # None: what the weights were made for
     limit: int | None  # images per class and split
     settings: Mapping[str, Any] = field(default_factory=dict)  # of `DeepSettings`, of every method
+    augmentation: Augmentation = "none"  # of the images that θ₀ and θ_I are trained on
 
 
 #: Adam, and Eq. 11 by its plain gradient: with the dummy layer of Sec. 4.4 the same number of steps reached
@@ -43,13 +52,10 @@ class Study:
 _PLAIN: Mapping[str, Any] = {
     "optimizer": "adam",
     "schedule": "cosine",
-    "batch_size": 100,
+    "weights": "balanced",
     "loss_weight": 1e-3,
-    "precondition": False,
+    "patience": None,
 }
-
-#: IMMA's own objective needs no balance, and a step of it costs as much as five of the others.
-_BILEVEL: Mapping[str, Any] = {"loss_weight": 1.0, "steps": 100, "evaluate_every": 5}
 
 _SHORT_BILEVEL: Mapping[str, Any] = {**_BILEVEL, "steps": 40, "evaluate_every": 4}
 
@@ -116,5 +122,6 @@ STUDIES: Mapping[str, Study] = {
         pretraining={"epochs": 30},
         image_size=None,
         limit=None,
+        augmentation="gentle",
     ),
 }

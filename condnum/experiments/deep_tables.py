@@ -27,7 +27,18 @@ RESULT_COLUMNS = [
     "pretrain_ratio_group_std",
     "rir",
     "rir_group_std",
+    "rir_least_draw",
+    "rir_largest_draw",
     "success",
+    "test_harmful_ratio",
+    "test_harmful_ratio_group_std",
+    "test_pretrain_ratio",
+    "test_pretrain_ratio_group_std",
+    "test_rir",
+    "test_rir_group_std",
+    "test_rir_least_draw",
+    "test_rir_largest_draw",
+    "test_success",
     "rank_pretrain",
     "rank_harmful",
     "kappa_pretrain_before",
@@ -57,6 +68,11 @@ AVERAGED = (
     "harmful_ratio",
     "pretrain_ratio",
     "rir",
+    "test_harmful_ratio",
+    "test_pretrain_ratio",
+    "test_rir",
+    "rir_group_std",
+    "test_rir_group_std",
     "accuracy",
     "accuracy_theta_0",
     "probe_final",
@@ -159,6 +175,10 @@ def summary_table(results: pd.DataFrame, tasks: DeepTasks) -> pd.DataFrame:
             row[f"{name}_mean"] = group[name].mean()
             row[f"{name}_std"] = group[name].std(ddof=1) if len(group) > 1 else np.nan
         row["success_rate"] = group["success"].mean()
+        row["test_success_rate"] = group["test_success"].mean()
+        for prefix in ("", "test_"):
+            row[f"{prefix}rir_least_draw"] = group[f"{prefix}rir_least_draw"].min()
+            row[f"{prefix}rir_largest_draw"] = group[f"{prefix}rir_largest_draw"].max()
         row["chance"] = group["chance"].mean()
         row["seconds_mean"] = group["seconds"].mean()
         column, same = published_column(str(backbone), tasks)
@@ -179,14 +199,18 @@ def curves_table(cells: Sequence[CellResult]) -> pd.DataFrame:
     Returns:
         Columns `backbone, method, seed, quantity, x, value`: `probe_accuracy` on D_H's test images against
         the probe's epoch, `convex_accuracy` (one value), the columns of the history against the step
-        (`rir`, `harmful_ratio`, `pretrain_ratio`, `accuracy`, the losses and regularizers) and, for
-        θ₀, `pretraining_loss` and `pretraining_accuracy` against the epoch.
+        (`rir`, `held_rir`, `accuracy`, the losses and regularizers, …), at the step that was kept `kept_rir`
+        and `kept_test_rir` (reported, least and largest over draws) and, for θ₀, `pretraining_loss`
+        and `pretraining_accuracy` against the epoch.
     """
     frames = []
     for row, arrays in cells:
         probe = arrays["probe"]
         frames.append(_frame(row, "probe_accuracy", np.arange(len(probe)), probe))
         frames.append(_frame(row, "convex_accuracy", [0], [row["convex"]]))
+        for kind in ("", "test_") if row["method"] != INITIAL else ():
+            drawn = [row[f"compact.{kind}rir{part}"] for part in ("", "_least_draw", "_largest_draw")]
+            frames.append(_frame(row, f"kept_{kind}rir", [row["best_step"]] * 3, drawn))
         for prefix, index, label in (("history.", "step", ""), ("pretraining.", "epoch", "pretraining_")):
             x = arrays.get(f"{prefix}{index}")
             for name, values in arrays.items():

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from condnum.deep.backbone import Backbone
-from condnum.deep.image_data import ImageData
+from condnum.deep.image_data import DECODED_BUDGET, ImageData
 from condnum.deep.image_names import IMAGENET, imagenet_classes, open_images
 from condnum.deep.rir_groups import check_count
-from condnum.deep.transforms import ImageTransform, evaluation_transform
+from condnum.deep.training.preparation import hold_out
+from condnum.deep.transforms import ImageTransform, training_transform
 from condnum.experiments.deep_config import DeepConfig
 from condnum.experiments.deep_studies import IMAGES
 
@@ -19,13 +20,15 @@ _LIMIT_SEED = 0
 
 @dataclass(frozen=True, eq=False)
 class DeepTasks:
-    """Training and test images of both tasks."""
+    """Images of both tasks: to train on, to choose θ by, and to report on."""
 
-    pretrain: ImageData  # D_P, training
-    pretrain_test: ImageData
-    harmful: ImageData  # D_H, training
-    harmful_test: ImageData
     imagenet_head: bool  # D_P's labels are in the order of the 1000 outputs of an ImageNet head
+    pretrain: ImageData  # D_P, training: θ₀, if it is trained here, and θ_I
+    pretrain_held: ImageData  # of the training split, seen by neither
+    pretrain_test: ImageData
+    harmful: ImageData  # D_H, likewise
+    harmful_held: ImageData
+    harmful_test: ImageData
 
     @property
     def checksums(self) -> dict[str, str]:
@@ -38,9 +41,17 @@ class DeepTasks:
         return hashlib.sha256("\n".join(self.checksums.values()).encode()).hexdigest()
 
     @property
-    def all(self) -> tuple[ImageData, ImageData, ImageData, ImageData]:
-        """The four sets."""
-        return self.pretrain, self.pretrain_test, self.harmful, self.harmful_test
+    def all(self) -> tuple[ImageData, ...]:
+        """The six sets."""
+        return tuple(part for part in vars(self).values() if isinstance(part, ImageData))
+
+    def in_memory(self) -> DeepTasks:
+        """Return the same images, decoded as far as `DECODED_BUDGET` goes."""
+        left, kept = DECODED_BUDGET, []
+        for data in self.all:
+            kept.append(data.in_memory(left))
+            left -= kept[-1].decoded_bytes
+        return DeepTasks(self.imagenet_head, *kept)
 
     def title(self) -> str:
         """Return both data sets in one line, for figures."""
@@ -53,11 +64,12 @@ class DeepTasks:
     def describe(self) -> str:
         """Return both tasks in Markdown."""
         lines = [
-            f"* **{symbol}** `{train.name}`: {len(train.classes)} classes, {len(train):,} training and "
-            f"{len(test):,} test images, SHA-256 `{train.checksum[:8]}` and `{test.checksum[:8]}`"
-            for symbol, train, test in (
-                ("$D_P$", self.pretrain, self.pretrain_test),
-                ("$D_H$", self.harmful, self.harmful_test),
+            f"* **{symbol}** `{train.name}`: {len(train.classes)} classes, {len(train):,} training, "
+            f"{len(held):,} held-out and {len(test):,} test images, SHA-256 "
+            f"{', '.join(f'`{data.checksum[:8]}`' for data in (train, held, test))}"
+            for symbol, train, held, test in (
+                ("$D_P$", self.pretrain, self.pretrain_held, self.pretrain_test),
+                ("$D_H$", self.harmful, self.harmful_held, self.harmful_test),
             )
         ]
         return "\n".join(lines)
@@ -93,30 +105,29 @@ def open_tasks(config: DeepConfig) -> DeepTasks:
     if imagenet and _is_folder(names[0]):
         pretrain = open_images(names[0], "train", limit=limit, seed=_LIMIT_SEED, classes=IMAGENET)
     harmful = opened(names[1], "train")
-    tasks = DeepTasks(
-        pretrain,
-        opened(names[0], "test", pretrain.classes),
-        harmful,
-        opened(names[1], "test", harmful.classes),
-        imagenet,
-    )
-    for data, task in ((pretrain, "D_P"), (harmful, "D_H")):
-        check_count(len(data), task, config.group_size)
-    return tasks
+    parts: list[ImageData] = []
+    for name, data, task in ((names[0], pretrain, "D_P"), (names[1], harmful, "D_H")):
+        rest, held = hold_out(data.labels, _LIMIT_SEED)
+        check_count(len(rest), f"D_{task[2]} without what is held out", config.group_size)
+        apart = replace(data.take(held), split=f"{data.split}, held out")
+        parts += [data.take(rest), apart, opened(name, "test", data.classes)]
+    return DeepTasks(imagenet, *parts)
 
 
 def task_transform(config: DeepConfig, backbone: Backbone) -> ImageTransform:
-    """Return the un-augmented transform of a run: small digits keep their border.
+    """Return the training transform of a run: weights that are drawn here prescribe no crop.
 
     Args:
         config: Its data and image size.
         backbone: Says mean, standard deviation and, if nobody else does, the size.
 
     Returns:
-        The transform of both tasks.
+        The transform of both tasks; its `still` is the un-augmented one, if they differ.
     """
-    crop = {} if config.data == IMAGES else {"crop_pct": 1.0}
-    return evaluation_transform(backbone, input_size=config.side, **crop)
+    crop = {"crop_pct": 1.0} if config.chosen_weights == "none" or config.data != IMAGES else {}
+    return training_transform(
+        backbone, input_size=config.side, augmentation=config.study.augmentation, **crop
+    )
 
 
 def _is_folder(name: str) -> bool:

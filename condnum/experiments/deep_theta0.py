@@ -87,7 +87,6 @@ def make_theta_0(
         tasks.pretrain,
         test=tasks.pretrain_test,
         transform=transform,
-        test_transform=transform,
         seed=seed,
         device=config.device,
         workers=config.workers,
@@ -113,7 +112,11 @@ def pretraining_table(config: DeepConfig) -> pd.DataFrame:
             config.chosen_weights, config.chosen_weights
         )
         options = ", ".join(f"{key} {value}" for key, value in (recipe.pretraining or {}).items())
-        made = f"{source}, then trained on D_P ({options})" if recipe.pretraining else source
+        made = (
+            f"{source}, then trained on D_P without its held-out images ({options})"
+            if recipe.pretraining
+            else f"{source}; may have seen the held-out images, which θ_I has not"
+        )
         arguments = ", ".join(f"{key}={value}" for key, value in recipe.arguments.items())
         rows.append({"backbone": f"{name}({arguments})" if arguments else name, "θ₀": made})
     return pd.DataFrame(rows)

@@ -67,14 +67,16 @@ def probe_accuracy_figure(curves: pd.DataFrame, subtitle: str) -> Any:
 
 
 def ratio_history_figure(curves: pd.DataFrame, subtitle: str) -> Any:
-    """Draw RIR_θ0 while the methods train.
+    """Draw RIR_θ0 while the methods train, and what was reported of θ_I.
 
     Args:
         curves: Of `experiments.deep_tables.curves_table`.
         subtitle: The data sets.
 
     Returns:
-        A plotly figure, a panel per backbone: geometric mean over seeds, band from the least to the largest.
+        A plotly figure, a panel per backbone: geometric mean over seeds, band from the least to the largest;
+        dotted: on held-out images; a dot and a diamond with the span over draws: of the θ that was
+        kept, on training and on test images.
 
     Raises:
         InvalidInputError: The table has no histories.
@@ -86,18 +88,41 @@ def ratio_history_figure(curves: pd.DataFrame, subtitle: str) -> Any:
     figure, columns = _panels(table, shared_y=True)
     for backbone, column in columns.items():
         for name in dict.fromkeys(table["method"]):
-            rows = table[(table["backbone"] == backbone) & (table["method"] == name)]
-            if rows.empty:
-                continue
-            wide = rows.pivot_table(index="x", columns="seed", values="value")
-            _add_band(
-                figure, wide, net_style(str(name)), str(name), column, "step %{x}: %{y:.3g}", geometric=True
-            )
+            own = curves[
+                (curves["backbone"] == backbone) & (curves["method"] == name) & (curves["value"] > 0)
+            ]
+            style = net_style(str(name))
+            for quantity, dash, images in (("rir", style.dash, "training"), ("held_rir", "dot", "held-out")):
+                rows = own[own["quantity"] == quantity]
+                if rows.empty:
+                    continue
+                wide = rows.pivot_table(index="x", columns="seed", values="value")
+                hover = f"step %{{x}}, {images} images: %{{y:.3g}}"
+                line = style._replace(dash=dash)
+                _add_band(
+                    figure, wide, line, str(name), column, hover, geometric=True, legend=quantity == "rir"
+                )
+            for quantity, symbol in (("kept_rir", "circle"), ("kept_test_rir", "diamond")):
+                _add_kept(figure, own[own["quantity"] == quantity], style, symbol, str(name), column)
         figure.add_hline(y=1, line_color="#888", line_width=1, row=1, col=column)
+    grey = {"color": "#888888", "width": 1.6}
+    for label, kind in (
+        ("held-out images", {"mode": "lines", "line": grey | {"dash": "dot"}}),
+        (
+            "θ<sub>I</sub>, training images",
+            {"mode": "markers", "marker": {"symbol": "circle", "color": "#888888"}},
+        ),
+        (
+            "θ<sub>I</sub>, test images",
+            {"mode": "markers", "marker": {"symbol": "diamond", "color": "#888888"}},
+        ),
+    ):
+        figure.add_scatter(x=[None], y=[None], name=label, hoverinfo="skip", **kind)
     figure.update_xaxes(title_text="step of the immunization")
-    figure.update_yaxes(**log_axis("", table["value"]))
+    shown = curves[curves["quantity"].isin(["rir", "held_rir", "kept_rir", "kept_test_rir"])]["value"]
+    figure.update_yaxes(**log_axis("", shown[shown > 0]))
     figure.update_yaxes(title_text="RIR<sub>θ0</sub>, compact", col=1)
-    note = f"{subtitle}. Line: geometric mean over seeds; band: least to largest; 1 is θ<sub>0</sub>"
+    note = f"{subtitle}. Line: geometric mean, band: range over seeds; bars: draws of the groups"
     return finish(figure, "RIR<sub>θ0</sub> while the methods train", note)
 
 
@@ -115,6 +140,22 @@ def net_style(name: str) -> MethodStyle:
         ('dash', '#0072B2')
     """
     return _START if name == "initial" else method_style(name)
+
+
+def _add_kept(
+    figure: Any, rows: pd.DataFrame, style: MethodStyle, symbol: str, group: str, column: int
+) -> None:
+    """Add RIR of each seed's θ_I, with the least and the largest over draws of the groups."""
+    for _, of_seed in rows.groupby("seed"):
+        value, low, high = of_seed["value"]
+        figure.add_scatter(
+            x=of_seed["x"].iloc[:1], y=[value], mode="markers", legendgroup=group, showlegend=False,
+            marker={"color": style.color, "symbol": symbol, "size": 9, "line_width": 1},
+            error_y={"array": [high - value], "arrayminus": [value - low], "color": style.color},
+            hovertemplate=f"{'test' if symbol == 'diamond' else 'training'} images: %{{y:.3g}}"
+            f" ({low:.3g} to {high:.3g} over draws)<extra>{style.label}</extra>",
+            row=1, col=column,
+        )  # fmt: skip
 
 
 def _panels(table: pd.DataFrame, *, shared_y: bool) -> tuple[Any, dict[str, int]]:
@@ -135,6 +176,7 @@ def _add_band(
     hover: str,
     *,
     geometric: bool = False,
+    legend: bool = True,
 ) -> None:
     """Add a line (mean over seeds) and a band (least to largest)."""
     x, low, high = wide.index.to_numpy(), wide.min(axis=1), wide.max(axis=1)
@@ -146,7 +188,7 @@ def _add_band(
             row=1, col=column,
         )  # fmt: skip
     figure.add_scatter(
-        x=x, y=mean, name=style.label, mode="lines", legendgroup=group, showlegend=column == 1,
+        x=x, y=mean, name=style.label, mode="lines", legendgroup=group, showlegend=legend and column == 1,
         line={"color": style.color, "dash": style.dash, "width": 2.2}, hovertemplate=hover,
         row=1, col=column,
     )  # fmt: skip

@@ -13,6 +13,8 @@ from condnum.spectra import Convention
 
 _GAP = "\u00a0"  # a space at which no line breaks
 _START = "θ<sub>0</sub>"
+#: Prefixes of the columns, and on which images they are measured.
+_IMAGES = {"": "training images", "test_": "test images"}
 _RATIOS = {"harmful_ratio": "(i) ↑", "pretrain_ratio": "(ii) ↓", "rir": "RIR<sub>θ0</sub> ↑"}
 
 #: What the paper loses at most of D_P's test accuracy on ResNet18 and Cars (Table 3), in points.
@@ -20,31 +22,36 @@ PUBLISHED_LOSS = 5.9
 
 
 def net_table(summary: pd.DataFrame, *, convention: Convention) -> pd.DataFrame:
-    """Format Table 3 in one convention, published numbers beside the obtained ones.
+    """Format Table 3 in one convention: on training images, on test images, and as published.
 
     Args:
         summary: Of `experiments.deep_tables.summary_table`.
         convention: `compact` or `ridge`.
 
     Returns:
-        Strings `mean ± std` over seeds with the published ones on a line below, a row per backbone × method,
-        θ₀ first; accuracies in percent.
+        Strings `mean ± std` over seeds, below each other on training images, on test images and as published;
+        a row per backbone × method, θ₀ first; accuracies in percent, on test images.
     """
     rows = summary[summary["convention"] == convention]
     table: dict[str, list[str]] = {
         "backbone": [html.escape(str(name)) for name in rows["backbone"]],
         "method": [net_label(str(name)) for name in rows["method"]],
     }
-    for name, title in {**_RATIOS, "accuracy": "D<sub>P</sub> test acc. (%) ↑"}.items():
-        obtained = _pairs(rows, f"{name}_mean", f"{name}_std", factor=100.0 if name == "accuracy" else 1.0)
-        published = _pairs(rows, f"published_{name}", f"published_{name}_std", digits=4)
-        table[f"{title}<br><small>published</small>"] = [
-            f"{own}<br><small>{theirs}</small>" for own, theirs in zip(obtained, published, strict=True)
-        ]
-    table["immunized"] = [
-        "—" if method == "initial" else f"{round(rate * count)}{_GAP}of{_GAP}{count}"
-        for method, rate, count in zip(rows["method"], rows["success_rate"], rows["seeds"], strict=True)
-    ]
+    for name, title in _RATIOS.items():
+        lines = [_pairs(rows, f"{kind}{name}_mean", f"{kind}{name}_std") for kind in _IMAGES]
+        table[f"{title}<br><small>{'<br>'.join([*_IMAGES.values(), 'published'])}</small>"] = _stacked(
+            *lines, published=_pairs(rows, f"published_{name}", f"published_{name}_std", digits=4)
+        )
+    table["D<sub>P</sub> test acc. (%) ↑<br><small>published</small>"] = _stacked(
+        _pairs(rows, "accuracy_mean", "accuracy_std", factor=100.0),
+        published=_pairs(rows, "published_accuracy", "published_accuracy_std", digits=4),
+    )
+    counts = [
+        ["—" if m == "initial" else f"{round(rate * n)}{_GAP}of{_GAP}{n}" for m, rate, n in zip(
+            rows["method"], rows[f"{kind}success_rate"], rows["seeds"], strict=True)]
+        for kind in _IMAGES
+    ]  # fmt: skip
+    table[f"immunized<br><small>{'<br>'.join(_IMAGES.values())}</small>"] = _stacked(*counts)
     return pd.DataFrame(table)
 
 
@@ -116,6 +123,8 @@ def evidence_table(results: pd.DataFrame) -> pd.DataFrame:
                 "rank H_H": _span(group["rank_harmful"]),
                 "κ H_P": _span(group["kappa_pretrain_after"]),
                 "κ H_H": _span(group["kappa_harmful_after"]),
+                "RIR ± over groups, draws": _drawn(group, ""),
+                "the same, test images": _drawn(group, "test_"),
                 "steps": _span(group["steps"]),
                 "kept at step": _span(group["best_step"]),
                 "seconds a seed": number(group["seconds"].mean()),
@@ -168,12 +177,7 @@ def _method_words(backbone: str, name: str, compact: pd.Series, ridge: pd.Series
     count = int(compact["seeds"])
     verdicts = []
     for convention, row in (("compact", compact), ("ridge", ridge)):
-        good = round(float(row["success_rate"]) * count)
-        verdicts.append(
-            f"{convention}: (i) = {number(row['harmful_ratio_mean'])}, (ii) = "
-            f"{number(row['pretrain_ratio_mean'])}, immunized in {good} of {count} seed{'s'[: count != 1]} "
-            f"(RIR {number(row['rir_mean'])})"
-        )
+        verdicts.append(f"<br>{convention}: {_measured_words(row, count)}")
     change = 100 * (compact["accuracy_mean"] - compact["accuracy_theta_0_mean"])
     cost = (
         "keeps D<sub>P</sub> test accuracy to within 0.05 points"
@@ -181,7 +185,31 @@ def _method_words(backbone: str, name: str, compact: pd.Series, ridge: pd.Series
         else f"{'loses' if change < 0 else 'gains'} {abs(change):.1f} points of D<sub>P</sub> test accuracy"
         + (f", more than the {PUBLISHED_LOSS} of the paper" if change < -PUBLISHED_LOSS else "")
     )
-    return f"<b>{html.escape(backbone)}, {net_label(name)}</b>: {'; '.join(verdicts)}; {cost}."
+    return f"<b>{html.escape(backbone)}, {net_label(name)}</b> {cost}.{''.join(verdicts)}"
+
+
+def _measured_words(row: pd.Series, count: int) -> str:
+    """Return (i), (ii) and RIR on training and on test images, each with its spread and its verdict."""
+    words = []
+    for prefix, images in _IMAGES.items():
+        good = round(float(row[f"{prefix}success_rate"]) * count)
+        missed = [
+            text
+            for text, met in (
+                ("(i) is not above 1", row[f"{prefix}harmful_ratio_mean"] > 1),
+                ("(ii) is above 1", row[f"{prefix}pretrain_ratio_mean"] <= 1),
+            )
+            if not met
+        ]
+        words.append(
+            f"on {images} (i) = {number(row[f'{prefix}harmful_ratio_mean'])}, (ii) = "
+            f"{number(row[f'{prefix}pretrain_ratio_mean'])}, RIR {number(row[f'{prefix}rir_mean'])} "
+            f"(± {_rounded(row[f'{prefix}rir_group_std_mean'])} over groups, "
+            f"{number(row[f'{prefix}rir_least_draw'])} to {number(row[f'{prefix}rir_largest_draw'])} over "
+            f"draws of the groups): immunized in {good} of {count} seed{'s'[: count != 1]}"
+            + (f", <b>{' and '.join(missed)}</b>" if missed else "")
+        )
+    return "; ".join(words) + "."
 
 
 def _attack_words(backbone: str, compact: pd.DataFrame) -> str:
@@ -219,8 +247,26 @@ def _pairs(
         if math.isnan(spread) or spread < 1e-9 * abs(value):
             texts.append(number(value))
         else:
-            texts.append(f"{number(value)}{_GAP}±{_GAP}{number(float(f'{spread:.{digits}g}'))}")
+            texts.append(f"{number(value)}{_GAP}±{_GAP}{_rounded(spread, digits)}")
     return texts
+
+
+def _stacked(*lines: list[str], published: list[str] | None = None) -> list[str]:
+    """Return cells with a line of each list, the published ones small."""
+    small = [] if published is None else [[f"<small>{text}</small>" for text in published]]
+    return ["<br>".join(cell) for cell in zip(*lines, *small, strict=True)]
+
+
+def _drawn(group: pd.DataFrame, prefix: str) -> str:
+    """Return RIR with its deviation over groups and its span over draws of the groups."""
+    mean, spread = (float(group[f"{prefix}rir{part}"].mean()) for part in ("", "_group_std"))
+    low, high = group[f"{prefix}rir_least_draw"].min(), group[f"{prefix}rir_largest_draw"].max()
+    return f"{number(mean)}{_GAP}±{_GAP}{_rounded(spread)}, {number(low)}{_GAP}–{_GAP}{number(high)}"
+
+
+def _rounded(deviation: float, digits: int = 2) -> str:
+    """Format a deviation to some significant digits."""
+    return number(float(f"{deviation:.{digits}g}"))
 
 
 def _span(values: pd.Series) -> str:

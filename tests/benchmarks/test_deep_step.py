@@ -38,7 +38,7 @@ def prepared_steps(name, images, side, device, precision):
         )
         for _ in range(2)
     ]
-    settings = DeepSettings(precision=precision)
+    settings = DeepSettings(precision=precision, precondition=True)
     parameters = [*backbone.trainable_parameters(), *backbone.head_parameters()]
     optimizer = torch.optim.SGD(parameters, lr=1e-6, momentum=0.9, nesterov=True)
     objective = Objective(backbone, settings, OneProcess(device))

@@ -105,6 +105,12 @@ class TestTransforms:
             images = next(iter(loader)).images
             assert bool((images[..., :4].mean(dim=(1, 2, 3)) > images[..., -4:].mean(dim=(1, 2, 3))).all())
 
+    def test_an_augmented_transform_knows_its_still_counterpart(self):
+        gentle = training_transform(input_size=16, augmentation="gentle", crop_pct=0.5)
+        still = evaluation_transform(input_size=16, crop_pct=0.5)
+        assert gentle.still.description == still.description
+        assert still.still is still
+
     def test_bad_options(self):
         with pytest.raises(UnknownNameError, match="transform option 'crop'"):
             evaluation_transform(crop=1)

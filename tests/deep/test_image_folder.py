@@ -275,6 +275,29 @@ class TestUnreadable:
         assert {data.image(i).mode for i in range(len(data))} == {"RGB"}
 
 
+class TestInMemory:
+    def test_decoded_once_and_otherwise_the_same(self, folder):
+        root = folder(count=3)
+        (root / "train" / "cat" / "1.png").write_bytes(b"broken")
+        data = open_images(root)
+        kept = data.in_memory()
+        assert kept.checksum == data.checksum
+        assert kept.decoded_bytes == 5 * 12 * 12 * 3
+        pixels = [np.asarray(data.image(i)) for i in (0, 2, 5)]
+        assert isinstance(kept.image(1), Unreadable)
+        shutil.rmtree(root / "train")
+        for before, index in zip(pixels, (0, 2, 5), strict=True):
+            assert np.array_equal(np.asarray(kept.image(index)), before)
+        subset = kept.take([5, 0])
+        assert np.array_equal(np.asarray(subset.image(0)), pixels[2])
+
+    def test_the_budget_holds_and_the_rest_is_read_as_ever(self, folder):
+        data = open_images(folder(count=3))
+        kept = data.in_memory(budget=1000)
+        assert kept.decoded_bytes == 2 * 432
+        assert all(np.array_equal(kept.image(i), data.image(i)) for i in range(6))
+
+
 def test_image_data_checks_labels():
     source = ArrayImages(np.zeros((3, 4, 4), np.uint8), "toy")
     with pytest.raises(DataFormatError, match=r"2 are out of range, the first is -1 of toy\[1\]"):

@@ -10,10 +10,12 @@ from safetensors import safe_open
 
 from condnum.deep import (
     Backbone,
+    DeepSettings,
     evaluation_transform,
     extract_features,
     load_backbone,
     open_images,
+    rir_from_features,
     rir_theta0,
     save_backbone,
 )
@@ -31,7 +33,7 @@ from condnum.experiments.deep_config import METHODS, DeepConfig, weights_source
 from condnum.experiments.deep_studies import STUDIES
 from condnum.experiments.deep_tables import RESULT_COLUMNS, published_column
 from condnum.experiments.deep_tasks import open_tasks
-from condnum.experiments.deep_theta0 import create_backbone
+from condnum.experiments.deep_theta0 import create_backbone, pretraining_table
 from condnum.experiments.published import TABLE_3
 from condnum.sweep import SweepError
 
@@ -131,11 +133,20 @@ class TestConfig:
                     shorter = dataclasses.replace(config, epochs=2).settings(backbone, method)
                     assert (shorter.epochs, shorter.steps) == (2, None)
 
+    def test_own_images_have_settings_that_adapt(self):
+        config = DeepConfig("images", pretrain="a", harmful="b", backbones=("any_net",), group_size=50)
+        assert config.settings("any_net", "ours") == DeepSettings(group_size=50)
+        assert config.settings("any_net", "ours").weights == "adaptive"
+        assert config.settings("any_net", "imma").steps == 100  # each costs as much as five of the others
+
     def test_weights_as_they_are_are_not_trained_unless_asked(self):
         config = DeepConfig("images", pretrain="a", harmful="b", backbones=("resnet18",))
         assert config.backbone("resnet18").pretraining is None
         trained = dataclasses.replace(config, pretrain_epochs=4).backbone("resnet18").pretraining
         assert trained["epochs"] == 4
+        told = pretraining_table(config)["θ₀"].iloc[0]
+        assert told == "timm's pre-trained weights; may have seen the held-out images, which θ_I has not"
+        assert "without its held-out images" in pretraining_table(SHORT)["θ₀"].iloc[0]
         assert dataclasses.replace(config, weights="none").backbone("resnet18").pretraining["epochs"] == 30
 
     def test_weights_source(self, tmp_path):
@@ -149,14 +160,20 @@ class TestConfig:
 class TestTasks:
     def test_sets_and_checksum(self):
         tasks = open_tasks(SHORT)
-        assert [len(data) for data in tasks.all] == [150, 144, 150, 146]
+        assert [len(data) for data in tasks.all] == [120, 30, 144, 120, 30, 146]
+        seen = [set(data.positions.tolist()) for data in tasks.all[:2]]
+        assert not seen[0] & seen[1]  # neither θ₀ nor θ_I is trained on what θ is chosen by
+        assert tasks.pretrain_held.split == "train, held out"
         assert tasks.checksum == open_tasks(SHORT).checksum
         assert tasks.checksum != open_tasks(dataclasses.replace(SHORT, limit=29)).checksum
-        assert "digits-8x8:5-9 (150 images)" in tasks.title()
+        assert "digits-8x8:5-9 (120 images)" in tasks.title()
 
     def test_fewer_images_than_a_group(self):
-        with pytest.raises(InvalidInputError, match=r"D_P has 150 image.*fewer than one group of 151"):
-            open_tasks(dataclasses.replace(SHORT, group_size=151))
+        with pytest.raises(
+            InvalidInputError,
+            match=r"D_P without what is held out has 120 image.*fewer than one group of 121",
+        ):
+            open_tasks(dataclasses.replace(SHORT, group_size=121))
 
     def test_sample_of_the_groups(self):
         data = open_images("digits-8x8:0-4")
@@ -247,8 +264,12 @@ class TestRun:
         again = rir_theta0(
             theta_0, theta_I, sample, run.tasks.harmful, groups=3, group_size=40, seed=0, transform=transform
         )
-        # rir_theta0 limits D_H to 132 of its 150 images before it draws, so the groups of D_H differ.
-        assert row["pretrain_ratio"] == pytest.approx(again.pretrain_ratio, rel=1e-6)
+        assert row["rir"] == pytest.approx(again.rir, rel=1e-6)
+        sets = (run.tasks.pretrain_test, run.tasks.harmful_test)
+        features = [extract_features(theta, data, transform) for data in sets for theta in (theta_0, theta_I)]
+        on_test = rir_from_features(*features, groups=3, group_size=40, seed=0)
+        assert row["test_rir"] == pytest.approx(on_test.rir, rel=1e-6)
+        assert row["rir_least_draw"] <= row["rir"] <= row["rir_largest_draw"]
         assert theta_I.checksum == row["checksum"] != theta_0.checksum
 
     def test_only_the_last_stage_and_the_head_change(self, finished, tmp_path):
@@ -314,8 +335,8 @@ class TestRun:
     def test_tables_for_the_page(self, finished):
         run = finished[0]
         facts = run.provenance_table.set_index("what")["value"]
-        assert facts["groups of Eq. 17"] == "3 of 40 training images, un-augmented"
-        assert len(facts[facts.index.str.startswith("SHA-256")]) == 4
+        assert facts["groups of Eq. 17"] == "3 of 40 training and of 40 test images, un-augmented"
+        assert len(facts[facts.index.str.startswith("SHA-256")]) == 6
         assert run.unreadable.empty
         assert run.failures.empty
         assert list(run.config.settings_table.columns) == ["backbone", "method", "settings"]

@@ -26,6 +26,10 @@ class RunState:
     probe: State = field(default_factory=dict)  # w of `imma`; empty for the others
     optimizer: dict[str, Any] = field(default_factory=dict)
     part_weights: dict[str, float] = field(default_factory=dict)  # λ; empty before the first step
+    balance: bool = True  # λ are to be found at the next step
+    ratio: float = 1.0  # λ_H‖g_H‖ against λ_P‖g_P‖
+    loss_weight: float = 1.0
+    rate_scale: float = 1.0  # of η
     since_best: int = 0  # evaluations without a better one
     seconds: float = 0.0
     history: list[dict[str, float]] = field(default_factory=list)

@@ -38,6 +38,7 @@ def immunize_backbone(
     method: str = "ours",
     settings: DeepSettings | str | None = None,
     validation: ImageData | None = None,
+    validation_H: ImageData | None = None,
     transform_P: ImageTransform | None = None,
     transform_H: ImageTransform | None = None,
     seed: int = 0,
@@ -54,9 +55,10 @@ def immunize_backbone(
 
     Each step takes images of both tasks; the smaller task cycles. `backbone` stays as it is; the result
     holds a snapshot of it and θ_I. Un-augmented images (the default) go through the frozen trunk
-    once. About ten times a run (`evaluate_every`) RIR_θ0 and the accuracy on held-out images of D_P are
-    measured, a checkpoint is written, and the best θ so far is kept: accuracy above its floor comes
-    first, then (i) > 1 with (ii) ≤ 1, then RIR_θ0. No test image is involved.
+    once. Every `evaluate_every` steps RIR_θ0 on training and on held-out images and the accuracy on held-out
+    images of D_P are measured, the weights adapt, a checkpoint is written, and the best θ so far is
+    kept: accuracy above its floor comes first, then (i) > 1 with (ii) ≤ 0.9, then the smaller of the two
+    RIR_θ0. No test image is involved.
 
     Args:
         backbone: θ₀ with its head ω on D_P's classes.
@@ -65,7 +67,9 @@ def immunize_backbone(
         method: `ours`; `r_ill_only`, without R_well; `opt_kappa`, κ_P − κ_H itself; `imma`, bi-level. All
             of them descend the supervised loss on D_P too.
         settings: `DeepSettings`, the name of a preset, or None for the defaults.
-        validation: Images of D_P for the accuracy; None holds out a tenth of D_P, which is not trained on.
+        validation: Held-out images of D_P, for the accuracy and RIR_θ0; best some that θ₀ has not seen
+            either. None holds out a part of D_P (`hold_out`).
+        validation_H: Likewise of D_H.
         transform_P: Of D_P's images, random or not; default `evaluation_transform(backbone)`.
         transform_H: Of D_H's.
         seed: Of the order, the augmentations, the held-out part and the groups.
@@ -108,6 +112,7 @@ def immunize_backbone(
         D_P,
         D_H,
         validation,
+        validation_H,
         transform_P or evaluation_transform(backbone),
         transform_H or evaluation_transform(backbone),
         seed,
@@ -164,7 +169,9 @@ def _identity(backbone: Backbone, inputs: RunInputs, method: str, settings: Deep
         "BatchNorm": backbone.batch_norm,
         "D_P": inputs.pretrain.checksum,
         "D_H": inputs.harmful.checksum,
-        "validation": "held out of D_P" if inputs.validation is None else inputs.validation.checksum,
+        "validation": " and ".join(
+            "held out" if data is None else data.checksum for data in (inputs.validation, inputs.validation_H)
+        ),
         "transforms": hashlib.sha256(transforms.encode()).hexdigest(),
         "method": method,
         "settings": json.dumps(asdict(settings), sort_keys=True),
@@ -186,8 +193,19 @@ def _warnings(training: Training, reason: DeepStopReason) -> list[str]:
             "no evaluated θ was better than θ₀ itself, so the result is θ₀: nothing was immunized. Allow a "
             "larger max_accuracy_drop, or change the learning rate or the weights."
         )
-    elif state.best.accuracy < floor:
+        return found
+    best, unmet = state.best, []
+    if best.accuracy < floor:
+        unmet.append(f"the accuracy on held-out D_P is {best.accuracy:.1%}, below the floor of {floor:.1%}")
+    for name, one, other, met in (
+        ("(i) > 1", best.harmful_ratio, best.held_harmful_ratio, best.least_harmful_ratio > 1),
+        ("(ii) ≤ 1", best.pretrain_ratio, best.held_pretrain_ratio, best.largest_pretrain_ratio <= 1),
+    ):
+        if not met:
+            unmet.append(f"{name} is not met: {one:.3g} on training and {other:.3g} on held-out images")
+    if unmet:
         found.append(
-            f"the accuracy on held-out D_P is {state.best.accuracy:.1%}, below the floor of {floor:.1%}."
+            f"no θ met all conditions; this is the nearest, after step {best.step} of {state.step}: "
+            f"{'; '.join(unmet)}. More images of either task, or more steps, may help."
         )
     return found

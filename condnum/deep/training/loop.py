@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,6 +31,17 @@ from condnum.deep.training.step import (
 )
 from condnum.errors import CancelledError, RankError
 from condnum.progress import report_event
+
+#: Where an adaptive λ_H is steered: (ii) in reserve of the limit that a result is held to.
+PRETRAIN_AIM = 0.8
+#: (ii) from which no λ_H leads back: the best θ is taken up again at half of η. So it is where the accuracy
+#: has fallen below θ₀'s by twice what it may.
+LOST = 2.0
+#: Largest change of an adaptive λ_H at an evaluation.
+FASTEST = 1.5
+#: Share of the first loss weight, and of the first η, below which they are not lowered.
+LEAST_LOSS = 0.05
+LEAST_RATE = 0.2
 
 
 @dataclass(frozen=True)
@@ -80,7 +91,14 @@ class Training:
         self.optimizer = self._optimizer()
         known = None if monitor is None else (monitor.start, monitor.accuracy_floor)
         start, self.accuracy_floor = cast(tuple[Evaluation, float], ranks.share(known))
-        self.state = RunState(step=0, net={}, best=start, best_net=self._net())
+        self.state = RunState(
+            step=0,
+            net={},
+            best=start,
+            best_net=self._net(),
+            ratio=settings.ratio,
+            loss_weight=settings.loss_weight,
+        )
 
     def run(
         self,
@@ -146,8 +164,9 @@ class Training:
         step = self.state.step
         key = (self.seed, step)
         try:
-            if not self.state.part_weights:
+            if self.state.balance:
                 self.state.part_weights = self._balance(batches, key)
+                self.state.balance = False
             values = self._backward(batches, key)
         except (RankError, NotFiniteError):
             if step == 0:
@@ -156,38 +175,44 @@ class Training:
         norm = gradient_norm(self.backbone)
         if not (values.finite and math.isfinite(norm) and self._finite_gradients()):
             return None
-        rate = self.settings.rate(step, self.steps)
+        rate = self.state.rate_scale * self.settings.rate(step, self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
-        nothing = dict.fromkeys(("rir", "harmful_ratio", "pretrain_ratio", "accuracy"), math.nan)
-        return {"step": float(step + 1), **values.parts, "gradient_norm": norm, "rate": rate, **nothing}
+        nothing = {f.name: math.nan for f in fields(Evaluation) if f.name != "step"}
+        moved = {"gradient_norm": norm, "rate": rate}
+        if self.settings.weights == "adaptive":
+            moved |= {"ratio": self.state.ratio, "loss_weight": self.state.loss_weight}
+        return {"step": float(step + 1), **values.parts, **moved, **nothing}
 
     def _backward(self, batches: Mapping[Task, TaskBatches], key: tuple[int, ...]) -> StepValues:
         """Fill all gradients of the method."""
         if self.bilevel is not None:
-            return self.bilevel.backward(batches, self.settings.loss_weight, key)
+            return self.bilevel.backward(batches, self.state.loss_weight, key)
         return self.objective.backward(batches, FEATURE_PARTS[self.method], self.state.part_weights, key)
 
     def _balance(self, batches: Mapping[Task, TaskBatches], key: tuple[int, ...]) -> dict[str, float]:
-        """Return λ of each part: fixed, or from the norms of the parts' gradients in θ at step 0."""
-        settings = self.settings
-        weights = {SUPERVISED: settings.loss_weight}
+        """Return λ of each part: fixed, or from the norms of the parts' gradients in θ at this step."""
+        settings, state = self.settings, self.state
+        weights = {SUPERVISED: state.loss_weight}
         if self.bilevel is not None:
             return weights
-        for part in FEATURE_PARTS[self.method]:
-            if settings.weights == "fixed":
-                known = {"pretrain": settings.lambda_pretrain, "harmful": settings.lambda_harmful}
-                weights[part.name] = known[part.task]
-                continue
-            self.objective.backward(batches, [part], {part.name: 1.0}, key)
+        parts = FEATURE_PARTS[self.method]
+        if settings.weights == "fixed":
+            known = {"pretrain": settings.lambda_pretrain, "harmful": settings.lambda_harmful}
+            return weights | {part.name: known[part.task] for part in parts}
+        wanted = {part.name: 1.0 if part.task == "pretrain" else state.ratio for part in parts}
+        if settings.weights == "adaptive":
+            wanted |= weights
+        for name, weight in wanted.items():
+            self.objective.backward(batches, parts, {name: 1.0}, key)
             norm = gradient_norm(self.backbone)
             if not (math.isfinite(norm) and norm > 0):
                 raise RankError(
-                    f"the gradient of {part.name} in θ has norm {norm} at step 0, so that λ cannot be "
+                    f"the gradient of {name} in θ has norm {norm} at step {state.step}, so that λ cannot be "
                     "balanced; use more samples a step, or fixed λ."
                 )
-            weights[part.name] = (1.0 if part.task == "pretrain" else settings.ratio) / norm
+            weights[name] = weight / norm
         return weights
 
     def _finite_gradients(self) -> bool:
@@ -204,7 +229,30 @@ class Training:
             self.state.best, self.state.best_net, self.state.since_best = found, self._net(), 0
         else:
             self.state.since_best += 1
+        if self.settings.weights == "adaptive":
+            self._adapt(found)
         return {name: value for name, value in found.row().items() if name != "step"}
+
+    def _adapt(self, found: Evaluation) -> None:
+        """Move λ_H by (ii), the loss weight by the accuracy, and η where nothing improves or θ is lost."""
+        state, settings = self.state, self.settings
+        both = len({part.task for part in FEATURE_PARTS.get(self.method, ())}) == 2
+        spare = (found.accuracy - self.accuracy_floor) / max(settings.max_accuracy_drop, 1e-3)
+        lost = spare < -1 or (both and found.largest_pretrain_ratio > LOST)
+        if both:  # a method without a part on D_P has nothing to hold (ii) with
+            pull = PRETRAIN_AIM / found.largest_pretrain_ratio
+            state.ratio *= min(max(pull, 1 / (2 * FASTEST if lost else FASTEST)), FASTEST)
+        if spare < 0:
+            state.loss_weight *= 2
+        elif spare > 0.5:
+            state.loss_weight = max(state.loss_weight / 1.25, LEAST_LOSS * settings.loss_weight)
+        state.balance = True
+        tired = self._exhausted() and state.rate_scale > LEAST_RATE
+        if lost or tired:
+            state.rate_scale /= 2 if lost else 3
+            state.since_best = max(0, state.since_best - 1) if lost else 0
+            self.load(state.best_net)
+            self.optimizer = self._optimizer()
 
     def _judge(self) -> Any:
         """Return the evaluation, and whether it is the best; nothing on other ranks than 0."""

@@ -20,21 +20,40 @@ from condnum.deep.training.step import check_finite
 #: Told apart from the draws of the reported measurement, so that the selection does not see its groups.
 _STREAM = 7919
 
+#: (ii) that a result has to stay below on the images that it is chosen on: others will differ a little.
+PRETRAIN_LIMIT = 0.9
+
+#: RIR_θ0 from which more of it says nothing for a θ whose (ii) is too large.
+ENOUGH = 10.0
+
 
 @dataclass(frozen=True)
 class Evaluation:
     """How θ stands at a step."""
 
     step: int  # steps done
-    rir: float  # RIR_θ0, compact, mean over groups
+    rir: float  # RIR_θ0, compact, mean over groups of training images
     harmful_ratio: float  # (i)
     pretrain_ratio: float  # (ii)
+    held_rir: float  # the same on held-out images of both tasks
+    held_harmful_ratio: float
+    held_pretrain_ratio: float
     accuracy: float  # on held-out images of D_P, 0 to 1
 
     @property
     def success(self) -> bool:
-        """Clauses (a) and (b) of Definition 3.1."""
-        return self.harmful_ratio > 1 and self.pretrain_ratio <= 1
+        """Clauses (a) and (b) of Definition 3.1, on training and on held-out images."""
+        return self.least_harmful_ratio > 1 and self.largest_pretrain_ratio <= 1
+
+    @property
+    def least_harmful_ratio(self) -> float:
+        """(i), on training or on held-out images, whichever is smaller."""
+        return min(self.harmful_ratio, self.held_harmful_ratio)
+
+    @property
+    def largest_pretrain_ratio(self) -> float:
+        """(ii), on training or on held-out images, whichever is larger."""
+        return max(self.pretrain_ratio, self.held_pretrain_ratio)
 
     def row(self) -> dict[str, float]:
         """Return the evaluation as a table's row."""
@@ -47,7 +66,7 @@ class Monitor:
     Args:
         theta_0: The backbone before the first step, in evaluation mode.
         tasks: Un-augmented training samples of D_P and of D_H, and which of them to draw from.
-        validation: Un-augmented samples of D_P, and which of them are held out.
+        held: Likewise of what is held out.
         settings: Of the run.
         device: Where the backbone is.
         seed: Of the groups.
@@ -58,7 +77,7 @@ class Monitor:
         theta_0: Backbone,
         *,
         tasks: Sequence[tuple[Samples, NDArray[np.int64]]],
-        validation: tuple[Samples, NDArray[np.int64]],
+        held: Sequence[tuple[Samples, NDArray[np.int64]]],
         settings: DeepSettings,
         device: torch.device,
         seed: int,
@@ -67,11 +86,10 @@ class Monitor:
         self.device = device
         self.seed = seed
         generator = np.random.default_rng([seed, _STREAM])
-        self._validation = validation
         self._tasks = [
             (samples, _draw(generator, rows, settings.groups * settings.group_size))
             for samples, rows in tasks
-        ]
+        ] + list(held)
         self._before = [self._features(theta_0, *task)[0] for task in self._tasks]
         self.start = self.evaluate(theta_0, 0)
 
@@ -96,29 +114,23 @@ class Monitor:
         training = backbone.training
         backbone.eval()
         try:
-            after = [self._features(backbone, *task)[0] for task in self._tasks]
-            features, labels = self._features(backbone, *self._validation)
+            found = [self._features(backbone, *task) for task in self._tasks]
+            features, labels = found[2]
             with torch.no_grad(), autocast(self.device, self.settings.precision):
                 logits = backbone.head(features.to(self.device))
             accuracy = float((logits.argmax(dim=1).cpu() == labels).double().mean())
         finally:
             backbone.train(training)
-        before = self._before
-        rir = rir_from_features(
-            before[0],
-            after[0],
-            before[1],
-            after[1],
-            groups=self.settings.groups,
-            group_size=self.settings.group_size,
-            seed=self.seed + _STREAM,
-        )
-        return Evaluation(step, rir.rir, rir.harmful_ratio, rir.pretrain_ratio, accuracy)
+        after = [X for X, _ in found]
+        rir, held = (self._ratios(k, after) for k in (0, 2))
+        return Evaluation(step, *rir, *held, accuracy)
 
     def better(self, one: Evaluation, other: Evaluation) -> bool:
         """Tell whether an evaluation beats another.
 
-        First comes D_P accuracy at or above the floor, then (i) > 1 with (ii) ≤ 1, then RIR_θ0.
+        First comes D_P accuracy at or above the floor, then (i) > 1 with (ii) at most `PRETRAIN_LIMIT` on
+        training and on held-out images, then the smaller RIR_θ0 of the two; where (ii) is larger, that
+        weighs against it, and RIR_θ0 above `ENOUGH` does not make up for it.
 
         Args:
             one: The candidate.
@@ -129,9 +141,29 @@ class Monitor:
         """
 
         def rank(evaluation: Evaluation) -> tuple[bool, bool, float]:
-            return evaluation.accuracy >= self.accuracy_floor, evaluation.success, evaluation.rir
+            excess = max(1.0, evaluation.largest_pretrain_ratio / PRETRAIN_LIMIT)
+            least = min(evaluation.rir, evaluation.held_rir)
+            return (
+                evaluation.accuracy >= self.accuracy_floor,
+                evaluation.success and excess == 1,
+                least if excess == 1 else min(least, ENOUGH) / excess,
+            )
 
         return rank(one) > rank(other)
+
+    def _ratios(self, first: int, after: Sequence[Tensor]) -> tuple[float, float, float]:
+        """Return RIR_θ0, (i) and (ii) on two of the sets."""
+        X_0, X = self._before[first : first + 2], after[first : first + 2]
+        found = rir_from_features(
+            X_0[0],
+            X[0],
+            X_0[1],
+            X[1],
+            groups=self.settings.groups,
+            group_size=min(self.settings.group_size, *map(len, X)),
+            seed=self.seed + _STREAM,
+        )
+        return found.rir, found.harmful_ratio, found.pretrain_ratio
 
     def _features(
         self, backbone: Backbone, samples: Samples, rows: NDArray[np.int64]

@@ -17,13 +17,15 @@ from condnum.deep.training.batch_order import BatchOrder
 from condnum.deep.training.feature_methods import Task
 from condnum.deep.training.monitor import Monitor
 from condnum.deep.training.ranks import Ranks
-from condnum.deep.training.samples import ImageSamples, Samples, TaskStream, task_samples
+from condnum.deep.training.samples import Samples, TaskStream, task_samples
 from condnum.deep.training.settings import DeepSettings
 from condnum.deep.transforms import ImageTransform, evaluation_transform
 from condnum.errors import InvalidInputError
 
-#: Share of each class of D_P that is held out for its accuracy, where no validation set is given.
-HELD_OUT = 0.1
+#: Images of a task that are held out: enough to tell an accuracy to two points …
+HELD_OUT = 500
+#: … but a share of the task between these.
+HELD_OUT_SHARES = (0.1, 0.2)
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class RunInputs:
     pretrain: ImageData
     harmful: ImageData
     validation: ImageData | None
+    validation_H: ImageData | None
     transform_P: ImageTransform
     transform_H: ImageTransform
     seed: int
@@ -97,6 +100,7 @@ def prepare(backbone: Backbone, inputs: RunInputs, settings: DeepSettings, ranks
         net = net.double()
 
     def samples(data: ImageData, transform: ImageTransform) -> Samples:
+        """The images as the run sees them."""
         return task_samples(
             net,
             data,
@@ -106,48 +110,47 @@ def prepare(backbone: Backbone, inputs: RunInputs, settings: DeepSettings, ranks
             batch_size=settings.batch_size,
             device=ranks.device,
             precision=settings.precision,
+            views=settings.views,
         )
 
-    def plain(data: ImageData, transform: ImageTransform, own: Samples) -> Samples:
-        """The same images un-augmented, for the monitor."""
-        if not transform.random:
-            return own
-        still = evaluation_transform(backbone, input_size=transform.input_size)
-        return ImageSamples(data, still, seed=inputs.seed, workers=inputs.workers)
+    def still(transform: ImageTransform) -> ImageTransform:
+        """Its un-augmented counterpart, for the monitor."""
+        return transform.still or evaluation_transform(backbone, input_size=transform.input_size)
 
-    P, H = samples(inputs.pretrain, inputs.transform_P), samples(inputs.harmful, inputs.transform_H)
-    rows_P, held = np.arange(len(P)), np.arange(0)
-    if inputs.validation is None:
-        rows_P, held = hold_out(P.labels, inputs.seed)
-    check_count(len(rows_P), "D_P without what is held out for its accuracy", settings.group_size)
-    tasks: dict[Task, TaskStream] = {
-        "pretrain": _stream(P, rows_P, settings, inputs.seed, 0),
-        "harmful": _stream(H, np.arange(len(H)), settings, inputs.seed, 1),
-    }
+    known = (
+        (inputs.pretrain, inputs.transform_P, inputs.validation),
+        (inputs.harmful, inputs.transform_H, inputs.validation_H),
+    )
+    tasks: dict[Task, TaskStream] = {}
+    seen, held = [], []
+    names: tuple[Task, Task] = ("pretrain", "harmful")
+    for stream, (task, (data, transform, validation)) in enumerate(zip(names, known, strict=True)):
+        own = samples(data, transform)
+        rows, out = hold_out(own.labels, inputs.seed) if validation is None else (np.arange(len(own)), None)
+        check_count(len(rows), f"D_{task[0].upper()} without what is held out", settings.group_size)
+        order = BatchOrder(len(rows), settings.batch_size, settings.accumulate, inputs.seed, stream)
+        tasks[task] = TaskStream(own, rows, order)
+        if ranks.rank == 0:
+            plain = samples(data, still(transform)) if transform.random else own
+            seen.append((plain, rows))
+            apart = plain if validation is None else samples(validation, still(transform))
+            held.append((apart, np.arange(len(apart)) if out is None else out))
     monitor = None
     if ranks.rank == 0:
-        still_P = plain(inputs.pretrain, inputs.transform_P, P)
-        judge: Samples = still_P
-        if inputs.validation is not None:
-            still = evaluation_transform(backbone, input_size=inputs.transform_P.input_size)
-            transform = still if inputs.transform_P.random else inputs.transform_P
-            judge = samples(inputs.validation, transform)
-            held = np.arange(len(judge))
         monitor = Monitor(
-            net,
-            tasks=((still_P, rows_P), (plain(inputs.harmful, inputs.transform_H, H), np.arange(len(H)))),
-            validation=(judge, held),
-            settings=settings,
-            device=ranks.device,
-            seed=inputs.seed,
+            net, tasks=seen, held=held, settings=settings, device=ranks.device, seed=inputs.seed
         )
     if settings.compile:
         _compile(net)
     return Preparation(net, tasks, monitor, _steps(settings, tasks))
 
 
-def hold_out(labels: torch.Tensor, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Split rows into those to train on and a tenth of each class to judge on.
+def hold_out(
+    labels: torch.Tensor | NDArray[np.int64], seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Split rows into those to train on and a part of each class to judge on.
+
+    Held out are `HELD_OUT` images, but a tenth of them at least and a fifth at most.
 
     Args:
         labels: `(N,)`.
@@ -159,25 +162,17 @@ def hold_out(labels: torch.Tensor, seed: int) -> tuple[NDArray[np.int64], NDArra
     Examples:
         >>> rest, held = hold_out(torch.tensor([0] * 20 + [1] * 10), seed=0)
         >>> len(rest), len(held)
-        (27, 3)
+        (24, 6)
     """
     generator = np.random.default_rng([seed, 2])
-    known = labels.numpy()
+    known = np.asarray(labels)
+    share = float(np.clip(HELD_OUT / len(known), *HELD_OUT_SHARES))
     held = []
     for c in np.unique(known):
         own = generator.permutation(np.flatnonzero(known == c))
-        held.append(own[: max(1, round(HELD_OUT * len(own))) if len(own) > 1 else 0])
+        held.append(own[: max(1, round(share * len(own))) if len(own) > 1 else 0])
     out = np.sort(np.concatenate(held))
     return np.setdiff1d(np.arange(len(known)), out), out
-
-
-def _stream(
-    samples: Samples, rows: NDArray[np.int64], settings: DeepSettings, seed: int, stream: int
-) -> TaskStream:
-    """Return a task's samples in the order of the run."""
-    return TaskStream(
-        samples, rows, BatchOrder(len(rows), settings.batch_size, settings.accumulate, seed, stream)
-    )
 
 
 def _steps(settings: DeepSettings, tasks: Mapping[Task, TaskStream]) -> int:

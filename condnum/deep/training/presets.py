@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from condnum.deep.training.settings import DeepSettings
 from condnum.errors import UnknownNameError
 
 #: Table 4 of the paper, with the optimizer of C.2 (SGD, Nesterov 0.9, no decay on θ, 2e-5 on ω) and fixed λ.
-_TABLE_4 = {
+_TABLE_4: dict[str, dict[str, Any]] = {
     "resnet18-cars": {"lambda_pretrain": 5e-5, "lambda_harmful": 2e6, "epochs": 3},
     "resnet18-country211": {"lambda_pretrain": 1e-4, "lambda_harmful": 2e6, "epochs": 3},
     "vit-cars": {"lambda_pretrain": 3e-6, "lambda_harmful": 3e8, "epochs": 2},
     "vit-country211": {"lambda_pretrain": 1e-6, "lambda_harmful": 1e8, "epochs": 2},
+}
+
+
+#: What Table 4 leaves to the text, for all of them.
+_PAPER: dict[str, Any] = {
+    "optimizer": "sgd",
+    "learning_rate": 1e-5,
+    "steps": None,
+    "batch_size": 128,
+    "weights": "fixed",
+    "precondition": True,
+    "evaluate_every": None,
+    "patience": None,
 }
 
 
@@ -46,4 +61,4 @@ def deep_preset(name: str) -> DeepSettings:
     """
     if name not in _TABLE_4:
         raise UnknownNameError("preset", name, deep_preset_names())
-    return DeepSettings(learning_rate=1e-5, weights="fixed").with_overrides(**_TABLE_4[name])
+    return DeepSettings(**_PAPER, **_TABLE_4[name])

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from condnum.deep.backbone import Backbone
-from condnum.deep.image_batches import TransformedImages, collate, image_loader
+from condnum.deep.image_batches import TransformedImages, collate
 from condnum.deep.image_data import ImageData, Unreadable, check_unreadable
 from condnum.deep.out_of_memory import memory_advice
 from condnum.deep.training.batch_order import BatchOrder
@@ -122,7 +122,7 @@ class ActivationSamples:
     """Activations of the frozen trunk, which never change: only what is trained is run again.
 
     Args:
-        values: `(N, …)` float32, of `frozen_activations`.
+        values: `(V, N, …)` float32, of `frozen_activations`, with the augmentations of V epochs.
         labels: `(N,)`.
         unreadable: Images without a row.
     """
@@ -137,10 +137,11 @@ class ActivationSamples:
         return len(self.labels)
 
     def batches(self, epoch: int, rows: Sequence[NDArray[np.int64]]) -> Iterator[Batch]:
-        """Yield activations; they are the same in every epoch."""
+        """Yield activations; after V epochs their augmentations come again."""
+        values = self.values[epoch % len(self.values)]
         for part in rows:
-            chosen = torch.from_numpy(part).to(self.values.device)
-            yield Batch(self.values[chosen], self.labels[chosen])
+            chosen = torch.from_numpy(part).to(values.device)
+            yield Batch(values[chosen], self.labels[chosen])
 
     def features(self, backbone: Backbone, inputs: Tensor) -> Tensor:
         """Return the features of activations."""
@@ -187,9 +188,10 @@ def task_samples(
     batch_size: int,
     device: torch.device,
     precision: TrainingPrecision,
+    views: int = 0,
     budget: int = ACTIVATION_BUDGET,
 ) -> ImageSamples | ActivationSamples:
-    """Return a task's samples: activations where they are the same in each epoch and fit the budget.
+    """Return a task's samples: activations where they fit the budget, else images.
 
     Args:
         backbone: On `device`, in evaluation mode.
@@ -200,6 +202,7 @@ def task_samples(
         batch_size: Images at a time.
         device: Where the trunk runs.
         precision: In which it runs.
+        views: Epochs of a random transform to keep; 0: the images themselves, augmented anew each time.
         budget: Bytes that the activations may take.
 
     Returns:
@@ -210,32 +213,36 @@ def task_samples(
         DeviceError: Out of memory; the message says which batch size to try.
     """
     images = ImageSamples(data, transform, seed=seed, workers=workers)
-    if transform.random:
-        return images
-    loader = image_loader(data, transform, batch_size=batch_size, workers=workers)
+    passes = views if transform.random else 1
     values: Tensor | None = None
-    labels, unreadable, done = [], list(data.unreadable), 0
     what = f"activations of {data.name} ({data.split})"
-    for batch in loader:
-        unreadable += batch.unreadable
-        if not len(batch.labels):
-            continue
-        with memory_advice(batch_size, device, what), autocast(device, precision):
-            try:
-                rows = backbone.frozen_activations(as_input(batch.images, device, precision))
-            except InvalidInputError:
-                return images  # what follows the trunk is no chain of modules
-        if values is None:
-            if rows[0].numel() * rows.element_size() * len(data) > budget:
-                return images
-            values = rows.new_empty(len(data), *rows.shape[1:], device="cpu")
-        values[done : done + len(rows)] = rows.cpu()
-        labels.append(batch.labels)
-        done += len(rows)
-        report_event(stage=what, done=done, total=len(data))
-    check_unreadable(unreadable, len(data) + len(data.unreadable), f"{data.name} ({data.split})")
-    assert values is not None  # `check_unreadable` has refused a set of which nothing decodes
-    return ActivationSamples(values[:done], torch.cat(labels), tuple(unreadable))
+    epoch = 0
+    while epoch < passes:
+        labels, unreadable, done = [], list(data.unreadable), 0
+        images.images.set_epoch(epoch)
+        for batch in DataLoader(images.images, batch_size, num_workers=workers, collate_fn=collate):
+            unreadable += batch.unreadable
+            if not len(batch.labels):
+                continue
+            with memory_advice(batch_size, device, what), autocast(device, precision):
+                try:
+                    rows = backbone.frozen_activations(as_input(batch.images, device, precision))
+                except InvalidInputError:
+                    return images  # what follows the trunk is no chain of modules
+            if values is None:
+                passes = min(passes, budget // (rows[0].numel() * rows.element_size() * len(data)))
+                if not passes:
+                    return images
+                values = rows.new_empty(passes, len(data), *rows.shape[1:], device="cpu")
+            values[epoch, done : done + len(rows)] = rows.cpu()
+            labels.append(batch.labels)
+            done += len(rows)
+            report_event(stage=what, done=epoch * len(data) + done, total=passes * len(data))
+        check_unreadable(unreadable, len(data) + len(data.unreadable), f"{data.name} ({data.split})")
+        epoch += 1
+    if values is None:  # no views are wanted, for `check_unreadable` refuses a set of which nothing decodes
+        return images
+    return ActivationSamples(values[:, :done], torch.cat(labels), tuple(unreadable))
 
 
 def as_input(inputs: Tensor, device: torch.device, precision: TrainingPrecision) -> Tensor:

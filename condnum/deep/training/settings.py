@@ -15,7 +15,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer": ("sgd", "adam"),
     "schedule": ("constant", "cosine"),
     "epochs_of": ("shorter", "longer"),
-    "weights": ("balanced", "fixed"),
+    "weights": ("adaptive", "balanced", "fixed"),
     "well_dimension": ("features", "samples"),
     "precision": get_args(TrainingPrecision),
     "keep": ("best", "last"),
@@ -30,39 +30,50 @@ _SHARES = ("momentum", "label_smoothing", "max_accuracy_drop")
 
 @dataclass(frozen=True)
 class DeepSettings:
-    """How a backbone is immunized. Defaults follow Sec. 5.2 and C.2 where the paper says anything.
+    """How a backbone is immunized.
+
+    The defaults look for their own weights: every `evaluate_every` steps λ_H moves towards (ii) just below 1
+    and the loss weight towards the accuracy floor, as held-out images show them; where nothing has
+    improved for `patience` evaluations the best θ is taken up again at a third of η, and
+    after the second time the run ends; where (ii) or the accuracy is far off, it is taken up at half
+    of η. The paper's own settings are `deep_preset`s.
 
     Settings that a method does not use (the inner steps of `imma`, the objective of `opt_kappa`) have
     no effect on it.
     """
 
-    optimizer: Literal["sgd", "adam"] = "sgd"  # sgd: with Nesterov momentum
-    learning_rate: float = 1e-3  # η at step 0, of θ and of the head
+    optimizer: Literal["sgd", "adam"] = "adam"  # sgd: with Nesterov momentum
+    learning_rate: float = 5e-4  # η at step 0, of θ and of the head
     momentum: float = 0.9  # of sgd
     weight_decay_head: float = 2e-5  # ω; θ has none
     schedule: Literal["constant", "cosine"] = "constant"  # cosine: η falls to 0 at the last step
     epochs: int = 3  # passes over one of the tasks, see `epochs_of`
     epochs_of: Literal["shorter", "longer"] = "shorter"  # Table 4 counts those of the shorter loader
-    steps: int | None = None  # instead of `epochs`
-    batch_size: int = 128  # images of each task that go through the net at a time, all ranks together
+    steps: int | None = 1200  # at most; None: `epochs`
+    batch_size: int = 100  # images of each task that go through the net at a time, all ranks together
     accumulate: int = 1  # batches of a step; their features share one Gram matrix a task
-    weights: Literal["balanced", "fixed"] = "balanced"  # where λ_P and λ_H come from
-    ratio: float = 1.0  # balanced: λ_P = 1/‖g_P‖, λ_H = ratio/‖g_H‖, g in θ at step 0
+    weights: Literal["adaptive", "balanced", "fixed"] = "adaptive"  # where λ_P and λ_H come from
+    ratio: float = (
+        1.0  # balanced: λ_P = 1/‖g_P‖, λ_H = ratio/‖g_H‖, g in θ at step 0; adaptive: to begin with
+    )
     lambda_pretrain: float = 5e-5  # fixed: λ_P (Table 4, ResNet18 and Cars)
     lambda_harmful: float = 2e6  # fixed: λ_H (likewise)
-    loss_weight: float = 1.0  # of the supervised loss on D_P
+    loss_weight: float = 1.0  # of the supervised loss on D_P; adaptive: over ‖g‖, to begin with
     label_smoothing: float = 0.1  # of that loss
-    precondition: bool = True  # the dummy layer of Sec. 4.4 on the features, for R_well and R_ill
+    precondition: bool = False  # the dummy layer of Sec. 4.4 on the features, for R_well and R_ill
     well_dimension: Literal["features", "samples"] = "features"  # p of R_well: D, or min(N, D)
     objective: Literal["difference", "log"] = "difference"  # opt_kappa: κ_P − κ_H, or log κ_P − log κ_H
     inner_steps: int = 1  # imma: gradient steps of the simulated fine-tuner on θ
     inner_rate: float = 1e-2  # imma: their step size
     precision: TrainingPrecision = "float32"  # of the net; spectra are always float64; bfloat16 is for GPUs
     compile: bool = False  # run the net through torch.compile
-    evaluate_every: int | None = None  # steps between evaluations and checkpoints; None: a tenth of all
+    views: int = (
+        8  # augmentations of an image whose activations are kept, if it is augmented; 0: ever new ones
+    )
+    evaluate_every: int | None = 25  # steps between evaluations and checkpoints; None: a tenth of all
     groups: int = 10  # groups of samples for RIR_θ0 at an evaluation
     group_size: int = 100  # samples of a group, as in Eq. 17's estimate
-    patience: int | None = None  # evaluations without a better one before stopping; None: go to the end
+    patience: int | None = 5  # evaluations without a better one before stopping; None: go to the end
     max_accuracy_drop: float = 0.05  # D_P accuracy may fall by this much below θ₀'s (0 to 1)
     keep: Literal["best", "last"] = "best"  # which θ is the result
 
@@ -85,6 +96,8 @@ class DeepSettings:
             value = getattr(self, name)
             if not (isinstance(value, int | float) and 0 <= value < 1):
                 raise InvalidInputError(f"{name} must lie in [0, 1), got {value!r}.")
+        if isinstance(self.views, bool) or not isinstance(self.views, int) or self.views < 0:
+            raise InvalidInputError(f"views must be an integer of at least 0, got {self.views!r}.")
         if not 0 <= self.weight_decay_head < math.inf:
             raise InvalidInputError(f"weight_decay_head must be at least 0, got {self.weight_decay_head!r}.")
 
@@ -140,12 +153,13 @@ class DeepSettings:
 
         Examples:
             >>> DeepSettings(steps=100).describe("ours")
-            '100 steps of sgd (momentum 0.9), η = 0.001 (constant), 128 images a task and step,
-            λ balanced with ratio 1, loss weight 1, label smoothing 0.1'
+            'at most 100 steps of adam, η = 0.0005 (constant), 100 images a task and step,
+            λ and loss weight adaptive, label smoothing 0.1'
         """
         length = (
             f"{self.epochs} epochs ({self.epochs_of} task)" if self.steps is None else f"{self.steps} steps"
         )
+        length = f"at most {length}" if self.patience else length
         momentum = f" (momentum {self.momentum:g})" if self.optimizer == "sgd" else ""
         images = f"{self.batch_size * self.accumulate} images a task and step"
         text = (
@@ -155,10 +169,15 @@ class DeepSettings:
             text += f", {self.inner_steps} inner step(s) of size {self.inner_rate:g}"
         elif self.weights == "fixed":
             text += f", λ_P = {self.lambda_pretrain:g}, λ_H = {self.lambda_harmful:g}"
-        else:
+        elif self.weights == "balanced":
             text += f", λ balanced with ratio {self.ratio:g}"
         if method == "opt_kappa":
             text += f", {self.objective} of compact κ"
-        elif method in ("ours", "r_ill_only") and not self.precondition:
-            text += ", not preconditioned"
-        return f"{text}, loss weight {self.loss_weight:g}, label smoothing {self.label_smoothing:g}"
+        elif method in ("ours", "r_ill_only") and self.precondition:
+            text += ", preconditioned"
+        weight = (
+            "λ and loss weight adaptive"
+            if self.weights == "adaptive"
+            else f"loss weight {self.loss_weight:g}"
+        )
+        return f"{text}, {weight}, label smoothing {self.label_smoothing:g}"

@@ -29,7 +29,11 @@ from condnum.errors import (
     UnknownNameError,
 )
 
-SHORT = DeepSettings(steps=8, batch_size=100, evaluate_every=2, groups=1)
+SHORT = DeepSettings(
+    steps=8, batch_size=100, evaluate_every=2, groups=1, optimizer="sgd", learning_rate=1e-3,
+    weights="balanced", precondition=True, patience=None,
+)  # fmt: skip
+ADAPTIVE = DeepSettings(steps=8, batch_size=100, evaluate_every=2, groups=1)
 
 
 @pytest.fixture
@@ -92,9 +96,12 @@ def test_the_regularizers_descend(run):
 
 
 @pytest.mark.parametrize("method", ["ours", "imma"])
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_a_resumed_run_ends_where_an_undisturbed_one_ends(run, tmp_path, method, optimizer):
-    settings = SHORT.with_overrides(optimizer=optimizer, schedule="cosine", learning_rate=1e-3)
+@pytest.mark.parametrize(
+    "settings",
+    [SHORT.with_overrides(schedule="cosine"), ADAPTIVE.with_overrides(patience=2)],
+    ids=["sgd", "adaptive"],
+)
+def test_a_resumed_run_ends_where_an_undisturbed_one_ends(run, tmp_path, method, settings):
     whole = run(settings, method=method)
 
     def stop(progress):
@@ -107,19 +114,20 @@ def test_a_resumed_run_ends_where_an_undisturbed_one_ends(run, tmp_path, method,
     assert path.exists()
     seen = []
     resumed = run(settings, method=method, checkpoint=path, on_progress=lambda p: seen.append(p.step))
-    assert seen == [5, 6, 7, 8]
+    assert seen == list(range(5, whole.steps + 1))
     assert resumed.best == whole.best
     assert np.allclose(resumed.history, whole.history, rtol=1e-6, equal_nan=True)
     for key, value in whole.theta_I.state_dict().items():
         assert torch.allclose(value, resumed.theta_I.state_dict()[key], rtol=1e-6), key
     again = run(settings, method=method, checkpoint=path)
-    assert again.steps == 8
+    assert again.steps == whole.steps
     assert again.best == whole.best
 
 
-def test_random_augmentations_resume_too(run, tmp_path, D_P):
+@pytest.mark.parametrize("views", [0, 2])
+def test_random_augmentations_resume_too(run, tmp_path, views):
     augmented = training_transform(input_size=16, augmentation="gentle")
-    settings = SHORT.with_overrides(steps=4, evaluate_every=2)
+    settings = SHORT.with_overrides(steps=4, evaluate_every=2, views=views)
     whole = run(settings, transform_P=augmented)
 
     def stop(progress):
@@ -174,7 +182,8 @@ def test_accuracy_below_the_floor_is_not_chosen(run, monkeypatch):
 
     def worse(self, backbone, step):
         found = evaluate(self, backbone, step)
-        return replace(found, accuracy=1.0 if step in (0, 4) else 0.2, rir={0: 1.0, 4: 2.0}.get(step, 50.0))
+        rir = {0: 1.0, 4: 2.0}.get(step, 50.0)
+        return replace(found, accuracy=1.0 if step in (0, 4) else 0.2, rir=rir, held_rir=rir)
 
     monkeypatch.setattr(monitor.Monitor, "evaluate", worse)
     result = run()
@@ -213,8 +222,8 @@ def test_balanced_weights_make_the_parts_pull_alike(run):
 
 def test_epochs_are_those_of_the_shorter_or_longer_task(run):
     settings = SHORT.with_overrides(steps=None, epochs=2, batch_size=50)
-    assert run(settings).steps == 2 * (160 // 50)
-    assert run(settings.with_overrides(epochs_of="longer")).steps == 2 * (240 * 9 // 10 // 50)
+    assert run(settings).steps == 2 * (160 * 8 // 10 // 50)
+    assert run(settings.with_overrides(epochs_of="longer")).steps == 2 * (240 * 8 // 10 // 50)
 
 
 def test_unreadable_images_are_counted_and_listed(run, D_H, tmp_path, transform):
@@ -248,7 +257,7 @@ def test_bad_input_is_refused(run, settings, options, message):
 
 
 def test_fewer_images_than_a_group_are_refused(run, D_H):
-    with pytest.raises(InvalidInputError, match=r"D_H has 60 image.*fewer than one group of 100"):
+    with pytest.raises(InvalidInputError, match=r"D_H .*has 60 image.*fewer than one group of 100"):
         run(H=D_H.take(np.arange(60)))
 
 
@@ -312,3 +321,92 @@ def test_validation_images_may_be_given(run, D_P):
         result.start.accuracy != held.start.accuracy
         or result.history["well"].iloc[0] != held.history["well"].iloc[0]
     )
+
+
+class Follow:
+    """A monitor's answers, in place of measured ones: (ii) and accuracy by step."""
+
+    def __init__(self, monkeypatch, answers):
+        from condnum.deep.training import monitor
+
+        evaluate = monitor.Monitor.evaluate
+
+        def answer(self, backbone, step):
+            return replace(evaluate(self, backbone, step), **answers(step))
+
+        monkeypatch.setattr(monitor.Monitor, "evaluate", answer)
+
+
+def test_adaptive_weights_follow_the_worse_of_both_images_and_the_accuracy(run, monkeypatch):
+    """(ii) is fine on training images but not on held-out ones; accuracy falls a little below the floor."""
+    known = {"pretrain_ratio": 0.2, "held_pretrain_ratio": 1.9}
+    Follow(monkeypatch, lambda step: {**known, "accuracy": 0.9 if step < 4 else 0.84})
+    history = run(ADAPTIVE).history
+    assert history["ratio"].tolist() == pytest.approx([1.5**-k for k in (0, 0, 1, 1, 2, 2, 3, 3)])
+    assert history["loss_weight"].tolist() == pytest.approx([1, 1, 0.8, 0.8, 1.6, 1.6, 3.2, 3.2])
+
+
+@pytest.mark.parametrize(
+    ("values", "ratio"),
+    [({"held_pretrain_ratio": 9.0}, 1 / 3), ({"accuracy": 0.79}, 1.5)],
+    ids=["(ii)", "accuracy"],
+)
+def test_a_theta_that_is_lost_is_given_up_for_the_best_at_half_the_rate(run, monkeypatch, values, ratio):
+    fine = {"pretrain_ratio": 0.4, "held_pretrain_ratio": 0.4, "accuracy": 0.9}
+    Follow(monkeypatch, lambda step: {**fine, **values} if step == 2 else fine)
+    result = run(ADAPTIVE.with_overrides(steps=3, evaluate_every=2, learning_rate=1e-2))
+    history = result.history
+    assert history["rate"].tolist() == pytest.approx([1e-2, 1e-2, 5e-3])
+    assert history["ratio"].iloc[-1] == pytest.approx(ratio)
+    # θ₀ is the best so far: the third step starts from it again, on other images
+    assert history["well"].iloc[2] == pytest.approx(history["well"].iloc[0], rel=0.2)
+
+
+def test_where_nothing_improves_the_best_theta_is_taken_up_again_at_a_lower_rate(run, monkeypatch):
+    fine = {
+        "pretrain_ratio": 0.5,
+        "held_pretrain_ratio": 0.5,
+        "harmful_ratio": 2.0,
+        "held_harmful_ratio": 2.0,
+    }
+    Follow(monkeypatch, lambda step: {**fine, "accuracy": 0.9, "rir": 4.0 - 0.1 * step, "held_rir": 9.0})
+    result = run(ADAPTIVE.with_overrides(patience=1, steps=40))
+    # θ₀ has RIR 4.0 as well, so that it stays the best: an evaluation lowers η, and the third ends the run.
+    assert (result.stop_reason, result.steps, result.best_step) == ("early_stopping", 6, 0)
+    assert result.history["rate"].tolist() == pytest.approx([5e-4] * 2 + [5e-4 / 3] * 2 + [5e-4 / 9] * 2)
+
+
+def test_what_no_theta_met_is_said(run, monkeypatch):
+    Follow(monkeypatch, lambda step: {"pretrain_ratio": 1.2, "held_pretrain_ratio": 1.3 if step else 9.0,
+           "harmful_ratio": 3.0, "held_harmful_ratio": 3.0, "accuracy": 0.9})  # fmt: skip
+    result = run(ADAPTIVE.with_overrides(steps=2))
+    (text,) = result.warnings
+    assert "no θ met all conditions; this is the nearest, after step 2" in text
+    assert "(ii) ≤ 1 is not met: 1.2 on training and 1.3 on held-out images" in text
+    assert "(i) > 1" not in text
+
+
+def test_held_out_images_are_not_trained_on(run, monkeypatch, D_P):
+    from condnum.deep.training.samples import ActivationSamples
+
+    seen = []
+    batches = ActivationSamples.batches
+
+    def spied(self, epoch, rows):
+        rows = list(rows)
+        if self.length_of_task == len(D_P):
+            seen.extend(int(i) for part in rows for i in part)
+        return batches(self, epoch, rows)
+
+    monkeypatch.setattr(ActivationSamples, "length_of_task", property(len), raising=False)
+    monkeypatch.setattr(ActivationSamples, "batches", spied)
+    from condnum.deep.training import monitor
+    from condnum.deep.training.preparation import hold_out
+
+    monkeypatch.setattr(monitor.Monitor, "evaluate", lambda self, backbone, step: monitor.Evaluation(
+        step, *(2.0, 2.0, 0.5) * 2, 0.9))  # fmt: skip
+    run(ADAPTIVE)
+    rest, held = hold_out(D_P.labels, seed=0)
+    before_training = len(rest) + len(held)  # the monitor takes θ₀'s features of both once
+    assert set(seen[before_training:]) <= set(rest.tolist())
+    assert len(held) == 50

@@ -114,7 +114,7 @@ def test_activations_give_the_gradients_of_images(
     for name, task in images.items():
         net.eval()
         samples = ActivationSamples(
-            net.frozen_activations(task.batches[0].inputs.double()), task.batches[0].labels
+            net.frozen_activations(task.batches[0].inputs.double())[None], task.batches[0].labels
         )
         kept[name] = TaskBatches(samples, list(samples.batches(0, [np.arange(96)])))
     net.train()
