@@ -77,7 +77,8 @@ def pretrain_backbone(
     """Train all of a backbone on D_P, in place, with a linear warm-up and a cosine to zero.
 
     The same seed gives the same weights on the same machine. After an epoch (after several, where writing
-    takes long beside them) everything that the next one depends on is in `checkpoint`; a run that was stopped goes on from there to the same end.
+    takes long beside them) everything that the next one depends on is in `checkpoint`; a run that was
+    stopped goes on from there to the same end.
 
     Args:
         backbone: Trained in place, BatchNorm statistics included; its head has an output for each class.
