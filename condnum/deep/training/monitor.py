@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -21,8 +20,10 @@ from condnum.deep.training.step import check_finite
 #: Told apart from the draws of the reported measurement, so that the selection does not see its groups.
 _STREAM = 7919
 
-#: (ii) that a result has to stay below on the images that it is chosen on: others will differ a little.
+#: (ii) that a result has to stay below on the images that it is chosen on, and (i) that it has to exceed:
+#: others will differ a little.
 PRETRAIN_LIMIT = 0.9
+HARMFUL_LIMIT = 1.2
 
 #: RIR_θ0 from which more of it says nothing for a θ whose (ii) is too large.
 ENOUGH = 10.0
@@ -58,12 +59,12 @@ class Evaluation:
 
     @property
     def expected_pretrain_ratio(self) -> float:
-        """(ii) to expect on other images: √(held-out / training) above that of held-out ones.
+        """(ii) to expect on other images: that of held-out ones times ∛(held-out / training).
 
         Few images are held out and the best of many θ is taken on them, so that they flatter it.
         """
         gap = self.held_pretrain_ratio / self.pretrain_ratio
-        return max(self.pretrain_ratio, self.held_pretrain_ratio * math.sqrt(max(gap, 1.0)))
+        return max(self.pretrain_ratio, self.held_pretrain_ratio * max(gap, 1.0) ** (1 / 3))
 
     def row(self) -> dict[str, float]:
         """Return the evaluation as a table's row."""
@@ -138,9 +139,9 @@ class Monitor:
     def better(self, one: Evaluation, other: Evaluation) -> bool:
         """Tell whether an evaluation beats another.
 
-        First comes D_P accuracy at or above the floor, then (i) > 1 with an expected (ii) of at most
-        `PRETRAIN_LIMIT`, then the smaller RIR_θ0 of training and of held-out images; where (ii) is larger,
-        that weighs against it, and RIR_θ0 above `ENOUGH` does not make up for it.
+        First comes D_P accuracy at or above the floor, then (i) of at least `HARMFUL_LIMIT` with an expected
+        (ii) of at most `PRETRAIN_LIMIT`, then the smaller RIR_θ0 of training and of held-out images; what is
+        missed weighs against it, and RIR_θ0 above `ENOUGH` does not make up for it.
 
         Args:
             one: The candidate.
@@ -151,7 +152,11 @@ class Monitor:
         """
 
         def rank(evaluation: Evaluation) -> tuple[bool, bool, float]:
-            excess = max(1.0, evaluation.expected_pretrain_ratio / PRETRAIN_LIMIT)
+            missed = (
+                evaluation.expected_pretrain_ratio / PRETRAIN_LIMIT,
+                HARMFUL_LIMIT / evaluation.least_harmful_ratio,
+            )
+            excess = max(1.0, *missed)
             least = min(evaluation.rir, evaluation.held_rir)
             return (
                 evaluation.accuracy >= self.accuracy_floor,
