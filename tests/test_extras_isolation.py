@@ -79,7 +79,7 @@ def test_every_public_name_and_the_core_in_use():
         problem = condnum.ImmunizationProblem.from_pair(condnum.load_diabetes_tasks())
         K_P, K_H = problem.pretrain.covariance, problem.harmful.covariance
         for method in condnum.method_names():
-            options = {{}} if method in ("identity", "initial", "optimal") else {{"steps": 3}}
+            options = {{}} if method in ("identity", "initial", "optimal", "front") else {{"steps": 3}}
             theta = condnum.immunize(problem, method, **options).theta
             rir = condnum.relative_immunization_ratio(theta, K_P, K_H)
             assert rir.rir > 0

@@ -111,7 +111,7 @@ class AttackConfig:
             ...     data="digits:4-9", source="auto", methods="", attackers="", seed=0, epochs=0, rows=0,
             ...     loss="auto", steps=0, dense_steps=0)
             >>> config.pair, config.kind, config.methods
-            ((4, 9), 'classification', ('initial', 'ours', 'optimal'))
+            ((4, 9), 'classification', ('initial', 'ours', 'optimal', 'front'))
         """
         names = tuple(dict.fromkeys(word.strip() for word in methods.split(",") if word.strip()))
         chosen = tuple(dict.fromkeys(word.strip() for word in attackers.split(",") if word.strip()))

@@ -140,8 +140,8 @@ class Monitor:
         """Tell whether an evaluation beats another.
 
         First comes D_P accuracy at or above the floor, then (i) of at least `HARMFUL_LIMIT` with an expected
-        (ii) of at most `PRETRAIN_LIMIT`, then the smaller RIR_θ0 of training and of held-out images; what is
-        missed weighs against it, and RIR_θ0 above `ENOUGH` does not make up for it.
+        (ii) of at most `PRETRAIN_LIMIT`, then the smaller RIR_θ0 of training and of held-out images; where
+        (ii) is larger, that weighs against it, and RIR_θ0 above `ENOUGH` does not make up for it.
 
         Args:
             one: The candidate.
@@ -152,15 +152,11 @@ class Monitor:
         """
 
         def rank(evaluation: Evaluation) -> tuple[bool, bool, float]:
-            missed = (
-                evaluation.expected_pretrain_ratio / PRETRAIN_LIMIT,
-                HARMFUL_LIMIT / evaluation.least_harmful_ratio,
-            )
-            excess = max(1.0, *missed)
+            excess = max(1.0, evaluation.expected_pretrain_ratio / PRETRAIN_LIMIT)
             least = min(evaluation.rir, evaluation.held_rir)
             return (
                 evaluation.accuracy >= self.accuracy_floor,
-                evaluation.success and excess == 1,
+                evaluation.least_harmful_ratio >= HARMFUL_LIMIT and excess == 1,
                 least if excess == 1 else min(least, ENOUGH) / excess,
             )
 
