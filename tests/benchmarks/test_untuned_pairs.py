@@ -154,6 +154,8 @@ def test_untuned_pairs(benchmark):
         lambda: pd.DataFrame([row for pair in pairs for row in run(*pair)]), rounds=1, iterations=1
     )
     print(f"\n{len(pairs)} pairs\n" + summarise(rows).to_string(float_format="{:.3g}".format))
+    counts = rows.groupby(["full_rank", "method"], sort=False)[["compact", "ridge"]].agg(["sum", "size"])
+    print("runs that meet Definition 3.1:\n" + counts.to_string())
     failed = rows[~rows["compact"] & rows["method"].isin(["ours (auto)", "front"])]
     print(
         "not met by auto or front (compact):",
