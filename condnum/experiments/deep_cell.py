@@ -105,7 +105,7 @@ class DeepCells:
         """Immunize θ₀ by a method and measure θ_I beside it."""
         payload, checkpoint = plan.payload, self._checkpoint(plan)
         theta_0 = load_backbone(self.model_file(payload["start"]))
-        transform = task_transform(self.config, theta_0)
+        transform = task_transform(self.config, tasks, theta_0)
         done = immunize_backbone(
             theta_0,
             tasks.pretrain,
@@ -218,7 +218,7 @@ class DeepCells:
         self, backbone: Backbone, tasks: DeepTasks, seed: int, *, keep: bool = False
     ) -> FeatureSets:
         """Return the features of a model on all sets; those of θ₀ are kept on the disk."""
-        transform = task_transform(self.config, backbone).still
+        transform = task_transform(self.config, tasks, backbone).still
         assert transform is not None  # `training_transform` knows it
         cache = self.folder / "features" if keep else None
 

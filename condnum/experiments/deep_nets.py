@@ -30,7 +30,7 @@ from condnum.sweep import (
 )
 
 #: Part of every cell's key: raise it when a change of code changes results.
-CODE_VERSION = "2"
+CODE_VERSION = "3"
 
 
 def prepare(config: DeepConfig) -> Prepared:

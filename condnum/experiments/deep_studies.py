@@ -43,7 +43,8 @@ class Study:
     image_size: int | None  # None: what the weights were made for
     limit: int | None  # images per class and split
     settings: Mapping[str, Any] = field(default_factory=dict)  # of `DeepSettings`, of every method
-    augmentation: Augmentation = "none"  # of the images that θ₀ and θ_I are trained on
+    #: Of the images that θ₀ and θ_I are trained on; None: by the images, see `task_transform`.
+    augmentation: Augmentation | None = "none"
 
 
 #: Adam, and Eq. 11 by its plain gradient: with the dummy layer of Sec. 4.4 the same number of steps reached
@@ -122,6 +123,6 @@ STUDIES: Mapping[str, Study] = {
         pretraining={"epochs": 30},
         image_size=None,
         limit=None,
-        augmentation="gentle",
+        augmentation=None,
     ),
 }

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
 
 from condnum.deep.backbone import Backbone
-from condnum.deep.image_data import DECODED_BUDGET, ImageData
+from condnum.deep.image_data import DECODED_BUDGET, ImageData, Unreadable
 from condnum.deep.image_names import IMAGENET, imagenet_classes, open_images
 from condnum.deep.rir_groups import check_count
 from condnum.deep.training.preparation import hold_out
@@ -16,6 +19,12 @@ from condnum.experiments.deep_studies import IMAGES
 
 #: Seed of the images that a limit per class keeps: the same ones for every seed of the run.
 _LIMIT_SEED = 0
+
+
+#: Images of a task by which it is told whether they are coloured, and levels of 255 by which the channels of
+#: a grey one may differ (JPEG).
+_LOOKED_AT = 16
+_GREY = 4.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +53,18 @@ class DeepTasks:
     def all(self) -> tuple[ImageData, ...]:
         """The six sets."""
         return tuple(part for part in vars(self).values() if isinstance(part, ImageData))
+
+    @cached_property
+    def coloured(self) -> bool:
+        """Whether most images of either task are: their channels differ by more than `_GREY` on average."""
+
+        def share(data: ImageData) -> float:
+            found = (data.image(k) for k in np.linspace(0, len(data) - 1, _LOOKED_AT, dtype=int))
+            spread = [np.ptp(np.asarray(image, np.float32), axis=2).mean()
+                      for image in found if not isinstance(image, Unreadable)]  # fmt: skip
+            return float(np.mean(np.array(spread) > _GREY)) if spread else 0.0
+
+        return max(share(self.pretrain), share(self.harmful)) > 0.5
 
     def in_memory(self) -> DeepTasks:
         """Return the same images, decoded as far as `DECODED_BUDGET` goes."""
@@ -114,20 +135,23 @@ def open_tasks(config: DeepConfig) -> DeepTasks:
     return DeepTasks(imagenet, *parts)
 
 
-def task_transform(config: DeepConfig, backbone: Backbone) -> ImageTransform:
+def task_transform(config: DeepConfig, tasks: DeepTasks, backbone: Backbone) -> ImageTransform:
     """Return the training transform of a run: weights that are drawn here prescribe no crop.
+
+    Images of one's own are augmented as photographs if they are coloured, else gently: the mirror image of a
+    digit or a letter is another one.
 
     Args:
         config: Its data and image size.
+        tasks: Its images.
         backbone: Says mean, standard deviation and, if nobody else does, the size.
 
     Returns:
         The transform of both tasks; its `still` is the un-augmented one, if they differ.
     """
     crop = {"crop_pct": 1.0} if config.chosen_weights == "none" or config.data != IMAGES else {}
-    return training_transform(
-        backbone, input_size=config.side, augmentation=config.study.augmentation, **crop
-    )
+    augmentation = config.study.augmentation or ("photograph" if tasks.coloured else "gentle")
+    return training_transform(backbone, input_size=config.side, augmentation=augmentation, **crop)
 
 
 def _is_folder(name: str) -> bool:

@@ -81,7 +81,7 @@ def make_theta_0(
         options = dict(pretraining)
     if options is None:
         return backbone, None
-    transform = task_transform(config, backbone)
+    transform = task_transform(config, tasks, backbone)
     made = pretrain_backbone(
         backbone,
         tasks.pretrain,

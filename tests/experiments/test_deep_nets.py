@@ -1,6 +1,7 @@
 """The deep-net experiment as a library call: configuration, plans, a short run on the bundled digits."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pandas as pd
@@ -32,7 +33,7 @@ from condnum.experiments.deep_cell import rir_sample
 from condnum.experiments.deep_config import METHODS, DeepConfig, weights_source
 from condnum.experiments.deep_studies import STUDIES
 from condnum.experiments.deep_tables import RESULT_COLUMNS, published_column
-from condnum.experiments.deep_tasks import open_tasks
+from condnum.experiments.deep_tasks import open_tasks, task_transform
 from condnum.experiments.deep_theta0 import create_backbone, pretraining_table
 from condnum.experiments.published import TABLE_3
 from condnum.sweep import SweepError
@@ -174,6 +175,14 @@ class TestTasks:
             match=r"D_P without what is held out has 120 image.*fewer than one group of 121",
         ):
             open_tasks(dataclasses.replace(SHORT, group_size=121))
+
+    @pytest.mark.parametrize("coloured", [True, False])
+    def test_coloured_images_are_mirrored_and_grey_ones_are_not(self, folder, coloured):
+        data = (str(folder),) * 2 if coloured else ("digits-8x8:0-4", "digits-8x8:5-9")
+        config = DeepConfig("images", *data, weights="none", group_size=10, image_size=16)
+        made = task_transform(config, open_tasks(config), Backbone("test_resnet"))
+        assert json.loads(made.description)["hflip"] == pytest.approx(0.5 * coloured)
+        assert not made.still.random
 
     def test_sample_of_the_groups(self):
         data = open_images("digits-8x8:0-4")

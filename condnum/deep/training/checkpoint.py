@@ -23,6 +23,7 @@ class RunState:
     net: State  # θ, ω and their statistics, at a checkpoint; the frozen trunk is θ₀'s
     best: Evaluation
     best_net: State
+    mean: State = field(default_factory=dict)  # of `net` over the steps, with adaptive weights
     probe: State = field(default_factory=dict)  # w of `imma`; empty for the others
     optimizer: dict[str, Any] = field(default_factory=dict)
     part_weights: dict[str, float] = field(default_factory=dict)  # λ; empty before the first step
@@ -30,7 +31,8 @@ class RunState:
     ratio: float = 1.0  # λ_H‖g_H‖ against λ_P‖g_P‖
     loss_weight: float = 1.0
     rate_scale: float = 1.0  # of η
-    since_best: int = 0  # evaluations without a better one
+    since_best: int = 0  # evaluations without a better one or a larger RIR_θ0
+    record: float = 1.0  # that RIR_θ0
     seconds: float = 0.0
     history: list[dict[str, float]] = field(default_factory=list)
 

@@ -37,8 +37,14 @@ PRETRAIN_AIM = 0.8
 #: (ii) from which no λ_H leads back: the best θ is taken up again at half of η. So it is where the accuracy
 #: has fallen below θ₀'s by twice what it may.
 LOST = 2.0
-#: Largest change of an adaptive λ_H at an evaluation.
-FASTEST = 1.5
+#: Largest change of an adaptive λ_H at an evaluation, and of one that is lowered where θ is lost.
+FASTEST = 1.25
+FALLING = 1.75
+#: Growth of RIR_θ0 that is progress, though the θ is not better: λ_H has yet to bring (ii) below 1.
+GROWTH = 1.02
+#: Weight of the past in the mean of θ over the steps, 25 of them about, that an adaptive run evaluates and keeps:
+#: a single θ jumps about more on images that it was not trained on.
+MEMORY = 0.96
 #: Share of the first loss weight, and of the first η, below which they are not lowered.
 LEAST_LOSS = 0.05
 LEAST_RATE = 0.2
@@ -98,6 +104,8 @@ class Training:
             best_net=self._net(),
             ratio=settings.ratio,
             loss_weight=settings.loss_weight,
+            record=start.least_rir,
+            mean=self._net() if settings.weights == "adaptive" else {},
         )
 
     def run(
@@ -179,6 +187,10 @@ class Training:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
+        if self.state.mean:
+            for name, value in self._net().items():
+                mean = self.state.mean[name]
+                self.state.mean[name] = mean.lerp(value, 1 - MEMORY) if mean.is_floating_point() else value
         nothing = {f.name: math.nan for f in fields(Evaluation) if f.name != "step"}
         moved = {"gradient_norm": norm, "rate": rate}
         if self.settings.weights == "adaptive":
@@ -222,13 +234,18 @@ class Training:
 
     def _evaluate(self) -> dict[str, float] | None:
         """Evaluate on rank 0, keep θ if it is the best; return the columns, None if features overflow."""
+        state, live = self.state, self._net()
+        if state.mean:
+            self.load(state.mean)
         found, better = self.ranks.share(self._judge())
         if found is None:
             return None
         if better:
-            self.state.best, self.state.best_net, self.state.since_best = found, self._net(), 0
-        else:
-            self.state.since_best += 1
+            state.best, state.best_net = found, self._net()
+        self.load(live)
+        grown = found.least_rir > GROWTH * state.record
+        state.record = found.least_rir if grown else state.record
+        state.since_best = 0 if better or grown else state.since_best + 1
         if self.settings.weights == "adaptive":
             self._adapt(found)
         return {name: value for name, value in found.row().items() if name != "step"}
@@ -240,8 +257,8 @@ class Training:
         spare = (found.accuracy - self.accuracy_floor) / max(settings.max_accuracy_drop, 1e-3)
         lost = spare < -1 or (both and found.largest_pretrain_ratio > LOST)
         if both:  # a method without a part on D_P has nothing to hold (ii) with
-            pull = PRETRAIN_AIM / found.largest_pretrain_ratio
-            state.ratio *= min(max(pull, 1 / (2 * FASTEST if lost else FASTEST)), FASTEST)
+            pull = math.sqrt(PRETRAIN_AIM / found.largest_pretrain_ratio)  # the whole of it would swing
+            state.ratio *= min(max(pull, 1 / (FALLING if lost else FASTEST)), FASTEST)
         if spare < 0:
             state.loss_weight *= 2
         elif spare > 0.5:
@@ -252,6 +269,7 @@ class Training:
             state.rate_scale /= 2 if lost else 3
             state.since_best = max(0, state.since_best - 1) if lost else 0
             self.load(state.best_net)
+            state.mean = dict(state.best_net)
             self.optimizer = self._optimizer()
 
     def _judge(self) -> Any:

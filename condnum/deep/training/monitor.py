@@ -48,6 +48,11 @@ class Evaluation:
         return self.least_harmful_ratio > 1 and self.largest_pretrain_ratio <= 1
 
     @property
+    def least_rir(self) -> float:
+        """RIR_θ0, on training or on held-out images, whichever is smaller."""
+        return min(self.rir, self.held_rir)
+
+    @property
     def least_harmful_ratio(self) -> float:
         """(i), on training or on held-out images, whichever is smaller."""
         return min(self.harmful_ratio, self.held_harmful_ratio)
@@ -153,11 +158,10 @@ class Monitor:
 
         def rank(evaluation: Evaluation) -> tuple[bool, bool, float]:
             excess = max(1.0, evaluation.expected_pretrain_ratio / PRETRAIN_LIMIT)
-            least = min(evaluation.rir, evaluation.held_rir)
             return (
                 evaluation.accuracy >= self.accuracy_floor,
                 evaluation.least_harmful_ratio >= HARMFUL_LIMIT and excess == 1,
-                least if excess == 1 else min(least, ENOUGH) / excess,
+                evaluation.least_rir if excess == 1 else min(evaluation.least_rir, ENOUGH) / excess,
             )
 
         return rank(one) > rank(other)

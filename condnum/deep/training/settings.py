@@ -49,7 +49,7 @@ class DeepSettings:
     schedule: Literal["constant", "cosine"] = "constant"  # cosine: η falls to 0 at the last step
     epochs: int = 3  # passes over one of the tasks, see `epochs_of`
     epochs_of: Literal["shorter", "longer"] = "shorter"  # Table 4 counts those of the shorter loader
-    steps: int | None = 1200  # at most; None: `epochs`
+    steps: int | None = 1600  # at most; None: `epochs`
     batch_size: int = 100  # images of each task that go through the net at a time, all ranks together
     accumulate: int = 1  # batches of a step; their features share one Gram matrix a task
     weights: Literal["adaptive", "balanced", "fixed"] = "adaptive"  # where λ_P and λ_H come from
@@ -68,12 +68,12 @@ class DeepSettings:
     precision: TrainingPrecision = "float32"  # of the net; spectra are always float64; bfloat16 is for GPUs
     compile: bool = False  # run the net through torch.compile
     views: int = (
-        8  # augmentations of an image whose activations are kept, if it is augmented; 0: ever new ones
+        16  # augmentations of an image whose activations are kept, if it is augmented; 0: ever new ones
     )
     evaluate_every: int | None = 25  # steps between evaluations and checkpoints; None: a tenth of all
     groups: int = 10  # groups of samples for RIR_θ0 at an evaluation
     group_size: int = 100  # samples of a group, as in Eq. 17's estimate
-    patience: int | None = 5  # evaluations without a better one before stopping; None: go to the end
+    patience: int | None = 8  # evaluations without a better θ or larger RIR_θ0 before stopping; None: none
     max_accuracy_drop: float = 0.05  # D_P accuracy may fall by this much below θ₀'s (0 to 1)
     keep: Literal["best", "last"] = "best"  # which θ is the result
 

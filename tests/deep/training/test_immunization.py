@@ -342,13 +342,13 @@ def test_adaptive_weights_follow_the_worse_of_both_images_and_the_accuracy(run, 
     known = {"pretrain_ratio": 0.2, "held_pretrain_ratio": 1.9}
     Follow(monkeypatch, lambda step: {**known, "accuracy": 0.9 if step < 4 else 0.84})
     history = run(ADAPTIVE).history
-    assert history["ratio"].tolist() == pytest.approx([1.5**-k for k in (0, 0, 1, 1, 2, 2, 3, 3)])
+    assert history["ratio"].tolist() == pytest.approx([1.25**-k for k in (0, 0, 1, 1, 2, 2, 3, 3)])
     assert history["loss_weight"].tolist() == pytest.approx([1, 1, 0.8, 0.8, 1.6, 1.6, 3.2, 3.2])
 
 
 @pytest.mark.parametrize(
     ("values", "ratio"),
-    [({"held_pretrain_ratio": 9.0}, 1 / 3), ({"accuracy": 0.79}, 1.5)],
+    [({"held_pretrain_ratio": 9.0}, 1 / 1.75), ({"accuracy": 0.79}, 1.25)],
     ids=["(ii)", "accuracy"],
 )
 def test_a_theta_that_is_lost_is_given_up_for_the_best_at_half_the_rate(run, monkeypatch, values, ratio):
@@ -374,6 +374,27 @@ def test_where_nothing_improves_the_best_theta_is_taken_up_again_at_a_lower_rate
     # θ₀ has RIR 4.0 as well, so that it stays the best: an evaluation lowers η, and the third ends the run.
     assert (result.stop_reason, result.steps, result.best_step) == ("early_stopping", 6, 0)
     assert result.history["rate"].tolist() == pytest.approx([5e-4] * 2 + [5e-4 / 3] * 2 + [5e-4 / 9] * 2)
+
+
+def test_a_larger_rir_is_progress_though_the_theta_is_no_better(run, monkeypatch):
+    """(ii) is above 1, and more so with each step: λ_H has yet to come down."""
+    Follow(monkeypatch, lambda step: {"pretrain_ratio": 1 + step, "held_pretrain_ratio": 1 + step,
+           "accuracy": 0.9, "rir": 20.0 + min(step, 6), "held_rir": 30.0})  # fmt: skip
+    result = run(ADAPTIVE.with_overrides(patience=1, steps=40, evaluate_every=1, learning_rate=1e-9))
+    assert result.best_step == 0
+    assert result.steps > 6
+
+
+@pytest.mark.parametrize(("memory", "moved"), [(0.0, 1.0), (0.75, 0.25), (1.0, 0.0)])
+def test_an_adaptive_run_keeps_the_mean_of_theta_over_the_steps(run, monkeypatch, memory, moved):
+    monkeypatch.setattr("condnum.deep.training.loop.MEMORY", 0.0)
+    one_step = ADAPTIVE.with_overrides(steps=1, keep="last")
+    last = run(one_step)
+    monkeypatch.setattr("condnum.deep.training.loop.MEMORY", memory)
+    start, mean = last.theta_0.state_dict(), run(one_step).theta_I.state_dict()
+    for name, value in last.theta_I.state_dict().items():
+        expected = torch.lerp(start[name], value, moved) if value.is_floating_point() else value
+        assert torch.allclose(mean[name], expected, rtol=1e-5, atol=1e-7), name
 
 
 def test_what_no_theta_met_is_said(run, monkeypatch):
