@@ -57,7 +57,7 @@ def immunize_backbone(
     holds a snapshot of it and θ_I. Un-augmented images (the default) go through the frozen trunk
     once. Every `evaluate_every` steps RIR_θ0 on training and on held-out images and the accuracy on held-out
     images of D_P are measured, the weights adapt, a checkpoint is written, and the best θ so far is
-    kept: accuracy above its floor comes first, then (i) ≥ 1.2 with (ii) ≤ 0.9, then the smaller of the two
+    kept: accuracy above its floor comes first, then (i) ≥ 1.2 with (ii) ≤ 0.8, then the smaller of the two
     RIR_θ0. No test image is involved.
 
     Args:

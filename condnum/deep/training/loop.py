@@ -33,7 +33,7 @@ from condnum.errors import CancelledError, RankError
 from condnum.progress import report_event
 
 #: Where an adaptive λ_H is steered: (ii) in reserve of the limit that a result is held to.
-PRETRAIN_AIM = 0.8
+PRETRAIN_AIM = 0.65
 #: (ii) from which no λ_H leads back: the best θ is taken up again at half of η. So it is where the accuracy
 #: has fallen below θ₀'s by twice what it may.
 LOST = 2.0

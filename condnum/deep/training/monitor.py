@@ -22,7 +22,7 @@ _STREAM = 7919
 
 #: (ii) that a result has to stay below on the images that it is chosen on, and (i) that it has to exceed:
 #: others will differ a little.
-PRETRAIN_LIMIT = 0.9
+PRETRAIN_LIMIT = 0.8
 HARMFUL_LIMIT = 1.2
 
 #: RIR_θ0 from which more of it says nothing for a θ whose (ii) is too large.
