@@ -108,7 +108,7 @@ def attackers(
         "attackers",
         parameters,
         out=out or default_folder("attackers", name),
-        title=f"Attackers ({pair.name}): what immunization slows, and what it does not",
-        checksums=lambda: {pair.name: pair.checksum},
+        title=f"Attackers ({pair.label}): what immunization slows, and what it does not",
+        checksums=lambda: {pair.label: pair.checksum},
         quiet=quiet,
     )

@@ -14,7 +14,6 @@ from nbformat.v4 import new_code_cell, new_notebook
 from typer.testing import CliRunner
 
 from condnum.cli import app, house_prices, main
-from condnum.cli.house_prices import data_checksums
 from condnum.cli.run import failure_table, run_report
 from condnum.errors import DataNotFoundError, DeviceError, UnknownNameError
 from condnum.sweep import ResultStore
@@ -99,10 +98,10 @@ def test_a_whole_run(tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[st
     record = json.loads((tmp_path / "res" / "provenance.json").read_text())
     assert record["seeds"] == [0]
     assert record["parameters"]["mode"] == "whole"
-    assert list(record["data"]) == ["diabetes"]
+    assert list(record["data"]) == ["diabetes, embedded"]
     assert record["duration_seconds"] > 0
     html = (tmp_path / "res" / "report.html").read_text()
-    assert "<title>House prices: immunization of a linear feature extractor</title>" in html
+    assert "<title>Immunization of a linear feature extractor (diabetes, embedded)</title>" in html
 
 
 @pytest.mark.parametrize("debug", [False, True])
@@ -274,13 +273,3 @@ def test_wrong_use(called: list[Any], words: str) -> None:
 
 def test_the_registry_of_methods() -> None:
     assert len(house_prices.valid_methods()) > 1
-
-
-def test_checksums_of_the_data(tmp_path: Path) -> None:
-    path = tmp_path / "train.csv"
-    path.write_bytes(b"abc")
-    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    assert data_checksums(str(path)) == {path.name: digest}
-    assert data_checksums(str(tmp_path)) == {path.name: digest}
-    os.remove(path)
-    assert data_checksums(str(tmp_path)) == {}
