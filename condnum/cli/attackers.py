@@ -21,7 +21,9 @@ from condnum.cli.run import run_report
 
 PairOption = Annotated[
     str,
-    typer.Option("--data", metavar="house-prices|mnist:P-H|digits:P-H", help="The pair of tasks (D_P, D_H)."),
+    typer.Option(
+        "--data", metavar="house-prices|mnist:P-H|digits:P-H|embedded", help="The pair of tasks (D_P, D_H)."
+    ),
 ]
 SourceOption = Annotated[
     str,

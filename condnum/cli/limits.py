@@ -21,7 +21,7 @@ from condnum.cli.options import (
 from condnum.cli.run import run_report
 
 LimitsDataOption = Annotated[
-    str, typer.Option("--data", metavar="house-prices|mnist|digits", help="Which tasks.")
+    str, typer.Option("--data", metavar="house-prices|mnist|digits|embedded", help="Which tasks.")
 ]
 SourceOption = Annotated[
     str,

@@ -75,9 +75,9 @@ def load_house_prices(
         InvalidInputError: Bad `rows`, a task with too few rows or with a constant target.
 
     Examples:
-        >>> pair = load_house_prices("local")  # doctest: +SKIP
+        >>> pair = load_house_prices("auto")
         >>> pair.title()  # doctest: +SKIP
-        'house-prices: 309 rows D_P, 1151 rows D_H, D = 77, SHA-256 1e18addf'
+        'house-prices, condnum's box: 309 rows D_P, 1151 rows D_H, D = 77, SHA-256 1e18addf'
     """
     for kind, value, choices in (
         ("feature set", features, get_args(Features)),

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from condnum.cli import app, house_prices, main
 from condnum.cli.run import failure_table, run_report
+from condnum.data.resolver import BOX
 from condnum.errors import DataNotFoundError, DeviceError, UnknownNameError
 from condnum.sweep import ResultStore
 
@@ -235,15 +236,15 @@ def test_defaults(called: list[Any]) -> None:
     assert options["quiet"] is False
 
 
-def test_all_options(called: list[Any], tmp_path: Path) -> None:
+def test_all_options(called: list[Any]) -> None:
     words = "--methods imma,ours --seeds 2 --epochs 7 --features clean --rows 9 --device cpu -j 3 -q --debug"
     result = CliRunner().invoke(
-        app, ["run", "house-prices", "--data", str(tmp_path), "--out", "x", *words.split()]
+        app, ["run", "house-prices", "--data", str(BOX), "--out", "x", *words.split()]
     )
     assert result.exit_code == 0, result.output
     ((_, parameters, options),) = called
     assert parameters == {
-        "data": str(tmp_path), "methods": "imma,ours", "seeds": 2, "epochs": 7, "features": "clean",
+        "data": str(BOX), "methods": "imma,ours", "seeds": 2, "epochs": 7, "features": "clean",
         "rows": 9, "device": "cpu", "jobs": 3,
     }  # fmt: skip
     assert (options["out"], options["quiet"]) == (Path("x"), True)
