@@ -13,6 +13,10 @@ from difflib import get_close_matches
 class CondnumError(Exception):
     """Base class of every error that condnum raises on purpose."""
 
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows of it: the paragraph, as on the command line, and no calls."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class InvalidInputError(CondnumError, ValueError):
     """An argument has a wrong shape, a wrong type, a forbidden value or non-finite entries."""

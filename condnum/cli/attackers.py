@@ -21,7 +21,9 @@ from condnum.cli.run import run_report
 
 PairOption = Annotated[
     str,
-    typer.Option("--data", metavar="house-prices|mnist:P-H|digits:P-H", help="The pair of tasks (D_P, D_H)."),
+    typer.Option(
+        "--data", metavar="house-prices|mnist:P-H|digits:P-H|embedded", help="The pair of tasks (D_P, D_H)."
+    ),
 ]
 SourceOption = Annotated[
     str,
@@ -108,7 +110,7 @@ def attackers(
         "attackers",
         parameters,
         out=out or default_folder("attackers", name),
-        title=f"Attackers ({pair.name}): what immunization slows, and what it does not",
-        checksums=lambda: {pair.name: pair.checksum},
+        title=f"Attackers ({pair.label}): what immunization slows, and what it does not",
+        checksums=lambda: {pair.label: pair.checksum},
         quiet=quiet,
     )

@@ -53,6 +53,14 @@ def check_data(
         raise typer.Exit(1)
 
 
+@data_app.command("download")
+def download(debug: DebugOption = False) -> None:
+    """Fetch all 70 000 images of MNIST from OpenML into the user cache, where every run looks."""
+    from condnum.data.mnist import download_mnist
+
+    typer.echo(f"MNIST: {download_mnist()}")
+
+
 def columns(rows: Sequence[Sequence[str]]) -> str:
     """Align rows of text in columns.
 

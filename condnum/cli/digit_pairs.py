@@ -28,7 +28,8 @@ DigitsOption = Annotated[
     typer.Option(
         "--data",
         metavar="auto|embedded|PATH",
-        help="MNIST: a folder, or auto: found or downloaded; the 8×8 digits are embedded.",
+        help="MNIST: a folder, or auto: found, the 10 000 test images in condnum's box last; the 8×8 digits "
+        "are embedded.",
     ),
 ]
 PairsOption = Annotated[
@@ -92,7 +93,7 @@ mnist = _command("mnist", "auto", "Immunize every ordered pair of MNIST digits (
 digits = _command(
     "digits",
     "embedded",
-    "Immunize every ordered pair of the embedded 8×8 digits: Table 2 without a download.",
+    "Immunize every ordered pair of the embedded 8×8 digits: Table 2 in small.",
 )
 
 
@@ -147,7 +148,7 @@ def _run(dataset: str, source: str, choices: dict[str, Any], out: Path, quiet: b
         "mnist_pairs",
         {**parameters, "static": True},
         out=out,
-        title=f"Digit pairs ({dataset}): immunization of a linear feature extractor",
-        checksums=lambda: {loaded.name: loaded.checksum},
+        title=f"Digit pairs ({loaded.label}): immunization of a linear feature extractor",
+        checksums=lambda: {loaded.label: loaded.checksum},
         quiet=quiet,
     )

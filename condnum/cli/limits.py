@@ -21,14 +21,15 @@ from condnum.cli.options import (
 from condnum.cli.run import run_report
 
 LimitsDataOption = Annotated[
-    str, typer.Option("--data", metavar="house-prices|mnist|digits", help="Which tasks.")
+    str, typer.Option("--data", metavar="house-prices|mnist|digits|embedded", help="Which tasks.")
 ]
 SourceOption = Annotated[
     str,
     typer.Option(
         "--source",
         metavar="auto|embedded|PATH",
-        help="auto: the data, found or downloaded; embedded: for house-prices the diabetes table; or a path.",
+        help="auto: where the data are found, condnum's box last; embedded: for house-prices the "
+        "diabetes table; or a path.",
     ),
 ]
 LimitsPairsOption = Annotated[
@@ -94,7 +95,7 @@ def limits(
         "limits",
         parameters,
         out=out or default_folder("limits", loaded.name),
-        title=f"Limits of immunization ({loaded.name})",
-        checksums=lambda: {loaded.name: loaded.checksum},
+        title=f"Limits of immunization ({loaded.label})",
+        checksums=lambda: {loaded.label: loaded.checksum},
         quiet=quiet,
     )

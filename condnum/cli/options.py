@@ -57,8 +57,8 @@ DataOption = Annotated[
     typer.Option(
         "--data",
         metavar="auto|embedded|PATH",
-        help="auto: the real data, found or downloaded; embedded: small data that need no file; "
-        "or a file or folder.",
+        help="auto: the real data, from CONDNUM_DATA, ./data, the user cache or condnum's box; embedded: "
+        "small data of scikit-learn; or a file or folder.",
     ),
 ]
 MethodsOption = Annotated[
@@ -157,7 +157,7 @@ def data_source(data: str, words: Sequence[str] = ("auto", "embedded")) -> str:
     if not path.exists():
         raise DataNotFoundError(
             f"--data {data}: there is no such file or folder; give an existing path, or one of the words "
-            f"{', '.join(words)}."
+            f"{', '.join(words)} (auto ends in condnum's box)."
         )
     return str(path)
 

@@ -27,7 +27,11 @@ AuditDataOption = Annotated[
 ]
 AuditSourceOption = Annotated[
     str,
-    typer.Option("--source", metavar="auto|PATH", help="auto: the data, found or downloaded; or a path."),
+    typer.Option(
+        "--source",
+        metavar="auto|PATH",
+        help="auto: where the data are found, the box last; or a path.",
+    ),
 ]
 StartsOption = Annotated[
     str,
@@ -66,7 +70,7 @@ def reproduction_audit(
         "reproduction_audit",
         {"data": data, "source": place, "seeds": seeds, "epochs": epochs, "ends": ends, "jobs": jobs},
         out=out or default_folder("reproduction-audit", data.replace(":", "-")),
-        title=f"Reproduction audit ({config.data.label})",
-        checksums=lambda: {loaded.name: loaded.checksum},
+        title=f"Reproduction audit ({config.data.label}; {loaded.label})",
+        checksums=lambda: {loaded.label: loaded.checksum},
         quiet=quiet,
     )

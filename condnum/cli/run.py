@@ -41,7 +41,7 @@ def run_report(
             declares them.
         out: The folder of the results.
         title: The page's title.
-        checksums: Called after the run for the SHA-256 of the data, which it may have downloaded.
+        checksums: Returns the SHA-256 of the data, by what they are.
         quiet: Show no progress.
 
     Raises:

@@ -11,16 +11,16 @@ from typing import Literal
 
 import numpy as np
 
-from condnum.data.checksums import combine_checksums, is_known, sha256_file
+from condnum.data.checksums import combine_checksums
 from condnum.data.digits import Digits
 from condnum.data.embedded import load_diabetes_tasks, load_small_digits
 from condnum.data.house_prices import load_house_prices
 from condnum.data.house_table import FILES as HOUSE_PRICES
-from condnum.data.idx import read_idx_shape
+from condnum.data.idx import opened, read_idx_shape
 from condnum.data.mnist import load_mnist_images, mnist_files
 from condnum.data.resolver import DataFiles, Found, find, missing_message, short_names
 from condnum.data.task_pair import SourceKind, TaskPair
-from condnum.errors import CondnumError, UnknownNameError
+from condnum.errors import CondnumError, DataNotFoundError, UnknownNameError
 
 CheckStatus = Literal["ok", "unknown checksum", "missing", "broken"]
 
@@ -68,9 +68,9 @@ class _Entry:
 
 
 _ENTRIES: dict[str, _Entry] = {
-    "house-prices": _Entry(lambda: load_house_prices("local"), HOUSE_PRICES),
-    "mnist": _Entry(lambda: load_mnist_images("local", "train"), mnist_files("train")),
-    "mnist-test": _Entry(lambda: load_mnist_images("local", "test"), mnist_files("test")),
+    "house-prices": _Entry(load_house_prices, HOUSE_PRICES),
+    "mnist": _Entry(load_mnist_images, mnist_files()),
+    "mnist-test": _Entry(lambda: load_mnist_images("auto", "test"), mnist_files("test")),
     "digits-8x8": _Entry(load_small_digits, None),
     "diabetes": _Entry(load_diabetes_tasks, None),
 }
@@ -131,38 +131,38 @@ def _status(name: str, entry: _Entry) -> DataStatus:
         return DataStatus(
             name, True, origin.source, origin.location, rows, loaded.checksum, origin.known_checksum, ""
         )
-    found = find(entry.files)
+    try:
+        found = find(entry.files)
+    except DataNotFoundError as error:
+        return DataStatus(name, False, None, "", None, "", False, str(error))
     if found is None:
         return DataStatus(name, False, None, "", None, "", False, missing_message(entry.files))
     location = short_names(found.paths)
     try:
-        sums = [sha256_file(path) for path in found.paths]
-        rows = _count_rows(found)
-        known = all(
-            is_known(f"{entry.files.folder}/{names[-1]}", path, digest)
-            for names, path, digest in zip(entry.files.names, found.paths, sums, strict=True)
-        )
+        rows, known, checksum = _count_rows(found), found.known, combine_checksums(found.checksums)
     except CondnumError as error:
         return DataStatus(name, True, found.source, location, None, "", False, str(error))
     advice = "" if known else "The checksum is not a known one; run a full check."
-    return DataStatus(name, True, found.source, location, rows, combine_checksums(sums), known, advice)
+    if known and found.files is entry.files.instead:
+        advice = f"{name}: these are the test images. All 70 000 images: condnum data download."
+    return DataStatus(name, True, found.source, location, rows, checksum, known, advice)
 
 
 def _count_rows(found: Found) -> int:
     path = found.paths[0]
-    if path.suffix != ".csv":
+    if found.files is not HOUSE_PRICES:
         return read_idx_shape(path)[0]
-    with open(path, "rb") as stream:
+    with opened(path) as stream:
         return sum(1 for line in stream if line.strip()) - 1  # the header is no row
 
 
 def _check(name: str, entry: _Entry) -> CheckResult:
-    found = find(entry.files) if entry.files else None
-    if entry.files and found is None:
-        return CheckResult(name, "missing", missing_message(entry.files), "", "", ())
     try:
         loaded = entry.load()
+    except DataNotFoundError as error:
+        return CheckResult(name, "missing", str(error), "", "", ())
     except CondnumError as error:
+        found = find(entry.files) if entry.files else None
         return CheckResult(name, "broken", str(error), short_names(found.paths) if found else "", "", ())
     arrays = {field: value for field, value in vars(loaded).items() if isinstance(value, np.ndarray)}
     shapes = tuple((field, value.shape) for field, value in arrays.items())

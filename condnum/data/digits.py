@@ -68,6 +68,16 @@ class Digits:
         return len(self.images)
 
     @property
+    def label(self) -> str:
+        """Data set, how many images of which split, and where they were found."""
+        split = self.provenance.options.get("split")
+        return f"{self.name}, {len(self):,} {f'{split} ' if split else ''}images, {self.provenance.source}"
+
+    def title(self) -> str:
+        """Return `label` and the first 8 digits of the SHA-256, for figure titles."""
+        return f"{self.label}, SHA-256 {self.checksum[:8]}"
+
+    @property
     def counts(self) -> tuple[int, ...]:
         """Number of images of each digit, `(10,)`."""
         return tuple(int(n) for n in np.bincount(self.labels, minlength=10))

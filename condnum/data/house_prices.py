@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from condnum.data.checksums import is_known, sha256_file
 from condnum.data.house_table import (
     CATEGORICAL,
     COLUMNS,
@@ -20,7 +19,6 @@ from condnum.data.house_table import (
     HARMFUL_TARGET,
     PRETRAIN_TARGET,
     Missing,
-    download_house_prices,
     read_table,
 )
 from condnum.data.resolver import Found, Source, obtain
@@ -54,7 +52,7 @@ def load_house_prices(
     """Load the house-price pair: fill missing cells with 0, label-encode, split, standardise.
 
     Args:
-        source: `auto` (local file, else OpenML), `local`, or a path: the CSV file or a folder.
+        source: `auto` (local file, else condnum's box), `local`, or a path: the CSV file or a folder.
         features: `clean` drops Id and the split column MSZoning (77 features); `published`
             keeps them (79, as the paper says).
         rows: Keep the first `rows` rows of *each* domain after the split (all of a domain that
@@ -71,15 +69,15 @@ def load_house_prices(
         are constant in the rows that normalise them are exactly zero.
 
     Raises:
-        DataNotFoundError: No file here, and no download; the message says what to put where.
+        DataNotFoundError: No file here; the message says what to put where.
         DataFormatError: Not the table that is meant: the message names columns and rows.
         UnknownNameError: An option has no such value.
         InvalidInputError: Bad `rows`, a task with too few rows or with a constant target.
 
     Examples:
-        >>> pair = load_house_prices("local")  # doctest: +SKIP
+        >>> pair = load_house_prices("auto")
         >>> pair.title()  # doctest: +SKIP
-        'house-prices: 309 rows D_P, 1151 rows D_H, D = 77, SHA-256 1e18addf'
+        'house-prices, condnum's box: 309 rows D_P, 1151 rows D_H, D = 77, SHA-256 1e18addf'
     """
     for kind, value, choices in (
         ("feature set", features, get_args(Features)),
@@ -91,7 +89,7 @@ def load_house_prices(
             raise UnknownNameError(kind, value, choices)
     if rows is not None:
         check_rows(rows)
-    found = obtain(FILES, source, download_house_prices)
+    found = obtain(FILES, source)
     table = read_table(found.paths[0], missing=missing)
     harmful = np.asarray(table[SPLIT_COLUMN] == HARMFUL_ZONE)
     _check_split(table, harmful, found.paths[0])
@@ -116,7 +114,7 @@ def load_house_prices(
 
 
 def _pair(parts: list[FloatArray], names: list[str], found: Found, options: dict[str, Any]) -> TaskPair:
-    path, checksum = found.paths[0], sha256_file(found.paths[0])
+    (checksum,) = found.checksums
     return TaskPair(
         X_P=parts[0],
         y_P=parts[1],
@@ -129,13 +127,13 @@ def _pair(parts: list[FloatArray], names: list[str], found: Found, options: dict
         checksum=checksum,
         provenance=Provenance(
             source=found.source,
-            location=str(path),
+            location=str(found.paths[0]),
             description="Ames housing, sales of 2006-2010, as Kaggle's 'House Prices' (train.csv).",
             url="https://www.openml.org/d/42165",
-            licence="as stated by Kaggle's 'House Prices' competition; not shipped with condnum",
+            licence="none stated; published by its author for teaching",
             citation="D. De Cock (2011), Ames, Iowa: Alternative to the Boston Housing Data, "
             "J. Stat. Educ. 19(3).",
-            known_checksum=is_known("house_prices/train.csv", path, checksum),
+            known_checksum=found.known,
             files={"train.csv": checksum},
             options=options,
         ),

@@ -1,30 +1,27 @@
-"""The Ames table behind the house-price pair: its 81 columns, how it is read, how it is downloaded."""
+"""The Ames table behind the house-price pair: its 81 columns, and how it is read."""
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from condnum.data.resolver import DataFiles, fetch_openml, new_file
+from condnum.data.idx import opened
+from condnum.data.resolver import DataFiles
 from condnum.data.task_arrays import FloatArray
-from condnum.errors import DataFormatError, DataNotFoundError
+from condnum.errors import DataFormatError
 
 Missing = Literal["pandas", "dictionary"]
 
 FILES = DataFiles(
     dataset="house-prices",
     folder="house_prices",
-    names=(("train.csv",),),
-    advice=(
-        "It is the train.csv of Kaggle's 'House Prices' (1460 rows, 81 columns), on OpenML as house_prices, "
-        "id 42165, which source='auto' downloads."
-    ),
+    names=(("train.csv.gz", "train.csv"),),
+    advice="It is the train.csv of Kaggle's 'House Prices' (1460 rows, 81 columns); condnum's box holds it.",
     embedded_instead="load_diabetes_tasks()",
 )
 
@@ -56,7 +53,7 @@ def read_table(path: str | os.PathLike[str], *, missing: Missing = "pandas") -> 
     """Read the CSV: numbers as float64 with 0 for missing, categories as strings with "0" for missing.
 
     Args:
-        path: CSV file with at least the 81 known columns; others are left out.
+        path: CSV file, plain or gzip, with at least the 81 known columns; others are left out.
         missing: See `load_house_prices`.
 
     Returns:
@@ -67,50 +64,26 @@ def read_table(path: str | os.PathLike[str], *, missing: Missing = "pandas") -> 
         DataFormatError: Not CSV, columns missing, text in a numerical column, an infinite number,
             or a missing target.
     """
-    try:
-        size = os.stat(path).st_size
-        if size > MAX_BYTES:
-            raise DataFormatError(
-                f"{path} takes {size / 2**20:,.0f} MiB, the table less than half of one; {FILES.advice}"
-            )
-        raw = pd.read_csv(
-            path, dtype=str, keep_default_na=False, na_values=MISSING_CELLS[missing], compression=None
+    with opened(path) as stream:
+        content = stream.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise DataFormatError(
+            f"{path} takes more than {MAX_BYTES >> 20} MiB, the table less than half of one; {FILES.advice}"
         )
-    except DataFormatError:
-        raise
+    try:
+        raw = pd.read_csv(
+            io.BytesIO(content), dtype=str, keep_default_na=False, na_values=MISSING_CELLS[missing]
+        )
     except (ValueError, UnicodeError) as error:  # pandas' parser errors are ValueErrors
         raise DataFormatError(f"{path} is not a CSV table ({error}); {FILES.advice}") from error
-    except OSError as error:
-        raise DataNotFoundError(
-            f"cannot read {path}: {error}; check the path and its permissions."
-        ) from error
-    check_columns(raw.columns, path)
+    absent = [name for name in COLUMNS if name not in raw]
+    if absent:
+        shown = ", ".join(absent[:8]) + (", …" if len(absent) > 8 else "")
+        raise DataFormatError(f"{path} lacks {len(absent)} of the 81 columns: {shown}; {FILES.advice}")
     columns = {
         name: _strings(raw[name]) if name in CATEGORICAL else _numbers(raw[name], path) for name in COLUMNS
     }
     return pd.DataFrame(columns)
-
-
-def check_columns(columns: Iterable[str], where: object) -> None:
-    """Check that all 81 columns are there.
-
-    Args:
-        columns: Names in the table.
-        where: The table's place, for the message.
-
-    Raises:
-        DataFormatError: Some are missing; the message names them.
-
-    Examples:
-        >>> check_columns(set(COLUMNS) - {"SalePrice"}, "test.csv")
-        Traceback (most recent call last):
-        condnum.errors.DataFormatError: test.csv lacks 1 of the 81 columns: SalePrice; ...
-    """
-    present = set(columns)
-    absent = [name for name in COLUMNS if name not in present]
-    if absent:
-        shown = ", ".join(absent[:8]) + (", …" if len(absent) > 8 else "")
-        raise DataFormatError(f"{where} lacks {len(absent)} of the 81 columns: {shown}; {FILES.advice}")
 
 
 def _strings(column: pd.Series) -> NDArray[Any]:
@@ -134,29 +107,3 @@ def _numbers(column: pd.Series, path: object) -> FloatArray:
             f"data row {np.flatnonzero(empty)[0] + 1}; drop these rows, a target cannot be filled with 0."
         )
     return np.where(empty, 0.0, values)
-
-
-def download_house_prices(folder: Path) -> None:
-    """Fetch the table from OpenML (id 42165) and write it as `train.csv`.
-
-    Args:
-        folder: Where to write; it is made.
-
-    Raises:
-        DataNotFoundError: Offline, or OpenML does not answer as it should.
-        DataFormatError: OpenML's table lacks columns.
-        OutputError: The folder cannot be written to.
-    """
-    frame = fetch_openml("house-prices", data_id=42165, as_frame=True, parser="auto").frame
-    check_columns(frame.columns, "OpenML's house_prices")
-    with new_file(folder / "train.csv") as temporary:
-        frame.loc[:, list(COLUMNS)].map(_cell).to_csv(temporary, index=False, lineterminator="\n")
-
-
-def _cell(value: Any) -> str:
-    """Write a cell as the original file does: NA for missing, no decimal point on whole numbers."""
-    if pd.isna(value):
-        return "NA"
-    if isinstance(value, float | np.floating) and float(value).is_integer():
-        return str(int(value))
-    return str(value)

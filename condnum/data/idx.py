@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import os
 import struct
 import zlib
 from collections.abc import Generator
@@ -42,7 +43,7 @@ def read_idx(path: str | Path) -> NDArray[np.uint8]:
         DataNotFoundError: The file cannot be read.
         DataFormatError: Wrong magic number, truncated, or bytes left over.
     """
-    with _readable(path) as stream:
+    with opened(path) as stream:
         shape = _shape(stream, path)
         expected = math.prod(shape)
         sizes = "×".join(map(str, shape))
@@ -77,7 +78,7 @@ def read_idx_shape(path: str | Path) -> tuple[int, ...]:
         DataNotFoundError: The file cannot be read.
         DataFormatError: Wrong magic number or a truncated header.
     """
-    with _readable(path) as stream:
+    with opened(path) as stream:
         return _shape(stream, path)
 
 
@@ -101,8 +102,19 @@ def write_idx(path: str | Path, array: NDArray[np.uint8]) -> None:
 
 
 @contextmanager
-def _readable(path: str | Path) -> Generator[IO[bytes]]:
-    """Open a file, plain or gzip, and turn what goes wrong while it is read into our words."""
+def opened(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
+    """Open a file, plain or gzip, and turn what goes wrong while it is read into our words.
+
+    Args:
+        path: The file.
+
+    Yields:
+        Its content, decompressed.
+
+    Raises:
+        DataNotFoundError: The file cannot be read.
+        DataFormatError: It is damaged gzip.
+    """
     try:
         with open(path, "rb") as stream:
             compressed = stream.read(2) == b"\x1f\x8b"

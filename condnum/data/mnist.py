@@ -1,18 +1,19 @@
-"""MNIST from local IDX files, or from OpenML."""
+"""MNIST from IDX files, and how OpenML's copy becomes such files."""
 
 from __future__ import annotations
 
+import http.client
 from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
 
-from condnum.data.checksums import combine_checksums, is_known, sha256_file
+from condnum.data.checksums import combine_checksums
 from condnum.data.digits import Digits
 from condnum.data.idx import read_idx, write_idx
-from condnum.data.resolver import DataFiles, Source, fetch_openml, new_file, obtain, short_names
+from condnum.data.resolver import DataFiles, Source, new_file, obtain, short_names, user_cache
 from condnum.data.task_pair import Provenance
-from condnum.errors import DataFormatError, UnknownNameError
+from condnum.errors import DataFormatError, DataNotFoundError, UnknownNameError
 
 Split = Literal["train", "test"]
 
@@ -22,11 +23,12 @@ MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
 _TRAIN_ROWS, _ROWS = 60_000, 70_000
 
 
-def mnist_files(split: Split = "train") -> DataFiles:
+def mnist_files(split: Split | None = None) -> DataFiles:
     """Return the two files of a split, in torchvision's layout.
 
     Args:
-        split: `train` or `test`.
+        split: `train` or `test`; None for the training images, and instead the test images where a
+            folder holds only these.
 
     Returns:
         Images first, labels second; gzip is preferred to plain.
@@ -38,91 +40,98 @@ def mnist_files(split: Split = "train") -> DataFiles:
         >>> mnist_files("test").names[1]
         ('t10k-labels-idx1-ubyte.gz', 't10k-labels-idx1-ubyte')
     """
-    if split not in get_args(Split):
+    if split not in (None, *get_args(Split)):
         raise UnknownNameError("split", split, get_args(Split))
-    stem = "train" if split == "train" else "t10k"
+    stem = "t10k" if split == "test" else "train"
     names = (f"{stem}-images-idx3-ubyte", f"{stem}-labels-idx1-ubyte")
     return DataFiles(
-        dataset="mnist" if split == "train" else "mnist-test",
+        dataset="mnist-test" if split == "test" else "mnist",
         folder="MNIST/raw",
         names=tuple((f"{name}.gz", name) for name in names),
         advice=(
-            "They are the IDX files of the MNIST database as torchvision stores them; OpenML has "
-            "the same images as mnist_784, which source='auto' downloads."
+            "They are the IDX files of the MNIST database as torchvision stores them. The 10 000 test images "
+            "are in condnum's box; all 70 000 images: condnum data download."
         ),
         embedded_instead="load_small_digits()",
+        instead=None if split else mnist_files("test"),
     )
 
 
-def load_mnist_images(source: Source = "auto", split: Split = "train") -> Digits:
+def load_mnist_images(source: Source = "auto", split: Split | None = None) -> Digits:
     """Load the images and labels of MNIST, unchanged, with the usual pixel normalisation noted.
 
     Args:
-        source: `auto` (local files, else OpenML), `local`, or a folder: a data folder, or the one
+        source: `auto` (local files, else condnum's box), `local`, or a folder: a data folder, or the one
             with the files.
-        split: `train` (60 000 images) or `test` (10 000).
+        split: `train` (60 000 images) or `test` (10 000, which the box holds); None for the training
+            images where they are, else the test images. `label` and `title()` say which.
 
     Returns:
         `images` (N, 28, 28) and `labels` (N,), both uint8; `mean` 0.1307 and `std` 0.3081 of the
         pixels x/255. The checksum is that of the two files' sums, images first.
 
     Raises:
-        DataNotFoundError: No files here, and no download; the message says what to put where.
-        DataFormatError: Not IDX, truncated, trailing bytes, images not 28×28, labels not 0–9, or
-            unequal counts.
+        DataNotFoundError: No files here; the message says what to put where.
+        DataFormatError: An altered file of the box, not IDX, truncated, trailing bytes, images not
+            28×28, labels not 0–9, or unequal counts.
         UnknownNameError: No such split.
 
     Examples:
-        >>> load_mnist_images("local").images.shape  # doctest: +SKIP
-        (60000, 28, 28)
+        >>> load_mnist_images("auto", "test").images.shape
+        (10000, 28, 28)
     """
-    files = mnist_files(split)
-    found = obtain(files, source, download_mnist)
+    found = obtain(mnist_files(split), source)
+    which = "test" if found.files.dataset == "mnist-test" else "training"
     images, labels = (read_idx(path) for path in found.paths)
     where = short_names(found.paths)
     if images.ndim != 3 or images.shape[1:] != (28, 28) or labels.ndim != 1:
         raise DataFormatError(
             f"{where}: images must be (N, 28, 28) and labels (N,), got {images.shape} and {labels.shape}."
         )
-    sums = [sha256_file(path) for path in found.paths]
-    plain = [path.name.removesuffix(".gz") for path in found.paths]
     return Digits(
         images=images,
         labels=labels,
-        name=files.dataset,
-        checksum=combine_checksums(sums),
+        name="mnist",
+        checksum=combine_checksums(found.checksums),
         pixel_max=255.0,
         mean=MNIST_MEAN,
         std=MNIST_STD,
         provenance=Provenance(
             source=found.source,
             location=where,
-            description=f"MNIST handwritten digits, {split} split, 28×28 pixels, grey values 0 to 255.",
+            description=f"MNIST handwritten digits, {which} images, 28×28 pixels, grey values 0 to 255.",
             url="https://www.openml.org/d/554",
             licence="CC BY-SA 3.0",
             citation="Y. LeCun, C. Cortes and C. J. C. Burges (1998), The MNIST database.",
-            known_checksum=all(
-                is_known(f"MNIST/raw/{name}", path, digest)
-                for name, path, digest in zip(plain, found.paths, sums, strict=True)
-            ),
-            files={path.name: digest for path, digest in zip(found.paths, sums, strict=True)},
-            options={"split": split},
+            known_checksum=found.known,
+            files={p.name: digest for p, digest in zip(found.paths, found.checksums, strict=True)},
+            options={"split": which},
         ),
     )
 
 
-def download_mnist(folder: Path) -> None:
-    """Fetch `mnist_784` from OpenML and write both splits as four IDX files.
+def download_mnist() -> Path:
+    """Fetch `mnist_784` from OpenML and write both splits as four IDX files into the user cache.
 
-    Args:
-        folder: Where to write; it is made.
+    Returns:
+        Their folder.
 
     Raises:
         DataNotFoundError: Offline, or OpenML does not answer as it should.
         DataFormatError: OpenML's table is not 70 000 rows of 784 grey values.
         OutputError: The folder cannot be written to.
     """
-    bunch = fetch_openml("mnist", name="mnist_784", version=1, as_frame=False, parser="auto")
+    from sklearn import datasets
+
+    folder = user_cache() / mnist_files().folder
+    try:
+        # cache=False: what is kept is the files that the loader reads, not a second copy.
+        bunch = datasets.fetch_openml(name="mnist_784", version=1, as_frame=False, parser="auto", cache=False)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise DataNotFoundError(
+            f"the download of MNIST from OpenML failed ({type(error).__name__}: {error}); this machine may "
+            f"be offline: put the four IDX files into {folder}."
+        ) from error
     images, labels = np.asarray(bunch.data), np.asarray(bunch.target)
     if images.shape != (_ROWS, 784) or labels.shape != (_ROWS,):
         raise DataFormatError(
@@ -136,3 +145,4 @@ def download_mnist(folder: Path) -> None:
         for name, array in ((image_name, images[part]), (label_name, labels[part])):
             with new_file(folder / name) as temporary:
                 write_idx(temporary, array)
+    return folder

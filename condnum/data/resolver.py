@@ -1,27 +1,31 @@
 """Where data files are looked for, and what a user is told when they are not there.
 
 Order: the caller's path, and nothing else if there is one; `$CONDNUM_DATA`; `./data`; the user
-cache directory; then, for `source="auto"` only, a download into the user cache. Nothing ever
-falls back to another data set.
+cache directory; then, for `source="auto"`, the box: the files that come with condnum. Nothing is
+downloaded, and what was taken stands in every title.
 """
 
 from __future__ import annotations
 
-import http.client
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from condnum.data.checksums import is_known, sha256_file
 from condnum.data.task_pair import SourceKind
-from condnum.errors import DataNotFoundError, InvalidInputError, OutputError
+from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, OutputError
 
 #: Environment variable that names the folder of local data.
 DATA_VARIABLE = "CONDNUM_DATA"
 
-#: "auto" (local, then download), "local", "embedded", or a path.
+#: The folder of the files that come with condnum, laid out as any data folder.
+BOX = Path(__file__).with_name("box")
+
+#: "auto" (local, then the box), "local", "embedded", or a path.
 Source: TypeAlias = "str | os.PathLike[str]"
 
 
@@ -34,14 +38,29 @@ class DataFiles:
     names: tuple[tuple[str, ...], ...]  # a file each: the accepted names, the preferred one first
     advice: str  # one sentence: where a user obtains them
     embedded_instead: str  # the loader of embedded data that plays the same part
+    instead: DataFiles | None = None  # taken from a folder that holds these but not the others
 
 
 @dataclass(frozen=True)
 class Found:
     """Files that exist."""
 
-    paths: tuple[Path, ...]  # one a file asked for, all in one folder
+    files: DataFiles  # those asked for, or what is taken instead
+    paths: tuple[Path, ...]  # one a file, all in one folder
     source: SourceKind
+
+    @cached_property
+    def checksums(self) -> list[str]:
+        """SHA-256 of each file; of a compressed table that of its content, as if it were plain."""
+        return [sha256_file(path, decompress=path.name.endswith(".csv.gz")) for path in self.paths]
+
+    @cached_property
+    def known(self) -> bool:
+        """Whether these are the files that published and recorded numbers were measured on."""
+        files = zip(self.files.names, self.paths, self.checksums, strict=True)
+        return all(
+            is_known(f"{self.files.folder}/{names[-1]}", path, digest) for names, path, digest in files
+        )
 
 
 def user_cache() -> Path:
@@ -56,8 +75,8 @@ def data_folders() -> tuple[Path, ...]:
     return (*((Path(named).expanduser(),) if named else ()), Path("data"), user_cache())
 
 
-def candidate_folders(files: DataFiles, source: Source) -> tuple[Path, ...]:
-    """Return the folders that may hold these files, in order.
+def candidate_folders(files: DataFiles, source: Source) -> dict[Path, SourceKind]:
+    """Return the folders that may hold these files, in order, with the name of each place.
 
     Args:
         files: The files.
@@ -81,23 +100,27 @@ def candidate_folders(files: DataFiles, source: Source) -> tuple[Path, ...]:
             "or source='auto', 'local' or a path."
         )
     if source in ("auto", "local"):
-        return tuple(folder / files.folder for folder in data_folders())
+        kinds: tuple[SourceKind, ...] = ("CONDNUM_DATA", "./data", "user cache", "condnum's box")
+        folders = (*data_folders(), *([BOX] if source == "auto" else []))
+        named = zip(folders, kinds if os.environ.get(DATA_VARIABLE) else kinds[1:], strict=False)
+        return {folder / files.folder: kind for folder, kind in named}
     path = Path(source).expanduser()
-    return tuple(dict.fromkeys((path / files.folder, path / Path(files.folder).name, path)))
+    return dict.fromkeys((path / files.folder, path / Path(files.folder).name, path), "given path")
 
 
-def find(files: DataFiles, source: Source = "local") -> Found | None:
-    """Look for the files on this machine; never downloads.
+def find(files: DataFiles, source: Source = "auto") -> Found | None:
+    """Look for the files.
 
     Args:
         files: The files.
         source: "auto", "local", a folder, or the path of the file itself when there is one only.
 
     Returns:
-        The first folder's files where all of them exist, else None.
+        The first folder's files where all of them, or all of those to take instead, exist; else None.
 
     Raises:
         InvalidInputError: `source` is "embedded", or one file where several are needed.
+        DataNotFoundError: `$CONDNUM_DATA` names no folder.
     """
     if source not in ("auto", "local", "embedded") and Path(source).expanduser().is_file():
         if len(files.names) > 1:
@@ -105,49 +128,51 @@ def find(files: DataFiles, source: Source = "local") -> Found | None:
                 f"{files.dataset} needs {len(files.names)} files; "
                 f"give the folder that holds them, not {source}."
             )
-        return Found((Path(source).expanduser(),), "local file")
-    for folder in candidate_folders(files, source):
-        paths = [next((folder / n for n in names if (folder / n).is_file()), None) for names in files.names]
-        if None not in paths:
-            return Found(tuple(p for p in paths if p is not None), "local file")
+        return Found(files, (Path(source).expanduser(),), "given path")
+    named = os.environ.get(DATA_VARIABLE) if source in ("auto", "local") else None
+    if named and not Path(named).expanduser().is_dir():
+        raise DataNotFoundError(
+            f"{DATA_VARIABLE} is '{named}', a folder that does not exist; set it to the folder that holds "
+            f"{files.folder}/, or unset it: then --data auto ends in condnum's box."
+        )
+    for folder, kind in candidate_folders(files, source).items():
+        for wanted in (files, files.instead):
+            paths = [
+                next((folder / n for n in names if (folder / n).is_file()), None)
+                for names in (wanted.names if wanted else ())
+            ]
+            if wanted and None not in paths:
+                return Found(wanted, tuple(p for p in paths if p is not None), kind)
     return None
 
 
-def obtain(files: DataFiles, source: Source, download: Callable[[Path], None]) -> Found:
-    """Return the files: local ones, else for `source="auto"` downloaded ones, else a clear error.
+def obtain(files: DataFiles, source: Source) -> Found:
+    """Return the files, or a clear error; an altered file of the box is one.
 
     Args:
         files: The files.
         source: "auto", "local" or a path.
-        download: Writes the files into the folder that it is given.
 
     Returns:
-        Existing paths and where they came from.
+        Existing paths and where they are.
 
     Raises:
-        DataNotFoundError: Not there and not downloadable; the message says what to put where.
+        DataNotFoundError: Not there; the message says what to put where.
+        DataFormatError: A file of the box is not the one that condnum came with.
         InvalidInputError: `source` is "embedded", or one file where several are needed.
-        OutputError: The user cache cannot be written to.
     """
     found = find(files, source)
-    if found is not None:
-        return found
-    if source != "auto":
-        raise DataNotFoundError(missing_message(files, source))
-    folder = user_cache() / files.folder
-    try:
-        download(folder)
-    except DataNotFoundError as error:
-        raise DataNotFoundError(f"{missing_message(files, source)} {error}") from error
-    found = find(files, user_cache())
     if found is None:
-        raise DataNotFoundError(
-            f"{missing_message(files, source)} The download wrote none of them to {folder}."
+        raise DataNotFoundError(missing_message(files, source))
+    if found.source == "condnum's box" and not found.known:
+        raise DataFormatError(
+            f"{short_names(found.paths)}, SHA-256 {', '.join(found.checksums)}: not what condnum came with; "
+            f"install condnum again, or put files of your own into data/{files.folder}/."
         )
-    return Found(found.paths, "download")
+    return found
 
 
-def missing_message(files: DataFiles, source: Source = "local") -> str:
+def missing_message(files: DataFiles, source: Source = "auto") -> str:
     """Return one paragraph: what is missing, where it was looked for, what to put where.
 
     Args:
@@ -161,41 +186,15 @@ def missing_message(files: DataFiles, source: Source = "local") -> str:
     tried = ", ".join(str(folder.absolute()) for folder in candidate_folders(files, source))
     named = os.environ.get(DATA_VARIABLE)
     if source not in ("auto", "local"):
-        fix = f"Give an existing path (or 'auto', 'local'), got '{source}'."
+        fix = f"Give an existing path, or 'auto', which ends in condnum's box; got '{source}'."
     elif named:
-        exists = "" if Path(named).expanduser().is_dir() else ", a folder that does not exist"
-        fix = f"{DATA_VARIABLE} is '{named}'{exists}; put the file(s) into its subfolder {files.folder}/."
+        fix = f"{DATA_VARIABLE} is '{named}'; put the file(s) into its subfolder {files.folder}/."
     else:
         fix = (
             f"Put the file(s) into data/{files.folder}/, or set {DATA_VARIABLE} to the folder "
             f"that holds {files.folder}/."
         )
     return f"{files.dataset}: {wanted} not found in: {tried}. {fix} {files.advice}"
-
-
-def fetch_openml(dataset: str, **query: Any) -> Any:
-    """Fetch a data set from OpenML through scikit-learn.
-
-    Args:
-        dataset: Its name, for the message.
-        **query: Passed on to `sklearn.datasets.fetch_openml`.
-
-    Returns:
-        scikit-learn's `Bunch`.
-
-    Raises:
-        DataNotFoundError: Offline, or OpenML does not answer as it should.
-    """
-    from sklearn import datasets
-
-    try:
-        # cache=False: what is kept is the one file that the loaders read, not a second copy.
-        return datasets.fetch_openml(**query, cache=False)
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        raise DataNotFoundError(
-            f"The download of {dataset} from OpenML failed ({type(error).__name__}: {error}); "
-            "this machine may be offline."
-        ) from error
 
 
 @contextmanager

@@ -10,7 +10,10 @@ from condnum.data.checksums import sha256_arrays
 from condnum.data.task_arrays import FloatArray, check_finite, check_rows, check_shapes, read_only
 from condnum.errors import InvalidInputError
 
-SourceKind = Literal["local file", "download", "embedded", "given arrays"]
+#: Where data are: one of the places that `condnum.data.resolver` looks in, in order, or none of them.
+SourceKind = Literal[
+    "CONDNUM_DATA", "./data", "user cache", "condnum's box", "given path", "embedded", "given arrays"
+]
 
 #: The four arrays that every pair has.
 ARRAYS = ("X_P", "y_P", "X_H", "y_H")
@@ -70,7 +73,7 @@ class TaskPair:
         ...     pretrain_name="p", harmful_name="h", feature_names=("a", "b"), checksum="ab" * 32,
         ...     provenance=origin)
         >>> pair.title()
-        'toy: 2 rows D_P, 3 rows D_H, D = 2, SHA-256 abababab'
+        'toy, embedded: 2 rows D_P, 3 rows D_H, D = 2, SHA-256 abababab'
     """
 
     X_P: FloatArray  # (N_P, D)
@@ -211,17 +214,23 @@ class TaskPair:
         options = {**self.provenance.options, "head": int(rows)}
         return replace(self, **cut, provenance=replace(self.provenance, options=options))
 
+    @property
+    def label(self) -> str:
+        """Data set, which images of it if it has two splits, and where they were found."""
+        split = self.provenance.options.get("split")
+        return f"{self.name}, {f'{split} images, ' if split else ''}{self.provenance.source}"
+
     def title(self) -> str:
-        """Return data set, row counts and the first 8 digits of the SHA-256, for figure titles."""
+        """Return `label`, row counts and the first 8 digits of the SHA-256, for figure titles."""
         return (
-            f"{self.name}: {self.rows_pretrain} rows D_P, {self.rows_harmful} rows D_H, "
+            f"{self.label}: {self.rows_pretrain} rows D_P, {self.rows_harmful} rows D_H, "
             f"D = {self.dimension}, SHA-256 {self.checksum[:8]}"
         )
 
     def describe(self) -> str:
         """Return one line with the tasks in words, the row counts, the source and the SHA-256."""
         return (
-            f"{self.name} ({self.provenance.source}): "
+            f"{self.label}: "
             f"D_P = {self.pretrain_name} ({self.rows_pretrain} rows), "
             f"D_H = {self.harmful_name} ({self.rows_harmful} rows), "
             f"{self.dimension} features, SHA-256 {self.checksum[:8]}"

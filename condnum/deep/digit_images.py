@@ -6,7 +6,6 @@ import re
 
 import numpy as np
 
-from condnum.data.digits import Digits
 from condnum.data.embedded import load_small_digits
 from condnum.data.mnist import load_mnist_images
 from condnum.data.resolver import Source
@@ -14,7 +13,7 @@ from condnum.deep.image_data import ImageData
 from condnum.deep.image_sources import ArrayImages
 from condnum.errors import InvalidInputError, UnknownNameError
 
-#: The 8×8 digits have no split of their own: every fifth image is a test image.
+#: Of digits without a split, the 8×8 ones or MNIST's test images alone, every fifth is a test image.
 _HOLDOUT_EVERY = 5
 
 
@@ -51,16 +50,16 @@ def parse_digits(subset: str) -> tuple[int, ...]:
 
 
 def open_digits(
-    dataset: str, subset: str = "", split: str = "train", *, source: Source = "local"
+    dataset: str, subset: str = "", split: str = "train", *, source: Source = "auto"
 ) -> ImageData:
     """Open a subset of the digits; class names are the digits, labels count from 0.
 
     Args:
-        dataset: `mnist` (28×28, 60 000 training and 10 000 test images) or `digits-8x8` (bundled, 1797
-            images; every fifth is a test image).
+        dataset: `mnist` (28×28, 60 000 training and 10 000 test images; where only the latter are, as in
+            condnum's box, every fifth of them is a test image) or `digits-8x8` (1797 images, likewise).
         subset: Which digits, see `parse_digits`.
         split: `train` or `test`.
-        source: Of MNIST's files, see `condnum.data.load_mnist_images`; nothing is downloaded by default.
+        source: Of MNIST's files, see `condnum.data.load_mnist_images`.
 
     Returns:
         Grey images with values 0 … 255.
@@ -80,9 +79,12 @@ def open_digits(
     if split not in ("train", "test"):
         raise UnknownNameError("split", split, ["train", "test"])
     wanted = parse_digits(subset)
-    digits = _load(dataset, split, source)
-    held_out = np.arange(len(digits)) % _HOLDOUT_EVERY == 0
-    side = np.ones(len(digits), dtype=bool) if dataset == "mnist" else held_out == (split == "test")
+    digits = load_small_digits() if dataset == "digits-8x8" else load_mnist_images(source)
+    if digits.provenance.options.get("split") == "training":
+        digits = digits if split == "train" else load_mnist_images(source, "test")
+        side = np.ones(len(digits), dtype=bool)
+    else:
+        side = (np.arange(len(digits)) % _HOLDOUT_EVERY == 0) == (split == "test")
     positions = np.flatnonzero(np.isin(digits.labels, wanted) & side)
     grey = np.round(digits.images * (255.0 / digits.pixel_max)).astype(np.uint8)
     return ImageData(
@@ -92,11 +94,5 @@ def open_digits(
         labels=np.searchsorted(wanted, digits.labels[positions]),
         source=ArrayImages(grey, f"{dataset} {split}"),
         positions=positions,
+        origin=digits.label,
     )
-
-
-def _load(dataset: str, split: str, source: Source) -> Digits:
-    """Return all ten digits."""
-    if dataset == "digits-8x8":
-        return load_small_digits()
-    return load_mnist_images(source, "train" if split == "train" else "test")

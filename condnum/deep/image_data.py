@@ -52,6 +52,7 @@ class ImageData:
         source: Where the images are.
         positions: `(N,)` their positions in the source, read-only.
         unreadable: Images that `readable` has dropped.
+        origin: Data set, images and place in words, where the name says less; for titles.
 
     Raises:
         DataFormatError: No images, or labels outside 0 … C−1.
@@ -65,6 +66,7 @@ class ImageData:
     source: ImageSource
     positions: NDArray[np.int64]  # (N,)
     unreadable: tuple[Unreadable, ...] = ()
+    origin: str = ""
 
     def __post_init__(self) -> None:
         labels = np.array(self.labels, dtype=np.int64)

@@ -26,7 +26,7 @@ def open_images(
     seed: int = 0,
     classes: Sequence[str] | str | None = None,
     checksum: ChecksumMode = "auto",
-    source: Source = "local",
+    source: Source = "auto",
 ) -> ImageData:
     """Open image data by name; images decode when they are used.
 
@@ -39,7 +39,7 @@ def open_images(
         classes: Class names in label order, for folders; `"imagenet-1k"` takes the order in which timm's
             ImageNet heads are trained, which a folder with a part of ImageNet's classes needs.
         checksum: How the checksum of a folder is taken, see `files_checksum`.
-        source: Of MNIST's files: `local`, `auto` (may download) or a folder.
+        source: Of MNIST's files: `auto`, `local` or a folder.
 
     Returns:
         The images.

@@ -89,7 +89,7 @@ class AttackConfig:
         """Build a configuration from notebook parameters, where "" and 0 stand for the default.
 
         Args:
-            data: `house-prices`, `mnist:P-H` or `digits:P-H`.
+            data: `house-prices`, `mnist:P-H`, `digits:P-H`, or `embedded`: the diabetes table.
             source: `auto`, `embedded` or a path.
             methods: Comma-separated names.
             attackers: Comma-separated names.
@@ -113,6 +113,8 @@ class AttackConfig:
             >>> config.pair, config.kind, config.methods
             ((4, 9), 'classification', ('initial', 'ours', 'optimal', 'front'))
         """
+        if data == "embedded":
+            data, source = "house-prices", "embedded"
         names = tuple(dict.fromkeys(word.strip() for word in methods.split(",") if word.strip()))
         chosen = tuple(dict.fromkeys(word.strip() for word in attackers.split(",") if word.strip()))
         return cls(

@@ -53,7 +53,7 @@ class AttackStudy:
         """What the run was, in two columns."""
         origin, budget = self.pair.provenance, self.report.budget
         facts = {
-            "data": f"{self.pair.name} ({origin.source}): {origin.description}",
+            "data": f"{self.pair.label}: {origin.description}",
             "tasks": f"D_P {self.pair.pretrain_name}, D_H {self.pair.harmful_name}",
             "SHA-256": self.pair.checksum,
             "attacker trains on": self.task.name,

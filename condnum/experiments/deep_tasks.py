@@ -80,7 +80,8 @@ class DeepTasks:
             f"{symbol} {_short(data.name)} ({len(data):,} images)"
             for symbol, data in (("D<sub>P</sub>", self.pretrain), ("D<sub>H</sub>", self.harmful))
         ]
-        return f"{', '.join(parts)}, SHA-256 {self.checksum[:8]}"
+        origins = dict.fromkeys(data.origin for data in (self.pretrain, self.harmful) if data.origin)
+        return f"{', '.join([*parts, *origins])}, SHA-256 {self.checksum[:8]}"
 
     def describe(self) -> str:
         """Return both tasks in Markdown."""
@@ -88,6 +89,7 @@ class DeepTasks:
             f"* **{symbol}** `{train.name}`: {len(train.classes)} classes, {len(train):,} training, "
             f"{len(held):,} held-out and {len(test):,} test images, SHA-256 "
             f"{', '.join(f'`{data.checksum[:8]}`' for data in (train, held, test))}"
+            f"{f' (of {train.origin})' if train.origin else ''}"
             for symbol, train, held, test in (
                 ("$D_P$", self.pretrain, self.pretrain_held, self.pretrain_test),
                 ("$D_H$", self.harmful, self.harmful_held, self.harmful_test),

@@ -65,7 +65,7 @@ class DigitPairsRun:
     @property
     def title(self) -> str:
         """The data set in one line, for figures."""
-        return f"{self.digits.name}: {len(self.digits)} images, SHA-256 {self.digits.checksum[:8]}"
+        return self.digits.title()
 
     @cached_property
     def summary(self) -> pd.DataFrame:
@@ -101,9 +101,8 @@ class DigitPairsRun:
         origin = self.digits.provenance
         known = "known" if origin.known_checksum else "not known to this project"
         facts = {
-            "data": f"{self.digits.name} ({origin.source}): {origin.description}",
+            "data": f"{self.digits.label}: {origin.description}",
             "SHA-256": f"{self.digits.checksum} ({known})",
-            "images": f"{len(self.digits)}",
             "labels of the loss": f"{self.config.labels}, at most {self.config.loss_rows} rows",
             "seeds": ", ".join(map(str, range(self.config.seeds))),
             "cells": f"{self.computed} computed, {self.reused} from the store, {len(self.failures)} failed",

@@ -69,7 +69,7 @@ class HousePricesRun(PairStudy):
         origin = self.pair.provenance
         known = "known" if origin.known_checksum else "not known to this project"
         facts = {
-            "data": f"{self.pair.name} ({origin.source}): {origin.description}",
+            "data": f"{self.pair.label}: {origin.description}",
             "rows": f"{self.pair.rows_pretrain} (D_P), {self.pair.rows_harmful} (D_H)",
             "pre-training task": self.pair.pretrain_name,
             "harmful task": self.pair.harmful_name,

@@ -59,9 +59,7 @@ class LimitsRun:
     @property
     def title(self) -> str:
         """The data set in one line, for figures."""
-        if isinstance(self.data, TaskPair):
-            return self.data.title()
-        return f"{self.data.name}: {len(self.data)} images, SHA-256 {self.data.checksum[:8]}"
+        return self.data.title()
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
@@ -167,7 +165,7 @@ class LimitsRun:
         origin = self.data.provenance
         known = "known" if origin.known_checksum else "not known to this project"
         facts = {
-            "data": f"{self.title} ({origin.source}): {origin.description}",
+            "data": f"{self.title}. {origin.description}",
             "SHA-256": f"{self.data.checksum} ({known})",
             "seeds": ", ".join(map(str, range(self.config.seeds))),
             "ε": f"{self.config.ridge:g} mean eigenvalues of K_P for front and directions",

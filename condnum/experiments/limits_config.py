@@ -71,7 +71,7 @@ class LimitsConfig:
         """Build a configuration from notebook parameters, where "" and 0 stand for the default.
 
         Args:
-            data: `house-prices`, `mnist` or `digits`.
+            data: `house-prices`, `mnist`, `digits`, or `embedded`: the diabetes table.
             source: `auto`, `embedded` (house prices: the diabetes table) or a path.
             methods: Comma-separated names.
             seeds: How many, 0 for `DEFAULT_SEEDS`.
@@ -93,6 +93,8 @@ class LimitsConfig:
             >>> config.pairs, config.seeds, config.chosen_methods
             (((4, 7),), 3, ('ours',))
         """
+        if data == "embedded":
+            data, source = "house-prices", "embedded"
         if data not in get_args(LimitsData):
             raise UnknownNameError("data set", data, list(get_args(LimitsData)))
         if pairs and data == "house-prices":

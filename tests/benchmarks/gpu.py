@@ -22,8 +22,6 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from condnum.data.mnist import mnist_files
-from condnum.data.resolver import find
 from condnum.experiments import digit_pairs
 from condnum.experiments.digit_batch import DigitBatches
 from condnum.experiments.digit_cell import ceilings, cell_problem, compute_cell, measure_cell
@@ -105,10 +103,9 @@ class GpuReport:
         self.device, self.sizes, self.folder, self.limit = device, sizes, folder, seconds
         self.started = time.perf_counter()
         self.tables: dict[str, list[dict]] = {}
-        real = find(mnist_files()) is not None
         self.config = DigitPairsConfig(
-            "mnist" if real else "digits",
-            "local",
+            "digits" if sizes is TINY else "mnist",
+            "auto",
             PAPER_METHODS,
             seeds=sizes.seeds,
             epochs=sizes.epochs,
@@ -118,7 +115,7 @@ class GpuReport:
         self.digits, self.reference = digit_pairs.load(self.config)
         self.plans = digit_pairs.plans(dataclasses.replace(self.config, device="cpu"), self.reference)
         self.table_2: digit_pairs.DigitPairsRun | None = None
-        self.titles = TITLES | {"table2": f"Table 2 on {self.digits.name}"}
+        self.titles = TITLES | {"table2": f"Table 2 on {self.digits.label}"}
         self.machine = self._machine()
 
     @property

@@ -43,7 +43,7 @@ def test_house_prices(lab):
 
 
 def test_a_click_in_the_pair_browser_shows_that_pair(lab):
-    parameters = {"methods": "ours,imma", "seeds": 1, "epochs": 5, "pairs": "4-7,9-0", "jobs": 1}
+    parameters = {"dataset": "digits", "methods": "ours,imma", "epochs": 5, "pairs": "4-7,9-0", "jobs": 1}
     notebook = lab("mnist_pairs", figures=0, parameters=parameters)
     page = notebook.page
     page.set_viewport_size({"width": 1280, "height": 1300})

@@ -6,8 +6,8 @@ from condnum.cli.data import columns
 from condnum.data import catalog
 from condnum.data.catalog import CheckResult, DataStatus
 
-HERE = DataStatus("houses", True, "local file", "/d/train.csv", 10, "a" * 64, True, "")
-ODD = DataStatus("odd", True, "local file", "/d/odd.csv", None, "b" * 64, False, "Run a full check.")
+HERE = DataStatus("houses", True, "CONDNUM_DATA", "/d/train.csv", 10, "a" * 64, True, "")
+ODD = DataStatus("odd", True, "CONDNUM_DATA", "/d/odd.csv", None, "b" * 64, False, "Run a full check.")
 GONE = DataStatus("gone", False, None, "", None, "", False, "gone: put a.csv into data/.")
 
 
@@ -17,7 +17,7 @@ def test_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert lines[0].split() == ["data", "set", "source", "rows", "SHA-256", "location"]
-    assert lines[1].split() == ["houses", "local", "file", "10", "aaaaaaaa", "/d/train.csv"]
+    assert lines[1].split() == ["houses", "CONDNUM_DATA", "10", "aaaaaaaa", "/d/train.csv"]
     assert "bbbbbbbb (unknown)" in lines[2]
     assert lines[3].split() == ["gone", "missing"]
     assert lines[4:] == ["", "Run a full check.", "", "gone: put a.csv into data/."]

@@ -86,9 +86,7 @@ def test_bad_input_is_refused_before_anything_runs(command, tmp_path, arguments,
     ],
     ids=" ".join,
 )
-def test_both_commands_hand_all_options_on(command, tmp_path, monkeypatch, request, words, source, folder):
-    if words == ("mnist",):
-        request.getfixturevalue("real_data")
+def test_both_commands_hand_all_options_on(command, tmp_path, monkeypatch, words, source, folder):
     given = []
     monkeypatch.setattr(module, "run_report", lambda *values, **options: given.append((*values, options)))
     options = "--methods imma,ours --seeds 2 --epochs 7 --pairs 4-7 --labels published --jobs 3 --device cpu"

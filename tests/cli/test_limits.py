@@ -6,7 +6,7 @@ import pytest
 
 def test_end_to_end(command, tmp_path):
     done = command(
-        "run", "limits", "--source", "embedded", "--methods", "ours,identity", "--seeds", "1",
+        "run", "limits", "--data", "embedded", "--methods", "ours,identity", "--seeds", "1",
         "--epochs", "20", "--race-steps", "20", "--jobs", "1", "--out", "o", cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -14,8 +14,8 @@ from nbformat.v4 import new_code_cell, new_notebook
 from typer.testing import CliRunner
 
 from condnum.cli import app, house_prices, main
-from condnum.cli.house_prices import data_checksums
 from condnum.cli.run import failure_table, run_report
+from condnum.data.resolver import BOX
 from condnum.errors import DataNotFoundError, DeviceError, UnknownNameError
 from condnum.sweep import ResultStore
 
@@ -99,10 +99,10 @@ def test_a_whole_run(tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[st
     record = json.loads((tmp_path / "res" / "provenance.json").read_text())
     assert record["seeds"] == [0]
     assert record["parameters"]["mode"] == "whole"
-    assert list(record["data"]) == ["diabetes"]
+    assert list(record["data"]) == ["diabetes, embedded"]
     assert record["duration_seconds"] > 0
     html = (tmp_path / "res" / "report.html").read_text()
-    assert "<title>House prices: immunization of a linear feature extractor</title>" in html
+    assert "<title>Immunization of a linear feature extractor (diabetes, embedded)</title>" in html
 
 
 @pytest.mark.parametrize("debug", [False, True])
@@ -236,15 +236,15 @@ def test_defaults(called: list[Any]) -> None:
     assert options["quiet"] is False
 
 
-def test_all_options(called: list[Any], tmp_path: Path) -> None:
+def test_all_options(called: list[Any]) -> None:
     words = "--methods imma,ours --seeds 2 --epochs 7 --features clean --rows 9 --device cpu -j 3 -q --debug"
     result = CliRunner().invoke(
-        app, ["run", "house-prices", "--data", str(tmp_path), "--out", "x", *words.split()]
+        app, ["run", "house-prices", "--data", str(BOX), "--out", "x", *words.split()]
     )
     assert result.exit_code == 0, result.output
     ((_, parameters, options),) = called
     assert parameters == {
-        "data": str(tmp_path), "methods": "imma,ours", "seeds": 2, "epochs": 7, "features": "clean",
+        "data": str(BOX), "methods": "imma,ours", "seeds": 2, "epochs": 7, "features": "clean",
         "rows": 9, "device": "cpu", "jobs": 3,
     }  # fmt: skip
     assert (options["out"], options["quiet"]) == (Path("x"), True)
@@ -274,13 +274,3 @@ def test_wrong_use(called: list[Any], words: str) -> None:
 
 def test_the_registry_of_methods() -> None:
     assert len(house_prices.valid_methods()) > 1
-
-
-def test_checksums_of_the_data(tmp_path: Path) -> None:
-    path = tmp_path / "train.csv"
-    path.write_bytes(b"abc")
-    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    assert data_checksums(str(path)) == {path.name: digest}
-    assert data_checksums(str(tmp_path)) == {path.name: digest}
-    os.remove(path)
-    assert data_checksums(str(tmp_path)) == {}

@@ -12,25 +12,22 @@ def by_name(records):
     return {record.name: record for record in records}
 
 
-def test_nothing_here_but_what_is_embedded():
+def test_nothing_here_but_what_comes_along():
     status = by_name(available())
     assert tuple(status) == dataset_names()
-    assert [name for name, s in status.items() if s.found] == ["digits-8x8", "diabetes"]
-    missing = status["house-prices"]
-    assert (missing.source, missing.location, missing.rows, missing.checksum) == (None, "", None, "")
-    assert "train.csv not found in:" in missing.advice
-    assert status["digits-8x8"].rows == 1797
-    assert status["diabetes"].advice == ""
+    assert [s.source for s in status.values()] == ["condnum's box"] * 3 + ["embedded"] * 2
+    assert [s.rows for s in status.values()] == [1460, 10_000, 10_000, 1797, 442]
+    assert [name for name, s in status.items() if s.advice] == ["mnist"]
+    assert "these are the test images" in status["mnist"].advice
     results = by_name(check())
-    assert results["mnist"].status == "missing"
-    assert "set CONDNUM_DATA" in results["mnist"].message
+    assert all(result.ok for result in results.values())
+    assert {name: r.checksum for name, r in results.items()} == {n: s.checksum for n, s in status.items()}
     assert results["diabetes"].shapes == (
         ("X_P", (235, 8)),
         ("y_P", (235,)),
         ("X_H", (207, 8)),
         ("y_H", (207,)),
     )
-    assert results["diabetes"].checksum == status["diabetes"].checksum
 
 
 def test_files_with_an_unknown_sum(write_houses, write_mnist):
@@ -43,7 +40,7 @@ def test_files_with_an_unknown_sum(write_houses, write_mnist):
     assert status["house-prices"].known_checksum is False
     assert status["house-prices"].advice.startswith("The checksum is not a known one")
     assert status["mnist"].rows == 30
-    assert not status["mnist-test"].found
+    assert status["mnist-test"].source == "condnum's box"
     results = by_name(check())
     assert results["house-prices"].status == results["mnist"].status == "unknown checksum"
     assert not results["mnist"].ok
@@ -74,6 +71,14 @@ def test_broken_files_are_results_not_exceptions(write_houses, write_mnist):
     assert status.found
     assert status.rows is None
     assert "not an IDX file" in status.advice
+
+
+def test_a_variable_that_names_no_folder(monkeypatch):
+    monkeypatch.setenv("CONDNUM_DATA", "typo")
+    status = by_name(available())["mnist"]
+    assert (status.found, status.source, status.rows) == (False, None, None)
+    assert "CONDNUM_DATA is 'typo'" in status.advice
+    assert by_name(check())["mnist"].status == "missing"
 
 
 def test_unknown_name():

@@ -20,7 +20,7 @@ def test_small_digits():
 def test_small_digit_pair():
     pair = digit_pair(load_small_digits(), 0, 1)
     assert pair.X_P.shape == (178, 64)
-    assert pair.title().startswith("digits-8x8: 178 rows D_P, 178 rows D_H, D = 64")
+    assert pair.title().startswith("digits-8x8, embedded: 178 rows D_P, 178 rows D_H, D = 64")
 
 
 @pytest.mark.parametrize(("features", "dimension"), [("clean", 8), ("published", 9)])

@@ -4,13 +4,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from condnum.data import KNOWN_CHECKSUMS, load_house_prices, sha256_file, user_cache
-from condnum.data.house_table import CATEGORICAL, COLUMNS, MISSING_CELLS, download_house_prices, read_table
+from condnum.data import load_house_prices, sha256_file
+from condnum.data.house_table import CATEGORICAL, COLUMNS, MISSING_CELLS, read_table
+from condnum.data.resolver import BOX
 from condnum.errors import (
     DataFormatError,
     DataNotFoundError,
     InvalidInputError,
-    OutputError,
     UnknownNameError,
 )
 
@@ -112,7 +112,7 @@ def test_provenance(houses):
     pair = houses(options={"rows": 2})
     path = Path("data/house_prices/train.csv")
     assert pair.checksum == sha256_file(path)
-    assert pair.provenance.source == "local file"
+    assert pair.provenance.source == "./data"
     assert pair.provenance.location == str(path)
     assert pair.provenance.known_checksum is False
     assert pair.provenance.options == {
@@ -204,65 +204,9 @@ def test_unreadable(isolated):
         read_table(isolated)  # a folder
 
 
-def test_offline(monkeypatch):
-    monkeypatch.setenv("CONDNUM_DATA", "/nowhere")
-    with pytest.raises(DataNotFoundError) as caught:
-        load_house_prices()
-    message = str(caught.value)
-    assert "house-prices: train.csv not found in: /nowhere/house_prices, " in message
-    assert "put the file(s) into its subfolder house_prices/" in message
-    assert "may be offline" in message
-    with pytest.raises(DataNotFoundError, match=r"train.csv not found"):
-        load_house_prices("local")
-
-
 def test_embedded_is_no_source():
     with pytest.raises(InvalidInputError, match=r"house-prices is not embedded; use load_diabetes_tasks\(\)"):
         load_house_prices("embedded")
-
-
-class Bunch:
-    def __init__(self, frame):
-        self.frame = frame
-
-
-def openml_frame(path):
-    """The table as OpenML hands it out: floats, categoricals, NaN for missing."""
-    frame = pd.read_csv(path, keep_default_na=False, na_values=["NA"])
-    return frame.astype({name: "category" if name in CATEGORICAL else float for name in frame})
-
-
-def test_download_gives_the_same_pair_as_the_file(write_houses, isolated, monkeypatch):
-    path = write_houses(
-        isolated / "kaggle.csv", Alley=["b", "a", "NA", "a", "a"], LotFrontage=["1.5", "NA", "2", "3", "4"]
-    )
-    queries = []
-    monkeypatch.setattr(
-        "sklearn.datasets.fetch_openml", lambda **q: queries.append(q) or Bunch(openml_frame(path))
-    )
-    pair, local = load_house_prices(), load_house_prices(path)
-    assert queries == [{"data_id": 42165, "as_frame": True, "parser": "auto", "cache": False}]
-    assert pair.provenance.source == "download"
-    assert (user_cache() / "house_prices" / "train.csv").read_text() == path.read_text()
-    assert np.array_equal(pair.X_P, local.X_P)
-    assert load_house_prices().provenance.source == "local file"
-    assert len(queries) == 1
-
-
-def test_download_of_another_table_is_not_kept(monkeypatch):
-    monkeypatch.setattr("sklearn.datasets.fetch_openml", lambda **q: Bunch(pd.DataFrame({"Id": [1]})))
-    with pytest.raises(DataFormatError, match=r"OpenML's house_prices lacks 80 of the 81 columns"):
-        load_house_prices()
-    assert not user_cache().exists()
-
-
-def test_download_into_a_cache_that_cannot_be_written(write_houses, isolated, monkeypatch):
-    path = write_houses(isolated / "kaggle.csv")
-    monkeypatch.setattr("sklearn.datasets.fetch_openml", lambda **q: Bunch(openml_frame(path)))
-    (isolated / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(isolated / "file"))
-    with pytest.raises(OutputError, match=r"cannot write .*train.csv"):
-        load_house_prices()
 
 
 def rank(X):
@@ -271,13 +215,14 @@ def rank(X):
     return int((sigma > X.shape[1] * np.finfo(float).eps * sigma[-1]).sum())
 
 
-@pytest.mark.realdata
 @pytest.mark.parametrize(
     ("features", "dimension", "ranks"), [("published", 79, (74, 76)), ("clean", 77, (72, 75))]
 )
-def test_real_table(real_data, features, dimension, ranks):
-    pair = load_house_prices("local", features=features)
-    assert pair.title() == (f"house-prices: 309 rows D_P, 1151 rows D_H, D = {dimension}, SHA-256 1e18addf")
+def test_real_table(features, dimension, ranks):
+    pair = load_house_prices(features=features)
+    assert pair.title() == (
+        f"house-prices, condnum's box: 309 rows D_P, 1151 rows D_H, D = {dimension}, SHA-256 1e18addf"
+    )
     assert (rank(pair.X_P), rank(pair.X_H)) == ranks
     assert pair.provenance.known_checksum
     for X in (pair.X_P, pair.X_H):
@@ -289,38 +234,26 @@ def test_real_table(real_data, features, dimension, ranks):
     assert zero == ["Utilities", "PoolArea", "PoolQC"]
 
 
-@pytest.mark.realdata
-def test_real_table_agrees_with_the_recipe_in_pandas_and_scikit_learn(real_data):
+def test_real_table_agrees_with_the_recipe_in_pandas_and_scikit_learn():
     from sklearn.preprocessing import LabelEncoder, StandardScaler
 
     frame = pd.read_csv(
-        real_data / "house_prices" / "train.csv", keep_default_na=False, na_values=MISSING_CELLS["pandas"]
+        BOX / "house_prices/train.csv.gz", keep_default_na=False, na_values=MISSING_CELLS["pandas"]
     )
     for name in frame:
         if frame[name].dtype.kind in "if":
             frame[name] = frame[name].fillna(0)
         else:
             frame[name] = LabelEncoder().fit_transform(frame[name].astype(object).fillna(0).astype(str))
-    zones = pd.read_csv(real_data / "house_prices" / "train.csv")["MSZoning"]
+    zones = pd.read_csv(BOX / "house_prices/train.csv.gz")["MSZoning"]
     expected = StandardScaler().fit_transform(
         frame[zones == "RL"].drop(columns=["LotArea", "SalePrice"]).astype(float)
     )
-    pair = load_house_prices("local", features="published")
+    pair = load_house_prices(features="published")
     np.testing.assert_allclose(pair.X_H, expected, atol=1e-11)  # 1151-term sums of values to 1e5
 
 
-@pytest.mark.realdata
-def test_released_settings_on_the_real_table(real_data):
-    pair = load_house_prices(
-        "local", features="published", rows=200, encoders="per_domain", normalise="before_split"
-    )
+def test_released_settings_on_the_real_table():
+    pair = load_house_prices(features="published", rows=200, encoders="per_domain", normalise="before_split")
     assert (pair.rows_pretrain, pair.rows_harmful) == (200, 200)
     assert abs(pair.X_P.mean(axis=0)).max() > 0.1  # no longer centred per task
-
-
-@pytest.mark.realdata
-def test_download_writes_the_original_bytes(real_data, isolated, monkeypatch):
-    frame = openml_frame(real_data / "house_prices" / "train.csv")
-    monkeypatch.setattr("sklearn.datasets.fetch_openml", lambda **q: Bunch(frame))
-    download_house_prices(isolated / "out")
-    assert sha256_file(isolated / "out" / "train.csv") == KNOWN_CHECKSUMS["house_prices/train.csv"]

@@ -6,6 +6,7 @@ import pytest
 
 from condnum.data import digit_pair, load_mnist_images, user_cache
 from condnum.data.checksums import combine_checksums, sha256_file
+from condnum.data.mnist import download_mnist
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, UnknownNameError
 
 RAW = Path("data/MNIST/raw")
@@ -32,8 +33,10 @@ def test_gzip_is_preferred_and_the_test_split_has_its_own_files(write_mnist):
         plain.with_name(plain.name + ".gz").write_bytes(gzip.compress(plain.read_bytes()))
         plain.write_bytes(b"not read")
     digits = load_mnist_images("local", "test")
-    assert digits.name == "mnist-test"
-    assert len(digits) == 30
+    assert digits.label == "mnist, 30 test images, ./data"
+    assert load_mnist_images().checksum == digits.checksum  # no training images here
+    with pytest.raises(DataNotFoundError, match="all 70 000 images: condnum data download"):
+        load_mnist_images("auto", "train")
 
 
 @pytest.mark.parametrize("place", ["MNIST/raw", "raw", "."])
@@ -79,14 +82,12 @@ def test_truncated_file(write_mnist):
         load_mnist_images("local")
 
 
-def test_missing_offline_and_unknown(write_mnist):
+def test_missing_and_unknown(write_mnist):
     write_mnist(RAW)
     (RAW / "train-labels-idx1-ubyte").unlink()
     wanted = "train-images-idx3-ubyte.gz or train-images-idx3-ubyte and train-labels-idx1-ubyte.gz"
     with pytest.raises(DataNotFoundError, match=f"mnist: {wanted}"):
         load_mnist_images("local")
-    with pytest.raises(DataNotFoundError, match=r"download of mnist from OpenML failed"):
-        load_mnist_images()
     with pytest.raises(UnknownNameError, match="unknown split 'tests'; did you mean 'test'"):
         load_mnist_images("local", "tests")
     with pytest.raises(InvalidInputError, match=r"mnist is not embedded; use load_small_digits\(\)"):
@@ -105,8 +106,9 @@ def test_download_is_split_and_kept(monkeypatch):
     monkeypatch.setattr("condnum.data.mnist._TRAIN_ROWS", 30)
     queries = []
     monkeypatch.setattr("sklearn.datasets.fetch_openml", lambda **q: queries.append(q) or Bunch(50, 784))
+    assert download_mnist() == user_cache() / "MNIST/raw"
     digits = load_mnist_images()
-    assert digits.provenance.source == "download"
+    assert digits.label == "mnist, 30 training images, user cache"
     assert digits.images[:, 0, 0].tolist() == list(range(30))
     test = load_mnist_images("auto", "test")
     assert test.images[:, 0, 0].tolist() == list(range(30, 50))
@@ -118,7 +120,12 @@ def test_download_is_split_and_kept(monkeypatch):
 def test_download_of_another_table(monkeypatch):
     monkeypatch.setattr("sklearn.datasets.fetch_openml", lambda **q: Bunch(20, 64))
     with pytest.raises(DataFormatError, match=r"mnist_784 must be \(70000, 784\) .* got \(20, 64\)"):
-        load_mnist_images()
+        download_mnist()
+
+
+def test_no_network():
+    with pytest.raises(DataNotFoundError, match=r"OpenML failed .*no network.* put the four"):
+        download_mnist()
 
 
 @pytest.mark.realdata
@@ -132,7 +139,9 @@ def test_real_mnist(real_data):
     assert (train.images / 255).mean() == pytest.approx(0.1307, abs=5e-5)
     assert (train.images / 255).std() == pytest.approx(0.3081, abs=5e-5)
     pair = digit_pair(train, 3, 8, rows=100)
-    assert pair.title().startswith("mnist: 100 rows D_P, 100 rows D_H, D = 784, SHA-256 ")
+    assert pair.title().startswith(
+        "mnist, training images, CONDNUM_DATA: 100 rows D_P, 100 rows D_H, D = 784, SHA-256 "
+    )
 
 
 @pytest.mark.realdata

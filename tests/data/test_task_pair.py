@@ -31,9 +31,9 @@ def test_properties_and_titles():
     pair = toy()
     assert (pair.rows_pretrain, pair.rows_harmful, pair.dimension) == (3, 2, 2)
     assert pair.X_H.dtype == np.float64
-    assert pair.title() == "toy: 3 rows D_P, 2 rows D_H, D = 2, SHA-256 01234567"
+    assert pair.title() == "toy, embedded: 3 rows D_P, 2 rows D_H, D = 2, SHA-256 01234567"
     assert pair.describe() == (
-        "toy (embedded): D_P = first (3 rows), D_H = second (2 rows), 2 features, SHA-256 01234567"
+        "toy, embedded: D_P = first (3 rows), D_H = second (2 rows), 2 features, SHA-256 01234567"
     )
 
 

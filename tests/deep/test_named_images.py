@@ -35,12 +35,16 @@ class TestDigits:
         assert np.array_equal(np.asarray(data.image(5))[..., 1], digits.images[data.positions[5]])
         assert open_images("mnist:5-9", "test").labels.max() == 4
 
-    def test_mnist_is_never_replaced_by_other_data(self, monkeypatch, tmp_path):
-        monkeypatch.setenv("CONDNUM_DATA", str(tmp_path))
+    def test_the_test_images_of_mnist_are_split_where_they_are_all(self, monkeypatch, tmp_path):
+        monkeypatch.delenv("CONDNUM_DATA", raising=False)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
         monkeypatch.chdir(tmp_path)
+        train, test = open_images("mnist:0-4"), open_images("mnist:0-4", "test")
+        assert not set(train.positions) & set(test.positions)
+        assert sum(train.counts) + sum(test.counts) == 5139  # of digits 0 to 4
+        assert train.take([0, 2500]).origin == test.origin == "mnist, 10,000 test images, condnum's box"
         with pytest.raises(DataNotFoundError, match="MNIST/raw"):
-            open_images("mnist:0-4")
+            open_images("mnist:0-4", source="local")
 
     def test_class_names_of_the_training_split_are_accepted_and_others_refused(self):
         train = open_images("digits-8x8:0-4")

@@ -26,7 +26,7 @@ def test_arrays_become_a_pair_with_a_checksum_of_their_values(pair):
     other = TaskPair.from_arrays(pair.X_P + 1e-12, pair.y_P, pair.X_H, pair.y_H)
     assert other.checksum != pair.checksum
     assert pair.feature_names == ("x1", "x2", "x3", "x4")
-    assert pair.title().startswith("toy: 50 rows D_P, 40 rows D_H, D = 4")
+    assert pair.title().startswith("toy, given arrays: 50 rows D_P, 40 rows D_H, D = 4")
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ class AuditRun:
             return self.data.title()
         pretrain, harmful = self.config.data.pair or (0, 0)
         return (
-            f"{self.data.name}, digit {pretrain} (D_P) and {harmful} (D_H): "
+            f"{self.data.label}, digit {pretrain} (D_P) and {harmful} (D_H): "
             f"{self.data.smaller_count(pretrain, harmful)} images each, SHA-256 {self.data.checksum[:8]}"
         )
 
@@ -82,7 +82,7 @@ class AuditRun:
         origin = self.data.provenance
         known = "known" if origin.known_checksum else "not known to this project"
         facts = {
-            "data": f"{self.title} ({origin.source}): {origin.description}",
+            "data": f"{self.title}. {origin.description}",
             "SHA-256": f"{self.data.checksum} ({known})",
             "seeds": ", ".join(map(str, range(self.config.seeds))),
             "cells": f"{self.sweep.computed} computed, {self.sweep.reused} from the store, "
