@@ -85,7 +85,7 @@ def differences(run: Result, summary: pd.DataFrame, data: str, *, comparable: bo
     if run.parameters.get("rows"):
         said.append(f"the first {run.parameters['rows']} rows of each task")
     if run.older:
-        said.append("an older result, as the last attempt has not ended well")
+        said.append("an older result than was asked for")
     return "; ".join(said)
 
 
