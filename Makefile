@@ -21,7 +21,7 @@ $(STAMP): requirements.txt pyproject.toml
 	touch $(STAMP)
 
 reproduce: setup
-	$(BIN)/condnum reproduce --scale embedded
+	$(BIN)/condnum reproduce
 
 test: setup lint
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=term --benchmark-disable

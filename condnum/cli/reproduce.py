@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import io
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from condnum.cli.options import DebugOption, JobsOption, QuietOption
 
+if TYPE_CHECKING:
+    from condnum.reproduce import ExperimentRecord
+
 ScaleOption = Annotated[
     str,
     typer.Option(
         "--scale",
-        metavar="embedded|full",
-        help="embedded: no file needed, minutes; full: the paper's data, found or fetched, hours.",
+        metavar="quick|full",
+        help="quick: the paper's data, what two cores do in minutes; full: everything, hours.",
     ),
 ]
 OnlyOption = Annotated[
@@ -36,7 +41,7 @@ EPILOG = (
 
 
 def reproduce(
-    scale: ScaleOption = "embedded",
+    scale: ScaleOption = "quick",
     only: OnlyOption = "",
     jobs: JobsOption = 0,
     out: RootOption = None,
@@ -44,12 +49,14 @@ def reproduce(
     quiet: QuietOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Run all experiments, reuse what is unchanged, and build the site: each number beside its run."""
+    """Run all experiments, reuse what is unchanged; a site that grows sets each number beside its run."""
     from condnum.cli.main import say
+    from condnum.errors import CondnumError
     from condnum.files import output_folder
     from condnum.folder_lock import folder_lock
     from condnum.reproduce import experiments
     from condnum.reproduce import reproduce as run
+    from condnum.reproduce.view import progress_view
     from condnum.site import build_site
 
     names = [word.strip() for word in only.split(",") if word.strip()]
@@ -58,10 +65,29 @@ def reproduce(
     output_folder(site)
     with folder_lock(root):
         try:
-            with _view(quiet) as view:
-                record = run(scale, root, only=names, jobs=jobs, **view)
+            with progress_view(io.StringIO() if quiet else None) as view:
+
+                def on_end(index: int, total: int, entry: ExperimentRecord) -> None:
+                    """Show what became of an experiment, then let the site grow by it."""
+                    view.end(index, total, entry)
+                    if index < total and entry.status != "reused":
+                        with suppress(CondnumError):  # the last build says what is wrong
+                            view.site(build_site(root, site), chosen[index:])
+
+                record = run(
+                    scale,
+                    root,
+                    only=names,
+                    jobs=jobs,
+                    progress=view.progress,
+                    on_start=view.start,
+                    on_end=on_end,
+                )
         except KeyboardInterrupt:
-            say(f"stopped by Ctrl-C; what is finished lies in {root}: the same command goes on from there.")
+            say(
+                f"stopped by Ctrl-C; what is finished lies in {root}, its pages under {site}: the same "
+                "command goes on from there."
+            )
             raise typer.Exit(130) from None
         index = build_site(root, site)
     bad = ("failed", "not run") if names else ("failed",)  # what was asked for by name has to be there
@@ -71,12 +97,3 @@ def reproduce(
     typer.echo(str(index))
     if failed:
         raise typer.Exit(1)
-
-
-def _view(quiet: bool) -> Any:
-    """Return the progress view, or one that shows nothing."""
-    from contextlib import nullcontext
-
-    from condnum.reproduce.view import progress_view
-
-    return nullcontext({}) if quiet else progress_view()

@@ -99,7 +99,8 @@ def pair_heatmaps(
     top = 84 + 22 * len(lines)
     rows = math.ceil(len(names) / columns)
     height = top + BOTTOM + rows * PANEL + (rows - 1) * GAP
-    finish(figure, "ln RIR of all pairs of digits", "<br>".join(lines), height=height)
+    pairs = len(table[["pretrain_digit", "harmful_digit"]].drop_duplicates())
+    finish(figure, f"ln RIR of {pairs} of 90 pairs of digits", "<br>".join(lines), height=height)
     figure.update_layout(margin={"t": top, "b": BOTTOM, "l": 60, "r": 90}, title_y=1 - 22 / height)
     return _lay_out(figure, limit, len(names), columns)
 

@@ -16,9 +16,9 @@ RECORD = "reproduction.json"
 #: Of the file: a reader refuses others.
 FORMAT = 1
 
-#: `reused`: an earlier run had the same parameters, data and code. `not run`: never asked for here, or
-#: its data are missing.
-Status = Literal["finished", "reused", "failed", "not run"]
+#: `reused`: an earlier run had the same parameters, data and code. `waiting`: asked for, and its turn has not
+#: come or not ended. `not run`: never asked for here, or its data are missing.
+Status = Literal["finished", "reused", "failed", "waiting", "not run"]
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def reproduce(
     was running resumes from its own store.
 
     Args:
-        scale: `embedded` or `full`.
+        scale: `quick` or `full`.
         root: Holds a folder for each experiment and `reproduction.json`.
         only: Names of experiments; empty for all.
         jobs: Worker processes of each experiment, 0 for one a core.
@@ -61,10 +61,13 @@ def reproduce(
     """
     chosen = experiments(scale, only)
     folder = output_folder(root)
-    record = _opened(scale, folder)
-    began, earlier = time.monotonic(), record.seconds
+    opened = record = _opened(scale, folder)
+    names = {experiment.name for experiment in chosen}
+    waiting = (replace(e, status="waiting", error="") if e.name in names else e for e in opened.experiments)
+    record = replace(opened, experiments=tuple(waiting))
+    began = time.monotonic()
     for index, experiment in enumerate(chosen, start=1):
-        before = record[experiment.name]
+        before = opened[experiment.name]
         words = experiment.command()
         if words is None:
             after = replace(before, status="not run", error=experiment.missing)
@@ -76,7 +79,7 @@ def reproduce(
                 on_start(index, len(chosen), experiment)
                 after = _run(experiment, words, before, folder, jobs, progress, runner)
         entries = tuple(after if old.name == after.name else old for old in record.experiments)
-        record = replace(record, experiments=entries, seconds=earlier + time.monotonic() - began)
+        record = replace(record, experiments=entries, seconds=time.monotonic() - began)
         record.save(folder)
         on_end(index, len(chosen), after)
     return record
@@ -109,7 +112,7 @@ def _opened(scale: str, folder: Path) -> ReproductionRecord:
         if before is not None and before.folder and is_whole(folder / before.folder):
             fresh = replace(
                 fresh,
-                status="reused" if before.ok else before.status,
+                status="reused" if before.ok or before.status == "waiting" else before.status,
                 folder=before.folder,
                 error=before.error,
                 seconds=before.seconds,

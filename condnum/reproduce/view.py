@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 from condnum.progress import duration
@@ -13,7 +14,7 @@ from condnum.report.terminal import terminal_progress
 from condnum.reproduce.experiments import Experiment
 from condnum.reproduce.record import ExperimentRecord
 
-_SIGNS = {"finished": "✓", "reused": "=", "failed": "✗", "not run": "–"}
+_SIGNS = {"finished": "✓", "reused": "=", "failed": "✗", "waiting": "…", "not run": "–"}
 
 
 class ProgressView:
@@ -59,6 +60,19 @@ class ProgressView:
         self.close()
         print(f"{_SIGNS[record.status]} [{index}/{total}] {ending(record)}", file=self.stream, flush=True)
 
+    def site(self, index: Path, waiting: Sequence[str]) -> None:
+        """Say where the site lies and what it still lacks.
+
+        Args:
+            index: The front page.
+            waiting: Names of experiments that still run.
+        """
+        print(
+            f"  site: {index} (open it now, it grows; still to run: {', '.join(waiting)})",
+            file=self.stream,
+            flush=True,
+        )
+
     def close(self) -> None:
         """Close the bar, if one is open."""
         self._report = None
@@ -83,17 +97,17 @@ def ending(record: ExperimentRecord) -> str:
 
 
 @contextmanager
-def progress_view(stream: Any = None) -> Generator[dict[str, Any], None, None]:
+def progress_view(stream: Any = None) -> Generator[ProgressView, None, None]:
     """Show a reproduction in the terminal.
 
     Args:
         stream: Where to write; default the standard error.
 
     Yields:
-        The callbacks of `reproduce`, by name.
+        The view.
     """
     view = ProgressView(sys.stderr if stream is None else stream)
     try:
-        yield {"on_start": view.start, "progress": view.progress, "on_end": view.end}
+        yield view
     finally:
         view.close()

@@ -16,9 +16,16 @@ from condnum.files import output_folder, write_text
 from condnum.folder_lock import folder_lock
 from condnum.report.html import report_css
 from condnum.reproduce.record import RECORD, ReproductionRecord, read_record
-from condnum.site.pages import experiment_html, front_html, glossary_html, notebook_page, read_asset
+from condnum.site.pages import (
+    NotebookPage,
+    experiment_html,
+    front_html,
+    glossary_html,
+    notebook_page,
+    read_asset,
+)
 from condnum.site.plot_data import templates_script
-from condnum.site.result import Result, read_result
+from condnum.site.result import REPORT, Result, read_result
 from condnum.site.run_facts import publish_files
 
 #: The front page, and the folder of everything else.
@@ -26,6 +33,9 @@ INDEX, SITE = "index.html", "site"
 
 #: Start of the name of a folder in which a site grows.
 _HIDDEN = ".site-"
+
+#: Converted notebooks by path and time of change.
+_pages: dict[tuple[Path, int], NotebookPage] = {}
 
 
 def build_site(root: Path, target: Path) -> Path:
@@ -74,7 +84,7 @@ def _write(record: ReproductionRecord, results: Sequence[Result], scratch: Path)
     shown = [run for run in results if run.folder is not None]
     pictures = {}
     for place, run in enumerate(shown):
-        page = notebook_page(run)
+        page = _converted(run)
         files = publish_files(run, site / "runs" / run.name)
         before = shown[place - 1] if place else None
         after = shown[place + 1] if place + 1 < len(shown) else None
@@ -82,6 +92,15 @@ def _write(record: ReproductionRecord, results: Sequence[Result], scratch: Path)
         if page.picture is not None:
             pictures[run.name] = page.picture
     write_text(scratch / INDEX, front_html(record, results, pictures, footer))
+
+
+def _converted(run: Result) -> NotebookPage:
+    """Convert each notebook once a process: a site that grows is built after every experiment."""
+    path = Path(run.folder or "") / REPORT
+    key = path, path.stat().st_mtime_ns
+    if key not in _pages:
+        _pages[key] = notebook_page(run)
+    return _pages[key]
 
 
 @contextmanager

@@ -110,9 +110,9 @@ def _heatmaps(run: Result) -> FrontFigure | None:
         for part in [cells[cells["method"] == name]]
     ]
     caption = f"Cells (pair × seed) that meet Definition 3.1, ridge, θ at unit scale: {', '.join(counts)}."
-    return FrontFigure(
-        f"heatmaps-{run.name}", "ln RIR of all digit pairs (Figure 2)", caption, run, figure.to_plotly_json()
-    )
+    pairs = len(results[["pretrain_digit", "harmful_digit"]].drop_duplicates())
+    title = f"ln RIR of {pairs} ordered pairs of digits (Figure 2)"
+    return FrontFigure(f"heatmaps-{run.name}", title, caption, run, figure.to_plotly_json())
 
 
 def _attackers(run: Result) -> FrontFigure | None:

@@ -25,14 +25,6 @@ from condnum.site.thumbnail import thumbnail
 #: From the site's folder to the front page, and back.
 FRONT, HERE = "../index.html", "site/"
 
-_LEADS = {
-    "embedded": "What the paper's experiments give on small tables that come with scikit-learn.",
-    "full": "What the paper's experiments give on the paper's data, as far as they are at hand.",
-}
-
-
-_PROMISE = "Each published number stands beside what was obtained, under which protocol, and why they differ."
-
 
 @dataclass(frozen=True)
 class NotebookPage:
@@ -147,10 +139,12 @@ def front_html(
         {"here": HERE, "front": "", "headings": _front_headings(sections, drawn), "figures": bool(drawn)},
         record=record,
         results=results,
-        lead=f"{_LEADS.get(record.scale, '')} {_PROMISE}",
         tally=_tally(results),
         failures=[run for run in results if run.record.status == "failed"],
-        sections=sections,
+        waiting=[run for run in results if run.record.status == "waiting"],
+        unrun=[run for run in results if run.record.status == "not run" and not run.page],
+        sections=[section for section in sections if section.comparable],
+        stand_ins=[section for section in sections if not section.comparable],
         tally_words=tally(sections),
         rule=verdict.RULE,
         claim_rule=claims.RULE,
@@ -193,13 +187,18 @@ _CORRECTIONS = CORRECTIONS_CSV.removesuffix(".csv")
 
 def _front_headings(sections: Sequence[Section], drawn: Sequence[FrontFigure]) -> list[Heading]:
     """Return the contents of the front page."""
+    compared = [section for section in sections if section.comparable]
+    others = [section for section in sections if not section.comparable]
     return [
-        Heading(2, "scoreboard", "Scoreboard"),
-        *(Heading(3, section.key, section.short) for section in sections),
-        Heading(2, "experiments", "Experiments"),
+        Heading(2, "scoreboard", "Obtained against published"),
+        *(Heading(3, section.key, section.short) for section in compared),
+        *([Heading(2, "claims", "Claims about the methods")] if compared else []),
         *([Heading(2, "figures", "Figures")] if drawn else []),
         *(Heading(3, one.key, one.title) for one in drawn),
         Heading(2, "corrections", "Theoretical corrections"),
+        Heading(2, "experiments", "Experiments"),
+        *([Heading(2, "stand-ins", "Stand-ins on other data")] if others else []),
+        *(Heading(3, section.key, section.short) for section in others),
         Heading(2, "environment", "Environment and provenance"),
         Heading(2, "limits", "What this page cannot know"),
     ]
@@ -210,7 +209,7 @@ def _tally(results: Sequence[Result]) -> list[tuple[str, str]]:
     counts = {
         "finished": sum(run.record.ok for run in results),
         "failed": sum(run.record.status == "failed" for run in results),
-        "not run": sum(run.record.status == "not run" for run in results),
+        "still to come": sum(run.record.status == "waiting" for run in results),
     }
     seconds = sum(run.record.seconds for run in results if run.record.ok)
     told = [(str(count), words) for words, count in counts.items() if count or words == "finished"]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pandas as pd
 
 from condnum.site.result import Result
-
-#: Why numbers of other data are not compared.
-EMBEDDED_NOTE = "other data than the published: not comparable, only the order of the methods is"
 
 #: Settings of Table 3 in words.
 NET_NAMES = {
@@ -18,6 +16,9 @@ NET_NAMES = {
     ("resnet18", "country211"): "ResNet18, ImageNet–Country211",
     ("vit", "country211"): "ViT, ImageNet–Country211",
 }
+
+#: Ordered pairs of two different digits.
+PAIRS = 90
 
 
 @dataclass(frozen=True)
@@ -50,39 +51,61 @@ PROTOCOLS = {
     ),
 }
 
+#: What a linear method does here and not in the paper, beside its budget.
+_CHOICES = {
+    "ours": "λ balanced at the first step, fixed in the paper",
+    "opt_kappa": "λ balanced, on the floor of the release",
+}
 
-def protocol(run: Result, summary: pd.DataFrame) -> list[str]:
-    """Say how a run was made where the paper's was made differently.
+
+def differences(run: Result, summary: pd.DataFrame, data: str, *, comparable: bool) -> str:
+    """Say in one line in what a run as a whole differs from the published.
 
     Args:
         run: A run of one of `PROTOCOLS`.
         summary: Its rows in the published measure, with the column `seeds`.
+        data: What it ran on.
+        comparable: Whether these are the paper's data.
 
     Returns:
-        Sentences.
+        Phrases, joined; "" if there is no difference.
     """
-    paper = PROTOCOLS[run.study]
-    seeds = int(summary["seeds"].max())
-    said = [f"Seeds: {seeds} here, {paper.seeds} published."]
-    steps = _steps(run)
-    said.append(f"Budget: {steps}; the paper: {paper.budget}.")
-    said.append(f"Measure: {paper.measure}.")
-    rows = run.parameters.get("rows")
-    if rows:
-        said.append(f"Only the first {rows} rows of each task.")
+    paper, seeds, said = PROTOCOLS[run.study], int(summary["seeds"].max()), list[str]()
+    if not comparable:
+        said.append(
+            "other data than the paper's: the numbers cannot be compared, the order of the methods can"
+        )
+    elif "test images" in data:
+        said.append("the 10 000 test images, where the paper takes the 60 000 training images")
+    pairs = int(summary["pairs"].iloc[0]) if "pairs" in summary else PAIRS
+    if pairs != PAIRS:
+        said.append(f"{pairs} of the {PAIRS} ordered pairs of digits")
+    if seeds != paper.seeds:
+        said.append(f"{seeds} seed{'s'[: seeds != 1]} instead of {paper.seeds}")
+    if run.parameters.get("rows"):
+        said.append(f"the first {run.parameters['rows']} rows of each task")
     if run.older:
-        said.append("This is an older result: the last attempt did not finish.")
-    return said
+        said.append("an older result than was asked for")
+    return "; ".join(said)
 
 
-def _steps(run: Result) -> str:
-    """Say how many steps the trained methods took, from the run's results."""
-    results = run.table("results")
-    if results is None or "steps" not in results:
-        return "not recorded"
-    steps = results.loc[results["steps"] > 0].groupby("method", sort=False)["steps"].max()
-    if steps.empty:
-        return "nothing was trained"
-    low, high = int(steps.min()), int(steps.max())
+def budgets(run: Result, results: pd.DataFrame, *, comparable: bool) -> Mapping[str, str]:
+    """Say of each method how many steps it took, and what else it does not do as the paper.
+
+    Args:
+        run: As `differences`.
+        results: A row per cell, with `method, steps`.
+        comparable: Whether these are the paper's data, on which the methods have the paper's roles.
+
+    Returns:
+        A phrase by method.
+    """
+    if "steps" not in results:
+        return {}
     how = "steps" if run.study == "deep" else "full-batch steps"
-    return f"{low:,} {how}" if low == high else f"{low:,} to {high:,} {how}, by method"
+    choices = _CHOICES if comparable and run.study != "deep" else {}
+    most = results.groupby("method", sort=False)["steps"].max()
+    return {
+        str(name): "; ".join(filter(None, (f"{int(steps):,} {how}", choices.get(str(name)))))
+        for name, steps in most.items()
+    }

@@ -13,12 +13,9 @@ from condnum.experiments.published import TABLE_1, TABLE_2, TABLE_3, Published, 
 from condnum.report.comparison import number
 from condnum.report.deep_comparison import net_label
 from condnum.site.claims import Claim, claims
-from condnum.site.protocol import EMBEDDED_NOTE, NET_NAMES, PROTOCOLS, protocol
+from condnum.site.protocol import NET_NAMES, PROTOCOLS, Protocol, budgets, differences
 from condnum.site.result import Result
 from condnum.site.verdict import Verdict, compare
-
-#: Ordered pairs of two different digits.
-PAIRS = 90
 
 _COLUMNS = {"harmful_ratio": "(i) ↑", "pretrain_ratio": "(ii) ↓", "rir": "RIR ↑"}
 _NET_COLUMNS = {**_COLUMNS, "rir": "RIR<sub>θ0</sub> ↑", "accuracy": "D<sub>P</sub> test acc. (%)"}
@@ -31,23 +28,43 @@ class Score:
     """One number: published, obtained, and what that says."""
 
     published: str
-    obtained: str  # empty if it was not obtained
-    verdict: Verdict
+    obtained: str
+    verdict: Verdict | None  # None: of other data, there is nothing to compare
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method of a table."""
+
+    method: str  # HTML
+    scores: Mapping[str, Score]  # by column; "rir" is what the table is about
+    budget: str  # here, and what else is not as in the paper
 
 
 @dataclass(frozen=True)
 class Section:
-    """One published table against one run, or against none."""
+    """One published table against one run."""
 
     key: str  # anchor
     title: str
-    short: str  # for the contents
-    run: Result | None
-    data: str  # what was run on; empty without a run
-    columns: tuple[str, ...]  # HTML
-    rows: tuple[tuple[str, tuple[Score, ...]], ...]  # method (HTML) and its scores
-    protocol: tuple[str, ...]  # why numbers may differ
+    run: Result
+    data: str  # what was run on
+    comparable: bool  # whether these are the paper's data
+    columns: Mapping[str, str]  # HTML by column
+    lines: tuple[Line, ...]
+    differs: str  # in what the run as a whole is not the paper's; "" if in nothing
     claims: tuple[Claim, ...]
+
+    @property
+    def short(self) -> str:
+        """For the contents."""
+        place, _, rest = self.title.partition(", ")
+        return f"{place}: {rest.split(' beside ')[0] if self.run.study == 'deep' else self.data}"
+
+    @property
+    def paper(self) -> Protocol:
+        """What the paper did."""
+        return PROTOCOLS[self.run.study]
 
 
 def scoreboard(results: Sequence[Result]) -> list[Section]:
@@ -57,56 +74,58 @@ def scoreboard(results: Sequence[Result]) -> list[Section]:
         results: Of a reproduction.
 
     Returns:
-        A section per table and run, of Table 3 per backbone; a table without a run is "not run".
+        A section per table and run, of Table 3 per backbone; the paper's data first.
 
     Raises:
         DataFormatError: A table of a run cannot be read.
     """
+    ran = [result for result in results if result.table("summary") is not None]
     sections = []
     for key, title, published, studies in (
         ("table-1", "Table 1, house prices, linear extractor", TABLE_1, ("house-prices",)),
-        ("table-2", "Table 2, MNIST, linear extractor, 90 digit pairs", TABLE_2, ("mnist", "digits")),
+        ("table-2", "Table 2, MNIST, linear extractor", TABLE_2, ("mnist", "digits")),
     ):
-        found = [result for result in results if result.study in studies]
-        runs = [result for result in found if result.table("summary") is not None]
+        runs = [result for result in ran if result.study in studies]
         for place, run in enumerate(runs):
             sections.append(_linear(key if place == 0 else f"{key}-{run.name}", title, published, run))
-        if not runs:
-            scores = {
-                net_label(name): _unrun(row, _COLUMNS, _reason(found)) for name, row in published.items()
-            }
-            sections.append(_section(key, title, None, "", _COLUMNS, scores))
-    return sections + _nets([result for result in results if result.study == "deep"])
+    for run in (result for result in ran if result.study == "deep"):
+        sections += _nets(run)
+    return sorted(sections, key=lambda section: not section.comparable)
 
 
 def tally(sections: Sequence[Section]) -> str:
     """Say how many published numbers agree, and how many claims hold.
 
     Args:
-        sections: Of `scoreboard`.
+        sections: Of `scoreboard`; those of other data are left out.
 
     Returns:
-        Two sentences.
+        Two sentences; "" if nothing ran on the paper's data.
     """
+    sections = [one for one in sections if one.comparable]
     kinds: Counter[str] = Counter(
-        score.verdict.kind for one in sections for _, scores in one.rows for score in scores
+        score.verdict.kind
+        for one in sections
+        for line in one.lines
+        for score in line.scores.values()
+        if score.verdict
     )
+    if not kinds:
+        return ""
     words = {
         "agrees": "agree",
         "higher": "are higher",
         "lower": "are lower",
         "not finite": "are not finite",
-        "other data": "are of other data",
-        "not run": "were not run",
     }
     told = [f"{kinds[kind]} {said}" for kind, said in words.items() if kinds[kind]]
     standings: Counter[str] = Counter(claim.standing for one in sections for claim in one.claims)
-    text = f"Of {kinds.total()} published numbers {', '.join(told)}."
-    if not standings:
-        return text
     held = {"holds": "hold", "in part": "hold in part", "does not hold": "do not hold"}
     claimed = [f"{standings[name]} {said}" for name, said in held.items() if standings[name]]
-    return f"{text} Of {standings.total()} claims about the methods {', '.join(claimed)}."
+    return (
+        f"Of {kinds.total()} published numbers, of RIR and its parts, {', '.join(told)}. "
+        f"Of {standings.total()} claims about the methods {', '.join(claimed)}."
+    )
 
 
 def _linear(key: str, title: str, published: Mapping[str, Published], run: Result) -> Section:
@@ -115,42 +134,49 @@ def _linear(key: str, title: str, published: Mapping[str, Published], run: Resul
     rows = summary[(summary["convention"] == "ridge") & (summary["gauge"] == "as_trained")].set_index(
         "method"
     )
-    data = str(summary["dataset"].iloc[0])
-    pairs = int(summary["pairs"].iloc[0]) if "pairs" in summary else PAIRS
-    other = ""
-    if data != PROTOCOLS[run.study].dataset:
-        other = EMBEDDED_NOTE
-    elif pairs != PAIRS:
-        other = f"only {pairs} of {PAIRS} pairs"
-    scores = {net_label(name): _scores(row, rows, name, _COLUMNS, other) for name, row in published.items()}
-    found = claims(published, _table(run, "results"))
-    return _section(key, title, run, data, _COLUMNS, scores, protocol(run, rows), found)
+    dataset = str(summary["dataset"].iloc[0])
+    data = ", ".join(run.provenance.get("data", {})) or dataset
+    same = dataset == PROTOCOLS[run.study].dataset
+    return _section(key, title, run, data, same, _COLUMNS, published, rows, _table(run, "results"))
 
 
-def _nets(found: Sequence[Result]) -> list[Section]:
-    """Compare Table 3: a section per backbone that ran, and one for the settings that did not."""
-    sections: list[Section] = []
-    done: set[tuple[str, str]] = set()
-    for run in (result for result in found if result.table("summary") is not None):
-        summary, cells = _table(run, "summary"), _table(run, "results")
-        for backbone, part in summary[summary["convention"] == "compact"].groupby("backbone", sort=False):
-            rows = part.set_index("method")
-            same = bool(rows["published_same"].all())
-            setting = _setting(str(backbone), rows)
-            if same:
-                done.add(setting)
-            data = f"{rows['pretrain_data'].iloc[0]} against {rows['harmful_data'].iloc[0]}"
-            scores = {
-                net_label(name): _scores(row, rows, name, _NET_COLUMNS, "" if same else EMBEDDED_NOTE)
-                for name, row in TABLE_3[setting].items()
-                if name != "initial"
-            }
-            title = f"Table 3, {backbone} beside the published {NET_NAMES[setting]}"
-            mine = claims(TABLE_3[setting], cells[cells["backbone"] == backbone])
-            key = f"table-3-{run.name}-{len(sections) + 1}"
-            sections.append(_section(key, title, run, data, _NET_COLUMNS, scores, protocol(run, rows), mine))
-    missing = [setting for setting in TABLE_3 if setting not in done]
-    return [*sections, _unrun_nets(missing, found)] if missing else sections
+def _nets(run: Result) -> list[Section]:
+    """Compare Table 3: a section per backbone."""
+    sections = list[Section]()
+    summary, cells = _table(run, "summary"), _table(run, "results")
+    for backbone, part in summary[summary["convention"] == "compact"].groupby("backbone", sort=False):
+        rows = part.set_index("method")
+        setting = _setting(str(backbone), rows)
+        published = {name: row for name, row in TABLE_3[setting].items() if name != "initial"}
+        data = f"{rows['pretrain_data'].iloc[0]} against {rows['harmful_data'].iloc[0]}"
+        title = f"Table 3, {backbone} beside the published {NET_NAMES[setting]}"
+        key, same = f"table-3-{run.name}-{len(sections) + 1}", bool(rows["published_same"].all())
+        mine = cells[cells["backbone"] == backbone]
+        sections.append(_section(key, title, run, data, same, _NET_COLUMNS, published, rows, mine))
+    return sections
+
+
+def _section(
+    key: str,
+    title: str,
+    run: Result,
+    data: str,
+    comparable: bool,
+    columns: Mapping[str, str],
+    published: Mapping[str, Row],
+    rows: pd.DataFrame,
+    results: pd.DataFrame,
+) -> Section:
+    """Compare a table: rows of the run's summary by method, in the measure of the published numbers."""
+    budget = budgets(run, results, comparable=comparable)
+    lines = [
+        Line(net_label(name), _scores(row, rows.loc[name], columns, comparable), budget.get(name, ""))
+        for name, row in reversed(list(published.items()))  # ours first
+        if name in rows.index
+    ]
+    differs = differences(run, rows, data, comparable=comparable)
+    found = tuple(claims(published, results))
+    return Section(key, title, run, data, comparable, columns, tuple(lines), differs, found)
 
 
 def _setting(backbone: str, rows: pd.DataFrame) -> tuple[str, str]:
@@ -161,75 +187,15 @@ def _setting(backbone: str, rows: pd.DataFrame) -> tuple[str, str]:
     return ("vit" if "vit" in backbone.lower() else "resnet18", "cars")
 
 
-def _unrun_nets(settings: Sequence[tuple[str, str]], found: Sequence[Result]) -> Section:
-    """List the RIR of the settings of Table 3 that nobody ran."""
-    waiting = [result for result in found if result.folder is None]
-    verdict = Verdict("not run", "not run", _reason(waiting) or "its images are not at hand")
-    columns = {str(setting): f"RIR<sub>θ0</sub>, {NET_NAMES[setting]}" for setting in settings}
-    rows = {
-        net_label(method): tuple(Score(_pair(TABLE_3[s][method], "rir"), "", verdict) for s in settings)
-        for method in TABLE_3[settings[0]]
-        if method != "initial"
-    }
-    return _section("table-3", "Table 3, deep nets: published settings", None, "", columns, rows)
-
-
-def _scores(
-    row: Row, obtained: pd.DataFrame, method: str, columns: Mapping[str, str], other: str
-) -> tuple[Score, ...]:
-    """Compare every number of a row.
-
-    Args:
-        row: Published.
-        obtained: A run's summary by method.
-        method: Registry name.
-        columns: Which numbers.
-        other: Why they are not comparable; empty if they are.
-
-    Returns:
-        A score per column.
-    """
-    if method not in obtained.index:
-        return _unrun(row, columns, "this method was not part of the run")
-    scores = []
+def _scores(row: Row, obtained: pd.Series, columns: Mapping[str, str], comparable: bool) -> dict[str, Score]:
+    """Compare every number of a row with the run's means and deviations."""
+    scores = {}
     for name in columns:
         factor = 100.0 if name == "accuracy" else 1.0
-        mean, deviation = (factor * float(obtained.loc[method, f"{name}_{kind}"]) for kind in ("mean", "std"))
-        verdict = (
-            Verdict("other data", "other data", other)
-            if other
-            else compare(getattr(row, name), getattr(row, f"{name}_std"), mean)
-        )
-        scores.append(Score(_pair(row, name), _spread(mean, deviation, 2), verdict))
-    return tuple(scores)
-
-
-def _unrun(row: Row, columns: Mapping[str, str], reason: str) -> tuple[Score, ...]:
-    """Return published numbers without obtained ones."""
-    verdict = Verdict("not run", "not run", reason or "no run of this reproduction belongs to it")
-    return tuple(Score(_pair(row, name), "", verdict) for name in columns)
-
-
-def _reason(found: Sequence[Result]) -> str:
-    """Say why experiments that were planned have no result."""
-    return "; ".join(dict.fromkeys(result.record.error for result in found if result.record.error))
-
-
-def _section(
-    key: str,
-    title: str,
-    run: Result | None,
-    data: str,
-    columns: Mapping[str, str],
-    scores: Mapping[str, tuple[Score, ...]],
-    reasons: Sequence[str] = (),
-    found: Sequence[Claim] = (),
-) -> Section:
-    """Put a section together."""
-    rows = tuple(scores.items())
-    place, _, rest = title.partition(", ")
-    short = f"{place}: {rest.split(' beside ')[0] if run and run.study == 'deep' else data or 'not run'}"
-    return Section(key, title, short, run, data, tuple(columns.values()), rows, tuple(reasons), tuple(found))
+        mean, deviation = (factor * float(obtained[f"{name}_{kind}"]) for kind in ("mean", "std"))
+        verdict = compare(getattr(row, name), getattr(row, f"{name}_std"), mean) if comparable else None
+        scores[name] = Score(_pair(row, name), _spread(mean, deviation, 2), verdict)
+    return scores
 
 
 def _pair(row: Row, name: str) -> str:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from condnum.report.comparison import number
 
-VerdictKind = Literal["agrees", "higher", "lower", "other data", "not run", "not finite"]
+VerdictKind = Literal["agrees", "higher", "lower", "not finite"]
 
 #: Standard deviations of the published number that count as agreement.
 DEVIATIONS = 2.0
@@ -30,7 +30,7 @@ class Verdict:
 
     kind: VerdictKind
     text: str  # "higher ×26"
-    reason: str  # the tolerance, or why there is no comparison
+    reason: str  # the tolerance
 
 
 def tolerance(published: float, deviation: float) -> float:

@@ -43,7 +43,7 @@ def site(embedded_run, condnum, tmp_path_factory):
         commands[name] = " ".join(("condnum", "run", *words))
     commands["deep"] = "condnum run deep"
     ReproductionRecord(
-        scale="embedded",
+        scale="quick",
         started_utc="2030-01-02T03:04:05+00:00",
         seconds=60.0,
         source=None,

@@ -12,6 +12,7 @@ import condnum.site
 from condnum.cli.main import main
 from condnum.folder_lock import folder_lock
 from condnum.reproduce.process import Ended
+from condnum.reproduce.record import read_record
 from condnum.reproduce.run import reproduce
 
 
@@ -47,15 +48,34 @@ def test_all_is_well(experiments_end, tmp_path, capsys):
     experiments_end()
     assert main(["reproduce", "-j", "3"]) == 0
     shown = capsys.readouterr()
-    assert shown.out.splitlines()[-1] == "reports/index.html"
-    assert "[1/7] corrections finished" in shown.err
-    words = json.loads((tmp_path / "runs/reproduce/embedded/digits/report.html").read_text())
+    assert shown.out == "reports/index.html\n"
+    assert "[1/7] house-prices finished" in shown.err
+    words = json.loads((tmp_path / "runs/reproduce/quick/deep/report.html").read_text())
     assert words == [
-        "run", "digits", "--jobs", "3", "--out", "runs/reproduce/embedded/digits", "--quiet",
+        "run", "deep", "--seeds", "1", "--jobs", "3", "--out", "runs/reproduce/quick/deep", "--quiet",
     ]  # fmt: skip
-    assert (tmp_path / "reports/index.html").read_text() == "runs/reproduce/embedded"
+    assert (tmp_path / "reports/index.html").read_text() == "runs/reproduce/quick"
     assert main(["reproduce"]) == 0
-    assert "[7/7] reproduction-audit reused: same parameters, data and code" in capsys.readouterr().err
+    assert "[7/7] corrections reused: same parameters, data and code" in capsys.readouterr().err
+
+
+def test_the_site_is_there_after_the_first_experiment_and_grows(experiments_end, monkeypatch, capsys):
+    experiments_end()
+    built, build = [], condnum.site.build_site
+
+    def watched(root, target):
+        built.append(sum(entry.ok for entry in read_record(root).experiments))
+        return build(root, target)
+
+    monkeypatch.setattr(condnum.site, "build_site", watched)
+    assert main(["reproduce", "--only", "deep,corrections"]) == 0
+    said = capsys.readouterr().err
+    assert built == [1, 2]
+    first = "site: reports/index.html (open it now, it grows; still to run: corrections)"
+    assert said.index("[1/2] deep finished") < said.index(first) < said.index("[2/2] corrections")
+    built.clear()
+    assert main(["reproduce", "--only", "deep,corrections"]) == 0
+    assert built == [2]  # nothing new: once, at the end
 
 
 def test_a_failure_is_named_and_the_site_is_built_nevertheless(experiments_end, tmp_path, capsys):
@@ -78,7 +98,7 @@ def test_what_was_asked_for_by_name_has_to_be_there(experiments_end, capsys, mon
     ("words", "text"),
     [
         (["--scale", "huge"], "huge"),
-        (["--only", "digts"], "did you mean 'digits'"),
+        (["--only", "mnits"], "did you mean 'mnist'"),
         (["--jobs", "-1"], "-1"),
     ],
     ids=["scale", "experiment", "jobs"],

@@ -62,6 +62,13 @@ class TestConfig:
         for name, settings in SETTINGS.items():
             assert isinstance(settings, type(get_method(name).defaults))
 
+    def test_on_another_table_ours_tunes_itself_and_is_immunized(self):
+        config = HousePricesConfig("embedded", ("ours",), seeds=3)
+        assert config.settings("ours").auto
+        cells = run(config).results
+        assert cells.loc[cells["convention"] == "compact", "success"].all()  # by fixed settings: in no seed
+        assert HousePricesConfig("embedded").settings("imma") == SETTINGS["imma"]
+
     def test_from_parameters(self):
         values = {"data": "embedded", "methods": "", "seeds": 1, "epochs": 0, "features": "clean", "rows": 0}
         config = HousePricesConfig.from_parameters(**values, device="cpu")
@@ -139,7 +146,7 @@ class TestRun:
     def test_settings_and_provenance(self, finished):
         table = finished.settings_table
         assert table["method"].tolist() == [get_method(name).label for name in method_names()]
-        assert table["settings"].str.contains("4 steps").sum() == 4
+        assert table["settings"].str.contains("4 steps|at most 4").sum() == 4
         facts = finished.provenance_table.set_index("what")["value"]
         assert finished.pair.checksum in facts["SHA-256"]
         assert facts["rows"] == "235 (D_P), 207 (D_H)"

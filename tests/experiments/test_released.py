@@ -24,6 +24,7 @@ from condnum.experiments.released.gradients import SwitchedAlgorithm1
 from condnum.experiments.released.switches import CORRECTED, SWITCHES, ProtocolSwitches
 from condnum.experiments.released.tasks import first_rows, switched_tasks, with_constant_input
 from condnum.immunization import immunization_from_spectra
+from condnum.methods import NAMED_SETTINGS
 from condnum.methods.algorithm1 import ill_direction, well_direction
 from condnum.sweep import CellPlan
 
@@ -286,7 +287,7 @@ def test_the_corrected_end_is_the_registered_method_on_the_embedded_table():
     data = AuditData.parse("embedded")
     result = train_cell(plan_of(data, CORRECTED_FULL, seed=1))[1]
     problem = ImmunizationProblem.from_pair(load_diabetes_tasks(features="published"))
-    registered = house_config.EMBEDDED_SETTINGS["ours"]
+    registered = NAMED_SETTINGS["diabetes"]
     expected = immunize(problem, "ours", seed=1, **asdict(registered))
     assert result.steps == registered.steps == 2000
     assert torch.equal(result.theta, expected.theta)

@@ -34,7 +34,7 @@ def make_entry(name: str, command: str, status: str = "finished", **changes: Any
     return ExperimentRecord(**(values | changes))
 
 
-def make_record(*entries: ExperimentRecord, scale: str = "embedded") -> ReproductionRecord:
+def make_record(*entries: ExperimentRecord, scale: str = "quick") -> ReproductionRecord:
     return ReproductionRecord(
         scale=scale,
         started_utc="2030-01-02T03:04:05+00:00",
@@ -46,7 +46,7 @@ def make_record(*entries: ExperimentRecord, scale: str = "embedded") -> Reproduc
     )
 
 
-def make_run(folder: Path, **tables: pd.DataFrame) -> Path:
+def make_run(folder: Path, data: str = "diabetes", **tables: pd.DataFrame) -> Path:
     """Write a run folder: notebook, provenance, tables."""
     folder.mkdir(parents=True, exist_ok=True)
     figure = go.Figure(go.Scatter(x=np.arange(1.0, 4.0), y=np.array([1.0, 0.5, 1 / 3]), mode="lines"))
@@ -71,7 +71,7 @@ def make_run(folder: Path, **tables: pd.DataFrame) -> Path:
         "command": "condnum run",
         "parameters": {"seeds": 2, "methods": "", "note": "<i>"},
         "seeds": [0, 1],
-        "data": {"diabetes": CHECKSUM},
+        "data": {data: CHECKSUM},
         "source": {"revision": "f" * 40, "dirty": True},
         "started_utc": "2030-01-02T03:04:05+00:00",
         "duration_seconds": 83.0,
@@ -102,7 +102,7 @@ def write_run() -> Callable[..., Path]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A reproduction with a finished lesson, one failed experiment with an older result, one not run."""
+    """A reproduction with a finished lesson, one failed experiment with an older result, one waiting."""
     base = tmp_path / "reproduction"
     make_run(base / "lesson", results=pd.DataFrame({"a": [1, 2]}))
     make_run(base / "old")
@@ -110,7 +110,8 @@ def root(tmp_path: Path) -> Path:
         make_entry("lesson", "condnum run notebook lesson", kind="lesson"),
         make_entry("old", "condnum run limits", "failed", error="it broke at <b>x</b>; mend it."),
         make_entry("gone", "condnum run deep --harmful cars", "failed", folder=None, error="no space left"),
-        make_entry("waiting", "condnum run mnist", "not run", error="was not asked for"),
+        make_entry("waiting", "condnum run mnist", "waiting", folder=None),
+        make_entry("unasked", "condnum run attackers", "not run", error="was not asked for"),
     ).save(base)
     return base
 

@@ -45,9 +45,44 @@ def test_a_failure_is_told_with_its_reason_and_an_older_result_is_called_older(s
     assert "older result" in page.find(id="card-old").get_text()
     assert "An older result." in soup_of("site/old.html").find(class_="notice").get_text()
     assert soup_of("site/lesson.html").find(class_="notice") is None
-    waiting = page.find(id="card-waiting")
-    assert "was not asked for" in waiting.get_text()
-    assert waiting.find("button")["data-text"] == "condnum run mnist"
+
+
+def test_what_still_runs_and_what_was_not_asked_for_is_a_line_each(soup_of):
+    page = soup_of("index.html")
+    assert "Still to come: Title of waiting." in " ".join(page.find(id="waiting").get_text().split())
+    line = " ".join(page.find(id="unrun-unasked").get_text().split())
+    assert line == "Not run here: Title of unasked, which was not asked for. condnum run attackers"
+    assert {card["id"] for card in page.select(".card")} == {"card-lesson", "card-old", "card-gone"}
+
+
+def test_the_front_opens_with_the_papers_data_then_claims_and_ends_with_stand_ins(
+    entry, record, write_run, tmp_path
+):
+    import shutil
+    from pathlib import Path
+
+    from bs4 import BeautifulSoup
+
+    from condnum.site import build_site
+
+    reports = Path(__file__).resolve().parents[2] / "reports"
+    for name, folder in (("deep", "deep/mnist"), ("house-prices", "house_prices")):
+        for table in (reports / folder).glob("*.csv"):
+            shutil.copy(table, write_run(tmp_path / name))
+    record(*(entry(name, f"condnum run {name}") for name in ("deep", "house-prices"))).save(tmp_path)
+    page = BeautifulSoup(build_site(tmp_path, tmp_path / "reports").read_text("utf-8"), "html.parser")
+    order = [h["id"] for h in page.select("main h2")]
+    assert order[:2] == ["scoreboard", "claims"]
+    assert order.index("stand-ins") > order.index("experiments") > order.index("corrections")
+    first, *others = page.select(".score")
+    assert first["id"] == "table-1"
+    row = [" ".join(cell.get_text(" ").split()) for cell in first.select_one(".board tbody tr").select("td")]
+    assert row[1:] == [
+        "published 356.2 ± 5.491", "higher ×25.7 beyond ± 71.24",
+        "12,000 full-batch steps; λ balanced at the first step, fixed in the paper",
+    ]  # fmt: skip
+    assert all(other.find_parent("section").h2["id"] == "stand-ins" for other in others)
+    assert not any(other.select(".chip") for other in others)  # nothing to compare
 
 
 def test_the_run_behind_a_page(soup_of):

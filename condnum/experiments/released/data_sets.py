@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from condnum.data import Digits, TaskPair, load_diabetes_tasks, load_house_prices, load_mnist_images
 from condnum.data.embedded import load_small_digits
 from condnum.errors import InvalidInputError, UnknownNameError
-from condnum.experiments import digit_config, house_config
+from condnum.experiments import digit_config
 from condnum.experiments.digit_config import read_pair
 from condnum.experiments.released.batches import updates_per_epoch
 from condnum.experiments.released.switches import SWITCHES, ProtocolSwitches
-from condnum.methods import DescentSettings
+from condnum.methods import NAMED_SETTINGS, DescentSettings
 from condnum.sweep import DataReference
 
 #: Rows of a mini-batch of the release.
@@ -181,8 +181,5 @@ class AuditData:
 
     @property
     def registered(self) -> DescentSettings:
-        """The settings of `ours` in this library's own experiment on these data."""
-        if self.pair is None:
-            known = house_config.SETTINGS if self.name == "house-prices" else house_config.EMBEDDED_SETTINGS
-            return known["ours"]
-        return digit_config.SETTINGS[self.name]["ours"]
+        """The fixed settings of `ours` that were searched on these data."""
+        return NAMED_SETTINGS[self.name]
