@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# Where the servers listen: in a container, LISTEN=0.0.0.0 lets the machine around it in (the token stays).
+LISTEN ?= 127.0.0.1
 
 # Python keeps what it has compiled: without, each process compiles 3000 modules of the libraries anew,
 # half of the time of a short `condnum run`, and most tests of the command line start such processes.
@@ -11,6 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: setup reproduce test lint lab teach bench gpu fuzz faults audit-pins lock clean
 
 setup: $(STAMP)
+	@echo 'Once in each shell, so that `condnum …` is found:  . $(BIN)/activate'
 
 $(STAMP): requirements.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("condnum needs Python 3.11 or newer, this is " + sys.version) if sys.version_info < (3, 11) else None'
@@ -30,14 +33,16 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/nbstripout --verify $(STRIP) notebooks/*.ipynb
+	$(BIN)/nbstripout --verify $(STRIP) notebooks/*.ipynb notebooks/experiments/*.ipynb
 
 lab: setup
-	$(BIN)/jupyter lab --ServerApp.ip=127.0.0.1 --notebook-dir=notebooks
+	$(BIN)/jupyter lab --ServerApp.ip=$(LISTEN) --notebook-dir=notebooks --LabApp.default_url=/lab/tree/0_start.ipynb \
+	  $(if $(filter 0,$(shell id -u)),--allow-root)
 
-# The notebooks as pages without code, for a class; the address with its token opens in the browser.
+# The lessons as pages without code, for a class; the address with its token opens in the browser.
 teach: setup
-	$(BIN)/voila notebooks --VoilaConfiguration.show_tracebacks=True --Voila.ip=127.0.0.1 --token
+	$(BIN)/voila notebooks --LargeFileManager.hide_globs=experiments --VoilaConfiguration.show_tracebacks=True \
+	  --Voila.ip=$(LISTEN) --token
 
 # Ten minutes of damaged files and words, each with new seeds (printed; what fails is kept in .hypothesis/fuzz),
 # then every fault at every moment: hours on two cores. Both leave a table in reports/trust.

@@ -3,6 +3,7 @@
 As it is on a kernel of its own, imports included in its time; with plain figures on the shared kernel.
 """
 
+import re
 import time
 from pathlib import Path
 
@@ -11,10 +12,12 @@ import pytest
 pytest.importorskip("papermill", reason="the extra notebooks is not installed")
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
+from condnum.cli import main
 from condnum.report.notebook import read_notebook, run_notebook
 from condnum.report.parameters import declared_parameters
 
-NOTEBOOKS = sorted((Path(__file__).resolve().parents[1] / "notebooks").glob("[1-6]_*.ipynb"))
+FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("[1-6]_*.ipynb"))
 BUDGET = 60  # seconds for a whole notebook with its default parameters
 WIDGET, PLOTLY = "application/vnd.jupyter.widget-view+json", "application/vnd.plotly.v1+json"
 
@@ -23,6 +26,24 @@ each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path
 
 def test_there_are_notebooks_to_test():
     assert any(path.stem == "1_condition_number" for path in NOTEBOOKS)
+
+
+def test_the_start_shows_every_notebook_and_its_commands_and_links_exist():
+    start = FOLDER / "0_start.ipynb"
+    cells = read_notebook(start).cells
+    assert {cell.cell_type for cell in cells} == {"markdown"}  # nothing to wait for, nothing to download
+    text = "\n".join(cell.source for cell in cells)
+    pictures = [Path(name).stem for cell in cells for name in cell.get("attachments", {})]
+    assert sorted(re.findall(r"!\[.+?\]\(attachment:(.+?)\.png\)", text)) == sorted(pictures)
+    experiments = [path.stem for path in FOLDER.glob("experiments/*.ipynb")]
+    assert sorted(pictures) == sorted([path.stem for path in NOTEBOOKS] + experiments)
+    assert start.stat().st_size < 300_000
+    for link in re.findall(r"\]\((?!attachment)(.+?)\)", text):
+        assert (FOLDER / link).is_file(), link
+    commands = re.findall(r"`condnum (.+?)(?: --.*)?`", text)
+    assert len(commands) > len(experiments)
+    for command in commands:
+        assert main([*command.split(), "--help"]) == 0, command
 
 
 @each_notebook

@@ -119,15 +119,17 @@ def find_notebook(notebook: str | os.PathLike[str], *, tree: Path | None = None)
             return path
         raise DataNotFoundError(f"there is no notebook {path}; check the path.")
     folder = tree or Path(__file__).resolve().parents[2] / "notebooks"
-    names = sorted(entry.stem for entry in folder.glob("*.ipynb"))
-    if not names:
+    named = {
+        path.stem: path for pattern in ("*.ipynb", "experiments/*.ipynb") for path in folder.glob(pattern)
+    }
+    if not named:
         raise DataNotFoundError(
             f"the notebook '{path}' was asked for by name, but this condnum has no "
             "notebooks folder beside it; run from a source tree (pip install -e .), or give an .ipynb file."
         )
-    if path.name not in names:
-        raise UnknownNameError("notebook", path.name, names)
-    return folder / f"{path.name}.ipynb"
+    if path.name not in named:
+        raise UnknownNameError("notebook", path.name, sorted(named))
+    return named[path.name]
 
 
 def read_notebook(path: Path) -> Any:

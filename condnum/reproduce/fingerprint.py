@@ -32,10 +32,10 @@ def fingerprint(words: Sequence[str], data: Sequence[str], *, tree: Path | None 
 
 @cache
 def code_checksum(tree: Path) -> str:
-    """Return one SHA-256 over the package, the notebooks and the versions of the libraries.
+    """Return one SHA-256 over the package, the experiments' notebooks and the versions of the libraries.
 
     Args:
-        tree: Holds `condnum/` and, in a source tree, `notebooks/`.
+        tree: Holds `condnum/` and, in a source tree, `notebooks/experiments/`.
 
     Returns:
         64 hexadecimal digits.
@@ -44,7 +44,7 @@ def code_checksum(tree: Path) -> str:
     shown = [package / name for name in _SHOWING]
     sources = [p for p in package.rglob("*.py") if not any(p.is_relative_to(folder) for folder in shown)]
     digest = hashlib.sha256()
-    for path in sorted([*sources, *(tree / "notebooks").glob("*.ipynb")]):
+    for path in sorted([*sources, *(tree / "notebooks" / "experiments").glob("*.ipynb")]):
         digest.update(path.relative_to(tree).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     digest.update(repr(sorted(versions().items())).encode())
     return digest.hexdigest()

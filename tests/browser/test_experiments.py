@@ -31,7 +31,7 @@ def scroll_to(notebook, text):
 
 def test_house_prices(lab):
     parameters = {"data": "embedded", "methods": "ours,identity,initial", "seeds": 1, "epochs": 40}
-    notebook = lab("house_prices", figures=0, parameters=parameters)
+    notebook = lab("experiments/house_prices", figures=0, parameters=parameters)
     titles = notebook.drawn_titles()
     assert len(titles) == 4  # norm ratios, spectra, histories, ceiling
     assert all("diabetes" in title for title in titles), titles
@@ -44,7 +44,7 @@ def test_house_prices(lab):
 
 def test_a_click_in_the_pair_browser_shows_that_pair(lab):
     parameters = {"dataset": "digits", "methods": "ours,imma", "epochs": 5, "pairs": "4-7,9-0", "jobs": 1}
-    notebook = lab("mnist_pairs", figures=0, parameters=parameters)
+    notebook = lab("experiments/mnist_pairs", figures=0, parameters=parameters)
     page = notebook.page
     page.set_viewport_size({"width": 1280, "height": 1300})
     titles = notebook.drawn_titles()

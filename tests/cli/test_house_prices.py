@@ -20,7 +20,7 @@ from condnum.methods import method_names
 from condnum.sweep import ResultStore
 
 pytestmark = pytest.mark.xdist_group("embedded_run")
-NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "house_prices.ipynb"
+NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "experiments" / "house_prices.ipynb"
 FILES = {
     "results.csv",
     "summary.csv",

@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -166,10 +167,22 @@ def test_nothing_is_fetched_unasked(on_shared_kernel, offline, tmp_path, monkeyp
     on_shared_kernel.execute("import socket; assert socket._tried == [], socket._tried")
 
 
-def recipe(target):
-    """Return what a target of the Makefile runs."""
-    text = (ROOT / "Makefile").read_text("utf-8")
-    return re.search(rf"^{target}:.*\n((?:\t.*\n)+)", text, re.MULTILINE)[1]
+def recipe(target, **environment):
+    """Return what `make TARGET` runs after the set-up."""
+    words = ["make", "--no-print-directory", "--dry-run", target, f"BIN={Path(sys.executable).parent}"]
+    done = subprocess.run(
+        words, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=True
+    )
+    assert "/activate" in done.stdout  # the line without which no `condnum …` is found
+    return done.stdout.replace("\\\n", " ").splitlines()[-1]
+
+
+@pytest.mark.parametrize(("user", "allowed"), [("0", True), ("1000", False)], ids=["root", "user"])
+def test_lab_starts_for_root_too(tmp_path, user, allowed):
+    (tmp_path / "id").write_text(f"#!/bin/sh\necho {user}\n")
+    (tmp_path / "id").chmod(0o755)
+    command = recipe("lab", PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert ("--allow-root" in command) == allowed
 
 
 @pytest.mark.parametrize("target", ["lab", "teach"])
@@ -222,9 +235,8 @@ def answer(url):
 @pytest.mark.parametrize("target", ["lab", "teach"])
 def test_a_server_refuses_who_has_no_token(tmp_path, target):
     port, log_file = free_port(), tmp_path / "log"
-    (tmp_path / "notebooks").mkdir()
-    command = recipe(target).replace("$(BIN)", str(Path(sys.executable).parent)).split()
-    command += [f"--port={port}", "--no-browser", *(["--allow-root"] if target == "lab" else [])]
+    shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
+    command = [*recipe(target).split(), f"--port={port}", "--no-browser"]
     environment = {**os.environ, "HOME": str(tmp_path), "JUPYTER_CONFIG_DIR": str(tmp_path)}
     environment.pop("JUPYTER_TOKEN", None)
     with log_file.open("w") as log:
@@ -244,6 +256,11 @@ def test_a_server_refuses_who_has_no_token(tmp_path, target):
         assert answer(page) in (403, "login")
         assert answer(f"{page}?token=wrong") in (403, "login")
         assert answer(f"{page}?token={token[1]}") == 200
+        with urllib.request.urlopen(f"{page}?classic-tree=true&token={token[1]}", timeout=5) as listing:
+            text = listing.read().decode()
+        assert "0_start.ipynb" in text
+        assert "6_exercises.ipynb" in text
+        assert ("experiments" in text) == (target == "lab")  # a class sees lessons only
     finally:
         server.terminate()
         server.wait(30)

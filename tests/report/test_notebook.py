@@ -157,6 +157,8 @@ def test_finding_notebooks(tmp_path: Path, write_notebook: Any) -> None:
     path = write_notebook(name="house_prices")
     assert find_notebook(path) == path
     assert find_notebook("house_prices", tree=tmp_path) == path
+    assert find_notebook("limits").parent.name == "experiments"
+    assert find_notebook("4_ceiling").parent.name == "notebooks"
     with pytest.raises(UnknownNameError, match="unknown notebook 'house_price'; did you mean 'house_prices'"):
         find_notebook("house_price", tree=tmp_path)
     with pytest.raises(DataNotFoundError, match=r"there is no notebook .*none.ipynb; check the path"):

@@ -104,8 +104,9 @@ def test_an_interrupted_process_ends(
     assert (tmp_path / "kept").exists() == ("kept" in handler)
 
 
-def test_the_code_checksum_sees_code_and_notebooks_only(tmp_path: Path) -> None:
-    for name in ("condnum/spectra.py", "condnum/site/page.py", "notebooks/limits.ipynb", "README.md"):
+def test_the_code_checksum_sees_code_and_experiments_only(tmp_path: Path) -> None:
+    lesson, experiment = "notebooks/4_ceiling.ipynb", "notebooks/experiments/limits.ipynb"
+    for name in ("condnum/spectra.py", "condnum/site/page.py", lesson, experiment, "README.md"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("1")
     before = code_checksum(tmp_path)
@@ -113,7 +114,8 @@ def test_the_code_checksum_sees_code_and_notebooks_only(tmp_path: Path) -> None:
         ("README.md", False),
         ("condnum/site/page.py", False),
         ("condnum/spectra.py", True),
-        ("notebooks/limits.ipynb", True),
+        (lesson, False),
+        (experiment, True),
     ):
         code_checksum.cache_clear()
         (tmp_path / name).write_text("2")

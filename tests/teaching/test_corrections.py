@@ -9,7 +9,7 @@ import pytest
 from condnum.report.correction_tables import CORRECTIONS_CSV, correction_table, formula_html
 from condnum.teaching import corrections
 
-NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "corrections.ipynb"
+NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "experiments" / "corrections.ipynb"
 
 
 @pytest.mark.parametrize("check", corrections.CORRECTIONS, ids=lambda check: check.__name__)
