@@ -112,7 +112,7 @@ _QUICK = (
         ("run", "deep", "--seeds", "1"),
         ("digits-8x8",),
     ),
-    _LIMITS,
+    replace(_LIMITS, words=(*_LIMITS.words, "--seeds", "1")),
     _ATTACKERS,
     replace(
         _RELEASE,
