@@ -42,8 +42,8 @@ FASTEST = 1.25
 FALLING = 1.75
 #: Growth of RIR_θ0 that is progress, though the θ is not better: λ_H has yet to bring (ii) below 1.
 GROWTH = 1.02
-#: Weight of the past in the mean of θ over the steps, 25 of them about, that an adaptive run evaluates and keeps:
-#: a single θ jumps about more on images that it was not trained on.
+#: Weight of the past in the mean of θ over the steps, 25 of them about, that an adaptive run evaluates and
+#: keeps: a single θ jumps about more on images that it was not trained on.
 MEMORY = 0.96
 #: Share of the first loss weight, and of the first η, below which they are not lowered.
 LEAST_LOSS = 0.05
