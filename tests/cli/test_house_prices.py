@@ -57,7 +57,8 @@ class TestWhatARunLeaves:
         assert (compact["rir"] <= compact["rir_ceiling"] * (1 + 1e-9)).all()
         assert (results["loss_gap"].abs() < 1e-9).all()
         steps = results.set_index("method")["steps"]
-        assert (steps.loc[["ours", "imma", "opt_kappa", "r_ill_only"]] == 60).all()
+        assert (steps.loc[["imma", "opt_kappa", "r_ill_only"]] == 60).all()
+        assert (steps.loc["ours"] <= 60).all()  # on a table that is not the paper's it stops by itself
 
     def test_the_closed_form_attains_the_ceiling(self, embedded_run):
         results = pd.read_csv(embedded_run.folder / "results.csv")
