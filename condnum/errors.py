@@ -13,6 +13,8 @@ from difflib import get_close_matches
 class CondnumError(Exception):
     """Base class of every error that condnum raises on purpose."""
 
+    field: str = ""  # name of the setting at fault, where it is known
+
 
 class InvalidInputError(CondnumError, ValueError):
     """An argument has a wrong shape, a wrong type, a forbidden value or non-finite entries."""
