@@ -171,11 +171,11 @@ def attack_figure(found: Audit) -> Any:
             hovertemplate="factor %{x:.3g} (%{customdata[0]:.0f} → %{customdata[1]:.0f} steps)",
         )  # fmt: skip
     figure.add_vline(x=1, line_color=NEUTRAL, line_width=2)
-    figure.update_xaxes(**log_axis("factor: steps with it / without", table["factor"]), tickangle=0)
-    if table["factor"].max() < 100 * table["factor"].min():  # powers of ten would be one tick
+    figure.update_xaxes(**log_axis("factor (1: not slowed)", table["factor"]), tickangle=0)
+    if table["factor"].max() < 20 * table["factor"].min():  # powers of ten would be one tick
         figure.update_xaxes(tickvals=[m * 10.0**k for k in range(-6, 9) for m in (1, 2, 5)], minor=None)
     figure.update_yaxes(autorange="reversed")
-    note = f"to {100 * report.budget.headline:g} % excess loss; 1: not slowed; ▷: at least"
+    note = f"steps with it / without, to {100 * report.budget.headline:g} % excess loss; ▷: at least"
     shown = 180 + 30 * table["label"].nunique()
     return _legend(finish(figure, "How much slower attackers become", note, height=shown))
 

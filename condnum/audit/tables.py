@@ -10,7 +10,7 @@ import pandas as pd
 from condnum.audit.extractors import LABELS, Comparison
 from condnum.audit.result import Audit
 from condnum.audit.words import interval_words, verdict_rows
-from condnum.report.comparison import number
+from condnum.report.comparison import as_html, number
 from condnum.report.correction_tables import formula_html
 
 _MARK = {True: "holds", False: "fails", None: "not known"}
@@ -67,6 +67,23 @@ def columns_words(columns: pd.DataFrame) -> pd.DataFrame:
             )
         rows.append(cells)
     return pd.DataFrame(rows)
+
+
+def columns_html(columns: pd.DataFrame) -> str:
+    """Return `columns_words` in a frame that scrolls, folded where no column is odd.
+
+    Args:
+        columns: Of a `FeaturePair`.
+
+    Returns:
+        HTML.
+    """
+    odd = int(columns["look"].ne("").sum())
+    return (
+        f"<details{' open' * bool(odd)}><summary>{len(columns):,d} columns with their scale, {odd:,d} odd"
+        "</summary><div style='max-height:24em;overflow:auto'>"
+        f"{as_html(columns_words(columns))}</div></details>"
+    )
 
 
 def kappa_words(found: Audit) -> pd.DataFrame:

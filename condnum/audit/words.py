@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,11 @@ def as_page(sentences: Sequence[str]) -> str:
         >>> as_page(["D_P is short."])
         '<ul><li>D<sub>P</sub> is short.</li></ul>'
     """
-    return f"<ul>{''.join(f'<li>{formula_html(text)}</li>' for text in sentences)}</ul>"
+    items = (
+        re.sub(r"(--[a-z][a-z-]+)", r'<code style="white-space:nowrap">\1</code>', formula_html(text))
+        for text in sentences
+    )
+    return f"<ul>{''.join(f'<li>{text}</li>' for text in items)}</ul>"
 
 
 def card(found: Audit) -> str:
@@ -124,7 +129,7 @@ def card(found: Audit) -> str:
         rows.append(f'<tr><th scope="row">{verdict["convention"]}</th>{body}</tr>')
     head = "".join(f'<th scope="col">{text}</th>' for text in ("convention", *_HEADS))
     return (
-        f'<article class="score"><h2 id="Verdict">Verdict</h2>'
+        f'<article class="score"><h2 style="margin-top:1rem">Verdict</h2>'
         f'<p class="lead"><b>{formula_html(title)}.</b></p>'
         f'<div class="scroll"><table class="board"><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody>"

@@ -273,7 +273,7 @@ def _survey(stream: FeatureStream) -> Survey:
             with np.errstate(all="ignore"):  # what float64 cannot hold becomes infinite, which is refused
                 X = whole = np.asarray(block[start : start + _CHUNK], dtype=np.float64)
             missing = np.isnan(X)
-            masks.append(~missing.any(axis=1))
+            masks.append(np.asarray(~missing.any(axis=1), dtype=np.bool_))
             if not masks[-1].all():
                 gaps += missing.sum(axis=0)
                 X = X[masks[-1]]

@@ -42,7 +42,6 @@ class NotebookBody:
     figures: tuple[Mapping[str, Any], ...]  # plotly's data and layout, by the number of the slot
     parameters: Mapping[str, Any]  # of the run
     footer: str  # which condnum, and when
-    contents: tuple[tuple[str, str], ...] = ()  # id and text of each heading of the second level
 
 
 def export_html(
@@ -88,7 +87,14 @@ def render_html(notebook: Any, *, title: str | None = None, name: str = "report"
         require("jinja2", "notebooks").Environment(autoescape=True).from_string(read_asset("report.html.j2"))
     )
     site = files("condnum").joinpath("site", "assets", "site.css").read_text(encoding="utf-8")
-    page = template.render(body=body, css=f"{report_css()}\n{site}\n{_LIGHT_FIGURES}")
+    soup = require("bs4", "notebooks").BeautifulSoup(body.html, "html.parser")
+    headings = soup.find_all("h2")
+    for number, heading in enumerate(headings):
+        heading["id"] = re.sub(r"\W+", "-", heading.get_text()).strip("-") or f"part-{number}"
+    contents = [(heading["id"], heading.get_text()) for heading in headings]
+    page = template.render(
+        body=body, html=str(soup), contents=contents, css=f"{report_css()}\n{site}\n{_LIGHT_FIGURES}"
+    )
     return _with_figures(page, body.figures)
 
 
@@ -122,7 +128,6 @@ def notebook_body(notebook: Any, *, title: str | None = None, name: str = "repor
         figures=tuple(preprocessor.figures),
         parameters=_parameters(notebook),
         footer=_footer(notebook),
-        contents=tuple((h["id"], h.get_text(" ", strip=True)) for h in soup.find_all("h2", id=True)),
     )
 
 

@@ -12,12 +12,11 @@ from typing import Any
 
 import pandas as pd
 
-from condnum.audit.tables import columns_words
+from condnum.audit.tables import columns_html
 from condnum.data.feature_stream import OPENERS
 from condnum.errors import DataFormatError
 from condnum.extras import require
 from condnum.plots.own_data import own_data_figure
-from condnum.report.comparison import as_html
 from condnum.teaching.own_data import PROBE_STEPS, OwnData, own_data
 from condnum.teaching.own_pair import EXAMPLES
 from condnum.widgets.controls import Check, Choice, Control, LogSlider
@@ -92,8 +91,7 @@ def own_data_reading(result: OwnData) -> str:
     notes = "".join(f"<li>{html.escape(note)}</li>" for note in result.warnings)
     return (
         f"{numbers}<p style='margin:6px 0'>{_verdict(result)}</p><ul style='margin:0'>{notes}</ul>"
-        f"<details{' open' * bool(result.columns['look'].any())}><summary>Columns and their scale</summary>"
-        f"<div style='max-height:20em;overflow:auto'>{as_html(columns_words(result.columns))}</div></details>"
+        f"{columns_html(result.columns)}"
     )
 
 
