@@ -135,7 +135,11 @@ def match_streams(
         >>> P.columns, H.columns
         (('x0', 'x2'), ('x0', 'x2'))
     """
-    P, H, notes = _shared(*_dropped(pretrain, harmful, drop))
+    try:
+        P, H, notes = _shared(*_dropped(pretrain, harmful, drop))
+    except InvalidInputError as error:
+        error.field = error.field or "harmful"  # the second file does not fit the first
+        raise
     for stream, field in ((P, "pretrain"), (H, "harmful")):
         if isinstance(stream.rows, ParquetRows):
             try:

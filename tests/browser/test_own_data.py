@@ -36,7 +36,7 @@ def test_in_jupyterlab(lab, tmp_path):
     P, H = rng.normal(size=(60, 12)) * np.geomspace(1, 0.05, 12), rng.normal(size=(40, 12))
     np.save(tmp_path / "mine_P.npy", P)
     np.save(tmp_path / "mine_H.npy", H)
-    (tmp_path / "bad.csv").write_text("name,a\nx,1\n")
+    (tmp_path / "bad.csv").write_text("name" + ",a,b,c,d,e,f,g,h,i,j,k\nx" + ",1" * 11 + "\n")
     upload(notebook, "Upload X_P", tmp_path / "mine_P.npy")
     notebook.page.get_by_text("X_H is still missing").wait_for()
     before = notebook.figure_data()

@@ -41,7 +41,8 @@ def test_what_an_audit_leaves(command, files):
     assert any("switched off" in sentence for sentence in record["summary"])
     page = (files / "out" / "report.html").read_text(encoding="utf-8")
     assert page.count('class="plotly-graph-div"') == 3
-    assert page.index("Summary") < page.index("Condition numbers")
+    assert page.index(">Verdict</h2>") < page.index(">Condition numbers</h2>")
+    assert record["columns"][0]["column"] == "x0"
     checksums = json.loads((files / "out" / "provenance.json").read_text())["data"]
     assert set(checksums) == {"both.npz", "theta.npy"}
     outputs = [
