@@ -13,6 +13,8 @@ from difflib import get_close_matches
 class CondnumError(Exception):
     """Base class of every error that condnum raises on purpose."""
 
+    field: str = ""  # name of the setting at fault, where it is known
+
     def _render_traceback_(self) -> list[str]:
         """Return what IPython shows of it: the paragraph, as on the command line, and no calls."""
         return [f"{type(self).__name__}: {self}"]

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from condnum.covariance_range import CovarianceRange
 from condnum.data.feature_stream import FeatureStream
-from condnum.errors import InvalidInputError
 from condnum.spectra import default_rtol
 
 
@@ -34,13 +33,10 @@ def target_moments(stream: FeatureStream, targets: NDArray[np.float64]) -> Targe
 
     Args:
         stream: N rows.
-        targets: `(N, m)`.
+        targets: `(N, m)`, one for each complete row.
 
     Returns:
         The moments.
-
-    Raises:
-        InvalidInputError: Another number of targets than rows.
 
     Examples:
         >>> from condnum.data.feature_stream import array_stream
@@ -49,16 +45,8 @@ def target_moments(stream: FeatureStream, targets: NDArray[np.float64]) -> Targe
     """
     moment, done = np.zeros((stream.dimension, targets.shape[1])), 0
     for block in stream.blocks():
-        rows = targets[done : done + len(block)]
-        if len(rows) < len(block):
-            break
-        moment += block.astype(np.float64).T @ rows
+        moment += block.astype(np.float64).T @ targets[done : done + len(block)]
         done += len(block)
-    if done != len(targets):
-        raise InvalidInputError(
-            f"{stream.source} and its targets do not have the same number of rows: there are "
-            f"{len(targets):,d} targets; give one target for each row, in the same order."
-        )
     return TargetMoments(moment, float((targets**2).sum()))
 
 

@@ -15,7 +15,7 @@ OnStage = Callable[[str, int, int | None], None]
 #: Reports within a stage.
 Tick = Callable[[int, int | None], None]
 
-STAGES = ("rows of D_P", "rows of D_H", "spectra", "alignment", "bootstrap", "attackers")
+STAGES = ("columns", "rows of D_P", "rows of D_H", "spectra", "alignment", "bootstrap", "attackers")
 
 
 @dataclass

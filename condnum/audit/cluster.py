@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 from condnum.audit.moments import GROUPS, SecondMoments, second_moments
@@ -68,13 +69,11 @@ def cluster_moments(
         level = [
             client.submit(
                 part_moments,
-                stream.source,
-                stream.columns,
+                stream,
                 groups,
                 seed,
                 first,
                 last,
-                stream.count,
                 pure=False,
             )
             for first, last in pairwise(edges)
@@ -86,19 +85,15 @@ def cluster_moments(
     return result
 
 
-def part_moments(
-    path: str, columns: tuple[str, ...], groups: int, seed: int, first: int, last: int, count: int
-) -> SecondMoments:
+def part_moments(stream: FeatureStream, groups: int, seed: int, first: int, last: int) -> SecondMoments:
     """Read some blocks of a file; what a worker does.
 
     Args:
-        path: As the stream's `source`.
-        columns: Those that are kept.
+        stream: Of a file, which is opened again by its path.
         groups: M.
         seed: Of the assignment of rows to groups.
         first: Index of the first block.
         last: Index behind the last block.
-        count: Rows that the file must have.
 
     Returns:
         The moments of these rows.
@@ -106,13 +101,15 @@ def part_moments(
     Raises:
         InvalidInputError: The file that this machine sees has another number of rows.
     """
-    stream = open_feature_stream(path, max_dimension=10**9).select(columns)
-    if stream.count != count:
+    rows = open_feature_stream(stream.source, max_dimension=10**9).rows
+    if rows.count != stream.count:
         raise InvalidInputError(
-            f"{path} has {stream.count} rows on a worker and {count} here; all machines must see "
+            f"{stream.source} has {rows.count} rows on a worker and {stream.count} here; all machines "
+            "must see "
             "the same file."
         )
-    return second_moments(stream, groups=groups, seed=seed, first=first, last=last, kept_bytes=0, threads=1)
+    own = replace(stream, rows=rows)
+    return second_moments(own, groups=groups, seed=seed, first=first, last=last, kept_bytes=0, threads=1)
 
 
 def _sum(left: SecondMoments, right: SecondMoments) -> SecondMoments:

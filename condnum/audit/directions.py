@@ -28,11 +28,6 @@ class Directions:
     dimension: int  # D
     table: pd.DataFrame  # a row per extractor × task
 
-    @property
-    def diagonal_share(self) -> float:
-        """Mean overlap of the i-th direction of one task with the i-th of the other: 1 if they agree."""
-        return float(np.diagonal(self.overlaps).mean())
-
 
 def directions(
     K_P: NDArray[np.float64], K_H: NDArray[np.float64], extractors: Extractors, *, rtol: float
@@ -50,12 +45,10 @@ def directions(
 
     Examples:
         >>> found = directions(np.diag([3.0, 1.0]), np.diag([1.0, 3.0]), {"theta": np.eye(2)}, rtol=1e-15)
-        >>> found.overlaps.round(12).tolist()
-        [[0.0, 1.0], [1.0, 0.0]]
+        >>> found.table["task"].tolist()
+        ['pretrain', 'harmful']
     """
     D = len(K_P)
-    # Q_P as the U of an invertible θ: adding to the diagonal keeps eigenvectors and their order.
-    frame = K_P + np.trace(K_P) / D * np.eye(D)
     rows = []
     for name, theta in extractors.items():
         if theta is None:
@@ -67,11 +60,26 @@ def directions(
                 continue
             rows.append((name, task, found.misalignment, found.predicted_condition, found.true_condition,
                          found.majorised, found.ostrowski_holds, found.u_unique))  # fmt: skip
-    return Directions(
-        block_sums(np.asarray(alignment(frame, K_H, rtol=rtol).overlaps)),
-        D,
-        pd.DataFrame(rows, columns=_COLUMNS),
-    )
+    return Directions(overlap_map(K_P, K_H), D, pd.DataFrame(rows, columns=_COLUMNS))
+
+
+def overlap_map(K_P: NDArray[np.float64], K_H: NDArray[np.float64]) -> NDArray[np.float64]:
+    r"""Return the overlaps :math:`|q_{P,i}^\top q_{H,j}|^2` of both tasks' eigenvectors (Proposition 3.2).
+
+    Args:
+        K_P: `(D, D)`.
+        K_H: `(D, D)`.
+
+    Returns:
+        `(m, m)`, m = min(D, `MAP_SIZE`), of `block_sums`: what a map of them shows, and all of its numbers.
+
+    Examples:
+        >>> overlap_map(np.diag([3.0, 1.0]), np.diag([1.0, 3.0])).round(12).tolist()
+        [[0.0, 1.0], [1.0, 0.0]]
+    """
+    # Q_P as the U of an invertible θ: adding to the diagonal keeps eigenvectors and their order.
+    frame = K_P + np.trace(K_P) / len(K_P) * np.eye(len(K_P))
+    return block_sums(np.asarray(alignment(frame, K_H).overlaps))
 
 
 def block_sums(overlaps: NDArray[np.float64], size: int = MAP_SIZE) -> NDArray[np.float64]:

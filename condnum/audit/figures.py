@@ -9,7 +9,7 @@ import numpy as np
 from condnum.audit.extractors import LABELS, RAW
 from condnum.audit.result import Audit
 from condnum.extras import require
-from condnum.plots.style import finish, log_axis
+from condnum.plots.style import finish, log_axis, overlap_map
 from condnum.plots.theme import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE
 
 #: Colour and dash of each extractor; the dash is a second code beside colour.
@@ -103,8 +103,8 @@ def sensitivity_figure(found: Audit) -> Any:
     for column, value in ((1, found.rtol), (2, found.ridge)):
         figure.add_vline(x=value, line_color=NEUTRAL, line_dash="dot", row=1, col=column)
         figure.add_hline(y=1, line_color=NEUTRAL, line_width=1, row=1, col=column)
-    figure.update_xaxes(**log_axis("rank tolerance, relative to σ₁", left["rtol"]), row=1, col=1)
-    figure.update_xaxes(**log_axis("ridge ε (units of K)", right["ridge"]), row=1, col=2)
+    figure.update_xaxes(**_log_x("rank tolerance, relative to σ₁", left["rtol"]), row=1, col=1)
+    figure.update_xaxes(**_log_x("ridge ε (units of K)", right["ridge"]), row=1, col=2)
     ceilings = np.concatenate([left["rir"], bound["rir_ceiling"]])
     figure.update_yaxes(**log_axis("RIR against raw features", ceilings), row=1, col=1)
     figure.update_yaxes(**log_axis("", right["rir"]), row=1, col=2)
@@ -126,24 +126,20 @@ def overlap_figure(found: Audit) -> Any:
     """
     go = require("plotly.graph_objects", "viz")
     overlaps, D = found.directions.overlaps, found.directions.dimension
-    centres = np.linspace(1, D, len(overlaps))
     figure = go.Figure()
     figure.add_heatmap(
-        x=centres, y=centres, z=np.sqrt(overlaps), zmin=0, zmax=1, colorscale="Cividis", customdata=overlaps,
-        colorbar={"title": {"text": "|qᵀq|"}},
-        hovertemplate="i = %{y:.0f}, j = %{x:.0f}: |qᵀq|² = %{customdata:.3f}<extra></extra>",
-    )  # fmt: skip
-    figure.update_xaxes(
-        title_text="direction j of D<sub>H</sub>, by descending eigenvalue",
-        constrain="domain",
-        constraintoward="right",
+        **overlap_map(
+            overlaps, D, x=0, xanchor="left", y=1.02, yanchor="bottom", lenmode="pixels", len=230, ypad=0
+        )
     )
+    figure.update_xaxes(title_text="direction j of D<sub>H</sub>", constrain="domain", constraintoward="left")
     figure.update_yaxes(
-        title_text="direction i of D<sub>P</sub>", autorange="reversed", scaleanchor="x", constrain="domain"
-    )
-    blocks = "" if len(overlaps) == D else f"; {D} directions in {len(overlaps)} blocks"
-    note = f"{_rows(found)}. A bright diagonal: the tasks share their directions{blocks}"
-    return finish(figure, "Overlaps of the two tasks' directions", note, height=560)
+        title_text="direction i of D<sub>P</sub>", autorange="reversed", scaleanchor="x", constrain="domain",
+        constraintoward="top",
+    )  # fmt: skip
+    blocks = "" if len(overlaps) == D else f", {D} directions in {len(overlaps)} blocks"
+    note = f"|q<sub>P,i</sub>ᵀq<sub>H,j</sub>|²{blocks}; bright diagonal: shared directions"
+    return finish(figure, "Overlaps of the tasks' directions", note, height=560).update_layout(margin_t=130)
 
 
 def attack_figure(found: Audit) -> Any:
@@ -175,11 +171,13 @@ def attack_figure(found: Audit) -> Any:
             hovertemplate="factor %{x:.3g} (%{customdata[0]:.0f} → %{customdata[1]:.0f} steps)",
         )  # fmt: skip
     figure.add_vline(x=1, line_color=NEUTRAL, line_width=2)
-    figure.update_xaxes(**log_axis("steps on the extractor / steps on raw features", table["factor"]))
+    figure.update_xaxes(**log_axis("factor (1: not slowed)", table["factor"]), tickangle=0)
+    if table["factor"].max() < 20 * table["factor"].min():  # powers of ten would be one tick
+        figure.update_xaxes(tickvals=[m * 10.0**k for k in range(-6, 9) for m in (1, 2, 5)], minor=None)
     figure.update_yaxes(autorange="reversed")
-    note = f"{report.title}; to {100 * report.budget.headline:g} % excess loss. ▷: at least"
+    note = f"steps with it / without, to {100 * report.budget.headline:g} % excess loss; ▷: at least"
     shown = 180 + 30 * table["label"].nunique()
-    return _legend(finish(figure, "How much each attacker is slowed", note, height=shown))
+    return _legend(finish(figure, "How much slower attackers become", note, height=shown))
 
 
 def _two(titles: tuple[str, str], *, shared_y: bool = True) -> Any:
@@ -191,11 +189,20 @@ def _two(titles: tuple[str, str], *, shared_y: bool = True) -> Any:
     )  # fmt: skip
 
 
+def _log_x(title: str, values: Any) -> dict[str, Any]:
+    """Return a logarithmic axis for half a figure's width: five labels at most, upright."""
+    decades = float(np.log10(np.max(values) / np.min(values)))
+    return {**log_axis(title, values), "dtick": max(1, int(np.ceil(decades / 5))), "tickangle": 0}
+
+
 def _legend(figure: Any) -> Any:
-    """Put the legend below the panels."""
+    """Put the legend below the panels and their titles."""
     figure.update_layout(
-        legend={"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top", "title_text": ""}, margin_b=110
-    )
+        legend={
+            "orientation": "h", "x": 0, "yref": "container", "y": 0.01, "yanchor": "bottom", "title_text": "",
+        },
+        margin_b=120,
+    )  # fmt: skip
     return figure
 
 

@@ -25,13 +25,8 @@ from condnum.audit.targets import Kind, TargetsLike, one_hot, read_targets
 from condnum.audit.task_facts import task_facts
 from condnum.ceiling import ridge_convention_ceiling, rir_ceiling
 from condnum.covariance_range import CovarianceRange
-from condnum.data.feature_stream import (
-    MAX_DIMENSION,
-    FeatureStream,
-    array_stream,
-    match_streams,
-    open_feature_stream,
-)
+from condnum.data.feature_pair import Survey, look_at, match_streams, open_pair
+from condnum.data.feature_stream import MAX_DIMENSION, FeatureStream, array_stream, open_feature_stream
 from condnum.errors import InvalidInputError
 from condnum.immunization import LOSS_TOLERANCE
 from condnum.probing.attackers import AttackBudget
@@ -52,6 +47,9 @@ def audit(
     targets: TargetsLike | None = None,
     pretrain_targets: TargetsLike | None = None,
     kind: Kind = "auto",
+    key: str = "",
+    drop: str = "",
+    standardise: bool = False,
     ridge: float = PUBLISHED_RIDGE,
     rtol: float | None = None,
     replicates: int = 200,
@@ -66,7 +64,8 @@ def audit(
     r"""Audit a pair of tasks and, if one is given, an extractor.
 
     One pass over each feature matrix forms :math:`K = X^\top X` in float64; everything but the attackers
-    follows from the two covariances. Nothing is centred, scaled or imputed.
+    follows from the two covariances. Rows with missing entries are left out, and said so; nothing is imputed,
+    nor centred or scaled unless that is asked for.
 
     Args:
         pretrain: `(N_P, D)` features of the pre-training task: a file (npy, npz, csv, parquet), which may be
@@ -79,6 +78,9 @@ def audit(
         pretrain_targets: Of the pre-training rows, for clause (c) where θ loses rank.
         kind: Of targets: `regression`, `classification` (logistic attackers), or `auto` (labels are
             learned by least squares).
+        key: Which array of an `.npz`; see `open_pair`.
+        drop: Names of columns to leave out, separated by commas.
+        standardise: Each task's columns to mean 0 and deviation 1.
         ridge: ε of the ridge convention, in the units of K.
         rtol: Relative rank tolerance; default `covariance_rtol` of the coarser stored type.
         replicates: Of the bootstrap; 0 leaves it out.
@@ -108,7 +110,11 @@ def audit(
         (True, True)
     """
     check_numbers(ridge, rtol, replicates)
-    P, H, notes = match_streams(_opened(pretrain, max_dimension), _opened(harmful, max_dimension))
+    if isinstance(pretrain, str | os.PathLike) and isinstance(harmful, str | os.PathLike):
+        P, H, notes = open_pair(pretrain, harmful, key=key, drop=drop, max_dimension=max_dimension)
+    else:
+        opened = _opened(pretrain, max_dimension), _opened(harmful, max_dimension)
+        P, H, notes = match_streams(*opened, drop=drop)
     given = read_extractors(theta, theta_0, theta_i, P.dimension)
     y = None if targets is None else read_targets(targets, kind=kind)
     y_P = (
@@ -117,8 +123,15 @@ def audit(
         else read_targets(pretrain_targets, kind=kind, name="pretrain_targets")
     )
     clock = Clock(on_stage)
+    with clock.stage("columns"):
+        found_pair = look_at(P, H, notes, standardise=standardise, targets=y)
+        P, H = found_pair.pretrain, found_pair.harmful
+        y, y_P = (
+            _complete(values, survey, stream)
+            for values, survey, stream in ((y, found_pair.surveys[1], H), (y_P, found_pair.surveys[0], P))
+        )
     moments = []
-    for which, (stage, stream) in enumerate(zip(STAGES[:2], (P, H), strict=True)):
+    for which, (stage, stream) in enumerate(zip(STAGES[1:3], (P, H), strict=True)):
         with clock.stage(stage) as tick:
             moments.append(_moments(stream, [seed, which], scheduler, threads, tick))
     K_P, K_H = (part.covariance for part in moments)
@@ -180,8 +193,14 @@ def audit(
         intervals=intervals,
         no_intervals=reason,
         attack=attack,
-        notes=tuple(notes),
-        settings={"replicates": replicates, "groups": len(moments[0].groups), "scheduler": bool(scheduler)},
+        columns=found_pair.columns,
+        notes=found_pair.notes,
+        settings={
+            "standardise": standardise,
+            "replicates": replicates,
+            "groups": len(moments[0].groups),
+            "scheduler": bool(scheduler),
+        },
         seconds=clock.seconds,
         peak_mib=own_peak().mib,
         seed=seed,
@@ -216,6 +235,17 @@ def _opened(features: FeaturesLike, max_dimension: int) -> FeatureStream:
     if isinstance(features, str | os.PathLike):
         return open_feature_stream(features, max_dimension=max_dimension)
     return array_stream(features, max_dimension=max_dimension)
+
+
+def _complete(targets: NDArray[Any] | None, survey: Survey, stream: FeatureStream) -> NDArray[Any] | None:
+    """Return the targets of the rows that are kept."""
+    if targets is not None and len(targets) != len(survey.complete):
+        raise InvalidInputError(
+            f"{stream.source} has {len(survey.complete):,d} rows, but there are {len(targets):,d} "
+            "targets; give "
+            "one target for each row, in the same order."
+        )
+    return None if targets is None else targets[survey.complete]
 
 
 def _moments(

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.data.feature_stream import FeatureStream, refuse_non_finite
-from condnum.errors import InvalidInputError
+from condnum.data.feature_stream import FeatureStream
+from condnum.errors import DataFormatError, InvalidInputError
 from condnum.sweep import core_count
 from condnum.threads import limited_threads
 
@@ -121,8 +121,8 @@ def second_moments(
 
     Raises:
         InvalidInputError: `groups` below 1, or no row.
-        DataFormatError: Rows that are not finite (their number and the first one are named), a file that is
-            damaged or changes while it is read.
+        DataFormatError: Numbers that are too large to be squared, a file that is damaged or changes while it
+            is read.
 
     Examples:
         >>> from condnum.data.feature_stream import array_stream
@@ -149,7 +149,10 @@ def second_moments(
             work = [pool.submit(_add_groups, moments, block, order, edges, share) for share in shares]
             finite = [future.result() for future in work]  # waits for all, whatever one finds
             if not all(finite):
-                refuse_non_finite(stream)
+                raise DataFormatError(
+                    f"{stream.source} holds numbers so large that their squares overflow float64 (above "
+                    "1e154), or infinite ones; rescale them (standardise)."
+                )
             moments.group_rows[:] += np.diff(edges)
             rows += len(block)
             kept.add(block)

@@ -31,6 +31,9 @@ class Options:
         targets: File of the harmful targets; with a backbone, the labels of its images are the default.
         pretrain_targets: File of the pre-training targets.
         kind: Of targets.
+        key: Which array of an `.npz`; two names for the two files.
+        drop: Columns to leave out, separated by commas.
+        standardise: Each task's columns to mean 0 and deviation 1.
         backbone: Name of a timm model, instead of files of features.
         pretrain_images: Folder of images.
         harmful_images: Folder of images.
@@ -61,6 +64,9 @@ class Options:
     targets: str = ""
     pretrain_targets: str = ""
     kind: Kind = "auto"
+    key: str = ""
+    drop: str = ""
+    standardise: bool = False
     backbone: str = ""
     pretrain_images: str = ""
     harmful_images: str = ""
@@ -129,7 +135,8 @@ def run(options: Options, *, on_stage: OnStage | None = None) -> Audit:
         y, y_P = options.targets or labels[labels >= 5], options.pretrain_targets or labels[labels < 5]
     found_audit = audit(
         P, H, theta=options.theta or None, theta_0=options.theta_0 or None, theta_i=options.theta_i or None,
-        targets=y, pretrain_targets=y_P, kind=options.kind, ridge=options.ridge, rtol=options.rtol or None,
+        targets=y, pretrain_targets=y_P, kind=options.kind, key=options.key, drop=options.drop,
+        standardise=options.standardise, ridge=options.ridge, rtol=options.rtol or None,
         replicates=options.replicates, attackers=options.attackers, seed=options.seed,
         scheduler=options.scheduler, max_dimension=options.max_dimension, on_stage=on_stage,
     )  # fmt: skip
@@ -168,11 +175,9 @@ def stage_words(stage: str, done: int, total: int | None) -> str:
 
     Examples:
         >>> stage_words("bootstrap", 50, 200)
-        '*Stage 5 of 6: bootstrap, 50 of 200*'
-        >>> stage_words(FINISHED, 0, None)
-        'The audit is finished.'
+        '*Stage 6 of 7: bootstrap, 50 of 200*'
     """
     if stage == FINISHED:
-        return "The audit is finished."
+        return ""
     place = f"Stage {STAGES.index(stage) + 1} of {len(STAGES)}: {stage}" if stage in STAGES else stage
     return f"*{place}, {done:,d} of {total:,d}*" if total else f"*{place}*"

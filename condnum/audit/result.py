@@ -54,7 +54,8 @@ class Audit:
     intervals: Intervals | None
     no_intervals: str  # why there are none; empty if there are
     attack: AttackSection
-    notes: tuple[str, ...]  # what had to be done to the data
+    columns: pd.DataFrame  # of `FeaturePair`: scale of each column, and what it looks like
+    notes: tuple[str, ...]  # what was done to the data, and what is odd about their columns
     settings: Mapping[str, Any]
     seconds: Mapping[str, float]  # by stage
     peak_mib: float  # largest resident memory of this process so far
@@ -166,6 +167,7 @@ class Audit:
                 "summary": self.sentences,
                 "warnings": self.warnings,
                 "tasks": {task.name: _task(task) for task in (self.pretrain, self.harmful)},
+                "columns": _records(self.columns),
                 "settings": {"rtol": self.rtol, "ridge": self.ridge, "seed": self.seed, **self.settings},
                 "extractors": {name: list(shape) for name, shape in self.extractors.items() if name != RAW},
                 "ceiling": {**vars(self.ceiling), "ridge_convention_limit": self.ridge_limit},
@@ -259,8 +261,6 @@ def _task(task: TaskFacts) -> dict[str, Any]:
         "stored_eps": task.stored_eps,
         "rank": task.rank,
         "eigenvalues_near_tolerance": task.near,
-        "zero_columns": list(task.zero_columns),
-        "constant_columns": list(task.constant_columns),
         "equal_columns": [list(pair) for pair in task.equal_columns],
         "spectrum": task.spectrum.tolist(),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 
 import pandas as pd
@@ -9,10 +10,14 @@ import pandas as pd
 from condnum.audit.extractors import LABELS, Comparison
 from condnum.audit.result import Audit
 from condnum.audit.words import interval_words, verdict_rows
-from condnum.report.comparison import number
+from condnum.report.comparison import as_html, number
+from condnum.report.correction_tables import formula_html
 
 _MARK = {True: "holds", False: "fails", None: "not known"}
-_TASKS = {"pretrain": "D_P", "harmful": "D_H"}
+_TASKS = {"pretrain": "D<sub>P</sub>", "harmful": "D<sub>H</sub>"}
+
+#: Columns that are listed; `audit.json` has all of them.
+MOST_COLUMNS = 100
 
 
 def verdict_table(found: Audit) -> pd.DataFrame:
@@ -31,13 +36,54 @@ def verdict_table(found: Audit) -> pd.DataFrame:
                 {
                     "extractor": pair.label,
                     "convention": verdict["convention"],
-                    "(a) κ of D_H rises": _MARK[verdict["a"]],
-                    "(b) κ of D_P does not": _MARK[verdict["b"]],
-                    "(c) D_P still fitted": _MARK[verdict["c"]],
+                    "(a) κ of D<sub>H</sub> rises": _MARK[verdict["a"]],
+                    "(b) κ of D<sub>P</sub> does not": _MARK[verdict["b"]],
+                    "(c) D<sub>P</sub> still fitted": _MARK[verdict["c"]],
                     "immunized": {True: "yes", False: "no", None: "not known"}[verdict["all"]],
                 }
             )
     return pd.DataFrame(rows)
+
+
+def columns_words(columns: pd.DataFrame) -> pd.DataFrame:
+    """The scale of every column in both tasks, odd ones first.
+
+    Args:
+        columns: Of a `FeaturePair`.
+
+    Returns:
+        Strings, a row for each of the first `MOST_COLUMNS`.
+    """
+    order = columns.loc[columns["look"].eq("").sort_values(kind="stable").index]
+    rows = []
+    for row in order.head(MOST_COLUMNS).to_dict("records"):
+        cells = {"column": html.escape(str(row["column"])), "looks like": html.escape(row["look"])}
+        for task, label in _TASKS.items():
+            cells[f"mean ± deviation, {label}"] = (
+                f"{number(row[f'mean_{task}'])} ± {number(row[f'deviation_{task}'])}"
+            )
+            cells[f"from – to, {label}"] = (
+                f"{number(row[f'smallest_{task}'])} – {number(row[f'largest_{task}'])}"
+            )
+        rows.append(cells)
+    return pd.DataFrame(rows)
+
+
+def columns_html(columns: pd.DataFrame) -> str:
+    """Return `columns_words` in a frame that scrolls, folded where no column is odd.
+
+    Args:
+        columns: Of a `FeaturePair`.
+
+    Returns:
+        HTML.
+    """
+    odd = int(columns["look"].ne("").sum())
+    return (
+        f"<details{' open' * bool(odd)}><summary>{len(columns):,d} columns with their scale, {odd:,d} odd"
+        "</summary><div style='max-height:24em;overflow:auto'>"
+        f"{as_html(columns_words(columns))}</div></details>"
+    )
 
 
 def kappa_words(found: Audit) -> pd.DataFrame:
@@ -117,10 +163,10 @@ def sensitivity_words(found: Audit) -> pd.DataFrame:
             {
                 "rank tolerance": number(row["rtol"])
                 + (" (this audit)" if row["rtol"] == found.rtol else ""),
-                "rank K_P": str(row["rank_P"]),
-                "rank K_H": str(row["rank_H"]),
-                "κ(K_P)": number(row["kappa_P"]),
-                "κ(K_H)": number(row["kappa_H"]),
+                "rank K<sub>P</sub>": str(row["rank_P"]),
+                "rank K<sub>H</sub>": str(row["rank_H"]),
+                "κ(K<sub>P</sub>)": number(row["kappa_P"]),
+                "κ(K<sub>H</sub>)": number(row["kappa_H"]),
                 f"(i) of {LABELS[pair.extractor]}": number(row["harmful_ratio"]),
                 "(ii)": number(row["pretrain_ratio"]),
                 "RIR": number(row["rir"]),
@@ -220,4 +266,4 @@ def run_words(found: Audit) -> pd.DataFrame:
     facts["seed"] = str(found.seed)
     facts["seconds"] = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in found.seconds.items())
     facts["peak memory"] = f"{found.peak_mib:,.0f} MiB resident"
-    return pd.DataFrame({"what": list(facts), "value": list(facts.values())})
+    return pd.DataFrame({"what": map(formula_html, facts), "value": map(formula_html, facts.values())})

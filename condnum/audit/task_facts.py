@@ -28,19 +28,12 @@ class TaskFacts:
     spectrum: NDArray[np.float64]  # (D,) eigenvalues of K, descending; those below 0 by round-off are 0
     rank: int
     near: int  # eigenvalues within a factor `NEAR` of the rank tolerance
-    zero_columns: tuple[str, ...]
-    constant_columns: tuple[str, ...]  # without those of zeros
     equal_columns: tuple[tuple[str, str], ...]  # pairs (earlier, later), without columns of zeros
 
     @property
     def warnings(self) -> list[str]:
         """Sentences on what makes the numbers fragile; empty if nothing does."""
-        N, D, notes = self.rows, self.dimension, []
-        if N < D:
-            notes.append(
-                f"{self.name} has fewer rows than columns ({N:,d} < {D:,d}): its rank is at most {N:,d}, "
-                "and κ is that of this sample, not of the task."
-            )
+        D, notes = self.dimension, []
         if self.rank < D:
             notes.append(
                 f"{self.name} has rank {self.rank} of {D}: compact κ leaves {D - self.rank} direction(s) "
@@ -51,21 +44,11 @@ class TaskFacts:
                 f"{self.name}: {self.near} eigenvalue(s) lie within a factor {NEAR:g} of the rank tolerance: "
                 "the rank, and with it compact κ, is decided there. See how it moves with the tolerance."
             )
-        if self.zero_columns:
-            notes.append(
-                f"{self.name} has {len(self.zero_columns)} column(s) of zeros ({_shown(self.zero_columns)}): "
-                "they lower the rank."
-            )
-        if self.constant_columns:
-            notes.append(
-                f"{self.name} has {len(self.constant_columns)} constant column(s) "
-                f"({_shown(self.constant_columns)}): K is not centred, so that each acts as an intercept."
-            )
         if self.equal_columns:
             pairs = [f"{first} = {second}" for first, second in self.equal_columns]
             notes.append(
                 f"{self.name}: {len(pairs)} column(s) repeat an earlier one to seven digits "
-                f"({_shown(pairs)}): each adds a null direction."
+                f"({', '.join(pairs[:5])}{', …' * (len(pairs) > 5)}): each adds a null direction."
             )
         return notes
 
@@ -92,17 +75,11 @@ def task_facts(
         >>> stream = array_stream(X)
         >>> moments = second_moments(stream)
         >>> facts = task_facts("D_P", stream, moments, moments.covariance, rtol=1e-15)
-        >>> facts.rank, facts.zero_columns, facts.constant_columns, facts.equal_columns
-        (2, ('x3',), ('x1',), (('x0', 'x2'),))
+        >>> facts.rank, facts.equal_columns
+        (2, (('x0', 'x2'),))
     """
     sigma = np.maximum(np.linalg.eigvalsh(K)[::-1], 0.0)
     limit = rtol * sigma[0]
-    squares = np.diagonal(K)
-    # N·Var = Σx² − (Σx)²/N, which is zero up to round-off for a constant column.
-    spread = squares - moments.sums**2 / moments.rows
-    zero = squares == 0
-    constant = ~zero & (spread <= SAME * squares * max(1.0, moments.rows**0.5)) & (moments.rows > 1)
-    names = np.asarray(stream.columns, dtype=object)
     return TaskFacts(
         name=name,
         source=stream.source,
@@ -112,9 +89,7 @@ def task_facts(
         spectrum=sigma,
         rank=int((sigma > limit).sum()),
         near=int(((sigma > limit / NEAR) & (sigma < limit * NEAR)).sum()),
-        zero_columns=tuple(names[zero]),
-        constant_columns=tuple(names[constant]),
-        equal_columns=tuple((names[i], names[j]) for i, j in _equal_pairs(K)),
+        equal_columns=tuple((stream.columns[i], stream.columns[j]) for i, j in _equal_pairs(K)),
     )
 
 
@@ -129,7 +104,3 @@ def _equal_pairs(K: NDArray[np.float64]) -> list[tuple[int, int]]:
         if len(same):
             pairs.append((int(same[0]), j))
     return pairs
-
-
-def _shown(names: tuple[str, ...] | list[str]) -> str:
-    return ", ".join(map(str, names[:5])) + (", …" if len(names) > 5 else "")

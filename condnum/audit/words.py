@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from condnum.audit.extractors import FRONT, LABELS, OPTIMAL, RAW, Comparison
 from condnum.audit.result import Audit
 from condnum.report.comparison import number
+from condnum.report.correction_tables import formula_html
 
 #: Compact κ's of one task that differ by more than this factor over the sweep make it fragile.
 FRAGILE = 10.0
+
+#: Columns whose deviations differ by more than this factor are in different units.
+UNITS = 1000.0
 
 
 def summary(found: Audit) -> list[str]:
@@ -60,13 +66,155 @@ def interval_words(found: Audit, quantity: str, convention: str, **place: str) -
         **place: `task`, `extractor`, `baseline`.
 
     Returns:
-        `low – high`, a dash if there is none, and a star if the estimate lies outside.
+        `low – high`, a dash if there is none, and a word if the estimate lies outside: fewer distinct rows
+        move ranks and smallest eigenvalues one way.
     """
     row = found.interval(quantity, convention, **place)
     if row is None:
         return "—"
-    mark = "" if row["inside"] else " *"
-    return f"{number(row['low'])} – {number(row['high'])}{mark}"
+    word = (
+        "" if row["inside"] else f", resampling {'raises' if row['low'] > row['estimate'] else 'lowers'} it"
+    )
+    return f"{number(row['low'])} – {number(row['high'])}{word}"
+
+
+def _sure(found: Audit, quantity: str, convention: str, **place: str) -> str:
+    """Return a number's interval in brackets, or nothing."""
+    words = interval_words(found, quantity, convention, **place)
+    return "" if words == "—" else f" (bootstrap {words})"
+
+
+def as_page(sentences: Sequence[str]) -> str:
+    """Return sentences as a list in HTML, `D_P` with its index.
+
+    Examples:
+        >>> as_page(["D_P is short."])
+        '<ul><li>D<sub>P</sub> is short.</li></ul>'
+    """
+    items = (
+        re.sub(r"(--[a-z][a-z-]+)", r'<code style="white-space:nowrap">\1</code>', formula_html(text))
+        for text in sentences
+    )
+    return f"<ul>{''.join(f'<li>{text}</li>' for text in items)}</ul>"
+
+
+def card(found: Audit) -> str:
+    """Return the verdict: clauses, RIR of its ceiling, the weakest attacker, what to do next.
+
+    Args:
+        found: The audit.
+
+    Returns:
+        HTML, in the classes of the site's scoreboard.
+    """
+    pair = found.main or Comparison(FRONT, RAW)
+    name = LABELS[pair.extractor]
+    verdicts = verdict_rows(found, pair)
+    title = f"{name}: " + {
+        (True, True): "immunized by Definition 3.1",
+        (False, False): "not immunized by Definition 3.1",
+    }.get((verdicts[0]["all"], verdicts[1]["all"]), "the verdict is open: see the clauses")
+    if found.main is None:
+        title = f"No extractor was given: what {name} reaches"
+    rows = []
+    for verdict in verdicts:
+        row = found.row(pair, verdict["convention"])
+        cells = [_chip(verdict[clause]) for clause in "abc"]
+        of = f"of at most {number(row['rir_ceiling'])}" if row["rir_ceiling"] == row["rir_ceiling"] else ""
+        cells.append(f'<span class="obtained">{number(row["rir"])}</span><span class="published">{of}</span>')
+        body = "".join(
+            f'<td><span class="label">{head}</span>{cell}</td>'
+            for head, cell in zip(_HEADS, cells, strict=True)
+        )
+        rows.append(f'<tr><th scope="row">{verdict["convention"]}</th>{body}</tr>')
+    head = "".join(f'<th scope="col">{text}</th>' for text in ("convention", *_HEADS))
+    return (
+        f'<article class="score"><h2 style="margin-top:1rem">Verdict</h2>'
+        f'<p class="lead"><b>{formula_html(title)}.</b></p>'
+        f'<div class="scroll"><table class="board"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody>"
+        f"</table></div><h3>Weakest attacker</h3><p>{formula_html(_weakest(found, pair.extractor))}</p>"
+        f"<h3>What to do next</h3>{as_page(next_steps(found))}</article>"
+    )
+
+
+_HEADS = ("(a) harmful κ rises", "(b) benign κ does not", "(c) benign task still fitted", "RIR")
+
+
+def _chip(kept: bool | None) -> str:
+    """Return whether a clause holds."""
+    kind = {True: "holds", False: "fails", None: "not known"}[kept]
+    style = {True: "holds", False: "does-not-hold", None: "other-data"}[kept]
+    return f'<span class="chip {style}">{kind}</span>'
+
+
+def _weakest(found: Audit, extractor: str) -> str:
+    """Say who is slowed least."""
+    worst = _worst(found, extractor)
+    if worst is None:
+        return _attack(found)
+    return (
+        f"{worst['label']}: {number(worst['factor'])} times the steps that it takes on the features as "
+        "they are. "
+        "An extractor protects no better than this against those who choose their method."
+    )
+
+
+def _worst(found: Audit, extractor: str) -> Any | None:
+    """Return the attacker who is slowed least; the panel may have had θ* where no extractor was given."""
+    report = found.attack.report
+    name = OPTIMAL if found.main is None else extractor
+    if report is None or report.at(report.factors, None).query("extractor == @name")["factor"].isna().all():
+        return None
+    return report.worst_case(name)
+
+
+def next_steps(found: Audit) -> list[str]:
+    """Return what somebody who has this audit should do, most urgent first.
+
+    Args:
+        found: The audit.
+
+    Returns:
+        At least one sentence.
+    """
+    steps, pair = [], found.main
+    table = found.columns
+    odd = table["column"][table["look"].str.startswith(("label", "index"))]
+    if len(odd):
+        names = ",".join(map(str, odd[:5]))
+        steps.append(
+            f"Look at the columns that seem to be an answer or an index, and audit again without: --drop "
+            f"{names}."
+        )
+    spread = found.columns[["deviation_pretrain", "deviation_harmful"]].replace(0, math.nan)
+    if not found.settings["standardise"] and (spread.max() / spread.min()).max() > UNITS:
+        ratio = number(float((spread.max() / spread.min()).max()))
+        steps.append(
+            f"The columns' scales differ {ratio} times, which κ takes for ill-conditioning: see whether "
+            "the verdict "
+            "stands with --standardise, which any attacker can do as well."
+        )
+    front = verdict_rows(found, Comparison(FRONT, RAW))
+    if pair is None or any(verdict["all"] is False for verdict in verdict_rows(found, pair)):
+        steps.append(
+            "An extractor that meets Definition 3.1 in both conventions exists: condnum.immunize(problem, "
+            '"front") gives the closed form, to be audited with --theta.'
+            if all(verdict["all"] for verdict in front)
+            else "Not even the closed form at the edge of what is possible meets Definition 3.1 in both "
+            "conventions: these two tasks may be too alike for a linear extractor."
+        )
+    if pair is not None and found.clause_c[pair.extractor].kept is None:
+        steps.append("Give --pretrain-targets: clause (c) cannot be judged without.")
+    worst = None if pair is None else _worst(found, pair.extractor)
+    if found.attack.report is None:
+        steps.append("Give --targets of the harmful rows, to see what attackers make of it.")
+    elif worst is not None and worst["factor"] < 10:
+        steps.append(
+            f"Do not rely on κ alone: {worst['label']} needs no more than {number(worst['factor'])} times "
+            "the steps."
+        )
+    return steps or ["Repeat the audit on other rows of the same tasks: all of this is about these."]
 
 
 def _what(found: Audit) -> str:
@@ -86,13 +234,7 @@ def _kappas(found: Audit) -> list[str]:
     said = []
     for task, facts in (("pretrain", found.pretrain), ("harmful", found.harmful)):
         row = found.kappa_of(task, RAW, "compact")
-        interval = found.interval("kappa", "compact", task=task, extractor=RAW)
-        sure = ""
-        if interval is not None:
-            sure = (
-                f", {100 * found.intervals.level:.0f} % bootstrap interval {number(interval['low'])} to "  # type: ignore[union-attr]
-                f"{number(interval['high'])}"
-            )
+        sure = _sure(found, "kappa", "compact", task=task, extractor=RAW)
         rank = "full rank" if row["rank"] == facts.dimension else f"rank {row['rank']} of {facts.dimension}"
         ridge = found.kappa_of(task, RAW, "ridge")["kappa"]
         said.append(
@@ -125,8 +267,7 @@ def _room(found: Audit) -> str:
             f"Room: D_H has {found.ceiling.harmful_only_dimension} direction(s) that D_P lacks, so that the "
             f"compact RIR has no ceiling; {limit}."
         )
-    interval = found.interval("rir_ceiling", "compact")
-    sure = "" if interval is None else f" (bootstrap {number(interval['low'])} to {number(interval['high'])})"
+    sure = _sure(found, "rir_ceiling", "compact")
     return (
         "Room: no invertible linear extractor can have a compact RIR above "
         f"{number(found.ceiling.value)}{sure}; "
@@ -155,8 +296,7 @@ def _verdict(found: Audit) -> list[str]:
     for verdict in verdict_rows(found, pair):
         convention = verdict["convention"]
         row = found.row(pair, convention)
-        sure = found.interval("rir", convention, extractor=pair.extractor, baseline=pair.baseline)
-        spread = "" if sure is None else f" (bootstrap {number(sure['low'])} to {number(sure['high'])})"
+        spread = _sure(found, "rir", convention, extractor=pair.extractor, baseline=pair.baseline)
         share = ""
         if convention == "compact" and 0 < row["share"] < math.inf:
             share = f", {number(100 * row['share'])} % of the ceiling"

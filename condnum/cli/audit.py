@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,6 +37,15 @@ def audit(
     kind: Annotated[
         str, typer.Option("--kind", metavar="auto|regression|classification", help="Of the targets.")
     ] = "auto",
+    key: Annotated[
+        str, typer.Option("--key", metavar="NAME[,NAME]", help="Array of an npz file, or one for each file.")
+    ] = "",
+    drop: Annotated[
+        str, typer.Option("--drop", metavar="NAME,…", help="Columns to leave out; x0, x1, … without names.")
+    ] = "",
+    standardise: Annotated[
+        bool, typer.Option("--standardise", help="Each task's columns to mean 0 and deviation 1.")
+    ] = False,
     backbone: Annotated[
         str, typer.Option("--backbone", metavar="NAME", help="A timm model, instead of feature files.")
     ] = "",
@@ -82,6 +92,9 @@ def audit(
         "targets": _expanded(targets),
         "pretrain_targets": _expanded(pretrain_targets),
         "kind": kind,
+        "key": key,
+        "drop": drop,
+        "standardise": standardise,
         "backbone": backbone,
         "pretrain_images": pretrain_images,
         "harmful_images": harmful_images,
@@ -96,18 +109,33 @@ def audit(
     }
     check(parameters)
     files = [parameters[name] for name in ("pretrain", "harmful", "theta", "theta_0", "theta_i", "targets")]
+    folder = out or default_folder("audit", pretrain or pretrain_images)
     run_report(
         "audit",
         parameters,
-        out=out or default_folder("audit", pretrain or pretrain_images),
+        out=folder,
         title="Audit: how much immunization two feature sets allow",
         checksums=lambda: file_checksums(files),
         quiet=quiet,
     )
+    say_warnings(folder)
+
+
+def say_warnings(folder: str | Path) -> None:
+    """Repeat in the terminal what a page says about columns that seem to be no features.
+
+    Args:
+        folder: Of the results.
+    """
+    from condnum.cli.main import say
+
+    for note in json.loads((Path(folder) / "audit.json").read_text(encoding="utf-8"))["warnings"]:
+        if "drop=" in note:
+            say(f"warning: {note}")
 
 
 def check(parameters: dict[str, Any]) -> None:
-    """Refuse what cannot be audited before a kernel is started for it; only headers are read.
+    """Refuse what cannot be audited before a kernel is started for it; only the beginnings of files are read.
 
     Args:
         parameters: Of the notebook.
@@ -120,7 +148,7 @@ def check(parameters: dict[str, Any]) -> None:
     from condnum.audit.full_audit import check_numbers
     from condnum.audit.notebook_run import Options
     from condnum.audit.targets import read_targets
-    from condnum.data.feature_stream import match_streams, open_feature_stream
+    from condnum.data.feature_pair import open_pair
 
     options = Options(**parameters)
     if not options.pretrain and not options.backbone:
@@ -133,10 +161,12 @@ def check(parameters: dict[str, Any]) -> None:
         if path:
             read_targets(path, kind=options.kind)
     if options.pretrain:
-        P, _, _ = match_streams(
-            open_feature_stream(options.pretrain, max_dimension=options.max_dimension),
-            open_feature_stream(options.harmful, max_dimension=options.max_dimension),
-        )
+        P, H, _ = open_pair(
+            options.pretrain, options.harmful, key=options.key, drop=options.drop,
+            max_dimension=options.max_dimension,
+        )  # fmt: skip
+        for stream in (P, H):
+            next(stream.raw_blocks())  # columns of text in a CSV
         read_extractors(options.theta or None, options.theta_0 or None, options.theta_i or None, P.dimension)
 
 

@@ -1,129 +1,422 @@
-"""Two feature tables as one pair of tasks: the columns that they share, and what to be wary of."""
+"""Two feature matrices as one pair of tasks: the columns that they share, and what to be wary of.
+
+Lesson 5 and `condnum audit` both open, match, scale and check a reader's own data here, so that they say
+the same of the same files.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
 
-from condnum.data.feature_table import FeatureTable, select_columns
-from condnum.data.task_arrays import FloatArray, read_only
-from condnum.errors import InvalidInputError
+from condnum.data.feature_stream import MAX_DIMENSION, FeatureStream, open_feature_stream
+from condnum.data.table_rows import ParquetRows
+from condnum.data.task_arrays import FloatArray
+from condnum.errors import CondnumError, DataFormatError, InvalidInputError, UnknownNameError
+
+#: Rows at the beginning of a file by which labels and indices are recognised.
+LOOK = 10_000
+#: A column of labels has at most so many different values.
+MOST_LABELS = 20
+#: Names that answers usually have.
+ANSWERS = frozenset(
+    {"label", "labels", "target", "targets", "y", "class", "outcome", "response", "diagnosis"}
+)
+#: Rows that are read at a time: a few MiB, whatever a block holds.
+_CHUNK = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Survey:
+    """What one look at all rows says about a task's columns; all but `complete` over complete rows."""
+
+    complete: NDArray[np.bool_]  # (all rows of the file,) those without gaps
+    gaps: NDArray[np.int64]  # (D,) missing entries
+    mean: FloatArray  # (D,)
+    deviation: FloatArray  # (D,) of the population; exactly 0 for a constant column
+    smallest: FloatArray  # (D,)
+    largest: FloatArray  # (D,)
+    head: FloatArray  # (at most LOOK, D) the first rows
 
 
 @dataclass(frozen=True, eq=False)
 class FeaturePair:
-    """Inputs of a pre-training and a harmful task over the same D columns, all finite."""
+    """Inputs of a pre-training and a harmful task over the same D columns."""
 
-    X_P: FloatArray  # (N_P, D), read-only
-    X_H: FloatArray  # (N_H, D), read-only
-    columns: tuple[str, ...]  # D names
-    stored_eps: float  # machine epsilon of the coarser of the two stored types
-    warnings: tuple[str, ...]  # plain sentences about the data; empty if there is nothing to say
+    pretrain: FeatureStream  # X_P, complete rows, standardised if that was asked for
+    harmful: FeatureStream  # X_H
+    surveys: tuple[Survey, Survey]  # of both as they are in the files
+    columns: pd.DataFrame  # a row a column: `column`, mean, deviation, smallest and largest of both, `look`
+    notes: tuple[str, ...]  # what was done to the data, and what to be wary of, in sentences
 
     @property
-    def dimension(self) -> int:
-        """Number of features D."""
-        return len(self.columns)
+    def odd(self) -> list[str]:
+        """Names of the columns that look like an answer or an index: `drop` takes them out."""
+        table = self.columns
+        return [str(name) for name in table["column"][table["look"].str.startswith(("label", "index"))]]
 
 
-def match_tables(pretrain: FeatureTable, harmful: FeatureTable) -> FeaturePair:
-    """Bring two tables to the same columns and drop incomplete rows, and say what was done.
+def names_in(text: str) -> tuple[str, ...]:
+    """Return the names in a list separated by commas, as `--drop` and the lesson take it.
 
-    Columns are matched by name when both files name them, else by position. Nothing is scaled or
-    imputed.
+    Examples:
+        >>> names_in("label, id")
+        ('label', 'id')
+    """
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def open_pair(
+    pretrain: str | os.PathLike[str],
+    harmful: str | os.PathLike[str],
+    *,
+    key: str = "",
+    drop: str = "",
+    max_dimension: int = MAX_DIMENSION,
+) -> tuple[FeatureStream, FeatureStream, list[str]]:
+    """Open two files and bring them to the same columns; nothing but headers is read.
+
+    Args:
+        pretrain: File of the pre-training features.
+        harmful: File of the harmful features.
+        key: Which array of an `.npz`; two names with a comma between are those of either file.
+        drop: Names of columns to leave out, separated by commas; `x0`, `x1`, … where files have no names.
+        max_dimension: Largest D.
+
+    Returns:
+        As `match_streams`.
+
+    Raises:
+        InvalidInputError: More than two keys.
+        CondnumError: As `open_feature_stream` and `match_streams`; its `field` names the file at fault.
+    """
+    keys = names_in(key)
+    if len(keys) > 2:
+        raise InvalidInputError(f"key names {len(keys)} arrays ({key}); give one, or one for each file.")
+    opened = []
+    for which, (field, path) in enumerate((("pretrain", pretrain), ("harmful", harmful))):
+        try:
+            own = keys[min(which, len(keys) - 1)] if keys else None
+            opened.append(open_feature_stream(path, key=own, max_dimension=max_dimension))
+        except CondnumError as error:
+            error.field = field
+            raise
+    return match_streams(opened[0], opened[1], drop=drop)
+
+
+def match_streams(
+    pretrain: FeatureStream, harmful: FeatureStream, *, drop: str = ""
+) -> tuple[FeatureStream, FeatureStream, list[str]]:
+    """Bring two streams to the same columns: by name when both files name them, else by position.
 
     Args:
         pretrain: Inputs of the pre-training task.
         harmful: Inputs of the harmful task.
+        drop: Names of columns to leave out, separated by commas.
 
     Returns:
-        The pair, with a warning for each of: columns left out, columns matched by position, rows with
-        missing entries, constant columns, fewer rows than columns.
+        Both streams over the same D columns, and a sentence for each thing that had to be done for it.
 
     Raises:
-        InvalidInputError: No column in common, different numbers of unnamed columns, a column name
-            that occurs twice, or fewer than two complete rows.
+        InvalidInputError: Different numbers of columns that cannot be matched by name, none in common, or
+            none left.
+        UnknownNameError: Neither file has a column that is to be left out.
+        DataFormatError: A column that is known to hold text.
 
     Examples:
-        >>> def table(rows, names):
-        ...     return FeatureTable(np.array(rows), names, True, 2.0**-52, "memory")
-        >>> P = table([[1.0, 2.0], [3.0, np.nan], [5.0, 7.0]], ("a", "b"))
-        >>> H = table([[1.0, 0.0], [4.0, 1.0], [9.0, 1.0]], ("b", "a"))
-        >>> pair = match_tables(P, H)
-        >>> pair.X_P.tolist(), pair.X_H[0].tolist()
-        ([[1.0, 2.0], [5.0, 7.0]], [0.0, 1.0])
-        >>> pair.warnings
-        ('X_P: 1 of 3 rows has missing entries and is left out.',)
+        >>> from condnum.data.feature_stream import array_stream
+        >>> P, H, _ = match_streams(array_stream(np.eye(3)), array_stream(np.ones((4, 3))), drop="x1")
+        >>> P.columns, H.columns
+        (('x0', 'x2'), ('x0', 'x2'))
     """
-    P, H, warnings = _common_columns(pretrain, harmful)
-    inputs = {}
-    for name, table in (("X_P", P), ("X_H", H)):
-        X = _complete_rows(table, name, warnings)
-        _note_constants(X, table.columns, name, warnings)
-        if len(X) < table.dimension:
-            warnings.append(
-                f"{name} has fewer rows than columns (N = {len(X)} < D = {table.dimension}): its rank is at "
-                "most N, and κ is that of this sample, not of the task."
-            )
-        inputs[name] = read_only(X, name)
-    eps = max(P.stored_eps, H.stored_eps)
-    return FeaturePair(inputs["X_P"], inputs["X_H"], P.columns, eps, tuple(warnings))
+    try:
+        P, H, notes = _shared(*_dropped(pretrain, harmful, drop))
+    except InvalidInputError as error:
+        error.field = error.field or "harmful"  # the second file does not fit the first
+        raise
+    for stream, field in ((P, "pretrain"), (H, "harmful")):
+        if isinstance(stream.rows, ParquetRows):
+            try:
+                stream.rows.check_columns(stream.columns)
+            except DataFormatError as error:
+                error.field = field
+                raise
+    return P, H, notes
 
 
-def _common_columns(P: FeatureTable, H: FeatureTable) -> tuple[FeatureTable, FeatureTable, list[str]]:
-    """Return both tables over the same columns, and what had to be done for it."""
+def _dropped(P: FeatureStream, H: FeatureStream, drop: str) -> tuple[FeatureStream, FeatureStream]:
+    """Return both without the columns that are to be left out; by position, these go from both."""
+    names = names_in(drop)
+    for name in names:
+        if name not in P.columns and name not in H.columns:
+            error = UnknownNameError("column to leave out (drop)", name, dict.fromkeys(P.columns + H.columns))
+            error.field = "drop"
+            raise error
+    if P.named != H.named and P.dimension == H.dimension:  # matched by position: one column, two names
+        places = {s.columns.index(name) for s in (P, H) for name in names if name in s.columns}
+        kept = [i for i in range(P.dimension) if i not in places]
+        chosen = [[s.columns[i] for i in kept] for s in (P, H)]
+    else:
+        chosen = [[c for c in s.columns if c not in names] for s in (P, H)]
+    if not all(chosen):
+        raise InvalidInputError(f"drop={drop} leaves no column; name fewer of them.")
+    return P.select(chosen[0]), H.select(chosen[1])
+
+
+def _shared(P: FeatureStream, H: FeatureStream) -> tuple[FeatureStream, FeatureStream, list[str]]:
+    """Return both over the same columns, and what had to be done for it."""
     if not (P.named and H.named):
         if P.dimension != H.dimension:
             raise InvalidInputError(
-                f"X_P has {P.dimension} columns and X_H has {H.dimension}: both tasks share one feature "
-                "space. Give both the same columns, or name them (csv, parquet) so that they can be matched."
+                f"{P.source} has {P.dimension} columns and {H.source} has {H.dimension}: both tasks share "
+                "one feature space. Give both the same columns, or name them (csv, parquet), so that they "
+                "can be matched."
             )
         mixed = P.named != H.named
-        note = ["Only one file names its columns; they are matched by position."] if mixed else []
-        return P, H, note
-    for name, table in (("X_P", P), ("X_H", H)):
-        if len(set(table.columns)) < table.dimension:
-            twice = next(c for c in table.columns if table.columns.count(c) > 1)
-            raise InvalidInputError(f"{name} has the column '{twice}' twice; rename or drop one.")
-    shared = [c for c in P.columns if c in set(H.columns)]
-    if not shared:
+        return P, H, ["Only one file names its columns; they are matched by position."] if mixed else []
+    common = [name for name in P.columns if name in set(H.columns)]
+    if not common:
         raise InvalidInputError(
-            f"X_P and X_H have no column in common (X_P starts with '{P.columns[0]}', X_H with "
-            f"'{H.columns[0]}'); is one of the files without a line of names?"
+            f"{P.source} and {H.source} have no column in common (the first starts with '{P.columns[0]}', "
+            f"the other with '{H.columns[0]}'); is one of the files without a line of names?"
         )
-    warnings = []
-    for name, table in (("X_P", P), ("X_H", H)):
-        alone = [c for c in table.columns if c not in set(shared)]
+    notes = []
+    for stream in (P, H):
+        alone = [name for name in stream.columns if name not in set(common)]
         if alone:
-            shown = ", ".join(alone[:5]) + (", …" if len(alone) > 5 else "")
-            warnings.append(f"Different columns: {len(alone)} that only {name} has left out ({shown}).")
-    return select_columns(P, shared), select_columns(H, shared), warnings
+            notes.append(
+                f"{len(alone)} column(s) that only {stream.source} has are left out ({_some(alone)})."
+            )
+    return P.select(common), H.select(common), notes
 
 
-def _complete_rows(table: FeatureTable, name: str, warnings: list[str]) -> FloatArray:
-    """Return the rows without NaN."""
-    complete = ~np.isnan(table.features).any(axis=1)
-    kept = int(complete.sum())
-    if kept < 2:
+def look_at(
+    pretrain: FeatureStream,
+    harmful: FeatureStream,
+    notes: Sequence[str] = (),
+    *,
+    standardise: bool = False,
+    targets: NDArray[Any] | None = None,
+) -> FeaturePair:
+    """Read both matrices once: leave out rows with gaps, list the columns, flag odd ones, standardise.
+
+    A column is called constant (one value), an index (whole numbers, all different, sorted or without a
+    hole), or a label: by its values (a few consecutive whole numbers among columns of measurements, other
+    ones in either task, or, where targets are known, a function of them), or by its name.
+
+    Args:
+        pretrain: X_P, as `match_streams` returns it.
+        harmful: X_H.
+        notes: What was done to them before.
+        standardise: Each task's columns to mean 0 and deviation 1.
+        targets: `(N,)` labels or `(N, m)` numbers of all rows of the harmful file.
+
+    Returns:
+        The pair.
+
+    Raises:
+        InvalidInputError: Fewer than two complete rows, or another number of targets than rows.
+        CondnumError: Infinite entries, or a file that is damaged or changes while it is read; its `field`
+            names the file at fault.
+
+    Examples:
+        >>> from condnum.data.feature_stream import array_stream
+        >>> X = np.array([[1.0, 7.0], [2.5, 7.0], [np.nan, 7.0]])
+        >>> pair = look_at(array_stream(X), array_stream(X))
+        >>> pair.notes[0], pair.columns["look"].tolist()
+        ('D_P: 1 of 3 rows has missing entries and is left out (x0: 1).', ['', 'constant'])
+    """
+    surveys, said = [], list(notes)
+    for name, field, stream in (("D_P", "pretrain", pretrain), ("D_H", "harmful", harmful)):
+        try:
+            surveys.append(_survey(stream))
+        except CondnumError as error:
+            error.field = field
+            raise
+        said += _rows_words(name, surveys[-1], stream)
+    P, H = surveys
+    answers = np.zeros(pretrain.dimension, dtype=bool)
+    if targets is not None:
+        if len(targets) != len(H.complete):
+            raise InvalidInputError(
+                f"{harmful.source} has {len(H.complete):,d} rows, but there are {len(targets):,d} "
+                "targets; give "
+                "one target for each row, in the same order."
+            )
+        answers = _functions_of(targets[H.complete][: len(H.head)], H.head)
+    looks = _looks(pretrain.columns, P, H, answers)
+    table = pd.DataFrame({"column": list(pretrain.columns)})
+    for task, survey in (("pretrain", P), ("harmful", H)):
+        for figure in ("mean", "deviation", "smallest", "largest"):
+            table[f"{figure}_{task}"] = getattr(survey, figure)
+    table["look"] = looks
+    said += _look_words(table, targets is not None)
+    streams = [pretrain, harmful]
+    if standardise:
+        streams = [
+            replace(stream, centre=survey.mean, scale=survey.deviation)
+            for stream, survey in zip(streams, surveys, strict=True)
+        ]
+        said.append("Columns are standardised, each task by its own mean and deviation.")
+    return FeaturePair(streams[0], streams[1], (P, H), table, tuple(said))
+
+
+def _survey(stream: FeatureStream) -> Survey:
+    """Read all rows once; means and deviations by Chan's sums, which do not cancel."""
+    D, masks, heads = stream.dimension, list[NDArray[np.bool_]](), list[FloatArray]()
+    mean, squares, gaps = np.zeros(D), np.zeros(D), np.zeros(D, dtype=np.int64)
+    smallest, largest, rows = np.full(D, np.inf), np.full(D, -np.inf), 0
+    for block in stream.raw_blocks():
+        for start in range(0, len(block), _CHUNK):
+            with np.errstate(all="ignore"):  # what float64 cannot hold becomes infinite, which is refused
+                X = whole = np.asarray(block[start : start + _CHUNK], dtype=np.float64)
+            missing = np.isnan(X)
+            masks.append(np.asarray(~missing.any(axis=1), dtype=np.bool_))
+            if not masks[-1].all():
+                gaps += missing.sum(axis=0)
+                X = X[masks[-1]]
+            if not len(X):
+                continue
+            smallest, largest = np.minimum(smallest, X.min(axis=0)), np.maximum(largest, X.max(axis=0))
+            if not (np.isfinite(smallest).all() and np.isfinite(largest).all()):
+                row, column = np.argwhere(np.isinf(whole))[0]
+                raise DataFormatError(
+                    f"{stream.source} holds infinite values, the first in data row "
+                    f"{sum(len(mask) for mask in masks[:-1]) + row + 1:,d}, column "
+                    f"'{stream.columns[column]}'; "
+                    "replace them, or drop these rows."
+                )
+            n, own = len(X), X.mean(axis=0)
+            shift = own - mean
+            with np.errstate(over="ignore"):  # squares beyond float64 are refused where K is formed
+                squares += ((X - own) ** 2).sum(axis=0) + shift**2 * (rows * n / (rows + n))
+            mean, rows = mean + shift * (n / (rows + n)), rows + n
+            if sum(map(len, heads)) < LOOK:
+                heads.append(X[: LOOK - sum(map(len, heads))])
+    if rows < 2:
+        total = sum(len(mask) for mask in masks)
+        empty = [f"'{stream.columns[i]}'" for i in np.argsort(-gaps)[:5] if 2 * gaps[i] > total]
+        where = f" (mostly empty: {', '.join(empty)})" if empty else ""
         raise InvalidInputError(
-            f"{name} has {kept} row(s) without missing entries, out of {table.rows}; at least 2 are needed: "
-            "impute, or leave out the columns that are mostly empty."
+            f"{stream.source} has {rows} row(s) without missing entries, out of {total:,d}; at least 2 are "
+            f"needed: impute, or leave out (drop) the columns that are mostly empty{where}."
         )
-    if kept < table.rows:
-        lost = table.rows - kept
-        verb = "has missing entries and is" if lost == 1 else "have missing entries and are"
-        rows = "rows" if table.rows > 1 else "row"
-        warnings.append(f"{name}: {lost} of {table.rows} {rows} {verb} left out.")
-    return table.features[complete]
+    deviation = np.where(smallest == largest, 0.0, np.sqrt(squares / rows))
+    return Survey(np.concatenate(masks), gaps, mean, deviation, smallest, largest, np.concatenate(heads))
 
 
-def _note_constants(X: FloatArray, columns: tuple[str, ...], name: str, warnings: list[str]) -> None:
-    """Name the columns that never vary: they lower the rank, or stand for an intercept."""
-    constant = [c for c, same in zip(columns, (X[:1] == X).all(axis=0), strict=True) if same]
-    if constant:
-        shown = ", ".join(constant[:5]) + (", …" if len(constant) > 5 else "")
-        warnings.append(
-            f"{name}: {len(constant)} constant column(s) ({shown}). K is not centred: a column of zeros "
-            "lowers the rank, any other constant acts as an intercept, and standardising turns it into zeros."
+def _looks(names: Sequence[str], P: Survey, H: Survey, answers: NDArray[np.bool_]) -> list[str]:
+    """Say of every column what it looks like: nothing for a measurement."""
+    both = np.concatenate([P.head, H.head])
+    whole = (both == np.round(both)).all(axis=0)
+    codes, found = np.zeros(len(names), dtype=bool), [""] * len(names)
+    for place in np.flatnonzero(whole):
+        values = np.unique(both[:, place])
+        codes[place] = 1 < len(values) <= MOST_LABELS and values[-1] - values[0] == len(values) - 1
+    enough = len(both) >= 20
+    rare = enough and codes.sum() <= max(1, len(names) // 10) and 2 * whole.sum() <= len(names)
+    for i, name in enumerate(names):
+        flat = [task for task, s in (("D_P", P), ("D_H", H)) if s.smallest[i] == s.largest[i]]
+        if answers[i]:
+            found[i] = "label: a function of the targets"
+        elif len(flat) == 2 and P.smallest[i] == H.smallest[i]:
+            found[i] = "constant"
+        elif whole[i] and _runs(P.head[:, i]) and _runs(H.head[:, i]):
+            found[i] = "index: whole numbers that run through the rows"
+        elif name.strip().lower() in ANSWERS:
+            found[i] = "label: so it is called"
+        elif codes[i] and enough and (P.largest[i] < H.smallest[i] or H.largest[i] < P.smallest[i]):
+            found[i] = "label: other whole numbers in either task"
+        elif flat:
+            found[i] = f"constant in {' and '.join(flat)}"
+        elif codes[i] and rare:
+            found[i] = "label: a few whole numbers among measurements"
+    return found
+
+
+def _runs(values: FloatArray) -> bool:
+    """Tell whether whole numbers are an index: all different, and sorted or without a hole."""
+    if len(values) < 10 or len(np.unique(values)) < len(values):
+        return False
+    steps = np.diff(values)
+    return bool((steps > 0).all() or (steps < 0).all() or values.max() - values.min() == len(values) - 1)
+
+
+def _functions_of(targets: NDArray[Any], X: FloatArray) -> NDArray[np.bool_]:
+    """Tell for each column whether the targets give it exactly, up to an affine map of numbers."""
+    if targets.ndim == 1:
+        targets = targets[:, None] == np.unique(targets)
+    A = np.column_stack([np.ones(len(targets)), targets])
+    Q, s, _ = np.linalg.svd(A, full_matrices=False)
+    Q = Q[:, s > 1e-10 * s[0]]
+    centred = X - X.mean(axis=0)
+    total = (centred**2).sum(axis=0)
+    left = ((centred - Q @ (Q.T @ centred)) ** 2).sum(axis=0)
+    # A fit with as many parameters as rows says nothing; seven digits, squared, as files are rounded.
+    return (left <= 1e-14 * total) & (total > 0) & (len(X) > 2 * Q.shape[1])
+
+
+def _rows_words(name: str, survey: Survey, stream: FeatureStream) -> list[str]:
+    """Say which rows were left out, and whether there are few."""
+    total, rows, D = len(survey.complete), int(survey.complete.sum()), stream.dimension
+    notes = []
+    if rows < total:
+        worst = [i for i in np.argsort(-survey.gaps)[:3] if survey.gaps[i]]
+        where = ", ".join(f"{stream.columns[i]}: {survey.gaps[i]:,d}" for i in worst)
+        verb = "has missing entries and is" if total - rows == 1 else "have missing entries and are"
+        notes.append(f"{name}: {total - rows:,d} of {total:,d} rows {verb} left out ({where}).")
+    if rows < D:
+        notes.append(
+            f"{name} has fewer rows than columns ({rows:,d} < {D:,d}): its rank is at most {rows:,d}, and "
+            "κ is "
+            "that of this sample, not of the task."
         )
+    return notes
+
+
+def _look_words(table: pd.DataFrame, targets: bool) -> list[str]:
+    """Say what is odd about columns, and what to do about it."""
+    notes, looks = [], table["look"].str
+    answers = table[looks.startswith("label")]
+    if len(answers):
+        why = answers["look"].iloc[0].removeprefix("label: ")
+        given = "targets are given as well, so that the answer may be among the features" if targets else (
+            "an answer is no feature")  # fmt: skip
+        notes.append(
+            f"{len(answers)} column(s) look like the answer ({_some(answers['column'])}: {why}); {given}. "
+            "Leave out "
+            f"what is one: drop={','.join(answers['column'][:5])}."
+        )
+    index = table["column"][looks.startswith("index")]
+    if len(index):
+        notes.append(
+            f"{len(index)} column(s) look like an index of the rows ({_some(index)}): its size enters κ "
+            "and says "
+            f"nothing. Leave out what is one: drop={','.join(index[:5])}."
+        )
+    for task, label in (("pretrain", "D_P"), ("harmful", "D_H")):
+        flat = table[table[f"smallest_{task}"] == table[f"largest_{task}"]]
+        zeros = flat["column"][flat[f"largest_{task}"] == 0]
+        if len(zeros):
+            notes.append(
+                f"{label} has {len(zeros)} column(s) of zeros ({_some(zeros)}): they lower the rank."
+            )
+        if len(flat) > len(zeros):
+            rest = flat["column"][flat[f"largest_{task}"] != 0]
+            notes.append(
+                f"{label} has {len(rest)} constant column(s) ({_some(rest)}): K is not centred, so that "
+                "each acts "
+                "as an intercept; standardising turns it into zeros."
+            )
+    return notes
+
+
+def _some(names: Sequence[str] | pd.Series) -> str:
+    """Return the first names of a list."""
+    return ", ".join(map(str, names[:5])) + (", …" if len(names) > 5 else "")

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from condnum.data.numpy_rows import open_npy, open_npz
 from condnum.data.row_sources import ArrayRows, RowSource, readable, stored_epsilon
 from condnum.data.table_rows import open_csv, open_parquet
+from condnum.data.task_arrays import FloatArray
 from condnum.errors import DataFormatError, InvalidInputError
 
 #: A block holds at most this much, counted as float32: large enough for matrix products at full speed.
@@ -28,7 +29,10 @@ MAX_BLOCK_ROWS = 65_536
 #: Widest features that are accepted unless the caller says otherwise.
 MAX_DIMENSION = 20_000
 
-_OPENERS: dict[str, Callable[[Path, str | None], RowSource]] = {
+#: Largest matrix, as float64, that is taken into memory whole unless the caller says otherwise: 1 GiB.
+MAX_BYTES = 1 << 30
+
+OPENERS: dict[str, Callable[[Path, str | None], RowSource]] = {
     ".npy": open_npy,
     ".npz": open_npz,
     ".csv": open_csv,
@@ -38,14 +42,19 @@ _OPENERS: dict[str, Callable[[Path, str | None], RowSource]] = {
 
 @dataclass(frozen=True, eq=False)
 class FeatureStream:
-    """A feature matrix X as a sequence of blocks of rows; it can be read any number of times."""
+    """A feature matrix X as a sequence of blocks of rows; it can be read any number of times.
+
+    Rows with missing entries (NaN) are left out wherever rows are read, but for `raw_blocks`.
+    """
 
     rows: RowSource  # where blocks come from
     columns: tuple[str, ...]  # D names, of the columns that are kept, in their order
     named: bool  # whether the file named its columns
     stored_eps: float  # machine epsilon of the stored type; that of float64 for integers and text
     source: str  # the path as given, or a name
-    order: tuple[int, ...] | None = None  # positions of the kept columns in the file; None: all
+    order: tuple[int, ...]  # positions of the kept columns in the file
+    centre: FloatArray | None = None  # (D,) is subtracted, where columns are standardised
+    scale: FloatArray | None = None  # (D,) divides; 0 turns a constant column into zeros
 
     @property
     def dimension(self) -> int:
@@ -68,8 +77,8 @@ class FeatureStream:
         fitting = max(1, BLOCK_BYTES // (4 * len(self.rows.names)))
         return int(min(MAX_BLOCK_ROWS, 2 ** (fitting.bit_length() - 1)))
 
-    def blocks(self, first: int = 0, last: int | None = None) -> Iterator[NDArray[Any]]:
-        """Read blocks of rows in the stored type.
+    def raw_blocks(self, first: int = 0, last: int | None = None) -> Iterator[NDArray[Any]]:
+        """Read blocks of rows in the stored type, rows with gaps and all, as they are in the file.
 
         Args:
             first: Index of the first block.
@@ -79,16 +88,63 @@ class FeatureStream:
             `(block_rows, D)`, fewer rows in the last block of the file.
 
         Raises:
-            DataFormatError: The file changed while it was read, or is damaged.
+            DataFormatError: The file changed while it was read, is damaged, or holds text.
         """
-        for index, block in enumerate(
-            self.rows.blocks(first * self.block_rows, self.block_rows), start=first
-        ):
+        blocks = self.rows.blocks(first * self.block_rows, self.block_rows, self.order)
+        for index, block in enumerate(blocks, start=first):
             if last is not None and index >= last:
                 return
-            yield block if self.order is None else block[:, self.order]
+            yield block
             self.rows.check_unchanged()
         self.rows.check_unchanged()
+
+    def blocks(self, first: int = 0, last: int | None = None) -> Iterator[NDArray[Any]]:
+        """Read blocks of complete rows, standardised where that was asked for; else as `raw_blocks`.
+
+        Args:
+            first: Index of the first block.
+            last: Index behind the last block; None reads to the end.
+
+        Yields:
+            `(n, D)`, n at most `block_rows`.
+
+        Examples:
+            >>> X = np.array([[1.0, 2.0], [np.nan, 3.0]])
+            >>> next(array_stream(X).blocks()).tolist()
+            [[1.0, 2.0]]
+        """
+        for block in self.raw_blocks(first, last):
+            if block.dtype.kind == "f" and np.isnan(block.min()):
+                block = block[~np.isnan(block).any(axis=1)]
+            if self.centre is not None and self.scale is not None:
+                flat = self.scale == 0
+                block = np.where(flat, 0.0, (block - self.centre) / np.where(flat, 1.0, self.scale))
+            yield block
+
+    def array(self, max_bytes: int = MAX_BYTES) -> FloatArray:
+        """Return all complete rows in memory.
+
+        Args:
+            max_bytes: Limit on the matrix as float64.
+
+        Returns:
+            `(N, D)`.
+
+        Raises:
+            DataFormatError: It is larger.
+        """
+        parts, size = [], 0
+        for block in self.blocks():
+            size += 8 * block.size
+            if size > max_bytes:
+                raise DataFormatError(
+                    f"{self.source} takes more than {max_bytes / 2**20:,.1f} MiB as float64; take fewer rows "
+                    "(κ is that of a sample anyway) or fewer columns, or run condnum audit, which reads "
+                    "it in "
+                    "blocks."
+                )
+            parts.append(np.asarray(block, dtype=np.float64))
+        return np.concatenate(parts) if parts else np.empty((0, self.dimension))
 
     def select(self, columns: Sequence[str]) -> FeatureStream:
         """Return a stream of some of the columns, in the order asked for.
@@ -106,8 +162,7 @@ class FeatureStream:
         """
         if tuple(columns) == self.columns:
             return self
-        before = self.order or tuple(range(self.dimension))
-        place = {name: before[i] for i, name in enumerate(self.columns)}
+        place = dict(zip(self.columns, self.order, strict=True))
         return replace(self, columns=tuple(columns), order=tuple(place[name] for name in columns))
 
 
@@ -117,7 +172,8 @@ def open_feature_stream(
     r"""Open a feature matrix for reading in blocks; the file's ending says how.
 
     `.npy` is read by position (either order of memory), `.parquet` by row groups, `.csv` and `.npz` from
-    the start. As `read_feature_table`, but without a limit on the number of rows.
+    the start. A CSV is separated by commas and has a line of names unless every cell of its first line is a
+    number; empty cells and NA are NaN. Nothing in a file is executed: pickles are refused.
 
     Args:
         path: The file; `~` is expanded.
@@ -143,24 +199,29 @@ def open_feature_stream(
         ([(5, 2)], True)
     """
     file = Path(path).expanduser()
-    if file.suffix.lower() not in _OPENERS:
-        raise DataFormatError(
-            f"{path} ends in '{file.suffix}', which is no table of features; save it as one of "
-            f"{', '.join(_OPENERS)}."
-        )
     with readable(file):
-        rows = _OPENERS[file.suffix.lower()](file, key)
+        if file.suffix.lower() not in OPENERS:
+            raise DataFormatError(
+                f"{path} ends in '{file.suffix}', which is no table of features; save it as one of "
+                f"{', '.join(OPENERS)}."
+            )
+        rows = OPENERS[file.suffix.lower()](file, key)
     return _stream(rows, str(path), max_dimension)
 
 
 def array_stream(
-    features: NDArray[Any], *, name: str = "features", max_dimension: int = MAX_DIMENSION
+    features: NDArray[Any],
+    *,
+    name: str = "features",
+    columns: Sequence[str] = (),
+    max_dimension: int = MAX_DIMENSION,
 ) -> FeatureStream:
     """Return a stream over a matrix in memory.
 
     Args:
         features: `(N, D)` of real numbers.
         name: For messages.
+        columns: D names, or none.
         max_dimension: As for `open_feature_stream`.
 
     Returns:
@@ -178,88 +239,7 @@ def array_stream(
         raise InvalidInputError(
             f"{name} must be a matrix (N, D) of real numbers, got shape {X.shape} of {X.dtype}."
         )
-    return _stream(ArrayRows(X, name), name, max_dimension)
-
-
-def match_streams(
-    pretrain: FeatureStream, harmful: FeatureStream
-) -> tuple[FeatureStream, FeatureStream, list[str]]:
-    """Bring two streams to the same columns: by name when both files name them, else by position.
-
-    Args:
-        pretrain: Inputs of the pre-training task.
-        harmful: Inputs of the harmful task.
-
-    Returns:
-        Both streams over the same D columns, and a sentence for each thing that had to be done for it.
-
-    Raises:
-        InvalidInputError: Different numbers of columns that cannot be matched by name, or none in common.
-
-    Examples:
-        >>> P, H = array_stream(np.eye(3)), array_stream(np.ones((4, 3)))
-        >>> match_streams(P, H)[2]
-        []
-    """
-    P, H = pretrain, harmful
-    if not (P.named and H.named):
-        if P.dimension != H.dimension:
-            raise InvalidInputError(
-                f"{P.source} has {P.dimension} columns and {H.source} has {H.dimension}: both tasks share "
-                "one feature space. Give both the same columns, or name them (csv, parquet), so that they "
-                "can be matched."
-            )
-        mixed = P.named != H.named
-        return P, H, ["Only one file names its columns; they are matched by position."] if mixed else []
-    shared = [name for name in P.columns if name in set(H.columns)]
-    if not shared:
-        raise InvalidInputError(
-            f"{P.source} and {H.source} have no column in common (the first starts with '{P.columns[0]}', "
-            f"the other with '{H.columns[0]}'); is one of the files without a line of names?"
-        )
-    notes = []
-    for stream in (P, H):
-        alone = [name for name in stream.columns if name not in set(shared)]
-        if alone:
-            shown = ", ".join(alone[:5]) + (", …" if len(alone) > 5 else "")
-            notes.append(f"{len(alone)} column(s) that only {stream.source} has are left out ({shown}).")
-    return P.select(shared), H.select(shared), notes
-
-
-def refuse_non_finite(stream: FeatureStream) -> None:
-    """Read a stream once more to say which of its rows are not finite.
-
-    Args:
-        stream: Whose sums came out as NaN or infinity.
-
-    Raises:
-        DataFormatError: Always: with the number of such rows, the first one, and columns that are empty.
-    """
-    wrong, first, seen = 0, -1, 0
-    filled = np.zeros(stream.dimension, dtype=bool)
-    for block in stream.blocks():
-        finite = np.isfinite(block) if block.dtype.kind == "f" else np.ones(block.shape, dtype=bool)
-        bad = np.flatnonzero(~finite.all(axis=1))
-        if len(bad) and first < 0:
-            first = seen + int(bad[0])
-        wrong, seen = wrong + len(bad), seen + len(block)
-        filled |= finite.any(axis=0)
-    empty = [name for name, some in zip(stream.columns, filled, strict=True) if not some]
-    if empty:
-        shown = ", ".join(empty[:5]) + (", …" if len(empty) > 5 else "")
-        raise DataFormatError(
-            f"{stream.source} has {len(empty)} empty column(s) ({shown}): no entry of them is a finite "
-            "number; leave them out."
-        )
-    if wrong:
-        raise DataFormatError(
-            f"{stream.source} has {wrong:,d} of {seen:,d} rows with NaN or infinite entries, the first is "
-            f"row {first:,d} (counted from 0); impute or drop these rows."
-        )
-    raise DataFormatError(
-        f"{stream.source} holds numbers so large that their squares overflow float64 (above 1e154); "
-        "rescale them."
-    )
+    return _stream(ArrayRows(X, name, tuple(columns)), name, max_dimension)
 
 
 def _stream(rows: RowSource, source: str, max_dimension: int) -> FeatureStream:
@@ -276,4 +256,4 @@ def _stream(rows: RowSource, source: str, max_dimension: int) -> FeatureStream:
     if len(set(rows.names)) < D:
         twice = next(name for name in rows.names if rows.names.count(name) > 1)
         raise InvalidInputError(f"{source} has the column '{twice}' twice; rename or drop one.")
-    return FeatureStream(rows, rows.names, rows.named, stored_epsilon(rows.dtype), source)
+    return FeatureStream(rows, rows.names, rows.named, stored_epsilon(rows.dtype), source, tuple(range(D)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condnum.data.npy_header import array_member, fill_exactly, read_npy_header
-from condnum.data.row_sources import ArrayRows, FileRows, check_shape, position_names, readable
+from condnum.data.row_sources import ArrayRows, FileRows, check_shape, in_order, position_names, readable
 from condnum.errors import DataFormatError
 
 #: Largest array in Fortran order that is taken out of an archive whole.
@@ -26,7 +26,7 @@ class NpyRows(FileRows):
     offset: int
     fortran: bool
 
-    def blocks(self, start: int, size: int) -> Iterator[NDArray[Any]]:
+    def blocks(self, start: int, size: int, order: Sequence[int]) -> Iterator[NDArray[Any]]:
         """Read blocks; see `RowSource`."""
         N, D = self.count or 0, len(self.names)
         with readable(self.path), self.path.open("rb", buffering=0) as stream:
@@ -34,12 +34,12 @@ class NpyRows(FileRows):
                 rows = min(size, N - begin)
                 if not self.fortran:
                     stream.seek(self.offset + begin * D * self.dtype.itemsize)
-                    yield self._read(stream, rows * D).reshape(rows, D)
+                    yield in_order(self._read(stream, rows * D).reshape(rows, D), order)
                     continue
-                block = np.empty((rows, D), dtype=self.dtype)
-                for column in range(D):
+                block = np.empty((rows, len(order)), dtype=self.dtype)
+                for place, column in enumerate(order):
                     stream.seek(self.offset + (column * N + begin) * self.dtype.itemsize)
-                    block[:, column] = self._read(stream, rows)
+                    block[:, place] = self._read(stream, rows)
                 yield block
 
     def _read(self, stream: IO[bytes], count: int) -> NDArray[Any]:
@@ -54,20 +54,20 @@ class NpzRows(FileRows):
     member: str
     fortran: bool
 
-    def blocks(self, start: int, size: int) -> Iterator[NDArray[Any]]:
+    def blocks(self, start: int, size: int, order: Sequence[int]) -> Iterator[NDArray[Any]]:
         """Read blocks; see `RowSource`."""
         N, D = self.count or 0, len(self.names)
         with readable(self.path), zipfile.ZipFile(self.path) as archive, archive.open(self.member) as stream:
             read_npy_header(stream, archive.getinfo(self.member).file_size, self.path)
             if self.fortran:  # columns come one after the other: there is no block without the whole
                 whole = _read_exactly(stream, np.empty(N * D, dtype=self.dtype), self.path).reshape(D, N).T
-                yield from ArrayRows(whole, str(self.path)).blocks(start, size)
+                yield from ArrayRows(whole, str(self.path)).blocks(start, size, order)
                 return
             for begin in range(0, N, size):
                 rows = min(size, N - begin)
                 block = _read_exactly(stream, np.empty(rows * D, dtype=self.dtype), self.path)
                 if begin >= start:
-                    yield block.reshape(rows, D)
+                    yield in_order(block.reshape(rows, D), order)
 
 
 def open_npy(path: Path, key: str | None) -> NpyRows:

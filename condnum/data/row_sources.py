@@ -9,7 +9,7 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -60,8 +60,8 @@ class RowSource(Protocol):
     def count(self) -> int | None:
         """Number of rows, where it is known."""
 
-    def blocks(self, start: int, size: int) -> Iterator[NDArray[Any]]:
-        """Yield blocks of exactly `size` rows from row `start` on; the last one may be shorter."""
+    def blocks(self, start: int, size: int, order: Sequence[int]) -> Iterator[NDArray[Any]]:
+        """Yield blocks of `size` rows from row `start` on, of some columns; only the last may be shorter."""
 
     def check_unchanged(self) -> None:
         """Raise DataFormatError if the file is not the one that was opened."""
@@ -73,12 +73,17 @@ class ArrayRows:
 
     values: NDArray[Any]  # (N, D)
     name: str
-    named: bool = False
+    columns: tuple[str, ...] = ()  # names, where there are any
+
+    @property
+    def named(self) -> bool:
+        """Whether the columns have names."""
+        return bool(self.columns)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """`x0`, `x1` and so on."""
-        return position_names(self.values.shape[1])
+        """The columns' names, or `x0`, `x1` and so on."""
+        return self.columns or position_names(self.values.shape[1])
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -90,10 +95,10 @@ class ArrayRows:
         """Number of rows."""
         return len(self.values)
 
-    def blocks(self, start: int, size: int) -> Iterator[NDArray[Any]]:
-        """Yield views; see `RowSource`."""
+    def blocks(self, start: int, size: int, order: Sequence[int]) -> Iterator[NDArray[Any]]:
+        """Yield views where all columns are kept; see `RowSource`."""
         for begin in range(start, self.count, size):
-            yield self.values[begin : begin + size]
+            yield in_order(self.values[begin : begin + size], order)
 
     def check_unchanged(self) -> None:
         """Memory has no time of change."""
@@ -154,9 +159,16 @@ def check_shape(shape: tuple[int, ...], path: Path) -> None:
         )
 
 
+def in_order(block: NDArray[Any], order: Sequence[int]) -> NDArray[Any]:
+    """Return the columns of a block that are kept; a block of which all are is not copied."""
+    return block if tuple(order) == tuple(range(block.shape[1])) else block[:, list(order)]
+
+
 @contextmanager
 def readable(path: Path) -> Generator[None]:
     """Turn what goes wrong on a disk or in a file into our words."""
+    if path.is_dir():
+        raise DataFormatError(f"{path} is a folder; give a file in it (.npy, .npz, .csv or .parquet).")
     try:
         yield
     except CondnumError:

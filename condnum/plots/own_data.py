@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from condnum.extras import require
-from condnum.plots.style import log_axis
+from condnum.plots.style import log_axis, overlap_map
 from condnum.plots.theme import BLUE, NEUTRAL, ORANGE, POWER_SIZE, PURPLE, teaching_layout
 from condnum.teaching.own_data import OwnData
 
@@ -15,12 +15,6 @@ from condnum.teaching.own_data import OwnData
 RATIO_FLOOR = 1e-7
 #: The spectra are drawn down to this share of the largest eigenvalue; null directions lie on the floor.
 SPECTRUM_FLOOR = 1e-18
-
-#: Cividis over the square root of the overlap, so that the 1/D of generic tasks is not lost in the dark.
-_ROOT_CIVIDIS = [
-    [0, "#00224E"], [0.01, "#123570"], [0.0625, "#3B496C"], [0.16, "#575D6D"], [0.25, "#707173"],
-    [0.36, "#8A8678"], [0.5, "#A59C74"], [0.7, "#C3B369"], [0.85, "#E1CC55"], [1, "#FEE838"],
-]  # fmt: skip
 
 _PANELS = ("spectra of K<sub>P</sub> and K<sub>H</sub>", "overlaps |q<sub>P,i</sub>ᵀq<sub>H,j</sub>|²",
            "predicted probe")  # fmt: skip
@@ -107,14 +101,11 @@ def _add_spectra(figure: Any, result: OwnData) -> tuple[float, float]:
 
 def _add_overlaps(figure: Any, result: OwnData) -> None:
     """Draw the overlaps of the eigenvectors, in blocks where there are many."""
-    centres = np.linspace(1, result.pretrain.compact.dimension, len(result.overlaps))
     figure.add_heatmap(
-        x=centres, y=centres, z=result.overlaps, zmin=0, zmax=1, colorscale=_ROOT_CIVIDIS,
-        colorbar={
-            "orientation": "h", "x": 0.475, "len": 0.22, "y": 1.0, "yanchor": "top", "thickness": 10,
-            "tickvals": [0, 0.1, 0.25, 0.5, 1], "tickfont_size": 12, "ypad": 0,
-        },
-        hovertemplate="i = %{y:.0f}, j = %{x:.0f}: %{z:.3f}<extra></extra>", row=1, col=2,
+        **overlap_map(
+            result.overlaps, result.pretrain.compact.dimension,
+            x=0.475, len=0.22, y=1.0, yanchor="top", ypad=0,
+        ), row=1, col=2,
     )  # fmt: skip
 
 

@@ -124,6 +124,33 @@ def log_axis(title: str, values: Any) -> dict[str, Any]:
     }
 
 
+#: Cividis over the square root of the overlap, so that the 1/D of generic tasks is not lost in the dark.
+_ROOT_CIVIDIS = [
+    [0, "#00224E"], [0.01, "#123570"], [0.0625, "#3B496C"], [0.16, "#575D6D"], [0.25, "#707173"],
+    [0.36, "#8A8678"], [0.5, "#A59C74"], [0.7, "#C3B369"], [0.85, "#E1CC55"], [1, "#FEE838"],
+]  # fmt: skip
+
+
+def overlap_map(overlaps: Any, dimension: int, **colorbar: Any) -> dict[str, Any]:
+    """Return the heat map of two tasks' overlaps |q_Piᵀq_Hj|², in blocks where there are many.
+
+    Args:
+        overlaps: `(m, m)` of `audit.directions.overlap_map`.
+        dimension: D.
+        **colorbar: Its place; it lies flat.
+
+    Returns:
+        Keyword arguments for `add_heatmap`.
+    """
+    centres = np.linspace(1, dimension, len(overlaps))
+    flat = {"orientation": "h", "thickness": 10, "tickvals": [0, 0.1, 0.25, 0.5, 1], "tickfont": {"size": 12}}
+    return {
+        "x": centres, "y": centres, "z": overlaps, "zmin": 0, "zmax": 1, "colorscale": _ROOT_CIVIDIS,
+        "colorbar": {**flat, **colorbar},
+        "hovertemplate": "i = %{y:.0f}, j = %{x:.0f}: %{z:.3f}<extra></extra>",
+    }  # fmt: skip
+
+
 def two_panels(titles: dict[str, str] | None = None, *, shared_y: bool = True) -> Any:
     """Return an empty figure with one panel a task, pre-training on the left.
 

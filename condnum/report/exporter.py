@@ -55,6 +55,8 @@ class ReportPreprocessor(Preprocessor):
         for cell in nb.cells:
             if PARAMETERS_TAG in cell.metadata.get("tags", []):
                 cell.metadata["condnum_summary"] = "Code: default parameters"
+            if "remove-input" in cell.metadata.get("tags", []):
+                cell.source = ""
             if "outputs" in cell:
                 cell.outputs = [output for output in cell.outputs if self._keep(output)]
         return nb, resources

@@ -26,6 +26,9 @@ FIGURE_CONFIG = {"responsive": True, "displaylogo": False, "showSendToCloud": Fa
 #: Height of a figure whose layout gives none.
 FIGURE_HEIGHT = "450px"
 
+#: Figures keep the colours that they were drawn with; the site draws its own anew.
+_LIGHT_FIGURES = ".figure { background: #fff; color-scheme: light; }"
+
 _SLOT = re.compile(r'<div class="figure" data-slot="(\d+)">\s*</div>')
 
 
@@ -83,7 +86,15 @@ def render_html(notebook: Any, *, title: str | None = None, name: str = "report"
     template = (
         require("jinja2", "notebooks").Environment(autoescape=True).from_string(read_asset("report.html.j2"))
     )
-    page = template.render(body=body, css=report_css())
+    site = files("condnum").joinpath("site", "assets", "site.css").read_text(encoding="utf-8")
+    soup = require("bs4", "notebooks").BeautifulSoup(body.html, "html.parser")
+    headings = soup.find_all("h2")
+    for number, heading in enumerate(headings):
+        heading["id"] = re.sub(r"\W+", "-", heading.get_text()).strip("-") or f"part-{number}"
+    contents = [(heading["id"], heading.get_text()) for heading in headings]
+    page = template.render(
+        body=body, html=str(soup), contents=contents, css=f"{report_css()}\n{site}\n{_LIGHT_FIGURES}"
+    )
     return _with_figures(page, body.figures)
 
 
@@ -202,6 +213,7 @@ def _with_figures(page: str, figures: Sequence[Mapping[str, Any]]) -> str:
             validate=False,
             div_id=f"figure-{number}",
         )
-        return f'<div class="figure">{html}</div>'
+        least = 760 if "xaxis2" in figures[number].get("layout", {}) else 300  # panels side by side scroll
+        return f'<div class="figure"><div style="min-width:{least}px">{html}</div></div>'
 
     return fill_slots(page, [drawn(number) for number in range(len(figures))])

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from condnum.audit.directions import overlap_map
+from condnum.audit.task_facts import NEAR
 from condnum.ceiling import optimal_immunizer, ridge_convention_ceiling, rir_ceiling
 from condnum.covariance_range import CovarianceRange
-from condnum.data.feature_pair import FeaturePair
-from condnum.data.standardise import standardise
-from condnum.errors import InvalidInputError, RankError, UnknownNameError
+from condnum.errors import InvalidInputError, RankError
 from condnum.probing import ProbeCurve, linear_probe
 from condnum.probing.line_search import log_spaced_steps
 from condnum.singular_alignment import alignment
@@ -30,19 +30,10 @@ from condnum.spectra import (
     default_rtol,
     singular_values,
 )
-from condnum.teaching.own_pair import Example, own_pair
+from condnum.teaching.own_pair import Example, OwnPair, own_pair
 
-Scaling = Literal["as is", "standardise"]
-
-SCALINGS: tuple[Scaling, ...] = ("as is", "standardise")
 #: Steps that the predicted probe may take.
 PROBE_STEPS = (1_000, 10_000)
-#: Widest features that are analysed: each eigendecomposition takes seconds from there on.
-MAX_DIMENSION = 2048
-#: An eigenvalue within this factor of the rank tolerance makes the rank a matter of opinion.
-NEAR = 100.0
-#: Rows and columns of the overlap map; more directions are summed in blocks.
-MAP_SIZE = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +53,7 @@ class OwnData:
     """Everything notebook 5 says about a pair of feature matrices."""
 
     title: str
-    columns: tuple[str, ...]  # D
+    columns: pd.DataFrame  # of `FeaturePair`: scale of each of the D columns, and what it looks like
     pretrain: TaskSpectrum
     harmful: TaskSpectrum
     overlaps: NDArray[np.float64]  # (m, m) |q_Piᵀq_Hj|², summed over blocks if D > MAP_SIZE
@@ -98,7 +89,9 @@ def own_data(
     pretrain: str = "",
     harmful: str = "",
     example: Example = "diabetes",
-    scaling: Scaling = "as is",
+    key: str = "",
+    drop: str = "",
+    standardise: bool = False,
     ridge: float = 1e-6,
     tolerance: float = 1.0,
     goal: float = 1e-3,
@@ -112,11 +105,12 @@ def own_data(
     of features after :math:`\theta^* = K_P^{-1/2}`, which attains the ceiling.
 
     Args:
-        pretrain: Path of X_P, see `read_feature_table`; empty together with `harmful`: the example.
+        pretrain: Path of X_P, see `open_feature_stream`; empty together with `harmful`: the example.
         harmful: Path of X_H.
         example: `diabetes` (D = 8, two groups of patients) or `digits` (D = 64, the digits 4 and 7).
-        scaling: `as is`, or `standardise`: each task's columns to mean 0 and deviation 1, as the paper
-            does with the house prices.
+        key: Which array of an `.npz`; two names with a comma between are those of either file.
+        drop: Columns to leave out, separated by commas.
+        standardise: Each task's columns to mean 0 and deviation 1, as the paper does with the house prices.
         ridge: ε of the ridge convention, in the units of K.
         tolerance: Multiplies the rank tolerance `D·eps` of the stored type.
         goal: Norm ratio between 0 and 1.
@@ -127,11 +121,8 @@ def own_data(
         Spectra, overlaps, ceiling, probe curves and warnings.
 
     Raises:
-        InvalidInputError: One path only, tables that do not fit, more than `MAX_DIMENSION` columns, or a
-            number out of its range.
-        DataNotFoundError: A file is missing.
-        DataFormatError: A file is not a table of features.
-        UnknownNameError: No such example or scaling.
+        InvalidInputError: A number out of its range.
+        CondnumError: As `own_pair`.
         RankError: A matrix of zeros, or tasks without a common direction.
 
     Examples:
@@ -141,21 +132,19 @@ def own_data(
         >>> result.costs[1]  # at θ*, κ(H_P) = 1: one step
         1
     """
-    if scaling not in SCALINGS:
-        raise UnknownNameError("scaling", scaling, SCALINGS)
     if not 0 < goal < 1:
         raise InvalidInputError(f"goal must lie between 0 and 1, got {goal}.")
     if not (tolerance > 0 and np.isfinite(tolerance)):
         raise InvalidInputError(f"tolerance must be positive and finite, got {tolerance}.")
-    title, pair = own_pair(pretrain, harmful, example)
-    title = f"{title}, standardised" if scaling == "standardise" else title
-    core = _core(pair, scaling, tolerance, steps, seed)
-    P = _task(len(pair.X_P), core.geometry.sigma_P, core.rtol, ridge)
-    H = _task(len(pair.X_H), core.geometry.sigma_H, core.rtol, ridge)
+    own = own_pair(pretrain, harmful, example, key=key, drop=drop, standardise=standardise)
+    core = _core(own, tolerance, steps, seed)
+    P = _task(len(own.X_P), core.geometry.sigma_P, core.rtol, ridge)
+    H = _task(len(own.X_H), core.geometry.sigma_H, core.rtol, ridge)
     limit = ridge_convention_ceiling(core.range_P, core.range_H, ridge=ridge, rtol=core.rtol)
-    notes = (*pair.warnings, *_warnings(P, H, core.harmful_only))
+    notes = (*own.pair.notes, *_warnings(P, H, core.harmful_only))
     return OwnData(
-        title, pair.columns, P, H, core.geometry.overlaps, core.misalignment, core.ceiling, core.harmful_only,
+        own.title, own.pair.columns, P, H, core.geometry.overlaps, core.misalignment, core.ceiling,
+        core.harmful_only,
         limit, ridge, goal, core.probes, notes,
     )  # fmt: skip
 
@@ -172,19 +161,15 @@ class _Geometry:
 
 
 @lru_cache(maxsize=4)
-def _geometry(pair: FeaturePair, scaling: Scaling) -> _Geometry:
+def _geometry(own: OwnPair) -> _Geometry:
     """Form both covariances, their spectra and the overlaps of their eigenvectors."""
-    X_P, X_H = (standardise(X) if scaling == "standardise" else X for X in (pair.X_P, pair.X_H))
-    K_P, K_H = np.asarray(covariance(X_P)), np.asarray(covariance(X_H))
+    K_P, K_H = np.asarray(covariance(own.X_P)), np.asarray(covariance(own.X_H))
     for name, K in (("K_P", K_P), ("K_H", K_H)):
         if not K.any():
             raise RankError(
                 f"{name} has rank 0: every entry of X is zero (standardising does that to constants)."
             )
-    # Q_P as the U of an invertible θ: adding to the diagonal keeps eigenvectors and their order.
-    theta = K_P + np.trace(K_P) / len(K_P) * np.eye(len(K_P))
-    overlaps = _blocks(np.asarray(alignment(theta, K_H).overlaps))
-    return _Geometry(K_P, K_H, _spectrum(X_P), _spectrum(X_H), overlaps)
+    return _Geometry(K_P, K_H, _spectrum(own.X_P), _spectrum(own.X_H), overlap_map(K_P, K_H))
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,18 +187,14 @@ class _Core:
 
 
 @lru_cache(maxsize=8)
-def _core(pair: FeaturePair, scaling: Scaling, tolerance: float, steps: int, seed: int) -> _Core:
+def _core(own: OwnPair, tolerance: float, steps: int, seed: int) -> _Core:
     """Decompose a pair; remembered, so that sliders of ε and of the goal need not wait for it."""
-    D = pair.dimension
-    if D > MAX_DIMENSION:
-        raise InvalidInputError(
-            f"the features have D = {D} columns; this page takes at most {MAX_DIMENSION}, as it decomposes "
-            "D×D matrices at every change: project them first, or work with condnum.spectra directly."
-        )
-    rtol = default_rtol(D, pair.stored_eps) * tolerance
+    D = len(own.pair.columns)
+    eps = max(own.pair.pretrain.stored_eps, own.pair.harmful.stored_eps)
+    rtol = default_rtol(D, eps) * tolerance
     if rtol >= 1:
         raise InvalidInputError(f"the rank tolerance is {rtol:.3g} times σ₁, above everything; lower it.")
-    geometry = _geometry(pair, scaling)
+    geometry = _geometry(own)
     K_P, K_H = geometry.K_P, geometry.K_H
     range_P = CovarianceRange.of(torch.from_numpy(K_P), rtol=rtol, name="K_P")
     range_H = CovarianceRange.of(torch.from_numpy(K_H), rtol=rtol, name="K_H")
@@ -274,13 +255,3 @@ def _warnings(P: TaskSpectrum, H: TaskSpectrum, harmful_only: int) -> list[str]:
             "makes the compact ceiling infinite. That is a statement on null spaces, not a promise."
         )
     return notes
-
-
-def _blocks(overlaps: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return overlaps of groups of directions: the mean share of a row block in a column block."""
-    D = len(overlaps)
-    if D <= MAP_SIZE:
-        return overlaps
-    edges = np.linspace(0, D, MAP_SIZE + 1).astype(int)[:-1]
-    summed = np.add.reduceat(np.add.reduceat(overlaps, edges, axis=0), edges, axis=1)
-    return np.asarray(summed / np.diff([*edges, D])[:, None], dtype=np.float64)

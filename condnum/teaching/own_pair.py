@@ -1,74 +1,99 @@
-"""The pair of feature matrices that notebook 5 looks at: two files, or an embedded example."""
+"""The pair of feature matrices that lesson 5 looks at: two files, or an embedded example."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
 from condnum.data.digits import digit_pair
 from condnum.data.embedded import load_diabetes_tasks, load_small_digits
-from condnum.data.feature_pair import FeaturePair, match_tables
-from condnum.data.feature_table import FeatureTable, read_feature_table
+from condnum.data.feature_pair import FeaturePair, look_at, match_streams, open_pair
+from condnum.data.feature_stream import FeatureStream, array_stream
+from condnum.data.task_arrays import FloatArray
 from condnum.errors import InvalidInputError, UnknownNameError
 
 Example = Literal["diabetes", "digits"]
 EXAMPLES: tuple[Example, ...] = ("diabetes", "digits")
+#: Widest features that lesson 5 takes: each eigendecomposition takes seconds from there on.
+MAX_DIMENSION = 2048
 
 
-def own_pair(pretrain: str, harmful: str, example: Example) -> tuple[str, FeaturePair]:
+@dataclass(frozen=True, eq=False)
+class OwnPair:
+    """A pair in memory."""
+
+    title: str
+    pair: FeaturePair
+    X_P: FloatArray  # (N_P, D), complete rows, standardised if that was asked for
+    X_H: FloatArray  # (N_H, D)
+
+
+def own_pair(
+    pretrain: str, harmful: str, example: Example, *, key: str = "", drop: str = "", standardise: bool = False
+) -> OwnPair:
     """Return the pair of two files, or the example; each version of a file is read once.
 
     Args:
-        pretrain: Path of X_P, see `read_feature_table`; empty together with `harmful`: the example.
+        pretrain: Path of X_P, see `open_pair`; empty together with `harmful`: the example.
         harmful: Path of X_H.
         example: `diabetes` or `digits`.
+        key: Which array of an `.npz`.
+        drop: Columns to leave out, separated by commas.
+        standardise: Each task's columns to mean 0 and deviation 1.
 
     Returns:
-        A title, and the matched pair.
+        A title, what is known about the columns, and both matrices.
 
     Raises:
-        InvalidInputError: One path only, or tables that do not fit.
-        DataNotFoundError: A file is missing.
-        DataFormatError: A file is not a table of features.
         UnknownNameError: No such example.
+        InvalidInputError: One path only.
+        CondnumError: As `open_pair` and `look_at`.
 
     Examples:
-        >>> own_pair("", "", "digits")[1].X_P.shape
+        >>> own_pair("", "", "digits").X_P.shape
         (179, 64)
     """
     if example not in EXAMPLES:
         raise UnknownNameError("example", example, EXAMPLES)
-    if not pretrain and not harmful:
-        return _example(example)
-    if not pretrain or not harmful:
-        missing, given = ("X_P", "X_H") if not pretrain else ("X_H", "X_P")
-        raise InvalidInputError(
+    if bool(pretrain) != bool(harmful):
+        missing, given, field = ("X_P", "X_H", "pretrain") if not pretrain else ("X_H", "X_P", "harmful")
+        error = InvalidInputError(
             f"{given} is there, {missing} is still missing: give both, or neither for the example."
         )
-    P, H = Path(pretrain), Path(harmful)
-    return f"{P.name} and {H.name}", _files(pretrain, _stamp(P), harmful, _stamp(H))
+        error.field = field
+        raise error
+    stamps = tuple(_stamp(path) for path in (pretrain, harmful))
+    return _looked_at(pretrain, harmful, stamps, example, key, drop, standardise)
 
 
-def _stamp(path: Path) -> tuple[int, int]:
+def _stamp(path: str) -> tuple[int, int]:
     """Return what changes when a file is written again; a missing one is the reader's to report."""
     try:
-        status = path.expanduser().stat()
+        status = Path(path).expanduser().stat()
     except OSError:
         return (0, 0)
     return (status.st_mtime_ns, status.st_size)
 
 
 @lru_cache(maxsize=4)
-def _files(pretrain: str, _p: tuple[int, int], harmful: str, _h: tuple[int, int]) -> FeaturePair:
+def _looked_at(
+    pretrain: str, harmful: str, _: object, example: Example, key: str, drop: str, standardise: bool
+) -> OwnPair:
     """Read two files, once for each version of them."""
-    return match_tables(read_feature_table(pretrain), read_feature_table(harmful))
+    if pretrain:
+        title = f"{Path(pretrain).name} and {Path(harmful).name}"
+        P, H, notes = open_pair(pretrain, harmful, key=key, drop=drop, max_dimension=MAX_DIMENSION)
+    else:
+        title, *streams = _example(example)
+        P, H, notes = match_streams(streams[0], streams[1], drop=drop)
+    pair = look_at(P, H, notes, standardise=standardise)
+    title = f"{title}, standardised" if standardise else title
+    return OwnPair(title, pair, pair.pretrain.array(), pair.harmful.array())
 
 
-@lru_cache(maxsize=2)
-def _example(name: Example) -> tuple[str, FeaturePair]:
+def _example(name: Example) -> tuple[str, FeatureStream, FeatureStream]:
     """Return an embedded pair as a reader's files would be."""
     if name == "diabetes":
         task = load_diabetes_tasks()
@@ -76,6 +101,5 @@ def _example(name: Example) -> tuple[str, FeaturePair]:
     else:
         task = digit_pair(load_small_digits(), 4, 7)
         title = "Example: the digits 4 and 7 in 8×8 pixels"
-    eps = float(np.finfo(np.float64).eps)
-    P, H = (FeatureTable(X, task.feature_names, True, eps, task.name) for X in (task.X_P, task.X_H))
-    return title, match_tables(P, H)
+    P, H = (array_stream(X, name=task.name, columns=task.feature_names) for X in (task.X_P, task.X_H))
+    return title, P, H

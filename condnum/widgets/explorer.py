@@ -32,7 +32,8 @@ class Explorer(VBox):
 
     Setting a trait (`explorer.kappa = 50`) recomputes and redraws before it returns. A value that the
     trait forbids raises `traitlets.TraitError`; an exception in between is shown in the red line `alert`
-    and kept in `error`, because Jupyter hides what a callback raises in a log. A subclass declares
+    and kept in `error`, because Jupyter hides what a callback raises in a log. What cannot be drawn leaves no
+    figure, table, code line or export of what was shown before. A subclass declares
 
     * its traits, with bounds or values, default and help;
     * `controls`, one entry a trait;
@@ -75,6 +76,7 @@ class Explorer(VBox):
         self.reading_line = ipywidgets.HTML(layout={"min_height": "3.6em", "margin": "0 8px"})
         self.alert = ipywidgets.HTML()
         self.inputs: dict[str, Any] = {}  # the widget of each control, by trait
+        self.alerts: dict[str, Any] = {}  # red lines beside controls, for errors that name their `field`
         self.code = ipywidgets.Text(description="as code", disabled=False, layout={"width": "99%"})
         self.view: Any = None  # the live figure, once a first drawing has succeeded
         self.add_class(EXPLORER_CLASS)
@@ -161,6 +163,7 @@ class Explorer(VBox):
     def reset(self) -> None:
         """Go back to the settings that the explorer started with."""
         self.change(**self._start)
+        self._draw()  # what a failed upload has taken away
 
     def copy_settings(self) -> None:
         """Put `settings_code` on the reader's clipboard, where the browser allows it."""
@@ -177,10 +180,13 @@ class Explorer(VBox):
 
         Raises:
             UnknownNameError: No such kind.
+            InvalidInputError: There is nothing to export.
             MissingExtraError: A PNG without kaleido.
         """
         if kind not in EXPORTS:
             raise UnknownNameError("export", kind, EXPORTS)
+        if self.result is None:
+            raise InvalidInputError(f"there is nothing to export: {self.error}")
         exporter, mime = EXPORTS[kind]
         content = exporter(self.plain_figure(), self.table())
         self._say(html.escape(deliver(self.courier, f"{type(self).__name__}.{kind}", content, mime)))
@@ -244,9 +250,7 @@ class Explorer(VBox):
         state = (*self.settings.values(), self.dark)
         if state == self._drawn:
             return
-        recoloured = self._drawn is not None and self._drawn[-1] != self.dark
-        self._drawn = state
-        self.code.value = self.settings_code
+        self._drawn, failed = state, True
         with self._visible_errors("nothing can be drawn for these settings"):
             chosen = {key: value for key, value in self.settings.items() if key not in self.view_settings}
             with limited_threads(
@@ -261,8 +265,17 @@ class Explorer(VBox):
                 redraw(self.view, figure)
             self._say(type(self).reading(self.result))
             self.redraws += 1
-        if recoloured and self.error and self.view is not None:  # the old figure stays, but not its colours
-            redraw(self.view, self.plain_figure())
+            failed = False
+        self._blank(failed)
+
+    def _blank(self, blank: bool = True) -> None:
+        """Take away, or give back, all that a result is shown by: nothing old stands for new settings."""
+        if blank:
+            self.result, self._drawn, self.reading_line.value = None, None, ""
+        self.children[1].layout.display = "none" if blank else "block"
+        self.code.value = "" if blank else self.settings_code
+        for label, button in self.buttons.items():
+            button.disabled = blank and label != "Reset"
 
     def _on_courier(self, _: Any, message: dict[str, Any], __: Any) -> None:
         """Hear from the page whether the clipboard was filled."""
@@ -276,7 +289,9 @@ class Explorer(VBox):
     def _say(self, text: str) -> None:
         """Show a line of HTML below the figure, and take back an error."""
         self.reading_line.value = f'<span role="status" style="font-size:1.15em">{text}</span>'
-        self.alert.value, self.error = "", ""
+        self.error = ""
+        for line in (self.alert, *self.alerts.values()):
+            line.value = ""
 
     @contextmanager
     def _visible_errors(self, what: str) -> Generator[None]:
@@ -287,4 +302,7 @@ class Explorer(VBox):
             kind = "" if isinstance(error, CondnumError) else f"{type(error).__name__}: "
             self.error = f"{what}: {kind}{error}"
             style = "color:var(--jp-error-color1, #D32F2F);font-weight:bold"
-            self.alert.value = f'<span role="alert" style="{style}">{html.escape(self.error)}</span>'
+            for line in (self.alert, *self.alerts.values()):
+                line.value = ""
+            place = self.alerts.get(getattr(error, "field", ""), self.alert)
+            place.value = f'<span role="alert" style="{style}">{html.escape(self.error)}</span>'

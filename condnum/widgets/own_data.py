@@ -12,13 +12,14 @@ from typing import Any
 
 import pandas as pd
 
-from condnum.data.feature_table import READERS
+from condnum.audit.tables import columns_html
+from condnum.data.feature_stream import OPENERS
 from condnum.errors import DataFormatError
 from condnum.extras import require
 from condnum.plots.own_data import own_data_figure
-from condnum.teaching.own_data import PROBE_STEPS, SCALINGS, OwnData, own_data
+from condnum.teaching.own_data import PROBE_STEPS, OwnData, own_data
 from condnum.teaching.own_pair import EXAMPLES
-from condnum.widgets.controls import Choice, Control, LogSlider
+from condnum.widgets.controls import Check, Choice, Control, LogSlider
 from condnum.widgets.explorer import Explorer
 
 ipywidgets = require("ipywidgets", "notebooks")
@@ -36,9 +37,11 @@ class PathField(Control):
         """Return the text field."""
         return ipywidgets.Text
 
+    hint: str = "path, then Enter; empty: the example"
+
     def _options(self, trait: Any) -> dict[str, Any]:
         """Wait for Enter: half a path is no file."""
-        return {"continuous_update": False, "placeholder": "path, then Enter; empty: the example"}
+        return {"continuous_update": False, "placeholder": self.hint}
 
 
 def own_data_table(result: OwnData) -> pd.DataFrame:
@@ -86,7 +89,10 @@ def own_data_reading(result: OwnData) -> str:
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     numbers = f'<table style="line-height:1.5"><tr>{head}</tr>{body}</table>'
     notes = "".join(f"<li>{html.escape(note)}</li>" for note in result.warnings)
-    return f"{numbers}<p style='margin:6px 0'>{_verdict(result)}</p><ul style='margin:0'>{notes}</ul>"
+    return (
+        f"{numbers}<p style='margin:6px 0'>{_verdict(result)}</p><ul style='margin:0'>{notes}</ul>"
+        f"{columns_html(result.columns)}"
+    )
 
 
 def _verdict(result: OwnData) -> str:
@@ -111,7 +117,8 @@ class OwnDataExplorer(Explorer):
     """Condition numbers, ranks, alignment, ceiling and probe cost of two feature matrices.
 
     Args:
-        **settings: `pretrain`, `harmful`, `example`, `scaling`, `ridge`, `tolerance`, `goal`, `steps`.
+        **settings: `pretrain`, `harmful`, `key`, `drop`, `example`, `standardise`, `ridge`, `tolerance`,
+            `goal`, `steps`.
 
     Raises:
         UnknownNameError: Another setting.
@@ -119,8 +126,10 @@ class OwnDataExplorer(Explorer):
 
     pretrain = traitlets.Unicode("", help="Features of the pre-training task: npy, npz, csv or parquet.")
     harmful = traitlets.Unicode("", help="Features of the harmful task, the same columns.")
+    key = traitlets.Unicode("", help="Which array of an npz; two names with a comma: of X_P and of X_H.")
+    drop = traitlets.Unicode("", help="Names of columns to leave out, with commas between.")
     example = traitlets.Enum(list(EXAMPLES), "diabetes", help="Shown while both paths are empty.")
-    scaling = traitlets.Enum(list(SCALINGS), "as is", help="Standardise each task's columns, or not.")
+    standardise = traitlets.Bool(False, help="Each task's columns to mean 0 and deviation 1.")
     ridge = traitlets.Float(1e-6, min=1e-9, max=1e3, help="ε of the ridge convention, in the units of K.")
     tolerance = traitlets.Float(
         1.0, min=1e-2, max=1e10, help="Eigenvalues above this multiple of D·eps·σ₁ count for the rank."
@@ -131,8 +140,10 @@ class OwnDataExplorer(Explorer):
     controls = (
         PathField("pretrain", "X_P from path"),
         PathField("harmful", "X_H from path"),
+        PathField("drop", "leave out", "columns", hint="label, id; then Enter"),
+        PathField("key", "array", "of npz", hint="name, or two with a comma; then Enter"),
         Choice("example", "example", labels={"digits": "digits 4 and 7", "diabetes": "diabetes, 2 groups"}),
-        Choice("scaling", "columns", labels={"standardise": "standardised per task"}),
+        Check("standardise", "standardise", "each task"),
         LogSlider("ridge", "ridge ε", "units of K"),
         LogSlider("tolerance", "rank tolerance", "× D·eps", step=0.25, continuous=False),
         LogSlider("goal", "goal", "norm ratio"),
@@ -143,19 +154,29 @@ class OwnDataExplorer(Explorer):
     data = staticmethod(own_data_table)
     reading = staticmethod(own_data_reading)
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
+    def _panel(self) -> Any:
+        """Put an upload button beside either path, and a red line below each field of text."""
+        panel = super()._panel()
         self._folder = tempfile.TemporaryDirectory(prefix="condnum-upload-")  # goes with the explorer
         self.uploads = {}  # the upload button of each trait
+        self.alerts = {trait: ipywidgets.HTML() for trait in ("pretrain", "harmful", "drop", "key")}
         for trait, label in (("pretrain", "Upload X_P"), ("harmful", "Upload X_H")):
             button = ipywidgets.FileUpload(
-                accept=",".join(READERS), multiple=False, description=label, layout={"width": "auto"},
-                tooltip=f"{', '.join(READERS)} up to {UPLOAD_BYTES >> 20} MiB; larger files by their path",
+                accept=",".join(OPENERS), multiple=False, description=label, layout={"width": "auto"},
+                tooltip=f"{', '.join(OPENERS)} up to {UPLOAD_BYTES >> 20} MiB; larger files by their path",
             )  # fmt: skip
             button.observe(partial(self._on_upload, trait), "value")
             self.uploads[trait] = button
-        panel = self.children[0]
-        panel.children = [*panel.children, ipywidgets.HBox(list(self.uploads.values()))]
+        fields = [
+            ipywidgets.VBox(
+                [box, *([self.uploads[trait]] if trait in self.uploads else []), self.alerts[trait]],
+                layout={"max_width": "100%"},
+            )
+            for trait, box in self.inputs.items()
+            if trait in self.alerts
+        ]
+        panel.children = [*fields, *panel.children[len(fields) :]]
+        return panel
 
     def receive(self, trait: str, name: str, content: bytes) -> None:
         """Take over a file: keep it in a folder of this explorer's and look at it.
@@ -169,10 +190,12 @@ class OwnDataExplorer(Explorer):
             DataFormatError: Too large for an upload.
         """
         if len(content) > UPLOAD_BYTES:
-            raise DataFormatError(
+            error = DataFormatError(
                 f"{name} has {len(content) / 2**20:.1f} MiB; uploads go through Jupyter's connection and end "
                 f"at {UPLOAD_BYTES >> 20} MiB: put the file where the kernel runs and give its path."
             )
+            error.field = trait
+            raise error
         folder = Path(tempfile.mkdtemp(dir=self._folder.name))  # the same name twice is two files
         path = folder / (Path(name.replace("\\", "/")).name or "upload")
         path.write_bytes(content)
@@ -180,6 +203,10 @@ class OwnDataExplorer(Explorer):
 
     def _on_upload(self, trait: str, change: Any) -> None:
         """Receive what the button holds, with errors in sight."""
+        taken = False
         with self._visible_errors("the upload is not shown"):
             for file in change["new"]:
                 self.receive(trait, file["name"], bytes(file["content"]))
+            taken = True
+        if not taken:
+            self._blank()

@@ -272,11 +272,39 @@ class TestBadInput:
         with pytest.raises(RankError):
             audit(np.zeros((5, D)), data[1], replicates=0)
 
-    def test_nan(self, data):
-        X = data[0].copy()
-        X[7, 1] = np.nan
-        with pytest.raises(DataFormatError, match=r"1 of 300 rows .* the first is row 7"):
-            audit(X, data[1])
+    def test_rows_with_gaps_go_with_their_targets(self, data):
+        X_P, X_H = data
+        y = X_H @ np.ones(D)
+        holes, targets = np.insert(X_H, 7, np.nan, axis=0), np.insert(y, 7, 1e9)
+        budget = AttackBudget(steps=5, dense_steps=5)
+        one, two = (
+            audit(X_P, X, targets=t, replicates=0, budget=budget) for X, t in ((X_H, y), (holes, targets))
+        )
+        assert two.harmful.rows == 200
+        assert any("1 of 201 rows has missing entries" in note for note in two.warnings)
+        pd.testing.assert_frame_equal(one.measures, two.measures)
+        steps = [found.attack.report.steps.drop(columns="seconds") for found in (one, two)]
+        pd.testing.assert_frame_equal(*steps)
+
+    def test_the_answer_among_the_features_is_a_warning(self, data):
+        labels = np.arange(200) % 3
+        X_P, X_H = (
+            np.column_stack([X, column]) for X, column in zip(data, (np.ones(300), labels), strict=True)
+        )
+        found = audit(X_P, X_H, targets=labels, attackers=False, replicates=0)
+        assert any("the answer may be among the features" in note for note in found.warnings)
+        left = audit(X_P, X_H, targets=labels, drop=f"x{D}", attackers=False, replicates=0)
+        assert left.warnings == []
+        plain = audit(*data, replicates=0)
+        pd.testing.assert_frame_equal(left.measures, plain.measures)
+
+    def test_standardised_columns_have_no_units(self, data):
+        X_P, X_H = data
+        plain, scaled = (
+            audit(X_P * units, X_H * units, standardise=True, replicates=0).ceiling.value
+            for units in (1, np.geomspace(1e-3, 1e4, D))
+        )
+        assert scaled == pytest.approx(plain, rel=1e-8)
 
     def test_pickles_and_missing_files(self, data, tmp_path):
         np.save(tmp_path / "objects.npy", np.array([{}, 1], dtype=object), allow_pickle=True)

@@ -36,7 +36,7 @@ def test_in_jupyterlab(lab, tmp_path):
     P, H = rng.normal(size=(60, 12)) * np.geomspace(1, 0.05, 12), rng.normal(size=(40, 12))
     np.save(tmp_path / "mine_P.npy", P)
     np.save(tmp_path / "mine_H.npy", H)
-    (tmp_path / "bad.csv").write_text("name,a\nx,1\n")
+    (tmp_path / "bad.csv").write_text("name" + ",a,b,c,d,e,f,g,h,i,j,k\nx" + ",1" * 11 + "\n")
     upload(notebook, "Upload X_P", tmp_path / "mine_P.npy")
     notebook.page.get_by_text("X_H is still missing").wait_for()
     before = notebook.figure_data()
@@ -48,8 +48,19 @@ def test_in_jupyterlab(lab, tmp_path):
     notebook.screenshot("5_own_data_upload", 0)
 
     upload(notebook, "Upload X_H", tmp_path / "bad.csv")
-    notebook.page.get_by_role("alert").get_by_text("do not hold numbers: name").wait_for()
+    message = notebook.page.get_by_role("alert").get_by_text("do not hold numbers: name")
+    message.wait_for()
+    field = notebook.explorer().locator(".widget-text", has_text="X_H from path")
+    gap = message.bounding_box()["y"] - field.bounding_box()["y"]
+    assert 0 < gap < 120  # beside the field at fault: right below its button
+    assert not notebook.explorer().locator(".js-plotly-plot").is_visible()
+    assert notebook.explorer().get_by_text("RIR ≤").count() == 0
+    assert notebook.code() == ""
+    assert notebook.button("Data as CSV").is_disabled()
     notebook.screenshot("5_own_data_bad_upload", 0)
+    notebook.button("Reset").click()
+    notebook.explorer().get_by_text("RIR ≤").wait_for()
+    assert notebook.explorer().locator(".js-plotly-plot").is_visible()
     notebook.darken()
     notebook.screenshot("5_own_data_dark", 0)
     assert notebook.problems == []

@@ -17,6 +17,10 @@ def files(tmp_path):
     X = generator.normal(size=(120, 5)) * np.arange(1, 6)
     np.save(tmp_path / "P.npy", X[:70].astype(np.float32))
     np.save(tmp_path / "H.npy", X[70:])
+    X6 = np.column_stack([X, np.arange(120)])
+    np.savez(tmp_path / "both.npz", P=X6[:70], H=X6[70:])
+    (tmp_path / "excel.csv").write_text("a;b\n1,5;2\n")
+    (tmp_path / "words.csv").write_text("name,a\nx,1\ny,2\n")
     np.save(tmp_path / "theta.npy", np.diag([1.0, 2, 3, 4, 5]))
     np.save(tmp_path / "y.npy", X[70:] @ np.ones(5))
     return tmp_path
@@ -25,8 +29,8 @@ def files(tmp_path):
 @pytest.mark.slow
 def test_what_an_audit_leaves(command, files):
     done = command(
-        "audit", "--pretrain", "P.npy", "--harmful", "H.npy", "--theta", "theta.npy", "--bootstrap", "20",
-        "--no-attackers", "--out", "out", cwd=files,
+        "audit", "--pretrain", "both.npz", "--harmful", "both.npz", "--key", "P,H", "--theta", "theta.npy",
+        "--drop", "x5", "--standardise", "--bootstrap", "20", "--no-attackers", "--out", "out", cwd=files,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "out/report.html"
@@ -37,9 +41,10 @@ def test_what_an_audit_leaves(command, files):
     assert any("switched off" in sentence for sentence in record["summary"])
     page = (files / "out" / "report.html").read_text(encoding="utf-8")
     assert page.count('class="plotly-graph-div"') == 3
-    assert page.index("Summary") < page.index("Condition numbers")
+    assert page.index(">Verdict</h2>") < page.index(">Condition numbers</h2>")
+    assert record["columns"][0]["column"] == "x0"
     checksums = json.loads((files / "out" / "provenance.json").read_text())["data"]
-    assert set(checksums) == {"P.npy", "H.npy", "theta.npy"}
+    assert set(checksums) == {"both.npz", "theta.npy"}
     outputs = [
         o for cell in read_notebook(files / "out" / "report.ipynb").cells for o in cell.get("outputs", [])
     ]
@@ -59,6 +64,13 @@ def test_what_an_audit_leaves(command, files):
         ),
         (("--pretrain", "P.npy", "--harmful", "H.npy", "--bootstrap", "3"), "at least 20"),
         (("--backbone", "test_resnet"), "--pretrain-images"),
+        (
+            ("--pretrain", "P.npy", "--harmful", "H.npy", "--drop", "x9"),
+            "unknown column to leave out (drop) 'x9'",
+        ),
+        (("--pretrain", ".", "--harmful", "H.npy"), "is a folder"),
+        (("--pretrain", "excel.csv", "--harmful", "H.npy"), "separates its cells by semicolons"),
+        (("--pretrain", "words.csv", "--harmful", "words.csv"), "do not hold numbers: name"),
         (("--pretrain", "P.npy", "--harmful", "H.npy", "--max-dimension", "4"), "above the limit of 4"),
     ],
 )

@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from condnum.audit.targets import read_targets
 from condnum.data import feature_stream
-from condnum.data.feature_stream import array_stream, match_streams, open_feature_stream
+from condnum.data.feature_stream import array_stream, open_feature_stream
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, UnknownNameError
 
 X = np.random.default_rng(0).normal(size=(53, 3)).astype(np.float32)
@@ -88,6 +89,27 @@ def test_the_stored_type_leaves_its_epsilon(tmp_path):
         assert open_feature_stream(saved(tmp_path / name)).stored_eps == pytest.approx(epsilon, rel=1e-12)
 
 
+class TestRowsWithGaps:
+    @pytest.mark.parametrize("ending", ["npy", "csv", "parquet"])
+    def test_are_left_out_wherever_rows_are_read(self, ending, tmp_path):
+        holes = X.copy()
+        holes[[3, 40], [0, 2]] = np.nan
+        stream = open_feature_stream(saved(tmp_path / f"X.{ending}", holes))
+        kept = np.delete(X, [3, 40], axis=0)
+        np.testing.assert_allclose(stream.array(), kept, rtol=1e-6)
+        np.testing.assert_allclose(np.concatenate(list(stream.blocks(5))), kept[-13 + 1 :], rtol=1e-6)
+        assert sum(map(len, stream.raw_blocks())) == 53
+
+    def test_text_is_no_obstacle_where_it_is_not_read(self, tmp_path):
+        (tmp_path / "X.csv").write_text("name,a,yes\nx,1,True\ny,,False\nz,3,True\n")
+        stream = open_feature_stream(tmp_path / "X.csv").select(["yes", "a"])
+        assert stream.array().tolist() == [[1, 1], [1, 3]]
+
+    def test_a_limit_on_memory(self, tmp_path):
+        with pytest.raises(DataFormatError, match=r"takes more than 0\.0 MiB"):
+            array_stream(X).array(max_bytes=100)
+
+
 def test_a_file_that_changes_while_it_is_read(tmp_path):
     path = saved(tmp_path / "X.npy")
     blocks = open_feature_stream(path).blocks()
@@ -105,7 +127,12 @@ class TestRefused:
             ("X.npy", b"not numpy", "is not a NumPy file"),
             ("X.npz", b"not a zip", "is damaged"),
             ("X.csv", b"", "is empty"),
-            ("X.csv", b"a,b\n1,cat\n", "is not a table of numbers"),
+            ("X.csv", b"a,b\n1,2\n3,cat\n", "hold numbers: b .data row 2 of 'b' is 'cat'"),
+            ("X.csv", b"a,b\n1,2\n1,2,3\n4,5\n", "is not a table of numbers|no end of a line|3"),
+            ("X.csv", b"a;b\n1,5;2\n", "separates its cells by semicolons.*sep=';'"),
+            ("X.csv", b"1,5;2,5\n2;3\n", "separates its cells by semicolons"),
+            ("X.csv", b"a\tb\n1\t2\n", "separates its cells by tabs"),
+            ("X.csv", b"\xff\xfe\x00a", "is not a table of numbers"),
             ("X.csv", b"a,a\n1,2\n", "has the column 'a' twice"),
             ("X.parquet", b"not parquet", "is not a table"),
         ],
@@ -134,12 +161,22 @@ class TestRefused:
 
     def test_text_in_parquet_is_named(self, tmp_path):
         pd.DataFrame({"a": [1.0], "word": ["x"]}).to_parquet(tmp_path / "X.parquet")
-        with pytest.raises(DataFormatError, match="the column 'word' holds"):
-            open_feature_stream(tmp_path / "X.parquet")
+        stream = open_feature_stream(tmp_path / "X.parquet")
+        with pytest.raises(DataFormatError, match=r"do not hold numbers: word \('word' is of type"):
+            list(stream.blocks())
+        assert next(stream.select(["a"]).blocks()).tolist() == [[1.0]]
+
+    @pytest.mark.parametrize("name", ["folder", "folder.npy"])
+    def test_a_folder_is_called_one(self, name, tmp_path):
+        (tmp_path / name).mkdir()
+        for reader in (open_feature_stream, read_targets):
+            with pytest.raises(DataFormatError, match="is a folder; give a file in it"):
+                reader(tmp_path / name)
 
     def test_a_missing_file_and_an_unknown_key(self, tmp_path):
-        with pytest.raises(DataNotFoundError, match="cannot read"):
-            open_feature_stream(tmp_path / "none.npy")
+        for name in ("none.npy", "none.npz", "none.csv", "none.parquet"):
+            with pytest.raises(DataNotFoundError, match=rf"cannot read .*{name}: .*No such file"):
+                open_feature_stream(tmp_path / name)
         np.savez(tmp_path / "X.npz", a=X, b=X)
         with pytest.raises(UnknownNameError, match="unknown array"):
             open_feature_stream(tmp_path / "X.npz", key="c")
@@ -149,18 +186,3 @@ class TestRefused:
     def test_too_wide_says_what_it_would_take(self):
         with pytest.raises(InvalidInputError, match=r"D = 4 columns, above the limit of 3.*GiB"):
             array_stream(np.ones((2, 4)), max_dimension=3)
-
-
-class TestMatching:
-    def test_by_name(self, tmp_path):
-        pd.DataFrame({"a": [1.0], "b": [2.0], "x": [9.0]}).to_parquet(tmp_path / "P.parquet")
-        pd.DataFrame({"b": [3.0], "a": [4.0]}).to_csv(tmp_path / "H.csv", index=False)
-        P, H, notes = match_streams(*(open_feature_stream(tmp_path / n) for n in ("P.parquet", "H.csv")))
-        assert next(P.blocks()).tolist() == [[1, 2]]
-        assert next(H.blocks()).tolist() == [[4, 3]]
-        assert len(notes) == 1
-        assert "1 column(s) that only" in notes[0]
-
-    def test_by_position_needs_the_same_number(self):
-        with pytest.raises(InvalidInputError, match=r"has 3 columns and b has 2"):
-            match_streams(array_stream(np.eye(3), name="a"), array_stream(np.eye(2), name="b"))

@@ -69,7 +69,7 @@ def test_figures_are_drawn_with_one_plotly(executed: Any) -> None:
     assert len(without_plotly(html)) < 100_000  # one copy
     soup = BeautifulSoup(without_plotly(html), "html.parser")
     assert [div["id"] for div in soup.select(".figure .plotly-graph-div")] == ["figure-0", "figure-1"]
-    assert [div["style"] for div in soup.select(".figure > div")] == [
+    assert [div["style"] for div in soup.select(".figure > div > div")] == [
         "height:321px; width:100%;",
         "height:450px; width:100%;",
     ]

@@ -141,11 +141,21 @@ def test_an_error_is_seen_kept_and_passes(explorer):
     assert explorer.error == "nothing can be drawn for these settings: ValueError: no <13>"
     assert 'role="alert"' in explorer.alert.value
     assert "no &lt;13&gt;" in explorer.alert.value
-    assert list(explorer.view.data[0].y) == [0, 2, 8]
+    with pytest.raises(InvalidInputError, match="nothing to export"):
+        explorer.export("csv")
+    assert (explorer.children[1].layout.display, explorer.code.value, explorer.reading_line.value) == (
+        "none",
+        "",
+        "",
+    )
+    assert explorer.buttons["Data as CSV"].disabled
+    assert not explorer.buttons["Reset"].disabled
     explorer.exponent = 14
     assert explorer.error.endswith("settings: exponent 14 is not drawn; choose another.")
     explorer.exponent = 3
     assert (explorer.error, explorer.alert.value) == ("", "")
+    assert (explorer.children[1].layout.display, explorer.code.value) == ("block", explorer.settings_code)
+    assert not explorer.buttons["Data as CSV"].disabled
 
 
 def test_an_error_at_the_start_leaves_an_explorer_that_recovers():
@@ -255,14 +265,6 @@ def test_the_theme_follows_the_page_until_it_is_chosen(explorer):
     explorer.theme = "light"
     assert paper() == "white"
     assert "theme" not in explorer.settings_code
-
-
-def test_the_theme_changes_under_an_error_too(explorer):
-    explorer.exponent = 13
-    explorer.theme = "dark"
-    assert explorer.view.layout.template.layout.paper_bgcolor == "rgb(17,17,17)"
-    assert list(explorer.view.data[0].y) == [0, 2, 8]
-    assert "no <13>" in explorer.error
 
 
 def test_without_anywidget(monkeypatch, tmp_path):

@@ -42,19 +42,47 @@ def test_two_uploads_replace_the_example(tmp_path):
     assert (explorer.error, len(explorer.result.columns)) == ("", 8)
 
 
-def test_bad_uploads_are_told_and_leave_the_figure(tmp_path):
+def blank(explorer):
+    shown = (explorer.children[1].layout.display, explorer.code.value, explorer.reading_line.value)
+    return explorer.result is None and shown == ("none", "", "") and explorer.buttons["Data as CSV"].disabled
+
+
+def test_bad_uploads_are_told_beside_their_field_and_leave_nothing_old(tmp_path):
     explorer = OwnDataExplorer()
-    redraws = explorer.redraws
     explorer.uploads["pretrain"].value = uploaded("large.npy", bytes(UPLOAD_BYTES + 1))
-    assert "give its path" in explorer.error
+    assert "give its path" in explorer.alerts["pretrain"].value
     assert explorer.pretrain == ""
+    assert blank(explorer)
+    explorer.reset()
+    assert not blank(explorer)
     explorer.uploads["pretrain"].value = uploaded("../../P.csv", b"name,a\nx,1\n")
-    explorer.uploads["harmful"].value = uploaded("H.npy", npy(tmp_path, H))
+    assert "X_H is still missing" in explorer.alerts["harmful"].value
+    explorer.uploads["harmful"].value = uploaded("H.csv", b"name,a\nx,1\ny,2\n")
     assert "do not hold numbers: name" in explorer.error
-    assert "do not hold numbers: name" in explorer.alert.value
-    assert explorer.redraws == redraws
+    assert "do not hold numbers: name" in explorer.alerts["pretrain"].value
+    assert explorer.alerts["harmful"].value == explorer.alert.value == ""
+    assert blank(explorer)
     assert Path(explorer.pretrain).name == "P.csv"
     assert Path(explorer._folder.name) in Path(explorer.pretrain).resolve().parents  # not beside it
+
+
+def test_columns_are_listed_flagged_and_left_out(tmp_path):
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    for name in "PH":
+        rows = "\n".join(f"{a},{b},{c},{i % 2}" for i, (a, b, c) in enumerate(X))
+        (tmp_path / f"{name}.csv").write_text(f"a,<b>,c,label\n{rows}\n")
+    files = {"pretrain": str(tmp_path / "P.csv"), "harmful": str(tmp_path / "H.csv")}
+    explorer = OwnDataExplorer(**files)
+    assert "look like the answer (label: so it is called)" in explorer.reading_line.value
+    assert "<td>&lt;b&gt;</td>" in explorer.reading_line.value
+    explorer.drop = "label"
+    assert "look like" not in explorer.reading_line.value.split("<details")[0]
+    assert len(explorer.result.columns) == 3
+    explorer.drop = "labels"
+    assert "did you mean" in explorer.alerts["drop"].value
+    assert blank(explorer)
+    explorer.change(drop="label", standardise=True)
+    assert explorer.result.ceiling == own_data(**files, drop="label", standardise=True).ceiling
 
 
 def test_paths_are_typed_and_missing_ones_told(tmp_path):
