@@ -37,7 +37,7 @@ lab: setup
 
 # The notebooks as pages without code, for a class; the address with its token opens in the browser.
 teach: setup
-	$(BIN)/voila notebooks --Voila.ip=127.0.0.1 --token
+	$(BIN)/python -m condnum.teaching.serve notebooks
 
 # Ten minutes of damaged files and words, each with new seeds (printed; what fails is kept in .hypothesis/fuzz),
 # then every fault at every moment: hours on two cores. Both leave a table in reports/trust.

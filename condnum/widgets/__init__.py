@@ -1,6 +1,7 @@
 """Interactive views for notebooks; they draw what `condnum.plots` returns and compute nothing."""
 
 from condnum.widgets.alignment import AlignedTasksExplorer, AlignmentExplorer
+from condnum.widgets.answer_box import AnswerBox
 from condnum.widgets.ceiling import CeilingExplorer, RidgeCeilingExplorer
 from condnum.widgets.digit_detail import digit_pair_detail
 from condnum.widgets.explorer import Explorer
@@ -12,6 +13,7 @@ from condnum.widgets.regularizers import JointStepsExplorer, RegularizerExplorer
 __all__ = [
     "AlignedTasksExplorer",
     "AlignmentExplorer",
+    "AnswerBox",
     "CeilingExplorer",
     "Explorer",
     "GradientDescentExplorer",

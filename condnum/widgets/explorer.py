@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, ClassVar
 
@@ -15,9 +15,10 @@ import pandas as pd
 
 from condnum.errors import CondnumError, InvalidInputError, UnknownNameError
 from condnum.extras import require
+from condnum.plots.style import num
 from condnum.plots.theme import apply_theme
 from condnum.threads import limited_threads
-from condnum.widgets.controls import Control, Stepper, is_rounding
+from condnum.widgets.controls import CONTROL_WIDTH, Control, Slider, Stepper, is_rounding, number_in
 from condnum.widgets.courier import EXPLORER_CLASS, courier, deliver
 from condnum.widgets.export import EXPORTS
 from condnum.widgets.figure_view import figure_widget, redraw
@@ -75,6 +76,7 @@ class Explorer(VBox):
         self.reading_line = ipywidgets.HTML(layout={"min_height": "3.6em", "margin": "0 8px"})
         self.alert = ipywidgets.HTML()
         self.inputs: dict[str, Any] = {}  # the widget of each control, by trait
+        self.typed: dict[str, Any] = {}  # the box beside each slider, by trait
         self.code = ipywidgets.Text(description="as code", disabled=False, layout={"width": "99%"})
         self.view: Any = None  # the live figure, once a first drawing has succeeded
         self.add_class(EXPLORER_CLASS)
@@ -194,7 +196,12 @@ class Explorer(VBox):
             box = control.build(trait, value, f"{0.85 * longest + 1:.0f}ch")
             self.inputs[control.trait] = box
             self._join(control.trait, box)
-            rows.append(ipywidgets.HBox([box, control.player(box)]) if isinstance(control, Stepper) else box)
+            if isinstance(control, Slider):
+                box.layout.width, box.layout.flex, box.layout.min_width = "auto", "1 1 0", "0"
+                parts = [box, self._typed(control, trait)]
+                parts += [control.player(box)] if isinstance(control, Stepper) else []
+                box = ipywidgets.HBox(parts, layout={"width": f"{CONTROL_WIDTH}px", "max_width": "100%"})
+            rows.append(box)
         return ipywidgets.Box(rows, layout={"flex_flow": "row wrap", "margin": "0 0 8px 0"})
 
     def _join(self, name: str, box: Any) -> None:
@@ -212,6 +219,30 @@ class Explorer(VBox):
 
         box.observe(to_trait, "value")
         self.observe(to_control, name)
+
+    def _typed(self, control: Slider, trait: Any) -> Any:
+        """Return the box beside a slider: a typed number is taken as it is, or refused in the red line."""
+        name, box = control.trait, control.typed(trait)
+        self.typed[name] = box
+
+        def read(change: Any) -> None:
+            if change["new"] == num(getattr(self, name), 4):  # what `show` wrote, rounded
+                return
+            with self._visible_errors(f"{name} stays {num(getattr(self, name), 10)}"):
+                setattr(self, name, number_in(change["new"], trait, control.label))
+            show()
+
+        def show(_: Any = None) -> None:
+            value = getattr(self, name)
+            with suppress(InvalidInputError):
+                if number_in(box.value, trait, control.label) == value:
+                    return  # as it was typed, with all its digits
+            box.value = num(value, 4)
+
+        box.observe(read, "value")
+        self.observe(show, name)
+        show()
+        return box
 
     def _tools(self) -> Any:
         """Return the row of buttons and the theme."""

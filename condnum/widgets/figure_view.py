@@ -74,10 +74,10 @@ def figure_output(figure: Any) -> dict[str, Any]:
 
 
 def plain_label(label: str) -> str:
-    """Write the subscripts of a label without tags, for what cannot render HTML.
+    """Write the subscripts and superscripts of a label without tags, for what cannot render HTML.
 
     Args:
-        label: Text with `<sub>` tags.
+        label: Text with `<sub>` and `<sup>` tags.
 
     Returns:
         Plain text.
@@ -85,8 +85,10 @@ def plain_label(label: str) -> str:
     Examples:
         >>> plain_label("R<sub>ill</sub> only")
         'R_ill only'
+        >>> plain_label("K<sub>P</sub><sup>−1/2</sup>")
+        'K_P^(−1/2)'
     """
-    return re.sub(r"<sub>(.*?)</sub>", r"_\1", label)
+    return re.sub(r"<sup>(.*?)</sup>", r"^(\1)", re.sub(r"<sub>(.*?)</sub>", r"_\1", label))
 
 
 def _changed(old: Any, new: Any) -> dict[str, Any]:

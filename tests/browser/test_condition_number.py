@@ -1,5 +1,9 @@
 """Notebook 1 in a real browser: it runs, its sliders move the figures to what the library computes."""
 
+import json
+import urllib.error
+import urllib.request
+
 import numpy as np
 import pytest
 
@@ -67,9 +71,41 @@ def test_in_jupyterlab_s_dark_theme(lab):
 
 def test_in_voila(voila):
     notebook = voila(NOTEBOOK, figures=2)
+    assert notebook.figures_when_text_appeared == 0
     move_kappa(notebook)
     notebook.screenshot("1_voila")
     notebook.screenshot("1_voila_zigzag", 0)
     with notebook.page.expect_download() as caught:
         notebook.button("Data as CSV").click()
     assert caught.value.suggested_filename == "GradientDescentExplorer.csv"
+    assert notebook.problems == []
+    kernel = json.loads(notebook.page.locator("#jupyter-config-data").text_content())["kernelId"]
+    server, query = notebook.page.url.split("/voila")[0], notebook.page.url.split("?")[1]
+    address = f"{server}/api/kernels/{kernel}?{query}"
+    assert answers(address)
+    notebook.page.goto("about:blank")  # opened by its address, without the list of notebooks: no _xsrf cookie
+    for _ in range(60):
+        if not answers(address):
+            return
+        notebook.page.wait_for_timeout(500)
+    raise AssertionError("the kernel of a page that is closed still runs after 30 s")
+
+
+def answers(address):
+    """Tell whether something answers at an address other than 404."""
+    try:
+        urllib.request.urlopen(address).close()
+    except urllib.error.HTTPError as error:
+        return error.code != 404
+    return True
+
+
+def test_idle_kernels_end():
+    from condnum.teaching.serve import IDLE, Lessons
+
+    app = Lessons()
+    app.initialize(["notebooks"])
+    assert (app.ip, app.auto_token) == ("127.0.0.1", True)
+    app.init_settings()
+    assert app.kernel_manager.cull_idle_timeout == IDLE
+    assert not app.kernel_manager.cull_connected

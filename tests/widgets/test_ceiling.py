@@ -69,7 +69,7 @@ def test_what_the_plane_s_line_says(arguments, phrase):
     ("null", "phrase"),
     [
         ("none", "both ceilings tend to the compact one"),
-        ("both", "<i>not</i> to the compact 3066"),
+        ("both", "<i>not</i> to the compact 3,066"),
         ("pretrain", "grows like 1/ε²"),
     ],
 )

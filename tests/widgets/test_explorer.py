@@ -168,6 +168,38 @@ def test_values_that_are_forbidden_are_refused(explorer):
         PowerExplorer(exponet=3)
 
 
+@pytest.mark.parametrize("typed", ["37", " 37.256 ", "1,000", "1e2"])
+def test_typed_numbers_are_taken_as_they_are(typed):
+    explorer = GradientDescentExplorer()
+    explorer.typed["kappa"].value = typed
+    assert explorer.kappa == pytest.approx(float(typed.replace(",", "")), rel=0, abs=0)
+    assert (explorer.typed["kappa"].value, explorer.error) == (typed, "")
+    explorer.inputs["kappa"].value = 10**1.1  # the slider is moved
+    assert (explorer.kappa, explorer.typed["kappa"].value) == (10**1.1, "12.59")
+
+
+@pytest.mark.parametrize(
+    ("trait", "typed", "said"),
+    [
+        ("kappa", "1e6", "condition number κ must be a number from 1 to 1,000, got '1e6'."),
+        ("kappa", "1,5", "got '1,5'."),
+        ("kappa", "nan", "got 'nan'."),
+        ("step", "3.5", "step t must be a whole number from 0 to 40, got '3.5'."),
+    ],
+)
+def test_typed_numbers_that_cannot_be_are_refused(trait, typed, said):
+    explorer = GradientDescentExplorer()
+    before, shown = getattr(explorer, trait), explorer.typed[trait].value
+    explorer.typed[trait].value = typed
+    assert (getattr(explorer, trait), explorer.typed[trait].value) == (before, shown)
+    assert said in explorer.error
+    assert explorer.redraws == 1
+
+
+def test_thousands_are_apart_in_titles():
+    assert "κ = 1,000, t" in GradientDescentExplorer(kappa=1000.0).view.layout.title.text
+
+
 class EvenExplorer(PowerExplorer):
     @traitlets.validate("exponent")
     def _even(self, proposal):
