@@ -99,7 +99,7 @@ def _overlaps(run: RotatedAlignment) -> dict[str, Any]:
         "zmin": 0, "zmax": 1, "colorscale": "Cividis",
         "colorbar": {
             "x": _DOMAINS[0][1] + 0.004, "xanchor": "left", "thickness": 12, "len": 1.0, "dtick": 0.2,
-            "tickfont": {"size": 12}, "outlinewidth": 0,
+            "tickfont": {"size": 12}, "outlinewidth": 0, "y": 0.5, "yanchor": "middle",
         },
         "hovertemplate": "i = %{y}, j = %{x}: %{z:.4f}<extra></extra>",
     }  # fmt: skip

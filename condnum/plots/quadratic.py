@@ -214,13 +214,14 @@ def plateau_figure(runs: Sequence[Plateau]) -> Any:
     for run in runs:
         look = {"color": colors[run.kappa], "width": 2.5}
         figure.add_scatter(
-            x=run.steps[1:], y=run.norm_ratio[1:], mode="lines", name=f"κ = {run.kappa:g}, {run.precision}",
+            x=run.steps[1:], y=run.norm_ratio[1:], mode="lines",
+            name=f"κ = {num(run.kappa)}, {run.precision}",
             line=look | {"dash": dashes[run.precision]}, hovertemplate="t = %{x:,d}: %{y:.2e}",
         )  # fmt: skip
         figure.add_scatter(
             x=run.steps[-1:], y=[run.round_off], mode="markers", showlegend=False, name="(κ·eps)²",
             marker={"symbol": "diamond", "size": 12, "color": look["color"]},
-            hovertemplate=f"(κ·eps)² = %{{y:.2e}}, κ = {run.kappa:g}, {run.precision}<extra></extra>",
+            hovertemplate=f"(κ·eps)² = %{{y:.2e}}, κ = {num(run.kappa)}, {run.precision}<extra></extra>",
         )  # fmt: skip
     note = "Diamonds: (κ·eps)², the square of the relative error that rounding H and b alone can cause in w"
     teaching_layout(figure, "Where the arithmetic ends", note)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable
 from typing import Any
 
 from condnum.extras import require
 from condnum.teaching.exercises import Verdict
 from condnum.teaching.exercises.formula import FUNCTIONS, formula
+from condnum.widgets.figure_view import on_a_page
 
 ipywidgets = require("ipywidgets", "notebooks")
 VBox: Any = ipywidgets.VBox
@@ -47,8 +47,7 @@ class AnswerBox(VBox):
             What a notebook's cell displays.
         """
         verdict = examine(*answers.values())
-        on_a_page = os.environ.get("SERVER_SOFTWARE", "").startswith("voila/")
-        return cls(examine, **answers) if on_a_page and verdict.status == "not answered yet" else verdict
+        return cls(examine, **answers) if on_a_page() and verdict.status == "not answered yet" else verdict
 
     def _on_click(self, _: Any) -> None:
         """Read the fields and examine them; a formula that cannot be read is a finding as well."""

@@ -16,12 +16,12 @@ import pandas as pd
 from condnum.errors import CondnumError, InvalidInputError, UnknownNameError
 from condnum.extras import require
 from condnum.plots.style import num
-from condnum.plots.theme import apply_theme
+from condnum.plots.theme import apply_theme, honest_legend, stacked
 from condnum.threads import limited_threads
 from condnum.widgets.controls import CONTROL_WIDTH, Control, Slider, Stepper, is_rounding, number_in
 from condnum.widgets.courier import EXPLORER_CLASS, courier, deliver
 from condnum.widgets.export import EXPORTS
-from condnum.widgets.figure_view import figure_widget, redraw
+from condnum.widgets.figure_view import figure_widget, leave_picture, redraw
 
 ipywidgets = require("ipywidgets", "notebooks")
 traitlets = require("traitlets", "notebooks")
@@ -87,7 +87,10 @@ class Explorer(VBox):
         self._draw()
         self.observe(self._draw, [*names, "theme"])
         if self.courier is not None:
-            self.courier.observe(self._draw, "dark")
+            self.courier.tips = {
+                control.description: self.traits()[control.trait].help for control in self.controls
+            } | {"theme": type(self).theme.help}
+            self.courier.observe(self._draw, ["dark", "narrow"])
             self.courier.on_msg(self._on_courier)
 
     @classmethod
@@ -105,9 +108,10 @@ class Explorer(VBox):
             UnknownNameError: A setting is no trait of this explorer.
             InvalidInputError: Nothing can be drawn for these settings.
         """
-        if not static:
-            return cls(**settings)
         explorer = cls(**settings)  # checks the settings
+        if not static:
+            leave_picture(explorer.view)
+            return explorer
         if explorer.error:
             raise InvalidInputError(explorer.error)
         return explorer.plain_figure()
@@ -125,6 +129,11 @@ class Explorer(VBox):
         return bool(self.theme == "dark")
 
     @property
+    def narrow(self) -> bool:
+        """Whether the panels lie below each other, as on a phone."""
+        return self.courier is not None and bool(self.courier.narrow)
+
+    @property
     def settings_code(self) -> str:
         """A line of Python that makes this explorer again."""
         arguments = ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
@@ -137,7 +146,8 @@ class Explorer(VBox):
             A plotly figure of the last result, in the colours of the theme.
         """
         view = {name: getattr(self, name) for name in self.view_settings}
-        return apply_theme(type(self).figure(self.result, **view), dark=self.dark)
+        figure = honest_legend(type(self).figure(self.result, **view))
+        return apply_theme(stacked(figure) if self.narrow else figure, dark=self.dark)
 
     def table(self) -> pd.DataFrame:
         """Return the data of the figure.
@@ -197,10 +207,11 @@ class Explorer(VBox):
             self.inputs[control.trait] = box
             self._join(control.trait, box)
             if isinstance(control, Slider):
-                box.layout.width, box.layout.flex, box.layout.min_width = "auto", "1 1 0", "0"
+                box.layout.width, box.layout.flex = "auto", "1 1 240px"
                 parts = [box, self._typed(control, trait)]
                 parts += [control.player(box)] if isinstance(control, Stepper) else []
-                box = ipywidgets.HBox(parts, layout={"width": f"{CONTROL_WIDTH}px", "max_width": "100%"})
+                place = {"width": f"{CONTROL_WIDTH}px", "max_width": "100%", "flex_flow": "row wrap"}
+                box = ipywidgets.HBox(parts, layout=place)
             rows.append(box)
         return ipywidgets.Box(rows, layout={"flex_flow": "row wrap", "margin": "0 0 8px 0"})
 
@@ -272,10 +283,10 @@ class Explorer(VBox):
 
     def _draw(self, _: Any = None) -> None:
         """Compute and draw the state, unless it is drawn already."""
-        state = (*self.settings.values(), self.dark)
+        state = (*self.settings.values(), self.dark, self.narrow)
         if state == self._drawn:
             return
-        recoloured = self._drawn is not None and self._drawn[-1] != self.dark
+        recoloured = self._drawn is not None and self._drawn[-2:] != state[-2:]
         self._drawn = state
         self.code.value = self.settings_code
         with self._visible_errors("nothing can be drawn for these settings"):

@@ -400,8 +400,9 @@ def _end_kernels(address: str) -> None:
 def voila(voila_address: str, window: Any, screenshots: Path) -> Callable[..., OpenNotebook]:
     """`voila("1_condition_number", figures=2)`: open in Voilà, wait for the figures; no traceback."""
 
-    def open_notebook(name: str, *, figures: int = 1, dark: bool = False) -> OpenNotebook:
+    def open_notebook(name: str, *, figures: int = 1, dark: bool = False, width: int = 1280) -> OpenNotebook:
         opened = _opened(window, screenshots)
+        window.set_viewport_size({"width": width, "height": 900})
         theme = "&theme=dark" if dark else ""
         window.goto(f"{voila_address}/voila/render/{name}.ipynb?token={TOKEN}{theme}", wait_until="commit")
         seen = window.wait_for_function(_TEXT, timeout=SECONDS * 1000)

@@ -100,6 +100,28 @@ def answers(address):
     return True
 
 
+def test_on_a_phone(voila):
+    notebook = voila(NOTEBOOK, figures=2, width=390)
+    notebook.page.wait_for_function(
+        """() => Array.from(document.querySelectorAll(".js-plotly-plot")).slice(0, 2).every(plot =>
+            plot._fullLayout.xaxis2.domain[0] === 0 && Math.abs(plot._fullLayout.width - plot.clientWidth) <= 1)"""
+    )
+    assert notebook.page.evaluate("document.body.scrollWidth") <= 390
+    assert notebook.explorer().get_by_role("slider", name="condition number κ").count() == 1
+    assert notebook.explorer().get_by_role("button", name="Play or pause").count() == 1
+    assert notebook.explorer().get_by_title("How the step size is chosen.").count() >= 1
+    box = notebook.explorer().get_by_role("textbox", name="condition number κ")
+    box.fill("37")
+    box.press("Enter")
+    notebook.page.wait_for_timeout(1000)
+    assert "(kappa=37.0," in notebook.code()
+    box.fill("1e6")
+    box.press("Enter")
+    notebook.page.get_by_text("must be a number from 1 to 1,000, got '1e6'").wait_for()
+    assert "(kappa=37.0," in notebook.code()
+    notebook.screenshot("1_phone", 0)
+
+
 def test_idle_kernels_end():
     from condnum.teaching.serve import IDLE, Lessons
 

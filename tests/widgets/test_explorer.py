@@ -18,7 +18,7 @@ from condnum.errors import InvalidInputError, MissingExtraError, UnknownNameErro
 from condnum.plots.quadratic import spectrum_descent_figure, zigzag_figure
 from condnum.plots.theme import teaching_layout
 from condnum.teaching.quadratic import spectrum_descent, zigzag
-from condnum.widgets import GradientDescentExplorer, SpectrumDescentExplorer, figure_view
+from condnum.widgets import GradientDescentExplorer, SpectrumDescentExplorer, figure_view, shown_figure
 from condnum.widgets.controls import Check, Choice, LogSlider, Stepper
 from condnum.widgets.explorer import Explorer
 
@@ -287,6 +287,31 @@ def test_the_theme_follows_the_page_until_it_is_chosen(explorer):
     explorer.theme = "light"
     assert paper() == "white"
     assert "theme" not in explorer.settings_code
+
+
+def test_a_phone_stacks_the_panels_and_back():
+    pytest.importorskip("anywidget")
+    explorer = GradientDescentExplorer()
+    wide = explorer.view.layout.xaxis2.domain
+    explorer.courier.narrow = True
+    assert explorer.view.layout.xaxis2.domain == (0, 1)
+    assert explorer.view.layout.yaxis.domain[0] > explorer.view.layout.yaxis2.domain[1]
+    explorer.courier.narrow = False
+    assert explorer.view.layout.xaxis2.domain == wide
+
+
+def test_the_courier_knows_the_help_of_every_control(explorer):
+    assert explorer.courier.tips["kind"] == "which"
+    assert explorer.courier.tips["scale (metres)"] == "in front"
+
+
+def test_a_figure_without_controls_follows_the_page():
+    pytest.importorskip("anywidget")
+    figure = go.Figure(layout={"template": "plotly_white"}).add_scatter(y=[1, 2])
+    assert shown_figure(figure, static=True) is figure
+    view, guide = shown_figure(figure).children
+    guide.dark = True
+    assert view.layout.template.layout.paper_bgcolor == "rgb(17,17,17)"
 
 
 def test_the_theme_changes_under_an_error_too(explorer):

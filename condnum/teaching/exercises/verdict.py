@@ -126,12 +126,13 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
     return result
 
 
-def real(answer: Any, name: str) -> NDArray[np.float64]:
+def real(answer: Any, name: str, kind: str = "made of numbers") -> NDArray[np.float64]:
     """Return an answer as real numbers; imaginary parts that are round-off, as of `sqrtm`, are dropped.
 
     Args:
         answer: The learner's.
         name: For the message.
+        kind: What it must be, for the message.
 
     Returns:
         A float64 array of any shape.
@@ -146,7 +147,7 @@ def real(answer: Any, name: str) -> NDArray[np.float64]:
     try:
         values = np.array(answer, dtype=np.complex128)
     except (TypeError, ValueError) as error:
-        raise AnswerError(f"{name} must be made of real numbers, got {answer!r}.") from error
+        raise AnswerError(f"{name} must be {kind}, got {answer!r}.") from error
     off = np.abs(values.imag).max(initial=0)
     if off > 1e-9 * np.abs(values).max(initial=0):
         raise AnswerError(
@@ -169,7 +170,7 @@ def number(answer: Any, name: str) -> float:
     Raises:
         AnswerError: Not one finite real number.
     """
-    values = real(answer, name)
+    values = real(answer, name, "a number")
     if values.size != 1:
         raise AnswerError(f"{name} must be a number, got {answer!r}.")
     value = float(values.item())

@@ -68,7 +68,7 @@ WRONG = {
     "underestimate: no U": ("check_underestimate", np.eye(2), BENT, "no single value"),
     "underestimate: too little": ("check_underestimate", np.diag([2.0, 1.0]), BENT / 2 + np.eye(2), "only"),
     "underestimate: singular": ("check_underestimate", np.diag([1.0, 0.0]), BENT, "invertible"),
-    "harmful step: too short": ("check_harmful_step", 0.1, "falls from 4 to 1.79. Take a larger step"),
+    "harmful step: too short": ("check_harmful_step", 0.1, "falls from 4 to 1.19. Take a larger step"),
     "harmful step: too long": ("check_harmful_step", 0.49, "Take a smaller step"),
     "harmful step: complex": ("check_harmful_step", 0.24 + 0.1j, "imaginary parts up to 0.1"),
     "harmful step: above": ("check_harmful_step", 0.6, "printed bound 0.5"),
