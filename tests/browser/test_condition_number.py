@@ -104,7 +104,8 @@ def test_on_a_phone(voila):
     notebook = voila(NOTEBOOK, figures=2, width=390)
     notebook.page.wait_for_function(
         """() => Array.from(document.querySelectorAll(".js-plotly-plot")).slice(0, 2).every(plot =>
-            plot._fullLayout.xaxis2.domain[0] === 0 && Math.abs(plot._fullLayout.width - plot.clientWidth) <= 1)"""
+            plot._fullLayout.xaxis2.domain[0] === 0
+            && Math.abs(plot._fullLayout.width - plot.clientWidth) <= 1)"""
     )
     assert notebook.page.evaluate("document.body.scrollWidth") <= 390
     assert notebook.explorer().get_by_role("slider", name="condition number κ").count() == 1
