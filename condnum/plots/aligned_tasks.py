@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from condnum.extras import require
+from condnum.plots.style import num
 from condnum.plots.theme import BLUE, GREEN, ORANGE, POWER_SIZE, PURPLE, teaching_layout
 from condnum.teaching.aligned_tasks import AlignedTasks
 
@@ -56,8 +57,8 @@ def aligned_tasks_figure(run: AlignedTasks) -> Any:
         marker={"size": 14, "color": GREEN}, hovertemplate="RIR = %{y:.4g}", row=1, col=2,
     )  # fmt: skip
     title = (
-        f"s = {run.exponent:.3g}: κ(H<sub>P</sub>) {run.pretrain_kappa:.3g} → {both[0]:.3g}, "
-        f"κ(H<sub>H</sub>) {run.harmful_kappa:.3g} → {both[1]:.3g}"
+        f"s = {num(run.exponent)}: κ(H<sub>P</sub>) {num(run.pretrain_kappa)} → {num(both[0])}, "
+        f"κ(H<sub>H</sub>) {num(run.harmful_kappa)} → {num(both[1])}"
     )
     teaching_layout(figure, title, height=520)
     figure.update_xaxes(

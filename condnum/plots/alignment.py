@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from condnum.extras import require
-from condnum.plots.style import translucent
+from condnum.plots.style import num, translucent
 from condnum.plots.theme import BLUE, GREEN, NEUTRAL, ORANGE, POWER_SIZE, PURPLE, teaching_layout
 from condnum.teaching.alignment import AlignmentSweep, RotatedAlignment
 
@@ -17,6 +17,7 @@ _DOMAINS = ([0.0, 0.235], [0.4, 0.675], [0.765, 1.0])
 _ROTATIONS = {
     "ends": "plane of q<sub>1</sub> and q<sub>D</sub>",
     "neighbours": "plane of q<sub>1</sub> and q<sub>2</sub>",
+    "random": "random, by at most φ",
 }
 _PANELS = (
     "overlaps |u<sub>i</sub><sup>⊤</sup>q<sub>j</sub>|²",
@@ -43,10 +44,11 @@ def alignment_figure(run: RotatedAlignment) -> Any:
     result, D = run.alignment, len(run.theta)
     figure = go.Figure(data=[_overlaps(run), *_spectra(run), *_partial_sums(run)], layout=_axes(run))
     title = (
-        f"Misalignment {_tidy(run):.3f}: κ of Eq. 10 = {result.predicted_condition:.4g}, "
-        f"κ(H) = {result.true_condition:.4g}"
+        f"Misalignment {_tidy(run):.3f}: κ of Eq. 10 = {num(result.predicted_condition, 4)}, "
+        f"κ(H) = {num(result.true_condition, 4)}"
     )
-    return teaching_layout(figure, f"D = {D}, φ = {run.angle:.3g}°. {title}", height=540)
+    turned = "a Haar draw" if run.rotation == "haar" else f"φ = {num(run.angle)}°"
+    return teaching_layout(figure, f"D = {D}, {turned}. {title}", height=540)
 
 
 def _axes(run: RotatedAlignment) -> dict[str, Any]:
@@ -97,7 +99,7 @@ def _overlaps(run: RotatedAlignment) -> dict[str, Any]:
         "zmin": 0, "zmax": 1, "colorscale": "Cividis",
         "colorbar": {
             "x": _DOMAINS[0][1] + 0.004, "xanchor": "left", "thickness": 12, "len": 1.0, "dtick": 0.2,
-            "tickfont": {"size": 12}, "outlinewidth": 0,
+            "tickfont": {"size": 12}, "outlinewidth": 0, "y": 0.5, "yanchor": "middle",
         },
         "hovertemplate": "i = %{y}, j = %{x}: %{z:.4f}<extra></extra>",
     }  # fmt: skip
@@ -151,31 +153,47 @@ def _partial_sums(run: RotatedAlignment) -> list[dict[str, Any]]:
 
 
 def alignment_sweep_figure(sweeps: Sequence[AlignmentSweep]) -> Any:
-    """Draw misalignment, and how much too small Eq. 10 makes κ, against the angle.
+    """Draw the diagonal overlap, the misalignment, and how much too small Eq. 10 makes κ, against the angle.
 
     Args:
-        sweeps: Of `teaching.alignment.alignment_sweep`, one a rotation.
+        sweeps: Of `teaching.alignment.alignment_sweep`, one a rotation; that of Haar draws has no angle and
+            becomes a band.
 
     Returns:
-        A plotly figure: two panels, a curve a sweep in each.
+        A plotly figure: three panels; in each a curve a rotation, and the median and the middle 90 % of the
+        Haar draws.
 
     Raises:
         MissingExtraError: Plotly is missing.
     """
     subplots = require("plotly.subplots", "viz")
-    titles = ("misalignment", "κ of Eq. 10 over the true κ(H)")
-    figure = subplots.make_subplots(rows=1, cols=2, horizontal_spacing=0.1, subplot_titles=titles)
+    titles = ("mean overlap |u<sub>i</sub><sup>⊤</sup>q<sub>i</sub>|²", "misalignment", "κ of Eq. 10 / κ(H)")
+    figure = subplots.make_subplots(rows=1, cols=3, horizontal_spacing=0.09, subplot_titles=titles)
     for sweep in sweeps:
-        color, dash = _LOOKS[sweep.rotation]
-        for column, values in enumerate((sweep.misalignment, sweep.condition_ratio), 1):
+        measures = (sweep.diagonal_overlap, sweep.misalignment, sweep.condition_ratio)
+        for column, values in enumerate(measures, 1):
+            place = {"row": 1, "col": column, "showlegend": column == 1}
+            if sweep.rotation == "haar":
+                low, middle, high = np.quantile(values, [0.05, 0.5, 0.95])
+                draws = f"{len(values)} Haar draws: median, middle 90 %"
+                figure.add_scatter(
+                    x=[0, 90, 90, 0], y=[low, low, high, high], fill="toself", mode="none", showlegend=False,
+                    fillcolor=translucent(PURPLE, 0.3), hoverinfo="skip", legendgroup="haar",
+                    name=draws, row=1, col=column,
+                )  # fmt: skip
+                figure.add_scatter(
+                    x=[0, 90], y=[middle] * 2, mode="lines", line={"color": PURPLE, "dash": "longdash"},
+                    name=draws, legendgroup="haar", hovertemplate="median %{y:.3f}", **place,
+                )  # fmt: skip
+                continue
+            color, dash = _LOOKS[sweep.rotation]
             figure.add_scatter(
-                x=sweep.angles, y=values, mode="lines",
-                name=_ROTATIONS.get(sweep.rotation, "random rotation"), showlegend=column == 1,
-                line={"color": color, "dash": dash, "width": 3}, hovertemplate="φ = %{x}°: %{y:.3f}",
-                row=1, col=column,
+                x=sweep.angles, y=values, mode="lines", name=_ROTATIONS[sweep.rotation],
+                legendgroup=sweep.rotation, line={"color": color, "dash": dash, "width": 3},
+                hovertemplate="φ = %{x}°: %{y:.3f}", **place,
             )  # fmt: skip
-    teaching_layout(figure, "From aligned to generic: Eq. 10 never overestimates κ", height=500)
-    figure.update_xaxes(title_text="angle φ of U to Q (degrees)", range=[0, 90], dtick=15)
-    figure.update_yaxes(title_text="‖off-diagonal‖<sub>F</sub> / ‖H‖<sub>F</sub>", rangemode="tozero", col=1)
-    figure.update_yaxes(title_text="ratio, 1 is right", range=[0, 1.04], dtick=0.2, col=2)
+    teaching_layout(figure, "Away from alignment: Eq. 10 never overestimates κ", height=500)
+    figure.update_xaxes(title_text="angle φ of U to Q (degrees)", range=[0, 90], dtick=30)
+    figure.update_yaxes(range=[0, 1.04], dtick=0.2)
+    figure.update_yaxes(rangemode="tozero", autorange=True, dtick=0.1, col=2)
     return figure

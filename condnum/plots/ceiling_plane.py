@@ -9,6 +9,7 @@ import numpy as np
 
 from condnum.extras import require
 from condnum.plots.region import add_region
+from condnum.plots.style import num
 from condnum.plots.theme import BLUE, GREEN, NEUTRAL, ORANGE, POWER_SIZE, PURPLE, teaching_layout
 from condnum.teaching.ceiling import PATH_STEPS, CeilingDemo
 
@@ -38,7 +39,7 @@ def ceiling_plane_figure(demo: CeilingDemo) -> Any:
     _add_extractors(figure, demo)
     _add_rir(figure, demo)
     value = demo.plane.ceiling.value
-    ceiling = f"RIR<sub>max</sub> = {value:.4g}" if math.isfinite(value) else "RIR has no ceiling"
+    ceiling = f"RIR<sub>max</sub> = {num(value, 4)}" if math.isfinite(value) else "RIR has no ceiling"
     teaching_layout(figure, f"How much immunization is possible: {ceiling}", height=530)
     figure.update_layout(margin_b=140)
     log: dict[str, Any] = {"type": "log", "dtick": 1, "tickfont_size": POWER_SIZE}

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from condnum.errors import UnknownNameError
 from condnum.extras import require
-from condnum.plots.style import log_axis
+from condnum.plots.style import log_axis, num
 from condnum.plots.theme import BLUE, GREEN, NEUTRAL, ORANGE, POWER_SIZE, PURPLE, teaching_layout
 from condnum.teaching.quadratic import SpectrumDescent, Zigzag
 from condnum.teaching.round_off import Plateau
@@ -53,7 +53,7 @@ def zigzag_figure(run: Zigzag, *, axes: AxesScale = "equal") -> Any:
     _add_plane(figure, run)
     _add_ratios(figure, run)
     rule = "exact line search" if run.rule == "exact" else "constant step 1/σ<sub>1</sub>"
-    teaching_layout(figure, f"Gradient descent with {rule}, κ = {run.kappa:.3g}, t = {run.step}", height=540)
+    teaching_layout(figure, f"Gradient descent with {rule}, κ = {num(run.kappa)}, t = {run.step}", height=540)
     height, anchor = (STEEP, "x") if axes == "equal" else (1.25 * max(abs(run.path[0, 0]), 1e-3), False)
     plane = {"constrain": "domain", "col": 1}  # keeps the ranges whatever the shape of the window
     figure.update_xaxes(range=[-FLAT, FLAT], title_text="along the flat axis u<sub>2</sub>", **plane)
@@ -65,6 +65,34 @@ def zigzag_figure(run: Zigzag, *, axes: AxesScale = "equal") -> Any:
     figure.update_yaxes(type="log", dtick=1, range=[floor, 0.3], title_text="share of the start", col=2)
     figure.update_yaxes(tickfont_size=POWER_SIZE, col=2)
     return figure
+
+
+def contours_figure(axes_ratio: float) -> Any:
+    """Draw contour lines of a quadratic in the plane, to scale.
+
+    Args:
+        axes_ratio: Of the half-axes of each contour, long over short; √κ.
+
+    Returns:
+        A plotly figure.
+
+    Raises:
+        MissingExtraError: Plotly is missing.
+    """
+    go = require("plotly.graph_objects", "viz")
+    lines = [_ellipse(share**2, np.array([1.0, axes_ratio**-2])) for share in (0.25, 0.5, 0.75, 1.0)]
+    figure = go.Figure()
+    figure.add_scatter(
+        **_closed(lines), mode="lines", line={"color": BLUE, "width": 2}, name="contours", showlegend=False
+    )
+    figure.add_scatter(
+        x=[0.0], y=[0.0], mode="markers", name="w*", marker={"symbol": "star", "size": 12, "color": ORANGE},
+        showlegend=False,
+    )  # fmt: skip
+    teaching_layout(figure, f"Contours of L(w), half-axes {num(axes_ratio)} : 1", height=340)
+    figure.update_xaxes(title_text="along the flat axis u<sub>2</sub>", constrain="domain", dtick=1)
+    figure.update_yaxes(title_text="along u<sub>1</sub>", scaleanchor="x", dtick=1)
+    return figure.update_layout(margin_b=60)
 
 
 def _add_plane(figure: Any, run: Zigzag) -> None:
@@ -154,7 +182,7 @@ def spectrum_descent_figure(run: SpectrumDescent) -> Any:
             line={"color": color, "dash": dash, "width": width},
             hovertemplate="t = %{x:,d}: %{y:.3e}", row=1, col=2,
         )  # fmt: skip
-    title = f"Exact line search in D = {len(run.sigma)} dimensions, κ = {run.kappa:.3g}"
+    title = f"Exact line search in D = {len(run.sigma)} dimensions, κ = {num(run.kappa)}"
     teaching_layout(figure, title, height=540)
     figure.update_xaxes(title_text="index i", col=1)
     figure.update_yaxes(type="log", range=[-6.3, 0.3], dtick=1, title_text="σ<sub>i</sub>", col=1)
@@ -186,13 +214,14 @@ def plateau_figure(runs: Sequence[Plateau]) -> Any:
     for run in runs:
         look = {"color": colors[run.kappa], "width": 2.5}
         figure.add_scatter(
-            x=run.steps[1:], y=run.norm_ratio[1:], mode="lines", name=f"κ = {run.kappa:g}, {run.precision}",
+            x=run.steps[1:], y=run.norm_ratio[1:], mode="lines",
+            name=f"κ = {num(run.kappa)}, {run.precision}",
             line=look | {"dash": dashes[run.precision]}, hovertemplate="t = %{x:,d}: %{y:.2e}",
         )  # fmt: skip
         figure.add_scatter(
             x=run.steps[-1:], y=[run.round_off], mode="markers", showlegend=False, name="(κ·eps)²",
             marker={"symbol": "diamond", "size": 12, "color": look["color"]},
-            hovertemplate=f"(κ·eps)² = %{{y:.2e}}, κ = {run.kappa:g}, {run.precision}<extra></extra>",
+            hovertemplate=f"(κ·eps)² = %{{y:.2e}}, κ = {num(run.kappa)}, {run.precision}<extra></extra>",
         )  # fmt: skip
     note = "Diamonds: (κ·eps)², the square of the relative error that rounding H and b alone can cause in w"
     teaching_layout(figure, "Where the arithmetic ends", note)

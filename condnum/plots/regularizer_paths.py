@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from condnum.extras import require
+from condnum.plots.style import num
 from condnum.plots.theme import BLUE, GREEN, NEUTRAL, ORANGE, POWER_SIZE, PURPLE, teaching_layout
 from condnum.teaching.joint_steps import JointSteps
 from condnum.teaching.regularizer_paths import RegularizerPath, ValuePlane
@@ -67,7 +68,8 @@ def regularizer_path_figure(run: RegularizerPath) -> Any:
     )  # fmt: skip
     last = len(t) - 1
     rule = "within the bound" if run.sizes == "bound" else "of constant size"
-    title = f"{last} steps of {_NAMES[run.regularizer]} {rule}: κ = {run.kappa[0]:.4g} → {run.kappa[-1]:.4g}"
+    kappas = f"κ = {num(run.kappa[0], 4)} → {num(run.kappa[-1], 4)}"
+    title = f"{last} steps of {_NAMES[run.regularizer]} {rule}: {kappas}"
     teaching_layout(figure, title, height=540)
     figure.update_xaxes(title_text="step t", range=[0, max(last, 10)])
     figure.update_yaxes(
@@ -156,7 +158,7 @@ def joint_steps_figure(run: JointSteps) -> Any:
     )  # fmt: skip
     _add_verdict(figure, run)
     rir = run.ratio_harmful[-1] / run.ratio_pretrain[-1]
-    title = f"Algorithm 1 with both terms, t = {len(t) - 1}: RIR = {rir:.3g} of at most {run.rir_max:.3g}"
+    title = f"Algorithm 1 with both terms, t = {len(t) - 1}: RIR = {num(rir)} of at most {num(run.rir_max)}"
     teaching_layout(figure, title, height=540)
     top = max(3.0, math.log10(max(line[1].max() for line in lines)) + 0.2)
     powers = {"type": "log", "dtick": 1, "exponentformat": "power", "tickfont_size": POWER_SIZE}

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from condnum.errors import UnknownNameError
 from condnum.extras import require
+from condnum.plots.style import num
 from condnum.plots.theme import BLUE, GREEN, NEUTRAL, ORANGE, POWER_SIZE, PURPLE, teaching_layout
 from condnum.teaching.regularizers import STEP_RANGE, RegularizerStep
 
@@ -49,8 +50,8 @@ def regularizer_step_figure(run: RegularizerStep, *, scale: KappaScale = "decade
     )  # fmt: skip
     _add_spectrum(figure, run)
     _add_curve(figure, run, scale)
-    after = f"{run.next_kappa:.4g}" if math.isfinite(run.next_kappa) else "∞"
-    title = f"One step of {_NAMES[run.regularizer]}: η = {run.eta:.3g}, κ = {run.kappa:.4g} → {after}"
+    after = num(run.next_kappa, 4)
+    title = f"One step of {_NAMES[run.regularizer]}: η = {num(run.eta)}, κ = {num(run.kappa, 4)} → {after}"
     teaching_layout(figure, title, height=580)
     return figure
 
@@ -149,7 +150,7 @@ def _add_curve(figure: Any, run: RegularizerStep, scale: KappaScale) -> None:
     unit = "1/(2(1 − 1/D)σ<sub>1</sub>)" if run.regularizer == "well" else "ρ²/(2(1 − 1/k)σ<sub>k</sub>)"
     figure.update_xaxes(
         type="log", range=[math.log10(least), math.log10(most)], tickvals=[0.03, 0.1, 0.3, 1, 3, 10, 30],
-        title_text=f"η / η<sub>0</sub>, η<sub>0</sub> = {unit} = {run.unit:.3g}", **right,
+        title_text=f"η / η<sub>0</sub>, η<sub>0</sub> = {unit} = {num(run.unit)}", **right,
     )  # fmt: skip
     figure.update_yaxes(title_text="κ(H(θ′))", tickfont_size=POWER_SIZE, **axis, **right)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from condnum.extras import require
+from condnum.plots.style import num
 from condnum.plots.theme import BLUE, GREEN, NEUTRAL, ORANGE, POWER_SIZE, PURPLE, teaching_layout
 from condnum.teaching.ridge_ceiling import RIDGES, RidgeCeiling
 from condnum.teaching.whitening import ATTACK_STEPS, Attack
@@ -59,7 +60,7 @@ def ridge_ceiling_figure(demo: RidgeCeiling) -> Any:
         marker={"size": [0, 13], "color": BLUE, "opacity": 1},
         hovertemplate="ε = %{x:.3g}: RIR<sub>ε</sub>(θ*) = %{y:.4g}<extra></extra>",
     )  # fmt: skip
-    compact = f"{demo.compact:.4g}" if finite else "infinite"
+    compact = num(demo.compact, 4) if finite else "infinite"
     teaching_layout(figure, f"Ceilings with {_NULL_TITLES[demo.null]}: compact {compact}", height=520)
     figure.update_xaxes(type="log", range=[-8, 1], dtick=1, title_text="ridge ε (largest eigenvalues are 1)")
     figure.update_yaxes(type="log", range=_RIR_DECADES, dtick=1, title_text="RIR")
@@ -89,7 +90,7 @@ def attacks_figure(runs: Sequence[Attack]) -> Any:
         t = run.curve.steps[1 : kept + 1]
         figure.add_scatter(
             x=t, y=share[1 : kept + 1], mode="lines+markers" if len(t) < 5 else "lines",
-            name=f"{run.name} (κ = {run.kappa:.3g})", line={"color": color, "dash": dash, "width": 3},
+            name=f"{run.name} (κ = {num(run.kappa)})", line={"color": color, "dash": dash, "width": 3},
             marker={"size": 13}, hovertemplate="t = %{x:,d}: %{y:.2e}",
         )  # fmt: skip
     note = "Share of the excess loss that is left after t steps; curves end at 10<sup>−12</sup>"

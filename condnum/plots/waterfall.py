@@ -11,7 +11,7 @@ import pandas as pd
 
 from condnum.errors import InvalidInputError
 from condnum.extras import require
-from condnum.plots.style import finish
+from condnum.plots.style import finish, num
 from condnum.plots.theme import BLUE, NEUTRAL, ORANGE
 
 #: Panels, left to right; short, for narrow screens.
@@ -208,15 +208,9 @@ def _add_bars(
 
 def _rir(log10: float) -> str:
     """Return RIR for people, to three digits."""
-    return _digits(10**log10, 3)
+    return num(10**log10, 3)
 
 
 def _factor(change: float) -> str:
     """Return what RIR is multiplied by, for people, to two digits."""
-    return f"× {_digits(10**change, 2)}" if math.isfinite(change) else "?"
-
-
-def _digits(value: float, digits: int) -> str:
-    """Return a number to some significant digits, thousands apart."""
-    rounded = float(f"{value:.{digits}g}")
-    return f"{rounded:,.0f}" if 1000 <= rounded < 1e6 else f"{rounded:.{digits}g}"
+    return f"× {num(10**change, 2)}" if math.isfinite(change) else "?"

@@ -15,16 +15,17 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import expm
+from scipy.stats import ortho_group
 
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.singular_alignment import Alignment, alignment
 from condnum.spectra import default_rtol
 from condnum.teaching.quadratic import SpectrumShape, spectrum
 
-Rotation = Literal["ends", "neighbours", "random"]
+Rotation = Literal["ends", "neighbours", "random", "haar"]
 Pairing = Literal["same", "opposite"]
 
-ROTATIONS: tuple[Rotation, ...] = ("ends", "neighbours", "random")
+ROTATIONS: tuple[Rotation, ...] = ("ends", "neighbours", "random", "haar")
 PAIRINGS: tuple[Pairing, ...] = ("same", "opposite")
 
 
@@ -34,13 +35,15 @@ def rotation_matrix(rotation: Rotation, dimension: int, angle: float, seed: int 
     Args:
         rotation: `ends`: in the plane of the first and the last axis; `neighbours`: of the first two;
             `random`: :math:`\exp(\varphi A)` with A a Gaussian antisymmetric matrix of spectral norm 1, so
-            that no vector turns by more than φ and some vectors turn by just that.
+            that no vector turns by more than φ and some vectors turn by just that. Even at 90° that is far
+            from generic: for D = 2 the axes are only exchanged; `haar`: uniform on the orthogonal group,
+            whatever φ.
         dimension: D ≥ 2.
         angle: φ in degrees, from 0 (no rotation) to 90.
-        seed: Of the random A.
+        seed: Of the random A, or of the Haar draw.
 
     Returns:
-        `(D, D)` orthogonal, with determinant 1.
+        `(D, D)` orthogonal.
 
     Raises:
         InvalidInputError: D < 2 or an angle out of its range.
@@ -58,6 +61,8 @@ def rotation_matrix(rotation: Rotation, dimension: int, angle: float, seed: int 
         raise InvalidInputError(f"angle must lie between 0 and 90 degrees, got {angle}.")
     if rotation not in ROTATIONS:
         raise UnknownNameError("rotation", rotation, ROTATIONS)
+    if rotation == "haar":
+        return np.asarray(ortho_group.rvs(dimension, random_state=np.random.default_rng(seed)))
     phi = np.deg2rad(angle)
     if rotation == "random":
         return np.asarray(expm(phi * _unit_antisymmetric(dimension, seed)))
@@ -84,6 +89,7 @@ class RotatedAlignment:
     angle: float  # φ, degrees
     theta: NDArray[np.float64]  # (D, D) UΣ
     covariance: NDArray[np.float64]  # (D, D) K, diagonal and descending: Q = I
+    diagonal_overlap: float  # mean of |u_iᵀq_i|² over the pairs that lie on each other at φ = 0
     alignment: Alignment  # Eq. 10 beside the truth
 
     @property
@@ -121,7 +127,7 @@ def rotated_alignment(
         data_spectrum: Shape of the eigenvalues γ of K, from 1 to 1/κ(K).
         theta_kappa: κ(θ) ≥ 1.
         theta_spectrum: Shape of the singular values of θ, from 1 to 1/κ(θ).
-        seed: Of a random rotation.
+        seed: Of a random rotation or a Haar draw.
 
     Returns:
         The matrices and what `singular_alignment.alignment` says of them.
@@ -142,28 +148,30 @@ def rotated_alignment(
     if pairing not in PAIRINGS:
         raise UnknownNameError("pairing", pairing, PAIRINGS)
     U = rotation_matrix(rotation, dimension, angle, seed)
+    diagonal = float(np.mean(np.diag(U) ** 2))
     if pairing == "opposite":
         U = U[:, ::-1]
     theta = U * spectrum(theta_spectrum, dimension, theta_kappa)
     K = np.diag(spectrum(data_spectrum, dimension, data_kappa))
-    return RotatedAlignment(rotation, pairing, angle, theta, K, alignment(theta, K))
+    return RotatedAlignment(rotation, pairing, angle, theta, K, diagonal, alignment(theta, K))
 
 
 @dataclass(frozen=True)
 class AlignmentSweep:
-    """How Proposition 3.2 fares as U turns away from Q."""
+    """How Proposition 3.2 fares as U turns away from Q, or over many Haar draws of U."""
 
     rotation: Rotation
-    angles: NDArray[np.float64]  # (A,) degrees
+    angles: NDArray[np.float64]  # (A,) degrees; without meaning for `haar`
+    diagonal_overlap: NDArray[np.float64]  # (A,) mean of |u_iᵀq_i|²
     misalignment: NDArray[np.float64]  # (A,)
     condition_ratio: NDArray[np.float64]  # (A,) κ of Eq. 10 over the true κ, ≤ 1
 
 
 def alignment_sweep(angles: Sequence[float], *, rotation: Rotation = "random") -> AlignmentSweep:
-    """Measure misalignment and the error of κ at each angle, with the defaults of `rotated_alignment`.
+    """Measure overlaps, misalignment and the error of κ at each angle, else as `rotated_alignment` does.
 
     Args:
-        angles: `(A,)` degrees, from 0 to 90.
+        angles: `(A,)` degrees, from 0 to 90; for the rotation `haar` only their number counts, a draw each.
         rotation: Which rotation.
 
     Returns:
@@ -176,11 +184,39 @@ def alignment_sweep(angles: Sequence[float], *, rotation: Rotation = "random") -
     Examples:
         >>> alignment_sweep([0.0, 90.0], rotation="ends").condition_ratio.round(9).tolist()
         [1.0, 1.0]
+        >>> bool(abs(alignment_sweep([0.0] * 200, rotation="haar").diagonal_overlap.mean() - 1 / 8) < 0.01)
+        True
     """
-    runs = [rotated_alignment(angle=angle, rotation=rotation).alignment for angle in angles]
+    runs = [
+        rotated_alignment(angle=angle, rotation=rotation, seed=seed if rotation == "haar" else 0)
+        for seed, angle in enumerate(angles)
+    ]
     return AlignmentSweep(
         rotation,
         np.asarray(angles, dtype=np.float64),
-        np.array([run.misalignment for run in runs]),
-        np.array([run.condition_ratio for run in runs]),
+        np.array([run.diagonal_overlap for run in runs]),
+        np.array([run.alignment.misalignment for run in runs]),
+        np.array([run.alignment.condition_ratio for run in runs]),
     )
+
+
+@lru_cache(maxsize=64)
+def haar_overlap_band(dimension: int, draws: int = 200) -> tuple[float, float]:
+    """Return what the middle 90 % of Haar draws have as mean diagonal overlap; its expectation is 1/D.
+
+    Args:
+        dimension: D ≥ 2.
+        draws: How many.
+
+    Returns:
+        The 5 % and the 95 % quantile.
+
+    Examples:
+        >>> low, high = haar_overlap_band(64)
+        >>> low < 1 / 64 < high
+        True
+    """
+    U = ortho_group.rvs(dimension, size=draws, random_state=np.random.default_rng(0))
+    overlaps = np.mean(np.diagonal(U, axis1=1, axis2=2) ** 2, axis=1)
+    low, high = np.quantile(overlaps, [0.05, 0.95])
+    return float(low), float(high)

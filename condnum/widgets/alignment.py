@@ -11,8 +11,15 @@ import pandas as pd
 from condnum.extras import require
 from condnum.plots.aligned_tasks import aligned_tasks_figure
 from condnum.plots.alignment import alignment_figure
+from condnum.plots.style import num
 from condnum.teaching.aligned_tasks import AlignedTasks, aligned_tasks
-from condnum.teaching.alignment import PAIRINGS, ROTATIONS, RotatedAlignment, rotated_alignment
+from condnum.teaching.alignment import (
+    PAIRINGS,
+    ROTATIONS,
+    RotatedAlignment,
+    haar_overlap_band,
+    rotated_alignment,
+)
 from condnum.teaching.quadratic import SPECTRUM_SHAPES
 from condnum.widgets.controls import Choice, LogSlider, Slider
 from condnum.widgets.explorer import Explorer
@@ -23,7 +30,7 @@ traitlets = require("traitlets", "notebooks")
 _SHAPES = {"clusters": "two clusters", "outlier": "one small outlier"}
 #: Settings one click away, per explorer: label, tooltip, traits.
 _ALIGNMENT_PRESETS = (
-    ("Aligned: Eq. 10 is exact", "Angle 0", {"angle": 0.0}),
+    ("Aligned: Eq. 10 is exact", "Angle 0", {"angle": 0.0, "rotation": "random"}),
     (
         "By hand: D = 2, Eq. 10 fails",
         "θ = UΣ with Σ = diag(1, 1/2), K = diag(1, 1/3), 45°: proportional to [[8, 2], [2, 2]]",
@@ -33,8 +40,13 @@ _ALIGNMENT_PRESETS = (
         },
     ),
     (
-        "Generic: a random 90°",
-        "Random rotation, largest angle",
+        "Generic: a Haar draw",
+        "U uniform among all orthogonal matrices: overlaps of about 1/D",
+        {"rotation": "haar", "dimension": 8, "data_kappa": 100.0, "theta_kappa": 3.0},
+    ),
+    (
+        "By at most 90°: not generic",
+        "exp(φA): only some vectors turn by the whole φ, the rest by less",
         {"angle": 90.0, "rotation": "random", "dimension": 8, "data_kappa": 100.0, "theta_kappa": 3.0},
     ),
 )  # fmt: skip
@@ -112,7 +124,11 @@ def alignment_reading(run: RotatedAlignment) -> str:
         verdict += (
             ". K has repeated eigenvalues: the overlaps with those q<sub>j</sub> are one choice of many"
         )
-    return f"{verdict}."
+    low, high = haar_overlap_band(len(run.theta))
+    return (
+        f"{verdict}. Mean overlap |u<sub>i</sub><sup>⊤</sup>q<sub>i</sub>|² {run.diagonal_overlap:.3f}; "
+        f"of Haar draws, 90 % lie in {low:.3f} … {high:.3f}."
+    )
 
 
 class AlignmentExplorer(Explorer):
@@ -136,13 +152,16 @@ class AlignmentExplorer(Explorer):
     theta_spectrum = traitlets.Enum(
         list(SPECTRUM_SHAPES), "geometric", help="How the singular values of θ are spread."
     )
-    seed = traitlets.Int(0, min=0, max=20, help="Another random rotation.")
+    seed = traitlets.Int(0, min=0, max=20, help="Another random rotation or Haar draw.")
 
     controls = (
         Slider("angle", "angle of U to Q", "degrees"),
         Choice(
             "rotation", "rotation",
-            labels={"ends": "plane of q₁ and q_D", "neighbours": "plane of q₁ and q₂", "random": "random"},
+            labels={
+                "ends": "plane of q₁ and q_D", "neighbours": "plane of q₁ and q₂",
+                "random": "random, by at most the angle", "haar": "Haar draw (generic, no angle)",
+            },
         ),
         LogSlider("data_kappa", "κ(K)", step=1 / 44),  # 3 and 100 both lie on (about) a mark
         Choice("data_spectrum", "spectrum of K", labels=_SHAPES),
@@ -153,7 +172,7 @@ class AlignmentExplorer(Explorer):
             "pairing", "aligned means",
             labels={"same": "u_i = q_i", "opposite": "u_i = q_(D+1-i), opposite order"},
         ),
-        Slider("seed", "random rotation no."),
+        Slider("seed", "random draw no."),
     )  # fmt: skip
     compute = staticmethod(rotated_alignment)
     figure = staticmethod(alignment_figure)
@@ -188,14 +207,16 @@ def aligned_tasks_reading(run: AlignedTasks) -> str:
         A sentence of HTML.
     """
     here = run.immunization
-    both = f"(i) = {here.harmful_ratio:.4g}, (ii) = {here.pretrain_ratio:.4g}, RIR = {here.rir:.4g}"
+    both = (
+        f"(i) = {num(here.harmful_ratio, 4)}, (ii) = {num(here.pretrain_ratio, 4)}, RIR = {num(here.rir, 4)}"
+    )
     if run.exponent == 0:
-        return f"θ = I, nothing is changed yet: {both}. The ceiling is {run.ceiling:.4g}: raise s."
+        return f"θ = I, nothing is changed yet: {both}. The ceiling is {num(run.ceiling, 4)}: raise s."
     if not here.success:
-        limit = f"No θ has an RIR above {run.ceiling:.4g}"
+        limit = f"No θ has an RIR above {num(run.ceiling, 4)}"
         return f"{both}: <b>not immunized</b> by (i) &gt; 1 and (ii) ≤ 1. {limit}."
     attained = (
-        "which is the ceiling" if here.rir > run.ceiling * (1 - 1e-9) else f"of at most {run.ceiling:.4g}"
+        "which is the ceiling" if here.rir > run.ceiling * (1 - 1e-9) else f"of at most {num(run.ceiling, 4)}"
     )
     return f"{both}, {attained}: <b>immunized</b>, though the singular vectors align perfectly."
 

@@ -9,6 +9,7 @@ import pandas as pd
 from condnum.extras import require
 from condnum.plots.ceiling_plane import ceiling_plane_figure
 from condnum.plots.ridge_ceiling import ridge_ceiling_figure
+from condnum.plots.style import num
 from condnum.teaching.ceiling import PATH_STEPS, SLACK, CeilingDemo, ceiling_demo
 from condnum.teaching.quadratic import SPECTRUM_SHAPES
 from condnum.teaching.ridge_ceiling import RidgeCeiling, ridge_ceiling_demo
@@ -70,15 +71,15 @@ def ceiling_reading(demo: CeilingDemo) -> str:
     )
     if math.isinf(limit):
         return (
-            f"After {t} steps RIR = {reached:.4g}.{ended} The harmful task uses a feature that D<sub>P</sub> "
-            "never sees: θ may scale it freely, and RIR grows without end (dashed line, upwards)."
+            f"After {t} steps RIR = {num(reached, 4)}.{ended} The harmful task uses a feature that "
+            "D<sub>P</sub> never sees: θ may scale it freely, and RIR grows without end (dashed line, up)."
         )
     beyond = int((plane.cloud[:, 1] > plane.highest(plane.cloud[:, 0]) * (1 + SLACK)).sum())
     return (
-        f"After {t} steps RIR = {reached:.4g}, {100 * reached / limit:.3g} % of the ceiling.{ended} "
-        f"θ* has (i) = {plane.optimum[1]:.4g} at (ii) = {plane.optimum[0]:.3g}; the largest (i) with "
-        f"(ii) ≤ 1 is {limit:.4g}. Of {len(plane.cloud)} random θ, {beyond or 'none'} lies beyond the front; "
-        f"the closest reaches {100 * plane.cloud_share:.4g} % of the ceiling."
+        f"After {t} steps RIR = {num(reached, 4)}, {num(100 * reached / limit)} % of the ceiling.{ended} "
+        f"θ* has (i) = {num(plane.optimum[1], 4)} at (ii) = {num(plane.optimum[0])}; the largest (i) with "
+        f"(ii) ≤ 1 is {num(limit, 4)}. Of {len(plane.cloud)} random θ, {beyond or 'none'} lies beyond the "
+        f"front; the closest reaches {num(100 * plane.cloud_share, 4)} % of the ceiling."
     )
 
 
@@ -153,12 +154,11 @@ def ridge_reading(demo: RidgeCeiling) -> str:
     elif abs(tiny / limit - 1) < 0.01:
         tale = "As ε falls, both ceilings tend to the compact one."
     else:
-        tale = (
-            f"As ε falls, the ceiling of K + εI tends to {tiny:.4g}, <i>not</i> to the compact {limit:.4g}."
-        )
-    kappa = f"RIR<sub>ε</sub> = {demo.at_ridge.rir:.4g} at ε = {demo.ridge:.3g}"
+        tale = f"As ε falls, the ceiling of K + εI tends to {num(tiny, 4)}, "
+        tale += f"<i>not</i> to the compact {num(limit, 4)}."
+    kappa = f"RIR<sub>ε</sub> = {num(demo.at_ridge.rir, 4)} at ε = {num(demo.ridge)}"
     best = "The same θ* = K<sub>P</sub><sup>−1/2</sup>"
-    return f"{best}: RIR = {demo.at_compact.rir:.4g} (compact), {kappa}. {tale}"
+    return f"{best}: RIR = {num(demo.at_compact.rir, 4)} (compact), {kappa}. {tale}"
 
 
 class RidgeCeilingExplorer(Explorer):

@@ -6,19 +6,24 @@ Bounds, choices and help come from the trait, so that each is stated once.
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from condnum.errors import InvalidInputError
 from condnum.extras import require
+from condnum.plots.style import num
 
 ipywidgets = require("ipywidgets", "notebooks")
 
 #: Width of one column of controls: two fit beside each other in a window of 1280 pixels.
 CONTROL_WIDTH = 500
-#: What the buttons of a `Stepper` take of it.
-PLAYER_WIDTH = 150
+#: What the box for a typed number takes of it.
+TYPED_WIDTH = 84
+#: 1,000 but not 1,5.
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?")
 
 
 @dataclass(frozen=True)
@@ -28,11 +33,6 @@ class Control(ABC):
     trait: str  # name of the trait that it shows and sets
     label: str  # plain text, with Greek letters; nothing here renders HTML
     unit: str = ""  # shown in brackets behind the label
-
-    @property
-    def width(self) -> int:
-        """Pixels."""
-        return CONTROL_WIDTH
 
     @property
     def description(self) -> str:
@@ -55,7 +55,7 @@ class Control(ABC):
             description=self.description,
             tooltip=trait.help,
             style={"description_width": description_width},
-            layout={"width": f"{self.width}px", "max_width": "100%"},
+            layout={"width": f"{CONTROL_WIDTH}px", "max_width": "100%"},
             **self._options(trait),
         )
 
@@ -75,6 +75,20 @@ class Slider(Control):
     step: float = 1
     continuous: bool = True  # False where a redraw takes more than 100 ms
 
+    def typed(self, trait: Any) -> Any:
+        """Return the box for a number that is taken as it is typed; `number_in` reads it.
+
+        Args:
+            trait: The traitlets trait.
+
+        Returns:
+            An `ipywidgets.Text`.
+        """
+        tip = f"{self.description}: a number from {num(trait.min, 10)} to {num(trait.max, 10)}, then Enter"
+        return ipywidgets.Text(
+            continuous_update=False, tooltip=tip, layout={"width": f"{TYPED_WIDTH}px", "flex": "0 0 auto"}
+        )
+
     def _widget(self, trait: Any) -> Any:
         """Return the slider for whole numbers or the one for fractions."""
         return ipywidgets.IntSlider if isinstance(trait.default_value, int) else ipywidgets.FloatSlider
@@ -86,16 +100,15 @@ class Slider(Control):
             "max": trait.max,
             "step": self.step,
             "continuous_update": self.continuous,
-            "readout_format": "d" if isinstance(trait.default_value, int) else ".3g",
+            "readout": False,
         }
 
 
 @dataclass(frozen=True)
-class LogSlider(Control):
+class LogSlider(Slider):
     """A slider on a logarithmic scale between the trait's positive bounds."""
 
     step: float = 0.1  # in decades
-    continuous: bool = True
 
     def _widget(self, trait: Any) -> Any:
         """Return the logarithmic slider."""
@@ -109,7 +122,7 @@ class LogSlider(Control):
             "max": math.log10(trait.max),
             "step": self.step,
             "continuous_update": self.continuous,
-            "readout_format": ".3g",
+            "readout": False,
         }
 
 
@@ -143,11 +156,6 @@ class Stepper(Slider):
 
     interval: int = 400  # milliseconds a step
 
-    @property
-    def width(self) -> int:
-        """Pixels; the buttons take the rest of the column."""
-        return CONTROL_WIDTH - PLAYER_WIDTH
-
     def player(self, slider: Any) -> Any:
         """Return the play button of a slider.
 
@@ -162,6 +170,38 @@ class Stepper(Slider):
         )
         ipywidgets.jslink((play, "value"), (slider, "value"))
         return play
+
+
+def number_in(text: str, trait: Any, label: str) -> float:
+    """Return the number that a reader typed.
+
+    Args:
+        text: What was typed; thousands may be apart.
+        trait: The trait that it is for.
+        label: For the message.
+
+    Returns:
+        The number, of the trait's type and within its bounds.
+
+    Raises:
+        InvalidInputError: Not a number, not whole where the trait is, or out of bounds.
+
+    Examples:
+        >>> from traitlets import Float
+        >>> number_in("1,000", Float(min=1.0, max=1e6), "κ")
+        1000.0
+    """
+    whole, plain = isinstance(trait.default_value, int), text.strip()
+    try:
+        value = float(plain.replace(",", "") if _THOUSANDS.fullmatch(plain) else plain)
+    except ValueError:
+        value = math.nan
+    if not trait.min <= value <= trait.max or (whole and value != int(value)):
+        kind = "a whole number" if whole else "a number"
+        raise InvalidInputError(
+            f"{label} must be {kind} from {num(trait.min, 10)} to {num(trait.max, 10)}, got {plain!r}."
+        )
+    return int(value) if whole else value
 
 
 def is_rounding(box: Any, wanted: Any, shown: Any) -> bool:

@@ -21,6 +21,8 @@ EXPORT_FOLDER = Path("exports")
 
 #: CSS class of the box whose figures the courier fits to the page.
 EXPLORER_CLASS = "condnum-explorer"
+#: The same for a figure without controls.
+FIGURE_CLASS = "condnum-figure"
 
 _SCRIPT = """
 function initialize({ model }) {
@@ -51,28 +53,61 @@ function initialize({ model }) {
   });
   return () => watch.disconnect();
 }
-function render({ el }) {
-  // Plotly draws at 700 pixels where the page has no width yet, and then follows the window alone.
-  const watch = new ResizeObserver(() => {
-    const stale = Array.from(el.closest(".EXPLORER")?.querySelectorAll(".js-plotly-plot") ?? [])
-      .some((plot) => plot._fullLayout && plot.clientWidth > 0
-        && Math.abs(plot._fullLayout.width - plot.clientWidth) > 1);
-    if (stale) window.dispatchEvent(new Event("resize"));
-  });
-  const box = el.closest(".EXPLORER");
+// ipywidgets labels neither the handle of a slider nor the buttons of a player, and gives a tooltip to the
+// label of some widgets only.
+function label(box, tips) {
+  for (const widget of box.querySelectorAll(".widget-hslider, .widget-dropdown, .widget-text")) {
+    const text = widget.querySelector("label")?.textContent || "";
+    if (tips[text] && !widget.title) widget.title = tips[text];
+    const row = widget.closest(".widget-hbox:has(> .widget-hslider)");
+    const told = text || row?.querySelector(".widget-hslider label")?.textContent || "";
+    for (const part of widget.querySelectorAll(".noUi-handle, select, input"))
+      if (told && !part.ariaLabel) part.ariaLabel = told;
+  }
+  for (const player of box.querySelectorAll(".widget-play"))
+    Array.from(player.querySelectorAll("button")).forEach((button, index) => {
+      const told = ["Play or pause", "Stop and go back", "Repeat"][index];
+      if (told && !button.ariaLabel) { button.ariaLabel = told; button.title = told; }
+    });
+}
+function render({ model, el }) {
+  // The picture that stays when a notebook is opened again without a kernel is not needed with one.
+  if (!document.getElementById("condnum-courier")) {
+    const style = document.createElement("style");
+    style.id = "condnum-courier";
+    style.textContent = `.jp-OutputArea:has(EXPLORER) > .jp-OutputArea-child:has(> .jp-RenderedPlotly),
+      .jp-OutputArea:has(EXPLORER) > .jp-OutputArea-child:has(> * > .jp-RenderedPlotly) { display: none; }`;
+    document.head.append(style);
+  }
+  // Plotly draws at 700 pixels where the page has no width yet, and then follows the window alone. A figure
+  // that is not drawn yet loses messages: the kernel hears of a narrow window only then.
+  const fit = () => {
+    const around = el.closest("EXPLORER");
+    if (!around) return;
+    label(around, model.get("tips"));
+    const plots = Array.from(around.querySelectorAll(".js-plotly-plot"));
+    if (plots.some((plot) => plot._fullLayout && plot.clientWidth > 0
+      && Math.abs(plot._fullLayout.width - plot.clientWidth) > 1)) window.dispatchEvent(new Event("resize"));
+    const narrow = window.matchMedia("(max-width: 700px)").matches;
+    if (plots.length && plots.every((plot) => plot._fullLayout && plot.data?.length)
+      && model.get("narrow") !== narrow) { model.set("narrow", narrow); model.save_changes(); }
+  };
+  const watch = new ResizeObserver(fit), timer = setInterval(fit, 1000);
+  const box = el.closest("EXPLORER");
   if (box) watch.observe(box);
-  else requestAnimationFrame(() => watch.observe(el.closest(".EXPLORER") ?? el));
-  return () => watch.disconnect();
+  else requestAnimationFrame(() => watch.observe(el.closest("EXPLORER") ?? el));
+  return () => { watch.disconnect(); clearInterval(timer); };
 }
 export default { initialize, render };
-""".replace("EXPLORER", EXPLORER_CLASS)
+""".replace("EXPLORER", f":is(.{EXPLORER_CLASS}, .{FIGURE_CLASS})")
 
 
 def courier() -> Any | None:
     """Return a new courier, to be placed among the children of a box.
 
     Returns:
-        A widget with nothing to see, with the trait `dark` (the page's theme), or None without anywidget.
+        A widget with nothing to see, with the traits `dark` (the page's theme) and `narrow` (a phone's
+        window), or None without anywidget.
     """
     try:
         return _courier_class()()
@@ -84,7 +119,9 @@ def courier() -> Any | None:
 def _courier_class() -> Any:
     """Define the widget's class once anywidget is known to be there."""
     base = import_module("anywidget").AnyWidget
-    members = {"_esm": _SCRIPT, "dark": traitlets.Bool(False).tag(sync=True), "__module__": __name__}
+    told = {name: traitlets.Bool(False).tag(sync=True) for name in ("dark", "narrow")}
+    tips = traitlets.Dict().tag(sync=True)  # help of each control, by its description
+    members = {"_esm": _SCRIPT, **told, "tips": tips, "__module__": __name__}
     return type("Courier", (base,), members | {"__doc__": "Downloads, clipboard and theme of the page."})
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, ClassVar
 
@@ -15,12 +15,13 @@ import pandas as pd
 
 from condnum.errors import CondnumError, InvalidInputError, UnknownNameError
 from condnum.extras import require
-from condnum.plots.theme import apply_theme
+from condnum.plots.style import num
+from condnum.plots.theme import apply_theme, honest_legend, stacked
 from condnum.threads import limited_threads
-from condnum.widgets.controls import Control, Stepper, is_rounding
+from condnum.widgets.controls import CONTROL_WIDTH, Control, Slider, Stepper, is_rounding, number_in
 from condnum.widgets.courier import EXPLORER_CLASS, courier, deliver
 from condnum.widgets.export import EXPORTS
-from condnum.widgets.figure_view import figure_widget, redraw
+from condnum.widgets.figure_view import figure_widget, leave_picture, redraw
 
 ipywidgets = require("ipywidgets", "notebooks")
 traitlets = require("traitlets", "notebooks")
@@ -77,6 +78,7 @@ class Explorer(VBox):
         self.alert = ipywidgets.HTML()
         self.inputs: dict[str, Any] = {}  # the widget of each control, by trait
         self.alerts: dict[str, Any] = {}  # red lines beside controls, for errors that name their `field`
+        self.typed: dict[str, Any] = {}  # the box beside each slider, by trait
         self.code = ipywidgets.Text(description="as code", disabled=False, layout={"width": "99%"})
         self.view: Any = None  # the live figure, once a first drawing has succeeded
         self.add_class(EXPLORER_CLASS)
@@ -87,7 +89,10 @@ class Explorer(VBox):
         self._draw()
         self.observe(self._draw, [*names, "theme"])
         if self.courier is not None:
-            self.courier.observe(self._draw, "dark")
+            self.courier.tips = {
+                control.description: self.traits()[control.trait].help for control in self.controls
+            } | {"theme": type(self).theme.help}
+            self.courier.observe(self._draw, ["dark", "narrow"])
             self.courier.on_msg(self._on_courier)
 
     @classmethod
@@ -105,9 +110,10 @@ class Explorer(VBox):
             UnknownNameError: A setting is no trait of this explorer.
             InvalidInputError: Nothing can be drawn for these settings.
         """
-        if not static:
-            return cls(**settings)
         explorer = cls(**settings)  # checks the settings
+        if not static:
+            leave_picture(explorer.view)
+            return explorer
         if explorer.error:
             raise InvalidInputError(explorer.error)
         return explorer.plain_figure()
@@ -125,6 +131,11 @@ class Explorer(VBox):
         return bool(self.theme == "dark")
 
     @property
+    def narrow(self) -> bool:
+        """Whether the panels lie below each other, as on a phone."""
+        return self.courier is not None and bool(self.courier.narrow)
+
+    @property
     def settings_code(self) -> str:
         """A line of Python that makes this explorer again."""
         arguments = ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
@@ -137,7 +148,8 @@ class Explorer(VBox):
             A plotly figure of the last result, in the colours of the theme.
         """
         view = {name: getattr(self, name) for name in self.view_settings}
-        return apply_theme(type(self).figure(self.result, **view), dark=self.dark)
+        figure = honest_legend(type(self).figure(self.result, **view))
+        return apply_theme(stacked(figure) if self.narrow else figure, dark=self.dark)
 
     def table(self) -> pd.DataFrame:
         """Return the data of the figure.
@@ -200,7 +212,13 @@ class Explorer(VBox):
             box = control.build(trait, value, f"{0.85 * longest + 1:.0f}ch")
             self.inputs[control.trait] = box
             self._join(control.trait, box)
-            rows.append(ipywidgets.HBox([box, control.player(box)]) if isinstance(control, Stepper) else box)
+            if isinstance(control, Slider):
+                box.layout.width, box.layout.flex = "auto", "1 1 240px"
+                parts = [box, self._typed(control, trait)]
+                parts += [control.player(box)] if isinstance(control, Stepper) else []
+                place = {"width": f"{CONTROL_WIDTH}px", "max_width": "100%", "flex_flow": "row wrap"}
+                box = ipywidgets.HBox(parts, layout=place)
+            rows.append(box)
         return ipywidgets.Box(rows, layout={"flex_flow": "row wrap", "margin": "0 0 8px 0"})
 
     def _join(self, name: str, box: Any) -> None:
@@ -218,6 +236,30 @@ class Explorer(VBox):
 
         box.observe(to_trait, "value")
         self.observe(to_control, name)
+
+    def _typed(self, control: Slider, trait: Any) -> Any:
+        """Return the box beside a slider: a typed number is taken as it is, or refused in the red line."""
+        name, box = control.trait, control.typed(trait)
+        self.typed[name] = box
+
+        def read(change: Any) -> None:
+            if change["new"] == num(getattr(self, name), 4):  # what `show` wrote, rounded
+                return
+            with self._visible_errors(f"{name} stays {num(getattr(self, name), 10)}"):
+                setattr(self, name, number_in(change["new"], trait, control.label))
+            show()
+
+        def show(_: Any = None) -> None:
+            value = getattr(self, name)
+            with suppress(InvalidInputError):
+                if number_in(box.value, trait, control.label) == value:
+                    return  # as it was typed, with all its digits
+            box.value = num(value, 4)
+
+        box.observe(read, "value")
+        self.observe(show, name)
+        show()
+        return box
 
     def _tools(self) -> Any:
         """Return the row of buttons and the theme."""
@@ -247,7 +289,7 @@ class Explorer(VBox):
 
     def _draw(self, _: Any = None) -> None:
         """Compute and draw the state, unless it is drawn already."""
-        state = (*self.settings.values(), self.dark)
+        state = (*self.settings.values(), self.dark, self.narrow)
         if state == self._drawn:
             return
         self._drawn, failed = state, True

@@ -6,12 +6,17 @@ The rest of `condnum.widgets` draws through these functions and need not know wh
 from __future__ import annotations
 
 import json
+import os
 import re
 from typing import Any
 
 import numpy as np
+from IPython import get_ipython
+from IPython.display import display
 
 from condnum.extras import require
+from condnum.plots.theme import apply_theme, honest_legend, stacked
+from condnum.widgets.courier import FIGURE_CLASS, courier
 
 ipywidgets = require("ipywidgets", "notebooks")
 go = require("plotly.graph_objects", "notebooks")
@@ -51,10 +56,55 @@ def redraw(widget: Any, figure: Any) -> None:
     if isinstance(widget, ipywidgets.Output):
         widget.outputs = (figure_output(figure),)
         return
+    for axis in (*figure.select_xaxes({"domain": None}), *figure.select_yaxes({"domain": None})):
+        axis.domain = (0, 1)  # else it keeps the one that it has below other panels
     with widget.batch_update():
         for old, new in zip(widget.data, figure.data, strict=True):
             old.update(_changed(old, new), overwrite=False)
         widget.layout.update(_changed(widget.layout, figure.layout))
+
+
+def shown_figure(figure: Any, *, static: bool = False) -> Any:
+    """Return a figure without controls that follows the page's theme and width, or the plain one.
+
+    Args:
+        figure: A plotly figure.
+        static: As it is, for reports and papermill.
+
+    Returns:
+        What a notebook's cell displays.
+    """
+    honest_legend(figure)
+    guide = None if static else courier()
+    if guide is None:
+        return figure
+    view, source = figure_widget(figure), go.Figure(figure)
+
+    def draw(_: Any) -> None:
+        fresh = go.Figure(source)
+        redraw(view, apply_theme(stacked(fresh) if guide.narrow else fresh, dark=guide.dark))
+
+    guide.observe(draw, ["dark", "narrow"])
+    leave_picture(figure)
+    return ipywidgets.VBox([view, guide]).add_class(FIGURE_CLASS)
+
+
+def leave_picture(figure: Any) -> None:
+    """Put a plain figure into the cell as well: it stays when the notebook is opened again without a kernel.
+
+    The courier hides it while there is one; on a page of Voilà it has no use.
+
+    Args:
+        figure: A plotly figure or figure widget; others are left alone.
+    """
+    shell = get_ipython()
+    if shell is not None and hasattr(figure, "to_json") and not on_a_page():
+        display(figure_output(figure)["data"], raw=True)
+
+
+def on_a_page() -> bool:
+    """Tell whether the notebook is served by Voilà, without cells."""
+    return os.environ.get("SERVER_SOFTWARE", "").startswith("voila/")
 
 
 def figure_output(figure: Any) -> dict[str, Any]:
@@ -74,10 +124,10 @@ def figure_output(figure: Any) -> dict[str, Any]:
 
 
 def plain_label(label: str) -> str:
-    """Write the subscripts of a label without tags, for what cannot render HTML.
+    """Write the subscripts and superscripts of a label without tags, for what cannot render HTML.
 
     Args:
-        label: Text with `<sub>` tags.
+        label: Text with `<sub>` and `<sup>` tags.
 
     Returns:
         Plain text.
@@ -85,8 +135,10 @@ def plain_label(label: str) -> str:
     Examples:
         >>> plain_label("R<sub>ill</sub> only")
         'R_ill only'
+        >>> plain_label("K<sub>P</sub><sup>−1/2</sup>")
+        'K_P^(−1/2)'
     """
-    return re.sub(r"<sub>(.*?)</sub>", r"_\1", label)
+    return re.sub(r"<sup>(.*?)</sup>", r"^(\1)", re.sub(r"<sub>(.*?)</sub>", r"_\1", label))
 
 
 def _changed(old: Any, new: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from condnum.extras import require
 from condnum.plots.quadratic import AXES_SCALES, spectrum_descent_figure, zigzag_figure
+from condnum.plots.style import num
 from condnum.teaching.quadratic import (
     SPECTRUM_SHAPES,
     START_KINDS,
@@ -53,15 +54,15 @@ def zigzag_reading(run: Zigzag) -> str:
         return "The first gradient points straight at w*: one step arrives, whatever κ is."
     if run.rule == "constant":
         return (
-            f"With the constant step 1/σ<sub>1</sub>, {run.step} steps leave {run.norm_ratio[run.step]:.3g} "
-            f"of the squared distance; Eq. 2 allows {run.norm_bound[run.step]:.3g}."
+            f"With the constant step 1/σ<sub>1</sub>, {run.step} steps leave {num(run.norm_ratio[run.step])} "
+            f"of the squared distance; Eq. 2 allows {num(run.norm_bound[run.step])}."
         )
     attained = run.contraction > worst * (1 - 1e-9)
     compared = "exactly Kantorovich's worst case" if attained else f"the worst case is {worst:.4f}"
     return (
         f"Every step leaves {run.contraction:.4f} of the excess loss, {compared}. "
-        f"After {run.step} steps: {run.norm_ratio[run.step]:.3g} of the squared distance; "
-        f"Eq. 2 allows {run.norm_bound[run.step]:.3g}."
+        f"After {run.step} steps: {num(run.norm_ratio[run.step])} of the squared distance; "
+        f"Eq. 2 allows {num(run.norm_bound[run.step])}."
     )
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 from condnum.extras import require
 from condnum.plots.regularizer_paths import MOST_LINES, joint_steps_figure, regularizer_path_figure
 from condnum.plots.regularizer_steps import KAPPA_SCALES, regularizer_step_figure
+from condnum.plots.style import num
 from condnum.teaching.joint_steps import JointSteps, joint_steps
 from condnum.teaching.regularizer_paths import STEP_SIZES, RegularizerPath, regularizer_path
 from condnum.teaching.regularizers import (
@@ -62,9 +63,9 @@ def step_reading(run: RegularizerStep) -> str:
         )
     else:
         verb = "falls" if run.next_kappa < run.kappa else "rises"
-        moved = f"κ {verb} from {run.kappa:.4g} to {run.next_kappa:.4g}"
+        moved = f"κ {verb} from {num(run.kappa, 4)} to {num(run.next_kappa, 4)}"
         moved += "." if run.keeps_promise else ": <b>the wrong way</b>."
-    return f"{moved} {name}: {run.value:.3g} → {run.next_value:.3g}. {_bounds(run)}"
+    return f"{moved} {name}: {num(run.value)} → {num(run.next_value)}. {_bounds(run)}"
 
 
 def _bounds(run: RegularizerStep) -> str:
@@ -72,11 +73,11 @@ def _bounds(run: RegularizerStep) -> str:
     if run.printed < 0:
         printed = "the printed bound is negative (no step at all)"
     else:
-        printed = f"{_side(run.eta, run.printed)} the printed bound, {run.printed:.3g}"
-    corrected = f"{_side(run.eta, run.corrected)} the corrected one, {run.corrected:.3g}"
+        printed = f"{_side(run.eta, run.printed)} the printed bound, {num(run.printed)}"
+    corrected = f"{_side(run.eta, run.corrected)} the corrected one, {num(run.corrected)}"
     if math.isinf(run.corrected):
         corrected = "the corrected one allows every step (k = 2)"
-    return f"η = {run.eta:.3g}: {printed}; {corrected}."
+    return f"η = {num(run.eta)}: {printed}; {corrected}."
 
 
 def _side(eta: float, bound: float) -> str:
@@ -165,12 +166,14 @@ def path_reading(run: RegularizerPath) -> str:
         pair = "σ<sub>1</sub> and σ<sub>2</sub>" if run.regularizer == "well" else "the two smallest values"
         return (
             f"{kept} At t = {len(run.eta)}, {pair} are equal: Theorem 4.3 is silent there, the bound is 0, "
-            f"and κ rests at {run.kappa[-1]:.3g}. Monotone is not convergent."
+            f"and κ rests at {num(run.kappa[-1])}. Monotone is not convergent."
         )
     if run.end == "round_off":
         return f"{kept} At t = {len(run.eta)} the next step would leave float64: κ beyond 10<sup>12</sup>."
     grown = run.sigma[-1, 0] / run.sigma[0, 0]
-    return f"{kept} σ<sub>1</sub> ends at {grown:.3g} of its start, R at {run.value[-1] / run.value[0]:.3g}."
+    return (
+        f"{kept} σ<sub>1</sub> ends at {num(grown)} of its start, R at {num(run.value[-1] / run.value[0])}."
+    )
 
 
 class RegularizerPathExplorer(Explorer):
@@ -239,7 +242,7 @@ def joint_reading(run: JointSteps) -> str:
     )
     i, ii = run.ratio_harmful[-1], run.ratio_pretrain[-1]
     verdict = "immunized" if i > 1 and ii <= 1 else "<b>not immunized</b>"
-    return f"{kept} At the end (i) = {i:.3g}, (ii) = {ii:.3g}: {verdict} by (i) > 1 and (ii) ≤ 1."
+    return f"{kept} At the end (i) = {num(i)}, (ii) = {num(ii)}: {verdict} by (i) > 1 and (ii) ≤ 1."
 
 
 class JointStepsExplorer(Explorer):

@@ -73,6 +73,8 @@ _DARK = """() => {
 }"""
 _FIGURES = """() => Array.from(document.querySelectorAll('.js-plotly-plot'))
     .filter(g => g.data && g.data.length && g.closest('.condnum-explorer')).length"""
+_TEXT = """() => document.querySelector("h1")?.offsetParent
+    ? {figures: document.querySelectorAll(".js-plotly-plot").length} : null"""
 _READ = """index => {
     const plots = Array.from(document.querySelectorAll('.js-plotly-plot'))
         .filter(g => g.data && g.closest('.condnum-explorer'));
@@ -89,7 +91,8 @@ class OpenNotebook:
 
     page: Any  # of playwright, for what is not here
     screenshots: Path
-    problems: list[str] = field(default_factory=list)  # errors of the page's own scripts
+    problems: list[str] = field(default_factory=list)  # errors of its scripts, requests to other hosts
+    figures_when_text_appeared: int = -1  # in Voilà
 
     def plots(self) -> int:
         """How many live figures (of explorers) the page has."""
@@ -315,7 +318,7 @@ def voila_address(needs_chromium: None, tmp_path_factory: pytest.TempPathFactory
     port, folder = _free_port(), _copied_notebooks(base)
     (base / "home").mkdir()
     command = [
-        "voila", str(folder), "--no-browser", f"--port={port}", "--Voila.ip=127.0.0.1",
+        "condnum.teaching.serve", str(folder), "--no-browser", f"--port={port}",
         "--VoilaConfiguration.show_tracebacks=True", f"--Voila.token={TOKEN}",
     ]  # fmt: skip
     address = f"http://127.0.0.1:{port}"
@@ -327,7 +330,14 @@ def _opened(page: Any, screenshots: Path) -> OpenNotebook:
     """Listen to the page's errors from the first."""
     opened = OpenNotebook(page, screenshots)
     page.on("pageerror", lambda error: opened.problems.append(str(error)))
+    page.on("request", lambda request: _note_stranger(opened, request.url))
     return opened
+
+
+def _note_stranger(opened: OpenNotebook, url: str) -> None:
+    """Note a request to another host: the notebooks work offline."""
+    if url.startswith("http") and not url.startswith("http://127.0.0.1:"):
+        opened.problems.append(f"asks another host: {url}")
 
 
 @pytest.fixture
@@ -390,10 +400,13 @@ def _end_kernels(address: str) -> None:
 def voila(voila_address: str, window: Any, screenshots: Path) -> Callable[..., OpenNotebook]:
     """`voila("1_condition_number", figures=2)`: open in Voilà, wait for the figures; no traceback."""
 
-    def open_notebook(name: str, *, figures: int = 1, dark: bool = False) -> OpenNotebook:
+    def open_notebook(name: str, *, figures: int = 1, dark: bool = False, width: int = 1280) -> OpenNotebook:
         opened = _opened(window, screenshots)
+        window.set_viewport_size({"width": width, "height": 900})
         theme = "&theme=dark" if dark else ""
-        window.goto(f"{voila_address}/voila/render/{name}.ipynb?token={TOKEN}{theme}", timeout=SECONDS * 1000)
+        window.goto(f"{voila_address}/voila/render/{name}.ipynb?token={TOKEN}{theme}", wait_until="commit")
+        seen = window.wait_for_function(_TEXT, timeout=SECONDS * 1000)
+        opened.figures_when_text_appeared = seen.json_value()["figures"]
         window.wait_for_function(f"({_FIGURES})() >= {figures}", timeout=SECONDS * 1000)
         assert window.locator(".jp-RenderedText[data-mime-type='application/vnd.jupyter.error']").count() == 0
         assert window.locator(".voila-error, .traceback").count() == 0

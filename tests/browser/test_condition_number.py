@@ -1,5 +1,9 @@
 """Notebook 1 in a real browser: it runs, its sliders move the figures to what the library computes."""
 
+import json
+import urllib.error
+import urllib.request
+
 import numpy as np
 import pytest
 
@@ -67,9 +71,64 @@ def test_in_jupyterlab_s_dark_theme(lab):
 
 def test_in_voila(voila):
     notebook = voila(NOTEBOOK, figures=2)
+    assert notebook.figures_when_text_appeared == 0
     move_kappa(notebook)
     notebook.screenshot("1_voila")
     notebook.screenshot("1_voila_zigzag", 0)
     with notebook.page.expect_download() as caught:
         notebook.button("Data as CSV").click()
     assert caught.value.suggested_filename == "GradientDescentExplorer.csv"
+    assert notebook.problems == []
+    kernel = json.loads(notebook.page.locator("#jupyter-config-data").text_content())["kernelId"]
+    server, query = notebook.page.url.split("/voila")[0], notebook.page.url.split("?")[1]
+    address = f"{server}/api/kernels/{kernel}?{query}"
+    assert answers(address)
+    notebook.page.goto("about:blank")  # opened by its address, without the list of notebooks: no _xsrf cookie
+    for _ in range(60):
+        if not answers(address):
+            return
+        notebook.page.wait_for_timeout(500)
+    raise AssertionError("the kernel of a page that is closed still runs after 30 s")
+
+
+def answers(address):
+    """Tell whether something answers at an address other than 404."""
+    try:
+        urllib.request.urlopen(address).close()
+    except urllib.error.HTTPError as error:
+        return error.code != 404
+    return True
+
+
+def test_on_a_phone(voila):
+    notebook = voila(NOTEBOOK, figures=2, width=390)
+    notebook.page.wait_for_function(
+        """() => Array.from(document.querySelectorAll(".js-plotly-plot")).slice(0, 2).every(plot =>
+            plot._fullLayout.xaxis2.domain[0] === 0
+            && Math.abs(plot._fullLayout.width - plot.clientWidth) <= 1)"""
+    )
+    assert notebook.page.evaluate("document.body.scrollWidth") <= 390
+    assert notebook.explorer().get_by_role("slider", name="condition number κ").count() == 1
+    assert notebook.explorer().get_by_role("button", name="Play or pause").count() == 1
+    assert notebook.explorer().get_by_title("How the step size is chosen.").count() >= 1
+    box = notebook.explorer().get_by_role("textbox", name="condition number κ")
+    box.fill("37")
+    box.press("Enter")
+    notebook.page.wait_for_timeout(1000)
+    assert "(kappa=37.0," in notebook.code()
+    box.fill("1e6")
+    box.press("Enter")
+    notebook.page.get_by_text("must be a number from 1 to 1,000, got '1e6'").wait_for()
+    assert "(kappa=37.0," in notebook.code()
+    notebook.screenshot("1_phone", 0)
+
+
+def test_idle_kernels_end():
+    from condnum.teaching.serve import IDLE, Lessons
+
+    app = Lessons()
+    app.initialize(["notebooks"])
+    assert (app.ip, app.auto_token) == ("127.0.0.1", True)
+    app.init_settings()
+    assert app.kernel_manager.cull_idle_timeout == IDLE
+    assert not app.kernel_manager.cull_connected

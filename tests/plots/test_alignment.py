@@ -53,10 +53,14 @@ def test_every_setting_draws_the_same_traces(arguments):
 def test_a_sweep_has_a_curve_a_rotation_in_each_panel():
     sweeps = [alignment_sweep([0.0, 45.0, 90.0], rotation=rotation) for rotation in ROTATIONS]
     figure = alignment_sweep_figure(sweeps)
-    assert len(figure.data) == 6
-    np.testing.assert_array_equal(figure.data[2].y, sweeps[1].misalignment)
-    np.testing.assert_array_equal(figure.data[3].y, sweeps[1].condition_ratio)
-    assert len({(trace.line.color, trace.line.dash) for trace in figure.data}) == 3
+    assert len(figure.data) == 3 * 3 + 2 * 3
+    np.testing.assert_array_equal(figure.data[3].y, sweeps[1].diagonal_overlap)
+    np.testing.assert_array_equal(figure.data[5].y, sweeps[1].condition_ratio)
+    band, median = figure.data[11:13]
+    np.testing.assert_allclose(sorted(set(band.y)), np.quantile(sweeps[3].misalignment, [0.05, 0.95]))
+    np.testing.assert_allclose(median.y, np.median(sweeps[3].misalignment))
+    legend = [trace.name for trace in figure.data if trace.showlegend]
+    assert len(legend) == len(set(legend)) == 4
 
 
 def test_aligned_tasks_show_both_kappas_and_the_ceiling():

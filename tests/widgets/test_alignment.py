@@ -20,8 +20,13 @@ def test_presets_are_one_click_and_one_drawing_away():
     assert "its κ is 64.8% of the true one" in explorer.reading_line.value  # 4 / 6.172
     explorer.buttons["Aligned: Eq. 10 is exact"].click()
     assert "<b>Eq. 10 is exact</b>." in explorer.reading_line.value
-    explorer.buttons["Generic: a random 90°"].click()
-    assert explorer.result.alignment.condition_ratio < 0.1
+    explorer.buttons["Generic: a Haar draw"].click()
+    assert explorer.result.alignment.condition_ratio < 0.2
+    assert "of Haar draws, 90 % lie in 0.050 … 0.221" in explorer.reading_line.value
+    explorer.buttons["By at most 90°: not generic"].click()
+    assert explorer.result.diagonal_overlap > 0.3
+    explorer.buttons["Aligned: Eq. 10 is exact"].click()
+    assert "<b>Eq. 10 is exact</b>." in explorer.reading_line.value
     explorer.buttons["Reset"].click()
     assert (explorer.angle, explorer.dimension, explorer.seed) == (10.0, 12, 4)
 
@@ -58,7 +63,7 @@ def test_the_remark_and_its_counter_example():
     assert explorer.redraws == 2
     drawn = aligned_tasks_figure(aligned_tasks(exponent=1.0))
     np.testing.assert_array_equal(explorer.view.data[1].y, drawn.data[1].y)
-    assert "RIR = 2500, which is the ceiling: <b>immunized</b>" in explorer.reading_line.value
+    assert "RIR = 2,500, which is the ceiling: <b>immunized</b>" in explorer.reading_line.value
     explorer.buttons["Where the remark is right"].click()
     assert "<b>not immunized</b>" in explorer.reading_line.value
     assert explorer.table()["rir"].to_numpy() == pytest.approx(1)

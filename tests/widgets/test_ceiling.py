@@ -37,7 +37,9 @@ def test_a_slider_moves_the_plane():
     names = [trace.name for trace in explorer.view.data]
     path = explorer.view.data[names.index("Algorithm 1")]
     np.testing.assert_array_equal(path.y, wanted.path[:, 1])
-    assert f"the largest (i) with (ii) ≤ 1 is {wanted.plane.ceiling.value:.4g}" in explorer.reading_line.value
+    assert (
+        f"the largest (i) with (ii) ≤ 1 is {wanted.plane.ceiling.value:,.0f}" in explorer.reading_line.value
+    )
 
 
 def test_the_table_holds_every_point():
@@ -69,7 +71,7 @@ def test_what_the_plane_s_line_says(arguments, phrase):
     ("null", "phrase"),
     [
         ("none", "both ceilings tend to the compact one"),
-        ("both", "<i>not</i> to the compact 3066"),
+        ("both", "<i>not</i> to the compact 3,066"),
         ("pretrain", "grows like 1/ε²"),
     ],
 )

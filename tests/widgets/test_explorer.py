@@ -18,7 +18,7 @@ from condnum.errors import InvalidInputError, MissingExtraError, UnknownNameErro
 from condnum.plots.quadratic import spectrum_descent_figure, zigzag_figure
 from condnum.plots.theme import teaching_layout
 from condnum.teaching.quadratic import spectrum_descent, zigzag
-from condnum.widgets import GradientDescentExplorer, SpectrumDescentExplorer, figure_view
+from condnum.widgets import GradientDescentExplorer, SpectrumDescentExplorer, figure_view, shown_figure
 from condnum.widgets.controls import Check, Choice, LogSlider, Stepper
 from condnum.widgets.explorer import Explorer
 
@@ -178,6 +178,38 @@ def test_values_that_are_forbidden_are_refused(explorer):
         PowerExplorer(exponet=3)
 
 
+@pytest.mark.parametrize("typed", ["37", " 37.256 ", "1,000", "1e2"])
+def test_typed_numbers_are_taken_as_they_are(typed):
+    explorer = GradientDescentExplorer()
+    explorer.typed["kappa"].value = typed
+    assert explorer.kappa == pytest.approx(float(typed.replace(",", "")), rel=0, abs=0)
+    assert (explorer.typed["kappa"].value, explorer.error) == (typed, "")
+    explorer.inputs["kappa"].value = 10**1.1  # the slider is moved
+    assert (explorer.kappa, explorer.typed["kappa"].value) == (10**1.1, "12.59")
+
+
+@pytest.mark.parametrize(
+    ("trait", "typed", "said"),
+    [
+        ("kappa", "1e6", "condition number κ must be a number from 1 to 1,000, got '1e6'."),
+        ("kappa", "1,5", "got '1,5'."),
+        ("kappa", "nan", "got 'nan'."),
+        ("step", "3.5", "step t must be a whole number from 0 to 40, got '3.5'."),
+    ],
+)
+def test_typed_numbers_that_cannot_be_are_refused(trait, typed, said):
+    explorer = GradientDescentExplorer()
+    before, shown = getattr(explorer, trait), explorer.typed[trait].value
+    explorer.typed[trait].value = typed
+    assert (getattr(explorer, trait), explorer.typed[trait].value) == (before, shown)
+    assert said in explorer.error
+    assert explorer.redraws == 1
+
+
+def test_thousands_are_apart_in_titles():
+    assert "κ = 1,000, t" in GradientDescentExplorer(kappa=1000.0).view.layout.title.text
+
+
 class EvenExplorer(PowerExplorer):
     @traitlets.validate("exponent")
     def _even(self, proposal):
@@ -265,6 +297,31 @@ def test_the_theme_follows_the_page_until_it_is_chosen(explorer):
     explorer.theme = "light"
     assert paper() == "white"
     assert "theme" not in explorer.settings_code
+
+
+def test_a_phone_stacks_the_panels_and_back():
+    pytest.importorskip("anywidget")
+    explorer = GradientDescentExplorer()
+    wide = explorer.view.layout.xaxis2.domain
+    explorer.courier.narrow = True
+    assert explorer.view.layout.xaxis2.domain == (0, 1)
+    assert explorer.view.layout.yaxis.domain[0] > explorer.view.layout.yaxis2.domain[1]
+    explorer.courier.narrow = False
+    assert explorer.view.layout.xaxis2.domain == wide
+
+
+def test_the_courier_knows_the_help_of_every_control(explorer):
+    assert explorer.courier.tips["kind"] == "which"
+    assert explorer.courier.tips["scale (metres)"] == "in front"
+
+
+def test_a_figure_without_controls_follows_the_page():
+    pytest.importorskip("anywidget")
+    figure = go.Figure(layout={"template": "plotly_white"}).add_scatter(y=[1, 2])
+    assert shown_figure(figure, static=True) is figure
+    view, guide = shown_figure(figure).children
+    guide.dark = True
+    assert view.layout.template.layout.paper_bgcolor == "rgb(17,17,17)"
 
 
 def test_without_anywidget(monkeypatch, tmp_path):

@@ -7,11 +7,12 @@ from condnum.teaching.exercises.ceiling import (
     check_spent_budget,
     check_whitening,
 )
-from condnum.teaching.exercises.spectra import check_conventions, check_kappa, check_steps
+from condnum.teaching.exercises.spectra import AXES_RATIO, check_conventions, check_kappa, check_steps
 from condnum.teaching.exercises.steps import check_harmful_step, check_ill_spectra, check_largest_step
 from condnum.teaching.exercises.verdict import Verdict
 
 __all__ = [
+    "AXES_RATIO",
     "Verdict",
     "check_kappa",
     "check_steps",

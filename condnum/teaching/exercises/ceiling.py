@@ -79,9 +79,10 @@ def check_whitening(whiten: Any) -> str:
         if np.linalg.matrix_rank(W) < D:
             raise AnswerError("W is singular: the attacker throws features away, and may lose the solution.")
         if left > 1 + 1e-6:
-            hint = (
-                " H⁻¹ goes too far: WᵀHW is then H⁻¹." if np.isclose(left, condition_number(H).value) else ""
-            )
+            product = W @ H
+            unit = np.trace(product) / D
+            undone = np.allclose(product, unit * np.eye(D), atol=1e-6 * abs(unit))
+            hint = " H⁻¹ goes too far: WᵀHW is then H⁻¹." if undone else ""
             raise AnswerError(
                 f"κ(WᵀHW) = {left:.4g} is left of κ(H) = {condition_number(H).value:.4g}.{hint}"
             )

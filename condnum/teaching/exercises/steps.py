@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condnum.regularizers import r_ill, well_spectrum_step, well_step_bound
-from condnum.teaching.exercises.verdict import AnswerError, call, check, number
+from condnum.teaching.exercises.verdict import AnswerError, call, check, number, real
 
 #: Exercise 5: the spectrum, and exercise 10: how many random ones are tried.
 SIGMA, DRAWS = (4.0, 1.0), 50
@@ -34,9 +34,10 @@ def check_harmful_step(eta: Any) -> str:
     moved = np.asarray(well_spectrum_step(list(SIGMA), value))
     before, after = SIGMA[0] / SIGMA[1], _kappa(moved)
     if after <= before:
+        way = "larger" if value < 1 / SIGMA[0] else "smaller"  # 1/σ₁ annihilates σ₁ for D = 2
         raise AnswerError(
             f"with η = {value:g} the spectrum becomes ({moved[0]:.3g}, {moved[1]:.3g}) and κ falls "
-            f"from {before:g} to {after:.3g}. Take the step so large that σ₁ is nearly wiped out."
+            f"from {before:g} to {after:.3g}. Take a {way} step, one that nearly wipes σ₁ out."
         )
     return f"the spectrum becomes ({moved[0]:.3g}, {moved[1]:.3g}): κ rises from {before:g} to {after:.3g}."
 
@@ -124,7 +125,7 @@ def _kappa(sigma: NDArray[np.float64]) -> float:
 
 
 def _triple(answer: Any, name: str) -> NDArray[np.float64]:
-    values = np.sort(np.asarray(answer, dtype=np.float64).ravel())[::-1]
+    values = np.sort(real(answer, name).ravel())[::-1]
     if values.shape != (3,) or not (np.isfinite(values).all() and (values > 0).all()):
         raise AnswerError(f"{name} must hold three positive numbers, got {answer!r}.")
     return values

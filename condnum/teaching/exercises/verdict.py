@@ -126,6 +126,37 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
     return result
 
 
+def real(answer: Any, name: str, kind: str = "made of numbers") -> NDArray[np.float64]:
+    """Return an answer as real numbers; imaginary parts that are round-off, as of `sqrtm`, are dropped.
+
+    Args:
+        answer: The learner's.
+        name: For the message.
+        kind: What it must be, for the message.
+
+    Returns:
+        A float64 array of any shape.
+
+    Raises:
+        AnswerError: Not numbers, or complex ones.
+
+    Examples:
+        >>> real([4 + 0j], "σ")
+        array([4.])
+    """
+    try:
+        values = np.array(answer, dtype=np.complex128)
+    except (TypeError, ValueError) as error:
+        raise AnswerError(f"{name} must be {kind}, got {answer!r}.") from error
+    off = np.abs(values.imag).max(initial=0)
+    if off > 1e-9 * np.abs(values).max(initial=0):
+        raise AnswerError(
+            f"{name} must be real, but has imaginary parts up to {off:.2g}: a root of a negative number, or "
+            "eigenvectors of a matrix that is not symmetric?"
+        )
+    return np.array(values.real)
+
+
 def number(answer: Any, name: str) -> float:
     """Return an answer as a finite float.
 
@@ -139,10 +170,10 @@ def number(answer: Any, name: str) -> float:
     Raises:
         AnswerError: Not one finite real number.
     """
-    try:
-        value = float(answer)
-    except (TypeError, ValueError) as error:
-        raise AnswerError(f"{name} must be a number, got {answer!r}.") from error
+    values = real(answer, name, "a number")
+    if values.size != 1:
+        raise AnswerError(f"{name} must be a number, got {answer!r}.")
+    value = float(values.item())
     if not np.isfinite(value):
         raise AnswerError(f"{name} must be finite, got {value}.")
     return value
@@ -162,10 +193,7 @@ def matrix(answer: Any, shape: tuple[int, int], name: str) -> NDArray[np.float64
     Raises:
         AnswerError: Another shape, or entries that are not finite real numbers.
     """
-    try:
-        value = np.array(answer, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise AnswerError(f"{name} must be a matrix of real numbers ({error}).") from error
+    value = real(answer, name)
     if value.shape != shape:
         raise AnswerError(f"{name} must have shape {shape}, got {value.shape}.")
     if not np.isfinite(value).all():

@@ -1,0 +1,49 @@
+"""What every teaching figure shares: a legend of what is drawn, and panels below each other on a phone."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("plotly", reason="the extra viz is not installed")
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from condnum.plots.alignment import alignment_figure
+from condnum.plots.theme import honest_legend, stacked, teaching_layout
+from condnum.teaching.alignment import rotated_alignment
+
+
+def test_the_legend_lists_what_is_to_be_seen():
+    figure = go.Figure(layout={"yaxis": {"type": "log", "range": [-3, 0]}})
+    lines = {
+        "inside": [1, 0.1],
+        "crosses": [10, 1e-9],
+        "below": [1e-8, 1e-9],
+        "gaps": [None, np.nan],
+        "none": [],
+    }
+    for name, y in lines.items():
+        figure.add_scatter(x=[0, 1][: len(y)], y=y, name=name)
+    figure.add_scatter(x=[0], y=[1], name="never listed", showlegend=False)
+    listed = [trace.name for trace in honest_legend(figure).data if trace.showlegend]
+    assert listed == ["inside", "crosses"]
+
+
+def test_panels_lie_below_each_other_with_their_titles():
+    wide = alignment_figure(rotated_alignment())
+    layout = stacked(alignment_figure(rotated_alignment())).layout
+    tops = [layout[name].domain[1] for name in ("yaxis", "yaxis2", "yaxis3")]
+    assert tops == sorted(tops, reverse=True)
+    assert all(layout[name].domain == (0, 1) for name in ("xaxis", "xaxis2", "xaxis3"))
+    assert [note.y for note in layout.annotations] == tops
+    assert [note.text for note in layout.annotations] == [note.text for note in wide.layout.annotations]
+    assert layout.height > 2 * wide.layout.height - 300
+
+
+def test_long_titles_are_broken_between_words_and_tags():
+    figure = make_subplots(rows=1, cols=1)
+    title = "A title about κ(H<sub>P</sub>) and κ(H<sub>H</sub>) that is too long for a phone"
+    teaching_layout(figure, title)
+    shown = stacked(figure).layout.title.text
+    assert shown.replace("<br>", " ") == title
+    assert shown.count("<br>") >= 1
