@@ -166,7 +166,7 @@ def check(parameters: dict[str, Any]) -> None:
             max_dimension=options.max_dimension,
         )  # fmt: skip
         for stream in (P, H):
-            next(stream.raw_blocks())  # columns of text in a CSV
+            next(stream.raw_blocks(), None)  # columns of text in a CSV
         read_extractors(options.theta or None, options.theta_0 or None, options.theta_i or None, P.dimension)
 
 

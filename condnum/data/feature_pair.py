@@ -292,11 +292,12 @@ def _survey(stream: FeatureStream) -> Survey:
                     f"'{stream.columns[column]}'; "
                     "replace them, or drop these rows."
                 )
-            n, own = len(X), X.mean(axis=0)
-            shift = own - mean
-            with np.errstate(over="ignore"):  # squares beyond float64 are refused where K is formed
+            n = len(X)
+            with np.errstate(all="ignore"):  # squares beyond float64 are refused below
+                own = X.mean(axis=0)
+                shift = own - mean
                 squares += ((X - own) ** 2).sum(axis=0) + shift**2 * (rows * n / (rows + n))
-            mean, rows = mean + shift * (n / (rows + n)), rows + n
+                mean, rows = mean + shift * (n / (rows + n)), rows + n
             if sum(map(len, heads)) < LOOK:
                 heads.append(X[: LOOK - sum(map(len, heads))])
     if rows < 2:
@@ -306,6 +307,12 @@ def _survey(stream: FeatureStream) -> Survey:
         raise InvalidInputError(
             f"{stream.source} has {rows} row(s) without missing entries, out of {total:,d}; at least 2 are "
             f"needed: impute, or leave out (drop) the columns that are mostly empty{where}."
+        )
+    if not np.isfinite(squares).all():
+        large = stream.columns[int(np.argmin(np.isfinite(squares)))]
+        raise DataFormatError(
+            f"{stream.source} holds numbers so large that their squares overflow float64 (above 1e154), in "
+            f"column '{large}' for one; rescale or leave out (drop) what is so large."
         )
     deviation = np.where(smallest == largest, 0.0, np.sqrt(squares / rows))
     return Survey(np.concatenate(masks), gaps, mean, deviation, smallest, largest, np.concatenate(heads))

@@ -32,7 +32,7 @@ class CsvRows(FileRows):
                 skiprows=range(int(self.named), start + int(self.named)),
             )  # fmt: skip
             with frames:
-                for frame in frames:
+                for frame in filter(len, frames):  # a line of names alone is an empty frame
                     yield self._numbers(frame.iloc[:, list(order)], order)
 
     def _numbers(self, frame: pd.DataFrame, order: Sequence[int]) -> NDArray[np.float64]:

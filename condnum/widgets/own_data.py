@@ -19,7 +19,7 @@ from condnum.extras import require
 from condnum.plots.own_data import own_data_figure
 from condnum.teaching.own_data import PROBE_STEPS, OwnData, own_data
 from condnum.teaching.own_pair import EXAMPLES
-from condnum.widgets.controls import Check, Choice, Control, LogSlider
+from condnum.widgets.controls import CONTROL_WIDTH, Check, Choice, Control, LogSlider
 from condnum.widgets.explorer import Explorer
 
 ipywidgets = require("ipywidgets", "notebooks")
@@ -170,7 +170,7 @@ class OwnDataExplorer(Explorer):
         fields = [
             ipywidgets.VBox(
                 [box, *([self.uploads[trait]] if trait in self.uploads else []), self.alerts[trait]],
-                layout={"max_width": "100%"},
+                layout={"width": f"{CONTROL_WIDTH}px", "max_width": "100%"},
             )
             for trait, box in self.inputs.items()
             if trait in self.alerts
