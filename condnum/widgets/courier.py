@@ -71,14 +71,6 @@ function label(box, tips) {
     });
 }
 function render({ model, el }) {
-  // The picture that stays when a notebook is opened again without a kernel is not needed with one.
-  if (!document.getElementById("condnum-courier")) {
-    const style = document.createElement("style");
-    style.id = "condnum-courier";
-    style.textContent = `.jp-OutputArea:has(EXPLORER) > .jp-OutputArea-child:has(> .jp-RenderedPlotly),
-      .jp-OutputArea:has(EXPLORER) > .jp-OutputArea-child:has(> * > .jp-RenderedPlotly) { display: none; }`;
-    document.head.append(style);
-  }
   // Plotly draws at 700 pixels where the page has no width yet, and then follows the window alone. A figure
   // that is not drawn yet loses messages: the kernel hears of a narrow window only then.
   const fit = () => {

@@ -21,7 +21,7 @@ from condnum.threads import limited_threads
 from condnum.widgets.controls import CONTROL_WIDTH, Control, Slider, Stepper, is_rounding, number_in
 from condnum.widgets.courier import EXPLORER_CLASS, courier, deliver
 from condnum.widgets.export import EXPORTS
-from condnum.widgets.figure_view import figure_widget, leave_picture, redraw
+from condnum.widgets.figure_view import figure_widget, redraw
 
 ipywidgets = require("ipywidgets", "notebooks")
 traitlets = require("traitlets", "notebooks")
@@ -112,7 +112,6 @@ class Explorer(VBox):
         """
         explorer = cls(**settings)  # checks the settings
         if not static:
-            leave_picture(explorer.view)
             return explorer
         if explorer.error:
             raise InvalidInputError(explorer.error)

@@ -11,8 +11,6 @@ import re
 from typing import Any
 
 import numpy as np
-from IPython import get_ipython
-from IPython.display import display
 
 from condnum.extras import require
 from condnum.plots.theme import apply_theme, honest_legend, stacked
@@ -85,21 +83,7 @@ def shown_figure(figure: Any, *, static: bool = False) -> Any:
         redraw(view, apply_theme(stacked(fresh) if guide.narrow else fresh, dark=guide.dark))
 
     guide.observe(draw, ["dark", "narrow"])
-    leave_picture(figure)
     return ipywidgets.VBox([view, guide]).add_class(FIGURE_CLASS)
-
-
-def leave_picture(figure: Any) -> None:
-    """Put a plain figure into the cell as well: it stays when the notebook is opened again without a kernel.
-
-    The courier hides it while there is one; on a page of Voilà it has no use.
-
-    Args:
-        figure: A plotly figure or figure widget; others are left alone.
-    """
-    shell = get_ipython()
-    if shell is not None and hasattr(figure, "to_json") and not on_a_page():
-        display(figure_output(figure)["data"], raw=True)
 
 
 def on_a_page() -> bool:

@@ -222,7 +222,7 @@ def window(chromium: Any) -> Iterator[Any]:
         viewport={"width": 1280, "height": 900}, permissions=["clipboard-read", "clipboard-write"]
     )
     page = context.new_page()
-    page.set_default_timeout(30_000)
+    page.set_default_timeout(60_000)
     yield page
     context.close()
 
@@ -364,12 +364,12 @@ def lab(
         window.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
         errors = window.evaluate(_RUN_ALL)
         assert errors == []
-        for _ in range(60):  # Lab draws outputs only where they are in sight
+        for _ in range(150):  # Lab draws outputs only where they are in sight
             if opened.plots() >= figures:
                 break
             window.evaluate(_SCROLL)
             window.wait_for_timeout(300)
-        assert opened.plots() == figures
+        assert opened.plots() == figures, opened.problems
         return opened
 
     yield open_notebook
