@@ -28,7 +28,8 @@ class RunState:
     optimizer: dict[str, Any] = field(default_factory=dict)
     part_weights: dict[str, float] = field(default_factory=dict)  # λ; empty before the first step
     balance: bool = True  # λ are to be found at the next step
-    ratio: float = 1.0  # λ_H‖g_H‖ against λ_P‖g_P‖
+    ratio: float = 1.0  # λ_H‖g_H‖ against λ_P‖g_P‖, but for `pull`
+    pull: float = 1.0  # its factor until the next evaluation
     loss_weight: float = 1.0
     rate_scale: float = 1.0  # of η
     since_best: int = 0  # evaluations without a better one or a larger RIR_θ0

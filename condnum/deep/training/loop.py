@@ -37,9 +37,9 @@ PRETRAIN_AIM = 0.65
 #: (ii) from which no λ_H leads back: the best θ is taken up again at half of η. So it is where the accuracy
 #: has fallen below θ₀'s by twice what it may.
 LOST = 2.0
-#: Largest change of an adaptive λ_H at an evaluation, and of one that is lowered where θ is lost.
-FASTEST = 1.25
-FALLING = 1.75
+#: λ_H follows aim/(ii) at once, by this factor at most, and for good by its fourth root at each evaluation:
+#: without the first it swings, for λ_H decides how (ii) changes rather than what it is.
+FASTEST = 4.0
 #: Growth of RIR_θ0 that is progress, though the θ is not better: λ_H has yet to bring (ii) below 1.
 GROWTH = 1.02
 #: Weight of the past in the mean of θ over the steps, 25 of them about, that an adaptive run evaluates and
@@ -194,7 +194,7 @@ class Training:
         nothing = {f.name: math.nan for f in fields(Evaluation) if f.name != "step"}
         moved = {"gradient_norm": norm, "rate": rate}
         if self.settings.weights == "adaptive":
-            moved |= {"ratio": self.state.ratio, "loss_weight": self.state.loss_weight}
+            moved |= {"ratio": self.state.ratio * self.state.pull, "loss_weight": self.state.loss_weight}
         return {"step": float(step + 1), **values.parts, **moved, **nothing}
 
     def _backward(self, batches: Mapping[Task, TaskBatches], key: tuple[int, ...]) -> StepValues:
@@ -213,7 +213,8 @@ class Training:
         if settings.weights == "fixed":
             known = {"pretrain": settings.lambda_pretrain, "harmful": settings.lambda_harmful}
             return weights | {part.name: known[part.task] for part in parts}
-        wanted = {part.name: 1.0 if part.task == "pretrain" else state.ratio for part in parts}
+        ratio = state.ratio * state.pull
+        wanted = {part.name: 1.0 if part.task == "pretrain" else ratio for part in parts}
         if settings.weights == "adaptive":
             wanted |= weights
         for name, weight in wanted.items():
@@ -257,8 +258,8 @@ class Training:
         spare = (found.accuracy - self.accuracy_floor) / max(settings.max_accuracy_drop, 1e-3)
         lost = spare < -1 or (both and found.largest_pretrain_ratio > LOST)
         if both:  # a method without a part on D_P has nothing to hold (ii) with
-            pull = math.sqrt(PRETRAIN_AIM / found.largest_pretrain_ratio)  # the whole of it would swing
-            state.ratio *= min(max(pull, 1 / (FALLING if lost else FASTEST)), FASTEST)
+            state.pull = min(max(PRETRAIN_AIM / found.largest_pretrain_ratio, 1 / FASTEST), FASTEST)
+            state.ratio *= state.pull**0.25
         if spare < 0:
             state.loss_weight *= 2
         elif spare > 0.5:

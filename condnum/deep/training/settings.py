@@ -73,7 +73,7 @@ class DeepSettings:
     evaluate_every: int | None = 25  # steps between evaluations and checkpoints; None: a tenth of all
     groups: int = 10  # groups of samples for RIR_θ0 at an evaluation
     group_size: int = 100  # samples of a group, as in Eq. 17's estimate
-    patience: int | None = 8  # evaluations without a better θ or larger RIR_θ0 before stopping; None: none
+    patience: int | None = 10  # evaluations without a better θ or larger RIR_θ0 before stopping; None: none
     max_accuracy_drop: float = 0.05  # D_P accuracy may fall by this much below θ₀'s (0 to 1)
     keep: Literal["best", "last"] = "best"  # which θ is the result
 

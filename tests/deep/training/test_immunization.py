@@ -342,13 +342,15 @@ def test_adaptive_weights_follow_the_worse_of_both_images_and_the_accuracy(run, 
     known = {"pretrain_ratio": 0.2, "held_pretrain_ratio": 1.9}
     Follow(monkeypatch, lambda step: {**known, "accuracy": 0.9 if step < 4 else 0.84})
     history = run(ADAPTIVE).history
-    assert history["ratio"].tolist() == pytest.approx([1.25**-k for k in (0, 0, 1, 1, 2, 2, 3, 3)])
+    assert history["ratio"].tolist() == pytest.approx(
+        [(0.65 / 1.9) ** k for k in (0, 0, 1.25, 1.25, 1.5, 1.5, 1.75, 1.75)]  # at once, and for good
+    )
     assert history["loss_weight"].tolist() == pytest.approx([1, 1, 0.8, 0.8, 1.6, 1.6, 3.2, 3.2])
 
 
 @pytest.mark.parametrize(
     ("values", "ratio"),
-    [({"held_pretrain_ratio": 9.0}, 1 / 1.75), ({"accuracy": 0.79}, 1.25)],
+    [({"held_pretrain_ratio": 9.0}, 0.25**1.25), ({"accuracy": 0.79}, (0.65 / 0.4) ** 1.25)],
     ids=["(ii)", "accuracy"],
 )
 def test_a_theta_that_is_lost_is_given_up_for_the_best_at_half_the_rate(run, monkeypatch, values, ratio):
