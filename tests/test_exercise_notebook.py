@@ -14,7 +14,9 @@ NOTEBOOK = Path(__file__).resolve().parents[1] / "notebooks" / "6_exercises.ipyn
 @pytest.mark.slow
 @pytest.mark.parametrize(("solutions", "status"), [(False, "not answered yet"), (True, "right")])
 def test_the_checks(on_shared_kernel, solutions, status, tmp_path):
-    report = run_notebook(NOTEBOOK, {"solutions": solutions}, tmp_path / "out", quiet=True, timeout=60)
+    report = run_notebook(
+        NOTEBOOK, {"solutions": solutions, "static": True}, tmp_path / "out", quiet=True, timeout=60
+    )
     said = [
         output["data"]["text/plain"]
         for cell in read_notebook(report).cells

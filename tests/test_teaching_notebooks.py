@@ -70,7 +70,7 @@ def test_it_runs_in_time(path, static, tmp_path, request):
         for output in cell.get("outputs", [])
         for kind in output.get("data", {})
     ]
-    assert (WIDGET in shown) == (not static and "Explorer.show(" in path.read_text(encoding="utf-8"))
-    if static and "Explorer.show(" in path.read_text(encoding="utf-8"):
+    assert (WIDGET in shown) == (not static and "static=static" in path.read_text(encoding="utf-8"))
+    if static and "static=static" in path.read_text(encoding="utf-8"):
         assert PLOTLY in shown
     assert seconds <= BUDGET
