@@ -13,6 +13,10 @@ from typing import Any
 
 import pytest
 
+#: One thread a worker: torch's threads of two workers on two cores wait for each other, ten times as long.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
