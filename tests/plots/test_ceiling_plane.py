@@ -38,7 +38,7 @@ def test_points_are_those_of_the_demo():
     np.testing.assert_array_equal(by_name(figure, "RIR of Algorithm 1").y, demo.rir)
     assert list(by_name(figure, "RIR<sub>max").y) == [demo.plane.ceiling.value] * 2
     assert list(by_name(figure, "RIR at").y) == [demo.rir[7]]
-    assert figure.layout.title.text.endswith(f"= {demo.plane.ceiling.value:.4g}")
+    assert figure.layout.title.text.endswith(f"= {demo.plane.ceiling.value:,.0f}")
 
 
 @pytest.mark.parametrize("null", ["none", "both", "harmful", "pretrain"])
