@@ -21,22 +21,7 @@ Array: TypeAlias = "NDArray[Any] | Tensor"
 
 
 def as_tensor(value: ArrayLike, name: str, *, ndim: int | None = None, minimum_ndim: int = 0) -> Tensor:
-    """Return `value` as a finite float64 tensor on its own device, or say what is wrong with it.
-
-    Args:
-        value: NumPy array, torch tensor or nested list of real numbers.
-        name: The argument's name, for the message.
-        ndim: Exact number of dimensions asked for, if any.
-        minimum_ndim: Least number of dimensions (leading ones are a batch).
-
-    Returns:
-        A float64 tensor that shares memory with a writable contiguous float64 input; it keeps the
-        autograd graph.
-
-    Raises:
-        InvalidInputError: Not rectangular, not numeric, complex, wrong number of dimensions, empty,
-            NaN or infinite.
-    """
+    """Return `value` as a finite float64 tensor on its own device, or say what is wrong with it."""
     if isinstance(value, Tensor):
         tensor = value
     else:
@@ -100,16 +85,6 @@ def like(reference: ArrayLike) -> Callable[[Tensor], Any]:
 
 def resolve_device(device: str | torch.device) -> torch.device:
     """Turn `auto`, `cpu` or `cuda[:i]` into a device that exists.
-
-    Args:
-        device: `auto` takes CUDA when there is one.
-
-    Returns:
-        The torch device.
-
-    Raises:
-        InvalidInputError: Not a device name.
-        DeviceError: CUDA was asked for by name and there is none.
 
     Examples:
         >>> resolve_device("cpu")

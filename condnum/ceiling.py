@@ -161,13 +161,6 @@ def ridge_convention_ceiling(
 def share_of_ceiling(rir: float, ceiling: float) -> float:
     """Return RIR / ceiling: how much of what is possible an extractor has reached.
 
-    Args:
-        rir: Of the extractor.
-        ceiling: The RIR ceiling in the same convention, or its upper bound.
-
-    Returns:
-        A share; NaN where the ceiling is infinite or unknown, since no share of that means anything.
-
     Examples:
         >>> share_of_ceiling(50.0, 200.0), share_of_ceiling(50.0, float("inf"))
         (0.25, nan)

@@ -25,18 +25,6 @@ class CovarianceRange:
     def of(cls, covariance: Tensor, *, rtol: float | None = None, name: str = "covariance") -> Self:
         """Decompose a covariance.
 
-        Args:
-            covariance: `(D, D)` symmetric positive semidefinite.
-            rtol: Relative rank tolerance; default `D·eps`.
-            name: Of the matrix, for messages.
-
-        Returns:
-            Its range.
-
-        Raises:
-            InvalidInputError: It has a clearly negative eigenvalue.
-            RankError: It is zero.
-
         Examples:
             >>> CovarianceRange.of(torch.diag(torch.tensor([1.0, 0.0, 4.0])).double()).values
             tensor([4., 1.], dtype=torch.float64)
@@ -57,14 +45,7 @@ class CovarianceRange:
 
     @classmethod
     def of_factor(cls, factor: Tensor) -> Self:
-        """Read the range off a factor of `covariance_factor`, without another decomposition.
-
-        Args:
-            factor: `(r, D)`, B with `K = BᵀB`, its rows orthogonal and in descending order of length.
-
-        Returns:
-            The range of K.
-        """
+        """Read the range off a factor of `covariance_factor`, without another decomposition."""
         lengths = torch.linalg.vector_norm(factor, dim=1)
         return cls(lengths.square(), (factor / lengths[:, None]).mT)
 
@@ -73,15 +54,6 @@ class CovarianceRange:
 
         What lies below the numerical rank of K counts as exactly zero, so that its directions have the
         eigenvalue ε itself, however small ε is against the round-off of K.
-
-        Args:
-            ridge: ε > 0, in the units of K.
-
-        Returns:
-            All D eigenpairs, descending; those outside range(K) are last.
-
-        Raises:
-            InvalidInputError: ε is not positive and finite.
 
         Examples:
             >>> CovarianceRange.of(torch.diag(torch.tensor([4.0, 0.0])).double()).ridged(1e-20).values

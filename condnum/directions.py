@@ -50,19 +50,6 @@ def pencil_directions(
     :math:`K_P w` says what varies with it (Haufe et al., NeuroImage 2014). As `K_H w = λ K_P w`, both tasks
     have the same pattern. Without a ridge the pencil is restricted to range(K_P).
 
-    Args:
-        pretrain_covariance: `(D, D)`, `K_P`, or its range.
-        harmful_covariance: `(D, D)`, `K_H`, or its range.
-        ridge: ε > 0 replaces both by `K + εI`.
-        rtol: Relative rank tolerance; default `D·eps`.
-
-    Returns:
-        Eigenvalues, filters and patterns; a sign is fixed by a positive largest entry of the pattern.
-
-    Raises:
-        InvalidInputError: Shapes differ, entries are non-finite, `ridge` is not positive.
-        RankError: A covariance is zero.
-
     Examples:
         >>> import numpy as np
         >>> found = pencil_directions(np.diag([100.0, 1.0]), np.diag([2.0, 1.0]))

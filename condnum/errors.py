@@ -31,11 +31,6 @@ class RankError(InvalidInputError):
 class UnknownNameError(InvalidInputError):
     """A method, parameter, data set or option has no such name; the message lists the choices.
 
-    Args:
-        kind: What the name should have been, in words ("method", "parameter").
-        name: The offending value.
-        choices: The valid names.
-
     Examples:
         >>> print(UnknownNameError("method", "our", ["ours", "imma"]))
         unknown method 'our'; did you mean 'ours'? Choices: ours, imma.

@@ -14,16 +14,6 @@ Extra = Literal["viz", "notebooks", "deep", "cluster"]
 def require(module: str, extra: Extra) -> ModuleType:
     """Import an optional module, or say which extra installs it.
 
-    Args:
-        module: Dotted module name.
-        extra: The extra of condnum that brings it.
-
-    Returns:
-        The imported module.
-
-    Raises:
-        MissingExtraError: The module, or one that it needs, is not installed.
-
     Examples:
         >>> require("json", "viz").loads("[1]")
         [1]

@@ -35,13 +35,6 @@ class EigenPair:
 def gram(matrix: Tensor, out: Tensor | None = None) -> Tensor:
     """Return `FᵀF` by a symmetric rank-k product, half the work of a general one.
 
-    Args:
-        matrix: `(r, D)` float64.
-        out: `(D, D)` contiguous to write into; large fresh arrays cost as much as the product.
-
-    Returns:
-        `(D, D)`, exactly symmetric.
-
     Examples:
         >>> gram(torch.tensor([[1.0, 2.0]], dtype=torch.float64))
         tensor([[1., 2.],
@@ -60,13 +53,6 @@ def largest_pair(matrix: Tensor, start: Tensor | None = None) -> EigenPair:
 
     Full reorthogonalisation, so that the Ritz values stay honest; the start is the eigenvector of
     the previous step where there is one.
-
-    Args:
-        matrix: `(D, D)` symmetric positive semidefinite.
-        start: `(D,)` guess; default the column of the largest diagonal entry.
-
-    Returns:
-        The pair; its residual is relative to the eigenvalue.
 
     Examples:
         >>> pair = largest_pair(torch.diag(torch.tensor([1.0, 5.0, 2.0])).double())
@@ -87,13 +73,6 @@ def smallest_pair(factor: Tensor, start: Tensor | None = None) -> EigenPair:
 
     Lanczos on the inverse of `FFᵀ` by its Cholesky factor; the spectrum of `FFᵀ` is the non-zero
     spectrum of `FᵀF`: no null directions, so no rank decision at every step.
-
-    Args:
-        factor: `(r, D)` of full row rank.
-        start: `(r,)` guess in the dual space; default a vector of ones.
-
-    Returns:
-        The pair of `FᵀF`, `(D,)`; its residual is relative to the largest eigenvalue.
 
     Examples:
         >>> pair = smallest_pair(torch.tensor([[3.0, 0.0, 0.0], [0.0, 0.5, 0.0]]).double())
@@ -126,16 +105,7 @@ def smallest_pair(factor: Tensor, start: Tensor | None = None) -> EigenPair:
 def _ritz_pairs(
     apply: Callable[[Tensor], Tensor], start: Tensor, look: int = _LOOK
 ) -> Iterator[tuple[Tensor, Tensor, float, int]]:
-    """Run Lanczos with full reorthogonalisation; yield the largest Ritz pair at every look.
-
-    Args:
-        apply: Product with a symmetric matrix `(n, n)`.
-        start: `(n,)`, not zero.
-        look: Steps between two looks.
-
-    Yields:
-        Ritz value, unit Ritz vector `(n,)`, its residual relative to the value, steps so far.
-    """
+    """Run Lanczos with full reorthogonalisation; yield the largest Ritz pair at every look."""
     n = start.shape[0]
     most = min(_MOST, n)
     Q = start.new_zeros((most, n))  # basis vectors as rows

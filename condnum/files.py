@@ -21,15 +21,6 @@ from condnum.extras import require
 def output_folder(path: str | os.PathLike[str]) -> Path:
     """Create a folder for results, with its parents, and check that files can be written in it.
 
-    Args:
-        path: The folder; `~` is expanded.
-
-    Returns:
-        The folder, in the caller's form (a relative path stays relative).
-
-    Raises:
-        OutputError: It cannot be created, is not a folder, or is not writable.
-
     Examples:
         >>> with tempfile.TemporaryDirectory() as root:
         ...     output_folder(Path(root) / "runs" / "first").is_dir()
@@ -51,16 +42,6 @@ def atomic_write(path: str | os.PathLike[str]) -> Generator[Path, None, None]:
 
     The temporary file lies in the same folder (a rename across disks is not atomic) and keeps the
     suffix, because writers choose their format by it.
-
-    Args:
-        path: Final name; an existing file is replaced, and kept when the block fails.
-
-    Yields:
-        The temporary path, an empty file.
-
-    Raises:
-        OutputError: The disk is full, or the folder is missing or not writable.
-        CondnumError: One that the block itself raises, unchanged.
 
     Examples:
         >>> with tempfile.TemporaryDirectory() as root:
@@ -90,71 +71,26 @@ def atomic_write(path: str | os.PathLike[str]) -> Generator[Path, None, None]:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
-    """Write UTF-8 text atomically and return its path.
-
-    Args:
-        path: File to write.
-        text: Its content.
-
-    Returns:
-        `path`.
-
-    Raises:
-        OutputError: It cannot be written.
-    """
+    """Write UTF-8 text atomically and return its path."""
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return Path(path)
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> Path:
-    """Write JSON atomically: two spaces of indentation, keys in their given order.
-
-    Args:
-        path: File to write.
-        value: Anything that JSON holds; other objects (paths, dates) are written as text.
-
-    Returns:
-        `path`.
-
-    Raises:
-        OutputError: It cannot be written.
-    """
+    """Write JSON atomically: two spaces of indentation, keys in their given order."""
     return write_text(path, json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
 def write_csv(path: str | os.PathLike[str], table: Any) -> Path:
-    """Write a data frame as CSV atomically, without its index, floats at full precision.
-
-    Args:
-        path: File to write.
-        table: `pandas.DataFrame`.
-
-    Returns:
-        `path`.
-
-    Raises:
-        OutputError: It cannot be written.
-    """
+    """Write a data frame as CSV atomically, without its index, floats at full precision."""
     with atomic_write(path) as temporary:
         table.to_csv(temporary, index=False)
     return Path(path)
 
 
 def write_tables(folder: str | os.PathLike[str], tables: Mapping[str, Any]) -> list[str]:
-    """Write data frames into a folder, each whole or not at all.
-
-    Args:
-        folder: Created if missing.
-        tables: By file name, `results.csv` or `curves.parquet`.
-
-    Returns:
-        The names of the files.
-
-    Raises:
-        OutputError: The folder cannot be written.
-        MissingExtraError: A parquet file, and pyarrow is not installed.
-    """
+    """Write data frames into a folder, each whole or not at all."""
     target = output_folder(folder)
     for name, table in tables.items():
         (write_parquet if name.endswith(".parquet") else write_csv)(target / name, table)
@@ -162,19 +98,7 @@ def write_tables(folder: str | os.PathLike[str], tables: Mapping[str, Any]) -> l
 
 
 def write_parquet(path: str | os.PathLike[str], table: Any) -> Path:
-    """Write a data frame as Parquet atomically, without its index.
-
-    Args:
-        path: File to write.
-        table: `pandas.DataFrame`.
-
-    Returns:
-        `path`.
-
-    Raises:
-        OutputError: It cannot be written.
-        MissingExtraError: pyarrow is not installed.
-    """
+    """Write a data frame as Parquet atomically, without its index."""
     require("pyarrow", "notebooks")
     with atomic_write(path) as temporary:
         table.to_parquet(temporary, index=False)

@@ -22,16 +22,6 @@ def folder_lock(
 ) -> Generator[Path, None, None]:
     """Hold a folder; the lock goes with the process, however it ends.
 
-    Args:
-        folder: Created if need be; it holds the file `.lock` meanwhile.
-        shown: What the message calls it; default: the folder.
-
-    Yields:
-        The folder.
-
-    Raises:
-        OutputError: Another process holds it, it cannot be locked, or it is not writable.
-
     Examples:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as root, folder_lock(root) as held:

@@ -71,15 +71,6 @@ class Immunization:
 def unit_gauge(theta: Tensor) -> Tensor:
     """Scale θ to `‖θ‖_F = √D`, the norm of the identity.
 
-    Args:
-        theta: `(..., D, D_hid)`.
-
-    Returns:
-        `(..., D, D_hid)`, the same model in the unit gauge.
-
-    Raises:
-        RankError: θ is zero.
-
     Examples:
         >>> unit_gauge(3 * torch.eye(2))
         tensor([[1., 0.],
@@ -189,19 +180,7 @@ def immunization_from_spectra(
     ridge: float = PUBLISHED_RIDGE,
     loss_gap: float | None = None,
 ) -> Immunization:
-    """Return RIR and verdict from spectra alone, for sweeps that keep them.
-
-    Args:
-        spectra: Of θ in the gauge that is named; nothing is scaled here.
-        convention: `compact` or `ridge`.
-        gauge: Recorded in the result.
-        rtol: Relative rank tolerance; default dimension·eps.
-        ridge: ε of the ridge convention.
-        loss_gap: Clause (c).
-
-    Returns:
-        As `relative_immunization_ratio`.
-    """
+    """Return RIR and verdict from spectra alone, for sweeps that keep them."""
 
     def kappa(sigma: Tensor, dimension: int) -> ConditionNumber:
         """Return κ of one spectrum."""

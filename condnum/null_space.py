@@ -56,18 +56,6 @@ def null_spaces(
     smaller: a direction of range(K_H) that leans into null(K_P) without lying in it is enough for an
     infinite ceiling. It is counted by principal angles (Björck and Golub 1973).
 
-    Args:
-        pretrain_covariance: `(D, D)`, `K_P`, or its range.
-        harmful_covariance: `(D, D)`, `K_H`, or its range.
-        rtol: Relative rank tolerance; default `D·eps`.
-
-    Returns:
-        Dimensions, energies, and the harmful task's own directions.
-
-    Raises:
-        InvalidInputError: Shapes differ, or entries are non-finite.
-        RankError: A covariance is zero.
-
     Examples:
         K_H = vvᵀ with v = (1, 1): half its energy lies in null(K_P), but v does not.
 
@@ -105,17 +93,7 @@ def null_spaces(
 
 
 def own_directions(task: CovarianceRange, null_basis: Tensor, *, rtol: float) -> tuple[Tensor, Tensor]:
-    """Return what a task excites in the null space of the other one.
-
-    Args:
-        task: Range of its covariance K.
-        null_basis: `(D, n)` orthonormal basis N of the other's null space.
-        rtol: Of `λ_max(K)`, below which an energy is round-off.
-
-    Returns:
-        The energies, `(k,)` eigenvalues of `NᵀKN` above the tolerance, descending, and their directions
-        `(D, k)`.
-    """
+    """Return what a task excites in the null space of the other one."""
     _, sigma, rows = torch.linalg.svd(task.factor @ null_basis, full_matrices=False)
     kept = sigma.square() > rtol * task.values[0]
     return sigma[kept].square(), null_basis @ rows[kept].mT

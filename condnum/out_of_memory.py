@@ -19,12 +19,6 @@ _MESSAGES = (
 def is_out_of_memory(error: BaseException) -> bool:
     """Tell whether an exception means that memory ran out, on a GPU or here.
 
-    Args:
-        error: What was raised.
-
-    Returns:
-        True if a smaller batch may help.
-
     Examples:
         >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("shapes differ"))
         (True, False)

@@ -69,17 +69,7 @@ class FeasibleRegion:
         return np.maximum(np.maximum(self.kappa_pencil / x, mirror), 1.0) / self.kappa_harmful
 
     def overshoot(self, ratios: ArrayLike) -> float:
-        """Return by which share the worst of some points lies outside; at most round-off for real θ.
-
-        Args:
-            ratios: `(n, 2)` pairs (ii), (i); rows with NaN are left out.
-
-        Returns:
-            The largest of `(i)/highest − 1`, `lowest/(i) − 1` and `1/((ii)·κ(K_P)) − 1`; negative inside.
-
-        Raises:
-            InvalidInputError: Not pairs, or none of them is a number.
-        """
+        """Return by which share the worst of some points lies outside; at most round-off for real θ."""
         points = np.asarray(ratios, dtype=np.float64)
         if points.ndim != 2 or points.shape[1] != 2:
             raise InvalidInputError(f"ratios must be (n, 2) pairs (ii), (i), got shape {points.shape}.")
@@ -98,19 +88,6 @@ def feasible_region(
     rtol: float | None = None,
 ) -> FeasibleRegion:
     """Return the region of possible pairs (ii), (i) for two tasks.
-
-    Args:
-        pretrain_covariance: `(D, D)`, `K_P`, or its range.
-        harmful_covariance: `(D, D)`, `K_H`, or its range.
-        ridge: ε > 0 replaces both by `K + εI`, for which the region is always bounded above.
-        rtol: Relative rank tolerance; default `D·eps`.
-
-    Returns:
-        The region.
-
-    Raises:
-        InvalidInputError: Shapes differ, entries are non-finite, `ridge` is not positive.
-        RankError: A covariance is zero, or the tasks share no direction.
 
     Examples:
         >>> region = feasible_region(np.diag([100.0, 1.0]), np.diag([2.0, 1.0]))
@@ -244,15 +221,7 @@ def front_immunizer(
 
 
 def immunizer_family(pretrain: CovarianceRange, powers: Sequence[float]) -> Tensor:
-    """Return `K_P^{-s/2}`, which leads from I (s = 0) to θ* (s = 1), below the front except at its end.
-
-    Args:
-        pretrain: Range of K_P; null(K_P) gains as much as the last direction of the range.
-        powers: s, in any order.
-
-    Returns:
-        `(len(powers), D, D)`, each with a smallest gain of 1.
-    """
+    """Return `K_P^{-s/2}`, which leads from I (s = 0) to θ* (s = 1), below the front except at its end."""
     s = torch.as_tensor(powers, dtype=pretrain.values.dtype, device=pretrain.values.device)[:, None]
     gains = (pretrain.values[0] / pretrain.values) ** (s / 2)
     inside = (pretrain.vectors * gains[:, None, :]) @ pretrain.vectors.mT
@@ -265,14 +234,6 @@ def extractor_ratios(
     """Return (ii) and (i) of an invertible θ, over the ranks of both tasks.
 
     No numerical rank is cut: for an invertible θ the ranks of `H(θ)` are those of K.
-
-    Args:
-        theta: `(D, D)`.
-        pretrain: Range of `K_P`.
-        harmful: Range of `K_H`.
-
-    Returns:
-        The two ratios; NaN where θ is singular to working precision, so that κ would be round-off.
 
     Examples:
         >>> def diagonal(*values):

@@ -19,21 +19,7 @@ def task_ranges(
     ridge: float | None,
     rtol: float | None,
 ) -> tuple[CovarianceRange, CovarianceRange]:
-    """Return the ranges of two covariances of one input space.
-
-    Args:
-        pretrain: `(D, D)`, `K_P`, or its range.
-        harmful: `(D, D)`, `K_H`, or its range.
-        ridge: ε > 0 gives the ranges of `K + εI`; None for none.
-        rtol: Relative rank tolerance; default `D·eps`.
-
-    Returns:
-        Both ranges, decomposed here unless the caller has them.
-
-    Raises:
-        InvalidInputError: Shapes differ, entries are non-finite, `ridge` is not positive, or one of each.
-        RankError: A covariance is zero.
-    """
+    """Return the ranges of two covariances of one input space."""
     if isinstance(pretrain, CovarianceRange) and isinstance(harmful, CovarianceRange):
         if pretrain.dimension != harmful.dimension:
             raise InvalidInputError(
@@ -53,16 +39,7 @@ def task_ranges(
 def pencil_decomposition(
     pretrain: CovarianceRange, harmful: CovarianceRange
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Diagonalise the pencil `(K_H, K_P)` on range(K_P), through K_H's factor rather than K_H.
-
-    Args:
-        pretrain: Range of `K_P`.
-        harmful: Range of `K_H`.
-
-    Returns:
-        `K_P^{-1/2}` on its range, `(D, D)`; the square roots of the eigenvalues of
-        `M = K_P^{-1/2}K_HK_P^{-1/2}`, `(r,)` descending, r = min of both ranks; its eigenvectors W, `(D, r)`.
-    """
+    """Diagonalise the pencil `(K_H, K_P)` on range(K_P), through K_H's factor rather than K_H."""
     root = (pretrain.vectors * pretrain.values.rsqrt()) @ pretrain.vectors.mT
     whitened = harmful.factor @ (pretrain.vectors * pretrain.values.rsqrt())
     _, sigma, rows = torch.linalg.svd(whitened, full_matrices=False)
@@ -70,19 +47,7 @@ def pencil_decomposition(
 
 
 def covariance_pair(pretrain: ArrayLike, harmful: ArrayLike, ridge: float | None) -> tuple[Tensor, Tensor]:
-    """Validate two covariances of one input space and add the ridge.
-
-    Args:
-        pretrain: `(D, D)`, `K_P`.
-        harmful: `(D, D)`, `K_H`.
-        ridge: ε > 0 is added to both diagonals; None for none.
-
-    Returns:
-        Two symmetric tensors.
-
-    Raises:
-        InvalidInputError: Shapes differ, entries are non-finite, `ridge` is not positive.
-    """
+    """Validate two covariances of one input space and add the ridge."""
     K_P = as_tensor(pretrain, "pretrain_covariance", ndim=2)
     K_H = as_tensor(harmful, "harmful_covariance", ndim=2).to(K_P.device)
     if K_P.shape != K_H.shape or K_P.shape[0] != K_P.shape[1]:

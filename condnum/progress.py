@@ -47,12 +47,6 @@ class SweepFacts:
 def duration(seconds: float) -> str:
     """Return a time in words, as precise as one reads it.
 
-    Args:
-        seconds: Not negative.
-
-    Returns:
-        The two largest units.
-
     Examples:
         >>> [duration(seconds) for seconds in (0.4, 59.7, 75, 8100)]
         ['1 s', '1 min', '1 min 15 s', '2 h 15 min']
@@ -68,9 +62,6 @@ def report_event(**event: object) -> None:
     """Append one event; a short line appears whole, whoever else appends.
 
     Progress is never a reason to fail: an event that cannot be written is lost.
-
-    Args:
-        **event: `stage, seed, step, steps, done, total` and `SweepFacts`, those that are known.
     """
     path = os.environ.get(PROGRESS_VARIABLE)
     if path:

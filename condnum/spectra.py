@@ -103,13 +103,6 @@ def is_symmetric(matrix: Tensor, eps: float) -> bool:
     """Tell whether every matrix of the batch is square and symmetric up to round-off in `eps`.
 
     A product of three D×D factors is asymmetric by about D·eps of its largest entry.
-
-    Args:
-        matrix: `(..., p_r, p_c)`.
-        eps: Round-off of the stored entries.
-
-    Returns:
-        True if all are.
     """
     if matrix.shape[-1] != matrix.shape[-2]:
         return False
@@ -120,19 +113,6 @@ def is_symmetric(matrix: Tensor, eps: float) -> bool:
 
 def singular_values(matrix: Tensor, *, kind: MatrixKind = "auto", eps: float = 2.0**-52) -> Tensor:
     """Return the singular values, descending, by the cheapest exact route.
-
-    Args:
-        matrix: `(..., p_r, p_c)` float64.
-        kind: `symmetric` takes `|eigvalsh|`, `general` the SVD, `features` the spectrum of the
-            Hessian `XᵀX` through the smaller Gram matrix; `auto` tells the first two apart.
-        eps: Round-off of the stored entries, for the symmetry test of `auto`.
-
-    Returns:
-        `(..., min(p_r, p_c))` non-negative, descending.
-
-    Raises:
-        InvalidInputError: `symmetric` and not square.
-        UnknownNameError: Unknown `kind`.
 
     Examples:
         >>> singular_values(torch.diag(torch.tensor([1.0, -3.0])).double())
@@ -155,16 +135,6 @@ def singular_values(matrix: Tensor, *, kind: MatrixKind = "auto", eps: float = 2
 def covariance_factor(covariance: Tensor, *, rtol: float | None = None) -> Tensor:
     """Return `B` with `K = BᵀB` and as many rows as the numerical rank of K.
 
-    Args:
-        covariance: `(D, D)` symmetric positive semidefinite.
-        rtol: Relative rank tolerance; default `D·eps`.
-
-    Returns:
-        `(r, D)`, rows in descending order of the eigenvalues, orthogonal to each other.
-
-    Raises:
-        RankError: K is zero.
-
     Examples:
         >>> covariance_factor(torch.diag(torch.tensor([0.0, 9.0, 4.0])).double()).abs()
         tensor([[0., 3., 0.],
@@ -184,13 +154,6 @@ def hessian_spectrum(theta: Tensor, factor: Tensor) -> Tensor:
     Forming H loses everything below `eps·‖K‖‖θ‖²`, and after immunization that round-off can exceed
     the rank tolerance, so that null directions pass for a smallest eigenvalue. The squared singular
     values of `Bθ` have no null directions to begin with.
-
-    Args:
-        theta: `(D, D_hid)`.
-        factor: `(r, D)` of `covariance_factor`.
-
-    Returns:
-        `(min(r, D_hid),)` descending.
     """
     return torch.linalg.svdvals(factor @ theta) ** 2
 
@@ -259,23 +222,7 @@ def condition_number(
 def condition_from_spectrum(
     sigma: Tensor, *, convention: Convention, rtol: float, ridge: float, dimension: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return `(κ, σ_max, σ_min, rank)` of descending singular values `(..., n)`.
-
-    Args:
-        sigma: Non-negative, descending; `n < dimension` means that the missing ones are zero.
-        convention: `compact` or `ridge`.
-        rtol: Relative rank tolerance in [0, 1).
-        ridge: ε > 0.
-        dimension: Number of singular values that the matrix could have.
-
-    Returns:
-        Four tensors of the batch's shape.
-
-    Raises:
-        InvalidInputError: Bad `rtol` or `ridge`.
-        RankError: A zero spectrum.
-        UnknownNameError: Unknown convention.
-    """
+    """Return `(κ, σ_max, σ_min, rank)` of descending singular values `(..., n)`."""
     if convention not in ("compact", "ridge"):
         raise UnknownNameError("convention", convention, ["compact", "ridge"])
     if not 0 <= rtol < 1:

@@ -82,18 +82,7 @@ class LinearTask:
         return SquaredLoss(K, X.mT @ self.targets, float((self.targets**2).sum()), X.shape[0])
 
     def sample(self, size: int, generator: torch.Generator) -> LinearTask:
-        """Draw a mini-batch of rows without replacement; its covariance is that of the batch.
-
-        Args:
-            size: Rows to draw; a task with fewer gives all of them.
-            generator: CPU generator, advanced by one or two draws.
-
-        Returns:
-            The task on the batch.
-
-        Raises:
-            InvalidInputError: Only the covariance is known, so that there are no rows to draw.
-        """
+        """Draw a mini-batch of rows without replacement; its covariance is that of the batch."""
         if self.features is None:
             raise InvalidInputError("mini-batches need the data rows, but this problem has covariances only.")
 
@@ -113,17 +102,7 @@ class LinearTask:
         )
 
     def optimal_squared_loss(self, theta: Tensor) -> float:
-        """Return `min_ω ‖Xθω − Y‖²/N` by least squares on the data, at any rank.
-
-        Args:
-            theta: `(D, D_hid)`.
-
-        Returns:
-            The best mean squared error that a probe of `Xθ` can reach.
-
-        Raises:
-            InvalidInputError: The task has no rows or no targets.
-        """
+        """Return `min_ω ‖Xθω − Y‖²/N` by least squares on the data, at any rank."""
         X = self.supervised_rows
         if self.targets is None or X is None:
             raise InvalidInputError("the task has no targets: its best loss is undefined; pass X and y.")
@@ -145,15 +124,6 @@ class LinearTask:
 
         The rise from raw inputs to features `Xθ` is divided by the loss of predicting zero: 0 when
         nothing is lost (every invertible θ, in exact arithmetic; targets of zeros), 1 when everything is.
-
-        Args:
-            theta: `(D, D_hid)`.
-
-        Returns:
-            The share, ≥ −round-off.
-
-        Raises:
-            InvalidInputError: The task has no targets.
         """
         if self.targets is None:
             raise InvalidInputError("the task has no targets: its loss gap is undefined; pass X and y.")

@@ -21,12 +21,6 @@ VARIABLES = (
 def threads_environment(threads: int) -> dict[str, str]:
     """Return environment variables that give a new process so many threads.
 
-    Args:
-        threads: For torch and BLAS each.
-
-    Returns:
-        Value by name.
-
     Examples:
         >>> threads_environment(2)["OMP_NUM_THREADS"]
         '2'
@@ -35,11 +29,7 @@ def threads_environment(threads: int) -> dict[str, str]:
 
 
 def limit_threads(threads: int | None) -> None:
-    """Set the number of threads of torch and BLAS in this process.
-
-    Args:
-        threads: For each; None leaves them.
-    """
+    """Set the number of threads of torch and BLAS in this process."""
     if threads is None:
         return
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
@@ -55,14 +45,7 @@ def limit_threads(threads: int | None) -> None:
 
 @contextmanager
 def limited_threads(threads: int | None) -> Generator[None, None, None]:
-    """Limit the threads of torch and BLAS while the block runs.
-
-    Args:
-        threads: For each; None leaves them.
-
-    Yields:
-        Nothing.
-    """
+    """Limit the threads of torch and BLAS while the block runs."""
     if threads is None:
         yield
         return

@@ -28,12 +28,6 @@ class TriangularFactor:
     def of(cls, factor: Tensor) -> Self:
         """Bring a factor to triangular form.
 
-        Args:
-            factor: `(r ≤ D, D)` float64 on the CPU.
-
-        Returns:
-            The triangular factor of the same K.
-
         Examples:
             >>> B = torch.tensor([[3.0, 1.0], [4.0, 2.0]], dtype=torch.float64)
             >>> F = TriangularFactor.of(B).times(torch.eye(2, dtype=torch.float64))
@@ -45,15 +39,7 @@ class TriangularFactor:
         return cls(np.asfortranarray(R[:, :rows]), torch.from_numpy(np.ascontiguousarray(R[:, rows:])))
 
     def times(self, theta: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return `Rθ`.
-
-        Args:
-            theta: `(D, D_hid)`.
-            out: `(r, D_hid)` contiguous to write into.
-
-        Returns:
-            `(r, D_hid)`; its Gram matrix is H(θ).
-        """
+        """Return `Rθ`."""
         rows = len(self.triangle)
         result = theta.new_empty((rows, theta.shape[1])) if out is None else out
         result.copy_(theta[:rows])

@@ -73,21 +73,6 @@ def attack_section(
     Labels are learned by least squares, one column a class, unless `kind` asks for a classification: κ of
     θᵀKθ is that of the squared loss, and logistic attackers take minutes instead of seconds. θ* is attacked
     only where no other extractor was given.
-
-    Args:
-        stream: Harmful inputs.
-        rows: N, how many there are.
-        targets: `(N,)` labels or `(N, m)` numbers, or None.
-        extractors: By name; None is the identity.
-        kind: `classification` trains with the logistic loss.
-        attackers: False leaves the panel out.
-        limit: Rows to train on at most. Of `LEAST_ROWS` and more, `HELD_OUT` of the sampled ones are others.
-        budget: Of the attackers; default `PANEL_BUDGET`.
-        seed: Of the sample, and of the attackers.
-        on_attack: Told extractor and attacker before each attack.
-
-    Returns:
-        The report, or the reason why there is none.
     """
     if not attackers:
         return AttackSection(None, "the panel was switched off")
@@ -130,13 +115,6 @@ def attack_section(
 
 def sampled_rows(stream: FeatureStream, chosen: NDArray[np.int64]) -> NDArray[np.float64]:
     """Read some rows of a stream.
-
-    Args:
-        stream: The rows.
-        chosen: Increasing indices.
-
-    Returns:
-        `(len(chosen), D)` float64.
 
     Examples:
         >>> from condnum.data.feature_stream import array_stream

@@ -31,13 +31,6 @@ class TargetMoments:
 def target_moments(stream: FeatureStream, targets: NDArray[np.float64]) -> TargetMoments:
     """Read the rows once and sum their products with the targets.
 
-    Args:
-        stream: N rows.
-        targets: `(N, m)`, one for each complete row.
-
-    Returns:
-        The moments.
-
     Examples:
         >>> from condnum.data.feature_stream import array_stream
         >>> target_moments(array_stream(np.eye(2)), np.array([[3.0], [4.0]])).squared_norm
@@ -53,13 +46,6 @@ def target_moments(stream: FeatureStream, targets: NDArray[np.float64]) -> Targe
 def keeps_range(part: CovarianceRange, theta: NDArray[np.float64]) -> bool:
     """Tell whether features Xθ can fit whatever X can: whether θ keeps the rank of X.
 
-    Args:
-        part: Range of K.
-        theta: `(D, D_hid)`.
-
-    Returns:
-        Whether clause (c) holds for any targets.
-
     Examples:
         >>> K = CovarianceRange.of(torch.diag(torch.tensor([4.0, 1.0])).double())
         >>> keeps_range(K, np.diag([1.0, 1e-3])), keeps_range(K, np.diag([1.0, 0.0]))
@@ -71,14 +57,6 @@ def keeps_range(part: CovarianceRange, theta: NDArray[np.float64]) -> bool:
 
 def loss_gap(part: CovarianceRange, theta: NDArray[np.float64], targets: TargetMoments) -> float:
     """Return clause (c) as a rise of the best squared loss, over the loss of predicting zero.
-
-    Args:
-        part: Range of K.
-        theta: `(D, D_hid)`.
-        targets: Of the same rows as K.
-
-    Returns:
-        0 when nothing is lost, 1 when everything is; as `LinearTask.loss_gap`, from moments alone.
 
     Examples:
         One of two equally large targets lies on a direction that θ leaves out.

@@ -37,14 +37,7 @@ class Clock:
 
     @contextmanager
     def stage(self, name: str) -> Generator[Tick]:
-        """Time a block.
-
-        Args:
-            name: One of `STAGES`.
-
-        Yields:
-            A function that reports how much of how much is done.
-        """
+        """Time a block."""
         started = time.perf_counter()
 
         def tick(done: int, total: int | None) -> None:

@@ -24,22 +24,6 @@ def cluster_moments(
     Every worker opens the same path, so that the file must lie on storage that all of them see, and only
     D×D matrices travel. Rows belong to the same groups as on one machine; sums differ by the order of
     addition alone.
-
-    Args:
-        stream: Of a `.npy` or `.parquet` file: those can be read from the middle.
-        address: `tcp://host:port` of the scheduler.
-        groups: M.
-        seed: Of the assignment of rows to groups.
-        parts: Into how many parts the file is cut; default two for each worker.
-
-    Returns:
-        As `second_moments`, without kept rows.
-
-    Raises:
-        InvalidInputError: A stream that is no such file.
-        DataFormatError: As `second_moments`, from a worker.
-        SchedulerError: The scheduler does not answer, or has no workers.
-        MissingExtraError: dask.distributed is not installed.
     """
     if not stream.source.lower().endswith((".npy", ".parquet")) or stream.count is None:
         raise InvalidInputError(
@@ -86,21 +70,7 @@ def cluster_moments(
 
 
 def part_moments(stream: FeatureStream, groups: int, seed: int, first: int, last: int) -> SecondMoments:
-    """Read some blocks of a file; what a worker does.
-
-    Args:
-        stream: Of a file, which is opened again by its path.
-        groups: M.
-        seed: Of the assignment of rows to groups.
-        first: Index of the first block.
-        last: Index behind the last block.
-
-    Returns:
-        The moments of these rows.
-
-    Raises:
-        InvalidInputError: The file that this machine sees has another number of rows.
-    """
+    """Read some blocks of a file; what a worker does."""
     rows = open_feature_stream(stream.source, max_dimension=10**9).rows
     if rows.count != stream.count:
         raise InvalidInputError(

@@ -34,15 +34,6 @@ def directions(
 ) -> Directions:
     """Measure the overlaps of both tasks, and how far Eq. 10 is from the spectrum of each extractor.
 
-    Args:
-        K_P: `(D, D)`.
-        K_H: `(D, D)`.
-        extractors: By name; the identity (None) is left out, as any basis is one of its singular vectors.
-        rtol: Relative rank tolerance.
-
-    Returns:
-        The map and the table.
-
     Examples:
         >>> found = directions(np.diag([3.0, 1.0]), np.diag([1.0, 3.0]), {"theta": np.eye(2)}, rtol=1e-15)
         >>> found.table["task"].tolist()
@@ -66,13 +57,6 @@ def directions(
 def overlap_map(K_P: NDArray[np.float64], K_H: NDArray[np.float64]) -> NDArray[np.float64]:
     r"""Return the overlaps :math:`|q_{P,i}^\top q_{H,j}|^2` of both tasks' eigenvectors (Proposition 3.2).
 
-    Args:
-        K_P: `(D, D)`.
-        K_H: `(D, D)`.
-
-    Returns:
-        `(m, m)`, m = min(D, `MAP_SIZE`), of `block_sums`: what a map of them shows, and all of its numbers.
-
     Examples:
         >>> overlap_map(np.diag([3.0, 1.0]), np.diag([1.0, 3.0])).round(12).tolist()
         [[0.0, 1.0], [1.0, 0.0]]
@@ -84,13 +68,6 @@ def overlap_map(K_P: NDArray[np.float64], K_H: NDArray[np.float64]) -> NDArray[n
 
 def block_sums(overlaps: NDArray[np.float64], size: int = MAP_SIZE) -> NDArray[np.float64]:
     """Average rows and sum columns of a doubly stochastic matrix over at most `size` blocks.
-
-    Args:
-        overlaps: `(D, D)`.
-        size: Number of blocks.
-
-    Returns:
-        `(m, m)`, m = min(D, size): the mean share of a row block in a column block; rows sum to 1.
 
     Examples:
         >>> block_sums(np.eye(4), 2)

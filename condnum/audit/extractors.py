@@ -60,20 +60,6 @@ class Comparison:
 def read_theta(value: ThetaLike, dimension: int, *, name: str = "theta") -> NDArray[np.float64]:
     """Read a linear feature extractor and check that it fits.
 
-    Args:
-        value: `(D, D_hid)` matrix, or a file of one (npy, npz, csv, parquet).
-        dimension: D of the features.
-        name: Of the option, for messages.
-
-    Returns:
-        `(D, D_hid)` float64.
-
-    Raises:
-        InvalidInputError: It has another number of rows than the features have columns.
-        RankError: It is zero.
-        DataNotFoundError: The file is missing.
-        DataFormatError: The file is no matrix of finite real numbers.
-
     Examples:
         >>> read_theta(np.eye(2, dtype=np.float32), 2).dtype
         dtype('float64')
@@ -105,20 +91,7 @@ def read_theta(value: ThetaLike, dimension: int, *, name: str = "theta") -> NDAr
 def read_extractors(
     theta: ThetaLike | None, theta_0: ThetaLike | None, theta_i: ThetaLike | None, dimension: int
 ) -> dict[str, NDArray[np.float64]]:
-    """Read the extractors that were given.
-
-    Args:
-        theta: One extractor, to be measured against the features as they are.
-        theta_0: An extractor before immunization; needs `theta_i`.
-        theta_i: The same after immunization; needs `theta_0`.
-        dimension: D.
-
-    Returns:
-        By name: `theta`, or `theta_0` and `theta_i`, or none.
-
-    Raises:
-        InvalidInputError: One of θ₀ and θ_I without the other, or together with θ; a wrong shape.
-    """
+    """Read the extractors that were given."""
     pair = (theta_0 is not None, theta_i is not None)
     if theta is not None and any(pair):
         raise InvalidInputError("theta excludes theta_0 and theta_i; give either one extractor or the pair.")
@@ -142,17 +115,7 @@ def with_yardsticks(
     *,
     rtol: float,
 ) -> dict[str, NDArray[np.float64] | None]:
-    """Put the features as they are in front, and the two closed forms behind.
-
-    Args:
-        extractors: Those given.
-        K_P: `(D, D)`.
-        K_H: `(D, D)`.
-        rtol: Relative rank tolerance.
-
-    Returns:
-        By name; None stands for the identity.
-    """
+    """Put the features as they are in front, and the two closed forms behind."""
     optimal = np.asarray(optimal_immunizer(K_P, K_H, rtol=rtol))
     P, H = (CovarianceRange.of(torch.as_tensor(K), rtol=rtol) for K in (K_P, K_H))
     return {RAW: None, **extractors, OPTIMAL: optimal, FRONT: np.asarray(front_immunizer(P, H))}
@@ -160,12 +123,6 @@ def with_yardsticks(
 
 def comparisons(names: Mapping[str, Any]) -> list[Comparison]:
     """List what is compared with what.
-
-    Args:
-        names: Of the extractors, yardsticks included.
-
-    Returns:
-        Every extractor against the features as they are, and θ_I against θ₀ first.
 
     Examples:
         >>> [c.label for c in comparisons({"raw": 0, "theta": 1, "optimal": 2})]

@@ -68,17 +68,7 @@ def spectra_figure(found: Audit) -> Any:
 
 
 def sensitivity_figure(found: Audit) -> Any:
-    """Draw RIR against the rank tolerance (compact) and against ε (ridge), with the ceiling.
-
-    Args:
-        found: The audit.
-
-    Returns:
-        A plotly figure.
-
-    Raises:
-        MissingExtraError: Plotly is missing.
-    """
+    """Draw RIR against the rank tolerance (compact) and against ε (ridge), with the ceiling."""
     figure = _two(("compact: against the rank tolerance", "ridge, unit scale: against ε"), shared_y=False)
     left, right = found.rtol_sweep, found.ridge_sweep
     for pair in found.compared:
@@ -113,17 +103,7 @@ def sensitivity_figure(found: Audit) -> Any:
 
 
 def overlap_figure(found: Audit) -> Any:
-    """Draw how the eigenvectors of both tasks lie to each other.
-
-    Args:
-        found: The audit.
-
-    Returns:
-        A plotly figure.
-
-    Raises:
-        MissingExtraError: Plotly is missing.
-    """
+    """Draw how the eigenvectors of both tasks lie to each other."""
     go = require("plotly.graph_objects", "viz")
     overlaps, D = found.directions.overlaps, found.directions.dimension
     figure = go.Figure()
@@ -143,17 +123,7 @@ def overlap_figure(found: Audit) -> Any:
 
 
 def attack_figure(found: Audit) -> Any:
-    """Draw the immunization factor of every attacker, for every extractor that was attacked.
-
-    Args:
-        found: The audit, with an attack panel.
-
-    Returns:
-        A plotly figure; None if no factor is known.
-
-    Raises:
-        MissingExtraError: Plotly is missing.
-    """
+    """Draw the immunization factor of every attacker, for every extractor that was attacked."""
     go = require("plotly.graph_objects", "viz")
     report = found.attack.report
     table = None if report is None else report.at(report.factors, None).dropna(subset="factor")

@@ -208,16 +208,7 @@ def audit(
 
 
 def check_numbers(ridge: float, rtol: float | None, replicates: int) -> None:
-    """Refuse numbers out of range before anything is read.
-
-    Args:
-        ridge: ε.
-        rtol: Relative rank tolerance, or None.
-        replicates: Of the bootstrap.
-
-    Raises:
-        InvalidInputError: One of them is out of range.
-    """
+    """Refuse numbers out of range before anything is read."""
     if not 0 < ridge < np.inf:
         raise InvalidInputError(f"ridge must be positive and finite, got {ridge}.")
     if rtol is not None and not 0 <= rtol < 1:

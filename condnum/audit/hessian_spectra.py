@@ -31,13 +31,6 @@ def covariance_rtol(dimension: int, stored_eps: float) -> float:
     round-off of the float64 sum, D·2⁻⁵², the default everywhere else. Compare `feature_rtol` of
     `condnum.deep`.
 
-    Args:
-        dimension: D.
-        stored_eps: Machine epsilon of the stored type.
-
-    Returns:
-        The tolerance.
-
     Examples:
         >>> f"{covariance_rtol(512, 2.0**-23):.1e}", f"{covariance_rtol(512, 2.0**-52):.1e}"
         ('3.7e-09', '1.1e-13')
@@ -58,16 +51,7 @@ class TaskSpectra:
     rtol: float
 
     def of(self, extractor: str, baseline: str, gauge: Gauge = "unit") -> HessianSpectra:
-        """Return the four spectra that compare an extractor with its baseline.
-
-        Args:
-            extractor: Its name.
-            baseline: Name of the yardstick.
-            gauge: `as_trained` scales both back to the θ that was given.
-
-        Returns:
-            As `immunization_from_spectra` takes them.
-        """
+        """Return the four spectra that compare an extractor with its baseline."""
         before, after = (1.0, 1.0) if gauge == "unit" else (self.gains[baseline], self.gains[extractor])
         return HessianSpectra(
             self.pretrain[baseline] * before,
@@ -82,18 +66,6 @@ class TaskSpectra:
 def task_spectra(K_P: Tensor, K_H: Tensor, extractors: Extractors, *, rtol: float) -> TaskSpectra:
     """Decompose both covariances and measure every extractor on them.
 
-    Args:
-        K_P: `(D, D)` float64.
-        K_H: `(D, D)` float64.
-        extractors: `(D, D_hid)` each; None is the identity.
-        rtol: Relative rank tolerance of the covariances.
-
-    Returns:
-        The spectra.
-
-    Raises:
-        RankError: A covariance is zero.
-
     Examples:
         >>> K = torch.diag(torch.tensor([4.0, 1.0, 0.0])).double()
         >>> task_spectra(K, K, {"raw": None, "theta": np.diag([0.5, 1.0, 1.0])}, rtol=1e-12).pretrain["raw"]
@@ -106,17 +78,7 @@ def task_spectra(K_P: Tensor, K_H: Tensor, extractors: Extractors, *, rtol: floa
 def spectra_on(
     range_P: CovarianceRange, range_H: CovarianceRange, extractors: Extractors, *, rtol: float
 ) -> TaskSpectra:
-    """Measure every extractor on ranges that are known.
-
-    Args:
-        range_P: Of K_P.
-        range_H: Of K_H.
-        extractors: `(D, D_hid)` each; None is the identity.
-        rtol: Recorded, for κ's to be taken with.
-
-    Returns:
-        The spectra.
-    """
+    """Measure every extractor on ranges that are known."""
     D = range_P.dimension
     pretrain, harmful = {RAW: range_P.values}, {RAW: range_H.values}
     dimensions, gains = {RAW: D}, {RAW: 1.0}
@@ -133,14 +95,6 @@ def spectra_on(
 
 
 def cut(part: CovarianceRange, rtol: float) -> CovarianceRange:
-    """Return a range at a coarser rank tolerance.
-
-    Args:
-        part: At a finer tolerance.
-        rtol: Relative rank tolerance.
-
-    Returns:
-        Its larger eigenpairs.
-    """
+    """Return a range at a coarser rank tolerance."""
     kept = part.values > rtol * part.values[0]
     return CovarianceRange(part.values[kept], part.vectors[:, kept])

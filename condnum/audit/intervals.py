@@ -46,13 +46,6 @@ class Intervals:
 def resampled_covariance(moments: SecondMoments, generator: np.random.Generator) -> NDArray[np.float64]:
     """Draw rows, or groups of rows, with replacement and return their covariance.
 
-    Args:
-        moments: Of one task; rows are drawn where they were kept, else groups (see `moments`).
-        generator: Advanced by one draw.
-
-    Returns:
-        `(D, D)`.
-
     Examples:
         >>> from condnum.audit.moments import second_moments
         >>> from condnum.data.feature_stream import array_stream
@@ -96,23 +89,6 @@ def bootstrap(
     from the data included. Replicate b of any number of threads is the same, as it has its own generator. A
     resampled task has fewer distinct rows (63 %), which can lower ranks and compact κ's: `inside` says
     whether the estimate lies in its own interval, and `median` how far resampling moves it.
-
-    Args:
-        moments: Of the pre-training and of the harmful task.
-        extractors: As for `task_spectra`.
-        compared: What against what.
-        rtol: Relative rank tolerance.
-        ridge: ε.
-        replicates: B.
-        seed: Of the draws.
-        threads: At a time; default one a core.
-        on_replicates: Told how many of how many are done.
-
-    Returns:
-        The intervals.
-
-    Raises:
-        InvalidInputError: Too few replicates or groups of rows, or nothing but replicates of rank 0.
     """
     if replicates < 20:
         raise InvalidInputError(

@@ -25,15 +25,7 @@ MEASURES: tuple[tuple[Convention, Gauge], ...] = (
 
 
 def kappa_rows(spectra: TaskSpectra, *, ridge: float) -> list[dict[str, Any]]:
-    """List κ of both tasks' Hessians at every extractor, in the unit gauge.
-
-    Args:
-        spectra: Of `task_spectra`.
-        ridge: ε of the ridge convention.
-
-    Returns:
-        A row per task × extractor × convention: `kappa`, `sigma_max`, `sigma_min`, `rank`, `dimension`.
-    """
+    """List κ of both tasks' Hessians at every extractor, in the unit gauge."""
     rows = []
     for task, values in (("pretrain", spectra.pretrain), ("harmful", spectra.harmful)):
         for extractor, sigma in values.items():
@@ -61,19 +53,7 @@ def measured(
     ridge: float,
     loss_gap: float | None = None,
 ) -> Immunization:
-    """Measure one extractor against its baseline (Eq. 15, Definition 3.1).
-
-    Args:
-        spectra: Of `task_spectra`.
-        comparison: What against what.
-        convention: `compact` or `ridge`.
-        gauge: `unit` or `as_trained`.
-        ridge: ε.
-        loss_gap: Clause (c), where it is known.
-
-    Returns:
-        (i), (ii), RIR, the verdict and the four κ's.
-    """
+    """Measure one extractor against its baseline (Eq. 15, Definition 3.1)."""
     return immunization_from_spectra(
         spectra.of(comparison.extractor, comparison.baseline, gauge),
         convention=convention, gauge=gauge, rtol=spectra.rtol, ridge=ridge, loss_gap=loss_gap,
@@ -85,15 +65,6 @@ def ceiling_against(spectra: TaskSpectra, comparison: Comparison, ceiling: float
 
     RIR multiplies: against θ₀ it is RIR against the raw features over θ₀'s own, so that the ceiling is
     divided by the latter (compact convention).
-
-    Args:
-        spectra: Of `task_spectra`.
-        comparison: What against what.
-        ceiling: RIR_max against the features as they are.
-        ridge: ε; not used by the compact convention.
-
-    Returns:
-        The ceiling.
     """
     if comparison.baseline == RAW:
         return ceiling
@@ -108,17 +79,7 @@ def measures_table(
     ridge: float,
     loss_gaps: dict[str, float | None],
 ) -> pd.DataFrame:
-    """Measure every comparison in every convention and gauge, beside its ceiling.
-
-    Args:
-        spectra: Of `task_spectra`.
-        compared: What against what.
-        ridge: ε of the ridge convention.
-        loss_gaps: Clause (c) by extractor; None where it is not known.
-
-    Returns:
-        A row per comparison × `MEASURES`. `share` is RIR over the ceiling; NaN where that is infinite.
-    """
+    """Measure every comparison in every convention and gauge, beside its ceiling."""
     compact_ceiling = float(rir_ceiling(spectra.range_P, spectra.range_H, rtol=spectra.rtol))
     rows = []
     for pair in compared:
@@ -177,18 +138,7 @@ def rtol_sweep(
     ridge: float,
     default: float,
 ) -> pd.DataFrame:
-    """Measure compact κ's, ranks, RIR and its ceiling against the rank tolerance.
-
-    Args:
-        spectra: At a tolerance that no value of the sweep goes below.
-        extractors: As for `task_spectra`.
-        compared: What against what.
-        ridge: ε; not used by the compact convention.
-        default: The audit's own tolerance, which is among those of the sweep.
-
-    Returns:
-        A row per tolerance and comparison.
-    """
+    """Measure compact κ's, ranks, RIR and its ceiling against the rank tolerance."""
     rows = []
     for rtol in rtol_grid(spectra.range_P.dimension, default):
         if rtol < spectra.rtol:
@@ -213,17 +163,7 @@ def rtol_sweep(
 def ridge_sweep(
     spectra: TaskSpectra, compared: Sequence[Comparison], *, ridge: float, count: int = 17
 ) -> pd.DataFrame:
-    """Measure ridge κ's and RIR (unit gauge) against ε, in the units of K and relative to σ₁.
-
-    Args:
-        spectra: Of `task_spectra`.
-        compared: What against what.
-        ridge: The audit's own ε, which is among those of the sweep.
-        count: Values from 1e-16 to 1 times the larger σ₁ of the two tasks.
-
-    Returns:
-        A row per ε and comparison.
-    """
+    """Measure ridge κ's and RIR (unit gauge) against ε, in the units of K and relative to σ₁."""
     top = max(float(spectra.range_P.values[0]), float(spectra.range_H.values[0]))
     rows = []
     for epsilon in sorted({ridge, *(top * np.geomspace(1e-16, 1, count)).tolist()}):

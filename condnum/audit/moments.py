@@ -73,13 +73,6 @@ class SecondMoments:
 def group_count(dimension: int, *, group_bytes: int = GROUP_BYTES) -> int:
     """Return how many groups of rows fit into memory; 1, that is no resampling, if too few do.
 
-    Args:
-        dimension: D.
-        group_bytes: Memory for the groups of one task.
-
-    Returns:
-        M.
-
     Examples:
         >>> [group_count(D) for D in (512, 1024, 2048)]
         [64, 48, 12]

@@ -22,33 +22,6 @@ from condnum.extras import require
 class Options:
     """What is audited, and how; empty texts are options that were not given.
 
-    Attributes:
-        pretrain: File of the pre-training features.
-        harmful: File of the harmful features.
-        theta: File of an extractor.
-        theta_0: File of an extractor before immunization.
-        theta_i: File of the same after it.
-        targets: File of the harmful targets; with a backbone, the labels of its images are the default.
-        pretrain_targets: File of the pre-training targets.
-        kind: Of targets.
-        key: Which array of an `.npz`; two names for the two files.
-        drop: Columns to leave out, separated by commas.
-        standardise: Each task's columns to mean 0 and deviation 1.
-        backbone: Name of a timm model, instead of files of features.
-        pretrain_images: Folder of images.
-        harmful_images: Folder of images.
-        weights: Of the backbone, see `backbone_features`.
-        ridge: ε.
-        rtol: Relative rank tolerance; 0 for that of the stored type.
-        replicates: Of the bootstrap.
-        attackers: Whether the panel runs.
-        seed: Of everything random.
-        scheduler: Address of a dask scheduler.
-        max_dimension: Largest D.
-
-    Raises:
-        InvalidInputError: Half of the data only, or both files and a backbone.
-
     Examples:
         >>> Options(pretrain="P.npy")
         Traceback (most recent call last):
@@ -104,18 +77,7 @@ NAMES = tuple(field.name for field in fields(Options))
 
 
 def run(options: Options, *, on_stage: OnStage | None = None) -> Audit:
-    """Run an audit from options; features of a backbone are kept in the user cache.
-
-    Args:
-        options: What to audit.
-        on_stage: As for `audit`.
-
-    Returns:
-        The audit.
-
-    Raises:
-        CondnumError: As `audit`.
-    """
+    """Run an audit from options; features of a backbone are kept in the user cache."""
     P: FeaturesLike = options.pretrain
     H: FeaturesLike = options.harmful
     y: TargetsLike | None = options.targets or None
@@ -146,17 +108,7 @@ def run(options: Options, *, on_stage: OnStage | None = None) -> Audit:
 
 
 def stage_line(*, quiet: bool = False) -> OnStage | None:
-    """Return a callback for `on_stage` that keeps one line of a notebook up to date.
-
-    Args:
-        quiet: Return None instead, which shows nothing.
-
-    Returns:
-        The callback.
-
-    Raises:
-        MissingExtraError: IPython is missing.
-    """
+    """Return a callback for `on_stage` that keeps one line of a notebook up to date."""
     if quiet:
         return None
     display = require("IPython.display", "notebooks")

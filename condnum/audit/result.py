@@ -226,12 +226,6 @@ class Audit:
 def strict(value: Any) -> Any:
     """Return a value that strict JSON holds: NaN becomes None, infinities become words.
 
-    Args:
-        value: Nested dictionaries, lists, numbers of Python and NumPy.
-
-    Returns:
-        The same with Python's own types only.
-
     Examples:
         >>> strict({"a": [np.float64(1.5), math.inf, math.nan], "b": np.bool_(True)})
         {'a': [1.5, 'Infinity', None], 'b': True}

@@ -21,14 +21,7 @@ MOST_COLUMNS = 100
 
 
 def verdict_table(found: Audit) -> pd.DataFrame:
-    """Definition 3.1 clause by clause, for every comparison but those of yardsticks with themselves.
-
-    Args:
-        found: The audit.
-
-    Returns:
-        Strings, a row per comparison and convention.
-    """
+    """Definition 3.1 clause by clause, for every comparison but those of yardsticks with themselves."""
     rows = []
     for pair in found.compared:
         for verdict in verdict_rows(found, pair):
@@ -46,14 +39,7 @@ def verdict_table(found: Audit) -> pd.DataFrame:
 
 
 def columns_words(columns: pd.DataFrame) -> pd.DataFrame:
-    """The scale of every column in both tasks, odd ones first.
-
-    Args:
-        columns: Of a `FeaturePair`.
-
-    Returns:
-        Strings, a row for each of the first `MOST_COLUMNS`.
-    """
+    """The scale of every column in both tasks, odd ones first."""
     order = columns.loc[columns["look"].eq("").sort_values(kind="stable").index]
     rows = []
     for row in order.head(MOST_COLUMNS).to_dict("records"):
@@ -70,14 +56,7 @@ def columns_words(columns: pd.DataFrame) -> pd.DataFrame:
 
 
 def columns_html(columns: pd.DataFrame) -> str:
-    """Return `columns_words` in a frame that scrolls, folded where no column is odd.
-
-    Args:
-        columns: Of a `FeaturePair`.
-
-    Returns:
-        HTML.
-    """
+    """Return `columns_words` in a frame that scrolls, folded where no column is odd."""
     odd = int(columns["look"].ne("").sum())
     return (
         f"<details{' open' * bool(odd)}><summary>{len(columns):,d} columns with their scale, {odd:,d} odd"
@@ -87,14 +66,7 @@ def columns_html(columns: pd.DataFrame) -> str:
 
 
 def kappa_words(found: Audit) -> pd.DataFrame:
-    """κ's and ranks of both tasks at every extractor, with intervals.
-
-    Args:
-        found: The audit.
-
-    Returns:
-        Strings, a row per task, extractor and convention.
-    """
+    """κ's and ranks of both tasks at every extractor, with intervals."""
     rows = []
     for row in found.kappa.to_dict("records"):
         place = {"task": row["task"], "extractor": row["extractor"]}
@@ -114,14 +86,7 @@ def kappa_words(found: Audit) -> pd.DataFrame:
 
 
 def measures_words(found: Audit) -> pd.DataFrame:
-    """(i), (ii) and RIR of every comparison in every convention and gauge, with ceilings and intervals.
-
-    Args:
-        found: The audit.
-
-    Returns:
-        Strings.
-    """
+    """(i), (ii) and RIR of every comparison in every convention and gauge, with ceilings and intervals."""
     rows = []
     for row in found.measures.to_dict("records"):
         pair = Comparison(row["extractor"], row["baseline"])
@@ -146,14 +111,7 @@ def measures_words(found: Audit) -> pd.DataFrame:
 
 
 def sensitivity_words(found: Audit) -> pd.DataFrame:
-    """Compact ranks, κ's and the main comparison at every rank tolerance.
-
-    Args:
-        found: The audit.
-
-    Returns:
-        Strings, a row per tolerance; the audit's own is marked.
-    """
+    """Compact ranks, κ's and the main comparison at every rank tolerance."""
     pair = found.main or found.compared[-1]
     table = found.rtol_sweep
     chosen = table[(table["extractor"] == pair.extractor) & (table["baseline"] == pair.baseline)]
@@ -177,14 +135,7 @@ def sensitivity_words(found: Audit) -> pd.DataFrame:
 
 
 def alignment_words(found: Audit) -> pd.DataFrame:
-    """Eq. 10 beside the truth for every extractor.
-
-    Args:
-        found: The audit.
-
-    Returns:
-        Strings, a row per extractor and task.
-    """
+    """Eq. 10 beside the truth for every extractor."""
     rows = []
     for row in found.directions.table.to_dict("records"):
         rows.append(
@@ -201,14 +152,7 @@ def alignment_words(found: Audit) -> pd.DataFrame:
 
 
 def attack_words(found: Audit) -> pd.DataFrame:
-    """Steps of every attacker to the headline target, and factors.
-
-    Args:
-        found: The audit, with an attack panel.
-
-    Returns:
-        Strings, a row per attacker; no rows without a panel.
-    """
+    """Steps of every attacker to the headline target, and factors."""
     report = found.attack.report
     if report is None:
         return pd.DataFrame()
@@ -219,14 +163,7 @@ def attack_words(found: Audit) -> pd.DataFrame:
 
 
 def evaluation_words(found: Audit) -> pd.DataFrame:
-    """Loss of every attacker where it ended, on rows that it has not seen, if there are any.
-
-    Args:
-        found: The audit, with an attack panel.
-
-    Returns:
-        Strings, a row per attacker; no rows without a panel.
-    """
+    """Loss of every attacker where it ended, on rows that it has not seen, if there are any."""
     report = found.attack.report
     if report is None:
         return pd.DataFrame()
@@ -243,14 +180,7 @@ def evaluation_words(found: Audit) -> pd.DataFrame:
 
 
 def run_words(found: Audit) -> pd.DataFrame:
-    """What was read and what it took.
-
-    Args:
-        found: The audit.
-
-    Returns:
-        Two columns.
-    """
+    """What was read and what it took."""
     facts = {}
     for task in (found.pretrain, found.harmful):
         stored = "float32 or coarser" if task.stored_eps > 1e-10 else "float64"

@@ -32,22 +32,6 @@ TargetsLike = str | os.PathLike[str] | NDArray[Any]
 def read_targets(value: TargetsLike, *, kind: Kind = "auto", name: str = "targets") -> NDArray[Any]:
     """Read targets; labels are numbered from 0 in sorted order.
 
-    Args:
-        value: `(N,)` or `(N, m)` array, or a file of one: npy, npz with one array, csv with a line of names
-            (or numbers alone), parquet. Words are labels. Pickles are refused.
-        kind: `auto` takes words, and whole numbers with at most `MOST_CLASSES` different values that repeat,
-            for labels.
-        name: Of the option, for messages.
-
-    Returns:
-        `(N,)` int64 labels of a classification, or `(N, m)` float64 of a regression.
-
-    Raises:
-        InvalidInputError: Not one target for each row, not finite, or words for a regression.
-        DataNotFoundError: The file is missing.
-        DataFormatError: The file is damaged, a pickle, or of another kind.
-        UnknownNameError: Unknown kind.
-
     Examples:
         >>> read_targets(np.array(["cat", "dog", "cat"]))
         array([0, 1, 0])

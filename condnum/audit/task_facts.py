@@ -58,16 +58,6 @@ def task_facts(
 ) -> TaskFacts:
     """Read what the second moments say about a task's columns and rank.
 
-    Args:
-        name: `D_P` or `D_H`.
-        stream: For names.
-        moments: Of that stream.
-        K: `(D, D)`, their covariance.
-        rtol: Relative rank tolerance.
-
-    Returns:
-        The facts.
-
     Examples:
         >>> from condnum.audit.moments import second_moments
         >>> from condnum.data.feature_stream import array_stream

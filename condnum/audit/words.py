@@ -21,15 +21,7 @@ UNITS = 1000.0
 
 
 def summary(found: Audit) -> list[str]:
-    """Return the half page that an audit's report starts with.
-
-    Args:
-        found: The audit.
-
-    Returns:
-        Plain sentences: what was audited, κ's with their certainty, how much is possible, the verdict, the
-        attackers, what the numbers cannot say.
-    """
+    """Return the half page that an audit's report starts with."""
     said = [_what(found), *_kappas(found), _fragility(found), _room(found)]
     said += _verdict(found) if found.main is not None else [_no_extractor(found)]
     said += [_attack(found), _limits(found)]
@@ -37,15 +29,7 @@ def summary(found: Audit) -> list[str]:
 
 
 def verdict_rows(found: Audit, pair: Comparison) -> list[dict[str, Any]]:
-    """Return Definition 3.1 clause by clause in both conventions.
-
-    Args:
-        found: The audit.
-        pair: What against what.
-
-    Returns:
-        A row per convention: `convention`, `a`, `b`, `c`, `all`; None where something is not known.
-    """
+    """Return Definition 3.1 clause by clause in both conventions."""
     rows = []
     for convention in ("compact", "ridge"):
         row = found.row(pair, convention)
@@ -57,18 +41,7 @@ def verdict_rows(found: Audit, pair: Comparison) -> list[dict[str, Any]]:
 
 
 def interval_words(found: Audit, quantity: str, convention: str, **place: str) -> str:
-    """Return an estimate with its interval, as a table shows it.
-
-    Args:
-        found: The audit.
-        quantity: As `Audit.interval`.
-        convention: `compact` or `ridge`.
-        **place: `task`, `extractor`, `baseline`.
-
-    Returns:
-        `low – high`, a dash if there is none, and a word if the estimate lies outside: fewer distinct rows
-        move ranks and smallest eigenvalues one way.
-    """
+    """Return an estimate with its interval, as a table shows it."""
     row = found.interval(quantity, convention, **place)
     if row is None:
         return "—"
@@ -99,14 +72,7 @@ def as_page(sentences: Sequence[str]) -> str:
 
 
 def card(found: Audit) -> str:
-    """Return the verdict: clauses, RIR of its ceiling, the weakest attacker, what to do next.
-
-    Args:
-        found: The audit.
-
-    Returns:
-        HTML, in the classes of the site's scoreboard.
-    """
+    """Return the verdict: clauses, RIR of its ceiling, the weakest attacker, what to do next."""
     pair = found.main or Comparison(FRONT, RAW)
     name = LABELS[pair.extractor]
     verdicts = verdict_rows(found, pair)
@@ -170,14 +136,7 @@ def _worst(found: Audit, extractor: str) -> Any | None:
 
 
 def next_steps(found: Audit) -> list[str]:
-    """Return what somebody who has this audit should do, most urgent first.
-
-    Args:
-        found: The audit.
-
-    Returns:
-        At least one sentence.
-    """
+    """Return what somebody who has this audit should do, most urgent first."""
     steps, pair = [], found.main
     table = found.columns
     odd = table["column"][table["look"].str.startswith(("label", "index"))]

@@ -122,11 +122,7 @@ def audit(
 
 
 def say_warnings(folder: str | Path) -> None:
-    """Repeat in the terminal what a page says about columns that seem to be no features.
-
-    Args:
-        folder: Of the results.
-    """
+    """Repeat in the terminal what a page says about columns that seem to be no features."""
     from condnum.cli.main import say
 
     for note in json.loads((Path(folder) / "audit.json").read_text(encoding="utf-8"))["warnings"]:
@@ -172,12 +168,6 @@ def check(parameters: dict[str, Any]) -> None:
 
 def file_checksums(paths: list[str]) -> dict[str, str]:
     """Return the SHA-256 of the files that an audit has read.
-
-    Args:
-        paths: Some may be empty.
-
-    Returns:
-        By file name.
 
     Examples:
         >>> file_checksums([""])

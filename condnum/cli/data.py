@@ -64,12 +64,6 @@ def download(debug: DebugOption = False) -> None:
 def columns(rows: Sequence[Sequence[str]]) -> str:
     """Align rows of text in columns.
 
-    Args:
-        rows: All of one length, the first one the titles.
-
-    Returns:
-        Lines without blanks at their ends.
-
     Examples:
         >>> print(columns([("a", "b"), ("long", "1")]))
         a     b

@@ -45,16 +45,7 @@ SchedulerOption = Annotated[
 
 
 def _command(dataset: str, default: str, summary: str) -> Callable[..., None]:
-    """Return the command of a data set; both have the same options.
-
-    Args:
-        dataset: `mnist` or `digits`.
-        default: Of the option `--data`.
-        summary: Its help text.
-
-    Returns:
-        A function for typer.
-    """
+    """Return the command of a data set; both have the same options."""
 
     def command(
         data: DigitsOption = default,
@@ -98,19 +89,7 @@ digits = _command(
 
 
 def _source(dataset: str, data: str) -> str:
-    """Return where the data are, or refuse a source that the data set does not have.
-
-    Args:
-        dataset: `mnist` or `digits`.
-        data: As typed.
-
-    Returns:
-        `auto` or a path for MNIST, `embedded` for the 8×8 digits.
-
-    Raises:
-        BadParameter: MNIST is not embedded; the 8×8 digits are nothing else.
-        DataNotFoundError: No such path.
-    """
+    """Return where the data are, or refuse a source that the data set does not have."""
     if dataset == "mnist":
         if data == "embedded":
             raise typer.BadParameter("MNIST is not embedded; the 8×8 digits are: condnum run digits.")

@@ -68,11 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def say(message: str) -> None:
-    """Print one wrapped paragraph on the standard error, after the program's name.
-
-    Args:
-        message: The paragraph; paths and commands in it are never broken.
-    """
+    """Print one wrapped paragraph on the standard error, after the program's name."""
     width = min(100, shutil.get_terminal_size().columns)
     paragraph = textwrap.fill(
         f"condnum: {' '.join(message.split())}", width, break_long_words=False, break_on_hyphens=False
@@ -102,9 +98,6 @@ def stopped() -> bool:
     """Tell whether Ctrl-C or a termination signal came to this command.
 
     Event loops may turn the interruption into an error of their own on its way.
-
-    Returns:
-        False at the start of a command.
     """
     return _stopped.is_set()
 

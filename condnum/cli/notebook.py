@@ -47,17 +47,7 @@ def notebook(
 
 
 def _named_value(text: str) -> tuple[str, Any]:
-    """Read `name=value`, where the value is YAML: 3, 0.5, true, [1, 2], text.
-
-    Args:
-        text: As typed.
-
-    Returns:
-        Name and value.
-
-    Raises:
-        BadParameter: There is no name, or the value is no YAML.
-    """
+    """Read `name=value`, where the value is YAML: 3, 0.5, true, [1, 2], text."""
     from condnum.extras import require
 
     yaml = require("yaml", "notebooks")

@@ -22,12 +22,6 @@ class Features(StrEnum):
 def whole_number(least: int) -> Callable[[str | int], int]:
     """Return a parser whose message names the value, which typer's own does not.
 
-    Args:
-        least: Smallest number allowed.
-
-    Returns:
-        A function for `typer.Option(parser=…)`.
-
     Examples:
         >>> whole_number(1)("3")
         3
@@ -110,16 +104,6 @@ QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progre
 def method_list(methods: str | None, names: Callable[[], Sequence[str]]) -> str | None:
     """Check a comma-separated list of methods.
 
-    Args:
-        methods: As typed; None for the default.
-        names: Returns the valid names; called only when there is something to check.
-
-    Returns:
-        The list without blanks and repetitions, or None.
-
-    Raises:
-        UnknownNameError: A name that is no method.
-
     Examples:
         >>> method_list("ours, imma,ours", lambda: ["ours", "imma"])
         'ours,imma'
@@ -136,16 +120,6 @@ def method_list(methods: str | None, names: Callable[[], Sequence[str]]) -> str 
 
 def data_source(data: str, words: Sequence[str] = ("auto", "embedded")) -> str:
     """Check where data come from before a kernel is started for them.
-
-    Args:
-        data: One of the words, or a path; `~` is expanded.
-        words: What is no path.
-
-    Returns:
-        The word, or the path.
-
-    Raises:
-        DataNotFoundError: A path that does not exist.
 
     Examples:
         >>> data_source("embedded")

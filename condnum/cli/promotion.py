@@ -32,15 +32,7 @@ _TEXT = (
 
 
 def result_files(staging: Path, keep: Iterable[str] = ()) -> list[str]:
-    """List the finished results in a staging folder, relative to it, the record of the run last.
-
-    Args:
-        staging: The folder.
-        keep: Names of entries that are no results, beside hidden files.
-
-    Returns:
-        Names with `/`, sorted.
-    """
+    """List the finished results in a staging folder, relative to it, the record of the run last."""
     kept = frozenset(keep)
     names = [
         path.relative_to(staging).as_posix()
@@ -51,49 +43,19 @@ def result_files(staging: Path, keep: Iterable[str] = ()) -> list[str]:
 
 
 def file_checksums(staging: Path, keep: Iterable[str] = ()) -> dict[str, str]:
-    """Return the SHA-256 of each result in a staging folder, for the record of the run.
-
-    Args:
-        staging: The folder.
-        keep: As for `result_files`.
-
-    Returns:
-        By name relative to the folder, without the record itself.
-    """
+    """Return the SHA-256 of each result in a staging folder, for the record of the run."""
     return {name: file_checksum(staging / name) for name in result_files(staging, keep) if name != RECORD}
 
 
 def begin_promotion(folder: Path, staging: Path, keep: Iterable[str] = ()) -> None:
-    """Write down what a promotion moves up and what of the run before it removes.
-
-    Args:
-        folder: The results.
-        staging: Inside it, with the new results.
-        keep: As for `result_files`.
-
-    Raises:
-        OutputError: The journal cannot be written.
-    """
+    """Write down what a promotion moves up and what of the run before it removes."""
     moved = result_files(staging, keep)
     stale = {FAILED, FAILURES, *_earlier_files(folder)} - set(moved)
     write_json(staging / JOURNAL, {"move": moved, "remove": sorted(stale), "keep_store": FAILURES in moved})
 
 
 def complete_promotion(folder: Path, staging: Path, keep: Iterable[str] = ()) -> bool:
-    """Do what the journal says, from wherever it was left.
-
-    Args:
-        folder: The results.
-        staging: Inside it.
-        keep: Entries of the staging folder that stay if cells failed.
-
-    Returns:
-        Whether there was a journal.
-
-    Raises:
-        OutputError: A file cannot be moved; the journal stays, and the next call goes on.
-        DataFormatError: The journal is none of ours.
-    """
+    """Do what the journal says, from wherever it was left."""
     journal = staging / JOURNAL
     if not journal.exists():
         return False
@@ -123,12 +85,7 @@ def complete_promotion(folder: Path, staging: Path, keep: Iterable[str] = ()) ->
 
 
 def clear(staging: Path, keep: Iterable[str] = ()) -> None:
-    """Remove everything from a staging folder but what is named, and the lock of whoever runs.
-
-    Args:
-        staging: The folder.
-        keep: Names of entries.
-    """
+    """Remove everything from a staging folder but what is named, and the lock of whoever runs."""
     kept = {*keep, LOCK}
     for entry in staging.iterdir():
         if entry.name in kept:

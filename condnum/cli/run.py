@@ -33,21 +33,7 @@ def run_report(
     checksums: Callable[[], Mapping[str, str]],
     quiet: bool = False,
 ) -> None:
-    """Run a notebook and write report.ipynb, report.html and provenance.json with its own results.
-
-    Args:
-        notebook: A name for `run_notebook`.
-        parameters: Its parameters; None means the notebook's default. `out` and `quiet` are added if it
-            declares them.
-        out: The folder of the results.
-        title: The page's title.
-        checksums: Returns the SHA-256 of the data, by what they are.
-        quiet: Show no progress.
-
-    Raises:
-        Exit: Ctrl-C, with status 130; cells that failed, with status 1.
-        CondnumError: Anything that goes wrong on purpose.
-    """
+    """Run a notebook and write report.ipynb, report.html and provenance.json with its own results."""
     from condnum.cli.main import say, stopped
     from condnum.cli.staging import staging
     from condnum.files import write_json
@@ -101,13 +87,6 @@ def run_report(
 
 def failure_table(failures: Sequence[Mapping[str, str]], folder: Path) -> str:
     """Return the cells that failed, for the terminal.
-
-    Args:
-        failures: `cell` and `error` of each.
-        folder: Of the results, which hold the whole table.
-
-    Returns:
-        A headline, a line for each of the first `SHOWN_FAILURES`, and what to do.
 
     Examples:
         >>> print(failure_table([{"cell": "ours, seed 0", "error": "RankError: rank 0"}], Path("out")))

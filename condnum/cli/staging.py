@@ -62,10 +62,6 @@ class Staging:
 
         The staging folder goes, but for the store if cells failed. A run that is stopped in the middle is
         completed by the next one in this folder; Ctrl-C waits until the results are whole.
-
-        Raises:
-            OutputError: A file cannot be moved.
-            KeyboardInterrupt: Ctrl-C was pressed; the results are whole nevertheless.
         """
         interrupted = begun = False
         while True:
@@ -84,9 +80,6 @@ class Staging:
         """Remove what is half done, keep the store, show a failed notebook.
 
         A store that cannot be read (damaged, another program's) stays as it is.
-
-        Returns:
-            How many finished cells remain.
         """
         if (self.path / FAILED).exists():
             os.replace(self.path / FAILED, self.folder / FAILED)
@@ -100,16 +93,6 @@ def staging(out: str | os.PathLike[str]) -> Generator[Staging, None, None]:
     """Open the staging folder of a run, for one process at a time.
 
     What a killed run has left there goes, but for its store; a promotion that was stopped is completed.
-
-    Args:
-        out: The folder of the results; created if need be.
-
-    Yields:
-        The folders.
-
-    Raises:
-        OutputError: Not writable, or another run is writing there.
-        DataFormatError: The journal of a stopped promotion is none of ours.
     """
     created = not Path(out).expanduser().exists()
     folder = output_folder(out)

@@ -97,12 +97,6 @@ def sha256_arrays(**arrays: NDArray[Any]) -> str:
 def combine_checksums(digests: Sequence[str]) -> str:
     """Return one sum for several files: that of a single file, else that of the sums, a line each.
 
-    Args:
-        digests: Sums in a stated order.
-
-    Returns:
-        64 hexadecimal digits.
-
     Examples:
         >>> combine_checksums(["abc"])
         'abc'
@@ -113,19 +107,7 @@ def combine_checksums(digests: Sequence[str]) -> str:
 
 
 def is_known(name: str, path: Path, digest: str) -> bool:
-    """Tell whether a file has a known sum, by its bytes or, when gzip, by its content.
-
-    Args:
-        name: Its place under a data folder without `.gz`, a key of `KNOWN_CHECKSUMS`.
-        path: Where it lies.
-        digest: SHA-256 of its bytes.
-
-    Returns:
-        True if the table holds the sum under this name.
-
-    Raises:
-        DataFormatError: A `.gz` file that is not whole gzip.
-    """
+    """Tell whether a file has a known sum, by its bytes or, when gzip, by its content."""
     if digest in (KNOWN_CHECKSUMS.get(name), KNOWN_CHECKSUMS.get(f"{name}.gz")):
         return True
     return path.suffix == ".gz" and sha256_file(path, decompress=True) == KNOWN_CHECKSUMS.get(name)

@@ -115,20 +115,6 @@ def match_streams(
 ) -> tuple[FeatureStream, FeatureStream, list[str]]:
     """Bring two streams to the same columns: by name when both files name them, else by position.
 
-    Args:
-        pretrain: Inputs of the pre-training task.
-        harmful: Inputs of the harmful task.
-        drop: Names of columns to leave out, separated by commas.
-
-    Returns:
-        Both streams over the same D columns, and a sentence for each thing that had to be done for it.
-
-    Raises:
-        InvalidInputError: Different numbers of columns that cannot be matched by name, none in common, or
-            none left.
-        UnknownNameError: Neither file has a column that is to be left out.
-        DataFormatError: A column that is known to hold text.
-
     Examples:
         >>> from condnum.data.feature_stream import array_stream
         >>> P, H, _ = match_streams(array_stream(np.eye(3)), array_stream(np.ones((4, 3))), drop="x1")

@@ -78,18 +78,7 @@ class FeatureStream:
         return int(min(MAX_BLOCK_ROWS, 2 ** (fitting.bit_length() - 1)))
 
     def raw_blocks(self, first: int = 0, last: int | None = None) -> Iterator[NDArray[Any]]:
-        """Read blocks of rows in the stored type, rows with gaps and all, as they are in the file.
-
-        Args:
-            first: Index of the first block.
-            last: Index behind the last block; None reads to the end.
-
-        Yields:
-            `(block_rows, D)`, fewer rows in the last block of the file.
-
-        Raises:
-            DataFormatError: The file changed while it was read, is damaged, or holds text.
-        """
+        """Read blocks of rows in the stored type, rows with gaps and all, as they are in the file."""
         blocks = self.rows.blocks(first * self.block_rows, self.block_rows, self.order)
         for index, block in enumerate(blocks, start=first):
             if last is not None and index >= last:
@@ -100,13 +89,6 @@ class FeatureStream:
 
     def blocks(self, first: int = 0, last: int | None = None) -> Iterator[NDArray[Any]]:
         """Read blocks of complete rows, standardised where that was asked for; else as `raw_blocks`.
-
-        Args:
-            first: Index of the first block.
-            last: Index behind the last block; None reads to the end.
-
-        Yields:
-            `(n, D)`, n at most `block_rows`.
 
         Examples:
             >>> X = np.array([[1.0, 2.0], [np.nan, 3.0]])
@@ -122,17 +104,7 @@ class FeatureStream:
             yield block
 
     def array(self, max_bytes: int = MAX_BYTES) -> FloatArray:
-        """Return all complete rows in memory.
-
-        Args:
-            max_bytes: Limit on the matrix as float64.
-
-        Returns:
-            `(N, D)`.
-
-        Raises:
-            DataFormatError: It is larger.
-        """
+        """Return all complete rows in memory."""
         parts, size = [], 0
         for block in self.blocks():
             size += 8 * block.size
@@ -148,12 +120,6 @@ class FeatureStream:
 
     def select(self, columns: Sequence[str]) -> FeatureStream:
         """Return a stream of some of the columns, in the order asked for.
-
-        Args:
-            columns: Names among `columns`, each once.
-
-        Returns:
-            A new stream of the same rows.
 
         Examples:
             >>> stream = array_stream(np.array([[1.0, 2.0, 3.0]])).select(["x2", "x0"])
@@ -174,21 +140,6 @@ def open_feature_stream(
     `.npy` is read by position (either order of memory), `.parquet` by row groups, `.csv` and `.npz` from
     the start. A CSV is separated by commas and has a line of names unless every cell of its first line is a
     number; empty cells and NA are NaN. Nothing in a file is executed: pickles are refused.
-
-    Args:
-        path: The file; `~` is expanded.
-        key: Which array of an `.npz`; may be left out if it holds one.
-        max_dimension: Largest D: a covariance takes 8·D² bytes.
-
-    Returns:
-        The stream; nothing but the header is read yet.
-
-    Raises:
-        DataNotFoundError: No such file, or it cannot be read.
-        DataFormatError: Another ending, a damaged file, a pickle, or not a matrix of real numbers.
-        UnknownNameError: A key that the file does not have.
-        MissingExtraError: A parquet file without pyarrow.
-        InvalidInputError: More columns than `max_dimension`, or a column name that occurs twice.
 
     Examples:
         >>> import tempfile
@@ -217,18 +168,6 @@ def array_stream(
     max_dimension: int = MAX_DIMENSION,
 ) -> FeatureStream:
     """Return a stream over a matrix in memory.
-
-    Args:
-        features: `(N, D)` of real numbers.
-        name: For messages.
-        columns: D names, or none.
-        max_dimension: As for `open_feature_stream`.
-
-    Returns:
-        The stream.
-
-    Raises:
-        InvalidInputError: Not a matrix of real numbers, empty, or too wide.
 
     Examples:
         >>> array_stream(np.eye(3)).columns

@@ -50,20 +50,7 @@ MISSING_CELLS = {"pandas": ["", "NA", "None"], "dictionary": ["", "NA"]}
 
 
 def read_table(path: str | os.PathLike[str], *, missing: Missing = "pandas") -> pd.DataFrame:
-    """Read the CSV: numbers as float64 with 0 for missing, categories as strings with "0" for missing.
-
-    Args:
-        path: CSV file, plain or gzip, with at least the 81 known columns; others are left out.
-        missing: See `load_house_prices`.
-
-    Returns:
-        `(N, 81)` frame in file order.
-
-    Raises:
-        DataNotFoundError: The file cannot be read.
-        DataFormatError: Not CSV, columns missing, text in a numerical column, an infinite number,
-            or a missing target.
-    """
+    """Read the CSV: numbers as float64 with 0 for missing, categories as strings with "0" for missing."""
     with opened(path) as stream:
         content = stream.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:

@@ -32,16 +32,6 @@ def read_idx(path: str | Path) -> NDArray[np.uint8]:
     """Read an IDX file of unsigned bytes, plain or gzip (told apart by its first two bytes).
 
     The header is `0x00 0x00 0x08 n`, then `n` sizes as big-endian 32-bit integers.
-
-    Args:
-        path: The file.
-
-    Returns:
-        Array with `n` dimensions.
-
-    Raises:
-        DataNotFoundError: The file cannot be read.
-        DataFormatError: Wrong magic number, truncated, or bytes left over.
     """
     with opened(path) as stream:
         shape = _shape(stream, path)
@@ -66,28 +56,13 @@ def read_idx(path: str | Path) -> NDArray[np.uint8]:
 
 
 def read_idx_shape(path: str | Path) -> tuple[int, ...]:
-    """Read the sizes in the header only.
-
-    Args:
-        path: The file.
-
-    Returns:
-        One size a dimension.
-
-    Raises:
-        DataNotFoundError: The file cannot be read.
-        DataFormatError: Wrong magic number or a truncated header.
-    """
+    """Read the sizes in the header only."""
     with opened(path) as stream:
         return _shape(stream, path)
 
 
 def write_idx(path: str | Path, array: NDArray[np.uint8]) -> None:
     """Write an array of unsigned bytes as gzip-compressed IDX, the same bytes each time.
-
-    Args:
-        path: The file.
-        array: One to 255 dimensions.
 
     Examples:
         >>> import tempfile
@@ -103,18 +78,7 @@ def write_idx(path: str | Path, array: NDArray[np.uint8]) -> None:
 
 @contextmanager
 def opened(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
-    """Open a file, plain or gzip, and turn what goes wrong while it is read into our words.
-
-    Args:
-        path: The file.
-
-    Yields:
-        Its content, decompressed.
-
-    Raises:
-        DataNotFoundError: The file cannot be read.
-        DataFormatError: It is damaged gzip.
-    """
+    """Open a file, plain or gzip, and turn what goes wrong while it is read into our words."""
     try:
         with open(path, "rb") as stream:
             compressed = stream.read(2) == b"\x1f\x8b"

@@ -26,16 +26,6 @@ _TRAIN_ROWS, _ROWS = 60_000, 70_000
 def mnist_files(split: Split | None = None) -> DataFiles:
     """Return the two files of a split, in torchvision's layout.
 
-    Args:
-        split: `train` or `test`; None for the training images, and instead the test images where a
-            folder holds only these.
-
-    Returns:
-        Images first, labels second; gzip is preferred to plain.
-
-    Raises:
-        UnknownNameError: No such split.
-
     Examples:
         >>> mnist_files("test").names[1]
         ('t10k-labels-idx1-ubyte.gz', 't10k-labels-idx1-ubyte')
@@ -111,16 +101,7 @@ def load_mnist_images(source: Source = "auto", split: Split | None = None) -> Di
 
 
 def download_mnist() -> Path:
-    """Fetch `mnist_784` from OpenML and write both splits as four IDX files into the user cache.
-
-    Returns:
-        Their folder.
-
-    Raises:
-        DataNotFoundError: Offline, or OpenML does not answer as it should.
-        DataFormatError: OpenML's table is not 70 000 rows of 784 grey values.
-        OutputError: The folder cannot be written to.
-    """
+    """Fetch `mnist_784` from OpenML and write both splits as four IDX files into the user cache."""
     from sklearn import datasets
 
     folder = user_cache() / mnist_files().folder

@@ -45,18 +45,6 @@ class NpyHeader:
 def read_npy_header(stream: IO[bytes], size: int, path: Path, kinds: str = "fiub") -> NpyHeader:
     """Read the header of an array; leave the stream at its first entry.
 
-    Args:
-        stream: At the start of the array.
-        size: How many bytes it holds.
-        path: The file, for messages.
-        kinds: Letters of the types that are accepted, as in `numpy.dtype.kind`.
-
-    Returns:
-        The header; as many bytes as it promises follow.
-
-    Raises:
-        DataFormatError: Not NumPy's, another type, or more entries than bytes.
-
     Examples:
         >>> import io
         >>> stream = io.BytesIO()
@@ -97,35 +85,14 @@ def _check_version(version: tuple[int, int]) -> None:
 
 
 def read_npy(stream: IO[bytes], header: NpyHeader, path: Path) -> NDArray[Any]:
-    """Read the entries that follow a header.
-
-    Args:
-        stream: Where `read_npy_header` left it.
-        header: What it returned.
-        path: The file, for messages.
-
-    Returns:
-        An array of its own memory.
-
-    Raises:
-        DataFormatError: Fewer entries follow than the header says.
-    """
+    """Read the entries that follow a header."""
     flat = np.empty(header.size, dtype=header.dtype)
     fill_exactly(stream, flat, path)
     return flat.reshape(header.shape, order="F" if header.fortran else "C")
 
 
 def fill_exactly(stream: IO[bytes], into: NDArray[Any], path: Path) -> None:
-    """Fill an array from a stream, which may hand out less at a time.
-
-    Args:
-        stream: Bytes.
-        into: One-dimensional, contiguous.
-        path: The file, for messages.
-
-    Raises:
-        DataFormatError: The stream ends before.
-    """
+    """Fill an array from a stream, which may hand out less at a time."""
     view, done = into.view(np.uint8).data if into.size else memoryview(b""), 0
     while done < len(view):
         got = stream.readinto(view[done:])  # type: ignore[attr-defined]
@@ -144,20 +111,7 @@ def _header(stream: IO[bytes], width: int) -> bytes:
 
 
 def array_member(archive: zipfile.ZipFile, path: Path, key: str | None) -> zipfile.ZipInfo:
-    """Find an array in an archive of `numpy.savez`.
-
-    Args:
-        archive: The open archive.
-        path: Its path, for messages.
-        key: Name of the array; may be None if there is one.
-
-    Returns:
-        The member.
-
-    Raises:
-        DataFormatError: Several arrays and no key, or one that unpacks to far more than arrays do.
-        UnknownNameError: No such array.
-    """
+    """Find an array in an archive of `numpy.savez`."""
     members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
     if key is None and len(members) != 1:
         shown = ", ".join(list(members)[:8]) + (", …" if len(members) > 8 else "")
@@ -171,14 +125,6 @@ def array_member(archive: zipfile.ZipFile, path: Path, key: str | None) -> zipfi
 
 def check_expansion(unpacked: int, stored: int, path: Path) -> None:
     """Refuse a file that unpacks to far more than a file of measurements does.
-
-    Args:
-        unpacked: Bytes in memory, as the file announces them.
-        stored: Bytes on the disk.
-        path: The file.
-
-    Raises:
-        DataFormatError: More than `BOMB_BYTES`, and more than `BOMB_RATIO` times what is stored.
 
     Examples:
         >>> check_expansion(10**10, 10**6, Path("zeros.npz"))

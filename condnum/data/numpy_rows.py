@@ -71,18 +71,7 @@ class NpzRows(FileRows):
 
 
 def open_npy(path: Path, key: str | None) -> NpyRows:
-    """Open an array of `numpy.save`; only its header is read.
-
-    Args:
-        path: The file.
-        key: Not used.
-
-    Returns:
-        Its rows.
-
-    Raises:
-        DataFormatError: Not a matrix of real numbers, or cut off.
-    """
+    """Open an array of `numpy.save`; only its header is read."""
     with path.open("rb") as stream:
         found = read_npy_header(stream, path.stat().st_size, path)
     check_shape(found.shape, path)
@@ -91,19 +80,7 @@ def open_npy(path: Path, key: str | None) -> NpyRows:
 
 
 def open_npz(path: Path, key: str | None) -> NpzRows:
-    """Open one array of an archive; only its header is read.
-
-    Args:
-        path: The file.
-        key: Which array; may be None if there is one.
-
-    Returns:
-        Its rows.
-
-    Raises:
-        DataFormatError: Several arrays and no key, or not a matrix of real numbers.
-        UnknownNameError: No such array.
-    """
+    """Open one array of an archive; only its header is read."""
     with zipfile.ZipFile(path) as archive:
         member = array_member(archive, path, key)
         with archive.open(member) as stream:

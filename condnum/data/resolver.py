@@ -78,17 +78,6 @@ def data_folders() -> tuple[Path, ...]:
 def candidate_folders(files: DataFiles, source: Source) -> dict[Path, SourceKind]:
     """Return the folders that may hold these files, in order, with the name of each place.
 
-    Args:
-        files: The files.
-        source: "auto" or "local" for the search order, else a folder: a data folder or the very
-            folder with the files.
-
-    Returns:
-        At least one folder; they need not exist.
-
-    Raises:
-        InvalidInputError: `source` is "embedded", which these files are not.
-
     Examples:
         >>> files = DataFiles("toy", "toy/raw", (("a.csv",),), "ask", "load_toy()")
         >>> [folder.as_posix() for folder in candidate_folders(files, "here")]
@@ -109,19 +98,7 @@ def candidate_folders(files: DataFiles, source: Source) -> dict[Path, SourceKind
 
 
 def find(files: DataFiles, source: Source = "auto") -> Found | None:
-    """Look for the files.
-
-    Args:
-        files: The files.
-        source: "auto", "local", a folder, or the path of the file itself when there is one only.
-
-    Returns:
-        The first folder's files where all of them, or all of those to take instead, exist; else None.
-
-    Raises:
-        InvalidInputError: `source` is "embedded", or one file where several are needed.
-        DataNotFoundError: `$CONDNUM_DATA` names no folder.
-    """
+    """Look for the files."""
     if source not in ("auto", "local", "embedded") and Path(source).expanduser().is_file():
         if len(files.names) > 1:
             raise InvalidInputError(
@@ -147,20 +124,7 @@ def find(files: DataFiles, source: Source = "auto") -> Found | None:
 
 
 def obtain(files: DataFiles, source: Source) -> Found:
-    """Return the files, or a clear error; an altered file of the box is one.
-
-    Args:
-        files: The files.
-        source: "auto", "local" or a path.
-
-    Returns:
-        Existing paths and where they are.
-
-    Raises:
-        DataNotFoundError: Not there; the message says what to put where.
-        DataFormatError: A file of the box is not the one that condnum came with.
-        InvalidInputError: `source` is "embedded", or one file where several are needed.
-    """
+    """Return the files, or a clear error; an altered file of the box is one."""
     found = find(files, source)
     if found is None:
         raise DataNotFoundError(missing_message(files, source))
@@ -173,15 +137,7 @@ def obtain(files: DataFiles, source: Source) -> Found:
 
 
 def missing_message(files: DataFiles, source: Source = "auto") -> str:
-    """Return one paragraph: what is missing, where it was looked for, what to put where.
-
-    Args:
-        files: The files.
-        source: What the caller asked for.
-
-    Returns:
-        Text for an error or a status line.
-    """
+    """Return one paragraph: what is missing, where it was looked for, what to put where."""
     wanted = " and ".join(" or ".join(names) for names in files.names)
     tried = ", ".join(str(folder.absolute()) for folder in candidate_folders(files, source))
     named = os.environ.get(DATA_VARIABLE)
@@ -199,17 +155,7 @@ def missing_message(files: DataFiles, source: Source = "auto") -> str:
 
 @contextmanager
 def new_file(path: Path) -> Generator[Path]:
-    """Give a temporary path that becomes `path` on success, so that no half-written file is left.
-
-    Args:
-        path: The final place; its folder is made.
-
-    Yields:
-        Where to write.
-
-    Raises:
-        OutputError: The place cannot be written to.
-    """
+    """Give a temporary path that becomes `path` on success, so that no half-written file is left."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -138,15 +138,7 @@ def stored_epsilon(dtype: np.dtype[Any]) -> float:
 
 
 def check_shape(shape: tuple[int, ...], path: Path) -> None:
-    """Refuse what is no matrix.
-
-    Args:
-        shape: Of an array in a file.
-        path: The file, for the message.
-
-    Raises:
-        DataFormatError: Not two-dimensional, empty, or wider than any covariance could be.
-    """
+    """Refuse what is no matrix."""
     if len(shape) != 2 or 0 in shape:
         raise DataFormatError(
             f"{path} holds an array of shape {shape}; features are a matrix (N, D), one row a sample: "
@@ -186,17 +178,7 @@ def readable(path: Path) -> Generator[None]:
 
 
 def first_line(path: Path) -> list[str]:
-    """Return the cells of the first line of a table in CSV.
-
-    Args:
-        path: The file, in UTF-8.
-
-    Returns:
-        Empty for an empty file.
-
-    Raises:
-        DataFormatError: It is longer than any line of a table.
-    """
+    """Return the cells of the first line of a table in CSV."""
     with path.open(encoding="utf-8-sig", newline="") as stream:
         beginning = stream.read(MAX_LINE)
     if len(beginning) == MAX_LINE and not {"\n", "\r"} & set(beginning):

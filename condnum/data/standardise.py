@@ -13,12 +13,6 @@ from condnum.data.task_arrays import FloatArray
 def label_encode(values: NDArray[Any]) -> FloatArray:
     """Number the categories 0, 1, … in sorted order, as scikit-learn's `LabelEncoder` does.
 
-    Args:
-        values: `(N,)` strings.
-
-    Returns:
-        `(N,)` float64 codes.
-
     Examples:
         >>> label_encode(np.array(["b", "a", "b", "0"]))
         array([2., 1., 2., 0.])
@@ -33,13 +27,6 @@ def standardise(values: FloatArray, *, reference: FloatArray | None = None) -> F
     :math:`s_d^2 = \frac1N\sum_n (x_{nd} - \mu_d)^2`. A column that is constant in the
     reference rows becomes exactly zero: its mean in floating point may differ from the constant
     by round-off, which the division would blow up to order 1.
-
-    Args:
-        values: `(N, D)` or `(N,)`.
-        reference: `(M, D)` or `(M,)` rows that give mean and deviation; default `values`.
-
-    Returns:
-        Array of the shape of `values`.
 
     Examples:
         >>> standardise(np.array([[1.0, 0.1], [3.0, 0.1]]))

@@ -62,14 +62,7 @@ class ParquetRows(FileRows):
     text: Mapping[str, str]  # columns that hold no numbers, with their types
 
     def check_columns(self, names: Sequence[str]) -> None:
-        """Refuse columns of text; unlike those of a CSV they are known from the header.
-
-        Args:
-            names: Columns to be read.
-
-        Raises:
-            DataFormatError: One of them holds no numbers.
-        """
+        """Refuse columns of text; unlike those of a CSV they are known from the header."""
         wrong = [name for name in names if name in self.text]
         if wrong:
             shown = ", ".join(wrong[:5]) + (", …" if len(wrong) > 5 else "")
@@ -102,18 +95,7 @@ class ParquetRows(FileRows):
 
 
 def open_csv(path: Path, key: str | None) -> CsvRows:
-    """Open a table in CSV; only its header is read.
-
-    Args:
-        path: The file.
-        key: Not used.
-
-    Returns:
-        Its rows.
-
-    Raises:
-        DataFormatError: The file is empty, or its cells are separated by anything but commas.
-    """
+    """Open a table in CSV; only its header is read."""
     first = first_line(path)
     if not first:
         raise DataFormatError(f"{path} is empty; a table has a line for each row.")
@@ -125,19 +107,7 @@ def open_csv(path: Path, key: str | None) -> CsvRows:
 
 
 def open_parquet(path: Path, key: str | None) -> ParquetRows:
-    """Open a table in parquet; only its header is read.
-
-    Args:
-        path: The file.
-        key: Not used.
-
-    Returns:
-        Its rows.
-
-    Raises:
-        DataFormatError: No rows.
-        MissingExtraError: pyarrow is not installed.
-    """
+    """Open a table in parquet; only its header is read."""
     parquet = require("pyarrow.parquet", "notebooks")
     with parquet.ParquetFile(path) as file:
         schema, rows = file.schema_arrow, file.metadata.num_rows

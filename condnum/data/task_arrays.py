@@ -15,16 +15,6 @@ FloatArray: TypeAlias = NDArray[np.float64]
 def read_only(value: Any, name: str) -> FloatArray:
     """Return `value` as a read-only float64 array; an array that already is one is not copied.
 
-    Args:
-        value: Array or nested list of real numbers.
-        name: The argument's name, for the message.
-
-    Returns:
-        A C-ordered array of the same shape that nobody can write to.
-
-    Raises:
-        InvalidInputError: Not numeric, or rows of unequal length.
-
     Examples:
         >>> read_only([1, 2], "y").flags.writeable
         False
@@ -48,12 +38,6 @@ def read_only(value: Any, name: str) -> FloatArray:
 def check_rows(rows: object) -> None:
     """Check a number of rows.
 
-    Args:
-        rows: The caller's value.
-
-    Raises:
-        InvalidInputError: Not an integer, or below 2.
-
     Examples:
         >>> check_rows(2)
     """
@@ -65,17 +49,6 @@ def check_shapes(
     X: FloatArray, y: FloatArray, inputs: str, targets: str, task: str, features: tuple[str, ...]
 ) -> None:
     """Check that inputs are `(N, D)`, targets `(N,)`, with at least two rows and a name for each column.
-
-    Args:
-        X: Inputs.
-        y: Targets.
-        inputs: Name of X, for the message.
-        targets: Name of y.
-        task: In words.
-        features: Names of the columns.
-
-    Raises:
-        InvalidInputError: They do not fit.
 
     Examples:
         >>> check_shapes(np.eye(2), np.ones(2), "X_P", "y_P", "p", ("a", "b"))
@@ -99,16 +72,6 @@ def check_shapes(
 
 def check_finite(X: FloatArray, y: FloatArray, inputs: str, targets: str, features: tuple[str, ...]) -> None:
     """Check that all values are finite.
-
-    Args:
-        X: `(N, D)` inputs.
-        y: `(N,)` targets.
-        inputs: Name of X, for the message.
-        targets: Name of y.
-        features: D names.
-
-    Raises:
-        InvalidInputError: The first value that is not, by row and column.
 
     Examples:
         >>> check_finite(np.eye(2), np.ones(2), "X_P", "y_P", ("a", "b"))

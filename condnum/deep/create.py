@@ -29,26 +29,7 @@ def create(
     seed: int,
     arguments: Mapping[str, Any],
 ) -> nn.Module:
-    """Create a timm model with weights from timm, from a file or drawn from a seed.
-
-    Args:
-        name: Of `timm.create_model`.
-        pretrained: True for timm's weights, a path for a file's, False for drawn ones.
-        num_classes: Outputs of the head; None for timm's default.
-        classifier: Whether a file's head is used.
-        seed: Of what is drawn.
-        arguments: Further arguments of `timm.create_model`.
-
-    Returns:
-        The model, on the CPU.
-
-    Raises:
-        UnknownNameError: timm has no such model.
-        InvalidInputError: Arguments that the model does not take, or no `forward_head(pre_logits=…)`.
-        DataNotFoundError: The weights are not there, or cannot be downloaded.
-        DataFormatError: They do not fit.
-        MissingExtraError: timm is not installed.
-    """
+    """Create a timm model with weights from timm, from a file or drawn from a seed."""
     timm = require("timm", "deep")
     _check_name(timm, name)
     download = pretrained is True
@@ -73,15 +54,7 @@ def create(
 
 
 def _check_name(timm: Any, name: str) -> None:
-    """Raise if timm has no model of that name.
-
-    Args:
-        timm: The module.
-        name: `resnet18`, or with a tag `resnet18.a1_in1k`.
-
-    Raises:
-        UnknownNameError: With timm's nearest names.
-    """
+    """Raise if timm has no model of that name."""
     if "/" in name or ":" in name or timm.is_model(name.split(".")[0]):
         return  # hf-hub:owner/model and local-dir:… are resolved by timm itself
     near = get_close_matches(name, timm.list_models(), n=5, cutoff=0.4)
@@ -89,15 +62,7 @@ def _check_name(timm: Any, name: str) -> None:
 
 
 def _check_head(model: nn.Module, name: str) -> None:
-    """Raise if the model cannot give features before its classifier.
-
-    Args:
-        model: A timm model.
-        name: Its name.
-
-    Raises:
-        InvalidInputError: No `forward_features`, or no `forward_head` with `pre_logits`.
-    """
+    """Raise if the model cannot give features before its classifier."""
     forward_head = getattr(model, "forward_head", None)
     known = forward_head is not None and "pre_logits" in inspect.signature(forward_head).parameters
     if not known or not hasattr(model, "forward_features"):

@@ -20,15 +20,6 @@ _HOLDOUT_EVERY = 5
 def parse_digits(subset: str) -> tuple[int, ...]:
     """Return the digits of `0-4`, `5-9` or `1,3,7-9`; all ten for an empty string.
 
-    Args:
-        subset: Ranges and single digits, separated by commas.
-
-    Returns:
-        Two or more different digits, ascending.
-
-    Raises:
-        InvalidInputError: Not digits, a reversed range, or fewer than two digits.
-
     Examples:
         >>> parse_digits("0-4")
         (0, 1, 2, 3, 4)
@@ -53,21 +44,6 @@ def open_digits(
     dataset: str, subset: str = "", split: str = "train", *, source: Source = "auto"
 ) -> ImageData:
     """Open a subset of the digits; class names are the digits, labels count from 0.
-
-    Args:
-        dataset: `mnist` (28×28, 60 000 training and 10 000 test images; where only the latter are, as in
-            condnum's box, every fifth of them is a test image) or `digits-8x8` (1797 images, likewise).
-        subset: Which digits, see `parse_digits`.
-        split: `train` or `test`.
-        source: Of MNIST's files, see `condnum.data.load_mnist_images`.
-
-    Returns:
-        Grey images with values 0 … 255.
-
-    Raises:
-        DataNotFoundError: MNIST's files are not here.
-        InvalidInputError: Bad subset.
-        UnknownNameError: Unknown data set or split.
 
     Examples:
         >>> data = open_digits("digits-8x8", "5-9")

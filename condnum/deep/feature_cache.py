@@ -58,18 +58,7 @@ def feature_key(
     name: str = "",
     precision: Precision = "float32",
 ) -> FeatureKey:
-    """Return the key of a model's features on a data set.
-
-    Args:
-        model: The feature extractor.
-        data: The images.
-        transform: Un-augmented.
-        name: What the backbone is called; default: its class.
-        precision: In which the model runs.
-
-    Returns:
-        The key; it reads the images once, for their checksum.
-    """
+    """Return the key of a model's features on a data set."""
     return FeatureKey(
         backbone=name or type(model).__name__,
         architecture=hashlib.sha256(repr(model).encode()).hexdigest(),
@@ -142,16 +131,7 @@ def cached_features(
 
 
 def store_features(folder: Path, key: FeatureKey, features: Features) -> None:
-    """Write an entry, replacing a broken one.
-
-    Args:
-        folder: The cache's folder; it exists.
-        key: Of the entry.
-        features: What to write.
-
-    Raises:
-        OutputError: The folder cannot be written to.
-    """
+    """Write an entry, replacing a broken one."""
     values, rows, meta = _paths(folder, key)
     meta.unlink(missing_ok=True)  # from here to the last line there is no entry
     with atomic_write(values) as temporary:
@@ -171,16 +151,7 @@ def store_features(folder: Path, key: FeatureKey, features: Features) -> None:
 
 
 def load_features(folder: Path, key: FeatureKey, data: ImageData) -> Features | None:
-    """Read an entry, with every byte checked against its sum.
-
-    Args:
-        folder: The cache's folder.
-        key: Of the entry.
-        data: Whose features they are, for names.
-
-    Returns:
-        The features, or None when there is no entry, or a corrupted or foreign one.
-    """
+    """Read an entry, with every byte checked against its sum."""
     values_path, rows_path, meta_path = _paths(folder, key)
     try:
         meta: dict[str, Any] = json.loads(meta_path.read_text(encoding="utf-8"))

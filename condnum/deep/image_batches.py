@@ -32,11 +32,6 @@ class TransformedImages(Dataset[tuple[Tensor, int, int] | Unreadable]):
     A random transform draws from a stream of its own for each (seed, epoch, index): an image's
     augmentation depends neither on the number of workers nor on what ran before, so that a resumed
     training sees the same pixels.
-
-    Args:
-        data: The images.
-        transform: From an RGB image to a tensor.
-        seed: Of random transforms.
     """
 
     def __init__(self, data: ImageData, transform: ImageTransform, *, seed: int = 0) -> None:
@@ -50,11 +45,7 @@ class TransformedImages(Dataset[tuple[Tensor, int, int] | Unreadable]):
         return len(self.data)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the augmentations of an epoch; call it before the loader is iterated.
-
-        Args:
-            epoch: 0, 1, ….
-        """
+        """Choose the augmentations of an epoch; call it before the loader is iterated."""
         self.epoch = epoch
 
     def __getitem__(self, index: int) -> tuple[Tensor, int, int] | Unreadable:
@@ -69,14 +60,7 @@ class TransformedImages(Dataset[tuple[Tensor, int, int] | Unreadable]):
 
 
 def collate(items: list[tuple[Tensor, int, int] | Unreadable]) -> ImageBatch:
-    """Stack what is readable and list the rest.
-
-    Args:
-        items: Of `TransformedImages`.
-
-    Returns:
-        A batch; with no readable image its tensors have length 0.
-    """
+    """Stack what is readable and list the rest."""
     good = [item for item in items if not isinstance(item, Unreadable)]
     images = torch.stack([item[0] for item in good]) if good else torch.empty(0)
     labels, indices = (torch.tensor([item[k] for item in good], dtype=torch.int64) for k in (1, 2))

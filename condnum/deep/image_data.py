@@ -234,16 +234,7 @@ class ImageData:
 
 
 def check_unreadable(failed: Sequence[Unreadable], total: int, what: str) -> None:
-    """Refuse a data set most of which cannot be read, a few broken files being normal.
-
-    Args:
-        failed: Images that do not decode.
-        total: Images tried.
-        what: The data set, for the message.
-
-    Raises:
-        DataFormatError: None decodes, or more than a tenth (and more than one) does not.
-    """
+    """Refuse a data set most of which cannot be read, a few broken files being normal."""
     if failed and (len(failed) == total or len(failed) > max(1, UNREADABLE_SHARE * total)):
         raise DataFormatError(
             f"{what}: {len(failed)} of {total} images do not decode, the first: {failed[0]}. "

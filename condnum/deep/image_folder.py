@@ -44,21 +44,6 @@ def open_folder(
     images whose relative path hashes lowest, so that the split is the same on every machine and an
     image stays on its side when others are added. A wrapping folder that holds the layout and
     nothing else is entered.
-
-    Args:
-        root: The data set's folder.
-        split: `train`, `test`, or a split folder's own name (`valid`).
-        classes: Class names in label order, for a head that knows an order (the 1000 classes of
-            ImageNet, or those of the training split). Default: the folder's, sorted.
-        checksum: See `files_checksum`.
-
-    Returns:
-        The images, sorted by class and path.
-
-    Raises:
-        DataNotFoundError: No such folder or split.
-        DataFormatError: No class sub-folders, an empty class, or a class that `classes` lacks.
-        InvalidInputError: One class only.
     """
     base = _layout_root(Path(root).expanduser())
     if is_devkit(base):
@@ -91,12 +76,6 @@ def open_folder(
 def natural_key(name: str) -> tuple[tuple[int, int | str], ...]:
     """Return a sort key that puts `class10` after `class9`.
 
-    Args:
-        name: A folder's name.
-
-    Returns:
-        Text and number parts in turn, without regard to case, as in timm's folder reader.
-
     Examples:
         >>> sorted(["c10", "c9", "b"], key=natural_key)
         ['b', 'c9', 'c10']
@@ -106,14 +85,7 @@ def natural_key(name: str) -> tuple[tuple[int, int | str], ...]:
 
 
 def is_image_file(path: Path) -> bool:
-    """Tell whether a file is an image by its suffix; hidden files (`._x.jpg`) are not.
-
-    Args:
-        path: The file.
-
-    Returns:
-        True if it is to be read.
-    """
+    """Tell whether a file is an image by its suffix; hidden files (`._x.jpg`) are not."""
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 
 

@@ -73,14 +73,7 @@ def open_images(
 
 
 def imagenet_classes() -> tuple[str, ...]:
-    """Return the 1000 WordNet identifiers of ImageNet-1K in the order of their labels.
-
-    Returns:
-        `n01440764` first.
-
-    Raises:
-        MissingExtraError: timm is not installed.
-    """
+    """Return the 1000 WordNet identifiers of ImageNet-1K in the order of their labels."""
     return tuple(require("timm.data", "deep").ImageNetInfo(IMAGENET).label_names())
 
 

@@ -58,18 +58,6 @@ def files_checksum(root: Path, names: Sequence[str], mode: ChecksumMode = "auto"
     renamed or resized always changes the sum; one that was replaced by another of exactly the same
     size goes unnoticed unless it is in the sample. `auto` is full up to 1 GiB. The mode is part of what
     is hashed, so the two never pass for one another.
-
-    Args:
-        root: Folder that the names are relative to; where it lies does not enter.
-        names: Relative paths with forward slashes; their order does not count.
-        mode: `full`, `sampled` or `auto`.
-
-    Returns:
-        64 hexadecimal digits.
-
-    Raises:
-        DataNotFoundError: A file is gone or cannot be read.
-        UnknownNameError: Unknown mode.
     """
     if mode not in get_args(ChecksumMode):
         raise UnknownNameError("checksum mode", mode, get_args(ChecksumMode))
@@ -204,9 +192,6 @@ def decode_errors() -> tuple[type[Exception], ...]:
 
     A broken PNG raises `SyntaxError`, a truncated file `OSError`, a bad header `struct.error`, an
     image of absurd size `DecompressionBombError`.
-
-    Returns:
-        Exception types.
     """
     import struct
 

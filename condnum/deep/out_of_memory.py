@@ -13,19 +13,7 @@ from condnum.out_of_memory import is_out_of_memory
 
 @contextmanager
 def memory_advice(batch_size: int, device: torch.device, what: str) -> Generator[None]:
-    """Turn running out of memory in the block into an error that names the batch size to try.
-
-    Args:
-        batch_size: In use.
-        device: Where it ran.
-        what: What was computed, "features of mnist:0-4 at 224×224".
-
-    Yields:
-        Nothing.
-
-    Raises:
-        DeviceError: Memory ran out.
-    """
+    """Turn running out of memory in the block into an error that names the batch size to try."""
     try:
         yield
     except Exception as error:

@@ -113,17 +113,7 @@ def precondition_gradient(
 
 
 def apply_inverse_covariance(gradient: Tensor, samples: Tensor, factor: Tensor, ridge: Tensor) -> Tensor:
-    """Return `G (X̃ᵀX̃ + εI)⁻¹` by the factor of the smaller Gram matrix.
-
-    Args:
-        gradient: `(M, D)` G.
-        samples: `(N, D)` X̃.
-        factor: `(n, n)` lower Cholesky factor of the smaller Gram matrix plus εI, `n = min(N, D)`.
-        ridge: `()` ε.
-
-    Returns:
-        `(M, D)`.
-    """
+    """Return `G (X̃ᵀX̃ + εI)⁻¹` by the factor of the smaller Gram matrix."""
     if samples.shape[0] >= samples.shape[1]:
         return torch.cholesky_solve(gradient.mT, factor).mT
     inside = torch.cholesky_solve(samples @ gradient.mT, factor)  # (N, M)
@@ -136,19 +126,7 @@ def smaller_gram(samples: Tensor) -> Tensor:
 
 
 def _resolve_ridge(ridge: float | None, gram: Tensor) -> Tensor:
-    """Return ε as a tensor.
-
-    Args:
-        ridge: The caller's, or None for `RELATIVE_RIDGE·σ₁`.
-        gram: `(n, n)` with the spectrum that ε is relative to.
-
-    Returns:
-        `()` float64.
-
-    Raises:
-        InvalidInputError: Not a positive number.
-        RankError: Zero samples, and no ridge to stand in.
-    """
+    """Return ε as a tensor."""
     if ridge is not None:
         if not 0 < ridge < float("inf"):
             raise InvalidInputError(f"ridge must be a positive number, got {ridge}.")

@@ -177,15 +177,6 @@ def pretrain_backbone(
 def scheduled_rate(step: int, steps: int, *, peak: float, warmup: float) -> float:
     """Return the learning rate of a step: linear up to `peak`, then half a cosine to zero.
 
-    Args:
-        step: 0 … steps − 1.
-        steps: Of the whole training.
-        peak: The largest rate.
-        warmup: Share of the steps in which it rises.
-
-    Returns:
-        The rate.
-
     Examples:
         >>> [round(scheduled_rate(step, 10, peak=1.0, warmup=0.2), 3) for step in (0, 1, 2, 6)]
         [0.5, 1.0, 1.0, 0.5]

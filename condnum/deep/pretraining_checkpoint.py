@@ -19,18 +19,7 @@ def save_pretraining(
     optimizer: torch.optim.Optimizer,
     rows: list[dict[str, float]],
 ) -> None:
-    """Write the state after an epoch, whole or not at all.
-
-    Args:
-        path: The file; None writes nothing.
-        recipe: What the training is; numbers and strings.
-        backbone: As trained so far.
-        optimizer: With its moments.
-        rows: The history.
-
-    Raises:
-        OutputError: It cannot be written.
-    """
+    """Write the state after an epoch, whole or not at all."""
     if path is None:
         return
     state = {"model": backbone.model.state_dict(), "optimizer": optimizer.state_dict(), "rows": rows}
@@ -43,21 +32,7 @@ def load_pretraining(
     backbone: Backbone,
     optimizer: torch.optim.Optimizer,
 ) -> tuple[int, list[dict[str, float]]]:
-    """Continue from a file, if there is one.
-
-    Args:
-        path: The file; None continues nothing.
-        recipe: What the training is; all of it must agree.
-        backbone: Receives the weights.
-        optimizer: Receives its moments.
-
-    Returns:
-        Epochs done, and their rows.
-
-    Raises:
-        DataFormatError: Not a whole checkpoint.
-        InvalidInputError: Of another training.
-    """
+    """Continue from a file, if there is one."""
     state = None if path is None else read_state(Path(path), recipe, "pre-training")
     if state is None:
         return 0, []

@@ -33,15 +33,6 @@ class ProbeData:
         """Return `(fit, held_out)` positions of training rows: a fifth of each class is held out.
 
         A class of one row stays in `fit`.
-
-        Args:
-            seed: Of the draw, by a local generator.
-
-        Returns:
-            Two disjoint sets of row numbers, ascending.
-
-        Raises:
-            InvalidInputError: No class has two rows.
         """
         generator = np.random.default_rng([seed, 0])
         labels = self.y_train.cpu().numpy()
@@ -69,25 +60,7 @@ def probe_data(
     preprocessing: Preprocessing,
     device: torch.device,
 ) -> ProbeData:
-    """Check features and labels, and standardise if asked for.
-
-    Args:
-        features_train: `(N, D)`.
-        y_train: `(N,)` integers from 0.
-        features_test: `(M, D)`.
-        y_test: `(M,)`, classes of the training labels.
-        preprocessing: `none`, or `standardise` by mean and deviation of the training rows (constant
-            columns become zero).
-        device: Where to compute.
-
-    Returns:
-        Tensors.
-
-    Raises:
-        InvalidInputError: Shapes that do not fit, non-finite features, labels that are no integers from
-            0, one class only, or test labels that training never shows.
-        UnknownNameError: Unknown preprocessing.
-    """
+    """Check features and labels, and standardise if asked for."""
     if preprocessing not in get_args(Preprocessing):
         raise UnknownNameError("preprocessing", preprocessing, get_args(Preprocessing))
     X, Z = _features(features_train, "features_train"), _features(features_test, "features_test")

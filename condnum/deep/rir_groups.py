@@ -16,16 +16,7 @@ FeatureLike: TypeAlias = "Features | NDArray[Any] | Tensor"
 
 
 def check_rows(before: FeatureLike, after: FeatureLike, task: str) -> None:
-    """Refuse features whose rows are not the same images.
-
-    Args:
-        before: `(N, D)` of θ₀.
-        after: `(N, D')` of θ_I.
-        task: `D_P` or `D_H`, for the message.
-
-    Raises:
-        InvalidInputError: Not two-dimensional, unequal counts, or different images.
-    """
+    """Refuse features whose rows are not the same images."""
     for part, name in ((before, "θ₀"), (after, "θ_I")):
         values = part.values if isinstance(part, Features) else part
         if not isinstance(values, np.ndarray | Tensor) or values.ndim != 2:
@@ -46,16 +37,7 @@ def check_rows(before: FeatureLike, after: FeatureLike, task: str) -> None:
 
 
 def check_count(count: int, task: str, group_size: int) -> None:
-    """Refuse fewer images than one group.
-
-    Args:
-        count: Images there are.
-        task: `D_P` or `D_H`, for the message.
-        group_size: Images of a group.
-
-    Raises:
-        InvalidInputError: Too few.
-    """
+    """Refuse fewer images than one group."""
     if count < group_size:
         raise InvalidInputError(
             f"{task} has {count} image(s), fewer than one group of {group_size}; add images or lower "
@@ -66,21 +48,7 @@ def check_count(count: int, task: str, group_size: int) -> None:
 def draw_groups(
     count: int, task: str, groups: int, group_size: int, stream: list[int]
 ) -> tuple[NDArray[np.int64], bool]:
-    """Draw groups of rows: disjoint ones while there are enough, else each anew.
-
-    Args:
-        count: Rows there are.
-        task: `D_P` or `D_H`, for the message.
-        groups: How many groups.
-        group_size: Rows of each, without repeats.
-        stream: Seed of a local generator.
-
-    Returns:
-        `(groups, group_size)` row numbers, and whether groups may overlap.
-
-    Raises:
-        InvalidInputError: Fewer rows than one group.
-    """
+    """Draw groups of rows: disjoint ones while there are enough, else each anew."""
     check_count(count, task, group_size)
     generator = np.random.default_rng(stream)
     if count >= groups * group_size:
@@ -89,19 +57,7 @@ def draw_groups(
 
 
 def gather(features: FeatureLike, rows: NDArray[np.int64], task: str) -> Tensor:
-    """Return the chosen rows; only they are read from a memory map.
-
-    Args:
-        features: `(N, D)`.
-        rows: `(groups, group_size)` row numbers.
-        task: `D_P` or `D_H`, for the message.
-
-    Returns:
-        `(groups, group_size, D)` float64.
-
-    Raises:
-        InvalidInputError: NaN or infinity among them.
-    """
+    """Return the chosen rows; only they are read from a memory map."""
     values = features.values if isinstance(features, Features) else features
     if isinstance(values, Tensor):
         chosen = values.detach()[torch.from_numpy(rows).to(values.device)].double().cpu()
@@ -113,14 +69,7 @@ def gather(features: FeatureLike, rows: NDArray[np.int64], task: str) -> Tensor:
 
 
 def stored_eps(features: FeatureLike) -> float:
-    """Return the round-off of the stored numbers.
-
-    Args:
-        features: `(N, D)`.
-
-    Returns:
-        Machine epsilon of their type; integers count as float64.
-    """
+    """Return the round-off of the stored numbers."""
     values = features.values if isinstance(features, Features) else features
     if isinstance(values, Tensor):
         return float(torch.finfo(values.dtype if values.is_floating_point() else torch.float64).eps)
@@ -128,12 +77,5 @@ def stored_eps(features: FeatureLike) -> float:
 
 
 def carried_eps(features: FeatureLike) -> float:
-    """Return the round-off that the features carry: that of the model's arithmetic, if known.
-
-    Args:
-        features: `(N, D)`.
-
-    Returns:
-        At least `stored_eps`.
-    """
+    """Return the round-off that the features carry: that of the model's arithmetic, if known."""
     return max(features.eps, stored_eps(features)) if isinstance(features, Features) else stored_eps(features)

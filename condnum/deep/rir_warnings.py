@@ -28,18 +28,6 @@ def rir_warnings(
 
     Round-off `eps` in N×D features of mean square m adds a random matrix whose spectral norm is about
     `eps·√m·(√N + √D)`; a singular value of X̃ near that is not known.
-
-    Args:
-        sigma: Spectra of `X̃ᵀX̃`, `(groups, min(N, D))` each, descending.
-        sigma_min: `(4, groups)` the smallest of each that counts as non-zero.
-        dimensions: D of each.
-        group_size: N.
-        eps: Unit round-off that the features carry.
-        rtols: Relative rank tolerance of each.
-        overlap: Tasks whose groups share images.
-
-    Returns:
-        Sentences, possibly none.
     """
     found = []
     widest = max(dimensions)

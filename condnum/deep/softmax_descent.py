@@ -35,12 +35,6 @@ class DescentCurves:
 def smoothness(X: Tensor) -> float:
     """Return Böhning's bound on the curvature of the loss, `½·λ_max(X̄ᵀX̄/N)` with a bias column.
 
-    Args:
-        X: `(N, D)` features.
-
-    Returns:
-        L > 0; gradient descent at rate 1/L never increases the loss.
-
     Examples:
         >>> smoothness(torch.tensor([[1.0], [-1.0]]))
         0.5
@@ -63,23 +57,7 @@ def descend(
     batch_size: int,
     seed: int,
 ) -> DescentCurves:
-    """Fit a softmax regression from zero weights at each learning rate.
-
-    Args:
-        X: `(N, D)` float32 features.
-        y: `(N,)` labels.
-        classes: C.
-        learning_rates: `(rates,)`.
-        evaluation: Sets `(X, y)` on which accuracy and loss are taken after each epoch.
-        epochs: Passes over the data.
-        optimizer: `gd`: one step of the whole data an epoch; `sgd`: one step a batch, in a new order each
-            epoch, constant rate, no momentum.
-        batch_size: Of `sgd`.
-        seed: Of the order; a local generator.
-
-    Returns:
-        Curves.
-    """
+    """Fit a softmax regression from zero weights at each learning rate."""
     rates = len(learning_rates)
     step = learning_rates.to(X).repeat_interleave(classes)
     W, b = X.new_zeros(X.shape[1], rates * classes), X.new_zeros(rates * classes)

@@ -68,20 +68,7 @@ class _Reached(Exception):  # ruff: ignore[error-suffix-on-exception-name] - not
 
 
 def trainable_chain(model: nn.Module, trainable: tuple[str, ...], images: Tensor) -> tuple[str, ...]:
-    """Return the modules from the first trainable one to the end of `forward_features`.
-
-    Args:
-        model: A timm model, in evaluation mode (a traced BatchNorm in training would move).
-        trainable: Paths of the trainable modules.
-        images: `(B, C, h, w)` to trace with.
-
-    Returns:
-        Module paths; applied one after the other to the input of the first, they give
-        `model.forward_features`.
-
-    Raises:
-        InvalidInputError: What follows the frozen trunk is not a chain.
-    """
+    """Return the modules from the first trainable one to the end of `forward_features`."""
     result, calls = _trace(model, images)
     index = next((i for i, call in enumerate(calls) if call.name in trainable), None)
     if index is None:
@@ -110,20 +97,7 @@ def trainable_chain(model: nn.Module, trainable: tuple[str, ...], images: Tensor
 
 
 def activations_before(model: nn.Module, name: str, images: Tensor) -> Tensor:
-    """Run the model up to a module, without gradients, and return that module's input.
-
-    Args:
-        model: A timm model.
-        name: Path of the module.
-        images: `(B, C, h, w)`.
-
-    Returns:
-        `(B, …)` detached; nothing after the trunk is computed.
-
-    Raises:
-        InvalidInputError: The forward pass never calls the module.
-        _Reached: Never leaves this function.
-    """
+    """Run the model up to a module, without gradients, and return that module's input."""
 
     def stop(_: nn.Module, arguments: tuple[Any, ...]) -> None:
         raise _Reached(arguments[0])
@@ -140,16 +114,7 @@ def activations_before(model: nn.Module, name: str, images: Tensor) -> Tensor:
 
 
 def run_chain(model: nn.Module, chain: tuple[str, ...], activations: Tensor) -> Tensor:
-    """Apply modules one after the other.
-
-    Args:
-        model: A timm model.
-        chain: Module paths of `trainable_chain`.
-        activations: `(B, …)` input of the first.
-
-    Returns:
-        What `model.forward_features` returns.
-    """
+    """Apply modules one after the other."""
     for name in chain:
         activations = model.get_submodule(name)(activations)
     return activations

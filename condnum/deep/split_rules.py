@@ -39,19 +39,6 @@ class Split:
 def split(model: nn.Module, trainable: str | Sequence[str] | None = None) -> Split:
     """Choose the trainable part and the head of a timm model.
 
-    Args:
-        model: A model of `timm.create_model`.
-        trainable: One or several module names, as in `model.named_modules()`; None asks the rules, in
-            the order of `split_rules`.
-
-    Returns:
-        The split, with the rule that made it.
-
-    Raises:
-        InvalidInputError: Not exactly one classifier; no rule finds a module; a named module holds the head
-            or no parameters.
-        UnknownNameError: A named module does not exist; the message lists the choices.
-
     Examples:
         >>> import timm
         >>> split(timm.create_model("resnet18", num_classes=2))
@@ -75,17 +62,7 @@ def split(model: nn.Module, trainable: str | Sequence[str] | None = None) -> Spl
 
 
 def split_head(model: nn.Module) -> str:
-    """Return the module path of the classifier.
-
-    Args:
-        model: A model of `timm.create_model`.
-
-    Returns:
-        Its path.
-
-    Raises:
-        InvalidInputError: The model has none, or more than one.
-    """
+    """Return the module path of the classifier."""
     get_classifier = getattr(model, "get_classifier", None)
     classifier = get_classifier() if get_classifier else None
     if not isinstance(classifier, nn.Module):
@@ -170,17 +147,7 @@ _RULES = [
 
 
 def _check_names(model: nn.Module, head: str, names: tuple[str, ...]) -> None:
-    """Check modules that a caller named.
-
-    Args:
-        model: A model of `timm.create_model`.
-        head: Path of the classifier.
-        names: Module paths.
-
-    Raises:
-        InvalidInputError: None, one with the head in it, or one without parameters.
-        UnknownNameError: No such module.
-    """
+    """Check modules that a caller named."""
     modules = dict(model.named_modules())
     choices = split_choices(model)
     if not names:

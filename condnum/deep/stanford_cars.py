@@ -23,32 +23,12 @@ _ANNOTATIONS = {
 
 
 def is_devkit(root: Path) -> bool:
-    """Tell whether a folder holds the original files.
-
-    Args:
-        root: The data set's folder.
-
-    Returns:
-        True if the training images and the devkit are there.
-    """
+    """Tell whether a folder holds the original files."""
     return (root / "devkit" / "cars_meta.mat").is_file() and (root / "cars_train").is_dir()
 
 
 def open_devkit(root: Path, split: str, *, checksum: ChecksumMode = "auto") -> ImageData:
-    """Open a split of the original files.
-
-    Args:
-        root: A folder for which `is_devkit` holds.
-        split: `train` (8144 images) or `test` (8041).
-        checksum: See `files_checksum`.
-
-    Returns:
-        The images in the order of the annotations; 196 classes in the order of the devkit.
-
-    Raises:
-        DataNotFoundError: No such split, annotations or images.
-        DataFormatError: A .mat file without the expected fields, or labels out of range.
-    """
+    """Open a split of the original files."""
     if split not in _ANNOTATIONS:
         raise DataNotFoundError(f"Stanford Cars has the splits train and test, not '{split}'.")
     folder, candidates = _ANNOTATIONS[split]

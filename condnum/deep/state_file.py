@@ -18,16 +18,7 @@ VERSION = 1
 
 
 def write_state(path: Path, identity: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Write a state, replacing the one before.
-
-    Args:
-        path: The file.
-        identity: What the training is: numbers and strings.
-        state: Tensors, numbers, strings, and lists and dictionaries of them.
-
-    Raises:
-        OutputError: It cannot be written.
-    """
+    """Write a state, replacing the one before."""
     content = {"version": VERSION, "identity": dict(identity), "state": dict(state)}
     # torch.save names the archive after a path, and refuses names that begin with a dot
     with atomic_write(path) as temporary, open(temporary, "wb") as stream:
@@ -35,20 +26,7 @@ def write_state(path: Path, identity: Mapping[str, Any], state: Mapping[str, Any
 
 
 def read_state(path: Path, identity: Mapping[str, Any], what: str) -> dict[str, Any] | None:
-    """Read the state of the same training.
-
-    Args:
-        path: The file.
-        identity: What the training is; all of it must agree.
-        what: The training in a word, "immunization", for messages.
-
-    Returns:
-        The state, tensors on the CPU; None if there is no file.
-
-    Raises:
-        DataFormatError: Not a whole file, or of another version.
-        InvalidInputError: Of another training; the message says in what it differs.
-    """
+    """Read the state of the same training."""
     if not path.exists():
         return None
     try:

@@ -22,20 +22,6 @@ def open_timm(
 
     Only data sets with a length and random access: Eq. 17 draws groups. Images of a folder reader are
     decoded here, because timm quietly puts the next image in the place of one that does not decode.
-
-    Args:
-        name: As timm takes it, `torch/cifar10`.
-        split: `train` or `test`; timm's other names pass unchanged.
-        root: timm's folder; default: the first existing folder of `condnum.data.data_folders`.
-        download: Let timm download.
-
-    Returns:
-        The images; classes have the data set's names where it knows them.
-
-    Raises:
-        DataNotFoundError: timm cannot open it.
-        InvalidInputError: An iterable data set (`tfds/`, `wds/`, `hfids/`).
-        DataFormatError: It hands out no labels.
     """
     create = require("timm.data", "deep").create_dataset
     folder = root or next((str(path) for path in data_folders() if path.is_dir()), "data")

@@ -65,13 +65,6 @@ class Weights:
 def state_checksum(state: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a state dict: names, types, shapes and bytes, sorted by name.
 
-    Args:
-        state: Tensors on any device: equal ones give equal sums wherever they are. An entry that is no
-            tensor (a module's `get_extra_state`) counts as what it prints.
-
-    Returns:
-        64 hexadecimal digits.
-
     Examples:
         >>> state_checksum({"w": torch.zeros(2)}) == state_checksum({"w": torch.zeros(2)})
         True
@@ -94,16 +87,6 @@ def read_weights(path: str | os.PathLike[str]) -> Weights:
 
     Of a training checkpoint the state dict is taken (the moving average where there is one); the prefixes
     that `DataParallel` and `torch.compile` leave are removed.
-
-    Args:
-        path: A `.safetensors` file, or one of `torch.save`.
-
-    Returns:
-        The tensors, on the CPU.
-
-    Raises:
-        DataNotFoundError: No such file, or not readable.
-        DataFormatError: Not a state dict of tensors, other objects in it, or a checksum that is not met.
     """
     file = _existing(path)
     if file.suffix == ".safetensors":
@@ -120,34 +103,13 @@ def read_weights(path: str | os.PathLike[str]) -> Weights:
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Return what a safetensors file says about itself, without reading its tensors.
-
-    Args:
-        path: The file.
-
-    Returns:
-        Its metadata; empty for other files.
-
-    Raises:
-        DataNotFoundError: No such file.
-        DataFormatError: Not a whole safetensors file.
-    """
+    """Return what a safetensors file says about itself, without reading its tensors."""
     file = _existing(path)
     return _read_safetensors(file, tensors=False)[1] if file.suffix == ".safetensors" else {}
 
 
 def fit_weights(model: nn.Module, weights: Weights, *, new: str | None = None) -> None:
-    """Copy weights into a model, every key at its place or none at all.
-
-    Args:
-        model: Receives them.
-        weights: Of `read_weights`.
-        new: Path of a module that keeps its own weights, whatever the file has for it.
-
-    Raises:
-        DataFormatError: Keys are missing, unexpected or of another shape; the message names them, and
-            the model is as it was.
-    """
+    """Copy weights into a model, every key at its place or none at all."""
     own = model.state_dict()
     state = {
         key: value for key, value in weights.state.items() if new is None or not key.startswith(f"{new}.")
@@ -175,20 +137,7 @@ def fit_weights(model: nn.Module, weights: Weights, *, new: str | None = None) -
 
 
 def write_weights(path: str | os.PathLike[str], state: State, metadata: Mapping[str, str]) -> Path:
-    """Write a state dict as safetensors, whole or not at all, with its checksum.
-
-    Args:
-        path: File to write, ending in `.safetensors`.
-        state: Tensors on any device; those that share memory are written twice.
-        metadata: What the file says about itself, strings only.
-
-    Returns:
-        `path`.
-
-    Raises:
-        OutputError: It cannot be written.
-        MissingExtraError: safetensors is not installed.
-    """
+    """Write a state dict as safetensors, whole or not at all, with its checksum."""
     save_file = require("safetensors.torch", "deep").save_file
     copies = {key: value.detach().cpu().contiguous().clone() for key, value in state.items()}
     notes = {"format": "pt", **metadata, CHECKSUM: state_checksum(copies)}
@@ -198,17 +147,7 @@ def write_weights(path: str | os.PathLike[str], state: State, metadata: Mapping[
 
 
 def _existing(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a file that is there.
-
-    Args:
-        path: `~` is expanded.
-
-    Returns:
-        The path.
-
-    Raises:
-        DataNotFoundError: No such file.
-    """
+    """Return the path of a file that is there."""
     file = Path(path).expanduser()
     if not file.is_file():
         raise DataNotFoundError(
@@ -252,19 +191,7 @@ def _read_checkpoint(file: Path) -> dict[str, Tensor]:
 
 
 def load_tensors(file: Path) -> Any:
-    """Read a file of `torch.save`: tensors, numbers, strings and containers of them, and nothing else.
-
-    Args:
-        file: The path.
-
-    Returns:
-        What was saved, on the CPU.
-
-    Raises:
-        UnpicklingError: Other objects in it, which are not made.
-        ValueError: An archive that would unpack; `torch.save` does not compress.
-        RuntimeError: And any other of `DAMAGED`, for a file that is cut off or was changed.
-    """
+    """Read a file of `torch.save`: tensors, numbers, strings and containers of them, and nothing else."""
     if zipfile.is_zipfile(file):
         with zipfile.ZipFile(file) as archive:
             if any(entry.file_size > entry.compress_size for entry in archive.infolist()):

@@ -67,17 +67,7 @@ class AttackStudy:
         return pd.DataFrame({"what": list(facts), "value": list(facts.values())})
 
     def save(self, folder: str | Path) -> list[str]:
-        """Write the tables.
-
-        Args:
-            folder: Created if missing.
-
-        Returns:
-            The names of the files.
-
-        Raises:
-            OutputError: The folder cannot be written.
-        """
+        """Write the tables."""
         tables = {
             "results.csv": self.report.steps,
             "factors.csv": self.report.factors,
@@ -90,18 +80,7 @@ class AttackStudy:
 
 
 def load(config: AttackConfig) -> TaskPair:
-    """Load the pair of tasks.
-
-    Args:
-        config: Its `data`, `source` and `rows`.
-
-    Returns:
-        The pair.
-
-    Raises:
-        DataNotFoundError: The file is missing; the message says what to put where.
-        CondnumError: The data cannot be used.
-    """
+    """Load the pair of tasks."""
     if config.dataset == "house-prices":
         return house_prices.load(config.house)
     digits, _ = digit_pairs.load(config.digits)
@@ -110,13 +89,6 @@ def load(config: AttackConfig) -> TaskPair:
 
 def attack_task(config: AttackConfig, pair: TaskPair) -> AttackTask:
     """Return what the attacker learns: the probe sample of D_H, of a digit with a fifth held out.
-
-    Args:
-        config: Its `rows`, `loss` and `seed`.
-        pair: The tasks.
-
-    Returns:
-        A regression on all rows of D_H, or the digit against the rest on a balanced sample.
 
     Examples:
         >>> config = AttackConfig("digits:4-9", rows=50)
@@ -137,18 +109,7 @@ def attack_task(config: AttackConfig, pair: TaskPair) -> AttackTask:
 
 
 def extractors(config: AttackConfig, pair: TaskPair) -> dict[str, Tensor]:
-    """Train or evaluate the extractors, with the settings of the experiment on these data.
-
-    Args:
-        config: Methods, seed, epochs.
-        pair: The tasks.
-
-    Returns:
-        θ by method.
-
-    Raises:
-        CondnumError: As `immunize`.
-    """
+    """Train or evaluate the extractors, with the settings of the experiment on these data."""
     house = config.dataset == "house-prices"
     problem = ImmunizationProblem.from_pair(pair, loss="mse" if house else "bce")
     settings = config.house.settings if house else config.digits.settings
@@ -166,17 +127,7 @@ def _callback(settings: DescentSettings | None) -> Callable[[Progress], None] | 
 
 
 def run(config: AttackConfig) -> AttackStudy:
-    """Run the experiment.
-
-    Args:
-        config: What to run.
-
-    Returns:
-        The report of the panel, with RIR of each extractor beside it.
-
-    Raises:
-        CondnumError: As `load` and the methods.
-    """
+    """Run the experiment."""
     pair = load(config)
     thetas = extractors(config, pair)
     task = attack_task(config, pair)
@@ -200,15 +151,7 @@ def run(config: AttackConfig) -> AttackStudy:
 
 
 def immunization_table(pair: TaskPair, thetas: Mapping[str, Tensor]) -> pd.DataFrame:
-    """Measure (i), (ii) and RIR of each extractor in both conventions.
-
-    Args:
-        pair: The tasks.
-        thetas: By name.
-
-    Returns:
-        `extractor, convention, harmful_ratio, pretrain_ratio, rir, success`, θ at unit scale.
-    """
+    """Measure (i), (ii) and RIR of each extractor in both conventions."""
     problem = ImmunizationProblem.from_pair(pair)
     rows: list[dict[str, Any]] = []
     for name, theta in thetas.items():

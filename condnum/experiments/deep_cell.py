@@ -53,26 +53,13 @@ class FeatureSets:
 
 @dataclass(frozen=True)
 class DeepCells:
-    """Computes cells; travels to worker processes.
-
-    Attributes:
-        config: Of the run.
-        folder: Of the store; models and features of θ₀ lie in it.
-    """
+    """Computes cells; travels to worker processes."""
 
     config: DeepConfig
     folder: Path
 
     def __call__(self, plan: CellPlan) -> CellResult:
-        """Make the model of a cell and measure it.
-
-        Args:
-            plan: `payload` with `backbone, method, seed` and, for a method, `start`, the key of its θ₀;
-                `settings` of the method.
-
-        Returns:
-            Scalars and curves; the model is in `model_file`.
-        """
+        """Make the model of a cell and measure it."""
         tasks = cached(("deep-tasks", self.config), lambda: open_tasks(self.config).in_memory())
         if plan.payload["method"] == INITIAL:
             return self._initial(plan, tasks)
@@ -247,16 +234,7 @@ class DeepCells:
 
 
 def rir_sample(data: ImageData, count: int, seed: int) -> ImageData:
-    """Return the images from which the groups of Eq. 17 are drawn, a tenth in reserve for unreadable ones.
-
-    Args:
-        data: Training images.
-        count: `groups·group_size`.
-        seed: Of the draw.
-
-    Returns:
-        All of the images, or a random part in their order.
-    """
+    """Return the images from which the groups of Eq. 17 are drawn, a tenth in reserve for unreadable ones."""
     wanted = count + count // 10
     if wanted >= len(data):
         return data

@@ -232,15 +232,6 @@ class DeepConfig:
 def weights_source(weights: str) -> str:
     """Check where weights come from: a word, or a file that is there.
 
-    Args:
-        weights: `none`, `timm`, "" or a path; `~` is expanded.
-
-    Returns:
-        The word, or the path.
-
-    Raises:
-        InvalidInputError: Neither a word nor a file.
-
     Examples:
         >>> weights_source("timm")
         'timm'

@@ -34,18 +34,7 @@ CODE_VERSION = "3"
 
 
 def prepare(config: DeepConfig) -> Prepared:
-    """Open the images and make each backbone once, so that what cannot run fails before anything runs.
-
-    Args:
-        config: Of the run.
-
-    Returns:
-        The configuration with its tasks.
-
-    Raises:
-        CondnumError: Data, weights or backbones that are missing or do not fit together; the message says
-            what to change.
-    """
+    """Open the images and make each backbone once, so that what cannot run fails before anything runs."""
     tasks = open_tasks(config)
     sums = {}
     for name in config.chosen_backbones:
@@ -61,14 +50,7 @@ def prepare(config: DeepConfig) -> Prepared:
 
 
 def plans(prepared: Prepared) -> tuple[list[CellPlan], list[CellPlan]]:
-    """List the cells of a run: those that make θ₀, and the methods that start from it.
-
-    Args:
-        prepared: Of `prepare`.
-
-    Returns:
-        A plan per backbone × seed, and one per backbone × seed × method.
-    """
+    """List the cells of a run: those that make θ₀, and the methods that start from it."""
     config, checksum = prepared.config, prepared.tasks.checksum
     measure = {
         "groups": config.groups,
@@ -104,22 +86,7 @@ def run(
     jobs: int | None = None,
     on_progress: Callable[[SweepProgress], None] | None = None,
 ) -> DeepRun:
-    """Run the experiment, or what is left of it.
-
-    Args:
-        config: What to run.
-        folder: The result store, with models, features of θ₀ and checkpoints, from which a run that was
-            stopped goes on; None keeps nothing.
-        jobs: Worker processes; default one a core for the small studies on a CPU, else one.
-        on_progress: Told at the start and after each cell, first of θ₀, then of the methods.
-
-    Returns:
-        Cells and tables.
-
-    Raises:
-        CondnumError: As `prepare`, or the store is foreign, damaged or not writable, or every cell
-            failed; the message says what to change.
-    """
+    """Run the experiment, or what is left of it."""
     prepared = prepare(config) if isinstance(config, DeepConfig) else config
     starts, methods = plans(prepared)
     kept = tempfile.TemporaryDirectory() if folder is None else nullcontext(folder)

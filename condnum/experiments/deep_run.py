@@ -115,18 +115,7 @@ class DeepRun:
         return pd.DataFrame({"what": list(facts), "value": list(facts.values())})
 
     def save(self, folder: str | Path) -> list[str]:
-        """Write the tables, and the models: at the top for a single cell, else a folder for each.
-
-        Args:
-            folder: Created if missing.
-
-        Returns:
-            Names of the tables, and `theta_0.safetensors` and `theta_I.safetensors` with their folders.
-
-        Raises:
-            OutputError: The folder cannot be written.
-            DataNotFoundError: A model is gone: the store that held it was removed.
-        """
+        """Write the tables, and the models: at the top for a single cell, else a folder for each."""
         tables = {"results.csv": self.results, "summary.csv": self.summary, "curves.parquet": self.curves}
         names = write_tables(folder, tables | ({"failures.csv": self.failures} if len(self.failures) else {}))
         target = Path(folder)

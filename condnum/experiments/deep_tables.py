@@ -89,15 +89,7 @@ _IMAGENET_CLASSES = 1000
 
 
 def results_table(tasks: DeepTasks, cells: Sequence[CellResult]) -> pd.DataFrame:
-    """Return a row per backbone × seed × method × convention.
-
-    Args:
-        tasks: For their names.
-        cells: Of `DeepCells`, θ₀'s among them.
-
-    Returns:
-        `RESULT_COLUMNS`; accuracies are shares, 0 to 1; κ and ranks are medians over the groups.
-    """
+    """Return a row per backbone × seed × method × convention."""
     start = {
         (c.row["backbone"], c.row["seed"]): c.row["accuracy"] for c in cells if c.row["method"] == INITIAL
     }
@@ -131,13 +123,6 @@ def published_column(backbone: str, tasks: DeepTasks) -> tuple[dict[str, Publish
     The same means: the paper's architecture, D_P with the 1000 classes of ImageNet, D_H with the 196
     classes of Stanford Cars or the 211 of Country211. Elsewhere the Cars column of the nearer
     architecture is shown for orientation only.
-
-    Args:
-        backbone: timm's name, perhaps with a tag.
-        tasks: The data.
-
-    Returns:
-        Rows by method, and True if they are comparable.
     """
     family = _FAMILIES.get(backbone.split(".")[0])
     harmful = _HARMFUL.get(len(tasks.harmful.classes))
@@ -148,16 +133,7 @@ def published_column(backbone: str, tasks: DeepTasks) -> tuple[dict[str, Publish
 
 
 def summary_table(results: pd.DataFrame, tasks: DeepTasks) -> pd.DataFrame:
-    """Average the results over seeds, with Table 3 beside them.
-
-    Args:
-        results: Of `results_table`.
-        tasks: Decide which published column belongs to a backbone.
-
-    Returns:
-        A row per backbone × method × convention: `seeds`, mean and std of `AVERAGED`, `success_rate`,
-        `seconds_mean`, `published_*` (accuracy in percent), `published_same`.
-    """
+    """Average the results over seeds, with Table 3 beside them."""
     rows = []
     for (backbone, method, convention), group in results.groupby(
         ["backbone", "method", "convention"], sort=False
@@ -191,18 +167,7 @@ def summary_table(results: pd.DataFrame, tasks: DeepTasks) -> pd.DataFrame:
 
 
 def curves_table(cells: Sequence[CellResult]) -> pd.DataFrame:
-    """Collect every curve of the report in one long table.
-
-    Args:
-        cells: Of `DeepCells`.
-
-    Returns:
-        Columns `backbone, method, seed, quantity, x, value`: `probe_accuracy` on D_H's test images against
-        the probe's epoch, `convex_accuracy` (one value), the columns of the history against the step
-        (`rir`, `held_rir`, `accuracy`, the losses and regularizers, …), at the step that was kept `kept_rir`
-        and `kept_test_rir` (reported, least and largest over draws) and, for θ₀, `pretraining_loss`
-        and `pretraining_accuracy` against the epoch.
-    """
+    """Collect every curve of the report in one long table."""
     frames = []
     for row, arrays in cells:
         probe = arrays["probe"]
@@ -223,15 +188,7 @@ def curves_table(cells: Sequence[CellResult]) -> pd.DataFrame:
 
 
 def notes_table(cells: Sequence[CellResult], name: str) -> pd.DataFrame:
-    """List what cells said: their warnings, or the images that they could not read.
-
-    Args:
-        cells: Of `DeepCells`.
-        name: `warnings` or `unreadable`.
-
-    Returns:
-        `text`, `cells` (how many said so), `first` (which one), without repetitions.
-    """
+    """List what cells said: their warnings, or the images that they could not read."""
     said: dict[str, list[str]] = {}
     for row, arrays in cells:
         for text in arrays[name].tolist():

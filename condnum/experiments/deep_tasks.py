@@ -103,18 +103,6 @@ def open_tasks(config: DeepConfig) -> DeepTasks:
 
     A D_P whose class folders are all WordNet identifiers of ImageNet-1K gets the label order of timm's
     ImageNet heads, if its weights come with such a head.
-
-    Args:
-        config: Its data, limit and groups.
-
-    Returns:
-        Both tasks.
-
-    Raises:
-        DataNotFoundError: Not here; the message says what to put where.
-        DataFormatError: Not in a known layout, or labels out of range.
-        InvalidInputError: One class only, or fewer images than a group.
-        MissingExtraError: timm or Pillow is not installed.
     """
     names, limit = config.tasks, config.images_per_class
     own_head = config.chosen_weights != "none" and config.pretrain_epochs is None
@@ -142,14 +130,6 @@ def task_transform(config: DeepConfig, tasks: DeepTasks, backbone: Backbone) -> 
 
     Images of one's own are augmented as photographs if they are coloured, else gently: the mirror image of a
     digit or a letter is another one.
-
-    Args:
-        config: Its data and image size.
-        tasks: Its images.
-        backbone: Says mean, standard deviation and, if nobody else does, the size.
-
-    Returns:
-        The transform of both tasks; its `still` is the un-augmented one, if they differ.
     """
     crop = {"crop_pct": 1.0} if config.chosen_weights == "none" or config.data != IMAGES else {}
     augmentation = config.study.augmentation or ("photograph" if tasks.coloured else "gentle")

@@ -16,24 +16,7 @@ from condnum.extras import require
 
 
 def create_backbone(config: DeepConfig, tasks: DeepTasks, name: str, seed: int) -> Backbone:
-    """Make the backbone before any training here.
-
-    Args:
-        config: Weights, image size, and whether θ₀ is trained.
-        tasks: D_P's classes.
-        name: Of `timm.create_model`.
-        seed: Of weights that are drawn.
-
-    Returns:
-        The backbone, its head as large as D_P has classes (or ImageNet's own head).
-
-    Raises:
-        InvalidInputError: A head of other classes than D_P's, or arguments that the model does not take.
-        UnknownNameError: timm has no such model.
-        DataFormatError: Weights that do not fit; the message lists the keys.
-        DataNotFoundError: Weights that are not there, or cannot be downloaded.
-        MissingExtraError: timm is not installed.
-    """
+    """Make the backbone before any training here."""
     recipe = config.backbone(name)
     arguments = {**_image_size(config, name), **recipe.arguments}
     if config.image_size is not None and "img_size" in arguments:
@@ -60,21 +43,7 @@ def create_backbone(config: DeepConfig, tasks: DeepTasks, name: str, seed: int) 
 def make_theta_0(
     config: DeepConfig, tasks: DeepTasks, name: str, seed: int, checkpoint: Path
 ) -> tuple[Backbone, Pretraining | None]:
-    """Make θ₀ of a seed: create the backbone and, if the run says so, train it on D_P.
-
-    Args:
-        config: Of the run.
-        tasks: Both tasks.
-        name: Of `timm.create_model`.
-        seed: Of the weights and of the training.
-        checkpoint: File from which a training that was stopped goes on.
-
-    Returns:
-        θ₀, and how it was trained; None for weights that are taken as they are.
-
-    Raises:
-        CondnumError: As `create_backbone` and `pretrain_backbone`.
-    """
+    """Make θ₀ of a seed: create the backbone and, if the run says so, train it on D_P."""
     backbone = create_backbone(config, tasks, name, seed)
     options: dict[str, Any] | None = None
     if (pretraining := config.backbone(name).pretraining) is not None:
@@ -97,14 +66,7 @@ def make_theta_0(
 
 
 def pretraining_table(config: DeepConfig) -> pd.DataFrame:
-    """Say where each θ₀ comes from.
-
-    Args:
-        config: Of the run.
-
-    Returns:
-        `backbone`, `θ₀`.
-    """
+    """Say where each θ₀ comes from."""
     rows = []
     for name in config.chosen_backbones:
         recipe = config.backbone(name)

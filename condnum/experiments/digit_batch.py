@@ -37,10 +37,6 @@ class DigitBatches:
 
     The tasks stay on the CPU, where cells are measured too, one thread a core: cuSOLVER batches singular
     value decompositions up to 32×32 alone, and a cell needs three of D×D.
-
-    Attributes:
-        device: Where the descents run.
-        memory_bytes: Memory that a batch may take; None asks the device.
     """
 
     device: torch.device
@@ -49,14 +45,7 @@ class DigitBatches:
     _ceilings: dict[_Tasks, dict[str, float]] = field(default_factory=dict, init=False)
 
     def group(self, plan: CellPlan) -> Hashable | None:
-        """Return method and settings, which the cells of a batch share; None for what knows no batches.
-
-        Args:
-            plan: A cell.
-
-        Returns:
-            A key; all pairs of one data set have one dimension.
-        """
+        """Return method and settings, which the cells of a batch share; None for what knows no batches."""
         method = plan.payload["method"]
         if not descends_in_batches(method, _settings(plan)):
             return None
@@ -64,26 +53,12 @@ class DigitBatches:
         return json.dumps([common, plan.settings, plan.data_checksum], sort_keys=True)
 
     def size(self, plans: Sequence[CellPlan]) -> int:
-        """Return how many of these cells fit on the device, by the one that takes most.
-
-        Args:
-            plans: Cells of one group.
-
-        Returns:
-            At least 1.
-        """
+        """Return how many of these cells fit on the device, by the one that takes most."""
         largest = max(self._of(plans), key=problem_bytes)
         return batch_size(largest, self.device, self.memory_bytes)
 
     def compute(self, plans: Sequence[CellPlan]) -> list[CellResult | Exception]:
-        """Immunize cells together and measure each.
-
-        Args:
-            plans: Cells of one group.
-
-        Returns:
-            What `compute_cell` gives for each, or the error that measuring it raised.
-        """
+        """Immunize cells together and measure each."""
         problems = self._of(plans)
         results = immunize_batch(
             problems,

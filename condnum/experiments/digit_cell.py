@@ -19,16 +19,7 @@ RIDGES = (1e-9, PUBLISHED_RIDGE, 1e-3, 1.0, 1e3)
 
 
 def compute_cell(plan: CellPlan) -> CellResult:
-    """Immunize one pair and keep its spectra, from which every convention can be read.
-
-    Args:
-        plan: `payload` with `method, seed, pretrain, harmful, loss_rows, labels, device`; `settings` of the
-            method (empty for closed forms); `data`.
-
-    Returns:
-        Scalars, and the arrays `pretrain_before`, `pretrain_after`, `harmful_before`,
-        `harmful_after` (descending spectra, θ as trained) and `history.*`.
-    """
+    """Immunize one pair and keep its spectra, from which every convention can be read."""
     problem, result = immunize_cell(plan)
     key = ("ceiling", plan.data_checksum, plan.payload["pretrain"], plan.payload["harmful"])
     return measure_cell(plan, problem, result, cached(key, lambda: ceilings(problem)))
@@ -37,17 +28,7 @@ def compute_cell(plan: CellPlan) -> CellResult:
 def measure_cell(
     plan: CellPlan, problem: ImmunizationProblem, result: ImmunizationResult, bounds: dict[str, float]
 ) -> CellResult:
-    """Measure what a method made of a cell.
-
-    Args:
-        plan: The cell.
-        problem: Its tasks.
-        result: Its θ, on the problem's device.
-        bounds: The pair's `ceilings`.
-
-    Returns:
-        As `compute_cell`.
-    """
+    """Measure what a method made of a cell."""
     payload, theta = plan.payload, result.theta
     sigma = torch.linalg.svdvals(theta)
     row: dict[str, Any] = {
@@ -73,28 +54,13 @@ def measure_cell(
 
 
 def immunize_cell(plan: CellPlan) -> tuple[ImmunizationProblem, ImmunizationResult]:
-    """Run the method of a cell; deterministic, so that a cell's θ can be had again without storing it.
-
-    Args:
-        plan: As `compute_cell`.
-
-    Returns:
-        The problem and the result.
-    """
+    """Run the method of a cell; deterministic, so that a cell's θ can be had again without storing it."""
     problem = cell_problem(plan, plan.payload["device"])
     return problem, immunize(problem, plan.payload["method"], seed=plan.payload["seed"], **plan.settings)
 
 
 def cell_problem(plan: CellPlan, device: str) -> ImmunizationProblem:
-    """Return the tasks of a cell.
-
-    Args:
-        plan: As `compute_cell`.
-        device: Where they should be.
-
-    Returns:
-        The problem.
-    """
+    """Return the tasks of a cell."""
     payload, data = plan.payload, plan.data
     assert data is not None  # plans of this experiment always name their data
     return digit_problem(
@@ -108,14 +74,7 @@ def cell_problem(plan: CellPlan, device: str) -> ImmunizationProblem:
 
 
 def ceilings(problem: ImmunizationProblem) -> dict[str, float]:
-    """Return the RIR ceilings of a pair in both conventions.
-
-    Args:
-        problem: With factors of orthogonal rows, as `digit_problem` gives them.
-
-    Returns:
-        `ceiling_compact` and, for each ε of `RIDGES`, the one named by `ridge_ceiling_column`.
-    """
+    """Return the RIR ceilings of a pair in both conventions."""
     P, H = (CovarianceRange.of_factor(task.factor) for task in (problem.pretrain, problem.harmful))
     ridged = {ridge_ceiling_column(ridge): ridge_convention_ceiling(P, H, ridge=ridge) for ridge in RIDGES}
     return {"ceiling_compact": rir_ceiling(P, H).value, **ridged}
@@ -123,12 +82,6 @@ def ceilings(problem: ImmunizationProblem) -> dict[str, float]:
 
 def ridge_ceiling_column(ridge: float) -> str:
     """Return the name of a stored ceiling of the ridge convention.
-
-    Args:
-        ridge: ε.
-
-    Returns:
-        A column's name.
 
     Examples:
         >>> ridge_ceiling_column(1e-6)

@@ -103,24 +103,6 @@ class DigitPairsConfig:
     ) -> DigitPairsConfig:
         """Build a configuration from notebook parameters, where "" and 0 stand for the default.
 
-        Args:
-            dataset: `mnist` or `digits`.
-            data: `auto` or a folder.
-            methods: Comma-separated names.
-            seeds: How many.
-            epochs: Full-batch steps, 0 for each method's own.
-            pairs: Comma-separated `p-h`, empty for all 90.
-            labels: `one_vs_rest` or `published`.
-            jobs: Worker processes, 0 for one per core.
-            scheduler: Address of a dask scheduler.
-            device: `auto`, `cpu` or `cuda`.
-
-        Returns:
-            The validated configuration.
-
-        Raises:
-            CondnumError: A parameter is unknown or out of range.
-
         Examples:
             >>> DigitPairsConfig.from_parameters(
             ...     dataset="digits", data="auto", methods="ours", seeds=1, epochs=9, pairs="4-7,9-0",
@@ -161,15 +143,6 @@ class DigitPairsConfig:
 
 def read_pair(word: str) -> tuple[int, int]:
     """Read a pair of digits.
-
-    Args:
-        word: `p-h`.
-
-    Returns:
-        p and h.
-
-    Raises:
-        InvalidInputError: It is not two digits with a hyphen.
 
     Examples:
         >>> read_pair("4-7")

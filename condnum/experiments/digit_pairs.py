@@ -133,17 +133,7 @@ class DigitPairsRun:
         return f"{torch.cuda.max_memory_allocated(self.config.device) / 2**20:,.0f} MiB"
 
     def save(self, folder: str | Path) -> list[str]:
-        """Write results.csv, summary.csv, both sensitivities and, if any cell failed, failures.csv.
-
-        Args:
-            folder: Created if missing.
-
-        Returns:
-            The names of the files.
-
-        Raises:
-            OutputError: The folder cannot be written.
-        """
+        """Write results.csv, summary.csv, both sensitivities and, if any cell failed, failures.csv."""
         tables = {
             "results.csv": self.table,
             "summary.csv": self.summary,
@@ -154,19 +144,7 @@ class DigitPairsRun:
 
 
 def load(config: DigitPairsConfig) -> tuple[Digits, DataReference]:
-    """Load the digits of a configuration.
-
-    Args:
-        config: Its `dataset` and `data`.
-
-    Returns:
-        The digits and the reference by which workers find them.
-
-    Raises:
-        DataNotFoundError: The files are missing; the message says what to put where.
-        DataFormatError: They are damaged.
-        InvalidInputError: They hold fewer than two images of a digit of a pair.
-    """
+    """Load the digits of a configuration."""
     source = "embedded" if config.dataset == "digits" else config.data
     digits = load_small_digits() if config.dataset == "digits" else load_mnist_images(config.data)
     for pretrain, harmful in config.pairs or permutations(range(10), 2):
@@ -175,15 +153,7 @@ def load(config: DigitPairsConfig) -> tuple[Digits, DataReference]:
 
 
 def plans(config: DigitPairsConfig, reference: DataReference) -> list[CellPlan]:
-    """List the cells, pair by pair, so that cells that share a covariance are neighbours.
-
-    Args:
-        config: Methods, seeds, pairs.
-        reference: The data.
-
-    Returns:
-        A plan per pair × seed × method; of methods that draw nothing, for the first seed only.
-    """
+    """List the cells, pair by pair, so that cells that share a covariance are neighbours."""
     pairs = config.pairs or tuple(permutations(range(10), 2))
     cells = []
     for pretrain, harmful in pairs:
@@ -224,20 +194,6 @@ def run(
     executor: Executor | None = None,
 ) -> DigitPairsRun:
     """Run the sweep, or what is left of it; this needs none of the extras.
-
-    Args:
-        config: What to run.
-        folder: The result store, from which a sweep that was stopped goes on; None keeps nothing.
-        on_progress: Told at the start and after each cell.
-        executor: Where cells are computed; default: cell by cell on CPUs and clusters, on a GPU the cells
-            of a method in batches.
-
-    Returns:
-        The tables.
-
-    Raises:
-        CondnumError: The data cannot be had, or lack a digit; the store is foreign, damaged or not
-            writable; the scheduler does not answer; or every cell failed.
 
     Examples:
         >>> config = DigitPairsConfig("mnist", "data", device="cuda")  # Table 2 on a GPU

@@ -21,15 +21,7 @@ _COORDINATES = ("method", "seed", "pretrain_digit", "harmful_digit")
 
 
 def cell_spectra(row: Mapping[str, Any], arrays: Mapping[str, Any]) -> HessianSpectra:
-    """Return a cell's spectra as tensors, for θ as trained.
-
-    Args:
-        row: Its scalars.
-        arrays: Its arrays.
-
-    Returns:
-        The four spectra.
-    """
+    """Return a cell's spectra as tensors, for θ as trained."""
     dimension = int(row["dimension"])
     return HessianSpectra(
         pretrain_before=torch.as_tensor(arrays["pretrain_before"]),
@@ -42,16 +34,7 @@ def cell_spectra(row: Mapping[str, Any], arrays: Mapping[str, Any]) -> HessianSp
 
 
 def measured_rows(dataset: str, row: Mapping[str, Any], spectra: HessianSpectra) -> list[dict[str, Any]]:
-    """Measure one cell in every convention and gauge.
-
-    Args:
-        dataset: Name of the data.
-        row: The cell's scalars.
-        spectra: For θ as trained.
-
-    Returns:
-        A row per measure.
-    """
+    """Measure one cell in every convention and gauge."""
     kept = (*_COORDINATES, "theta_condition", "steps", "seconds", "stop_reason", "eigh_fallbacks")
     facts = {name: row[name] for name in kept} | {
         "dataset": dataset,
@@ -70,29 +53,14 @@ def measured_rows(dataset: str, row: Mapping[str, Any], spectra: HessianSpectra)
 
 
 def current_rir(result: CellResult) -> float:
-    """Return the RIR that progress shows: ridge convention, θ at unit scale.
-
-    Args:
-        result: A stored cell.
-
-    Returns:
-        One number.
-    """
+    """Return the RIR that progress shows: ridge convention, θ at unit scale."""
     row: Mapping[str, Any] = result.row
     spectra = cell_spectra(*result).scaled(row["dimension"] / row["squared_norm"])
     return immunization_from_spectra(spectra, convention="ridge", gauge="unit").rir
 
 
 def ridge_rows(row: Mapping[str, Any], spectra: HessianSpectra) -> list[dict[str, Any]]:
-    """Measure one cell in the ridge convention at several ε, θ at unit scale.
-
-    Args:
-        row: The cell's scalars.
-        spectra: Its spectra, for θ as trained.
-
-    Returns:
-        A row per ε, with the ceiling at that ε.
-    """
+    """Measure one cell in the ridge convention at several ε, θ at unit scale."""
     unit = spectra.scaled(row["dimension"] / row["squared_norm"])
     rows = []
     for ridge in RIDGES:
@@ -105,15 +73,7 @@ def ridge_rows(row: Mapping[str, Any], spectra: HessianSpectra) -> list[dict[str
 
 
 def sensitivity_rows(row: Mapping[str, Any], spectra: HessianSpectra) -> list[dict[str, Any]]:
-    """Measure one cell in the compact convention at several rank tolerances.
-
-    Args:
-        row: The cell's scalars.
-        spectra: Its spectra.
-
-    Returns:
-        A row per tolerance.
-    """
+    """Measure one cell in the compact convention at several rank tolerances."""
     rows = []
     for rtol in (RTOLS[0], default_rtol(spectra.dimension_after), RTOLS[1]):
         measured: Immunization = immunization_from_spectra(

@@ -28,19 +28,7 @@ def digit_problem(
     labels: str,
     device: str = "cpu",
 ) -> ImmunizationProblem:
-    """Build the problem (p, h): covariances of the two digits, logistic losses one-vs-rest.
-
-    Args:
-        reference: The data.
-        pretrain: Digit p.
-        harmful: Digit h.
-        loss_rows: Rows of the balanced sample that the supervised loss sees (at most twice the cut).
-        labels: `one_vs_rest`, or `published`: the digit alone, with one label.
-        device: Where to compute.
-
-    Returns:
-        The problem, with the factors of both covariances known.
-    """
+    """Build the problem (p, h): covariances of the two digits, logistic losses one-vs-rest."""
     digits = reference.load()
     count = min(digits.counts[pretrain], digits.counts[harmful])
     data = (reference.name, reference.checksum)

@@ -31,14 +31,7 @@ class Extractor:
 
     @classmethod
     def of(cls, result: ImmunizationResult) -> Extractor:
-        """Keep of a result what tables and figures need.
-
-        Args:
-            result: Of `immunize`.
-
-        Returns:
-            Its θ and history as NumPy arrays.
-        """
+        """Keep of a result what tables and figures need."""
         return cls(
             method=result.method,
             seed=result.seed,
@@ -52,15 +45,7 @@ class Extractor:
 
     @classmethod
     def from_cell(cls, row: Mapping[str, Any], arrays: Mapping[str, Any]) -> Extractor:
-        """Read an extractor from a cell that `to_cell` made.
-
-        Args:
-            row: Its scalars.
-            arrays: θ and the columns of the history.
-
-        Returns:
-            The extractor, with every digit.
-        """
+        """Read an extractor from a cell that `to_cell` made."""
         columns = {
             name.removeprefix(_HISTORY): values
             for name, values in arrays.items()

@@ -10,27 +10,12 @@ from condnum.sweep import CellPlan, CellResult, cached
 
 
 def compute_cell(plan: CellPlan) -> CellResult:
-    """Train one extractor.
-
-    Args:
-        plan: `payload` with `method, seed, features, rows, device`; `settings` of the method (empty
-            for closed forms); `data`.
-
-    Returns:
-        `Extractor.to_cell`.
-    """
+    """Train one extractor."""
     return Extractor.of(immunize_cell(plan)[1]).to_cell()
 
 
 def immunize_cell(plan: CellPlan) -> tuple[ImmunizationProblem, ImmunizationResult]:
-    """Run the method of a cell.
-
-    Args:
-        plan: As `compute_cell`.
-
-    Returns:
-        The problem and the result.
-    """
+    """Run the method of a cell."""
     payload, problem = plan.payload, cell_problem(plan)
     method, seed = payload["method"], payload["seed"]
     return problem, immunize(problem, method, seed=seed, callback=report_step, **plan.settings)
@@ -42,14 +27,7 @@ def report_step(progress: Progress) -> None:
 
 
 def cell_problem(plan: CellPlan) -> ImmunizationProblem:
-    """Return the two tasks of a cell, built once a process.
-
-    Args:
-        plan: As `compute_cell`.
-
-    Returns:
-        The problem.
-    """
+    """Return the two tasks of a cell, built once a process."""
     payload, data = plan.payload, plan.data
     assert data is not None  # plans of this experiment always name their data
     options = {"features": payload["features"], "rows": payload["rows"]}

@@ -61,21 +61,6 @@ class HousePricesConfig:
     ) -> HousePricesConfig:
         """Build a configuration from notebook parameters, where "" and 0 stand for the default.
 
-        Args:
-            data: `auto`, `embedded` or a path.
-            methods: Comma-separated names.
-            seeds: How many.
-            epochs: Full-batch steps, 0 for each method's own.
-            features: `published` or `clean`.
-            rows: First rows of each task, 0 for all.
-            device: `auto`, `cpu` or `cuda`.
-
-        Returns:
-            The validated configuration.
-
-        Raises:
-            CondnumError: A parameter is unknown or out of range.
-
         Examples:
             >>> HousePricesConfig.from_parameters(
             ...     data="embedded", methods="ours, identity", seeds=1, epochs=0, features="clean",

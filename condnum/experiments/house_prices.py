@@ -87,17 +87,7 @@ class HousePricesRun(PairStudy):
         return pd.DataFrame({"what": list(facts), "value": list(facts.values())})
 
     def save(self, folder: str | Path) -> list[str]:
-        """Write results.csv, summary.csv, curves.parquet and, if any cell failed, failures.csv.
-
-        Args:
-            folder: Created if missing.
-
-        Returns:
-            The names of the files.
-
-        Raises:
-            OutputError: The folder cannot be written.
-        """
+        """Write results.csv, summary.csv, curves.parquet and, if any cell failed, failures.csv."""
         failures = {"failures.csv": self.failures} if len(self.failures) else {}
         return super().save(folder) + write_tables(folder, failures)
 
@@ -110,19 +100,7 @@ def condnum_version() -> str:
 
 
 def load(config: HousePricesConfig) -> TaskPair:
-    """Load the data of a configuration.
-
-    Args:
-        config: Its `data`, `features` and `rows`.
-
-    Returns:
-        House prices, or the diabetes table for `data="embedded"`.
-
-    Raises:
-        DataNotFoundError: The file is missing; the message says what to put where.
-        DataFormatError: The file lacks columns, or is not the table it should be.
-        InvalidInputError: The data cannot be used (NaN, one row, a constant target).
-    """
+    """Load the data of a configuration."""
     if config.data == "embedded":
         pair = load_diabetes_tasks(features=config.features)
         return pair if config.rows is None else pair.head(config.rows)
@@ -130,15 +108,7 @@ def load(config: HousePricesConfig) -> TaskPair:
 
 
 def plans(config: HousePricesConfig, pair: TaskPair) -> list[CellPlan]:
-    """List the cells of a run, seed by seed.
-
-    Args:
-        config: Methods, seeds and epochs.
-        pair: The data, which workers find by its checksum.
-
-    Returns:
-        A plan per method × seed.
-    """
+    """List the cells of a run, seed by seed."""
     reference = DataReference.of(pair, config.data)
     common = {
         "features": config.features,
@@ -164,21 +134,7 @@ def run(
     jobs: int | None = None,
     on_progress: Callable[[SweepProgress], None] | None = None,
 ) -> HousePricesRun:
-    """Run the experiment, or what is left of it.
-
-    Args:
-        config: What to run.
-        folder: The result store, from which a run that was stopped goes on; None keeps nothing.
-        jobs: Worker processes; default one a core, and one for short runs or on a GPU.
-        on_progress: Told at the start and after each cell.
-
-    Returns:
-        Extractors and tables.
-
-    Raises:
-        CondnumError: As `load`, or the store is foreign, damaged or not writable, or every cell
-            failed; the message says what to change.
-    """
+    """Run the experiment, or what is left of it."""
     pair = load(config)
     problem = ImmunizationProblem.from_pair(pair, device=resolve_device(config.device))
     cells = plans(config, pair)

@@ -132,14 +132,7 @@ class LimitsRun:
         return pd.concat(frames, ignore_index=True)
 
     def region(self, tasks: tuple[str, str]) -> FeasibleRegion:
-        """Return what is possible for a pair, at the ε of the configuration.
-
-        Args:
-            tasks: Of `pairs`.
-
-        Returns:
-            The region.
-        """
+        """Return what is possible for a pair, at the ε of the configuration."""
         table = _of(self.ceilings, tasks)
         row = table[table["ridge_share"] == self.config.ridge].iloc[0]
         spaces = _of(self.null_spaces, tasks).iloc[0]
@@ -178,17 +171,7 @@ class LimitsRun:
         return pd.DataFrame({"what": list(facts), "value": list(facts.values())})
 
     def save(self, folder: str | Path) -> list[str]:
-        """Write every table as CSV, and failures.csv if any cell failed.
-
-        Args:
-            folder: Created if missing.
-
-        Returns:
-            The names of the files.
-
-        Raises:
-            OutputError: The folder cannot be written.
-        """
+        """Write every table as CSV, and failures.csv if any cell failed."""
         names = (
             "results",
             "summary",
@@ -228,21 +211,7 @@ def run(
     jobs: int | None = None,
     on_progress: Callable[[SweepProgress], None] | None = None,
 ) -> LimitsRun:
-    """Run the experiment, or what is left of it.
-
-    Args:
-        config: What to run.
-        folder: The result store, from which a run that was stopped goes on; None keeps nothing.
-        jobs: Worker processes; default one a core.
-        on_progress: Told at the start and after each cell.
-
-    Returns:
-        The tables.
-
-    Raises:
-        CondnumError: The data cannot be had; the store is foreign, damaged or not writable; every cell
-            failed.
-    """
+    """Run the experiment, or what is left of it."""
     data = load(config)
     every = plans(config, data)
     swept = [plan for plan in every if plan.payload["part"] != "race"]

@@ -20,15 +20,7 @@ from condnum.sweep import CellPlan, CellResult, cached
 
 
 def compute_cell(plan: CellPlan) -> CellResult:
-    """Compute one cell.
-
-    Args:
-        plan: `payload` with `part` (`method`, `pair` or `race`), `data`, `ridge_shares`, `ridge`, and what
-            the experiment that the data are taken from asks for; `settings` of the method; `data`.
-
-    Returns:
-        Scalars and arrays, by part: of `measure_cell`, `pair_limits` or `race`.
-    """
+    """Compute one cell."""
     part = plan.payload["part"]
     if part == "method":
         problem, result = _experiment(plan).immunize_cell(plan)
@@ -43,16 +35,7 @@ def compute_cell(plan: CellPlan) -> CellResult:
 
 
 def measure_cell(plan: CellPlan, problem: ImmunizationProblem, result: ImmunizationResult) -> CellResult:
-    """Measure an extractor on `K + εI` for every ε, and keep its spectra for the usual measures.
-
-    Args:
-        plan: The cell.
-        problem: Its tasks.
-        result: Its θ.
-
-    Returns:
-        Scalars of the run; `ratios` `(R, 2)`: (ii) and (i) at each ridge; the four spectra, θ as trained.
-    """
+    """Measure an extractor on `K + εI` for every ε, and keep its spectra for the usual measures."""
     P, H = task_pair_ranges(plan, problem)
     theta = result.theta
     sigma = torch.linalg.svdvals(theta)
@@ -82,29 +65,14 @@ def measure_cell(plan: CellPlan, problem: ImmunizationProblem, result: Immunizat
 
 
 def cell_problem(plan: CellPlan) -> ImmunizationProblem:
-    """Return the tasks of a cell, on the CPU.
-
-    Args:
-        plan: As `compute_cell`.
-
-    Returns:
-        The problem.
-    """
+    """Return the tasks of a cell, on the CPU."""
     if plan.payload["data"] == "house-prices":
         return house_cell.cell_problem(plan)
     return digit_cell.cell_problem(plan, plan.payload["device"])
 
 
 def task_pair_ranges(plan: CellPlan, problem: ImmunizationProblem) -> tuple[CovarianceRange, CovarianceRange]:
-    """Return the ranges of both covariances, decomposed once a process.
-
-    Args:
-        plan: As `compute_cell`.
-        problem: Its tasks.
-
-    Returns:
-        Ranges of `K_P` and `K_H`.
-    """
+    """Return the ranges of both covariances, decomposed once a process."""
     return cached(
         ("limits-ranges", *_tasks(plan)),
         lambda: (
@@ -116,13 +84,6 @@ def task_pair_ranges(plan: CellPlan, problem: ImmunizationProblem) -> tuple[Cova
 
 def absolute_ridge(pretrain: CovarianceRange, share: float) -> float:
     """Return ε in the units of K.
-
-    Args:
-        pretrain: Range of `K_P`.
-        share: ε in mean eigenvalues of `K_P`, `tr(K_P)/D`.
-
-    Returns:
-        ε.
 
     Examples:
         >>> absolute_ridge(CovarianceRange.of(torch.diag(torch.tensor([3.0, 0.0])).double()), 0.1)

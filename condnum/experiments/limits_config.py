@@ -70,23 +70,6 @@ class LimitsConfig:
     ) -> LimitsConfig:
         """Build a configuration from notebook parameters, where "" and 0 stand for the default.
 
-        Args:
-            data: `house-prices`, `mnist`, `digits`, or `embedded`: the diabetes table.
-            source: `auto`, `embedded` (house prices: the diabetes table) or a path.
-            methods: Comma-separated names.
-            seeds: How many, 0 for `DEFAULT_SEEDS`.
-            epochs: Full-batch steps, 0 for each method's own.
-            pairs: Comma-separated `p-h`.
-            ridge: ε of front and directions, in mean eigenvalues of K_P.
-            race_steps: Steps of Algorithm 1 against the closed form; 0 for no race.
-
-        Returns:
-            The validated configuration.
-
-        Raises:
-            UnknownNameError: Unknown data set or method.
-            InvalidInputError: A parameter is out of range, or pairs for house prices.
-
         Examples:
             >>> config = LimitsConfig.from_parameters(data="digits", source="auto", methods="ours", seeds=0,
             ...     epochs=9, pairs="4-7", ridge=1e-3, race_steps=0)

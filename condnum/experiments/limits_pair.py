@@ -39,20 +39,7 @@ def pair_limits(
     ridge: float,
     seed: int = 0,
 ) -> CellResult:
-    """Compute what is possible for two tasks, and try to get beyond it.
-
-    Args:
-        pretrain: Range of `K_P`.
-        harmful: Range of `K_H`.
-        ridges: ε at which the ceiling of `K + εI` is computed, in the units of K.
-        ridge: ε of front, test points and directions.
-        seed: Of the random extractors.
-
-    Returns:
-        Scalars: the null spaces. Arrays: `ceilings` `(R, 8)` as in `CEILING_COLUMNS`; points (ii), (i) of
-        `family`, `front`, `random` and `climbed` `(n, 2)`; `eigenvalues` `(r,)`; `eigenvalue_index` `(k,)`,
-        `filters`, `patterns` `(D, k)`; `null_energies` of the harmful task's own directions.
-    """
+    """Compute what is possible for two tasks, and try to get beyond it."""
     spaces = null_spaces(pretrain, harmful)
     names = (
         "dimension", "rank_pretrain", "rank_harmful", "common", "harmful_only", "harmful_energy",
@@ -83,16 +70,7 @@ CEILING_COLUMNS = (
 
 
 def ceiling_at(pretrain: CovarianceRange, harmful: CovarianceRange, ridge: float) -> tuple[float, ...]:
-    """Return the ceiling of `K + εI` with what decides it, and what the closed form attains of it.
-
-    Args:
-        pretrain: Range of `K_P`.
-        harmful: Range of `K_H`.
-        ridge: ε, in the units of K.
-
-    Returns:
-        As `CEILING_COLUMNS`; `optimal_rir` is measured on `(K_P + εI)^{-1/2}`, not derived.
-    """
+    """Return the ceiling of `K + εI` with what decides it, and what the closed form attains of it."""
     P, H = pretrain.ridged(ridge), harmful.ridged(ridge)
     region = feasible_region(P, H)
     theta = (P.vectors * P.values.rsqrt()) @ P.vectors.mT
@@ -105,16 +83,7 @@ def ceiling_at(pretrain: CovarianceRange, harmful: CovarianceRange, ridge: float
 
 
 def tried_points(P: CovarianceRange, H: CovarianceRange, *, seed: int) -> dict[str, NDArray[np.float64]]:
-    """Return (ii) and (i) of extractors on the family, on the front, and of some that might lie beyond it.
-
-    Args:
-        P: Range of `K_P + εI`.
-        H: Range of `K_H + εI`.
-        seed: Of the random ones.
-
-    Returns:
-        `family`, `front`, `random` and, for small D, `climbed`, each `(n, 2)`.
-    """
+    """Return (ii) and (i) of extractors on the family, on the front, and of some that might lie beyond it."""
     count, powers, samples = POINTS[P.dimension <= SMALL]
     family = immunizer_family(P, np.linspace(0, 1, count).tolist())
     front = [torch.as_tensor(front_extractor(P, H, power)) for power in powers]
@@ -132,17 +101,7 @@ def tried_points(P: CovarianceRange, H: CovarianceRange, *, seed: int) -> dict[s
 def random_extractors(
     P: CovarianceRange, H: CovarianceRange, count: int, generator: torch.Generator
 ) -> list[Tensor]:
-    """Draw extractors: a third Gaussian, a third around θ*, a third around the front.
-
-    Args:
-        P: Range of `K_P + εI`.
-        H: Range of `K_H + εI`.
-        count: How many.
-        generator: Of the draw.
-
-    Returns:
-        `(D, D)` each.
-    """
+    """Draw extractors: a third Gaussian, a third around θ*, a third around the front."""
     D, third = P.dimension, max(1, count // 3)
     star = (P.vectors * P.values.rsqrt()) @ P.vectors.mT
 
@@ -159,16 +118,7 @@ def random_extractors(
 
 
 def climb(theta: Tensor, P: CovarianceRange, H: CovarianceRange) -> Tensor:
-    """Raise the RIR of an extractor by Adam on `log κ(H_H) − log κ(H_P)`, differentiated through the SVD.
-
-    Args:
-        theta: `(D, D)` start.
-        P: Range of `K_P + εI`.
-        H: Range of `K_H + εI`.
-
-    Returns:
-        The extractor with the largest RIR on the way.
-    """
+    """Raise the RIR of an extractor by Adam on `log κ(H_H) − log κ(H_P)`, differentiated through the SVD."""
     # In coordinates where H_P = SᵀS, so that one rate fits all directions.
     root = P.factor
     S = (root @ theta / torch.linalg.matrix_norm(root @ theta, ord=2)).requires_grad_()

@@ -14,17 +14,7 @@ CODE_VERSION = "1"
 
 
 def load(config: LimitsConfig) -> TaskPair | Digits:
-    """Load the data of a configuration.
-
-    Args:
-        config: Its `data`, `source` and `pairs`.
-
-    Returns:
-        The house-price pair, or the digits.
-
-    Raises:
-        CondnumError: The data cannot be had; the message says what to put where.
-    """
+    """Load the data of a configuration."""
     return (
         house_prices.load(config.house)
         if config.data == "house-prices"
@@ -33,15 +23,7 @@ def load(config: LimitsConfig) -> TaskPair | Digits:
 
 
 def plans(config: LimitsConfig, data: TaskPair | Digits) -> list[CellPlan]:
-    """List the cells: methods and seeds of every pair, the limits of every pair, the race of the first.
-
-    Args:
-        config: What to run.
-        data: Of `load`.
-
-    Returns:
-        The plans; `payload["part"]` tells them apart.
-    """
+    """List the cells: methods and seeds of every pair, the limits of every pair, the race of the first."""
     if isinstance(data, TaskPair):
         base = house_prices.plans(config.house, data)
     else:

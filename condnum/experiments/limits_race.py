@@ -37,15 +37,6 @@ def race(
     The generalised eigenvectors W of `(K_H, K_P)` are an optimal extractor: `WᵀK_PW = I`, `WᵀK_HW` diagonal.
     So is `L^{-T}` of the Cholesky factor `K_P = LLᵀ`, which does not tell the ceiling. Seconds are those of
     the processor, so that other work on the machine does not count; on one idle core they are wall time.
-
-    Args:
-        problem: The tasks; targets are left out, as the closed forms need none.
-        ranges: Of its covariances.
-        ridge: ε, in the units of K.
-        settings: Of Algorithm 1.
-
-    Returns:
-        Scalars `ridge`, `rir_ceiling`, `steps`; arrays by contestant: `seconds`, `ratios` `(3, 2)`.
     """
     P, H = (task.ridged(ridge) for task in ranges)
     K_P, K_H = (task.factor.mT @ task.factor for task in (P, H))

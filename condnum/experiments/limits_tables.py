@@ -31,15 +31,7 @@ _CEILINGS = {
 
 
 def measured_table(cells: Iterable[Named], columns: Sequence[str]) -> pd.DataFrame:
-    """Measure the extractors in the conventions and gauges of the other experiments.
-
-    Args:
-        cells: Of `limits_cell.measure_cell`.
-        columns: Of the table.
-
-    Returns:
-        A row per extractor × measure.
-    """
+    """Measure the extractors in the conventions and gauges of the other experiments."""
     rows = []
     for names, (row, arrays) in cells:
         spectra = cell_spectra(row, arrays)
@@ -59,17 +51,7 @@ def measured_table(cells: Iterable[Named], columns: Sequence[str]) -> pd.DataFra
 
 
 def ridge_table(cells: Iterable[Named], ceilings: pd.DataFrame, shares: Sequence[float]) -> pd.DataFrame:
-    """List RIR and its share of the ceiling of every extractor against ε.
-
-    Args:
-        cells: Of `limits_cell.measure_cell`.
-        ceilings: Of `ceiling_table`.
-        shares: ε in mean eigenvalues of K_P, in the order of the cells' arrays.
-
-    Returns:
-        `dataset, pretrain_task, harmful_task, method, seed, ridge_share, ridge, harmful_ratio,
-        pretrain_ratio, rir, rir_ceiling, rir_share, success`: compact κ of the tasks `K + εI`.
-    """
+    """List RIR and its share of the ceiling of every extractor against ε."""
     limits = ceilings.set_index(["pretrain_task", "harmful_task", "ridge_share"])["rir_ceiling"]
     rows = []
     for names, (row, arrays) in cells:
@@ -96,16 +78,7 @@ def ridge_table(cells: Iterable[Named], ceilings: pd.DataFrame, shares: Sequence
 
 
 def summary_of_limits(ridged: pd.DataFrame, share: float) -> pd.DataFrame:
-    """Average over seeds at one ridge.
-
-    Args:
-        ridged: Of `ridge_table`.
-        share: ε in mean eigenvalues of K_P.
-
-    Returns:
-        A row per pair × method: means of (i), (ii) and RIR, the ceiling, geometric mean, least and largest
-        share of it, and how many seeds are immunized.
-    """
+    """Average over seeds at one ridge."""
     chosen = ridged[np.isclose(ridged["ridge_share"], share)]
     keys = ["dataset", "pretrain_task", "harmful_task", "method"]
     return chosen.groupby(keys, sort=False, as_index=False).agg(
@@ -123,15 +96,7 @@ def summary_of_limits(ridged: pd.DataFrame, share: float) -> pd.DataFrame:
 
 
 def ceiling_table(cells: Iterable[Named], shares: Sequence[float]) -> pd.DataFrame:
-    """List the ceiling of every pair against ε.
-
-    Args:
-        cells: Of `limits_pair.pair_limits`.
-        shares: ε in mean eigenvalues of K_P.
-
-    Returns:
-        `dataset, pretrain_task, harmful_task, ridge_share` and `CEILING_COLUMNS`.
-    """
+    """List the ceiling of every pair against ε."""
     frames = [
         pd.DataFrame(cell.arrays["ceilings"], columns=list(CEILING_COLUMNS)).assign(
             ridge_share=list(shares), **names
@@ -144,26 +109,12 @@ def ceiling_table(cells: Iterable[Named], shares: Sequence[float]) -> pd.DataFra
 
 
 def null_space_table(cells: Iterable[Named]) -> pd.DataFrame:
-    """List what each task has and the other lacks, a row per pair, as `null_space.NullSpaces`.
-
-    Args:
-        cells: Of `limits_pair.pair_limits`.
-
-    Returns:
-        Names, ranks, dimensions and energies (shares of a trace).
-    """
+    """List what each task has and the other lacks, a row per pair, as `null_space.NullSpaces`."""
     return pd.DataFrame([{**names, **cell.row} for names, cell in cells])
 
 
 def point_table(cells: Iterable[Named]) -> pd.DataFrame:
-    """List the tried points of the (ii)/(i) plane.
-
-    Args:
-        cells: Of `limits_pair.pair_limits`.
-
-    Returns:
-        `dataset, pretrain_task, harmful_task, kind, pretrain_ratio, harmful_ratio`.
-    """
+    """List the tried points of the (ii)/(i) plane."""
     kinds = ("family", "front", "random", "climbed")
     frames = [
         pd.DataFrame(cell.arrays[kind], columns=["pretrain_ratio", "harmful_ratio"]).assign(
@@ -179,16 +130,7 @@ def point_table(cells: Iterable[Named]) -> pd.DataFrame:
 
 
 def direction_table(cells: Iterable[Named], features: Sequence[str]) -> pd.DataFrame:
-    """List the generalised eigenvectors at both ends of each pencil, by input feature.
-
-    Args:
-        cells: Of `limits_pair.pair_limits`.
-        features: Names of the D inputs.
-
-    Returns:
-        `dataset, pretrain_task, harmful_task, index, eigenvalue, feature, filter, pattern, share`; index 1 is
-        the largest eigenvalue; shares are those of `PencilDirections.shares`.
-    """
+    """List the generalised eigenvectors at both ends of each pencil, by input feature."""
     frames = []
     for names, (_, arrays) in cells:
         for column, index in enumerate(arrays["eigenvalue_index"].tolist()):
@@ -206,17 +148,7 @@ def direction_table(cells: Iterable[Named], features: Sequence[str]) -> pd.DataF
 
 
 def overshoot_table(tried: Mapping[str, pd.DataFrame], region: FeasibleRegion, names: Names) -> pd.DataFrame:
-    """Hold extractors against the region that none may leave.
-
-    Args:
-        tried: Tables with `pretrain_ratio` and `harmful_ratio`, by kind; empty ones are left out.
-        region: Of the pair.
-        names: Of the pair.
-
-    Returns:
-        A row per kind: `points`; `overshoot`, the share by which the worst lies outside (negative inside;
-        NaN ratios are left out); `largest_share` of the ceiling.
-    """
+    """Hold extractors against the region that none may leave."""
     rows = []
     for kind, table in tried.items():
         if table.empty:
@@ -237,16 +169,7 @@ def overshoot_table(tried: Mapping[str, pd.DataFrame], region: FeasibleRegion, n
 
 
 def race_table(cells: Iterable[Named]) -> pd.DataFrame:
-    """List the contestants of a race, the closed forms first.
-
-    Args:
-        cells: Of `limits_race.race`; none gives an empty table.
-
-    Returns:
-        `dataset, pretrain_task, harmful_task, contestant, steps, ridge, seconds, times_faster, rir,
-        rir_ceiling, rir_share, pretrain_ratio, harmful_ratio`; `times_faster` is Algorithm 1's seconds over
-        those of the row.
-    """
+    """List the contestants of a race, the closed forms first."""
     rows = []
     for names, (row, arrays) in cells:
         for index, contestant in enumerate(CONTESTANTS):

@@ -52,16 +52,7 @@ RESULT_COLUMNS = [
 
 
 def results_table(pair: TaskPair, problem: ImmunizationProblem, cells: list[Extractor]) -> pd.DataFrame:
-    """Measure every cell in every convention and gauge.
-
-    Args:
-        pair: The data, for its names.
-        problem: The same data as tensors.
-        cells: Extractors to measure.
-
-    Returns:
-        `RESULT_COLUMNS`, a row per cell × `MEASURES`; ranks are those of H(θ) in that measure.
-    """
+    """Measure every cell in every convention and gauge."""
     K_P, K_H = problem.pretrain.covariance, problem.harmful.covariance
     compact_ceiling = rir_ceiling(K_P, K_H).value
     rows = []
@@ -95,31 +86,14 @@ def results_table(pair: TaskPair, problem: ImmunizationProblem, cells: list[Extr
 
 
 def current_rir(problem: ImmunizationProblem, extractor: Extractor) -> float:
-    """Return the RIR that progress shows: ridge convention, θ at unit scale.
-
-    Args:
-        problem: The two tasks.
-        extractor: θ.
-
-    Returns:
-        One number; NaN if θ has no spectrum to speak of.
-    """
+    """Return the RIR that progress shows: ridge convention, θ at unit scale."""
     K_P, K_H = problem.pretrain.covariance, problem.harmful.covariance
     theta = torch.as_tensor(extractor.theta).to(K_P)
     return relative_immunization_ratio(theta, K_P, K_H, convention="ridge", gauge="unit").rir
 
 
 def result_row(measured: Immunization, ceiling: float, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row of a results table: what was measured, beside what is known of the cell.
-
-    Args:
-        measured: In one convention and gauge.
-        ceiling: The RIR ceiling in that convention.
-        facts: The other columns.
-
-    Returns:
-        A value for every column.
-    """
+    """Return a row of a results table: what was measured, beside what is known of the cell."""
     return {
         **facts,
         "convention": measured.convention,
@@ -137,17 +111,7 @@ def result_row(measured: Immunization, ceiling: float, facts: Mapping[str, Any])
 
 
 def summary_table(results: pd.DataFrame, published: Mapping[str, Published]) -> pd.DataFrame:
-    """Average the results over seeds, with the published numbers beside them.
-
-    Args:
-        results: Of `results_table`.
-        published: Rows of the paper's table by method; methods that it lacks get NaN.
-
-    Returns:
-        A row per method × convention × gauge: `seeds`, mean and std of (i), (ii) and RIR,
-        `success_rate`, `rir_ceiling`, `rir_share` (mean of RIR / ceiling), `loss_gap_max`, `seconds_mean`,
-        and `published_*`.
-    """
+    """Average the results over seeds, with the published numbers beside them."""
     rows = []
     for (method, convention, gauge), group in results.groupby(["method", "convention", "gauge"], sort=False):
         row: dict[str, Any] = {
@@ -175,15 +139,7 @@ def summary_table(results: pd.DataFrame, published: Mapping[str, Published]) -> 
 def settings_table(
     methods: Iterable[str], settings_of: Callable[[str], DescentSettings | None]
 ) -> pd.DataFrame:
-    """List what each method does and how it was set.
-
-    Args:
-        methods: Registry names.
-        settings_of: Returns a method's settings; None for closed forms.
-
-    Returns:
-        `method, what it does, settings`, a row per method.
-    """
+    """List what each method does and how it was set."""
     rows = []
     for name in methods:
         method, settings = get_method(name), settings_of(name)
@@ -193,18 +149,7 @@ def settings_table(
 
 
 def curves_table(problem: ImmunizationProblem, cells: list[Extractor], *, probe_steps: int) -> pd.DataFrame:
-    """Collect every curve of the report in one long table.
-
-    Args:
-        problem: The two tasks, with targets.
-        cells: Extractors.
-        probe_steps: Steps of the exact line search (20 000 in Fig. 1).
-
-    Returns:
-        Columns `method, seed, task, quantity, x, value`: `norm_ratio` and `excess_loss` against the
-        step, `spectrum` (unit gauge) against the index from 1, and the history's columns
-        (`kappa`, `loss`, `r_well`, `r_ill`) against the step; `task` is `pretrain` or `harmful`.
-    """
+    """Collect every curve of the report in one long table."""
     frames = [_history_frame(cell) for cell in cells]
     thetas = torch.stack([torch.as_tensor(cell.theta) for cell in cells]).to(problem.device)
     for task_name, task in (("pretrain", problem.pretrain), ("harmful", problem.harmful)):
@@ -230,14 +175,6 @@ def ceiling_sweep(
 
     Unlike the compact ceiling, which is infinite as soon as the harmful task has a direction of its
     own, this one is finite and every method can be read as a share of it.
-
-    Args:
-        problem: The two tasks.
-        cells: Extractors.
-        ridges: Values of ε; default 25 from 1e-6 up to the largest eigenvalue of K_P.
-
-    Returns:
-        Columns `method, seed, ridge, rir`; the method `ceiling` is the ceiling itself.
     """
     K_P, K_H = problem.pretrain.covariance, problem.harmful.covariance
     if ridges is None:

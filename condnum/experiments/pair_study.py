@@ -66,17 +66,7 @@ class PairStudy:
         return ceiling_sweep(self.problem, self.extractors)
 
     def save(self, folder: str | Path) -> list[str]:
-        """Write results.csv, summary.csv and curves.parquet.
-
-        Args:
-            folder: Created if missing.
-
-        Returns:
-            The names of the files.
-
-        Raises:
-            OutputError: The folder cannot be written.
-        """
+        """Write results.csv, summary.csv and curves.parquet."""
         tables = {"results.csv": self.results, "summary.csv": self.summary, "curves.parquet": self.curves}
         return write_tables(folder, tables)
 

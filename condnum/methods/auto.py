@@ -81,20 +81,7 @@ def descend_auto(
     seed: int,
     callback: Callable[[Progress], bool | None] | None = None,
 ) -> ImmunizationResult:
-    """Run Algorithm 1 so that Definition 3.1 is met and RIR is large, without settings.
-
-    Args:
-        problem: The two tasks.
-        settings: `steps` is the most that may be taken; `record_every` spaces the history.
-        seed: Of θ₀.
-        callback: Told of each recorded step; cancels by returning True.
-
-    Returns:
-        The best θ seen, with `verdict`, `ceiling` and an `explanation`.
-
-    Raises:
-        RankError: A covariance is zero.
-    """
+    """Run Algorithm 1 so that Definition 3.1 is met and RIR is large, without settings."""
     started = time.perf_counter()
     run = _Auto(problem, settings, seed, callback)
     reason = run.loop()

@@ -30,18 +30,7 @@ def descend(
     seed: int,
     callback: Callback | None = None,
 ) -> ImmunizationResult:
-    """Run a descent method from its random start.
-
-    Args:
-        problem: The two tasks.
-        method: Supplies the start and the gradients.
-        settings: How to descend.
-        seed: Of θ₀, ω₀ and the mini-batches, through a local generator.
-        callback: Told of each recorded step; cancels by returning True.
-
-    Returns:
-        The last finite parameters, with the history and the reason for stopping.
-    """
+    """Run a descent method from its random start."""
     started = time.perf_counter()
     generator = torch.Generator().manual_seed(seed)
     parameters = method.initial(problem, generator)
@@ -67,15 +56,6 @@ def descend(
 
 def part_weights(norms: dict[str, float], settings: DescentSettings) -> dict[str, float]:
     """Return the weight of each gradient part: λ balanced at step 0, or fixed.
-
-    Args:
-        norms: Frobenius norm of each part at step 0.
-        settings: Balanced: `λ_P = 1/‖g_P‖` for the parts `well` and `kappa_pretrain`,
-            `λ_H = ratio/‖g_H‖` for `ill` and `kappa_harmful` (Appendix C.2); fixed: `λ_P` and `λ_H`
-            for `well` and `ill`; `loss_weight` for `supervised`; other parts have weight 1.
-
-    Returns:
-        A weight for every part.
 
     Examples:
         >>> part_weights({"well": 4.0, "ill": 0.5}, DescentSettings(ratio=3.0))

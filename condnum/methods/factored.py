@@ -19,16 +19,7 @@ NEGLIGIBLE = 1e-10
 
 
 def well_gradient(task: LinearTask, theta: Tensor, memory: Memory) -> HessianGradient:
-    """Return `∇_H R_well = σ₁v₁v₁ᵀ − H/D` (Theorem A.1 (3)).
-
-    Args:
-        task: The pre-training task.
-        theta: `(D, D_hid)`.
-        memory: Carries v₁ to the next step, and counts Lanczos steps and fall-backs.
-
-    Returns:
-        The gradient in its parts.
-    """
+    """Return `∇_H R_well = σ₁v₁v₁ᵀ − H/D` (Theorem A.1 (3))."""
     H = _hessian(task, theta, memory, "P")[1]
     pair = largest_pair(H, memory.vectors.get("v_1"))
     memory.vectors["v_1"] = pair.vector
@@ -42,14 +33,6 @@ def ill_gradient(task: LinearTask, theta: Tensor, memory: Memory) -> HessianGrad
 
     A Rayleigh quotient of the dual Gram matrix bounds σ_k from above: while that bound is
     negligible, so is the term, and no eigenpair is needed.
-
-    Args:
-        task: The harmful task.
-        theta: `(D, D_hid)`.
-        memory: Carries the dual of v_k to the next step, and counts solves and fall-backs.
-
-    Returns:
-        The gradient in its parts.
     """
     F, H = _hessian(task, theta, memory, "H")
     k = min(task.rank, H.shape[0])
@@ -77,16 +60,6 @@ def kappa_gradient(
     r"""Return κ(H(θ)) and its gradient in θ as a product of rank one or two.
 
     .. math:: \nabla_\theta\kappa = 2B^\top\left(Fv_1v_1^\top - \kappa Fv_kv_k^\top\right)/\sigma_k
-
-    Args:
-        task: Gives B.
-        theta: `(D, D_hid)`.
-        memory: Carries both vectors to the next step, and counts.
-        name: Of the task, for the memory.
-        ridge: ε of the ridge convention, None for the compact one. For a rank-deficient H, σ_D = 0.
-
-    Returns:
-        κ `()` and the gradient's two factors.
     """
     F, H = _hessian(task, theta, memory, name)
     largest = largest_pair(H, memory.vectors.get(f"v_1_{name}"))

@@ -52,15 +52,6 @@ def bilevel_gradient(
 
     `θ*` follows `inner_steps` gradient steps on `L(D_H, w, θ)` from θ; the outer problem maximises
     what the fine-tuner's loss exceeds the pre-training loss by, so its negative is descended.
-
-    Args:
-        harmful: Loss on D_H, or those of a batch, whose sum has each problem's own gradient.
-        pretrain: Loss on D_P, likewise.
-        parameters: `theta`, `omega` (probe on D_P) and `w` (probe on D_H).
-        settings: Inner steps and rate.
-
-    Returns:
-        `(D, D_hid)`, or `(b, D, D_hid)`.
     """
     theta = parameters["theta"].detach().requires_grad_()
     omega, w = parameters["omega"].detach(), parameters["w"].detach()

@@ -122,14 +122,7 @@ class ClosedFormMethod(Protocol):
 
 
 def few_threads(problem: ImmunizationProblem) -> AbstractContextManager[None]:
-    """Give a small problem one thread: beside other work, several mostly wait for each other.
-
-    Args:
-        problem: Gives D and the device.
-
-    Returns:
-        A context, without effect above `SMALL` and off the CPU.
-    """
+    """Give a small problem one thread: beside other work, several mostly wait for each other."""
     return limited_threads(1 if problem.dimension <= SMALL and problem.device.type == "cpu" else None)
 
 
@@ -137,13 +130,6 @@ def random_extractor(problem: ImmunizationProblem, generator: torch.Generator) -
     """Return θ₀ with entries uniform in ±1/√D, as the paper's linear layer is initialised.
 
     The draw happens on the CPU, so that a seed gives the same θ₀ on every device.
-
-    Args:
-        problem: Gives D and the device.
-        generator: CPU generator.
-
-    Returns:
-        `(D, D)` float64.
     """
     return _uniform(problem, (problem.dimension, problem.dimension), generator)
 
@@ -151,16 +137,7 @@ def random_extractor(problem: ImmunizationProblem, generator: torch.Generator) -
 def random_probe(
     problem: ImmunizationProblem, targets: Tensor | None, generator: torch.Generator
 ) -> Parameters:
-    """Return `{"omega": ω₀}` for a task with targets, nothing for one without.
-
-    Args:
-        problem: Gives D and the device.
-        targets: `(N, m)` or None.
-        generator: CPU generator.
-
-    Returns:
-        At most one named parameter, `(D, m)`.
-    """
+    """Return `{"omega": ω₀}` for a task with targets, nothing for one without."""
     if targets is None:
         return {}
     return {"omega": _uniform(problem, (problem.dimension, targets.shape[1]), generator)}

@@ -57,14 +57,6 @@ def kappa_gradient(task: LinearTask, theta: Tensor, settings: OptKappaSettings) 
 
     In the ridge convention σ₁ + ε and σ_D + ε take the places of σ₁ and σ_k; for a rank-deficient H
     the second term vanishes and κ is σ₁/ε, up to a constant.
-
-    Args:
-        task: Gives K and its rank k.
-        theta: `(D, D_hid)`.
-        settings: The convention.
-
-    Returns:
-        κ `()` and `(D, D_hid)`.
     """
     H = symmetric_part(theta.mT @ task.covariance @ theta)
     sigma, V = torch.linalg.eigh(H)

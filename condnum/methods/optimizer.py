@@ -73,13 +73,6 @@ class Adam:
 def make_optimizer(name: Literal["adam", "gd"], parameters: dict[str, Tensor]) -> Optimizer:
     """Return the optimizer of that name on these parameters.
 
-    Args:
-        name: `adam` or `gd`.
-        parameters: Changed in place by its steps.
-
-    Returns:
-        The optimizer.
-
     Examples:
         >>> x = {"x": torch.tensor([1.0])}
         >>> make_optimizer("gd", x).step({"x": torch.tensor([2.0])}, 0.25)

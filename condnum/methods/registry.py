@@ -34,6 +34,12 @@ def register(method: Method) -> None:
 
     Raises:
         InvalidInputError: The name is taken.
+
+    Examples:
+        >>> register(get_method("ours"))
+        Traceback (most recent call last):
+        ...
+        condnum.errors.InvalidInputError: a method named 'ours' is registered already; choose another name.
     """
     if method.name in _METHODS:
         raise InvalidInputError(f"a method named '{method.name}' is registered already; choose another name.")
@@ -64,6 +70,10 @@ def get_method(name: str) -> Method:
 
     Raises:
         UnknownNameError: There is no such method.
+
+    Examples:
+        >>> get_method("ours").label
+        'Ours (Algorithm 1)'
     """
     if name not in _METHODS:
         raise UnknownNameError("method", name, _METHODS)

@@ -28,18 +28,7 @@ _LOOKS = {"random": (BLUE, "solid"), "ends": (ORANGE, "dash"), "neighbours": (GR
 
 
 def alignment_figure(run: RotatedAlignment) -> Any:
-    """Draw the overlaps, Eq. 10 beside the true spectrum, and their partial sums.
-
-    Args:
-        run: Of `teaching.alignment.rotated_alignment`.
-
-    Returns:
-        A plotly figure: heatmap of the overlaps; Ostrowski's two bounds, the truth, sorted Eq. 10; partial
-        sums of both as shares of the trace.
-
-    Raises:
-        MissingExtraError: Plotly is missing.
-    """
+    """Draw the overlaps, Eq. 10 beside the true spectrum, and their partial sums."""
     go = require("plotly.graph_objects", "viz")
     result, D = run.alignment, len(run.theta)
     figure = go.Figure(data=[_overlaps(run), *_spectra(run), *_partial_sums(run)], layout=_axes(run))

@@ -23,18 +23,7 @@ SCALE = "PuOr"
 
 
 def attack_curves_figure(report: AttackReport, subtitle: str) -> Any:
-    """Draw the relative excess loss of every attacker against its steps, one panel an extractor.
-
-    Args:
-        report: Of `attack_panel`.
-        subtitle: The data set.
-
-    Returns:
-        A plotly figure; dotted levels are the targets ε, filled marks attackers who change coordinates.
-
-    Raises:
-        MissingExtraError: Plotly is missing.
-    """
+    """Draw the relative excess loss of every attacker against its steps, one panel an extractor."""
     return _curves(
         report,
         subtitle,
@@ -45,18 +34,7 @@ def attack_curves_figure(report: AttackReport, subtitle: str) -> Any:
 
 
 def attack_accuracy_figure(report: AttackReport, subtitle: str) -> Any:
-    """Draw accuracy (of a regression: mean squared error) on the evaluation rows against the steps.
-
-    Args:
-        report: Of `attack_panel`.
-        subtitle: The data set.
-
-    Returns:
-        A plotly figure, one panel an extractor.
-
-    Raises:
-        MissingExtraError: Plotly is missing.
-    """
+    """Draw accuracy (of a regression: mean squared error) on the evaluation rows against the steps."""
     rows = "held-out rows" if report.held_out else "training rows"
     if report.kind == "regression":
         name, axis = "evaluation_loss", f"mean squared error, {rows}"
@@ -114,21 +92,7 @@ def _curves(report: AttackReport, subtitle: str, column: str, axis: str, title: 
 
 
 def attack_factor_heatmap(report: AttackReport, subtitle: str, *, epsilon: float | None = None) -> Any:
-    """Draw the immunization factor of each attacker on each extractor, and the worst case.
-
-    Args:
-        report: Of `attack_panel`.
-        subtitle: The data set.
-        epsilon: Target; default the headline.
-
-    Returns:
-        A plotly figure: purple cells are slowed against the raw features, orange ones helped, white ones as
-        fast; grey ones have no known factor.
-
-    Raises:
-        UnknownNameError: The target was not measured.
-        MissingExtraError: Plotly is missing.
-    """
+    """Draw the immunization factor of each attacker on each extractor, and the worst case."""
     go = require("plotly.graph_objects", "viz")
     chosen = report.budget.headline if epsilon is None else epsilon
     table = report.at(report.factors, chosen)
@@ -173,18 +137,7 @@ def attack_factor_heatmap(report: AttackReport, subtitle: str, *, epsilon: float
 
 
 def attack_shares_figure(report: AttackReport, subtitle: str) -> Any:
-    """Draw where the excess loss of zero weights lies: its share in eigenvalues up to each size.
-
-    Args:
-        report: Of `attack_panel`.
-        subtitle: The data set.
-
-    Returns:
-        A plotly figure: a curve far to the right is easy for gradient descent; dotted levels are ε.
-
-    Raises:
-        MissingExtraError: Plotly is missing.
-    """
+    """Draw where the excess loss of zero weights lies: its share in eigenvalues up to each size."""
     go = require("plotly.graph_objects", "viz")
     figure = go.Figure()
     drawn = []

@@ -18,18 +18,7 @@ PRETRAIN_DECADES, HARMFUL_DECADES, RIR_DECADES = (-2.3, 2.3), (-2.3, 4.3), (-1.0
 
 
 def ceiling_plane_figure(demo: CeilingDemo) -> Any:
-    """Draw what is possible in the (ii)/(i) plane, and how far Algorithm 1 gets.
-
-    Args:
-        demo: Of `teaching.ceiling.ceiling_demo`.
-
-    Returns:
-        A plotly figure; left: success by Definition 3.1, what no θ reaches, the front, random extractors, the
-        family `K_P^{-s/2}`, the path, I, θ* and the shown step; right: RIR of each step, the ceiling.
-
-    Raises:
-        MissingExtraError: Plotly is missing.
-    """
+    """Draw what is possible in the (ii)/(i) plane, and how far Algorithm 1 gets."""
     subplots = require("plotly.subplots", "viz")
     figure = subplots.make_subplots(
         rows=1, cols=2, column_widths=[0.6, 0.4], horizontal_spacing=0.11,

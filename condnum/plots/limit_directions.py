@@ -19,19 +19,7 @@ SHOWN_FEATURES = 12
 
 
 def direction_bars(directions: pd.DataFrame, subtitle: str) -> Any:
-    """Draw the inputs that make up the first and the last generalised eigenvector of a pair.
-
-    Args:
-        directions: Of `experiments.limits_tables.direction_table`, of one pair.
-        subtitle: The data set.
-
-    Returns:
-        A plotly figure: for either end the shares of the energy, largest first.
-
-    Raises:
-        InvalidInputError: The table is empty.
-        MissingExtraError: Plotly is missing.
-    """
+    """Draw the inputs that make up the first and the last generalised eigenvector of a pair."""
     ends = _ends(directions)
     subplots = require("plotly.subplots", "viz")
     titles = [
@@ -61,19 +49,7 @@ def direction_bars(directions: pd.DataFrame, subtitle: str) -> Any:
 
 
 def direction_images(directions: pd.DataFrame, subtitle: str) -> Any:
-    """Draw generalised eigenvectors of a pair of digits as images: patterns above, filters below.
-
-    Args:
-        directions: Of `experiments.limits_tables.direction_table`, of one pair, of square images.
-        subtitle: The data set.
-
-    Returns:
-        A plotly figure: the largest eigenvalues on the left, the smallest on the right.
-
-    Raises:
-        InvalidInputError: The table is empty, or its features are no square image.
-        MissingExtraError: Plotly is missing.
-    """
+    """Draw generalised eigenvectors of a pair of digits as images: patterns above, filters below."""
     if directions.empty:
         raise InvalidInputError("there are no directions of this pair to draw; take one of the run's pairs.")
     groups = list(directions.groupby("index", sort=True))

@@ -30,13 +30,6 @@ _SYMBOLS = {"identity": "x", "initial": "square"}
 def pair_label(pretrain_task: str, harmful_task: str) -> str:
     """Return a pair of tasks in a few characters.
 
-    Args:
-        pretrain_task: Name of D_P.
-        harmful_task: Name of D_H.
-
-    Returns:
-        `p → h` for digits, `D_P: …, D_H: …` for others.
-
     Examples:
         >>> pair_label("digit 4", "digit 9")
         '4 → 9'
@@ -48,18 +41,7 @@ def pair_label(pretrain_task: str, harmful_task: str) -> str:
 
 
 def ceilings_figure(ceilings: pd.DataFrame, subtitle: str) -> Any:
-    """Draw the RIR ceiling of `K + εI` against ε, a line per pair, and what the closed form attains.
-
-    Args:
-        ceilings: Of `experiments.limits_tables.ceiling_table`.
-        subtitle: The data set.
-
-    Returns:
-        A plotly figure.
-
-    Raises:
-        MissingExtraError: Plotly is missing.
-    """
+    """Draw the RIR ceiling of `K + εI` against ε, a line per pair, and what the closed form attains."""
     figure = _empty()
     for index, (tasks, part) in enumerate(ceilings.groupby(["pretrain_task", "harmful_task"], sort=False)):
         color, dash = _PAIRS[index % len(_PAIRS)]
@@ -86,18 +68,7 @@ def ceilings_figure(ceilings: pd.DataFrame, subtitle: str) -> Any:
 
 
 def shares_figure(ridged: pd.DataFrame, subtitle: str) -> Any:
-    """Draw RIR as a share of its ceiling against ε, a line per method.
-
-    Args:
-        ridged: Of `experiments.limits_tables.ridge_table`.
-        subtitle: The data set.
-
-    Returns:
-        A plotly figure: geometric mean over pairs and seeds, band from the least to the largest.
-
-    Raises:
-        MissingExtraError: Plotly is missing.
-    """
+    """Draw RIR as a share of its ceiling against ε, a line per method."""
     figure = _empty()
     for name, part in ridged.dropna(subset="rir_share").groupby("method", sort=False):
         style = method_style(str(name))
@@ -127,21 +98,7 @@ def shares_figure(ridged: pd.DataFrame, subtitle: str) -> Any:
 
 
 def front_figure(points: pd.DataFrame, methods: pd.DataFrame, region: FeasibleRegion, subtitle: str) -> Any:
-    """Draw one pair in the (ii)/(i) plane: what is possible, its front, and extractors that test it.
-
-    Args:
-        points: Of `experiments.limits_tables.point_table`, of this pair.
-        methods: Of `ridge_table`, of this pair and the ε of the region.
-        region: What is possible.
-        subtitle: The data set, and the pair.
-
-    Returns:
-        A plotly figure.
-
-    Raises:
-        InvalidInputError: There are no points.
-        MissingExtraError: Plotly is missing.
-    """
+    """Draw one pair in the (ii)/(i) plane: what is possible, its front, and extractors that test it."""
     if points.empty:
         raise InvalidInputError("there are no points of this pair to draw; take one of the run's pairs.")
     figure = _empty()
@@ -214,12 +171,6 @@ def _empty() -> Any:
 
 def lines(text: str) -> str:
     """Break a subtitle into lines that fit a report's page.
-
-    Args:
-        text: The subtitle; its markup takes no room on the page, so that lines may end early.
-
-    Returns:
-        The same with `<br>`.
 
     Examples:
         >>> lines("short")

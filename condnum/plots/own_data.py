@@ -21,18 +21,7 @@ _PANELS = ("spectra of K<sub>P</sub> and K<sub>H</sub>", "overlaps |q<sub>P,i</s
 
 
 def own_data_figure(result: OwnData) -> Any:
-    """Draw what is known about a pair of feature matrices.
-
-    Args:
-        result: Of `teaching.own_data.own_data`.
-
-    Returns:
-        A plotly figure: eigenvalues with rank tolerance and ε; the overlaps of the eigenvectors; the norm
-        ratio of gradient descent with exact line search, on features as they are and after θ*.
-
-    Raises:
-        MissingExtraError: Plotly is missing.
-    """
+    """Draw what is known about a pair of feature matrices."""
     subplots = require("plotly.subplots", "viz")
     figure = subplots.make_subplots(
         rows=1, cols=3, column_widths=[0.35, 0.27, 0.38], horizontal_spacing=0.09, subplot_titles=_PANELS

@@ -62,18 +62,7 @@ class PairCells:
 
 
 def check_pair_results(results: pd.DataFrame) -> pd.DataFrame:
-    """Check the table of digit pairs.
-
-    Args:
-        results: A row per method × seed × pair × convention × gauge, with `PAIR_COLUMNS`.
-
-    Returns:
-        The same rows, with `PAIR_COLUMNS` only.
-
-    Raises:
-        InvalidInputError: A column is missing, a digit is not one of 0 … 9, the two digits of a row
-            are equal, or two rows are of the same cell.
-    """
+    """Check the table of digit pairs."""
     missing = [name for name in PAIR_COLUMNS if name not in results.columns]
     if missing:
         raise InvalidInputError(f"the table of digit pairs lacks the columns: {', '.join(missing)}.")
@@ -95,20 +84,7 @@ def check_pair_results(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def pair_cells(results: pd.DataFrame, method: str, *, convention: str, gauge: str) -> PairCells:
-    """Collect what the heatmap of one method shows.
-
-    Args:
-        results: Of `check_pair_results`.
-        method: A method of the table.
-        convention: Of the coloured RIR and of the verdicts.
-        gauge: Likewise.
-
-    Returns:
-        The cells; pairs without a row are not `present`.
-
-    Raises:
-        InvalidInputError: The table has no rows of this convention and gauge.
-    """
+    """Collect what the heatmap of one method shows."""
     table = results[results["method"] == method]
     shown = table[(table["convention"] == convention) & (table["gauge"] == gauge)]
     if shown.empty:
@@ -142,12 +118,6 @@ def pair_cells(results: pd.DataFrame, method: str, *, convention: str, gauge: st
 def comparable(names: Sequence[str]) -> list[str]:
     """Return the methods whose RIR is of one order of magnitude, so that one colour scale can show them.
 
-    Args:
-        names: Methods of a table.
-
-    Returns:
-        All but the closed forms `optimal` and `front`, unless there is nothing else.
-
     Examples:
         >>> comparable(["ours", "optimal"]), comparable(["optimal"])
         (['ours'], ['optimal'])
@@ -156,17 +126,7 @@ def comparable(names: Sequence[str]) -> list[str]:
 
 
 def color_limit(results: pd.DataFrame, methods: Sequence[str], *, convention: str, gauge: str) -> float:
-    """Return the end of the colour scale that heatmaps of several methods share.
-
-    Args:
-        results: Of `check_pair_results`.
-        methods: Methods that share the scale.
-        convention: Of the coloured RIR.
-        gauge: Likewise.
-
-    Returns:
-        The largest finite |mean of ln RIR over seeds|, at least 0.1; 1 if there is none.
-    """
+    """Return the end of the colour scale that heatmaps of several methods share."""
     table = results[results["method"].isin(methods)]
     table = table[(table["convention"] == convention) & (table["gauge"] == gauge)]
     groups = table.groupby(["method", "pretrain_digit", "harmful_digit"])["rir"]
@@ -254,12 +214,6 @@ def _odd(values: pd.Series) -> str:
 
 def number_text(value: float) -> str:
     """Return ln RIR as a cell shows it.
-
-    Args:
-        value: Any float.
-
-    Returns:
-        One decimal, a true minus sign, and no minus before zero.
 
     Examples:
         >>> [number_text(v) for v in (4.2481, -0.01, -2.0, float("inf"), float("nan"))]

@@ -129,12 +129,6 @@ def ratio_history_figure(curves: pd.DataFrame, subtitle: str) -> Any:
 def net_style(name: str) -> MethodStyle:
     """Return how a method is drawn here; `initial` is θ₀.
 
-    Args:
-        name: Registry name.
-
-    Returns:
-        Label, colour and dash.
-
     Examples:
         >>> net_style("initial").dash, net_style("ours").color
         ('dash', '#0072B2')

@@ -28,21 +28,7 @@ _CIRCLE = np.linspace(0, 2 * np.pi, 121)
 
 
 def zigzag_figure(run: Zigzag, *, axes: AxesScale = "equal") -> Any:
-    """Draw the path in the plane beside the two ratios and their bounds.
-
-    Args:
-        run: Of `teaching.quadratic.zigzag`.
-        axes: `equal`: one scale for both axes, so that right angles look right; `fit`: the steep axis is
-            stretched to the path, so that a narrow zig-zag can be seen.
-
-    Returns:
-        A plotly figure: contour lines, the contour through the shown iterate, the path up to it, the
-        minimiser; norm ratio (Eq. 16) and Eq. 2, energy ratio and Kantorovich; the shown step.
-
-    Raises:
-        UnknownNameError: No such scale.
-        MissingExtraError: Plotly is missing.
-    """
+    """Draw the path in the plane beside the two ratios and their bounds."""
     if axes not in AXES_SCALES:
         raise UnknownNameError("scale of the axes", axes, AXES_SCALES)
     subplots = require("plotly.subplots", "viz")
@@ -147,17 +133,7 @@ def _add_ratios(figure: Any, run: Zigzag) -> None:
 
 
 def spectrum_descent_figure(run: SpectrumDescent) -> Any:
-    """Draw a spectrum beside the convergence that it allows.
-
-    Args:
-        run: Of `teaching.quadratic.spectrum_descent`.
-
-    Returns:
-        A plotly figure: the spectrum; norm ratio and Eq. 2, excess loss and Kantorovich, round-off.
-
-    Raises:
-        MissingExtraError: Plotly is missing.
-    """
+    """Draw a spectrum beside the convergence that it allows."""
     subplots = require("plotly.subplots", "viz")
     figure = subplots.make_subplots(
         rows=1, cols=2, column_widths=[0.36, 0.64], horizontal_spacing=0.1,

@@ -17,13 +17,7 @@ _FAR = 1e9
 
 
 def add_region(figure: Any, region: FeasibleRegion, **place: Any) -> None:
-    """Add the success quadrant of Definition 3.1, what no θ reaches, and the Pareto front.
-
-    Args:
-        figure: A plotly figure, changed in place; its axes are (ii) and (i), both logarithmic.
-        region: Of the pair of tasks.
-        **place: `row` and `col` of a subplot.
-    """
+    """Add the success quadrant of Definition 3.1, what no θ reaches, and the Pareto front."""
     common: dict[str, Any] = {"mode": "lines", "hoverinfo": "skip", **place}
     figure.add_scatter(
         x=[1 / _FAR**2, 1, 1, 1 / _FAR**2], y=[1, 1, _FAR**2, _FAR**2], fill="toself",
@@ -44,14 +38,7 @@ def add_region(figure: Any, region: FeasibleRegion, **place: Any) -> None:
 
 
 def region_border(region: FeasibleRegion) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the outline of what is impossible: left of θ*, above the ceiling, below the least (i).
-
-    Args:
-        region: Of the pair of tasks.
-
-    Returns:
-        (ii) and (i) of its corners, `(8,)` each.
-    """
+    """Return the outline of what is impossible: left of θ*, above the ceiling, below the least (i)."""
     wall = 1 / region.kappa_pretrain
     knee = region.kappa_pencil / region.kappa_pretrain  # where the least (i) turns
     far = max(_FAR * wall, _FAR * knee)

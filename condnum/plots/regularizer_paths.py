@@ -20,18 +20,7 @@ _NAMES = {"well": "R<sub>well</sub>", "ill": "R<sub>ill</sub>"}
 
 
 def regularizer_path_figure(run: RegularizerPath) -> Any:
-    """Draw a spectrum under many steps, beside κ and the regularizer's value.
-
-    Args:
-        run: Of `teaching.regularizer_paths.regularizer_path`, at most `MOST_LINES` values.
-
-    Returns:
-        A plotly figure: σ₁, the values in between (up to `MOST_LINES` lines, some empty), σ_k; κ, the steps
-        in which it goes the wrong way, R over its start.
-
-    Raises:
-        MissingExtraError: Plotly is missing.
-    """
+    """Draw a spectrum under many steps, beside κ and the regularizer's value."""
     subplots = require("plotly.subplots", "viz")
     figure = subplots.make_subplots(
         rows=1, cols=2, horizontal_spacing=0.1,
@@ -120,18 +109,7 @@ def value_plane_figure(plane: ValuePlane) -> Any:
 
 
 def joint_steps_figure(run: JointSteps) -> Any:
-    """Draw both κ's under both terms, beside the plane of Definition 3.1.
-
-    Args:
-        run: Of `teaching.joint_steps.joint_steps`.
-
-    Returns:
-        A plotly figure: κ(H_P) and κ(H_H) with both terms and with one alone, the broken promises; the
-        path in the plane of (ii) and (i), its ends, the quadrant of success and the ceiling.
-
-    Raises:
-        MissingExtraError: Plotly is missing.
-    """
+    """Draw both κ's under both terms, beside the plane of Definition 3.1."""
     subplots = require("plotly.subplots", "viz")
     figure = subplots.make_subplots(
         rows=1, cols=2, column_widths=[0.56, 0.44], horizontal_spacing=0.1,

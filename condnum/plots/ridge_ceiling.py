@@ -27,18 +27,7 @@ _NULL_TITLES = {
 
 
 def ridge_ceiling_figure(demo: RidgeCeiling) -> Any:
-    """Draw what ε does to the ceiling.
-
-    Args:
-        demo: Of `teaching.ridge_ceiling.ridge_ceiling_demo`.
-
-    Returns:
-        A plotly figure: the compact ceiling, the ceiling of `K + εI`, the bound in the ridge convention,
-        RIR of θ* in it, the chosen ε.
-
-    Raises:
-        MissingExtraError: Plotly is missing.
-    """
+    """Draw what ε does to the ceiling."""
     go = require("plotly.graph_objects", "viz")
     figure = go.Figure()
     finite = math.isfinite(demo.compact)

@@ -55,13 +55,6 @@ def method_style(name: str) -> MethodStyle:
 def num(value: float, digits: int = 3) -> str:
     """Write a number for people: thousands apart, a power of ten only beyond ten million or below 1e-4.
 
-    Args:
-        value: Any number.
-        digits: Significant digits.
-
-    Returns:
-        Plain text.
-
     Examples:
         >>> [num(value) for value in (1000.0, 12.589, 2.5e9, 3e-6, float("inf"))]
         ['1,000', '12.6', '2.5·10⁹', '3·10⁻⁶', '∞']
@@ -79,13 +72,6 @@ def num(value: float, digits: int = 3) -> str:
 def translucent(color: str, alpha: float) -> str:
     """Return `#rrggbb` as an rgba() colour.
 
-    Args:
-        color: Hexadecimal colour.
-        alpha: Opacity in [0, 1].
-
-    Returns:
-        A CSS colour.
-
     Examples:
         >>> translucent("#0072B2", 0.2)
         'rgba(0,114,178,0.2)'
@@ -95,17 +81,7 @@ def translucent(color: str, alpha: float) -> str:
 
 
 def finish(figure: Any, title: str, subtitle: str, *, height: int = 460) -> Any:
-    """Give a figure its title, template, legend and margins.
-
-    Args:
-        figure: A plotly figure, changed in place.
-        title: What it shows.
-        subtitle: The data set, its row counts and checksum; what bands and marks mean.
-        height: In pixels.
-
-    Returns:
-        The figure.
-    """
+    """Give a figure its title, template, legend and margins."""
     figure.update_layout(
         template="plotly_white",
         title={
@@ -128,15 +104,7 @@ def finish(figure: Any, title: str, subtitle: str, *, height: int = 460) -> Any:
 
 
 def log_axis(title: str, values: Any) -> dict[str, Any]:
-    """Return the settings of a logarithmic axis that is labelled at whole powers of ten only.
-
-    Args:
-        title: The axis' title, with its unit.
-        values: What is drawn against it; the positive ones decide how many decades a label spans.
-
-    Returns:
-        Keyword arguments for `update_xaxes` or `update_yaxes`.
-    """
+    """Return the settings of a logarithmic axis that is labelled at whole powers of ten only."""
     drawn = np.asarray(values, dtype=np.float64)
     drawn = drawn[np.isfinite(drawn) & (drawn > 0)]
     decades = math.log10(drawn.max() / drawn.min()) if len(drawn) else 1.0
@@ -156,16 +124,7 @@ _ROOT_CIVIDIS = [
 
 
 def overlap_map(overlaps: Any, dimension: int, **colorbar: Any) -> dict[str, Any]:
-    """Return the heat map of two tasks' overlaps |q_Piᵀq_Hj|², in blocks where there are many.
-
-    Args:
-        overlaps: `(m, m)` of `audit.directions.overlap_map`.
-        dimension: D.
-        **colorbar: Its place; it lies flat.
-
-    Returns:
-        Keyword arguments for `add_heatmap`.
-    """
+    """Return the heat map of two tasks' overlaps |q_Piᵀq_Hj|², in blocks where there are many."""
     centres = np.linspace(1, dimension, len(overlaps))
     flat = {"orientation": "h", "thickness": 10, "tickvals": [0, 0.1, 0.25, 0.5, 1], "tickfont": {"size": 12}}
     return {
@@ -176,15 +135,7 @@ def overlap_map(overlaps: Any, dimension: int, **colorbar: Any) -> dict[str, Any
 
 
 def two_panels(titles: dict[str, str] | None = None, *, shared_y: bool = True) -> Any:
-    """Return an empty figure with one panel a task, pre-training on the left.
-
-    Args:
-        titles: Panel titles by task; default `TASK_TITLES`.
-        shared_y: Both panels on one vertical scale.
-
-    Returns:
-        A plotly figure with two subplots.
-    """
+    """Return an empty figure with one panel a task, pre-training on the left."""
     subplots = require("plotly.subplots", "viz")
     names = TASK_TITLES if titles is None else titles
     return subplots.make_subplots(

@@ -25,17 +25,7 @@ _LIGHT = "white"  # background of the template that `finish` sets
 
 
 def teaching_layout(figure: Any, title: str, subtitle: str = "", *, height: int = 520) -> Any:
-    """Give a teaching figure its title, font, margins and a legend below the panels.
-
-    Args:
-        figure: A plotly figure, changed in place.
-        title: What it shows.
-        subtitle: What lines and marks mean; may be empty.
-        height: In pixels.
-
-    Returns:
-        The figure.
-    """
+    """Give a teaching figure its title, font, margins and a legend below the panels."""
     finish(figure, title, subtitle, height=height)
     figure.layout.title.text = f"{title}<br><sup>{subtitle}</sup>" if subtitle else title
     figure.update_layout(
@@ -55,13 +45,6 @@ def teaching_layout(figure: Any, title: str, subtitle: str = "", *, height: int 
 def apply_theme(figure: Any, *, dark: bool) -> Any:
     """Set the background of a figure.
 
-    Args:
-        figure: A plotly figure, changed in place.
-        dark: Light on dark.
-
-    Returns:
-        The figure.
-
     Examples:
         >>> import plotly.graph_objects as go
         >>> apply_theme(go.Figure(), dark=True).layout.template.layout.paper_bgcolor
@@ -74,12 +57,6 @@ def apply_theme(figure: Any, *, dark: bool) -> Any:
 
 def honest_legend(figure: Any) -> Any:
     """Take out of the legend what is not to be seen: traces without data, or outside of their axes.
-
-    Args:
-        figure: A plotly figure, changed in place.
-
-    Returns:
-        The figure.
 
     Examples:
         >>> import plotly.graph_objects as go
@@ -116,13 +93,6 @@ def _is_seen(trace: Any, layout: Any) -> bool:
 
 def stacked(figure: Any) -> Any:
     """Put panels that lie beside each other below each other, for a window as narrow as a phone.
-
-    Args:
-        figure: A plotly figure, changed in place: its panels in reading order, the legend a column, the title
-            in lines of 40 letters.
-
-    Returns:
-        The figure.
 
     Examples:
         >>> from plotly.subplots import make_subplots

@@ -26,34 +26,13 @@ class ClosedForm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
-        """Return `value` and keep `gradient`.
-
-        Args:
-            ctx: Autograd's context.
-            matrix: `(..., p_r, p_c)`, the node that the gradient flows to.
-            value: `(...)` the function's values.
-            gradient: `(..., p_r, p_c)` their gradients in `matrix`.
-
-        Returns:
-            `value`.
-        """
+        """Return `value` and keep `gradient`."""
         ctx.save_for_backward(matrix, value, gradient)
         return value.clone()
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
-        """Return `upstream · gradient`.
-
-        Args:
-            ctx: Autograd's context.
-            upstream: `(...)` derivative of the loss in the values.
-
-        Returns:
-            The derivative of the loss in `matrix`, and None for the two constants.
-
-        Raises:
-            RankError: A value is infinite, so that it has no gradient.
-        """
+        """Return `upstream · gradient`."""
         matrix, value, gradient = ctx.saved_tensors
         if bool(torch.isinf(value).any()):
             raise RankError(INFINITE_VALUE)
@@ -71,29 +50,12 @@ class OnceOnly(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, gradient: Tensor) -> Tensor:
-        """Return `gradient` as a function of `matrix`.
-
-        Args:
-            ctx: Autograd's context.
-            matrix: `(..., p_r, p_c)`, where the gradient was taken.
-            gradient: `(..., p_r, p_c)`.
-
-        Returns:
-            `gradient`.
-        """
+        """Return `gradient` as a function of `matrix`."""
         return gradient.clone()
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[None, None]:
-        """Refuse.
-
-        Args:
-            ctx: Autograd's context.
-            upstream: `(..., p_r, p_c)`.
-
-        Raises:
-            CondnumError: Always.
-        """
+        """Refuse."""
         raise CondnumError(
             "r_well and r_ill have a closed-form first derivative only; for second derivatives write the "
             "regularizer with torch.linalg.svdvals, or detach this term."

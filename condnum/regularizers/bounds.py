@@ -117,19 +117,7 @@ def ill_step_bound(sigma: ArrayLike, *, source: BoundSource = "corrected") -> An
 
 
 def as_spectrum(sigma: ArrayLike, *, minimum: int = 1) -> Tensor:
-    """Return a detached float64 spectrum `(..., k)`, checked.
-
-    Args:
-        sigma: Positive and descending along the last axis.
-        minimum: Least k.
-
-    Returns:
-        `(..., k)`.
-
-    Raises:
-        InvalidInputError: Not a vector, not positive or not descending.
-        RankError: Fewer than `minimum` values.
-    """
+    """Return a detached float64 spectrum `(..., k)`, checked."""
     s = as_tensor(sigma, "sigma", minimum_ndim=1).detach()
     if bool((s <= 0).any()):
         raise InvalidInputError(

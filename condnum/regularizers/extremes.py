@@ -32,15 +32,7 @@ class Extreme:
 
 
 def decompose(matrix: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return `U, σ, V` with `S = U diag(σ) Vᵀ`, σ descending; `eigh` where S is symmetric.
-
-    Args:
-        matrix: `(..., p_r, p_c)` float64.
-        eps: Round-off of the stored entries, for the test of symmetry.
-
-    Returns:
-        `(..., p_r, p)`, `(..., p)` and `(..., p_c, p)`, `p = min(p_r, p_c)`.
-    """
+    """Return `U, σ, V` with `S = U diag(σ) Vᵀ`, σ descending; `eigh` where S is symmetric."""
     if not is_symmetric(matrix, eps):
         U, sigma, V = torch.linalg.svd(matrix, full_matrices=False)
         return U, sigma, V.mT
@@ -54,19 +46,7 @@ def decompose(matrix: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def resolve_rtol(rtol: float | None, matrix: Tensor, eps: float) -> float:
-    """Return `rtol`, or the default `max(p_r, p_c)·eps`.
-
-    Args:
-        rtol: Relative tolerance in [0, 1), or None.
-        matrix: `(..., p_r, p_c)`.
-        eps: Round-off of the stored entries.
-
-    Returns:
-        The tolerance.
-
-    Raises:
-        InvalidInputError: `rtol` outside [0, 1).
-    """
+    """Return `rtol`, or the default `max(p_r, p_c)·eps`."""
     if rtol is None:
         return default_rtol(max(matrix.shape[-2:]), eps)
     if not 0 <= rtol < 1:
@@ -75,20 +55,7 @@ def resolve_rtol(rtol: float | None, matrix: Tensor, eps: float) -> float:
 
 
 def resolve_rank(sigma: Tensor, rank: int | None, rtol: float) -> Tensor:
-    """Return the numerical rank of each spectrum of a batch, or the one that was asked for.
-
-    Args:
-        sigma: `(..., n)` descending, non-negative.
-        rank: 1 ≤ rank ≤ n, or None to count `σ > rtol·σ₁`.
-        rtol: Relative tolerance.
-
-    Returns:
-        `(...)`, int64.
-
-    Raises:
-        InvalidInputError: `rank` is not a whole number between 1 and n.
-        RankError: A spectrum is zero.
-    """
+    """Return the numerical rank of each spectrum of a batch, or the one that was asked for."""
     if bool((sigma[..., 0] == 0).any()):
         raise RankError(
             "a matrix has rank 0 (all singular values are zero): its condition number, which the "

@@ -158,13 +158,6 @@ def ill_value(sigma: Tensor, rank: Tensor, low: Extreme) -> Tensor:
 
 
 def reject_infinite(value: Tensor) -> None:
-    """Raise if R_ill is infinite anywhere.
-
-    Args:
-        value: `(...)`.
-
-    Raises:
-        RankError: A value is infinite.
-    """
+    """Raise if R_ill is infinite anywhere."""
     if bool(torch.isinf(value).any()):
         raise RankError(INFINITE_VALUE)

@@ -160,17 +160,7 @@ def _moved_spectrum(sigma: Tensor, gradient: Tensor, eta: float) -> Tensor:
 
 
 def checked_eta(eta: float) -> float:
-    """Return the step size as a float.
-
-    Args:
-        eta: η.
-
-    Returns:
-        η.
-
-    Raises:
-        InvalidInputError: Negative or not finite.
-    """
+    """Return the step size as a float."""
     value = float(eta)
     if not (math.isfinite(value) and value >= 0):
         raise InvalidInputError(f"eta must be finite and non-negative, got {eta}.")

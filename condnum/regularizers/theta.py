@@ -12,18 +12,7 @@ from condnum.spectra import hessian, symmetric_part
 
 
 def theta_hessian(theta: ArrayLike, covariance: ArrayLike) -> tuple[Tensor, Tensor, Tensor, float]:
-    """Return θ, K and H(θ) as detached float64 tensors, and the coarser of their storage epsilons.
-
-    Args:
-        theta: `(..., D, D_hid)`.
-        covariance: `(..., D, D)`; only its symmetric part enters H.
-
-    Returns:
-        `(..., D, D_hid)`, `(..., D, D)`, `(..., D_hid, D_hid)` and eps.
-
-    Raises:
-        InvalidInputError: The shapes do not fit, or entries are non-finite.
-    """
+    """Return θ, K and H(θ) as detached float64 tensors, and the coarser of their storage epsilons."""
     T = as_tensor(theta, "theta", minimum_ndim=2).detach()
     K = as_tensor(covariance, "K", minimum_ndim=2).detach().to(T.device)
     H: Tensor = hessian(T, K)  # type: ignore[assignment]

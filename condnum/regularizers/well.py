@@ -144,18 +144,7 @@ def well_value(sigma: Tensor, dimension: int) -> Tensor:
 
 
 def resolve_dimension(dimension: int | None, minimum: int) -> int:
-    """Return p, checked.
-
-    Args:
-        dimension: The caller's p, or None for `minimum`.
-        minimum: Number of singular values at hand.
-
-    Returns:
-        p.
-
-    Raises:
-        InvalidInputError: Not a whole number, or below `minimum` (R_well could be negative).
-    """
+    """Return p, checked."""
     if dimension is None:
         return minimum
     if int(dimension) != dimension or dimension < minimum:

@@ -15,12 +15,6 @@ from condnum.report.comparison import number
 def sentence_list(sentences: Sequence[str]) -> str:
     """Return sentences as an HTML list.
 
-    Args:
-        sentences: Plain text.
-
-    Returns:
-        `<ul>` with an item each.
-
     Examples:
         >>> sentence_list(["κ < 2"])
         '<ul><li>κ &lt; 2</li></ul>'
@@ -29,15 +23,7 @@ def sentence_list(sentences: Sequence[str]) -> str:
 
 
 def extractor_table(report: AttackReport, immunization: pd.DataFrame) -> pd.DataFrame:
-    """Format spectra, optima and RIR, a row per extractor.
-
-    Args:
-        report: Of the panel.
-        immunization: `extractor, convention, harmful_ratio, pretrain_ratio, rir`; may be empty.
-
-    Returns:
-        Strings.
-    """
+    """Format spectra, optima and RIR, a row per extractor."""
     rows = []
     for facts in report.extractors.to_dict("records"):
         row = {
@@ -60,14 +46,7 @@ def extractor_table(report: AttackReport, immunization: pd.DataFrame) -> pd.Data
 
 
 def prediction_table(report: AttackReport) -> pd.DataFrame:
-    """Format predicted against observed steps to the headline target, where there are predictions.
-
-    Args:
-        report: Of the panel.
-
-    Returns:
-        Strings, a row per attacker × extractor; empty for a classification.
-    """
+    """Format predicted against observed steps to the headline target, where there are predictions."""
     table = report.at(report.steps, None)
     known = table[table["predicted_kappa"].notna()]
     return pd.DataFrame(
@@ -82,14 +61,7 @@ def prediction_table(report: AttackReport) -> pd.DataFrame:
 
 
 def choice_table(report: AttackReport) -> pd.DataFrame:
-    """Format the best hyper-parameters, passes and seconds to the headline target.
-
-    Args:
-        report: Of the panel.
-
-    Returns:
-        Strings, a row per attacker × extractor.
-    """
+    """Format the best hyper-parameters, passes and seconds to the headline target."""
     table = report.at(report.steps, None).sort_values("label", kind="stable", key=_order(report))
     return pd.DataFrame(
         {

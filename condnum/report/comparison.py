@@ -20,16 +20,7 @@ _RATIOS = {
 
 
 def comparison_table(summary: pd.DataFrame, *, convention: Convention, gauge: str) -> pd.DataFrame:
-    """Format one convention of a summary, published numbers beside the obtained ones.
-
-    Args:
-        summary: Of `experiments.measure.summary_table`.
-        convention: `compact` or `ridge`.
-        gauge: `unit` or `as_trained`.
-
-    Returns:
-        Strings `mean ± std`, a row per method; published columns only where there are any.
-    """
+    """Format one convention of a summary, published numbers beside the obtained ones."""
     rows = summary[(summary["convention"] == convention) & (summary["gauge"] == gauge)]
     table: dict[str, list[str]] = {"method": [_label(name) for name in rows["method"]]}
     for name, title in _RATIOS.items():
@@ -50,14 +41,7 @@ def comparison_table(summary: pd.DataFrame, *, convention: Convention, gauge: st
 
 
 def evidence_table(results: pd.DataFrame) -> pd.DataFrame:
-    """Format what a ratio rests on: ranks, κ(θ), the loss gap of clause (c), steps and seconds.
-
-    Args:
-        results: Of `experiments.measure.results_table`.
-
-    Returns:
-        Strings, a row per method, for the compact convention.
-    """
+    """Format what a ratio rests on: ranks, κ(θ), the loss gap of clause (c), steps and seconds."""
     rows = []
     for name, group in results[results["convention"] == "compact"].groupby("method", sort=False):
         rows.append(
@@ -77,15 +61,7 @@ def evidence_table(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def probe_table(curves: pd.DataFrame, *, threshold: float = 1e-6) -> pd.DataFrame:
-    """Format what Fig. 1 shows as numbers: the last norm ratio, and the steps to a small one.
-
-    Args:
-        curves: Of `experiments.measure.curves_table`.
-        threshold: The norm ratio that counts as converged.
-
-    Returns:
-        Strings, a row per method: ranges over seeds; steps are those at which the curve is recorded.
-    """
+    """Format what Fig. 1 shows as numbers: the last norm ratio, and the steps to a small one."""
     table = curves[curves["quantity"] == "norm_ratio"]
     last = table["x"].max()
     rows = []
@@ -111,14 +87,7 @@ def _steps_to(curves: pd.DataFrame, threshold: float, last: float) -> str:
 
 
 def sensitivity_table(sensitivity: pd.DataFrame) -> pd.DataFrame:
-    """Format the compact convention at several rank tolerances.
-
-    Args:
-        sensitivity: A row per cell × `rtol`, of a sweep.
-
-    Returns:
-        Strings, a row per method × tolerance.
-    """
+    """Format the compact convention at several rank tolerances."""
     rows = []
     for (name, rtol), group in sensitivity.groupby(["method", "rtol"], sort=False):
         rows.append(
@@ -150,12 +119,6 @@ def as_html(table: pd.DataFrame) -> str:
 def number(value: float) -> str:
     """Format a number for reading: three or four significant digits, powers of ten beyond 10⁶.
 
-    Args:
-        value: Any float.
-
-    Returns:
-        A short text.
-
     Examples:
         >>> [number(v) for v in (356.2, 0.0532, 31967.99, 6852331.0, float("inf"), float("nan"), 0.0)]
         ['356.2', '0.0532', '31,968', '6.85e6', '∞', '—', '0']
@@ -173,14 +136,7 @@ def number(value: float) -> str:
 
 
 def verdict(summary: pd.DataFrame) -> str:
-    """Say in words what the conventions agree and disagree on, from the numbers of this run alone.
-
-    Args:
-        summary: Of `experiments.measure.summary_table`.
-
-    Returns:
-        An HTML list, an item per method.
-    """
+    """Say in words what the conventions agree and disagree on, from the numbers of this run alone."""
     items = [f"<li>{_room(summary)}</li>"]
     for name in dict.fromkeys(summary["method"]):
         rows = summary[summary["method"] == name].set_index(["convention", "gauge"])

@@ -36,12 +36,6 @@ _INDEX = re.compile(
 def correction_table(found: Sequence[Correction]) -> pd.DataFrame:
     """Return corrections as a table, without the raw numbers.
 
-    Args:
-        found: Corrections.
-
-    Returns:
-        `key, place, claim, setting, claimed, computed, correction, refuted`.
-
     Examples:
         >>> from condnum.teaching.corrections import theorem_4_1
         >>> correction_table([theorem_4_1()])[["key", "refuted"]].to_dict("records")
@@ -54,26 +48,13 @@ def correction_table(found: Sequence[Correction]) -> pd.DataFrame:
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the columns for a reader, escaped for HTML.
-
-    Args:
-        table: Of `correction_table`.
-
-    Returns:
-        Strings.
-    """
+    """Return the columns for a reader, escaped for HTML."""
     chosen = table[["place", "claim", "computed", "correction"]].rename(columns=_HEADINGS)
     return chosen.map(formula_html)
 
 
 def formula_html(text: str) -> str:
     """Return plain text as HTML, `K_P` and `K_P^(-1/2)` with their indices and exponents.
-
-    Args:
-        text: As in `Correction`.
-
-    Returns:
-        HTML.
 
     Examples:
         >>> formula_html("θ = K_P^(-1/2) < ‖S‖_F")
@@ -88,30 +69,12 @@ def formula_html(text: str) -> str:
 
 
 def correction_html(one: Correction) -> str:
-    """Return one correction as a table of two columns.
-
-    Args:
-        one: The correction.
-
-    Returns:
-        HTML; a line says whether the numbers contradict the claim.
-    """
+    """Return one correction as a table of two columns."""
     rows = [(title, formula_html(str(getattr(one, name)))) for name, title in _HEADINGS.items()]
     answer = "the claim is refuted" if one.refuted else "the numbers agree with the claim"
     return as_html(pd.DataFrame([*rows, ("verdict", f"<b>{answer}</b>")], columns=["", " "]))
 
 
 def save(table: pd.DataFrame, folder: str | Path) -> list[str]:
-    """Write the table.
-
-    Args:
-        table: Of `correction_table`.
-        folder: Created if missing.
-
-    Returns:
-        The names of the files.
-
-    Raises:
-        OutputError: The folder cannot be written.
-    """
+    """Write the table."""
     return write_tables(folder, {CORRECTIONS_CSV: table})

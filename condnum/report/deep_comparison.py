@@ -22,16 +22,7 @@ PUBLISHED_LOSS = 5.9
 
 
 def net_table(summary: pd.DataFrame, *, convention: Convention) -> pd.DataFrame:
-    """Format Table 3 in one convention: on training images, on test images, and as published.
-
-    Args:
-        summary: Of `experiments.deep_tables.summary_table`.
-        convention: `compact` or `ridge`.
-
-    Returns:
-        Strings `mean ± std` over seeds, below each other on training images, on test images and as published;
-        a row per backbone × method, θ₀ first; accuracies in percent, on test images.
-    """
+    """Format Table 3 in one convention: on training images, on test images, and as published."""
     rows = summary[summary["convention"] == convention]
     table: dict[str, list[str]] = {
         "backbone": [html.escape(str(name)) for name in rows["backbone"]],
@@ -56,14 +47,7 @@ def net_table(summary: pd.DataFrame, *, convention: Convention) -> pd.DataFrame:
 
 
 def published_note(summary: pd.DataFrame) -> str:
-    """Say for each backbone what the published columns are.
-
-    Args:
-        summary: Of `experiments.deep_tables.summary_table`.
-
-    Returns:
-        An HTML paragraph.
-    """
+    """Say for each backbone what the published columns are."""
     same = [str(n) for n in dict.fromkeys(summary.loc[summary["published_same"], "backbone"])]
     other = [str(n) for n in dict.fromkeys(summary.loc[~summary["published_same"], "backbone"])]
     words = []
@@ -81,14 +65,7 @@ def published_note(summary: pd.DataFrame) -> str:
 
 
 def probe_table(summary: pd.DataFrame) -> pd.DataFrame:
-    """Format what Fig. 3 shows as numbers, in percent.
-
-    Args:
-        summary: Of `experiments.deep_tables.summary_table`.
-
-    Returns:
-        Strings, a row per backbone × method.
-    """
+    """Format what Fig. 3 shows as numbers, in percent."""
     rows = summary[summary["convention"] == "compact"]
     return pd.DataFrame(
         {
@@ -103,14 +80,7 @@ def probe_table(summary: pd.DataFrame) -> pd.DataFrame:
 
 
 def evidence_table(results: pd.DataFrame) -> pd.DataFrame:
-    """Format what the ratios rest on: ranks, condition numbers, steps, seconds.
-
-    Args:
-        results: Of `experiments.deep_tables.results_table`.
-
-    Returns:
-        Strings, a row per backbone × method, for the compact convention.
-    """
+    """Format what the ratios rest on: ranks, condition numbers, steps, seconds."""
     rows = []
     compact = results[results["convention"] == "compact"]
     for (backbone, method), group in compact.groupby(["backbone", "method"], sort=False):
@@ -135,14 +105,7 @@ def evidence_table(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def net_verdict(summary: pd.DataFrame) -> str:
-    """Say in words what the numbers of this run say, from these numbers alone.
-
-    Args:
-        summary: Of `experiments.deep_tables.summary_table`.
-
-    Returns:
-        An HTML list, an item per backbone × method, and one per backbone on the attackers.
-    """
+    """Say in words what the numbers of this run say, from these numbers alone."""
     items = []
     for backbone, rows in summary.groupby("backbone", sort=False):
         compact = rows[rows["convention"] == "compact"].set_index("method")
@@ -156,12 +119,6 @@ def net_verdict(summary: pd.DataFrame) -> str:
 
 def net_label(name: str) -> str:
     """Return a method's label; `initial` is θ₀.
-
-    Args:
-        name: Registry name.
-
-    Returns:
-        HTML.
 
     Examples:
         >>> net_label("initial")

@@ -41,15 +41,7 @@ class ReportPreprocessor(Preprocessor):
         self.figures: list[dict[str, Any]] = []
 
     def preprocess(self, nb: Any, resources: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Change a copy of the notebook for the page.
-
-        Args:
-            nb: The executed notebook.
-            resources: nbconvert's, unchanged.
-
-        Returns:
-            The notebook and the resources.
-        """
+        """Change a copy of the notebook for the page."""
         nb.metadata.pop("widgets", None)
         nb.cells = [cell for cell in nb.cells if "injected-parameters" not in cell.metadata.get("tags", [])]
         for cell in nb.cells:
@@ -62,14 +54,7 @@ class ReportPreprocessor(Preprocessor):
         return nb, resources
 
     def _keep(self, output: Any) -> bool:
-        """Reduce one output to a type that the page can show.
-
-        Args:
-            output: Changed in place.
-
-        Returns:
-            False when there is nothing left to show.
-        """
+        """Reduce one output to a type that the page can show."""
         data = output.get("data")
         if not data:
             return output.output_type in ("stream", "error")
@@ -96,12 +81,6 @@ def slot(number: int) -> str:
 
 def formulas(latex: str) -> str:
     r"""Convert the text of a LaTeX output, `$…$` or `$$…$$`.
-
-    Args:
-        latex: The output's text.
-
-    Returns:
-        HTML.
 
     Examples:
         >>> formulas(r"$\kappa$")
@@ -136,15 +115,7 @@ class ReportExporter(HTMLExporter):
 
     @pass_context
     def markdown2html(self, context: Any, source: str) -> str:
-        """Render a Markdown cell.
-
-        Args:
-            context: The template's; its cell may have attached pictures.
-            source: The cell's text.
-
-        Returns:
-            HTML with formulas as MathML.
-        """
+        """Render a Markdown cell."""
         attachments = context.get("cell", {}).get("attachments", {})
         renderer = _Renderer(escape=False, attachments=attachments, exclude_anchor_links=True)
         return MarkdownWithMath(renderer=renderer).render(source)

@@ -47,41 +47,14 @@ class NotebookBody:
 def export_html(
     notebook_path: str | os.PathLike[str], html_path: str | os.PathLike[str], *, title: str | None = None
 ) -> Path:
-    """Write an executed notebook as one self-contained HTML page.
-
-    Args:
-        notebook_path: The executed notebook.
-        html_path: The page to write, atomically.
-        title: The page's title; default: the notebook's first heading, else its file name. It is
-            shown as a heading when the notebook has none of the first level.
-
-    Returns:
-        `html_path`.
-
-    Raises:
-        InvalidInputError: The file is not a notebook.
-        OutputError: The page cannot be written.
-        MissingExtraError: nbconvert or plotly is not installed.
-    """
+    """Write an executed notebook as one self-contained HTML page."""
     require("nbconvert", "notebooks")
     path = Path(notebook_path)
     return write_text(html_path, render_html(read_notebook(path), title=title, name=path.stem))
 
 
 def render_html(notebook: Any, *, title: str | None = None, name: str = "report") -> str:
-    """Return an executed notebook as one self-contained HTML page.
-
-    Args:
-        notebook: The notebook node.
-        title: As in `export_html`.
-        name: The title when there is neither a title nor a heading.
-
-    Returns:
-        The page.
-
-    Raises:
-        MissingExtraError: nbconvert or plotly is not installed.
-    """
+    """Return an executed notebook as one self-contained HTML page."""
     body = notebook_body(notebook, title=title, name=name)
     template = (
         require("jinja2", "notebooks").Environment(autoescape=True).from_string(read_asset("report.html.j2"))
@@ -99,19 +72,7 @@ def render_html(notebook: Any, *, title: str | None = None, name: str = "report"
 
 
 def notebook_body(notebook: Any, *, title: str | None = None, name: str = "report") -> NotebookBody:
-    """Convert the cells of an executed notebook: folded code, MathML, nothing from a network.
-
-    Args:
-        notebook: The notebook node.
-        title: As in `export_html`.
-        name: The title when there is neither a title nor a heading.
-
-    Returns:
-        The cells and what a shell around them needs; `fill_slots` puts the figures in.
-
-    Raises:
-        MissingExtraError: nbconvert is not installed.
-    """
+    """Convert the cells of an executed notebook: folded code, MathML, nothing from a network."""
     require("nbconvert", "notebooks")
     from condnum.report.exporter import ReportExporter, ReportPreprocessor
 
@@ -134,13 +95,6 @@ def notebook_body(notebook: Any, *, title: str | None = None, name: str = "repor
 def fill_slots(page: str, drawn: Sequence[str]) -> str:
     """Put figures into their slots.
 
-    Args:
-        page: With the slots of a `NotebookBody`.
-        drawn: HTML by the number of the slot.
-
-    Returns:
-        The page.
-
     Examples:
         >>> fill_slots('a <div class="figure" data-slot="0"></div>', ["<b>figure</b>"])
         'a <b>figure</b>'
@@ -156,26 +110,12 @@ def report_css() -> str:
 
 
 def read_asset(name: str) -> str:
-    """Return a file of this package as text.
-
-    Args:
-        name: `report.css` or a template.
-
-    Returns:
-        Its content.
-    """
+    """Return a file of this package as text."""
     return files("condnum.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def first_heading(notebook: Any) -> str | None:
-    """Return the text of the first heading of level one, without Markdown's signs.
-
-    Args:
-        notebook: The notebook node.
-
-    Returns:
-        The text, or None.
-    """
+    """Return the text of the first heading of level one, without Markdown's signs."""
     for cell in notebook.cells:
         match = (
             re.search(r"^# +(.+?)\s*#*$", cell.source, re.MULTILINE) if cell.cell_type == "markdown" else None

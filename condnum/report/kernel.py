@@ -32,17 +32,6 @@ def running_kernel(
 
     A kernel that is still busy (the user pressed Ctrl-C, a cell ran into its time limit) is
     interrupted first, so that it can finish the file that it is writing, and killed if it does not.
-
-    Args:
-        cwd: The kernel's working directory.
-        environment: Variables added to this process's environment.
-        log: File for what the kernel process itself prints (crash messages).
-
-    Yields:
-        The `AsyncKernelManager`.
-
-    Raises:
-        MissingExtraError: ipykernel or jupyter_client is not installed.
     """
     require("ipykernel", "notebooks")
     manager_module = require("jupyter_client.manager", "notebooks")

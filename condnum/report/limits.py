@@ -17,14 +17,7 @@ _CONTROLS = ["identity", "initial", "optimal", "front"]
 
 
 def summary_table(summary: pd.DataFrame) -> pd.DataFrame:
-    """Format (i), (ii), RIR and its share of the ceiling at one ε, a row per pair × method.
-
-    Args:
-        summary: Of `experiments.limits_tables.summary_of_limits`.
-
-    Returns:
-        Strings.
-    """
+    """Format (i), (ii), RIR and its share of the ceiling at one ε, a row per pair × method."""
     rows = []
     for row in summary.to_dict("records"):
         least, most = number(row["rir_share_min"]), number(row["rir_share_max"])
@@ -45,16 +38,7 @@ def summary_table(summary: pd.DataFrame) -> pd.DataFrame:
 
 
 def measured_table(results: pd.DataFrame, convention: str, gauge: str) -> pd.DataFrame:
-    """Format (i), (ii), RIR and its ceiling on K itself, averaged over seeds, a row per pair × method.
-
-    Args:
-        results: Of `LimitsRun.results`.
-        convention: `compact` or `ridge`.
-        gauge: `unit` or `as_trained`.
-
-    Returns:
-        Strings.
-    """
+    """Format (i), (ii), RIR and its ceiling on K itself, averaged over seeds, a row per pair × method."""
     chosen = results[(results["convention"] == convention) & (results["gauge"] == gauge)]
     rows = []
     for (_, _, method), part in chosen.groupby(["pretrain_task", "harmful_task", "method"], sort=False):
@@ -74,14 +58,7 @@ def measured_table(results: pd.DataFrame, convention: str, gauge: str) -> pd.Dat
 
 
 def null_table(spaces: pd.DataFrame) -> pd.DataFrame:
-    """Format what each task has and the other lacks, a row per pair.
-
-    Args:
-        spaces: Of `experiments.limits_tables.null_space_table`.
-
-    Returns:
-        Strings.
-    """
+    """Format what each task has and the other lacks, a row per pair."""
     return pd.DataFrame(
         [
             {
@@ -103,14 +80,7 @@ def null_table(spaces: pd.DataFrame) -> pd.DataFrame:
 
 
 def overshoot_table(overshoots: pd.DataFrame) -> pd.DataFrame:
-    """Format how far the tried extractors stay below the ceiling, a row per pair × kind.
-
-    Args:
-        overshoots: Of `LimitsRun.overshoots`.
-
-    Returns:
-        Strings.
-    """
+    """Format how far the tried extractors stay below the ceiling, a row per pair × kind."""
     kinds = {
         "family": "family from I to θ*",
         "front": "front θ_s",
@@ -134,14 +104,7 @@ def overshoot_table(overshoots: pd.DataFrame) -> pd.DataFrame:
 
 
 def race_table(race: pd.DataFrame) -> pd.DataFrame:
-    """Format the race.
-
-    Args:
-        race: Of `experiments.limits_tables.race_table`.
-
-    Returns:
-        Strings, a row per contestant.
-    """
+    """Format the race."""
     return pd.DataFrame(
         [
             {

@@ -9,17 +9,7 @@ from condnum.sweep import SweepProgress
 
 
 def sweep_line(*, quiet: bool = False) -> Callable[[SweepProgress], None] | None:
-    """Return a callback for a sweep's `on_progress` that keeps one line up to date.
-
-    Args:
-        quiet: Return None instead, which shows nothing.
-
-    Returns:
-        A callback that shows cells done, failures, the time left and the best RIR so far.
-
-    Raises:
-        MissingExtraError: IPython is missing.
-    """
+    """Return a callback for a sweep's `on_progress` that keeps one line up to date."""
     if quiet:
         return None
     display = require("IPython.display", "notebooks")
@@ -35,12 +25,6 @@ def sweep_line(*, quiet: bool = False) -> Callable[[SweepProgress], None] | None
 
 def sweep_words(progress: SweepProgress) -> str:
     """Return how far a sweep is, in one line.
-
-    Args:
-        progress: As `on_progress` gets it.
-
-    Returns:
-        Cells done, and the facts that are known.
 
     Examples:
         >>> sweep_words(SweepProgress(3, 9, reused=0, failures=1, seconds=9.0, eta_seconds=18.0, plan=None))

@@ -54,13 +54,6 @@ class _UnsupportedError(Exception):
 def mathml(tex: str, *, display: bool = False) -> str:
     r"""Convert a formula, without its dollar signs, to HTML.
 
-    Args:
-        tex: The formula's source.
-        display: A formula on a line of its own.
-
-    Returns:
-        A `<math>` element; for a formula that is not understood, a `<code>` element with its source.
-
     Examples:
         >>> mathml(r"\sigma_1")
         '<math><msub><mi>σ</mi><mn>1</mn></msub></math>'

@@ -50,26 +50,6 @@ def run_notebook(
     The kernel is the current interpreter, in the caller's working directory. Names and types of
     the parameters are checked before it starts. When a cell fails, the notebook up to there is kept
     as `folder/report.failed.ipynb`.
-
-    Args:
-        notebook: A path, or the name of a notebook of the source tree (`house_prices`).
-        parameters: Values by name; the others keep the notebook's defaults.
-        folder: Where the report goes; created if need be.
-        timeout: Seconds that one cell may take; default: no limit.
-        quiet: Show no progress.
-        progress: Called with each progress event instead of showing it in the terminal.
-
-    Returns:
-        The path of `report.ipynb`.
-
-    Raises:
-        CondnumError: Raised inside a cell: the same class and message again here.
-        NotebookError: Any other error of a cell, a dead kernel, or a cell over its time limit.
-        UnknownNameError: Unknown notebook or parameter.
-        InvalidInputError: A parameter of a wrong type, or a notebook without one parameters cell.
-        DataNotFoundError: There is no such notebook file.
-        OutputError: The folder is not writable.
-        MissingExtraError: papermill or ipykernel is not installed.
     """
     require("papermill", "notebooks")
     path = find_notebook(notebook)
@@ -100,19 +80,7 @@ def run_notebook(
 
 
 def find_notebook(notebook: str | os.PathLike[str], *, tree: Path | None = None) -> Path:
-    """Return the path of a notebook given by path, or by its name in the source tree.
-
-    Args:
-        notebook: `path/to/any.ipynb`, or a bare name such as `house_prices`.
-        tree: Folder of the named notebooks; default: `notebooks/` beside the package.
-
-    Returns:
-        An existing file.
-
-    Raises:
-        DataNotFoundError: No such file, or a name outside a source tree.
-        UnknownNameError: The source tree has no notebook of this name.
-    """
+    """Return the path of a notebook given by path, or by its name in the source tree."""
     path = Path(notebook).expanduser()
     if path.suffix == ".ipynb" or len(path.parts) > 1:
         if path.is_file():
@@ -133,17 +101,7 @@ def find_notebook(notebook: str | os.PathLike[str], *, tree: Path | None = None)
 
 
 def read_notebook(path: Path) -> Any:
-    """Read a notebook file.
-
-    Args:
-        path: An `.ipynb` file.
-
-    Returns:
-        The notebook node, in format 4.
-
-    Raises:
-        InvalidInputError: The file is not a notebook.
-    """
+    """Read a notebook file."""
     nbformat = require("nbformat", "notebooks")
     try:
         return nbformat.read(path, as_version=4)
@@ -157,16 +115,7 @@ def read_notebook(path: Path) -> Any:
 def _progress(
     title: str, quiet: bool, progress: OnProgress | None
 ) -> Generator[OnProgress | None, None, None]:
-    """Give the function that progress goes to, if any.
-
-    Args:
-        title: What is running.
-        quiet: Show nothing.
-        progress: The caller's own function.
-
-    Yields:
-        That function, the terminal's, or None.
-    """
+    """Give the function that progress goes to, if any."""
     shown: Any = nullcontext(progress) if quiet or progress else terminal_progress(title)
     with shown as report:
         yield report
@@ -200,17 +149,7 @@ def _execute(
 
 
 def _translated(error: Exception, name: str, failed: Path) -> CondnumError:
-    """Turn what papermill raises into one of our errors.
-
-    Args:
-        error: From papermill, nbclient or jupyter_client.
-        name: The notebook's name.
-        failed: Where the notebook is kept.
-
-    Returns:
-        For a `CondnumError` of the kernel: the same class and message, with a note that names the
-        kept notebook. For a full or read-only disk an `OutputError`. Else a `NotebookError`.
-    """
+    """Turn what papermill raises into one of our errors."""
     if isinstance(error, OSError) and error.errno in _DISK:
         return OutputError(
             f"cannot write the report to {failed.parent}: {error.strerror}; free some space there, make it "

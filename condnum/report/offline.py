@@ -20,9 +20,6 @@ def remove_remote(soup: Any) -> None:
 
     A remote picture becomes a link to it. Scripts that import a remote module go as a whole.
 
-    Args:
-        soup: A page parsed by BeautifulSoup; it is changed in place.
-
     Examples:
         >>> from bs4 import BeautifulSoup
         >>> page = BeautifulSoup('<p>a<script src="//example.org/a.js"></script></p>', "html.parser")

@@ -33,17 +33,7 @@ class Parameter:
 
 
 def declared_parameters(notebook: Any) -> dict[str, Parameter]:
-    """Read the parameters that a notebook declares, in their order.
-
-    Args:
-        notebook: The notebook node; exactly one code cell is tagged `parameters`.
-
-    Returns:
-        The parameters by name.
-
-    Raises:
-        InvalidInputError: No tagged cell, more than one, or a cell that is not valid Python.
-    """
+    """Read the parameters that a notebook declares, in their order."""
     cells = [cell for cell in notebook.cells if PARAMETERS_TAG in cell.metadata.get("tags", [])]
     if len(cells) != 1 or cells[0].cell_type != "code":
         raise InvalidInputError(
@@ -55,15 +45,6 @@ def declared_parameters(notebook: Any) -> dict[str, Parameter]:
 
 def parameters_of(source: str) -> dict[str, Parameter]:
     r"""Read the assignments of a parameters cell.
-
-    Args:
-        source: Python code.
-
-    Returns:
-        The parameters by name.
-
-    Raises:
-        InvalidInputError: The code does not parse.
 
     Examples:
         >>> parameters_of("seeds: int = 5  # how many\nmethods = ''")["methods"]
@@ -96,18 +77,6 @@ def checked_parameters(
     values: Mapping[str, Any], declared: Mapping[str, Parameter], *, notebook: str = "notebook"
 ) -> dict[str, Any]:
     """Check names and types of the given values before a run.
-
-    Args:
-        values: Values by name. A path is taken for text, an int for a float; a bool is no number.
-        declared: From `declared_parameters`.
-        notebook: The notebook's name, for the message.
-
-    Returns:
-        The values as they will be injected.
-
-    Raises:
-        UnknownNameError: A name that the notebook does not declare.
-        InvalidInputError: A value of a wrong type.
 
     Examples:
         >>> checked_parameters({"lr": 1}, parameters_of("lr: float = 0.1"))
@@ -163,15 +132,7 @@ def _literal(node: ast.expr) -> Any:
 
 
 def _fits(value: Any, annotation: ast.expr) -> bool:
-    """Compare a value with an annotation.
-
-    Args:
-        value: The given value.
-        annotation: The parsed annotation.
-
-    Returns:
-        Whether the value is of that type; an annotation that we cannot read accepts everything.
-    """
+    """Compare a value with an annotation."""
     match annotation:
         case ast.Constant(value=None):
             return value is None

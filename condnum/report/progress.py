@@ -39,12 +39,6 @@ OnProgress = Callable[[ProgressEvent], None]
 def parse_event(line: str | bytes) -> ProgressEvent | None:
     """Read one line; None when it is not an event (progress is never a reason to fail).
 
-    Args:
-        line: JSON text.
-
-    Returns:
-        The event, with unknown keys dropped and values of a wrong type ignored.
-
     Examples:
         >>> parse_event('{"stage": "ours", "seed": 0, "done": 3, "total": 35}')
         ProgressEvent(stage='ours', seed=0, step=None, steps=None, done=3, total=35, facts=None)
@@ -76,16 +70,7 @@ def _facts(value: dict[str, Any]) -> SweepFacts | None:
 
 @contextmanager
 def following(path: Path, report: OnProgress) -> Generator[None, None, None]:
-    """Follow a growing file of events in a thread while the block runs.
-
-    Args:
-        path: The file; it may not exist yet.
-        report: Called in that thread with each event, in order; also with those that are left when
-            the block ends.
-
-    Yields:
-        Nothing.
-    """
+    """Follow a growing file of events in a thread while the block runs."""
     stop = threading.Event()
     thread = threading.Thread(target=_follow, args=(path, report, stop), name="condnum-progress", daemon=True)
     thread.start()
@@ -158,12 +143,6 @@ class Tally:
 
 def describe_event(event: ProgressEvent) -> str:
     """Return an event as a few words.
-
-    Args:
-        event: What happened.
-
-    Returns:
-        Only what the event knows.
 
     Examples:
         >>> describe_event(ProgressEvent("ours", seed=0, step=120, steps=3000))

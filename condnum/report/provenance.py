@@ -46,20 +46,6 @@ def provenance(
 ) -> dict[str, Any]:
     """Collect what somebody else needs to reproduce a run.
 
-    Args:
-        parameters: The run's parameters.
-        seeds: Its random seeds.
-        checksums: SHA-256 of each data file or data set, by name.
-        device: The torch device that computed.
-        started: Start time with a time zone.
-        seconds: How long the run took, by a clock that is never set; default: from `started` up to this
-            call, and 0 if the clock was set back meanwhile.
-        command: The command line; default `sys.argv`.
-
-    Returns:
-        A dictionary that JSON holds, with keys `versions`, `platform`, `device`, `command`,
-        `parameters`, `seeds`, `data`, `source`, `started_utc` and `duration_seconds`.
-
     Examples:
         >>> record = provenance(parameters={"rows": 10}, seeds=[0, 1])
         >>> record["parameters"], record["seeds"]
@@ -104,12 +90,6 @@ def versions() -> dict[str, str]:
 def describe_device(device: str | torch.device) -> dict[str, Any]:
     """Return the device's name, the CPU model and the number of torch threads.
 
-    Args:
-        device: A torch device that exists.
-
-    Returns:
-        `device`, `name`, `cpu` and `threads`.
-
     Examples:
         >>> describe_device("cpu")["device"]
         'cpu'
@@ -148,12 +128,6 @@ def command_line(arguments: Sequence[str]) -> str:
 def without_home(value: Any) -> Any:
     """Replace the home folder by `~` in text and paths; leave other values alone.
 
-    Args:
-        value: Anything.
-
-    Returns:
-        Text for text and paths, else the value itself.
-
     Examples:
         >>> without_home(str(Path.home() / "runs"))
         '~/runs'
@@ -167,17 +141,7 @@ def without_home(value: Any) -> Any:
 
 
 def file_checksum(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of a file, read in blocks.
-
-    Args:
-        path: The file.
-
-    Returns:
-        64 hexadecimal digits.
-
-    Raises:
-        DataNotFoundError: There is no such readable file.
-    """
+    """Return the SHA-256 of a file, read in blocks."""
     try:
         with open(path, "rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -188,15 +152,7 @@ def file_checksum(path: str | os.PathLike[str]) -> str:
 
 
 def source_revision(tree: Path | None = None) -> dict[str, Any] | None:
-    """Return the git revision of the source tree and whether it has uncommitted changes.
-
-    Args:
-        tree: Folder that holds the package; default: this package's parent. It counts only when it
-            is itself the top of a git work tree: an environment inside somebody's repository is not.
-
-    Returns:
-        `{"revision": 40 hex digits, "dirty": bool}`, or None outside git or without git.
-    """
+    """Return the git revision of the source tree and whether it has uncommitted changes."""
     folder = tree or Path(__file__).resolve().parents[2]
     if not (folder / ".git").exists():
         return None

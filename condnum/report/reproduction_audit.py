@@ -29,12 +29,6 @@ TITLES = {name: text.title for name, text in TEXTS.items()}
 def switch_table(switches: Sequence[str]) -> pd.DataFrame:
     """List what each switch does, a row per switch.
 
-    Args:
-        switches: Names, in the order in which they are turned.
-
-    Returns:
-        Strings.
-
     Examples:
         >>> switch_table(["bias"])["the release"][0]
         'the extractor has one, and its RIR counts it'
@@ -53,12 +47,6 @@ def switch_table(switches: Sequence[str]) -> pd.DataFrame:
 def detail_table(switches: Sequence[str]) -> pd.DataFrame:
     """List what the rebuilt loop takes from the release beside the switches, and where it differs.
 
-    Args:
-        switches: Those of the data; details of one that they lack are left out.
-
-    Returns:
-        Strings.
-
     Examples:
         >>> len(detail_table(["bias", "rows", "normalise"])) - len(detail_table(["bias"]))
         1
@@ -68,14 +56,7 @@ def detail_table(switches: Sequence[str]) -> pd.DataFrame:
 
 
 def landing_words(landing: pd.DataFrame) -> str:
-    """Say how the release's end compares with what it is reported to print.
-
-    Args:
-        landing: Of `experiments.released.waterfall_tables.landing_table`.
-
-    Returns:
-        HTML, a list; empty where nothing is reported.
-    """
+    """Say how the release's end compares with what it is reported to print."""
     said = []
     for row in landing[landing["reported_min"].notna()].to_dict("records"):
         low, high = number(row["reported_min"]), number(row["reported_max"])
@@ -92,14 +73,7 @@ def landing_words(landing: pd.DataFrame) -> str:
 
 
 def landing_table(landing: pd.DataFrame) -> pd.DataFrame:
-    """Format the release's end by epochs.
-
-    Args:
-        landing: Of `experiments.released.waterfall_tables.landing_table`.
-
-    Returns:
-        Strings, a row per number of epochs.
-    """
+    """Format the release's end by epochs."""
     return pd.DataFrame(
         [
             {
@@ -117,15 +91,7 @@ def landing_table(landing: pd.DataFrame) -> pd.DataFrame:
 
 
 def effect_table(waterfall: pd.DataFrame, epochs: int) -> pd.DataFrame:
-    """Format what each switch multiplies RIR by, alone and after those before it.
-
-    Args:
-        waterfall: Of `experiments.released.waterfall_tables.waterfall_table`.
-        epochs: Of the release, at the start.
-
-    Returns:
-        Strings, a row per switch, with the effect in words.
-    """
+    """Format what each switch multiplies RIR by, alone and after those before it."""
     start = waterfall[waterfall["start_epochs"] == epochs]
     rows = []
     alone = start[start["path"] == "alone"]
@@ -147,16 +113,7 @@ def effect_table(waterfall: pd.DataFrame, epochs: int) -> pd.DataFrame:
 
 
 def stage_table(waterfall: pd.DataFrame, epochs: int, path: str) -> pd.DataFrame:
-    """Format RIR itself along a path, in both conventions.
-
-    Args:
-        waterfall: Of `experiments.released.waterfall_tables.waterfall_table`.
-        epochs: Of the release, at the start.
-        path: `cumulative`, `alone` or `ridge`.
-
-    Returns:
-        Strings, a row per stage: geometric mean over seeds, least to largest, seeds that are immunized.
-    """
+    """Format RIR itself along a path, in both conventions."""
     part = waterfall[(waterfall["start_epochs"] == epochs) & (waterfall["path"] == path)]
     rows = []
     for (_, switch), both in part.groupby(["index", "switch"], sort=False):
@@ -173,12 +130,6 @@ def stage_table(waterfall: pd.DataFrame, epochs: int, path: str) -> pd.DataFrame
 def factor_words(row: dict[str, Any]) -> str:
     """Return the change of a stage as a factor, with one standard deviation over seeds.
 
-    Args:
-        row: Of the waterfall table.
-
-    Returns:
-        A phrase for tables.
-
     Examples:
         >>> factor_words({"factor": 4.0, "change": 0.602, "change_std": 0.1})
         '× 4 (3.2 – 5)'
@@ -193,15 +144,7 @@ def factor_words(row: dict[str, Any]) -> str:
 
 
 def audit_words(waterfall: pd.DataFrame, epochs: int) -> str:
-    """Say what the waterfall from one start shows, from its numbers alone.
-
-    Args:
-        waterfall: Of `experiments.released.waterfall_tables.waterfall_table`.
-        epochs: Of the release, at the start.
-
-    Returns:
-        HTML, a list.
-    """
+    """Say what the waterfall from one start shows, from its numbers alone."""
     start = waterfall[(waterfall["start_epochs"] == epochs) & (waterfall["path"] == "cumulative")]
     said = []
     for convention, label in _NAMES.items():

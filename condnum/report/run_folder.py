@@ -24,12 +24,6 @@ INCOMPLETE = "INCOMPLETE.txt"
 def is_whole(folder: Path) -> bool:
     """Tell whether a folder holds a finished run, and not one that was stopped while it replaced another.
 
-    Args:
-        folder: Of a run.
-
-    Returns:
-        True if notebook, page and record are there, and no note that they are being replaced.
-
     Examples:
         >>> is_whole(Path("/nowhere"))
         False

@@ -12,11 +12,7 @@ _NUMBER = re.compile(
 
 
 def mark_words(soup: Any) -> None:
-    """Give the class `words` to every cell of the columns that hold anything but numbers.
-
-    Args:
-        soup: A parsed page; its tables are changed in place.
-    """
+    """Give the class `words` to every cell of the columns that hold anything but numbers."""
     for table in soup.find_all("table"):
         rows = [row.find_all(["th", "td"], recursive=False) for row in table.find_all("tr")]
         if any(int(cell.get("colspan") or 1) > 1 for row in rows for cell in row):
@@ -35,12 +31,6 @@ def mark_words(soup: Any) -> None:
 
 def is_number(text: str) -> bool:
     """Tell whether a cell's text reads as a number, possibly with its uncertainty, or is empty.
-
-    Args:
-        text: The cell's text.
-
-    Returns:
-        Whether a column of such cells is one of numbers.
 
     Examples:
         >>> [is_number(text) for text in ("1.5e-3", "40.1 ± 2", "—", "ours", "3 of 5 seeds")]

@@ -17,15 +17,7 @@ LINE_SECONDS = 5.0
 
 @contextmanager
 def terminal_progress(title: str, *, stream: Any = None) -> Generator[OnProgress, None, None]:
-    """Show progress on the standard error: a live bar in a terminal, sparse lines elsewhere.
-
-    Args:
-        title: What is running.
-        stream: Where to write; default the standard error.
-
-    Yields:
-        The function to report events to.
-    """
+    """Show progress on the standard error: a live bar in a terminal, sparse lines elsewhere."""
     target = stream or sys.stderr
     if target.isatty():
         with _live_bar(title, target) as report:
@@ -42,11 +34,6 @@ class Lines:
     """A line when pieces are finished, but not more often than one reads a log.
 
     The last piece and each new failure have a line at once.
-
-    Args:
-        title: What is running.
-        stream: Where to write.
-        seconds: Least time between two other lines.
     """
 
     def __init__(self, title: str, stream: Any, seconds: float = LINE_SECONDS) -> None:
@@ -57,11 +44,7 @@ class Lines:
         self._failures, self._written = 0, -math.inf
 
     def __call__(self, event: ProgressEvent) -> None:
-        """Take an event and write a line if one is due.
-
-        Args:
-            event: What happened.
-        """
+        """Take an event and write a line if one is due."""
         self.tally.add(event)
         tally, now = self.tally, time.monotonic()
         if event.done is None or event.done == self._done:
@@ -85,15 +68,7 @@ class Lines:
 
 @contextmanager
 def _live_bar(title: str, stream: Any) -> Generator[OnProgress, None, None]:
-    """Show a bar with finished pieces, the time gone and what is running; below it the facts.
-
-    Args:
-        title: What is running.
-        stream: A terminal.
-
-    Yields:
-        The function to report events to.
-    """
+    """Show a bar with finished pieces, the time gone and what is running; below it the facts."""
     from rich.console import Console, RenderableType
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.text import Text

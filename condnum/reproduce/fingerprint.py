@@ -16,30 +16,14 @@ _SHOWING = ("reproduce", "site")
 
 
 def fingerprint(words: Sequence[str], data: Sequence[str], *, tree: Path | None = None) -> Fingerprint:
-    """Return what a command's result depends on, now.
-
-    Args:
-        words: The command without --out and --jobs.
-        data: Names of `condnum.data.catalog`.
-        tree: The source tree; default: this package's.
-
-    Returns:
-        The fingerprint. A data set that is not on this machine has the checksum "".
-    """
+    """Return what a command's result depends on, now."""
     sums = {status.name: status.checksum for status in available() if status.name in data} if data else {}
     return Fingerprint(tuple(words), sums, code_checksum(tree or Path(__file__).resolve().parents[2]))
 
 
 @cache
 def code_checksum(tree: Path) -> str:
-    """Return one SHA-256 over the package, the experiments' notebooks and the versions of the libraries.
-
-    Args:
-        tree: Holds `condnum/` and, in a source tree, `notebooks/experiments/`.
-
-    Returns:
-        64 hexadecimal digits.
-    """
+    """Return one SHA-256 over the package, the experiments' notebooks and the versions of the libraries."""
     package = tree / "condnum"
     shown = [package / name for name in _SHOWING]
     sources = [p for p in package.rglob("*.py") if not any(p.is_relative_to(folder) for folder in shown)]

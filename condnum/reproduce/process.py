@@ -46,16 +46,6 @@ def run_command(words: Sequence[str], *, progress: OnProgress) -> Ended:
     """Run `condnum …` in a process of its own.
 
     It lies in a process group of its own, so that a stop reaches it once, through this function.
-
-    Args:
-        words: After `condnum`.
-        progress: Called with its progress events.
-
-    Returns:
-        How it ended.
-
-    Raises:
-        KeyboardInterrupt: After the process has been interrupted and has ended.
     """
     with tempfile.TemporaryDirectory(prefix="condnum-") as scratch:
         events, errors = Path(scratch) / "progress.jsonl", Path(scratch) / "stderr"

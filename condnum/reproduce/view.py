@@ -18,11 +18,7 @@ _SIGNS = {"finished": "✓", "reused": "=", "failed": "✗", "waiting": "…", "
 
 
 class ProgressView:
-    """What the terminal shows while experiments run, on the standard error.
-
-    Args:
-        stream: Where to write.
-    """
+    """What the terminal shows while experiments run, on the standard error."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
@@ -30,43 +26,22 @@ class ProgressView:
         self._report: OnProgress | None = None
 
     def start(self, index: int, total: int, experiment: Experiment) -> None:
-        """Open the bar of an experiment.
-
-        Args:
-            index: From 1.
-            total: How many there are.
-            experiment: That runs now.
-        """
+        """Open the bar of an experiment."""
         print(f"  [{index}/{total}] {experiment.name}: {experiment.title}", file=self.stream, flush=True)
         self._report = self._running.enter_context(terminal_progress(experiment.name, stream=self.stream))
 
     def progress(self, event: ProgressEvent) -> None:
-        """Pass an event to the bar.
-
-        Args:
-            event: Of the running experiment.
-        """
+        """Pass an event to the bar."""
         if self._report is not None:
             self._report(event)
 
     def end(self, index: int, total: int, record: ExperimentRecord) -> None:
-        """Close the bar and say what became of the experiment.
-
-        Args:
-            index: From 1.
-            total: How many there are.
-            record: Of the experiment.
-        """
+        """Close the bar and say what became of the experiment."""
         self.close()
         print(f"{_SIGNS[record.status]} [{index}/{total}] {ending(record)}", file=self.stream, flush=True)
 
     def site(self, index: Path, waiting: Sequence[str]) -> None:
-        """Say where the site lies and what it still lacks.
-
-        Args:
-            index: The front page.
-            waiting: Names of experiments that still run.
-        """
+        """Say where the site lies and what it still lacks."""
         print(
             f"  site: {index} (open it now, it grows; still to run: {', '.join(waiting)})",
             file=self.stream,
@@ -80,14 +55,7 @@ class ProgressView:
 
 
 def ending(record: ExperimentRecord) -> str:
-    """Return what became of an experiment, in one line.
-
-    Args:
-        record: Its record.
-
-    Returns:
-        Its name and status, with the time it took or the beginning of the message.
-    """
+    """Return what became of an experiment, in one line."""
     if record.status == "finished":
         return f"{record.name} finished in {duration(record.seconds)}"
     if record.status == "reused":
@@ -98,14 +66,7 @@ def ending(record: ExperimentRecord) -> str:
 
 @contextmanager
 def progress_view(stream: Any = None) -> Generator[ProgressView, None, None]:
-    """Show a reproduction in the terminal.
-
-    Args:
-        stream: Where to write; default the standard error.
-
-    Yields:
-        The view.
-    """
+    """Show a reproduction in the terminal."""
     view = ProgressView(sys.stderr if stream is None else stream)
     try:
         yield view

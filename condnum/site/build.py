@@ -123,15 +123,7 @@ def _scratch(folder: Path) -> Generator[Path]:
 
 
 def _swap(scratch: Path, folder: Path) -> None:
-    """Put the new site in the place of the old one; if that fails, put the old one back.
-
-    Args:
-        scratch: Holds the new front page and folder.
-        folder: Holds the old ones, if any.
-
-    Raises:
-        OSError: A file cannot be moved.
-    """
+    """Put the new site in the place of the old one; if that fails, put the old one back."""
     old, site = scratch / "old", folder / SITE
     had = site.exists()
     if had:

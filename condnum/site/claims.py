@@ -37,16 +37,7 @@ class Claim:
 
 
 def claims(published: Mapping[str, Published | PublishedNet], results: pd.DataFrame) -> list[Claim]:
-    """Check the order of the methods and Definition 3.1 as a published table has them.
-
-    Args:
-        published: Rows by method; the paper's θ₀ is left out.
-        results: A row per cell × convention × gauge, with `method, seed, convention, gauge, rir, success`.
-
-    Returns:
-        Which method has the largest RIR; then of each method whether it is immunized. Only methods that
-        ran, and conventions that were measured.
-    """
+    """Check the order of the methods and Definition 3.1 as a published table has them."""
     cells = results[results["gauge"] == "unit"]
     ran = set(cells["method"])
     rows = {name: row for name, row in published.items() if name in ran and name != "initial"}

@@ -27,13 +27,6 @@ class Heading:
 def add_anchors(soup: Any, taken: Iterable[str] = RESERVED) -> list[Heading]:
     """Give every heading of the second and third level an id of its own.
 
-    Args:
-        soup: A parsed page, changed in place.
-        taken: Ids that are not free.
-
-    Returns:
-        The headings in order.
-
     Examples:
         >>> from bs4 import BeautifulSoup
         >>> page = BeautifulSoup("<h2>Why κ?</h2><h3>Run</h3>", "html.parser")
@@ -60,10 +53,6 @@ def add_anchors(soup: Any, taken: Iterable[str] = RESERVED) -> list[Heading]:
 def mark_indices(soup: Any, names: Iterable[str]) -> None:
     """Write `K_P` with an index in the text of some elements; code stays as it is.
 
-    Args:
-        soup: A parsed page, changed in place.
-        names: Of the elements.
-
     Examples:
         >>> from bs4 import BeautifulSoup
         >>> page = BeautifulSoup("<p>K_P <code>K_P</code></p>", "html.parser")
@@ -81,12 +70,6 @@ def mark_indices(soup: Any, names: Iterable[str]) -> None:
 def slug(text: str) -> str:
     """Return a text as an anchor.
 
-    Args:
-        text: A heading.
-
-    Returns:
-        Small letters and digits with hyphens; `part` if there are none.
-
     Examples:
         >>> slug("Theorem 4.1 (1): R_ill"), slug("—")
         ('theorem-4-1-1-r-ill', 'part')
@@ -96,12 +79,7 @@ def slug(text: str) -> str:
 
 
 def frame_tables(soup: Any, source: str = "") -> None:
-    """Put each table into a frame that scrolls by itself, with a link to what made it.
-
-    Args:
-        soup: A parsed page, changed in place.
-        source: Address of the run; empty for no link.
-    """
+    """Put each table into a frame that scrolls by itself, with a link to what made it."""
     for place, table in enumerate(soup.find_all("table"), start=1):
         frame = soup.new_tag(
             "div", attrs={"class": "scroll", "tabindex": "0", "role": "group", "aria-label": f"Table {place}"}

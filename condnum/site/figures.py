@@ -35,18 +35,7 @@ class FrontFigure:
 
 
 def front_figures(results: Sequence[Result]) -> list[FrontFigure]:
-    """Draw what the front page shows: heatmaps, norm ratios and the attack panel, where these ran.
-
-    Args:
-        results: Of a reproduction.
-
-    Returns:
-        Figures, Fig. 1 first; a run without the tables has none.
-
-    Raises:
-        DataFormatError: A table of a run cannot be read.
-        MissingExtraError: Plotly or pyarrow is missing.
-    """
+    """Draw what the front page shows: heatmaps, norm ratios and the attack panel, where these ran."""
     found = []
     for builder, studies in _BUILDERS:
         for result in results:
@@ -58,14 +47,7 @@ def front_figures(results: Sequence[Result]) -> list[FrontFigure]:
 
 
 def data_words(run: Result) -> str:
-    """Return the data of a run with their checksums, for a subtitle.
-
-    Args:
-        run: With its provenance.
-
-    Returns:
-        `diabetes, SHA-256 ed0af9b810ba`.
-    """
+    """Return the data of a run with their checksums, for a subtitle."""
     data = run.provenance.get("data", {})
     return "; ".join(f"{name}, SHA-256 {str(checksum)[:_SHORT]}" for name, checksum in data.items())
 
@@ -137,17 +119,7 @@ def _attackers(run: Result) -> FrontFigure | None:
 
 
 def attack_report(run: Result) -> AttackReport | None:
-    """Put the report of an attack panel together again from the tables of its run.
-
-    Args:
-        run: Of `condnum run attackers`.
-
-    Returns:
-        The report, without spectra; None if a table is missing.
-
-    Raises:
-        DataFormatError: A table cannot be read.
-    """
+    """Put the report of an attack panel together again from the tables of its run."""
     steps, curves, extractors = (run.table(name) for name in ("results", "curves", "extractors"))
     factors = run.table("factors")
     if steps is None or curves is None or extractors is None or factors is None:

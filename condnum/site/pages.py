@@ -37,30 +37,12 @@ class NotebookPage:
 
 
 def read_asset(name: str) -> str:
-    """Return a file of the site's assets as text.
-
-    Args:
-        name: A template, `site.css`, `site.js` or `glossary.md`.
-
-    Returns:
-        Its content.
-    """
+    """Return a file of the site's assets as text."""
     return files("condnum.site").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def notebook_page(run: Result) -> NotebookPage:
-    """Convert the executed notebook of a run: anchors, framed tables with links to the run, figures' data.
-
-    Args:
-        run: With a folder.
-
-    Returns:
-        The parts of its page.
-
-    Raises:
-        InvalidInputError: The run has no folder, or its file is not a notebook.
-        MissingExtraError: nbconvert or plotly is not installed.
-    """
+    """Convert the executed notebook of a run: anchors, framed tables with links to the run, figures' data."""
     if run.folder is None:
         raise InvalidInputError(f"'{run.name}' has no result to show; run: {run.record.command}.")
     body = notebook_body(read_notebook(run.folder / REPORT), name=run.record.title)
@@ -85,21 +67,7 @@ def experiment_html(
     before: Result | None = None,
     after: Result | None = None,
 ) -> str:
-    """Return the page of an experiment.
-
-    Args:
-        page: Its notebook.
-        run: The run.
-        published: Files that the site holds of it.
-        before: The experiment whose page comes first.
-        after: The one whose page comes next.
-
-    Returns:
-        HTML.
-
-    Raises:
-        MissingExtraError: jinja2 is not installed.
-    """
+    """Return the page of an experiment."""
     return _render(
         "experiment.html.j2",
         {"here": "", "front": FRONT, "headings": page.headings, "figures": bool(page.body.figures)},
@@ -116,21 +84,7 @@ def experiment_html(
 def front_html(
     record: ReproductionRecord, results: Sequence[Result], pictures: Mapping[str, str], footer: str
 ) -> str:
-    """Return the front page.
-
-    Args:
-        record: Of the reproduction.
-        results: Its experiments in order.
-        pictures: SVG by the name of an experiment.
-        footer: One line.
-
-    Returns:
-        HTML.
-
-    Raises:
-        DataFormatError: A table of a run cannot be read.
-        MissingExtraError: jinja2 or plotly is not installed.
-    """
+    """Return the front page."""
     sections, drawn = scoreboard(results), front_figures(results)
     lesson = next((run for run in results if run.folder and run.table(_CORRECTIONS) is not None), None)
     table = None if lesson is None else lesson.table(_CORRECTIONS)
@@ -162,17 +116,7 @@ def front_html(
 
 
 def glossary_html(footer: str) -> str:
-    """Return the page of terms.
-
-    Args:
-        footer: One line.
-
-    Returns:
-        HTML.
-
-    Raises:
-        MissingExtraError: nbconvert is not installed.
-    """
+    """Return the page of terms."""
     nbformat = require("nbformat", "notebooks")
     node = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(read_asset("glossary.md"))])
     soup = require("bs4", "notebooks").BeautifulSoup(notebook_body(node).html, "html.parser")
@@ -231,16 +175,7 @@ def _environment(record: ReproductionRecord) -> list[tuple[str, str]]:
 
 
 def _render(template: str, frame: Mapping[str, Any], **values: Any) -> str:
-    """Fill a template.
-
-    Args:
-        template: Its file name.
-        frame: What the shell needs.
-        **values: What the page needs.
-
-    Returns:
-        HTML.
-    """
+    """Fill a template."""
     jinja2 = require("jinja2", "notebooks")
     loader = jinja2.FunctionLoader(read_asset)
     environment = jinja2.Environment(

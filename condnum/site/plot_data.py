@@ -27,15 +27,7 @@ _DIGITS = 7
 
 
 def figure_html(figure: Mapping[str, Any], name: str) -> str:
-    """Return a figure as an empty frame and its data, which the site's script draws.
-
-    Args:
-        figure: Plotly's `data` and `layout`; arrays may be NumPy's, or typed as plotly stores them.
-        name: The frame's id.
-
-    Returns:
-        HTML.
-    """
+    """Return a figure as an empty frame and its data, which the site's script draws."""
     slim = slim_figure(figure)
     layout = slim["layout"]
     height = int(layout.get("height") or HEIGHT)
@@ -53,12 +45,6 @@ def figure_html(figure: Mapping[str, Any], name: str) -> str:
 def figure_title(figure: Mapping[str, Any]) -> str:
     """Return the first line of a figure's title as plain text.
 
-    Args:
-        figure: Plotly's `data` and `layout`.
-
-    Returns:
-        The text; `figure` if it has no title.
-
     Examples:
         >>> figure_title({"layout": {"title": {"text": "κ of <b>H</b><br><sup>diabetes</sup>"}}})
         'κ of H'
@@ -75,12 +61,6 @@ def slim_figure(figure: Mapping[str, Any]) -> dict[str, Any]:
     The template goes (the page has both, light and dark), float64 arrays become float32 where that keeps
     seven digits, floats in lists are cut to seven digits, what is not finite becomes a gap.
 
-    Args:
-        figure: Plotly's `data` and `layout`.
-
-    Returns:
-        The same of plain types, for JSON.
-
     Examples:
         >>> import numpy as np
         >>> slim_figure({"data": [{"y": [1 / 3, float("nan")]}], "layout": {"template": {}, "height": 9}})
@@ -94,12 +74,6 @@ def slim_figure(figure: Mapping[str, Any]) -> dict[str, Any]:
 
 def trace_array(value: Any) -> np.ndarray:
     """Return the values of a trace's attribute, typed or in a list.
-
-    Args:
-        value: A list, an array, or plotly's `{"dtype", "bdata", "shape"}`.
-
-    Returns:
-        A one- or two-dimensional array; of objects if the values are no numbers.
 
     Examples:
         >>> trace_array({"dtype": "f4", "bdata": "AACAPwAAAEA="})
@@ -119,14 +93,7 @@ def trace_array(value: Any) -> np.ndarray:
 
 
 def templates_script() -> str:
-    """Return the script with both of plotly's templates, without colours that the page's style decides.
-
-    Returns:
-        JavaScript that defines `condnumTemplates`.
-
-    Raises:
-        MissingExtraError: Plotly is missing.
-    """
+    """Return the script with both of plotly's templates, without colours that the page's style decides."""
     templates = require("plotly.io", "viz").templates
     both = {
         "light": templates["plotly_white"].to_plotly_json(),

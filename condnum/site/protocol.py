@@ -59,17 +59,7 @@ _CHOICES = {
 
 
 def differences(run: Result, summary: pd.DataFrame, data: str, *, comparable: bool) -> str:
-    """Say in one line in what a run as a whole differs from the published.
-
-    Args:
-        run: A run of one of `PROTOCOLS`.
-        summary: Its rows in the published measure, with the column `seeds`.
-        data: What it ran on.
-        comparable: Whether these are the paper's data.
-
-    Returns:
-        Phrases, joined; "" if there is no difference.
-    """
+    """Say in one line in what a run as a whole differs from the published."""
     paper, seeds, said = PROTOCOLS[run.study], int(summary["seeds"].max()), list[str]()
     if not comparable:
         said.append(
@@ -90,16 +80,7 @@ def differences(run: Result, summary: pd.DataFrame, data: str, *, comparable: bo
 
 
 def budgets(run: Result, results: pd.DataFrame, *, comparable: bool) -> Mapping[str, str]:
-    """Say of each method how many steps it took, and what else it does not do as the paper.
-
-    Args:
-        run: As `differences`.
-        results: A row per cell, with `method, steps`.
-        comparable: Whether these are the paper's data, on which the methods have the paper's roles.
-
-    Returns:
-        A phrase by method.
-    """
+    """Say of each method how many steps it took, and what else it does not do as the paper."""
     if "steps" not in results:
         return {}
     how = "steps" if run.study == "deep" else "full-batch steps"

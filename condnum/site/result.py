@@ -67,18 +67,7 @@ class Result:
         return dict(self.provenance.get("parameters", {}))
 
     def table(self, name: str) -> pd.DataFrame | None:
-        """Read a table of the run.
-
-        Args:
-            name: `results` or `curves`, without the ending.
-
-        Returns:
-            The table of the first file `.csv`, `.csv.gz` or `.parquet`; None if there is none.
-
-        Raises:
-            DataFormatError: The file cannot be read.
-            MissingExtraError: It is a parquet file, and pyarrow is not installed.
-        """
+        """Read a table of the run."""
         if self.folder is None:
             return None
         for suffix in (".csv", ".csv.gz", ".parquet"):
@@ -97,18 +86,7 @@ class Result:
 
 
 def read_result(record: ExperimentRecord, root: Path) -> Result:
-    """Return an experiment with its folder.
-
-    Args:
-        record: Of the reproduction.
-        root: The reproduction's folder.
-
-    Returns:
-        The result; without a folder if there is no executed notebook in it.
-
-    Raises:
-        InvalidInputError: A name that is no file name, or a folder outside the reproduction's.
-    """
+    """Return an experiment with its folder."""
     if not _NAME.fullmatch(record.name):
         raise InvalidInputError(
             f"the experiment's name {record.name!r} must be small letters, digits, - and _: it names a page."

@@ -29,14 +29,7 @@ class PublishedFile:
 
 
 def run_facts(run: Result) -> list[tuple[str, str]]:
-    """List what a run recorded of itself.
-
-    Args:
-        run: With its provenance.
-
-    Returns:
-        Titles and HTML.
-    """
+    """List what a run recorded of itself."""
     record = run.provenance
     device = record.get("device", {})
     platform = record.get("platform", {})
@@ -62,12 +55,6 @@ def run_facts(run: Result) -> list[tuple[str, str]]:
 def revision_words(source: Mapping[str, Any] | None) -> str:
     """Return a source revision as HTML.
 
-    Args:
-        source: `revision` and `dirty`; None outside git.
-
-    Returns:
-        HTML.
-
     Examples:
         >>> revision_words({"revision": "0123456789abcdef", "dirty": True})
         'revision <code>0123456789ab</code>, with uncommitted changes'
@@ -80,12 +67,6 @@ def revision_words(source: Mapping[str, Any] | None) -> str:
 
 def duration(seconds: float) -> str:
     """Return a duration for people.
-
-    Args:
-        seconds: At least 0.
-
-    Returns:
-        Two units at most.
 
     Examples:
         >>> [duration(value) for value in (7.25, 125.0, 7384.0)]
@@ -104,16 +85,6 @@ def publish_files(run: Result, target: Path) -> list[PublishedFile]:
 
     Large tables are compressed; what is larger than `LARGEST` even so is left in the run's folder. Of a
     CSV file that is compressed already, and of others, the bytes stay as they are.
-
-    Args:
-        run: With a folder.
-        target: Folder of the copies; created.
-
-    Returns:
-        The files, the notebook first.
-
-    Raises:
-        OutputError: They cannot be written.
     """
     if run.folder is None:
         return []

@@ -68,17 +68,7 @@ class Section:
 
 
 def scoreboard(results: Sequence[Result]) -> list[Section]:
-    """Set every published table beside the runs that belong to it.
-
-    Args:
-        results: Of a reproduction.
-
-    Returns:
-        A section per table and run, of Table 3 per backbone; the paper's data first.
-
-    Raises:
-        DataFormatError: A table of a run cannot be read.
-    """
+    """Set every published table beside the runs that belong to it."""
     ran = [result for result in results if result.table("summary") is not None]
     sections = []
     for key, title, published, studies in (
@@ -94,14 +84,7 @@ def scoreboard(results: Sequence[Result]) -> list[Section]:
 
 
 def tally(sections: Sequence[Section]) -> str:
-    """Say how many published numbers agree, and how many claims hold.
-
-    Args:
-        sections: Of `scoreboard`; those of other data are left out.
-
-    Returns:
-        Two sentences; "" if nothing ran on the paper's data.
-    """
+    """Say how many published numbers agree, and how many claims hold."""
     sections = [one for one in sections if one.comparable]
     kinds: Counter[str] = Counter(
         score.verdict.kind

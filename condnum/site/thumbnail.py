@@ -25,12 +25,6 @@ _DARK = ("#000000", "#222222", "black")
 def thumbnail(figure: Mapping[str, Any]) -> str | None:
     """Draw the first panel of a figure in small.
 
-    Args:
-        figure: Plotly's `data` and `layout`.
-
-    Returns:
-        An SVG element; None for a figure without lines or heatmaps in its first panel.
-
     Examples:
         >>> picture = thumbnail({"data": [{"type": "scatter", "y": [1, 3, 2]}], "layout": {}})
         >>> picture.startswith("<svg") and "<polyline" in picture

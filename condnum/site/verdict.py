@@ -36,13 +36,6 @@ class Verdict:
 def tolerance(published: float, deviation: float) -> float:
     """Return how far an obtained mean may lie from a published one.
 
-    Args:
-        published: The mean.
-        deviation: Its standard deviation; NaN if none was published.
-
-    Returns:
-        The larger of `DEVIATIONS` deviations and `SHARE` of the mean.
-
     Examples:
         >>> tolerance(100.0, 3.0), tolerance(100.0, 15.0), tolerance(-100.0, float("nan"))
         (20.0, 30.0, 20.0)
@@ -53,14 +46,6 @@ def tolerance(published: float, deviation: float) -> float:
 
 def compare(published: float, deviation: float, obtained: float) -> Verdict:
     """Compare an obtained mean with a published one.
-
-    Args:
-        published: Positive mean.
-        deviation: Its standard deviation, perhaps NaN.
-        obtained: Mean over seeds.
-
-    Returns:
-        The verdict.
 
     Examples:
         >>> compare(356.2, 5.491, 9172.0).text, compare(356.2, 5.491, 300.0).text

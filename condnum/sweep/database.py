@@ -35,20 +35,7 @@ _BUSY_SECONDS = 30.0
 
 
 def open_database(path: Path, mode: Literal["write", "read"]) -> sqlite3.Connection:
-    """Open a store's file, after a look at it that changes nothing.
-
-    Args:
-        path: The file. To write, it is made if it is missing or empty.
-        mode: `write` (the caller holds the writer's lock) or `read`.
-
-    Returns:
-        A connection in autocommit mode.
-
-    Raises:
-        DataFormatError: Not SQLite, another program's, of another version, or damaged.
-        DataNotFoundError: Nothing to read.
-        OutputError: It cannot be opened or made.
-    """
+    """Open a store's file, after a look at it that changes nothing."""
     with translated(path):
         exists = _recognised(path)
         if mode == "read":
@@ -72,19 +59,7 @@ def open_database(path: Path, mode: Literal["write", "read"]) -> sqlite3.Connect
 
 @contextmanager
 def translated(path: Path) -> Generator[None, None, None]:
-    """Turn SQLite's errors into ours.
-
-    Args:
-        path: The file, for the message.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        DataFormatError: The file is damaged.
-        OutputError: The disk is full, the file not writable, or anything else of this kind.
-        ProgrammingError: A mistake of the caller's, such as the use of a closed store, unchanged.
-    """
+    """Turn SQLite's errors into ours."""
     try:
         yield
     except sqlite3.ProgrammingError:

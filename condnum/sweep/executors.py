@@ -181,12 +181,6 @@ def core_count() -> int:
 def check_jobs(jobs: int) -> None:
     """Refuse a number of worker processes that makes no sense.
 
-    Args:
-        jobs: The number.
-
-    Raises:
-        InvalidInputError: Not an integer of at least 1.
-
     Examples:
         >>> check_jobs(0)  # doctest: +IGNORE_EXCEPTION_DETAIL
         Traceback (most recent call last):
@@ -200,15 +194,7 @@ def check_jobs(jobs: int) -> None:
 
 
 def check_travels(compute: Callable[..., Any], plans: Sequence[CellPlan]) -> None:
-    """Refuse a function that cannot be sent to another process, or that carries data.
-
-    Args:
-        compute: Computes a cell.
-        plans: The cells; the first one is looked at.
-
-    Raises:
-        InvalidInputError: It cannot be pickled, or is larger than `LARGEST_TASK` bytes.
-    """
+    """Refuse a function that cannot be sent to another process, or that carries data."""
     from joblib.externals.loky.backend.reduction import dumps  # by cloudpickle
 
     try:

@@ -13,17 +13,7 @@ from condnum.errors import OutputError
 
 @contextmanager
 def writer_lock(path: Path) -> Generator[None, None, None]:
-    """Hold the lock while the block runs; systems without such locks go without.
-
-    Args:
-        path: The lock file, which stays; it says who writes.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        OutputError: Another process, or another store of this one, holds it; or it cannot be made.
-    """
+    """Hold the lock while the block runs; systems without such locks go without."""
     try:
         stream = open(path, "a+", encoding="utf-8")  # ruff: ignore[open-file-with-context-handler]
     except OSError as error:

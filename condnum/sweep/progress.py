@@ -61,13 +61,7 @@ class SweepProgress:
 
 
 class Tally:
-    """Counts the cells of a sweep and tells who wants to know.
-
-    Args:
-        total: How many different cells there are.
-        on_progress: Told after each cell.
-        score: Rates a result; None rates nothing.
-    """
+    """Counts the cells of a sweep and tells who wants to know."""
 
     def __init__(
         self, total: int, on_progress: Callable[[SweepProgress], None] | None, score: Score | None
@@ -106,11 +100,7 @@ class Tally:
         self.report(outcome.plan)
 
     def report(self, plan: CellPlan | None) -> None:
-        """Send an event and call the callback.
-
-        Args:
-            plan: The cell that was just settled; None at the start.
-        """
+        """Send an event and call the callback."""
         done, seconds = self.reused + self.tried, self.seconds
         eta = seconds / self.tried * (self.total - done) if self.tried else None
         progress = SweepProgress(

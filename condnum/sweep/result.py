@@ -28,16 +28,6 @@ class CellResult(NamedTuple):
 def checked_result(row: Mapping[str, Any], arrays: Mapping[str, Any]) -> CellResult:
     """Return a result with plain Python scalars and NumPy arrays.
 
-    Args:
-        row: Scalars by column; NumPy's are turned into Python's. Infinite and NaN are allowed.
-        arrays: Arrays by name, of numbers, booleans or text.
-
-    Returns:
-        Copies of the dictionaries.
-
-    Raises:
-        InvalidInputError: A column that is no scalar, a name that is no text, an array of objects.
-
     Examples:
         >>> checked_result({"kappa": np.float32(2), "steps": np.int64(3)}, {"history": [1.0, 0.5]})
         CellResult(row={'kappa': 2.0, 'steps': 3}, arrays={'history': array([1. , 0.5])})
@@ -61,14 +51,7 @@ def row_from_json(text: str) -> Row | None:
 
 
 def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Return arrays as the bytes of an `.npz` file.
-
-    Args:
-        arrays: By name; `np.savez` would refuse some names, such as `file`.
-
-    Returns:
-        What `np.load` reads.
-    """
+    """Return arrays as the bytes of an `.npz` file."""
     buffer = io.BytesIO()
     with ZipFile(buffer, "w") as archive:
         for name, array in arrays.items():
@@ -79,12 +62,6 @@ def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
 
 def unpack_arrays(content: bytes) -> Arrays | None:
     """Read the bytes of an `.npz` file; None if they are damaged or hold objects.
-
-    Args:
-        content: Bytes that `pack_arrays` made.
-
-    Returns:
-        Arrays by name.
 
     Examples:
         >>> unpack_arrays(pack_arrays({"history": np.array([2, 1])}))

@@ -32,23 +32,6 @@ PAIRINGS: tuple[Pairing, ...] = ("same", "opposite")
 def rotation_matrix(rotation: Rotation, dimension: int, angle: float, seed: int = 0) -> NDArray[np.float64]:
     r"""Return a rotation of a chosen size.
 
-    Args:
-        rotation: `ends`: in the plane of the first and the last axis; `neighbours`: of the first two;
-            `random`: :math:`\exp(\varphi A)` with A a Gaussian antisymmetric matrix of spectral norm 1, so
-            that no vector turns by more than φ and some vectors turn by just that. Even at 90° that is far
-            from generic: for D = 2 the axes are only exchanged; `haar`: uniform on the orthogonal group,
-            whatever φ.
-        dimension: D ≥ 2.
-        angle: φ in degrees, from 0 (no rotation) to 90.
-        seed: Of the random A, or of the Haar draw.
-
-    Returns:
-        `(D, D)` orthogonal.
-
-    Raises:
-        InvalidInputError: D < 2 or an angle out of its range.
-        UnknownNameError: No such rotation.
-
     Examples:
         >>> rotation_matrix("ends", 3, 90.0).round(12) + 0.0  # the last axis goes to minus the first
         array([[ 0.,  0., -1.],
@@ -203,13 +186,6 @@ def alignment_sweep(angles: Sequence[float], *, rotation: Rotation = "random") -
 @lru_cache(maxsize=64)
 def haar_overlap_band(dimension: int, draws: int = 200) -> tuple[float, float]:
     """Return what the middle 90 % of Haar draws have as mean diagonal overlap; its expectation is 1/D.
-
-    Args:
-        dimension: D ≥ 2.
-        draws: How many.
-
-    Returns:
-        The 5 % and the 95 % quantile.
 
     Examples:
         >>> low, high = haar_overlap_band(64)

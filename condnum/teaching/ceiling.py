@@ -89,24 +89,6 @@ def ceiling_demo(
     The path is plain gradient descent on the two regularizers with Algorithm 1's preconditioner and
     λ_P = 1/‖g_P‖, λ_H = ratio/‖g_H‖ at the start, from θ = I and without a supervised loss (no targets).
 
-    Args:
-        kappa_pretrain: κ(K_P) ≥ 1, see `two_tasks`.
-        kappa_harmful: κ(K_H) ≥ 1.
-        angle: Degrees between the eigenbases.
-        dimension: D.
-        shape: Of both spectra.
-        null: Which task does not use the last feature.
-        ratio: Weight of the harmful task's regularizer against the other's.
-        learning_rate: η, constant.
-        step: The step to mark, from 0 to `PATH_STEPS`.
-
-    Returns:
-        All points as pairs (ii), (i) in the compact convention.
-
-    Raises:
-        InvalidInputError: An argument is out of its range.
-        UnknownNameError: No such shape or kind of null space.
-
     Examples:
         Aligned spectra with one shape: κ(M) = 100/10, and RIR_max = 10·100/10.
 

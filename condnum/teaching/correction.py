@@ -27,12 +27,6 @@ class Correction:
 def listed(values: Any) -> str:
     """Return numbers as text.
 
-    Args:
-        values: `(n,)`.
-
-    Returns:
-        Four significant digits each, with commas.
-
     Examples:
         >>> listed([2.0, 1 / 3])
         '2, 0.3333'
@@ -42,12 +36,6 @@ def listed(values: Any) -> str:
 
 def kappa_text(value: float) -> str:
     """Return a condition number as text.
-
-    Args:
-        value: At least 1, or infinite.
-
-    Returns:
-        Four significant digits, or ∞.
 
     Examples:
         >>> kappa_text(float("inf"))

@@ -28,9 +28,6 @@ RAW, IMMUNIZED, WHITENED = "raw inputs, θ = I", "θ*", "θ*, whitened by the at
 def proposition_3_2() -> Correction:
     r"""Check Eq. 10 where U does not diagonalise K: it gives the diagonal of ΣUᵀKUΣ, not its eigenvalues.
 
-    Returns:
-        κ by Eq. 10 and the true κ.
-
     Examples:
         >>> found = proposition_3_2()
         >>> found.refuted, round(found.values["kappa_eq_10"], 6), round(found.values["kappa"], 3)
@@ -55,9 +52,6 @@ def proposition_3_2() -> Correction:
 def identity_extractor() -> Correction:
     """Check Eq. 10 at θ = I, where every orthonormal basis is a valid U.
 
-    Returns:
-        κ by Eq. 10 with two of them.
-
     Examples:
         >>> {name: round(value, 9) for name, value in identity_extractor().values.items()}
         {'kappa_standard': 1.0, 'kappa_eigenbasis': 3.0}
@@ -81,9 +75,6 @@ def identity_extractor() -> Correction:
 
 def aligned_remark() -> Correction:
     """Check the remark after Proposition 3.2 on two diagonal covariances.
-
-    Returns:
-        κ of both tasks before and after, and RIR.
 
     Examples:
         >>> found = aligned_remark()
@@ -116,9 +107,6 @@ def aligned_remark() -> Correction:
 def theorem_4_1() -> Correction:
     """Check Theorem 4.1 (1), R_ill = 0 iff κ = ∞, in both directions.
 
-    Returns:
-        κ and R_ill at the end of two families of spectra.
-
     Examples:
         >>> found = theorem_4_1()
         >>> found.refuted, round(found.values["r_ill_vanishing"], 6)
@@ -148,9 +136,6 @@ def theorem_4_1() -> Correction:
 def theorem_4_3_well() -> Correction:
     """Check the printed step bound of Theorem 4.3 (1) at half its size.
 
-    Returns:
-        κ before and after the step, the printed and the corrected bound.
-
     Examples:
         >>> found = theorem_4_3_well()
         >>> found.refuted, found.values["kappa_after"], found.values["corrected_bound"]
@@ -178,9 +163,6 @@ def theorem_4_3_well() -> Correction:
 
 def theorem_4_3_ill() -> Correction:
     """Check the printed step bound of Theorem 4.3 (2) below its size.
-
-    Returns:
-        κ before and after the step, the printed and the corrected bound.
 
     Examples:
         >>> found = theorem_4_3_ill()
@@ -210,9 +192,6 @@ def theorem_4_3_ill() -> Correction:
 
 def gauge_of_ratios() -> Correction:
     """Check whether "(i) > 1 and (ii) ≤ 1" is a property of the model on singular covariances.
-
-    Returns:
-        (i), (ii) and RIR of θ and 3θ, ridge convention, as trained.
 
     Examples:
         >>> found = gauge_of_ratios()
@@ -249,9 +228,6 @@ def gauge_of_ratios() -> Correction:
 
 def informed_attacker() -> Correction:
     """Check whether an ill-conditioned probe is slow for an attacker who whitens the features.
-
-    Returns:
-        Steps of exact line search to `ARRIVED` of the excess loss, by features.
 
     Examples:
         >>> found = informed_attacker()

@@ -63,16 +63,6 @@ class JointSteps:
 def turned_covariance(spectrum: NDArray[np.float64], angle: float) -> NDArray[np.float64]:
     """Return a covariance whose eigenvector i is turned toward the axis of eigenvalue D + 1 − i.
 
-    Args:
-        spectrum: `(D,)` descending.
-        angle: Degrees: 0 gives `diag(spectrum)`, 90 the reversed order.
-
-    Returns:
-        `(D, D)`.
-
-    Raises:
-        InvalidInputError: An angle outside 0 to 90.
-
     Examples:
         >>> turned_covariance(np.array([4.0, 2.0, 1.0]), 90.0).round(12).diagonal().tolist()
         [1.0, 2.0, 4.0]
@@ -162,16 +152,6 @@ def joint_step(
 
     .. math:: \theta' = \theta - \eta_P K_P^{-1}\nabla_\theta R_{well}(H_P(\theta))
         - \eta_H K_H^{-1}\nabla_\theta R_{ill}(H_H(\theta))
-
-    Args:
-        theta: `(D, D_hid)`.
-        K_P: `(D, D)`.
-        K_H: `(D, D)`.
-        eta_pretrain: η_P = ηλ_P ≥ 0.
-        eta_harmful: η_H = ηλ_H ≥ 0.
-
-    Returns:
-        θ′ `(D, D_hid)`.
 
     Examples:
         >>> joint_step(np.eye(2), np.diag([4.0, 1.0]), np.diag([3.0, 1.0]), 0.1, 1.0)

@@ -35,22 +35,6 @@ def own_pair(
 ) -> OwnPair:
     """Return the pair of two files, or the example; each version of a file is read once.
 
-    Args:
-        pretrain: Path of X_P, see `open_pair`; empty together with `harmful`: the example.
-        harmful: Path of X_H.
-        example: `diabetes` or `digits`.
-        key: Which array of an `.npz`.
-        drop: Columns to leave out, separated by commas.
-        standardise: Each task's columns to mean 0 and deviation 1.
-
-    Returns:
-        A title, what is known about the columns, and both matrices.
-
-    Raises:
-        UnknownNameError: No such example.
-        InvalidInputError: One path only.
-        CondnumError: As `open_pair` and `look_at`.
-
     Examples:
         >>> own_pair("", "", "digits").X_P.shape
         (179, 64)

@@ -36,16 +36,6 @@ def norm_bound(kappa: float, steps: NDArray[np.int64]) -> NDArray[np.float64]:
     :math:`\alpha\,g^\top g \le e^\top He` (Cauchy–Schwarz) gives
     :math:`\|e_+\|^2 \le \|e\|^2 - \alpha\, e^\top He \le (1 - 1/\kappa)\|e\|^2`.
 
-    Args:
-        kappa: κ ≥ 1.
-        steps: `(T,)` steps t.
-
-    Returns:
-        `(T,)`.
-
-    Raises:
-        InvalidInputError: κ < 1.
-
     Examples:
         >>> norm_bound(2.0, np.arange(3)).tolist()
         [1.0, 0.5, 0.25]
@@ -57,16 +47,6 @@ def kantorovich_bound(kappa: float, steps: NDArray[np.int64]) -> NDArray[np.floa
     r"""Kantorovich's bound :math:`((\kappa-1)/(\kappa+1))^{2t}` for :math:`e_t^\top He_t/e_0^\top He_0`.
 
     The energy :math:`e^\top He` is twice the excess loss. Exact line search attains the bound.
-
-    Args:
-        kappa: κ ≥ 1.
-        steps: `(T,)` steps t.
-
-    Returns:
-        `(T,)`.
-
-    Raises:
-        InvalidInputError: κ < 1.
 
     Examples:
         >>> kantorovich_bound(3.0, np.arange(3)).tolist()
@@ -218,22 +198,6 @@ def spectrum_descent(
     seed: int = 0,
 ) -> SpectrumDescent:
     r"""Run `linear_probe` on the diagonal Hessian of a chosen spectrum.
-
-    Args:
-        shape: Of the spectrum, see `spectrum`.
-        dimension: D ≥ 2.
-        kappa: κ ≥ 1.
-        start: `worst`: equal gradients along the first and the last eigenvector, none in between, which
-            attains Kantorovich's bound; `random`: the error is Gaussian.
-        steps: Steps to run.
-        seed: Of the random start.
-
-    Returns:
-        Spectrum, curve and bounds.
-
-    Raises:
-        InvalidInputError: An argument is out of its range.
-        UnknownNameError: No such shape or start.
 
     Examples:
         >>> run = spectrum_descent(kappa=3.0, start="worst", steps=2)

@@ -67,23 +67,6 @@ def regularizer_path(
 ) -> RegularizerPath:
     r"""Follow a spectrum through many steps.
 
-    Args:
-        regularizer: `well` or `ill`.
-        sizes: `bound`: η is `share` of `largest_safe_step` at every step; `constant`: of that at the start.
-        share: Above 0; below 1 every step of `bound` keeps its promise.
-        kappa: κ at the start, above 1.
-        dimension: k = D ≥ 2.
-        bend: Crowding of the spectrum, see `bent_spectrum`.
-        top: σ₁ at the start.
-        steps: Steps to take, unless the path ends before.
-
-    Returns:
-        Spectra, step sizes, κ and R.
-
-    Raises:
-        InvalidInputError: An argument is out of its range.
-        UnknownNameError: No such regularizer or rule for step sizes.
-
     Examples:
         >>> path = regularizer_path(kappa=10.0, dimension=6, share=0.05)
         >>> bool((np.diff(path.kappa) < 0).all()), path.end, round(float(path.kappa[-1]), 2)
@@ -122,13 +105,6 @@ def largest_safe_step(regularizer: RegularizerName, sigma: NDArray[np.float64]) 
     For R_well it is the corrected bound of Theorem 4.3 (1); for R_ill :math:`\eta_0 =
     \rho^2/(2(1-\frac1k)\sigma_k)`, which is less than half the corrected bound (2).
 
-    Args:
-        regularizer: `well` or `ill`.
-        sigma: `(k,)` positive, descending.
-
-    Returns:
-        η; 0 where the value that the regularizer pushes is repeated, so that nothing is promised.
-
     Examples:
         >>> largest_safe_step("well", np.array([4.0, 1.0])), largest_safe_step("ill", np.array([3.0, 1.0]))
         (0.125, 4.0)
@@ -150,13 +126,6 @@ def pushed_is_unique(regularizer: RegularizerName, spectra: NDArray[np.float64])
     The tolerance is twice that of the bounds in `condnum.regularizers`, so that rounding cannot let a
     spectrum pass here and be refused there.
 
-    Args:
-        regularizer: `well` pushes σ₁, `ill` σ_k.
-        spectra: `(..., k)` positive, descending.
-
-    Returns:
-        `(...)`.
-
     Examples:
         >>> pushed_is_unique("well", np.array([[4.0, 1.0, 1.0], [4.0, 4.0, 1.0]])).tolist()
         [True, False]
@@ -168,13 +137,6 @@ def pushed_is_unique(regularizer: RegularizerName, spectra: NDArray[np.float64])
 
 def values(regularizer: RegularizerName, spectra: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return a regularizer of every spectrum.
-
-    Args:
-        regularizer: `well` (Eq. 3) or `ill` (Eq. 12).
-        spectra: `(..., k)` positive, descending.
-
-    Returns:
-        `(...)`.
 
     Examples:
         >>> values("ill", np.array([[3.0, 1.0], [6.0, 2.0]])).round(12).tolist()

@@ -41,18 +41,6 @@ def bent_spectrum(
 
     .. math:: \sigma_i = \sigma_1\,\kappa^{-x_i^b}, \quad x_i = \frac{i-1}{k-1}
 
-    Args:
-        kappa: κ = σ₁/σ_k > 1.
-        dimension: k ≥ 2.
-        bend: b > 0. At 1 the spectrum is geometric; above, most values crowd near σ₁; below, near σ_k.
-        top: σ₁ > 0.
-
-    Returns:
-        `(k,)`.
-
-    Raises:
-        InvalidInputError: An argument is out of its range.
-
     Examples:
         >>> bent_spectrum(kappa=16.0, dimension=3, top=4.0).tolist()
         [4.0, 1.0, 0.25]
@@ -209,14 +197,6 @@ def next_spectrum(
 ) -> NDArray[np.float64]:
     """Return where each value of a spectrum goes, `(..., k)`.
 
-    Args:
-        regularizer: `well` or `ill`.
-        sigma: `(..., k)` positive, descending.
-        eta: η ≥ 0.
-
-    Returns:
-        `(..., k)`, perhaps out of order.
-
     Examples:
         >>> next_spectrum("ill", np.array([3.0, 1.0]), 1.0)
         array([9.1875, 0.5625])
@@ -227,12 +207,6 @@ def next_spectrum(
 
 def kappas(spectra: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return max/min over the last axis, inf where the smallest is round-off of the largest.
-
-    Args:
-        spectra: `(..., k)` non-negative, in any order.
-
-    Returns:
-        `(...)`.
 
     Examples:
         >>> kappas(np.array([[1.0, 4.0], [0.0, 2.0]])).tolist()

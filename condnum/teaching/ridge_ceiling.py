@@ -49,22 +49,6 @@ def ridge_ceiling_demo(
 ) -> RidgeCeiling:
     """Compare the ceiling of the compact convention with the two that know a ridge.
 
-    Args:
-        ridge: ε to look at.
-        null: Which task does not use the last feature.
-        kappa_pretrain: κ(K_P) ≥ 1, see `two_tasks`.
-        kappa_harmful: κ(K_H) ≥ 1.
-        angle: Degrees between the eigenbases.
-        dimension: D.
-        shape: Of both spectra.
-
-    Returns:
-        The three curves over `RIDGES`, and θ* measured both ways.
-
-    Raises:
-        InvalidInputError: An argument is out of its range.
-        UnknownNameError: No such shape or kind of null space.
-
     Examples:
         >>> demo = ridge_ceiling_demo(null="pretrain")
         >>> demo.compact, bool(np.isfinite(demo.of_data).all())

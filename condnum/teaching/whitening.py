@@ -38,16 +38,6 @@ def whiten(theta: NDArray[np.float64], covariance: NDArray[np.float64]) -> NDArr
 
     It takes nothing but the features of the attacker's own data.
 
-    Args:
-        theta: `(D, D_hid)`.
-        covariance: `(D, D)`, K of the attacker's data.
-
-    Returns:
-        `(D, k)`, k the rank of the Hessian.
-
-    Raises:
-        RankError: The Hessian is zero.
-
     Examples:
         >>> theta = whiten(np.diag([0.1, 1.0]), np.diag([2.0, 1.0]))
         >>> np.abs(theta.T @ np.diag([2.0, 1.0]) @ theta).round(12)

@@ -77,16 +77,7 @@ def _add_presets(explorer: Explorer, presets: tuple[tuple[str, str, dict[str, An
 
 
 def alignment_table(run: RotatedAlignment) -> pd.DataFrame:
-    """Return spectra, bounds, partial sums and overlaps, one row an index i.
-
-    Args:
-        run: Of `rotated_alignment`.
-
-    Returns:
-        Columns `i, theta_singular_value, covariance_eigenvalue, predicted` (Eq. 10 in the order of θ),
-        `predicted_sorted, spectrum, ostrowski_lower, ostrowski_upper, predicted_partial_sum,
-        true_partial_sum` and `overlap_1 … overlap_D`.
-    """
+    """Return spectra, bounds, partial sums and overlaps, one row an index i."""
     result = run.alignment
     columns = {"theta_singular_value": result.theta_singular_values}
     columns |= {"covariance_eigenvalue": result.covariance_eigenvalues, "predicted": result.predicted}
@@ -99,14 +90,7 @@ def alignment_table(run: RotatedAlignment) -> pd.DataFrame:
 
 
 def alignment_reading(run: RotatedAlignment) -> str:
-    """Say whether Eq. 10 holds here, by how much it fails, and what holds all the same.
-
-    Args:
-        run: Of `rotated_alignment`.
-
-    Returns:
-        A sentence of HTML.
-    """
+    """Say whether Eq. 10 holds here, by how much it fails, and what holds all the same."""
     result = run.alignment
     true = "majorisation and Ostrowski's bounds hold" if result.majorised and result.ostrowski_holds else (
         "<b>a check of the theory fails by round-off</b>"
@@ -185,27 +169,13 @@ class AlignmentExplorer(Explorer):
 
 
 def aligned_tasks_table(run: AlignedTasks) -> pd.DataFrame:
-    """Return both condition numbers and RIR along the path, one row an exponent.
-
-    Args:
-        run: Of `aligned_tasks`.
-
-    Returns:
-        Columns `s, kappa_pretrain, kappa_harmful, rir`.
-    """
+    """Return both condition numbers and RIR along the path, one row an exponent."""
     columns = {"s": run.exponents, "kappa_pretrain": run.pretrain_condition}
     return pd.DataFrame(columns | {"kappa_harmful": run.harmful_condition, "rir": run.ratios})
 
 
 def aligned_tasks_reading(run: AlignedTasks) -> str:
-    """Say whether θ immunizes at the shown exponent.
-
-    Args:
-        run: Of `aligned_tasks`.
-
-    Returns:
-        A sentence of HTML.
-    """
+    """Say whether θ immunizes at the shown exponent."""
     here = run.immunization
     both = (
         f"(i) = {num(here.harmful_ratio, 4)}, (ii) = {num(here.pretrain_ratio, 4)}, RIR = {num(here.rir, 4)}"

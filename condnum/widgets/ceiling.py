@@ -29,15 +29,7 @@ _NULLS = {
 
 
 def ceiling_table(demo: CeilingDemo) -> pd.DataFrame:
-    """Return every point of the plane.
-
-    Args:
-        demo: Of `ceiling_demo`.
-
-    Returns:
-        Columns `kind` (algorithm_1, family, optimum, random), `step` (of Algorithm 1), `pretrain_ratio`,
-        `harmful_ratio`, `rir`.
-    """
+    """Return every point of the plane."""
     plane = demo.plane
     points = {
         "algorithm_1": demo.path,
@@ -56,14 +48,7 @@ def ceiling_table(demo: CeilingDemo) -> pd.DataFrame:
 
 
 def ceiling_reading(demo: CeilingDemo) -> str:
-    """Say how far Algorithm 1 got, and whether a random extractor got further than the ceiling.
-
-    Args:
-        demo: Of `ceiling_demo`.
-
-    Returns:
-        Sentences of HTML.
-    """
+    """Say how far Algorithm 1 got, and whether a random extractor got further than the ceiling."""
     plane, t = demo.plane, demo.shown
     reached, limit = float(demo.rir[t]), plane.ceiling.value
     ended = (
@@ -127,27 +112,13 @@ class CeilingExplorer(Explorer):
 
 
 def ridge_table(demo: RidgeCeiling) -> pd.DataFrame:
-    """Return the curves, one row an ε.
-
-    Args:
-        demo: Of `ridge_ceiling_demo`.
-
-    Returns:
-        Columns `ridge, ceiling_of_data, bound_of_measure, rir_of_optimum, compact_ceiling`.
-    """
+    """Return the curves, one row an ε."""
     columns = {"ridge": demo.ridges, "ceiling_of_data": demo.of_data, "bound_of_measure": demo.of_measure}
     return pd.DataFrame(columns | {"rir_of_optimum": demo.attained, "compact_ceiling": demo.compact})
 
 
 def ridge_reading(demo: RidgeCeiling) -> str:
-    """Say what one θ* is worth in the two conventions.
-
-    Args:
-        demo: Of `ridge_ceiling_demo`.
-
-    Returns:
-        Sentences of HTML.
-    """
+    """Say what one θ* is worth in the two conventions."""
     tiny, limit = demo.of_data[0], demo.compact
     if math.isinf(limit):
         tale = "The compact ceiling is infinite; with ε it is finite, and grows like 1/ε² as ε falls."

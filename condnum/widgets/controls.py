@@ -40,16 +40,7 @@ class Control(ABC):
         return f"{self.label} ({self.unit})" if self.unit else self.label
 
     def build(self, trait: Any, value: Any, description_width: str) -> Any:
-        """Return the widget; its `value` is of the trait's type.
-
-        Args:
-            trait: The traitlets trait.
-            value: To start with.
-            description_width: Common to all controls of an explorer, in CSS units.
-
-        Returns:
-            An ipywidgets widget.
-        """
+        """Return the widget; its `value` is of the trait's type."""
         return self._widget(trait)(
             value=value,
             description=self.description,
@@ -76,14 +67,7 @@ class Slider(Control):
     continuous: bool = True  # False where a redraw takes more than 100 ms
 
     def typed(self, trait: Any) -> Any:
-        """Return the box for a number that is taken as it is typed; `number_in` reads it.
-
-        Args:
-            trait: The traitlets trait.
-
-        Returns:
-            An `ipywidgets.Text`.
-        """
+        """Return the box for a number that is taken as it is typed; `number_in` reads it."""
         tip = f"{self.description}: a number from {num(trait.min, 10)} to {num(trait.max, 10)}, then Enter"
         return ipywidgets.Text(
             continuous_update=False, tooltip=tip, layout={"width": f"{TYPED_WIDTH}px", "flex": "0 0 auto"}
@@ -157,14 +141,7 @@ class Stepper(Slider):
     interval: int = 400  # milliseconds a step
 
     def player(self, slider: Any) -> Any:
-        """Return the play button of a slider.
-
-        Args:
-            slider: Of `build`.
-
-        Returns:
-            An `ipywidgets.Play`, linked to the slider.
-        """
+        """Return the play button of a slider."""
         play = ipywidgets.Play(
             value=slider.value, min=slider.min, max=slider.max, interval=self.interval, tooltip="play"
         )
@@ -174,17 +151,6 @@ class Stepper(Slider):
 
 def number_in(text: str, trait: Any, label: str) -> float:
     """Return the number that a reader typed.
-
-    Args:
-        text: What was typed; thousands may be apart.
-        trait: The trait that it is for.
-        label: For the message.
-
-    Returns:
-        The number, of the trait's type and within its bounds.
-
-    Raises:
-        InvalidInputError: Not a number, not whole where the trait is, or out of bounds.
 
     Examples:
         >>> from traitlets import Float
@@ -209,14 +175,6 @@ def is_rounding(box: Any, wanted: Any, shown: Any) -> bool:
 
     In the browser a slider that is told 37 moves to its nearest mark and reports that mark as if a reader
     had moved it. The state keeps what it was told; only a move of more than half a step is the reader's.
-
-    Args:
-        box: The widget of a control.
-        wanted: Value of the trait.
-        shown: Value that the widget reports.
-
-    Returns:
-        True for the mark nearest to `wanted`.
 
     Examples:
         >>> box = ipywidgets.FloatLogSlider(base=10, min=0, max=3, step=0.1)

@@ -95,12 +95,7 @@ export default { initialize, render };
 
 
 def courier() -> Any | None:
-    """Return a new courier, to be placed among the children of a box.
-
-    Returns:
-        A widget with nothing to see, with the traits `dark` (the page's theme) and `narrow` (a phone's
-        window), or None without anywidget.
-    """
+    """Return a new courier, to be placed among the children of a box."""
     try:
         return _courier_class()()
     except ImportError:
@@ -118,20 +113,7 @@ def _courier_class() -> Any:
 
 
 def deliver(to: Any | None, name: str, content: bytes, mime: str) -> str:
-    """Send a file to the browser, or write it where there is no courier.
-
-    Args:
-        to: Of `courier`.
-        name: File name.
-        content: Its bytes.
-        mime: Its type.
-
-    Returns:
-        A sentence that says where the file went.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Send a file to the browser, or write it where there is no courier."""
     if to is not None:
         to.send({"kind": "download", "name": name, "type": mime}, buffers=[content])
         return f"Sent {name} to your browser's downloads."

@@ -15,31 +15,12 @@ PNG_WIDTH, PNG_SCALE = 1200, 2
 
 
 def html_bytes(figure: Any, table: pd.DataFrame) -> bytes:
-    """Return the figure as one page that works offline.
-
-    Args:
-        figure: A plotly figure.
-        table: Unused; every exporter takes both.
-
-    Returns:
-        A UTF-8 page with plotly inside, about 5 MB.
-    """
+    """Return the figure as one page that works offline."""
     return str(figure.to_html(include_plotlyjs=True, full_html=True)).encode()
 
 
 def png_bytes(figure: Any, table: pd.DataFrame) -> bytes:
-    """Return the figure as a picture.
-
-    Args:
-        figure: A plotly figure.
-        table: Unused; every exporter takes both.
-
-    Returns:
-        A PNG of twice `PNG_WIDTH` pixels.
-
-    Raises:
-        MissingExtraError: kaleido, or the Chromium that it needs, is not installed.
-    """
+    """Return the figure as a picture."""
     require("kaleido", "viz")
     try:
         return bytes(figure.to_image(format="png", width=PNG_WIDTH, scale=PNG_SCALE))
@@ -52,13 +33,6 @@ def png_bytes(figure: Any, table: pd.DataFrame) -> bytes:
 
 def csv_bytes(figure: Any, table: pd.DataFrame) -> bytes:
     r"""Return the data as comma-separated values.
-
-    Args:
-        figure: Unused; every exporter takes both.
-        table: The figure's data.
-
-    Returns:
-        UTF-8 text with a header; numbers are written in full.
 
     Examples:
         >>> csv_bytes(None, pd.DataFrame({"t": [0, 1], "norm_ratio": [1.0, 0.25]}))

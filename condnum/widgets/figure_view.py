@@ -21,15 +21,7 @@ go = require("plotly.graph_objects", "notebooks")
 
 
 def figure_widget(figure: Any) -> Any:
-    """Return a live figure, or an `Output` that shows it where anywidget is missing.
-
-    Args:
-        figure: A plotly figure.
-
-    Returns:
-        A `plotly.graph_objects.FigureWidget` that follows the width of the page, or an
-        `ipywidgets.Output`.
-    """
+    """Return a live figure, or an `Output` that shows it where anywidget is missing."""
     try:
         widget = go.FigureWidget(figure)
     except ImportError:
@@ -43,13 +35,6 @@ def redraw(widget: Any, figure: Any) -> None:
 
     The data are changed in place, in one message to the page: nothing flickers, and the reader's zoom
     and hidden legend entries stay.
-
-    Args:
-        widget: Of `figure_widget`.
-        figure: As many traces, of the same types in the same order.
-
-    Raises:
-        ValueError: The figure has another number of traces.
     """
     if isinstance(widget, ipywidgets.Output):
         widget.outputs = (figure_output(figure),)
@@ -92,14 +77,7 @@ def on_a_page() -> bool:
 
 
 def figure_output(figure: Any) -> dict[str, Any]:
-    """Return a figure as the output of a cell: set as a whole, it neither flickers nor piles up.
-
-    Args:
-        figure: A plotly figure.
-
-    Returns:
-        An entry for `Output.outputs`.
-    """
+    """Return a figure as the output of a cell: set as a whole, it neither flickers nor piles up."""
     data = {
         "application/vnd.plotly.v1+json": json.loads(figure.to_json()),
         "text/plain": str(figure.layout.title.text),
@@ -109,12 +87,6 @@ def figure_output(figure: Any) -> dict[str, Any]:
 
 def plain_label(label: str) -> str:
     """Write the subscripts and superscripts of a label without tags, for what cannot render HTML.
-
-    Args:
-        label: Text with `<sub>` and `<sup>` tags.
-
-    Returns:
-        Plain text.
 
     Examples:
         >>> plain_label("R<sub>ill</sub> only")

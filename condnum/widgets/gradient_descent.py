@@ -26,14 +26,7 @@ traitlets = require("traitlets", "notebooks")
 
 
 def zigzag_table(run: Zigzag) -> pd.DataFrame:
-    """Return iterates, ratios and bounds, one row a step.
-
-    Args:
-        run: Of `zigzag`.
-
-    Returns:
-        Columns `step, steep, flat, norm_ratio, norm_bound, energy_ratio, energy_bound`.
-    """
+    """Return iterates, ratios and bounds, one row a step."""
     columns = {"steep": run.path[:, 0], "flat": run.path[:, 1]}
     columns |= {"norm_ratio": run.norm_ratio, "norm_bound": run.norm_bound}
     columns |= {"energy_ratio": run.energy_ratio, "energy_bound": run.energy_bound}
@@ -41,14 +34,7 @@ def zigzag_table(run: Zigzag) -> pd.DataFrame:
 
 
 def zigzag_reading(run: Zigzag) -> str:
-    """Say how fast it is, and how that compares with the worst case.
-
-    Args:
-        run: Of `zigzag`.
-
-    Returns:
-        A sentence of HTML.
-    """
+    """Say how fast it is, and how that compares with the worst case."""
     worst = float(run.energy_bound[1])
     if run.contraction < 1e-15:
         return "The first gradient points straight at w*: one step arrives, whatever κ is."
@@ -99,27 +85,13 @@ class GradientDescentExplorer(Explorer):
 
 
 def spectrum_table(run: SpectrumDescent) -> pd.DataFrame:
-    """Return ratios and bounds, one row a recorded step.
-
-    Args:
-        run: Of `spectrum_descent`.
-
-    Returns:
-        Columns `step, norm_ratio, norm_bound, energy_ratio, energy_bound`.
-    """
+    """Return ratios and bounds, one row a recorded step."""
     columns = {"step": run.curve.steps, "norm_ratio": run.curve.norm_ratio, "norm_bound": run.norm_bound}
     return pd.DataFrame(columns | {"energy_ratio": run.curve.excess_loss, "energy_bound": run.energy_bound})
 
 
 def spectrum_reading(run: SpectrumDescent) -> str:
-    """Say how many steps it took, and how many Eq. 2 allows.
-
-    Args:
-        run: Of `spectrum_descent`.
-
-    Returns:
-        A sentence of HTML.
-    """
+    """Say how many steps it took, and how many Eq. 2 allows."""
     took, allowed = (_first_below(1e-6, run.curve.steps, y) for y in (run.curve.norm_ratio, run.norm_bound))
     last = run.curve.steps[-1]
     reached = f"after {took} steps" if took else f"not within {last:,d} steps"

@@ -45,14 +45,7 @@ class PathField(Control):
 
 
 def own_data_table(result: OwnData) -> pd.DataFrame:
-    """Return spectra and probe curves in long form.
-
-    Args:
-        result: Of `own_data`.
-
-    Returns:
-        Columns `quantity, x, value`: `sigma_P` and `sigma_H` over the index, four norm ratios over steps.
-    """
+    """Return spectra and probe curves in long form."""
     parts = [
         pd.DataFrame({"quantity": name, "x": range(1, len(task.sigma) + 1), "value": task.sigma})
         for name, task in (("sigma_P", result.pretrain), ("sigma_H", result.harmful))
@@ -64,14 +57,7 @@ def own_data_table(result: OwnData) -> pd.DataFrame:
 
 
 def own_data_reading(result: OwnData) -> str:
-    """Put the numbers into a table and the warnings below it.
-
-    Args:
-        result: Of `own_data`.
-
-    Returns:
-        HTML: κ's, ranks and probe costs a task; ceilings and alignment; what to be wary of.
-    """
+    """Put the numbers into a table and the warnings below it."""
     heads = ("task", "N × D", "rank", "κ, compact", "κ, ridge ε", "steps, as is", "steps, after θ*")
     costs, last = result.costs, int(result.probes.steps[-1])
     rows = []

@@ -33,27 +33,13 @@ _BEND_HELP = "1: geometric; above: most values crowd near σ₁; below: near σ_
 
 
 def step_table(run: RegularizerStep) -> pd.DataFrame:
-    """Return the curve κ(η), one row a step size.
-
-    Args:
-        run: Of `regularizer_step`.
-
-    Returns:
-        Columns `step_over_unit, eta, kappa, as_promised`.
-    """
+    """Return the curve κ(η), one row a step size."""
     columns = {"step_over_unit": run.curve_steps, "eta": run.curve_steps * run.unit}
     return pd.DataFrame(columns | {"kappa": run.curve, "as_promised": run.promised})
 
 
 def step_reading(run: RegularizerStep) -> str:
-    """Say what the step does to κ and R, and what both bounds say about it.
-
-    Args:
-        run: Of `regularizer_step`.
-
-    Returns:
-        A sentence of HTML.
-    """
+    """Say what the step does to κ and R, and what both bounds say about it."""
     name = f"R<sub>{run.regularizer}</sub>"
     if math.isinf(run.next_kappa):
         which = "σ<sub>1</sub>" if run.regularizer == "well" else "σ<sub>k</sub>"
@@ -135,28 +121,14 @@ class RegularizerExplorer(Explorer):
 
 
 def path_table(run: RegularizerPath) -> pd.DataFrame:
-    """Return the path, one row a step.
-
-    Args:
-        run: Of `regularizer_path`.
-
-    Returns:
-        Columns `step, eta, kappa, value, sigma_1 …`; η is that of the step to come.
-    """
+    """Return the path, one row a step."""
     columns = {"eta": np.append(run.eta, np.nan), "kappa": run.kappa, "value": run.value}
     columns |= {f"sigma_{i + 1}": run.sigma[:, i] for i in range(run.sigma.shape[1])}
     return pd.DataFrame(columns).rename_axis("step").reset_index()
 
 
 def path_reading(run: RegularizerPath) -> str:
-    """Say whether κ was monotone, and where the path ended.
-
-    Args:
-        run: Of `regularizer_path`.
-
-    Returns:
-        A sentence of HTML.
-    """
+    """Say whether κ was monotone, and where the path ended."""
     wrong = int(run.wrong_way.sum())
     way = "fall" if run.regularizer == "well" else "rise"
     kept = (
@@ -210,15 +182,7 @@ class RegularizerPathExplorer(Explorer):
 
 
 def joint_table(run: JointSteps) -> pd.DataFrame:
-    """Return the run with both terms, one row a step.
-
-    Args:
-        run: Of `joint_steps`.
-
-    Returns:
-        Columns `step, kappa_pretrain, well_alone, kappa_harmful, ill_alone, i, ii, within_both_bounds`; the
-        last is about the step to come.
-    """
+    """Return the run with both terms, one row a step."""
     columns: dict[str, Any] = {"kappa_pretrain": run.kappa_pretrain, "well_alone": run.well_alone}
     columns |= {"kappa_harmful": run.kappa_harmful, "ill_alone": run.ill_alone}
     columns |= {"i": run.ratio_harmful, "ii": run.ratio_pretrain}
@@ -227,14 +191,7 @@ def joint_table(run: JointSteps) -> pd.DataFrame:
 
 
 def joint_reading(run: JointSteps) -> str:
-    """Say how often both promises were broken, and whether the end is immunized.
-
-    Args:
-        run: Of `joint_steps`.
-
-    Returns:
-        A sentence of HTML.
-    """
+    """Say how often both promises were broken, and whether the end is immunized."""
     rises, falls = int(run.pretrain_rises.sum()), int(run.harmful_falls.sum())
     kept = (
         f"{int(run.within.sum())} of {len(run.within)} steps are within both corrected bounds; in {rises} of "

@@ -16,13 +16,6 @@ class BatchOrder:
     A rest that fills no step is left out of its epoch, as `drop_last` does; a task that is smaller than
     a step gives all its samples. With several ranks each takes every `size`-th sample of a batch, so that
     together they see what one process would.
-
-    Args:
-        count: Samples of the task.
-        batch_size: Samples that go through the net at a time, all ranks together.
-        accumulate: Batches of a step.
-        seed: Of the permutations.
-        stream: Tells the tasks apart.
     """
 
     count: int
@@ -52,14 +45,6 @@ class BatchOrder:
 
     def batches(self, first: int, rank: int = 0, size: int = 1) -> Iterator[NDArray[np.int64]]:
         """Yield this rank's part of each batch, from a step to the end of its epoch.
-
-        Args:
-            first: The step.
-            rank: Number of this process.
-            size: Number of processes.
-
-        Yields:
-            `(n,)` positions of samples; `batches_per_step` of them make a step.
 
         Examples:
             >>> order = BatchOrder(count=5, batch_size=2, accumulate=1, seed=0, stream=0)

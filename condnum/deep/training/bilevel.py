@@ -26,12 +26,7 @@ Vector = list[Tensor]
 
 
 class BilevelObjective:
-    """The objective of `imma`.
-
-    Args:
-        objective: Gives features and losses.
-        probe: w, the fine-tuner's head on D_H; it follows its own loss.
-    """
+    """The objective of `imma`."""
 
     def __init__(self, objective: Objective, probe: nn.Linear) -> None:
         self.objective = objective
@@ -40,16 +35,7 @@ class BilevelObjective:
     def backward(
         self, tasks: Mapping[Task, TaskBatches], loss_weight: float, key: Sequence[int]
     ) -> StepValues:
-        """Fill the gradients of θ (bi-level), ω and w (each its own loss), summed over the ranks.
-
-        Args:
-            tasks: `pretrain` and `harmful`.
-            loss_weight: Of L(D_P).
-            key: Seeds dropout.
-
-        Returns:
-            The losses at θ*: `supervised` and `harmful_loss`.
-        """
+        """Fill the gradients of θ (bi-level), ω and w (each its own loss), summed over the ranks."""
         theta = list(self.objective.backbone.trainable_parameters())
         settings, start = self.objective.settings, _copies(theta)
         P, H = tasks["pretrain"], tasks["harmful"]
@@ -140,16 +126,7 @@ class BilevelObjective:
 
 
 def harmful_probe(dimension: int, classes: int, seed: int) -> nn.Linear:
-    """Return w, the fine-tuner's head on D_H, uniform in ±1/√D from a local seed.
-
-    Args:
-        dimension: D.
-        classes: Of D_H.
-        seed: Of the draw.
-
-    Returns:
-        A linear map with bias.
-    """
+    """Return w, the fine-tuner's head on D_H, uniform in ±1/√D from a local seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return nn.Linear(dimension, classes)

@@ -39,33 +39,12 @@ class RunState:
 
 
 def save_checkpoint(path: Path, state: RunState, identity: Mapping[str, str]) -> None:
-    """Write a checkpoint.
-
-    Args:
-        path: The file; one that is there is replaced.
-        state: Of the run.
-        identity: What the run is, in words.
-
-    Raises:
-        OutputError: It cannot be written.
-    """
+    """Write a checkpoint."""
     content = {name: getattr(state, name) for name in state.__dataclass_fields__}
     write_state(path, identity, content | {"best": asdict(state.best)})
 
 
 def load_checkpoint(path: Path, identity: Mapping[str, str]) -> RunState | None:
-    """Read a checkpoint of the same run.
-
-    Args:
-        path: The file.
-        identity: What the run is; all of it must agree.
-
-    Returns:
-        Its state, on the CPU; None if there is no file.
-
-    Raises:
-        DataFormatError: Not a whole checkpoint.
-        InvalidInputError: Of another run; the message says in what it differs.
-    """
+    """Read a checkpoint of the same run."""
     state = read_state(path, identity, "immunization")
     return None if state is None else RunState(**{**state, "best": Evaluation(**state["best"])})

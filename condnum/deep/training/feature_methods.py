@@ -34,19 +34,7 @@ class FeaturePart:
     value: Value
 
     def gradient(self, features: Tensor, settings: DeepSettings) -> tuple[float, Tensor]:
-        """Return the value and its gradient with respect to the features.
-
-        Args:
-            features: `(N, D)` of all batches of a step and all ranks.
-            settings: Of the run.
-
-        Returns:
-            The value, and `(N, D)` float64.
-
-        Raises:
-            InvalidInputError: Non-finite features.
-            RankError: The features are all zero.
-        """
+        """Return the value and its gradient with respect to the features."""
         X = features.detach().to(torch.float64).requires_grad_()
         value = self.value(X, feature_rtol(features), settings)
         if not bool(torch.isfinite(value)):

@@ -62,16 +62,7 @@ class DeepProgress:
 
 
 class Training:
-    """One run of a method on a backbone.
-
-    Args:
-        ready: The net, the tasks and the monitor; the net is trained in place.
-        method: One of `DEEP_METHODS`.
-        settings: Of the run.
-        ranks: The processes.
-        probe: w of `imma`, else None.
-        seed: Of dropout, and for messages.
-    """
+    """One run of a method on a backbone."""
 
     def __init__(
         self,
@@ -114,20 +105,7 @@ class Training:
         identity: Mapping[str, str],
         on_progress: Callable[[DeepProgress], None] | None,
     ) -> DeepStopReason:
-        """Train, or go on from a checkpoint; afterwards `state` holds all there is to know.
-
-        Args:
-            checkpoint: File to keep the run in; None keeps nothing.
-            identity: What the run is.
-            on_progress: Told after each step; `CancelledError` ends the run.
-
-        Returns:
-            Why it ended.
-
-        Raises:
-            InvalidInputError: The checkpoint is of another run.
-            DeviceError: Out of memory; the message says which batch size to try.
-        """
+        """Train, or go on from a checkpoint; afterwards `state` holds all there is to know."""
         stored = None if checkpoint is None else load_checkpoint(checkpoint, identity)
         if stored is not None:
             self._resume(stored)
@@ -297,11 +275,7 @@ class Training:
         }
 
     def load(self, net: Mapping[str, Tensor]) -> None:
-        """Put weights into the backbone.
-
-        Args:
-            net: As `RunState.net`.
-        """
+        """Put weights into the backbone."""
         self.backbone.model.load_state_dict({**self.backbone.model.state_dict(), **net})
 
     def _keep(self, checkpoint: Path | None, identity: Mapping[str, str]) -> None:

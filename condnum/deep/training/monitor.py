@@ -77,16 +77,7 @@ class Evaluation:
 
 
 class Monitor:
-    """Evaluates θ_t against θ₀ on the same samples each time.
-
-    Args:
-        theta_0: The backbone before the first step, in evaluation mode.
-        tasks: Un-augmented training samples of D_P and of D_H, and which of them to draw from.
-        held: Likewise of what is held out.
-        settings: Of the run.
-        device: Where the backbone is.
-        seed: Of the groups.
-    """
+    """Evaluates θ_t against θ₀ on the same samples each time."""
 
     def __init__(
         self,
@@ -115,18 +106,7 @@ class Monitor:
         return self.start.accuracy - self.settings.max_accuracy_drop
 
     def evaluate(self, backbone: Backbone, step: int) -> Evaluation:
-        """Measure θ_t.
-
-        Args:
-            backbone: On the monitor's device; its mode is restored.
-            step: Steps done.
-
-        Returns:
-            The evaluation.
-
-        Raises:
-            NotFiniteError: NaN or infinity among the features.
-        """
+        """Measure θ_t."""
         training = backbone.training
         backbone.eval()
         try:
@@ -147,13 +127,6 @@ class Monitor:
         First comes D_P accuracy at or above the floor, then (i) of at least `HARMFUL_LIMIT` with an expected
         (ii) of at most `PRETRAIN_LIMIT`, then the smaller RIR_θ0 of training and of held-out images; where
         (ii) is larger, that weighs against it, and RIR_θ0 above `ENOUGH` does not make up for it.
-
-        Args:
-            one: The candidate.
-            other: The best so far.
-
-        Returns:
-            True if `one` is better.
         """
 
         def rank(evaluation: Evaluation) -> tuple[bool, bool, float]:

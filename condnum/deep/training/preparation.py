@@ -53,17 +53,7 @@ class Preparation:
 
 
 def check_tasks(backbone: Backbone, D_P: ImageData, D_H: ImageData, group_size: int) -> None:
-    """Refuse what cannot be immunized, before anything is computed.
-
-    Args:
-        backbone: θ₀ with its head.
-        D_P: Pre-training images.
-        D_H: Harmful images.
-        group_size: Images that RIR_θ0 needs of each.
-
-    Raises:
-        InvalidInputError: A snapshot, labels beyond the head's outputs, or too few images.
-    """
+    """Refuse what cannot be immunized, before anything is computed."""
     if not any(p.requires_grad for p in backbone.trainable_parameters()):
         raise InvalidInputError(
             "a snapshot is a record of θ and cannot be trained; pass the backbone it is of."
@@ -80,21 +70,7 @@ def check_tasks(backbone: Backbone, D_P: ImageData, D_H: ImageData, group_size: 
 
 
 def prepare(backbone: Backbone, inputs: RunInputs, settings: DeepSettings, ranks: Ranks) -> Preparation:
-    """Copy the net, run the frozen trunk where its activations can be kept, and measure θ₀.
-
-    Args:
-        backbone: θ₀; left as it is.
-        inputs: The images.
-        settings: Of the run.
-        ranks: The processes.
-
-    Returns:
-        All that the loop needs.
-
-    Raises:
-        DataFormatError: More than a tenth of a task's images does not decode.
-        DeviceError: Out of memory.
-    """
+    """Copy the net, run the frozen trunk where its activations can be kept, and measure θ₀."""
     net = copy.deepcopy(backbone).to(ranks.device).eval()
     if settings.precision == "float64":
         net = net.double()
@@ -151,13 +127,6 @@ def hold_out(
     """Split rows into those to train on and a part of each class to judge on.
 
     Held out are `HELD_OUT` images, but a tenth of them at least and a fifth at most.
-
-    Args:
-        labels: `(N,)`.
-        seed: Of a local generator.
-
-    Returns:
-        Rows to train on and rows held out, ascending; a class with one row is trained on.
 
     Examples:
         >>> rest, held = hold_out(torch.tensor([0] * 20 + [1] * 10), seed=0)

@@ -47,11 +47,7 @@ class Ranks(Protocol):
 
 
 class OneProcess:
-    """The usual case.
-
-    Args:
-        device: Where it computes.
-    """
+    """The usual case."""
 
     rank = 0
     size = 1
@@ -72,14 +68,7 @@ class OneProcess:
 
 
 class FabricRanks:
-    """The processes of a launched `lightning_fabric.Fabric`.
-
-    Args:
-        fabric: `Fabric(…)` after `launch()`.
-
-    Raises:
-        InvalidInputError: It is no Fabric.
-    """
+    """The processes of a launched `lightning_fabric.Fabric`."""
 
     def __init__(self, fabric: Any) -> None:
         wanted = ("all_gather", "all_reduce", "broadcast", "global_rank", "world_size", "device")

@@ -57,14 +57,7 @@ class Samples(Protocol):
 
 
 class ImageSamples:
-    """Images that are decoded, augmented and run through the whole net each time.
-
-    Args:
-        data: The images.
-        transform: Random ones draw a stream of their own for each (seed, epoch, image).
-        seed: Of random transforms.
-        workers: Processes that decode.
-    """
+    """Images that are decoded, augmented and run through the whole net each time."""
 
     def __init__(self, data: ImageData, transform: ImageTransform, *, seed: int, workers: int) -> None:
         self.data = data
@@ -87,18 +80,7 @@ class ImageSamples:
         return len(self.data)
 
     def batches(self, epoch: int, rows: Sequence[NDArray[np.int64]]) -> Iterator[Batch]:
-        """Yield transformed images, without those that do not decode.
-
-        Args:
-            epoch: Of the augmentations.
-            rows: Positions of the images of each batch.
-
-        Yields:
-            A batch for each entry of `rows`.
-
-        Raises:
-            DataFormatError: More than a tenth does not decode.
-        """
+        """Yield transformed images, without those that do not decode."""
         self.images.set_epoch(epoch)
         loader: DataLoader[Any] = DataLoader(
             self.images,
@@ -119,13 +101,7 @@ class ImageSamples:
 
 
 class ActivationSamples:
-    """Activations of the frozen trunk, which never change: only what is trained is run again.
-
-    Args:
-        values: `(V, N, …)` float32, of `frozen_activations`, with the augmentations of V epochs.
-        labels: `(N,)`.
-        unreadable: Images without a row.
-    """
+    """Activations of the frozen trunk, which never change: only what is trained is run again."""
 
     def __init__(self, values: Tensor, labels: Tensor, unreadable: tuple[Unreadable, ...] = ()) -> None:
         self.values = values
@@ -157,15 +133,7 @@ class TaskStream:
     order: BatchOrder
 
     def steps(self, first: int, ranks: Ranks) -> Iterator[list[Batch]]:
-        """Yield this rank's batches of each step, without end: the task cycles.
-
-        Args:
-            first: The step to begin with.
-            ranks: The processes.
-
-        Yields:
-            `batches_per_step` batches.
-        """
+        """Yield this rank's batches of each step, without end: the task cycles."""
         step = first
         while True:
             rows = [self.rows[part] for part in self.order.batches(step, ranks.rank, ranks.size)]
@@ -191,27 +159,7 @@ def task_samples(
     views: int = 0,
     budget: int = ACTIVATION_BUDGET,
 ) -> ImageSamples | ActivationSamples:
-    """Return a task's samples: activations where they fit the budget, else images.
-
-    Args:
-        backbone: On `device`, in evaluation mode.
-        data: The images.
-        transform: Of the images.
-        seed: Of random transforms.
-        workers: Processes that decode.
-        batch_size: Images at a time.
-        device: Where the trunk runs.
-        precision: In which it runs.
-        views: Epochs of a random transform to keep; 0: the images themselves, augmented anew each time.
-        budget: Bytes that the activations may take.
-
-    Returns:
-        The samples.
-
-    Raises:
-        DataFormatError: More than a tenth of the images does not decode.
-        DeviceError: Out of memory; the message says which batch size to try.
-    """
+    """Return a task's samples: activations where they fit the budget, else images."""
     images = ImageSamples(data, transform, seed=seed, workers=workers)
     passes = views if transform.random else 1
     values: Tensor | None = None
@@ -246,29 +194,12 @@ def task_samples(
 
 
 def as_input(inputs: Tensor, device: torch.device, precision: TrainingPrecision) -> Tensor:
-    """Move a batch's inputs to the device, in the type that the net has.
-
-    Args:
-        inputs: `(n, …)`.
-        device: Where the net is.
-        precision: Of the training.
-
-    Returns:
-        float64 for `float64`, else as they are.
-    """
+    """Move a batch's inputs to the device, in the type that the net has."""
     if precision == "float64":
         return inputs.to(device, torch.float64, non_blocking=True)
     return inputs.to(device, non_blocking=True)
 
 
 def autocast(device: torch.device, precision: TrainingPrecision) -> Any:
-    """Return the context in which the net runs.
-
-    Args:
-        device: Where.
-        precision: `bfloat16` runs under autocast; the others do not.
-
-    Returns:
-        A context manager.
-    """
+    """Return the context in which the net runs."""
     return torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()

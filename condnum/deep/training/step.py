@@ -35,15 +35,7 @@ class NotFiniteError(InvalidInputError):
 
 
 def check_finite(features: Tensor, task: str) -> None:
-    """Refuse features that no spectrum can be taken of.
-
-    Args:
-        features: `(N, D)`.
-        task: Whose, for the message.
-
-    Raises:
-        NotFiniteError: NaN or infinity among them.
-    """
+    """Refuse features that no spectrum can be taken of."""
     if not bool(torch.isfinite(features).all()):
         raise NotFiniteError(
             f"the features of the {task} task hold NaN or infinity: check the weights, or lower the learning "
@@ -73,13 +65,7 @@ class StepValues:
 
 
 class Objective:
-    """The objective of a method on a backbone.
-
-    Args:
-        backbone: θ and ω, in training mode, on the ranks' device.
-        settings: Of the run.
-        ranks: The processes.
-    """
+    """The objective of a method on a backbone."""
 
     def __init__(self, backbone: Backbone, settings: DeepSettings, ranks: Ranks) -> None:
         self.backbone = backbone
@@ -88,16 +74,7 @@ class Objective:
         self._stochastic = _is_stochastic(backbone)
 
     def features(self, task: TaskBatches, index: int, key: Sequence[int]) -> Tensor:
-        """Return a batch's features `(n, D)`, the same ones each time for a key.
-
-        Args:
-            task: The batches.
-            index: Which of them.
-            key: Seeds dropout and stochastic depth in the trainable part.
-
-        Returns:
-            `(n, D)` in the net's type, at least float32; differentiable if gradients are on.
-        """
+        """Return a batch's features `(n, D)`, the same ones each time for a key."""
         inputs = as_input(task.batches[index].inputs, self.ranks.device, self.settings.precision)
         if not len(inputs):
             return inputs.new_zeros(0, self.backbone.num_features)
@@ -106,16 +83,7 @@ class Objective:
         return features.float() if features.dtype == torch.bfloat16 else features
 
     def supervised_sum(self, features: Tensor, labels: Tensor, head: nn.Module | None = None) -> Tensor:
-        """Return the summed label-smoothing cross-entropy of a batch; 0 for an empty one.
-
-        Args:
-            features: `(n, D)`.
-            labels: `(n,)`.
-            head: Default: the backbone's.
-
-        Returns:
-            `()`.
-        """
+        """Return the summed label-smoothing cross-entropy of a batch; 0 for an empty one."""
         if not len(labels):
             return features.sum()
         with autocast(self.ranks.device, self.settings.precision):
@@ -134,21 +102,7 @@ class Objective:
         weights: Mapping[str, float],
         key: Sequence[int],
     ) -> StepValues:
-        """Fill the parameters' gradients with those of `Σ weight·part`, summed over the ranks.
-
-        Args:
-            tasks: `pretrain` and `harmful`.
-            parts: Terms on the features.
-            weights: λ of each part and of `supervised`; a part without one is left out.
-            key: See `features`.
-
-        Returns:
-            The parts' values.
-
-        Raises:
-            RankError: Features without a spectrum, see `FeaturePart.gradient`.
-            InvalidInputError: Non-finite features.
-        """
+        """Fill the parameters' gradients with those of `Σ weight·part`, summed over the ranks."""
         parameters = self.parameters
         for parameter in parameters:
             parameter.grad = None
@@ -228,14 +182,7 @@ class Objective:
 
 
 def gradient_norm(backbone: Backbone) -> float:
-    """Return the norm of the gradient in θ, the head left out.
-
-    Args:
-        backbone: After a backward.
-
-    Returns:
-        `‖∇_θ‖₂` over the trainable parameters.
-    """
+    """Return the norm of the gradient in θ, the head left out."""
     return float(
         torch.stack(
             [p.grad.double().square().sum() for p in backbone.trainable_parameters() if p.grad is not None]

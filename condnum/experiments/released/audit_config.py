@@ -58,20 +58,6 @@ class AuditConfig:
     def from_parameters(cls, *, data: str, source: str, seeds: int, epochs: str, ends: str) -> AuditConfig:
         """Build a configuration from notebook parameters.
 
-        Args:
-            data: `house-prices`, `embedded`, `mnist:P-H` or `digits:P-H`.
-            source: `auto` or a path.
-            seeds: How many.
-            epochs: Comma-separated, where waterfalls start; empty for 10 and 100, for digits 1.
-            ends: Comma-separated, of the release alone; empty for 1000 on house prices and none
-                elsewhere, "0" for none.
-
-        Returns:
-            The validated configuration.
-
-        Raises:
-            CondnumError: A parameter is unknown or out of range.
-
         Examples:
             >>> config = AuditConfig.from_parameters(
             ...     data="embedded", source="auto", seeds=2, epochs="", ends="")
@@ -85,26 +71,14 @@ class AuditConfig:
         return cls(chosen, seeds, starts, () if last == (0,) else last)
 
     def released(self, epochs: int) -> ProtocolSwitches:
-        """Return the release's setting; switches that mean nothing on these data stand where they end.
-
-        Args:
-            epochs: Of the release.
-
-        Returns:
-            The setting.
-        """
+        """Return the release's setting; switches that mean nothing on these data stand where they end."""
         switches = ProtocolSwitches.preset("released", epochs=epochs)
         for name in set(switches.as_payload()) - set(self.data.switches):
             switches = switches.turn(name)
         return switches
 
     def stages(self) -> Iterator[Stage]:
-        """Yield every setting of the study; the same one may occur under several names.
-
-        Yields:
-            For each start: the release, one switch more at a time, each switch alone, the release with
-            another ε of its solve; then the release at other epochs.
-        """
+        """Yield every setting of the study; the same one may occur under several names."""
         for start in self.epochs:
             switches = self.released(start)
             yield Stage("cumulative", start, 0, "released", switches)
@@ -134,14 +108,7 @@ class AuditConfig:
         return f"{len(turned)} of {len(self.data.switches)} switches"
 
     def plans(self, data: TaskPair | Digits) -> list[tuple[Stage, CellPlan]]:
-        """List the cells, seed by seed.
-
-        Args:
-            data: Of `AuditData.load`.
-
-        Returns:
-            A plan for each stage and seed; stages that agree have equal plans.
-        """
+        """List the cells, seed by seed."""
         reference = self.data.reference(data)
         listed = []
         for seed in range(self.seeds):

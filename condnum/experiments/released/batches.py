@@ -27,26 +27,11 @@ class PairedBatches(ImmunizationProblem):
 
     @classmethod
     def of(cls, problem: ImmunizationProblem) -> PairedBatches:
-        """Return the same tasks, to be read in paired batches from the start.
-
-        Args:
-            problem: Its tasks must have rows.
-
-        Returns:
-            A fresh pair of loaders.
-        """
+        """Return the same tasks, to be read in paired batches from the start."""
         return cls(problem.pretrain, problem.harmful)
 
     def sample(self, size: int, generator: torch.Generator) -> ImmunizationProblem:
-        """Return the next pair of batches.
-
-        Args:
-            size: Rows of a batch.
-            generator: Shuffles; advanced at the start of each epoch.
-
-        Returns:
-            The tasks on the batches.
-        """
+        """Return the next pair of batches."""
         if not self._epochs:
             self._epochs.append(self._endless(size, generator))
         pretrain, harmful, loss = next(self._epochs[0])
@@ -66,14 +51,6 @@ class PairedBatches(ImmunizationProblem):
 
 def updates_per_epoch(pretrain_rows: int, harmful_rows: int, size: int) -> int:
     """Return how many pairs of batches an epoch has.
-
-    Args:
-        pretrain_rows: Of D_P.
-        harmful_rows: Of D_H.
-        size: Rows of a batch.
-
-    Returns:
-        Full batches of the longer task, at least 1.
 
     Examples:
         >>> updates_per_epoch(200, 200, 64)

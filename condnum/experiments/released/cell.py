@@ -24,14 +24,7 @@ SPECTRA = ("pretrain_before", "pretrain_after", "harmful_before", "harmful_after
 
 
 def compute_cell(plan: CellPlan) -> CellResult:
-    """Train one extractor and keep its spectra.
-
-    Args:
-        plan: `payload` with `data, switches, ridges, seed`; `settings` of the descent; `data`.
-
-    Returns:
-        Scalars of the run, and the four `SPECTRA`, θ as trained, on the tasks of the setting.
-    """
+    """Train one extractor and keep its spectra."""
     tasks, result = train_cell(plan)
     spectra = feature_spectra(tasks, result.theta)
     row: dict[str, Any] = {
@@ -49,14 +42,7 @@ def compute_cell(plan: CellPlan) -> CellResult:
 
 
 def train_cell(plan: CellPlan) -> tuple[SwitchedTasks, ImmunizationResult]:
-    """Run the descent of a cell.
-
-    Args:
-        plan: As `compute_cell`.
-
-    Returns:
-        The tasks that it saw, and its θ: `(D, D)`, with the bias as a last row where there is one.
-    """
+    """Run the descent of a cell."""
     payload, reference = plan.payload, plan.data
     assert reference is not None  # plans of this experiment always name their data
     data = AuditData.parse(payload["data"], reference.source)
@@ -69,15 +55,7 @@ def train_cell(plan: CellPlan) -> tuple[SwitchedTasks, ImmunizationResult]:
 
 
 def feature_spectra(tasks: SwitchedTasks, theta: Tensor) -> HessianSpectra:
-    """Return the spectra of the features' Gram matrices, and of the raw inputs'.
-
-    Args:
-        tasks: Of the setting.
-        theta: `(D, D)`, or `(D + 1, D)` with the bias.
-
-    Returns:
-        θ as trained; `before` is `θ = I` without bias.
-    """
+    """Return the spectra of the features' Gram matrices, and of the raw inputs'."""
     identity = torch.eye(tasks.inputs.dimension, dtype=theta.dtype)
     raw, seen = tasks.inputs, tasks.problem
     return HessianSpectra(

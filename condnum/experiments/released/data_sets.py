@@ -49,17 +49,6 @@ class AuditData:
     def parse(cls, text: str, source: str = "auto") -> AuditData:
         """Read what a user types.
 
-        Args:
-            text: `house-prices`, `embedded` (the diabetes table), `mnist:P-H` or `digits:P-H`.
-            source: `auto` or a path, for house prices and MNIST.
-
-        Returns:
-            The data.
-
-        Raises:
-            UnknownNameError: No such data.
-            InvalidInputError: No such pair, or a path for data that are embedded.
-
         Examples:
             >>> AuditData.parse("mnist:4-7").pair
             (4, 7)
@@ -102,14 +91,7 @@ class AuditData:
         return (10, 100) if self.pair is None else (1,)
 
     def load(self) -> TaskPair | Digits:
-        """Load the data as the corrected protocol has them.
-
-        Returns:
-            The pair of tasks, or all digits.
-
-        Raises:
-            CondnumError: They cannot be had; the message says what to put where.
-        """
+        """Load the data as the corrected protocol has them."""
         if self.name == "house-prices":
             return load_house_prices(self.source, features="published")
         if self.name == "diabetes":
@@ -117,14 +99,7 @@ class AuditData:
         return load_mnist_images(self.source) if self.name == "mnist" else load_small_digits()
 
     def reference(self, data: TaskPair | Digits) -> DataReference:
-        """Return the reference by which a worker finds the data.
-
-        Args:
-            data: Of `load`.
-
-        Returns:
-            Name, source and checksum.
-        """
+        """Return the reference by which a worker finds the data."""
         return DataReference.of(data, self.source)
 
     def updates(self, data: TaskPair | Digits, epochs: int) -> int:
@@ -132,13 +107,6 @@ class AuditData:
 
         The number is that of the release's own loaders, whatever the other switches are, so that
         turning `rows` or `covariance` does not change the budget at the same time.
-
-        Args:
-            data: Of `load`.
-            epochs: Of the release.
-
-        Returns:
-            Updates.
         """
         if isinstance(data, TaskPair):
             rows = (min(FIRST_ROWS, data.rows_pretrain), min(FIRST_ROWS, data.rows_harmful))
@@ -149,13 +117,6 @@ class AuditData:
 
     def settings(self, switches: ProtocolSwitches, data: TaskPair | Digits) -> DescentSettings:
         """Return how a setting of the switches descends.
-
-        Args:
-            switches: The setting.
-            data: Of `load`.
-
-        Returns:
-            The release's settings, with those of the registered method where a switch is turned.
 
         Examples:
             >>> data = AuditData.parse("embedded")

@@ -36,13 +36,7 @@ class SwitchedAlgorithm1:
     def __init__(
         self, switches: ProtocolSwitches, *, image_side: int | None, ridges: tuple[float, float] = (1.0, 1.0)
     ) -> None:
-        """Keep the setting.
-
-        Args:
-            switches: The setting.
-            image_side: p and k of the regularizers where they come from the image; None for tables.
-            ridges: ε of the regularised solve on the output side, of R_well and of R_ill.
-        """
+        """Keep the setting."""
         self.switches = switches
         self.ridges: dict[Part, float] = {"well": ridges[0], "ill": ridges[1]}
         self._side = image_side if switches.regularizer_dimension == "image_side" else None
@@ -87,14 +81,6 @@ class SwitchedAlgorithm1:
         With :math:`G = \nabla_S R(S)`, `S` the Gram matrix of the features: on the input side
         :math:`K^{-1}\nabla_\theta R = 2\theta G`; on the output side
         :math:`\nabla_\theta R\,(K + \varepsilon I)^{-1}`, which is `K⁻¹` times the gradient of `W = θᵀ`.
-
-        Args:
-            task: All rows or a mini-batch of them.
-            theta: `(D, D)`, or `(D + 1, D)` with the bias.
-            part: `well` or `ill`.
-
-        Returns:
-            Of the shape of θ.
         """
         features = _features(task, theta)
         S = symmetric_part(theta.mT @ task.covariance @ theta) if features is None else features.mT @ features

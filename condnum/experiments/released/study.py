@@ -95,17 +95,7 @@ class AuditRun:
         return pd.DataFrame({"what": list(facts), "value": list(facts.values())})
 
     def save(self, folder: str | Path) -> list[str]:
-        """Write results.csv, waterfall.csv, landing.csv and, if any cell failed, failures.csv.
-
-        Args:
-            folder: Created if missing.
-
-        Returns:
-            The names of the files.
-
-        Raises:
-            OutputError: The folder cannot be written.
-        """
+        """Write results.csv, waterfall.csv, landing.csv and, if any cell failed, failures.csv."""
         tables = {"results.csv": self.results, "waterfall.csv": self.waterfall, "landing.csv": self.landing}
         return write_tables(folder, tables | ({"failures.csv": self.failures} if len(self.failures) else {}))
 
@@ -117,21 +107,7 @@ def run(
     jobs: int | None = None,
     on_progress: Callable[[SweepProgress], None] | None = None,
 ) -> AuditRun:
-    """Run the study, or what is left of it.
-
-    Args:
-        config: What to run.
-        folder: The result store, from which a run that was stopped goes on; None keeps nothing.
-        jobs: Worker processes; default one a core.
-        on_progress: Told at the start and after each cell.
-
-    Returns:
-        The tables.
-
-    Raises:
-        CondnumError: The data cannot be had; the store is foreign, damaged or not writable; every cell
-            failed.
-    """
+    """Run the study, or what is left of it."""
     data = config.data.load()
     listed = config.plans(data)
     cells = sorted((plan for _, plan in listed), key=_length, reverse=True)

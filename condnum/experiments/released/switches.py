@@ -19,10 +19,6 @@ class ProtocolSwitches:
 
     The order of the fields is the order in which the waterfall turns them.
 
-    Raises:
-        UnknownNameError: A switch has no such position.
-        InvalidInputError: `epochs` is no positive integer and not None.
-
     Examples:
         >>> ProtocolSwitches.preset("released").covariance
         'minibatch'
@@ -61,16 +57,6 @@ class ProtocolSwitches:
     def preset(cls, protocol: Protocol, *, epochs: int = RELEASED_EPOCHS) -> ProtocolSwitches:
         """Return one of the two named protocols.
 
-        Args:
-            protocol: `released` or `corrected`.
-            epochs: Of the release; the corrected protocol has its own number of updates.
-
-        Returns:
-            All switches at that protocol's position.
-
-        Raises:
-            UnknownNameError: No such protocol.
-
         Examples:
             >>> ProtocolSwitches.preset("corrected").is_algorithm_1
             True
@@ -88,15 +74,6 @@ class ProtocolSwitches:
 
     def turn(self, name: str) -> ProtocolSwitches:
         """Return a copy with one switch at its corrected position.
-
-        Args:
-            name: Of the switch.
-
-        Returns:
-            The other setting.
-
-        Raises:
-            UnknownNameError: No such switch.
 
         Examples:
             >>> ProtocolSwitches().turn("rows").rows

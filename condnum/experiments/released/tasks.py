@@ -39,31 +39,13 @@ class SwitchedTasks:
 
 
 def switched_tasks(data: AuditData, reference: DataReference, switches: ProtocolSwitches) -> SwitchedTasks:
-    """Build the tasks of a setting, once a process for all settings that share them.
-
-    Args:
-        data: Which data.
-        reference: Where they are.
-        switches: The setting.
-
-    Returns:
-        The tasks, in float64 on the CPU.
-
-    Raises:
-        CondnumError: The data cannot be had, or are not those that were planned with.
-    """
+    """Build the tasks of a setting, once a process for all settings that share them."""
     key = tuple(getattr(switches, name) for name in TASK_SWITCHES)
     return cached(("released-tasks", data, reference, key), lambda: _build(data, reference, switches))
 
 
 def with_constant_input(problem: ImmunizationProblem) -> ImmunizationProblem:
     """Append a constant input 1 to every row, so that a bias is one more row of θ.
-
-    Args:
-        problem: Its tasks must have rows.
-
-    Returns:
-        The same tasks with D + 1 inputs.
 
     Examples:
         >>> problem = ImmunizationProblem.from_data([[2.0], [3.0]], [0.0, 1.0], [[1.0]])
@@ -76,13 +58,6 @@ def with_constant_input(problem: ImmunizationProblem) -> ImmunizationProblem:
 
 def first_rows(pair: TaskPair, *, standardise_again: bool) -> TaskPair:
     """Cut a pair to the first 200 rows of each task, as the release does.
-
-    Args:
-        pair: Standardised over all its rows.
-        standardise_again: Remove mean and deviation of the kept rows too.
-
-    Returns:
-        The smaller pair.
 
     Examples:
         >>> from condnum.data import load_diabetes_tasks

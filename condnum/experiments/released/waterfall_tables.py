@@ -46,15 +46,7 @@ REPORTED: dict[int, tuple[float, float]] = {10: (1.6, 2.2), 100: (80.0, 115.0), 
 
 
 def results_table(dataset: str, cells: Iterable[tuple[Stage, int, CellResult]]) -> pd.DataFrame:
-    """Measure every cell in both conventions, θ as trained, on the tasks of its own setting.
-
-    Args:
-        dataset: Its name.
-        cells: Stage, seed and result.
-
-    Returns:
-        `RESULT_COLUMNS`, a row per stage × seed × convention.
-    """
+    """Measure every cell in both conventions, θ as trained, on the tasks of its own setting."""
     rows: list[dict[str, Any]] = []
     for stage, seed, (row, arrays) in cells:
         found = {name: torch.from_numpy(np.array(arrays[name])) for name in SPECTRA}
@@ -88,14 +80,6 @@ def waterfall_table(results: pd.DataFrame) -> pd.DataFrame:
 
     The change of a stage on the cumulative path is against the stage before, elsewhere against the
     release at the same epochs, seed by seed: every setting of a seed starts from the same θ₀.
-
-    Args:
-        results: Of `results_table`.
-
-    Returns:
-        A row per stage × convention: `seeds`, `rir` (geometric mean), `rir_min`, `rir_max`, `log10_rir`,
-        `log10_rir_std`, `change` and `change_std` (of log10 RIR; NaN where there is nothing to compare
-        with, or one seed), `factor` (10 to the change), `immunized` (seeds that meet Definition 3.1).
     """
     logs = {
         key: np.log10(part.set_index("seed")["rir"])
@@ -134,17 +118,7 @@ def waterfall_table(results: pd.DataFrame) -> pd.DataFrame:
 def landing_table(
     waterfall: pd.DataFrame, results: pd.DataFrame, reported: Mapping[int, tuple[float, float]]
 ) -> pd.DataFrame:
-    """Hold the release's end against what it is reported to print, in the floor convention.
-
-    Args:
-        waterfall: Of `waterfall_table`.
-        results: Of `results_table`.
-        reported: Least and largest RIR by epochs.
-
-    Returns:
-        A row per number of epochs: `epochs, rir_mean, rir_min, rir_max, reported_min, reported_max, inside`
-        (seeds in the range) and `miss`, the factor from the mean to the nearer end of the range, 1 inside.
-    """
+    """Hold the release's end against what it is reported to print, in the floor convention."""
     ends = waterfall[
         (waterfall["switch"] == "released")
         & waterfall["path"].isin(["cumulative", "released"])

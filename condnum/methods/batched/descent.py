@@ -31,22 +31,7 @@ def descend_batch(
     seeds: Sequence[int],
     device: torch.device,
 ) -> list[ImmunizationResult]:
-    """Run a descent method on many problems at once, each from the random start of its seed.
-
-    Args:
-        problems: Of one dimension; on any device.
-        method: A `BatchedMethod`.
-        settings: How to descend, the same for all; full batch.
-        seeds: One a problem.
-        device: Where to descend.
-
-    Returns:
-        A result a problem, as `descend` gives it, up to round-off; θ and ω are views of the batch's
-        tensors, `seconds` is an equal share of the batch's.
-
-    Raises:
-        InvalidInputError: The problems do not fit together, or lack what the method needs.
-    """
+    """Run a descent method on many problems at once, each from the random start of its seed."""
     started = time.perf_counter()
 
     def start(problem: ImmunizationProblem, seed: int) -> Parameters:

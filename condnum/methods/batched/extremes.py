@@ -35,13 +35,6 @@ class EigenPairs:
 def largest_pairs(matrices: Tensor, start: Tensor | None = None) -> EigenPairs:
     """Return the largest eigenpair of each symmetric positive semidefinite matrix.
 
-    Args:
-        matrices: `(b, n, n)`.
-        start: `(b, n)` guesses; default the columns of the largest diagonal entries.
-
-    Returns:
-        The pairs; residuals are relative to the eigenvalues.
-
     Examples:
         >>> pairs = largest_pairs(torch.diag_embed(torch.tensor([[1.0, 5.0], [3.0, 2.0]]).double()))
         >>> [round(value, 12) for value in pairs.values.tolist()], pairs.fallbacks.tolist()
@@ -64,14 +57,6 @@ def smallest_pairs(factor: Tensor, ranks: Tensor, start: Tensor | None = None) -
     Lanczos on the inverse of `FFᵀ`. The inverse of its Cholesky factor is formed once, so that each
     product is one for the whole batch; a triangular solve is a chain of n steps that wait for each
     other. The padding gets a diagonal above the spectrum, and a start that is zero there stays so.
-
-    Args:
-        factor: `(b, r, D)`, rows of zeros below the first `ranks`.
-        ranks: `(b,)` rows of each F, independent of each other.
-        start: `(b, r)` guesses in the dual space; default vectors of ones.
-
-    Returns:
-        The pairs of `FᵀF`, vectors `(b, D)`; residuals are relative to the largest diagonal entry.
 
     Examples:
         >>> F = torch.tensor([[[3.0, 0.0], [0.0, 0.5]], [[2.0, 0.0], [0.0, 0.0]]]).double()
@@ -151,16 +136,7 @@ class _Search:
 def _ritz_pairs(
     apply: Callable[[Tensor], Tensor], start: Tensor, first_looks: int
 ) -> Iterator[tuple[Tensor, Tensor, Tensor, int]]:
-    """Run thick-restart Lanczos with full reorthogonalisation; yield the largest Ritz pairs.
-
-    Args:
-        apply: Products with symmetric matrices, `(b, n)` to `(b, n)`.
-        start: `(b, n)`.
-        first_looks: Steps with a look each; after them every fourth has one.
-
-    Yields:
-        Ritz values `(b,)`, unit Ritz vectors `(b, n)`, residuals relative to the values, steps so far.
-    """
+    """Run thick-restart Lanczos with full reorthogonalisation; yield the largest Ritz pairs."""
     n = start.shape[1]
     size = min(_BASIS, n)
     Q = start.new_zeros((len(start), size, n))  # basis vectors as rows

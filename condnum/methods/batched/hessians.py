@@ -12,16 +12,7 @@ from condnum.methods.factored import NEGLIGIBLE
 
 
 def well_gradients(tasks: TaskBatch, theta: Tensor, memory: BatchMemory) -> HessianGradientBatch:
-    """Return `∇_H R_well = σ₁v₁v₁ᵀ − H/D` of each problem (Theorem A.1 (3)).
-
-    Args:
-        tasks: The pre-training tasks.
-        theta: `(b, D, D)`.
-        memory: Carries v₁ to the next step, and counts Lanczos steps and fall-backs.
-
-    Returns:
-        The gradients in their parts.
-    """
+    """Return `∇_H R_well = σ₁v₁v₁ᵀ − H/D` of each problem (Theorem A.1 (3))."""
     H = _hessians(tasks, theta, memory, "P")[1]
     pairs = _largest(H, memory, "v_1")
     scale = torch.full_like(pairs.values, -1 / H.shape[1])
@@ -33,14 +24,6 @@ def ill_gradients(tasks: TaskBatch, theta: Tensor, memory: BatchMemory) -> Hessi
 
     Eigenpairs are computed for those problems alone whose term `σ_k v_k v_kᵀ` is not certified to be
     negligible, as for one problem.
-
-    Args:
-        tasks: The harmful tasks.
-        theta: `(b, D, D)`.
-        memory: Carries the duals of v_k to the next step, and counts solves and fall-backs.
-
-    Returns:
-        The gradients in their parts.
     """
     F, H = _hessians(tasks, theta, memory, "H")
     k = tasks.ranks
@@ -61,16 +44,6 @@ def kappa_gradients(
     r"""Return κ(H(θ)) and its gradient in θ of each problem, as `factored.kappa_gradient` does.
 
     .. math:: \nabla_\theta\kappa = 2B^\top\left(Fv_1v_1^\top - \kappa Fv_kv_k^\top\right)/\sigma_k
-
-    Args:
-        tasks: Give B.
-        theta: `(b, D, D)`.
-        memory: Carries both vectors to the next step, and counts.
-        name: Of the tasks, for the memory.
-        ridge: ε of the ridge convention, None for the compact one. For a rank-deficient H, σ_D = 0.
-
-    Returns:
-        κ `(b,)` and the gradients' two factors.
     """
     F, H = _hessians(tasks, theta, memory, name)
     largest = _largest(H, memory, f"v_1_{name}")

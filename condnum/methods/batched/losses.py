@@ -74,18 +74,7 @@ class LogisticLossBatch:
 
 
 def stack_losses(losses: Sequence[SupervisedLoss | None], device: torch.device) -> LossBatch | None:
-    """Stack the losses of a batch of tasks.
-
-    Args:
-        losses: One a task, all of one kind.
-        device: Where to put them.
-
-    Returns:
-        The batch; None if no task has a loss.
-
-    Raises:
-        InvalidInputError: Their kinds or numbers of targets differ.
-    """
+    """Stack the losses of a batch of tasks."""
 
     def numbers(values: list[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float64, device=device)

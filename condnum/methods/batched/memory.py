@@ -18,12 +18,6 @@ _CPU_BYTES = 2 * 2**30
 def problem_bytes(problem: ImmunizationProblem) -> int:
     """Estimate the memory that one more problem takes in a batch.
 
-    Args:
-        problem: Gives D, the ranks and the rows of the losses.
-
-    Returns:
-        Bytes, rather too many than too few.
-
     Examples:
         >>> problem_bytes(ImmunizationProblem.from_covariances([[2.0]], [[1.0]]))
         456
@@ -39,14 +33,7 @@ def problem_bytes(problem: ImmunizationProblem) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Return the memory that a batch may take on a device.
-
-    Args:
-        device: CUDA or CPU.
-
-    Returns:
-        Most of what is free there, with what torch keeps for reuse; a fixed budget on a CPU.
-    """
+    """Return the memory that a batch may take on a device."""
     if device.type != "cuda":
         return _CPU_BYTES
     free, _ = torch.cuda.mem_get_info(device)
@@ -56,14 +43,6 @@ def free_bytes(device: torch.device) -> int:
 
 def batch_size(problem: ImmunizationProblem, device: torch.device, memory_bytes: int | None = None) -> int:
     """Return how many problems like this one fit on a device at once.
-
-    Args:
-        problem: A large one of the batch.
-        device: Where it is to descend.
-        memory_bytes: Memory to fill; default `free_bytes(device)`.
-
-    Returns:
-        At least 1.
 
     Examples:
         >>> problem = ImmunizationProblem.from_covariances([[2.0]], [[1.0]])

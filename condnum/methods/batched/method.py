@@ -75,16 +75,7 @@ class GradientBatch:
     outer_parts: dict[str, OuterGradientBatch] = field(default_factory=dict)
 
     def weighted_sum(self, theta: Tensor, weights: dict[str, Tensor], memory: BatchMemory) -> Tensor:
-        """Return the weighted sum of all parts; Hessian parts share one product with θ.
-
-        Args:
-            theta: `(b, D, D)`.
-            weights: `(b,)` by part.
-            memory: Gives the buffers.
-
-        Returns:
-            `(b, D, D)`, overwritten by the next call.
-        """
+        """Return the weighted sum of all parts; Hessian parts share one product with θ."""
         total = memory.buffer("total", theta, *theta.shape[1:])
         if self.hessian_parts:
             inner = memory.buffer("hessian_sum", theta, *theta.shape[1:])

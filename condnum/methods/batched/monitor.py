@@ -9,16 +9,7 @@ from condnum.methods.batched.tasks import ProblemBatch, TaskBatch
 
 
 def measure(problems: ProblemBatch, theta: Tensor, omega: Tensor | None) -> dict[str, list[float]]:
-    """Return loss, both regularizers and both compact κ's over rank(K), of each problem.
-
-    Args:
-        problems: The batch.
-        theta: `(b, D, D)`.
-        omega: `(b, D, m)`; None without supervised loss.
-
-    Returns:
-        `b` values by column: NaN for a loss that does not exist, infinity where features overflow.
-    """
+    """Return loss, both regularizers and both compact κ's over rank(K), of each problem."""
     sigma_P, sigma_H = (_spectra(tasks, theta) for tasks in (problems.pretrain, problems.harmful))
     mean_square = (sigma_H**2).sum(dim=1) / problems.harmful.ranks.cpu()
     spread = (mean_square - _smallest(problems.harmful, sigma_H) ** 2) / 2

@@ -16,16 +16,6 @@ def stack_padded(matrices: Sequence[Tensor], device: torch.device) -> Tensor:
     A matrix that occurs more than once travels to the device once: 180 tasks of 90 digit pairs share
     55 covariances.
 
-    Args:
-        matrices: Each `(r_i, n)`.
-        device: Where to put them.
-
-    Returns:
-        `(b, max r_i, n)`.
-
-    Raises:
-        InvalidInputError: Their numbers of columns differ.
-
     Examples:
         >>> stack_padded([torch.ones(1, 2), torch.ones(2, 2)], torch.device("cpu"))[0]
         tensor([[1., 1.],

@@ -27,15 +27,7 @@ class TaskBatch:
 
     @classmethod
     def of(cls, tasks: Sequence[LinearTask], device: torch.device) -> Self:
-        """Stack tasks.
-
-        Args:
-            tasks: One a problem.
-            device: Where to put them.
-
-        Returns:
-            The batch.
-        """
+        """Stack tasks."""
         factors = [_full_rank_factor(task) for task in tasks]
         return cls(
             stack_padded(factors, device),
@@ -64,16 +56,6 @@ class ProblemBatch:
     @classmethod
     def of(cls, problems: Sequence[ImmunizationProblem], device: torch.device) -> Self:
         """Stack problems.
-
-        Args:
-            problems: Of one dimension, with losses of one kind; ranks and rows may differ.
-            device: Where to put them.
-
-        Returns:
-            The batch.
-
-        Raises:
-            InvalidInputError: There are none, or they do not fit together.
 
         Examples:
             >>> full, deficient = [[4.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 0.0]]

@@ -36,17 +36,6 @@ def logistic_optimum(
     Where the classes can be separated the infimum 0 is not attained: the loss then falls by a factor with
     each iteration, and the search ends when it is `tolerance·ln C`, far below any ε in use.
 
-    Args:
-        basis: `(N, r)` orthogonal columns of length √N that span the range of the features.
-        labels: `(N,)` in `0 … C − 1`.
-        classes: C.
-        start: `(N, m)` logits near the optimum, such as those of a space with the same range; default zeros.
-        tolerance: On the Newton decrement, relative to `ln C`.
-        max_iterations: Of Newton's method.
-
-    Returns:
-        The loss, with half the squared Newton decrement.
-
     Examples:
         Three of four rows agree, so the best constant logit is ln 3.
 

@@ -18,14 +18,7 @@ FINE_TUNING_RATES = tuple(10.0 ** (j / 2) for j in range(-8, -2))
 
 
 def descend_factored(space: ProbeSpace, first: Array, rule: UpdateRule, race: Race) -> None:
-    """Train `W = UV` from `U = first`, `V = 0`: `∇_U L = (∇_W L)Vᵀ`, `∇_V L = Uᵀ∇_W L`.
-
-    Args:
-        space: Its objective.
-        first: `(k, h)` start of U, the same for all candidates.
-        rule: One rate a candidate.
-        race: Records the candidates.
-    """
+    """Train `W = UV` from `U = first`, `V = 0`: `∇_U L = (∇_W L)Vᵀ`, `∇_V L = Uᵀ∇_W L`."""
     B = len(race.choices)
     U = np.repeat(first[None], B, axis=0)
     V = np.zeros((B, first.shape[1], space.objective.outputs))

@@ -43,17 +43,7 @@ def effective_condition(spectrum: Spectrum, epsilon: float, *, removed: int = 0)
 def extractor_facts(
     problems: Mapping[str, AttackProblem], baseline: str, budget: AttackBudget, scale: float
 ) -> pd.DataFrame:
-    """Return a row per extractor: spectrum in numbers, both optima and their evidence.
-
-    Args:
-        problems: By extractor.
-        baseline: Name of the raw features.
-        budget: Its headline target.
-        scale: What squared losses at unit scale are multiplied by.
-
-    Returns:
-        `extractors` of an `AttackReport`.
-    """
+    """Return a row per extractor: spectrum in numbers, both optima and their evidence."""
     raw = problems[baseline].space.convex_optimum.loss
     rows = []
     for name, problem in problems.items():
@@ -78,15 +68,7 @@ def extractor_facts(
 
 
 def spectrum_rows(name: str, spectrum: Spectrum) -> pd.DataFrame:
-    """Return eigenvalues and shares in long form.
-
-    Args:
-        name: Of the extractor.
-        spectrum: σ_i and p_i.
-
-    Returns:
-        `spectra` of an `AttackReport`.
-    """
+    """Return eigenvalues and shares in long form."""
     index = np.arange(1, spectrum.rank + 1)
     return pd.DataFrame(
         {"extractor": name, "index": index, "sigma": spectrum.sigma, "share": spectrum.shares}

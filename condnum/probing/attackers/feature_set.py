@@ -128,19 +128,6 @@ def matrix(value: ArrayLike, name: str) -> NDArray[np.float64]:
 def targets(value: ArrayLike, rows: int, kind: Kind, name: str) -> NDArray[np.float64] | NDArray[np.int64]:
     """Validate targets.
 
-    Args:
-        value: As `AttackTask.y`.
-        rows: N.
-        kind: `regression` or `classification`.
-        name: For messages.
-
-    Returns:
-        `(N, m)` float64 of a regression, `(N,)` int64 of a classification.
-
-    Raises:
-        InvalidInputError: Wrong shape, not finite, or labels that are no integers from 0.
-        UnknownNameError: Unknown kind.
-
     Examples:
         >>> targets([1.0, 2.0], 2, "regression", "y").shape
         (2, 1)

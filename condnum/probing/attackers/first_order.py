@@ -50,13 +50,7 @@ def multiplied(space: ProbeSpace) -> Callable[[Array], Array]:
 
 
 def descend(space: ProbeSpace, rule: UpdateRule, race: Race) -> None:
-    """Descend on the full loss with a grid of candidates until the race ends.
-
-    Args:
-        space: Its objective is descended on.
-        rule: One rate a candidate.
-        race: Records the candidates; diverging ones are set to NaN.
-    """
+    """Descend on the full loss with a grid of candidates until the race ends."""
     W, step = zero_weights(space, len(race.choices)), 0
     with np.errstate(over="ignore", invalid="ignore"):
         while True:

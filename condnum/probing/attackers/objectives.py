@@ -52,13 +52,6 @@ class Objective(Protocol):
 def predict(features: Array, weights: Array) -> Array:
     """Return `FW` of all candidates by one matrix product.
 
-    Args:
-        features: `(N, k)`.
-        weights: `(B, k, m)`.
-
-    Returns:
-        `(N, B, m)`.
-
     Examples:
         >>> predict(np.ones((4, 2)), np.ones((3, 2, 1))).shape
         (4, 3, 1)
@@ -175,13 +168,6 @@ class LogisticObjective:
 
 def cross_entropy(logits: Array, labels: NDArray[np.int64]) -> tuple[Array, Array]:
     """Return the mean cross-entropy of each candidate and its derivative by the logits, times N.
-
-    Args:
-        logits: `(N, B, m)`; m = 1 means two classes.
-        labels: `(N,)`.
-
-    Returns:
-        `(B,)` in nats and `(N, B, m)`.
 
     Examples:
         >>> loss, residual = cross_entropy(np.zeros((2, 1, 1)), np.array([0, 1]))

@@ -41,13 +41,6 @@ class TwoTerm:
 def gradient_descent(sigma: Array, mu: float) -> TwoTerm:
     """Constant step `2/(σ₁ + μ)`: `q_{t+1} = (1 − ασ)q_t`.
 
-    Args:
-        sigma: `(r,)` descending.
-        mu: Assumed smallest eigenvalue, in (0, σ₁].
-
-    Returns:
-        The recurrence.
-
     Examples:
         >>> gradient_descent(np.array([3.0, 1.0]), 1.0).current
         array([-0.5,  0.5])
@@ -58,13 +51,6 @@ def gradient_descent(sigma: Array, mu: float) -> TwoTerm:
 
 def heavy_ball(sigma: Array, mu: float) -> TwoTerm:
     """Polyak's momentum: `α = 4/(√σ₁ + √μ)²`, `β = ((√σ₁ − √μ)/(√σ₁ + √μ))²`.
-
-    Args:
-        sigma: `(r,)` descending.
-        mu: Assumed smallest eigenvalue, in (0, σ₁].
-
-    Returns:
-        `q_{t+1} = (1 + β − ασ)q_t − βq_{t−1}`.
 
     Examples:
         >>> heavy_ball(np.array([9.0, 1.0]), 1.0).previous
@@ -78,13 +64,6 @@ def heavy_ball(sigma: Array, mu: float) -> TwoTerm:
 
 def nesterov(sigma: Array, mu: float) -> TwoTerm:
     """Nesterov's method: `α = 4/(3σ₁ + μ)`, `β = (√(3κ+1) − 2)/(√(3κ+1) + 2)`, `κ = σ₁/μ`.
-
-    Args:
-        sigma: `(r,)` descending.
-        mu: Assumed smallest eigenvalue, in (0, σ₁].
-
-    Returns:
-        `q_{t+1} = (1 − ασ)((1 + β)q_t − βq_{t−1})`.
 
     Examples:
         >>> nesterov(np.array([1.0]), 1.0).current
@@ -113,14 +92,7 @@ def assumed_minima(sigma: Array) -> list[float]:
 
 
 def run_two_term(candidates: Sequence[TwoTerm], spectrum: Spectrum, race: Race, weights: Weights) -> None:
-    """Run candidates side by side until the race ends.
-
-    Args:
-        candidates: B recurrences.
-        spectrum: Shares p_i.
-        race: Records them.
-        weights: Turns multipliers into weights when they are wanted.
-    """
+    """Run candidates side by side until the race ends."""
     a, b = (np.stack([getattr(c, name) for c in candidates]) for name in ("current", "previous"))
     q, before = np.ones_like(a), np.ones_like(a)
     step = 0
@@ -132,13 +104,7 @@ def run_two_term(candidates: Sequence[TwoTerm], spectrum: Spectrum, race: Race, 
 
 
 def run_line_search(spectrum: Spectrum, race: Race, weights: Weights) -> None:
-    """Steepest descent with exact line search: `α = Σσ_i p_i q_i² / Σσ_i² p_i q_i²`.
-
-    Args:
-        spectrum: σ_i and p_i.
-        race: Records it.
-        weights: Turns multipliers into weights when they are wanted.
-    """
+    """Steepest descent with exact line search: `α = Σσ_i p_i q_i² / Σσ_i² p_i q_i²`."""
     sigma, p = spectrum.sigma / spectrum.sigma[0], spectrum.shares
     q, step = np.ones_like(sigma), 0
     while race.observe(step, np.array([p @ (q * q)]), partial(weights, q[None])):
@@ -155,11 +121,6 @@ def run_conjugate_gradients(spectrum: Spectrum, race: Race, weights: Weights) ->
     """Conjugate gradients (Hestenes and Stiefel 1952): at most as many steps as distinct eigenvalues.
 
     Several outputs are one system with one step size.
-
-    Args:
-        spectrum: σ_i and p_i.
-        race: Records it.
-        weights: Turns multipliers into weights when they are wanted.
     """
     sigma = spectrum.sigma / spectrum.sigma[0]
     distance = np.sqrt(spectrum.shares / sigma)  # |w*_i| up to a common factor
@@ -184,14 +145,6 @@ def predicted_steps(candidate: TwoTerm, shares: Array, epsilon: float) -> float:
 
     Exact where the excess loss falls monotonically (gradient descent); a method with momentum may dip
     below ε once before. It looks beyond any budget, up to 2⁵⁰ steps.
-
-    Args:
-        candidate: The recurrence.
-        shares: `(r,)` p_i.
-        epsilon: Target.
-
-    Returns:
-        A whole number, or infinity.
 
     Examples:
         One eigenvalue whose error halves each step: the loss falls by 4, so 1 % takes 4 steps.
@@ -219,14 +172,6 @@ def predicted_steps(candidate: TwoTerm, shares: Array, epsilon: float) -> float:
 
 def rate_steps(contraction: float, epsilon: float, *, constant: float = 1.0) -> float:
     """Return the steps after which `constant·contraction^{2t} ≤ ε`, the worst case over all targets.
-
-    Args:
-        contraction: Of the error in one step, in [0, 1).
-        epsilon: Target on the excess loss.
-        constant: Factor in front of the bound.
-
-    Returns:
-        A whole number ≥ 1; infinity for a contraction of 1.
 
     Examples:
         >>> rate_steps(0.5, 0.01)

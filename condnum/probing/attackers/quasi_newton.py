@@ -19,18 +19,7 @@ MEMORIES = (10, 50)
 
 
 def scipy_trace(space: ProbeSpace, method: str, choice: str, race: Race, options: dict[str, float]) -> Trace:
-    """Minimise the relative excess loss with SciPy from zero weights; a step is an iteration.
-
-    Args:
-        space: Its objective.
-        method: `CG` or `L-BFGS-B`.
-        choice: Hyper-parameters in words.
-        race: A race of one candidate, which ends the minimisation.
-        options: Of SciPy's method.
-
-    Returns:
-        The trace, with the gradients evaluated so far.
-    """
+    """Minimise the relative excess loss with SciPy from zero weights; a step is an iteration."""
     objective = space.objective
     shape = (1, space.features.shape[1], objective.outputs)
     scale = objective.start_loss - objective.optimum

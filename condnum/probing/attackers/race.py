@@ -79,13 +79,6 @@ class Trace:
 class Race:
     """Records candidates that take their steps together, and ends when one has reached the last target.
 
-    Args:
-        choices: Hyper-parameters of the candidates, in words.
-        last: Largest step.
-        budget: Targets.
-        evaluate: Loss and accuracy on other rows, taken at about 60 log-spaced steps; None: not taken.
-        edges: Which candidates lie at an end of an open-ended grid; default none.
-
     Examples:
         >>> race = Race(["slow", "fast"], 9, AttackBudget(epsilons=(0.1,), headline=0.1))
         >>> race.observe(0, np.array([1.0, 1.0])), race.observe(1, np.array([0.5, 0.05]))
@@ -119,16 +112,7 @@ class Race:
         excess: NDArray[np.float64],
         weights: Callable[[], NDArray[np.float64]] | None = None,
     ) -> bool:
-        """Record a step.
-
-        Args:
-            step: Its number, increasing.
-            excess: `(B,)` relative excess loss.
-            weights: Gives `(B, k, m)` when they are wanted.
-
-        Returns:
-            Whether to go on.
-        """
+        """Record a step."""
         excess = np.where(np.isfinite(excess), excess, np.nan)
         done = bool((excess <= self.target).any()) or step >= self.last or bool(np.isnan(excess).all())
         self._steps.append(step)
@@ -150,13 +134,6 @@ class Race:
 
 def best(traces: Sequence[Trace], epsilon: float) -> tuple[Trace, int | None]:
     """Return the candidate that reaches ε first, with its step; if none does, the one that gets nearest.
-
-    Args:
-        traces: At least one.
-        epsilon: Target.
-
-    Returns:
-        The trace and its step, or the trace of the least excess loss and None.
 
     Examples:
         >>> near = Trace("near", np.arange(2), np.array([1.0, 0.2]))

@@ -137,14 +137,7 @@ class ProbeSpace:
         return float(np.median(taken))
 
     def evaluate(self, weights: Array) -> tuple[Array, Array]:
-        """Return loss and accuracy on the held-out rows, or on the training rows if there are none.
-
-        Args:
-            weights: `(B, k, m)`.
-
-        Returns:
-            `(B,)` mean loss and `(B,)` share of right classes (NaN for a regression).
-        """
+        """Return loss and accuracy on the held-out rows, or on the training rows if there are none."""
         held = self.test is not None and self.test_targets is not None
         F, y = (self.test, self.test_targets) if held else (self.features, self.targets)
         assert F is not None  # both come together

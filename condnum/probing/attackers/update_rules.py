@@ -26,11 +26,6 @@ def _column(values: Array, like: Array) -> Array:
 class Momentum:
     """`v ← βv + g`, then `w ← w − η v`, or with `nesterov` `w ← w − η (g + βv)`: torch's SGD.
 
-    Args:
-        rates: `(B,)` η.
-        betas: `(B,)` β, 0 for plain gradient descent.
-        nesterov: Which of the two.
-
     Examples:
         >>> w = np.ones((1, 2))
         >>> Momentum(np.array([0.5]), np.array([0.0])).step([w], [np.ones((1, 2))])
@@ -55,9 +50,6 @@ class Momentum:
 
 class Adam:
     """Adam (Kingma and Ba 2015): torch's fused kernel, one rate a candidate, its default betas.
-
-    Args:
-        rates: `(B,)`.
 
     Examples:
         The first step has the size of the rate, whatever the gradient.

@@ -50,16 +50,6 @@ _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
 def formula(text: str, names: tuple[str, ...] = ()) -> Any:
     """Return the value of a formula, or the function that it is of `names`.
 
-    Args:
-        text: Lines `name = formula`, the last one a formula.
-        names: Of the arguments; empty: the formula is a number or an array.
-
-    Returns:
-        The value, or a function of as many arguments; `...` for an empty text.
-
-    Raises:
-        InvalidInputError: Too long, or something else than a formula.
-
     Examples:
         >>> float(formula("2**2 + max([1, 3])"))
         7.0

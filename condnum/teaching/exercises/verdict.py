@@ -93,31 +93,12 @@ def check(examine: Check) -> Callable[..., Verdict]:
 
 
 def is_blank(answer: Any) -> bool:
-    """Tell whether an answer is still the gap of the exercise.
-
-    Args:
-        answer: Anything.
-
-    Returns:
-        True for None and `...`.
-    """
+    """Tell whether an answer is still the gap of the exercise."""
     return answer is None or answer is ...
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a learner's function with copies of the arguments, so that it cannot change ours.
-
-    Args:
-        function: The answer.
-        *arguments: Arrays or numbers.
-
-    Returns:
-        What it returns.
-
-    Raises:
-        NotAnsweredError: It returned None or `...`.
-        AnswerError: It is not a function.
-    """
+    """Call a learner's function with copies of the arguments, so that it cannot change ours."""
     if not callable(function):
         raise AnswerError(f"a function is asked for, got {type(function).__name__}.")
     result = function(*(a.copy() if isinstance(a, np.ndarray) else a for a in arguments))
@@ -128,17 +109,6 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def real(answer: Any, name: str, kind: str = "made of numbers") -> NDArray[np.float64]:
     """Return an answer as real numbers; imaginary parts that are round-off, as of `sqrtm`, are dropped.
-
-    Args:
-        answer: The learner's.
-        name: For the message.
-        kind: What it must be, for the message.
-
-    Returns:
-        A float64 array of any shape.
-
-    Raises:
-        AnswerError: Not numbers, or complex ones.
 
     Examples:
         >>> real([4 + 0j], "σ")
@@ -158,18 +128,7 @@ def real(answer: Any, name: str, kind: str = "made of numbers") -> NDArray[np.fl
 
 
 def number(answer: Any, name: str) -> float:
-    """Return an answer as a finite float.
-
-    Args:
-        answer: The learner's.
-        name: For the message.
-
-    Returns:
-        The number.
-
-    Raises:
-        AnswerError: Not one finite real number.
-    """
+    """Return an answer as a finite float."""
     values = real(answer, name, "a number")
     if values.size != 1:
         raise AnswerError(f"{name} must be a number, got {answer!r}.")
@@ -180,19 +139,7 @@ def number(answer: Any, name: str) -> float:
 
 
 def matrix(answer: Any, shape: tuple[int, int], name: str) -> NDArray[np.float64]:
-    """Return an answer as a finite matrix of a given shape.
-
-    Args:
-        answer: The learner's.
-        shape: Rows and columns.
-        name: For the message.
-
-    Returns:
-        A float64 array.
-
-    Raises:
-        AnswerError: Another shape, or entries that are not finite real numbers.
-    """
+    """Return an answer as a finite matrix of a given shape."""
     value = real(answer, name)
     if value.shape != shape:
         raise AnswerError(f"{name} must have shape {shape}, got {value.shape}.")
@@ -202,19 +149,7 @@ def matrix(answer: Any, shape: tuple[int, int], name: str) -> NDArray[np.float64
 
 
 def covariance_like(answer: Any, size: int, name: str) -> NDArray[np.float64]:
-    """Return an answer as a symmetric positive semi-definite matrix.
-
-    Args:
-        answer: The learner's.
-        size: D.
-        name: For the message.
-
-    Returns:
-        `(D, D)`.
-
-    Raises:
-        AnswerError: Not symmetric, or with a negative eigenvalue beyond round-off.
-    """
+    """Return an answer as a symmetric positive semi-definite matrix."""
     K = matrix(answer, (size, size), name)
     if not np.allclose(K, K.T, rtol=1e-9, atol=1e-12 * np.abs(K).max()):
         raise AnswerError(f"{name} is not symmetric, so it is no covariance.")
