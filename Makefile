@@ -41,7 +41,7 @@ lab: setup
 
 # The lessons as pages without code, for a class; the address with its token opens in the browser.
 teach: setup
-	$(BIN)/python -m condnum.teaching.serve notebooks --LargeFileManager.hide_globs=experiments --Voila.ip=$(LISTEN) --token
+	$(BIN)/python -m condnum.lessons.serve notebooks --LargeFileManager.hide_globs=experiments --Voila.ip=$(LISTEN) --token
 
 # Ten minutes of damaged files and words, each with new seeds (printed; what fails is kept in .hypothesis/fuzz),
 # then every fault at every moment: hours on two cores. Both leave a table in reports/trust.

@@ -1,7 +1,7 @@
 """condnum: model immunization from a condition-number perspective.
 
 The public names of the library core; everything here needs NumPy, SciPy, pandas, torch and
-scikit-learn alone. Figures, notebooks, deep nets and clusters live in `condnum.plots`,
+scikit-learn alone. Figures, notebooks, deep nets and clusters live in `condnum.figures`,
 `condnum.report`, … behind extras. Names are imported when they are first used, so that
 `import condnum` and `condnum --help` do not wait for torch.
 """
@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from condnum.ceiling import RirCeiling, optimal_immunizer, ridge_convention_ceiling, rir_ceiling
     from condnum.data import (
         TaskPair,
         digit_pair,
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
         load_small_digits,
     )
     from condnum.errors import CondnumError
-    from condnum.immunization import Immunization, relative_immunization_ratio
     from condnum.methods import (
         NAMED_SETTINGS,
         DescentSettings,
@@ -30,31 +28,35 @@ if TYPE_CHECKING:
         method_names,
         register,
     )
-    from condnum.pareto import front_immunizer
+    from condnum.methods.problem import ImmunizationProblem
     from condnum.probing import ProbeCurve, linear_probe
-    from condnum.problem import ImmunizationProblem
-    from condnum.regularizers import (
+    from condnum.theory.alignment import Alignment, alignment
+    from condnum.theory.ceiling import RirCeiling, optimal_immunizer, ridge_convention_ceiling, rir_ceiling
+    from condnum.theory.immunization import Immunization, relative_immunization_ratio
+    from condnum.theory.pareto import front_immunizer
+    from condnum.theory.regularizers import (
         RegularizerGradient,
-        ill_spectrum_step,
-        ill_step,
-        ill_step_bound,
         r_ill,
         r_ill_gradient,
         r_ill_theta_gradient,
         r_well,
         r_well_gradient,
         r_well_theta_gradient,
+    )
+    from condnum.theory.spectra import ConditionNumber, condition_number, covariance, hessian
+    from condnum.theory.steps import (
+        ill_spectrum_step,
+        ill_step,
+        ill_step_bound,
         well_spectrum_step,
         well_step,
         well_step_bound,
     )
-    from condnum.singular_alignment import Alignment, alignment
-    from condnum.spectra import ConditionNumber, condition_number, covariance, hessian
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "condnum.ceiling": ["RirCeiling", "optimal_immunizer", "ridge_convention_ceiling", "rir_ceiling"],
+    "condnum.theory.ceiling": ["RirCeiling", "optimal_immunizer", "ridge_convention_ceiling", "rir_ceiling"],
     "condnum.data": [
         "TaskPair",
         "digit_pair",
@@ -64,7 +66,7 @@ _HOMES = {
         "load_small_digits",
     ],
     "condnum.errors": ["CondnumError"],
-    "condnum.immunization": ["Immunization", "relative_immunization_ratio"],
+    "condnum.theory.immunization": ["Immunization", "relative_immunization_ratio"],
     "condnum.methods": [
         "NAMED_SETTINGS",
         "DescentSettings",
@@ -75,25 +77,27 @@ _HOMES = {
         "register",
     ],
     "condnum.probing": ["ProbeCurve", "linear_probe"],
-    "condnum.regularizers": [
+    "condnum.theory.alignment": ["Alignment", "alignment"],
+    "condnum.theory.spectra": ["ConditionNumber", "condition_number", "covariance", "hessian"],
+    "condnum.theory.pareto": ["front_immunizer"],
+    "condnum.methods.problem": ["ImmunizationProblem"],
+    "condnum.theory.regularizers": [
         "RegularizerGradient",
-        "ill_spectrum_step",
-        "ill_step",
-        "ill_step_bound",
         "r_ill",
         "r_ill_gradient",
         "r_ill_theta_gradient",
         "r_well",
         "r_well_gradient",
         "r_well_theta_gradient",
+    ],
+    "condnum.theory.steps": [
+        "ill_spectrum_step",
+        "ill_step",
+        "ill_step_bound",
         "well_spectrum_step",
         "well_step",
         "well_step_bound",
     ],
-    "condnum.singular_alignment": ["Alignment", "alignment"],
-    "condnum.spectra": ["ConditionNumber", "condition_number", "covariance", "hessian"],
-    "condnum.pareto": ["front_immunizer"],
-    "condnum.problem": ["ImmunizationProblem"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -83,6 +83,14 @@ os.chdir({folder!r})
 """
 
 
+@functools.cache
+def _starter() -> Callable[..., Any]:
+    """What starts a kernel, before any test stands in for it."""
+    from condnum.report.notebook import running_kernel
+
+    return running_kernel
+
+
 class SharedKernel:
     """A kernel that starts when it is first wanted and keeps its imports; each user finds it empty."""
 
@@ -90,17 +98,16 @@ class SharedKernel:
         self._folder = folder
         self._stack = ExitStack()
         self._manager: Any = None
+        self._starter = _starter()
 
     @contextmanager
     def running(
         self, *, cwd: Path, environment: dict[str, str] | None = None, log: Path | None = None
     ) -> Generator[Any]:
-        """Stand in for `condnum.report.kernel.running_kernel`: its folder and variables, no new process."""
-        from condnum.report.kernel import running_kernel
-
+        """Stand in for `condnum.report.notebook.running_kernel`: its folder and variables, no new process."""
         if self._manager is None:
             log = self._folder / "kernel.log"
-            self._manager = self._stack.enter_context(running_kernel(cwd=self._folder, log=log))
+            self._manager = self._stack.enter_context(self._starter(cwd=self._folder, log=log))
         variables = {**os.environ, **(environment or {})}
         self.execute(_PREPARE.format(environment=variables, folder=str(cwd)))
         yield self._manager

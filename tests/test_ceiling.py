@@ -9,9 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.linalg import eigh
 
-from condnum.ceiling import optimal_immunizer, ridge_convention_ceiling, rir_ceiling
 from condnum.errors import InvalidInputError, RankError
-from condnum.immunization import relative_immunization_ratio
+from condnum.theory.ceiling import optimal_immunizer, ridge_convention_ceiling, rir_ceiling
+from condnum.theory.immunization import relative_immunization_ratio
 
 SEEDS = st.integers(0, 2**32 - 1)
 

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from condnum.ceiling import ridge_convention_ceiling, rir_ceiling
-from condnum.covariance_range import CovarianceRange
 from condnum.errors import InvalidInputError, RankError
-from condnum.spectra import covariance_factor
+from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
+from condnum.theory.spectra import CovarianceRange, covariance_factor
 
 
 def random_covariance(rank, dimension, seed):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.linalg import eigh
 
-from condnum.directions import pencil_directions
 from condnum.errors import InvalidInputError
+from condnum.theory.ceiling import pencil_directions
 
 
 def pair(seed=0, dimension=6):

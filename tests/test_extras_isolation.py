@@ -89,7 +89,7 @@ def test_every_public_name_and_the_core_in_use():
         assert curve.norm_ratio[0] == 1
         assert condnum.alignment(theta, K_P).misalignment >= 0
 
-        from condnum.experiments.house_prices import HousePricesConfig, run
+        from condnum.studies.house_prices import HousePricesConfig, run
         config = HousePricesConfig("embedded", ("ours", "identity"), seeds=1, epochs=2, device="cpu")
         done = run(config, jobs=1)
         print(len(done.results), len(done.summary))
@@ -105,9 +105,9 @@ def test_digit_pairs_in_batches():
         f"""
         import sys, tempfile
         import torch
-        from condnum.experiments.digit_batch import DigitBatches
-        from condnum.experiments.digit_pairs import DigitPairsConfig, run
-        from condnum.sweep import BatchExecutor
+        from condnum.studies.digit_cells import DigitBatches
+        from condnum.studies.digit_pairs import DigitPairsConfig, run
+        from condnum.studies.executors import BatchExecutor
 
         pairs = ((4, 7), (9, 0))
         config = DigitPairsConfig("digits", methods=("ours", "optimal"), seeds=1, epochs=2, pairs=pairs)
@@ -132,7 +132,7 @@ def test_a_missing_extra_is_named():
     output = run(
         """
         from condnum.errors import MissingExtraError
-        from condnum.extras import require
+        from condnum.errors import require
         try:
             require("plotly.graph_objects", "viz")
         except MissingExtraError as error:
@@ -153,7 +153,7 @@ def test_importing_leaves_global_state_alone():
         import condnum
         for name in condnum.__all__:
             getattr(condnum, name)
-        import condnum.experiments.house_prices
+        import condnum.studies.house_prices
         assert torch.equal(before[0], torch.get_rng_state())
         assert (before[1] == numpy.random.get_state()[1]).all()
         assert defaults == (torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled())

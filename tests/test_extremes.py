@@ -4,15 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from condnum.extremes import gram, largest_pair, smallest_pair
 from condnum.methods import immunize, opt_kappa
 from condnum.methods.algorithm1 import ill_direction, well_direction
-from condnum.methods.factored import ill_gradient, kappa_gradient, well_gradient
+from condnum.methods.batched_hessians import ill_gradient, kappa_gradient, well_gradient
 from condnum.methods.method import Memory
 from condnum.methods.opt_kappa import OptKappaSettings
-from condnum.problem import ImmunizationProblem
-from condnum.spectra import covariance_factor
-from condnum.tasks import LinearTask
+from condnum.methods.problem import ImmunizationProblem, LinearTask
+from condnum.theory.extremes import gram, largest_pair, smallest_pair
+from condnum.theory.spectra import covariance_factor
 
 
 def spectrum_matrix(values, seed=0):
@@ -98,7 +97,7 @@ def test_thirty_steps_agree_with_the_eigh_reference_to_1e_8_in_kappa(monkeypatch
     options = {"seed": 0, "steps": 30, "learning_rate": 1e-3}
     fast = immunize(problem, "ours", **options)
     monkeypatch.setattr("condnum.methods.algorithm1.SMALL", 10**6)
-    monkeypatch.setattr("condnum.methods.optimizer.LARGE", 10**6)
+    monkeypatch.setattr("condnum.methods.descent.LARGE", 10**6)
     reference = immunize(problem, "ours", **options)
     assert fast.counts["lanczos_steps"] > 0
     assert reference.counts == {}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from condnum.errors import OutputError
-from condnum.folder_lock import LOCK, folder_lock
+from condnum.files import LOCK, folder_lock
 
 
 def test_held_and_released(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from condnum.errors import InvalidInputError, RankError, UnknownNameError
-from condnum.immunization import LOSS_TOLERANCE, relative_immunization_ratio, unit_gauge
-from condnum.spectra import PUBLISHED_RIDGE, condition_number, hessian
+from condnum.theory.immunization import LOSS_TOLERANCE, relative_immunization_ratio, unit_gauge
+from condnum.theory.spectra import PUBLISHED_RIDGE, condition_number, hessian
 
 SEEDS = st.integers(0, 2**32 - 1)
 #: The pair of the paper's remark: both diagonal, so "aligned".

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from condnum.ceiling import rir_ceiling
 from condnum.errors import InvalidInputError
-from condnum.null_space import null_spaces
+from condnum.theory.ceiling import rir_ceiling
+from condnum.theory.null_space import null_spaces
 
 
 def test_diagonal_pair_by_hand():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from condnum.errors import InvalidInputError
-from condnum.out_of_memory import is_out_of_memory
+from condnum.machine import is_out_of_memory
 
 
 @pytest.mark.parametrize(

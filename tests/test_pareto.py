@@ -8,19 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer
 
-from condnum.ceiling import optimal_immunizer, rir_ceiling
-from condnum.covariance_range import CovarianceRange
 from condnum.errors import InvalidInputError
-from condnum.experiments.limits_pair import climb, random_extractors
-from condnum.immunization import relative_immunization_ratio
-from condnum.pareto import (
+from condnum.studies.limits_cells import climb, random_extractors
+from condnum.theory.ceiling import optimal_immunizer, pencil_decomposition, rir_ceiling
+from condnum.theory.immunization import relative_immunization_ratio
+from condnum.theory.pareto import (
     extractor_ratios,
     feasible_region,
     front_extractor,
     front_immunizer,
     immunizer_family,
 )
-from condnum.pencil import pencil_decomposition
+from condnum.theory.spectra import CovarianceRange
 
 #: κ(M) stays below 1e8 here; an SVD in float64 then has a relative error below 1e-8.
 ROUND_OFF = 1e-7

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from condnum.errors import InvalidInputError, RankError
-from condnum.singular_alignment import alignment
-from condnum.spectra import condition_number
+from condnum.theory.alignment import alignment
+from condnum.theory.spectra import condition_number
 
 K_2 = np.array([[2.0, 1.0], [1.0, 2.0]])  # eigenpairs 3: (1, 1)/√2 and 1: (1, −1)/√2
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from condnum.errors import InvalidInputError, RankError, UnknownNameError
-from condnum.spectra import (
+from condnum.theory.spectra import (
     PUBLISHED_RIDGE,
     condition_from_spectrum,
     condition_number,

@@ -9,9 +9,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 
 from condnum.data import Provenance, TaskPair, load_diabetes_tasks
 from condnum.errors import InvalidInputError, RankError, UnknownNameError
-from condnum.losses import LogisticLoss, SquaredLoss
-from condnum.problem import ImmunizationProblem
-from condnum.tasks import LinearTask
+from condnum.methods.problem import ImmunizationProblem, LinearTask, LogisticLoss, SquaredLoss
 
 # Sums of a few dozen products: a few hundred round-offs.
 CLOSE = {"rtol": 1e-12, "atol": 1e-13}

@@ -13,8 +13,7 @@ pytest.importorskip("papermill", reason="the extra notebooks is not installed")
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
 from condnum.cli import main
-from condnum.report.notebook import read_notebook, run_notebook
-from condnum.report.parameters import declared_parameters
+from condnum.report.notebook import declared_parameters, read_notebook, run_notebook
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("[1-6]_*.ipynb"))

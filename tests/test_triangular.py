@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from condnum.tasks import LinearTask
-from condnum.triangular import TriangularFactor
+from condnum.methods.problem import LinearTask
+from condnum.theory.extremes import TriangularFactor
 
 
 @settings(max_examples=40, deadline=None)

@@ -4,8 +4,8 @@ Figures and tables for a report are in `condnum.audit.figures` and `condnum.audi
 """
 
 from condnum.audit.full_audit import audit
-from condnum.audit.image_features import backbone_features
 from condnum.audit.moments import SecondMoments, second_moments
 from condnum.audit.result import Audit
+from condnum.audit.run import backbone_features
 
 __all__ = ["Audit", "SecondMoments", "audit", "backbone_features", "second_moments"]

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from condnum.audit.extractors import LABELS, RAW
+from condnum.audit.measures import LABELS, RAW
 from condnum.audit.result import Audit
-from condnum.extras import require
-from condnum.plots.style import finish, log_axis, overlap_map
-from condnum.plots.theme import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE
+from condnum.errors import require
+from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, finish, log_axis, overlap_map
 
 #: Colour and dash of each extractor; the dash is a second code beside colour.
 _LOOK = {

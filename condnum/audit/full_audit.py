@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,28 +14,83 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from condnum.audit.attack_section import attack_section
-from condnum.audit.clause_c import TargetMoments, keeps_range, loss_gap, target_moments
-from condnum.audit.clock import STAGES, Clock, OnStage, Tick
-from condnum.audit.cluster import cluster_moments
-from condnum.audit.directions import directions
-from condnum.audit.extractors import RAW, ThetaLike, comparisons, read_extractors, with_yardsticks
-from condnum.audit.hessian_spectra import covariance_rtol, task_spectra
+from condnum.audit.attacks import Kind, TargetsLike, attack_section, one_hot, read_targets
 from condnum.audit.intervals import bootstrap, can_resample
-from condnum.audit.measures import kappa_rows, measures_table, ridge_sweep, rtol_sweep
-from condnum.audit.moments import SecondMoments, group_count, second_moments
+from condnum.audit.measures import (
+    RAW,
+    TargetMoments,
+    ThetaLike,
+    comparisons,
+    covariance_rtol,
+    directions,
+    kappa_rows,
+    keeps_range,
+    loss_gap,
+    measures_table,
+    read_extractors,
+    ridge_sweep,
+    rtol_sweep,
+    target_moments,
+    task_spectra,
+    with_yardsticks,
+)
+from condnum.audit.moments import SecondMoments, cluster_moments, group_count, second_moments, task_facts
 from condnum.audit.result import Audit, ClauseC
-from condnum.audit.targets import Kind, TargetsLike, one_hot, read_targets
-from condnum.audit.task_facts import task_facts
-from condnum.ceiling import ridge_convention_ceiling, rir_ceiling
-from condnum.covariance_range import CovarianceRange
 from condnum.data.feature_pair import Survey, look_at, match_streams, open_pair
 from condnum.data.feature_stream import MAX_DIMENSION, FeatureStream, array_stream, open_feature_stream
 from condnum.errors import InvalidInputError
-from condnum.immunization import LOSS_TOLERANCE
+from condnum.machine import own_peak
 from condnum.probing.attackers import AttackBudget
-from condnum.spectra import PUBLISHED_RIDGE, default_rtol
-from condnum.sweep.memory import own_peak
+from condnum.progress import report_event
+from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
+from condnum.theory.immunization import LOSS_TOLERANCE
+from condnum.theory.spectra import PUBLISHED_RIDGE, CovarianceRange, default_rtol
+
+# Stages of an audit: how long each took, and how far it is.
+
+
+#: Told the stage, and how much of how much of it is done.
+OnStage = Callable[[str, int, int | None], None]
+
+#: Reports within a stage.
+Tick = Callable[[int, int | None], None]
+
+STAGES = ("columns", "rows of D_P", "rows of D_H", "spectra", "alignment", "bootstrap", "attackers")
+
+
+@dataclass
+class Clock:
+    """Times the stages, and tells a callback and `CONDNUM_PROGRESS` how far they are.
+
+    Examples:
+        >>> clock = Clock(lambda stage, done, total: print(stage, done, total))
+        >>> with clock.stage("spectra") as tick:
+        ...     tick(1, 2)
+        spectra 0 None
+        spectra 1 2
+        >>> list(clock.seconds)
+        ['spectra']
+    """
+
+    on_stage: OnStage | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Generator[Tick]:
+        """Time a block."""
+        started = time.perf_counter()
+
+        def tick(done: int, total: int | None) -> None:
+            report_event(stage=name, step=done, steps=total, done=len(self.seconds), total=len(STAGES))
+            if self.on_stage is not None:
+                self.on_stage(name, done, total)
+
+        tick(0, None)
+        try:
+            yield tick
+        finally:
+            self.seconds[name] = time.perf_counter() - started
+
 
 #: A matrix, where to find one, or a stream of one.
 FeaturesLike = str | os.PathLike[str] | NDArray[Any] | FeatureStream

@@ -11,14 +11,20 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from condnum.audit.extractors import Comparison
-from condnum.audit.hessian_spectra import Extractors, TaskSpectra, task_spectra
-from condnum.audit.measures import MEASURES, kappa_rows, measured
+from condnum.audit.measures import (
+    MEASURES,
+    Comparison,
+    Extractors,
+    TaskSpectra,
+    kappa_rows,
+    measured,
+    task_spectra,
+)
 from condnum.audit.moments import FEWEST_GROUPS, SecondMoments
-from condnum.ceiling import rir_ceiling
 from condnum.errors import InvalidInputError, RankError
-from condnum.sweep import core_count
-from condnum.threads import limited_threads
+from condnum.machine import limited_threads
+from condnum.studies.executors import core_count
+from condnum.theory.ceiling import rir_ceiling
 
 #: Confidence level of the intervals.
 LEVEL = 0.95

@@ -3,18 +3,239 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
-from condnum.audit.extractors import RAW, Comparison
-from condnum.audit.hessian_spectra import Extractors, TaskSpectra, cut, spectra_on
-from condnum.ceiling import ridge_convention_ceiling, rir_ceiling
-from condnum.errors import RankError
-from condnum.immunization import Gauge, Immunization, immunization_from_spectra
-from condnum.spectra import Convention, condition_from_spectrum, default_rtol
+from condnum.data.feature_stream import FeatureStream, array_stream, open_feature_stream
+from condnum.errors import InvalidInputError, RankError
+from condnum.theory.alignment import alignment
+from condnum.theory.ceiling import optimal_immunizer, ridge_convention_ceiling, rir_ceiling
+from condnum.theory.immunization import (
+    Gauge,
+    HessianSpectra,
+    Immunization,
+    immunization_from_spectra,
+    unit_gauge,
+)
+from condnum.theory.pareto import front_immunizer
+from condnum.theory.spectra import (
+    Convention,
+    CovarianceRange,
+    condition_from_spectrum,
+    default_rtol,
+    hessian_spectrum,
+)
+
+# The extractors of an audit: θ from a file, named, and what each is measured against.
+
+
+#: The features as they are, θ = I.
+RAW = "raw"
+#: The closed form θ* = K_P^{-1/2}: not the auditor's, but a yardstick.
+OPTIMAL = "optimal"
+#: The closed form at (ii) just below 1: the same.
+FRONT = "front"
+
+#: How each is called in tables.
+LABELS = {
+    RAW: "features as they are",
+    "theta": "θ",
+    "theta_0": "θ₀",
+    "theta_i": "θ_I",
+    OPTIMAL: "θ* (closed form)",
+    FRONT: "front (closed form)",
+}
+
+#: A matrix, or where to find one.
+ThetaLike = str | os.PathLike[str] | NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """An extractor and its yardstick: κ after over κ before."""
+
+    extractor: str
+    baseline: str
+
+    @property
+    def label(self) -> str:
+        """Both in words; the raw features go without saying.
+
+        Examples:
+            >>> Comparison("theta_i", "theta_0").label, Comparison("theta", "raw").label
+            ('θ_I against θ₀', 'θ')
+        """
+        own = LABELS[self.extractor]
+        return own if self.baseline == RAW else f"{own} against {LABELS[self.baseline]}"
+
+
+def read_theta(value: ThetaLike, dimension: int, *, name: str = "theta") -> NDArray[np.float64]:
+    """Read a linear feature extractor and check that it fits.
+
+    Examples:
+        >>> read_theta(np.eye(2, dtype=np.float32), 2).dtype
+        dtype('float64')
+    """
+    if isinstance(value, str | os.PathLike):
+        stream = open_feature_stream(value)
+    else:
+        stream = array_stream(np.asarray(value), name=name)
+    with np.errstate(all="ignore"):  # numbers beyond float64 become infinite, which is refused below
+        blocks = [np.asarray(block, dtype=np.float64) for block in stream.blocks()]
+    if not blocks:
+        raise InvalidInputError(f"{name} ({stream.source}) has no rows; it is cut off, or was never filled.")
+    theta = np.concatenate(blocks)
+    if not np.isfinite(theta).all():
+        raise InvalidInputError(
+            f"{name} ({stream.source}) has NaN or infinite entries; it cannot be measured."
+        )
+    if len(theta) != dimension:
+        hint = "; it looks transposed: save θ.T" if theta.shape[1] == dimension else ""
+        raise InvalidInputError(
+            f"{name} has shape {theta.shape}, but the features have D = {dimension} columns: θ must be "
+            f"(D, D_hid), the features of an attacker are Xθ{hint}."
+        )
+    if not theta.any():
+        raise RankError(f"{name} is the zero matrix: it extracts nothing and has no condition number.")
+    return theta
+
+
+def read_extractors(
+    theta: ThetaLike | None, theta_0: ThetaLike | None, theta_i: ThetaLike | None, dimension: int
+) -> dict[str, NDArray[np.float64]]:
+    """Read the extractors that were given."""
+    pair = (theta_0 is not None, theta_i is not None)
+    if theta is not None and any(pair):
+        raise InvalidInputError("theta excludes theta_0 and theta_i; give either one extractor or the pair.")
+    if any(pair) and not all(pair):
+        missing, given = ("theta_i", "theta_0") if pair[0] else ("theta_0", "theta_i")
+        raise InvalidInputError(
+            f"{given} was given without {missing}: the pair is compared; a single extractor is called theta."
+        )
+    given_values = {"theta": theta, "theta_0": theta_0, "theta_i": theta_i}
+    return {
+        name: read_theta(value, dimension, name=name)
+        for name, value in given_values.items()
+        if value is not None
+    }
+
+
+def with_yardsticks(
+    extractors: Mapping[str, NDArray[np.float64]],
+    K_P: NDArray[np.float64],
+    K_H: NDArray[np.float64],
+    *,
+    rtol: float,
+) -> dict[str, NDArray[np.float64] | None]:
+    """Put the features as they are in front, and the two closed forms behind."""
+    optimal = np.asarray(optimal_immunizer(K_P, K_H, rtol=rtol))
+    P, H = (CovarianceRange.of(torch.as_tensor(K), rtol=rtol) for K in (K_P, K_H))
+    return {RAW: None, **extractors, OPTIMAL: optimal, FRONT: np.asarray(front_immunizer(P, H))}
+
+
+def comparisons(names: Mapping[str, Any]) -> list[Comparison]:
+    """List what is compared with what.
+
+    Examples:
+        >>> [c.label for c in comparisons({"raw": 0, "theta": 1, "optimal": 2})]
+        ['θ', 'θ* (closed form)']
+    """
+    pair = [Comparison("theta_i", "theta_0")] if "theta_i" in names else []
+    order = [name for name in ("theta_i", "theta_0", "theta", OPTIMAL, FRONT) if name in names]
+    return pair + [Comparison(name, RAW) for name in order]
+
+
+# Spectra of both tasks' Hessians at every extractor, from the two covariances alone.
+
+
+Extractors = Mapping[str, NDArray[np.float64] | None]
+
+
+def covariance_rtol(dimension: int, stored_eps: float) -> float:
+    r"""Return the relative rank tolerance of `K = XᵀX` for features that were stored with a round-off.
+
+    Entries rounded to a relative error of `eps/2` move a singular value of X by at most
+    :math:`\|E\|_2 \le \|E\|_F \le \tfrac12 eps\,\|X\|_F \le \tfrac12 eps\sqrt D\,s_1` (Weyl), so that D·eps
+    is on the safe side; eigenvalues of K are squares, and so is their tolerance. It is never below the
+    round-off of the float64 sum, D·2⁻⁵², the default everywhere else. Compare `feature_rtol` of
+    `condnum.deep`.
+
+    Examples:
+        >>> f"{covariance_rtol(512, 2.0**-23):.1e}", f"{covariance_rtol(512, 2.0**-52):.1e}"
+        ('3.7e-09', '1.1e-13')
+    """
+    return max(default_rtol(dimension, min(stored_eps, 2.0**-23)) ** 2, default_rtol(dimension))
+
+
+@dataclass(frozen=True, eq=False)
+class TaskSpectra:
+    """The two covariances' ranges, and the non-zero spectra of H(θ) for each θ in the unit gauge."""
+
+    range_P: CovarianceRange
+    range_H: CovarianceRange
+    pretrain: Mapping[str, Tensor]  # extractor -> (k,) descending
+    harmful: Mapping[str, Tensor]
+    dimensions: Mapping[str, int]  # D, or D_hid
+    gains: Mapping[str, float]  # ‖θ‖_F²/D: multiplies a spectrum in the unit gauge to that as trained
+    rtol: float
+
+    def of(self, extractor: str, baseline: str, gauge: Gauge = "unit") -> HessianSpectra:
+        """Return the four spectra that compare an extractor with its baseline."""
+        before, after = (1.0, 1.0) if gauge == "unit" else (self.gains[baseline], self.gains[extractor])
+        return HessianSpectra(
+            self.pretrain[baseline] * before,
+            self.pretrain[extractor] * after,
+            self.harmful[baseline] * before,
+            self.harmful[extractor] * after,
+            self.dimensions[baseline],
+            self.dimensions[extractor],
+        )
+
+
+def task_spectra(K_P: Tensor, K_H: Tensor, extractors: Extractors, *, rtol: float) -> TaskSpectra:
+    """Decompose both covariances and measure every extractor on them.
+
+    Examples:
+        >>> K = torch.diag(torch.tensor([4.0, 1.0, 0.0])).double()
+        >>> task_spectra(K, K, {"raw": None, "theta": np.diag([0.5, 1.0, 1.0])}, rtol=1e-12).pretrain["raw"]
+        tensor([4., 1.], dtype=torch.float64)
+    """
+    ranges = CovarianceRange.of(K_P, rtol=rtol, name="K_P"), CovarianceRange.of(K_H, rtol=rtol, name="K_H")
+    return spectra_on(*ranges, extractors, rtol=rtol)
+
+
+def spectra_on(
+    range_P: CovarianceRange, range_H: CovarianceRange, extractors: Extractors, *, rtol: float
+) -> TaskSpectra:
+    """Measure every extractor on ranges that are known."""
+    D = range_P.dimension
+    pretrain, harmful = {RAW: range_P.values}, {RAW: range_H.values}
+    dimensions, gains = {RAW: D}, {RAW: 1.0}
+    for name, matrix in extractors.items():
+        if matrix is None:
+            continue
+        theta = torch.from_numpy(matrix)
+        gains[name] = float(theta.square().sum()) / D
+        unit = unit_gauge(theta)
+        pretrain[name] = hessian_spectrum(unit, range_P.factor)
+        harmful[name] = hessian_spectrum(unit, range_H.factor)
+        dimensions[name] = theta.shape[1]
+    return TaskSpectra(range_P, range_H, pretrain, harmful, dimensions, gains, rtol)
+
+
+def cut(part: CovarianceRange, rtol: float) -> CovarianceRange:
+    """Return a range at a coarser rank tolerance."""
+    kept = part.values > rtol * part.values[0]
+    return CovarianceRange(part.values[kept], part.vectors[:, kept])
+
 
 #: The ways in which a comparison is measured: compact κ does not see the gauge, ridge κ does.
 MEASURES: tuple[tuple[Convention, Gauge], ...] = (
@@ -179,3 +400,131 @@ def ridge_sweep(
                 }
             )  # fmt: skip
     return pd.DataFrame(rows)
+
+
+# How the singular vectors of both tasks and of an extractor lie to each other (Proposition 3.2).
+
+
+#: Rows and columns of the map of overlaps; more directions are averaged in blocks.
+MAP_SIZE = 64
+
+_COLUMNS = ["extractor", "task", "misalignment", "predicted_kappa", "kappa", "majorised", "ostrowski_holds",
+            "u_unique"]  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Directions:
+    """Overlaps of the tasks' eigenvectors, and Eq. 10 beside the truth for every extractor."""
+
+    overlaps: NDArray[np.float64]  # (m, m) |q_Piᵀq_Hj|², each row's sum 1; blocks summed if D > MAP_SIZE
+    dimension: int  # D
+    table: pd.DataFrame  # a row per extractor × task
+
+
+def directions(
+    K_P: NDArray[np.float64], K_H: NDArray[np.float64], extractors: Extractors, *, rtol: float
+) -> Directions:
+    """Measure the overlaps of both tasks, and how far Eq. 10 is from the spectrum of each extractor.
+
+    Examples:
+        >>> found = directions(np.diag([3.0, 1.0]), np.diag([1.0, 3.0]), {"theta": np.eye(2)}, rtol=1e-15)
+        >>> found.table["task"].tolist()
+        ['pretrain', 'harmful']
+    """
+    D = len(K_P)
+    rows = []
+    for name, theta in extractors.items():
+        if theta is None:
+            continue
+        for task, K in (("pretrain", K_P), ("harmful", K_H)):
+            try:
+                found = alignment(theta, K, rtol=rtol)
+            except RankError:  # θ leaves this task nothing
+                continue
+            rows.append((name, task, found.misalignment, found.predicted_condition, found.true_condition,
+                         found.majorised, found.ostrowski_holds, found.u_unique))  # fmt: skip
+    return Directions(overlap_map(K_P, K_H), D, pd.DataFrame(rows, columns=_COLUMNS))
+
+
+def overlap_map(K_P: NDArray[np.float64], K_H: NDArray[np.float64]) -> NDArray[np.float64]:
+    r"""Return the overlaps :math:`|q_{P,i}^\top q_{H,j}|^2` of both tasks' eigenvectors (Proposition 3.2).
+
+    Examples:
+        >>> overlap_map(np.diag([3.0, 1.0]), np.diag([1.0, 3.0])).round(12).tolist()
+        [[0.0, 1.0], [1.0, 0.0]]
+    """
+    # Q_P as the U of an invertible θ: adding to the diagonal keeps eigenvectors and their order.
+    frame = K_P + np.trace(K_P) / len(K_P) * np.eye(len(K_P))
+    return block_sums(np.asarray(alignment(frame, K_H).overlaps))
+
+
+def block_sums(overlaps: NDArray[np.float64], size: int = MAP_SIZE) -> NDArray[np.float64]:
+    """Average rows and sum columns of a doubly stochastic matrix over at most `size` blocks.
+
+    Examples:
+        >>> block_sums(np.eye(4), 2)
+        array([[1., 0.],
+               [0., 1.]])
+    """
+    D = len(overlaps)
+    if size >= D:
+        return overlaps
+    edges: Sequence[int] = np.linspace(0, D, size + 1).astype(int).tolist()
+    summed = np.add.reduceat(np.add.reduceat(overlaps, edges[:-1], axis=0), edges[:-1], axis=1)
+    return np.asarray(summed / np.diff(edges)[:, None], dtype=np.float64)
+
+
+# Clause (c) of Definition 3.1: is the pre-training task still solved as well after θ?
+
+
+@dataclass(frozen=True, eq=False)
+class TargetMoments:
+    """What the squared loss knows of targets."""
+
+    moment: NDArray[np.float64]  # (D, m), XᵀY
+    squared_norm: float  # ‖Y‖_F²
+
+
+def target_moments(stream: FeatureStream, targets: NDArray[np.float64]) -> TargetMoments:
+    """Read the rows once and sum their products with the targets.
+
+    Examples:
+        >>> from condnum.data.feature_stream import array_stream
+        >>> target_moments(array_stream(np.eye(2)), np.array([[3.0], [4.0]])).squared_norm
+        25.0
+    """
+    moment, done = np.zeros((stream.dimension, targets.shape[1])), 0
+    for block in stream.blocks():
+        moment += block.astype(np.float64).T @ targets[done : done + len(block)]
+        done += len(block)
+    return TargetMoments(moment, float((targets**2).sum()))
+
+
+def keeps_range(part: CovarianceRange, theta: NDArray[np.float64]) -> bool:
+    """Tell whether features Xθ can fit whatever X can: whether θ keeps the rank of X.
+
+    Examples:
+        >>> K = CovarianceRange.of(torch.diag(torch.tensor([4.0, 1.0])).double())
+        >>> keeps_range(K, np.diag([1.0, 1e-3])), keeps_range(K, np.diag([1.0, 0.0]))
+        (True, False)
+    """
+    s = torch.linalg.svdvals(part.factor @ torch.from_numpy(theta))
+    return int((s > default_rtol(max(theta.shape)) * s[0]).sum()) == part.rank
+
+
+def loss_gap(part: CovarianceRange, theta: NDArray[np.float64], targets: TargetMoments) -> float:
+    """Return clause (c) as a rise of the best squared loss, over the loss of predicting zero.
+
+    Examples:
+        One of two equally large targets lies on a direction that θ leaves out.
+
+        >>> K = CovarianceRange.of(torch.eye(2).double())
+        >>> round(loss_gap(K, np.diag([1.0, 0.0]), TargetMoments(np.ones((2, 1)), 2.0)), 12)
+        0.5
+    """
+    if targets.squared_norm == 0:
+        return 0.0
+    T = part.values.rsqrt()[:, None] * (part.vectors.mT @ torch.from_numpy(targets.moment))  # (r, m)
+    U, s, _ = torch.linalg.svd(part.factor @ torch.from_numpy(theta), full_matrices=False)
+    fitted = U[:, s > default_rtol(max(theta.shape)) * s[0]].mT @ T
+    return float(T.square().sum() - fitted.square().sum()) / targets.squared_norm

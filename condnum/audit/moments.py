@@ -12,21 +12,23 @@ not do: the order of the rows would count.)
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.data.feature_stream import FeatureStream
-from condnum.errors import DataFormatError, InvalidInputError
-from condnum.sweep import core_count
-from condnum.threads import limited_threads
+from condnum.data.feature_stream import FeatureStream, open_feature_stream
+from condnum.errors import DataFormatError, InvalidInputError, require
+from condnum.machine import limited_threads
+from condnum.studies.executors import SchedulerError, core_count
 
 #: Groups of rows, where memory allows: intervals then have about 63 degrees of freedom.
 GROUPS = 64
@@ -241,3 +243,170 @@ def _ahead(blocks: Iterator[NDArray[Any]]) -> Generator[Iterator[NDArray[Any]]]:
     finally:
         stop.set()
         thread.join()
+
+
+# Second moments on many machines: each worker reads a part of the file, and sums meet in a tree.
+
+
+#: Seconds to wait for the scheduler and a first worker.
+TIMEOUT = 60.0
+
+
+def cluster_moments(
+    stream: FeatureStream, address: str, *, groups: int = GROUPS, seed: int = 0, parts: int | None = None
+) -> SecondMoments:
+    """Compute second moments on the workers of a dask scheduler.
+
+    Every worker opens the same path, so that the file must lie on storage that all of them see, and only
+    D×D matrices travel. Rows belong to the same groups as on one machine; sums differ by the order of
+    addition alone.
+    """
+    if not stream.source.lower().endswith((".npy", ".parquet")) or stream.count is None:
+        raise InvalidInputError(
+            f"{stream.source} cannot be read from the middle, as many workers must; "
+            "save it as .npy or .parquet."
+        )
+    distributed = require("distributed", "cluster")
+    blocks = math.ceil(stream.count / stream.block_rows)
+    try:
+        client = distributed.Client(address, timeout=TIMEOUT, set_as_default=False)
+    except (OSError, TimeoutError, ValueError) as error:
+        raise SchedulerError(
+            f"no scheduler answers at {address} ({error}); start one with `dask scheduler` and give the "
+            "address that it prints."
+        ) from error
+    with client:
+        try:
+            client.wait_for_workers(1, timeout=TIMEOUT)
+        except TimeoutError as error:
+            raise SchedulerError(
+                f"the scheduler at {address} has had no worker for {TIMEOUT:g} s; start some with "
+                f"`dask worker {address} --nthreads 1`."
+            ) from error
+        workers = len(client.scheduler_info(n_workers=-1)["workers"])
+        count = min(blocks, 2 * workers if parts is None else parts)
+        edges = [round(i * blocks / count) for i in range(count + 1)]
+        level = [
+            client.submit(
+                part_moments,
+                stream,
+                groups,
+                seed,
+                first,
+                last,
+                pure=False,
+            )
+            for first, last in pairwise(edges)
+        ]
+        while len(level) > 1:
+            pairs = [level[i : i + 2] for i in range(0, len(level), 2)]
+            level = [client.submit(_sum, *pair, pure=False) if len(pair) == 2 else pair[0] for pair in pairs]
+        result: SecondMoments = level[0].result()
+    return result
+
+
+def part_moments(stream: FeatureStream, groups: int, seed: int, first: int, last: int) -> SecondMoments:
+    """Read some blocks of a file; what a worker does."""
+    rows = open_feature_stream(stream.source, max_dimension=10**9).rows
+    if rows.count != stream.count:
+        raise InvalidInputError(
+            f"{stream.source} has {rows.count} rows on a worker and {stream.count} here; all machines "
+            "must see "
+            "the same file."
+        )
+    own = replace(stream, rows=rows)
+    return second_moments(own, groups=groups, seed=seed, first=first, last=last, kept_bytes=0, threads=1)
+
+
+def _sum(left: SecondMoments, right: SecondMoments) -> SecondMoments:
+    """Add two parts; on a worker."""
+    return left + right
+
+
+# What an audit says about one task's features before any extractor: size, rank, odd columns, warnings.
+
+
+#: Columns that agree to this share of their squared length count as equal: seven digits.
+SAME = 1e-14
+#: An eigenvalue within this factor of the rank tolerance makes the rank a matter of opinion.
+NEAR = 100.0
+
+
+@dataclass(frozen=True, eq=False)
+class TaskFacts:
+    """One task's features."""
+
+    name: str  # D_P or D_H
+    source: str
+    rows: int  # N
+    dimension: int  # D
+    stored_eps: float
+    spectrum: NDArray[np.float64]  # (D,) eigenvalues of K, descending; those below 0 by round-off are 0
+    rank: int
+    near: int  # eigenvalues within a factor `NEAR` of the rank tolerance
+    equal_columns: tuple[tuple[str, str], ...]  # pairs (earlier, later), without columns of zeros
+
+    @property
+    def warnings(self) -> list[str]:
+        """Sentences on what makes the numbers fragile; empty if nothing does."""
+        D, notes = self.dimension, []
+        if self.rank < D:
+            notes.append(
+                f"{self.name} has rank {self.rank} of {D}: compact κ leaves {D - self.rank} direction(s) "
+                "out, and ridge κ is decided by ε."
+            )
+        if self.near:
+            notes.append(
+                f"{self.name}: {self.near} eigenvalue(s) lie within a factor {NEAR:g} of the rank tolerance: "
+                "the rank, and with it compact κ, is decided there. See how it moves with the tolerance."
+            )
+        if self.equal_columns:
+            pairs = [f"{first} = {second}" for first, second in self.equal_columns]
+            notes.append(
+                f"{self.name}: {len(pairs)} column(s) repeat an earlier one to seven digits "
+                f"({', '.join(pairs[:5])}{', …' * (len(pairs) > 5)}): each adds a null direction."
+            )
+        return notes
+
+
+def task_facts(
+    name: str, stream: FeatureStream, moments: SecondMoments, K: NDArray[np.float64], *, rtol: float
+) -> TaskFacts:
+    """Read what the second moments say about a task's columns and rank.
+
+    Examples:
+        >>> from condnum.audit.moments import second_moments
+        >>> from condnum.data.feature_stream import array_stream
+        >>> X = np.array([[1.0, 5.0, 1.0, 0.0], [2.0, 5.0, 2.0, 0.0], [4.0, 5.0, 4.0, 0.0]])
+        >>> stream = array_stream(X)
+        >>> moments = second_moments(stream)
+        >>> facts = task_facts("D_P", stream, moments, moments.covariance, rtol=1e-15)
+        >>> facts.rank, facts.equal_columns
+        (2, (('x0', 'x2'),))
+    """
+    sigma = np.maximum(np.linalg.eigvalsh(K)[::-1], 0.0)
+    limit = rtol * sigma[0]
+    return TaskFacts(
+        name=name,
+        source=stream.source,
+        rows=moments.rows,
+        dimension=stream.dimension,
+        stored_eps=stream.stored_eps,
+        spectrum=sigma,
+        rank=int((sigma > limit).sum()),
+        near=int(((sigma > limit / NEAR) & (sigma < limit * NEAR)).sum()),
+        equal_columns=tuple((stream.columns[i], stream.columns[j]) for i, j in _equal_pairs(K)),
+    )
+
+
+def _equal_pairs(K: NDArray[np.float64]) -> list[tuple[int, int]]:
+    """Return pairs i < j with ‖x_i − x_j‖² = K_ii + K_jj − 2K_ij = 0 to round-off, one for each j."""
+    squares, pairs = np.diagonal(K), []
+    for j in range(1, len(K)):
+        if squares[j] == 0:
+            continue
+        distance = squares[:j] + squares[j] - 2 * K[:j, j]
+        same = np.flatnonzero(distance <= 4 * SAME * squares[j])
+        if len(same):
+            pairs.append((int(same[0]), j))
+    return pairs

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,13 +13,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from condnum.audit.attack_section import AttackSection
-from condnum.audit.directions import Directions
-from condnum.audit.extractors import RAW, Comparison
+from condnum.audit.attacks import AttackSection
 from condnum.audit.intervals import Intervals
-from condnum.audit.task_facts import TaskFacts
-from condnum.ceiling import RirCeiling
+from condnum.audit.measures import FRONT, LABELS, OPTIMAL, RAW, Comparison, Directions
+from condnum.audit.moments import TaskFacts
 from condnum.files import output_folder, write_json
+from condnum.report.tables import formula_html, number
+from condnum.theory.ceiling import RirCeiling
 
 #: Name of the file, and the version of its layout.
 AUDIT_FILE, LAYOUT = "audit.json", 1
@@ -153,8 +154,6 @@ class Audit:
     @cached_property
     def sentences(self) -> list[str]:
         """The summary in plain language, computed from the numbers."""
-        from condnum.audit.words import summary
-
         return summary(self)
 
     def as_json(self) -> dict[str, Any]:
@@ -258,3 +257,318 @@ def _task(task: TaskFacts) -> dict[str, Any]:
         "equal_columns": [list(pair) for pair in task.equal_columns],
         "spectrum": task.spectrum.tolist(),
     }
+
+
+# The summary of an audit in plain language: sentences that are computed from its numbers.
+
+
+#: Compact κ's of one task that differ by more than this factor over the sweep make it fragile.
+FRAGILE = 10.0
+
+#: Columns whose deviations differ by more than this factor are in different units.
+UNITS = 1000.0
+
+
+def summary(found: Audit) -> list[str]:
+    """Return the half page that an audit's report starts with."""
+    said = [_what(found), *_kappas(found), _fragility(found), _room(found)]
+    said += _verdict(found) if found.main is not None else [_no_extractor(found)]
+    said += [_attack(found), _limits(found)]
+    return [sentence for sentence in said if sentence]
+
+
+def verdict_rows(found: Audit, pair: Comparison) -> list[dict[str, Any]]:
+    """Return Definition 3.1 clause by clause in both conventions."""
+    rows = []
+    for convention in ("compact", "ridge"):
+        row = found.row(pair, convention)
+        a, b = bool(row["clause_a"]), bool(row["clause_b"])
+        c = found.clause_c[pair.extractor].kept
+        everything = None if a and b and c is None else a and b and bool(c)
+        rows.append({"convention": convention, "a": a, "b": b, "c": c, "all": everything})
+    return rows
+
+
+def interval_words(found: Audit, quantity: str, convention: str, **place: str) -> str:
+    """Return an estimate with its interval, as a table shows it."""
+    row = found.interval(quantity, convention, **place)
+    if row is None:
+        return "—"
+    word = (
+        "" if row["inside"] else f", resampling {'raises' if row['low'] > row['estimate'] else 'lowers'} it"
+    )
+    return f"{number(row['low'])} – {number(row['high'])}{word}"
+
+
+def _sure(found: Audit, quantity: str, convention: str, **place: str) -> str:
+    """Return a number's interval in brackets, or nothing."""
+    words = interval_words(found, quantity, convention, **place)
+    return "" if words == "—" else f" (bootstrap {words})"
+
+
+def as_page(sentences: Sequence[str]) -> str:
+    """Return sentences as a list in HTML, `D_P` with its index.
+
+    Examples:
+        >>> as_page(["D_P is short."])
+        '<ul><li>D<sub>P</sub> is short.</li></ul>'
+    """
+    items = (
+        re.sub(r"(--[a-z][a-z-]+)", r'<code style="white-space:nowrap">\1</code>', formula_html(text))
+        for text in sentences
+    )
+    return f"<ul>{''.join(f'<li>{text}</li>' for text in items)}</ul>"
+
+
+def card(found: Audit) -> str:
+    """Return the verdict: clauses, RIR of its ceiling, the weakest attacker, what to do next."""
+    pair = found.main or Comparison(FRONT, RAW)
+    name = LABELS[pair.extractor]
+    verdicts = verdict_rows(found, pair)
+    title = f"{name}: " + {
+        (True, True): "immunized by Definition 3.1",
+        (False, False): "not immunized by Definition 3.1",
+    }.get((verdicts[0]["all"], verdicts[1]["all"]), "the verdict is open: see the clauses")
+    if found.main is None:
+        title = f"No extractor was given: what {name} reaches"
+    rows = []
+    for verdict in verdicts:
+        row = found.row(pair, verdict["convention"])
+        cells = [_chip(verdict[clause]) for clause in "abc"]
+        of = f"of at most {number(row['rir_ceiling'])}" if row["rir_ceiling"] == row["rir_ceiling"] else ""
+        cells.append(f'<span class="obtained">{number(row["rir"])}</span><span class="published">{of}</span>')
+        body = "".join(
+            f'<td><span class="label">{head}</span>{cell}</td>'
+            for head, cell in zip(_HEADS, cells, strict=True)
+        )
+        rows.append(f'<tr><th scope="row">{verdict["convention"]}</th>{body}</tr>')
+    head = "".join(f'<th scope="col">{text}</th>' for text in ("convention", *_HEADS))
+    return (
+        f'<article class="score"><h2 style="margin-top:1rem">Verdict</h2>'
+        f'<p class="lead"><b>{formula_html(title)}.</b></p>'
+        f'<div class="scroll"><table class="board"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody>"
+        f"</table></div><h3>Weakest attacker</h3><p>{formula_html(_weakest(found, pair.extractor))}</p>"
+        f"<h3>What to do next</h3>{as_page(next_steps(found))}</article>"
+    )
+
+
+_HEADS = ("(a) harmful κ rises", "(b) benign κ does not", "(c) benign task still fitted", "RIR")
+
+
+def _chip(kept: bool | None) -> str:
+    """Return whether a clause holds."""
+    kind = {True: "holds", False: "fails", None: "not known"}[kept]
+    style = {True: "holds", False: "does-not-hold", None: "other-data"}[kept]
+    return f'<span class="chip {style}">{kind}</span>'
+
+
+def _weakest(found: Audit, extractor: str) -> str:
+    """Say who is slowed least."""
+    worst = _worst(found, extractor)
+    if worst is None:
+        return _attack(found)
+    return (
+        f"{worst['label']}: {number(worst['factor'])} times the steps that it takes on the features as "
+        "they are. "
+        "An extractor protects no better than this against those who choose their method."
+    )
+
+
+def _worst(found: Audit, extractor: str) -> Any | None:
+    """Return the attacker who is slowed least; the panel may have had θ* where no extractor was given."""
+    report = found.attack.report
+    name = OPTIMAL if found.main is None else extractor
+    if report is None or report.at(report.factors, None).query("extractor == @name")["factor"].isna().all():
+        return None
+    return report.worst_case(name)
+
+
+def next_steps(found: Audit) -> list[str]:
+    """Return what somebody who has this audit should do, most urgent first."""
+    steps, pair = [], found.main
+    table = found.columns
+    odd = table["column"][table["look"].str.startswith(("label", "index"))]
+    if len(odd):
+        names = ",".join(map(str, odd[:5]))
+        steps.append(
+            f"Look at the columns that seem to be an answer or an index, and audit again without: --drop "
+            f"{names}."
+        )
+    spread = found.columns[["deviation_pretrain", "deviation_harmful"]].replace(0, math.nan)
+    if not found.settings["standardise"] and (spread.max() / spread.min()).max() > UNITS:
+        ratio = number(float((spread.max() / spread.min()).max()))
+        steps.append(
+            f"The columns' scales differ {ratio} times, which κ takes for ill-conditioning: see whether "
+            "the verdict "
+            "stands with --standardise, which any attacker can do as well."
+        )
+    front = verdict_rows(found, Comparison(FRONT, RAW))
+    if pair is None or any(verdict["all"] is False for verdict in verdict_rows(found, pair)):
+        steps.append(
+            "An extractor that meets Definition 3.1 in both conventions exists: condnum.immunize(problem, "
+            '"front") gives the closed form, to be audited with --theta.'
+            if all(verdict["all"] for verdict in front)
+            else "Not even the closed form at the edge of what is possible meets Definition 3.1 in both "
+            "conventions: these two tasks may be too alike for a linear extractor."
+        )
+    if pair is not None and found.clause_c[pair.extractor].kept is None:
+        steps.append("Give --pretrain-targets: clause (c) cannot be judged without.")
+    worst = None if pair is None else _worst(found, pair.extractor)
+    if found.attack.report is None:
+        steps.append("Give --targets of the harmful rows, to see what attackers make of it.")
+    elif worst is not None and worst["factor"] < 10:
+        steps.append(
+            f"Do not rely on κ alone: {worst['label']} needs no more than {number(worst['factor'])} times "
+            "the steps."
+        )
+    return steps or ["Repeat the audit on other rows of the same tasks: all of this is about these."]
+
+
+def _what(found: Audit) -> str:
+    """Say what was audited."""
+    P, H = found.pretrain, found.harmful
+    extractor = found.main
+    about = "no extractor was given" if extractor is None else f"{extractor.label} is judged"
+    return (
+        f"D_P is {Path(P.source).name} with {P.rows:,d} rows, D_H is {Path(H.source).name} with "
+        f"{H.rows:,d} rows, "
+        f"both with {P.dimension:,d} columns; {about}."
+    )
+
+
+def _kappas(found: Audit) -> list[str]:
+    """Say what κ and the rank of both tasks are."""
+    said = []
+    for task, facts in (("pretrain", found.pretrain), ("harmful", found.harmful)):
+        row = found.kappa_of(task, RAW, "compact")
+        sure = _sure(found, "kappa", "compact", task=task, extractor=RAW)
+        rank = "full rank" if row["rank"] == facts.dimension else f"rank {row['rank']} of {facts.dimension}"
+        ridge = found.kappa_of(task, RAW, "ridge")["kappa"]
+        said.append(
+            f"{facts.name}: {rank}; κ of its features is {number(row['kappa'])} over the non-zero "
+            f"spectrum{sure}, "
+            f"and {number(ridge)} with a ridge of {number(found.ridge)}."
+        )
+    return said
+
+
+def _fragility(found: Audit) -> str:
+    """Say how far compact κ depends on the rank tolerance."""
+    words = []
+    for name, column in (("D_P", "kappa_P"), ("D_H", "kappa_H")):
+        values = found.rtol_sweep[column]
+        if values.max() > FRAGILE * values.min():
+            words.append(f"that of {name} between {number(values.min())} and {number(values.max())}")
+    least, most = found.rtol_sweep["rtol"].min(), found.rtol_sweep["rtol"].max()
+    span = f"for rank tolerances from {number(least)} to {number(most)}"
+    if not words:
+        return f"The compact κ's hardly move: {span} they stay within a factor {FRAGILE:g}."
+    return f"The compact κ depends on what counts as rank: {span} {' and '.join(words)}."
+
+
+def _room(found: Audit) -> str:
+    """Say how much immunization is possible at all."""
+    limit = f"in the ridge convention at unit scale no extractor exceeds {number(found.ridge_limit)}"
+    if math.isinf(found.ceiling.value):
+        return (
+            f"Room: D_H has {found.ceiling.harmful_only_dimension} direction(s) that D_P lacks, so that the "
+            f"compact RIR has no ceiling; {limit}."
+        )
+    sure = _sure(found, "rir_ceiling", "compact")
+    return (
+        "Room: no invertible linear extractor can have a compact RIR above "
+        f"{number(found.ceiling.value)}{sure}; "
+        f"{limit}."
+    )
+
+
+def _no_extractor(found: Audit) -> str:
+    """Say what the closed forms would reach."""
+    reached = []
+    for name in (OPTIMAL, FRONT):
+        row = found.row(Comparison(name, RAW), "compact")
+        reached.append(
+            f"{LABELS[name]} would have a compact RIR of {number(row['rir'])}, "
+            f"(i) = {number(row['harmful_ratio'])} and (ii) = {number(row['pretrain_ratio'])}"
+        )
+    return f"Without an extractor there is no verdict. {'; '.join(reached)}."
+
+
+def _verdict(found: Audit) -> list[str]:
+    """Say for each convention which clauses of Definition 3.1 hold."""
+    pair = found.main
+    if pair is None:
+        return []
+    said, name = [], LABELS[pair.extractor]
+    for verdict in verdict_rows(found, pair):
+        convention = verdict["convention"]
+        row = found.row(pair, convention)
+        spread = _sure(found, "rir", convention, extractor=pair.extractor, baseline=pair.baseline)
+        share = ""
+        if convention == "compact" and 0 < row["share"] < math.inf:
+            share = f", {number(100 * row['share'])} % of the ceiling"
+        failing = _failing(verdict, row)
+        judged = {
+            True: "meets all clauses of Definition 3.1",
+            False: f"is not immunized: {failing}",
+            None: "meets clauses (a) and (b) of Definition 3.1; (c) is not known",
+        }[verdict["all"]]
+        said.append(
+            f"{convention.capitalize()} convention: {name} {judged}. RIR "
+            f"{number(row['rir'])}{spread}{share}, "
+            f"(i) = {number(row['harmful_ratio'])}, (ii) = {number(row['pretrain_ratio'])}."
+        )
+    both = {verdict["all"] for verdict in verdict_rows(found, pair)}
+    if len(both) > 1:
+        said.append(
+            "The two conventions disagree on the verdict: do not quote one without the other, and "
+            "look at how "
+            "it moves with the tolerance and with ε below."
+        )
+    clause = found.clause_c[pair.extractor]
+    said.append(f"Clause (c): {clause.reason}.")
+    return said
+
+
+def _failing(verdict: dict[str, Any], row: Any) -> str:
+    """Name the clauses that fail."""
+    words = []
+    if not verdict["a"]:
+        words.append(f"(a) fails, as the harmful κ does not rise ((i) = {number(row['harmful_ratio'])})")
+    if not verdict["b"]:
+        words.append(f"(b) fails, as the pre-training κ rises ((ii) = {number(row['pretrain_ratio'])})")
+    if verdict["c"] is False:
+        words.append("(c) fails, as the pre-training task is fitted worse")
+    return "; ".join(words)
+
+
+def _attack(found: Audit) -> str:
+    """Say what the panel found in one sentence, or why there is none."""
+    report, pair = found.attack.report, found.main
+    if report is None:
+        return f"Attackers were not run: {found.attack.reason}."
+    name = pair.extractor if pair is not None else OPTIMAL
+    table = report.at(report.factors, None)
+    known = table[(table["extractor"] == name) & (table["bound"] != "unknown")]
+    if known.empty:
+        return "No attacker reached the target on the raw features within the budget: no factor is known."
+    worst, best = report.worst_case(name), known.sort_values("factor").iloc[-1]
+    more = "at least " if best["bound"] == "at least" else ""
+    return (
+        f"Of {len(known)} attackers with a known factor, {LABELS[name]} slows {worst['label']} least "
+        f"({number(worst['factor'])} times the steps on raw features) and {best['label']} most "
+        f"({more}{number(best['factor'])} times): what protects against the one need not protect "
+        "against the other."
+    )
+
+
+def _limits(found: Audit) -> str:
+    """Say what an audit cannot know."""
+    return (
+        "κ bounds plain gradient descent with a squared loss on features as they come, and nothing "
+        "else: whitening, "
+        "conjugate gradients or a closed form pay little attention to it, non-linear attackers are "
+        "outside of it, "
+        "and all of this is about these rows: other data of the same tasks may differ."
+    )

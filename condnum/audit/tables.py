@@ -7,11 +7,9 @@ import math
 
 import pandas as pd
 
-from condnum.audit.extractors import LABELS, Comparison
-from condnum.audit.result import Audit
-from condnum.audit.words import interval_words, verdict_rows
-from condnum.report.comparison import as_html, number
-from condnum.report.correction_tables import formula_html
+from condnum.audit.measures import LABELS, Comparison
+from condnum.audit.result import Audit, interval_words, verdict_rows
+from condnum.report.tables import as_html, formula_html, number
 
 _MARK = {True: "holds", False: "fails", None: "not known"}
 _TASKS = {"pretrain": "D<sub>P</sub>", "harmful": "D<sub>H</sub>"}

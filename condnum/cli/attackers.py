@@ -87,9 +87,8 @@ def attackers(
     debug: DebugOption = False,
 ) -> None:
     """Attack raw, initial and immunized features with a panel of training algorithms."""
-    from condnum.experiments.attack_config import AttackConfig
-    from condnum.experiments.attack_study import load
     from condnum.methods import method_names
+    from condnum.studies.attackers import AttackConfig, load
 
     parameters = {
         "data": data,

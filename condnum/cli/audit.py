@@ -140,10 +140,10 @@ def check(parameters: dict[str, Any]) -> None:
         BadParameter: Nothing to audit.
         CondnumError: Files that are missing or do not fit each other, or bad targets or numbers.
     """
-    from condnum.audit.extractors import read_extractors
+    from condnum.audit.attacks import read_targets
     from condnum.audit.full_audit import check_numbers
-    from condnum.audit.notebook_run import Options
-    from condnum.audit.targets import read_targets
+    from condnum.audit.measures import read_extractors
+    from condnum.audit.run import Options
     from condnum.data.feature_pair import open_pair
 
     options = Options(**parameters)

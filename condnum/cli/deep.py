@@ -132,8 +132,8 @@ def deep(
     θ is chosen by them, and reported on training and on test images.
     """
     from condnum.arrays import resolve_device
-    from condnum.experiments.deep_config import METHODS, DeepConfig, weights_source
-    from condnum.experiments.deep_nets import prepare
+    from condnum.studies.deep_cells import METHODS, DeepConfig, weights_source
+    from condnum.studies.deep_nets import prepare
 
     parameters = {
         "data": data,

@@ -105,10 +105,9 @@ def _run(dataset: str, source: str, choices: dict[str, Any], out: Path, quiet: b
     """Check the options and the data before a kernel is started for them; run the notebook."""
     from condnum.arrays import resolve_device
     from condnum.cli.main import say
-    from condnum.experiments.digit_config import DigitPairsConfig
-    from condnum.experiments.digit_pairs import load
     from condnum.methods import method_names
-    from condnum.sweep import choose_executor
+    from condnum.studies.digit_pairs import DigitPairsConfig, load
+    from condnum.studies.executors import choose_executor
 
     path = "auto" if source == "embedded" else source
     methods, device = method_list(choices["methods"], method_names), str(resolve_device(choices["device"]))

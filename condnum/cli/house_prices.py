@@ -37,7 +37,7 @@ def house_prices(
 ) -> None:
     """Immunize a linear feature extractor on house prices and compare the methods (Sec. 5.1)."""
     from condnum.arrays import resolve_device
-    from condnum.experiments.house_prices import HousePricesConfig, load
+    from condnum.studies.house_prices import HousePricesConfig, load
 
     source = data_source(data)
     # What cannot be had fails here, before a kernel is started for it.

@@ -69,9 +69,8 @@ def limits(
     debug: DebugOption = False,
 ) -> None:
     """Compute the RIR ceiling and the Pareto front of task pairs, and hold every method against them."""
-    from condnum.experiments.limits_config import LimitsConfig
-    from condnum.experiments.limits_plan import load
     from condnum.methods import method_names
+    from condnum.studies.limits import LimitsConfig, load
 
     place = data_source(source)
     chosen = method_list(methods, method_names)

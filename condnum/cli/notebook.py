@@ -27,8 +27,7 @@ def notebook(
 ) -> None:
     """Execute a notebook and write its page, as the other commands do with theirs."""
     from condnum.report.html import first_heading
-    from condnum.report.notebook import find_notebook, read_notebook
-    from condnum.report.parameters import declared_parameters
+    from condnum.report.notebook import declared_parameters, find_notebook, read_notebook
 
     path = find_notebook(notebook)
     node = read_notebook(path)
@@ -48,7 +47,7 @@ def notebook(
 
 def _named_value(text: str) -> tuple[str, Any]:
     """Read `name=value`, where the value is YAML: 3, 0.5, true, [1, 2], text."""
-    from condnum.extras import require
+    from condnum.errors import require
 
     yaml = require("yaml", "notebooks")
     name, sign, value = text.partition("=")

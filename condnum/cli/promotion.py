@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from condnum.errors import DataFormatError, DataNotFoundError, OutputError
-from condnum.files import write_json, write_text
-from condnum.folder_lock import LOCK
+from condnum.files import LOCK, write_json, write_text
+from condnum.report.notebook import FAILED, FAILURES, INCOMPLETE, RECORD
 from condnum.report.provenance import file_checksum
-from condnum.report.run_folder import FAILED, FAILURES, INCOMPLETE, RECORD
 
 #: In the staging folder: which files are to be moved and removed.
 JOURNAL = ".promotion.json"

@@ -12,7 +12,7 @@ import typer
 from condnum.cli.options import DebugOption, JobsOption, QuietOption
 
 if TYPE_CHECKING:
-    from condnum.reproduce import ExperimentRecord
+    from condnum.report.reproduce import ExperimentRecord
 
 ScaleOption = Annotated[
     str,
@@ -52,12 +52,10 @@ def reproduce(
     """Run all experiments, reuse what is unchanged; a site that grows sets each number beside its run."""
     from condnum.cli.main import say
     from condnum.errors import CondnumError
-    from condnum.files import output_folder
-    from condnum.folder_lock import folder_lock
-    from condnum.reproduce import experiments
-    from condnum.reproduce import reproduce as run
-    from condnum.reproduce.view import progress_view
-    from condnum.site import build_site
+    from condnum.files import folder_lock, output_folder
+    from condnum.report.reproduce import experiments, progress_view
+    from condnum.report.reproduce import reproduce as run
+    from condnum.report.site import build_site
 
     names = [word.strip() for word in only.split(",") if word.strip()]
     chosen = [experiment.name for experiment in experiments(scale, names)]

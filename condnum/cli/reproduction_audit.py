@@ -61,7 +61,7 @@ def reproduction_audit(
     debug: DebugOption = False,
 ) -> None:
     """Turn the choices of the authors' release into the corrected ones, one at a time, and watch RIR."""
-    from condnum.experiments.released.audit_config import AuditConfig
+    from condnum.studies.release import AuditConfig
 
     place = data_source(source)
     config = AuditConfig.from_parameters(data=data, source=place, seeds=seeds, epochs=epochs, ends=ends)

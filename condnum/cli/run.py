@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 from condnum.cli.data import columns
-from condnum.report.run_folder import FAILED, FAILURES, PAGE, RECORD
+from condnum.report.notebook import FAILED, FAILURES, PAGE, RECORD
 
 #: Lines of the table of failures in the terminal.
 SHOWN_FAILURES = 20
@@ -38,8 +38,7 @@ def run_report(
     from condnum.cli.staging import staging
     from condnum.files import write_json
     from condnum.report.html import export_html
-    from condnum.report.notebook import find_notebook, read_notebook, run_notebook
-    from condnum.report.parameters import declared_parameters
+    from condnum.report.notebook import declared_parameters, find_notebook, read_notebook, run_notebook
     from condnum.report.provenance import provenance
 
     started, clock = datetime.now(UTC), time.monotonic()

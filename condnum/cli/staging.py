@@ -16,11 +16,9 @@ from pathlib import Path
 
 from condnum.cli.promotion import begin_promotion, clear, complete_promotion, file_checksums
 from condnum.errors import CondnumError
-from condnum.files import output_folder
-from condnum.folder_lock import folder_lock
-from condnum.report.run_folder import FAILED
-from condnum.sweep import ResultStore
-from condnum.sweep.store import CELLS, DATABASE
+from condnum.files import folder_lock, output_folder
+from condnum.report.notebook import FAILED
+from condnum.studies.store import CELLS, DATABASE, ResultStore
 
 STAGING = ".partial"
 

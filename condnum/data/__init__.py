@@ -1,13 +1,11 @@
 """Data: one loader a data set, one resolver, one catalog; every loader hands out a `TaskPair` or `Digits`."""
 
 from condnum.data.catalog import CheckResult, DataStatus, available, check, dataset_names
-from condnum.data.checksums import KNOWN_CHECKSUMS, sha256_arrays, sha256_file
-from condnum.data.digits import Digits, digit_pair
-from condnum.data.embedded import load_diabetes_tasks, load_small_digits
+from condnum.data.digits import Digits, digit_pair, load_diabetes_tasks, load_small_digits
 from condnum.data.house_prices import load_house_prices
 from condnum.data.mnist import load_mnist_images
 from condnum.data.resolver import DATA_VARIABLE, data_folders, user_cache
-from condnum.data.task_pair import Provenance, TaskPair
+from condnum.data.task_pair import KNOWN_CHECKSUMS, Provenance, TaskPair, sha256_arrays, sha256_file
 
 __all__ = [
     # task pairs

@@ -11,15 +11,12 @@ from typing import Literal
 
 import numpy as np
 
-from condnum.data.checksums import combine_checksums
-from condnum.data.digits import Digits
-from condnum.data.embedded import load_diabetes_tasks, load_small_digits
+from condnum.data.digits import Digits, load_diabetes_tasks, load_small_digits
+from condnum.data.house_prices import FILES as HOUSE_PRICES
 from condnum.data.house_prices import load_house_prices
-from condnum.data.house_table import FILES as HOUSE_PRICES
-from condnum.data.idx import opened, read_idx_shape
-from condnum.data.mnist import load_mnist_images, mnist_files
+from condnum.data.mnist import load_mnist_images, mnist_files, opened, read_idx_shape
 from condnum.data.resolver import DataFiles, Found, find, missing_message, short_names
-from condnum.data.task_pair import SourceKind, TaskPair
+from condnum.data.task_pair import SourceKind, TaskPair, combine_checksums
 from condnum.errors import CondnumError, DataNotFoundError, UnknownNameError
 
 CheckStatus = Literal["ok", "unknown checksum", "missing", "broken"]

@@ -15,9 +15,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from condnum.data.feature_stream import MAX_DIMENSION, FeatureStream, open_feature_stream
-from condnum.data.table_rows import ParquetRows
-from condnum.data.task_arrays import FloatArray
+from condnum.data.feature_stream import MAX_DIMENSION, FeatureStream, ParquetRows, open_feature_stream
+from condnum.data.task_pair import FloatArray
 from condnum.errors import CondnumError, DataFormatError, InvalidInputError, UnknownNameError
 
 #: Rows at the beginning of a file by which labels and indices are recognised.

@@ -15,8 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
-from condnum.data.checksums import is_known, sha256_file
-from condnum.data.task_pair import SourceKind
+from condnum.data.task_pair import SourceKind, is_known, sha256_file
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, OutputError
 
 #: Environment variable that names the folder of local data.

@@ -2,13 +2,233 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
 
-from condnum.data.checksums import sha256_arrays
-from condnum.data.task_arrays import FloatArray, check_finite, check_rows, check_shapes, read_only
-from condnum.errors import InvalidInputError
+import numpy as np
+from numpy.typing import NDArray
+
+from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError
+
+# Checked, read-only arrays: what every task of a pair is made of.
+
+
+FloatArray: TypeAlias = NDArray[np.float64]
+
+
+def read_only(value: Any, name: str) -> FloatArray:
+    """Return `value` as a read-only float64 array; an array that already is one is not copied.
+
+    Examples:
+        >>> read_only([1, 2], "y").flags.writeable
+        False
+    """
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise InvalidInputError(f"{name} is not an array ({error}); give rows of equal length.") from error
+    if array.dtype.kind not in "fiub":
+        raise InvalidInputError(f"{name} must hold real numbers, got dtype {array.dtype}; encode it first.")
+    if array.dtype == np.float64 and array.base is None and array.flags.c_contiguous:
+        if not array.flags.writeable:
+            return array
+        array = array.copy() if array is value else array
+    else:
+        array = np.array(array, dtype=np.float64, order="C")
+    array.setflags(write=False)
+    return array
+
+
+def check_rows(rows: object) -> None:
+    """Check a number of rows.
+
+    Examples:
+        >>> check_rows(2)
+    """
+    if not isinstance(rows, int | np.integer) or isinstance(rows, bool) or rows < 2:
+        raise InvalidInputError(f"rows must be an integer of at least 2, got {rows!r}.")
+
+
+def check_shapes(
+    X: FloatArray, y: FloatArray, inputs: str, targets: str, task: str, features: tuple[str, ...]
+) -> None:
+    """Check that inputs are `(N, D)`, targets `(N,)`, with at least two rows and a name for each column.
+
+    Examples:
+        >>> check_shapes(np.eye(2), np.ones(2), "X_P", "y_P", "p", ("a", "b"))
+    """
+    if X.ndim != 2 or y.ndim != 1:
+        raise InvalidInputError(
+            f"{inputs} must be (N, D) and {targets} (N,), got shapes {X.shape} and {y.shape}."
+        )
+    if len(X) != len(y):
+        raise InvalidInputError(f"{inputs} has {len(X)} rows but {targets} has {len(y)} values.")
+    if X.shape[1] != len(features) or not features:
+        raise InvalidInputError(
+            f"{inputs} has {X.shape[1]} columns but there are {len(features)} feature names; "
+            "both tasks must have the same, non-empty list of features."
+        )
+    if len(X) < 2:
+        raise InvalidInputError(
+            f"task '{task}' has {len(X)} row(s) in {inputs}; at least 2 are needed: check the split."
+        )
+
+
+def check_finite(X: FloatArray, y: FloatArray, inputs: str, targets: str, features: tuple[str, ...]) -> None:
+    """Check that all values are finite.
+
+    Examples:
+        >>> check_finite(np.eye(2), np.ones(2), "X_P", "y_P", ("a", "b"))
+    """
+    bad = np.argwhere(~np.isfinite(X))
+    if len(bad):
+        row, column = bad[0]
+        raise InvalidInputError(
+            f"{inputs} holds {len(bad)} non-finite value(s), the first at row {row}, feature "
+            f"'{features[column]}' (column {column}): {X[row, column]}; impute or drop these rows."
+        )
+    wrong = np.flatnonzero(~np.isfinite(y))
+    if len(wrong):
+        raise InvalidInputError(
+            f"{targets} holds {len(wrong)} non-finite value(s), the first at row {wrong[0]}: {y[wrong[0]]}; "
+            "drop these rows."
+        )
+
+
+# Label encoding and standardisation of tables: the two steps that every tabular loader shares.
+
+
+def label_encode(values: NDArray[Any]) -> FloatArray:
+    """Number the categories 0, 1, … in sorted order, as scikit-learn's `LabelEncoder` does.
+
+    Examples:
+        >>> label_encode(np.array(["b", "a", "b", "0"]))
+        array([2., 1., 2., 0.])
+    """
+    return np.unique(values, return_inverse=True)[1].reshape(-1).astype(np.float64)
+
+
+def standardise(values: FloatArray, *, reference: FloatArray | None = None) -> FloatArray:
+    r"""Subtract the mean and divide by the population standard deviation, column by column.
+
+    :math:`\tilde x_{nd} = (x_{nd} - \mu_d)/s_d` with
+    :math:`s_d^2 = \frac1N\sum_n (x_{nd} - \mu_d)^2`. A column that is constant in the
+    reference rows becomes exactly zero: its mean in floating point may differ from the constant
+    by round-off, which the division would blow up to order 1.
+
+    Examples:
+        >>> standardise(np.array([[1.0, 0.1], [3.0, 0.1]]))
+        array([[-1.,  0.],
+               [ 1.,  0.]])
+    """
+    base = values if reference is None else reference
+    constant = (base == base[:1]).all(axis=0)
+    deviation = np.where(constant, 1.0, base.std(axis=0))
+    return np.where(constant, 0.0, (values - base.mean(axis=0)) / deviation)
+
+
+# SHA-256 of files and arrays, and the sums that this project has measured its numbers on.
+
+
+_CHUNK = 1 << 20  # 1 MiB: large enough to be fast, small enough not to matter
+
+_SHA256SUMS = """
+1e18addf81e5e4d347cc17ee6075bbe4a42b7fa26b9e5b063e8f692a5f929d41  house_prices/train.csv
+db8f937d487057fb14a9f0fbe97f0bc8d311ab41b750d41e1ff37c43b9e55e19  MNIST/raw/train-images-idx3-ubyte.gz
+51fc562b6747b666fbf6e84ce29d43c3cb5f9c388c664d43b33f02095313405a  MNIST/raw/train-labels-idx1-ubyte.gz
+cfeddb84311ecf044fc6a5b0f6ee8a24d265d4e83e388400186eb114082f4209  MNIST/raw/t10k-images-idx3-ubyte.gz
+e41c74e484045d39b462a7790a4af51301bd9b0b24f0154798d713ec68c45920  MNIST/raw/t10k-labels-idx1-ubyte.gz
+ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db  MNIST/raw/train-images-idx3-ubyte
+65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5  MNIST/raw/train-labels-idx1-ubyte
+0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7  MNIST/raw/t10k-images-idx3-ubyte
+ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2  MNIST/raw/t10k-labels-idx1-ubyte
+715adb24fd0f53b9d9b5b9f591e3a5498a40b604338e3ff3cc50cd6a17fca27d  embedded/digits-8x8
+ed0af9b810baa6057ea752af4060c68ba0f2e712817a9f3fcad9b80c37b1a60e  embedded/diabetes
+"""
+
+#: Name under the data folder -> SHA-256; `embedded/` names arrays. MNIST has two sums a file,
+#: compressed and plain, as a file that was compressed anew has other bytes but the same content.
+KNOWN_CHECKSUMS: Mapping[str, str] = MappingProxyType(
+    {name: digest for digest, name in (line.split() for line in _SHA256SUMS.split("\n") if line)}
+)
+
+
+def sha256_file(path: str | Path, *, decompress: bool = False) -> str:
+    """Return the SHA-256 of a file, read in chunks.
+
+    Args:
+        path: The file.
+        decompress: Take the sum of what gzip finds inside, not of the file's own bytes.
+
+    Returns:
+        64 hexadecimal digits, as `sha256sum` prints them.
+
+    Raises:
+        DataNotFoundError: The file cannot be read.
+        DataFormatError: `decompress` was asked for and the file is not whole gzip.
+    """
+    digest = hashlib.sha256()
+    try:
+        with gzip.open(path, "rb") if decompress else open(path, "rb") as stream:
+            while chunk := stream.read(_CHUNK):
+                digest.update(chunk)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataFormatError(f"{path} is not a whole gzip file ({error}); fetch it again.") from error
+    except OSError as error:
+        raise DataNotFoundError(
+            f"cannot read {path}: {error}; check the path and its permissions."
+        ) from error
+    return digest.hexdigest()
+
+
+def sha256_arrays(**arrays: NDArray[Any]) -> str:
+    """Return the SHA-256 of named arrays: names, types, shapes and little-endian C-ordered bytes.
+
+    Args:
+        **arrays: The arrays, of any shape; their order counts.
+
+    Returns:
+        64 hexadecimal digits, the same on every machine.
+
+    Examples:
+        >>> a = np.array([1.0, 2.0])
+        >>> sha256_arrays(a=a) == sha256_arrays(a=a.astype(">f8"))
+        True
+        >>> sha256_arrays(a=a) == sha256_arrays(a=a[::-1])
+        False
+    """
+    digest = hashlib.sha256()
+    for name, array in arrays.items():
+        little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+        digest.update(f"{name} {little.dtype.kind}{little.dtype.itemsize} {array.shape}\n".encode())
+        digest.update(little.tobytes())
+    return digest.hexdigest()
+
+
+def combine_checksums(digests: Sequence[str]) -> str:
+    """Return one sum for several files: that of a single file, else that of the sums, a line each.
+
+    Examples:
+        >>> combine_checksums(["abc"])
+        'abc'
+    """
+    if len(digests) == 1:
+        return digests[0]
+    return hashlib.sha256("".join(f"{d}\n" for d in digests).encode()).hexdigest()
+
+
+def is_known(name: str, path: Path, digest: str) -> bool:
+    """Tell whether a file has a known sum, by its bytes or, when gzip, by its content."""
+    if digest in (KNOWN_CHECKSUMS.get(name), KNOWN_CHECKSUMS.get(f"{name}.gz")):
+        return True
+    return path.suffix == ".gz" and sha256_file(path, decompress=True) == KNOWN_CHECKSUMS.get(name)
+
 
 #: Where data are: one of the places that `condnum.data.resolver` looks in, in order, or none of them.
 SourceKind = Literal[

@@ -10,52 +10,45 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from condnum.deep.accuracy import head_accuracy
-    from condnum.deep.backbone import Backbone
-    from condnum.deep.backbone_file import load_backbone, save_backbone
-    from condnum.deep.convex import ConvexProbe, convex_probe
-    from condnum.deep.feature_cache import cached_features
-    from condnum.deep.feature_regularizers import feature_r_ill, feature_r_well, feature_rtol
-    from condnum.deep.features import Features, extract_features
-    from condnum.deep.image_batches import ImageBatch, image_loader
-    from condnum.deep.image_data import ImageData, Unreadable
-    from condnum.deep.image_names import open_images
-    from condnum.deep.preconditioned_identity import PreconditionedIdentity, precondition_gradient
+    from condnum.deep.backbone import Backbone, load_backbone, save_backbone
+    from condnum.deep.features import Features, cached_features, extract_features
+    from condnum.deep.image_sets import open_images
+    from condnum.deep.images import ImageBatch, ImageData, Unreadable, image_loader
     from condnum.deep.pretraining import Pretraining, pretrain_backbone
-    from condnum.deep.probe import ProbeAccuracy, probe_accuracy
+    from condnum.deep.probe import ConvexProbe, ProbeAccuracy, convex_probe, head_accuracy, probe_accuracy
+    from condnum.deep.regularizers import (
+        PreconditionedIdentity,
+        feature_r_ill,
+        feature_r_well,
+        feature_rtol,
+        precondition_gradient,
+    )
     from condnum.deep.rir import RirEstimate, RirTheta0, rir_from_features, rir_theta0
     from condnum.deep.split_rules import Split, SplitRule, register_split_rule, split_choices
     from condnum.deep.training.immunization import immunize_backbone
-    from condnum.deep.training.presets import deep_preset, deep_preset_names
-    from condnum.deep.training.result import DeepImmunization
-    from condnum.deep.training.settings import DeepSettings
+    from condnum.deep.training.preparation import DeepImmunization
+    from condnum.deep.training.settings import DeepSettings, deep_preset, deep_preset_names
     from condnum.deep.transforms import ImageTransform, evaluation_transform, training_transform
 
 _HOMES = {
-    "condnum.deep.backbone": ["Backbone"],
-    "condnum.deep.backbone_file": ["load_backbone", "save_backbone"],
-    "condnum.deep.convex": ["ConvexProbe", "convex_probe"],
-    "condnum.deep.feature_cache": ["cached_features"],
-    "condnum.deep.feature_regularizers": ["feature_r_ill", "feature_r_well", "feature_rtol"],
-    "condnum.deep.features": ["Features", "extract_features"],
-    "condnum.deep.image_data": ["ImageData", "Unreadable"],
-    "condnum.deep.image_batches": ["ImageBatch", "image_loader"],
-    "condnum.deep.image_names": ["open_images"],
-    "condnum.deep.preconditioned_identity": ["PreconditionedIdentity", "precondition_gradient"],
-    "condnum.deep.accuracy": ["head_accuracy"],
-    "condnum.deep.pretraining": ["Pretraining", "pretrain_backbone"],
-    "condnum.deep.probe": ["ProbeAccuracy", "probe_accuracy"],
-    "condnum.deep.rir": ["RirEstimate", "RirTheta0", "rir_from_features", "rir_theta0"],
-    "condnum.deep.split_rules": [
-        "Split",
-        "SplitRule",
-        "register_split_rule",
-        "split_choices",
+    "condnum.deep.backbone": ["Backbone", "load_backbone", "save_backbone"],
+    "condnum.deep.probe": ["ConvexProbe", "convex_probe", "head_accuracy", "ProbeAccuracy", "probe_accuracy"],
+    "condnum.deep.features": ["cached_features", "Features", "extract_features"],
+    "condnum.deep.regularizers": [
+        "feature_r_ill",
+        "feature_r_well",
+        "feature_rtol",
+        "PreconditionedIdentity",
+        "precondition_gradient",
     ],
+    "condnum.deep.images": ["ImageData", "Unreadable", "ImageBatch", "image_loader"],
+    "condnum.deep.image_sets": ["open_images"],
+    "condnum.deep.pretraining": ["Pretraining", "pretrain_backbone"],
+    "condnum.deep.rir": ["RirEstimate", "RirTheta0", "rir_from_features", "rir_theta0"],
+    "condnum.deep.split_rules": ["Split", "SplitRule", "register_split_rule", "split_choices"],
     "condnum.deep.training.immunization": ["immunize_backbone"],
-    "condnum.deep.training.presets": ["deep_preset", "deep_preset_names"],
-    "condnum.deep.training.result": ["DeepImmunization"],
-    "condnum.deep.training.settings": ["DeepSettings"],
+    "condnum.deep.training.settings": ["deep_preset", "deep_preset_names", "DeepSettings"],
+    "condnum.deep.training.preparation": ["DeepImmunization"],
     "condnum.deep.transforms": ["ImageTransform", "evaluation_transform", "training_transform"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -7,18 +7,149 @@ The module itself is the feature extractor f_θ of Sec. 5.2: calling it gives ti
 from __future__ import annotations
 
 import copy
+import json
 import os
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
+import torch
 from torch import Tensor, nn
 
-from condnum.deep.create import Classifier, create
-from condnum.deep.split_execution import activations_before, run_chain, trainable_chain
+from condnum import __version__
+from condnum.deep.create import Classifier, create, read_metadata, state_checksum, write_weights
 from condnum.deep.split_rules import split
-from condnum.deep.weights import state_checksum
-from condnum.errors import CondnumError, InvalidInputError, UnknownNameError
+from condnum.errors import CondnumError, DataFormatError, InvalidInputError, OutputError, UnknownNameError
+
+# Run the frozen trunk once, and training steps from its activations.
+
+
+#: Replayed and direct features differ by at most this, relative to the largest: bitwise equal on a CPU,
+#: but a GPU may choose other kernels for the two passes.
+REPLAY_TOLERANCE = 1e-5
+
+
+@dataclass
+class _Call:
+    """One call of a module in a traced forward pass."""
+
+    name: str
+    inputs: tuple[Any, ...]
+    version: int  # of the first input, which counts the writes to it
+    output: Any = None
+    after: int = 0  # number of calls that had begun when this one ended
+
+
+@dataclass
+class _Trace:
+    """The calls of a forward pass, in the order in which they begin."""
+
+    calls: list[_Call] = field(default_factory=list)
+    running: list[_Call] = field(default_factory=list)
+
+    def watch(self, name: str, module: nn.Module) -> list[Any]:
+        """Hook a module; return the handles."""
+
+        def begin(_: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+            given = [value for value in options.values() if value is not None]
+            inputs = (*arguments, *given)
+            call = _Call(name, inputs, getattr(inputs[0], "_version", 0) if inputs else 0)
+            self.calls.append(call)
+            self.running.append(call)
+
+        def end(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
+            call = self.running.pop()
+            call.output, call.after = output, len(self.calls)
+
+        return [
+            module.register_forward_pre_hook(begin, with_kwargs=True),
+            module.register_forward_hook(end),
+        ]
+
+
+class _Reached(Exception):  # ruff: ignore[error-suffix-on-exception-name] - not an error: it ends a forward pass early
+    """Carries the activations out of the trunk."""
+
+    def __init__(self, activations: Tensor) -> None:
+        super().__init__()
+        self.activations = activations
+
+
+def trainable_chain(model: nn.Module, trainable: tuple[str, ...], images: Tensor) -> tuple[str, ...]:
+    """Return the modules from the first trainable one to the end of `forward_features`."""
+    result, calls = _trace(model, images)
+    index = next((i for i, call in enumerate(calls) if call.name in trainable), None)
+    if index is None:
+        raise InvalidInputError(f"forward_features never calls the trainable part {', '.join(trainable)}.")
+    start = calls[index]
+    first = start.inputs[0]
+    if first._version != start.version:
+        raise InvalidInputError(_no_chain(model, f"'{start.name}' writes over its input"))
+    current, chain = first, []
+    while index < len(calls):
+        call = calls[index]
+        if len(call.inputs) != 1 or call.inputs[0] is not current or not isinstance(call.output, Tensor):
+            raise InvalidInputError(
+                _no_chain(model, f"'{call.name}' needs more than the output of the module before it")
+            )
+        chain.append(call.name)
+        current, index = call.output, call.after
+    if current is not result:
+        raise InvalidInputError(_no_chain(model, f"something follows '{chain[-1]}' that is no module"))
+    with torch.no_grad():
+        again = run_chain(model, tuple(chain), first)
+    gap = (again - result).abs().max()
+    if not bool(gap <= REPLAY_TOLERANCE * result.abs().max()):
+        raise InvalidInputError(_no_chain(model, "the modules alone give other features"))
+    return tuple(chain)
+
+
+def activations_before(model: nn.Module, name: str, images: Tensor) -> Tensor:
+    """Run the model up to a module, without gradients, and return that module's input."""
+
+    def stop(_: nn.Module, arguments: tuple[Any, ...]) -> None:
+        raise _Reached(arguments[0])
+
+    handle = model.get_submodule(name).register_forward_pre_hook(stop)
+    try:
+        with torch.no_grad():
+            model.forward_features(images)  # type: ignore[operator]
+    except _Reached as reached:
+        return reached.activations.detach()
+    finally:
+        handle.remove()
+    raise InvalidInputError(f"forward_features never calls '{name}'.")
+
+
+def run_chain(model: nn.Module, chain: tuple[str, ...], activations: Tensor) -> Tensor:
+    """Apply modules one after the other."""
+    for name in chain:
+        activations = model.get_submodule(name)(activations)
+    return activations
+
+
+def _trace(model: nn.Module, images: Tensor) -> tuple[Tensor, list[_Call]]:
+    """Run `forward_features` once and return its result with the calls of all inner modules."""
+    trace = _Trace()
+    handles = [h for name, module in model.named_modules() if name for h in trace.watch(name, module)]
+    try:
+        with torch.no_grad():
+            result = model.forward_features(images)  # type: ignore[operator]
+    finally:
+        for handle in handles:
+            handle.remove()
+    return result, trace.calls
+
+
+def _no_chain(model: nn.Module, reason: str) -> str:
+    """Return the message for a model that cannot be run from activations."""
+    return (
+        f"{type(model).__name__} cannot be run from frozen activations: {reason}; "
+        "train it on images instead, or choose a later trainable part."
+    )
+
 
 BatchNormMode = Literal["frozen", "batch"]
 
@@ -283,3 +414,59 @@ class Backbone(nn.Module):
 def _has_running_statistics(module: nn.Module) -> bool:
     """Tell a BatchNorm, of whatever class, by its running statistics."""
     return any(name.startswith("running_") for name, _ in module.named_buffers(recurse=False))
+
+
+# A backbone on disk: one safetensors file that timm can read and that rebuilds the backbone here.
+
+
+def save_backbone(
+    backbone: Backbone, path: str | os.PathLike[str], *, notes: Mapping[str, str] | None = None
+) -> Path:
+    """Write a backbone's weights under timm's own keys, with its recipe, condnum's version and a checksum.
+
+    Args:
+        backbone: θ₀, θ_I or a snapshot; on any device.
+        path: File to write, such as `theta_0.safetensors`.
+        notes: Further metadata, strings only.
+
+    Returns:
+        `path`.
+
+    Raises:
+        OutputError: It cannot be written, or does not end in `.safetensors`.
+        MissingExtraError: safetensors is not installed.
+    """
+    if Path(path).suffix != ".safetensors":
+        raise OutputError(f"a backbone is written as safetensors: name the file {path}.safetensors.")
+    recipe = {
+        **backbone.model_arguments,
+        "num_classes": backbone.num_classes,
+        "trainable": list(backbone.split.trainable),
+        "batch_norm": backbone.batch_norm,
+    }
+    history = {"condnum": __version__, "backbone": backbone.name, "recipe": json.dumps(recipe)}
+    return write_weights(path, backbone.model.state_dict(), {**(notes or {}), **history})
+
+
+def load_backbone(path: str | os.PathLike[str], **changes: Any) -> Backbone:
+    """Rebuild a backbone that `save_backbone` wrote; its checksum is verified.
+
+    Args:
+        path: The file.
+        **changes: Arguments of `Backbone` in place of the recorded ones.
+
+    Returns:
+        The backbone, in evaluation mode on the CPU.
+
+    Raises:
+        DataFormatError: The file does not say which backbone it holds, or is damaged.
+        DataNotFoundError: No such file.
+        MissingExtraError: timm or safetensors is not installed.
+    """
+    metadata = read_metadata(path)
+    if "backbone" not in metadata or "recipe" not in metadata:
+        raise DataFormatError(
+            f"{path} does not say which backbone it holds; use Backbone(name, pretrained='{path}')."
+        )
+    recipe = json.loads(metadata["recipe"])
+    return Backbone(metadata["backbone"], **{**recipe, "pretrained": path, **changes})

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import pandas as pd
@@ -14,16 +15,47 @@ import torch
 from torch import Tensor, nn
 
 from condnum.arrays import resolve_device
-from condnum.deep.accuracy import head_accuracy
 from condnum.deep.backbone import Backbone
+from condnum.deep.create import read_state, write_state
 from condnum.deep.features import extract_features
-from condnum.deep.image_batches import image_loader
-from condnum.deep.image_data import ImageData, Unreadable
-from condnum.deep.out_of_memory import memory_advice
-from condnum.deep.pretraining_checkpoint import load_pretraining, save_pretraining
+from condnum.deep.images import ImageData, Unreadable, image_loader
+from condnum.deep.probe import head_accuracy
 from condnum.deep.transforms import ImageTransform, evaluation_transform
 from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.machine import memory_advice
 from condnum.progress import report_event
+
+# The state of a pre-training after an epoch.
+
+
+def save_pretraining(
+    path: str | os.PathLike[str] | None,
+    recipe: dict[str, Any],
+    backbone: Backbone,
+    optimizer: torch.optim.Optimizer,
+    rows: list[dict[str, float]],
+) -> None:
+    """Write the state after an epoch, whole or not at all."""
+    if path is None:
+        return
+    state = {"model": backbone.model.state_dict(), "optimizer": optimizer.state_dict(), "rows": rows}
+    write_state(Path(path), recipe, state)
+
+
+def load_pretraining(
+    path: str | os.PathLike[str] | None,
+    recipe: dict[str, Any],
+    backbone: Backbone,
+    optimizer: torch.optim.Optimizer,
+) -> tuple[int, list[dict[str, float]]]:
+    """Continue from a file, if there is one."""
+    state = None if path is None else read_state(Path(path), recipe, "pre-training")
+    if state is None:
+        return 0, []
+    backbone.model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    return len(state["rows"]), list(state["rows"])
+
 
 PretrainingOptimizer = Literal["adamw", "sgd"]
 

@@ -7,18 +7,226 @@ of the features pass for immunization. The rate is chosen on a held-out part of 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from condnum.arrays import resolve_device
-from condnum.deep.probe_data import Preprocessing, ProbeData, Rows, probe_data
-from condnum.deep.softmax_descent import DescentCurves, Optimizer, descend, smoothness
+from condnum.deep.backbone import Backbone
+from condnum.deep.features import Features
 from condnum.errors import InvalidInputError, UnknownNameError
+
+# What a probe is given: checked features and labels, and a held-out part of the training rows.
+
+
+Rows: TypeAlias = "NDArray[Any] | Tensor"
+Preprocessing = Literal["none", "standardise"]
+
+#: Share of each class of the training rows on which the learning rate is chosen.
+HELD_OUT = 0.2
+
+
+@dataclass(frozen=True, eq=False)
+class ProbeData:
+    """Training and test rows, float32, on one device."""
+
+    X_train: Tensor  # (N, D)
+    y_train: Tensor  # (N,) int64, 0 … C−1
+    X_test: Tensor  # (M, D)
+    y_test: Tensor  # (M,)
+    classes: int  # C
+
+    def split(self, seed: int) -> tuple[Tensor, Tensor]:
+        """Return `(fit, held_out)` positions of training rows: a fifth of each class is held out.
+
+        A class of one row stays in `fit`.
+        """
+        generator = np.random.default_rng([seed, 0])
+        labels = self.y_train.cpu().numpy()
+        held: list[NDArray[np.int64]] = []
+        for c in range(self.classes):
+            own = generator.permutation(np.flatnonzero(labels == c))
+            held.append(own[: max(1, round(HELD_OUT * len(own))) if len(own) > 1 else 0])
+        out = np.sort(np.concatenate(held))
+        if not out.size:
+            raise InvalidInputError(
+                "no class has two training rows, so none can be held out to choose the learning rate; "
+                "add rows."
+            )
+        fit = np.setdiff1d(np.arange(len(labels)), out)
+        device = self.y_train.device
+        return torch.from_numpy(fit).to(device), torch.from_numpy(out).to(device)
+
+
+def probe_data(
+    features_train: Rows,
+    y_train: Rows,
+    features_test: Rows,
+    y_test: Rows,
+    *,
+    preprocessing: Preprocessing,
+    device: torch.device,
+) -> ProbeData:
+    """Check features and labels, and standardise if asked for."""
+    if preprocessing not in get_args(Preprocessing):
+        raise UnknownNameError("preprocessing", preprocessing, get_args(Preprocessing))
+    X, Z = _features(features_train, "features_train"), _features(features_test, "features_test")
+    y, z = _labels(y_train, len(X), "y_train"), _labels(y_test, len(Z), "y_test")
+    if X.shape[1] != Z.shape[1]:
+        raise InvalidInputError(
+            f"features_train has {X.shape[1]} columns and features_test {Z.shape[1]}; use one model for both."
+        )
+    known = torch.unique(y)
+    if len(known) < 2:
+        raise InvalidInputError(f"y_train holds one class only ({int(known[0])}); a probe needs two or more.")
+    foreign = z[~torch.isin(z, known)]
+    if len(foreign):
+        raise InvalidInputError(
+            f"y_test holds {len(foreign)} label(s) out of the range of training, the first is "
+            f"{int(foreign[0])}; training has {len(known)} classes, "
+            f"{int(known[0])} to {int(known[-1])}. "
+            "Use the same classes."
+        )
+    if preprocessing == "standardise":
+        mean, std = X.double().mean(dim=0), X.double().std(dim=0, correction=0)
+        varies = std > torch.finfo(torch.float32).eps * X.double().abs().amax(dim=0)
+        scale = torch.where(varies, 1 / torch.where(varies, std, 1.0), 0.0)
+        X, Z = (((x.double() - mean) * scale).float() for x in (X, Z))
+    return ProbeData(X.to(device), y.to(device), Z.to(device), z.to(device), int(known[-1]) + 1)
+
+
+def _features(rows: Rows, name: str) -> Tensor:
+    """Return `(N, D)` float32, finite; a read-only memory map is copied."""
+    tensor = rows.detach() if isinstance(rows, Tensor) else torch.from_numpy(np.array(rows, np.float32))
+    if tensor.ndim != 2 or not tensor.numel():
+        raise InvalidInputError(f"{name} must be (N, D) and not empty, got shape {tuple(tensor.shape)}.")
+    tensor = tensor.float()
+    if not bool(torch.isfinite(tensor).all()):
+        raise InvalidInputError(f"{name} holds NaN or infinity (as float32); check the model, or rescale.")
+    return tensor
+
+
+def _labels(labels: Rows, count: int, name: str) -> Tensor:
+    """Return `(N,)` int64 from 0."""
+    array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    if array.shape != (count,) or array.dtype.kind not in "iu":
+        raise InvalidInputError(
+            f"{name} must hold one integer for each of the {count} rows, got shape {array.shape}, "
+            f"{array.dtype}."
+        )
+    if array.min() < 0:
+        raise InvalidInputError(
+            f"{name} holds {array.min()}, out of range: labels count from 0; drop unlabelled rows."
+        )
+    return torch.from_numpy(array.astype(np.int64))
+
+
+# Softmax regression by gradient descent, for a whole grid of learning rates at once.
+
+
+Optimizer = Literal["gd", "sgd"]
+
+#: Logits held at a time (rows × rates × classes), 64 MiB as float32.
+_LOGITS = 1 << 24
+
+
+@dataclass(frozen=True, eq=False)
+class DescentCurves:
+    """Loss and accuracy after each epoch; row 0 is the start. NaN from where a rate diverges."""
+
+    train_loss: NDArray[np.float64]  # (epochs + 1, rates) mean cross-entropy
+    accuracies: NDArray[np.float64]  # (epochs + 1, sets, rates) of each evaluation set
+    losses: NDArray[np.float64]  # (epochs + 1, sets, rates)
+
+
+def smoothness(X: Tensor) -> float:
+    """Return Böhning's bound on the curvature of the loss, `½·λ_max(X̄ᵀX̄/N)` with a bias column.
+
+    Examples:
+        >>> smoothness(torch.tensor([[1.0], [-1.0]]))
+        0.5
+    """
+    extended = torch.cat([X.double(), X.new_ones(len(X), 1).double()], dim=1)
+    N, D = extended.shape
+    gram = extended @ extended.mT if N < D else extended.mT @ extended
+    return 0.5 * float(torch.linalg.eigvalsh(gram)[-1]) / N
+
+
+def descend(
+    X: Tensor,
+    y: Tensor,
+    classes: int,
+    learning_rates: Tensor,
+    evaluation: list[tuple[Tensor, Tensor]],
+    *,
+    epochs: int,
+    optimizer: Optimizer,
+    batch_size: int,
+    seed: int,
+) -> DescentCurves:
+    """Fit a softmax regression from zero weights at each learning rate."""
+    rates = len(learning_rates)
+    step = learning_rates.to(X).repeat_interleave(classes)
+    W, b = X.new_zeros(X.shape[1], rates * classes), X.new_zeros(rates * classes)
+    generator = torch.Generator().manual_seed(seed)
+    records = [_record(W, b, [(X, y), *evaluation], classes)]
+    for _ in range(epochs):
+        if optimizer == "gd":
+            batches: tuple[Tensor | None, ...] = (None,)
+        else:
+            batches = torch.randperm(len(X), generator=generator).to(X.device).split(batch_size)
+        for batch in batches:
+            rows, labels = (X, y) if batch is None else (X[batch], y[batch])
+            G_W, g_b = _gradient(W, b, rows, labels, classes)
+            W -= step * G_W
+            b -= step * g_b
+        records.append(_record(W, b, [(X, y), *evaluation], classes))
+    accuracies, losses = (np.stack([record[k] for record in records]) for k in (0, 1))
+    return DescentCurves(losses[:, 0], accuracies[:, 1:], losses[:, 1:])
+
+
+def _chunks(X: Tensor, y: Tensor, outputs: int) -> list[tuple[Tensor, Tensor]]:
+    """Return the rows in parts whose logits fit into memory."""
+    size = max(1, _LOGITS // outputs)
+    return list(zip(X.split(size), y.split(size), strict=True))
+
+
+def _gradient(W: Tensor, b: Tensor, X: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Return the gradient of the mean loss, of all rates."""
+    G_W, g_b = torch.zeros_like(W), torch.zeros_like(b)
+    for rows, labels in _chunks(X, y, W.shape[1]):
+        residual = torch.softmax(torch.addmm(b, rows, W).view(len(rows), -1, classes), dim=-1)
+        residual[torch.arange(len(rows), device=X.device), :, labels] -= 1
+        flat = residual.view(len(rows), -1)
+        G_W += rows.mT @ flat
+        g_b += flat.sum(dim=0)
+    return G_W / len(X), g_b / len(X)
+
+
+def _record(
+    W: Tensor, b: Tensor, sets: list[tuple[Tensor, Tensor]], classes: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return accuracy and mean loss of each set and rate, `(sets, rates)`; NaN where weights overflow."""
+    alive = (torch.isfinite(W).all(dim=0) & torch.isfinite(b)).view(-1, classes).all(dim=1)
+    found = []
+    for X, y in sets:
+        correct, loss = torch.zeros(2, len(alive), dtype=torch.float64, device=X.device)
+        for rows, labels in _chunks(X, y, W.shape[1]):
+            log_p = torch.log_softmax(torch.addmm(b, rows, W).view(len(rows), -1, classes), dim=-1)
+            correct += (log_p.argmax(dim=-1) == labels[:, None]).sum(dim=0)
+            loss -= log_p[torch.arange(len(rows), device=X.device), :, labels].sum(dim=0, dtype=torch.float64)
+        values = torch.stack([correct, loss]) / len(X)
+        found.append(torch.where(alive & torch.isfinite(loss), values, torch.nan).cpu().numpy())
+    stacked = np.stack(found)
+    return stacked[:, 0], stacked[:, 1]
+
 
 Criterion = Literal["final", "mean"]
 
@@ -213,3 +421,156 @@ def _check_options(
             raise InvalidInputError(f"{name} must be a positive integer, got {value!r}.")
     if not seeds or len(set(seeds)) != len(seeds) or any(seed < 0 for seed in seeds):
         raise InvalidInputError(f"seeds must be different integers of at least 0, got {list(seeds)}.")
+
+
+# The attacker's upper line: a linear probe solved to its optimum, which conditioning hardly slows.
+
+
+#: Inverse strengths of the ℓ₂ penalty, two decades apart.
+PENALTIES = (1e-3, 1e-1, 1e1, 1e3)
+
+
+@dataclass(frozen=True)
+class ConvexProbe:
+    """Optimum of the probe, with the evidence that it is one."""
+
+    test_accuracy: float  # 0 to 1
+    train_accuracy: float
+    penalty: float  # scikit-learn's C, the inverse strength, chosen on held-out rows
+    heldout_accuracies: tuple[float, ...]  # of each C that was tried
+    iterations: int  # of L-BFGS in the final fit
+    converged: bool  # False: stopped at `max_iterations`, so the true line may lie higher
+    preprocessing: Preprocessing
+
+
+def convex_probe(
+    features_train: Rows,
+    y_train: Rows,
+    features_test: Rows,
+    y_test: Rows,
+    *,
+    penalties: Sequence[float] = PENALTIES,
+    preprocessing: Preprocessing = "standardise",
+    max_iterations: int = 1000,
+    seed: int = 0,
+) -> ConvexProbe:
+    """Solve the probe with scikit-learn's `LogisticRegression` (L-BFGS), as an informed attacker would.
+
+    The penalty is chosen on a fifth of each class of the training rows, then all of them are fitted.
+
+    Args:
+        features_train: `(N, D)`.
+        y_train: `(N,)` labels, integers from 0.
+        features_test: `(M, D)`.
+        y_test: `(M,)`.
+        penalties: Values of C to try; with one, nothing is held out.
+        preprocessing: `standardise` or `none`.
+        max_iterations: Of L-BFGS.
+        seed: Of the held-out part.
+
+    Returns:
+        Accuracies, the chosen penalty, and whether the solver converged.
+
+    Raises:
+        InvalidInputError: Bad shapes, labels out of range, one class only, bad penalties or iterations.
+        UnknownNameError: Unknown preprocessing.
+
+    Examples:
+        >>> y = np.arange(60) % 3
+        >>> X = np.eye(3)[y]
+        >>> convex_probe(X, y, X, y).test_accuracy
+        1.0
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    if not penalties or min(penalties) <= 0 or not np.isfinite(penalties).all():
+        raise InvalidInputError(f"penalties must be positive and finite, got {list(penalties)}.")
+    if isinstance(max_iterations, bool) or max_iterations < 1:
+        raise InvalidInputError(f"max_iterations must be a positive integer, got {max_iterations!r}.")
+    data = probe_data(
+        features_train,
+        y_train,
+        features_test,
+        y_test,
+        preprocessing=preprocessing,
+        device=torch.device("cpu"),
+    )
+    X, y = data.X_train.double().numpy(), data.y_train.numpy()
+    Z, z = data.X_test.double().numpy(), data.y_test.numpy()
+
+    def fit(C: float, rows: np.ndarray | slice) -> LogisticRegression:
+        from sklearn.exceptions import ConvergenceWarning
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # it is a field of the result
+            return LogisticRegression(C=C, max_iter=max_iterations).fit(X[rows], y[rows])
+
+    scores: list[float] = []
+    if len(penalties) > 1:
+        inside, held = (part.numpy() for part in data.split(seed))
+        scores = [float(fit(C, inside).score(X[held], y[held])) for C in penalties]
+    C = penalties[int(np.argmax(scores))] if scores else penalties[0]
+    model = fit(C, slice(None))
+    iterations = int(np.max(model.n_iter_))
+    return ConvexProbe(
+        test_accuracy=float(model.score(Z, z)),
+        train_accuracy=float(model.score(X, y)),
+        penalty=float(C),
+        heldout_accuracies=tuple(scores),
+        iterations=iterations,
+        converged=iterations < max_iterations,
+        preprocessing=preprocessing,
+    )
+
+
+# Accuracy of a backbone's own head, on features that were taken already.
+
+
+#: Rows that go through the head at a time.
+_ROWS = 8192
+
+
+def head_accuracy(backbone: Backbone, features: Features) -> float:
+    """Return the share of images that the head g_ω classifies rightly, without running the trunk again.
+
+    Args:
+        backbone: Its head is used; where its weights are is where it is computed.
+        features: `(N, D)` features of this very backbone, with labels.
+
+    Returns:
+        0 to 1.
+
+    Raises:
+        InvalidInputError: Another number of features than the head takes, or labels beyond its outputs.
+
+    Examples:
+        >>> from condnum.deep import evaluation_transform, extract_features, open_images
+        >>> backbone = Backbone("test_resnet", num_classes=2)
+        >>> data = open_images("digits-8x8:0-1", "test")
+        >>> features = extract_features(backbone, data, evaluation_transform(backbone, input_size=32))
+        >>> 0 <= head_accuracy(backbone, features) <= 1
+        True
+    """
+    if features.dimension != backbone.num_features:
+        raise InvalidInputError(
+            f"{features.name} has {features.dimension} features, but {backbone.name} gives "
+            f"{backbone.num_features}; pass the features of this backbone."
+        )
+    if features.labels.max() >= backbone.num_classes:
+        raise InvalidInputError(
+            f"{features.name} has labels up to {features.labels.max()}, but the head of {backbone.name} has "
+            f"{backbone.num_classes} outputs; use the classes that the head was trained on."
+        )
+    home = next(backbone.parameters()).device
+    training = backbone.training
+    backbone.eval()
+    right = 0
+    try:
+        with torch.inference_mode():
+            for start in range(0, len(features), _ROWS):
+                rows = torch.from_numpy(np.array(features.values[start : start + _ROWS])).to(home)
+                chosen = backbone.head(rows).argmax(dim=1).cpu().numpy()
+                right += int((chosen == features.labels[start : start + _ROWS]).sum())
+    finally:
+        backbone.train(training)
+    return right / len(features)

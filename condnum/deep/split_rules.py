@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from condnum.errors import InvalidInputError, UnknownNameError
-from condnum.extras import require
+from condnum.errors import InvalidInputError, UnknownNameError, require
 
 #: Name of the rule when the caller names the modules.
 BY_NAME = "by name"

@@ -9,8 +9,7 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor
 
-from condnum.errors import InvalidInputError, UnknownNameError
-from condnum.extras import require
+from condnum.errors import InvalidInputError, UnknownNameError, require
 
 Augmentation = Literal["imagenet", "photograph", "gentle", "none"]
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from condnum.methods.batched.hessians import ill_gradients, well_gradients
-from condnum.methods.batched.method import BatchMemory, GradientBatch, OuterGradientBatch
-from condnum.methods.batched.tasks import ProblemBatch
-from condnum.methods.factored import ill_gradient, well_gradient
+from condnum.methods.batched_hessians import ill_gradient, ill_gradients, well_gradient, well_gradients
+from condnum.methods.batched_tasks import BatchMemory, GradientBatch, OuterGradientBatch, ProblemBatch
 from condnum.methods.method import (
     SMALL,
     Gradients,
@@ -22,11 +20,10 @@ from condnum.methods.method import (
     random_extractor,
     random_probe,
 )
+from condnum.methods.problem import ImmunizationProblem, LinearTask
 from condnum.methods.settings import DescentSettings
-from condnum.problem import ImmunizationProblem
-from condnum.regularizers.pairs import ill_gradient_from_pair, well_gradient_from_pair
-from condnum.spectra import symmetric_part
-from condnum.tasks import LinearTask
+from condnum.theory.regularizers import ill_gradient_from_pair, well_gradient_from_pair
+from condnum.theory.spectra import symmetric_part
 
 
 def well_direction(task: LinearTask, theta: Tensor) -> Tensor:

@@ -30,23 +30,27 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from torch import Tensor
 
-from condnum.ceiling import rir_ceiling, share_of_ceiling
 from condnum.errors import RankError
-from condnum.immunization import (
+from condnum.methods.method import (
+    SMALL,
+    History,
+    ImmunizationResult,
+    Monitor,
+    Progress,
+    StopReason,
+    random_extractor,
+)
+from condnum.methods.problem import ImmunizationProblem, LinearTask, SquaredLoss
+from condnum.methods.settings import DescentSettings
+from condnum.theory.ceiling import rir_ceiling, share_of_ceiling
+from condnum.theory.immunization import (
     HessianSpectra,
     Immunization,
     immunization_from_spectra,
     relative_immunization_ratio,
     unit_gauge,
 )
-from condnum.losses import SquaredLoss
-from condnum.methods.method import SMALL, random_extractor
-from condnum.methods.monitor import Monitor
-from condnum.methods.result import History, ImmunizationResult, Progress, StopReason
-from condnum.methods.settings import DescentSettings
-from condnum.problem import ImmunizationProblem
-from condnum.spectra import Convention, covariance_factor
-from condnum.tasks import LinearTask
+from condnum.theory.spectra import Convention, covariance_factor
 
 #: κ(H_P) at which it counts as flat: RIR is then within a factor 1.05² of the ceiling.
 FLAT = 1.05

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from condnum.ceiling import optimal_immunizer
 from condnum.methods.method import random_extractor
-from condnum.pareto import front_immunizer
-from condnum.problem import ImmunizationProblem
+from condnum.methods.problem import ImmunizationProblem
+from condnum.theory.ceiling import optimal_immunizer
+from condnum.theory.pareto import front_immunizer
 
 
 class Identity:

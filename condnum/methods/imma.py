@@ -9,14 +9,11 @@ import torch
 from torch import Tensor
 
 from condnum.errors import InvalidInputError
-from condnum.losses import SupervisedLoss
 from condnum.methods.algorithm1 import supervised_gradients
-from condnum.methods.batched.losses import LossBatch
-from condnum.methods.batched.method import BatchMemory, GradientBatch
-from condnum.methods.batched.tasks import ProblemBatch
+from condnum.methods.batched_tasks import BatchMemory, GradientBatch, LossBatch, ProblemBatch
 from condnum.methods.method import Gradients, Memory, Parameters, random_extractor, random_probe
+from condnum.methods.problem import ImmunizationProblem, SupervisedLoss
 from condnum.methods.settings import DescentSettings
-from condnum.problem import ImmunizationProblem
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,22 @@ from __future__ import annotations
 import math
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from condnum.machine import limited_threads
+from condnum.methods.problem import ImmunizationProblem
 from condnum.methods.settings import DescentSettings
-from condnum.problem import ImmunizationProblem
-from condnum.threads import limited_threads
+from condnum.theory.immunization import Immunization
+from condnum.theory.spectra import covariance_factor, hessian_spectrum
+
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 SettingsT = TypeVar("SettingsT", bound=DescentSettings)
 
@@ -147,3 +155,113 @@ def _uniform(problem: ImmunizationProblem, shape: tuple[int, int], generator: to
     """Draw a matrix uniform in ±1/√D."""
     unit = torch.rand(shape, generator=generator, dtype=torch.float64)
     return ((2 * unit - 1) / math.sqrt(problem.dimension)).to(problem.device)
+
+
+# What an immunization run leaves behind: θ, ω, and the evidence.
+
+
+StopReason = Literal["steps", "tolerance", "settled", "cancelled", "diverged", "closed_form"]
+
+
+@dataclass(frozen=True)
+class History:
+    """One row per recorded step, as equally long arrays, from θ₀ to the result; empty if unwanted."""
+
+    columns: dict[str, NDArray[np.float64]]
+
+    def __getitem__(self, name: str) -> NDArray[np.float64]:
+        """Return a column: step, loss, r_well, r_ill, kappa_pretrain, kappa_harmful or norm_<part>."""
+        return self.columns[name]
+
+    def __len__(self) -> int:
+        """Return the number of recorded steps."""
+        return len(self.columns.get("step", ()))
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the history as a table.
+
+        Returns:
+            A DataFrame with one row per recorded step.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(self.columns)
+
+
+@dataclass(frozen=True)
+class ImmunizationResult:
+    """An immunized extractor and how it was obtained."""
+
+    theta: Tensor  # (D, D_hid)
+    omega: Tensor | None  # (D_hid, m) pre-training probe, None without supervised loss
+    method: str
+    seed: int
+    settings: DescentSettings | None  # None for controls and closed forms
+    history: History
+    part_weights: dict[str, float]  # λ of each gradient part
+    steps: int  # steps taken
+    seconds: float
+    converged: bool  # True only if the tolerance was reached, RIR settled, or the answer is in closed form
+    stop_reason: StopReason
+    counts: dict[str, int] = field(default_factory=dict)  # Lanczos steps, fall-backs to eigh, …
+    verdict: Immunization | None = None  # of θ, compact convention; `auto` only
+    ceiling: float | None = None  # RIR_max beside it
+    explanation: str = ""  # whether Definition 3.1 is met, what is possible, what was chosen and why
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a callback is told at each recorded step."""
+
+    method: str
+    seed: int
+    step: int
+    steps: int
+    record: dict[str, float]  # the history's row
+
+
+# Evaluation of θ on the full problem, the same for every method: what the history records.
+
+
+class Monitor:
+    """Measures loss, both regularizers and both compact κ's of a θ.
+
+    κ is taken over rank(K), the rank that H(θ) has for invertible θ: along a run a fixed rank gives
+    a continuous curve, whereas a rank decided anew at every step jumps near the tolerance.
+    """
+
+    def __init__(self, problem: ImmunizationProblem) -> None:
+        self._problem = problem
+        self._pretrain_factor, self._harmful_factor = (
+            covariance_factor(task.covariance) if task.known_factor is None else task.known_factor
+            for task in (problem.pretrain, problem.harmful)
+        )
+
+    def __call__(self, theta: Tensor, omega: Tensor | None) -> dict[str, float]:
+        """Return the record of one step, in float: NaN for a loss that does not exist."""
+        sigma_P = _spectrum(theta, self._pretrain_factor)
+        sigma_H = _spectrum(theta, self._harmful_factor)
+        spread = float((sigma_H**2).mean() - sigma_H[-1] ** 2) / 2
+        supervised = self._problem.pretrain.supervised
+        loss = math.nan if supervised is None or omega is None else float(supervised.value(theta @ omega))
+        return {
+            "loss": loss,
+            "r_well": float(sigma_P[0] ** 2 - (sigma_P**2).sum() / theta.shape[1]) / 2,
+            "r_ill": 1 / spread if spread > 0 else math.inf,
+            "kappa_pretrain": _kappa(sigma_P),
+            "kappa_harmful": _kappa(sigma_H),
+        }
+
+
+def _spectrum(theta: Tensor, factor: Tensor) -> Tensor:
+    """Return the spectrum of H(θ), infinite where θ has diverged so far that the features overflow."""
+    if bool(torch.isfinite(factor @ theta).all()):
+        return hessian_spectrum(theta, factor)
+    return torch.full((min(len(factor), theta.shape[1]),), math.inf).to(theta)
+
+
+def _kappa(sigma: Tensor) -> float:
+    """Return σ₁/σ_k of a spectrum, infinite where σ_k is exactly zero."""
+    if bool(torch.isfinite(sigma).all()) and float(sigma[-1]) > 0:
+        return float(sigma[0] / sigma[-1])
+    return math.inf

@@ -10,22 +10,13 @@ import torch
 from torch import Tensor
 
 from condnum.errors import UnknownNameError
-from condnum.methods import factored
-from condnum.methods.batched.hessians import kappa_gradients
-from condnum.methods.batched.method import BatchMemory, GradientBatch, OuterGradientBatch
-from condnum.methods.batched.tasks import ProblemBatch
-from condnum.methods.method import (
-    SMALL,
-    Gradients,
-    Memory,
-    OuterGradient,
-    Parameters,
-    random_extractor,
-)
+from condnum.methods import batched_hessians as factored
+from condnum.methods.batched_hessians import kappa_gradients
+from condnum.methods.batched_tasks import BatchMemory, GradientBatch, OuterGradientBatch, ProblemBatch
+from condnum.methods.method import SMALL, Gradients, Memory, OuterGradient, Parameters, random_extractor
+from condnum.methods.problem import ImmunizationProblem, LinearTask
 from condnum.methods.settings import DescentSettings
-from condnum.problem import ImmunizationProblem
-from condnum.spectra import PUBLISHED_RIDGE, Convention, symmetric_part
-from condnum.tasks import LinearTask
+from condnum.theory.spectra import PUBLISHED_RIDGE, Convention, symmetric_part
 
 
 @dataclass(frozen=True)

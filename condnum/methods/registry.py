@@ -14,12 +14,17 @@ from condnum.methods.auto import descend_auto
 from condnum.methods.closed_form import Front, Identity, Initial, Optimal
 from condnum.methods.descent import Callback, descend
 from condnum.methods.imma import Imma
-from condnum.methods.method import ClosedFormMethod, DescentMethod, few_threads
-from condnum.methods.monitor import Monitor
+from condnum.methods.method import (
+    ClosedFormMethod,
+    DescentMethod,
+    History,
+    ImmunizationResult,
+    Monitor,
+    few_threads,
+)
 from condnum.methods.opt_kappa import OptKappa
-from condnum.methods.result import History, ImmunizationResult
+from condnum.methods.problem import ImmunizationProblem
 from condnum.methods.settings import NAMED_SETTINGS, DescentSettings
-from condnum.problem import ImmunizationProblem
 
 Method = DescentMethod[Any] | ClosedFormMethod
 

@@ -4,21 +4,19 @@ from condnum.probing.attackers import (
     AttackBudget,
     Attacker,
     AttackerBase,
-    AttackReport,
     AttackRun,
-    AttackTask,
-    FeatureSet,
-    attack_features,
-    attack_panel,
-    attack_sentences,
     attacker_names,
     get_attacker,
     register_attacker,
     zero_weights,
 )
+from condnum.probing.descents import BUILT_IN
 from condnum.probing.line_search import ProbeCurve, linear_probe, log_spaced_steps
+from condnum.probing.objectives import AttackTask, FeatureSet
+from condnum.probing.panel import AttackReport, attack_features, attack_panel, attack_sentences
 
 __all__ = [
+    "BUILT_IN",
     "AttackBudget",
     "AttackReport",
     "AttackRun",

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from condnum.arrays import ArrayLike, as_tensor
 from condnum.errors import InvalidInputError
-from condnum.spectra import covariance_factor, default_rtol
+from condnum.theory.spectra import covariance_factor, default_rtol
 
 #: Directions whose share of the error falls below this are set to zero now and then: subnormal
 #: numbers, which they would become, make every step several times as slow.

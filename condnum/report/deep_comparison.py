@@ -8,8 +8,8 @@ import math
 import pandas as pd
 
 from condnum.methods import get_method, method_names
-from condnum.report.comparison import number
-from condnum.spectra import Convention
+from condnum.report.tables import number
+from condnum.theory.spectra import Convention
 
 _GAP = "\u00a0"  # a space at which no line breaks
 _START = "θ<sub>0</sub>"

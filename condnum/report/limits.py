@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from condnum.methods import get_method, method_names
-from condnum.report.comparison import number
+from condnum.report.tables import number
 
 _GAP = "\u00a0"
 

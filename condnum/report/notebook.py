@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import errno
 import logging
 import os
+import signal
+import sys
 import tempfile
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +22,264 @@ from condnum.errors import (
     InvalidInputError,
     OutputError,
     UnknownNameError,
+    require,
 )
-from condnum.extras import require
 from condnum.files import atomic_write, output_folder
 from condnum.progress import PROGRESS_VARIABLE
-from condnum.report.kernel import KERNEL_NAME, running_kernel
-from condnum.report.parameters import checked_parameters, declared_parameters, effective_parameters
-from condnum.report.progress import OnProgress, following
+from condnum.report.progress import OnProgress, following, terminal_progress
 from condnum.report.provenance import without_home
-from condnum.report.run_folder import FAILED, REPORT
-from condnum.report.terminal import terminal_progress
+
+# A Jupyter kernel that runs this very interpreter and never outlives its block.
+
+
+#: The name that notebooks carry in their metadata.
+KERNEL_NAME = "python3"
+
+#: Seconds that an interrupted kernel has to finish the file it is writing.
+SHUTDOWN_SECONDS = 5.0
+
+
+@contextmanager
+def running_kernel(
+    *, cwd: Path, environment: Mapping[str, str] | None = None, log: Path | None = None
+) -> Generator[Any, None, None]:
+    """Start an IPython kernel of the current interpreter and stop it when the block ends.
+
+    A kernel that is still busy (the user pressed Ctrl-C, a cell ran into its time limit) is
+    interrupted first, so that it can finish the file that it is writing, and killed if it does not.
+    """
+    require("ipykernel", "notebooks")
+    manager_module = require("jupyter_client.manager", "notebooks")
+    run_sync = require("jupyter_core.utils", "notebooks").run_sync
+    manager = manager_module.AsyncKernelManager(
+        kernel_name=KERNEL_NAME, kernel_spec_manager=_this_interpreter(), shutdown_wait_time=SHUTDOWN_SECONDS
+    )
+    group: int | None = None
+    with open(log or os.devnull, "ab") as output:
+        try:
+            run_sync(manager.start_kernel)(
+                cwd=str(cwd), env={**os.environ, **(environment or {})}, stdout=output, stderr=output
+            )
+            group = getattr(manager.provisioner, "pgid", None)
+            yield manager
+        finally:
+            try:
+                _stop(manager, run_sync)
+            finally:
+                _kill_group(group)
+
+
+def _this_interpreter() -> Any:
+    """Return a kernel spec manager that knows one kernel: the current interpreter."""
+    specs = require("jupyter_client.kernelspec", "notebooks")
+
+    class CurrentInterpreterSpecs(specs.KernelSpecManager):  # type: ignore[name-defined]
+        """Answers every name with the current interpreter."""
+
+        def get_kernel_spec(self, kernel_name: str) -> Any:
+            """Return the spec, whatever is registered under this name."""
+            return specs.KernelSpec(
+                argv=[sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+                display_name="Python 3",
+                language="python",
+            )
+
+    return CurrentInterpreterSpecs()
+
+
+def _stop(manager: Any, run_sync: Any) -> None:
+    """Interrupt and shut the kernel down; kill it if that fails or is itself interrupted."""
+    if not manager.has_kernel:
+        return
+    try:
+        run_sync(manager.shutdown_kernel)(now=False)
+    except BaseException:
+        with contextlib.suppress(RuntimeError):  # the process has gone meanwhile: as wanted
+            run_sync(manager.shutdown_kernel)(now=True)
+        raise
+
+
+def _kill_group(group: int | None) -> None:
+    """Kill what is left of the kernel's process group: worker processes that outlive it."""
+    if group and group != os.getpgrp():
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody left
+            os.killpg(group, signal.SIGKILL)
+
+
+# A notebook's parameters: read from its tagged cell, checked before anything runs.
+
+
+#: The tag that papermill looks for.
+PARAMETERS_TAG = "parameters"
+
+_TYPES: dict[str, type] = {
+    "bool": bool, "dict": dict, "float": float, "int": int, "list": list, "str": str, "tuple": tuple,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One assignment of the cell tagged `parameters`."""
+
+    name: str
+    annotation: str  # as written, or the type of the default; "" when neither says anything
+    default: Any  # None also when the default is no literal
+
+
+def declared_parameters(notebook: Any) -> dict[str, Parameter]:
+    """Read the parameters that a notebook declares, in their order."""
+    cells = [cell for cell in notebook.cells if PARAMETERS_TAG in cell.metadata.get("tags", [])]
+    if len(cells) != 1 or cells[0].cell_type != "code":
+        raise InvalidInputError(
+            f"a notebook needs exactly one code cell tagged '{PARAMETERS_TAG}', this one has {len(cells)}; "
+            "without it the notebook's own defaults would overwrite the values that it is given."
+        )
+    return parameters_of(cells[0].source)
+
+
+def parameters_of(source: str) -> dict[str, Parameter]:
+    r"""Read the assignments of a parameters cell.
+
+    Examples:
+        >>> parameters_of("seeds: int = 5  # how many\nmethods = ''")["methods"]
+        Parameter(name='methods', annotation='str', default='')
+    """
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # NUL bytes, endless brackets
+        reason = f"{error.msg}, line {error.lineno}" if isinstance(error, SyntaxError) else str(error)
+        raise InvalidInputError(
+            f"the cell tagged '{PARAMETERS_TAG}' is not valid Python ({reason}); "
+            "it may hold assignments and comments only."
+        ) from error
+    found: dict[str, Parameter] = {}
+    for node in body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+            found[node.target.id] = Parameter(
+                node.target.id, ast.unparse(node.annotation).strip("'\""), _literal(node.value)
+            )
+        elif isinstance(node, ast.Assign):
+            default = _literal(node.value)
+            kind = "" if default is None else type(default).__name__
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    found[target.id] = Parameter(target.id, kind, default)
+    return found
+
+
+def checked_parameters(
+    values: Mapping[str, Any], declared: Mapping[str, Parameter], *, notebook: str = "notebook"
+) -> dict[str, Any]:
+    """Check names and types of the given values before a run.
+
+    Examples:
+        >>> checked_parameters({"lr": 1}, parameters_of("lr: float = 0.1"))
+        {'lr': 1.0}
+        >>> checked_parameters({"lr": True}, parameters_of("lr: float = 0.1"))
+        Traceback (most recent call last):
+            ...
+        condnum.errors.InvalidInputError: parameter 'lr' of the notebook must be float, got True (bool).
+    """
+    checked: dict[str, Any] = {}
+    for name, given in values.items():
+        if name not in declared:
+            raise UnknownNameError(f"parameter of the {notebook}", name, declared)
+        value = os.fspath(given) if isinstance(given, os.PathLike) else given
+        annotation = declared[name].annotation
+        if annotation and not _fits(value, _parsed(annotation, name)):
+            raise InvalidInputError(
+                f"parameter '{name}' of the {notebook} must be {annotation}, "
+                f"got {value!r} ({type(value).__name__})."
+            )
+        integer = isinstance(value, int) and not isinstance(value, bool)
+        checked[name] = float(value) if annotation == "float" and integer else value
+    return checked
+
+
+def effective_parameters(values: Mapping[str, Any], declared: Mapping[str, Parameter]) -> dict[str, Any]:
+    r"""Return every declared parameter with the value that a run sees: the given one or the default.
+
+    Examples:
+        >>> effective_parameters({"a": 2}, parameters_of("a = 1\nb = 'x'"))
+        {'a': 2, 'b': 'x'}
+    """
+    return {name: values.get(name, parameter.default) for name, parameter in declared.items()}
+
+
+def _parsed(annotation: str, name: str) -> ast.expr:
+    """Return an annotation as an expression, or refuse the cell that it stands in."""
+    try:
+        return ast.parse(annotation, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise InvalidInputError(
+            f"the type of parameter '{name}' in the cell tagged '{PARAMETERS_TAG}' is not valid Python: "
+            f"{annotation!r}; write int, str | None, list[int] or the like."
+        ) from error
+
+
+def _literal(node: ast.expr) -> Any:
+    """Return the value of a literal expression, None for any other."""
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, RecursionError, MemoryError):
+        return None
+
+
+def _fits(value: Any, annotation: ast.expr) -> bool:
+    """Compare a value with an annotation."""
+    match annotation:
+        case ast.Constant(value=None):
+            return value is None
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return _fits(value, left) or _fits(value, right)
+        case ast.Subscript(value=ast.Name(id="Optional"), slice=inner):
+            return value is None or _fits(value, inner)
+        case ast.Subscript(value=ast.Name(id="Literal"), slice=inner):
+            choices = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+            return any(value == _literal(choice) for choice in choices)
+        case ast.Subscript(value=ast.Name(id="list"), slice=inner):
+            return isinstance(value, list) and all(_fits(item, inner) for item in value)
+        case ast.Subscript(value=outer):
+            return _fits(value, outer)
+        case ast.Name(id=name) if name in _TYPES:
+            if isinstance(value, bool):
+                return name == "bool"
+            return isinstance(value, (int, float) if name == "float" else _TYPES[name])
+    return True
+
+
+# The names of what a finished run leaves in its folder, and whether it is all there.
+
+
+#: The executed notebook, and what is kept of one that failed.
+REPORT = "report.ipynb"
+FAILED = "report.failed.ipynb"
+
+#: The page.
+PAGE = "report.html"
+
+#: What somebody else needs to reproduce the run, and the SHA-256 of each file that it left.
+RECORD = "provenance.json"
+
+#: Written by a notebook of which cells failed.
+FAILURES = "failures.csv"
+
+#: Beside the results while they are being replaced; what a stop in between leaves for the reader.
+INCOMPLETE = "INCOMPLETE.txt"
+
+
+def is_whole(folder: Path) -> bool:
+    """Tell whether a folder holds a finished run, and not one that was stopped while it replaced another.
+
+    Examples:
+        >>> is_whole(Path("/nowhere"))
+        False
+    """
+    return (
+        all((folder / name).is_file() for name in (REPORT, PAGE, RECORD))
+        and not (folder / INCOMPLETE).exists()
+    )
+
 
 #: Errors of a disk, which papermill meets too when it saves.
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)

@@ -10,20 +10,18 @@ import torch
 
 import condnum
 from condnum.audit import audit
-from condnum.audit.attack_section import attack_section
-from condnum.audit.clause_c import keeps_range, loss_gap, target_moments
-from condnum.audit.extractors import RAW, Comparison
-from condnum.audit.hessian_spectra import covariance_rtol
+from condnum.audit.attacks import attack_section
 from condnum.audit.intervals import bootstrap
+from condnum.audit.measures import RAW, Comparison, covariance_rtol, keeps_range, loss_gap, target_moments
 from condnum.audit.moments import second_moments
 from condnum.audit.result import strict
 from condnum.audit.tables import evaluation_words
-from condnum.covariance_range import CovarianceRange
 from condnum.data.feature_stream import array_stream
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, RankError, UnknownNameError
+from condnum.methods.problem import LinearTask
 from condnum.probing.attackers import AttackBudget
-from condnum.report.comparison import number
-from condnum.tasks import LinearTask
+from condnum.report.tables import number
+from condnum.theory.spectra import CovarianceRange
 
 D = 6
 

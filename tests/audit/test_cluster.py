@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from condnum.audit.cluster import cluster_moments
-from condnum.audit.moments import second_moments
+from condnum.audit.moments import cluster_moments, second_moments
 from condnum.data.feature_stream import array_stream, open_feature_stream
 from condnum.errors import InvalidInputError
 

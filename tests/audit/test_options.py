@@ -2,9 +2,8 @@
 
 import pytest
 
-from condnum.audit import notebook_run
-from condnum.audit.image_features import backbone_features
-from condnum.audit.notebook_run import Options
+from condnum.audit import run as notebook_run
+from condnum.audit.run import Options, backbone_features
 from condnum.errors import InvalidInputError
 
 

@@ -22,22 +22,18 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from condnum.experiments import digit_pairs
-from condnum.experiments.digit_batch import DigitBatches
-from condnum.experiments.digit_cell import ceilings, cell_problem, compute_cell, measure_cell
-from condnum.experiments.digit_config import PAPER_METHODS, DigitPairsConfig
-from condnum.experiments.digit_tables import cell_spectra, measured_rows
 from condnum.files import output_folder, write_csv, write_text
+from condnum.machine import is_out_of_memory, limited_threads
 from condnum.methods import get_method, immunize, immunize_batch
-from condnum.methods.batched.memory import batch_size
-from condnum.methods.batched.method import BatchMemory
-from condnum.methods.batched.tasks import ProblemBatch
-from condnum.methods.optimizer import make_optimizer
-from condnum.out_of_memory import is_out_of_memory
-from condnum.problem import ImmunizationProblem
+from condnum.methods.batch import batch_size
+from condnum.methods.batched_tasks import BatchMemory, ProblemBatch
+from condnum.methods.descent import make_optimizer
+from condnum.methods.problem import ImmunizationProblem
 from condnum.report.provenance import describe_device, source_revision, versions
-from condnum.sweep import BatchExecutor, choose_executor, core_count
-from condnum.threads import limited_threads
+from condnum.studies import digit_pairs
+from condnum.studies.digit_cells import DigitBatches, ceilings, cell_problem, compute_cell, measure_cell
+from condnum.studies.digit_pairs import PAPER_METHODS, DigitPairsConfig, cell_spectra, measured_rows
+from condnum.studies.executors import BatchExecutor, choose_executor, core_count
 
 #: With fewer seconds left nothing more is begun.
 RESERVE = 20

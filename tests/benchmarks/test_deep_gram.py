@@ -6,9 +6,9 @@ import time
 import pytest
 import torch
 
-from condnum.deep.feature_regularizers import feature_rtol
-from condnum.spectra import condition_number
-from condnum.threads import limited_threads
+from condnum.deep.regularizers import feature_rtol
+from condnum.machine import limited_threads
+from condnum.theory.spectra import condition_number
 
 N, D = 100, 768
 

@@ -11,11 +11,10 @@ import torch
 from torch import nn
 
 from condnum.deep import Backbone
-from condnum.deep.training.feature_methods import FEATURE_PARTS
 from condnum.deep.training.ranks import OneProcess
 from condnum.deep.training.samples import Batch, ImageSamples, autocast
 from condnum.deep.training.settings import DeepSettings
-from condnum.deep.training.step import Objective, TaskBatches
+from condnum.deep.training.step import FEATURE_PARTS, Objective, TaskBatches
 
 IMAGES, SIDE, ROUNDS = 50, 224, 5
 

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
-from condnum import widgets
+from condnum import lessons as widgets
 
 #: Explorer, settings, the trait that is moved, its values in turn, seconds promised.
 EXPLORERS = [

@@ -110,7 +110,7 @@ def test_a_table_that_fails_is_a_line_and_ends_no_other(tmp_path):
     code = BARE.replace("import runpy, sys", "import runpy, sys\nsys.modules['timm'] = None")
     code = code.replace(
         "runpy.run_path",
-        "from condnum.experiments import digit_batch\n"
+        "from condnum.studies import digit_cells as digit_batch\n"
         "def fail(*arguments, **options): raise RuntimeError('no kernel image')\n"
         "digit_batch.immunize_batch = fail\n"
         "runpy.run_path",

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import nn
 
 from condnum.deep import Backbone, open_images, pretrain_backbone, training_transform
-from condnum.deep.image_batches import image_loader
+from condnum.deep.images import image_loader
 
 IMAGES, SIDE, ROUNDS = 640, 32, 3
 

@@ -14,8 +14,8 @@ import pytest
 
 from condnum.data import load_house_prices
 from condnum.methods import immunize
+from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import linear_probe
-from condnum.problem import ImmunizationProblem
 
 METHODS = ("ours", "opt_kappa", "imma", "r_ill_only", "identity", "initial")
 SEEDS = range(5)

@@ -7,15 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from condnum.extremes import gram
+from condnum.machine import limited_threads
 from condnum.methods.algorithm1 import Ours
-from condnum.methods.descent import _weighted_sum
+from condnum.methods.descent import _weighted_sum, make_optimizer
 from condnum.methods.method import Memory
-from condnum.methods.optimizer import make_optimizer
-from condnum.problem import ImmunizationProblem
-from condnum.spectra import covariance_factor
-from condnum.tasks import LinearTask
-from condnum.threads import limited_threads
+from condnum.methods.problem import ImmunizationProblem, LinearTask
+from condnum.theory.extremes import gram
+from condnum.theory.spectra import covariance_factor
 
 DIMENSIONS = (64, 128, 256, 512, 784)
 

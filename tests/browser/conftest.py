@@ -318,7 +318,7 @@ def voila_address(needs_chromium: None, tmp_path_factory: pytest.TempPathFactory
     port, folder = _free_port(), _copied_notebooks(base)
     (base / "home").mkdir()
     command = [
-        "condnum.teaching.serve", str(folder), "--no-browser", f"--port={port}",
+        "condnum.lessons.serve", str(folder), "--no-browser", f"--port={port}",
         "--VoilaConfiguration.show_tracebacks=True", f"--Voila.token={TOKEN}",
     ]  # fmt: skip
     address = f"http://127.0.0.1:{port}"

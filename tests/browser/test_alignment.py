@@ -2,10 +2,8 @@
 
 import pytest
 
-from condnum.plots.aligned_tasks import aligned_tasks_figure
-from condnum.plots.alignment import alignment_figure
-from condnum.teaching.aligned_tasks import aligned_tasks
-from condnum.teaching.alignment import rotated_alignment
+from condnum.lessons.aligned_tasks import aligned_tasks, aligned_tasks_figure
+from condnum.lessons.alignment import alignment_figure, rotated_alignment
 
 NOTEBOOK = "2_alignment"
 

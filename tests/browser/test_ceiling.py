@@ -2,10 +2,8 @@
 
 import pytest
 
-from condnum.plots.ceiling_plane import ceiling_plane_figure
-from condnum.plots.ridge_ceiling import ridge_ceiling_figure
-from condnum.teaching.ceiling import ceiling_demo
-from condnum.teaching.ridge_ceiling import ridge_ceiling_demo
+from condnum.lessons.ceiling import ceiling_demo, ceiling_plane_figure
+from condnum.lessons.ridge_ceiling import ridge_ceiling_demo, ridge_ceiling_figure
 
 NOTEBOOK = "4_ceiling"
 

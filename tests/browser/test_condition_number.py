@@ -7,8 +7,7 @@ import urllib.request
 import numpy as np
 import pytest
 
-from condnum.plots.quadratic import spectrum_descent_figure, zigzag_figure
-from condnum.teaching.quadratic import spectrum_descent, zigzag
+from condnum.lessons.condition_number import spectrum_descent, spectrum_descent_figure, zigzag, zigzag_figure
 
 NOTEBOOK = "1_condition_number"
 
@@ -124,7 +123,7 @@ def test_on_a_phone(voila):
 
 
 def test_idle_kernels_end():
-    from condnum.teaching.serve import IDLE, Lessons
+    from condnum.lessons.serve import IDLE, Lessons
 
     app = Lessons()
     app.initialize(["notebooks"])

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from condnum.plots.own_data import own_data_figure
-from condnum.teaching.own_data import own_data
+from condnum.lessons.own_data import own_data, own_data_figure
 
 NOTEBOOK = "5_bring_your_own"
 TALL = {"width": 1280, "height": 1500}  # the whole explorer in one picture

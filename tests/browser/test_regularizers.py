@@ -2,11 +2,13 @@
 
 import pytest
 
-from condnum.plots.regularizer_paths import joint_steps_figure, regularizer_path_figure
-from condnum.plots.regularizer_steps import regularizer_step_figure
-from condnum.teaching.joint_steps import joint_steps
-from condnum.teaching.regularizer_paths import regularizer_path
-from condnum.teaching.regularizers import counter_example, regularizer_step
+from condnum.lessons.regularizer_paths import (
+    joint_steps,
+    joint_steps_figure,
+    regularizer_path,
+    regularizer_path_figure,
+)
+from condnum.lessons.regularizers import counter_example, regularizer_step, regularizer_step_figure
 
 NOTEBOOK = "3_regularizers"
 

@@ -31,8 +31,8 @@ _DRAWN = """count => Array.from(document.querySelectorAll('.plot-frame'))
 @pytest.fixture(scope="session")
 def site(embedded_run, condnum, tmp_path_factory):
     """The site of a small real reproduction: four finished runs, one failure."""
-    from condnum.reproduce.record import ExperimentRecord, ReproductionRecord
-    from condnum.site import build_site
+    from condnum.report.reproduce import ExperimentRecord, ReproductionRecord
+    from condnum.report.site import build_site
 
     root = tmp_path_factory.mktemp("reproduction")
     shutil.copytree(embedded_run.folder, root / "house-prices")

@@ -14,8 +14,8 @@ import pytest
 
 from condnum.cli import main
 from condnum.cli.digit_pairs import run_report as _run_report  # ruff: ignore[unused-import]
-from condnum.data.idx import write_idx
-from condnum.sweep import ResultStore
+from condnum.data.mnist import write_idx
+from condnum.studies.store import ResultStore
 
 digit_command = sys.modules["condnum.cli.digit_pairs"]
 IMAGES, LABELS = "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"
@@ -247,7 +247,7 @@ def test_house_prices_refuse_a_foreign_store_too(command, tmp_path):
 
 
 REPAIR = """
-import condnum.experiments.{module} as cell
+import condnum.studies.{module} as cell
 from condnum.methods import immunize
 cell.immunize = immunize
 """
@@ -268,7 +268,7 @@ cell.immunize = singular
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("experiment", "module"), [("digits", "digit_cell"), ("house-prices", "house_cell")], ids=str
+    ("experiment", "module"), [("digits", "digit_cells"), ("house-prices", "pair_study")], ids=str
 )
 def test_cells_that_fail_end_with_status_1_and_are_tried_again(
     command, on_shared_kernel, tmp_path, experiment, module

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from condnum.cli import digit_pairs as module
-from condnum.sweep import ResultStore
+from condnum.studies.store import ResultStore
 
 
 def test_digits_end_to_end_with_more_workers_than_cells(condnum, tmp_path):

@@ -15,9 +15,9 @@ import papermill
 import pytest
 
 from condnum.errors import CondnumError
-from condnum.experiments.measure import RESULT_COLUMNS
 from condnum.methods import method_names
-from condnum.sweep import ResultStore
+from condnum.studies.measure import RESULT_COLUMNS
+from condnum.studies.store import ResultStore
 
 pytestmark = pytest.mark.xdist_group("embedded_run")
 NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "experiments" / "house_prices.ipynb"

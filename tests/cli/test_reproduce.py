@@ -7,13 +7,11 @@ from pathlib import Path
 import nbformat
 import pytest
 
-import condnum.reproduce
-import condnum.site
+import condnum.report.reproduce
+import condnum.report.site
 from condnum.cli.main import main
-from condnum.folder_lock import folder_lock
-from condnum.reproduce.process import Ended
-from condnum.reproduce.record import read_record
-from condnum.reproduce.run import reproduce
+from condnum.files import folder_lock
+from condnum.report.reproduce import Ended, read_record, reproduce
 
 
 def leave(words, *, progress, fails=()) -> Ended:
@@ -38,8 +36,10 @@ def experiments_end(monkeypatch, tmp_path):
 
     def put(**options):
         runner = functools.partial(leave, **options)
-        monkeypatch.setattr(condnum.reproduce, "reproduce", functools.partial(reproduce, runner=runner))
-        monkeypatch.setattr(condnum.site, "build_site", site)
+        monkeypatch.setattr(
+            condnum.report.reproduce, "reproduce", functools.partial(reproduce, runner=runner)
+        )
+        monkeypatch.setattr(condnum.report.site, "build_site", site)
 
     return put
 
@@ -61,13 +61,13 @@ def test_all_is_well(experiments_end, tmp_path, capsys):
 
 def test_the_site_is_there_after_the_first_experiment_and_grows(experiments_end, monkeypatch, capsys):
     experiments_end()
-    built, build = [], condnum.site.build_site
+    built, build = [], condnum.report.site.build_site
 
     def watched(root, target):
         built.append(sum(entry.ok for entry in read_record(root).experiments))
         return build(root, target)
 
-    monkeypatch.setattr(condnum.site, "build_site", watched)
+    monkeypatch.setattr(condnum.report.site, "build_site", watched)
     assert main(["reproduce", "--only", "deep,corrections"]) == 0
     said = capsys.readouterr().err
     assert built == [1, 2]
@@ -123,7 +123,7 @@ def test_ctrl_c_says_how_to_go_on(experiments_end, monkeypatch, capsys):
     def stop(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(condnum.reproduce, "reproduce", stop)
+    monkeypatch.setattr(condnum.report.reproduce, "reproduce", stop)
     assert main(["reproduce"]) == 130
     assert "the same command goes on from there" in " ".join(capsys.readouterr().err.split())
 

@@ -17,7 +17,7 @@ from condnum.cli import app, house_prices, main
 from condnum.cli.run import failure_table, run_report
 from condnum.data.resolver import BOX
 from condnum.errors import DataNotFoundError, DeviceError, UnknownNameError
-from condnum.sweep import ResultStore
+from condnum.studies.store import ResultStore
 
 PARAMETERS = """
 seeds: int = 1
@@ -35,7 +35,7 @@ folder = pathlib.Path(out)
 (folder / "results.csv").write_text("rir\\n1\\n")
 if mode == "fail":
     raise DataFormatError("column 'SalePrice' is missing.")
-from condnum.sweep import ResultStore
+from condnum.studies.store import ResultStore
 with ResultStore(folder / "cells") as store:
     store.put("ours-0", {"rir": 2.0})
 if mode == "some fail":

@@ -9,7 +9,7 @@ from condnum.cli import promotion
 from condnum.cli.staging import staging
 from condnum.errors import DataFormatError, OutputError
 from condnum.files import write_json
-from condnum.sweep import ResultStore
+from condnum.studies.store import ResultStore
 
 
 def tree(folder: Path) -> list[str]:

@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from condnum.data.house_table import CATEGORICAL, COLUMNS
+from condnum.data.house_prices import CATEGORICAL, COLUMNS
 
 
 @pytest.fixture(autouse=True)

@@ -50,7 +50,7 @@ def test_files_with_an_unknown_sum(write_houses, write_mnist):
 def test_known_sum_is_ok(write_houses, monkeypatch):
     path = write_houses(Path("data/house_prices/train.csv"))
     monkeypatch.setattr(
-        "condnum.data.checksums.KNOWN_CHECKSUMS", {"house_prices/train.csv": sha256_file(path)}
+        "condnum.data.task_pair.KNOWN_CHECKSUMS", {"house_prices/train.csv": sha256_file(path)}
     )
     assert by_name(available())["house-prices"].advice == ""
     (result,) = check("house-prices")

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from condnum.data import KNOWN_CHECKSUMS, sha256_arrays, sha256_file
-from condnum.data.checksums import combine_checksums, is_known
+from condnum.data.task_pair import combine_checksums, is_known
 from condnum.errors import DataFormatError, DataNotFoundError
 
 ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # FIPS 180-2, message "abc"
@@ -64,7 +64,7 @@ def test_table_has_whole_sums_only():
 
 
 def test_recompressed_file_is_known_by_its_content(tmp_path, monkeypatch):
-    monkeypatch.setattr("condnum.data.checksums.KNOWN_CHECKSUMS", {"toy/f": ABC})
+    monkeypatch.setattr("condnum.data.task_pair.KNOWN_CHECKSUMS", {"toy/f": ABC})
     path = tmp_path / "f.gz"
     path.write_bytes(gzip.compress(b"abc", compresslevel=1))
     assert is_known("toy/f", path, sha256_file(path))

@@ -6,7 +6,7 @@ import pytest
 
 from condnum.data.feature_pair import look_at, match_streams, open_pair
 from condnum.data.feature_stream import array_stream
-from condnum.data.standardise import standardise
+from condnum.data.task_pair import standardise
 from condnum.errors import CondnumError, DataFormatError, InvalidInputError, UnknownNameError
 
 RNG = np.random.default_rng(0)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from condnum.audit.targets import read_targets
+from condnum.audit.attacks import read_targets
 from condnum.data import feature_stream
 from condnum.data.feature_stream import array_stream, open_feature_stream
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, UnknownNameError

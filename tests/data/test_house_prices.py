@@ -5,14 +5,9 @@ import pandas as pd
 import pytest
 
 from condnum.data import load_house_prices, sha256_file
-from condnum.data.house_table import CATEGORICAL, COLUMNS, MISSING_CELLS, read_table
+from condnum.data.house_prices import CATEGORICAL, COLUMNS, MISSING_CELLS, read_table
 from condnum.data.resolver import BOX
-from condnum.errors import (
-    DataFormatError,
-    DataNotFoundError,
-    InvalidInputError,
-    UnknownNameError,
-)
+from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, UnknownNameError
 
 #: Standardised (1, 2, 3): mean 2, population variance 2/3.
 THIRD = 1.5**0.5

@@ -3,8 +3,8 @@ import gzip
 import numpy as np
 import pytest
 
-from condnum.data.checksums import sha256_file
-from condnum.data.idx import read_idx, read_idx_shape, write_idx
+from condnum.data.mnist import read_idx, read_idx_shape, write_idx
+from condnum.data.task_pair import sha256_file
 from condnum.errors import DataFormatError, DataNotFoundError
 
 # 2 images of 1×3: magic 0x00000803, sizes 2, 1, 3 big-endian, six bytes.

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from condnum.data import digit_pair, load_mnist_images, user_cache
-from condnum.data.checksums import combine_checksums, sha256_file
 from condnum.data.mnist import download_mnist
+from condnum.data.task_pair import combine_checksums, sha256_file
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, UnknownNameError
 
 RAW = Path("data/MNIST/raw")

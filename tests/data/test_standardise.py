@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.preprocessing import LabelEncoder, StandardScaler
 
-from condnum.data.standardise import label_encode, standardise
+from condnum.data.task_pair import label_encode, standardise
 
 
 def test_hand_derived():

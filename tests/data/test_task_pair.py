@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from condnum.data import Provenance, TaskPair
-from condnum.data.task_arrays import read_only
+from condnum.data.task_pair import read_only
 from condnum.errors import InvalidInputError
 
 ORIGIN = Provenance("embedded", "here", "toy", "", "", "", False, options={"features": "clean"})

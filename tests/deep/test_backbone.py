@@ -193,7 +193,7 @@ def test_features_from_needs_activations_first():
     ],
 )
 def test_what_is_no_chain_is_refused(model, reason):
-    from condnum.deep.split_execution import trainable_chain
+    from condnum.deep.backbone import trainable_chain
 
     class Net(nn.Module):
         def __init__(self):

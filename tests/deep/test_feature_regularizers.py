@@ -1,12 +1,12 @@
-"""R_well and R_ill of features, against condnum.regularizers on the full Hessian XᵀX by autograd."""
+"""R_well and R_ill of features, against condnum.theory.regularizers on the full Hessian XᵀX by autograd."""
 
 import pytest
 import torch
 
 from condnum.deep import feature_r_ill, feature_r_well, feature_rtol
 from condnum.errors import InvalidInputError, RankError
-from condnum.regularizers import r_ill, r_well
-from condnum.spectra import condition_number
+from condnum.theory.regularizers import r_ill, r_well
+from condnum.theory.spectra import condition_number
 
 
 def randn(*shape, seed=0, dtype=torch.float64):

@@ -17,11 +17,10 @@ from condnum.deep import (
     open_images,
     training_transform,
 )
-from condnum.deep.feature_cache import feature_key
-from condnum.deep.out_of_memory import memory_advice
-from condnum.deep.weights import state_checksum
+from condnum.deep.create import state_checksum
+from condnum.deep.features import feature_key
 from condnum.errors import DataFormatError, DeviceError, InvalidInputError, UnknownNameError
-from condnum.out_of_memory import is_out_of_memory
+from condnum.machine import is_out_of_memory, memory_advice
 
 DIGITS = "digits-8x8:0-4"
 
@@ -315,7 +314,7 @@ class TestCache:
         def die(*_):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("condnum.deep.feature_cache.write_json", die)
+        monkeypatch.setattr("condnum.deep.features.write_json", die)
         with pytest.raises(KeyboardInterrupt):
             cached_features(Tiny(), data, transform, cache=tmp_path)
         monkeypatch.undo()

@@ -9,9 +9,8 @@ from PIL import Image
 from scipy.io import savemat
 
 from condnum.deep import open_images
-from condnum.deep.image_data import ImageData, Unreadable
-from condnum.deep.image_names import imagenet_classes
-from condnum.deep.image_sources import ArrayImages, files_checksum
+from condnum.deep.image_sets import imagenet_classes
+from condnum.deep.images import ArrayImages, ImageData, Unreadable, files_checksum
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, UnknownNameError
 
 from .conftest import paint
@@ -201,7 +200,7 @@ class TestChecksum:
         assert len(sums) == 4
 
     def test_sampled_sees_every_size_but_not_every_byte(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("condnum.deep.image_sources.SAMPLED_FILES", 2)
+        monkeypatch.setattr("condnum.deep.images.SAMPLED_FILES", 2)
         files = [f"{i}.png" for i in range(6)]
         for name in files:
             (tmp_path / name).write_bytes(b"abc")
@@ -219,7 +218,7 @@ class TestChecksum:
 
     def test_auto_turns_to_sampling_beyond_the_limit(self, tmp_path, monkeypatch):
         (tmp_path / "a.png").write_bytes(b"x" * 100)
-        monkeypatch.setattr("condnum.deep.image_sources.FULL_BYTES", 99)
+        monkeypatch.setattr("condnum.deep.images.FULL_BYTES", 99)
         assert files_checksum(tmp_path, ["a.png"]) == files_checksum(tmp_path, ["a.png"], "sampled")
         with pytest.raises(UnknownNameError, match="checksum mode"):
             files_checksum(tmp_path, ["a.png"], "quick")

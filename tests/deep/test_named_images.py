@@ -8,7 +8,7 @@ import pytest
 
 from condnum.data import load_mnist_images, load_small_digits
 from condnum.deep import open_images
-from condnum.deep.digit_images import parse_digits
+from condnum.deep.image_sets import parse_digits
 from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
 
 

@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from condnum.deep import feature_r_ill, feature_r_well, precondition_gradient
-from condnum.deep.preconditioned_identity import PreconditionedIdentity, smaller_gram
+from condnum.deep.regularizers import PreconditionedIdentity, smaller_gram
 from condnum.errors import InvalidInputError, RankError
-from condnum.regularizers import (
+from condnum.theory.regularizers import (
     r_ill_gradient,
     r_ill_theta_gradient,
     r_well_gradient,

@@ -8,8 +8,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 from condnum.deep import convex_probe, probe_accuracy
-from condnum.deep.probe import MULTIPLES
-from condnum.deep.softmax_descent import descend, smoothness
+from condnum.deep.probe import MULTIPLES, descend, smoothness
 from condnum.errors import InvalidInputError, UnknownNameError
 
 
@@ -44,7 +43,7 @@ class TestDescent:
 
     @pytest.mark.parametrize("logits", [1 << 24, 100], ids=["one part", "many parts"])
     def test_gd_equals_autograd_at_every_rate(self, monkeypatch, logits):
-        monkeypatch.setattr("condnum.deep.softmax_descent._LOGITS", logits)
+        monkeypatch.setattr("condnum.deep.probe._LOGITS", logits)
         rates = torch.tensor([0.05, 0.5, 2.0], dtype=torch.float64)
         X = self.X.double()
         curves = descend(X, self.y, 4, rates, [], epochs=6, optimizer="gd", batch_size=1, seed=0)

@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 
 from condnum.errors import CondnumError
-from condnum.experiments import attack_study
-from condnum.experiments.attack_config import AttackConfig
-from condnum.report import attack_tables
+from condnum.report import tables as attack_tables
+from condnum.studies import attackers as attack_study
+from condnum.studies.attackers import AttackConfig
 
 ATTACKERS = ("gd", "cg", "whiten", "closed_form")
 

@@ -20,23 +20,24 @@ from condnum.deep import (
     rir_theta0,
     save_backbone,
 )
-from condnum.deep.accuracy import head_accuracy
-from condnum.deep.training.presets import deep_preset
-from condnum.errors import (
-    DataFormatError,
-    DataNotFoundError,
-    InvalidInputError,
-    UnknownNameError,
+from condnum.deep.probe import head_accuracy
+from condnum.deep.training.settings import deep_preset
+from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, UnknownNameError
+from condnum.studies import deep_nets
+from condnum.studies.deep_cells import (
+    METHODS,
+    STUDIES,
+    DeepConfig,
+    create_backbone,
+    open_tasks,
+    pretraining_table,
+    rir_sample,
+    task_transform,
+    weights_source,
 )
-from condnum.experiments import deep_nets
-from condnum.experiments.deep_cell import rir_sample
-from condnum.experiments.deep_config import METHODS, DeepConfig, weights_source
-from condnum.experiments.deep_studies import STUDIES
-from condnum.experiments.deep_tables import RESULT_COLUMNS, published_column
-from condnum.experiments.deep_tasks import open_tasks, task_transform
-from condnum.experiments.deep_theta0 import create_backbone, pretraining_table
-from condnum.experiments.published import TABLE_3
-from condnum.sweep import SweepError
+from condnum.studies.deep_tables import RESULT_COLUMNS, published_column
+from condnum.studies.measure import TABLE_3
+from condnum.studies.sweep import SweepError
 
 SHORT = DeepConfig(
     "embedded",
@@ -353,7 +354,7 @@ class TestRun:
 
 class TestFailures:
     def test_a_failed_method_keeps_the_others(self, finished, monkeypatch, tmp_path):
-        from condnum.experiments import deep_cell
+        from condnum.studies import deep_cells as deep_cell
 
         original = deep_cell.immunize_backbone
 
@@ -369,7 +370,7 @@ class TestFailures:
         assert "failures.csv" in run.save(tmp_path / "out")
 
     def test_every_theta_0_failed(self, monkeypatch, tmp_path):
-        from condnum.experiments import deep_cell
+        from condnum.studies import deep_cells as deep_cell
 
         def broken(*_):
             raise InvalidInputError("no such thing")

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from condnum.errors import DeviceError
-from condnum.experiments import digit_batch, digit_pairs
-from condnum.experiments.digit_batch import DigitBatches
-from condnum.experiments.digit_cell import compute_cell
-from condnum.experiments.digit_config import DigitPairsConfig
-from condnum.sweep import BatchExecutor
+from condnum.studies import digit_cells as digit_batch
+from condnum.studies import digit_pairs
+from condnum.studies.digit_cells import DigitBatches, compute_cell
+from condnum.studies.digit_pairs import DigitPairsConfig
+from condnum.studies.executors import BatchExecutor
 
 CPU = torch.device("cpu")
 CONFIG = DigitPairsConfig(methods=("ours", "imma", "optimal"), seeds=2, epochs=5, pairs=((4, 7), (9, 0)))

@@ -12,12 +12,12 @@ import torch
 from condnum import relative_immunization_ratio
 from condnum.data import load_small_digits
 from condnum.errors import InvalidInputError, UnknownNameError
-from condnum.experiments import digit_config, digit_pairs
-from condnum.experiments.digit_cell import compute_cell, immunize_cell
-from condnum.experiments.digit_tasks import digit_problem
-from condnum.experiments.measure import RESULT_COLUMNS
-from condnum.spectra import PUBLISHED_RIDGE, covariance
-from condnum.sweep import cells_folder
+from condnum.studies import digit_pairs
+from condnum.studies import digit_pairs as digit_config
+from condnum.studies.digit_cells import compute_cell, digit_problem, immunize_cell
+from condnum.studies.measure import RESULT_COLUMNS
+from condnum.studies.store import cells_folder
+from condnum.theory.spectra import PUBLISHED_RIDGE, covariance
 
 CONFIG = digit_config.DigitPairsConfig(
     methods=("ours", "imma", "optimal"), seeds=2, epochs=5, pairs=((4, 7), (9, 0))

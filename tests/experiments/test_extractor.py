@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from condnum.experiments.extractor import Extractor
 from condnum.methods import immunize
-from condnum.problem import ImmunizationProblem
-from condnum.sweep import ResultStore
+from condnum.methods.problem import ImmunizationProblem
+from condnum.studies.measure import Extractor
+from condnum.studies.store import ResultStore
 
 
 def test_through_a_store_and_back(tmp_path):

@@ -9,16 +9,13 @@ import pytest
 
 from condnum.data import load_diabetes_tasks
 from condnum.errors import CondnumError, DataNotFoundError, InvalidInputError, RankError, UnknownNameError
-from condnum.experiments import house_cell, house_prices
-from condnum.experiments.house_config import SETTINGS, HousePricesConfig
-from condnum.experiments.house_prices import (
-    load,
-    plans,
-    run,
-)
-from condnum.experiments.measure import current_rir
 from condnum.methods import get_method, immunize, method_names
-from condnum.sweep import SweepError, cells_folder
+from condnum.studies import house_prices
+from condnum.studies import pair_study as house_cell
+from condnum.studies.house_prices import SETTINGS, HousePricesConfig, load, plans, run
+from condnum.studies.measure import current_rir
+from condnum.studies.store import cells_folder
+from condnum.studies.sweep import SweepError
 
 SHORT = HousePricesConfig("embedded", seeds=2, epochs=4, device="cpu")
 

@@ -9,11 +9,11 @@ import pytest
 from condnum import ImmunizationProblem, immunize, relative_immunization_ratio, rir_ceiling
 from condnum.data import load_diabetes_tasks
 from condnum.errors import InvalidInputError, UnknownNameError
-from condnum.experiments import limits, limits_pair
-from condnum.experiments.limits_config import DEFAULT_PAIRS, LimitsConfig
-from condnum.experiments.limits_plan import plans
-from condnum.experiments.limits_race import CONTESTANTS
-from condnum.experiments.measure import RESULT_COLUMNS
+from condnum.studies import limits
+from condnum.studies import limits_cells as limits_pair
+from condnum.studies.limits import DEFAULT_PAIRS, LimitsConfig, plans
+from condnum.studies.limits_cells import CONTESTANTS
+from condnum.studies.measure import RESULT_COLUMNS
 
 HOUSE = LimitsConfig("house-prices", "embedded", ("ours", "identity", "optimal"), 2, 40, race_steps=30)
 DIGITS = LimitsConfig("digits", methods=("imma",), seeds=1, epochs=4, pairs=((4, 7), (9, 0)), race_steps=0)

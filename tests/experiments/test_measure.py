@@ -5,22 +5,23 @@ import pandas as pd
 import pytest
 import torch
 
-from condnum.ceiling import ridge_convention_ceiling, rir_ceiling
 from condnum.data import load_diabetes_tasks
-from condnum.experiments.extractor import Extractor
-from condnum.experiments.measure import (
+from condnum.methods import immunize
+from condnum.methods.problem import ImmunizationProblem
+from condnum.probing import linear_probe
+from condnum.studies.measure import (
     MEASURES,
     RESULT_COLUMNS,
+    TABLE_1,
+    Extractor,
+    Published,
     ceiling_sweep,
     curves_table,
     results_table,
     summary_table,
 )
-from condnum.experiments.published import TABLE_1, Published
-from condnum.immunization import relative_immunization_ratio
-from condnum.methods import immunize
-from condnum.probing import linear_probe
-from condnum.problem import ImmunizationProblem
+from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
+from condnum.theory.immunization import relative_immunization_ratio
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ import pytest
 
 from condnum.data import TaskPair, load_diabetes_tasks
 from condnum.errors import InvalidInputError, UnknownNameError
-from condnum.experiments import house_prices
-from condnum.experiments.house_config import HousePricesConfig
-from condnum.experiments.pair_study import compare_methods
 from condnum.methods import DescentSettings
+from condnum.studies import house_prices
+from condnum.studies.house_prices import HousePricesConfig
+from condnum.studies.pair_study import compare_methods
 
 
 @pytest.fixture(scope="module")

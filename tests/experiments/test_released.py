@@ -8,25 +8,32 @@ import torch
 
 from condnum import ImmunizationProblem, immunize, r_ill, r_well
 from condnum.data import load_diabetes_tasks, load_house_prices
-from condnum.data.embedded import load_small_digits
+from condnum.data.digits import load_small_digits
 from condnum.errors import InvalidInputError, UnknownNameError
-from condnum.experiments import digit_cell, house_config
-from condnum.experiments.digit_config import SETTINGS as DIGIT_SETTINGS
-from condnum.experiments.digit_pairs import DigitPairsConfig
-from condnum.experiments.digit_pairs import load as load_digits
-from condnum.experiments.digit_pairs import plans as digit_plans
-from condnum.experiments.released.audit_config import AuditConfig
-from condnum.experiments.released.batches import PairedBatches
-from condnum.experiments.released.cell import feature_spectra, train_cell
-from condnum.experiments.released.data_sets import AuditData
-from condnum.experiments.released.descriptions import TEXTS
-from condnum.experiments.released.gradients import SwitchedAlgorithm1
-from condnum.experiments.released.switches import CORRECTED, SWITCHES, ProtocolSwitches
-from condnum.experiments.released.tasks import first_rows, switched_tasks, with_constant_input
-from condnum.immunization import immunization_from_spectra
 from condnum.methods import NAMED_SETTINGS
 from condnum.methods.algorithm1 import ill_direction, well_direction
-from condnum.sweep import CellPlan
+from condnum.studies import digit_cells as digit_cell
+from condnum.studies import house_prices as house_config
+from condnum.studies.cell import CellPlan
+from condnum.studies.digit_pairs import SETTINGS as DIGIT_SETTINGS
+from condnum.studies.digit_pairs import DigitPairsConfig
+from condnum.studies.digit_pairs import load as load_digits
+from condnum.studies.digit_pairs import plans as digit_plans
+from condnum.studies.release import TEXTS, AuditConfig
+from condnum.studies.release_cells import (
+    CORRECTED,
+    SWITCHES,
+    AuditData,
+    PairedBatches,
+    ProtocolSwitches,
+    SwitchedAlgorithm1,
+    feature_spectra,
+    first_rows,
+    switched_tasks,
+    train_cell,
+    with_constant_input,
+)
+from condnum.theory.immunization import immunization_from_spectra
 
 CORRECTED_FULL = ProtocolSwitches.preset("corrected")
 

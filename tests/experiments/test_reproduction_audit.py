@@ -7,17 +7,17 @@ import pandas as pd
 import pytest
 
 from condnum.errors import InvalidInputError
-from condnum.experiments.released import study
-from condnum.experiments.released.audit_config import OTHER_RIDGES, AuditConfig
-from condnum.experiments.released.data_sets import AuditData
-from condnum.experiments.released.switches import ProtocolSwitches
-from condnum.experiments.released.waterfall_tables import (
+from condnum.studies import release as study
+from condnum.studies.cell import CellResult
+from condnum.studies.release import (
+    OTHER_RIDGES,
     RESULT_COLUMNS,
+    AuditConfig,
     landing_table,
     results_table,
     waterfall_table,
 )
-from condnum.sweep import CellResult
+from condnum.studies.release_cells import AuditData, ProtocolSwitches
 
 DIGITS = AuditConfig(AuditData.parse("digits:4-7"), seeds=2, epochs=(1,), ends=(2,))
 

@@ -10,7 +10,7 @@ import pytest
 from condnum.cli.staging import staging
 from condnum.errors import OutputError
 from condnum.files import atomic_write, write_json, write_text
-from condnum.sweep import ResultStore
+from condnum.studies.store import ResultStore
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="needs fork"),

@@ -45,7 +45,7 @@ def imported():
         "timm",
         "torchvision",
         "distributed",
-        "condnum.experiments.deep_nets",
+        "condnum.studies.deep_nets",
         "condnum.data.digits",
     ):
         importlib.import_module(name)

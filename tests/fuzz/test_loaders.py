@@ -13,20 +13,17 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from condnum.audit.extractors import read_theta
-from condnum.audit.targets import read_targets
+from condnum.audit.attacks import read_targets
+from condnum.audit.measures import read_theta
 from condnum.data.feature_pair import look_at, match_streams
 from condnum.data.feature_stream import open_feature_stream
-from condnum.data.house_prices import load_house_prices
-from condnum.data.house_table import CATEGORICAL, COLUMNS, read_table
-from condnum.data.idx import read_idx, read_idx_shape
-from condnum.data.mnist import load_mnist_images
-from condnum.deep.state_file import VERSION, read_state
-from condnum.deep.weights import read_metadata, read_weights
+from condnum.data.house_prices import CATEGORICAL, COLUMNS, load_house_prices, read_table
+from condnum.data.mnist import load_mnist_images, read_idx, read_idx_shape
+from condnum.deep.create import VERSION, read_metadata, read_state, read_weights
 from condnum.errors import CondnumError, DataFormatError
-from condnum.report.parameters import checked_parameters, parameters_of
-from condnum.sweep import ResultStore
-from condnum.sweep.result import unpack_arrays
+from condnum.report.notebook import checked_parameters, parameters_of
+from condnum.studies.cell import unpack_arrays
+from condnum.studies.store import ResultStore
 
 HUGE = [0, 1, 2, 3, 255, 2**16, 2**31, 2**32 - 1, 2**40, 10**12, 2**63 - 1, 2**64, -1]
 RNG = np.random.default_rng(0)

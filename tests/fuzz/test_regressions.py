@@ -11,18 +11,18 @@ import pandas as pd
 import pytest
 import torch
 
-from condnum.audit.extractors import read_theta
-from condnum.audit.targets import read_targets
+from condnum.audit.attacks import read_targets
+from condnum.audit.measures import read_theta
 from condnum.cli.main import main
-from condnum.data import numpy_rows
+from condnum.data import feature_stream as numpy_rows
 from condnum.data.feature_pair import look_at
 from condnum.data.feature_stream import open_feature_stream
-from condnum.data.house_table import read_table
-from condnum.data.idx import read_idx
-from condnum.deep.weights import read_weights
+from condnum.data.house_prices import read_table
+from condnum.data.mnist import read_idx
+from condnum.deep.create import read_weights
 from condnum.errors import CondnumError, DataFormatError, InvalidInputError
-from condnum.report.parameters import checked_parameters, parameters_of
-from condnum.sweep import ResultStore
+from condnum.report.notebook import checked_parameters, parameters_of
+from condnum.studies.store import ResultStore
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_parquet_without_rows_is_no_extractor(tmp_path):
             return iter(())
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("condnum.audit.extractors.open_feature_stream", lambda value: Empty())
+        patch.setattr("condnum.audit.measures.open_feature_stream", lambda value: Empty())
         with pytest.raises(InvalidInputError, match="has no rows"):
             read_theta(path, 1)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from condnum.methods import registry
-from condnum.problem import ImmunizationProblem
+from condnum.methods.problem import ImmunizationProblem
 
 
 def random_problem(D=6, rows=20, *, seed=0, targets=True, outputs=1, loss="mse", rank=None):

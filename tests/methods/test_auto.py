@@ -12,7 +12,7 @@ from condnum import NAMED_SETTINGS, DescentSettings, immunize, relative_immuniza
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.methods.algorithm1 import ill_direction, well_direction
 from condnum.methods.auto import MARGIN, _Auto, _scaled
-from condnum.problem import ImmunizationProblem
+from condnum.methods.problem import ImmunizationProblem
 
 AUTO = DescentSettings(auto=True, steps=20_000)
 

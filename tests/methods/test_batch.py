@@ -5,17 +5,15 @@ import pytest
 import torch
 
 from condnum.errors import InvalidInputError
-from condnum.experiments.digit_pairs import DigitPairsConfig, load
-from condnum.experiments.digit_tasks import digit_problem
 from condnum.methods import NAMED_SETTINGS, descends_in_batches, get_method, immunize, immunize_batch
 from condnum.methods.algorithm1 import RIllOnly
-from condnum.methods.batched.memory import batch_size, problem_bytes
-from condnum.methods.batched.method import BatchMemory
-from condnum.methods.batched.tasks import ProblemBatch
+from condnum.methods.batch import batch_size, problem_bytes
+from condnum.methods.batched_tasks import BatchMemory, ProblemBatch
 from condnum.methods.method import SMALL, Gradients, Memory
-from condnum.problem import ImmunizationProblem
-from condnum.spectra import covariance_factor
-from condnum.tasks import LinearTask
+from condnum.methods.problem import ImmunizationProblem, LinearTask
+from condnum.studies.digit_cells import digit_problem
+from condnum.studies.digit_pairs import DigitPairsConfig, load
+from condnum.theory.spectra import covariance_factor
 
 DIMENSION = 140  # above SMALL, where one problem alone takes the factor form
 

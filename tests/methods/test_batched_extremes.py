@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from condnum.methods.batched import extremes
-from condnum.methods.batched.extremes import largest_pairs, smallest_pairs
+from condnum.methods import batched_hessians as extremes
+from condnum.methods.batched_hessians import largest_pairs, smallest_pairs
 
 
 def matrix(values, seed):

@@ -6,13 +6,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from condnum.losses import LogisticLoss, SquaredLoss
 from condnum.methods import ImmaSettings, OptKappaSettings
 from condnum.methods.algorithm1 import ill_direction, supervised_gradients, well_direction
 from condnum.methods.imma import bilevel_gradient
 from condnum.methods.opt_kappa import kappa_gradient
-from condnum.regularizers import r_ill_theta_gradient, r_well_theta_gradient
-from condnum.tasks import LinearTask
+from condnum.methods.problem import LinearTask, LogisticLoss, SquaredLoss
+from condnum.theory.regularizers import r_ill_theta_gradient, r_well_theta_gradient
 
 SEEDS = st.integers(0, 2**32 - 1)
 # Autograd through eigh and the closed form differ by round-off over the gap of the extreme value,

@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from condnum.ceiling import rir_ceiling
 from condnum.errors import InvalidInputError, UnknownNameError
-from condnum.immunization import relative_immunization_ratio
 from condnum.methods import (
     DescentSettings,
     ImmaSettings,
@@ -23,8 +21,10 @@ from condnum.methods import (
 )
 from condnum.methods.descent import part_weights
 from condnum.methods.method import Gradients
-from condnum.problem import ImmunizationProblem
-from condnum.spectra import condition_number, hessian
+from condnum.methods.problem import ImmunizationProblem
+from condnum.theory.ceiling import rir_ceiling
+from condnum.theory.immunization import relative_immunization_ratio
+from condnum.theory.spectra import condition_number, hessian
 
 CLOSED_FORMS = {"identity", "initial", "optimal", "front"}
 DESCENTS = [name for name in method_names() if name not in CLOSED_FORMS]

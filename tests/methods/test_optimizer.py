@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from condnum.methods.optimizer import LARGE, make_optimizer
+from condnum.methods.descent import LARGE, make_optimizer
 
 
 @pytest.mark.parametrize("rows", [3, LARGE + 1])

@@ -5,10 +5,14 @@ import pytest
 
 pytest.importorskip("plotly", reason="the extra viz is not installed")
 
-from condnum.plots.aligned_tasks import aligned_tasks_figure
-from condnum.plots.alignment import alignment_figure, alignment_sweep_figure
-from condnum.teaching.aligned_tasks import aligned_tasks
-from condnum.teaching.alignment import ROTATIONS, alignment_sweep, rotated_alignment
+from condnum.lessons.aligned_tasks import aligned_tasks, aligned_tasks_figure
+from condnum.lessons.alignment import (
+    ROTATIONS,
+    alignment_figure,
+    alignment_sweep,
+    alignment_sweep_figure,
+    rotated_alignment,
+)
 
 
 def by_name(figure, start):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from condnum.plots.attack_panel import (
+from condnum.figures.attack_panel import (
     attack_accuracy_figure,
     attack_curves_figure,
     attack_factor_heatmap,

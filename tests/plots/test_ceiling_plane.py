@@ -5,8 +5,7 @@ import pytest
 
 pytest.importorskip("plotly", reason="the extra viz is not installed")
 
-from condnum.plots.ceiling_plane import ceiling_plane_figure
-from condnum.teaching.ceiling import ceiling_demo
+from condnum.lessons.ceiling import ceiling_demo, ceiling_plane_figure
 
 
 def by_name(figure, start):

@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from condnum import plots
+from condnum import figures as plots
 from condnum.errors import InvalidInputError
-from condnum.plots.style import log_axis, method_style, translucent
+from condnum.figures.style import log_axis, method_style, translucent
 
 
 def long(method, seed, task, quantity, x, value):

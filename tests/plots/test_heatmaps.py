@@ -8,9 +8,9 @@ import pandas as pd
 import plotly.colors
 import pytest
 
-from condnum import plots
+from condnum import figures as plots
 from condnum.errors import InvalidInputError, UnknownNameError
-from condnum.plots.pair_cells import PAIR_COLUMNS
+from condnum.figures.pairs import PAIR_COLUMNS
 
 MEASURES = (("compact", "unit"), ("ridge", "unit"), ("ridge", "as_trained"))
 

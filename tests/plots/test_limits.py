@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 
 from condnum.errors import InvalidInputError
-from condnum.pareto import feasible_region
-from condnum.plots import limit_directions
-from condnum.plots import limits as figures
+from condnum.figures import limits as figures
+from condnum.figures import limits as limit_directions
+from condnum.theory.pareto import feasible_region
 
 NAMES = {"dataset": "toy", "pretrain_task": "digit 4", "harmful_task": "digit 7"}
 REGION = feasible_region(np.diag([100.0, 1.0]), np.diag([2.0, 1.0]), ridge=0.1)

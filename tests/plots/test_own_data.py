@@ -5,8 +5,7 @@ import pytest
 
 pytest.importorskip("plotly", reason="the extra viz is not installed")
 
-from condnum.plots.own_data import RATIO_FLOOR, own_data_figure
-from condnum.teaching.own_data import own_data
+from condnum.lessons.own_data import RATIO_FLOOR, own_data, own_data_figure
 
 
 def test_it_draws_spectra_overlaps_and_probes():

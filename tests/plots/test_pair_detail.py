@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from condnum import plots
+from condnum import figures as plots
 from condnum.errors import InvalidInputError
 
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from condnum.errors import InvalidInputError
-from condnum.plots.probe_accuracy import net_style, probe_accuracy_figure, ratio_history_figure
+from condnum.figures.probe_accuracy import net_style, probe_accuracy_figure, ratio_history_figure
 
 
 def frame(backbone, method, seed, quantity, x, value):

@@ -6,10 +6,15 @@ import pytest
 pytest.importorskip("plotly", reason="the extra viz is not installed")
 
 from condnum.errors import UnknownNameError
-from condnum.plots.quadratic import plateau_figure, spectrum_descent_figure, zigzag_figure
-from condnum.plots.theme import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, apply_theme
-from condnum.teaching.quadratic import spectrum_descent, zigzag
-from condnum.teaching.round_off import plateau
+from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, apply_theme
+from condnum.lessons.condition_number import (
+    plateau,
+    plateau_figure,
+    spectrum_descent,
+    spectrum_descent_figure,
+    zigzag,
+    zigzag_figure,
+)
 
 
 def by_name(figure, start):

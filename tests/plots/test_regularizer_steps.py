@@ -6,16 +6,21 @@ import pytest
 pytest.importorskip("plotly", reason="the extra viz is not installed")
 
 from condnum.errors import UnknownNameError
-from condnum.plots.regularizer_paths import (
+from condnum.lessons.regularizer_paths import (
     MOST_LINES,
+    joint_steps,
     joint_steps_figure,
+    regularizer_path,
     regularizer_path_figure,
+    value_plane,
     value_plane_figure,
 )
-from condnum.plots.regularizer_steps import regularizer_step_figure
-from condnum.teaching.joint_steps import joint_steps
-from condnum.teaching.regularizer_paths import regularizer_path, value_plane
-from condnum.teaching.regularizers import STEP_RANGE, counter_example, regularizer_step
+from condnum.lessons.regularizers import (
+    STEP_RANGE,
+    counter_example,
+    regularizer_step,
+    regularizer_step_figure,
+)
 
 
 def by_name(figure, start):

@@ -5,9 +5,8 @@ import pytest
 
 pytest.importorskip("plotly", reason="the extra viz is not installed")
 
-from condnum.plots.ridge_ceiling import attacks_figure, ridge_ceiling_figure
-from condnum.teaching.ridge_ceiling import ridge_ceiling_demo
-from condnum.teaching.whitening import attacks
+from condnum.lessons.ridge_ceiling import attacks_figure, ridge_ceiling_demo, ridge_ceiling_figure
+from condnum.lessons.two_tasks import attacks
 
 
 @pytest.mark.parametrize("null", ["none", "pretrain"])

@@ -8,9 +8,8 @@ pytest.importorskip("plotly", reason="the extra viz is not installed")
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from condnum.plots.alignment import alignment_figure
-from condnum.plots.theme import honest_legend, stacked, teaching_layout
-from condnum.teaching.alignment import rotated_alignment
+from condnum.figures.style import honest_legend, stacked, teaching_layout
+from condnum.lessons.alignment import alignment_figure, rotated_alignment
 
 
 def test_the_legend_lists_what_is_to_be_seen():

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from condnum.errors import InvalidInputError
-from condnum.plots.waterfall import alone_figure, waterfall_figure
+from condnum.figures.waterfall import alone_figure, waterfall_figure
 
 TITLES = {"rows": "rows used", "bias": "the bias"}
 

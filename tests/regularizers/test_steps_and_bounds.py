@@ -5,17 +5,16 @@ import pytest
 import torch
 
 from condnum.errors import InvalidInputError, RankError, UnknownNameError
-from condnum.regularizers import (
+from condnum.theory.regularizers import r_ill_theta_gradient, r_well_theta_gradient
+from condnum.theory.spectra import condition_number, hessian
+from condnum.theory.steps import (
     ill_spectrum_step,
     ill_step,
     ill_step_bound,
-    r_ill_theta_gradient,
-    r_well_theta_gradient,
     well_spectrum_step,
     well_step,
     well_step_bound,
 )
-from condnum.spectra import condition_number, hessian
 
 PRINTED_2 = np.array([2.15920825, 1.9376387, 1.32386916])
 

@@ -10,14 +10,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from condnum.regularizers import (
+from condnum.theory.regularizers import r_ill, r_ill_gradient, r_well, r_well_gradient
+from condnum.theory.steps import (
     ill_spectrum_step,
     ill_step,
     ill_step_bound,
-    r_ill,
-    r_ill_gradient,
-    r_well,
-    r_well_gradient,
     well_spectrum_step,
     well_step,
     well_step_bound,

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from condnum.errors import CondnumError, InvalidInputError, RankError
-from condnum.regularizers import (
+from condnum.theory.regularizers import (
     ill_gradient_from_pair,
     r_ill,
     r_ill_from_pair,

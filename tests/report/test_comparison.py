@@ -4,9 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from condnum.experiments.measure import summary_table
-from condnum.experiments.published import TABLE_1
-from condnum.report import comparison
+from condnum.report import tables as comparison
+from condnum.studies.measure import TABLE_1, summary_table
 
 
 @pytest.fixture

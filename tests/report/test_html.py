@@ -10,9 +10,7 @@ from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from condnum.errors import InvalidInputError, MissingExtraError
-from condnum.report.exporter import PLOTLY, WIDGET
-from condnum.report.html import export_html, first_heading, render_html
-from condnum.report.offline import remove_remote
+from condnum.report.html import PLOTLY, WIDGET, export_html, first_heading, remove_remote, render_html
 from condnum.report.tables import mark_words
 
 LATEX = r"$$\displaystyle \kappa$$"

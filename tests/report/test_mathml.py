@@ -3,7 +3,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from condnum.report.mathml import mathml
+from condnum.report.html import mathml
 
 FORMULAS = [
     r"\kappa(S) = \sigma_1 / \sigma_k",

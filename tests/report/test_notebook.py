@@ -16,9 +16,9 @@ from condnum.errors import (
     OutputError,
     UnknownNameError,
 )
-from condnum.report import kernel, notebook
-from condnum.report.kernel import running_kernel
-from condnum.report.notebook import NotebookError, find_notebook, read_notebook, run_notebook
+from condnum.report import notebook
+from condnum.report import notebook as kernel
+from condnum.report.notebook import NotebookError, find_notebook, read_notebook, run_notebook, running_kernel
 
 
 def names(folder: Path) -> list[str]:

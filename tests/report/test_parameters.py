@@ -7,12 +7,12 @@ import papermill
 import pytest
 
 from condnum.errors import InvalidInputError, UnknownNameError
-from condnum.report.notebook import read_notebook
-from condnum.report.parameters import (
+from condnum.report.notebook import (
     checked_parameters,
     declared_parameters,
     effective_parameters,
     parameters_of,
+    read_notebook,
 )
 
 CELL = """

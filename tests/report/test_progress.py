@@ -7,8 +7,15 @@ import pytest
 
 from condnum.progress import SweepFacts
 from condnum.report import progress
-from condnum.report.progress import ProgressEvent, Tally, describe_event, following, parse_event
-from condnum.report.terminal import Lines, terminal_progress
+from condnum.report.progress import (
+    Lines,
+    ProgressEvent,
+    Tally,
+    describe_event,
+    following,
+    parse_event,
+    terminal_progress,
+)
 
 
 @pytest.mark.parametrize("line", ["", "[1]", "{", '"x"', b"\xff"])

@@ -4,8 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from condnum.experiments.released.data_sets import AuditData
-from condnum.report.reproduction_audit import (
+from condnum.report.release import (
     audit_words,
     detail_table,
     effect_table,
@@ -13,6 +12,7 @@ from condnum.report.reproduction_audit import (
     stage_table,
     switch_table,
 )
+from condnum.studies.release_cells import AuditData
 
 
 def waterfall(changes, *, spread=0.01, alone=None):

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from condnum.reproduce import process
-from condnum.reproduce.fingerprint import code_checksum, fingerprint
-from condnum.reproduce.process import Ended, run_command
+from condnum.report import reproduce as process
+from condnum.report.reproduce import Ended, code_checksum, fingerprint, run_command
 
 
 def test_an_error_is_heard_without_the_programs_name(tmp_path: Path) -> None:
@@ -106,13 +105,13 @@ def test_an_interrupted_process_ends(
 
 def test_the_code_checksum_sees_code_and_experiments_only(tmp_path: Path) -> None:
     lesson, experiment = "notebooks/4_ceiling.ipynb", "notebooks/experiments/limits.ipynb"
-    for name in ("condnum/spectra.py", "condnum/site/page.py", lesson, experiment, "README.md"):
+    for name in ("condnum/spectra.py", "condnum/report/site.py", lesson, experiment, "README.md"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("1")
     before = code_checksum(tmp_path)
     for name, changes in (
         ("README.md", False),
-        ("condnum/site/page.py", False),
+        ("condnum/report/site.py", False),
         ("condnum/spectra.py", True),
         (lesson, False),
         (experiment, True),

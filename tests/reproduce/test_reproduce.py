@@ -6,12 +6,17 @@ from pathlib import Path
 import pytest
 
 from condnum.errors import InvalidInputError, UnknownNameError
-from condnum.report.run_folder import INCOMPLETE
-from condnum.reproduce import experiments, read_record, reproduce
-from condnum.reproduce import run as run_module
-from condnum.reproduce.experiments import QUICK_PAIRS
-from condnum.reproduce.process import Ended
-from condnum.reproduce.record import RECORD, Fingerprint
+from condnum.report import reproduce as run_module
+from condnum.report.notebook import INCOMPLETE
+from condnum.report.reproduce import (
+    QUICK_PAIRS,
+    RECORD,
+    Ended,
+    Fingerprint,
+    experiments,
+    read_record,
+    reproduce,
+)
 
 NAMES = [experiment.name for experiment in experiments("quick")]
 

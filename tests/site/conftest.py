@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from condnum.reproduce.record import ExperimentRecord, ReproductionRecord
+from condnum.report.reproduce import ExperimentRecord, ReproductionRecord
 
 PLOTLY = "application/vnd.plotly.v1+json"
 CHECKSUM = "ab" * 32
@@ -119,7 +119,7 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def built(root: Path, tmp_path: Path) -> Path:
     """The site of `root`."""
-    from condnum.site import build_site
+    from condnum.report.site import build_site
 
     return build_site(root, tmp_path / "reports").parent
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from condnum.errors import DataNotFoundError, InvalidInputError, OutputError
-from condnum.folder_lock import folder_lock
-from condnum.site import build, build_site
+from condnum.files import folder_lock
+from condnum.report import site as build
+from condnum.report.site import build_site
 
 
 def files_of(folder: Path) -> set[str]:

@@ -63,7 +63,7 @@ def test_the_front_opens_with_the_papers_data_then_claims_and_ends_with_stand_in
 
     from bs4 import BeautifulSoup
 
-    from condnum.site import build_site
+    from condnum.report.site import build_site
 
     reports = Path(__file__).resolve().parents[2] / "reports"
     for name, folder in (("deep", "deep/mnist"), ("house-prices", "house_prices")):
@@ -121,9 +121,8 @@ def test_a_page_holds_figure_data_but_no_plotly(soup_of):
 def test_corrections_are_those_that_the_run_computed(entry, record, write_run, tmp_path):
     from bs4 import BeautifulSoup
 
-    from condnum.report.correction_tables import correction_table
-    from condnum.site import build_site
-    from condnum.teaching.corrections import aligned_remark
+    from condnum.lessons.corrections import aligned_remark, correction_table
+    from condnum.report.site import build_site
 
     table = correction_table([aligned_remark()]).assign(computed="κ(H_P): 123 → 4")
     write_run(tmp_path / "corrections", corrections=table)
@@ -138,7 +137,7 @@ def test_corrections_are_those_that_the_run_computed(entry, record, write_run, t
 
 @pytest.mark.parametrize("rows", [10, 60_000], ids=["small", "large"])
 def test_large_tables_are_published_compressed(entry, record, write_run, tmp_path, rows):
-    from condnum.site import build_site
+    from condnum.report.site import build_site
 
     table = pd.DataFrame({"x": range(rows)})
     write_run(tmp_path / "lesson", results=table)

@@ -7,8 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from condnum.site.plot_data import figure_html, slim_figure, templates_script, trace_array
-from condnum.site.thumbnail import thumbnail
+from condnum.report.site import figure_html, slim_figure, templates_script, thumbnail, trace_array
 
 
 def stored(**trace):

@@ -6,11 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from condnum.experiments.published import TABLE_1, TABLE_2, Published
-from condnum.site.claims import claims
-from condnum.site.result import read_result
-from condnum.site.scoreboard import scoreboard, tally
-from condnum.site.verdict import compare, tolerance
+from condnum.report.scoreboard import claims, compare, read_result, scoreboard, tally, tolerance
+from condnum.studies.measure import TABLE_1, TABLE_2, Published
 
 REPORTS = Path(__file__).resolve().parents[2] / "reports"
 

@@ -97,7 +97,7 @@ def cells(cells_folder, monkeypatch):
 @pytest.fixture
 def plans(tmp_path):
     """`plans(n)`: cells x = 0 … n − 1, which note their starts in `log` and sleep if told to."""
-    from condnum.sweep import CellPlan
+    from condnum.studies.cell import CellPlan
 
     def make(count, **settings):
         common = {"log": str(tmp_path / "log"), "repaired": str(tmp_path / "repaired"), **settings}

@@ -3,7 +3,10 @@
 import pytest
 import torch
 
-from condnum.sweep import BatchExecutor, CellResult, ResultStore, run_sweep
+from condnum.studies.cell import CellResult
+from condnum.studies.executors import BatchExecutor
+from condnum.studies.store import ResultStore
+from condnum.studies.sweep import run_sweep
 
 
 class Squares:

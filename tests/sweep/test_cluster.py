@@ -10,7 +10,10 @@ import time
 import pytest
 
 from condnum.errors import InvalidInputError, MissingExtraError
-from condnum.sweep import DaskExecutor, ResultStore, SchedulerError, cluster, run_sweep
+from condnum.studies import executors as cluster
+from condnum.studies.executors import DaskExecutor, SchedulerError
+from condnum.studies.store import ResultStore
+from condnum.studies.sweep import run_sweep
 
 pytestmark = pytest.mark.xdist_group("dask")
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from condnum.data import load_diabetes_tasks, load_mnist_images, load_small_digits
-from condnum.data.idx import write_idx
+from condnum.data.mnist import write_idx
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, UnknownNameError
-from condnum.sweep import DataReference, ProcessExecutor, cached
-from condnum.sweep import data as module
-from condnum.sweep.plan import CellPlan
+from condnum.studies import cell as module
+from condnum.studies.cell import CellPlan, DataReference, cached
+from condnum.studies.executors import ProcessExecutor
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,16 @@ import numpy as np
 import pytest
 
 from condnum.errors import InvalidInputError
-from condnum.sweep import CellPlan, DaskExecutor, ProcessExecutor, SerialExecutor, choose_executor, executors
-from condnum.sweep.executors import core_count
-from condnum.threads import limit_threads
+from condnum.machine import limit_threads
+from condnum.studies import executors
+from condnum.studies.cell import CellPlan
+from condnum.studies.executors import (
+    DaskExecutor,
+    ProcessExecutor,
+    SerialExecutor,
+    choose_executor,
+    core_count,
+)
 
 
 def by_x(outcomes):
@@ -195,7 +202,7 @@ class TestChoice:
 
 def test_importing_loads_nothing_optional_and_not_torch():
     names = ["dask", "distributed", "torch", "joblib"]
-    code = f"import sys, condnum.sweep; print([name for name in {names} if name in sys.modules])"
+    code = f"import sys, condnum.studies.executors; print([name for name in {names} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 

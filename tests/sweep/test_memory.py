@@ -6,7 +6,11 @@ import sys
 import numpy as np
 import pytest
 
-from condnum.sweep import PeakMemory, ProcessExecutor, ProcessPeak, ResultStore, memory, own_peak, run_sweep
+from condnum import machine as memory
+from condnum.machine import PeakMemory, ProcessPeak, own_peak
+from condnum.studies.executors import ProcessExecutor
+from condnum.studies.store import ResultStore
+from condnum.studies.sweep import run_sweep
 
 
 def test_the_sum_takes_the_largest_of_each_process():

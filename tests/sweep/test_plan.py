@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from condnum.errors import InvalidInputError
-from condnum.sweep import CellPlan, DataReference
+from condnum.studies.cell import CellPlan, DataReference
 
 ARGUMENTS = {
     "experiment": "digit-pairs",

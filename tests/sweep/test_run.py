@@ -12,14 +12,10 @@ import pytest
 
 from condnum.errors import OutputError, RankError
 from condnum.progress import PROGRESS_VARIABLE
-from condnum.sweep import (
-    CellPlan,
-    ProcessExecutor,
-    ResultStore,
-    SerialExecutor,
-    SweepError,
-    run_sweep,
-)
+from condnum.studies.cell import CellPlan
+from condnum.studies.executors import ProcessExecutor, SerialExecutor
+from condnum.studies.store import ResultStore
+from condnum.studies.sweep import SweepError, run_sweep
 
 
 @pytest.fixture
@@ -191,7 +187,10 @@ SWEEP = """
 import sys, time
 from pathlib import Path
 import numpy as np
-from condnum.sweep import CellPlan, ResultStore, SerialExecutor, run_sweep
+from condnum.studies.cell import CellPlan
+from condnum.studies.executors import SerialExecutor
+from condnum.studies.store import ResultStore
+from condnum.studies.sweep import run_sweep
 
 folder, log = sys.argv[1:]
 

@@ -21,9 +21,10 @@ from condnum.errors import (
     OutputError,
     UnknownNameError,
 )
-from condnum.sweep import ResultStore, database, lock
-from condnum.sweep import store as module
-from condnum.sweep.database import APPLICATION_ID
+from condnum.studies import store as database
+from condnum.studies import store as lock
+from condnum.studies import store as module
+from condnum.studies.store import APPLICATION_ID, ResultStore
 
 
 @pytest.fixture
@@ -189,7 +190,7 @@ class TestWriters:
     def test_a_second_writer_is_refused_and_told_who_writes(self, folder):
         with ResultStore(folder) as store:
             store.put("a", {"x": 1})
-            code = f"from condnum.sweep import ResultStore; ResultStore({str(folder)!r})"
+            code = f"from condnum.studies.store import ResultStore; ResultStore({str(folder)!r})"
             done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
             assert done.returncode == 1
             assert f"OutputError: process {os.getpid()} on " in done.stderr

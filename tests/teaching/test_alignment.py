@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from condnum.errors import InvalidInputError, UnknownNameError
-from condnum.teaching.aligned_tasks import EXPONENTS, aligned_tasks
-from condnum.teaching.alignment import (
+from condnum.lessons.aligned_tasks import EXPONENTS, aligned_tasks
+from condnum.lessons.alignment import (
     ROTATIONS,
     alignment_sweep,
     haar_overlap_band,
     rotated_alignment,
     rotation_matrix,
 )
-from condnum.teaching.quadratic import spectrum
+from condnum.lessons.condition_number import spectrum
 
 #: Products of orthogonal matrices of size ≤ 16: far above their round-off.
 ROUND_OFF = 1e-12

@@ -7,14 +7,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from condnum.ceiling import optimal_immunizer, rir_ceiling
 from condnum.errors import InvalidInputError
-from condnum.immunization import relative_immunization_ratio
+from condnum.lessons.ceiling import PATH_STEPS, RANDOM_EXTRACTORS, ceiling_demo
+from condnum.lessons.two_tasks import two_tasks
 from condnum.methods.algorithm1 import ill_direction, well_direction
-from condnum.pareto import front_extractor
-from condnum.tasks import LinearTask
-from condnum.teaching.ceiling import PATH_STEPS, RANDOM_EXTRACTORS, ceiling_demo
-from condnum.teaching.two_tasks import two_tasks
+from condnum.methods.problem import LinearTask
+from condnum.theory.ceiling import optimal_immunizer, rir_ceiling
+from condnum.theory.immunization import relative_immunization_ratio
+from condnum.theory.pareto import front_extractor
 
 #: κ up to 1e4 · 1e4 from a Cholesky-free SVD in float64: relative error below 1e-9.
 CLOSE = 1e-8

@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from condnum.report.correction_tables import CORRECTIONS_CSV, correction_table, formula_html
-from condnum.teaching import corrections
+from condnum.lessons import corrections
+from condnum.lessons.corrections import correction_table
+from condnum.report.tables import CORRECTIONS_CSV, formula_html
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "experiments" / "corrections.ipynb"
 

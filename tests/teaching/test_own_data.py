@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from condnum.audit.directions import MAP_SIZE
+from condnum.audit.measures import MAP_SIZE
 from condnum.errors import DataNotFoundError, InvalidInputError, RankError, UnknownNameError
+from condnum.lessons.own_data import own_data
 from condnum.probing import linear_probe
-from condnum.teaching.own_data import own_data
 
 
 @pytest.fixture

@@ -8,14 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.lessons.condition_number import kantorovich_bound, norm_bound, spectrum, spectrum_descent, zigzag
 from condnum.probing import linear_probe
-from condnum.teaching.quadratic import (
-    kantorovich_bound,
-    norm_bound,
-    spectrum,
-    spectrum_descent,
-    zigzag,
-)
 
 KAPPAS = st.floats(1.0, 1000.0)
 ANGLES = st.floats(0.0, 90.0)

@@ -7,18 +7,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from condnum.errors import InvalidInputError, UnknownNameError
-from condnum.methods.algorithm1 import ill_direction, well_direction
-from condnum.regularizers import ill_step_bound, r_ill, r_well, well_step_bound
-from condnum.spectra import hessian
-from condnum.tasks import LinearTask
-from condnum.teaching.joint_steps import joint_step, joint_steps, turned_covariance
-from condnum.teaching.regularizer_paths import (
+from condnum.lessons.regularizer_paths import (
+    joint_step,
+    joint_steps,
     largest_safe_step,
     regularizer_path,
+    turned_covariance,
     value_plane,
     values,
 )
-from condnum.teaching.regularizers import bent_spectrum, kappas, next_spectrum
+from condnum.lessons.regularizers import bent_spectrum, kappas, next_spectrum
+from condnum.methods.algorithm1 import ill_direction, well_direction
+from condnum.methods.problem import LinearTask
+from condnum.theory.regularizers import r_ill, r_well
+from condnum.theory.spectra import hessian
+from condnum.theory.steps import ill_step_bound, well_step_bound
 
 
 @settings(max_examples=25)

@@ -6,9 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from condnum.errors import InvalidInputError, UnknownNameError
-from condnum.regularizers import ill_step, ill_step_bound, r_ill, r_well, well_step, well_step_bound
-from condnum.spectra import hessian
-from condnum.teaching.regularizers import (
+from condnum.lessons.regularizers import (
     CURVE_POINTS,
     bent_spectrum,
     counter_example,
@@ -16,6 +14,9 @@ from condnum.teaching.regularizers import (
     next_spectrum,
     regularizer_step,
 )
+from condnum.theory.regularizers import r_ill, r_well
+from condnum.theory.spectra import hessian
+from condnum.theory.steps import ill_step, ill_step_bound, well_step, well_step_bound
 
 
 def test_a_well_step_by_hand():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from condnum.errors import InvalidInputError
-from condnum.teaching.ridge_ceiling import ridge_ceiling_demo
+from condnum.lessons.ridge_ceiling import ridge_ceiling_demo
 
 
 @pytest.mark.parametrize("null", ["none", "both", "harmful", "pretrain"])

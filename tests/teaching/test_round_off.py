@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from condnum.errors import InvalidInputError, UnknownNameError
-from condnum.teaching.round_off import plateau
+from condnum.lessons.condition_number import plateau
 
 
 @pytest.mark.parametrize("kappa", [10.0, 100.0])

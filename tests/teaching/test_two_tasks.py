@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from condnum.errors import InvalidInputError, UnknownNameError
-from condnum.spectra import condition_number
-from condnum.teaching.two_tasks import NULL_KINDS, two_tasks
+from condnum.lessons.two_tasks import NULL_KINDS, two_tasks
+from condnum.theory.spectra import condition_number
 
 
 @pytest.mark.parametrize("null", NULL_KINDS)

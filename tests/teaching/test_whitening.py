@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from condnum.ceiling import rir_ceiling
 from condnum.errors import RankError
-from condnum.teaching.two_tasks import two_tasks
-from condnum.teaching.whitening import attacks, whiten
+from condnum.lessons.two_tasks import attacks, two_tasks, whiten
+from condnum.theory.ceiling import rir_ceiling
 
 
 def test_four_attackers():

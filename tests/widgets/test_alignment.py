@@ -6,10 +6,8 @@ import pytest
 pytest.importorskip("ipywidgets", reason="the extra notebooks is not installed")
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
-from condnum.plots.aligned_tasks import aligned_tasks_figure
-from condnum.teaching.aligned_tasks import aligned_tasks
-from condnum.teaching.alignment import rotated_alignment
-from condnum.widgets import AlignedTasksExplorer, AlignmentExplorer
+from condnum.lessons.aligned_tasks import aligned_tasks, aligned_tasks_figure
+from condnum.lessons.alignment import AlignedTasksExplorer, AlignmentExplorer, rotated_alignment
 
 
 def test_presets_are_one_click_and_one_drawing_away():

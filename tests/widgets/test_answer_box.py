@@ -10,9 +10,8 @@ import pytest
 pytest.importorskip("ipywidgets", reason="the extra notebooks is not installed")
 
 from condnum.errors import InvalidInputError
-from condnum.teaching import exercises
-from condnum.teaching.exercises.formula import LARGEST, formula
-from condnum.widgets import AnswerBox
+from condnum.lessons import exercises
+from condnum.lessons.answers import LARGEST, AnswerBox, formula
 
 #: A right answer to each exercise, as a student types it.
 RIGHT = {

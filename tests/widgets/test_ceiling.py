@@ -5,16 +5,16 @@ import pytest
 
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
-from condnum.teaching.ceiling import ceiling_demo
-from condnum.teaching.ridge_ceiling import ridge_ceiling_demo
-from condnum.widgets.ceiling import (
+from condnum.lessons.ceiling import (
     CeilingExplorer,
     RidgeCeilingExplorer,
+    ceiling_demo,
     ceiling_reading,
     ceiling_table,
     ridge_reading,
     ridge_table,
 )
+from condnum.lessons.ridge_ceiling import ridge_ceiling_demo
 
 
 @pytest.mark.parametrize("explorer", [CeilingExplorer, RidgeCeilingExplorer])

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from condnum.errors import InvalidInputError
-from condnum.experiments import digit_config, digit_pairs
-from condnum.widgets import digit_pair_detail
+from condnum.lessons.pair_browser import digit_pair_detail
+from condnum.studies import digit_pairs
+from condnum.studies import digit_pairs as digit_config
 
 
 @pytest.fixture(scope="module")

@@ -15,12 +15,18 @@ import plotly.graph_objects as go
 import traitlets
 
 from condnum.errors import InvalidInputError, MissingExtraError, UnknownNameError
-from condnum.plots.quadratic import spectrum_descent_figure, zigzag_figure
-from condnum.plots.theme import teaching_layout
-from condnum.teaching.quadratic import spectrum_descent, zigzag
-from condnum.widgets import GradientDescentExplorer, SpectrumDescentExplorer, figure_view, shown_figure
-from condnum.widgets.controls import Check, Choice, LogSlider, Stepper
-from condnum.widgets.explorer import Explorer
+from condnum.figures.style import teaching_layout
+from condnum.lessons import figure_view
+from condnum.lessons.condition_number import (
+    GradientDescentExplorer,
+    SpectrumDescentExplorer,
+    spectrum_descent,
+    spectrum_descent_figure,
+    zigzag,
+    zigzag_figure,
+)
+from condnum.lessons.explorer import Check, Choice, Explorer, LogSlider, Stepper
+from condnum.lessons.figure_view import shown_figure
 
 
 @dataclass(frozen=True)
@@ -330,7 +336,7 @@ def test_without_anywidget(monkeypatch, tmp_path):
 
     monkeypatch.setattr(figure_view.go, "FigureWidget", missing)
     monkeypatch.setitem(sys.modules, "anywidget", None)
-    monkeypatch.setattr("condnum.widgets.explorer.courier", lambda: None)
+    monkeypatch.setattr("condnum.lessons.explorer.courier", lambda: None)
     monkeypatch.chdir(tmp_path)
     explorer = PowerExplorer()
     assert isinstance(explorer.view, ipywidgets.Output)

@@ -10,9 +10,7 @@ pytest.importorskip("ipywidgets", reason="the extra notebooks is not installed")
 pytest.importorskip("plotly", reason="the extra notebooks is not installed")
 
 from condnum.errors import InvalidInputError
-from condnum.teaching.own_data import own_data
-from condnum.widgets import OwnDataExplorer
-from condnum.widgets.own_data import UPLOAD_BYTES, own_data_reading, own_data_table
+from condnum.lessons.own_data import UPLOAD_BYTES, OwnDataExplorer, own_data, own_data_reading, own_data_table
 
 P, H = np.diag([10.0, 1.0]), np.diag([2.0, 1.0])
 

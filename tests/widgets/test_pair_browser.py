@@ -15,9 +15,10 @@ import traitlets
 from plotly.callbacks import Points
 
 from condnum.errors import InvalidInputError, UnknownNameError
-from condnum.plots import PairDetail
-from condnum.plots.pair_cells import PAIR_COLUMNS
-from condnum.widgets import PairBrowser, figure_view, pair_browser
+from condnum.figures import PairDetail
+from condnum.figures.pairs import PAIR_COLUMNS
+from condnum.lessons import figure_view, pair_browser
+from condnum.lessons.pair_browser import PairBrowser
 
 PLOTLY = "application/vnd.plotly.v1+json"
 
@@ -184,7 +185,7 @@ def test_a_malformed_table_is_refused(results, detail):
 
 
 def test_importing_without_the_extra_names_it():
-    code = "import sys; sys.modules['ipywidgets'] = None\nimport condnum.widgets"
+    code = "import sys; sys.modules['ipywidgets'] = None\nimport condnum.lessons.pair_browser"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
     )

@@ -6,8 +6,8 @@ import pytest
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 pytest.importorskip("plotly", reason="the extra viz is not installed")
 
-from condnum.teaching.regularizers import counter_example, regularizer_step
-from condnum.widgets import JointStepsExplorer, RegularizerExplorer, RegularizerPathExplorer
+from condnum.lessons.regularizer_paths import JointStepsExplorer, RegularizerExplorer, RegularizerPathExplorer
+from condnum.lessons.regularizers import counter_example, regularizer_step
 
 
 @pytest.mark.parametrize("explorer", [RegularizerExplorer, RegularizerPathExplorer, JointStepsExplorer])

@@ -16,15 +16,18 @@ import torch
 
 from condnum.arrays import resolve_device
 from condnum.deep.backbone import Backbone
-from condnum.deep.image_data import ImageData
-from condnum.deep.training.bilevel import harmful_probe
-from condnum.deep.training.feature_methods import DEEP_METHODS
+from condnum.deep.images import ImageData
 from condnum.deep.training.loop import DeepProgress, Training
-from condnum.deep.training.preparation import RunInputs, check_tasks, prepare
-from condnum.deep.training.presets import deep_preset
+from condnum.deep.training.preparation import (
+    DeepImmunization,
+    DeepStopReason,
+    RunInputs,
+    check_tasks,
+    prepare,
+)
 from condnum.deep.training.ranks import FabricRanks, OneProcess, Ranks
-from condnum.deep.training.result import DeepImmunization, DeepStopReason
-from condnum.deep.training.settings import DeepSettings
+from condnum.deep.training.settings import DeepSettings, deep_preset
+from condnum.deep.training.step import DEEP_METHODS, harmful_probe
 from condnum.deep.transforms import ImageTransform, evaluation_transform
 from condnum.errors import UnknownNameError
 from condnum.files import output_folder

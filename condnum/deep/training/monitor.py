@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from condnum.deep.backbone import Backbone
-from condnum.deep.out_of_memory import memory_advice
-from condnum.deep.rir_features import rir_from_features
+from condnum.deep.rir import rir_from_features
 from condnum.deep.training.samples import Samples, as_input, autocast
 from condnum.deep.training.settings import DeepSettings
 from condnum.deep.training.step import check_finite
+from condnum.machine import memory_advice
 
 #: Told apart from the draws of the reported measurement, so that the selection does not see its groups.
 _STREAM = 7919

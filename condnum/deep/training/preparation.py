@@ -5,20 +5,21 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 
 from condnum.deep.backbone import Backbone
-from condnum.deep.image_data import ImageData
-from condnum.deep.rir_groups import check_count
-from condnum.deep.training.batch_order import BatchOrder
-from condnum.deep.training.feature_methods import Task
-from condnum.deep.training.monitor import Monitor
+from condnum.deep.images import ImageData, Unreadable
+from condnum.deep.rir import check_count
+from condnum.deep.training.monitor import Evaluation, Monitor
 from condnum.deep.training.ranks import Ranks
-from condnum.deep.training.samples import Samples, TaskStream, task_samples
+from condnum.deep.training.samples import BatchOrder, Samples, TaskStream, task_samples
 from condnum.deep.training.settings import DeepSettings
+from condnum.deep.training.step import Task
 from condnum.deep.transforms import ImageTransform, evaluation_transform
 from condnum.errors import InvalidInputError
 
@@ -158,3 +159,44 @@ def _compile(net: Backbone) -> None:
     parts += [n for n, _ in net.model.named_children() if not any(f"{p}.".startswith(f"{n}.") for p in parts)]
     for name in parts:
         net.model.get_submodule(name).compile()
+
+
+# What an immunization of a backbone leaves behind: θ_I, and the evidence.
+
+
+DeepStopReason = Literal["steps", "early_stopping", "diverged", "cancelled"]
+
+
+@dataclass(frozen=True, eq=False)
+class DeepImmunization:
+    """An immunized backbone and how it was obtained.
+
+    `history` has a row for each step, with the parts' values before that step (`step`, `supervised`, and of
+    `ours` `well` and `ill`, …, `gradient_norm` in θ, `rate`), and for each evaluation the columns `rir`,
+    `harmful_ratio`, `pretrain_ratio` and `accuracy` after it (NaN between evaluations).
+    """
+
+    theta_0: Backbone  # snapshot before the first step
+    theta_I: Backbone  # ruff: ignore[mixed-case-variable-in-class-scope] - the paper's name; in evaluation mode
+    method: str
+    seed: int
+    settings: DeepSettings
+    history: pd.DataFrame
+    part_weights: dict[str, float]  # λ of each part
+    steps: int  # steps taken
+    best: Evaluation  # of the θ that is the result
+    start: Evaluation  # of θ₀
+    seconds: float  # of the steps and evaluations, over all resumed parts
+    stop_reason: DeepStopReason
+    unreadable: tuple[Unreadable, ...]  # images that do not decode
+    warnings: tuple[str, ...]  # plain sentences; empty if there is nothing to say
+
+    @property
+    def best_step(self) -> int:
+        """Steps after which the result was taken; 0 means that it is θ₀."""
+        return self.best.step
+
+    @property
+    def evaluations(self) -> pd.DataFrame:
+        """The rows of the history at which θ was evaluated."""
+        return self.history.dropna(subset=["rir"]).reset_index(drop=True)

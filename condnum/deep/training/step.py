@@ -10,21 +10,105 @@ gradients with respect to them are computed once, and a second pass sends each b
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from condnum.deep.backbone import Backbone
-from condnum.deep.training.feature_methods import FeaturePart, Task
+from condnum.deep.regularizers import (
+    feature_r_ill,
+    feature_r_well,
+    feature_rtol,
+    precondition_gradient,
+    smaller_gram,
+)
 from condnum.deep.training.ranks import Ranks
 from condnum.deep.training.samples import Batch, Samples, as_input, autocast
 from condnum.deep.training.settings import DeepSettings
-from condnum.errors import InvalidInputError
+from condnum.errors import InvalidInputError, RankError
+
+# The methods that act through the features: each part's value and its gradient with respect to X̃.
+
+
+Task = Literal["pretrain", "harmful"]
+
+#: A part's value: of the features (N, D), their rank tolerance and the settings.
+Value = Callable[[Tensor, float, DeepSettings], Tensor]
+
+
+@dataclass(frozen=True)
+class FeaturePart:
+    """A term of the objective that depends on the features of one task."""
+
+    name: str
+    task: Task
+    value: Value
+
+    def gradient(self, features: Tensor, settings: DeepSettings) -> tuple[float, Tensor]:
+        """Return the value and its gradient with respect to the features."""
+        X = features.detach().to(torch.float64).requires_grad_()
+        value = self.value(X, feature_rtol(features), settings)
+        if not bool(torch.isfinite(value)):
+            raise RankError(
+                f"{self.name} is infinite on {len(X)} samples: the non-zero spectrum is flat, "
+                "so that it has no gradient; use more samples a step."
+            )
+        (gradient,) = torch.autograd.grad(value, X)
+        return float(value.detach()), gradient
+
+
+def _well(X: Tensor, rtol: float, settings: DeepSettings) -> Tensor:
+    """R_well (Eq. 3) of H̃, through the dummy layer."""
+    dimension = X.shape[1] if settings.well_dimension == "features" else min(X.shape)
+    return feature_r_well(_dummy_layer(X, settings), dimension=dimension)
+
+
+def _ill(X: Tensor, rtol: float, settings: DeepSettings) -> Tensor:
+    """R_ill (Eq. 12) of H̃, through the dummy layer."""
+    return feature_r_ill(_dummy_layer(X, settings), rtol=rtol)
+
+
+def _kappa(X: Tensor, rtol: float, settings: DeepSettings) -> Tensor:
+    """Compact κ of H̃ (Eq. 1), or its logarithm, differentiable through the extreme eigenvalues."""
+    sigma = torch.linalg.eigvalsh(smaller_gram(X))
+    if not bool(sigma[-1] > 0):
+        raise RankError("the features are all zero, so that they have no condition number.")
+    rank = int((sigma.detach() > rtol * sigma.detach()[-1]).sum())
+    kappa = sigma[-1] / sigma[-rank]
+    return kappa.log() if settings.objective == "log" else kappa
+
+
+def _minus_kappa(X: Tensor, rtol: float, settings: DeepSettings) -> Tensor:
+    """The same with its sign turned, as it is to grow."""
+    return -_kappa(X, rtol, settings)
+
+
+def _dummy_layer(X: Tensor, settings: DeepSettings) -> Tensor:
+    """Return the features, with preconditioned gradients if the settings say so."""
+    return precondition_gradient(X) if settings.precondition else X
+
+
+#: Parts of each method; all of them descend the supervised loss on D_P as well, because the head has to
+#: follow the features.
+FEATURE_PARTS: Mapping[str, tuple[FeaturePart, ...]] = {
+    "ours": (FeaturePart("well", "pretrain", _well), FeaturePart("ill", "harmful", _ill)),
+    "r_ill_only": (FeaturePart("ill", "harmful", _ill),),
+    "opt_kappa": (
+        FeaturePart("kappa_pretrain", "pretrain", _kappa),
+        FeaturePart("kappa_harmful", "harmful", _minus_kappa),
+    ),
+}
+
+#: The methods of `immunize_backbone`; `imma` is no function of the features' spectrum.
+DEEP_METHODS = (*FEATURE_PARTS, "imma")
+
 
 #: Name of the supervised part.
 SUPERVISED = "supervised"
@@ -205,3 +289,131 @@ def _rate(module: nn.Module) -> float:
     """Return a dropout's rate."""
     rate = getattr(module, "p", getattr(module, "drop_prob", 0.0))
     return float(rate) if isinstance(rate, int | float) else 1.0
+
+
+# IMMA (Zheng & Yeh, 2024) on a backbone: the outer gradient through the simulated fine-tuner's steps.
+
+
+#: Name of the harmful loss among a step's values.
+HARMFUL = "harmful_loss"
+
+Vector = list[Tensor]
+
+
+class BilevelObjective:
+    """The objective of `imma`."""
+
+    def __init__(self, objective: Objective, probe: nn.Linear) -> None:
+        self.objective = objective
+        self.probe = probe
+
+    def backward(
+        self, tasks: Mapping[Task, TaskBatches], loss_weight: float, key: Sequence[int]
+    ) -> StepValues:
+        """Fill the gradients of θ (bi-level), ω and w (each its own loss), summed over the ranks."""
+        theta = list(self.objective.backbone.trainable_parameters())
+        settings, start = self.objective.settings, _copies(theta)
+        P, H = tasks["pretrain"], tasks["harmful"]
+        sizes = {name: self._count(task) for name, task in tasks.items()}
+        heads = {"pretrain": self.objective.backbone.head, "harmful": self.probe}
+        path = [start]
+        probe_gradient: Vector = []
+        for _ in range(settings.inner_steps):
+            _set(theta, path[-1])
+            inner, of_probe, _ = self._gradient(H, self.probe, sizes["harmful"], key)
+            probe_gradient = probe_gradient or of_probe  # at θ itself
+            path.append([a - settings.inner_rate * g for a, g in zip(path[-1], inner, strict=True)])
+        _set(theta, path[-1])
+        benign, _, benign_loss = self._gradient(P, heads["pretrain"], sizes["pretrain"], key)
+        harmful, _, harmful_loss = self._gradient(H, self.probe, sizes["harmful"], key)
+        outer = [loss_weight * b - h for b, h in zip(benign, harmful, strict=True)]
+        for point in reversed(path[:-1]):
+            _set(theta, point)
+            curved = self._hessian_product(H, sizes["harmful"], outer, key)
+            outer = [v - settings.inner_rate * c for v, c in zip(outer, curved, strict=True)]
+        _set(theta, start)
+        _, head_gradient, _ = self._gradient(P, heads["pretrain"], sizes["pretrain"], key)
+        for parameter, gradient in zip(theta, outer, strict=True):
+            parameter.grad = gradient
+        for parameter, gradient in zip(heads["pretrain"].parameters(), head_gradient, strict=True):
+            parameter.grad = loss_weight * gradient
+        for parameter, gradient in zip(self.probe.parameters(), probe_gradient, strict=True):
+            parameter.grad = gradient
+        losses = {SUPERVISED: benign_loss, HARMFUL: harmful_loss}
+        return StepValues(losses, {str(name): size for name, size in sizes.items()})
+
+    def _gradient(
+        self, task: TaskBatches, head: nn.Module, size: int, key: Sequence[int]
+    ) -> tuple[Vector, Vector, float]:
+        """Return the gradients of a task's mean loss in θ and in its head, and the loss."""
+        theta, omega = list(self.objective.backbone.trainable_parameters()), list(head.parameters())
+
+        def derive(loss: Tensor) -> Vector:
+            return list(torch.autograd.grad(loss, [*theta, *omega]))
+
+        total, loss = self._sum(task, head, size, key, derive, [*theta, *omega])
+        return total[: len(theta)], total[len(theta) :], loss
+
+    def _hessian_product(self, task: TaskBatches, size: int, vector: Vector, key: Sequence[int]) -> Vector:
+        """Return `∇²L(D_H, w, θ)·v` in θ."""
+        theta = list(self.objective.backbone.trainable_parameters())
+
+        def derive(loss: Tensor) -> Vector:
+            slope = torch.autograd.grad(loss, theta, create_graph=True)
+            along = torch.stack([(g * v).sum() for g, v in zip(slope, vector, strict=True)]).sum()
+            if not along.requires_grad:  # the loss is linear in θ
+                return [torch.zeros_like(p) for p in theta]
+            found = torch.autograd.grad(along, theta, allow_unused=True)
+            return [torch.zeros_like(p) if g is None else g for p, g in zip(theta, found, strict=True)]
+
+        return self._sum(task, self.probe, size, key, derive, theta)[0]
+
+    def _sum(
+        self,
+        task: TaskBatches,
+        head: nn.Module,
+        size: int,
+        key: Sequence[int],
+        derive: Callable[[Tensor], Vector],
+        like: Sequence[Tensor],
+    ) -> tuple[Vector, float]:
+        """Return `derive` of the mean loss, summed over batches and ranks, and the mean loss."""
+        total = [torch.zeros_like(p, requires_grad=False) for p in like]
+        value = torch.zeros(1, dtype=torch.float64, device=self.objective.ranks.device)
+        for index, batch in enumerate(task.batches):
+            if not len(batch.labels):
+                continue
+            with sdpa_kernel(SDPBackend.MATH):  # fused attention has no second derivative
+                features = self.objective.features(task, index, key)
+                loss = self.objective.supervised_sum(features, batch.labels, head) / size
+                derivative = derive(loss)
+            value += loss.detach()
+            for sum_, part in zip(total, derivative, strict=True):
+                sum_ += part.detach()
+        self.objective.ranks.sum_([*total, value])
+        return total, float(value)
+
+    def _count(self, task: TaskBatches) -> int:
+        """Return the number of samples of a task in this step, over all ranks."""
+        own = torch.tensor([sum(len(b.labels) for b in task.batches)], device=self.objective.ranks.device)
+        self.objective.ranks.sum_([own])
+        return int(own)
+
+
+def harmful_probe(dimension: int, classes: int, seed: int) -> nn.Linear:
+    """Return w, the fine-tuner's head on D_H, uniform in ±1/√D from a local seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Linear(dimension, classes)
+
+
+def _copies(parameters: Sequence[Tensor]) -> Vector:
+    """Return copies of the values."""
+    return [p.detach().clone() for p in parameters]
+
+
+def _set(parameters: Sequence[Tensor], values: Vector) -> None:
+    """Copy values into parameters."""
+    with torch.no_grad():
+        for parameter, value in zip(parameters, values, strict=True):
+            parameter.copy_(value)

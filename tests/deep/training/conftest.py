@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from condnum.deep import Backbone, ImageData, ImageTransform, evaluation_transform
-from condnum.deep.image_sources import ArrayImages
+from condnum.deep.images import ArrayImages
 
 
 def gratings(name: str, kind: str, count: int, *, seed: int = 0, split: str = "train") -> ImageData:

@@ -10,16 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from condnum.deep import (
-    Backbone,
-    DeepSettings,
-    deep_preset,
-    immunize_backbone,
-    training_transform,
-)
-from condnum.deep.image_sources import ArrayImages
+from condnum.deep import Backbone, DeepSettings, deep_preset, immunize_backbone, training_transform
+from condnum.deep.images import ArrayImages
 from condnum.deep.training import step as step_module
-from condnum.deep.training.feature_methods import DEEP_METHODS
+from condnum.deep.training.step import DEEP_METHODS
 from condnum.errors import (
     CancelledError,
     DataFormatError,

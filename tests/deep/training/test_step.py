@@ -9,12 +9,10 @@ import pytest
 import torch
 
 from condnum.deep import Backbone, ImageData, ImageTransform, feature_r_ill, feature_r_well
-from condnum.deep.training.bilevel import BilevelObjective, harmful_probe
-from condnum.deep.training.feature_methods import FEATURE_PARTS
 from condnum.deep.training.ranks import OneProcess
 from condnum.deep.training.samples import ActivationSamples, ImageSamples
 from condnum.deep.training.settings import DeepSettings
-from condnum.deep.training.step import Objective, TaskBatches
+from condnum.deep.training.step import FEATURE_PARTS, BilevelObjective, Objective, TaskBatches, harmful_probe
 
 CPU = torch.device("cpu")
 WEIGHTS = {"well": 1e-7, "ill": 1e3, "kappa_pretrain": 1e-4, "kappa_harmful": 1e-4, "supervised": 0.7}

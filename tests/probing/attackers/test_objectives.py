@@ -6,14 +6,9 @@ import torch
 from scipy.optimize import minimize
 
 from condnum.probing import AttackBudget
-from condnum.probing.attackers.attacker import AttackProblem, zero_weights
-from condnum.probing.attackers.convex_optimum import logistic_optimum
-from condnum.probing.attackers.factored import descend_factored
-from condnum.probing.attackers.first_order import descend
-from condnum.probing.attackers.race import Race
-from condnum.probing.attackers.space import ProbeSpace
-from condnum.probing.attackers.stochastic import StochasticDescent
-from condnum.probing.attackers.update_rules import Adam, Momentum
+from condnum.probing.attackers import Adam, AttackProblem, Momentum, Race, zero_weights
+from condnum.probing.descents import StochasticDescent, descend, descend_factored
+from condnum.probing.objectives import ProbeSpace, logistic_optimum
 
 
 def make(kind, classes=2, rows=60, features=4):

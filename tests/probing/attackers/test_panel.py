@@ -14,10 +14,9 @@ from condnum.probing import (
     attacker_names,
     register_attacker,
 )
-from condnum.probing.attackers import attacker as registry
-from condnum.probing.attackers.attacker import AttackerBase, AttackRun, zero_weights
-from condnum.probing.attackers.facts import effective_condition
-from condnum.probing.attackers.space import Spectrum
+from condnum.probing import attackers as registry
+from condnum.probing.attackers import AttackerBase, AttackRun, effective_condition, zero_weights
+from condnum.probing.objectives import Spectrum
 
 D = 5
 SMALL = AttackBudget(steps=6000, dense_steps=150)

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from condnum.probing import AttackBudget, AttackTask, attack_panel, linear_probe
-from condnum.probing.attackers.first_order import multiplied
-from condnum.probing.attackers.quadratic import (
+from condnum.probing.attackers import Race
+from condnum.probing.descents import (
     assumed_minima,
     gradient_descent,
     heavy_ball,
+    multiplied,
     nesterov,
     predicted_steps,
     rate_steps,
@@ -18,8 +19,7 @@ from condnum.probing.attackers.quadratic import (
     run_line_search,
     run_two_term,
 )
-from condnum.probing.attackers.race import Race
-from condnum.probing.attackers.space import ProbeSpace
+from condnum.probing.objectives import ProbeSpace
 
 STEPS = 25
 

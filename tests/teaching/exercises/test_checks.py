@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from condnum.teaching import exercises
-from condnum.teaching.exercises.verdict import Verdict, check
+from condnum.lessons import exercises
+from condnum.lessons.answers import Verdict, check
 
 I3 = np.eye(3)
 

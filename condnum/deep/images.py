@@ -1,0 +1,559 @@
+"""A labelled set of images: classes, labels, deterministic subsets, a checksum, and the unreadable ones."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from condnum.data.task_pair import sha256_arrays, sha256_file
+from condnum.deep.transforms import ImageTransform
+from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, UnknownNameError, require
+from condnum.progress import report_event
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+# Where single images come from: files of a folder, an array, or anything that hands out PIL images.
+
+
+ChecksumMode = Literal["auto", "full", "sampled"]
+
+#: `auto` reads every byte up to this total, and a sample of files beyond it.
+FULL_BYTES = 1 << 30
+#: Files whose bytes enter a sampled checksum.
+SAMPLED_FILES = 2048
+_THREADS = 8  # hashing and reading release the interpreter lock
+
+
+class ImageSource(Protocol):
+    """Images by position."""
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+
+    def name(self, index: int) -> str:
+        """Return what a message calls this image."""
+
+    def load(self, index: int) -> Image:
+        """Decode one image, in its own mode; raises what the decoder raises."""
+
+    def checksum(self, indices: Sequence[int]) -> str:
+        """Return a SHA-256 of these images."""
+
+
+def files_checksum(root: Path, names: Sequence[str], mode: ChecksumMode = "auto") -> str:
+    """Return the SHA-256 of files: their names, their sizes, and the bytes of all or of some.
+
+    `full` reads every byte, by several threads: seconds for a gigabyte. ImageNet's 140 GB would take
+    many minutes of reading before the first step, so `sampled` takes the name and size of **every**
+    file, but the bytes of the 2048 files whose names hash lowest only. A file that was added, removed,
+    renamed or resized always changes the sum; one that was replaced by another of exactly the same
+    size goes unnoticed unless it is in the sample. `auto` is full up to 1 GiB. The mode is part of what
+    is hashed, so the two never pass for one another.
+    """
+    if mode not in get_args(ChecksumMode):
+        raise UnknownNameError("checksum mode", mode, get_args(ChecksumMode))
+    ordered = sorted(names)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        sizes = list(pool.map(lambda name: _size(root / name), ordered))
+        full = mode == "full" or (mode == "auto" and sum(sizes) <= FULL_BYTES)
+        chosen = set(ordered if full else sorted(ordered, key=_name_hash)[:SAMPLED_FILES])
+        sums = pool.map(lambda name: sha256_file(root / name) if name in chosen else "-", ordered)
+        digest = hashlib.sha256(b"full\n" if full else b"sampled\n")
+        for name, size, content in zip(ordered, sizes, sums, strict=True):
+            digest.update(f"{name}\0{size}\0{content}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class FileImages:
+    """Image files below one folder."""
+
+    root: Path
+    files: tuple[str, ...]  # (N,) relative paths with forward slashes
+    mode: ChecksumMode = "auto"
+
+    def __len__(self) -> int:
+        """Return the number of files."""
+        return len(self.files)
+
+    def name(self, index: int) -> str:
+        """Return the path."""
+        return str(self.root / self.files[index])
+
+    def load(self, index: int) -> Image:
+        """Open and decode the file."""
+        image = require("PIL.Image", "deep").open(self.root / self.files[index])
+        with image:
+            image.load()
+        return image
+
+    def checksum(self, indices: Sequence[int]) -> str:
+        """Return `files_checksum` of these files."""
+        return files_checksum(self.root, [self.files[i] for i in indices], self.mode)
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayImages:
+    """Images in memory: grey `(N, h, w)` or RGB `(N, h, w, 3)`."""
+
+    images: NDArray[np.uint8]
+    title: str  # "mnist"
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.images)
+
+    def name(self, index: int) -> str:
+        """Return the position in the array."""
+        return f"{self.title}[{index}]"
+
+    def load(self, index: int) -> Image:
+        """Wrap one image."""
+        return require("PIL.Image", "deep").fromarray(self.images[index])
+
+    def checksum(self, indices: Sequence[int]) -> str:
+        """Return the sum of the chosen pixels."""
+        return sha256_arrays(images=self.images[np.asarray(indices, dtype=np.int64)])
+
+
+@dataclass(frozen=True, eq=False)
+class ReaderImages:
+    """Images that a function hands out by position; the checksum has to decode each of them."""
+
+    read: Callable[[int], Any]  # a PIL image, or an open file with an encoded one
+    length: int
+    title: str  # "timm:torch/cifar10"
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return self.length
+
+    def name(self, index: int) -> str:
+        """Return the position in the data set."""
+        return f"{self.title}[{index}]"
+
+    def load(self, index: int) -> Image:
+        """Read and decode one image."""
+        item = self.read(index)
+        if not hasattr(item, "read"):
+            return item
+        with item, require("PIL.Image", "deep").open(item) as image:
+            image.load()
+            return image
+
+    def checksum(self, indices: Sequence[int]) -> str:
+        """Return the sum of mode, size and pixels of each image; one that fails counts as such."""
+        digest = hashlib.sha256()
+        for index in sorted(indices):
+            try:
+                image = self.load(index)
+                digest.update(f"{index} {image.mode} {image.size}\n".encode() + image.tobytes())
+            except decode_errors():
+                digest.update(f"{index} unreadable\n".encode())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class KeptImages:
+    """Images of another source that are decoded already; the others are read from it as ever."""
+
+    source: ImageSource
+    pixels: Mapping[int, NDArray[np.uint8]]  # position → (h, w, 3)
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.source)
+
+    def name(self, index: int) -> str:
+        """Return the source's name of it."""
+        return self.source.name(index)
+
+    def load(self, index: int) -> Image:
+        """Wrap the pixels, or decode."""
+        kept = self.pixels.get(index)
+        return self.source.load(index) if kept is None else require("PIL.Image", "deep").fromarray(kept)
+
+    def checksum(self, indices: Sequence[int]) -> str:
+        """Return the source's."""
+        return self.source.checksum(indices)
+
+
+def decode_errors() -> tuple[type[Exception], ...]:
+    """Return what PIL raises for a file that is not, or not wholly, an image.
+
+    A broken PNG raises `SyntaxError`, a truncated file `OSError`, a bad header `struct.error`, an
+    image of absurd size `DecompressionBombError`.
+    """
+    import struct
+
+    bomb = require("PIL.Image", "deep").DecompressionBombError
+    return (OSError, SyntaxError, ValueError, EOFError, struct.error, IndexError, bomb)
+
+
+def _size(path: Path) -> int:
+    """Return a file's size, or say that it is gone."""
+    try:
+        return os.stat(path).st_size
+    except OSError as error:
+        raise DataNotFoundError(f"cannot read {path}: {error.strerror}; was the folder changed?") from error
+
+
+def _name_hash(name: str) -> bytes:
+    """Return a stable order that has nothing to do with classes."""
+    return hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
+
+
+#: A set with a larger share of undecodable images is taken for a broken copy, not for a few bad files.
+UNREADABLE_SHARE = 0.1
+#: Decoded pixels of a set take at most this many bytes.
+DECODED_BUDGET = 1 << 30
+#: Images that are decoded between two messages.
+_CHUNK = 256
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """An image that does not decode."""
+
+    name: str  # path, or position in its data set
+    reason: str  # what the decoder said
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.reason})"
+
+
+@dataclass(frozen=True, eq=False)
+class ImageData:
+    """Labelled images that decode when they are asked for.
+
+    Attributes:
+        name: What was opened, "mnist:0-4" or a folder.
+        split: "train", "test" or a folder's name.
+        classes: C names; label c is `classes[c]`.
+        labels: `(N,)` integers in 0 … C−1, read-only.
+        source: Where the images are.
+        positions: `(N,)` their positions in the source, read-only.
+        unreadable: Images that `readable` has dropped.
+        origin: Data set, images and place in words, where the name says less; for titles.
+
+    Raises:
+        DataFormatError: No images, or labels outside 0 … C−1.
+        InvalidInputError: All images are of one class.
+    """
+
+    name: str
+    split: str
+    classes: tuple[str, ...]
+    labels: NDArray[np.int64]  # (N,)
+    source: ImageSource
+    positions: NDArray[np.int64]  # (N,)
+    unreadable: tuple[Unreadable, ...] = ()
+    origin: str = ""
+
+    def __post_init__(self) -> None:
+        labels = np.array(self.labels, dtype=np.int64)
+        positions = np.array(self.positions, dtype=np.int64)
+        if labels.ndim != 1 or labels.shape != positions.shape or not labels.size:
+            raise DataFormatError(
+                f"{self.name} ({self.split}): needs at least one image and a label for each, got "
+                f"{positions.size} image(s) and {labels.size} label(s)."
+            )
+        wrong = np.flatnonzero((labels < 0) | (labels >= len(self.classes)))
+        if wrong.size:
+            raise DataFormatError(
+                f"{self.name} ({self.split}): labels must be 0 to {len(self.classes) - 1} for "
+                f"{len(self.classes)} classes; {wrong.size} are out of range, the first is "
+                f"{labels[wrong[0]]} of "
+                f"{self.source.name(int(positions[wrong[0]]))}. "
+                "Drop unlabelled images or give all classes."
+            )
+        if np.all(labels == labels[0]):
+            raise InvalidInputError(
+                f"{self.name} ({self.split}) holds one class only, '{self.classes[labels[0]]}' "
+                f"({len(labels)} images); a task needs two or more: give the folder that holds the "
+                "class sub-folders."
+            )
+        for field, array in (("labels", labels), ("positions", positions)):
+            array.setflags(write=False)
+            object.__setattr__(self, field, array)
+
+    def __len__(self) -> int:
+        """Return the number of images N."""
+        return len(self.labels)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Number of images of each class, `(C,)`."""
+        return tuple(int(n) for n in np.bincount(self.labels, minlength=len(self.classes)))
+
+    @cached_property
+    def checksum(self) -> str:
+        """SHA-256 of the images in use, their order and their labels; see `files_checksum`."""
+        pixels = self.source.checksum(self.positions.tolist())
+        order = sha256_arrays(positions=self.positions, labels=self.labels)
+        return hashlib.sha256(f"{pixels}\n{order}\n{len(self.classes)}\n".encode()).hexdigest()
+
+    def image_name(self, index: int) -> str:
+        """Return the path or position of image `index`, for messages."""
+        return self.source.name(int(self.positions[index]))
+
+    def image(self, index: int) -> Image | Unreadable:
+        """Decode one image.
+
+        Args:
+            index: 0 … N−1.
+
+        Returns:
+            An RGB image, or why there is none: a broken file must not end an hour's work.
+        """
+        try:
+            return self.source.load(int(self.positions[index])).convert("RGB")
+        except decode_errors() as error:
+            return Unreadable(self.image_name(index), f"{type(error).__name__}: {error}")
+
+    def take(self, indices: Sequence[int] | NDArray[np.integer]) -> ImageData:
+        """Return the images at these indices, in this order.
+
+        Args:
+            indices: `(n,)` in 0 … N−1.
+
+        Returns:
+            A smaller set with the same classes.
+
+        Raises:
+            DataFormatError: No indices.
+            InvalidInputError: One class is left.
+        """
+        chosen = np.asarray(indices, dtype=np.int64)
+        return replace(self, labels=self.labels[chosen], positions=self.positions[chosen])
+
+    def limit(self, per_class: int | None, *, seed: int = 0) -> ImageData:
+        """Return at most `per_class` images of each class, the same ones on every machine.
+
+        Which ones: the first of a permutation per class, drawn by a local generator from `seed`; a
+        smaller limit therefore gives a subset of a larger one's images. The order stays.
+
+        Args:
+            per_class: Largest count of a class; None keeps all.
+            seed: Seed of the permutations.
+
+        Returns:
+            A smaller set with the same classes.
+
+        Raises:
+            InvalidInputError: `per_class` is not a positive integer.
+        """
+        if per_class is None:
+            return self
+        if isinstance(per_class, bool) or not isinstance(per_class, int) or per_class < 1:
+            raise InvalidInputError(f"the limit per class must be a positive integer, got {per_class!r}.")
+        kept = []
+        for c in range(len(self.classes)):
+            own = np.flatnonzero(self.labels == c)
+            kept.append(np.random.default_rng([seed, c]).permutation(own)[:per_class])
+        return self.take(np.sort(np.concatenate(kept)))
+
+    def in_memory(self, budget: int = DECODED_BUDGET) -> ImageData:
+        """Decode the images once, by all cores, for a training that goes over them again and again.
+
+        Args:
+            budget: Bytes of pixels that may be kept.
+
+        Returns:
+            The same images with the same checksum, as many of them decoded as the budget holds.
+        """
+        if isinstance(self.source, ArrayImages | KeptImages):
+            return self
+        kept: dict[int, NDArray[np.uint8]] = {}
+        left = budget
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for start in range(0, len(self), _CHUNK):
+                rows = range(start, min(start + _CHUNK, len(self)))
+                for index, image in zip(rows, pool.map(self.image, rows), strict=True):
+                    if not isinstance(image, Unreadable):
+                        pixels = np.asarray(image)
+                        left -= pixels.nbytes
+                        if left < 0:
+                            return replace(self, source=KeptImages(self.source, kept))
+                        kept[int(self.positions[index])] = pixels
+                report_event(stage=f"decoding {self.name}", done=rows.stop, total=len(self))
+        return replace(self, source=KeptImages(self.source, kept))
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Bytes of pixels that `in_memory` keeps."""
+        kept = self.source.pixels if isinstance(self.source, KeptImages) else {}
+        return sum(pixels.nbytes for pixels in kept.values())
+
+    def readable(self, *, threads: int = 4) -> ImageData:
+        """Decode every image once and drop those that fail; `unreadable` lists them.
+
+        A training loop that needs full batches (several processes that gather) calls this first;
+        a loader otherwise drops broken images as it meets them.
+
+        Args:
+            threads: Decoders at a time.
+
+        Returns:
+            The images that decode, with the same classes.
+
+        Raises:
+            DataFormatError: More than a tenth does not decode.
+        """
+        with ThreadPoolExecutor(threads) as pool:
+            broken = list(pool.map(self._failure, range(len(self))))
+        failed = tuple(failure for failure in broken if failure is not None)
+        check_unreadable(failed, len(self), f"{self.name} ({self.split})")
+        if not failed:
+            return self
+        rest = self.take([i for i, failure in enumerate(broken) if failure is None])
+        return replace(rest, unreadable=self.unreadable + failed)
+
+    def _failure(self, index: int) -> Unreadable | None:
+        """Return why an image does not decode, without keeping its pixels."""
+        image = self.image(index)
+        return image if isinstance(image, Unreadable) else None
+
+
+def check_unreadable(failed: Sequence[Unreadable], total: int, what: str) -> None:
+    """Refuse a data set most of which cannot be read, a few broken files being normal."""
+    if failed and (len(failed) == total or len(failed) > max(1, UNREADABLE_SHARE * total)):
+        raise DataFormatError(
+            f"{what}: {len(failed)} of {total} images do not decode, the first: {failed[0]}. "
+            "The copy seems to be damaged or incomplete; fetch it again."
+        )
+
+
+# Batches of transformed images, the same for any number of workers and without the global seed.
+
+
+class ImageBatch(NamedTuple):
+    """The readable images of one batch; all four are empty-handed together when none decodes."""
+
+    images: Tensor  # (B, 3, height, width) float32
+    labels: Tensor  # (B,) int64
+    indices: Tensor  # (B,) int64, positions in the `ImageData`
+    unreadable: list[Unreadable]  # those that were left out
+
+
+class TransformedImages(Dataset[tuple[Tensor, int, int] | Unreadable]):
+    """`ImageData` through a transform, by index.
+
+    A random transform draws from a stream of its own for each (seed, epoch, index): an image's
+    augmentation depends neither on the number of workers nor on what ran before, so that a resumed
+    training sees the same pixels.
+    """
+
+    def __init__(self, data: ImageData, transform: ImageTransform, *, seed: int = 0) -> None:
+        self.data = data
+        self.transform = transform
+        self.seed = seed
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        """Return the number of images N."""
+        return len(self.data)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the augmentations of an epoch; call it before the loader is iterated."""
+        self.epoch = epoch
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int, int] | Unreadable:
+        """Return (tensor, label, index), or the record of an image that does not decode."""
+        image = self.data.image(index)
+        if isinstance(image, Unreadable):
+            return image
+        if not self.transform.random:
+            return self.transform(image), int(self.data.labels[index]), index
+        with _random_stream(self.seed, self.epoch, index):
+            return self.transform(image), int(self.data.labels[index]), index
+
+
+def collate(items: list[tuple[Tensor, int, int] | Unreadable]) -> ImageBatch:
+    """Stack what is readable and list the rest."""
+    good = [item for item in items if not isinstance(item, Unreadable)]
+    images = torch.stack([item[0] for item in good]) if good else torch.empty(0)
+    labels, indices = (torch.tensor([item[k] for item in good], dtype=torch.int64) for k in (1, 2))
+    return ImageBatch(images, labels, indices, [item for item in items if isinstance(item, Unreadable)])
+
+
+def image_loader(
+    data: ImageData,
+    transform: ImageTransform,
+    *,
+    batch_size: int,
+    shuffle: bool = False,
+    seed: int = 0,
+    workers: int = 0,
+    drop_last: bool = False,
+    pin_memory: bool = False,
+) -> DataLoader[tuple[Tensor, int, int] | Unreadable]:
+    """Return a loader of `ImageBatch`es; images that do not decode are left out and listed.
+
+    Args:
+        data: The images.
+        transform: From an RGB image to a tensor.
+        batch_size: Images of a batch, broken ones counted.
+        shuffle: Draw a new order for each pass, from a local generator.
+        seed: Of the order and of random transforms.
+        workers: Processes that decode; 0: this one. They start anew for each pass, so that
+            `loader.dataset.set_epoch` reaches them.
+        drop_last: Leave out a last, smaller batch.
+        pin_memory: Page-locked memory, for copies to a GPU.
+
+    Returns:
+        The loader.
+
+    Raises:
+        InvalidInputError: Bad `batch_size` or `workers`.
+
+    Examples:
+        >>> from condnum.deep import evaluation_transform, open_images
+        >>> data = open_images("digits-8x8:0-1", "test")
+        >>> loader = image_loader(data, evaluation_transform(input_size=16), batch_size=8)
+        >>> next(iter(loader)).images.shape
+        torch.Size([8, 3, 16, 16])
+    """
+    for name, value, least in (("batch_size", batch_size, 1), ("workers", workers, 0)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise InvalidInputError(f"{name} must be an integer of at least {least}, got {value!r}.")
+    return DataLoader(
+        TransformedImages(data, transform, seed=seed),
+        batch_size=batch_size,
+        shuffle=shuffle,
+        num_workers=workers,
+        collate_fn=collate,
+        drop_last=drop_last,
+        pin_memory=pin_memory,
+        generator=torch.Generator().manual_seed(seed),
+    )
+
+
+@contextmanager
+def _random_stream(*key: int) -> Generator[None]:
+    """Seed what timm and torchvision draw from, and put the process's own state back afterwards."""
+    value = int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:8], "big") >> 1
+    python_state, torch_state = random.getstate(), torch.get_rng_state()
+    try:
+        random.seed(value)
+        torch.default_generator.manual_seed(value)  # the CPU's alone: torch.manual_seed reaches the GPU too
+        yield
+    finally:
+        random.setstate(python_state)
+        torch.set_rng_state(torch_state)

@@ -1,1 +1,0 @@
-"""Experiments: a frozen configuration in, tidy tables out. They draw nothing."""

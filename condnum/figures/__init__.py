@@ -1,0 +1,29 @@
+"""Pure functions from tables to plotly figures; nothing here computes a result."""
+
+from condnum.figures.curves import ceiling_figure, history_figure, norm_ratio_figure, spectra_figure
+from condnum.figures.pair_detail import (
+    PairDetail,
+    PairFigures,
+    mean_digits_figure,
+    pair_detail_figures,
+    pair_norm_ratio_figure,
+    pair_spectra_figure,
+)
+from condnum.figures.pairs import pair_heatmaps
+from condnum.figures.style import MethodStyle, method_style
+
+__all__ = [
+    "MethodStyle",
+    "PairDetail",
+    "PairFigures",
+    "ceiling_figure",
+    "history_figure",
+    "mean_digits_figure",
+    "method_style",
+    "norm_ratio_figure",
+    "pair_detail_figures",
+    "pair_heatmaps",
+    "pair_norm_ratio_figure",
+    "pair_spectra_figure",
+    "spectra_figure",
+]

@@ -1,0 +1,167 @@
+"""Figures of the attack panel: curves, factors attackers × extractors, and where the excess loss lies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from condnum.errors import require
+from condnum.figures.style import finish, log_axis
+from condnum.probing import AttackReport
+
+#: Excess losses below this are not drawn: the panel stops at its smallest ε.
+FLOOR = 1e-5
+
+#: Okabe–Ito without the yellow, which is too light for lines; the dash is the second code.
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9")
+_DASHES = ("solid", "dash")
+
+#: ColorBrewer's PuOr, safe for the common kinds of colour blindness: purple is slowed, orange helped.
+SCALE = "PuOr"
+
+
+def attack_curves_figure(report: AttackReport, subtitle: str) -> Any:
+    """Draw the relative excess loss of every attacker against its steps, one panel an extractor."""
+    return _curves(
+        report,
+        subtitle,
+        "excess",
+        "(L<sub>t</sub> − L*) / (L<sub>0</sub> − L*)",
+        "Excess loss of each attacker at its best hyper-parameters",
+    )
+
+
+def attack_accuracy_figure(report: AttackReport, subtitle: str) -> Any:
+    """Draw accuracy (of a regression: mean squared error) on the evaluation rows against the steps."""
+    rows = "held-out rows" if report.held_out else "training rows"
+    if report.kind == "regression":
+        name, axis = "evaluation_loss", f"mean squared error, {rows}"
+    else:
+        name, axis = "accuracy", f"accuracy, {rows}"
+    return _curves(report, subtitle, name, axis, "What the attackers gain against their steps")
+
+
+def _curves(report: AttackReport, subtitle: str, column: str, axis: str, title: str) -> Any:
+    """Draw one column of the curves, a panel an extractor and a line an attacker."""
+    names = list(report.extractors["extractor"])
+    columns = min(2, len(names))
+    count = -(-len(names) // columns)
+    subplots = require("plotly.subplots", "viz")
+    figure = subplots.make_subplots(
+        rows=count, cols=columns, subplot_titles=names, shared_yaxes=True, shared_xaxes=True,
+        horizontal_spacing=0.04, vertical_spacing=0.09 if count > 1 else 0,
+    )  # fmt: skip
+    labels = dict(zip(report.curves["attacker"], report.curves["label"], strict=True))
+    log = column == "excess"
+    ceiling = 2 * report.steps["start_loss"].max()  # momentum may overshoot by orders of magnitude
+    for index, attacker in enumerate(labels):
+        line = {
+            "color": _COLORS[index % len(_COLORS)],
+            "dash": _DASHES[index // len(_COLORS) % 2],
+            "width": 2,
+        }
+        for place, name in enumerate(names):
+            table = report.curves
+            table = table[(table["attacker"] == attacker) & (table["extractor"] == name)].dropna(
+                subset=column
+            )
+            table = table[table["step"] > 0]
+            values = table[column].clip(lower=FLOOR) if log else table[column]
+            figure.add_scatter(
+                x=table["step"], y=values, name=labels[attacker], legendgroup=attacker, line=line,
+                mode="lines+markers" if len(table) < 4 else "lines", showlegend=place == 0,
+                hovertemplate="step %{x:,.0f}: %{y:.3g}", row=place // columns + 1, col=place % columns + 1,
+            )  # fmt: skip
+    if log:
+        for epsilon in report.budget.epsilons:
+            figure.add_hline(y=epsilon, line={"color": "#888", "dash": "dot", "width": 1})
+        figure.update_yaxes(**log_axis("", report.curves[column].clip(lower=FLOOR)))
+        figure.update_yaxes(range=[np.log10(min(report.budget.epsilons) / 3), 0.1])
+    elif column == "evaluation_loss":
+        seen = report.curves[column].dropna()
+        figure.update_yaxes(**log_axis("", seen.clip(upper=ceiling)))
+        figure.update_yaxes(range=[np.log10(0.8 * seen.min()), np.log10(ceiling)])
+    figure.update_xaxes(**log_axis("", report.curves["step"]))
+    figure.update_xaxes(title_text="step of the attacker", row=count)
+    figure.update_yaxes(title_text=axis, col=1, title_standoff=4)
+    note = f"{subtitle}<br>Start: zero weights" + ("; dotted: targets ε" if log else "")
+    _finish(figure, title, note, height=160 + 300 * count)
+    return figure.update_layout(legend_title_text="attacker (click to toggle)")
+
+
+def attack_factor_heatmap(report: AttackReport, subtitle: str, *, epsilon: float | None = None) -> Any:
+    """Draw the immunization factor of each attacker on each extractor, and the worst case."""
+    go = require("plotly.graph_objects", "viz")
+    chosen = report.budget.headline if epsilon is None else epsilon
+    table = report.at(report.factors, chosen)
+    text = report.factor_table(epsilon=chosen).set_index("attacker")
+    values = table.pivot(index="label", columns="extractor", values="factor")
+    values = values.reindex(index=text.index, columns=text.columns)
+    worst, words = values.min(axis=0), []
+    for name in text.columns:
+        known = table[(table["extractor"] == name)].dropna(subset="factor")
+        exact = len(known) and report.worst_case(name, epsilon=chosen)["bound"] == "exact"
+        words.append(("" if exact else ">") + f"{worst[name]:.3g}" if len(known) else "—")
+    rows = ["<b>worst case: least factor</b>", *reversed(list(text.index))]
+    grid = np.vstack([worst.to_numpy(), values.to_numpy()[::-1]])
+    shown = np.vstack([np.array([f"<b>{word}</b>" for word in words]), text.to_numpy()[::-1]])
+    log = np.log10(grid)
+    limit = max(1.0, float(np.nanmax(np.abs(log)))) if np.isfinite(log).any() else 1.0
+    figure = go.Figure()
+    figure.add_heatmap(
+        z=np.ones_like(log), x=list(text.columns), y=rows, colorscale=[[0, "#BDBDBD"], [1, "#BDBDBD"]],
+        showscale=False, hoverinfo="skip", xgap=2, ygap=2,
+    )  # fmt: skip
+    ticks = np.arange(-np.floor(limit), np.floor(limit) + 1)
+    cells = np.where(np.isfinite(log), log, None)
+    figure.add_heatmap(
+        z=cells, x=list(text.columns), y=rows, colorscale=SCALE, reversescale=False, zmid=0,
+        zmin=-limit, zmax=limit, xgap=2, ygap=2, customdata=shown,
+        hovertemplate="%{y} on %{x}: factor %{customdata}<extra></extra>",
+        colorbar={"title": {"text": "factor"}, "tickvals": ticks, "ticktext": [f"{10**t:g}" for t in ticks]},
+    )  # fmt: skip
+    for i, row in enumerate(rows):
+        for j, name in enumerate(text.columns):
+            dark = np.isfinite(log[i, j]) and abs(log[i, j]) > 0.62 * limit
+            figure.add_annotation(
+                x=name, y=row, text=str(shown[i, j]), showarrow=False,
+                font={"color": "#FFFFFF" if dark else "#000000", "size": 13},
+            )  # fmt: skip
+    figure.update_xaxes(title_text="extractor", side="bottom", showgrid=False)
+    figure.update_yaxes(showgrid=False, ticks="")
+    note = f"{subtitle}<br>Steps to ε = {100 * chosen:g} % over those on {report.baseline}; >: not finished"
+    _finish(figure, "Immunization factor of each attacker", note, height=210 + 30 * len(rows))
+    return figure.update_layout(margin_l=190)
+
+
+def attack_shares_figure(report: AttackReport, subtitle: str) -> Any:
+    """Draw where the excess loss of zero weights lies: its share in eigenvalues up to each size."""
+    go = require("plotly.graph_objects", "viz")
+    figure = go.Figure()
+    drawn = []
+    for index, (name, rows) in enumerate(report.spectra.groupby("extractor", sort=False)):
+        relative = rows["sigma"].to_numpy()[::-1] / rows["sigma"].max()
+        tail = np.cumsum(rows["share"].to_numpy()[::-1])
+        drawn.append(pd.Series(relative))
+        figure.add_scatter(
+            x=relative, y=tail, name=str(name), mode="lines", line_shape="hv",
+            line={"color": _COLORS[index % len(_COLORS)], "dash": _DASHES[index % 2], "width": 2.2},
+            hovertemplate="%{y:.3g} of the excess loss lies at or below %{x:.2g} σ<sub>1</sub>",
+        )  # fmt: skip
+    for epsilon in report.budget.epsilons:
+        figure.add_hline(y=epsilon, line={"color": "#888", "dash": "dot", "width": 1})
+    figure.update_xaxes(**log_axis("σ<sub>i</sub> / σ<sub>1</sub> of the probe's Hessian", pd.concat(drawn)))
+    figure.update_yaxes(**log_axis("share of the excess loss at or below", np.array([1e-5, 1.0])))
+    figure.update_yaxes(range=[-5, 0.1])
+    loss = "squared loss" if report.kind == "regression" else "squared loss on the labels ±1"
+    note = f"{subtitle}<br>Excess {loss} of zero weights; dotted: targets ε"
+    _finish(figure, "Where the excess loss lies in the spectrum", note, height=480)
+    return figure.update_layout(legend_title_text="extractor (click to toggle)")
+
+
+def _finish(figure: Any, title: str, note: str, *, height: int) -> None:
+    """Finish a figure whose subtitle has two lines."""
+    finish(figure, title, note, height=height)
+    figure.update_layout(margin_t=120, title_y=1 - 22 / height)

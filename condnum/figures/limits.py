@@ -1,0 +1,325 @@
+"""Figures of the experiment on limits: ceilings and shares along ε, the front, and what carries it."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from condnum.errors import InvalidInputError, require
+from condnum.figures.style import (
+    BLUE,
+    GREEN,
+    NEUTRAL,
+    ORANGE,
+    PURPLE,
+    finish,
+    log_axis,
+    method_style,
+    translucent,
+)
+from condnum.theory.pareto import FeasibleRegion
+
+# What is possible in the (ii)/(i) plane, as a background of figures.
+
+
+#: Drawn this far beyond the corners of the region.
+_FAR = 1e9
+
+
+def add_region(figure: Any, region: FeasibleRegion, **place: Any) -> None:
+    """Add the success quadrant of Definition 3.1, what no θ reaches, and the Pareto front."""
+    common: dict[str, Any] = {"mode": "lines", "hoverinfo": "skip", **place}
+    figure.add_scatter(
+        x=[1 / _FAR**2, 1, 1, 1 / _FAR**2], y=[1, 1, _FAR**2, _FAR**2], fill="toself",
+        fillcolor=translucent(GREEN, 0.14), line={"color": GREEN, "width": 1, "dash": "dot"},
+        name="immunized: (i) > 1, (ii) ≤ 1", **common,
+    )  # fmt: skip
+    x, y = region_border(region)
+    figure.add_scatter(
+        x=x, y=y, fill="toself", fillcolor=translucent(NEUTRAL, 0.45), line={"width": 0},
+        name="no θ gets here", **common,
+    )  # fmt: skip
+    start = region.start[0]
+    ray = np.array([start, _FAR * start]) if math.isfinite(region.ceiling.value) else np.full(2, np.nan)
+    figure.add_scatter(
+        x=ray, y=region.highest(ray), line={"color": ORANGE, "width": 3.5},
+        name="Pareto front: RIR = RIR<sub>max</sub>", **common,
+    )  # fmt: skip
+
+
+def region_border(region: FeasibleRegion) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the outline of what is impossible: left of θ*, above the ceiling, below the least (i)."""
+    wall = 1 / region.kappa_pretrain
+    knee = region.kappa_pencil / region.kappa_pretrain  # where the least (i) turns
+    far = max(_FAR * wall, _FAR * knee)
+    lower = np.array([far, max(knee, wall), wall])
+    upper = np.array([wall, far])
+    top = max(_FAR**2, far)
+    high = np.minimum(region.highest(upper), top)
+    bottom = 1 / _FAR / region.kappa_harmful
+    x = np.concatenate([lower, upper, [wall / _FAR, wall / _FAR, far]])
+    y = np.concatenate([region.lowest(lower), high, [top, bottom, bottom]])
+    return x, y
+
+
+RIDGE_TITLE = "ridge ε, in mean eigenvalues of K<sub>P</sub>"
+
+#: A colour (Okabe–Ito) and a dash for each pair of tasks.
+_PAIRS = (
+    ("#2E86C8", "solid"), ("#D55E00", "dash"), ("#009E73", "dot"), ("#CC79A7", "dashdot"),
+    ("#8A8A8A", "longdash"), ("#E69F00", "longdashdot"),
+)  # fmt: skip
+
+#: Controls have marks of their own, as they share a colour.
+_SYMBOLS = {"identity": "x", "initial": "square"}
+
+
+def pair_label(pretrain_task: str, harmful_task: str) -> str:
+    """Return a pair of tasks in a few characters.
+
+    Examples:
+        >>> pair_label("digit 4", "digit 9")
+        '4 → 9'
+    """
+    names = (pretrain_task, harmful_task)
+    if all(name.startswith("digit ") for name in names):
+        return " → ".join(name.removeprefix("digit ") for name in names)
+    return f"D<sub>P</sub>: {names[0]}, D<sub>H</sub>: {names[1]}"
+
+
+def ceilings_figure(ceilings: pd.DataFrame, subtitle: str) -> Any:
+    """Draw the RIR ceiling of `K + εI` against ε, a line per pair, and what the closed form attains."""
+    figure = _empty()
+    for index, (tasks, part) in enumerate(ceilings.groupby(["pretrain_task", "harmful_task"], sort=False)):
+        color, dash = _PAIRS[index % len(_PAIRS)]
+        figure.add_scatter(
+            x=part["ridge_share"], y=part["rir_ceiling"], name=pair_label(*tasks), mode="lines",
+            line={"color": color, "dash": dash, "width": 2.5}, legendgroup=str(index),
+            customdata=part["ridge"],
+            hovertemplate="ε = %{x:.1e} mean eigenvalues = %{customdata:.3g}<br>RIR<sub>max</sub> = %{y:.4g}",
+        )  # fmt: skip
+        figure.add_scatter(
+            x=part["ridge_share"], y=part["optimal_rir"], mode="markers", showlegend=False,
+            name="(K<sub>P</sub> + εI)<sup>−1/2</sup>", legendgroup=str(index),
+            marker={"color": color, "size": 9, "symbol": "star"},
+            hovertemplate="closed form: RIR = %{y:.4g}<extra></extra>",
+        )  # fmt: skip
+    figure.add_hline(y=1, line_color="#888", line_width=1)
+    figure.update_xaxes(**log_axis(RIDGE_TITLE, ceilings["ridge_share"]))
+    figure.update_yaxes(**log_axis("RIR on K + εI", ceilings["rir_ceiling"]))
+    note = f"{subtitle}. Lines: the ceiling; stars: RIR measured on (K<sub>P</sub> + εI)<sup>−1/2</sup>"
+    finish(figure, "How much immunization is possible, against ε", note)
+    return figure.update_layout(
+        legend_title_text="D<sub>P</sub> → D<sub>H</sub>", showlegend=len(figure.data) > 2
+    )
+
+
+def shares_figure(ridged: pd.DataFrame, subtitle: str) -> Any:
+    """Draw RIR as a share of its ceiling against ε, a line per method."""
+    figure = _empty()
+    for name, part in ridged.dropna(subset="rir_share").groupby("method", sort=False):
+        style = method_style(str(name))
+        logs = np.log10(part.set_index("ridge_share")["rir_share"])
+        groups = logs.groupby(level=0)
+        x, mean, low, high = groups.mean().index, 10 ** groups.mean(), 10 ** groups.min(), 10 ** groups.max()
+        if (high > low).any():
+            figure.add_scatter(
+                x=np.r_[x, x[::-1]], y=np.r_[low, high[::-1]], fill="toself", mode="lines", line={"width": 0},
+                fillcolor=translucent(style.color, 0.13), hoverinfo="skip", showlegend=False,
+                legendgroup=str(name),
+            )  # fmt: skip
+        figure.add_scatter(
+            x=x, y=mean, name=style.label, mode="lines+markers", legendgroup=str(name),
+            line={"color": _visible(style.color), "dash": style.dash, "width": 2.2}, marker={"size": 5},
+            customdata=np.c_[low, high],
+            hovertemplate="ε = %{x:.1e}: %{y:.2e} of the ceiling"
+            " (%{customdata[0]:.1e} … %{customdata[1]:.1e})",
+        )  # fmt: skip
+    figure.add_hline(y=1, line_color=ORANGE, line_width=3)
+    figure.update_xaxes(**log_axis(RIDGE_TITLE, ridged["ridge_share"]))
+    figure.update_yaxes(**log_axis("RIR / ceiling, on K + εI", np.r_[ridged["rir_share"], 1.0]))
+    note = (
+        f"{subtitle}. Line: geometric mean over pairs and seeds; band: least to largest; orange: the ceiling"
+    )
+    return finish(figure, "What share of the possible each method reaches", note, height=480)
+
+
+def front_figure(points: pd.DataFrame, methods: pd.DataFrame, region: FeasibleRegion, subtitle: str) -> Any:
+    """Draw one pair in the (ii)/(i) plane: what is possible, its front, and extractors that test it."""
+    if points.empty:
+        raise InvalidInputError("there are no points of this pair to draw; take one of the run's pairs.")
+    figure = _empty()
+    add_region(figure, region)
+    pair = "(ii) = %{x:.4g}, (i) = %{y:.4g}"
+    looks: dict[str, tuple[str, dict[str, Any]]] = {
+        "family": (
+            "(K<sub>P</sub> + εI)<sup>−s/2</sup>, from I to θ*",
+            {"mode": "lines", "line": {"color": GREEN, "width": 3, "dash": "dash"}},
+        ),
+        "front": ("θ<sub>s</sub> of the front", _marks(ORANGE, "star", 13)),
+        "random": ("random θ", _marks(PURPLE, "circle", 5)),
+        "climbed": ("θ pushed against the ceiling", _marks(NEUTRAL, "triangle-up", 11)),
+    }
+    for kind, (name, look) in looks.items():
+        part = points[points["kind"] == kind]
+        if len(part):
+            figure.add_scatter(
+                x=part["pretrain_ratio"], y=part["harmful_ratio"], name=f"{name} ({len(part)})",
+                hovertemplate=pair, **look,
+            )  # fmt: skip
+    for method, part in methods.dropna(subset="rir").groupby("method", sort=False):
+        style = method_style(str(method))
+        figure.add_scatter(
+            x=part["pretrain_ratio"], y=part["harmful_ratio"], name=style.label,
+            hovertemplate=pair + "<br>%{customdata:.2e} of the ceiling", customdata=part["rir_share"],
+            **_marks(_visible(style.color), _SYMBOLS.get(str(method), "diamond"), 11),
+        )  # fmt: skip
+    drawn = pd.concat([points, methods.dropna(subset="rir")])
+    start = region.start
+    for axis, column, at in (
+        (figure.update_xaxes, "pretrain_ratio", 0),
+        (figure.update_yaxes, "harmful_ratio", 1),
+    ):
+        values = np.r_[drawn[column], start[at], 1.0]
+        logs = np.log10(values[np.isfinite(values) & (values > 0)])
+        title = (
+            "(ii) = κ(H<sub>P</sub>(θ)) / κ(H<sub>P</sub>(I))",
+            "(i) = κ(H<sub>H</sub>(θ)) / κ(H<sub>H</sub>(I))",
+        )
+        axis(**log_axis(title[at], values), range=[logs.min() - 0.8, logs.max() + 0.8])
+    limit = region.ceiling
+    note = (
+        f"{subtitle}. Compact κ of K + εI, ε = {limit.ridge:.3g}; RIR<sub>max</sub> = {limit.value:.4g}. "
+        "Grey: what no θ reaches"
+    )
+    finish(
+        figure, "Both ratios of Eq. 15: the front, and what tries to get beyond it", lines(note), height=600
+    )
+    return figure.update_layout(legend_title_text="", margin_t=120, title_y=0.97)
+
+
+def _visible(color: str) -> str:
+    """Return a colour that is readable on light and on dark pages: black is neither."""
+    return NEUTRAL if color == "#000000" else color
+
+
+def _marks(color: str, symbol: str, size: int) -> dict[str, Any]:
+    """Return the look of a scatter of markers."""
+    marker = {"color": color, "symbol": symbol, "size": size, "opacity": 0.85, "line": {"width": 0}}
+    return {"mode": "markers", "marker": marker}
+
+
+def _empty() -> Any:
+    """Return an empty figure."""
+    from condnum.errors import require
+
+    return require("plotly.graph_objects", "viz").Figure()
+
+
+def lines(text: str) -> str:
+    """Break a subtitle into lines that fit a report's page.
+
+    Examples:
+        >>> lines("short")
+        'short'
+    """
+    return "<br>".join(textwrap.wrap(text, 140))
+
+
+def readable(value: float) -> str:
+    """Return a number for a panel's title.
+
+    Examples:
+        >>> readable(7507.97), readable(0.000960129), readable(3.2)
+        ('7.51e+03', '0.00096', '3.2')
+    """
+    return "∞" if math.isinf(value) else f"{value:.3g}"
+
+
+# Which inputs carry the ceiling: generalised eigenvectors as bars of columns or as images.
+
+
+#: Columns of a table that a bar chart has room for.
+SHOWN_FEATURES = 12
+
+
+def direction_bars(directions: pd.DataFrame, subtitle: str) -> Any:
+    """Draw the inputs that make up the first and the last generalised eigenvector of a pair."""
+    ends = _ends(directions)
+    subplots = require("plotly.subplots", "viz")
+    titles = [
+        f"{which}: λ = {readable(float(part['eigenvalue'].iloc[0]))}" for which, part in zip(
+            ("most harmful", "least harmful"), ends, strict=True
+        )
+    ]  # fmt: skip
+    figure = subplots.make_subplots(rows=1, cols=2, horizontal_spacing=0.2, subplot_titles=titles)
+    for column, (part, color) in enumerate(zip(ends, (ORANGE, BLUE), strict=True), start=1):
+        order = part["share"].abs().sort_values(ascending=False).index[:SHOWN_FEATURES]
+        shown = part.loc[order[::-1]]
+        figure.add_bar(
+            x=shown["share"], y=shown["feature"], orientation="h", marker_color=color, showlegend=False,
+            customdata=shown[["filter", "pattern"]],
+            hovertemplate="%{y}: share %{x:.3f}<br>filter %{customdata[0]:.3g}, pattern %{customdata[1]:.3g}"
+            "<extra></extra>",
+            row=1, col=column,
+        )  # fmt: skip
+    figure.update_xaxes(title_text="share of the direction's energy", zeroline=True, zerolinecolor="#888")
+    figure.update_yaxes(tickfont_size=11)
+    note = lines(
+        f"{subtitle}. λ: energy in the harmful task over energy in the pre-training task, of x<sup>T</sup>w. "
+        f"Largest {SHOWN_FEATURES} columns; shares sum to 1, correlated columns can have negative ones"
+    )
+    finish(figure, "Which columns carry the ceiling", note, height=520)
+    return figure.update_layout(margin={"t": 140, "l": 130})
+
+
+def direction_images(directions: pd.DataFrame, subtitle: str) -> Any:
+    """Draw generalised eigenvectors of a pair of digits as images: patterns above, filters below."""
+    if directions.empty:
+        raise InvalidInputError("there are no directions of this pair to draw; take one of the run's pairs.")
+    groups = list(directions.groupby("index", sort=True))
+    side = math.isqrt(len(groups[0][1]))
+    if side**2 != len(groups[0][1]):
+        raise InvalidInputError(
+            f"{len(groups[0][1])} features are no square image; draw them with direction_bars."
+        )
+    subplots = require("plotly.subplots", "viz")
+    titles = [
+        f"λ<sub>{index}</sub> = {readable(float(part['eigenvalue'].iloc[0]))}" for index, part in groups
+    ]
+    figure = subplots.make_subplots(
+        rows=2, cols=len(groups), subplot_titles=titles, horizontal_spacing=0.02, vertical_spacing=0.05,
+        row_titles=["pattern K<sub>P</sub>w", "filter w"],
+    )  # fmt: skip
+    for column, (_, part) in enumerate(groups, start=1):
+        for row, quantity in enumerate(("pattern", "filter"), start=1):
+            image = part[quantity].to_numpy().reshape(side, side)
+            limit = float(np.abs(image).max())
+            figure.add_heatmap(
+                z=image, colorscale="RdBu", zmin=-limit, zmax=limit, showscale=False, row=row, col=column,
+                hovertemplate="row %{y}, column %{x}: %{z:.3g}<extra></extra>",
+            )  # fmt: skip
+    note = lines(
+        f"{subtitle}. Left: features with most energy in the harmful task for what they have in the "
+        "pre-training task; right: with least. Blue: positive, red: negative, each image on its own scale"
+    )
+    finish(figure, "Which pixels carry the ceiling", note, height=520)
+    figure.update_xaxes(visible=False, constrain="domain")
+    figure.update_yaxes(visible=False, autorange="reversed", constrain="domain")
+    for trace in figure.data:
+        axis = trace.yaxis.replace("y", "yaxis")
+        figure.layout[axis].scaleanchor = trace.xaxis
+    return figure.update_layout(margin={"t": 140, "r": 40})
+
+
+def _ends(directions: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the first and the last direction."""
+    if directions.empty:
+        raise InvalidInputError("there are no directions of this pair to draw; take one of the run's pairs.")
+    index = directions["index"]
+    return directions[index == index.min()], directions[index == index.max()]

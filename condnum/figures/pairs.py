@@ -1,0 +1,402 @@
+"""Fig. 2: heatmaps of ln RIR over all ordered pairs of digits, one panel a method."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from condnum.errors import InvalidInputError, UnknownNameError, require
+from condnum.figures.style import finish, method_style
+
+# From the table of digit pairs to what one heatmap shows of one method: cells, verdicts, hover texts.
+
+
+DIGITS = 10
+
+PAIR_COLUMNS = [
+    "method",
+    "seed",
+    "pretrain_digit",
+    "harmful_digit",
+    "convention",
+    "gauge",
+    "harmful_ratio",
+    "pretrain_ratio",
+    "rir",
+    "success",
+    "rank_pretrain",
+    "rank_harmful",
+]
+
+#: Name and unit of each measure, in the order of the hover box.
+MEASURE_NAMES = {
+    ("ridge", "unit"): "ridge κ, ‖θ‖ = √D",
+    ("ridge", "as_trained"): "ridge κ, θ as trained",
+    ("compact", "unit"): "compact κ",
+}
+
+
+@dataclass(frozen=True)
+class PairCells:
+    """One method's 10×10 cells; rows are pre-training digits, columns harmful digits."""
+
+    log_rir: NDArray[np.float64]  # (10, 10), mean of ln RIR over seeds; NaN, ±inf where a seed has them
+    present: NDArray[np.bool_]  # (10, 10), whether any seed has a result
+    failed: NDArray[np.bool_]  # (10, 10), whether any seed fails Definition 3.1
+    hover: NDArray[np.object_]  # (10, 10), HTML
+    seed_means: NDArray[np.float64]  # (seeds,), mean RIR over the pairs with a finite one
+
+    @property
+    def summary(self) -> str:
+        """Mean RIR over pairs ± std over seeds, and the number of pairs that succeed in every seed."""
+        means = self.seed_means[np.isfinite(self.seed_means)]
+        text = f"RIR {means.mean():.4g}" if len(means) else "RIR"
+        if len(means) > 1:
+            text += f" ± {means.std(ddof=1):.2g}"
+        pairs = int(self.present.sum())
+        odd = int((self.present & ~np.isfinite(self.log_rir)).sum())
+        notes = ["one seed"] * (len(means) == 1) + [f"{odd} not finite"] * (odd > 0)
+        note = f" ({', '.join(notes)})" if notes else ""
+        return f"{text}{note}, success {pairs - int(self.failed.sum())} of {pairs}"
+
+
+def check_pair_results(results: pd.DataFrame) -> pd.DataFrame:
+    """Check the table of digit pairs."""
+    missing = [name for name in PAIR_COLUMNS if name not in results.columns]
+    if missing:
+        raise InvalidInputError(f"the table of digit pairs lacks the columns: {', '.join(missing)}.")
+    table = results[PAIR_COLUMNS]
+    if table.empty:
+        raise InvalidInputError("the table of digit pairs has no rows.")
+    for name in ("pretrain_digit", "harmful_digit"):
+        odd = table.loc[~table[name].isin(range(DIGITS)), name]
+        if len(odd):
+            raise InvalidInputError(f"{name} must be one of 0 … 9, got {odd.iloc[0]}.")
+    same = table.loc[table["pretrain_digit"] == table["harmful_digit"], "pretrain_digit"]
+    if len(same):
+        raise InvalidInputError(f"a pair needs two different digits, got ({same.iloc[0]}, {same.iloc[0]}).")
+    key = PAIR_COLUMNS[:6]
+    twice = table[table.duplicated(key)]
+    if len(twice):
+        raise InvalidInputError(f"two rows are of the same cell: {twice.iloc[0][key].to_dict()}.")
+    return table
+
+
+def pair_cells(results: pd.DataFrame, method: str, *, convention: str, gauge: str) -> PairCells:
+    """Collect what the heatmap of one method shows."""
+    table = results[results["method"] == method]
+    shown = table[(table["convention"] == convention) & (table["gauge"] == gauge)]
+    if shown.empty:
+        known = table[["convention", "gauge"]].drop_duplicates().itertuples(index=False)
+        choices = ", ".join(f"{row.convention}/{row.gauge}" for row in known)
+        raise InvalidInputError(
+            f"method '{method}' has no rows of convention '{convention}' with gauge '{gauge}'; "
+            f"it has: {choices or 'nothing'}."
+        )
+    log_rir = np.full((DIGITS, DIGITS), np.nan)
+    present = np.zeros((DIGITS, DIGITS), dtype=bool)
+    failed = present.copy()
+    label, seeds = method_style(method).label, shown["seed"].nunique()
+    hover = np.array([[_empty_hover(label, p, h) for h in range(DIGITS)] for p in range(DIGITS)], object)
+    everything = dict(iter(table.groupby(["pretrain_digit", "harmful_digit"])))
+    for (p, h), cell in shown.groupby(["pretrain_digit", "harmful_digit"]):
+        success = _verdicts(cell)
+        log_rir[p, h] = _mean_log(cell["rir"])
+        present[p, h], failed[p, h] = True, not success.all()
+        lines = [
+            f"<b>D<sub>P</sub>: digit {p}, D<sub>H</sub>: digit {h}</b>",
+            f"{label}, {_count(cell, seeds)}",
+        ]
+        lines.append(f"Definition 3.1: succeeds in {success.sum()} of {len(cell)}")
+        hover[p, h] = "<br>".join([*lines, *_measures(everything[p, h], convention, gauge)])
+    finite = shown[np.isfinite(shown["rir"].astype(float))]
+    means = finite.groupby("seed")["rir"].mean().to_numpy(dtype=float)
+    return PairCells(log_rir, present, failed, hover, means)
+
+
+def comparable(names: Sequence[str]) -> list[str]:
+    """Return the methods whose RIR is of one order of magnitude, so that one colour scale can show them.
+
+    Examples:
+        >>> comparable(["ours", "optimal"]), comparable(["optimal"])
+        (['ours'], ['optimal'])
+    """
+    return [name for name in names if name not in ("optimal", "front")] or list(names)
+
+
+def color_limit(results: pd.DataFrame, methods: Sequence[str], *, convention: str, gauge: str) -> float:
+    """Return the end of the colour scale that heatmaps of several methods share."""
+    table = results[results["method"].isin(methods)]
+    table = table[(table["convention"] == convention) & (table["gauge"] == gauge)]
+    groups = table.groupby(["method", "pretrain_digit", "harmful_digit"])["rir"]
+    means = np.abs([_mean_log(values) for _, values in groups])
+    return max(float(means[np.isfinite(means)].max(initial=0.0)), 0.1) if np.isfinite(means).any() else 1.0
+
+
+def _verdicts(cell: pd.DataFrame) -> NDArray[np.bool_]:
+    """Return the verdict of each seed; one that is missing counts as a failure."""
+    return np.array([value is not None and value == 1 for value in cell["success"]], dtype=bool)
+
+
+def _mean_log(values: pd.Series) -> float:
+    """Return the mean of ln over seeds: NaN or ±inf as soon as a seed is."""
+    with np.errstate(all="ignore"):
+        return float(np.mean(np.log(values.to_numpy(dtype=float))))
+
+
+def _empty_hover(label: str, pretrain: int, harmful: int) -> str:
+    """Return what the cell of a pair without a row says."""
+    if pretrain == harmful:
+        return "the same digit twice: no pair"
+    return f"{_pair_name(pretrain, harmful)}<br>{label}: no result"
+
+
+def _pair_name(pretrain: int, harmful: int) -> str:
+    """Return the first line of a hover text."""
+    return f"<b>D<sub>P</sub>: digit {pretrain}, D<sub>H</sub>: digit {harmful}</b>"
+
+
+def _count(cell: pd.DataFrame, seeds: int) -> str:
+    """Return the number of seeds in words, with how many there should be where some are missing."""
+    if len(cell) < seeds:
+        return f"{len(cell)} of {seeds} seeds (the others have no result)"
+    return "1 seed" if seeds == 1 else f"{seeds} seeds"
+
+
+def _measures(rows: pd.DataFrame, convention: str, gauge: str) -> list[str]:
+    """Return the hover lines: ratios, RIR and ranks in every convention and gauge, the shown one marked."""
+    lines = []
+    for key, name in MEASURE_NAMES.items():
+        part = rows[(rows["convention"] == key[0]) & (rows["gauge"] == key[1])]
+        mark = " (shown)" if key == (convention, gauge) else ""
+        if part.empty:
+            lines.append(f"<i>{name}</i>: not measured")
+            continue
+        ratios = [_ratio(part[column]) for column in ("harmful_ratio", "pretrain_ratio", "rir")]
+        lines.append(f"<i>{name}{mark}</i>")
+        ranks = [_range(part[column]) for column in ("rank_pretrain", "rank_harmful")]
+        lines.append("(i) {}, (ii) {}, RIR {}".format(*ratios))
+        lines.append("ranks: H<sub>P</sub> {}, H<sub>H</sub> {}".format(*ranks))
+        odd = _odd(part["rir"])
+        if odd:
+            lines.append(f"RIR is {odd} of {len(part)} seeds")
+    return lines
+
+
+def _ratio(values: pd.Series) -> str:
+    """Return the geometric mean over seeds."""
+    mean = _mean_log(values)
+    if not np.isfinite(mean):
+        return number_text(mean) if mean != -np.inf else "0"
+    # A mean logarithm beyond the floats' range stays a power of ten.
+    return f"{np.exp(mean):.3g}" if mean < 700 else f"1e{mean / np.log(10):.0f}"
+
+
+def _range(values: pd.Series) -> str:
+    """Return one rank, or the least and the largest over seeds."""
+    ranks = sorted({int(value) for value in values.dropna()})
+    if not ranks:
+        return "?"
+    return str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}–{ranks[-1]}"
+
+
+def _odd(values: pd.Series) -> str:
+    """Say in how many seeds RIR is not a positive finite number."""
+    array = values.to_numpy(dtype=float)
+    counts = {
+        "infinite": (array == np.inf).sum(),
+        "zero": (array == 0).sum(),
+        "not a number": (np.isnan(array) | (array < 0)).sum(),
+    }
+    return ", ".join(f"{name} in {count}" for name, count in counts.items() if count)
+
+
+def number_text(value: float) -> str:
+    """Return ln RIR as a cell shows it.
+
+    Examples:
+        >>> [number_text(v) for v in (4.2481, -0.01, -2.0, float("inf"), float("nan"))]
+        ['4.2', '0.0', '−2.0', '∞', 'NaN']
+    """
+    if np.isnan(value):
+        return "NaN"
+    if np.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    rounded = round(value, 1) + 0.0
+    return f"{rounded:.1f}".replace("-", "−")
+
+
+#: ColorBrewer's RdBu, safe for the common kinds of colour blindness: blue immunizes, red fails.
+SCALE = "RdBu"
+
+#: Cells whose mean of ln RIR is not finite.
+GREY = "#BDBDBD"
+
+#: Side of a panel in pixels; the gap between rows holds a panel's title, ticks and axis title.
+PANEL, GAP, BOTTOM = 405, 112, 62
+
+#: Characters of the subtitle that fit in a line at 640 and at 1050 pixels.
+LINE = {1: 88, 2: 150}
+
+
+def pair_heatmaps(
+    results: pd.DataFrame,
+    subtitle: str,
+    *,
+    convention: str = "ridge",
+    gauge: str = "unit",
+    methods: Sequence[str] | None = None,
+    limit: float | None = None,
+) -> Any:
+    """Draw Fig. 2: ln RIR of every ordered pair of digits.
+
+    Rows are pre-training digits, columns harmful digits; a cell is the mean of ln RIR over seeds.
+    A cross marks a pair that fails Definition 3.1 in any seed, which a blue cell can do as well:
+    RIR > 1 is not enough. A panel's title gives the mean RIR over pairs ± its standard deviation
+    over seeds, as in Table 2. The heatmaps' `customdata` holds (pre-training digit, harmful digit).
+
+    Args:
+        results: A row per method × seed × pair × convention × gauge, with the columns `method, seed,
+            pretrain_digit, harmful_digit, convention, gauge, harmful_ratio, pretrain_ratio, rir,
+            success, rank_pretrain, rank_harmful`. Pairs without a row stay blank.
+        subtitle: The data set.
+        convention: Of the coloured RIR and of the verdicts; the hover box shows every one.
+        gauge: Likewise.
+        methods: Panels, in this order; default: the `comparable` ones of the table, in its order.
+        limit: End of the colour scale; default: the largest finite |ln RIR| of the drawn methods.
+
+    Returns:
+        A plotly figure.
+
+    Raises:
+        InvalidInputError: The table is malformed or has no rows of this convention and gauge, or the
+            limit is not positive.
+        UnknownNameError: The table has no such method.
+        MissingExtraError: Plotly is missing.
+    """
+    table = check_pair_results(results)
+    known = list(dict.fromkeys(table["method"]))
+    names = comparable(known) if methods is None else list(methods)
+    if not names:
+        raise InvalidInputError(f"methods is empty; choose of: {', '.join(known)}.")
+    for name in names:
+        if name not in known:
+            raise UnknownNameError("method of the table", name, known)
+    panels = [pair_cells(table, name, convention=convention, gauge=gauge) for name in names]
+    limit = color_limit(table, names, convention=convention, gauge=gauge) if limit is None else limit
+    if not 0 < limit < math.inf:
+        raise InvalidInputError(f"limit must be positive and finite, got {limit}.")
+    columns = min(2, len(names))
+    figure = _grid(names, panels, columns)
+    for index, cells in enumerate(panels):
+        _add_panel(figure, cells, limit, row=index // columns + 1, col=index % columns + 1)
+    measure = MEASURE_NAMES.get((convention, gauge), f"{convention}, {gauge}")
+    lines = textwrap.wrap(
+        f"{subtitle}. Measured with {measure}. Blue: RIR > 1, red: RIR < 1; cells: mean of ln RIR over "
+        "seeds; ✕\u00a0fails Definition 3.1 in at least one seed. Titles: mean RIR over pairs ± std over "
+        "seeds, and the pairs that succeed in every seed",
+        LINE[columns],
+    )
+    top = 84 + 22 * len(lines)
+    rows = math.ceil(len(names) / columns)
+    height = top + BOTTOM + rows * PANEL + (rows - 1) * GAP
+    pairs = len(table[["pretrain_digit", "harmful_digit"]].drop_duplicates())
+    finish(figure, f"ln RIR of {pairs} of 90 pairs of digits", "<br>".join(lines), height=height)
+    figure.update_layout(margin={"t": top, "b": BOTTOM, "l": 60, "r": 90}, title_y=1 - 22 / height)
+    return _lay_out(figure, limit, len(names), columns)
+
+
+def _grid(names: Sequence[str], panels: Sequence[PairCells], columns: int) -> Any:
+    """Return an empty figure with titled panels."""
+    rows = math.ceil(len(names) / columns)
+    inner = rows * PANEL + (rows - 1) * GAP
+    titles = [
+        f"<b>{method_style(name).label}</b><br>{cells.summary}"
+        for name, cells in zip(names, panels, strict=True)
+    ]
+    subplots = require("plotly.subplots", "viz")
+    return subplots.make_subplots(
+        rows=rows,
+        cols=columns,
+        subplot_titles=titles,
+        horizontal_spacing=0.08,
+        vertical_spacing=GAP / inner if rows > 1 else 0,
+    )
+
+
+def _add_panel(figure: Any, cells: PairCells, limit: float, *, row: int, col: int) -> None:
+    """Add one method: grey cells, coloured cells, their texts, and crosses on failures."""
+    digits = np.arange(DIGITS)
+    P, H = np.meshgrid(digits, digits, indexing="ij")
+    finite = np.isfinite(cells.log_rir)
+    grid = {"x": digits, "y": digits, "xgap": 1, "ygap": 1, "row": row, "col": col}
+    figure.add_heatmap(
+        z=_where(cells.present & ~finite, np.ones_like(cells.log_rir)), zmin=0, zmax=1, showscale=False,
+        colorscale=[[0, GREY], [1, GREY]], hoverinfo="skip", **grid,
+    )  # fmt: skip
+    figure.add_heatmap(
+        z=_where(finite, cells.log_rir), coloraxis="coloraxis", text=cells.hover,
+        customdata=np.stack([P, H], axis=-1), hovertemplate="%{text}<extra></extra>", **grid,
+    )  # fmt: skip
+    ink = _ink(cells.log_rir, limit)
+    at = cells.present
+    figure.add_scatter(
+        x=H[at], y=P[at], mode="text", text=[number_text(value) for value in cells.log_rir[at]],
+        textfont={"color": ink[at], "size": 12}, hoverinfo="skip", showlegend=False, row=row, col=col,
+    )  # fmt: skip
+    at = cells.failed
+    figure.add_scatter(
+        x=H[at] + 0.36, y=P[at] - 0.35, mode="markers", hoverinfo="skip", showlegend=False,
+        marker={"symbol": "x-thin", "size": 6, "line": {"width": 1.5, "color": ink[at]}}, row=row, col=col,
+    )  # fmt: skip
+
+
+def _where(mask: NDArray[np.bool_], values: NDArray[np.float64]) -> NDArray[np.object_]:
+    """Return values with gaps of None: a NaN would make a widget's message invalid JSON."""
+    cells = np.full(values.shape, None, dtype=object)
+    cells[mask] = values[mask]
+    return cells
+
+
+def _ink(log_rir: NDArray[np.float64], limit: float) -> NDArray[np.object_]:
+    """Return black or white for each cell, whichever contrasts more with the cell's colour."""
+    colors = require("plotly.colors", "viz")
+    ink = np.full(log_rir.shape, "#000000", dtype=object)
+    finite = np.isfinite(log_rir)
+    places = (log_rir[finite] / limit + 1) / 2
+    if len(places):
+        sampled = colors.sample_colorscale(SCALE, list(np.clip(places, 0, 1)), colortype="tuple")
+        # Relative luminance as WCAG 2 defines it; at 0.179 black and white contrast equally.
+        channels = np.array(sampled)
+        linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+        luminance = linear @ np.array([0.2126, 0.7152, 0.0722])
+        ink[finite] = np.where(luminance < 0.179, "#FFFFFF", "#000000")
+    return ink
+
+
+def _lay_out(figure: Any, limit: float, count: int, columns: int) -> Any:
+    """Set square cells, digits on both axes with 0 on top, one colour bar, and room for the titles."""
+    plain = {"dtick": 1, "tick0": 0, "ticks": "", "showgrid": False, "zeroline": False, "showline": False}
+    figure.update_xaxes(range=[-0.5, DIGITS - 0.5], constrain="domain", **plain)
+    figure.update_yaxes(range=[DIGITS - 0.5, -0.5], constrain="domain", **plain)
+    for index in range(count):
+        row, col = index // columns + 1, index % columns + 1
+        panel = figure.get_subplot(row, col)
+        panel.yaxis.scaleanchor = panel.yaxis.anchor
+        if col == 1:
+            panel.yaxis.title = {"text": "pre-training digit D<sub>P</sub>", "standoff": 6}
+        if index + columns >= count:
+            panel.xaxis.title = {"text": "harmful digit D<sub>H</sub>", "standoff": 6}
+    bar = {"title": {"text": "ln RIR"}, "len": PANEL, "lenmode": "pixels", "thickness": 16}
+    figure.update_layout(
+        coloraxis={"colorscale": SCALE, "cmin": -limit, "cmax": limit, "cmid": 0, "colorbar": bar},
+    )
+    figure.update_annotations(font_size=14)
+    return figure

@@ -1,0 +1,1 @@
+"""The lessons, one file a topic: the computation, its figure, its explorer, its sentence."""

@@ -1,0 +1,338 @@
+"""What a check says: right, wrong or not answered, and why."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import html
+import inspect
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg
+
+from condnum.errors import CondnumError, InvalidInputError, require
+from condnum.lessons.figure_view import on_a_page
+
+Status = Literal["right", "wrong", "not answered yet"]
+
+_COLORS = {"right": "#009E73", "wrong": "#D55E00", "not answered yet": "#8A8A8A"}
+_MARKS = {"right": "✔", "wrong": "✘", "not answered yet": "…"}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of a check; a notebook shows it as a coloured line.
+
+    Examples:
+        >>> Verdict("right", "κ is 49.")
+        right: κ is 49.
+    """
+
+    status: Status
+    reason: str  # plain text, one or two sentences
+
+    def __repr__(self) -> str:
+        return f"{self.status}: {self.reason}" if self.reason else self.status
+
+    def _repr_html_(self) -> str:
+        """Return the line for a notebook."""
+        style = f"border-left:6px solid {_COLORS[self.status]};padding:4px 12px;font-size:1.1em"
+        reason = html.escape(self.reason)
+        return f'<div style="{style}"><b>{_MARKS[self.status]} {self.status}.</b> {reason}</div>'
+
+
+class AnswerError(Exception):
+    """A property that the answer should have and has not; the message says which and why."""
+
+
+class NotAnsweredError(Exception):
+    """A function returned None or `...`: its body is still to be written."""
+
+
+Check = Callable[..., str]
+
+
+def check(examine: Check) -> Callable[..., Verdict]:
+    """Turn a function that raises `AnswerError`, or returns why an answer is right, into a check.
+
+    An answer that is None or `...` is not answered yet. Whatever a learner's own code raises is a
+    finding, with the exception's words, and stops no notebook.
+
+    Args:
+        examine: Takes the learner's answers.
+
+    Returns:
+        A function of the same arguments that returns a `Verdict`.
+
+    Examples:
+        >>> @check
+        ... def check_even(n):
+        ...     if n % 2:
+        ...         raise AnswerError(f"{n} leaves a remainder of 1.")
+        ...     return f"{n} is twice {n // 2}."
+        >>> check_even(3), check_even(4), check_even(...)
+        (wrong: 3 leaves a remainder of 1., right: 4 is twice 2., not answered yet)
+    """
+
+    @functools.wraps(examine)
+    def checked(*answers: Any) -> Verdict:
+        if any(is_blank(answer) for answer in answers):
+            return Verdict("not answered yet", "")
+        try:
+            return Verdict("right", examine(*answers))
+        except NotAnsweredError:
+            return Verdict("not answered yet", "")
+        except AnswerError as finding:
+            return Verdict("wrong", str(finding))
+        except CondnumError as error:
+            return Verdict("wrong", f"the answer cannot be used: {error}")
+        except Exception as error:  # the learner's code may raise anything
+            return Verdict("wrong", f"the answer fails with {type(error).__name__}: {error}")
+
+    return checked
+
+
+def is_blank(answer: Any) -> bool:
+    """Tell whether an answer is still the gap of the exercise."""
+    return answer is None or answer is ...
+
+
+def call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a learner's function with copies of the arguments, so that it cannot change ours."""
+    if not callable(function):
+        raise AnswerError(f"a function is asked for, got {type(function).__name__}.")
+    result = function(*(a.copy() if isinstance(a, np.ndarray) else a for a in arguments))
+    if is_blank(result):
+        raise NotAnsweredError
+    return result
+
+
+def real(answer: Any, name: str, kind: str = "made of numbers") -> NDArray[np.float64]:
+    """Return an answer as real numbers; imaginary parts that are round-off, as of `sqrtm`, are dropped.
+
+    Examples:
+        >>> real([4 + 0j], "σ")
+        array([4.])
+    """
+    try:
+        values = np.array(answer, dtype=np.complex128)
+    except (TypeError, ValueError) as error:
+        raise AnswerError(f"{name} must be {kind}, got {answer!r}.") from error
+    off = np.abs(values.imag).max(initial=0)
+    if off > 1e-9 * np.abs(values).max(initial=0):
+        raise AnswerError(
+            f"{name} must be real, but has imaginary parts up to {off:.2g}: a root of a negative number, or "
+            "eigenvectors of a matrix that is not symmetric?"
+        )
+    return np.array(values.real)
+
+
+def number(answer: Any, name: str) -> float:
+    """Return an answer as a finite float."""
+    values = real(answer, name, "a number")
+    if values.size != 1:
+        raise AnswerError(f"{name} must be a number, got {answer!r}.")
+    value = float(values.item())
+    if not np.isfinite(value):
+        raise AnswerError(f"{name} must be finite, got {value}.")
+    return value
+
+
+def matrix(answer: Any, shape: tuple[int, int], name: str) -> NDArray[np.float64]:
+    """Return an answer as a finite matrix of a given shape."""
+    value = real(answer, name)
+    if value.shape != shape:
+        raise AnswerError(f"{name} must have shape {shape}, got {value.shape}.")
+    if not np.isfinite(value).all():
+        raise AnswerError(f"{name} holds entries that are not finite.")
+    return value
+
+
+def covariance_like(answer: Any, size: int, name: str) -> NDArray[np.float64]:
+    """Return an answer as a symmetric positive semi-definite matrix."""
+    K = matrix(answer, (size, size), name)
+    if not np.allclose(K, K.T, rtol=1e-9, atol=1e-12 * np.abs(K).max()):
+        raise AnswerError(f"{name} is not symmetric, so it is no covariance.")
+    gamma = np.linalg.eigvalsh(K)
+    if gamma[0] < -1e-9 * np.abs(gamma).max():
+        raise AnswerError(f"{name} has the negative eigenvalue {gamma[0]:.3g}, so it is no covariance XᵀX.")
+    return K
+
+
+# Answers typed on a page, where there are no cells: a small language of formulas, read and computed here.
+
+
+#: Letters of a formula, and rows and columns of a matrix.
+LONGEST, LARGEST = 2000, 64
+
+
+def _sized(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function whose last argument is a size, refused beyond `LARGEST`."""
+
+    def checked(*arguments: Any) -> Any:
+        if not 1 <= arguments[-1] <= LARGEST:
+            raise InvalidInputError(f"a size lies between 1 and {LARGEST}, got {arguments[-1]}.")
+        return make(*arguments[:-1], int(arguments[-1]))
+
+    return checked
+
+
+#: What a formula may call.
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "abs": np.abs, "sqrt": np.sqrt, "exp": np.exp, "log": np.log, "ceil": np.ceil, "floor": np.floor,
+    "max": np.max, "min": np.min, "sum": np.sum, "len": len, "diag": np.diag, "trace": np.trace,
+    "inv": np.linalg.inv, "solve": np.linalg.solve, "cond": np.linalg.cond, "cholesky": np.linalg.cholesky,
+    "eigh": np.linalg.eigh, "eigvalsh": np.linalg.eigvalsh, "eigvals": np.linalg.eigvals,
+    "svd": np.linalg.svd, "sqrtm": linalg.sqrtm,
+    "eye": _sized(np.eye), "linspace": _sized(np.linspace), "geomspace": _sized(np.geomspace),
+}  # fmt: skip
+_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.MatMult: operator.matmul, ast.Pow: np.float_power, ast.USub: operator.neg, ast.UAdd: operator.pos,
+}  # fmt: skip
+
+
+def formula(text: str, names: tuple[str, ...] = ()) -> Any:
+    """Return the value of a formula, or the function that it is of `names`.
+
+    Examples:
+        >>> float(formula("2**2 + max([1, 3])"))
+        7.0
+        >>> formula("R = inv(A); R @ diag([2, 2])", ("A",))(np.eye(2)).tolist()
+        [[2.0, 0.0], [0.0, 2.0]]
+    """
+    if not text.strip():
+        return ...
+    if len(text) > LONGEST:
+        raise InvalidInputError(f"a formula has at most {LONGEST} letters, got {len(text)}.")
+    try:
+        lines = ast.parse(text.strip()).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise InvalidInputError(f"this is no formula: {error}.") from error
+
+    def value(*arguments: Any) -> Any:
+        known = dict(zip(names, arguments, strict=True))
+        for line in lines[:-1]:
+            if not isinstance(line, ast.Assign) or len(line.targets) != 1:
+                raise InvalidInputError("each line but the last is name = formula.")
+            target, result = line.targets[0], _value(line.value, known)
+            if isinstance(target, ast.Name):
+                known[target.id] = result
+            elif isinstance(target, ast.Tuple) and all(isinstance(part, ast.Name) for part in target.elts):
+                known |= {part.id: one for part, one in zip(target.elts, result, strict=True)}  # type: ignore[attr-defined]
+            else:
+                raise InvalidInputError("on the left of = stands a name, or names with commas.")
+        if not isinstance(lines[-1], ast.Expr):
+            raise InvalidInputError("the last line is the answer: a formula without name =.")
+        return _value(lines[-1].value, known)
+
+    quiet = np.errstate(all="ignore")(value)  # the checks name what is not finite
+    return quiet if names else quiet()
+
+
+def _value(node: ast.AST | None, known: Mapping[str, Any]) -> Any:
+    """Compute one part of a formula."""
+    match node:
+        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+            return number
+        case ast.Name(id=name) if name in known:
+            return known[name]
+        case ast.BinOp() if type(node.op) in _OPERATORS:
+            return _OPERATORS[type(node.op)](_value(node.left, known), _value(node.right, known))
+        case ast.UnaryOp() if type(node.op) in _OPERATORS:
+            return _OPERATORS[type(node.op)](_value(node.operand, known))
+        case ast.List() | ast.Tuple():
+            array = np.array([_value(part, known) for part in node.elts])
+            if array.ndim > 2 or max(array.shape) > LARGEST:
+                raise InvalidInputError(
+                    f"a matrix has at most {LARGEST} rows and columns, got {array.shape}."
+                )
+            return array
+        case ast.Attribute(attr="T"):
+            return np.transpose(_value(node.value, known))
+        case ast.Subscript():
+            return _value(node.value, known)[_index(node.slice, known)]
+        case ast.Call(func=ast.Name(id=name), keywords=[]) if name in FUNCTIONS:
+            return FUNCTIONS[name](*(_value(part, known) for part in node.args))
+    shown = "nothing" if node is None else ast.unparse(node)
+    words = ", ".join([*known, *FUNCTIONS])
+    raise InvalidInputError(f"{shown!r} is not part of a formula; known are {words}, + - * / ** @ .T [ ].")
+
+
+def _index(node: ast.AST, known: Mapping[str, Any]) -> Any:
+    """Return what stands in square brackets."""
+    if isinstance(node, ast.Tuple):
+        return tuple(_index(part, known) for part in node.elts)
+    if isinstance(node, ast.Slice):
+        ends = (node.lower, node.upper, node.step)
+        return slice(*(None if end is None else _value(end, known) for end in ends))
+    return _value(node, known)
+
+
+# Where a page shows no cells: a field for each answer to an exercise, and its verdict below.
+
+
+ipywidgets = require("ipywidgets", "notebooks")
+VBox: Any = ipywidgets.VBox
+
+
+class AnswerBox(VBox):
+    """Fields for the answers to one exercise, read as formulas by `teaching.exercises.formula`.
+
+    Args:
+        examine: One of the checks of `teaching.exercises`.
+        **answers: The gaps, by name; one that is a function is answered by a formula in its arguments.
+    """
+
+    def __init__(self, examine: Callable[..., Verdict], **answers: Any) -> None:
+        self._examine = examine
+        self._names = {
+            name: tuple(inspect.signature(gap).parameters) if callable(gap) else ()
+            for name, gap in answers.items()
+        }
+        self.fields = {name: _field(name, arguments) for name, arguments in self._names.items()}
+        self.button = ipywidgets.Button(description="Check", tooltip="Is this right, and why?")
+        self.verdict = ipywidgets.HTML()
+        self.button.on_click(self._on_click)
+        super().__init__(children=[*self.fields.values(), self.button, self.verdict])
+
+    @classmethod
+    def show(cls, examine: Callable[..., Verdict], **answers: Any) -> Any:
+        """Return the verdict on the answers; on a page of Voilà, while they are gaps, the box.
+
+        Args:
+            examine: One of the checks of `teaching.exercises`.
+            **answers: What the cells hold.
+
+        Returns:
+            What a notebook's cell displays.
+        """
+        verdict = examine(*answers.values())
+        return cls(examine, **answers) if on_a_page() and verdict.status == "not answered yet" else verdict
+
+    def _on_click(self, _: Any) -> None:
+        """Read the fields and examine them; a formula that cannot be read is a finding as well."""
+        try:
+            answers = [formula(self.fields[name].value, names) for name, names in self._names.items()]
+            verdict = self._examine(*answers)
+        except Exception as error:  # of the formula: it may divide by zero, or invert what cannot be inverted
+            verdict = Verdict("wrong", f"the answer cannot be computed: {error}")
+        self.verdict.value = verdict._repr_html_()
+
+
+def _field(name: str, arguments: tuple[str, ...]) -> Any:
+    """Return the field of one answer."""
+    tip = f"A formula with + - * / ** @ .T [ ] and {', '.join(FUNCTIONS)}; lines name = formula before it."
+    kind, hint = ipywidgets.Text, "a number, or a matrix such as [[2, 1], [1, 2]]"
+    if arguments:
+        kind, hint = ipywidgets.Textarea, f"a formula in {', '.join(arguments)}"
+    label = f"{name}({', '.join(arguments)}) =" if arguments else f"{name} ="
+    return kind(
+        description=label, placeholder=hint, tooltip=tip, style={"description_width": "16ch"},
+        layout={"width": "640px", "max_width": "100%"},
+    )  # fmt: skip

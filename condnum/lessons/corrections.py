@@ -1,0 +1,356 @@
+"""Where the paper's theory does not hold as printed: each claim with a counter-example, computed when asked.
+
+Proposition 3.2, the remark after it, Theorems 4.1 (1) and 4.3, the reading of (i) and (ii) one by one, and
+what a condition number bounds at all. Nothing is stored: every number comes from the library's functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from condnum.files import write_tables
+from condnum.lessons.aligned_tasks import aligned_tasks
+from condnum.lessons.regularizer_paths import value_plane
+from condnum.lessons.regularizers import counter_example, regularizer_step
+from condnum.lessons.two_tasks import attacks
+from condnum.report.tables import CORRECTIONS_CSV, as_html, formula_html
+from condnum.theory.alignment import alignment
+from condnum.theory.immunization import relative_immunization_ratio
+
+# One theoretical correction: a claim, a counter-example, and what comes out.
+
+
+@dataclass(frozen=True)
+class Correction:
+    """One claim of the paper, a setting in which it can be checked, and what comes out."""
+
+    key: str  # stable name: the anchor of its section
+    place: str  # where the paper says it
+    claim: str  # what it says
+    setting: str  # the counter-example
+    claimed: str  # what the claim makes of the setting
+    computed: str  # what is so
+    correction: str  # what is true instead
+    values: Mapping[str, float]  # the numbers of `computed`
+    refuted: bool  # whether the computed numbers contradict the claim
+
+
+def listed(values: Any) -> str:
+    """Return numbers as text.
+
+    Examples:
+        >>> listed([2.0, 1 / 3])
+        '2, 0.3333'
+    """
+    return ", ".join(f"{value:.4g}" for value in np.asarray(values, dtype=np.float64))
+
+
+def kappa_text(value: float) -> str:
+    """Return a condition number as text.
+
+    Examples:
+        >>> kappa_text(float("inf"))
+        '∞'
+    """
+    return f"{value:.4g}" if np.isfinite(value) else "∞"
+
+
+#: Excess loss, as a share of that at the start, at which an attacker has arrived.
+ARRIVED = 0.01
+
+#: Features of `whitening.attacks`.
+RAW, IMMUNIZED, WHITENED = "raw inputs, θ = I", "θ*", "θ*, whitened by the attacker"
+
+
+def proposition_3_2() -> Correction:
+    r"""Check Eq. 10 where U does not diagonalise K: it gives the diagonal of ΣUᵀKUΣ, not its eigenvalues.
+
+    Examples:
+        >>> found = proposition_3_2()
+        >>> found.refuted, round(found.values["kappa_eq_10"], 6), round(found.values["kappa"], 3)
+        (True, 4.0, 6.171)
+    """
+    result = alignment(np.diag([2.0, 1.0]), np.array([[2.0, 1.0], [1.0, 2.0]]))
+    kappa, predicted = result.true_condition, result.predicted_condition
+    return Correction(
+        "proposition-3-2",
+        "Proposition 3.2, Eq. 10",
+        "σ_i(H) = Σ_j (σ_θ,i u_iᵀq_j √γ_j)².",
+        "θ = diag(2, 1), K = [[2, 1], [1, 2]]",
+        f"σ = ({listed(result.predicted)}), κ = {predicted:.4g}",
+        f"σ = ({listed(result.spectrum)}), κ = {kappa:.4g}",
+        "Eq. 10 is the diagonal of ΣUᵀKUΣ. It equals the spectrum only if U diagonalises K on the support of "
+        "Σ; else the truth majorises it (Schur–Horn), so that Eq. 10 underestimates κ.",
+        {"kappa_eq_10": predicted, "kappa": kappa},
+        refuted=not np.isclose(predicted, kappa),
+    )
+
+
+def identity_extractor() -> Correction:
+    """Check Eq. 10 at θ = I, where every orthonormal basis is a valid U.
+
+    Examples:
+        >>> {name: round(value, 9) for name, value in identity_extractor().values.items()}
+        {'kappa_standard': 1.0, 'kappa_eigenbasis': 3.0}
+    """
+    K = np.array([[2.0, 1.0], [1.0, 2.0]])
+    predicted = [np.diag(U.T @ K @ U) for U in (np.eye(2), np.linalg.eigh(K)[1])]  # Eq. 10 with σ_θ = 1
+    standard, eigenbasis = (float(sigma.max() / sigma.min()) for sigma in predicted)
+    return Correction(
+        "identity",
+        "Proposition 3.2 at θ = I",
+        "Eq. 10 has one value for each θ.",
+        "θ = I = UIUᵀ for every orthogonal U; K = [[2, 1], [1, 2]]",
+        "one κ",
+        f"κ = {standard:.4g} with U = I, κ = {eigenbasis:.4g} with U = Q",
+        "Where singular values of θ repeat, Eq. 10 depends on the choice of U; only the choice that "
+        "diagonalises K gives the spectrum.",
+        {"kappa_standard": standard, "kappa_eigenbasis": eigenbasis},
+        refuted=not np.isclose(standard, eigenbasis),
+    )
+
+
+def aligned_remark() -> Correction:
+    """Check the remark after Proposition 3.2 on two diagonal covariances.
+
+    Examples:
+        >>> found = aligned_remark()
+        >>> found.refuted, round(found.values["harmful_ratio"], 6), round(found.values["pretrain_ratio"], 6)
+        (True, 25.0, 0.01)
+    """
+    run = aligned_tasks(exponent=1.0)
+    measured = run.immunization
+    pretrain = f"{measured.pretrain_before.value:.4g} → {measured.pretrain_after.value:.4g}"
+    harmful = f"{measured.harmful_before.value:.4g} → {measured.harmful_after.value:.4g}"
+    return Correction(
+        "aligned-tasks",
+        "Remark after Proposition 3.2",
+        "If the sorted singular vectors of K_P and K_H are aligned, no θ can raise κ(H_H) and lower κ(H_P).",
+        "K_P = diag(100, 1), K_H = diag(2, 1), θ = K_P^(-1/2)",
+        "not both",
+        f"κ(H_P): {pretrain}; κ(H_H): {harmful}; RIR = {measured.rir:.4g} of at most {run.ceiling:.4g}",
+        "What decides is the pencil (K_H, K_P): RIR is at most [λ_max/λ_min](K_H, K_P) · κ(K_P)/κ(K_H), and "
+        "θ = K_P^(-1/2) attains it.",
+        {
+            "harmful_ratio": measured.harmful_ratio,
+            "pretrain_ratio": measured.pretrain_ratio,
+            "rir": measured.rir,
+            "ceiling": run.ceiling,
+        },
+        refuted=measured.success,
+    )
+
+
+def theorem_4_1() -> Correction:
+    """Check Theorem 4.1 (1), R_ill = 0 iff κ = ∞, in both directions.
+
+    Examples:
+        >>> found = theorem_4_1()
+        >>> found.refuted, round(found.values["r_ill_vanishing"], 6)
+        (True, 4.8)
+    """
+    curves = value_plane().curves
+    kappa_1, value_1 = (float(part[-1]) for part in curves["vanishing"])
+    kappa_2, value_2 = (float(part[-1]) for part in curves["scaled"])
+    return Correction(
+        "theorem-4-1",
+        "Theorem 4.1 (1)",
+        "R_ill(S) = 0 if and only if κ(S) = ∞.",
+        "spectra (1, ½, σ) with σ → 0, and c·(1, ½, 0.1) with growing c",
+        "R_ill → 0 in the first, not in the second",
+        f"R_ill = {value_1:.4g} at κ = {kappa_1:.3g}; R_ill = {value_2:.2g} at κ = {kappa_2:.4g}",
+        "R_ill → 0 if and only if ‖S‖_F → ∞ with some spread. Parts (2) and (4) hold.",
+        {
+            "kappa_vanishing": kappa_1,
+            "r_ill_vanishing": value_1,
+            "kappa_scaled": kappa_2,
+            "r_ill_scaled": value_2,
+        },
+        refuted=value_1 > 1 and kappa_1 > 1e5 and value_2 < 1e-3 and kappa_2 < 1e5,
+    )
+
+
+def theorem_4_3_well() -> Correction:
+    """Check the printed step bound of Theorem 4.3 (1) at half its size.
+
+    Examples:
+        >>> found = theorem_4_3_well()
+        >>> found.refuted, found.values["kappa_after"], found.values["corrected_bound"]
+        (True, inf, 0.125)
+    """
+    step = regularizer_step(**counter_example("well"))  # type: ignore[arg-type]
+    return Correction(
+        "theorem-4-3-1",
+        "Theorem 4.3 (1)",
+        "A step of R_well below the printed bound lowers κ(H_P).",
+        f"D = 2, σ = ({listed(step.sigma)}), η = {step.eta:.4g}, printed bound {step.printed:.4g}",
+        f"κ falls from {step.kappa:.4g}",
+        f"σ → ({listed(step.next_sigma)}): κ {step.kappa:.4g} → {kappa_text(step.next_kappa)}",
+        f"The first term has to be (1 − √(σ_k/σ₁)) / (2(1 − 1/D)σ₁); here the bound is {step.corrected:.4g}.",
+        {
+            "kappa_before": step.kappa,
+            "kappa_after": step.next_kappa,
+            "printed_bound": step.printed,
+            "corrected_bound": step.corrected,
+            "eta": step.eta,
+        },
+        refuted=step.eta < step.printed and step.next_kappa >= step.kappa,
+    )
+
+
+def theorem_4_3_ill() -> Correction:
+    """Check the printed step bound of Theorem 4.3 (2) below its size.
+
+    Examples:
+        >>> found = theorem_4_3_ill()
+        >>> found.refuted, round(found.values["kappa_before"], 3), round(found.values["kappa_after"], 3)
+        (True, 1.631, 1.562)
+    """
+    step = regularizer_step(**counter_example("ill"))  # type: ignore[arg-type]
+    return Correction(
+        "theorem-4-3-2",
+        "Theorem 4.3 (2)",
+        "A step of R_ill below the printed bound raises κ(H_H).",
+        f"k = 3, σ = ({listed(step.sigma)}), η = {step.eta / step.printed:.4g} × the printed bound",
+        f"κ rises from {step.kappa:.4g}",
+        f"κ {step.kappa:.4g} → {kappa_text(step.next_kappa)}",
+        f"The bound has to be ρ²/(σ_k(1 − 2/k)) with ρ = 1/R_ill (any η for k ≤ 2); here "
+        f"{step.corrected:.4g} in place of {step.printed:.4g}. The printed one is negative where σ_k > k/2.",
+        {
+            "kappa_before": step.kappa,
+            "kappa_after": step.next_kappa,
+            "printed_bound": step.printed,
+            "corrected_bound": step.corrected,
+            "eta": step.eta,
+        },
+        refuted=step.eta < step.printed and step.next_kappa <= step.kappa,
+    )
+
+
+def gauge_of_ratios() -> Correction:
+    """Check whether "(i) > 1 and (ii) ≤ 1" is a property of the model on singular covariances.
+
+    Examples:
+        >>> found = gauge_of_ratios()
+        >>> found.refuted, round(found.values["rir_1"] / found.values["rir_3"], 3)
+        (True, 1.0)
+    """
+    K_P, K_H, theta = np.diag([100.0, 1.0, 0.0]), np.diag([2.0, 1.0, 0.0]), np.diag([0.1, 1.0, 1.0])
+    one, three = (
+        relative_immunization_ratio(c * theta, K_P, K_H, convention="ridge", gauge="as_trained")
+        for c in (1, 3)
+    )
+    return Correction(
+        "gauge",
+        "Tables 1 and 2, read with Definition 3.1",
+        "(i) > 1 and (ii) ≤ 1, with a floor of 1e-6 under the eigenvalues, say whether a model is immunized.",
+        "K_P = diag(100, 1, 0), K_H = diag(2, 1, 0), θ = diag(0.1, 1, 1) and 3θ: the same model",
+        "one verdict for both",
+        f"θ: (i) = {one.harmful_ratio:.4g}, (ii) = {one.pretrain_ratio:.4g}; "
+        f"3θ: (i) = {three.harmful_ratio:.4g}, (ii) = {three.pretrain_ratio:.4g}; "
+        f"RIR = {one.rir:.4g} for both",
+        "With σ_D = 0 the floor makes κ = σ₁/ε, which grows with the square of the scale of θ. Only RIR is "
+        "free of it: fix ‖θ‖_F = √D before reading (i) and (ii), and show the non-zero spectrum beside it.",
+        {
+            "harmful_ratio_1": one.harmful_ratio,
+            "harmful_ratio_3": three.harmful_ratio,
+            "pretrain_ratio_1": one.pretrain_ratio,
+            "pretrain_ratio_3": three.pretrain_ratio,
+            "rir_1": one.rir,
+            "rir_3": three.rir,
+        },
+        refuted=one.success != three.success,
+    )
+
+
+def informed_attacker() -> Correction:
+    """Check whether an ill-conditioned probe is slow for an attacker who whitens the features.
+
+    Examples:
+        >>> found = informed_attacker()
+        >>> found.refuted, found.values[WHITENED]
+        (True, 1.0)
+    """
+    tried = {attack.name: attack for attack in attacks()}
+    steps = {name: attack.steps_to(ARRIVED) for name, attack in tried.items()}
+    counted = {name: float("inf" if count is None else count) for name, count in steps.items()}
+    words = [
+        f"{name}: κ = {tried[name].kappa:.4g}, {counted[name]:g} step{'s'[: counted[name] != 1]}"
+        for name in (RAW, IMMUNIZED, WHITENED)
+    ]
+    return Correction(
+        "informed-attacker",
+        "Definition 3.1 (a), read as a promise",
+        "Where κ(H_H) is large, a linear probe on the harmful task is slow to train.",
+        f"two tasks with 16 features, θ* at the ceiling, exact line search to {100 * ARRIVED:g} % of the "
+        "excess loss",
+        "slow on θ*",
+        "; ".join(words),
+        "κ bounds plain gradient descent and nothing else. Whitening needs only the attacker's own features, "
+        "and an invertible θ leaves the harmful optimum where it was.",
+        counted,
+        refuted=counted[WHITENED] < counted[RAW],
+    )
+
+
+#: Every correction, in the order of the paper.
+CORRECTIONS: tuple[Callable[[], Correction], ...] = (
+    informed_attacker,
+    proposition_3_2,
+    identity_extractor,
+    aligned_remark,
+    theorem_4_1,
+    theorem_4_3_well,
+    theorem_4_3_ill,
+    gauge_of_ratios,
+)
+
+
+# Tables of theoretical corrections: one claim with its counter-example, and all of them.
+
+
+_HEADINGS = {
+    "place": "where",
+    "claim": "what the paper says",
+    "setting": "counter-example",
+    "claimed": "by the claim",
+    "computed": "computed",
+    "correction": "what holds",
+}
+
+
+def correction_table(found: Sequence[Correction]) -> pd.DataFrame:
+    """Return corrections as a table, without the raw numbers.
+
+    Examples:
+        >>> correction_table([theorem_4_1()])[["key", "refuted"]].to_dict("records")
+        [{'key': 'theorem-4-1', 'refuted': True}]
+    """
+    return pd.DataFrame(
+        [{k: v for k, v in asdict(one).items() if k != "values"} for one in found],
+        columns=["key", *_HEADINGS, "refuted"],
+    )
+
+
+def readable(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the columns for a reader, escaped for HTML."""
+    chosen = table[["place", "claim", "computed", "correction"]].rename(columns=_HEADINGS)
+    return chosen.map(formula_html)
+
+
+def correction_html(one: Correction) -> str:
+    """Return one correction as a table of two columns."""
+    rows = [(title, formula_html(str(getattr(one, name)))) for name, title in _HEADINGS.items()]
+    answer = "the claim is refuted" if one.refuted else "the numbers agree with the claim"
+    return as_html(pd.DataFrame([*rows, ("verdict", f"<b>{answer}</b>")], columns=["", " "]))
+
+
+def save(table: pd.DataFrame, folder: str | Path) -> list[str]:
+    """Write the table."""
+    return write_tables(folder, {CORRECTIONS_CSV: table})

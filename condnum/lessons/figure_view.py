@@ -1,0 +1,231 @@
+"""One plotly figure in a widget: alive with anywidget, a picture in an `Output` without it.
+
+The rest of `condnum.lessons` draws through these functions and need not know which of the two it has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from condnum.errors import require
+from condnum.figures.style import apply_theme, honest_legend, stacked
+
+# Errands in the reader's browser: downloads, the clipboard, the page's theme, the width of figures.
+
+
+traitlets = require("traitlets", "notebooks")
+
+#: Where downloads go without anywidget, below the kernel's working directory.
+EXPORT_FOLDER = Path("exports")
+
+#: CSS class of the box whose figures the courier fits to the page.
+EXPLORER_CLASS = "condnum-explorer"
+#: The same for a figure without controls.
+FIGURE_CLASS = "condnum-figure"
+
+_SCRIPT = """
+function initialize({ model }) {
+  const body = document.body;
+  const tellTheme = () => {
+    const dark = body.dataset.jpThemeLight === "false";
+    if (model.get("dark") !== dark) { model.set("dark", dark); model.save_changes(); }
+  };
+  const watch = new MutationObserver(tellTheme);
+  watch.observe(body, { attributes: true, attributeFilter: ["data-jp-theme-light"] });
+  tellTheme();
+  model.on("msg:custom", (message, buffers) => {
+    if (message.kind === "copy") {
+      Promise.resolve()
+        .then(() => navigator.clipboard.writeText(message.text))
+        .then(() => model.send({ copied: true }), () => model.send({ copied: false }));
+    }
+    if (message.kind === "download") {
+      const link = document.createElement("a");
+      const url = URL.createObjectURL(new Blob([buffers[0]], { type: message.type }));
+      link.href = url;
+      link.download = message.name;
+      body.append(link);
+      link.click();
+      link.remove();
+      setTimeout(() => URL.revokeObjectURL(url), 60000);
+    }
+  });
+  return () => watch.disconnect();
+}
+// ipywidgets labels neither the handle of a slider nor the buttons of a player, and gives a tooltip to the
+// label of some widgets only.
+function label(box, tips) {
+  for (const widget of box.querySelectorAll(".widget-hslider, .widget-dropdown, .widget-text")) {
+    const text = widget.querySelector("label")?.textContent || "";
+    if (tips[text] && !widget.title) widget.title = tips[text];
+    const row = widget.closest(".widget-hbox:has(> .widget-hslider)");
+    const told = text || row?.querySelector(".widget-hslider label")?.textContent || "";
+    for (const part of widget.querySelectorAll(".noUi-handle, select, input"))
+      if (told && !part.ariaLabel) part.ariaLabel = told;
+  }
+  for (const player of box.querySelectorAll(".widget-play"))
+    Array.from(player.querySelectorAll("button")).forEach((button, index) => {
+      const told = ["Play or pause", "Stop and go back", "Repeat"][index];
+      if (told && !button.ariaLabel) { button.ariaLabel = told; button.title = told; }
+    });
+}
+function render({ model, el }) {
+  // Plotly draws at 700 pixels where the page has no width yet, and then follows the window alone. A figure
+  // that is not drawn yet loses messages: the kernel hears of a narrow window only then.
+  const fit = () => {
+    const around = el.closest("EXPLORER");
+    if (!around) return;
+    label(around, model.get("tips"));
+    const plots = Array.from(around.querySelectorAll(".js-plotly-plot"));
+    if (plots.some((plot) => plot._fullLayout && plot.clientWidth > 0
+      && Math.abs(plot._fullLayout.width - plot.clientWidth) > 1)) window.dispatchEvent(new Event("resize"));
+    const narrow = window.matchMedia("(max-width: 700px)").matches;
+    if (plots.length && plots.every((plot) => plot._fullLayout && plot.data?.length)
+      && model.get("narrow") !== narrow) { model.set("narrow", narrow); model.save_changes(); }
+  };
+  const watch = new ResizeObserver(fit), timer = setInterval(fit, 1000);
+  const box = el.closest("EXPLORER");
+  if (box) watch.observe(box);
+  else requestAnimationFrame(() => watch.observe(el.closest("EXPLORER") ?? el));
+  return () => { watch.disconnect(); clearInterval(timer); };
+}
+export default { initialize, render };
+""".replace("EXPLORER", f":is(.{EXPLORER_CLASS}, .{FIGURE_CLASS})")
+
+
+def courier() -> Any | None:
+    """Return a new courier, to be placed among the children of a box."""
+    try:
+        return _courier_class()()
+    except ImportError:
+        return None
+
+
+@cache
+def _courier_class() -> Any:
+    """Define the widget's class once anywidget is known to be there."""
+    base = import_module("anywidget").AnyWidget
+    told = {name: traitlets.Bool(False).tag(sync=True) for name in ("dark", "narrow")}
+    tips = traitlets.Dict().tag(sync=True)  # help of each control, by its description
+    members = {"_esm": _SCRIPT, **told, "tips": tips, "__module__": __name__}
+    return type("Courier", (base,), members | {"__doc__": "Downloads, clipboard and theme of the page."})
+
+
+def deliver(to: Any | None, name: str, content: bytes, mime: str) -> str:
+    """Send a file to the browser, or write it where there is no courier."""
+    if to is not None:
+        to.send({"kind": "download", "name": name, "type": mime}, buffers=[content])
+        return f"Sent {name} to your browser's downloads."
+    EXPORT_FOLDER.mkdir(exist_ok=True)
+    path = EXPORT_FOLDER / name
+    path.write_bytes(content)
+    return f"Wrote {path.resolve()}."
+
+
+ipywidgets = require("ipywidgets", "notebooks")
+go = require("plotly.graph_objects", "notebooks")
+
+
+def figure_widget(figure: Any) -> Any:
+    """Return a live figure, or an `Output` that shows it where anywidget is missing."""
+    try:
+        widget = go.FigureWidget(figure)
+    except ImportError:
+        return ipywidgets.Output(outputs=(figure_output(figure),))
+    widget._config = widget._config | {"responsive": True, "displaylogo": False}
+    return widget
+
+
+def redraw(widget: Any, figure: Any) -> None:
+    """Show another figure of the same make-up in a widget of `figure_widget`.
+
+    The data are changed in place, in one message to the page: nothing flickers, and the reader's zoom
+    and hidden legend entries stay.
+    """
+    if isinstance(widget, ipywidgets.Output):
+        widget.outputs = (figure_output(figure),)
+        return
+    for axis in (*figure.select_xaxes({"domain": None}), *figure.select_yaxes({"domain": None})):
+        axis.domain = (0, 1)  # else it keeps the one that it has below other panels
+    with widget.batch_update():
+        for old, new in zip(widget.data, figure.data, strict=True):
+            old.update(_changed(old, new), overwrite=False)
+        widget.layout.update(_changed(widget.layout, figure.layout))
+
+
+def shown_figure(figure: Any, *, static: bool = False) -> Any:
+    """Return a figure without controls that follows the page's theme and width, or the plain one.
+
+    Args:
+        figure: A plotly figure.
+        static: As it is, for reports and papermill.
+
+    Returns:
+        What a notebook's cell displays.
+    """
+    honest_legend(figure)
+    guide = None if static else courier()
+    if guide is None:
+        return figure
+    view, source = figure_widget(figure), go.Figure(figure)
+
+    def draw(_: Any) -> None:
+        fresh = go.Figure(source)
+        redraw(view, apply_theme(stacked(fresh) if guide.narrow else fresh, dark=guide.dark))
+
+    guide.observe(draw, ["dark", "narrow"])
+    return ipywidgets.VBox([view, guide]).add_class(FIGURE_CLASS)
+
+
+def on_a_page() -> bool:
+    """Tell whether the notebook is served by Voilà, without cells."""
+    return os.environ.get("SERVER_SOFTWARE", "").startswith("voila/")
+
+
+def figure_output(figure: Any) -> dict[str, Any]:
+    """Return a figure as the output of a cell: set as a whole, it neither flickers nor piles up."""
+    data = {
+        "application/vnd.plotly.v1+json": json.loads(figure.to_json()),
+        "text/plain": str(figure.layout.title.text),
+    }
+    return {"output_type": "display_data", "data": data, "metadata": {}}
+
+
+def plain_label(label: str) -> str:
+    """Write the subscripts and superscripts of a label without tags, for what cannot render HTML.
+
+    Examples:
+        >>> plain_label("R<sub>ill</sub> only")
+        'R_ill only'
+        >>> plain_label("K<sub>P</sub><sup>−1/2</sup>")
+        'K_P^(−1/2)'
+    """
+    return re.sub(r"<sup>(.*?)</sup>", r"^(\1)", re.sub(r"<sub>(.*?)</sub>", r"_\1", label))
+
+
+def _changed(old: Any, new: Any) -> dict[str, Any]:
+    """Return what differs at the first level: plotly checks all that it is given, entry by entry."""
+    before = old.to_plotly_json()
+    return {
+        name: value
+        for name, value in new.to_plotly_json().items()
+        if name not in before or not _same(before[name], value)
+    }
+
+
+def _same(old: Any, new: Any) -> bool:
+    """Compare two properties; arrays with gaps (NaN) are equal where both have one."""
+    if isinstance(old, np.ndarray) or isinstance(new, np.ndarray):
+        numeric = all(np.asarray(values).dtype.kind in "fiu" for values in (old, new))
+        return bool(np.array_equal(old, new, equal_nan=numeric))
+    if isinstance(old, dict) and isinstance(new, dict):
+        return old.keys() == new.keys() and all(_same(old[key], new[key]) for key in old)
+    return bool(old == new)

@@ -1,0 +1,60 @@
+"""`make teach`: Voilà for a class. Text before figures, no kernel left behind, nothing from other hosts.
+
+Served on 127.0.0.1 with a token. Voilà lets a page send messages to its widgets alone, so that a visitor
+cannot run code: answers to exercises are read by `condnum.lessons.answers`, not by Python.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from traitlets.config import Config
+from voila.app import Voila
+from voila.shutdown_kernel_handler import VoilaShutdownKernelHandler
+
+#: Seconds without a connected page after which a kernel (750 MB) ends, and between two looks.
+IDLE, LOOK = 300, 60
+
+
+class ShutdownHandler(VoilaShutdownKernelHandler):
+    """Ends the kernel of a page that closes, also of one that was opened by its address.
+
+    Such a page has no `_xsrf` cookie, and Voilà's own handler answers 403. The request needs the login and
+    the kernel's unguessable id all the same.
+    """
+
+    def check_xsrf_cookie(self) -> None:
+        """Ask for no cookie."""
+
+
+class Lessons(Voila):
+    """Voilà with the settings of a class; each can be changed on the command line."""
+
+    def initialize(self, argv: list[str] | None = None) -> None:
+        """Take the settings of a class, then those of the command line."""
+        settings = {
+            "Voila": {"ip": "127.0.0.1", "auto_token": True},
+            "VoilaConfiguration": {"progressive_rendering": True, "show_tracebacks": True},
+            "MappingKernelManager": {"cull_idle_timeout": IDLE, "cull_interval": LOOK},
+        }
+        self.update_config(Config(settings))
+        super().initialize(argv)
+
+    def setup_template_dirs(self) -> None:
+        """Put our template, Voilà's without its links to a CDN, in front."""
+        super().setup_template_dirs()
+        self.template_paths.insert(0, str(Path(__file__).parent / "voila"))
+
+    def init_handlers(self) -> list[Any]:
+        """Exchange the handler that ends kernels."""
+        return [
+            (address, ShutdownHandler, *rest)
+            if handler is VoilaShutdownKernelHandler
+            else (address, handler, *rest)
+            for address, handler, *rest in super().init_handlers()
+        ]
+
+
+if __name__ == "__main__":
+    Lessons.launch_instance()

@@ -1,0 +1,204 @@
+"""Threads inside a cell: so many that cells side by side do not fight for the cores."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import torch
+
+from condnum.errors import DeviceError
+
+#: Read by the libraries when they are loaded, hence set before a worker process starts.
+VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+
+
+def threads_environment(threads: int) -> dict[str, str]:
+    """Return environment variables that give a new process so many threads.
+
+    Examples:
+        >>> threads_environment(2)["OMP_NUM_THREADS"]
+        '2'
+    """
+    return dict.fromkeys(VARIABLES, str(threads))
+
+
+def limit_threads(threads: int | None) -> None:
+    """Set the number of threads of torch and BLAS in this process."""
+    if threads is None:
+        return
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    threadpool_limits(limits=threads)
+    if threads == 1 and "torch" not in sys.modules and os.environ.get("OMP_NUM_THREADS") == "1":
+        return  # torch will read it (larger numbers it may cut), and to load torch takes seconds
+    import torch
+
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def limited_threads(threads: int | None) -> Generator[None, None, None]:
+    """Limit the threads of torch and BLAS while the block runs."""
+    if threads is None:
+        yield
+        return
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    before = torch.get_num_threads()
+    with threadpool_limits(limits=threads):
+        torch.set_num_threads(threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+
+# Telling that memory ran out, on a GPU or here, from any other error.
+
+
+#: How allocators and CUDA's libraries say it where torch has no exception type for it: torch's CPU
+#: allocator, CUDA itself, and the handles and workspaces of cuBLAS, cuSOLVER and cuDNN.
+_MESSAGES = (
+    "can't allocate memory",
+    "cannot allocate memory",
+    "not enough memory",
+    "cuda out of memory",
+    "cuda error: out of memory",
+    "_status_alloc_failed",
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an exception means that memory ran out, on a GPU or here.
+
+    Examples:
+        >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("shapes differ"))
+        (True, False)
+        >>> is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED"))
+        True
+    """
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in _MESSAGES)
+
+
+# Out of memory, in words that say which batch size to try.
+
+
+@contextmanager
+def memory_advice(batch_size: int, device: torch.device, what: str) -> Generator[None]:
+    """Turn running out of memory in the block into an error that names the batch size to try."""
+    try:
+        yield
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        advice = (
+            f"try a batch size of {batch_size // 2}"
+            if batch_size > 1
+            else "one image is already too much: use smaller images, a smaller backbone or another device"
+        )
+        raise DeviceError(
+            f"{what}: out of memory on {device} with a batch size of {batch_size}; {advice}."
+        ) from error
+
+
+# Memory that a sweep takes: the peak of each process, as the system counted it.
+
+
+#: Host and process id.
+ProcessName: TypeAlias = tuple[str, int]
+
+_STATUS = Path("/proc/self/status")
+
+
+@dataclass(frozen=True)
+class ProcessPeak:
+    """Peak resident memory of a process until now."""
+
+    process: ProcessName
+    mib: float
+
+
+@dataclass(frozen=True)
+class PeakMemory:
+    """Peak resident memory of a sweep: the sum of what each of its processes reached, at whatever time.
+
+    No moment needs to have seen all of the peaks together, and shared libraries count once a
+    process: the sum is an upper bound.
+
+    Examples:
+        >>> peaks = [ProcessPeak(("here", 1), 100.0), ProcessPeak(("here", 2), 80.0)]
+        >>> peaks.append(ProcessPeak(("here", 2), 90.0))  # the same process, later
+        >>> print(PeakMemory.of(peaks))
+        190 MiB (sum of the peak resident memory of 2 processes)
+    """
+
+    mib: float
+    processes: int
+
+    @classmethod
+    def of(cls, peaks: Iterable[ProcessPeak]) -> PeakMemory:
+        """Add up the largest peak that is known of each process.
+
+        Args:
+            peaks: In any order; a process may have told more than once.
+
+        Returns:
+            The sum.
+        """
+        largest: dict[ProcessName, float] = {}
+        for peak in peaks:
+            largest[peak.process] = max(peak.mib, largest.get(peak.process, 0.0))
+        return cls(sum(largest.values()), len(largest))
+
+    def __str__(self) -> str:
+        if self.processes == 1:
+            return f"{self.mib:,.0f} MiB (peak resident memory of the process)"
+        return f"{self.mib:,.0f} MiB (sum of the peak resident memory of {self.processes} processes)"
+
+
+def own_peak() -> ProcessPeak:
+    """Return the peak resident memory of this process.
+
+    On Linux from `VmHWM`, elsewhere from `getrusage`: on Linux that number survives `exec`, and a
+    worker would report what its parent held when it was started.
+
+    Returns:
+        The peak in MiB; 0 on a system that counts neither.
+
+    Examples:
+        >>> own_peak().mib > 1
+        True
+    """
+    return ProcessPeak((socket.gethostname(), os.getpid()), _peak_bytes() / 2**20)
+
+
+def _peak_bytes() -> int:
+    """Return the peak resident memory of this process in bytes."""
+    if _STATUS.exists():
+        for line in _STATUS.read_text(encoding="utf-8").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,503 @@
+"""What an attacker is, and the registry of attackers.
+
+An attacker is an object with a name and a method `run`; see `Attacker`. One that descends on the loss in
+lock-step needs a dozen lines::
+
+    class SignDescent(AttackerBase):
+        name, label, summary = "sign", "Sign descent", "gradient descent on signs, grid of rates"
+
+        def run(self, problem, budget):
+            race = self.race(problem.space, ["rate 0.01"], budget)
+            space, W, step = problem.space, np.zeros(...), 0
+            while race.observe(step, *space.objective.evaluate(W)[:1], lambda: W):
+                ...
+            return AttackRun(race.traces(), space)
+
+    register_attacker(SignDescent())
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.probing.line_search import log_spaced_steps
+from condnum.probing.objectives import Array, Kind, ProbeSpace, Spectrum
+
+# Candidates of a grid that descend side by side: the first to reach a target is the best one for it.
+
+
+#: Evaluates weights `(B, k, m)`: loss and accuracy `(B,)` each, on the rows chosen for evaluation.
+Evaluate = Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.float64]]]
+
+
+@dataclass(frozen=True)
+class AttackBudget:
+    """How much an attacker may spend, and what counts as arrived.
+
+    Attributes:
+        steps: Largest number of steps of what is cheap: recurrences in the eigenbasis, mini-batches.
+        dense_steps: The same for attackers that pass over data or a Gram matrix at each step.
+        epsilons: Targets: arrived at ε when `L ≤ L* + ε(L₀ − L*)`.
+        headline: The one of them for which curves are drawn and factors are summed up.
+        batch_size: Rows of a mini-batch of SGD.
+        seed: Of the order of mini-batches and of random starts; local generators.
+
+    Raises:
+        InvalidInputError: A number out of range.
+
+    Examples:
+        >>> AttackBudget(steps=100).epsilons
+        (0.1, 0.01, 0.001)
+    """
+
+    steps: int = 20_000
+    dense_steps: int = 3_000
+    epsilons: tuple[float, ...] = (0.1, 0.01, 0.001)
+    headline: float = 0.01
+    batch_size: int = 64
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("steps", 1), ("dense_steps", 1), ("batch_size", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise InvalidInputError(f"{name} must be an integer of at least {least}, got {value!r}.")
+        if not self.epsilons or not all(0 < epsilon < 1 for epsilon in self.epsilons):
+            raise InvalidInputError(f"epsilons must lie between 0 and 1, got {self.epsilons}.")
+        if self.headline not in self.epsilons:
+            raise InvalidInputError(f"headline {self.headline} must be one of the epsilons {self.epsilons}.")
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """How one candidate of an attacker's grid descends."""
+
+    choice: str  # its hyper-parameters in words
+    steps: NDArray[np.int64]  # (T,) steps at which the loss was measured
+    excess: NDArray[np.float64]  # (T,) (L_t − L*)/(L₀ − L*); NaN once it diverges
+    edge: bool = False  # first or last of an open-ended grid
+    evaluated: NDArray[np.float64] | None = None  # (R, 3) step, loss, accuracy on the evaluation rows
+    passes: NDArray[np.float64] | None = None  # (T,) gradient evaluations so far, where not the steps
+
+    def steps_to(self, epsilon: float) -> int | None:
+        """Return the first step at which the relative excess loss is at most ε; None: never."""
+        hit = np.flatnonzero(self.excess <= epsilon)
+        return int(self.steps[hit[0]]) if len(hit) else None
+
+    def passes_to(self, step: int) -> float:
+        """Return how many gradients were evaluated up to a step."""
+        at = int(np.searchsorted(self.steps, step))
+        return float(step if self.passes is None else self.passes[at])
+
+
+class Race:
+    """Records candidates that take their steps together, and ends when one has reached the last target.
+
+    Examples:
+        >>> race = Race(["slow", "fast"], 9, AttackBudget(epsilons=(0.1,), headline=0.1))
+        >>> race.observe(0, np.array([1.0, 1.0])), race.observe(1, np.array([0.5, 0.05]))
+        (True, False)
+        >>> [trace.steps_to(0.1) for trace in race.traces()]
+        [None, 1]
+    """
+
+    def __init__(
+        self,
+        choices: Sequence[str],
+        last: int,
+        budget: AttackBudget,
+        *,
+        evaluate: Evaluate | None = None,
+        edges: Sequence[bool] | None = None,
+    ) -> None:
+        self.choices = list(choices)
+        self.edges = [False] * len(self.choices) if edges is None else list(edges)
+        self.last = last
+        self.target = min(budget.epsilons)
+        self._evaluate = evaluate
+        self._due = set(log_spaced_steps(last, 60).tolist()) if evaluate else set()
+        self._steps: list[int] = []
+        self._excess: list[NDArray[np.float64]] = []
+        self._evaluated: list[NDArray[np.float64]] = []  # each (3, B)
+
+    def observe(
+        self,
+        step: int,
+        excess: NDArray[np.float64],
+        weights: Callable[[], NDArray[np.float64]] | None = None,
+    ) -> bool:
+        """Record a step."""
+        excess = np.where(np.isfinite(excess), excess, np.nan)
+        done = bool((excess <= self.target).any()) or step >= self.last or bool(np.isnan(excess).all())
+        self._steps.append(step)
+        self._excess.append(excess)
+        if self._evaluate is not None and weights is not None and (step in self._due or done):
+            loss, accuracy = self._evaluate(weights())
+            self._evaluated.append(np.stack([np.full(len(loss), float(step)), loss, accuracy]))
+        return not done
+
+    def traces(self) -> list[Trace]:
+        """Return what was recorded, a trace per candidate."""
+        steps, excess = np.array(self._steps), np.array(self._excess)
+        seen = np.array(self._evaluated) if self._evaluated else None
+        return [
+            Trace(choice, steps, excess[:, b], edge, None if seen is None else seen[:, :, b])
+            for b, (choice, edge) in enumerate(zip(self.choices, self.edges, strict=True))
+        ]
+
+
+def best(traces: Sequence[Trace], epsilon: float) -> tuple[Trace, int | None]:
+    """Return the candidate that reaches ε first, with its step; if none does, the one that gets nearest.
+
+    Examples:
+        >>> near = Trace("near", np.arange(2), np.array([1.0, 0.2]))
+        >>> best([Trace("far", np.arange(2), np.array([1.0, 0.9])), near], 0.1)[0].choice
+        'near'
+    """
+    reached = [(step, i) for i, trace in enumerate(traces) if (step := trace.steps_to(epsilon)) is not None]
+    if reached:
+        step, i = min(reached)
+        return traces[i], step
+    least = [float(np.nanmin(t.excess)) if np.isfinite(t.excess).any() else math.inf for t in traces]
+    return traces[int(np.argmin(least))], None
+
+
+@dataclass(frozen=True, eq=False)
+class AttackProblem:
+    """One extractor as all attackers meet it."""
+
+    space: ProbeSpace  # features of the extractor
+    inputs: ProbeSpace | None = None  # the raw inputs, where θ is known
+    theta: Array | None = None  # (D, k), features = inputs·θ in the panel's scaling
+
+
+@dataclass(frozen=True, eq=False)
+class AttackRun:
+    """All candidates of one attacker on one extractor."""
+
+    traces: Sequence[Trace]
+    space: ProbeSpace  # the space in which the attacker works: its L* is the one that counts
+    kappa_steps: Mapping[float, float] = field(default_factory=dict)  # ε -> steps predicted from κ alone
+    spectrum_steps: Mapping[float, float] = field(default_factory=dict)  # ε -> from the full spectrum
+    seconds: float = math.nan  # measured, where it is not passes × seconds of a pass
+    pass_share: float = 1.0  # share of the rows that one gradient sees
+    optimum: float | None = None  # L* of the attacker; None: that of `space`
+
+
+@runtime_checkable
+class Attacker(Protocol):
+    """Someone who trains on the released features."""
+
+    @property
+    def name(self) -> str:
+        """Registry name."""
+
+    @property
+    def label(self) -> str:
+        """Name for tables and figures."""
+
+    @property
+    def summary(self) -> str:
+        """What it does, and over which grid."""
+
+    @property
+    def informed(self) -> bool:
+        """Whether it changes coordinates or solves in closed form, so that κ is not in its way."""
+
+    def obstacle(self, problem: AttackProblem) -> str | None:
+        """Return why this attacker cannot run on a problem; None if it can."""
+
+    def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
+        """Attack from zero weights with every candidate of the grid."""
+
+
+class AttackerBase:
+    """Defaults of an attacker."""
+
+    informed: ClassVar[bool] = False
+    kinds: ClassVar[tuple[Kind, ...]] = ("regression", "classification")
+
+    def obstacle(self, problem: AttackProblem) -> str | None:
+        """Return why it cannot run: by default a wrong kind of task."""
+        if problem.space.kind not in self.kinds:
+            return f"it is an attack on {' and '.join(self.kinds)} only"
+        return None
+
+    @staticmethod
+    def race(
+        space: ProbeSpace,
+        choices: Sequence[str],
+        budget: AttackBudget,
+        *,
+        dense: bool = True,
+        open_ended: bool = False,
+    ) -> Race:
+        """Return a race of these candidates that is evaluated in a space.
+
+        Args:
+            space: Where the weights live.
+            choices: Hyper-parameters in words.
+            budget: Steps and targets.
+            dense: Count with `dense_steps`.
+            open_ended: The first and last candidate are ends of a grid that could go on.
+
+        Returns:
+            The race.
+        """
+        last = budget.dense_steps if dense else budget.steps
+        ends = [open_ended and i in (0, len(choices) - 1) for i in range(len(choices))]
+        return Race(choices, last, budget, evaluate=space.evaluate, edges=ends)
+
+
+_ATTACKERS: dict[str, Attacker] = {}
+
+
+def register_attacker(attacker: Attacker) -> None:
+    """Add an attacker to the registry under its name.
+
+    Args:
+        attacker: Anything with the attributes of `Attacker`.
+
+    Raises:
+        InvalidInputError: The name is taken, or it is no attacker.
+    """
+    if not isinstance(attacker, Attacker):
+        raise InvalidInputError(
+            f"{attacker!r} is no attacker: it needs name, label, summary, informed, obstacle and run."
+        )
+    if attacker.name in _ATTACKERS:
+        raise InvalidInputError(f"an attacker named '{attacker.name}' is registered already; choose another.")
+    _ATTACKERS[attacker.name] = attacker
+
+
+def attacker_names() -> list[str]:
+    """Return the names of all registered attackers, in display order."""
+    return list(_ATTACKERS)
+
+
+def get_attacker(name: str) -> Attacker:
+    """Return a registered attacker.
+
+    Args:
+        name: One of `attacker_names()`.
+
+    Returns:
+        The attacker.
+
+    Raises:
+        UnknownNameError: There is no such attacker.
+    """
+    if name not in _ATTACKERS:
+        raise UnknownNameError("attacker", name, _ATTACKERS)
+    return _ATTACKERS[name]
+
+
+def zero_weights(space: ProbeSpace, candidates: int) -> Array:
+    """Return the start of all candidates, `(B, k, m)` zeros."""
+    return np.zeros((candidates, space.features.shape[1], space.objective.outputs))
+
+
+# Update rules for a whole grid at once: momentum (heavy ball or Nesterov) and Adam, one rate a candidate.
+
+
+class UpdateRule(Protocol):
+    """Changes parameters, each of shape `(B, …)`, in place."""
+
+    def step(self, parameters: Sequence[Array], gradients: Sequence[Array]) -> None:
+        """Take one step of every candidate."""
+
+
+def _column(values: Array, like: Array) -> Array:
+    """Return one value a candidate, shaped to multiply an array `(B, …)`."""
+    return values.reshape(-1, *(1,) * (like.ndim - 1))
+
+
+class Momentum:
+    """`v ← βv + g`, then `w ← w − η v`, or with `nesterov` `w ← w − η (g + βv)`: torch's SGD.
+
+    Examples:
+        >>> w = np.ones((1, 2))
+        >>> Momentum(np.array([0.5]), np.array([0.0])).step([w], [np.ones((1, 2))])
+        >>> w
+        array([[0.5, 0.5]])
+    """
+
+    def __init__(self, rates: Array, betas: Array, *, nesterov: bool = False) -> None:
+        self.rates, self.betas, self.nesterov = rates, betas, nesterov
+        self._velocity: list[Array] = []
+
+    def step(self, parameters: Sequence[Array], gradients: Sequence[Array]) -> None:
+        """Take one step of every candidate, in place."""
+        if not self._velocity:
+            self._velocity = [np.zeros_like(w) for w in parameters]
+        for w, g, v in zip(parameters, gradients, self._velocity, strict=True):
+            beta = _column(self.betas, w)
+            v *= beta
+            v += g
+            w -= _column(self.rates, w) * (g + beta * v if self.nesterov else v)
+
+
+class Adam:
+    """Adam (Kingma and Ba 2015): torch's fused kernel, one rate a candidate, its default betas.
+
+    Examples:
+        The first step has the size of the rate, whatever the gradient.
+
+        >>> w = np.zeros((1, 1))
+        >>> Adam(np.array([0.1])).step([w], [np.full((1, 1), 7.0)])
+        >>> round(float(w[0, 0]), 6)
+        -0.1
+    """
+
+    def __init__(self, rates: Array) -> None:
+        self.rates = rates
+        self._optimizer: torch.optim.Adam | None = None
+
+    def step(self, parameters: Sequence[Array], gradients: Sequence[Array]) -> None:
+        """Take one step of every candidate, in place; the arrays must be the same at every call."""
+        if self._optimizer is None:
+            shared = [torch.from_numpy(w) for w in parameters]  # the caller's memory
+            groups = [{"params": [w[b] for w in shared], "lr": float(r)} for b, r in enumerate(self.rates)]
+            self._optimizer = torch.optim.Adam(groups, fused=True)
+        moved = [torch.from_numpy(np.ascontiguousarray(g)) for g in gradients]
+        for b, group in enumerate(self._optimizer.param_groups):
+            for w, g in zip(group["params"], moved, strict=True):
+                w.grad = g[b]
+        self._optimizer.step()
+
+
+# The attacker that solves: ridge regression in closed form, or scikit-learn's logistic regression.
+
+
+#: Ridge relative to σ₁ of FᵀF/N.
+RIDGES = (1e-14, 1e-10, 1e-6)
+
+#: scikit-learn's C, the inverse strength of the penalty on features at unit mean square.
+PENALTIES = (1e2, 1e5)
+
+
+class ClosedForm(AttackerBase):
+    """Ridge regression by one decomposition, or logistic regression by Newton's method."""
+
+    name, label, informed = "closed_form", "Closed form / Newton", True
+    summary = "ridge from one SVD; classification: scikit-learn's newton-cholesky, to its own stopping rule"
+
+    def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
+        """Solve with each strength of the penalty."""
+        space = problem.space
+        started = time.perf_counter()
+        traces = _ridge(space) if space.kind == "regression" else _logistic(space)
+        return AttackRun(traces, space, seconds=(time.perf_counter() - started) / len(traces))
+
+
+def _ridge(space: ProbeSpace) -> list[Trace]:
+    """Return a step of each ridge: the solution itself."""
+    U, s, right = np.linalg.svd(space.features, full_matrices=False)
+    projected = U.T @ space.regression_targets
+    traces = []
+    for ridge in RIDGES:
+        W = right.T @ ((s / (s**2 + ridge * s[0] ** 2))[:, None] * projected)
+        traces.append(_trace(space, f"ridge {ridge:g}·σ₁", W[None], 1))
+    return traces
+
+
+def _logistic(space: ProbeSpace) -> list[Trace]:
+    """Return what Newton's method gives for each penalty, after as many steps as it took."""
+    from sklearn.linear_model import LogisticRegression
+
+    traces = []
+    for C in PENALTIES:
+        model = LogisticRegression(C=C, solver="newton-cholesky", fit_intercept=False, max_iter=100)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a singular Hessian falls back to L-BFGS; the loss tells
+            model.fit(space.features, space.targets)
+        W = model.coef_.T[None]
+        traces.append(_trace(space, f"C = {C:g}", W, int(np.max(model.n_iter_))))
+    return traces
+
+
+def _trace(space: ProbeSpace, choice: str, W: np.ndarray, steps: int) -> Trace:
+    """Return a trace of the start and the solution."""
+    both = np.concatenate([np.zeros_like(W), W])
+    excess, _ = space.objective.evaluate(both)
+    at = np.array([0, steps])
+    evaluated = np.stack([at, *space.evaluate(both)], axis=1)
+    return Trace(choice, at, excess, False, evaluated)
+
+
+# What an extractor is to an attacker: its spectrum in numbers, and the optima that it allows.
+
+
+#: Largest eigenvalues that `deflated_condition` leaves out: steps that conjugate gradients may spend on them.
+REMOVED = 5
+
+
+def effective_condition(spectrum: Spectrum, epsilon: float, *, removed: int = 0) -> float:
+    """Return `σ_{1+n}/σ_j`, j the first index beyond which at most a share ε of the excess loss lies.
+
+    What κ would be if the attacker could ignore the directions that the target does not need; with n = 0 of
+    the order of the steps of gradient descent to ε. Conjugate gradients remove n large eigenvalues in n steps
+    (Axelsson 1976) and meet the ratio that is left.
+
+    Args:
+        spectrum: σ_i and p_i.
+        epsilon: Target.
+        removed: n, the largest eigenvalues that do not count.
+
+    Returns:
+        Between 1 and κ.
+
+    Examples:
+        >>> one = Spectrum(np.array([8.0, 4.0, 1e-9]), np.eye(3), np.eye(3), np.array([0.5, 0.499, 0.001]))
+        >>> effective_condition(one, 0.01), effective_condition(one, 0.01, removed=1)
+        (2.0, 1.0)
+    """
+    tail = np.cumsum(spectrum.shares[::-1])[::-1]
+    needed = int(np.flatnonzero(tail > epsilon)[-1])
+    return float(spectrum.sigma[min(removed, needed)] / spectrum.sigma[needed])
+
+
+def extractor_facts(
+    problems: Mapping[str, AttackProblem], baseline: str, budget: AttackBudget, scale: float
+) -> pd.DataFrame:
+    """Return a row per extractor: spectrum in numbers, both optima and their evidence."""
+    raw = problems[baseline].space.convex_optimum.loss
+    rows = []
+    for name, problem in problems.items():
+        space, S = problem.space, problem.space.spectrum
+        rows.append(
+            {
+                "extractor": name,
+                "kappa": S.condition,
+                "rank": S.rank,
+                "features": space.features.shape[1],
+                "rows": len(space.features),
+                "effective_condition": effective_condition(S, budget.headline),
+                "deflated_condition": effective_condition(S, budget.headline, removed=REMOVED),
+                "start_loss": space.objective.start_loss * scale,
+                "optimum": space.convex_optimum.loss * scale,
+                "baseline_optimum": raw * scale,
+                "optimum_error": space.convex_optimum.error * scale,
+                "optimum_converged": space.convex_optimum.converged,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def spectrum_rows(name: str, spectrum: Spectrum) -> pd.DataFrame:
+    """Return eigenvalues and shares in long form."""
+    index = np.arange(1, spectrum.rank + 1)
+    return pd.DataFrame(
+        {"extractor": name, "index": index, "sigma": spectrum.sigma, "share": spectrum.shares}
+    )

@@ -1,0 +1,575 @@
+r"""Losses of a probe for a whole grid of candidates at once, relative to start and optimum.
+
+.. math:: e(W) = \frac{L(W) - L^*}{L_0 - L^*}, \qquad L_0 = L(0), \quad L^* = \inf_W L(W)
+
+Weights are `(B, k, m)`: B candidates, k features, m outputs.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, Protocol, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse.linalg import LinearOperator, cg
+
+from condnum.arrays import ArrayLike, as_tensor
+from condnum.errors import InvalidInputError, RankError, UnknownNameError
+from condnum.theory.spectra import default_rtol
+
+Array = NDArray[np.float64]
+
+
+class Objective(Protocol):
+    """A loss on one feature space, with its start, its optimum and its curvature."""
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs m."""
+
+    @property
+    def rows(self) -> int:
+        """Number of rows N."""
+
+    @property
+    def start_loss(self) -> float:
+        """`L₀ = L(0)`."""
+
+    @property
+    def optimum(self) -> float:
+        """`L*`."""
+
+    @property
+    def smoothness(self) -> float:
+        """A bound on the largest curvature of L."""
+
+    def evaluate(self, weights: Array) -> tuple[Array, Array]:
+        """Return relative excess loss `(B,)` and the gradient of L `(B, k, m)`."""
+
+    def batch_gradient(self, weights: Array, index: NDArray[np.int64]) -> Array:
+        """Return the gradient of the mean loss of some rows, `(B, k, m)`."""
+
+
+def predict(features: Array, weights: Array) -> Array:
+    """Return `FW` of all candidates by one matrix product.
+
+    Examples:
+        >>> predict(np.ones((4, 2)), np.ones((3, 2, 1))).shape
+        (4, 3, 1)
+    """
+    B, k, m = weights.shape
+    return (features @ weights.transpose(1, 0, 2).reshape(k, B * m)).reshape(-1, B, m)
+
+
+def pull_back(features: Array, residual: Array) -> Array:
+    """Return `Fᵀr` of all candidates: `(N, k)` and `(N, B, m)` give `(B, k, m)`."""
+    N, B, m = residual.shape
+    return (features.T @ residual.reshape(N, B * m)).reshape(-1, B, m).transpose(1, 0, 2)
+
+
+@dataclass(frozen=True, eq=False)
+class SquaredObjective:
+    r"""Mean squared error `‖FW − Y‖²/N` through its Hessian: `L − L* = ⟨W − W*, H(W − W*)⟩`, `H = FᵀF/N`.
+
+    The difference `W − W*` is formed first, so that a small excess loss has no cancellation.
+    """
+
+    features: Array  # (N, k)
+    targets: Array  # (N, m)
+    solution: Array  # (k, m), W*
+    optimum: float  # L*
+
+    def __post_init__(self) -> None:
+        if not self.start_loss > self.optimum:
+            raise InvalidInputError(
+                "the targets have no part in the range of the features: no probe gets better than zero, so "
+                "there is nothing to attack; check features and targets."
+            )
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs m."""
+        return self.targets.shape[1]
+
+    @property
+    def rows(self) -> int:
+        """Number of rows N."""
+        return len(self.targets)
+
+    @cached_property
+    def start_loss(self) -> float:
+        """`‖Y‖²/N`."""
+        return float((self.targets**2).sum()) / self.rows
+
+    @cached_property
+    def hessian(self) -> Array:
+        """`FᵀF/N`, `(k, k)`; half of the Hessian of L."""
+        return self.features.T @ self.features / self.rows
+
+    @cached_property
+    def smoothness(self) -> float:
+        """`2σ₁(H)`."""
+        return 2 * float(np.linalg.eigvalsh(self.hessian)[-1])
+
+    def evaluate(self, weights: Array) -> tuple[Array, Array]:
+        """Return relative excess loss `(B,)` and `2H(W − W*)` `(B, k, m)`."""
+        error = weights - self.solution
+        product = predict(self.hessian, error).transpose(1, 0, 2)
+        return (error * product).sum(axis=(1, 2)) / (self.start_loss - self.optimum), 2 * product
+
+    def batch_gradient(self, weights: Array, index: NDArray[np.int64]) -> Array:
+        """Return `2Fᵀ(FW − Y)/n` of the rows `index`."""
+        F = self.features[index]
+        return 2 / len(index) * pull_back(F, predict(F, weights) - self.targets[index][:, None])
+
+
+@dataclass(frozen=True, eq=False)
+class LogisticObjective:
+    """Mean cross-entropy in nats: logistic with one output for two classes, softmax for more."""
+
+    features: Array  # (N, k)
+    labels: NDArray[np.int64]  # (N,) in 0 … C − 1
+    classes: int  # C
+    optimum: float = 0.0  # L*, the infimum; 0 where the classes can be separated
+
+    @property
+    def outputs(self) -> int:
+        """1 for two classes, C for more."""
+        return 1 if self.classes == 2 else self.classes
+
+    @property
+    def rows(self) -> int:
+        """Number of rows N."""
+        return len(self.labels)
+
+    @property
+    def start_loss(self) -> float:
+        """`ln C`."""
+        return float(np.log(self.classes))
+
+    @cached_property
+    def smoothness(self) -> float:
+        """`σ₁(FᵀF/N)/4` for two classes, `/2` for more (Böhning 1992)."""
+        F = self.features
+        gram = F.T @ F if F.shape[1] <= F.shape[0] else F @ F.T
+        return float(np.linalg.eigvalsh(gram)[-1]) / self.rows / (4 if self.classes == 2 else 2)
+
+    def evaluate(self, weights: Array) -> tuple[Array, Array]:
+        """Return relative excess loss `(B,)` and the gradient `(B, k, m)`."""
+        loss, residual = cross_entropy(predict(self.features, weights), self.labels)
+        excess = (loss - self.optimum) / (self.start_loss - self.optimum)
+        return excess, pull_back(self.features, residual) / self.rows
+
+    def batch_gradient(self, weights: Array, index: NDArray[np.int64]) -> Array:
+        """Return the gradient of the mean loss of the rows `index`."""
+        F = self.features[index]
+        _, residual = cross_entropy(predict(F, weights), self.labels[index])
+        return pull_back(F, residual) / len(index)
+
+
+def cross_entropy(logits: Array, labels: NDArray[np.int64]) -> tuple[Array, Array]:
+    """Return the mean cross-entropy of each candidate and its derivative by the logits, times N.
+
+    Examples:
+        >>> loss, residual = cross_entropy(np.zeros((2, 1, 1)), np.array([0, 1]))
+        >>> round(float(loss[0]), 6), residual[:, 0, 0].tolist()
+        (0.693147, [0.5, -0.5])
+    """
+    if logits.shape[2] == 1:
+        signed = np.where(labels == 1, -1.0, 1.0)[:, None, None]
+        margin = signed * logits
+        tail = np.exp(-np.abs(margin))  # log(1 + e^m) = max(m, 0) + log1p(e^{−|m|})
+        loss = np.maximum(margin, 0) + np.log1p(tail)
+        share = np.where(margin >= 0, 1.0, tail) / (1 + tail)
+        return loss.mean(axis=(0, 2)), signed * share
+    shifted = logits - logits.max(axis=2, keepdims=True)
+    exponential = np.exp(shifted)
+    total = exponential.sum(axis=2, keepdims=True)
+    at = np.arange(len(labels))
+    loss = (np.log(total)[:, :, 0] - shifted[at, :, labels]).mean(axis=0)
+    residual = exponential / total
+    residual[at, :, labels] -= 1
+    return loss, residual
+
+
+# The infimum of the logistic loss, by Newton's method with conjugate gradients in whitened coordinates.
+
+
+@dataclass(frozen=True, eq=False)
+class ConvexOptimum:
+    """Optimum of a convex loss with the evidence that it is one."""
+
+    loss: float  # L*, an upper bound that is `error` at most above the infimum, to second order
+    error: float  # half the squared Newton decrement
+    iterations: int
+    converged: bool  # error ≤ tolerance·ln C
+    logits: Array | None = field(default=None, repr=False)  # (N, m) at the optimum
+
+
+def logistic_optimum(
+    basis: Array,
+    labels: NDArray[np.int64],
+    classes: int,
+    *,
+    start: Array | None = None,
+    tolerance: float = 1e-6,
+    max_iterations: int = 60,
+) -> ConvexOptimum:
+    """Minimise the mean cross-entropy over all linear functions of the features.
+
+    Where the classes can be separated the infimum 0 is not attained: the loss then falls by a factor with
+    each iteration, and the search ends when it is `tolerance·ln C`, far below any ε in use.
+
+    Examples:
+        Three of four rows agree, so the best constant logit is ln 3.
+
+        >>> found = logistic_optimum(np.ones((4, 1)), np.array([1, 1, 1, 0]), 2)
+        >>> round(found.loss, 4), found.converged
+        (0.5623, True)
+    """
+    N, r = basis.shape
+    m = 1 if classes == 2 else classes
+    W = np.zeros((r, m)) if start is None else basis.T @ start / N
+    loss, residual = _losses(basis @ W, labels)
+    error, iterations = np.inf, 0
+    while iterations < max_iterations:
+        iterations += 1
+        gradient = basis.T @ residual / N
+        direction = _newton_direction(basis, basis @ W, gradient)
+        error = 0.5 * abs(float((gradient * direction).sum()))
+        if error <= tolerance * np.log(classes) or loss <= tolerance * np.log(classes):
+            break
+        length = 1.0
+        while length > 1e-8:
+            trial, next_residual = _losses(basis @ (W + length * direction), labels)
+            if trial <= loss - 1e-4 * length * 2 * error:
+                break
+            length /= 2
+        else:
+            break  # round-off: no descent is left
+        W, loss, residual = W + length * direction, trial, next_residual
+    converged = bool(min(error, loss) <= tolerance * np.log(classes))
+    return ConvexOptimum(loss, error, iterations, converged, basis @ W)
+
+
+def _losses(logits: Array, labels: NDArray[np.int64]) -> tuple[float, Array]:
+    """Return the mean loss and its derivative by the logits `(N, m)`."""
+    loss, residual = cross_entropy(logits[:, None, :], labels)
+    return float(loss[0]), residual[:, 0, :]
+
+
+def _newton_direction(basis: Array, logits: Array, gradient: Array) -> Array:
+    """Solve `∇²L d = −g` by conjugate gradients, with a ridge of round-off size for flat directions."""
+    N, (r, m) = len(basis), gradient.shape
+    if m == 1:
+        p = 1 / (1 + np.exp(-np.clip(logits, -500, 500)))
+        weight = p * (1 - p)
+    else:
+        p = np.exp(logits - logits.max(axis=1, keepdims=True))
+        p /= p.sum(axis=1, keepdims=True)
+
+    def product(vector: Array) -> Array:
+        Z = basis @ vector.reshape(r, m)
+        Z = weight * Z if m == 1 else p * (Z - (p * Z).sum(axis=1, keepdims=True))
+        return (basis.T @ Z / N).ravel() + ridge * vector
+
+    ridge = 1e-10
+    operator = LinearOperator((r * m, r * m), matvec=product, dtype=np.float64)
+    direction, _ = cg(operator, -gradient.ravel(), rtol=1e-2, maxiter=400)
+    return direction.reshape(r, m)
+
+
+# What an attacker is given: features with targets, and θ with the raw inputs where they are known.
+
+
+Kind = Literal["regression", "classification"]
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureSet:
+    """Features of one extractor, already extracted; all arrays become float64.
+
+    Attributes:
+        features: `(N, k)` training features, one row a sample.
+        test: `(M, k)` features of held-out rows, or None.
+        theta: `(D, k)` the linear extractor, or None where it is not linear or not known.
+        inputs: `(N, D)` raw inputs, or None; with θ they allow fine-tuning of θ.
+
+    Raises:
+        InvalidInputError: Shapes do not fit, or entries are non-finite.
+
+    Examples:
+        >>> FeatureSet(np.eye(3)).features.shape
+        (3, 3)
+        >>> FeatureSet(np.eye(3), test=np.ones((2, 4)))
+        Traceback (most recent call last):
+            ...
+        condnum.errors.InvalidInputError: test features have shape (2, 4), features (3, 3): ...
+    """
+
+    features: NDArray[np.float64]  # (N, k)
+    test: NDArray[np.float64] | None = None  # (M, k)
+    theta: NDArray[np.float64] | None = None  # (D, k)
+    inputs: NDArray[np.float64] | None = None  # (N, D)
+
+    def __post_init__(self) -> None:
+        for name in ("features", "test", "theta", "inputs"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, matrix(value, name))
+        if self.test is not None and self.test.shape[1] != self.features.shape[1]:
+            raise InvalidInputError(
+                f"test features have shape {self.test.shape}, features {self.features.shape}: "
+                "both need the same number of columns."
+            )
+        if (self.theta is None) != (self.inputs is None):
+            raise InvalidInputError("theta and inputs belong together (for fine-tuning): give both or none.")
+        if self.theta is not None and self.inputs is not None:
+            wanted = (self.inputs.shape[0], self.theta.shape[1]), self.inputs.shape[1]
+            if wanted != (self.features.shape, self.theta.shape[0]):
+                raise InvalidInputError(
+                    f"inputs {self.inputs.shape} times theta {self.theta.shape} do not give features "
+                    f"{self.features.shape}."
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class AttackTask:
+    """The task that an attacker wants to learn.
+
+    Attributes:
+        X: `(N, D)` inputs.
+        y: `(N,)` or `(N, m)` targets of a regression; `(N,)` labels `0 … C − 1` of a classification.
+        kind: `regression` (squared loss) or `classification` (logistic loss; softmax for C > 2).
+        X_test: `(M, D)` held-out inputs, or None.
+        y_test: Their targets.
+        name: Shown in titles.
+
+    Raises:
+        InvalidInputError: Shapes do not fit, or labels are not `0 … C − 1`.
+        UnknownNameError: Unknown kind.
+
+    Examples:
+        >>> AttackTask(np.eye(2), np.array([0, 1]), kind="classification").y
+        array([0, 1])
+    """
+
+    X: NDArray[np.float64]  # (N, D)
+    y: NDArray[np.float64] | NDArray[np.int64]  # (N,) or (N, m)
+    kind: Kind = "regression"
+    X_test: NDArray[np.float64] | None = None  # (M, D)
+    y_test: NDArray[np.float64] | NDArray[np.int64] | None = None
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "X", matrix(self.X, "X"))
+        object.__setattr__(self, "y", targets(self.y, len(self.X), self.kind, "y"))
+        if (self.X_test is None) != (self.y_test is None):
+            raise InvalidInputError("X_test and y_test belong together: give both or neither.")
+        if self.X_test is not None:
+            object.__setattr__(self, "X_test", matrix(self.X_test, "X_test"))
+            found = targets(self.y_test, len(self.X_test), self.kind, "y_test")  # type: ignore[arg-type]
+            object.__setattr__(self, "y_test", found)
+
+    def through(self, theta: ArrayLike | None) -> FeatureSet:
+        """Extract features `Xθ`.
+
+        Args:
+            theta: `(D, k)`, or None for the raw inputs.
+
+        Returns:
+            The features with θ and the inputs, so that θ can be fine-tuned.
+
+        Raises:
+            InvalidInputError: θ does not fit the inputs.
+        """
+        D = self.X.shape[1]
+        T = np.eye(D) if theta is None else matrix(theta, "theta")
+        if T.shape[0] != D:
+            raise InvalidInputError(f"theta has {T.shape[0]} rows, but the inputs have {D} columns.")
+        test = None if self.X_test is None else self.X_test @ T
+        return FeatureSet(self.X @ T, test, T, self.X)
+
+
+def matrix(value: ArrayLike, name: str) -> NDArray[np.float64]:
+    """Return a finite float64 matrix, or say what is wrong with it."""
+    return as_tensor(value, name, ndim=2).detach().cpu().numpy()
+
+
+def targets(value: ArrayLike, rows: int, kind: Kind, name: str) -> NDArray[np.float64] | NDArray[np.int64]:
+    """Validate targets.
+
+    Examples:
+        >>> targets([1.0, 2.0], 2, "regression", "y").shape
+        (2, 1)
+    """
+    if kind not in get_args(Kind):
+        raise UnknownNameError("kind of task", kind, get_args(Kind))
+    y = as_tensor(value, name, minimum_ndim=1).detach().cpu().numpy()
+    if len(y) != rows or y.ndim > 2 or (kind == "classification" and y.ndim != 1):
+        raise InvalidInputError(f"{name} has shape {y.shape} for {rows} rows: one target per row is needed.")
+    if kind == "regression":
+        return y[:, None] if y.ndim == 1 else y
+    labels = y.astype(np.int64)
+    if (labels != y).any() or labels.min() < 0:
+        raise InvalidInputError(
+            f"{name} must hold labels 0, 1, …, got {y.min():g} to {y.max():g}; number the classes from 0."
+        )
+    return labels
+
+
+# One feature space as an attacker meets it: loss, optimum, and the spectrum of its Hessian.
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Eigenvalues of the probe's Hessian above its numerical rank, and where the excess loss lies."""
+
+    sigma: Array  # (r,) descending, of FᵀF/N
+    left: Array  # (N, r) u_i
+    right: Array  # (k, r) v_i
+    shares: Array  # (r,) p_i, sum 1; of squared loss on the targets, or on ±1 labels of a classification
+
+    @property
+    def condition(self) -> float:
+        """Compact κ = σ₁/σ_r."""
+        return float(self.sigma[0] / self.sigma[-1])
+
+    @property
+    def rank(self) -> int:
+        """Number of eigenvalues r."""
+        return len(self.sigma)
+
+
+@dataclass(frozen=True, eq=False)
+class ProbeSpace:
+    """Features and targets of one probe, scaled as the panel scales them."""
+
+    features: Array  # (N, k)
+    targets: NDArray[Any]  # (N, m) float64 or labels (N,) int64
+    kind: Kind
+    test: Array | None = None  # (M, k)
+    test_targets: NDArray[Any] | None = None
+    setup_seconds: float = 0.0  # spent on the change of coordinates
+    reference: ProbeSpace | None = None  # a space of much the same range, whose optimum starts the search
+
+    @cached_property
+    def classes(self) -> int:
+        """Number of classes C."""
+        return max(2, int(self.targets.max()) + 1)
+
+    @cached_property
+    def regression_targets(self) -> Array:
+        """`(N, m)`: the targets, or the labels as ±1 (one column a class for more than two)."""
+        if self.kind == "regression":
+            return np.asarray(self.targets, dtype=np.float64)
+        if self.classes == 2:
+            return 2.0 * self.targets[:, None] - 1.0
+        return 2.0 * np.eye(self.classes)[self.targets] - 1.0
+
+    @cached_property
+    def spectrum(self) -> Spectrum:
+        """Eigenvalues above `k·eps·σ₁`, as everywhere in this library, and the shares p_i."""
+        started = time.perf_counter()
+        U, s, right = np.linalg.svd(self.features, full_matrices=False)
+        self.__dict__["spectrum_seconds"] = time.perf_counter() - started
+        if not s[0] > 0:
+            raise RankError("the features have rank 0: all are zero; there is nothing to probe.")
+        sigma = s**2 / len(self.features)
+        kept = sigma > default_rtol(self.features.shape[1]) * sigma[0]
+        energy = ((U[:, kept].T @ self.regression_targets) ** 2).sum(axis=1)
+        if not energy.sum() > 0:
+            raise InvalidInputError(
+                "the targets are orthogonal to all features: no probe can learn them; check the targets."
+            )
+        return Spectrum(sigma[kept], U[:, kept], right[kept].T, energy / energy.sum())
+
+    @cached_property
+    def solution(self) -> Array:
+        """Minimum-norm least-squares solution `(k, m)` over the spectrum."""
+        S = self.spectrum
+        scale = np.sqrt(S.sigma * len(self.features))
+        return S.right @ ((S.left.T @ self.regression_targets) / scale[:, None])
+
+    @cached_property
+    def convex_optimum(self) -> ConvexOptimum:
+        """L* of this space, with its evidence; of squared loss in closed form."""
+        if self.kind == "regression":
+            Y = self.regression_targets
+            U = self.spectrum.left
+            residual = Y - U @ (U.T @ Y)
+            return ConvexOptimum(float((residual**2).sum()) / len(Y), 0.0, 0, True)
+        basis = self.spectrum.left * np.sqrt(len(self.features))
+        start = None if self.reference is None else self.reference.convex_optimum.logits
+        labels = np.asarray(self.targets, dtype=np.int64)
+        return logistic_optimum(basis, labels, self.classes, start=start)
+
+    @cached_property
+    def objective(self) -> Objective:
+        """The training loss."""
+        if self.kind == "regression":
+            Y = self.regression_targets
+            return SquaredObjective(self.features, Y, self.solution, self.convex_optimum.loss)
+        labels = np.asarray(self.targets, dtype=np.int64)
+        return LogisticObjective(self.features, labels, self.classes, self.convex_optimum.loss)
+
+    @cached_property
+    def seconds_per_pass(self) -> float:
+        """Measured seconds of one gradient on all rows: two products with F; median of five."""
+        w = np.ones((self.features.shape[1], self.objective.outputs))
+        taken = []
+        for _ in range(5):
+            started = time.perf_counter()
+            self.features.T @ (self.features @ w)
+            taken.append(time.perf_counter() - started)
+        return float(np.median(taken))
+
+    def evaluate(self, weights: Array) -> tuple[Array, Array]:
+        """Return loss and accuracy on the held-out rows, or on the training rows if there are none."""
+        held = self.test is not None and self.test_targets is not None
+        F, y = (self.test, self.test_targets) if held else (self.features, self.targets)
+        assert F is not None  # both come together
+        assert y is not None
+        predicted = predict(F, weights)
+        if self.kind == "regression":
+            return ((predicted - y[:, None]) ** 2).sum(axis=2).mean(axis=0), np.full(len(weights), np.nan)
+        labels = np.asarray(y, dtype=np.int64)
+        loss, _ = cross_entropy(predicted, labels)
+        chosen = predicted[:, :, 0] > 0 if self.classes == 2 else predicted.argmax(axis=2)
+        return loss, (chosen == labels[:, None]).mean(axis=0)
+
+    @cached_property
+    def standardised(self) -> ProbeSpace:
+        """Columns centred and divided by their standard deviation, with a column of ones: an intercept.
+
+        The space grows by the constant function, so that its optimum may be lower. A column that is constant
+        up to round-off is dropped to zero.
+        """
+        started = time.perf_counter()
+        mean, deviation = self.features.mean(axis=0), self.features.std(axis=0)
+        size = np.sqrt((self.features**2).mean(axis=0))
+        flat = deviation <= 1e-12 * np.maximum(size, np.finfo(np.float64).tiny)
+        gain = np.where(flat, 0.0, 1 / np.where(flat, 1.0, deviation))
+
+        def change(F: Array) -> Array:
+            return np.c_[(F - mean) * gain, np.ones(len(F))]
+
+        features, test = change(self.features), None if self.test is None else change(self.test)
+        seconds = time.perf_counter() - started
+        return replace(self, features=features, test=test, setup_seconds=seconds, reference=self)
+
+    @cached_property
+    def whitened(self) -> ProbeSpace:
+        """`F·V·diag(σ^{-1/2})`, all eigenvalues 1; the optimum is that of F."""
+        S = self.spectrum
+        gain = S.right / np.sqrt(S.sigma)
+        features, test = S.left * np.sqrt(len(S.left)), None if self.test is None else self.test @ gain
+        seconds = float(self.__dict__.get("spectrum_seconds", 0.0))
+        copy = replace(self, features=features, test=test, setup_seconds=seconds)
+        identity = Spectrum(np.ones(S.rank), S.left, np.eye(S.rank), S.shares)
+        copy.__dict__["spectrum"] = identity  # known: no second decomposition
+        copy.__dict__["convex_optimum"] = self.convex_optimum
+        return copy

@@ -1,0 +1,675 @@
+"""Running the experiments of a scale one after another, keeping a record after each."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from condnum.data.catalog import available
+from condnum.data.resolver import data_folders
+from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.files import output_folder, write_json
+from condnum.progress import PROGRESS_VARIABLE, duration
+from condnum.report.notebook import is_whole
+from condnum.report.progress import OnProgress, ProgressEvent, following, terminal_progress
+from condnum.report.provenance import describe_device, source_revision, versions
+
+# What `condnum reproduce` runs at each scale: one command of the command line an experiment.
+
+
+Scale = Literal["quick", "full"]
+Kind = Literal["experiment", "lesson"]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One command, with what it needs and how it is shown."""
+
+    name: str  # of its folder and page: "house-prices"
+    title: str
+    summary: str  # one sentence
+    words: tuple[str, ...]  # after `condnum`, without --out and --jobs; "{imagenet}" is a folder of images
+    data: tuple[str, ...] = ()  # names of `condnum.data.catalog` whose checksums decide about reuse
+    folders: tuple[str, ...] = ()  # folders of images that no command fetches, under a data folder
+    after: tuple[str, ...] = ()  # experiments that a reader needs first; they run before it
+    kind: Kind = "experiment"
+    parallel: bool = True  # whether it takes --jobs
+
+    def command(self) -> tuple[str, ...] | None:
+        """Return the words with the folders of images filled in; None if a folder is not here."""
+        places = {name: _image_folder(name) for name in self.folders}
+        if None in places.values():
+            return None
+        return tuple(word.format_map(places) if word.startswith("{") else word for word in self.words)
+
+    @property
+    def missing(self) -> str:
+        """What to do when `command` is None."""
+        names = " and ".join(f"{name}/" for name in self.folders)
+        shown = " ".join(word.strip("{}") if word.startswith("{") else word for word in self.words)
+        return (
+            f"needs the images of {names}, which nobody may hand on and nothing here downloads; put them "
+            f"into a data folder ({', '.join(str(folder) for folder in data_folders())}), or run it on "
+            f"folders of your own: condnum {shown}"
+        )
+
+
+#: Of the 90 ordered pairs (D_P, D_H), those of each digit with the next one and with the third after it: each
+#: digit is twice on either side.
+QUICK_PAIRS = tuple((digit, (digit + step) % 10) for digit in range(10) for step in (1, 3))
+
+_HOUSE_PRICES = Experiment(
+    "house-prices",
+    "House prices (Table 1, Figure 1)",
+    "The Ames house prices: every method of the paper, two controls and the closed forms, five seeds.",
+    ("run", "house-prices", "--seeds", "5"),
+    ("house-prices",),
+)
+_LIMITS = Experiment(
+    "limits",
+    "House prices: how much is possible",
+    "RIR ceilings against ε, the front of (i) and (ii), and each method's share of the ceiling.",
+    ("run", "limits"),
+    ("house-prices",),
+    after=("house-prices",),
+)
+_ATTACKERS = Experiment(
+    "attackers",
+    "House prices: the attack panel",
+    "Thirteen training algorithms, each at its best, against raw, initial and immunized features.",
+    ("run", "attackers"),
+    ("house-prices",),
+    after=("house-prices",),
+    parallel=False,
+)
+_RELEASE = Experiment(
+    "reproduction-audit",
+    "House prices: why numbers differ",
+    "The choices of the authors' release, turned into the corrected ones one at a time.",
+    ("run", "reproduction-audit"),
+    ("house-prices",),
+    after=("house-prices",),
+)
+_CORRECTIONS = Experiment(
+    "corrections",
+    "Where the paper is wrong",
+    "Each theoretical correction with its counter-example, computed on the spot.",
+    ("run", "notebook", "corrections"),
+    kind="lesson",
+    parallel=False,
+)
+
+#: The paper's data and every kind of experiment, at what two cores do in minutes.
+_QUICK = (
+    _HOUSE_PRICES,
+    Experiment(
+        "mnist",
+        "MNIST, 20 of 90 digit pairs (Table 2, Figure 2)",
+        "Each digit as D_P against the next one and the third after it, one seed, the published 30 epochs.",
+        (
+            *("run", "mnist", "--seeds", "1", "--epochs", "30"),
+            *("--methods", "ours,opt_kappa,imma,r_ill_only"),
+            *("--pairs", ",".join(f"{pretrain}-{harmful}" for pretrain, harmful in QUICK_PAIRS)),
+        ),
+        ("mnist",),
+    ),
+    Experiment(
+        "deep",
+        "Small nets on 8×8 digits (in place of Table 3, Figure 3)",
+        "A small ResNet and a small ViT, trained on digits 0–4, immunized against digits 5–9.",
+        ("run", "deep", "--seeds", "1"),
+        ("digits-8x8",),
+    ),
+    replace(_LIMITS, words=(*_LIMITS.words, "--seeds", "1")),
+    _ATTACKERS,
+    replace(
+        _RELEASE,
+        summary=f"{_RELEASE.summary} From ten epochs of the release, one seed.",
+        words=("run", "reproduction-audit", "--seeds", "1", "--epochs", "10", "--ends", "0"),
+    ),
+    _CORRECTIONS,
+)
+
+
+def _deep(backbone: str, harmful: str, preset: str, label: str) -> Experiment:
+    """Return a row of Table 3, which needs images that the reader has."""
+    return Experiment(
+        f"deep-{preset}",
+        f"{label} (Table 3, Figure 3)",
+        "The published deep-net experiment, on images that you have.",
+        (
+            *("run", "deep", "--backbone", backbone, "--pretrain", "{imagenet}"),
+            *("--harmful", f"{{{harmful}}}", "--preset", preset),
+        ),
+        folders=("imagenet", harmful),
+    )
+
+
+_FULL = (
+    _HOUSE_PRICES,
+    _CORRECTIONS,
+    _RELEASE,
+    _LIMITS,
+    _ATTACKERS,
+    Experiment(
+        "limits-mnist",
+        "MNIST: how much is possible",
+        "The same limits for five pairs of digits, and the closed form against 1000 steps of Algorithm 1.",
+        ("run", "limits", "--data", "mnist"),
+        ("mnist",),
+    ),
+    Experiment(
+        "attackers-mnist",
+        "MNIST 4 against 9: the attack panel",
+        "Thirteen training algorithms against raw, initial and immunized pixels.",
+        ("run", "attackers", "--data", "mnist:4-9"),
+        ("mnist",),
+        parallel=False,
+    ),
+    Experiment(
+        "deep-mnist",
+        "Deep nets on MNIST 0–4 against 5–9 (as Table 3, Figure 3)",
+        "ResNet18 and a ViT, trained on digits 0–4, immunized against digits 5–9, three seeds.",
+        ("run", "deep", "--data", "mnist"),
+        ("mnist", "mnist-test"),
+    ),
+    Experiment(
+        "mnist",
+        "MNIST, 90 digit pairs (Table 2, Figure 2)",
+        "Ninety ordered pairs of digits, four methods of the paper and the closed form, three seeds.",
+        ("run", "mnist"),
+        ("mnist",),
+    ),
+    _deep("resnet18", "cars", "resnet18-cars", "ResNet18, ImageNet against Stanford Cars"),
+    _deep("resnet18", "country211", "resnet18-country211", "ResNet18, ImageNet against Country211"),
+    _deep("vit_base_patch16_clip_224", "cars", "vit-cars", "ViT, ImageNet against Stanford Cars"),
+    _deep("vit_base_patch16_clip_224", "country211", "vit-country211", "ViT, ImageNet against Country211"),
+)
+
+_SCALES: dict[str, tuple[Experiment, ...]] = {"quick": _QUICK, "full": _FULL}
+
+
+def experiments(scale: str, only: Sequence[str] = ()) -> tuple[Experiment, ...]:
+    """Return the experiments of a scale, those that others build on first.
+
+    Args:
+        scale: `quick` (the paper's data, minutes) or `full` (everything, hours).
+        only: Names; empty for all. What they build on is not added: it is only read beside them.
+
+    Returns:
+        Experiments in the order in which they run.
+
+    Raises:
+        UnknownNameError: No such scale or experiment.
+
+    Examples:
+        >>> [experiment.name for experiment in experiments("quick", ["limits", "mnist"])]
+        ['mnist', 'limits']
+    """
+    if scale not in _SCALES:
+        raise UnknownNameError("scale", scale, list(get_args(Scale)))
+    every = _SCALES[scale]
+    names = [experiment.name for experiment in every]
+    for name in only:
+        if name not in names:
+            raise UnknownNameError("experiment", name, names)
+    return tuple(_ordered(experiment for experiment in every if not only or experiment.name in only))
+
+
+def _ordered(chosen: Iterable[Experiment]) -> list[Experiment]:
+    """Sort so that each comes after what it names, and else as listed."""
+    waiting = list(chosen)
+    names, done = {experiment.name for experiment in waiting}, list[Experiment]()
+    while waiting:
+        ready = next(e for e in waiting if not (set(e.after) & names) - {d.name for d in done})
+        waiting.remove(ready)
+        done.append(ready)
+    return done
+
+
+def _image_folder(name: str) -> str | None:
+    """Return the first folder of images of this name in the data folders."""
+    return next((str(place / name) for place in data_folders() if (place / name).is_dir()), None)
+
+
+# One experiment as a process of its own: followed, interrupted once, and heard when it fails.
+
+
+#: Seconds that an interrupted experiment has to keep what it finished.
+GRACE_SECONDS = 60.0
+
+#: Characters of a message that the record keeps.
+_SHOWN = 2000
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How an experiment's process ended."""
+
+    status: int  # exit status; negative: the signal that killed it
+    message: str  # what it said on the standard error, "" if nothing
+
+    @property
+    def error(self) -> str:
+        """Why it failed, in words; "" if it did not."""
+        if self.status == 0:
+            return ""
+        if self.status < 0:
+            return (
+                f"killed by {signal.Signals(-self.status).name}"
+                + (" (most often for lack of memory)" if self.status == -signal.SIGKILL else "")
+                + (f": {self.message}" if self.message else "")
+            )
+        return self.message or f"ended with status {self.status} and without a message"
+
+
+def run_command(words: Sequence[str], *, progress: OnProgress) -> Ended:
+    """Run `condnum …` in a process of its own.
+
+    It lies in a process group of its own, so that a stop reaches it once, through this function.
+    """
+    with tempfile.TemporaryDirectory(prefix="condnum-") as scratch:
+        events, errors = Path(scratch) / "progress.jsonl", Path(scratch) / "stderr"
+        environment = {**os.environ, PROGRESS_VARIABLE: str(events)}
+        with following(events, progress), errors.open("wb") as stream:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "condnum", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=stream,
+                env=environment,
+                start_new_session=True,
+            )
+            try:
+                status = process.wait()
+            except BaseException:
+                _stop(process)
+                raise
+        return Ended(status, _last_words(errors.read_text(encoding="utf-8", errors="replace")))
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Interrupt a process, wait for it, and kill its group if it does not end."""
+    process.terminate()  # heard as Ctrl-C, also where a background job ignores SIGINT
+    try:
+        process.wait(GRACE_SECONDS)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _last_words(text: str) -> str:
+    """Return the end of what a process said, without the program's name and line breaks of a paragraph."""
+    if "Traceback (most recent call last)" in text:
+        return text.strip()[-_SHOWN:]
+    words = " ".join(text.split()).removeprefix("condnum: ")
+    return words if len(words) <= _SHOWN else f"… {words[-_SHOWN:]}"
+
+
+# `reproduction.json`: what ran, what became of it, and what it depended on.
+
+
+RECORD = "reproduction.json"
+
+#: Of the file: a reader refuses others.
+FORMAT = 1
+
+#: `reused`: an earlier run had the same parameters, data and code. `waiting`: asked for, and its turn has not
+#: come or not ended. `not run`: never asked for here, or its data are missing.
+Status = Literal["finished", "reused", "failed", "waiting", "not run"]
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What a result depends on; equal fingerprints give equal results."""
+
+    words: tuple[str, ...]  # the command without --out and --jobs
+    data: Mapping[str, str]  # SHA-256 by data set
+    code: str  # SHA-256 of the package, its notebook and the versions of what computes
+
+
+@dataclass(frozen=True)
+class ExperimentRecord:
+    """One experiment of a reproduction."""
+
+    name: str
+    title: str
+    summary: str
+    kind: str
+    command: str  # as it can be typed
+    status: Status
+    folder: str | None  # of a finished result, relative to the record; also of an older one after a failure
+    error: str  # "" unless failed or not run
+    seconds: float  # of the run that made the folder
+    fingerprint: Fingerprint | None  # of the folder; None if there is none
+
+    @property
+    def ok(self) -> bool:
+        """Whether the folder holds what was asked for."""
+        return self.status in ("finished", "reused")
+
+
+@dataclass(frozen=True)
+class ReproductionRecord:
+    """A reproduction: when, with what, and every experiment of its scale."""
+
+    scale: str
+    started_utc: str
+    seconds: float
+    source: Mapping[str, Any] | None  # git revision, dirty
+    versions: Mapping[str, str]
+    device: Mapping[str, Any]
+    experiments: tuple[ExperimentRecord, ...]
+    format: int = FORMAT
+
+    def __getitem__(self, name: str) -> ExperimentRecord:
+        """Return an experiment by name."""
+        return next(record for record in self.experiments if record.name == name)
+
+    def save(self, folder: Path) -> Path:
+        """Write `reproduction.json` atomically.
+
+        Args:
+            folder: Of the reproduction.
+
+        Returns:
+            The file.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        return write_json(folder / RECORD, asdict(self))
+
+
+def read_record(folder: Path) -> ReproductionRecord | None:
+    """Read the record of a reproduction.
+
+    Args:
+        folder: Of the reproduction.
+
+    Returns:
+        The record; None if there is no such file.
+
+    Raises:
+        InvalidInputError: The file is damaged or of another format.
+    """
+    path = folder / RECORD
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInputError(f"{path} cannot be read ({error}); remove it to start anew.") from error
+    try:
+        value = json.loads(text)
+        (FORMAT,).index(value["format"])  # refuses others
+        rows = [_experiment(row) for row in value["experiments"]]
+        known = {field.name for field in fields(ReproductionRecord)} - {"experiments"}
+        return ReproductionRecord(**{name: value[name] for name in known}, experiments=tuple(rows))
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise InvalidInputError(
+            f"{path} is no record of this version of condnum ({type(error).__name__}: {error}); "
+            "remove it to start anew; the finished folders beside it stay."
+        ) from error
+
+
+def _experiment(row: Mapping[str, Any]) -> ExperimentRecord:
+    """Build an experiment's record from JSON."""
+    get_args(Status).index(row["status"])  # refuses others
+    mark = row["fingerprint"]
+    if mark is not None:
+        mark = Fingerprint(tuple(mark["words"]), dict(mark["data"]), str(mark["code"]))
+    known = {field.name for field in fields(ExperimentRecord)} - {"fingerprint"}
+    return ExperimentRecord(**{name: row[name] for name in known}, fingerprint=mark)
+
+
+# What decides whether a finished result may stand for a run: parameters, data, code.
+
+
+#: Parts of the package that arrange and show results but cannot change one.
+_SHOWING = ("report/reproduce.py", "report/site.py", "report/scoreboard.py")
+
+
+def fingerprint(words: Sequence[str], data: Sequence[str], *, tree: Path | None = None) -> Fingerprint:
+    """Return what a command's result depends on, now."""
+    sums = {status.name: status.checksum for status in available() if status.name in data} if data else {}
+    return Fingerprint(tuple(words), sums, code_checksum(tree or Path(__file__).resolve().parents[2]))
+
+
+@cache
+def code_checksum(tree: Path) -> str:
+    """Return one SHA-256 over the package, the experiments' notebooks and the versions of the libraries."""
+    package = tree / "condnum"
+    shown = {package / name for name in _SHOWING}
+    sources = [path for path in package.rglob("*.py") if path not in shown]
+    digest = hashlib.sha256()
+    for path in sorted([*sources, *(tree / "notebooks" / "experiments").glob("*.ipynb")]):
+        digest.update(path.relative_to(tree).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    digest.update(repr(sorted(versions().items())).encode())
+    return digest.hexdigest()
+
+
+OnExperiment = Callable[[int, int, ExperimentRecord], None]
+Runner = Callable[..., Ended]
+
+
+def reproduce(
+    scale: str,
+    root: Path,
+    *,
+    only: Sequence[str] = (),
+    jobs: int = 0,
+    progress: OnProgress = lambda event: None,
+    on_start: Callable[[int, int, Experiment], None] = lambda index, total, experiment: None,
+    on_end: OnExperiment = lambda index, total, record: None,
+    runner: Runner = run_command,
+) -> ReproductionRecord:
+    """Run the experiments of a scale; reuse those whose parameters, data and code are unchanged.
+
+    One that fails does not stop the others. The record is written after each experiment, so that a
+    reproduction that is stopped goes on where it was: finished experiments are reused, and the one that
+    was running resumes from its own store.
+
+    Args:
+        scale: `quick` or `full`.
+        root: Holds a folder for each experiment and `reproduction.json`.
+        only: Names of experiments; empty for all.
+        jobs: Worker processes of each experiment, 0 for one a core.
+        progress: Told of the running experiment's pieces.
+        on_start: Told before each experiment that runs.
+        on_end: Told after each experiment, also a reused one.
+        runner: Runs one command; for tests.
+
+    Returns:
+        The record.
+
+    Raises:
+        UnknownNameError: No such scale or experiment.
+        InvalidInputError: The folder holds a record of another scale, or a damaged one.
+        OutputError: The folder is not writable.
+        KeyboardInterrupt: Stopped; what was finished is kept.
+    """
+    chosen = experiments(scale, only)
+    folder = output_folder(root)
+    opened = record = _opened(scale, folder)
+    names = {experiment.name for experiment in chosen}
+    waiting = (replace(e, status="waiting", error="") if e.name in names else e for e in opened.experiments)
+    record = replace(opened, experiments=tuple(waiting))
+    began = time.monotonic()
+    for index, experiment in enumerate(chosen, start=1):
+        before = opened[experiment.name]
+        words = experiment.command()
+        if words is None:
+            after = replace(before, status="not run", error=experiment.missing)
+        else:
+            mark = fingerprint(words, experiment.data)
+            if _reusable(before, mark, folder):
+                after = replace(before, status="reused", error="")
+            else:
+                on_start(index, len(chosen), experiment)
+                after = _run(experiment, words, before, folder, jobs, progress, runner)
+        entries = tuple(after if old.name == after.name else old for old in record.experiments)
+        record = replace(record, experiments=entries, seconds=time.monotonic() - began)
+        record.save(folder)
+        on_end(index, len(chosen), after)
+    return record
+
+
+def _opened(scale: str, folder: Path) -> ReproductionRecord:
+    """Return the record of this run before anything ran: every experiment as an earlier one left it."""
+    old = read_record(folder)
+    if old is not None and old.scale != scale:
+        raise InvalidInputError(
+            f"{folder} holds a reproduction of scale '{old.scale}', not '{scale}'; choose another folder "
+            "with --out."
+        )
+    known = {} if old is None else {entry.name: entry for entry in old.experiments}
+    entries = []
+    for experiment in experiments(scale):
+        fresh = ExperimentRecord(
+            name=experiment.name,
+            title=experiment.title,
+            summary=experiment.summary,
+            kind=experiment.kind,
+            command=shlex.join(["condnum", *(word.strip("{}") for word in experiment.words)]),
+            status="not run",
+            folder=None,
+            error="was not asked for",
+            seconds=0.0,
+            fingerprint=None,
+        )
+        before = known.get(experiment.name)
+        if before is not None and before.folder and is_whole(folder / before.folder):
+            fresh = replace(
+                fresh,
+                status="reused" if before.ok or before.status == "waiting" else before.status,
+                folder=before.folder,
+                error=before.error,
+                seconds=before.seconds,
+                fingerprint=before.fingerprint,
+            )
+        entries.append(fresh)
+    return ReproductionRecord(
+        scale=scale,
+        started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        seconds=0.0,
+        source=source_revision(),
+        versions=versions(),
+        device=describe_device("cpu"),
+        experiments=tuple(entries),
+    )
+
+
+def _reusable(before: ExperimentRecord, mark: Fingerprint, folder: Path) -> bool:
+    """Whether an earlier result stands for the run: same fingerprint, all data known, and it is whole."""
+    return (
+        before.ok
+        and before.fingerprint == mark
+        and all(mark.data.values())
+        and before.folder is not None
+        and is_whole(folder / before.folder)
+    )
+
+
+def _run(
+    experiment: Experiment,
+    words: Sequence[str],
+    before: ExperimentRecord,
+    root: Path,
+    jobs: int,
+    progress: OnProgress,
+    runner: Runner,
+) -> ExperimentRecord:
+    """Run one experiment and return its record; an older result stays when it fails."""
+    folder = root / experiment.name
+    options = ["--jobs", str(jobs)] if experiment.parallel else []
+    progress(ProgressEvent("starting"))
+    began = time.monotonic()
+    ended = runner([*words, *options, "--out", str(folder), "--quiet"], progress=progress)
+    if ended.status == 0 and is_whole(folder):
+        return replace(
+            before,
+            status="finished",
+            folder=experiment.name,
+            error="",
+            seconds=round(time.monotonic() - began, 3),
+            fingerprint=fingerprint(words, experiment.data),  # again: the run may have fetched its data
+        )
+    return replace(before, status="failed", error=ended.error or f"left no whole result in {folder}")
+
+
+# Progress of a reproduction in the terminal: a line for each experiment, and a bar for the running one.
+
+
+_SIGNS = {"finished": "✓", "reused": "=", "failed": "✗", "waiting": "…", "not run": "–"}
+
+
+class ProgressView:
+    """What the terminal shows while experiments run, on the standard error."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+        self._running = ExitStack()
+        self._report: OnProgress | None = None
+
+    def start(self, index: int, total: int, experiment: Experiment) -> None:
+        """Open the bar of an experiment."""
+        print(f"  [{index}/{total}] {experiment.name}: {experiment.title}", file=self.stream, flush=True)
+        self._report = self._running.enter_context(terminal_progress(experiment.name, stream=self.stream))
+
+    def progress(self, event: ProgressEvent) -> None:
+        """Pass an event to the bar."""
+        if self._report is not None:
+            self._report(event)
+
+    def end(self, index: int, total: int, record: ExperimentRecord) -> None:
+        """Close the bar and say what became of the experiment."""
+        self.close()
+        print(f"{_SIGNS[record.status]} [{index}/{total}] {ending(record)}", file=self.stream, flush=True)
+
+    def site(self, index: Path, waiting: Sequence[str]) -> None:
+        """Say where the site lies and what it still lacks."""
+        print(
+            f"  site: {index} (open it now, it grows; still to run: {', '.join(waiting)})",
+            file=self.stream,
+            flush=True,
+        )
+
+    def close(self) -> None:
+        """Close the bar, if one is open."""
+        self._report = None
+        self._running.close()
+
+
+def ending(record: ExperimentRecord) -> str:
+    """Return what became of an experiment, in one line."""
+    if record.status == "finished":
+        return f"{record.name} finished in {duration(record.seconds)}"
+    if record.status == "reused":
+        return f"{record.name} reused: same parameters, data and code (it took {duration(record.seconds)})"
+    message = record.error.strip().splitlines()[-1] if record.error.strip() else ""
+    return f"{record.name} {record.status}: {message[:200]}{'…' if len(message) > 200 else ''}"
+
+
+@contextmanager
+def progress_view(stream: Any = None) -> Generator[ProgressView, None, None]:
+    """Show a reproduction in the terminal."""
+    view = ProgressView(sys.stderr if stream is None else stream)
+    try:
+        yield view
+    finally:
+        view.close()

@@ -1,0 +1,362 @@
+"""From cells to the tidy tables: results (a row per method × seed × convention), summary, curves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from condnum.data import TaskPair
+from condnum.methods import DescentSettings, ImmunizationResult, get_method
+from condnum.methods.problem import ImmunizationProblem
+from condnum.probing import linear_probe
+from condnum.studies.cell import CellResult, Row
+from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling, share_of_ceiling
+from condnum.theory.immunization import Immunization, relative_immunization_ratio, unit_gauge
+from condnum.theory.spectra import Convention, covariance_factor, hessian_spectrum
+
+# A trained extractor as tables and figures need it, and as the store of a sweep keeps it.
+
+
+_HISTORY = "history."
+
+
+@dataclass(frozen=True)
+class Extractor:
+    """θ of one method and seed, with its history."""
+
+    method: str
+    seed: int
+    theta: NDArray[np.float64]  # (D, D)
+    history: dict[str, NDArray[np.float64]]  # column by name
+    steps: int
+    seconds: float
+    stop_reason: str
+    explanation: str = ""  # of a method that tunes itself: whether Definition 3.1 is met, and why not
+
+    @classmethod
+    def of(cls, result: ImmunizationResult) -> Extractor:
+        """Keep of a result what tables and figures need."""
+        return cls(
+            method=result.method,
+            seed=result.seed,
+            theta=result.theta.cpu().numpy(),
+            history=result.history.columns,
+            steps=result.steps,
+            seconds=result.seconds,
+            stop_reason=result.stop_reason,
+            explanation=result.explanation,
+        )
+
+    @classmethod
+    def from_cell(cls, row: Mapping[str, Any], arrays: Mapping[str, Any]) -> Extractor:
+        """Read an extractor from a cell that `to_cell` made."""
+        columns = {
+            name.removeprefix(_HISTORY): values
+            for name, values in arrays.items()
+            if name.startswith(_HISTORY)
+        }
+        return cls(theta=arrays["theta"], history=columns, **row)
+
+    def to_cell(self) -> CellResult:
+        """Return the scalars and the arrays that a store keeps."""
+        arrays = {f"{_HISTORY}{name}": values for name, values in self.history.items()}
+        row: Row = {
+            "method": self.method,
+            "seed": self.seed,
+            "steps": self.steps,
+            "seconds": self.seconds,
+            "stop_reason": self.stop_reason,
+            "explanation": self.explanation,
+        }
+        return CellResult(row, arrays | {"theta": self.theta})
+
+
+# The paper's published numbers (mean, standard deviation), as printed in its tables.
+
+
+class Published(NamedTuple):
+    """One row of a published table: (i), (ii) and RIR, each with its standard deviation."""
+
+    harmful_ratio: float
+    harmful_ratio_std: float
+    pretrain_ratio: float
+    pretrain_ratio_std: float
+    rir: float
+    rir_std: float
+
+
+#: Table 1, house prices, 5 seeds.
+TABLE_1 = {
+    "r_ill_only": Published(90.02, 3.773, 72.415, 3.545, 1.244, 0.021),
+    "imma": Published(7.053, 1.662, 3.545, 0.880, 2.001, 0.187),
+    "opt_kappa": Published(1.518, 0.027, 0.016, 0.001, 92.58, 4.492),
+    "ours": Published(18.92, 2.056, 0.053, 0.002, 356.20, 5.491),
+}
+
+#: Table 2, MNIST, 3 seeds, averaged over the 90 ordered digit pairs.
+TABLE_2 = {
+    "r_ill_only": Published(14.832, 1.039, 8.654, 0.606, 1.933, 0.046),
+    "imma": Published(4.522, 0.139, 2.774, 0.094, 1.774, 0.041),
+    "opt_kappa": Published(3.196, 1.225, 0.756, 1.171, 69.73, 54.00),
+    "ours": Published(6.345, 0.188, 0.149, 0.009, 70.04, 3.280),
+}
+
+
+class PublishedNet(NamedTuple):
+    """One row of Table 3: as `Published`, with the test accuracy on D_P in percent."""
+
+    harmful_ratio: float
+    harmful_ratio_std: float
+    pretrain_ratio: float
+    pretrain_ratio_std: float
+    rir: float
+    rir_std: float
+    accuracy: float
+    accuracy_std: float
+
+
+_NAN = float("nan")
+_START = {
+    "resnet18": PublishedNet(1.0, _NAN, 1.0, _NAN, 1.0, _NAN, 68.24, _NAN),
+    "vit": PublishedNet(1.0, _NAN, 1.0, _NAN, 1.0, _NAN, 81.78, _NAN),
+}
+
+#: Table 3, by backbone and harmful data set; D_P is ImageNet-1K, 3 seeds.
+TABLE_3 = {
+    ("resnet18", "cars"): {
+        "initial": _START["resnet18"],
+        "r_ill_only": PublishedNet(1.878, 0.034, 1.786, 0.025, 1.057, 0.026, 63.84, 0.292),
+        "imma": PublishedNet(0.866, 0.002, 0.889, 0.001, 0.974, 0.002, 63.57, 0.234),
+        "opt_kappa": PublishedNet(1.217, 0.021, 0.798, 0.005, 1.527, 0.019, 63.65, 0.148),
+        "ours": PublishedNet(2.386, 0.442, 0.699, 0.062, 3.467, 0.358, 62.36, 0.173),
+    },
+    ("vit", "cars"): {
+        "initial": _START["vit"],
+        "r_ill_only": PublishedNet(13.121, 0.038, 4.097, 0.098, 3.342, 0.048, 82.21, 0.035),
+        "imma": PublishedNet(1.422, 0.006, 2.090, 0.043, 0.702, 0.007, 81.89, 0.010),
+        "opt_kappa": PublishedNet(3.598, 0.510, 0.171, 0.033, 26.369, 2.814, 82.51, 0.085),
+        "ours": PublishedNet(7.945, 0.247, 0.323, 0.086, 34.517, 0.886, 82.79, 0.200),
+    },
+    ("resnet18", "country211"): {
+        "initial": _START["resnet18"],
+        "r_ill_only": PublishedNet(20.727, 0.791, 20.675, 1.685, 1.038, 0.05, 62.17, 1.599),
+        "imma": PublishedNet(0.791, 0.005, 0.814, 0.006, 0.972, 0.007, 67.03, 0.146),
+        "opt_kappa": PublishedNet(1.538, 0.155, 1.053, 0.091, 1.472, 0.043, 66.81, 0.115),
+        "ours": PublishedNet(3.287, 0.33, 0.399, 0.034, 8.714, 0.672, 65.01, 0.143),
+    },
+    ("vit", "country211"): {
+        "initial": _START["vit"],
+        "r_ill_only": PublishedNet(69.291, 1.198, 63.519, 6.62, 1.122, 0.097, 80.73, 0.129),
+        "imma": PublishedNet(6.242, 0.203, 7.599, 0.717, 0.845, 0.048, 82.47, 0.036),
+        "opt_kappa": PublishedNet(4.589, 0.079, 0.300, 0.106, 16.498, 5.183, 82.79, 0.023),
+        "ours": PublishedNet(20.894, 1.425, 0.700, 0.082, 41.341, 0.967, 83.17, 0.075),
+    },
+}
+
+
+#: The three ways in which RIR is measured: compact κ does not see the gauge, ridge κ does.
+MEASURES: tuple[tuple[Convention, Any], ...] = (
+    ("compact", "unit"),
+    ("ridge", "unit"),
+    ("ridge", "as_trained"),
+)
+
+RESULT_COLUMNS = [
+    "dataset",
+    "method",
+    "seed",
+    "pretrain_task",
+    "harmful_task",
+    "convention",
+    "gauge",
+    "harmful_ratio",
+    "pretrain_ratio",
+    "rir",
+    "success",
+    "rank_pretrain",
+    "rank_harmful",
+    "rir_ceiling",
+    "rir_share",
+    "theta_condition",
+    "loss_gap",
+    "steps",
+    "seconds",
+    "stop_reason",
+]
+
+
+def results_table(pair: TaskPair, problem: ImmunizationProblem, cells: list[Extractor]) -> pd.DataFrame:
+    """Measure every cell in every convention and gauge."""
+    K_P, K_H = problem.pretrain.covariance, problem.harmful.covariance
+    compact_ceiling = rir_ceiling(K_P, K_H).value
+    rows = []
+    for cell in cells:
+        theta = torch.as_tensor(cell.theta).to(K_P)
+        loss_gap = problem.pretrain.loss_gap(theta)
+        sigma = torch.linalg.svdvals(theta)
+        for convention, gauge in MEASURES:
+            measured = relative_immunization_ratio(
+                theta, K_P, K_H, convention=convention, gauge=gauge, loss_gap=loss_gap
+            )
+            norm = None if gauge == "unit" else float(theta.square().sum())
+            ceiling = (
+                compact_ceiling
+                if convention == "compact"
+                else ridge_convention_ceiling(K_P, K_H, squared_norm=norm)
+            )
+            facts = {
+                "dataset": pair.name,
+                "method": cell.method,
+                "seed": cell.seed,
+                "pretrain_task": pair.pretrain_name,
+                "harmful_task": pair.harmful_name,
+                "theta_condition": float(sigma[0] / sigma[-1]),
+                "steps": cell.steps,
+                "seconds": cell.seconds,
+                "stop_reason": cell.stop_reason,
+            }
+            rows.append(result_row(measured, ceiling, facts))
+    return pd.DataFrame(rows, columns=RESULT_COLUMNS)
+
+
+def current_rir(problem: ImmunizationProblem, extractor: Extractor) -> float:
+    """Return the RIR that progress shows: ridge convention, θ at unit scale."""
+    K_P, K_H = problem.pretrain.covariance, problem.harmful.covariance
+    theta = torch.as_tensor(extractor.theta).to(K_P)
+    return relative_immunization_ratio(theta, K_P, K_H, convention="ridge", gauge="unit").rir
+
+
+def result_row(measured: Immunization, ceiling: float, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of a results table: what was measured, beside what is known of the cell."""
+    return {
+        **facts,
+        "convention": measured.convention,
+        "gauge": measured.gauge,
+        "harmful_ratio": measured.harmful_ratio,
+        "pretrain_ratio": measured.pretrain_ratio,
+        "rir": measured.rir,
+        "success": measured.success,
+        "rank_pretrain": measured.pretrain_after.rank,
+        "rank_harmful": measured.harmful_after.rank,
+        "rir_ceiling": ceiling,
+        "rir_share": share_of_ceiling(measured.rir, ceiling),
+        "loss_gap": measured.loss_gap,
+    }
+
+
+def summary_table(results: pd.DataFrame, published: Mapping[str, Published]) -> pd.DataFrame:
+    """Average the results over seeds, with the published numbers beside them."""
+    rows = []
+    for (method, convention, gauge), group in results.groupby(["method", "convention", "gauge"], sort=False):
+        row: dict[str, Any] = {
+            "dataset": group["dataset"].iloc[0],
+            "method": method,
+            "convention": convention,
+            "gauge": gauge,
+            "seeds": len(group),
+        }
+        for name in ("harmful_ratio", "pretrain_ratio", "rir"):
+            row[f"{name}_mean"] = group[name].mean()
+            row[f"{name}_std"] = group[name].std(ddof=1) if len(group) > 1 else np.nan
+        row["success_rate"] = group["success"].mean()
+        row["rir_ceiling"] = group["rir_ceiling"].mean()
+        row["rir_share"] = group["rir_share"].mean()
+        row["loss_gap_max"] = group["loss_gap"].max()
+        row["seconds_mean"] = group["seconds"].mean()
+        known = published.get(str(method))
+        for name in Published._fields:
+            row[f"published_{name}"] = np.nan if known is None else getattr(known, name)
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def settings_table(
+    methods: Iterable[str], settings_of: Callable[[str], DescentSettings | None]
+) -> pd.DataFrame:
+    """List what each method does and how it was set."""
+    rows = []
+    for name in methods:
+        method, settings = get_method(name), settings_of(name)
+        chosen = "—" if settings is None else settings.describe(getattr(method, "parts", ()))
+        rows.append({"method": method.label, "what it does": method.summary, "settings": chosen})
+    return pd.DataFrame(rows)
+
+
+def curves_table(problem: ImmunizationProblem, cells: list[Extractor], *, probe_steps: int) -> pd.DataFrame:
+    """Collect every curve of the report in one long table."""
+    frames = [_history_frame(cell) for cell in cells]
+    thetas = torch.stack([torch.as_tensor(cell.theta) for cell in cells]).to(problem.device)
+    for task_name, task in (("pretrain", problem.pretrain), ("harmful", problem.harmful)):
+        factor = covariance_factor(task.covariance)
+        for cell, theta in zip(cells, thetas, strict=True):
+            sigma = hessian_spectrum(unit_gauge(theta), factor).cpu().numpy()
+            frames.append(_frame(cell, task_name, "spectrum", np.arange(1, len(sigma) + 1), sigma))
+        X = task.supervised_rows
+        if task.targets is None or X is None:
+            continue
+        curve = linear_probe(thetas, X.mT @ X, X.mT @ task.targets, steps=probe_steps)
+        for index, cell in enumerate(cells):
+            for quantity in ("norm_ratio", "excess_loss"):
+                values = getattr(curve, quantity)[index]
+                frames.append(_frame(cell, task_name, quantity, curve.steps, values))
+    return pd.concat(frames, ignore_index=True)
+
+
+def ceiling_sweep(
+    problem: ImmunizationProblem, cells: list[Extractor], *, ridges: NDArray[np.float64] | None = None
+) -> pd.DataFrame:
+    """Measure every cell, and the ceiling, on the ridge covariances `K + εI` for a range of ε.
+
+    Unlike the compact ceiling, which is infinite as soon as the harmful task has a direction of its
+    own, this one is finite and every method can be read as a share of it.
+    """
+    K_P, K_H = problem.pretrain.covariance, problem.harmful.covariance
+    if ridges is None:
+        largest = float(torch.linalg.eigvalsh(K_P)[-1])
+        ridges = np.geomspace(1e-6, max(largest, 1e-3), 25)
+    identity = torch.eye(problem.dimension).to(K_P)
+    rows: list[dict[str, Any]] = []
+    for ridge in ridges:
+        ceiling = rir_ceiling(K_P, K_H, ridge=float(ridge)).value
+        rows.append({"method": "ceiling", "seed": -1, "ridge": ridge, "rir": ceiling})
+        for cell in cells:
+            theta = torch.as_tensor(cell.theta).to(K_P)
+            measured = relative_immunization_ratio(theta, K_P + ridge * identity, K_H + ridge * identity)
+            rows.append({"method": cell.method, "seed": cell.seed, "ridge": ridge, "rir": measured.rir})
+    return pd.DataFrame(rows)
+
+
+def _history_frame(cell: Extractor) -> pd.DataFrame:
+    """Return the cell's history in long form."""
+    columns = {
+        "kappa_pretrain": ("pretrain", "kappa"),
+        "kappa_harmful": ("harmful", "kappa"),
+        "r_well": ("pretrain", "r_well"),
+        "r_ill": ("harmful", "r_ill"),
+        "loss": ("pretrain", "loss"),
+    }
+    frames = [
+        _frame(cell, task, quantity, cell.history["step"], cell.history[name])
+        for name, (task, quantity) in columns.items()
+    ]
+    return pd.concat(frames, ignore_index=True)
+
+
+def _frame(cell: Extractor, task: str, quantity: str, x: Any, value: Any) -> pd.DataFrame:
+    """Return one curve in long form."""
+    return pd.DataFrame(
+        {
+            "method": cell.method,
+            "seed": cell.seed,
+            "task": task,
+            "quantity": quantity,
+            "x": np.asarray(x, dtype=np.float64),
+            "value": value,
+        }
+    )

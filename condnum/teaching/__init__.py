@@ -1,1 +1,0 @@
-"""Pure computations behind the teaching notebooks, one module a notebook; NumPy and torch alone."""

@@ -1,0 +1,1 @@
+"""Condition numbers, spectra, alignment, regularizers, RIR, ceilings, the Pareto front: no files."""

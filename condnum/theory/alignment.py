@@ -1,0 +1,197 @@
+r"""Proposition 3.2 measured: how the singular vectors of θ and K shape the probe's Hessian.
+
+With :math:`\theta = U\Sigma V^\top` and :math:`K = Q\Gamma Q^\top`,
+:math:`H = V(\Sigma U^\top KU\Sigma)V^\top`. Eq. 10 is the *diagonal* of the matrix in brackets; the
+singular values of H are its *eigenvalues*. They agree iff it is diagonal, so the proposition is
+false in general. What holds: the overlaps are doubly stochastic; Eq. 10 is majorised by the truth
+(Schur-Horn), hence it underestimates κ of a full-rank H; Ostrowski's bounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from condnum.arrays import ArrayLike, as_tensor, like, storage_eps
+from condnum.errors import InvalidInputError, RankError
+from condnum.theory.spectra import condition_from_spectrum, default_rtol, is_symmetric, symmetric_part
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Eq. 10 beside the truth, and what is true of the two.
+
+    Arrays are float64 and of the kind of `theta`. Spectra are padded with zeros to `D_hid`.
+    """
+
+    overlaps: Any  # (D, D), |u_iᵀq_j|²; rows for null directions of θ complete an orthonormal basis
+    predicted: Any  # (D_hid,), Eq. 10 in the order of θ's singular values
+    spectrum: Any  # (D_hid,), the singular values of H, descending
+    theta_singular_values: Any  # (min(D, D_hid),), descending
+    covariance_eigenvalues: Any  # (D,), γ, descending
+    misalignment: float  # ‖offdiag(ΣUᵀKUΣ)‖_F / ‖H‖_F; 0 iff Eq. 10 is exact for this U
+    majorised: bool  # partial sums of the sorted prediction never exceed the truth's, totals agree
+    predicted_partial_sums: Any  # (D_hid,), of the sorted prediction
+    true_partial_sums: Any  # (D_hid,)
+    predicted_condition: float  # compact κ of Eq. 10
+    true_condition: float  # compact κ of H
+    condition_ratio: float  # predicted/true; ≤ 1 if H has full rank
+    predicted_rank: int  # number of predicted values above rtol times their largest
+    rank: int  # numerical rank of H
+    ostrowski_lower: Any  # (D_hid,), σ_min(θ)² γ_i, see `alignment` for rectangular θ
+    ostrowski_upper: Any  # (D_hid,), σ_max(θ)² γ_i
+    ostrowski_holds: bool
+    u_unique: bool  # False: θ has repeated non-zero singular values, Eq. 10 is not single-valued
+    q_unique: bool  # False: K has repeated eigenvalues, the overlaps are not single-valued
+    theta_gap: float  # least gap between non-zero singular values of θ, over the largest; inf if one
+    covariance_gap: float  # least gap between eigenvalues of K, over the largest; inf if one
+
+
+def alignment(theta: ArrayLike, covariance: ArrayLike, *, rtol: float | None = None) -> Alignment:
+    r"""Compare the prediction of Proposition 3.2 with the spectrum of H(θ).
+
+    Eq. 10 says :math:`\sigma_i = \sum_j(\sigma_{\theta,i}\,u_i^\top q_j\sqrt{\gamma_j})^2
+    = \sigma_{\theta,i}^2\,u_i^\top Ku_i`; the truth is the spectrum of
+    :math:`\Sigma U^\top KU\Sigma`. Ostrowski:
+    :math:`\sigma_{\min}(\theta)^2\gamma_i \le \sigma_i(H) \le \sigma_{\max}(\theta)^2\gamma_i`. For
+    `D_hid < D` the lower bound has :math:`\gamma_{i+D-D_{hid}}` (Cauchy's interlacing of
+    :math:`U^\top KU`); for `D_hid > D` both are 0 beyond D.
+
+    Args:
+        theta: `(D, D_hid)` linear feature extractor, of any rank above 0.
+        covariance: `(D, D)` K, symmetric positive semi-definite.
+        rtol: Relative tolerance of ranks and of gaps; default `max(D, D_hid)·eps` of the stored
+            dtype. The inequalities are checked to four times this, relative to
+            :math:`\sigma_{\max}(\theta)^2\gamma_1`: the round-off of three products.
+
+    Returns:
+        Both spectra, the overlaps, and the verdicts with the arrays they rest on.
+
+    Raises:
+        InvalidInputError: Not one pair of matrices that fit, K not symmetric or not positive
+            semi-definite, non-finite entries, bad `rtol`.
+        RankError: H is zero.
+
+    Examples:
+        >>> import numpy as np
+        >>> K = np.array([[2.0, 1.0], [1.0, 2.0]])
+        >>> result = alignment(np.diag([2.0, 1.0]), K)
+        >>> result.predicted  # Eq. 10: the diagonal of [[8, 2], [2, 2]]
+        array([8., 2.])
+        >>> result.spectrum.round(3)  # 5 ± √13
+        array([8.606, 1.394])
+        >>> bool(result.majorised and result.ostrowski_holds)
+        True
+        >>> alignment(np.eye(2), K).u_unique
+        False
+    """
+    T, K, tolerance = _checked(theta, covariance, rtol)
+    D, columns = T.shape
+    U, s, _ = torch.linalg.svd(T, full_matrices=True)
+    gamma, Q = (part.flip(-1) for part in torch.linalg.eigh(K))
+    gamma = gamma.clamp_min(0)
+    A = U[:, : s.shape[0]] * s  # UΣ
+    M = symmetric_part(A.mT @ K @ A)
+    spectrum = torch.linalg.eigvalsh(M).flip(-1).clamp_min(0)
+    scale = s[0].square() * gamma[0]  # bounds every entry of M, and so its round-off
+    if not bool(spectrum[0] > tolerance * scale):
+        raise RankError(
+            "H(θ) = θᵀKθ has rank 0: theta is zero or lies in the null space of the covariance, so "
+            "that there is no spectrum to predict."
+        )
+    diagonal = M.diagonal().clamp_min(0)
+    off = M - torch.diag(M.diagonal())
+    slack = 4 * tolerance * scale
+    predicted, truth = _padded(diagonal, columns), _padded(spectrum, columns)
+    lower, upper = _ostrowski(s, gamma, D, columns)
+    sums = predicted.sort(descending=True).values.cumsum(0), truth.cumsum(0)
+    predicted_kappa, predicted_rank = _compact(diagonal.sort(descending=True).values, tolerance)
+    kappa, rank = _compact(spectrum, tolerance)
+    theta_gap = _least_gap(s[s > tolerance * s[0]])
+    covariance_gap = _least_gap(gamma)
+    to = like(theta)
+    return Alignment(
+        overlaps=to((U.mT @ Q).square()),
+        predicted=to(predicted),
+        spectrum=to(truth),
+        theta_singular_values=to(s),
+        covariance_eigenvalues=to(gamma),
+        misalignment=float(torch.linalg.norm(off) / torch.linalg.norm(M)),
+        majorised=_majorised(*sums, slack),
+        predicted_partial_sums=to(sums[0]),
+        true_partial_sums=to(sums[1]),
+        predicted_condition=predicted_kappa,
+        true_condition=kappa,
+        condition_ratio=predicted_kappa / kappa,
+        predicted_rank=predicted_rank,
+        rank=rank,
+        ostrowski_lower=to(lower),
+        ostrowski_upper=to(upper),
+        ostrowski_holds=bool(((lower <= truth + slack) & (truth <= upper + slack)).all()),
+        u_unique=theta_gap > tolerance,
+        q_unique=covariance_gap > tolerance,
+        theta_gap=theta_gap,
+        covariance_gap=covariance_gap,
+    )
+
+
+def _checked(theta: ArrayLike, covariance: ArrayLike, rtol: float | None) -> tuple[Tensor, Tensor, float]:
+    T = as_tensor(theta, "theta", ndim=2).detach()
+    K = as_tensor(covariance, "covariance", ndim=2).detach().to(T.device)
+    eps = max(storage_eps(theta), storage_eps(covariance))
+    if K.shape != (T.shape[0], T.shape[0]):
+        raise InvalidInputError(
+            f"theta {tuple(T.shape)} and covariance {tuple(K.shape)} do not fit: "
+            "theta must be (D, D_hid) and covariance (D, D)."
+        )
+    if not is_symmetric(K, eps):
+        gap = float((K - K.mT).abs().max())
+        raise InvalidInputError(
+            f"covariance must be symmetric, got |K - Kᵀ| up to {gap:.3g}; pass XᵀX (spectra.covariance)."
+        )
+    tolerance = default_rtol(max(T.shape), eps) if rtol is None else float(rtol)
+    if not 0 <= tolerance < 1:
+        raise InvalidInputError(f"rtol must lie in [0, 1), got {rtol}.")
+    K = symmetric_part(K)
+    gamma = torch.linalg.eigvalsh(K)
+    # Four times the rank tolerance, as for symmetry: a covariance's null values are round-off.
+    if bool(gamma[0] < -4 * max(tolerance, default_rtol(K.shape[0], eps)) * gamma.abs().max()):
+        raise InvalidInputError(
+            f"covariance must be positive semi-definite, got an eigenvalue of {float(gamma[0]):.6g}; "
+            "pass XᵀX (spectra.covariance)."
+        )
+    return T, K, tolerance
+
+
+def _padded(values: Tensor, length: int) -> Tensor:
+    return torch.nn.functional.pad(values, (0, length - values.shape[0]))
+
+
+def _ostrowski(s: Tensor, gamma: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor]:
+    m = min(rows, columns)
+    lower = s[-1].square() * gamma[rows - m :]
+    upper = s[0].square() * gamma[:m]
+    return _padded(lower, columns), _padded(upper, columns)
+
+
+def _majorised(predicted: Tensor, truth: Tensor, slack: Tensor) -> bool:
+    # Round-off adds up along the partial sums, hence one slack for each term.
+    room = slack * torch.arange(1, len(truth) + 1, device=truth.device)
+    never_above = bool((predicted <= truth + room).all())
+    return never_above and bool((predicted[-1] - truth[-1]).abs() <= room[-1])
+
+
+def _compact(sigma: Tensor, rtol: float) -> tuple[float, int]:
+    value, _, _, rank = condition_from_spectrum(
+        sigma, convention="compact", rtol=rtol, ridge=1.0, dimension=sigma.shape[0]
+    )
+    return float(value), int(rank)
+
+
+def _least_gap(values: Tensor) -> float:
+    if values.shape[0] < 2:
+        return float("inf")
+    return float((values[:-1] - values[1:]).min() / values[0])

@@ -1,0 +1,338 @@
+r"""How much immunization is possible at all: the RIR ceiling and the closed-form immunizer.
+
+For `K_P, K_H ≻ 0` and invertible θ,
+
+.. math:: \kappa(H_H(\theta)) / \kappa(H_P(\theta)) \le \lambda_{\max}(K_H, K_P) / \lambda_{\min}(K_H, K_P)
+
+with equality at `θ* = K_P^{-1/2}R`, R orthogonal: write `θ = K_P^{-1/2}S`, then
+`κ(SᵀMS) ≤ κ(S)²κ(M)` for `M = K_P^{-1/2} K_H K_P^{-1/2}` and `κ(H_P) = κ(S)²`. One generalised
+eigenproblem gives the limit that gradient descent is chasing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from condnum.arrays import Array, ArrayLike, as_tensor, like
+from condnum.errors import InvalidInputError, RankError
+from condnum.theory.immunization import unit_gauge
+from condnum.theory.null_space import own_directions
+from condnum.theory.spectra import (
+    PUBLISHED_RIDGE,
+    CovarianceRange,
+    condition_from_spectrum,
+    default_rtol,
+    hessian_spectrum,
+    symmetric_part,
+)
+
+# The pencil (K_H, K_P) of two tasks: its inputs checked, its ranges, its diagonal form.
+
+
+def task_ranges(
+    pretrain: ArrayLike | CovarianceRange,
+    harmful: ArrayLike | CovarianceRange,
+    ridge: float | None,
+    rtol: float | None,
+) -> tuple[CovarianceRange, CovarianceRange]:
+    """Return the ranges of two covariances of one input space."""
+    if isinstance(pretrain, CovarianceRange) and isinstance(harmful, CovarianceRange):
+        if pretrain.dimension != harmful.dimension:
+            raise InvalidInputError(
+                f"the ranges live in {pretrain.dimension} and {harmful.dimension} dimensions: "
+                "both tasks share one input space."
+            )
+        P, H = pretrain, harmful
+    elif isinstance(pretrain, CovarianceRange) or isinstance(harmful, CovarianceRange):
+        raise InvalidInputError("pass two covariances or two ranges, not one of each.")
+    else:
+        K_P, K_H = covariance_pair(pretrain, harmful, None)
+        P = CovarianceRange.of(K_P, rtol=rtol, name="pretrain_covariance")
+        H = CovarianceRange.of(K_H, rtol=rtol, name="harmful_covariance")
+    return (P, H) if ridge is None else (P.ridged(ridge), H.ridged(ridge))
+
+
+def pencil_decomposition(
+    pretrain: CovarianceRange, harmful: CovarianceRange
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Diagonalise the pencil `(K_H, K_P)` on range(K_P), through K_H's factor rather than K_H."""
+    root = (pretrain.vectors * pretrain.values.rsqrt()) @ pretrain.vectors.mT
+    whitened = harmful.factor @ (pretrain.vectors * pretrain.values.rsqrt())
+    _, sigma, rows = torch.linalg.svd(whitened, full_matrices=False)
+    return root, sigma, pretrain.vectors @ rows.mT
+
+
+def covariance_pair(pretrain: ArrayLike, harmful: ArrayLike, ridge: float | None) -> tuple[Tensor, Tensor]:
+    """Validate two covariances of one input space and add the ridge."""
+    K_P = as_tensor(pretrain, "pretrain_covariance", ndim=2)
+    K_H = as_tensor(harmful, "harmful_covariance", ndim=2).to(K_P.device)
+    if K_P.shape != K_H.shape or K_P.shape[0] != K_P.shape[1]:
+        raise InvalidInputError(
+            f"pretrain_covariance {tuple(K_P.shape)} and harmful_covariance {tuple(K_H.shape)} must be "
+            "square and of the same shape: both tasks share one input space."
+        )
+    if ridge is None:
+        return symmetric_part(K_P), symmetric_part(K_H)
+    if not 0 < ridge < math.inf:
+        raise InvalidInputError(f"ridge must be positive and finite, got {ridge}; leave it out for none.")
+    identity = ridge * torch.eye(K_P.shape[0], dtype=K_P.dtype, device=K_P.device)
+    return symmetric_part(K_P) + identity, symmetric_part(K_H) + identity
+
+
+@dataclass(frozen=True)
+class RirCeiling:
+    """The largest RIR that any invertible θ can have, with what decides it."""
+
+    value: float  # RIR_max; infinite when the harmful task has directions of its own and rank > 1
+    lambda_max: float  # largest generalised eigenvalue of (K_H, K_P) on range(K_P)
+    lambda_min: float  # smallest non-zero one
+    rank_pretrain: int  # rank(K_P)
+    rank_harmful: int  # rank(K_H)
+    harmful_only_dimension: int  # dimension of null(K_P) that the harmful task excites
+    ridge: float | None  # ε added to both covariances, None for none
+
+    def __float__(self) -> float:
+        """Return the ceiling itself."""
+        return self.value
+
+
+def rir_ceiling(
+    pretrain_covariance: ArrayLike | CovarianceRange,
+    harmful_covariance: ArrayLike | CovarianceRange,
+    *,
+    ridge: float | None = None,
+    rtol: float | None = None,
+) -> RirCeiling:
+    r"""Largest possible RIR (compact convention) over all invertible linear extractors.
+
+    .. math:: \mathrm{RIR}_{\max} = \frac{\lambda_{\max}(K_H, K_P)}{\lambda_{\min}(K_H, K_P)}
+              \cdot \frac{\kappa(K_P)}{\kappa(K_H)}
+
+    Rank-deficient covariances are restricted to range(K_P). If the harmful task excites a direction
+    in null(K_P), θ can scale it freely and the ceiling is infinite (unless rank(K_H) = 1, where κ(H_H) is
+    always 1). A θ that is not invertible can leave null directions of either task out, so that other
+    subspaces are compared; no such bound holds for it.
+
+    Args:
+        pretrain_covariance: `(D, D)`, `K_P`, or its range.
+        harmful_covariance: `(D, D)`, `K_H`, or its range.
+        ridge: ε > 0 replaces both by `K + εI`, for which the ceiling is always finite.
+        rtol: Relative rank tolerance; default `D·eps`.
+
+    Returns:
+        The ceiling and the generalised eigenvalues and ranks behind it.
+
+    Raises:
+        InvalidInputError: Shapes differ, entries are non-finite, `ridge` is not positive.
+        RankError: A covariance is zero.
+
+    Examples:
+        >>> import numpy as np
+        >>> round(rir_ceiling(np.diag([100.0, 1.0]), np.diag([2.0, 1.0])).value, 9)
+        2500.0
+        >>> rir_ceiling(np.diag([1.0, 0.0]), np.diag([2.0, 1.0])).value
+        inf
+    """
+    P, H = task_ranges(pretrain_covariance, harmful_covariance, ridge, rtol)
+    rtol = default_rtol(P.dimension) if rtol is None else rtol
+    # Squared singular values of K_H's factor: the pencil's κ may reach κ(K_P)κ(K_H), beyond what
+    # the eigenvalues of rootᵀK_H root keep.
+    pencil = hessian_spectrum(P.vectors / P.values.sqrt(), H.factor)
+    if float(pencil[0]) <= rtol * float(H.values[0]) / float(P.values[0]):
+        raise RankError(
+            "the harmful task has no energy on range(K_P): the two tasks share no direction, so that "
+            "RIR is unbounded and the generalised eigenvalues vanish; check the feature columns."
+        )
+    harmful_only = 0
+    if P.rank < P.dimension:
+        harmful_only = len(own_directions(H, P.null_basis, rtol=rtol)[0])
+    rank = int((pencil > rtol**2 * pencil[0]).sum())
+    lambda_max, lambda_min = float(pencil[0]), float(pencil[rank - 1])
+    ratio = float(P.values[0] / P.values[-1]) / float(H.values[0] / H.values[-1])
+    # A harmful task of rank 1 has κ(H_H) = 1 for every θ: nothing to scale up against.
+    infinite = harmful_only > 0 and H.rank > 1
+    value = math.inf if infinite else lambda_max / lambda_min * ratio
+    return RirCeiling(value, lambda_max, lambda_min, P.rank, H.rank, harmful_only, ridge)
+
+
+def ridge_convention_ceiling(
+    pretrain_covariance: ArrayLike | CovarianceRange,
+    harmful_covariance: ArrayLike | CovarianceRange,
+    *,
+    ridge: float = PUBLISHED_RIDGE,
+    squared_norm: float | None = None,
+    rtol: float | None = None,
+) -> float:
+    r"""Upper bound on RIR in the `ridge` convention for `(D, D_hid ≥ D)` extractors with a given `‖θ‖_F²`.
+
+    For a unit vector v and `z = θv`, `‖z‖² ≤ s = ‖θ‖_F²` (D in the unit gauge), so that
+    `(vᵀH_Hv + ε)/(vᵀH_Pv + ε)` lies between the extreme eigenvalues of the pencil
+    `(K_H + (ε/s)I, K_P + (ε/s)I)`, or between them and 1. At the top eigenvector of `H_H` and at the
+    bottom eigenvector of either Hessian this gives
+
+    .. math:: \mathrm{RIR}_\varepsilon \le \frac{\max(1, \lambda_{\max})}{\min(1, \lambda_{\min})}
+              \cdot \frac{\kappa_\varepsilon(K_P)}{\kappa_\varepsilon(K_H)},
+
+    where `min(1, λ_min)` is replaced by 1 when `K_P` is singular (then `σ_D(H_P) = 0`, given `D_hid ≥ D`).
+    A bound, not a target: for singular covariances it is approached by extractors close to rank one.
+
+    Args:
+        pretrain_covariance: `(D, D)`, `K_P`, or its range.
+        harmful_covariance: `(D, D)`, `K_H`, or its range.
+        ridge: ε > 0 of the convention.
+        squared_norm: s; default D, the unit gauge.
+        rtol: Relative rank tolerance; default `D·eps`.
+
+    Returns:
+        The bound.
+
+    Raises:
+        InvalidInputError: Shapes differ, entries are non-finite, `ridge` is not positive.
+        RankError: A covariance is zero.
+
+    Examples:
+        >>> import numpy as np
+        >>> K = np.diag([3.0, 1.0, 0.0])
+        >>> round(ridge_convention_ceiling(K, K), 12)
+        1.0
+    """
+    if not 0 < ridge < math.inf:
+        raise InvalidInputError(f"ridge must be positive and finite, got {ridge}.")
+    P, H = task_ranges(pretrain_covariance, harmful_covariance, None, rtol)
+    floor = ridge / (P.dimension if squared_norm is None else squared_norm)
+    # Each end of the pencil as a largest eigenvalue: those are accurate.
+    smallest = min(1.0, 1 / _largest_ratio(P, H, floor)) if P.rank == P.dimension else 1.0
+    ratio = _ridge_kappa(P, ridge) / _ridge_kappa(H, ridge)
+    return max(1.0, _largest_ratio(H, P, floor)) / smallest * ratio
+
+
+def share_of_ceiling(rir: float, ceiling: float) -> float:
+    """Return RIR / ceiling: how much of what is possible an extractor has reached.
+
+    Examples:
+        >>> share_of_ceiling(50.0, 200.0), share_of_ceiling(50.0, float("inf"))
+        (0.25, nan)
+    """
+    return rir / ceiling if math.isfinite(ceiling) else math.nan
+
+
+def optimal_immunizer(
+    pretrain_covariance: ArrayLike,
+    harmful_covariance: ArrayLike,
+    *,
+    ridge: float | None = None,
+    null_gain: float = 1.0,
+    rtol: float | None = None,
+) -> Array:
+    """Closed-form immunizer `θ* = K_P^{-1/2}`: `κ(H_P(θ*)) = 1` and RIR at its ceiling.
+
+    On null(K_P), where the ceiling is infinite if the harmful task lives there, θ* scales by
+    `null_gain` times its largest gain on range(K_P): RIR then grows with `null_gain²`.
+
+    Args:
+        pretrain_covariance: `(D, D)`, `K_P`.
+        harmful_covariance: `(D, D)`, `K_H` (its shape is checked; θ* depends on it only through
+            the choice that any orthogonal factor is as good).
+        ridge: ε > 0 gives `(K_P + εI)^{-1/2}` instead.
+        null_gain: Gain on null(K_P) relative to `1/√γ_r`.
+        rtol: Relative rank tolerance; default `D·eps`.
+
+    Returns:
+        `(D, D)` symmetric positive definite, in the unit gauge, of the kind of `pretrain_covariance`.
+
+    Raises:
+        InvalidInputError: Shapes differ, entries are non-finite, `ridge` or `null_gain` not positive.
+        RankError: A covariance is zero.
+
+    Examples:
+        >>> import numpy as np
+        >>> theta = optimal_immunizer(np.diag([4.0, 1.0]), np.diag([2.0, 1.0]))
+        >>> np.round(theta / theta[1, 1], 12)
+        array([[0.5, 0. ],
+               [0. , 1. ]])
+    """
+    K_P, K_H = covariance_pair(pretrain_covariance, harmful_covariance, ridge)
+    if not 0 < null_gain < math.inf:
+        raise InvalidInputError(f"null_gain must be positive and finite, got {null_gain}.")
+    CovarianceRange.of(K_H, rtol=rtol, name="harmful_covariance")
+    P = CovarianceRange.of(K_P, rtol=rtol, name="pretrain_covariance")
+    gain = P.values.rsqrt()
+    theta = (P.vectors * gain) @ P.vectors.mT + null_gain * gain.max() * P.null_projector
+    return like(pretrain_covariance)(unit_gauge(symmetric_part(theta)))
+
+
+def _largest_ratio(above: CovarianceRange, below: CovarianceRange, floor: float) -> float:
+    """Return the largest eigenvalue of the pencil (K_above + floor·I, K_below + floor·I).
+
+    What lies below a covariance's numerical rank is exactly zero, as the ridge convention has it.
+    """
+    gains = (below.values + floor).rsqrt() - floor**-0.5
+    identity = torch.eye(below.dimension).to(below.vectors)
+    inverse_root = (below.vectors * gains) @ below.vectors.mT + floor**-0.5 * identity
+    whitened = above.factor @ inverse_root
+    pencil = whitened.mT @ whitened + floor * inverse_root @ inverse_root
+    return float(torch.linalg.eigvalsh(symmetric_part(pencil))[-1])
+
+
+def _ridge_kappa(part: CovarianceRange, ridge: float) -> float:
+    """Return κ_ε of a covariance from its range."""
+    kappa, *_ = condition_from_spectrum(
+        part.values, convention="ridge", rtol=0.0, ridge=ridge, dimension=part.dimension
+    )
+    return float(kappa)
+
+
+# Which directions of input space carry the ceiling: the generalised eigenvectors of (K_H, K_P).
+
+
+@dataclass(frozen=True)
+class PencilDirections:
+    """Generalised eigenvectors of (K_H, K_P), by descending eigenvalue."""
+
+    values: Tensor  # (r,) λ
+    filters: Tensor  # (D, r) w, with wᵀK_Pw = 1: the weights of the feature xᵀw
+    patterns: Tensor  # (D, r) K_Pw ∝ K_Hw: how the inputs vary with that feature
+    ridge: float | None  # ε added to both covariances, None for none
+
+    @property
+    def shares(self) -> Tensor:
+        """Contribution of each input to a feature's energy, `w_j (K_Pw)_j`, `(D, r)`; columns sum to 1.
+
+        It does not depend on the units of the inputs, and is the same for both tasks. Correlated inputs
+        that work against each other have negative ones.
+        """
+        return self.filters * self.patterns
+
+
+def pencil_directions(
+    pretrain_covariance: ArrayLike | CovarianceRange,
+    harmful_covariance: ArrayLike | CovarianceRange,
+    *,
+    ridge: float | None = None,
+    rtol: float | None = None,
+) -> PencilDirections:
+    r"""Return the generalised eigenvectors of `(K_H, K_P)`, in terms of the inputs.
+
+    The *filter* w says how a feature is computed, and mixes in inputs only to cancel others; the *pattern*
+    :math:`K_P w` says what varies with it (Haufe et al., NeuroImage 2014). As `K_H w = λ K_P w`, both tasks
+    have the same pattern. Without a ridge the pencil is restricted to range(K_P).
+
+    Examples:
+        >>> import numpy as np
+        >>> found = pencil_directions(np.diag([100.0, 1.0]), np.diag([2.0, 1.0]))
+        >>> [round(value, 12) for value in found.values.tolist()]
+        [1.0, 0.02]
+        >>> found.shares.round(decimals=12).abs().tolist()
+        [[0.0, 1.0], [1.0, 0.0]]
+    """
+    P, H = task_ranges(pretrain_covariance, harmful_covariance, ridge, rtol)
+    root, sigma, W = pencil_decomposition(P, H)
+    filters = root @ W
+    patterns = (P.vectors * P.values.sqrt()) @ (P.vectors.mT @ root * P.values.sqrt()[:, None]) @ W
+    largest = patterns.gather(0, patterns.abs().argmax(dim=0, keepdim=True))
+    sign = torch.where(largest < 0, -1.0, 1.0)
+    return PencilDirections(sigma.square(), filters * sign, patterns * sign, ridge)

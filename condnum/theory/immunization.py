@@ -1,0 +1,222 @@
+"""The relative immunization ratio (Eq. 15) and the verdict of Definition 3.1.
+
+The scale of θ is a free gauge: `cθ` releases the same model. The compact convention and RIR do not
+see it, the two ridge ratios do; so they are measured at `‖θ‖_F = √D`, the norm of `I`, unless the
+caller asks for θ as trained.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from condnum.arrays import ArrayLike, as_tensor
+from condnum.errors import InvalidInputError, RankError, UnknownNameError
+from condnum.theory.spectra import (
+    PUBLISHED_RIDGE,
+    ConditionNumber,
+    Convention,
+    condition_from_spectrum,
+    covariance_factor,
+    default_rtol,
+    hessian_spectrum,
+)
+
+Gauge = Literal["unit", "as_trained"]
+
+#: Condition (c) counts as kept while the best loss on D_P rises by at most this share of the loss of
+#: predicting zero.
+LOSS_TOLERANCE = 0.01
+
+#: A ratio of two κ's counts as above 1 beyond this: the spectra of one matrix in two gauges differ by
+#: round-off, and the control θ = I must not pass for an immunizer.
+RATIO_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Immunization:
+    """RIR of one extractor with the four condition numbers that it is made of."""
+
+    harmful_ratio: float  # (i) = κ(H_H(θ)) / κ(H_H(I)), wanted > 1
+    pretrain_ratio: float  # (ii) = κ(H_P(θ)) / κ(H_P(I)), wanted ≤ 1
+    rir: float  # (i) / (ii)
+    success: bool  # Definition 3.1: clauses (a), (b) and, where known, (c)
+    harmful_before: ConditionNumber  # of K_H
+    harmful_after: ConditionNumber  # of θᵀK_Hθ
+    pretrain_before: ConditionNumber  # of K_P
+    pretrain_after: ConditionNumber  # of θᵀK_Pθ
+    loss_gap: float | None  # clause (c): rise of the best loss on D_P, None when not given
+    convention: Convention
+    gauge: Gauge
+
+    @property
+    def clauses(self) -> dict[str, bool | None]:
+        """Definition 3.1 clause by clause; `c` is None when no loss gap was given."""
+        kept = None if self.loss_gap is None else self.loss_gap <= LOSS_TOLERANCE
+        return {"a": _rises(self.harmful_ratio), "b": not _rises(self.pretrain_ratio), "c": kept}
+
+    @property
+    def rank_changed(self) -> bool:
+        """Whether θ changed a numerical rank, so that compact κ's compare different subspaces."""
+        return (
+            self.harmful_before.rank != self.harmful_after.rank
+            or self.pretrain_before.rank != self.pretrain_after.rank
+        )
+
+
+def unit_gauge(theta: Tensor) -> Tensor:
+    """Scale θ to `‖θ‖_F = √D`, the norm of the identity.
+
+    Examples:
+        >>> unit_gauge(3 * torch.eye(2))
+        tensor([[1., 0.],
+                [0., 1.]])
+    """
+    norm = torch.linalg.matrix_norm(theta, keepdim=True)
+    if bool((norm == 0).any()):
+        raise RankError("theta is the zero matrix: it extracts nothing and has no condition number.")
+    return theta * (math.sqrt(theta.shape[-2]) / norm)
+
+
+def relative_immunization_ratio(
+    theta: ArrayLike,
+    pretrain_covariance: ArrayLike,
+    harmful_covariance: ArrayLike,
+    *,
+    convention: Convention = "compact",
+    gauge: Gauge = "unit",
+    rtol: float | None = None,
+    ridge: float = PUBLISHED_RIDGE,
+    loss_gap: float | None = None,
+) -> Immunization:
+    r"""Measure how much θ immunizes: RIR of Eq. 15 and the verdict of Definition 3.1.
+
+    .. math:: \mathrm{RIR} = \frac{\kappa(H_H(\theta))/\kappa(H_H(I))}{\kappa(H_P(\theta))/\kappa(H_P(I))}
+
+    RIR ≫ 1 alone can hide a failure of either ratio; success asks for (i) > 1 **and** (ii) ≤ 1.
+
+    Args:
+        theta: `(D, D_hid)` linear feature extractor.
+        pretrain_covariance: `(D, D)`, `K_P`.
+        harmful_covariance: `(D, D)`, `K_H`.
+        convention: `compact` or `ridge`; the two can give opposite verdicts, so report both.
+        gauge: `unit` measures θ scaled to `‖θ‖_F = √D`; `as_trained` measures it as it is (only
+            the ridge convention sees the difference).
+        rtol: Relative rank tolerance, see `condition_number`.
+        ridge: ε of the ridge convention.
+        loss_gap: Clause (c), the rise of the best loss on D_P (`LinearTask.loss_gap`). For a linear
+            invertible θ it is zero in exact arithmetic.
+
+    Returns:
+        The ratios, RIR, the verdict and the four condition numbers.
+
+    Raises:
+        InvalidInputError: Shapes do not fit, or entries are non-finite.
+        RankError: θ or a covariance is zero.
+        UnknownNameError: Unknown convention or gauge.
+
+    Examples:
+        The counter-example to "aligned tasks cannot be immunized": both covariances are diagonal.
+
+        >>> import numpy as np
+        >>> theta = np.diag([0.1, 1.0])
+        >>> result = relative_immunization_ratio(theta, np.diag([100.0, 1.0]), np.diag([2.0, 1.0]))
+        >>> round(result.pretrain_ratio, 12), round(result.harmful_ratio, 12), result.success
+        (0.01, 25.0, True)
+    """
+    if gauge not in ("unit", "as_trained"):
+        raise UnknownNameError("gauge", gauge, ["unit", "as_trained"])
+    T = as_tensor(theta, "theta", ndim=2)
+    K_P = as_tensor(pretrain_covariance, "pretrain_covariance", ndim=2)
+    K_H = as_tensor(harmful_covariance, "harmful_covariance", ndim=2)
+    if K_P.shape != K_H.shape or K_P.shape != (T.shape[0], T.shape[0]):
+        raise InvalidInputError(
+            f"pretrain_covariance {tuple(K_P.shape)} and harmful_covariance {tuple(K_H.shape)} must both be "
+            f"(D, D) for theta {tuple(T.shape)} = (D, D_hid)."
+        )
+    T = unit_gauge(T) if gauge == "unit" else T
+    factors = [covariance_factor(K, rtol=rtol) for K in (K_P, K_H)]
+    identity = torch.eye(T.shape[0]).to(T)
+    before = [hessian_spectrum(identity, B) for B in factors]
+    after = [hessian_spectrum(T, B) for B in factors]
+    return immunization_from_spectra(
+        HessianSpectra(before[0], after[0], before[1], after[1], T.shape[0], T.shape[1]),
+        convention=convention,
+        gauge=gauge,
+        rtol=rtol,
+        ridge=ridge,
+        loss_gap=loss_gap,
+    )
+
+
+@dataclass(frozen=True)
+class HessianSpectra:
+    """The four non-zero spectra that RIR is made of, each descending."""
+
+    pretrain_before: Tensor  # (r_P,) of K_P
+    pretrain_after: Tensor  # of θᵀK_Pθ
+    harmful_before: Tensor  # (r_H,) of K_H
+    harmful_after: Tensor  # of θᵀK_Hθ
+    dimension_before: int  # D
+    dimension_after: int  # D_hid
+
+    def scaled(self, factor: float) -> HessianSpectra:
+        """Return the spectra of `θ·√factor`."""
+        return replace(
+            self, pretrain_after=self.pretrain_after * factor, harmful_after=self.harmful_after * factor
+        )
+
+
+def immunization_from_spectra(
+    spectra: HessianSpectra,
+    *,
+    convention: Convention,
+    gauge: Gauge,
+    rtol: float | None = None,
+    ridge: float = PUBLISHED_RIDGE,
+    loss_gap: float | None = None,
+) -> Immunization:
+    """Return RIR and verdict from spectra alone, for sweeps that keep them."""
+
+    def kappa(sigma: Tensor, dimension: int) -> ConditionNumber:
+        """Return κ of one spectrum."""
+        value, largest, smallest, rank = condition_from_spectrum(
+            sigma,
+            convention=convention,
+            rtol=default_rtol(dimension) if rtol is None else rtol,
+            ridge=ridge,
+            dimension=dimension,
+        )
+        return ConditionNumber(
+            value.item(), largest.item(), smallest.item(), int(rank), dimension, convention
+        )
+
+    pretrain_before = kappa(spectra.pretrain_before, spectra.dimension_before)
+    pretrain_after = kappa(spectra.pretrain_after, spectra.dimension_after)
+    harmful_before = kappa(spectra.harmful_before, spectra.dimension_before)
+    harmful_after = kappa(spectra.harmful_after, spectra.dimension_after)
+    harmful_ratio = harmful_after.value / harmful_before.value
+    pretrain_ratio = pretrain_after.value / pretrain_before.value
+    kept = loss_gap is None or loss_gap <= LOSS_TOLERANCE
+    return Immunization(
+        harmful_ratio=harmful_ratio,
+        pretrain_ratio=pretrain_ratio,
+        rir=harmful_ratio / pretrain_ratio,
+        success=_rises(harmful_ratio) and not _rises(pretrain_ratio) and kept,
+        harmful_before=harmful_before,
+        harmful_after=harmful_after,
+        pretrain_before=pretrain_before,
+        pretrain_after=pretrain_after,
+        loss_gap=loss_gap,
+        convention=convention,
+        gauge=gauge,
+    )
+
+
+def _rises(ratio: float) -> bool:
+    """Tell whether a ratio of condition numbers is above 1 by more than round-off."""
+    return ratio > 1 + RATIO_TOLERANCE

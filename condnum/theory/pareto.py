@@ -1,0 +1,345 @@
+r"""Which pairs of ratios (i) and (ii) of Eq. 15 are possible at all, and their Pareto front.
+
+With `θ = K_P^{-1/2}S` and `M = K_P^{-1/2} K_H K_P^{-1/2}` the two condition numbers are `κ(H_P) = κ(S)²`
+and `κ(H_H) = κ(SᵀMS)`. What is possible follows: with :math:`x = κ(H_P)`,
+
+.. math:: \max\bigl(κ(M)/x,\; x/κ(M)\bigr) \;\le\; κ(H_H) \;\le\; x\,κ(M), \qquad x \ge 1
+
+for every invertible θ: the triangle inequality of Hilbert's metric `d(A, B) = log κ(A^{-1/2}BA^{-1/2})`
+between K_P, K_H and `(θθᵀ)^{-1}`. The right-hand side is the ceiling, `rir_ceiling`; `front_extractor`
+attains it for every x, so that the ray RIR = RIR_max from θ* on *is* the Pareto front. `front_immunizer` is
+the extractor to take where (ii) is wanted: at any rank, and with the ridge convention in mind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from condnum.arrays import Array, ArrayLike, like
+from condnum.errors import InvalidInputError
+from condnum.theory.ceiling import RirCeiling, pencil_decomposition, rir_ceiling, task_ranges
+from condnum.theory.extremes import gram, largest_pair
+from condnum.theory.immunization import HessianSpectra, immunization_from_spectra, unit_gauge
+from condnum.theory.null_space import own_directions
+from condnum.theory.spectra import (
+    PUBLISHED_RIDGE,
+    Convention,
+    CovarianceRange,
+    default_rtol,
+    hessian_spectrum,
+)
+
+#: `front_immunizer` stays this far below (ii) = 1, so that round-off does not decide clause (b).
+FRONT_MARGIN = 1e-3
+
+#: Gains on null(K_P) that `front_immunizer` tries, beside gains of at most 1 on range(K_P).
+_NULL_GAINS = (1.0, 1e-1, 1e-2, 1e-3)
+
+
+@dataclass(frozen=True)
+class FeasibleRegion:
+    """The pairs (ii), (i) that some invertible θ has, and nothing beside them (compact convention)."""
+
+    kappa_pretrain: float  # κ(K_P)
+    kappa_harmful: float  # κ(K_H)
+    kappa_pencil: float  # κ(M) = λ_max/λ_min of (K_H, K_P) on range(K_P)
+    ceiling: RirCeiling
+    mirrored: bool  # whether x/κ(M) ≤ κ(H_H) holds too: equal ranks, nothing of one task's own
+
+    @property
+    def start(self) -> tuple[float, float]:
+        """(ii) and (i) of θ*, where the front begins: `1/κ(K_P)` and `κ(M)/κ(K_H)`."""
+        return 1 / self.kappa_pretrain, self.kappa_pencil / self.kappa_harmful
+
+    def highest(self, pretrain_ratio: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the largest (i) that a (ii) allows, `RIR_max·(ii)`; infinite without a ceiling."""
+        return self.ceiling.value * pretrain_ratio
+
+    def lowest(self, pretrain_ratio: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the least (i) that a (ii) allows: `max(κ(M)/x, x/κ(M), 1)/κ(K_H)`, x = κ(H_P)."""
+        x = pretrain_ratio * self.kappa_pretrain
+        if self.ceiling.harmful_only_dimension:
+            return np.full_like(x, 1 / self.kappa_harmful)
+        mirror = x / self.kappa_pencil if self.mirrored else np.ones_like(x)
+        return np.maximum(np.maximum(self.kappa_pencil / x, mirror), 1.0) / self.kappa_harmful
+
+    def overshoot(self, ratios: ArrayLike) -> float:
+        """Return by which share the worst of some points lies outside; at most round-off for real θ."""
+        points = np.asarray(ratios, dtype=np.float64)
+        if points.ndim != 2 or points.shape[1] != 2:
+            raise InvalidInputError(f"ratios must be (n, 2) pairs (ii), (i), got shape {points.shape}.")
+        x, y = points[np.isfinite(points).all(axis=1)].T
+        if not len(x):
+            raise InvalidInputError(f"none of the {len(points)} pairs is finite: there is nothing to check.")
+        beyond = (y / self.highest(x), self.lowest(x) / y, 1 / (x * self.kappa_pretrain))
+        return float(np.max(beyond)) - 1
+
+
+def feasible_region(
+    pretrain_covariance: ArrayLike | CovarianceRange,
+    harmful_covariance: ArrayLike | CovarianceRange,
+    *,
+    ridge: float | None = None,
+    rtol: float | None = None,
+) -> FeasibleRegion:
+    """Return the region of possible pairs (ii), (i) for two tasks.
+
+    Examples:
+        >>> region = feasible_region(np.diag([100.0, 1.0]), np.diag([2.0, 1.0]))
+        >>> [round(ratio, 12) for ratio in region.start], round(region.ceiling.value, 9)
+        ([0.01, 25.0], 2500.0)
+        >>> round(region.overshoot([[0.01, 50.0]]), 9)  # twice the (i) that (ii) = 0.01 allows
+        1.0
+    """
+    P, H = task_ranges(pretrain_covariance, harmful_covariance, ridge, rtol)
+    ceiling = replace(rir_ceiling(P, H, rtol=rtol), ridge=ridge)
+    return FeasibleRegion(
+        kappa_pretrain=float(P.values[0] / P.values[-1]),
+        kappa_harmful=float(H.values[0] / H.values[-1]),
+        kappa_pencil=ceiling.lambda_max / ceiling.lambda_min,
+        ceiling=ceiling,
+        mirrored=ceiling.rank_harmful == ceiling.rank_pretrain and not ceiling.harmful_only_dimension,
+    )
+
+
+def front_extractor(
+    pretrain_covariance: ArrayLike | CovarianceRange,
+    harmful_covariance: ArrayLike | CovarianceRange,
+    power: float,
+    *,
+    ridge: float | None = None,
+) -> Array:
+    r"""Return a point of the Pareto front, :math:`θ_s = K_P^{-1/2}M^{s/2}`.
+
+    Then `H_P = M^s` and `H_H = M^{1+s}`, so that `κ(H_P) = κ(M)^s` and RIR is at its ceiling for every
+    s ≥ 0. θ* is s = 0; with growing s both ratios grow alike. A negative s, down to −1, leads along the
+    lower border instead, where `κ(H_H) = κ(M)/κ(H_P)`.
+
+    Args:
+        pretrain_covariance: `(D, D)`, `K_P`, of full rank unless there is a ridge, or its range.
+        harmful_covariance: `(D, D)`, `K_H`, likewise.
+        power: s.
+        ridge: ε > 0 replaces both by `K + εI`.
+
+    Returns:
+        `(D, D)`, of the kind of `pretrain_covariance`; a tensor for ranges.
+
+    Raises:
+        InvalidInputError: A covariance is singular, or s is not finite.
+
+    Examples:
+        >>> K_P, K_H = np.diag([100.0, 1.0]), np.diag([2.0, 1.0])  # M = diag(0.02, 1)
+        >>> np.round(front_extractor(K_P, K_H, 1.0) @ np.diag([1.0, 10.0]), 9)
+        array([[ 0.01414214,  0.        ],
+               [ 0.        , 10.        ]])
+    """
+    if not math.isfinite(power):
+        raise InvalidInputError(f"power must be finite, got {power}.")
+    P, H = task_ranges(pretrain_covariance, harmful_covariance, ridge, None)
+    if {P.rank, H.rank} != {P.dimension}:
+        raise InvalidInputError(
+            f"the covariances have ranks {P.rank} and {H.rank} in {P.dimension} dimensions: θ_s needs both "
+            "to be invertible; drop the features that a task does not use, or give a ridge."
+        )
+    root, sigma, W = pencil_decomposition(P, H)
+    theta = (root @ W) * sigma**power @ W.mT
+    return theta if isinstance(pretrain_covariance, CovarianceRange) else like(pretrain_covariance)(theta)
+
+
+def front_immunizer(
+    pretrain_covariance: ArrayLike | CovarianceRange,
+    harmful_covariance: ArrayLike | CovarianceRange,
+    *,
+    pretrain_ratio: float | None = None,
+    convention: Convention = "compact",
+    ridge: float = PUBLISHED_RIDGE,
+) -> Array:
+    r"""Return an immunizer with a wanted (ii) in closed form, for covariances of any rank.
+
+    With :math:`R = \sqrt{γ_r}\,K_P^{+1/2} + νΠ`, Π the projector on null(K_P), every
+    :math:`θθ^\top = RR^\top + ww^\top` has `κ(H_P) = 1 + wᵀK_Pw/γ_r` for any w: the length of w sets (ii).
+
+    *Nothing of the harmful task's own in null(K_P)* (so for every full-rank pair): w is the top generalised
+    eigenvector of `(K_H, K_P)`. Then `H_H` is M on range(K_P) with its largest eigenvalue times κ(H_P), and
+    RIR is at its ceiling: clauses (a) and (b) of Definition 3.1 hold whenever the ceiling is above 1.
+
+    *Own directions*: RIR is unbounded in the compact convention, as w may grow in null(K_P) unseen. In the
+    ridge convention with ε → 0, where a singular task has `κ = σ₁/ε`, the largest `σ₁(H_H)` of all θ with
+    `σ₁(H_P) ≤ t` and `‖θ‖_F² = D` is that of a single direction,
+
+    .. math:: \max\{w^\top K_Hw : w^\top K_Pw \le t,\; \|w\|^2 \le D\}
+              = \min_{ρ \ge 0} λ_{\max}(K_H, K_P + ρI)\,(t + ρD)
+
+    (for θ and the top eigenpair (λ, z) of `H_H`, `w = θz` has `wᵀK_Hw = λ`, `wᵀK_Pw ≤ t` and `‖w‖² ≤ D`).
+    If that is at most `σ₁(K_H)`, no extractor meets (a) and (b) there. Several such w and ν are measured, and
+    the θ that meets Definition 3.1 in most conventions, then with the largest RIR, is returned.
+
+    Args:
+        pretrain_covariance: `(D, D)`, `K_P`, or its range.
+        harmful_covariance: `(D, D)`, `K_H`, or its range.
+        pretrain_ratio: Wanted (ii), in (0, 1]; less where κ(H_H) would pass what float64 can tell from a lost
+            rank. Default 1 − 1e-3, or closer to 1 where the ceiling is below 1.002.
+        convention: `ridge` lets go of the front of a full-rank pair where Definition 3.1 needs it in the
+            ridge convention, because ε is not small beside its eigenvalues.
+        ridge: ε of the ridge convention.
+
+    Returns:
+        `(D, D)` invertible, in the unit gauge, of the kind of `pretrain_covariance`; a tensor for ranges.
+
+    Raises:
+        InvalidInputError: Shapes differ, entries are non-finite, `pretrain_ratio` is not in (0, 1].
+        RankError: A covariance is zero, or the tasks share no direction.
+
+    Examples:
+        The front of K_P = diag(100, 1), K_H = diag(2, 1) is (i) = 2500·(ii):
+
+        >>> P, H = (CovarianceRange.of(torch.tensor([[a, 0.0], [0.0, 1.0]]).double()) for a in (100, 2))
+        >>> [round(ratio, 9) for ratio in extractor_ratios(front_immunizer(P, H, pretrain_ratio=0.5), P, H)]
+        [0.5, 1250.0]
+    """
+    P, H = task_ranges(pretrain_covariance, harmful_covariance, None, None)
+    region = feasible_region(P, H)
+    if pretrain_ratio is None:
+        pretrain_ratio = max(1 - FRONT_MARGIN, region.ceiling.value**-0.5)
+    elif not 0 < pretrain_ratio <= 1:
+        raise InvalidInputError(f"pretrain_ratio must lie in (0, 1], got {pretrain_ratio}.")
+    gains = _NULL_GAINS if P.rank < P.dimension else (1.0,)
+    make: list[Callable[..., Tensor]] = [
+        _own_spike if region.ceiling.harmful_only_dimension else _front_spike
+    ]
+    ratios = [pretrain_ratio, pretrain_ratio / 3] if convention == "ridge" else [pretrain_ratio]
+    if convention == "ridge" or min(P.rank, H.rank) < P.dimension:
+        make.append(partial(_ridge_spike, directions=_ridge_directions(P, H)))
+    candidates = [spike(P, H, region, x, gain) for spike in make for gain in gains for x in ratios]
+    theta = unit_gauge(max(candidates, key=lambda theta: _merit(theta, P, H, ridge)))
+    return theta if isinstance(pretrain_covariance, CovarianceRange) else like(pretrain_covariance)(theta)
+
+
+def immunizer_family(pretrain: CovarianceRange, powers: Sequence[float]) -> Tensor:
+    """Return `K_P^{-s/2}`, which leads from I (s = 0) to θ* (s = 1), below the front except at its end."""
+    s = torch.as_tensor(powers, dtype=pretrain.values.dtype, device=pretrain.values.device)[:, None]
+    gains = (pretrain.values[0] / pretrain.values) ** (s / 2)
+    inside = (pretrain.vectors * gains[:, None, :]) @ pretrain.vectors.mT
+    return inside + gains[:, -1, None, None] * pretrain.null_projector
+
+
+def extractor_ratios(
+    theta: Tensor, pretrain: CovarianceRange, harmful: CovarianceRange
+) -> tuple[float, float]:
+    """Return (ii) and (i) of an invertible θ, over the ranks of both tasks.
+
+    No numerical rank is cut: for an invertible θ the ranks of `H(θ)` are those of K.
+
+    Examples:
+        >>> def diagonal(*values):
+        ...     return torch.diag(torch.tensor(values, dtype=torch.float64))
+        >>> P, H = CovarianceRange.of(diagonal(100, 1)), CovarianceRange.of(diagonal(2, 1))
+        >>> [round(r, 12) for r in extractor_ratios(diagonal(0.1, 1), P, H)]
+        [0.01, 25.0]
+    """
+    ratios = []
+    for task in (pretrain, harmful):
+        spectrum = hessian_spectrum(theta, task.factor)
+        kappa = float(spectrum[0] / spectrum[-1]) if float(spectrum[-1]) > 0 else math.inf
+        trusted = kappa < (task.dimension * 2.0**-52) ** -2
+        ratios.append(kappa * float(task.values[-1] / task.values[0]) if trusted else math.nan)
+    return ratios[0], ratios[1]
+
+
+def _front_spike(
+    P: CovarianceRange, H: CovarianceRange, region: FeasibleRegion, ratio: float, null_gain: float
+) -> Tensor:
+    """Return θ on the front: K_P^{-1/2} with the top of M scaled up, and its bottom where κ(M) is extreme."""
+    root, sigma, W = pencil_decomposition(P, H)
+    most = _largest_kappa(P.dimension)
+    gain = (float(sigma[0]) / math.sqrt(most) / sigma).clamp_min(1.0)
+    # κ(H_P) from 1, where nothing is scaled up, to the wanted one or as far as κ(H_H) can be told.
+    room = max(1.0, most / region.kappa_pencil)
+    gain[0] = math.sqrt(min(max(ratio * region.kappa_pretrain, 1.0), room))
+    inside = root + (root @ W) * (gain - 1) @ W.mT
+    return math.sqrt(float(P.values[-1])) * inside + null_gain * P.null_projector
+
+
+def _own_spike(
+    P: CovarianceRange, H: CovarianceRange, region: FeasibleRegion, ratio: float, null_gain: float
+) -> Tensor:
+    """Return θ with the harmful task's strongest own direction scaled up until κ(H_H) is ten times κ(K_H)."""
+    energies, own = own_directions(H, P.null_basis, rtol=default_rtol(P.dimension))
+    wanted = min(10 * region.kappa_harmful, _largest_kappa(P.dimension)) * float(H.values[0])
+    return _spiked(P, own[:, 0] * math.sqrt(wanted / float(energies[0])), null_gain)
+
+
+def _ridge_directions(P: CovarianceRange, H: CovarianceRange) -> list[Tensor]:
+    """Return the top generalised eigenvectors of `(K_H, K_P + ρI)` over a grid of ρ, each `(D,)`."""
+    Q = torch.cat([P.vectors, P.null_basis], dim=1)
+    rotated = gram(H.factor @ Q)
+    energy = torch.cat([P.values, P.values.new_zeros(P.dimension - P.rank)])
+    scales = [(energy + rho).rsqrt() for rho in np.geomspace(1e-8, 1e2, 31) * float(P.values[0])]
+    return [Q @ (scale * largest_pair(scale[:, None] * rotated * scale).vector) for scale in scales]
+
+
+def _ridge_spike(
+    P: CovarianceRange,
+    H: CovarianceRange,
+    region: FeasibleRegion,
+    ratio: float,
+    null_gain: float,
+    *,
+    directions: list[Tensor],
+) -> Tensor:
+    """Return θ with the w of the ridge convention: the ρ and length with the largest (i) that (ii) allows."""
+    floor, top = float(P.values[-1]), float(P.values[0])
+    filled = float((floor / P.values).sum()) + null_gain**2 * (P.dimension - P.rank)
+    best, chosen = -math.inf, torch.zeros_like(directions[0])
+    for u in directions:
+        on_pretrain, on_harmful = (float((task.factor @ u).square().sum()) for task in (P, H))
+        length = float(u.square().sum())
+        # w = √a·u: κ(H_P) = 1 + a·uᵀK_Pu/γ_r, and, for a singular K_P, σ₁(H_P) at ‖θ‖_F² = D, bound a.
+        bounds = [1e3 * filled / length]
+        if on_pretrain > 0:
+            bounds.append((ratio * region.kappa_pretrain - 1) * floor / on_pretrain)
+        if P.rank < P.dimension:
+            slope = P.dimension * on_pretrain - ratio * top * length
+            spare = ratio * top * filled - P.dimension * floor
+            bounds.append(spare / slope if slope > 0 else math.inf if spare >= 0 else 0.0)
+        a = max(min(bounds), 0.0)
+        rise = a * on_harmful * P.dimension / (filled + a * length)
+        if rise > best:
+            best, chosen = rise, math.sqrt(a) * u
+    return _spiked(P, chosen, null_gain)
+
+
+def _spiked(P: CovarianceRange, w: Tensor, null_gain: float) -> Tensor:
+    """Return θ with `θθᵀ = γ_rK_P⁺ + ν²Π + wwᵀ`: `R(I + (√(1 + ‖y‖²) − 1)ŷŷᵀ)` with w = Ry."""
+    scaled = (float(P.values[-1]) / P.values).sqrt()
+    root = (P.vectors * scaled) @ P.vectors.mT + null_gain * P.null_projector
+    along = P.vectors.mT @ w
+    y = P.vectors @ (along / scaled) + (w - P.vectors @ along) / null_gain
+    square = float(y.square().sum())
+    return root + torch.outer(w, y) / (math.sqrt(1 + square) + 1)
+
+
+def _merit(theta: Tensor, P: CovarianceRange, H: CovarianceRange, ridge: float) -> tuple[float, ...]:
+    """Rank candidates: Definition 3.1 in both conventions, kept ranks, then compact RIR."""
+    theta = unit_gauge(theta)
+    after = [hessian_spectrum(theta, task.factor) for task in (P, H)]
+    spectra = HessianSpectra(P.values, after[0], H.values, after[1], P.dimension, P.dimension)
+    compact, ridged = (
+        immunization_from_spectra(spectra, convention=convention, gauge="unit", ridge=ridge)
+        for convention in get_args(Convention)
+    )
+    return compact.success + ridged.success, compact.success, not compact.rank_changed, compact.rir
+
+
+def _largest_kappa(dimension: int) -> float:
+    """Return the κ at which an eigenvalue still stands four times above the rank tolerance."""
+    return 1 / (4 * default_rtol(dimension))

@@ -1,0 +1,528 @@
+"""R_well: the regularizer that lowers a condition number (Eq. 3), and its gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from condnum.arrays import ArrayLike, as_tensor, like, storage_eps
+from condnum.errors import InvalidInputError, RankError
+from condnum.theory.autograd import INFINITE_VALUE, ClosedForm
+from condnum.theory.spectra import default_rtol, hessian, is_symmetric, singular_values, symmetric_part
+
+# R_well and R_ill of a symmetric positive semi-definite H from one extreme eigenpair.
+
+
+def r_well_from_pair(hessian: Tensor, sigma_1: Tensor, dimension: int) -> Tensor:
+    r"""Return :math:`\tfrac12\sigma_1^2 - \|H\|_F^2/(2p)` (Eq. 3).
+
+    Args:
+        hessian: `(..., D, D)` symmetric positive semi-definite H.
+        sigma_1: `(...)` its largest eigenvalue.
+        dimension: p, the dimension D of the full Hessian.
+
+    Returns:
+        `(...)`.
+
+    Examples:
+        >>> r_well_from_pair(torch.diag(torch.tensor([3.0, 1.0])), torch.tensor(3.0), 2)
+        tensor(2.)
+    """
+    return sigma_1.square() / 2 - squared_norm(hessian) / (2 * dimension)
+
+
+def r_ill_from_pair(hessian: Tensor, sigma_k: Tensor, rank: int | Tensor) -> Tensor:
+    r"""Return :math:`1/(\|H\|_F^2/(2k) - \tfrac12\sigma_k^2)` (Eq. 12).
+
+    Args:
+        hessian: `(..., D, D)` symmetric positive semi-definite H.
+        sigma_k: `(...)` its smallest non-zero eigenvalue.
+        rank: k, one for all or `(...)`.
+
+    Returns:
+        `(...)`.
+
+    Examples:
+        >>> r_ill_from_pair(torch.diag(torch.tensor([3.0, 1.0])), torch.tensor(1.0), 2)
+        tensor(0.5000)
+    """
+    return (squared_norm(hessian) / (2 * rank) - sigma_k.square() / 2).reciprocal()
+
+
+def well_gradient_from_pair(hessian: Tensor, sigma_1: Tensor, v_1: Tensor, dimension: int) -> Tensor:
+    r"""Return :math:`\nabla_H R_{well} = \sigma_1v_1v_1^\top - H/p` (Theorem A.1 (3)).
+
+    Args:
+        hessian: `(..., D, D)` symmetric positive semi-definite H.
+        sigma_1: `(...)` its largest eigenvalue.
+        v_1: `(..., D)` unit eigenvector.
+        dimension: p, the dimension D of the full Hessian.
+
+    Returns:
+        `(..., D, D)`.
+
+    Examples:
+        >>> H = torch.diag(torch.tensor([3.0, 1.0]))
+        >>> well_gradient_from_pair(H, torch.tensor(3.0), torch.tensor([1.0, 0.0]), 2)
+        tensor([[ 1.5000,  0.0000],
+                [ 0.0000, -0.5000]])
+    """
+    scaled = sigma_1.unsqueeze(-1) * v_1
+    return (hessian / -dimension).addcmul_(scaled.unsqueeze(-1), v_1.unsqueeze(-2))
+
+
+def ill_gradient_from_pair(
+    hessian: Tensor, sigma_k: Tensor, v_k: Tensor, rank: int | Tensor
+) -> tuple[Tensor, Tensor]:
+    r"""Return R_ill and :math:`\nabla_H R_{ill} = (\sigma_kv_kv_k^\top - H/k)\,R_{ill}^2` (Eq. 13).
+
+    Args:
+        hessian: `(..., D, D)` symmetric positive semi-definite H.
+        sigma_k: `(...)` its smallest non-zero eigenvalue.
+        v_k: `(..., D)` unit eigenvector.
+        rank: k, one for all or `(...)`.
+
+    Returns:
+        `(...)` and `(..., D, D)`: the value comes for free.
+
+    Examples:
+        >>> H = torch.diag(torch.tensor([3.0, 1.0]))
+        >>> ill_gradient_from_pair(H, torch.tensor(1.0), torch.tensor([0.0, 1.0]), 2)
+        (tensor(0.5000), tensor([[-0.3750,  0.0000],
+                [ 0.0000,  0.1250]]))
+    """
+    value = r_ill_from_pair(hessian, sigma_k, rank)
+    square = value.square()
+    scaled = (square * sigma_k).unsqueeze(-1) * v_k
+    G = hessian * (square / -rank)[..., None, None]
+    return value, G.addcmul_(scaled.unsqueeze(-1), v_k.unsqueeze(-2))
+
+
+def squared_norm(matrix: Tensor) -> Tensor:
+    """Return `‖A‖_F²` of every matrix of a batch."""
+    return torch.linalg.vector_norm(matrix, dim=(-2, -1)).square()
+
+
+# Extreme singular values: rank, multiplicity and the weights of a stated subgradient.
+
+
+@dataclass(frozen=True)
+class Extreme:
+    """One end of a descending spectrum `(..., n)`."""
+
+    sigma: Tensor  # (...), the extreme value
+    weights: Tensor  # (..., n), 1/m on the m values equal to it, 0 elsewhere
+    multiplicity: Tensor  # (...), m
+    gap: Tensor  # (...), distance to the next value over σ₁; inf without one
+
+
+def decompose(matrix: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return `U, σ, V` with `S = U diag(σ) Vᵀ`, σ descending; `eigh` where S is symmetric."""
+    if not is_symmetric(matrix, eps):
+        U, sigma, V = torch.linalg.svd(matrix, full_matrices=False)
+        return U, sigma, V.mT
+    values, vectors = torch.linalg.eigh(symmetric_part(matrix))
+    order = values.abs().argsort(dim=-1, descending=True)
+    values = torch.gather(values, -1, order)
+    V = torch.gather(vectors, -1, order.unsqueeze(-2).expand_as(vectors))
+    # A negative eigenvalue is a positive singular value with u = −v.
+    signs = torch.where(values < 0, -1.0, 1.0).to(V.dtype).unsqueeze(-2)
+    return V * signs, values.abs(), V
+
+
+def resolve_rtol(rtol: float | None, matrix: Tensor, eps: float) -> float:
+    """Return `rtol`, or the default `max(p_r, p_c)·eps`."""
+    if rtol is None:
+        return default_rtol(max(matrix.shape[-2:]), eps)
+    if not 0 <= rtol < 1:
+        raise InvalidInputError(f"rtol must lie in [0, 1), got {rtol}.")
+    return float(rtol)
+
+
+def resolve_rank(sigma: Tensor, rank: int | None, rtol: float) -> Tensor:
+    """Return the numerical rank of each spectrum of a batch, or the one that was asked for."""
+    if bool((sigma[..., 0] == 0).any()):
+        raise RankError(
+            "a matrix has rank 0 (all singular values are zero): its condition number, which the "
+            "regularizers stand for, is undefined; check that theta and the features are not zero."
+        )
+    if rank is None:
+        return (sigma > rtol * sigma[..., :1]).sum(dim=-1)
+    n = sigma.shape[-1]
+    if int(rank) != rank or not 1 <= rank <= n:
+        raise InvalidInputError(f"rank must be a whole number between 1 and {n}, got {rank}.")
+    return torch.full(sigma.shape[:-1], int(rank), dtype=torch.int64, device=sigma.device)
+
+
+def largest(sigma: Tensor, rtol: float) -> Extreme:
+    """Return σ₁ of a descending spectrum `(..., n)`, averaged over values within `rtol·σ₁`."""
+    first = sigma[..., 0]
+    second = sigma[..., 1] if sigma.shape[-1] > 1 else torch.full_like(first, -torch.inf)
+    mask = sigma >= ((1 - rtol) * first).unsqueeze(-1)
+    return _extreme(first, mask, (first - second) / first)
+
+
+def smallest(sigma: Tensor, rank: Tensor, rtol: float) -> Extreme:
+    """Return σ_k of a descending spectrum `(..., n)` of rank k `(...)`, averaged as `largest`.
+
+    The tolerance is relative to σ₁, not σ_k: that is the size of the round-off in σ_k.
+    """
+    first = sigma[..., 0]
+    last = torch.gather(sigma, -1, (rank - 1).unsqueeze(-1)).squeeze(-1)
+    before = torch.gather(sigma, -1, (rank - 2).clamp_min(0).unsqueeze(-1)).squeeze(-1)
+    kept = torch.arange(sigma.shape[-1], device=sigma.device) < rank.unsqueeze(-1)
+    mask = kept & (sigma - last.unsqueeze(-1) <= rtol * first.unsqueeze(-1))
+    gap = torch.where(rank > 1, (before - last) / first, torch.inf)
+    return _extreme(last, mask, gap)
+
+
+def _extreme(sigma: Tensor, mask: Tensor, gap: Tensor) -> Extreme:
+    count = mask.sum(dim=-1)
+    return Extreme(sigma, mask.to(sigma.dtype) / count.unsqueeze(-1), count, gap)
+
+
+# The answer of every gradient function: the gradient with the evidence it rests on.
+
+
+@dataclass(frozen=True)
+class RegularizerGradient:
+    """Value and closed-form gradient of a regularizer, and whether it is one.
+
+    For one matrix every field but `gradient` is a Python scalar; for a batch it is an array of
+    the batch's shape. Arrays are float64 and of the caller's kind (NumPy or torch).
+    """
+
+    value: Any  # R, () or (batch...)
+    gradient: Any  # the shape of the matrix (or of θ) that it is taken in
+    differentiable: Any  # False: the extreme singular value is repeated, `gradient` is a subgradient
+    gap: Any  # well: (σ₁−σ₂)/σ₁; ill: (σ_{k−1}−σ_k)/σ₁; inf without a neighbour
+    sigma: Any  # the extreme singular value: well σ₁, ill σ_k
+    rank: Any  # k, the number of σ > rtol·σ₁, or the rank that was asked for
+    multiplicity: Any  # how many singular values the subgradient averages over; 1 if differentiable
+
+
+def hand_back(result: RegularizerGradient, reference: ArrayLike) -> RegularizerGradient:
+    """Turn a result of tensors into the caller's kind, with Python scalars for one matrix."""
+    convert = like(reference)
+
+    def evidence(tensor: Tensor) -> Any:
+        return tensor.item() if tensor.ndim == 0 else convert(tensor)
+
+    return replace(
+        result,
+        value=evidence(result.value),
+        gradient=convert(result.gradient),
+        differentiable=evidence(result.differentiable),
+        gap=evidence(result.gap),
+        sigma=evidence(result.sigma),
+        rank=evidence(result.rank),
+        multiplicity=evidence(result.multiplicity),
+    )
+
+
+# From a gradient in the Hessian to one in θ (the chain rule of Theorem 4.2).
+
+
+def theta_hessian(theta: ArrayLike, covariance: ArrayLike) -> tuple[Tensor, Tensor, Tensor, float]:
+    """Return θ, K and H(θ) as detached float64 tensors, and the coarser of their storage epsilons."""
+    T = as_tensor(theta, "theta", minimum_ndim=2).detach()
+    K = as_tensor(covariance, "K", minimum_ndim=2).detach().to(T.device)
+    H: Tensor = hessian(T, K)  # type: ignore[assignment]
+    return T, symmetric_part(K), H, max(storage_eps(theta), storage_eps(covariance))
+
+
+def pull_back(theta: Tensor, covariance: Tensor, result: RegularizerGradient) -> RegularizerGradient:
+    """Return the result with `2Kθ∇_H R` in the place of `∇_H R`."""
+    return replace(result, gradient=2 * (covariance @ (theta @ result.gradient)))
+
+
+def r_well(S: ArrayLike, *, dimension: int | None = None) -> Any:
+    r"""Value of the κ-minimising regularizer (Eq. 3).
+
+    .. math:: R_{well}(S) = \tfrac12\sigma_1^2 - \frac{1}{2p}\|S\|_F^2
+
+    It is zero iff all p singular values are equal, and bounds log κ:
+    :math:`\kappa \le \exp(p\,\sigma_p^{-2}R_{well})` at full rank (Theorem A.1). It is not
+    invariant to scale: `R_well → 0` also as `S → 0`.
+
+    Args:
+        S: `(..., p_r, p_c)`; symmetric matrices take `eigh`, others the SVD.
+        dimension: p; default `min(p_r, p_c)`. Larger when S is a smaller dual matrix with the same
+            non-zero spectrum.
+
+    Returns:
+        A float for one NumPy matrix, an array `(...)` for a NumPy batch, a float64 tensor `(...)` for
+        torch. A tensor that requires grad gets the closed form as its backward (once).
+
+    Raises:
+        InvalidInputError: Fewer than two dimensions, non-finite entries, `dimension` below p.
+        RankError: A matrix is zero.
+
+    Examples:
+        >>> import numpy as np
+        >>> r_well(np.diag([3.0, 1.0]))  # 9/2 - 10/4
+        2.0
+    """
+    M = as_tensor(S, "S", minimum_ndim=2)
+    eps = storage_eps(S)
+    p = resolve_dimension(dimension, min(M.shape[-2:]))
+    if M.requires_grad and torch.is_grad_enabled():
+        result = well_core(M.detach(), dimension=p, rtol=None, eps=eps)
+        return ClosedForm.apply(M, result.value, result.gradient)
+    sigma = singular_values(M.detach(), eps=eps)
+    resolve_rank(sigma, None, 0.0)
+    value = well_value(sigma, p)
+    if isinstance(S, Tensor):
+        return value
+    return value.item() if value.ndim == 0 else value.cpu().numpy()
+
+
+def r_well_gradient(
+    S: ArrayLike, *, dimension: int | None = None, rtol: float | None = None
+) -> RegularizerGradient:
+    r"""Gradient of R_well in S (Theorem A.1 (3)).
+
+    .. math:: \nabla R_{well}(S) = \sigma_1u_1v_1^\top - \frac1p S
+
+    Where :math:`\sigma_1` is repeated m times the answer is the centre of the subdifferential,
+    :math:`\frac{\sigma_1}{m}\sum_{i\le m}u_iv_i^\top - \frac1pS`, with `differentiable=False`.
+
+    Args:
+        S: `(..., p_r, p_c)`.
+        dimension: p; default `min(p_r, p_c)`.
+        rtol: Singular values within `rtol·σ₁` count as equal, those below as zero; default
+            `max(p_r, p_c)·eps` of the stored dtype.
+
+    Returns:
+        Value, gradient `(..., p_r, p_c)`, and whether it is one.
+
+    Raises:
+        InvalidInputError: Fewer than two dimensions, non-finite entries, bad `dimension` or `rtol`.
+        RankError: A matrix is zero.
+
+    Examples:
+        >>> import numpy as np
+        >>> r_well_gradient(np.diag([3.0, 1.0])).gradient
+        array([[ 1.5,  0. ],
+               [ 0. , -0.5]])
+        >>> r_well_gradient(np.diag([3.0, 3.0, 0.0])).differentiable
+        False
+    """
+    M = as_tensor(S, "S", minimum_ndim=2).detach()
+    p = resolve_dimension(dimension, min(M.shape[-2:]))
+    return hand_back(well_core(M, dimension=p, rtol=rtol, eps=storage_eps(S)), S)
+
+
+def r_well_theta_gradient(
+    theta: ArrayLike, K: ArrayLike, *, rtol: float | None = None
+) -> RegularizerGradient:
+    r"""Gradient of R_well(H(θ)) in θ, with :math:`H(\theta) = \theta^\top K\theta` (Theorem 4.2 (1)).
+
+    .. math:: \nabla_\theta R_{well} = 2K\theta\,\nabla_HR_{well}(H(\theta))
+
+    Args:
+        theta: `(..., D, D_hid)` linear feature extractor.
+        K: `(..., D, D)` data covariance.
+        rtol: As in `r_well_gradient`, for the Hessian.
+
+    Returns:
+        Value, gradient `(..., D, D_hid)` and the evidence of the Hessian.
+
+    Raises:
+        InvalidInputError: The shapes do not fit, non-finite entries, bad `rtol`.
+        RankError: The Hessian is zero.
+
+    Examples:
+        >>> import numpy as np
+        >>> r_well_theta_gradient(np.eye(2), np.diag([3.0, 1.0])).gradient
+        array([[ 9.,  0.],
+               [ 0., -1.]])
+    """
+    T, C, H, eps = theta_hessian(theta, K)
+    return hand_back(pull_back(T, C, well_core(H, dimension=H.shape[-1], rtol=rtol, eps=eps)), theta)
+
+
+def well_core(matrix: Tensor, *, dimension: int, rtol: float | None, eps: float) -> RegularizerGradient:
+    """Return value and gradient as tensors, from one decomposition of a detached matrix."""
+    tolerance = resolve_rtol(rtol, matrix, eps)
+    U, sigma, V = decompose(matrix, eps)
+    rank = resolve_rank(sigma, None, tolerance)
+    top = largest(sigma, tolerance)
+    G = (U * (top.weights * sigma).unsqueeze(-2)) @ V.mT - matrix / dimension
+    value = well_value(sigma, dimension)
+    return RegularizerGradient(value, G, top.multiplicity == 1, top.gap, top.sigma, rank, top.multiplicity)
+
+
+def well_value(sigma: Tensor, dimension: int) -> Tensor:
+    """Return R_well `(...)` of a descending spectrum `(..., n)`; missing values are zero.
+
+    A sum of differences of squares: non-negative, and exactly zero at a flat spectrum.
+    """
+    first = sigma[..., :1]
+    differences = ((first - sigma) * (first + sigma)).sum(dim=-1)
+    return (differences + (dimension - sigma.shape[-1]) * sigma[..., 0].square()) / (2 * dimension)
+
+
+def resolve_dimension(dimension: int | None, minimum: int) -> int:
+    """Return p, checked."""
+    if dimension is None:
+        return minimum
+    if int(dimension) != dimension or dimension < minimum:
+        raise InvalidInputError(
+            f"dimension must be a whole number of at least {minimum}, the number of singular values, "
+            f"got {dimension}."
+        )
+    return int(dimension)
+
+
+# R_ill: the regularizer that raises a condition number (Eq. 12), and its gradients.
+
+
+def r_ill(S: ArrayLike, *, rank: int | None = None, rtol: float | None = None) -> Any:
+    r"""Value of the κ-maximising regularizer (Eq. 12).
+
+    .. math:: R_{ill}(S) = \frac{1}{\frac{1}{2k}\|S\|_F^2 - \frac12\sigma_k^2}, \quad k = \mathrm{rank}(S)
+
+    It bounds :math:`1/\log\kappa \le \sigma_1^2R_{ill}` (Theorem 4.1 (2)). Theorem 4.1 (1), that
+    it vanishes iff κ = ∞, is false: at the spectrum `(1, ½, σ→0)` κ → ∞ and `R_ill → 4.8`.
+    `R_ill → 0` only as `‖S‖ → ∞`. It is `inf` where the k singular values are all equal (so always
+    at rank 1).
+
+    Args:
+        S: `(..., p_r, p_c)`; symmetric matrices take `eigh`, others the SVD.
+        rank: k of every matrix, the values beyond it being round-off; default the number of singular
+            values above `rtol·σ₁`.
+        rtol: Relative tolerance of rank and equality; default `max(p_r, p_c)·eps` of the stored dtype.
+
+    Returns:
+        A float for one NumPy matrix, an array `(...)` for a NumPy batch, a float64 tensor `(...)` for
+        torch. A tensor that requires grad gets the closed form as its backward (once), at fixed k.
+
+    Raises:
+        InvalidInputError: Fewer than two dimensions, non-finite entries, bad `rank` or `rtol`.
+        RankError: A matrix is zero; or a backward is asked of an infinite value.
+
+    Examples:
+        >>> import numpy as np
+        >>> r_ill(np.diag([3.0, 1.0]))  # 1/(10/4 - 1/2)
+        0.5
+        >>> r_ill(np.diag([3.0, 0.0]))
+        inf
+    """
+    M = as_tensor(S, "S", minimum_ndim=2)
+    eps = storage_eps(S)
+    if M.requires_grad and torch.is_grad_enabled():
+        result = ill_core(M.detach(), rank=rank, rtol=rtol, eps=eps)
+        return ClosedForm.apply(M, result.value, result.gradient)
+    tolerance = resolve_rtol(rtol, M, eps)
+    sigma = singular_values(M.detach(), eps=eps)
+    k = resolve_rank(sigma, rank, tolerance)
+    value = ill_value(sigma, k, smallest(sigma, k, tolerance))
+    if isinstance(S, Tensor):
+        return value
+    return value.item() if value.ndim == 0 else value.cpu().numpy()
+
+
+def r_ill_gradient(
+    S: ArrayLike, *, rank: int | None = None, rtol: float | None = None
+) -> RegularizerGradient:
+    r"""Gradient of R_ill in S at fixed rank k (Eq. 13).
+
+    .. math:: \nabla R_{ill}(S) = \Big(\sigma_ku_kv_k^\top - \frac1kS\Big)R_{ill}(S)^2
+
+    Where :math:`\sigma_k` is repeated m times the answer is the centre of Clarke's subdifferential,
+    :math:`\frac1m\sum_iu_iv_i^\top` over the cluster in place of :math:`u_kv_k^\top`, with
+    `differentiable=False`.
+
+    Args:
+        S: `(..., p_r, p_c)`.
+        rank: k of every matrix, the values beyond it being round-off; default the number of singular
+            values above `rtol·σ₁`.
+        rtol: Relative tolerance of rank and equality; default `max(p_r, p_c)·eps` of the stored dtype.
+
+    Returns:
+        Value, gradient `(..., p_r, p_c)`, and whether it is one.
+
+    Raises:
+        InvalidInputError: Fewer than two dimensions, non-finite entries, bad `rank` or `rtol`.
+        RankError: A matrix is zero, or R_ill is infinite.
+
+    Examples:
+        >>> import numpy as np
+        >>> r_ill_gradient(np.diag([3.0, 1.0])).gradient
+        array([[-0.375,  0.   ],
+               [ 0.   ,  0.125]])
+    """
+    M = as_tensor(S, "S", minimum_ndim=2).detach()
+    result = ill_core(M, rank=rank, rtol=rtol, eps=storage_eps(S))
+    reject_infinite(result.value)
+    return hand_back(result, S)
+
+
+def r_ill_theta_gradient(
+    theta: ArrayLike, K: ArrayLike, *, rank: int | None = None, rtol: float | None = None
+) -> RegularizerGradient:
+    r"""Gradient of R_ill(H(θ)) in θ, with :math:`H(\theta) = \theta^\top K\theta` (Theorem 4.2 (2)).
+
+    .. math:: \nabla_\theta R_{ill} = 2K\theta\,\nabla_HR_{ill}(H(\theta))
+
+    Args:
+        theta: `(..., D, D_hid)` linear feature extractor.
+        K: `(..., D, D)` data covariance.
+        rank: k of every Hessian; default its numerical rank.
+        rtol: As in `r_ill_gradient`, for the Hessian. Null directions of H carry round-off of about
+            `eps·‖θ‖²‖K‖`, which exceeds the default where θ shrinks K's large directions: then
+            pass `rank`.
+
+    Returns:
+        Value, gradient `(..., D, D_hid)` and the evidence of the Hessian.
+
+    Raises:
+        InvalidInputError: The shapes do not fit, non-finite entries, bad `rank` or `rtol`.
+        RankError: The Hessian is zero, or R_ill is infinite.
+
+    Examples:
+        >>> import numpy as np
+        >>> r_ill_theta_gradient(np.eye(2), np.diag([3.0, 1.0])).gradient
+        array([[-2.25,  0.  ],
+               [ 0.  ,  0.25]])
+    """
+    T, C, H, eps = theta_hessian(theta, K)
+    result = ill_core(H, rank=rank, rtol=rtol, eps=eps)
+    reject_infinite(result.value)
+    return hand_back(pull_back(T, C, result), theta)
+
+
+def ill_core(matrix: Tensor, *, rank: int | None, rtol: float | None, eps: float) -> RegularizerGradient:
+    """Return value and gradient as tensors, from one decomposition; NaN gradient at infinite value."""
+    tolerance = resolve_rtol(rtol, matrix, eps)
+    U, sigma, V = decompose(matrix, eps)
+    k = resolve_rank(sigma, rank, tolerance)
+    low = smallest(sigma, k, tolerance)
+    value = ill_value(sigma, k, low)
+    term = (U * (low.weights * sigma).unsqueeze(-2)) @ V.mT
+    G = (term - matrix / k[..., None, None]) * value.square()[..., None, None]
+    return RegularizerGradient(value, G, low.multiplicity == 1, low.gap, low.sigma, k, low.multiplicity)
+
+
+def ill_value(sigma: Tensor, rank: Tensor, low: Extreme) -> Tensor:
+    """Return R_ill `(...)` of a descending spectrum `(..., n)`, inf where it is flat.
+
+    The denominator is the sum `Σ(σ_i − σ_k)(σ_i + σ_k)/(2k)` over all n values, the null ones
+    included (their squares belong to `‖S‖_F²`), without the cancellation of Eq. 12.
+    """
+    kept = torch.arange(sigma.shape[-1], device=sigma.device) < rank.unsqueeze(-1)
+    last = low.sigma.unsqueeze(-1)
+    terms = torch.where(kept, (sigma - last) * (sigma + last), sigma.square())
+    rho = terms.sum(dim=-1) / (2 * rank)
+    flat = low.multiplicity == rank
+    return torch.where(flat, torch.inf, torch.where(flat, 1.0, rho).reciprocal())
+
+
+def reject_infinite(value: Tensor) -> None:
+    """Raise if R_ill is infinite anywhere."""
+    if bool(torch.isinf(value).any()):
+        raise RankError(INFINITE_VALUE)

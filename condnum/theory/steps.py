@@ -1,0 +1,290 @@
+r"""The preconditioned step of Theorem 4.3, on θ and on the spectrum it is predicted to give.
+
+The preconditioner cancels: :math:`K^{-1}\nabla_\theta R = 2\theta\nabla_HR(H(\theta))`, so that no
+inverse is formed and a singular K is no obstacle. H then moves along its own singular vectors:
+:math:`\sigma_i' = \sigma_i(1 - 2\eta g_i)^2` with :math:`g_i` the singular values of the gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from condnum.arrays import Array, ArrayLike, as_tensor, like
+from condnum.errors import InvalidInputError, RankError, UnknownNameError
+from condnum.theory.regularizers import (
+    ill_core,
+    ill_value,
+    largest,
+    reject_infinite,
+    resolve_dimension,
+    resolve_rank,
+    smallest,
+    theta_hessian,
+    well_core,
+)
+from condnum.theory.spectra import default_rtol
+
+# Step sizes below which Theorem 4.3 holds: as printed, and as corrected.
+
+
+BoundSource = Literal["corrected", "printed"]
+
+
+def well_step_bound(
+    sigma: ArrayLike, *, dimension: int | None = None, source: BoundSource = "corrected"
+) -> Any:
+    r"""Step size below which `well_step` lowers κ (Theorem 4.3 (1)).
+
+    Corrected:
+
+    .. math:: \min\Big\{\frac{1-\sqrt{\sigma_k/\sigma_1}}{2(1-\frac1D)\sigma_1},\;
+        \frac D{2\sigma_2}\Big(\sqrt{\tfrac{\sigma_1}{\sigma_2}}-1\Big)\Big\}
+
+    Printed: :math:`1/((1-\frac1D)\sigma_1)` in the place of the first term.
+
+    Args:
+        sigma: `(..., k)` non-zero spectrum of H: positive, descending, σ₁ > σ₂.
+        dimension: D of the Hessian; default k.
+        source: `corrected`, or `printed` for the paper's.
+
+    Returns:
+        A float for one spectrum, an array `(...)` of the kind of `sigma` for a batch.
+
+    Raises:
+        InvalidInputError: Not descending and positive, σ₁ repeated, bad `dimension`.
+        RankError: Fewer than two values: κ = 1 cannot fall.
+        UnknownNameError: Unknown `source`.
+
+    Examples:
+        >>> well_step_bound([4.0, 1.0])
+        0.125
+        >>> well_step_bound([4.0, 1.0], source="printed")
+        0.5
+    """
+    s = as_spectrum(sigma, minimum=2)
+    D = resolve_dimension(dimension, s.shape[-1])
+    _check_source(source)
+    if bool((largest(s, default_rtol(s.shape[-1])).multiplicity > 1).any()):
+        raise InvalidInputError(
+            f"the largest singular value is repeated (σ₁ = σ₂ in {s.tolist()}): Theorem 4.3 (1) asks for a "
+            "unique one, and its bound is 0, no step at all."
+        )
+    s1, s2, sk = s[..., 0], s[..., 1], s[..., -1]
+    room = (1 - (sk / s1).sqrt()) / 2 if source == "corrected" else torch.ones_like(s1)
+    first = room / ((1 - 1 / D) * s1)
+    second = ((s1 / s2).sqrt() - 1) * D / (2 * s2)
+    return _hand_back(torch.minimum(first, second), sigma)
+
+
+def ill_step_bound(sigma: ArrayLike, *, source: BoundSource = "corrected") -> Any:
+    r"""Step size below which `ill_step` raises κ (Theorem 4.3 (2)), with :math:`\rho = 1/R_{ill}`.
+
+    Corrected: :math:`\rho^2/(\sigma_k(1-2/k))`, and `inf` for k = 2, where every step raises κ.
+    Printed: :math:`\rho^2/(1-2\sigma_k/k)`, returned as it is: negative where σ_k > k/2, `inf`
+    at σ_k = k/2.
+
+    Args:
+        sigma: `(..., k)` non-zero spectrum of H: positive, descending, σ_k < σ_{k−1}.
+        source: `corrected`, or `printed` for the paper's.
+
+    Returns:
+        A float for one spectrum, an array `(...)` of the kind of `sigma` for a batch.
+
+    Raises:
+        InvalidInputError: Not descending and positive, or σ_k repeated.
+        RankError: Fewer than two values: R_ill is infinite.
+        UnknownNameError: Unknown `source`.
+
+    Examples:
+        >>> ill_step_bound([3.0, 1.0])
+        inf
+        >>> ill_step_bound([3.0, 3.0, 1.5], source="corrected")  # ρ = 9/4
+        10.125
+        >>> ill_step_bound([4.0, 3.0, 2.0], source="printed") < 0
+        True
+    """
+    s = as_spectrum(sigma, minimum=2)
+    _check_source(source)
+    n = s.shape[-1]
+    k = resolve_rank(s, n, 0.0)
+    low = smallest(s, k, default_rtol(n))
+    if bool((low.multiplicity > 1).any()):
+        raise InvalidInputError(
+            f"the smallest singular value is repeated (σ_k = σ_(k−1) in {s.tolist()}): Theorem 4.3 (2) asks "
+            "for a unique one, and its bound is undefined."
+        )
+    rho = ill_value(s, k, low).reciprocal()
+    denominator = low.sigma * (1 - 2 / n) if source == "corrected" else 1 - 2 * low.sigma / n
+    return _hand_back(rho.square() / denominator, sigma)
+
+
+def as_spectrum(sigma: ArrayLike, *, minimum: int = 1) -> Tensor:
+    """Return a detached float64 spectrum `(..., k)`, checked."""
+    s = as_tensor(sigma, "sigma", minimum_ndim=1).detach()
+    if bool((s <= 0).any()):
+        raise InvalidInputError(
+            f"sigma must be positive, got {float(s.min())}; pass the non-zero spectrum only."
+        )
+    if bool((s[..., 1:] > s[..., :-1]).any()):
+        raise InvalidInputError(f"sigma must be descending, got {s.tolist()}; sort it.")
+    if s.shape[-1] < minimum:
+        raise RankError(f"sigma must hold at least {minimum} values, got {s.shape[-1]}: κ = 1 at rank 1.")
+    return s
+
+
+def _check_source(source: str) -> None:
+    if source not in ("corrected", "printed"):
+        raise UnknownNameError("bound source", source, ["corrected", "printed"])
+
+
+def _hand_back(bound: Tensor, reference: ArrayLike) -> Any:
+    return bound.item() if bound.ndim == 0 else like(reference)(bound)
+
+
+def well_step(theta: ArrayLike, K: ArrayLike, eta: float, *, rtol: float | None = None) -> Any:
+    r"""One step that lowers κ(H(θ)) for η below `well_step_bound` (Theorem 4.3 (1)).
+
+    .. math:: \theta' = \theta - \eta K^{-1}\nabla_\theta R_{well}
+        = \theta - 2\eta\,\theta\,\nabla_HR_{well}(H(\theta))
+
+    At a repeated σ₁ it follows the averaged subgradient of `r_well_gradient`.
+
+    Args:
+        theta: `(..., D, D_hid)` linear feature extractor.
+        K: `(..., D, D)` data covariance, singular or not.
+        eta: η ≥ 0.
+        rtol: Singular values of H within `rtol·σ₁` count as equal.
+
+    Returns:
+        θ′ `(..., D, D_hid)`, float64, of the kind of `theta`; the argument is not changed.
+
+    Raises:
+        InvalidInputError: The shapes do not fit, non-finite entries, bad `eta` or `rtol`.
+        RankError: The Hessian is zero.
+
+    Examples:
+        >>> import numpy as np
+        >>> well_step(np.eye(2), np.diag([4.0, 1.0]), 0.1)
+        array([[0.6, 0. ],
+               [0. , 1.1]])
+    """
+    step = 2 * checked_eta(eta)
+    T, _, H, eps = theta_hessian(theta, K)
+    result = well_core(H, dimension=H.shape[-1], rtol=rtol, eps=eps)
+    return like(theta)(T - step * (T @ result.gradient))
+
+
+def ill_step(
+    theta: ArrayLike, K: ArrayLike, eta: float, *, rank: int | None = None, rtol: float | None = None
+) -> Any:
+    r"""One step that raises κ(H(θ)) for η below `ill_step_bound` (Theorem 4.3 (2)).
+
+    .. math:: \theta' = \theta - \eta K^{-1}\nabla_\theta R_{ill}
+        = \theta - 2\eta\,\theta\,\nabla_HR_{ill}(H(\theta))
+
+    At a repeated σ_k it follows the averaged subgradient of `r_ill_gradient`. Near
+    :math:`\eta = \rho^2/(2(1-1/k)\sigma_k)`, :math:`\rho = 1/R_{ill}`, σ_k is annihilated: the
+    numerical rank of H falls by one, and compact κ with it. Compare ranks before and after.
+
+    Args:
+        theta: `(..., D, D_hid)` linear feature extractor.
+        K: `(..., D, D)` data covariance, singular or not.
+        eta: η ≥ 0.
+        rank: k of every Hessian; default its numerical rank.
+        rtol: Relative tolerance of rank and equality.
+
+    Returns:
+        θ′ `(..., D, D_hid)`, float64, of the kind of `theta`; the argument is not changed.
+
+    Raises:
+        InvalidInputError: The shapes do not fit, non-finite entries, bad `eta`, `rank` or `rtol`.
+        RankError: The Hessian is zero, or R_ill is infinite.
+
+    Examples:
+        >>> import numpy as np
+        >>> ill_step(np.eye(2), np.diag([3.0, 1.0]), 1.0)
+        array([[1.75, 0.  ],
+               [0.  , 0.75]])
+    """
+    step = 2 * checked_eta(eta)
+    T, _, H, eps = theta_hessian(theta, K)
+    result = ill_core(H, rank=rank, rtol=rtol, eps=eps)
+    reject_infinite(result.value)
+    return like(theta)(T - step * (T @ result.gradient))
+
+
+def well_spectrum_step(sigma: ArrayLike, eta: float, dimension: int | None = None) -> Array:
+    r"""Spectrum of H(θ′) after `well_step`.
+
+    .. math:: \sigma_1' = \sigma_1\big(1 - 2\eta(1-\tfrac1D)\sigma_1\big)^2, \quad
+        \sigma_i' = \sigma_i\big(1 + \tfrac{2\eta}{D}\sigma_i\big)^2
+
+    (A σ₁ repeated m times moves with 1/m in the place of 1.)
+
+    Args:
+        sigma: `(..., k)` positive, descending.
+        eta: η ≥ 0.
+        dimension: D of the Hessian; default k.
+
+    Returns:
+        `(..., k)` of the kind of `sigma`: entry i is where σ_i goes, so it may be out of order.
+
+    Raises:
+        InvalidInputError: Not descending and positive, bad `eta` or `dimension`.
+
+    Examples:
+        >>> well_spectrum_step([4.0, 1.0], 0.25, 2)
+        array([0.    , 1.5625])
+    """
+    s = as_spectrum(sigma)
+    D = resolve_dimension(dimension, s.shape[-1])
+    weights = largest(s, default_rtol(s.shape[-1])).weights
+    return like(sigma)(_moved_spectrum(s, (weights - 1 / D) * s, eta))
+
+
+def ill_spectrum_step(sigma: ArrayLike, eta: float) -> Array:
+    r"""Non-zero spectrum of H(θ′) after `ill_step`, with :math:`\rho = 1/R_{ill}`.
+
+    .. math:: \sigma_k' = \sigma_k\big(1 - \tfrac{2\eta}{\rho^2}(1-\tfrac1k)\sigma_k\big)^2, \quad
+        \sigma_i' = \sigma_i\big(1 + \tfrac{2\eta}{k\rho^2}\sigma_i\big)^2
+
+    (A σ_k repeated m times moves with 1/m in the place of 1.)
+
+    Args:
+        sigma: `(..., k)` positive, descending.
+        eta: η ≥ 0.
+
+    Returns:
+        `(..., k)` of the kind of `sigma`: entry i is where σ_i goes; 0 if it is annihilated.
+
+    Raises:
+        InvalidInputError: Not descending and positive, or bad `eta`.
+        RankError: Fewer than two values, or all equal: R_ill is infinite.
+
+    Examples:
+        >>> ill_spectrum_step([3.0, 1.0], 1.0)  # ρ = 2
+        array([9.1875, 0.5625])
+    """
+    s = as_spectrum(sigma, minimum=2)
+    k = resolve_rank(s, s.shape[-1], 0.0)
+    low = smallest(s, k, default_rtol(s.shape[-1]))
+    value = ill_value(s, k, low)
+    reject_infinite(value)
+    g = (low.weights - 1 / s.shape[-1]) * s * value.square().unsqueeze(-1)
+    return like(sigma)(_moved_spectrum(s, g, eta))
+
+
+def _moved_spectrum(sigma: Tensor, gradient: Tensor, eta: float) -> Tensor:
+    return sigma * (1 - 2 * checked_eta(eta) * gradient).square()
+
+
+def checked_eta(eta: float) -> float:
+    """Return the step size as a float."""
+    value = float(eta)
+    if not (math.isfinite(value) and value >= 0):
+        raise InvalidInputError(f"eta must be finite and non-negative, got {eta}.")
+    return value
