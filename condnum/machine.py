@@ -1,4 +1,4 @@
-"""Threads inside a cell: so many that cells side by side do not fight for the cores."""
+"""The machine: threads of a cell, so that cells side by side do not fight for the cores, and memory."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
-
-import torch
+from typing import TYPE_CHECKING, TypeAlias
 
 from condnum.errors import DeviceError
+
+if TYPE_CHECKING:
+    import torch
 
 #: Read by the libraries when they are loaded, hence set before a worker process starts.
 VARIABLES = (
@@ -93,6 +94,8 @@ def is_out_of_memory(error: BaseException) -> bool:
         >>> is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED"))
         True
     """
+    import torch
+
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in _MESSAGES)
