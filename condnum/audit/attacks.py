@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -17,11 +16,11 @@ from numpy.typing import NDArray
 from condnum.audit.measures import FRONT, LABELS, OPTIMAL, RAW, Extractors
 from condnum.data.feature_stream import (
     FeatureStream,
-    array_member,
+    all_numbers,
     first_line,
-    read_npy,
-    read_npy_header,
+    mapped_array,
     readable,
+    whole_array,
 )
 from condnum.errors import DataFormatError, InvalidInputError, UnknownNameError, require
 from condnum.probing.attackers import AttackBudget
@@ -113,37 +112,22 @@ def _are_labels(Y: NDArray[Any]) -> bool:
     return len(np.unique(Y)) <= min(MOST_CLASSES, max(2, len(Y) // 5))
 
 
-def _array(stream: IO[bytes], size: int, path: Path) -> NDArray[Any]:
-    """Read an array of numbers or words after a look at its header."""
-    header = read_npy_header(stream, size, path, kinds="fiubSU")
-    if header.size * header.dtype.itemsize > MAX_BYTES:
-        raise DataFormatError(
-            f"{path} holds an array of shape {header.shape} and type {header.dtype}; targets are one or "
-            "a few numbers for each row, or short words."
-        )
-    return read_npy(stream, header, path)
-
-
 def _loaded(path: Path) -> NDArray[Any]:
-    """Read a file."""
-    ending = path.suffix.lower()
+    """Read a file of numbers or words."""
+    ending, advice = path.suffix.lower(), "targets are one or a few numbers for each row, or short words."
     with readable(path):
-        if ending == ".npy":
-            with path.open("rb") as stream:
-                return _array(stream, path.stat().st_size, path)
+        if path.stat().st_size > MAX_BYTES:
+            raise DataFormatError(f"{path} has {path.stat().st_size / 2**20:,.0f} MiB; {advice}")
         if ending == ".npz":
-            with zipfile.ZipFile(path) as archive:
-                if len(archive.infolist()) != 1:
-                    raise DataFormatError(
-                        f"{path} holds {len(archive.infolist())} arrays; targets are a single one."
-                    )
-                member = array_member(archive, path, None)
-                with archive.open(member) as stream:
-                    return _array(stream, member.file_size, path)
+            return whole_array(path, None, MAX_BYTES, advice, kinds="fiubSU")
+        if ending == ".npy":
+            array = mapped_array(path)
+            if array.dtype.kind not in "fiubSU" or not array.dtype.itemsize:
+                raise DataFormatError(f"{path} holds an array of type {array.dtype}; {advice}")
+            return np.array(array)
         if ending == ".csv":
-            first = first_line(path)
-            numbers = bool(pd.to_numeric(pd.Series(first), errors="coerce").notna().all())
-            return pd.read_csv(path, header=None if numbers else 0, encoding="utf-8-sig").to_numpy()
+            header = None if all_numbers(first_line(path)) else 0
+            return pd.read_csv(path, header=header, encoding="utf-8-sig").to_numpy()
         if ending == ".parquet":
             require("pyarrow", "notebooks")
             return pd.read_parquet(path).to_numpy()

@@ -36,7 +36,7 @@ from condnum.audit.measures import (
 )
 from condnum.audit.moments import SecondMoments, cluster_moments, group_count, second_moments, task_facts
 from condnum.audit.result import Audit, ClauseC
-from condnum.data.feature_pair import Survey, look_at, match_streams, open_pair
+from condnum.data.feature_pair import complete_targets, look_at, match_streams, open_pair
 from condnum.data.feature_stream import MAX_DIMENSION, FeatureStream, array_stream, open_feature_stream
 from condnum.errors import InvalidInputError
 from condnum.machine import own_peak
@@ -185,10 +185,8 @@ def audit(
     with clock.stage("columns"):
         found_pair = look_at(P, H, notes, standardise=standardise, targets=y)
         P, H = found_pair.pretrain, found_pair.harmful
-        y, y_P = (
-            _complete(values, survey, stream)
-            for values, survey, stream in ((y, found_pair.surveys[1], H), (y_P, found_pair.surveys[0], P))
-        )
+        y = None if y is None else complete_targets(y, found_pair.surveys[1], H)
+        y_P = None if y_P is None else complete_targets(y_P, found_pair.surveys[0], P)
     moments = []
     for which, (stage, stream) in enumerate(zip(STAGES[1:3], (P, H), strict=True)):
         with clock.stage(stage) as tick:
@@ -285,17 +283,6 @@ def _opened(features: FeaturesLike, max_dimension: int) -> FeatureStream:
     if isinstance(features, str | os.PathLike):
         return open_feature_stream(features, max_dimension=max_dimension)
     return array_stream(features, max_dimension=max_dimension)
-
-
-def _complete(targets: NDArray[Any] | None, survey: Survey, stream: FeatureStream) -> NDArray[Any] | None:
-    """Return the targets of the rows that are kept."""
-    if targets is not None and len(targets) != len(survey.complete):
-        raise InvalidInputError(
-            f"{stream.source} has {len(survey.complete):,d} rows, but there are {len(targets):,d} "
-            "targets; give "
-            "one target for each row, in the same order."
-        )
-    return None if targets is None else targets[survey.complete]
 
 
 def _moments(

@@ -307,14 +307,13 @@ def cluster_moments(
 
 def part_moments(stream: FeatureStream, groups: int, seed: int, first: int, last: int) -> SecondMoments:
     """Read some blocks of a file; what a worker does."""
-    rows = open_feature_stream(stream.source, max_dimension=10**9).rows
-    if rows.count != stream.count:
+    here = open_feature_stream(stream.source, max_dimension=stream.width)
+    if here.count != stream.count:
         raise InvalidInputError(
-            f"{stream.source} has {rows.count} rows on a worker and {stream.count} here; all machines "
-            "must see "
-            "the same file."
+            f"{stream.source} has {here.count} rows on a worker and {stream.count} here; all machines "
+            "must see the same file."
         )
-    own = replace(stream, rows=rows)
+    own = replace(stream, read=here.read, stamp=here.stamp)
     return second_moments(own, groups=groups, seed=seed, first=first, last=last, kept_bytes=0, threads=1)
 
 

@@ -7,7 +7,8 @@ the same of the same files.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from condnum.data.feature_stream import MAX_DIMENSION, FeatureStream, ParquetRows, open_feature_stream
+from condnum.data.feature_stream import MAX_DIMENSION, FeatureStream, open_feature_stream
 from condnum.data.task_pair import FloatArray
 from condnum.errors import CondnumError, DataFormatError, InvalidInputError, UnknownNameError
 
@@ -95,22 +96,18 @@ def open_pair(
         InvalidInputError: More than two keys.
         CondnumError: As `open_feature_stream` and `match_streams`; its `field` names the file at fault.
     """
-    keys = names_in(key)
+    keys: list[str | None] = [*names_in(key)] or [None]
     if len(keys) > 2:
         raise InvalidInputError(f"key names {len(keys)} arrays ({key}); give one, or one for each file.")
-    opened = []
-    for which, (field, path) in enumerate((("pretrain", pretrain), ("harmful", harmful))):
-        try:
-            own = keys[min(which, len(keys) - 1)] if keys else None
-            opened.append(open_feature_stream(path, key=own, max_dimension=max_dimension))
-        except CondnumError as error:
-            error.field = field
-            raise
-    return match_streams(opened[0], opened[1], drop=drop)
+    with _at_fault("pretrain"):
+        P = open_feature_stream(pretrain, key=keys[0], max_dimension=max_dimension)
+    with _at_fault("harmful"):
+        H = open_feature_stream(harmful, key=keys[-1], max_dimension=max_dimension)
+    return match_streams(P, H, drop=drop)
 
 
 def match_streams(
-    pretrain: FeatureStream, harmful: FeatureStream, *, drop: str = ""
+    P: FeatureStream, H: FeatureStream, *, drop: str = ""
 ) -> tuple[FeatureStream, FeatureStream, list[str]]:
     """Bring two streams to the same columns: by name when both files name them, else by position.
 
@@ -120,65 +117,58 @@ def match_streams(
         >>> P.columns, H.columns
         (('x0', 'x2'), ('x0', 'x2'))
     """
-    try:
-        P, H, notes = _shared(*_dropped(pretrain, harmful, drop))
-    except InvalidInputError as error:
-        error.field = error.field or "harmful"  # the second file does not fit the first
-        raise
-    for stream, field in ((P, "pretrain"), (H, "harmful")):
-        if isinstance(stream.rows, ParquetRows):
-            try:
-                stream.rows.check_columns(stream.columns)
-            except DataFormatError as error:
-                error.field = field
-                raise
-    return P, H, notes
-
-
-def _dropped(P: FeatureStream, H: FeatureStream, drop: str) -> tuple[FeatureStream, FeatureStream]:
-    """Return both without the columns that are to be left out; by position, these go from both."""
-    names = names_in(drop)
-    for name in names:
-        if name not in P.columns and name not in H.columns:
-            error = UnknownNameError("column to leave out (drop)", name, dict.fromkeys(P.columns + H.columns))
-            error.field = "drop"
-            raise error
-    if P.named != H.named and P.dimension == H.dimension:  # matched by position: one column, two names
-        places = {s.columns.index(name) for s in (P, H) for name in names if name in s.columns}
-        kept = [i for i in range(P.dimension) if i not in places]
-        chosen = [[s.columns[i] for i in kept] for s in (P, H)]
-    else:
-        chosen = [[c for c in s.columns if c not in names] for s in (P, H)]
-    if not all(chosen):
-        raise InvalidInputError(f"drop={drop} leaves no column; name fewer of them.")
-    return P.select(chosen[0]), H.select(chosen[1])
-
-
-def _shared(P: FeatureStream, H: FeatureStream) -> tuple[FeatureStream, FeatureStream, list[str]]:
-    """Return both over the same columns, and what had to be done for it."""
-    if not (P.named and H.named):
-        if P.dimension != H.dimension:
+    dropped, notes = names_in(drop), []
+    with _at_fault("drop"):
+        for name in dropped:
+            if name not in P.columns and name not in H.columns:
+                raise UnknownNameError(
+                    "column to leave out (drop)", name, dict.fromkeys(P.columns + H.columns)
+                )
+    with _at_fault("harmful"):  # the second file does not fit the first
+        kept = [[name for name in stream.columns if name not in dropped] for stream in (P, H)]
+        if P.named != H.named and P.dimension == H.dimension:  # by position: one column, two names
+            pairs = [pair for pair in zip(P.columns, H.columns, strict=True) if not {*pair} & {*dropped}]
+            kept = [[pair[which] for pair in pairs] for which in (0, 1)]
+        if not all(kept):
+            raise InvalidInputError(f"drop={drop} leaves no column; name fewer of them.")
+        if P.named and H.named:
+            common = [name for name in kept[0] if name in set(kept[1])]
+            if not common:
+                raise InvalidInputError(
+                    f"{P.source} and {H.source} have no column in common (the first starts with "
+                    f"'{kept[0][0]}', the other with '{kept[1][0]}'); is one of the files without a line of "
+                    "names?"
+                )
+            for stream, names in zip((P, H), kept, strict=True):
+                alone = [name for name in names if name not in set(common)]
+                if alone:
+                    notes.append(
+                        f"{len(alone)} column(s) that only {stream.source} has are left out ({_some(alone)})."
+                    )
+            kept = [common, common]
+        elif len(kept[0]) != len(kept[1]):
             raise InvalidInputError(
-                f"{P.source} has {P.dimension} columns and {H.source} has {H.dimension}: both tasks share "
+                f"{P.source} has {len(kept[0])} columns and {H.source} has {len(kept[1])}: both tasks share "
                 "one feature space. Give both the same columns, or name them (csv, parquet), so that they "
                 "can be matched."
             )
-        mixed = P.named != H.named
-        return P, H, ["Only one file names its columns; they are matched by position."] if mixed else []
-    common = [name for name in P.columns if name in set(H.columns)]
-    if not common:
-        raise InvalidInputError(
-            f"{P.source} and {H.source} have no column in common (the first starts with '{P.columns[0]}', "
-            f"the other with '{H.columns[0]}'); is one of the files without a line of names?"
-        )
-    notes = []
-    for stream in (P, H):
-        alone = [name for name in stream.columns if name not in set(common)]
-        if alone:
-            notes.append(
-                f"{len(alone)} column(s) that only {stream.source} has are left out ({_some(alone)})."
-            )
-    return P.select(common), H.select(common), notes
+        elif P.named != H.named:
+            notes.append("Only one file names its columns; they are matched by position.")
+    P, H = P.select(kept[0]), H.select(kept[1])
+    for stream, field in ((P, "pretrain"), (H, "harmful")):
+        with _at_fault(field):
+            stream.check_text()
+    return P, H, notes
+
+
+@contextmanager
+def _at_fault(field: str) -> Generator[None]:
+    """Name the setting that an error comes from."""
+    try:
+        yield
+    except CondnumError as error:
+        error.field = error.field or field
+        raise
 
 
 def look_at(
@@ -219,22 +209,13 @@ def look_at(
     """
     surveys, said = [], list(notes)
     for name, field, stream in (("D_P", "pretrain", pretrain), ("D_H", "harmful", harmful)):
-        try:
+        with _at_fault(field):
             surveys.append(_survey(stream))
-        except CondnumError as error:
-            error.field = field
-            raise
         said += _rows_words(name, surveys[-1], stream)
     P, H = surveys
     answers = np.zeros(pretrain.dimension, dtype=bool)
     if targets is not None:
-        if len(targets) != len(H.complete):
-            raise InvalidInputError(
-                f"{harmful.source} has {len(H.complete):,d} rows, but there are {len(targets):,d} "
-                "targets; give "
-                "one target for each row, in the same order."
-            )
-        answers = _functions_of(targets[H.complete][: len(H.head)], H.head)
+        answers = _functions_of(complete_targets(targets, H, harmful)[: len(H.head)], H.head)
     looks = _looks(pretrain.columns, P, H, answers)
     table = pd.DataFrame({"column": list(pretrain.columns)})
     for task, survey in (("pretrain", P), ("harmful", H)):
@@ -250,6 +231,16 @@ def look_at(
         ]
         said.append("Columns are standardised, each task by its own mean and deviation.")
     return FeaturePair(streams[0], streams[1], (P, H), table, tuple(said))
+
+
+def complete_targets(targets: NDArray[Any], survey: Survey, stream: FeatureStream) -> NDArray[Any]:
+    """Return the targets of the rows that are kept."""
+    if len(targets) != len(survey.complete):
+        raise InvalidInputError(
+            f"{stream.source} has {len(survey.complete):,d} rows, but there are {len(targets):,d} targets; "
+            "give one target for each row, in the same order."
+        )
+    return targets[survey.complete]
 
 
 def _survey(stream: FeatureStream) -> Survey:
@@ -274,8 +265,7 @@ def _survey(stream: FeatureStream) -> Survey:
                 raise DataFormatError(
                     f"{stream.source} holds infinite values, the first in data row "
                     f"{sum(len(mask) for mask in masks[:-1]) + row + 1:,d}, column "
-                    f"'{stream.columns[column]}'; "
-                    "replace them, or drop these rows."
+                    f"'{stream.columns[column]}'; replace them, or drop these rows."
                 )
             n = len(X)
             with np.errstate(all="ignore"):  # squares beyond float64 are refused below
@@ -366,8 +356,7 @@ def _rows_words(name: str, survey: Survey, stream: FeatureStream) -> list[str]:
     if rows < D:
         notes.append(
             f"{name} has fewer rows than columns ({rows:,d} < {D:,d}): its rank is at most {rows:,d}, and "
-            "κ is "
-            "that of this sample, not of the task."
+            "κ is that of this sample, not of the task."
         )
     return notes
 
@@ -382,15 +371,13 @@ def _look_words(table: pd.DataFrame, targets: bool) -> list[str]:
             "an answer is no feature")  # fmt: skip
         notes.append(
             f"{len(answers)} column(s) look like the answer ({_some(answers['column'])}: {why}); {given}. "
-            "Leave out "
-            f"what is one: drop={','.join(answers['column'][:5])}."
+            f"Leave out what is one: drop={','.join(answers['column'][:5])}."
         )
     index = table["column"][looks.startswith("index")]
     if len(index):
         notes.append(
             f"{len(index)} column(s) look like an index of the rows ({_some(index)}): its size enters κ "
-            "and says "
-            f"nothing. Leave out what is one: drop={','.join(index[:5])}."
+            f"and says nothing. Leave out what is one: drop={','.join(index[:5])}."
         )
     for task, label in (("pretrain", "D_P"), ("harmful", "D_H")):
         flat = table[table[f"smallest_{task}"] == table[f"largest_{task}"]]
@@ -403,8 +390,7 @@ def _look_words(table: pd.DataFrame, targets: bool) -> list[str]:
             rest = flat["column"][flat[f"largest_{task}"] != 0]
             notes.append(
                 f"{label} has {len(rest)} constant column(s) ({_some(rest)}): K is not centred, so that "
-                "each acts "
-                "as an intercept; standardising turns it into zeros."
+                "each acts as an intercept; standardising turns it into zeros."
             )
     return notes
 

@@ -1,8 +1,8 @@
 """Feature matrices that need not fit in memory: read in blocks of rows, by explicit reads.
 
-A memory map would count every page that it has touched as resident memory; here a block is read into a
-buffer of its own and freed. Nothing in a file is executed, and a file that changes while it is read is
-noticed by its size, its time of change and its inode.
+A memory map would count every page that it has touched as resident memory, and end the process where a file
+is cut while it is read; here a block is read into a buffer of its own and freed. Nothing in a file is
+executed, and a file that changes while it is read is noticed by its size, its time of change and its inode.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from condnum.data.task_pair import FloatArray
@@ -38,582 +38,37 @@ from condnum.errors import (
     require,
 )
 
-# Where blocks of rows come from: the interface, rows in memory, and what every kind of file shares.
-
-
-#: No file with more columns is opened: one covariance of them would take 8 TiB.
-MAX_COLUMNS = 1 << 20
-
-#: Longest first line of a table in CSV: a million names of sixteen characters.
-MAX_LINE = 16 << 20
-
-#: How the readers of archives and tables say that a file is not what it claims to be.
-_DAMAGE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    struct.error,
-    csv.Error,
-    EOFError,
-    OverflowError,
-    NotImplementedError,  # a kind of compression or of column that they do not have
-    RuntimeError,  # an archive with a password
-)
-
-
-class RowSource(Protocol):
-    """Something that hands out rows of a matrix in blocks."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the D columns."""
-
-    @property
-    def named(self) -> bool:
-        """Whether the file has names."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The stored type."""
-
-    @property
-    def count(self) -> int | None:
-        """Number of rows, where it is known."""
-
-    def blocks(self, start: int, size: int, order: Sequence[int]) -> Iterator[NDArray[Any]]:
-        """Yield blocks of `size` rows from row `start` on, of some columns; only the last may be shorter."""
-
-    def check_unchanged(self) -> None:
-        """Raise DataFormatError if the file is not the one that was opened."""
-
-
-@dataclass(frozen=True, eq=False)
-class ArrayRows:
-    """Rows of a matrix in memory."""
-
-    values: NDArray[Any]  # (N, D)
-    name: str
-    columns: tuple[str, ...] = ()  # names, where there are any
-
-    @property
-    def named(self) -> bool:
-        """Whether the columns have names."""
-        return bool(self.columns)
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """The columns' names, or `x0`, `x1` and so on."""
-        return self.columns or position_names(self.values.shape[1])
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The array's type."""
-        return self.values.dtype
-
-    @property
-    def count(self) -> int:
-        """Number of rows."""
-        return len(self.values)
-
-    def blocks(self, start: int, size: int, order: Sequence[int]) -> Iterator[NDArray[Any]]:
-        """Yield views where all columns are kept; see `RowSource`."""
-        for begin in range(start, self.count, size):
-            yield in_order(self.values[begin : begin + size], order)
-
-    def check_unchanged(self) -> None:
-        """Memory has no time of change."""
-
-
-@dataclass(frozen=True, eq=False)
-class FileRows:
-    """A file with what tells whether it changed."""
-
-    path: Path
-    names: tuple[str, ...]
-    named: bool
-    dtype: np.dtype[Any]
-    count: int | None
-    stamp: tuple[int, int, int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "stamp", _stamp(self.path))
-
-    def check_unchanged(self) -> None:
-        """Compare size, time of change and inode with those at opening."""
-        if _stamp(self.path) != self.stamp:
-            raise DataFormatError(
-                f"{self.path} changed while it was read (its size, time of change or identity is another "
-                "one): wait until whoever writes it is done, and run again."
-            )
-
-
-def stored_epsilon(dtype: np.dtype[Any]) -> float:
-    """Return the machine epsilon of a stored type; integers and booleans count as float64.
-
-    Examples:
-        >>> stored_epsilon(np.dtype(np.float32)) == 2.0**-23, stored_epsilon(np.dtype(int)) == 2.0**-52
-        (True, True)
-    """
-    return float(np.finfo(dtype if dtype.kind == "f" else np.float64).eps)
-
-
-def check_shape(shape: tuple[int, ...], path: Path) -> None:
-    """Refuse what is no matrix."""
-    if len(shape) != 2 or 0 in shape:
-        raise DataFormatError(
-            f"{path} holds an array of shape {shape}; features are a matrix (N, D), one row a sample: "
-            "reshape it, images for example by X.reshape(len(X), -1)."
-        )
-    if shape[1] > MAX_COLUMNS:
-        raise DataFormatError(
-            f"{path} has {shape[1]:,d} columns, above the {MAX_COLUMNS:,d} that are ever read; is it "
-            "transposed? Features are a matrix (N, D), one row a sample."
-        )
-
-
-def in_order(block: NDArray[Any], order: Sequence[int]) -> NDArray[Any]:
-    """Return the columns of a block that are kept; a block of which all are is not copied."""
-    return block if tuple(order) == tuple(range(block.shape[1])) else block[:, list(order)]
-
-
-@contextmanager
-def readable(path: Path) -> Generator[None]:
-    """Turn what goes wrong on a disk or in a file into our words."""
-    if path.is_dir():
-        raise DataFormatError(f"{path} is a folder; give a file in it (.npy, .npz, .csv or .parquet).")
-    try:
-        yield
-    except CondnumError:
-        raise  # some of them are OSErrors too, and say more
-    except _DAMAGE as error:
-        raise DataFormatError(f"{path} is damaged ({_reason(error)}); write it again.") from error
-    except ValueError as error:  # pandas', Arrow's and unicode errors
-        raise DataFormatError(
-            f"{path} is not a table of numbers ({_reason(error)}); drop or encode columns of text."
-        ) from error
-    except OSError as error:
-        if error.errno is None:  # not the disk's: a parser's word for content that it cannot read
-            raise DataFormatError(f"{path} is damaged ({_reason(error)}); write it again.") from error
-        raise DataNotFoundError(f"cannot read {path}: {error.strerror or error}; check the path.") from error
-
-
-def first_line(path: Path) -> list[str]:
-    """Return the cells of the first line of a table in CSV."""
-    with path.open(encoding="utf-8-sig", newline="") as stream:
-        beginning = stream.read(MAX_LINE)
-    if len(beginning) == MAX_LINE and not {"\n", "\r"} & set(beginning):
-        raise DataFormatError(
-            f"{path} has no end of a line in its first {MAX_LINE / 2**20:.0f} MiB; a table in CSV has a "
-            "line for each row."
-        )
-    return next(csv.reader(io.StringIO(beginning, newline="")), [])
-
-
-def position_names(count: int) -> tuple[str, ...]:
-    """Return the names of columns that have none.
-
-    Examples:
-        >>> position_names(2)
-        ('x0', 'x1')
-    """
-    return tuple(f"x{i}" for i in range(count))
-
-
-def _reason(error: Exception) -> str:
-    """Return what an error says in one line."""
-    return " ".join(str(error).split())[:300] or type(error).__name__
-
-
-def _stamp(path: Path) -> tuple[int, int, int]:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return (-1, -1, -1)
-    return (status.st_size, status.st_mtime_ns, status.st_ino)
-
-
-# The header of a NumPy array, read with suspicion: are there as many bytes as it promises?
-
-
-#: An archive that unpacks to more than this is looked at: arrays of real measurements shrink by less than
-#: `BOMB_RATIO`, and deflate can do at most 1032.
-BOMB_BYTES, BOMB_RATIO = 64 << 20, 200
-
-#: Versions of the format; numpy.save writes the first that can hold the header.
-_VERSIONS = ((1, 0), (2, 0), (3, 0))
-
-#: Longest header that is read; NumPy itself refuses to parse more than 10,000 characters.
-_MAX_HEADER = 1 << 20
-
-
-@dataclass(frozen=True)
-class NpyHeader:
-    """What the header of an array says."""
-
-    shape: tuple[int, ...]
-    fortran: bool  # columns come one after the other
-    dtype: np.dtype[Any]
-    offset: int  # of the first entry
-
-    @property
-    def size(self) -> int:
-        """Number of entries."""
-        return math.prod(self.shape)
-
-
-def read_npy_header(stream: IO[bytes], size: int, path: Path, kinds: str = "fiub") -> NpyHeader:
-    """Read the header of an array; leave the stream at its first entry.
-
-    Examples:
-        >>> import io
-        >>> stream = io.BytesIO()
-        >>> np.save(stream, np.zeros((2, 3)))
-        >>> size = stream.seek(0, 2)
-        >>> _ = stream.seek(0)
-        >>> read_npy_header(stream, size, Path("X.npy")).shape
-        (2, 3)
-    """
-    try:
-        version = npy_format.read_magic(stream)
-        _check_version(version)
-        header = _header(stream, 2 if version[0] == 1 else 4)
-        read = npy_format.read_array_header_1_0 if version[0] == 1 else npy_format.read_array_header_2_0
-        shape, fortran, dtype = read(io.BytesIO(header))
-    except (ValueError, TypeError, SyntaxError, tokenize.TokenError, OverflowError, RecursionError) as error:
-        reason = " ".join(str(error).split())
-        raise DataFormatError(f"{path} is not a NumPy file ({reason}); write it with numpy.save.") from error
-    if dtype.kind not in kinds or dtype.hasobject or not dtype.itemsize:
-        raise DataFormatError(
-            f"{path} holds entries of type '{dtype}'; features are real numbers: save X.astype(float). "
-            "Pickled objects are never loaded."
-        )
-    found = NpyHeader(tuple(int(n) for n in shape), bool(fortran), dtype, stream.tell())
-    promised = found.offset + found.size * dtype.itemsize
-    if min(found.shape, default=0) < 0 or promised > size:
-        raise DataFormatError(
-            f"{path} is cut off: its header promises {promised:,d} bytes for an array of shape "
-            f"{found.shape}, it has {size:,d}; copy it again."
-        )
-    return found
-
-
-def _check_version(version: tuple[int, int]) -> None:
-    """Refuse a version that NumPy does not write."""
-    if version not in _VERSIONS:
-        raise ValueError(f"format version {version[0]}.{version[1]}")
-
-
-def read_npy(stream: IO[bytes], header: NpyHeader, path: Path) -> NDArray[Any]:
-    """Read the entries that follow a header."""
-    flat = np.empty(header.size, dtype=header.dtype)
-    fill_exactly(stream, flat, path)
-    return flat.reshape(header.shape, order="F" if header.fortran else "C")
-
-
-def fill_exactly(stream: IO[bytes], into: NDArray[Any], path: Path) -> None:
-    """Fill an array from a stream, which may hand out less at a time."""
-    view, done = into.view(np.uint8).data if into.size else memoryview(b""), 0
-    while done < len(view):
-        got = stream.readinto(view[done:])  # type: ignore[attr-defined]
-        if not got:
-            raise DataFormatError(f"{path} ends before its last row; it is cut off, or being written.")
-        done += got
-
-
-def _header(stream: IO[bytes], width: int) -> bytes:
-    """Return the length field and the text of a header, which is not read if it is absurdly long."""
-    field = stream.read(width)
-    length = int.from_bytes(field, "little")
-    if length > _MAX_HEADER:
-        raise ValueError(f"a header of {length:,d} bytes")
-    return field + stream.read(length)
-
-
-def array_member(archive: zipfile.ZipFile, path: Path, key: str | None) -> zipfile.ZipInfo:
-    """Find an array in an archive of `numpy.savez`."""
-    members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-    if key is None and len(members) != 1:
-        shown = ", ".join(list(members)[:8]) + (", …" if len(members) > 8 else "")
-        raise DataFormatError(f"{path} holds {len(members)} arrays ({shown}); say which by key=.")
-    name = next(iter(members)) if key is None else key
-    if name not in members:
-        raise UnknownNameError(f"array of {path}", name, members)
-    check_expansion(members[name].file_size, path.stat().st_size, path)
-    return members[name]
-
-
-def check_expansion(unpacked: int, stored: int, path: Path) -> None:
-    """Refuse a file that unpacks to far more than a file of measurements does.
-
-    Examples:
-        >>> check_expansion(10**10, 10**6, Path("zeros.npz"))
-        Traceback (most recent call last):
-            ...
-        condnum.errors.DataFormatError: zeros.npz takes 1.0 MB and would unpack to 10,000.0 MB, ...
-    """
-    if unpacked > max(BOMB_BYTES, BOMB_RATIO * stored):
-        raise DataFormatError(
-            f"{path} takes {stored / 1e6:.1f} MB and would unpack to {unpacked / 1e6:,.1f} MB, which no "
-            "measurements do: it is damaged, made to fill the memory, or holds one value over and over. "
-            "Save what you trust without compression, with numpy.save."
-        )
-
-
-# Rows of NumPy's files, `.npy` by position and `.npz` from the start.
-
-
-#: Largest array in Fortran order that is taken out of an archive whole.
-WHOLE_BYTES = 256 << 20
-
-
-@dataclass(frozen=True, eq=False)
-class NpyRows(FileRows):
-    """An array of `numpy.save`, read by position; Fortran order column by column."""
-
-    offset: int
-    fortran: bool
-
-    def blocks(self, start: int, size: int, order: Sequence[int]) -> Iterator[NDArray[Any]]:
-        """Read blocks; see `RowSource`."""
-        N, D = self.count or 0, len(self.names)
-        with readable(self.path), self.path.open("rb", buffering=0) as stream:
-            for begin in range(start, N, size):
-                rows = min(size, N - begin)
-                if not self.fortran:
-                    stream.seek(self.offset + begin * D * self.dtype.itemsize)
-                    yield in_order(self._read(stream, rows * D).reshape(rows, D), order)
-                    continue
-                block = np.empty((rows, len(order)), dtype=self.dtype)
-                for place, column in enumerate(order):
-                    stream.seek(self.offset + (column * N + begin) * self.dtype.itemsize)
-                    block[:, place] = self._read(stream, rows)
-                yield block
-
-    def _read(self, stream: IO[bytes], count: int) -> NDArray[Any]:
-        """Read `count` entries into memory of their own."""
-        return _read_exactly(stream, np.empty(count, dtype=self.dtype), self.path)
-
-
-@dataclass(frozen=True, eq=False)
-class NpzRows(FileRows):
-    """One array of an archive, read from the start, as a compressed stream must be."""
-
-    member: str
-    fortran: bool
-
-    def blocks(self, start: int, size: int, order: Sequence[int]) -> Iterator[NDArray[Any]]:
-        """Read blocks; see `RowSource`."""
-        N, D = self.count or 0, len(self.names)
-        with readable(self.path), zipfile.ZipFile(self.path) as archive, archive.open(self.member) as stream:
-            read_npy_header(stream, archive.getinfo(self.member).file_size, self.path)
-            if self.fortran:  # columns come one after the other: there is no block without the whole
-                whole = _read_exactly(stream, np.empty(N * D, dtype=self.dtype), self.path).reshape(D, N).T
-                yield from ArrayRows(whole, str(self.path)).blocks(start, size, order)
-                return
-            for begin in range(0, N, size):
-                rows = min(size, N - begin)
-                block = _read_exactly(stream, np.empty(rows * D, dtype=self.dtype), self.path)
-                if begin >= start:
-                    yield in_order(block.reshape(rows, D), order)
-
-
-def open_npy(path: Path, key: str | None) -> NpyRows:
-    """Open an array of `numpy.save`; only its header is read."""
-    with path.open("rb") as stream:
-        found = read_npy_header(stream, path.stat().st_size, path)
-    check_shape(found.shape, path)
-    N, D = found.shape
-    return NpyRows(path, position_names(D), False, found.dtype, N, found.offset, found.fortran)
-
-
-def open_npz(path: Path, key: str | None) -> NpzRows:
-    """Open one array of an archive; only its header is read."""
-    with zipfile.ZipFile(path) as archive:
-        member = array_member(archive, path, key)
-        with archive.open(member) as stream:
-            found = read_npy_header(stream, member.file_size, path)
-    check_shape(found.shape, path)
-    if found.fortran and found.size * found.dtype.itemsize > WHOLE_BYTES:
-        raise DataFormatError(
-            f"{path} holds its columns one after the other (Fortran order), and a compressed file "
-            "cannot be read by rows then; save numpy.ascontiguousarray(X), or save it with numpy.save."
-        )
-    N, D = found.shape
-    return NpzRows(path, position_names(D), False, found.dtype, N, member.filename, found.fortran)
-
-
-def _read_exactly(stream: IO[bytes], into: NDArray[Any], path: Path) -> NDArray[Any]:
-    """Fill an array from a stream and return it."""
-    fill_exactly(stream, into, path)
-    return into
-
-
-# Rows of tables, `.csv` parsed from the start and `.parquet` by row groups.
-
-
-#: What to do about a column of text.
-LEAVE_OUT = "leave them out (drop) or encode them (identifiers and labels are not features)."
-
-
-@dataclass(frozen=True, eq=False)
-class CsvRows(FileRows):
-    """A table in CSV, parsed in blocks from the start."""
-
-    def blocks(self, start: int, size: int, order: Sequence[int]) -> Iterator[NDArray[Any]]:
-        """Parse blocks; see `RowSource`."""
-        with readable(self.path):
-            frames = pd.read_csv(
-                self.path, header=0 if self.named else None, encoding="utf-8-sig", skipinitialspace=True,
-                chunksize=size, index_col=False, low_memory=False,
-                skiprows=range(int(self.named), start + int(self.named)),
-            )  # fmt: skip
-            with frames:
-                for frame in filter(len, frames):  # a line of names alone is an empty frame
-                    yield self._numbers(frame.iloc[:, list(order)], order)
-
-    def _numbers(self, frame: pd.DataFrame, order: Sequence[int]) -> NDArray[np.float64]:
-        """Return cells as numbers; name the columns that hold text, with a cell of the first."""
-        text = []
-        for place, column in enumerate(order):
-            values = frame.iloc[:, place]
-            if not pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values):
-                words = values[values.notna() & pd.to_numeric(values, errors="coerce").isna()]
-                text += [(self.names[column], words)] if len(words) else []
-        if text:
-            names = ", ".join(name for name, _ in text[:5]) + (", …" if len(text) > 5 else "")
-            cell = text[0][1]
-            raise DataFormatError(
-                f"{self.path}: {len(text)} column(s) do not hold numbers: {names} (data row "
-                f"{int(cell.index[0]) + 1} of '{text[0][0]}' is '{str(cell.iloc[0])[:40]}'); {LEAVE_OUT}"
-            )
-        return np.column_stack(
-            [np.asarray(pd.to_numeric(frame.iloc[:, i]), dtype=np.float64) for i in range(len(order))]
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class ParquetRows(FileRows):
-    """A table in parquet, read by row groups."""
-
-    text: Mapping[str, str]  # columns that hold no numbers, with their types
-
-    def check_columns(self, names: Sequence[str]) -> None:
-        """Refuse columns of text; unlike those of a CSV they are known from the header."""
-        wrong = [name for name in names if name in self.text]
-        if wrong:
-            shown = ", ".join(wrong[:5]) + (", …" if len(wrong) > 5 else "")
-            raise DataFormatError(
-                f"{self.path}: {len(wrong)} column(s) do not hold numbers: {shown} ('{wrong[0]}' is of type "
-                f"{self.text[wrong[0]]}); {LEAVE_OUT}"
-            )
-
-    def blocks(self, start: int, size: int, order: Sequence[int]) -> Iterator[NDArray[Any]]:
-        """Read blocks; see `RowSource`."""
-        names = [self.names[i] for i in order]
-        self.check_columns(names)
-        parquet = require("pyarrow.parquet", "notebooks")
-        with readable(self.path), parquet.ParquetFile(self.path, memory_map=False) as file:
-            yield from _regrouped(self._groups(file, start, size, names), size)
-
-    def _groups(self, file: Any, start: int, size: int, names: list[str]) -> Iterator[NDArray[Any]]:
-        """Yield what the row groups hold from row `start` on, a batch at a time."""
-        seen = 0
-        for group in range(file.metadata.num_row_groups):
-            rows = file.metadata.row_group(group).num_rows
-            if seen + rows > start:
-                position = seen
-                for batch in file.iter_batches(size, row_groups=[group], columns=names):
-                    columns = [batch.column(name).to_numpy(zero_copy_only=False) for name in names]
-                    values = np.stack([column.astype(self.dtype) for column in columns], axis=1)
-                    yield values[max(0, start - position) :]
-                    position += len(values)
-            seen += rows
-
-
-def open_csv(path: Path, key: str | None) -> CsvRows:
-    """Open a table in CSV; only its header is read."""
-    first = first_line(path)
-    if not first:
-        raise DataFormatError(f"{path} is empty; a table has a line for each row.")
-    _check_commas(first, path)
-    check_shape((1, len(first)), path)
-    named = not all(_is_number(cell) for cell in first)
-    names = tuple(cell.strip() for cell in first) if named else position_names(len(first))
-    return CsvRows(path, names, named, np.dtype(np.float64), None)
-
-
-def open_parquet(path: Path, key: str | None) -> ParquetRows:
-    """Open a table in parquet; only its header is read."""
-    parquet = require("pyarrow.parquet", "notebooks")
-    with parquet.ParquetFile(path) as file:
-        schema, rows = file.schema_arrow, file.metadata.num_rows
-    # pandas' index is no feature.
-    columns = [column for column in schema if not column.name.startswith("__index_level_")]
-    kinds, text = [], {}
-    for column in columns:
-        try:
-            dtype = np.dtype(column.type.to_pandas_dtype())
-        except (NotImplementedError, TypeError):
-            dtype = np.dtype(object)
-        if dtype.kind not in "fiub":
-            text[column.name] = str(column.type)
-            continue
-        kinds.append(dtype if dtype.kind == "f" else np.dtype(np.float64))
-    check_shape((rows, len(columns)), path)
-    stored = np.result_type(*kinds) if kinds else np.dtype(np.float64)
-    return ParquetRows(path, tuple(c.name for c in columns), True, stored, rows, text)
-
-
-def _regrouped(parts: Iterable[NDArray[Any]], size: int) -> Iterator[NDArray[Any]]:
-    """Cut a sequence of blocks of any length into blocks of `size` rows."""
-    waiting: list[NDArray[Any]] = []
-    for part in parts:
-        waiting.append(part)
-        while sum(map(len, waiting)) >= size:
-            joined = np.concatenate(waiting) if len(waiting) > 1 else waiting[0]
-            yield joined[:size]
-            waiting = [joined[size:]]
-    if sum(map(len, waiting)):
-        yield np.concatenate(waiting)
-
-
-def _check_commas(first: Sequence[str], path: Path) -> None:
-    """Recognise a table with other separators by its first line, which falls apart at them."""
-    line = ",".join(first)
-    for sign, name in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
-        cells = line.split(sign)
-        if len(cells) > 1 and (len(first) == 1 or all(_is_number(cell.replace(",", ".")) for cell in cells)):
-            raise DataFormatError(
-                f"{path} separates its cells by {name}; write it with commas and decimal points: "
-                f"pandas.read_csv({path.name!r}, sep={sign!r}, decimal=',').to_csv('commas.csv', "
-                "index=False)."
-            )
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
-
-
 #: A block holds at most this much, counted as float32: large enough for matrix products at full speed.
 BLOCK_BYTES = 128 << 20
 #: Rows of a block of narrow features.
 MAX_BLOCK_ROWS = 65_536
 #: Widest features that are accepted unless the caller says otherwise.
 MAX_DIMENSION = 20_000
-
 #: Largest matrix, as float64, that is taken into memory whole unless the caller says otherwise: 1 GiB.
 MAX_BYTES = 1 << 30
+#: Largest array in Fortran order that is taken out of an archive whole.
+WHOLE_BYTES = 256 << 20
+#: Longest first line of a table in CSV: a million names of sixteen characters.
+MAX_LINE = 16 << 20
 
-OPENERS: dict[str, Callable[[Path, str | None], RowSource]] = {
-    ".npy": open_npy,
-    ".npz": open_npz,
-    ".csv": open_csv,
-    ".parquet": open_parquet,
-}
+#: How readers of arrays, archives and tables say that a file is not what it claims to be.
+_DAMAGE = (
+    ValueError,  # pandas', Arrow's and unicode errors among them
+    TypeError,
+    SyntaxError,
+    RuntimeError,  # an archive with a password, or a kind of compression that is not there
+    EOFError,
+    OverflowError,
+    struct.error,
+    tokenize.TokenError,
+    csv.Error,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+)
+
+#: Blocks from one on, of so many rows, of some columns; only the last block may be shorter.
+Reader = Callable[[int, int, Sequence[int]], Iterator[NDArray[Any]]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -623,12 +78,16 @@ class FeatureStream:
     Rows with missing entries (NaN) are left out wherever rows are read, but for `raw_blocks`.
     """
 
-    rows: RowSource  # where blocks come from
-    columns: tuple[str, ...]  # D names, of the columns that are kept, in their order
-    named: bool  # whether the file named its columns
-    stored_eps: float  # machine epsilon of the stored type; that of float64 for integers and text
     source: str  # the path as given, or a name
+    read: Reader
+    columns: tuple[str, ...]  # D names, of the columns that are kept, in their order
     order: tuple[int, ...]  # positions of the kept columns in the file
+    width: int  # columns of the file
+    named: bool  # whether the file named its columns
+    dtype: np.dtype[Any]  # the stored type; float64 for text
+    count: int | None  # rows; None where only reading tells
+    text: Mapping[str, str] = field(default_factory=dict)  # columns known to hold no numbers, and their types
+    stamp: tuple[int, int, int] | None = None  # of the file when it was opened; None: rows in memory
     centre: FloatArray | None = None  # (D,) is subtracted, where columns are standardised
     scale: FloatArray | None = None  # (D,) divides; 0 turns a constant column into zeros
 
@@ -638,30 +97,40 @@ class FeatureStream:
         return len(self.columns)
 
     @property
-    def count(self) -> int | None:
-        """Number of rows N; None where only reading tells."""
-        return self.rows.count
+    def stored_eps(self) -> float:
+        """Machine epsilon of the stored type; integers and booleans count as float64."""
+        return float(np.finfo(self.dtype if self.dtype.kind == "f" else np.float64).eps)
 
     @property
     def block_rows(self) -> int:
-        """Rows of a block: a power of two that depends on D alone, so that every reader has the same grid.
+        """Rows of a block: a power of two that depends on the width alone: every reader has the same grid.
 
         Examples:
             >>> array_stream(np.zeros((3, 512))).block_rows
             65536
         """
-        fitting = max(1, BLOCK_BYTES // (4 * len(self.rows.names)))
+        fitting = max(1, BLOCK_BYTES // (4 * self.width))
         return int(min(MAX_BLOCK_ROWS, 2 ** (fitting.bit_length() - 1)))
+
+    def check_text(self) -> None:
+        """Refuse columns of text; those of a CSV are known only when they are read."""
+        wrong = [name for name in self.columns if name in self.text]
+        if wrong:
+            raise _text_error(self.source, wrong, f"'{wrong[0]}' is of type {self.text[wrong[0]]}")
 
     def raw_blocks(self, first: int = 0, last: int | None = None) -> Iterator[NDArray[Any]]:
         """Read blocks of rows in the stored type, rows with gaps and all, as they are in the file."""
-        blocks = self.rows.blocks(first * self.block_rows, self.block_rows, self.order)
-        for index, block in enumerate(blocks, start=first):
-            if last is not None and index >= last:
-                return
-            yield block
-            self.rows.check_unchanged()
-        self.rows.check_unchanged()
+        self.check_text()
+        path = Path(self.source).expanduser()
+        with readable(path) if self.stamp else nullcontext():
+            blocks = self.read(first, self.block_rows, self.order)
+            for block in islice(blocks, None if last is None else last - first):
+                yield block
+                if self.stamp and _stamp(path) != self.stamp:
+                    raise DataFormatError(
+                        f"{path} changed while it was read (its size, time of change or identity is another "
+                        "one): wait until whoever writes it is done, and run again."
+                    )
 
     def blocks(self, first: int = 0, last: int | None = None) -> Iterator[NDArray[Any]]:
         """Read blocks of complete rows, standardised where that was asked for; else as `raw_blocks`.
@@ -681,18 +150,17 @@ class FeatureStream:
 
     def array(self, max_bytes: int = MAX_BYTES) -> FloatArray:
         """Return all complete rows in memory."""
-        parts, size = [], 0
+        parts, size = [np.empty((0, self.dimension))], 0
         for block in self.blocks():
             size += 8 * block.size
             if size > max_bytes:
                 raise DataFormatError(
                     f"{self.source} takes more than {max_bytes / 2**20:,.1f} MiB as float64; take fewer rows "
                     "(κ is that of a sample anyway) or fewer columns, or run condnum audit, which reads "
-                    "it in "
-                    "blocks."
+                    "it in blocks."
                 )
             parts.append(np.asarray(block, dtype=np.float64))
-        return np.concatenate(parts) if parts else np.empty((0, self.dimension))
+        return np.concatenate(parts)
 
     def select(self, columns: Sequence[str]) -> FeatureStream:
         """Return a stream of some of the columns, in the order asked for.
@@ -702,8 +170,6 @@ class FeatureStream:
             >>> next(stream.blocks())
             array([[3., 1.]])
         """
-        if tuple(columns) == self.columns:
-            return self
         place = dict(zip(self.columns, self.order, strict=True))
         return replace(self, columns=tuple(columns), order=tuple(place[name] for name in columns))
 
@@ -732,8 +198,8 @@ def open_feature_stream(
                 f"{path} ends in '{file.suffix}', which is no table of features; save it as one of "
                 f"{', '.join(OPENERS)}."
             )
-        rows = OPENERS[file.suffix.lower()](file, key)
-    return _stream(rows, str(path), max_dimension)
+        opened = OPENERS[file.suffix.lower()](file, key)
+    return _stream(str(path), opened, max_dimension, _stamp(file))
 
 
 def array_stream(
@@ -754,12 +220,24 @@ def array_stream(
         raise InvalidInputError(
             f"{name} must be a matrix (N, D) of real numbers, got shape {X.shape} of {X.dtype}."
         )
-    return _stream(ArrayRows(X, name, tuple(columns)), name, max_dimension)
+    return _stream(name, _Opened(partial(_slices, X), X.shape, X.dtype, tuple(columns)), max_dimension, None)
 
 
-def _stream(rows: RowSource, source: str, max_dimension: int) -> FeatureStream:
-    """Check names and width of an open source."""
-    D = len(rows.names)
+class _Opened(NamedTuple):
+    """What the beginning of a file says."""
+
+    read: Reader
+    shape: tuple[int | None, int]
+    dtype: np.dtype[Any]
+    names: tuple[str, ...] = ()  # empty: the file has none
+    text: Mapping[str, str] = {}
+
+
+def _stream(
+    source: str, opened: _Opened, max_dimension: int, stamp: tuple[int, int, int] | None
+) -> FeatureStream:
+    """Check shape and names, and say how columns without names are called."""
+    N, D = opened.shape
     if max_dimension < D:
         gib = 8 * D**2 / 2**30
         raise InvalidInputError(
@@ -768,7 +246,315 @@ def _stream(rows: RowSource, source: str, max_dimension: int) -> FeatureStream:
             "GiB, and an eigendecomposition takes time in D³. Project the features to fewer columns, or "
             "raise the limit (max_dimension=, --max-dimension) on a machine that has this memory."
         )
-    if len(set(rows.names)) < D:
-        twice = next(name for name in rows.names if rows.names.count(name) > 1)
+    names = opened.names or tuple(f"x{i}" for i in range(D))
+    if len(set(names)) < D:
+        twice = next(name for name in names if names.count(name) > 1)
         raise InvalidInputError(f"{source} has the column '{twice}' twice; rename or drop one.")
-    return FeatureStream(rows, rows.names, rows.named, stored_epsilon(rows.dtype), source, tuple(range(D)))
+    return FeatureStream(
+        source=source, read=opened.read, columns=names, order=tuple(range(D)), width=D,
+        named=bool(opened.names), dtype=opened.dtype, count=N, text=opened.text, stamp=stamp,
+    )  # fmt: skip
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    """Return what tells whether a file changed."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return (-1, -1, -1)
+    return (status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+@contextmanager
+def readable(path: Path) -> Generator[None]:
+    """Turn what goes wrong on a disk or in a file into our words."""
+    if path.is_dir():
+        raise DataFormatError(f"{path} is a folder; give a file in it (.npy, .npz, .csv or .parquet).")
+    try:
+        yield
+    except CondnumError:
+        raise  # some of them are OSErrors or ValueErrors too, and say more
+    except (OSError, *_DAMAGE) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            reason = error.strerror or error
+            raise DataNotFoundError(f"cannot read {path}: {reason}; check the path.") from error
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise DataFormatError(
+            f"{path} is damaged, or not what its ending says ({reason}); write it again, in numbers only."
+        ) from error
+
+
+def _checked(shape: tuple[int, ...], dtype: np.dtype[Any], path: Path) -> tuple[int, int]:
+    """Refuse what is no matrix of numbers."""
+    if dtype.kind not in "fiub":
+        raise DataFormatError(
+            f"{path} holds entries of type '{dtype}'; features are real numbers: save X.astype(float)."
+        )
+    if len(shape) != 2 or 0 in shape:
+        raise DataFormatError(
+            f"{path} holds an array of shape {shape}; features are a matrix (N, D), one row a sample: "
+            "reshape it, images for example by X.reshape(len(X), -1)."
+        )
+    return shape[0], shape[1]
+
+
+def _in_order(block: NDArray[Any], order: Sequence[int]) -> NDArray[Any]:
+    """Return the columns of a block that are kept; a block of which all are is not copied."""
+    return block if tuple(order) == tuple(range(block.shape[1])) else block[:, list(order)]
+
+
+def _slices(X: NDArray[Any], first: int, size: int, order: Sequence[int]) -> Iterator[NDArray[Any]]:
+    """Yield the rows of a matrix in memory."""
+    for begin in range(first * size, len(X), size):
+        yield _in_order(X[begin : begin + size], order)
+
+
+# Arrays of NumPy: `.npy` by position, `.npz` from the start.
+
+
+def mapped_array(path: Path) -> NDArray[Any]:
+    """Map an array of `numpy.save`, of which only the header is read; NumPy checks the file's size."""
+    try:
+        with np.errstate(all="ignore"):  # sizes that lie may overflow, and are refused all the same
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except _DAMAGE as error:
+        reason = " ".join(str(error).split())
+        if "pickle" in reason or "objects" in reason:  # NumPy's words recommend to load it unsafely
+            reason = "it is of another kind, or holds Python objects"
+        raise DataFormatError(
+            f"{path} is not a whole NumPy file ({reason}): copy it again, or write it with numpy.save. "
+            "Pickled objects are never loaded."
+        ) from error
+    if not isinstance(array, np.ndarray):
+        array.close()
+        raise DataFormatError(f"{path} is an archive of numpy.savez; let its name end in .npz.")
+    return array
+
+
+def _open_npy(path: Path, key: str | None) -> _Opened:
+    array = mapped_array(path)
+    shape = _checked(array.shape, array.dtype, path)
+    read = partial(_npy_blocks, path, shape, array.dtype, array.offset, not array.flags.c_contiguous)  # type: ignore[attr-defined]
+    return _Opened(read, shape, array.dtype)
+
+
+def _npy_blocks(
+    path: Path,
+    shape: tuple[int, int],
+    dtype: np.dtype[Any],
+    offset: int,
+    fortran: bool,
+    first: int,
+    size: int,
+    order: Sequence[int],
+) -> Iterator[NDArray[Any]]:
+    """Read blocks by position, in Fortran order column by column."""
+    N, D = shape
+
+    def entries(place: int, count: int) -> NDArray[Any]:
+        found = np.fromfile(path, dtype, count, offset=offset + place * dtype.itemsize)
+        if len(found) < count:
+            raise EOFError("it ends before its last row")
+        return found
+
+    for begin in range(first * size, N, size):
+        rows = min(size, N - begin)
+        if fortran:
+            yield np.stack([entries(column * N + begin, rows) for column in order], axis=1)
+        else:
+            yield _in_order(entries(begin * D, rows * D).reshape(rows, D), order)
+
+
+@contextmanager
+def archived_array(
+    path: Path, key: str | None
+) -> Generator[tuple[IO[bytes], tuple[int, ...], bool, np.dtype[Any]]]:
+    """Open one array of `numpy.savez` at its first entry, with its shape, its order and its type."""
+    with zipfile.ZipFile(path) as archive:
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        if key is None and len(members) != 1:
+            shown = ", ".join(list(members)[:8]) + (", …" if len(members) > 8 else "")
+            raise DataFormatError(f"{path} holds {len(members)} arrays ({shown}); say which by key=.")
+        name = next(iter(members)) if key is None else key
+        if name not in members:
+            raise UnknownNameError(f"array of {path}", name, members)
+        with archive.open(members[name]) as stream:
+            first = np.lib.format.read_magic(stream) == (1, 0)
+            read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+            shape, fortran, dtype = read(stream)
+            if dtype.hasobject:
+                raise ValueError("it holds Python objects, and pickled objects are never loaded")
+            if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > members[name].file_size:
+                raise ValueError(f"it is too short for an array of shape {shape}")
+            yield stream, shape, bool(fortran), dtype
+
+
+def whole_array(path: Path, key: str | None, limit: int, advice: str, kinds: str = "fiub") -> NDArray[Any]:
+    """Take one array of an archive into memory, if it is no larger than the limit."""
+    with archived_array(path, key) as (stream, shape, fortran, dtype):
+        if math.prod(shape) * dtype.itemsize > limit or dtype.kind not in kinds or not dtype.itemsize:
+            raise DataFormatError(f"{path} holds an array of shape {shape} and type {dtype}; {advice}")
+        flat = np.frombuffer(stream.read(math.prod(shape) * dtype.itemsize), dtype)
+        return flat.reshape(shape, order="F" if fortran else "C")
+
+
+def _open_npz(path: Path, key: str | None) -> _Opened:
+    with archived_array(path, key) as (_, found, fortran, dtype):
+        shape = _checked(found, dtype, path)
+    if fortran:
+        advice = (
+            "its columns come one after the other (Fortran order), and an archive cannot be read by rows "
+            "then; save numpy.ascontiguousarray(X), or save it with numpy.save."
+        )
+        return _Opened(partial(_slices, whole_array(path, key, WHOLE_BYTES, advice)), shape, dtype)
+    return _Opened(partial(_npz_blocks, path, key), shape, dtype)
+
+
+def _npz_blocks(
+    path: Path, key: str | None, first: int, size: int, order: Sequence[int]
+) -> Iterator[NDArray[Any]]:
+    """Read blocks from the start, as a compressed stream must be."""
+    with archived_array(path, key) as (stream, shape, _, dtype):
+        N, D = shape
+        for begin in range(0, N, size):
+            rows = min(size, N - begin)
+            block = np.frombuffer(stream.read(rows * D * dtype.itemsize), dtype).reshape(rows, D)
+            if begin >= first * size:
+                yield _in_order(block, order)
+
+
+# Tables: `.csv` parsed from the start, `.parquet` by row groups.
+
+
+def _text_error(source: object, names: Sequence[str], example: str) -> DataFormatError:
+    """Say which columns hold text, and what to do about them."""
+    shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+    return DataFormatError(
+        f"{source}: {len(names)} column(s) do not hold numbers: {shown} ({example}); leave them out (drop) "
+        "or encode them (identifiers and labels are not features)."
+    )
+
+
+def first_line(path: Path) -> list[str]:
+    """Return the cells of the first line of a table in CSV; other separators than commas are recognised."""
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        beginning = stream.read(MAX_LINE)
+    if len(beginning) == MAX_LINE and not {"\n", "\r"} & set(beginning):
+        raise DataFormatError(
+            f"{path} has no end of a line in its first {MAX_LINE / 2**20:.0f} MiB; a table in CSV has a "
+            "line for each row."
+        )
+    cells = next(csv.reader(io.StringIO(beginning, newline="")), [])
+    if not cells:
+        raise DataFormatError(f"{path} is empty; a table has a line for each row.")
+    return cells
+
+
+def all_numbers(cells: Sequence[str]) -> bool:
+    """Tell whether a line holds numbers only, and thus no names.
+
+    Examples:
+        >>> all_numbers(["1", " 2e3"]), all_numbers(["1", "age"])
+        (True, False)
+    """
+    try:
+        return all(float(cell) is not None for cell in cells)
+    except ValueError:
+        return False
+
+
+def _open_csv(path: Path, key: str | None) -> _Opened:
+    cells = first_line(path)
+    for sign, word in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
+        apart = ",".join(cells).split(sign)
+        numbers = all_numbers([cell.replace(",", ".") for cell in apart])
+        if len(apart) > 1 and (len(cells) == 1 or numbers):
+            raise DataFormatError(
+                f"{path} separates its cells by {word}; write it with commas and decimal points: "
+                f"pandas.read_csv({path.name!r}, sep={sign!r}, decimal=',').to_csv('commas.csv', "
+                "index=False)."
+            )
+    names = () if all_numbers(cells) else tuple(cell.strip() for cell in cells)
+    read = partial(_csv_blocks, path, names)
+    return _Opened(read, (None, len(cells)), np.dtype(np.float64), names)
+
+
+def _csv_blocks(
+    path: Path, names: tuple[str, ...], first: int, size: int, order: Sequence[int]
+) -> Iterator[NDArray[Any]]:
+    """Parse blocks from the start; name the columns that hold text, with a cell of the first."""
+    frames = pd.read_csv(
+        path, header=0 if names else None, encoding="utf-8-sig", skipinitialspace=True, chunksize=size,
+        index_col=False, low_memory=False,
+    )  # fmt: skip
+    with frames:
+        for frame in islice(frames, first, None):
+            if not len(frame):  # a line of names alone
+                return
+            kept = frame.iloc[:, list(order)]
+            values = kept.apply(pd.to_numeric, errors="coerce")
+            text = (values.isna() & kept.notna()).to_numpy()
+            if text.any():
+                places = np.flatnonzero(text.any(axis=0))
+                wrong = [names[order[i]] if names else f"x{order[i]}" for i in places.tolist()]
+                row = int(text[:, places[0]].argmax())
+                cell = str(kept.iloc[row, int(places[0])])[:40]
+                example = f"data row {int(frame.index[row]) + 1} of '{wrong[0]}' is '{cell}'"
+                raise _text_error(path, wrong, example)
+            yield values.to_numpy(dtype=np.float64)
+
+
+def _open_parquet(path: Path, key: str | None) -> _Opened:
+    parquet = require("pyarrow.parquet", "notebooks")
+    with parquet.ParquetFile(path) as file:
+        schema, rows = file.schema_arrow, file.metadata.num_rows
+    # pandas' index is no feature.
+    columns = [column for column in schema if not column.name.startswith("__index_level_")]
+    kinds, text = list[np.dtype[Any]]([np.dtype(np.float16)]), dict[str, str]()
+    for column in columns:
+        try:
+            dtype = np.dtype(column.type.to_pandas_dtype())
+        except (NotImplementedError, TypeError):
+            dtype = np.dtype(object)
+        if dtype.kind in "fiub":
+            kinds.append(dtype if dtype.kind == "f" else np.dtype(np.float64))
+        else:
+            text[column.name] = str(column.type)
+    stored = np.result_type(*kinds)
+    shape = _checked((rows, len(columns)), stored, path)
+    names = tuple(column.name for column in columns)
+    return _Opened(partial(_parquet_blocks, path, names, stored), shape, stored, names, text)
+
+
+def _parquet_blocks(
+    path: Path, names: tuple[str, ...], dtype: np.dtype[Any], first: int, size: int, order: Sequence[int]
+) -> Iterator[NDArray[Any]]:
+    """Read blocks from the row group on that holds the first row."""
+    parquet = require("pyarrow.parquet", "notebooks")
+    chosen = [names[i] for i in order]
+    with parquet.ParquetFile(path, memory_map=False) as file:
+        metadata = file.metadata
+        ends = np.cumsum([metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)])
+        groups = np.flatnonzero(ends > first * size).tolist()
+        if not groups:
+            return
+        skip = first * size - (int(ends[groups[0] - 1]) if groups[0] else 0)
+        waiting = np.empty((0, len(order)), dtype)
+        for batch in file.iter_batches(size, row_groups=groups, columns=chosen):
+            columns = [batch.column(name).to_numpy(zero_copy_only=False) for name in chosen]
+            rows = np.stack([column.astype(dtype) for column in columns], axis=1)[skip:]
+            skip = max(0, skip - batch.num_rows)
+            waiting = np.concatenate([waiting, rows]) if len(waiting) else rows
+            while len(waiting) >= size:
+                yield waiting[:size]
+                waiting = waiting[size:]
+        if len(waiting):
+            yield waiting
+
+
+OPENERS: dict[str, Callable[[Path, str | None], _Opened]] = {
+    ".npy": _open_npy,
+    ".npz": _open_npz,
+    ".csv": _open_csv,
+    ".parquet": _open_parquet,
+}

@@ -124,7 +124,7 @@ class TestRefused:
         ("name", "content", "message"),
         [
             ("X.txt", b"1 2", r"ends in '\.txt'"),
-            ("X.npy", b"not numpy", "is not a NumPy file"),
+            ("X.npy", b"not numpy", "is not a whole NumPy file"),
             ("X.npz", b"not a zip", "is damaged"),
             ("X.csv", b"", "is empty"),
             ("X.csv", b"a,b\n1,2\n3,cat\n", "hold numbers: b .data row 2 of 'b' is 'cat'"),
@@ -132,9 +132,9 @@ class TestRefused:
             ("X.csv", b"a;b\n1,5;2\n", "separates its cells by semicolons.*sep=';'"),
             ("X.csv", b"1,5;2,5\n2;3\n", "separates its cells by semicolons"),
             ("X.csv", b"a\tb\n1\t2\n", "separates its cells by tabs"),
-            ("X.csv", b"\xff\xfe\x00a", "is not a table of numbers"),
+            ("X.csv", b"\xff\xfe\x00a", "or not what its ending says"),
             ("X.csv", b"a,a\n1,2\n", "has the column 'a' twice"),
-            ("X.parquet", b"not parquet", "is not a table"),
+            ("X.parquet", b"not parquet", "or not what its ending says"),
         ],
     )
     def test_damaged_or_foreign_files(self, name, content, message, tmp_path):
@@ -150,7 +150,7 @@ class TestRefused:
     def test_a_file_that_is_cut_off(self, tmp_path):
         path = saved(tmp_path / "X.npy")
         path.write_bytes(path.read_bytes()[:-5])
-        with pytest.raises(DataFormatError, match="is cut off"):
+        with pytest.raises(DataFormatError, match="is not a whole NumPy file"):
             open_feature_stream(path)
 
     @pytest.mark.parametrize("shape", [(3,), (2, 2, 2), (0, 3)])

@@ -86,10 +86,9 @@ def house_csv(rows):
 
 
 HOUSES = house_csv(6)
+CELLS = 'NA None nan inf -inf 1e400 1_000 0x10 " \0 RL ١٢'
 cell = st.one_of(
-    st.sampled_from(
-        ["", "NA", "None", "nan", "inf", "-inf", "1e400", "1_000", "0x10", '"', "\0", "RL", "١٢"]
-    ),
+    st.sampled_from(["", *CELLS.split(" ")]),
     st.text(max_size=8),
     st.floats().map(repr),
 )
@@ -124,37 +123,15 @@ shapes = st.one_of(
     st.lists(numbers, max_size=70).map(tuple),
     st.sampled_from(["3", "(3,)*4", "None", "(True, False)", "(1.5, 2)", "((2, 3),)", "()"]),
 )
-types = st.sampled_from(
-    [
-        "<f8",
-        "<f4",
-        ">f8",
-        "<f2",
-        "<i8",
-        "|u1",
-        "|b1",
-        "|O",
-        "<U9",
-        "|S3",
-        "<c16",
-        "<M8[s]",
-        "|V8",
-        "<f16",
-        "|S0",
-    ]
-)
+TYPES = "<f8 <f4 >f8 <f2 <i8 |u1 |b1 |O <U9 |S3 <c16 <M8[s] |V8 <f16 |S0"
+types = st.sampled_from(TYPES.split())
 
 
 def lying_npy(shape, dtype, fortran, body, version):
     header = f"{{'descr': '{dtype}', 'fortran_order': {fortran}, 'shape': {shape}, }}".encode()
     header += b" " * (-(len(header) + 11) % 64) + b"\n"
-    return (
-        b"\x93NUMPY"
-        + bytes(version)
-        + struct.pack("<H" if version[0] == 1 else "<I", len(header))
-        + header
-        + body
-    )
+    length = struct.pack("<H" if version[0] == 1 else "<I", len(header))
+    return b"\x93NUMPY" + bytes(version) + length + header + body
 
 
 npy_files = st.builds(
@@ -242,9 +219,11 @@ def feature_files(damaged):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_feature_stream(fuzz, feature_files, written, ending):
-    def load(content):
-        stream = open_feature_stream(written(f"X{ending}", content))
+def test_feature_files(fuzz, feature_files, written, ending):
+    """As features, as an extractor and as targets: each reads it or refuses it in words."""
+
+    def features(path):
+        stream = open_feature_stream(path)
         rows = sum(len(block) for block in stream.raw_blocks())
         assert stream.count in (None, rows)
         for block in stream.blocks(1, 2):
@@ -253,26 +232,23 @@ def test_feature_stream(fuzz, feature_files, written, ending):
         pair = look_at(*match_streams(stream, stream), standardise=True)
         assert np.isfinite(pair.pretrain.array()).all()
 
-    fuzz(feature_files(ending), load)
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_theta(fuzz, feature_files, written, ending):
-    def load(content):
-        theta = read_theta(written(f"theta{ending}", content), 3)
-        assert np.isfinite(theta).all()
-
-    fuzz(feature_files(ending), load)
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_targets(fuzz, feature_files, written, ending):
-    kinds = st.sampled_from(["auto", "regression", "classification"])
-
     def load(value):
         content, kind = value
-        assert len(read_targets(written(f"y{ending}", content), kind=kind)) >= 1
+        path = written(f"X{ending}", content)
+        refused = []
+        for read in (
+            features,
+            lambda path: np.testing.assert_array_less(abs(read_theta(path, 3)), np.inf),
+            lambda path: np.testing.assert_array_less(0, len(read_targets(path, kind=kind))),
+        ):
+            try:
+                read(path)
+            except CondnumError as error:
+                refused.append(error)
+        if refused:
+            raise refused[0]
 
+    kinds = st.sampled_from(["auto", "regression", "classification"])
     fuzz(st.tuples(feature_files(ending), kinds), load)
 
 
@@ -504,22 +480,6 @@ def test_a_gzip_bomb_is_not_unpacked(fuzz, written, shape):
             read_idx(written("f.gz", value))
 
     fuzz(st.just(content), load, examples=1)
-
-
-@pytest.mark.parametrize("reader", [open_feature_stream, read_targets], ids=lambda f: f.__name__)
-def test_an_archive_bomb_is_not_unpacked(fuzz, written, reader, tmp_path):
-    head = lying_npy((10**6, 128), "<f8", False, b"", (1, 0))
-    path = tmp_path / "X.npz"
-    with (
-        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
-        archive.open("X.npy", "w", force_zip64=True) as member,
-    ):
-        member.write(head)
-        for _ in range(1_024_000_000 >> 24):
-            member.write(bytes(1 << 24))
-    assert path.stat().st_size < 8 << 20
-    with pytest.raises(DataFormatError, match="would unpack to 1,0"):
-        reader(path)
 
 
 def test_a_line_of_a_million_columns(fuzz, written):
