@@ -33,6 +33,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/nbstripout --verify $(STRIP) notebooks/*.ipynb notebooks/experiments/*.ipynb
 
 lab: setup

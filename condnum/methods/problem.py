@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -16,11 +16,6 @@ from condnum.arrays import ArrayLike, as_tensor
 from condnum.errors import InvalidInputError, RankError, UnknownNameError
 from condnum.theory.extremes import TriangularFactor
 from condnum.theory.spectra import covariance_factor, default_rtol, symmetric_part
-
-if TYPE_CHECKING:
-    pass
-    from condnum.data import TaskPair
-
 
 # Supervised losses of a linear predictor `β = θω`, each with its own derivative.
 
@@ -222,9 +217,9 @@ class ImmunizationProblem:
 
     @classmethod
     def from_pair(
-        cls, pair: TaskPair, *, loss: LossName = "mse", device: str | torch.device = "cpu"
+        cls, pair: Any, *, loss: LossName = "mse", device: str | torch.device = "cpu"
     ) -> ImmunizationProblem:
-        """Build a problem from a loaded `TaskPair`; see `from_data`."""
+        """Build a problem from a loaded `TaskPair`, or what has its arrays; see `from_data`."""
         return cls.from_data(
             pair.X_P,
             pair.y_P,
