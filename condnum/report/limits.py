@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
-from condnum.methods import get_method, method_names
-from condnum.report.tables import number
-
-_GAP = "\u00a0"
+from condnum.report.tables import GAP, bullets, count_of, label, number, span
 
 #: Overshoots below this are round-off of κ's up to about 1e10.
 ROUND_OFF = 1e-6
@@ -20,18 +19,17 @@ def summary_table(summary: pd.DataFrame) -> pd.DataFrame:
     """Format (i), (ii), RIR and its share of the ceiling at one ε, a row per pair × method."""
     rows = []
     for row in summary.to_dict("records"):
-        least, most = number(row["rir_share_min"]), number(row["rir_share_max"])
-        span = number(row["rir_share"]) + (f" ({least} – {most})" if least != most else "")
+        spread = span([row["rir_share_min"], row["rir_share_max"]], " – ")
         rows.append(
             {
                 "pair": _pair(row),
-                "method": _label(row["method"]),
+                "method": label(row["method"]),
                 "(i) ↑": number(row["harmful_ratio"]),
                 "(ii) ↓": number(row["pretrain_ratio"]),
                 "RIR ↑": number(row["rir"]),
                 "ceiling": number(row["rir_ceiling"]),
-                "RIR / ceiling": span,
-                "immunized": f"{row['immunized']}{_GAP}of{_GAP}{row['seeds']}",
+                "RIR / ceiling": number(row["rir_share"]) + (f" ({spread})" if "–" in spread else ""),
+                "immunized": count_of(row["immunized"], row["seeds"]),
             }
         )
     return _without_lone_pair(rows)
@@ -40,21 +38,13 @@ def summary_table(summary: pd.DataFrame) -> pd.DataFrame:
 def measured_table(results: pd.DataFrame, convention: str, gauge: str) -> pd.DataFrame:
     """Format (i), (ii), RIR and its ceiling on K itself, averaged over seeds, a row per pair × method."""
     chosen = results[(results["convention"] == convention) & (results["gauge"] == gauge)]
-    rows = []
-    for (_, _, method), part in chosen.groupby(["pretrain_task", "harmful_task", "method"], sort=False):
-        rows.append(
-            {
-                "pair": _pair(part.iloc[0].to_dict()),
-                "method": _label(method),
-                "(i) ↑": number(part["harmful_ratio"].mean()),
-                "(ii) ↓": number(part["pretrain_ratio"].mean()),
-                "RIR ↑": number(part["rir"].mean()),
-                "ceiling": number(part["rir_ceiling"].mean()),
-                "RIR / ceiling": number(part["rir_share"].mean()),
-                "immunized": f"{int(part['success'].sum())}{_GAP}of{_GAP}{len(part)}",
-            }
-        )
-    return _without_lone_pair(rows)
+    groups = chosen.groupby(["pretrain_task", "harmful_task", "method"], sort=False)
+    means = groups[["harmful_ratio", "pretrain_ratio", "rir", "rir_ceiling", "rir_share"]].mean()
+    share = means["rir_share"]
+    counted = means.assign(
+        rir_share_min=share, rir_share_max=share, immunized=groups["success"].sum(), seeds=groups.size()
+    )
+    return summary_table(counted.reset_index())
 
 
 def null_table(spaces: pd.DataFrame) -> pd.DataFrame:
@@ -123,60 +113,47 @@ def race_table(race: pd.DataFrame) -> pd.DataFrame:
 
 
 def words(summary: pd.DataFrame, spaces: pd.DataFrame, overshoots: pd.DataFrame, race: pd.DataFrame) -> str:
-    """Say what the tables of a run say, from its numbers alone.
-
-    Args:
-        summary: Of `summary_of_limits`.
-        spaces: Of `null_space_table`.
-        overshoots: Of `LimitsRun.overshoots`.
-        race: Of `limits_tables.race_table`; may be empty.
-
-    Returns:
-        An HTML list.
-    """
-    items = [_null_words(spaces), _share_words(summary), _front_words(overshoots)]
-    if len(race):
-        items.append(_race_words(race))
-    return "<ul>" + "".join(f"<li>{item}</li>" for item in items) + "</ul>"
+    """Say what the tables of a run say, from their numbers alone."""
+    said = [
+        f"<b>Null spaces</b>: {_null_words(spaces)}",
+        f"<b>Shares</b> (compact κ of <i>K</i> + εI): {_share_words(summary)}",
+        f"<b>The front</b>: {_front_words(overshoots)}",
+    ]
+    return bullets([*said, _race_words(race)] if len(race) else said)
 
 
 def _null_words(spaces: pd.DataFrame) -> str:
     """Say for how many pairs the compact ceiling is infinite, and on how much energy that rests."""
     own = spaces[(spaces["harmful_only"] > 0) & (spaces["rank_harmful"] > 1)]
     if own.empty:
-        return (
-            "<b>Null spaces</b>: every compact ceiling is finite: no harmful task has a direction of its own."
-        )
-    low, high = number(own["harmful_energy"].min()), number(own["harmful_energy"].max())
+        return "every compact ceiling is finite: no harmful task has a direction of its own."
     return (
-        f"<b>Null spaces</b>: without a ridge {len(own)} of {len(spaces)} pair{'s' * (len(spaces) > 1)} "
-        "have no ceiling at all. That rests on directions that hold a share of "
-        f"{low if low == high else f'{low} to {high}'} of the harmful task's energy. On <i>K</i> + εI every "
-        "ceiling is finite."
+        f"without a ridge {len(own)} of {len(spaces)} pair{'s' * (len(spaces) > 1)} have no ceiling at all. "
+        f"That rests on directions that hold a share of {span(own['harmful_energy'], ' to ')} of the harmful "
+        "task's energy. On <i>K</i> + εI every ceiling is finite."
     )
 
 
 def _share_words(summary: pd.DataFrame) -> str:
     """Say which trained method reaches the largest share, and which meet Definition 3.1."""
-    shares = summary.groupby("method", sort=False)["rir_share"].agg(["min", "max"])
-    trained = shares.drop(index=_CONTROLS, errors="ignore")
-    counts = summary.groupby("method", sort=False)[["immunized", "seeds"]].sum()
-    immunized = ", ".join(
-        f"{_label(name)} {row['immunized']}{_GAP}of{_GAP}{row['seeds']}" for name, row in counts.iterrows()
-    )
+    methods = summary.groupby("method", sort=False)
+    trained = methods["rir_share"].agg(["min", "max"]).drop(index=_CONTROLS, errors="ignore")
     text = ""
     if len(trained):
         best = trained["max"].idxmax()
-        text = f"of the trained methods {_label(best)} comes closest, with {number(trained.loc[best, 'max'])}"
-        several = len(summary) > len(shares)
-        text += " of the ceiling"
-        text += (
-            f" on its best pair and {number(trained.loc[best, 'min'])} on its worst. " if several else ". "
+        text = (
+            f"of the trained methods {label(best)} comes closest, with {number(trained.loc[best, 'max'])} "
+            "of the ceiling"
         )
+        if len(summary) > len(methods):
+            text += f" on its best pair and {number(trained.loc[best, 'min'])} on its worst"
+        text += ". "
+    counts = methods[["immunized", "seeds"]].sum()
+    immunized = ", ".join(f"{label(name)} {count_of(*row)}" for name, row in counts.iterrows())
     return (
-        f"<b>Shares</b> (compact κ of <i>K</i> + εI): {text}Immunized by Definition 3.1 there: "
-        f"{immunized}. All were computed for <i>K</i>, not for <i>K</i> + εI: directions that a task does "
-        "not use have the eigenvalue ε here, and these methods leave them as they fall."
+        f"{text}Immunized by Definition 3.1 there: {immunized}. All were computed for <i>K</i>, not for "
+        "<i>K</i> + εI: directions that a task does not use have the eigenvalue ε here, and these methods "
+        "leave them as they fall."
     )
 
 
@@ -185,12 +162,12 @@ def _front_words(overshoots: pd.DataFrame) -> str:
     worst, count = overshoots["overshoot"].max(), int(overshoots["points"].sum())
     if worst <= ROUND_OFF:
         return (
-            f"<b>The front</b>: none of {count} extractors lies beyond it (largest overshoot "
-            f"{max(worst, 0.0):.1e}, round-off). That agrees with the proof, and is none itself."
+            f"none of {count} extractors lies beyond it (largest overshoot {max(worst, 0.0):.1e}, "
+            "round-off). That agrees with the proof, and is none itself."
         )
     return (
-        f"<b>The front</b>: one of {count} extractors overshoots it by {worst:.1e}, more than the round-off "
-        "that was expected: look at the conditioning of that pair, or raise ε."
+        f"one of {count} extractors overshoots it by {worst:.1e}, more than the round-off that was expected: "
+        "look at the conditioning of that pair, or raise ε."
     )
 
 
@@ -200,7 +177,7 @@ def _race_words(race: pd.DataFrame) -> str:
     descent, closed = rows.loc["Algorithm 1"], rows.loc["generalised eigenproblem"]
     factor = rows.loc["Cholesky factor"]
     return (
-        f"<b>The race</b> ({_pair(descent.to_dict())}): in processor time one generalised eigenproblem took "
+        f"<b>The race</b> ({_pair(descent)}): in processor time one generalised eigenproblem took "
         f"{number(closed['seconds'])} s and reached a share of {number(closed['rir_share'])} of the ceiling; "
         f"{int(descent['steps']):,} steps of Algorithm 1 took {number(descent['seconds'])} s, "
         f"{number(closed['times_faster'])} times as long, and reached {number(descent['rir_share'])}. The "
@@ -215,14 +192,7 @@ def _without_lone_pair(rows: list[dict[str, str]]) -> pd.DataFrame:
     return table.drop(columns="pair") if table["pair"].nunique() == 1 else table
 
 
-def _pair(row: dict[str, str]) -> str:
+def _pair(row: Any) -> str:
     """Name a pair of tasks."""
-    return f"{row['pretrain_task']} → {row['harmful_task']}".replace("digit ", "").replace(
-        " → ", f"{_GAP}→{_GAP}"
-    )
-
-
-def _label(name: object) -> str:
-    """Return a method's label on one line."""
-    text = str(name)
-    return (get_method(text).label if text in method_names() else text).replace(" ", _GAP)
+    names = (str(row[f"{task}_task"]).replace("digit ", "") for task in ("pretrain", "harmful"))
+    return f"{GAP}→{GAP}".join(names)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import pandas as pd
 
-from condnum.report.tables import number
+from condnum.report.tables import bullets, count_of, number, rounded
 from condnum.studies.release import DETAILS, TEXTS
-
-_GAP = "\u00a0"
 
 #: The conventions in words.
 _NAMES = {"ridge": "floor", "compact": "compact"}
@@ -24,6 +22,9 @@ _NO_CHANGE = "no clear change of"
 
 #: Titles of the switches, for figures.
 TITLES = {name: text.title for name, text in TEXTS.items()}
+
+#: A row of the waterfall.
+Stage: TypeAlias = Mapping[str, Any] | pd.Series
 
 
 def switch_table(switches: Sequence[str]) -> pd.DataFrame:
@@ -68,8 +69,8 @@ def landing_words(landing: pd.DataFrame) -> str:
         if row["miss"] != 1:
             side = "above" if row["miss"] > 1 else "below"
             text += f", the mean is {abs(row['miss'] - 1):.0%} {side} it"
-        said.append(f"<li>{text}.</li>")
-    return f"<ul>{''.join(said)}</ul>" if said else ""
+        said.append(f"{text}.")
+    return bullets(said) if said else ""
 
 
 def landing_table(landing: pd.DataFrame) -> pd.DataFrame:
@@ -93,20 +94,17 @@ def landing_table(landing: pd.DataFrame) -> pd.DataFrame:
 def effect_table(waterfall: pd.DataFrame, epochs: int) -> pd.DataFrame:
     """Format what each switch multiplies RIR by, alone and after those before it."""
     start = waterfall[waterfall["start_epochs"] == epochs]
+    stages = start.set_index(["path", "convention", "switch"]).sort_index()
     rows = []
-    alone = start[start["path"] == "alone"]
-    for name in dict.fromkeys(alone["switch"]):
-        cells: dict[str, str] = {"switch": TITLES.get(name, name)}
-        found: dict[tuple[str, str], dict[str, Any]] = {}
+    for switch in dict.fromkeys(start.loc[start["path"] == "alone", "switch"]):
+        cells = {"switch": TITLES.get(switch, switch)}
         for path, word in (("alone", "alone"), ("cumulative", "in turn")):
-            for convention, label in _NAMES.items():
-                part = start[
-                    (start["path"] == path) & (start["switch"] == name) & (start["convention"] == convention)
-                ]
-                found[path, convention] = part.iloc[0].to_dict()
-                cells[f"{word}, {label}"] = factor_words(found[path, convention])
+            for convention, name in _NAMES.items():
+                cells[f"{word}, {name}"] = factor_words(stages.loc[path, convention, switch])
         cells["in words"] = _effect_words(
-            found["cumulative", "ridge"], found["cumulative", "compact"], found["alone", "ridge"]
+            stages.loc["cumulative", "ridge", switch],
+            stages.loc["cumulative", "compact", switch],
+            stages.loc["alone", "ridge", switch],
         )
         rows.append(cells)
     return pd.DataFrame(rows)
@@ -119,15 +117,15 @@ def stage_table(waterfall: pd.DataFrame, epochs: int, path: str) -> pd.DataFrame
     for (_, switch), both in part.groupby(["index", "switch"], sort=False):
         cells: dict[str, str] = {"setting": TITLES.get(switch, switch), "updates": str(both["updates"].max())}
         for row in both.to_dict("records"):
-            label = _NAMES[row["convention"]]
+            name = _NAMES[row["convention"]]
             span = f" ({number(row['rir_min'])} – {number(row['rir_max'])})" if row["seeds"] > 1 else ""
-            cells[f"RIR, {label}"] = number(row["rir"]) + span
-            cells[f"immunized, {label}"] = f"{row['immunized']}{_GAP}of{_GAP}{row['seeds']}"
+            cells[f"RIR, {name}"] = number(row["rir"]) + span
+            cells[f"immunized, {name}"] = count_of(row["immunized"], row["seeds"])
         rows.append(cells)
     return pd.DataFrame(rows)
 
 
-def factor_words(row: dict[str, Any]) -> str:
+def factor_words(row: Stage) -> str:
     """Return the change of a stage as a factor, with one standard deviation over seeds.
 
     Examples:
@@ -136,32 +134,40 @@ def factor_words(row: dict[str, Any]) -> str:
     """
     if not math.isfinite(row["change"]):
         return "—"
-    text = f"× {_short(row['factor'])}"
+    text = f"× {rounded(row['factor'])}"
     if not math.isfinite(row["change_std"]):
         return text
     low, high = (10 ** (row["change"] + side * row["change_std"]) for side in (-1, 1))
-    return f"{text} ({_short(low)} – {_short(high)})"
+    return f"{text} ({rounded(low)} – {rounded(high)})"
 
 
 def audit_words(waterfall: pd.DataFrame, epochs: int) -> str:
     """Say what the waterfall from one start shows, from its numbers alone."""
     start = waterfall[(waterfall["start_epochs"] == epochs) & (waterfall["path"] == "cumulative")]
     said = []
-    for convention, label in _NAMES.items():
+    for convention, name in _NAMES.items():
         rows = start[start["convention"] == convention].sort_values("index")
-        first, last = rows.iloc[0], rows.iloc[-1]
-        steps = rows.iloc[1:]
-        up = steps.loc[steps["change"].idxmax()]
-        down = steps.loc[steps["change"].idxmin()]
+        first, last, steps = rows.iloc[0], rows.iloc[-1], rows.iloc[1:]
+        up, down = (steps.loc[place] for place in (steps["change"].idxmax(), steps["change"].idxmin()))
         text = (
-            f"<b>{label} convention</b>: RIR {number(first['rir'])} as released, {number(last['rir'])} "
-            f"corrected (geometric means). The switch that raises it most in turn is “{_title(up)}” "
-            f"({factor_words(up.to_dict())})"
+            f"<b>{name} convention</b>: RIR {number(first['rir'])} as released, {number(last['rir'])} "
+            f"corrected (geometric means). The switch that raises it most in turn is {_title_and_factor(up)}"
         )
         if down["change"] < 0:
-            text += f", the one that lowers it most “{_title(down)}” ({factor_words(down.to_dict())})"
-        said.append(f"<li>{text}.</li>")
-    said += _at_equal_updates(waterfall, epochs)
+            text += f", the one that lowers it most {_title_and_factor(down)}"
+        said.append(f"{text}.")
+    last_switch = waterfall[(waterfall["start_epochs"] == epochs) & (waterfall["switch"] == "epochs")]
+    rir = last_switch.set_index(["path", "convention"])["rir"].to_dict()
+    if len(rir) == 4:  # alone it gives the release as many updates as the corrected protocol has
+        parts = [
+            f"{number(rir['alone', convention])} as released and {number(rir['cumulative', convention])} "
+            f"corrected ({name})"
+            for convention, name in _NAMES.items()
+        ]
+        said.append(
+            f"At the same number of updates, {int(last_switch['updates'].max()):,}, RIR is "
+            f"{', '.join(parts)}: this is the difference that is not one of budget."
+        )
     steps = start[start["index"] > 0]
     opposed = [
         TITLES.get(name, name)
@@ -170,53 +176,27 @@ def audit_words(waterfall: pd.DataFrame, epochs: int) -> str:
     ]
     if opposed:
         said.append(
-            f"<li>The two conventions move in opposite directions at {len(opposed)} of "
+            f"The two conventions move in opposite directions at {len(opposed)} of "
             f"{steps['switch'].nunique()} switches, each beyond its spread over seeds: "
-            f"{html.escape(', '.join(opposed))}. Neither number alone says whether a change helped.</li>"
+            f"{html.escape(', '.join(opposed))}. Neither number alone says whether a change helped."
         )
-    verdicts = {
-        name: {
-            row["convention"]: f"{row['immunized']} of {row['seeds']}"
-            for row in start[start["index"] == place].to_dict("records")
-        }
-        for name, place in (("released", 0), ("corrected", start["index"].max()))
-    }
+    counts = []
+    for place in (0, start["index"].max()):
+        ends = start[start["index"] == place].set_index("convention")
+        counts.append(", ".join(f"{ends.at[c, 'immunized']} of {ends.at[c, 'seeds']}" for c in _NAMES))
     said.append(
-        "<li>Seeds that meet (i) &gt; 1 and (ii) ≤ 1, θ as trained (floor, compact): released "
-        f"{verdicts['released']['ridge']}, {verdicts['released']['compact']}; corrected "
-        f"{verdicts['corrected']['ridge']}, {verdicts['corrected']['compact']}.</li>"
+        "Seeds that meet (i) &gt; 1 and (ii) ≤ 1, θ as trained (floor, compact): "
+        f"released {counts[0]}; corrected {counts[1]}."
     )
-    return f"<ul>{''.join(said)}</ul>"
+    return bullets(said)
 
 
-def _at_equal_updates(waterfall: pd.DataFrame, epochs: int) -> list[str]:
-    """Compare both protocols at the corrected number of updates, which is the last switch alone."""
-    start = waterfall[(waterfall["start_epochs"] == epochs) & (waterfall["switch"] == "epochs")]
-    rir = start.set_index(["path", "convention"])["rir"].to_dict()
-    if len(rir) != 4:
-        return []
-    parts = [
-        f"{number(rir['alone', convention])} as released and {number(rir['cumulative', convention])} "
-        f"corrected ({label})"
-        for convention, label in _NAMES.items()
-    ]
-    return [
-        f"<li>At the same number of updates, {int(start['updates'].max()):,}, RIR is {', '.join(parts)}: "
-        "this is the difference that is not one of budget.</li>"
-    ]
+def _title_and_factor(stage: pd.Series) -> str:
+    """Name a stage's switch and what it multiplies RIR by."""
+    return f"“{html.escape(str(TITLES.get(stage['switch'], stage['switch'])))}” ({factor_words(stage)})"
 
 
-def _short(value: float) -> str:
-    """Format a factor to two digits: its spread is rarely known better."""
-    return number(float(f"{value:.2g}"))
-
-
-def _title(row: pd.Series) -> str:
-    """Return a stage's switch in words."""
-    return html.escape(str(TITLES.get(row["switch"], row["switch"])))
-
-
-def _effect_words(floor: dict[str, Any], compact: dict[str, Any], alone: dict[str, Any]) -> str:
+def _effect_words(floor: Stage, compact: Stage, alone: Stage) -> str:
     """Say what a switch does in turn, and whether it does the opposite alone."""
     if floor["change"] == 0 and compact["change"] == 0 and alone["change"] == 0:
         return "changes nothing on these data"
@@ -229,9 +209,9 @@ def _effect_words(floor: dict[str, Any], compact: dict[str, Any], alone: dict[st
     return text
 
 
-def _direction(row: dict[str, Any]) -> str:
+def _direction(stage: Stage) -> str:
     """Return what a stage does to RIR; within the spread over seeds, or 2 %, nothing that can be told."""
-    change, spread = row["change"], row["change_std"]
+    change, spread = stage["change"], stage["change_std"]
     if abs(change) <= max(spread if math.isfinite(spread) else 0.0, NEGLIGIBLE):
         return _NO_CHANGE
     return "raises" if change > 0 else "lowers"

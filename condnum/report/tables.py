@@ -1,11 +1,11 @@
-"""Tables of a page: numbers to the right, words to the left, whole columns at a time."""
+"""Tables for people: how numbers, spans and labels are written, the linear runs, the attack panel."""
 
 from __future__ import annotations
 
 import html
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,130 @@ from condnum.theory.spectra import Convention
 #: File that a run leaves, a row per correction.
 CORRECTIONS_CSV = "corrections.csv"
 
+#: A space at which no line breaks.
+GAP = "\u00a0"
+
+#: Titles of what every published table has.
+RATIOS = {"harmful_ratio": "(i) ↑", "pretrain_ratio": "(ii) ↓", "rir": "RIR ↑"}
+
 _NUMBER = re.compile(
     r"^\s*(?:[<>≈≤≥~+−-]?\s*(?:[\d.,]+(?:\s*[eE][+−-]?\d+)?|nan|inf|∞)\s*[%×]?(?:\s*[±–(/].*)?|[—–-]?)\s*$",
     re.IGNORECASE,
 )
+
+#: A letter (or ‖, RIR) with an index: `K_P`, `σ_θ,i`, `‖S‖_F`; not the underscore of `test_vit`.
+_INDEX = re.compile(
+    r"((?<![A-Za-zΑ-ω_])[A-Za-zΑ-ω]|‖|RIR)_([A-Za-z0-9θ]+(?:,[a-z](?![a-z]))?)(?![A-Za-z0-9_])"
+)
+
+
+def number(value: float) -> str:
+    """Format a number for reading: three or four significant digits, powers of ten beyond 10⁶.
+
+    Examples:
+        >>> [number(v) for v in (356.2, 0.0532, 31967.99, 6852331.0, float("inf"), float("nan"), 0.0)]
+        ['356.2', '0.0532', '31,968', '6.85e6', '∞', '—', '0']
+    """
+    if math.isnan(value):
+        return "—"
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if value != 0 and not 1e-4 <= abs(value) < 1e6:
+        mantissa, exponent = f"{value:.2e}".split("e")
+        return f"{float(mantissa):g}e{int(exponent)}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}" if abs(value) >= 1 else f"{value:.3g}"
+
+
+def rounded(value: float, digits: int = 2) -> str:
+    """Format what is hardly known better than to two digits: a deviation, a factor."""
+    return number(float(f"{value:.{digits}g}"))
+
+
+def spread(mean: float, deviation: float, digits: int = 2) -> str:
+    r"""Format `mean ± deviation`; one that is unknown is left out, one that is round-off of the mean is 0.
+
+    Examples:
+        >>> spread(356.2, 5.491, 4), spread(8.0, 1e-15), spread(2.0, float("nan"))
+        ('356.2\xa0±\xa05.491', '8\xa0±\xa00', '2')
+    """
+    if math.isnan(deviation):
+        return number(mean)
+    known = 0.0 if deviation < 1e-9 * abs(mean) else deviation
+    return f"{number(mean)}{GAP}±{GAP}{rounded(known, digits)}"
+
+
+def spreads(table: pd.DataFrame, name: str, digits: int = 2) -> list[str]:
+    """Format the columns `NAME_mean` and `NAME_std` of a summary, row by row."""
+    return [spread(*both, digits) for both in zip(table[f"{name}_mean"], table[f"{name}_std"], strict=True)]
+
+
+def published_spreads(table: pd.DataFrame, name: str) -> list[str]:
+    """Format the published numbers beside a summary, with the digits of the paper."""
+    columns = table[f"published_{name}"], table[f"published_{name}_std"]
+    return [spread(*both, 4) for both in zip(*columns, strict=True)]
+
+
+def span(values: Iterable[float], to: str = f"{GAP}–{GAP}") -> str:
+    """Format the least and the largest value, once if they read alike.
+
+    Examples:
+        >>> span([3.0, 1.0, 2.0], " to "), span([2.0, 2.0])
+        ('1 to 3', '2')
+    """
+    known = pd.Series(values, dtype=float)
+    low, high = number(known.min()), number(known.max())
+    return low if low == high else f"{low}{to}{high}"
+
+
+def count_of(count: float, total: int) -> str:
+    """Format a count of something that was tried so often."""
+    return f"{round(count)}{GAP}of{GAP}{total}"
+
+
+def label(name: object) -> str:
+    """Return a method's label on one line; a name from outside the registry is shown as text."""
+    text = str(name)
+    return (get_method(text).label if text in method_names() else html.escape(text)).replace(" ", GAP)
+
+
+def stopped_by(group: pd.DataFrame) -> str:
+    """Name what ended the descents of some runs."""
+    return ", ".join(sorted(set(group["stop_reason"]))).replace("_", " ")
+
+
+def formula_html(text: str) -> str:
+    """Return plain text as HTML, `K_P` and `K_P^(-1/2)` with their indices and exponents.
+
+    Examples:
+        >>> formula_html("θ = K_P^(-1/2) < ‖S‖_F")
+        'θ = K<sub>P</sub><sup>−1/2</sup> &lt; ‖S‖<sub>F</sub>'
+        >>> formula_html("σ_θ,i u_iᵀq_j of test_vit, RIR_θ0")
+        'σ<sub>θ,i</sub> u<sub>i</sub>ᵀq<sub>j</sub> of test_vit, RIR<sub>θ0</sub>'
+    """
+    lowered = _INDEX.sub(r"\1<sub>\2</sub>", html.escape(text))
+    return re.sub(r"\^\(-([^)]*)\)", r"<sup>−\1</sup>", lowered)
+
+
+def bullets(items: Iterable[str]) -> str:
+    """Return sentences of HTML as a list."""
+    return f"<ul>{''.join(f'<li>{item}</li>' for item in items)}</ul>"
+
+
+def sentence_list(sentences: Sequence[str]) -> str:
+    """Return plain sentences as an HTML list.
+
+    Examples:
+        >>> sentence_list(["κ < 2"])
+        '<ul><li>κ &lt; 2</li></ul>'
+    """
+    return bullets(map(html.escape, sentences))
+
+
+def as_html(table: pd.DataFrame) -> str:
+    """Return a table of strings as HTML; its cells may hold markup from the registry's labels."""
+    return table.to_html(index=False, escape=False, border=0)
 
 
 def mark_words(soup: Any) -> None:
@@ -52,35 +172,20 @@ def is_number(text: str) -> bool:
     return bool(_NUMBER.match(text))
 
 
-# Tables for people: obtained beside published, and a verdict per method in words.
-
-
-_GAP = "\u00a0"  # a space at which no line breaks
-
-_RATIOS = {
-    "harmful_ratio": "(i) ↑",
-    "pretrain_ratio": "(ii) ↓",
-    "rir": "RIR ↑",
-}
-
-
 def comparison_table(summary: pd.DataFrame, *, convention: Convention, gauge: str) -> pd.DataFrame:
     """Format one convention of a summary, published numbers beside the obtained ones."""
     rows = summary[(summary["convention"] == convention) & (summary["gauge"] == gauge)]
-    table: dict[str, list[str]] = {"method": [_label(name) for name in rows["method"]]}
-    for name, title in _RATIOS.items():
-        table[title] = _pairs(rows[f"{name}_mean"], rows[f"{name}_std"])
+    table = {"method": [label(name) for name in rows["method"]]}
+    for name, title in RATIOS.items():
+        table[title] = spreads(rows, name)
         if rows[f"published_{name}"].notna().any():
-            table[f"{title} published"] = _pairs(
-                rows[f"published_{name}"], rows[f"published_{name}_std"], digits=4
-            )
+            table[f"{title} published"] = published_spreads(rows, name)
     if rows["rir_ceiling"].notna().any():
         table["RIR ceiling"] = [number(value) for value in rows["rir_ceiling"]]
         table["RIR / ceiling"] = [number(value) for value in rows["rir_share"]]
     counts = rows["seeds"] * rows.get("pairs", 1)
     table["immunized"] = [
-        f"{round(rate * count)}{_GAP}of{_GAP}{count}"
-        for rate, count in zip(rows["success_rate"], counts, strict=True)
+        count_of(rate * count, count) for rate, count in zip(rows["success_rate"], counts, strict=True)
     ]
     return pd.DataFrame(table)
 
@@ -89,17 +194,18 @@ def evidence_table(results: pd.DataFrame) -> pd.DataFrame:
     """Format what a ratio rests on: ranks, κ(θ), the loss gap of clause (c), steps and seconds."""
     rows = []
     for name, group in results[results["convention"] == "compact"].groupby("method", sort=False):
+        gap = group["loss_gap"].max()
         rows.append(
             {
-                "method": _label(str(name)),
-                "rank H_P": _span(group["rank_pretrain"]),
-                "rank H_H": _span(group["rank_harmful"]),
-                "κ(θ)": _span(group["theta_condition"]),
-                "loss gap, clause (c)": _gap(group["loss_gap"].max()),
+                "method": label(name),
+                "rank H_P": span(group["rank_pretrain"]),
+                "rank H_H": span(group["rank_harmful"]),
+                "κ(θ)": span(group["theta_condition"]),
+                "loss gap, clause (c)": "0 (to round-off)" if abs(gap) < 1e-9 else number(gap),
                 "RIR ceiling": number(group["rir_ceiling"].iloc[0]),
-                "steps": _span(group["steps"]),
+                "steps": span(group["steps"]),
                 "seconds a seed": number(group["seconds"].mean()),
-                "stopped by": ", ".join(sorted(set(group["stop_reason"]))).replace("_", " "),
+                "stopped by": stopped_by(group),
             }
         )
     return pd.DataFrame(rows)
@@ -111,24 +217,21 @@ def probe_table(curves: pd.DataFrame, *, threshold: float = 1e-6) -> pd.DataFram
     last = table["x"].max()
     rows = []
     for name, group in table.groupby("method", sort=False):
-        row = {"method": _label(str(name))}
+        row = {"method": label(name)}
         for task, symbol in (("pretrain", "D_P"), ("harmful", "D_H")):
             part = group[group["task"] == task]
-            row[f"{symbol}: ratio after {last:,.0f} steps"] = _span(part[part["x"] == last]["value"])
-            row[f"{symbol}: steps to {number(threshold)}"] = _steps_to(part, threshold, last)
+            reached, seeds = (
+                part[part["value"] <= threshold].groupby("seed")["x"].min(),
+                part["seed"].nunique(),
+            )
+            steps, missing = span(reached), seeds - len(reached)
+            if missing:
+                late = f"> {last:,.0f}"
+                steps = f"{steps} ({missing} of {seeds} seeds: {late})" if len(reached) else late
+            row[f"{symbol}: ratio after {last:,.0f} steps"] = span(part[part["x"] == last]["value"])
+            row[f"{symbol}: steps to {number(threshold)}"] = steps
         rows.append(row)
     return pd.DataFrame(rows)
-
-
-def _steps_to(curves: pd.DataFrame, threshold: float, last: float) -> str:
-    """Format the first recorded step at or below a threshold, over seeds."""
-    reached = curves[curves["value"] <= threshold].groupby("seed")["x"].min()
-    missing = curves["seed"].nunique() - len(reached)
-    if not len(reached):
-        return f"> {last:,.0f}"
-    return _span(reached) + (
-        f" ({missing} of {curves['seed'].nunique()} seeds: > {last:,.0f})" if missing else ""
-    )
 
 
 def sensitivity_table(sensitivity: pd.DataFrame) -> pd.DataFrame:
@@ -137,78 +240,38 @@ def sensitivity_table(sensitivity: pd.DataFrame) -> pd.DataFrame:
     for (name, rtol), group in sensitivity.groupby(["method", "rtol"], sort=False):
         rows.append(
             {
-                "method": _label(str(name)),
+                "method": label(name),
                 "rtol": number(float(rtol)),
                 "mean RIR": number(group["rir"].mean()),
                 "median RIR": number(group["rir"].median()),
-                "immunized": f"{int(group['success'].sum())}{_GAP}of{_GAP}{len(group)}",
-                "rank H_P": _span(group["rank_pretrain"]),
-                "rank H_H": _span(group["rank_harmful"]),
+                "immunized": count_of(group["success"].sum(), len(group)),
+                "rank H_P": span(group["rank_pretrain"]),
+                "rank H_H": span(group["rank_harmful"]),
             }
         )
     return pd.DataFrame(rows)
 
 
-def as_html(table: pd.DataFrame) -> str:
-    """Return a table of strings as HTML; its cells may hold markup from the registry's labels.
-
-    Args:
-        table: Of strings.
-
-    Returns:
-        An HTML `<table>`.
-    """
-    return table.to_html(index=False, escape=False, border=0)
-
-
-def number(value: float) -> str:
-    """Format a number for reading: three or four significant digits, powers of ten beyond 10⁶.
-
-    Examples:
-        >>> [number(v) for v in (356.2, 0.0532, 31967.99, 6852331.0, float("inf"), float("nan"), 0.0)]
-        ['356.2', '0.0532', '31,968', '6.85e6', '∞', '—', '0']
-    """
-    if math.isnan(value):
-        return "—"
-    if math.isinf(value):
-        return "∞" if value > 0 else "−∞"
-    if value != 0 and not 1e-4 <= abs(value) < 1e6:
-        mantissa, exponent = f"{value:.2e}".split("e")
-        return f"{float(mantissa):g}e{int(exponent)}"
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.4g}" if abs(value) >= 1 else f"{value:.3g}"
-
-
 def verdict(summary: pd.DataFrame) -> str:
     """Say in words what the conventions agree and disagree on, from the numbers of this run alone."""
-    items = [f"<li>{_room(summary)}</li>"]
-    for name in dict.fromkeys(summary["method"]):
-        rows = summary[summary["method"] == name].set_index(["convention", "gauge"])
-        compact, ridge = rows.loc["compact", "unit"], rows.loc["ridge", "unit"]
-        items.append(
-            f"<li><b>{_label(str(name))}</b>: {_judgement(compact, 'compact')}; "
-            f"{_judgement(ridge, 'ridge')}.</li>"
-        )
-    return f"<ul>{''.join(items)}</ul>"
-
-
-def _room(summary: pd.DataFrame) -> str:
-    """Say how much immunization this pair of tasks allows at all."""
-    measured = summary.set_index(["convention", "gauge"])["rir_ceiling"]
-    compact, ridge = (
-        number(float(measured.loc[[key]].iloc[0])) for key in (("compact", "unit"), ("ridge", "unit"))
-    )
+    unit = summary[summary["gauge"] == "unit"].set_index(["method", "convention"])
+    ceilings = unit["rir_ceiling"].groupby("convention").first()
+    compact, ridge = number(ceilings["compact"]), number(ceilings["ridge"])
     if compact == "∞":
-        return (
-            "<b>Room</b>: the harmful task has directions that the pre-training task lacks, so no "
-            "extractor is the best one: compact RIR has no upper limit"
-            f" (ridge, ε = 1e-6: at most {ridge})."
+        room = (
+            "the harmful task has directions that the pre-training task lacks, so no extractor is the best "
+            f"one: compact RIR has no upper limit (ridge, ε = 1e-6: at most {ridge})."
         )
-    return (
-        f"<b>Room</b>: no linear extractor can have an RIR above {compact} (compact) or {ridge} "
-        "(ridge, ε = 1e-6) on this pair of tasks."
-    )
+    else:
+        room = (
+            f"no linear extractor can have an RIR above {compact} (compact) or {ridge} (ridge, ε = 1e-6) on "
+            "this pair of tasks."
+        )
+    items = [f"<b>Room</b>: {room}"]
+    for name in dict.fromkeys(summary["method"]):
+        judged = "; ".join(_judgement(unit.loc[name, kind], kind) for kind in ("compact", "ridge"))
+        items.append(f"<b>{label(name)}</b>: {judged}.")
+    return bullets(items)
 
 
 def _judgement(row: pd.Series, convention: str) -> str:
@@ -226,49 +289,8 @@ def _judgement(row: pd.Series, convention: str) -> str:
     return f"{convention}: immunized in {good} of {count} seeds{why}"
 
 
-def _gap(value: float) -> str:
-    """Format a loss gap: below 1e-9 it is round-off."""
-    return "0 (to round-off)" if abs(value) < 1e-9 else number(value)
-
-
-def _label(name: str) -> str:
-    """Return a method's label; a name from outside the registry is shown as text."""
-    return (get_method(name).label if name in method_names() else html.escape(name)).replace(" ", _GAP)
-
-
-def _pairs(means: pd.Series, deviations: pd.Series, *, digits: int = 2) -> list[str]:
-    """Format `mean ± std` for every row, the deviation to some significant digits."""
-    texts = []
-    for mean, deviation in zip(means, deviations, strict=True):
-        if math.isnan(deviation):
-            texts.append(number(mean))
-        else:  # a deviation that is round-off of the mean is none
-            spread = 0.0 if deviation < 1e-9 * abs(mean) else float(f"{deviation:.{digits}g}")
-            texts.append(f"{number(mean)}{_GAP}±{_GAP}{number(spread)}")
-    return texts
-
-
-def _span(values: pd.Series) -> str:
-    """Format the least and the largest value, once if they agree."""
-    low, high = number(float(values.min())), number(float(values.max()))
-    return low if low == high else f"{low}{_GAP}–{_GAP}{high}"
-
-
-# Tables of the attack panel for people: strings, a row per extractor or attacker.
-
-
-def sentence_list(sentences: Sequence[str]) -> str:
-    """Return sentences as an HTML list.
-
-    Examples:
-        >>> sentence_list(["κ < 2"])
-        '<ul><li>κ &lt; 2</li></ul>'
-    """
-    return f"<ul>{''.join(f'<li>{html.escape(text)}</li>' for text in sentences)}</ul>"
-
-
 def extractor_table(report: AttackReport, immunization: pd.DataFrame) -> pd.DataFrame:
-    """Format spectra, optima and RIR, a row per extractor."""
+    """Format spectra, optima and RIR of an attack panel, a row per extractor."""
     rows = []
     for facts in report.extractors.to_dict("records"):
         row = {
@@ -280,12 +302,9 @@ def extractor_table(report: AttackReport, immunization: pd.DataFrame) -> pd.Data
             "L* on its features": number(facts["optimum"]),
             "L* on raw inputs": number(facts["baseline_optimum"]),
         }
-        for measured in immunization.to_dict("records"):
-            if measured["extractor"] == facts["extractor"]:
-                text = f"{number(measured['rir'])} ({number(measured['harmful_ratio'])}, "
-                row[f"RIR ((i), (ii)), {measured['convention']}"] = (
-                    text + f"{number(measured['pretrain_ratio'])})"
-                )
+        for measured in immunization[immunization["extractor"] == facts["extractor"]].to_dict("records"):
+            rir, *parts = (number(measured[name]) for name in ("rir", "harmful_ratio", "pretrain_ratio"))
+            row[f"RIR ((i), (ii)), {measured['convention']}"] = f"{rir} ({', '.join(parts)})"
         rows.append(row)
     return pd.DataFrame(rows).fillna("—")
 
@@ -294,64 +313,41 @@ def prediction_table(report: AttackReport) -> pd.DataFrame:
     """Format predicted against observed steps to the headline target, where there are predictions."""
     table = report.at(report.steps, None)
     known = table[table["predicted_kappa"].notna()]
+
+    def whole(value: float) -> str:
+        return f"{value:,.0f}" if value < 1e6 else number(float(value))
+
     return pd.DataFrame(
         {
             "attacker": known["label"],
             "extractor": known["extractor"],
-            "observed": [_steps(row) for row in known.to_dict("records")],
-            "from the spectrum": [_whole(value) for value in known["predicted_spectrum"]],
-            "from κ alone": [_whole(value) for value in known["predicted_kappa"]],
+            "observed": _observed_steps(known),
+            "from the spectrum": known["predicted_spectrum"].map(whole),
+            "from κ alone": known["predicted_kappa"].map(whole),
         }
     )
 
 
 def choice_table(report: AttackReport) -> pd.DataFrame:
     """Format the best hyper-parameters, passes and seconds to the headline target."""
-    table = report.at(report.steps, None).sort_values("label", kind="stable", key=_order(report))
+    place = {name: i for i, name in enumerate(dict.fromkeys(report.steps["label"]))}  # order of the panel
+    table = report.at(report.steps, None)
+    table = table.sort_values("label", kind="stable", key=lambda labels: labels.map(place))
     return pd.DataFrame(
         {
             "attacker": table["label"],
             "extractor": table["extractor"],
             "choice": table["choice"] + np.where(table["at_edge"], " (edge)", ""),
-            "steps": [_steps(row) for row in table.to_dict("records")],
-            "passes": [number(float(value)) for value in table["passes"]],
-            "seconds": [number(float(f"{value:.2g}")) for value in table["seconds"]],
+            "steps": _observed_steps(table),
+            "passes": table["passes"].map(number),
+            "seconds": table["seconds"].map(rounded),
         }
     )
 
 
-def _order(report: AttackReport) -> Callable[[pd.Series], pd.Series]:
-    """Return a sort key that keeps the panel's order of attackers."""
-    place = {label: i for i, label in enumerate(dict.fromkeys(report.steps["label"]))}
-    return lambda labels: labels.map(place)
-
-
-def _steps(row: dict[str, float]) -> str:
-    """Return steps as text, `>N` if they did not suffice."""
-    return f"{row['steps']:,.0f}" if np.isfinite(row["steps"]) else f">{row['last_step']:,.0f}"
-
-
-def _whole(value: float) -> str:
-    """Return a predicted number of steps as text."""
-    return f"{value:,.0f}" if np.isfinite(value) and value < 1e6 else number(float(value))
-
-
-#: A letter (or ‖, RIR) with an index: `K_P`, `σ_θ,i`, `‖S‖_F`; not the underscore of `a_name`.
-_INDEX = re.compile(
-    r"((?<![A-Za-zΑ-ω_])[A-Za-zΑ-ω]|‖|RIR)_([A-Za-z0-9θ]+(?:,[a-z](?![a-z]))?)(?![A-Za-z0-9_])"
-)
-
-
-def formula_html(text: str) -> str:
-    """Return plain text as HTML, `K_P` and `K_P^(-1/2)` with their indices and exponents.
-
-    Examples:
-        >>> formula_html("θ = K_P^(-1/2) < ‖S‖_F")
-        'θ = K<sub>P</sub><sup>−1/2</sup> &lt; ‖S‖<sub>F</sub>'
-        >>> formula_html("σ_θ,i u_iᵀq_j")
-        'σ<sub>θ,i</sub> u<sub>i</sub>ᵀq<sub>j</sub>'
-        >>> formula_html("RIR_θ0 of test_vit")
-        'RIR<sub>θ0</sub> of test_vit'
-    """
-    lowered = _INDEX.sub(r"\1<sub>\2</sub>", html.escape(text))
-    return re.sub(r"\^\(-([^)]*)\)", r"<sup>−\1</sup>", lowered)
+def _observed_steps(table: pd.DataFrame) -> list[str]:
+    """Format steps, `>N` where they did not suffice."""
+    return [
+        f"{steps:,.0f}" if np.isfinite(steps) else f">{last:,.0f}"
+        for steps, last in zip(table["steps"], table["last_step"], strict=True)
+    ]
