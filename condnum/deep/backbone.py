@@ -7,11 +7,12 @@ The module itself is the feature extractor f_θ of Sec. 5.2: calling it gives ti
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -19,138 +20,21 @@ import torch
 from torch import Tensor, nn
 
 from condnum import __version__
-from condnum.deep.create import Classifier, create, read_metadata, state_checksum, write_weights
-from condnum.deep.split_rules import split
-from condnum.errors import CondnumError, DataFormatError, InvalidInputError, OutputError, UnknownNameError
+from condnum.deep.split_rules import split, split_head
+from condnum.deep.trunk import activations_before, run_chain, trainable_chain
+from condnum.deep.weights import fit_weights, read_metadata, read_weights, state_checksum, write_weights
+from condnum.errors import (
+    CondnumError,
+    DataFormatError,
+    DataNotFoundError,
+    InvalidInputError,
+    OutputError,
+    UnknownNameError,
+    require,
+)
 
-# Run the frozen trunk once, and training steps from its activations.
-
-
-#: Replayed and direct features differ by at most this, relative to the largest: bitwise equal on a CPU,
-#: but a GPU may choose other kernels for the two passes.
-REPLAY_TOLERANCE = 1e-5
-
-
-@dataclass
-class _Call:
-    """One call of a module in a traced forward pass."""
-
-    name: str
-    inputs: tuple[Any, ...]
-    version: int  # of the first input, which counts the writes to it
-    output: Any = None
-    after: int = 0  # number of calls that had begun when this one ended
-
-
-@dataclass
-class _Trace:
-    """The calls of a forward pass, in the order in which they begin."""
-
-    calls: list[_Call] = field(default_factory=list)
-    running: list[_Call] = field(default_factory=list)
-
-    def watch(self, name: str, module: nn.Module) -> list[Any]:
-        """Hook a module; return the handles."""
-
-        def begin(_: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
-            given = [value for value in options.values() if value is not None]
-            inputs = (*arguments, *given)
-            call = _Call(name, inputs, getattr(inputs[0], "_version", 0) if inputs else 0)
-            self.calls.append(call)
-            self.running.append(call)
-
-        def end(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
-            call = self.running.pop()
-            call.output, call.after = output, len(self.calls)
-
-        return [
-            module.register_forward_pre_hook(begin, with_kwargs=True),
-            module.register_forward_hook(end),
-        ]
-
-
-class _Reached(Exception):  # ruff: ignore[error-suffix-on-exception-name] - not an error: it ends a forward pass early
-    """Carries the activations out of the trunk."""
-
-    def __init__(self, activations: Tensor) -> None:
-        super().__init__()
-        self.activations = activations
-
-
-def trainable_chain(model: nn.Module, trainable: tuple[str, ...], images: Tensor) -> tuple[str, ...]:
-    """Return the modules from the first trainable one to the end of `forward_features`."""
-    result, calls = _trace(model, images)
-    index = next((i for i, call in enumerate(calls) if call.name in trainable), None)
-    if index is None:
-        raise InvalidInputError(f"forward_features never calls the trainable part {', '.join(trainable)}.")
-    start = calls[index]
-    first = start.inputs[0]
-    if first._version != start.version:
-        raise InvalidInputError(_no_chain(model, f"'{start.name}' writes over its input"))
-    current, chain = first, []
-    while index < len(calls):
-        call = calls[index]
-        if len(call.inputs) != 1 or call.inputs[0] is not current or not isinstance(call.output, Tensor):
-            raise InvalidInputError(
-                _no_chain(model, f"'{call.name}' needs more than the output of the module before it")
-            )
-        chain.append(call.name)
-        current, index = call.output, call.after
-    if current is not result:
-        raise InvalidInputError(_no_chain(model, f"something follows '{chain[-1]}' that is no module"))
-    with torch.no_grad():
-        again = run_chain(model, tuple(chain), first)
-    gap = (again - result).abs().max()
-    if not bool(gap <= REPLAY_TOLERANCE * result.abs().max()):
-        raise InvalidInputError(_no_chain(model, "the modules alone give other features"))
-    return tuple(chain)
-
-
-def activations_before(model: nn.Module, name: str, images: Tensor) -> Tensor:
-    """Run the model up to a module, without gradients, and return that module's input."""
-
-    def stop(_: nn.Module, arguments: tuple[Any, ...]) -> None:
-        raise _Reached(arguments[0])
-
-    handle = model.get_submodule(name).register_forward_pre_hook(stop)
-    try:
-        with torch.no_grad():
-            model.forward_features(images)  # type: ignore[operator]
-    except _Reached as reached:
-        return reached.activations.detach()
-    finally:
-        handle.remove()
-    raise InvalidInputError(f"forward_features never calls '{name}'.")
-
-
-def run_chain(model: nn.Module, chain: tuple[str, ...], activations: Tensor) -> Tensor:
-    """Apply modules one after the other."""
-    for name in chain:
-        activations = model.get_submodule(name)(activations)
-    return activations
-
-
-def _trace(model: nn.Module, images: Tensor) -> tuple[Tensor, list[_Call]]:
-    """Run `forward_features` once and return its result with the calls of all inner modules."""
-    trace = _Trace()
-    handles = [h for name, module in model.named_modules() if name for h in trace.watch(name, module)]
-    try:
-        with torch.no_grad():
-            result = model.forward_features(images)  # type: ignore[operator]
-    finally:
-        for handle in handles:
-            handle.remove()
-    return result, trace.calls
-
-
-def _no_chain(model: nn.Module, reason: str) -> str:
-    """Return the message for a model that cannot be run from activations."""
-    return (
-        f"{type(model).__name__} cannot be run from frozen activations: {reason}; "
-        "train it on images instead, or choose a later trainable part."
-    )
-
-
+#: What the head of a loaded model is: the file's, or drawn anew.
+Classifier = Literal["loaded", "new"]
 BatchNormMode = Literal["frozen", "batch"]
 
 
@@ -219,15 +103,12 @@ class Backbone(nn.Module):
             raise UnknownNameError("classifier", classifier, get_args(Classifier))
         self.name = name
         self.batch_norm = batch_norm
-        self.model_arguments = dict(model_arguments)
-        self.model = create(
-            name,
-            pretrained=pretrained,
-            num_classes=num_classes,
-            classifier=classifier,
-            seed=seed,
-            arguments=self.model_arguments,
-        )
+        self.model_arguments = model_arguments
+        # a file is read before the model is made: a wrong path fails at once
+        weights = None if isinstance(pretrained, bool) else read_weights(pretrained)
+        self.model = _create(name, pretrained is True, seed, {"num_classes": num_classes, **model_arguments})
+        if weights is not None:
+            fit_weights(self.model, weights, new=split_head(self.model) if classifier == "new" else None)
         self.split = split(self.model, trainable)
         self._learnable = {key for key, p in self.model.named_parameters() if p.requires_grad}
         self._chain: tuple[str, ...] | None = None
@@ -329,17 +210,14 @@ class Backbone(nn.Module):
         for name in self.split.trainable:
             part = self.model.get_submodule(name).train()
             for module in part.modules() if self.batch_norm == "frozen" else ():
-                if _has_running_statistics(module):
-                    module.eval()
+                if any(name.startswith("running_") for name, _ in module.named_buffers(recurse=False)):
+                    module.eval()  # a BatchNorm, of whatever class
         return self
 
     def trainable_parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters of θ that are immunized (weight decay 0 in the paper)."""
-        return (
-            p
-            for key, p in self.model.named_parameters()
-            if self._is_trainable(key) and key in self._learnable
-        )
+        names = self._learnable
+        return (p for key, p in self.model.named_parameters() if self._is_trainable(key) and key in names)
 
     def head_parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters of the head ω (weight decay 2e-5 in the paper)."""
@@ -411,14 +289,6 @@ class Backbone(nn.Module):
         return features
 
 
-def _has_running_statistics(module: nn.Module) -> bool:
-    """Tell a BatchNorm, of whatever class, by its running statistics."""
-    return any(name.startswith("running_") for name, _ in module.named_buffers(recurse=False))
-
-
-# A backbone on disk: one safetensors file that timm can read and that rebuilds the backbone here.
-
-
 def save_backbone(
     backbone: Backbone, path: str | os.PathLike[str], *, notes: Mapping[str, str] | None = None
 ) -> Path:
@@ -470,3 +340,35 @@ def load_backbone(path: str | os.PathLike[str], **changes: Any) -> Backbone:
         )
     recipe = json.loads(metadata["recipe"])
     return Backbone(metadata["backbone"], **{**recipe, "pretrained": path, **changes})
+
+
+def _create(name: str, download: bool, seed: int, arguments: Mapping[str, Any]) -> nn.Module:
+    """Create a timm model that gives features before its classifier, drawn from a seed or downloaded."""
+    timm = require("timm", "deep")
+    # hf-hub:owner/model and local-dir:… are resolved by timm itself
+    if not ("/" in name or ":" in name or timm.is_model(name.split(".")[0])):
+        near = get_close_matches(name, timm.list_models(), n=5, cutoff=0.4)
+        raise UnknownNameError("timm model", name, [*near, "… see timm.list_models()"])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)  # inside the fork: the caller's generator is left as it was
+        try:
+            model: nn.Module = timm.create_model(name, pretrained=download, **arguments)
+        except (TypeError, AssertionError) as error:
+            raise InvalidInputError(f"timm cannot build {name} with {dict(arguments)}: {error}.") from error
+        except Exception as error:  # what a failed download raises depends on timm's hub client
+            if not download or isinstance(error, CondnumError):
+                raise
+            reason = (str(error).strip().splitlines() or ["no reason given"])[0][:200]
+            raise DataNotFoundError(
+                f"the pretrained weights of {name} cannot be had from timm ({type(error).__name__}: "
+                f"{reason}); fetch its model.safetensors on a machine with a network and pass "
+                "pretrained=PATH."
+            ) from error
+    forward_head = getattr(model, "forward_head", None)
+    known = forward_head is not None and "pre_logits" in inspect.signature(forward_head).parameters
+    if not known or not hasattr(model, "forward_features"):
+        raise InvalidInputError(
+            f"{name} does not offer features before its classifier (forward_features and "
+            "forward_head(pre_logits=True)); choose another timm model."
+        )
+    return model

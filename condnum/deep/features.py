@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from condnum.arrays import resolve_device
 from condnum.data.task_pair import sha256_file
-from condnum.deep.create import state_checksum
 from condnum.deep.images import ImageData, Unreadable, check_unreadable, image_loader
 from condnum.deep.transforms import ImageTransform
+from condnum.deep.weights import state_checksum
 from condnum.errors import CondnumError, InvalidInputError, UnknownNameError
 from condnum.files import atomic_write, output_folder, write_json
 from condnum.machine import memory_advice

@@ -8,54 +8,22 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from condnum.arrays import resolve_device
 from condnum.deep.backbone import Backbone
-from condnum.deep.create import read_state, write_state
 from condnum.deep.features import extract_features
 from condnum.deep.images import ImageData, Unreadable, image_loader
 from condnum.deep.probe import head_accuracy
 from condnum.deep.transforms import ImageTransform, evaluation_transform
+from condnum.deep.weights import read_state, write_state
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.machine import memory_advice
 from condnum.progress import report_event
-
-# The state of a pre-training after an epoch.
-
-
-def save_pretraining(
-    path: str | os.PathLike[str] | None,
-    recipe: dict[str, Any],
-    backbone: Backbone,
-    optimizer: torch.optim.Optimizer,
-    rows: list[dict[str, float]],
-) -> None:
-    """Write the state after an epoch, whole or not at all."""
-    if path is None:
-        return
-    state = {"model": backbone.model.state_dict(), "optimizer": optimizer.state_dict(), "rows": rows}
-    write_state(Path(path), recipe, state)
-
-
-def load_pretraining(
-    path: str | os.PathLike[str] | None,
-    recipe: dict[str, Any],
-    backbone: Backbone,
-    optimizer: torch.optim.Optimizer,
-) -> tuple[int, list[dict[str, float]]]:
-    """Continue from a file, if there is one."""
-    state = None if path is None else read_state(Path(path), recipe, "pre-training")
-    if state is None:
-        return 0, []
-    backbone.model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-    return len(state["rows"]), list(state["rows"])
-
 
 PretrainingOptimizer = Literal["adamw", "sgd"]
 
@@ -160,31 +128,62 @@ def pretrain_backbone(
         "learning_rate": learning_rate, "weight_decay": weight_decay, "batch_size": batch_size,
         "label_smoothing": label_smoothing, "warmup": warmup, "seed": seed, "transform": used.description,
     }  # fmt: skip
+    file = None if checkpoint is None else Path(checkpoint)
     started = time.perf_counter()
     backbone.to(target, memory_format=torch.channels_last)  # type: ignore[call-overload]
     unreadable: dict[str, Unreadable] = {}
+    rows: list[dict[str, float]] = []
+    steps = math.ceil(len(data) / batch_size)
+
+    def one_epoch(epoch: int) -> dict[str, float]:
+        """Pass once over the images and return the row of the history."""
+        stream = seed + _EPOCH_STRIDE * epoch
+        torch.manual_seed(stream)  # dropout; inside the fork
+        total, right, seen, rate = torch.zeros((), device=target), 0, 0, 0.0
+        loader = image_loader(
+            data, used, batch_size=batch_size, shuffle=True, seed=stream, workers=workers,
+            pin_memory=target.type == "cuda",
+        )  # fmt: skip
+        for index, batch in enumerate(loader):
+            unreadable.update({image.name: image for image in batch.unreadable})
+            if len(batch.labels) < 2:  # BatchNorm needs two rows
+                continue
+            rate = scheduled_rate(epoch * steps + index, epochs * steps, peak=learning_rate, warmup=warmup)
+            for group in stepper.param_groups:
+                group["lr"] = rate
+            images, labels = (part.to(target, non_blocking=True) for part in (batch.images, batch.labels))
+            logits = backbone.logits(images.contiguous(memory_format=torch.channels_last))
+            loss = nn.functional.cross_entropy(logits, labels, label_smoothing=label_smoothing)
+            stepper.zero_grad(set_to_none=True)
+            loss.backward()
+            stepper.step()
+            total += loss.detach() * len(labels)
+            right += int((logits.detach().argmax(dim=1) == labels).sum())
+            seen += len(labels)
+        mean = float(total) / max(1, seen)
+        if not math.isfinite(mean):
+            raise InvalidInputError(
+                f"pre-training {backbone.name}: the loss is {mean} in epoch {epoch + 1} at a learning rate "
+                f"of {rate:.3g}; lower learning_rate={learning_rate:g}."
+            )
+        return {"epoch": epoch + 1, "loss": mean, "accuracy": right / max(1, seen), "learning_rate": rate}
+
     forked = [target] if target.type == "cuda" else []
     with torch.random.fork_rng(devices=forked), backbone.pretraining():
         stepper = _optimizer(backbone, optimizer, learning_rate, weight_decay)
-        steps = math.ceil(len(data) / batch_size)
-        first, rows = load_pretraining(checkpoint, recipe, backbone, stepper)
+        if file is not None and (state := read_state(file, recipe, "pre-training")) is not None:
+            backbone.model.load_state_dict(state["model"])
+            stepper.load_state_dict(state["optimizer"])
+            rows = state["rows"]
         spent, saved = 0.0, started  # seconds that the last checkpoint took, and when it was written
-        for epoch in range(first, epochs):
-            stream = seed + _EPOCH_STRIDE * epoch
-            torch.manual_seed(stream)  # dropout; inside the fork
-            loader = image_loader(
-                data, used, batch_size=batch_size, shuffle=True, seed=stream, workers=workers,
-                pin_memory=target.type == "cuda",
-            )  # fmt: skip
+        for epoch in range(len(rows), epochs):
             with memory_advice(batch_size, target, f"pre-training {backbone.name} on {data.name}"):
-                rows.append(
-                    _epoch(backbone, loader, stepper, epoch, steps, epochs, label_smoothing, warmup,
-                           learning_rate, target, unreadable)
-                )  # fmt: skip
+                rows.append(one_epoch(epoch))
             # A slow disk must not take more than a tenth of the time: then an epoch or two are lost instead.
             begun = time.perf_counter()
-            if spent < 0.5 or begun - saved >= 10 * spent or epoch + 1 == epochs:
-                save_pretraining(checkpoint, recipe, backbone, stepper, rows)
+            if file is not None and (spent < 0.5 or begun - saved >= 10 * spent or epoch + 1 == epochs):
+                model = backbone.model.state_dict()
+                write_state(file, recipe, {"model": model, "optimizer": stepper.state_dict(), "rows": rows})
                 saved = time.perf_counter()
                 spent = saved - begun
             report_event(stage=f"pre-training {backbone.name}", seed=seed, step=epoch + 1, steps=epochs)
@@ -217,47 +216,6 @@ def scheduled_rate(step: int, steps: int, *, peak: float, warmup: float) -> floa
     if step < rising:
         return peak * (step + 1) / rising
     return peak * 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
-
-
-def _epoch(
-    backbone: Backbone,
-    loader: Any,
-    stepper: torch.optim.Optimizer,
-    epoch: int,
-    steps: int,
-    epochs: int,
-    label_smoothing: float,
-    warmup: float,
-    peak: float,
-    device: torch.device,
-    unreadable: dict[str, Unreadable],
-) -> dict[str, float]:
-    """Pass once over the images and return the row of the history."""
-    total, right, seen, rate = torch.zeros((), device=device), 0, 0, 0.0
-    for index, batch in enumerate(loader):
-        unreadable |= {image.name: image for image in batch.unreadable}
-        if len(batch.labels) < 2:  # BatchNorm needs two rows
-            continue
-        rate = scheduled_rate(epoch * steps + index, epochs * steps, peak=peak, warmup=warmup)
-        for group in stepper.param_groups:
-            group["lr"] = rate
-        images, labels = (part.to(device, non_blocking=True) for part in (batch.images, batch.labels))
-        images = images.contiguous(memory_format=torch.channels_last)
-        logits: Tensor = backbone.logits(images)
-        loss = nn.functional.cross_entropy(logits, labels, label_smoothing=label_smoothing)
-        stepper.zero_grad(set_to_none=True)
-        loss.backward()
-        stepper.step()
-        total += loss.detach() * len(labels)
-        right += int((logits.detach().argmax(dim=1) == labels).sum())
-        seen += len(labels)
-    mean = float(total) / max(1, seen)
-    if not math.isfinite(mean):
-        raise InvalidInputError(
-            f"pre-training {backbone.name}: the loss is {mean} in epoch {epoch + 1} at a learning rate of "
-            f"{rate:.3g}; lower learning_rate={peak:g}."
-        )
-    return {"epoch": epoch + 1, "loss": mean, "accuracy": right / max(1, seen), "learning_rate": rate}
 
 
 def _optimizer(

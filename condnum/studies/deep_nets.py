@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 
 from condnum.arrays import resolve_device
-from condnum.deep.create import state_checksum
+from condnum.deep.weights import state_checksum
 from condnum.errors import DataNotFoundError, require
 from condnum.files import atomic_write, output_folder, write_tables
 from condnum.studies.cell import CellPlan, CellResult

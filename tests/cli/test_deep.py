@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from condnum.deep import load_backbone
-from condnum.deep.create import read_metadata
+from condnum.deep.weights import read_metadata
 
 SMALL = (
     "--backbone", "test_resnet", "--methods", "ours,r_ill_only", "--seeds", "1", "--epochs", "2",

@@ -17,8 +17,8 @@ from condnum.deep import (
     open_images,
     training_transform,
 )
-from condnum.deep.create import state_checksum
 from condnum.deep.features import feature_key
+from condnum.deep.weights import state_checksum
 from condnum.errors import DataFormatError, DeviceError, InvalidInputError, UnknownNameError
 from condnum.machine import is_out_of_memory, memory_advice
 

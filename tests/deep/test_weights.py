@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 import condnum
 from condnum.deep import Backbone, load_backbone, save_backbone
-from condnum.deep.create import read_weights, write_weights
+from condnum.deep.weights import read_weights, write_weights
 from condnum.errors import DataFormatError, DataNotFoundError, OutputError
 
 

@@ -19,7 +19,7 @@ from condnum.data.feature_pair import look_at
 from condnum.data.feature_stream import open_feature_stream
 from condnum.data.house_prices import read_table
 from condnum.data.mnist import read_idx
-from condnum.deep.create import read_weights
+from condnum.deep.weights import read_weights
 from condnum.errors import CondnumError, DataFormatError, InvalidInputError
 from condnum.report.notebook import checked_parameters, parameters_of
 from condnum.studies.store import ResultStore

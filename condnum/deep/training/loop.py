@@ -12,7 +12,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from condnum.deep.create import read_state, write_state
 from condnum.deep.training.monitor import Evaluation
 from condnum.deep.training.preparation import DeepStopReason, Preparation
 from condnum.deep.training.ranks import Ranks
@@ -28,6 +27,7 @@ from condnum.deep.training.step import (
     TaskBatches,
     gradient_norm,
 )
+from condnum.deep.weights import read_state, write_state
 from condnum.errors import CancelledError, RankError
 from condnum.machine import memory_advice
 from condnum.progress import report_event

@@ -1,0 +1,268 @@
+"""Weights and checkpoints on disk: tensors in safetensors, what they are in its header.
+
+Other people's weights may be files of `torch.save` too; nothing that such a file holds is ever run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import pickle
+import struct
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, require
+from condnum.files import atomic_write
+
+#: Keys of a file's header: its own checksum, and what a checkpoint holds besides tensors.
+CHECKSUM = "sha256"
+STATE = "state"
+#: Raised when what a checkpoint holds changes.
+VERSION = 2
+
+#: Where training programs put the state dict in their checkpoint, and what wrappers put before its keys.
+_NESTS = ("state_dict_ema", "model_ema", "state_dict", "model")
+_PREFIXES = ("module.", "_orig_mod.")
+
+#: How readers say that a file is not what its writer wrote: they were made for files that are.
+_DAMAGED = (
+    RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError, AttributeError, AssertionError,
+    OverflowError, struct.error, zipfile.BadZipFile, NotImplementedError,
+)  # fmt: skip
+
+#: Keys of one kind that a message shows.
+_SHOWN = 6
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A state dict with what its file says about itself."""
+
+    state: dict[str, Tensor]
+    metadata: dict[str, str]  # empty for a file without
+    source: str  # the path
+
+
+def state_checksum(state: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a state dict: names, types, shapes and bytes, sorted by name.
+
+    Examples:
+        >>> state_checksum({"w": torch.zeros(2)}) == state_checksum({"w": torch.zeros(1, 2)})
+        False
+    """
+    digest = hashlib.sha256()
+    for name, value in sorted(state.items()):
+        if not isinstance(value, Tensor):
+            digest.update(f"{name} {value!r}\n".encode())
+            continue
+        flat = value.detach().cpu().contiguous().reshape(-1)
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
+    return digest.hexdigest()
+
+
+def read_weights(path: str | os.PathLike[str]) -> Weights:
+    """Read a safetensors file or a PyTorch checkpoint, without running what it may hold.
+
+    Of a training checkpoint the state dict is taken (the moving average where there is one); the prefixes
+    that `DataParallel` and `torch.compile` leave are removed.
+    """
+    file = _existing(path)
+    if file.suffix == ".safetensors":
+        state, metadata = _read_safetensors(file)
+    else:
+        state, metadata = _read_torch(file), {}
+    if not state or not all(isinstance(value, Tensor) for value in state.values()):
+        wrong = next((key for key, value in state.items() if not isinstance(value, Tensor)), None)
+        reason = f"its entry '{wrong}' is no tensor" if wrong is not None else "it is empty"
+        raise DataFormatError(f"{file} is not a state dict: {reason}; save model.state_dict() instead.")
+    return Weights(state, metadata, str(file))
+
+
+def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Return what a safetensors file says about itself, without reading its tensors."""
+    file = _existing(path)
+    return _read_safetensors(file, tensors=False)[1] if file.suffix == ".safetensors" else {}
+
+
+def fit_weights(model: nn.Module, weights: Weights, *, new: str | None = None) -> None:
+    """Copy weights into a model, every key at its place or none at all; of the module `new`, none."""
+    own = model.state_dict()
+
+    def wanted(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {key: value for key, value in state.items() if new is None or not key.startswith(f"{new}.")}
+
+    ours, theirs = wanted(own), wanted(weights.state)
+    problems = {
+        "missing": [key for key in ours if key not in theirs],
+        "unexpected": [key for key in theirs if key not in ours],
+        "of another shape": [
+            f"{key} {tuple(theirs[key].shape)} instead of {tuple(ours[key].shape)}"
+            for key in ours
+            if key in theirs and theirs[key].shape != ours[key].shape
+        ],
+    }
+    if any(problems.values()):
+        found = [
+            f"{len(keys)} {kind}: {', '.join(keys[:_SHOWN])}"
+            + (f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else "")
+            for kind, keys in problems.items()
+            if keys
+        ]
+        raise DataFormatError(
+            f"the weights in {weights.source} do not fit {type(model).__name__}: {'; '.join(found)}. "
+            "Check the backbone's name, num_classes and image size against the model that they are from."
+        )
+    model.load_state_dict({**own, **theirs})
+
+
+def write_weights(
+    path: str | os.PathLike[str], state: Mapping[str, Tensor], metadata: Mapping[str, str]
+) -> Path:
+    """Write a state dict as safetensors, whole or not at all, with its checksum."""
+    save_file = require("safetensors.torch", "deep").save_file
+    copies = {key: value.detach().cpu().contiguous().clone() for key, value in state.items()}
+    with atomic_write(path) as temporary:
+        save_file(copies, temporary, {"format": "pt", **metadata, CHECKSUM: _file_checksum(copies, metadata)})
+    return Path(path)
+
+
+def write_state(path: Path, identity: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    """Write a checkpoint, tensors, numbers and words in dictionaries and lists, replacing the one before."""
+    tensors: dict[str, Tensor] = {}
+
+    def plain(value: Any) -> Any:
+        """Return what JSON can say, with tensors put aside."""
+        if isinstance(value, Tensor):
+            name = str(len(tensors))
+            tensors[name] = value
+            return {"tensor": name, "channels_last": value.ndim == 4 and not value.is_contiguous()}
+        if isinstance(value, Mapping):
+            return {"items": [[key, plain(part)] for key, part in value.items()]}
+        return [plain(part) for part in value] if isinstance(value, list | tuple) else value
+
+    content = {"version": VERSION, "identity": dict(identity), "state": plain(state)}
+    write_weights(path, tensors, {STATE: json.dumps(content)})
+
+
+def read_state(path: Path, identity: Mapping[str, Any], what: str) -> dict[str, Any] | None:
+    """Read the checkpoint of the same training, if there is one."""
+    if not path.exists():
+        return None
+
+    def restored(value: Any) -> Any:
+        """Put the tensors back, in the memory format that they had."""
+        if isinstance(value, list):
+            return [restored(part) for part in value]
+        if not isinstance(value, dict):
+            return value
+        if "tensor" not in value:
+            return {key: restored(part) for key, part in value["items"]}
+        tensor = tensors[value["tensor"]]
+        return tensor.contiguous(memory_format=torch.channels_last) if value["channels_last"] else tensor
+
+    try:
+        tensors, metadata = _read_safetensors(path)
+        content = json.loads(metadata[STATE])
+        version, known = content["version"], dict(content["identity"])
+        state = dict(restored(content["state"])) if version == VERSION else {}
+    except _DAMAGED as error:  # what safetensors cannot read is a DataFormatError, and so a ValueError
+        raise DataFormatError(
+            f"{path} is not a whole checkpoint ({what}); remove it to start anew."
+        ) from error
+    if version != VERSION:
+        raise DataFormatError(
+            f"{path} is a checkpoint of format {version}, this program writes {VERSION}; remove it to start "
+            "anew."
+        )
+    different = [
+        f"{name}: {known.get(name, 'nothing')} there, {value} here"
+        for name, value in identity.items()
+        if known.get(name) != value
+    ]
+    if different:
+        raise InvalidInputError(
+            f"{path} is the checkpoint of another {what} ({'; '.join(different)}); give another path, or "
+            "remove it."
+        )
+    return state
+
+
+def _existing(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a file that is there."""
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise DataNotFoundError(
+            f"no weights at {file}; pass the path of a .safetensors file or a state dict of torch.save."
+        )
+    return file
+
+
+def _file_checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    """Return the SHA-256 of a file's tensors, and of what a checkpoint holds besides them."""
+    return state_checksum({**tensors, **{name: metadata[name] for name in (STATE,) if name in metadata}})
+
+
+def _read_safetensors(file: Path, *, tensors: bool = True) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return tensors and metadata of a safetensors file; where it states a checksum, they have it."""
+    safetensors = require("safetensors", "deep")
+    try:
+        with safetensors.safe_open(file, framework="pt", device="cpu") as archive:
+            state = {key: archive.get_tensor(key) for key in (archive.keys() if tensors else ())}
+            metadata = dict(archive.metadata() or {})
+    except safetensors.SafetensorError as error:
+        raise DataFormatError(f"{file} is not a whole safetensors file ({error}); fetch it again.") from error
+    if tensors and CHECKSUM in metadata and metadata[CHECKSUM] != _file_checksum(state, metadata):
+        raise DataFormatError(f"{file} is damaged: its tensors do not have the SHA-256 that it states.")
+    return state, metadata
+
+
+def _read_torch(file: Path) -> dict[str, Tensor]:
+    """Return the state dict of a file of `torch.save`, without unpickling anything but tensors."""
+    try:
+        if zipfile.is_zipfile(file):
+            with zipfile.ZipFile(file) as archive:
+                if any(entry.file_size > entry.compress_size for entry in archive.infolist()):
+                    raise ValueError("it is compressed, which torch.save never does")
+            content: Any = torch.load(file, map_location="cpu", weights_only=True)
+        else:
+            with _Clamped(io.FileIO(file)) as stream:
+                content = torch.load(stream, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise DataFormatError(
+            f"{file} is not opened: it is no checkpoint of torch.save, or it holds objects other than "
+            "tensors, which could run code; where you trust it, load it yourself and save "
+            "model.state_dict() as safetensors."
+        ) from error
+    except _DAMAGED as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise DataFormatError(
+            f"{file} is not a whole file of torch.save ({reason}); fetch it again."
+        ) from error
+    if not isinstance(content, dict):
+        raise DataFormatError(f"{file} holds a {type(content).__name__}, not a state dict of tensors.")
+    nest = next((key for key in _NESTS if isinstance(content.get(key), dict)), None)
+    state = {}
+    for key, value in (content if nest is None else content[nest]).items():
+        name = str(key)
+        for prefix in _PREFIXES:
+            name = name.removeprefix(prefix)
+        state[name] = value
+    return state
+
+
+class _Clamped(io.BufferedReader):
+    """A file that hands out what is left of it; Python's own reserves what a damaged length asks for."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = max(0, os.fstat(self.fileno()).st_size - self.tell())
+        return super().read(left if size is None or size < 0 else min(size, left))
