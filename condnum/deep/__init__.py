@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from condnum.deep.backbone import Backbone, load_backbone, save_backbone
-    from condnum.deep.features import Features, cached_features, extract_features
+    from condnum.deep.features import Features, cached_features, extract_features, head_accuracy
     from condnum.deep.image_sets import open_images
     from condnum.deep.images import ImageBatch, ImageData, Unreadable, image_loader
     from condnum.deep.pretraining import Pretraining, pretrain_backbone
-    from condnum.deep.probe import ConvexProbe, ProbeAccuracy, convex_probe, head_accuracy, probe_accuracy
+    from condnum.deep.probe import ConvexProbe, ProbeAccuracy, convex_probe, probe_accuracy
     from condnum.deep.regularizers import (
         PreconditionedIdentity,
         feature_r_ill,
@@ -25,15 +25,14 @@ if TYPE_CHECKING:
     )
     from condnum.deep.rir import RirEstimate, RirTheta0, rir_from_features, rir_theta0
     from condnum.deep.split_rules import Split, SplitRule, register_split_rule, split_choices
-    from condnum.deep.training.immunization import immunize_backbone
-    from condnum.deep.training.preparation import DeepImmunization
+    from condnum.deep.training.immunization import DeepImmunization, immunize_backbone
     from condnum.deep.training.settings import DeepSettings, deep_preset, deep_preset_names
     from condnum.deep.transforms import ImageTransform, evaluation_transform, training_transform
 
 _HOMES = {
     "condnum.deep.backbone": ["Backbone", "load_backbone", "save_backbone"],
-    "condnum.deep.probe": ["ConvexProbe", "convex_probe", "head_accuracy", "ProbeAccuracy", "probe_accuracy"],
-    "condnum.deep.features": ["cached_features", "Features", "extract_features"],
+    "condnum.deep.probe": ["ConvexProbe", "convex_probe", "ProbeAccuracy", "probe_accuracy"],
+    "condnum.deep.features": ["cached_features", "Features", "extract_features", "head_accuracy"],
     "condnum.deep.regularizers": [
         "feature_r_ill",
         "feature_r_well",
@@ -46,9 +45,8 @@ _HOMES = {
     "condnum.deep.pretraining": ["Pretraining", "pretrain_backbone"],
     "condnum.deep.rir": ["RirEstimate", "RirTheta0", "rir_from_features", "rir_theta0"],
     "condnum.deep.split_rules": ["Split", "SplitRule", "register_split_rule", "split_choices"],
-    "condnum.deep.training.immunization": ["immunize_backbone"],
+    "condnum.deep.training.immunization": ["DeepImmunization", "immunize_backbone"],
     "condnum.deep.training.settings": ["deep_preset", "deep_preset_names", "DeepSettings"],
-    "condnum.deep.training.preparation": ["DeepImmunization"],
     "condnum.deep.transforms": ["ImageTransform", "evaluation_transform", "training_transform"],
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -1,4 +1,7 @@
-"""Features of images: one pass of a frozen model over un-augmented images, kept as float32."""
+"""Features of images: one pass of a frozen model over un-augmented images, kept as float32, and on disk.
+
+Features on disk are named by everything that they depend on, and read only if every byte has its sum.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,12 @@ import copy
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -20,7 +23,8 @@ from torch import Tensor, nn
 
 from condnum.arrays import resolve_device
 from condnum.data.task_pair import sha256_file
-from condnum.deep.images import ImageData, Unreadable, check_unreadable, image_loader
+from condnum.deep.backbone import Backbone
+from condnum.deep.images import ImageBatch, ImageData, Unreadable, check_unreadable, image_loader
 from condnum.deep.transforms import ImageTransform
 from condnum.deep.weights import state_checksum
 from condnum.errors import CondnumError, InvalidInputError, UnknownNameError
@@ -109,108 +113,91 @@ def extract_features(
     loader = image_loader(
         data, transform, batch_size=batch_size, workers=workers, pin_memory=target.type == "cuda"
     )
-    what = f"features of {data.name} ({data.split}) at {'×'.join(map(str, transform.input_size[1:]))}"
+    what = f"features of {data.title} at {'×'.join(map(str, transform.input_size[1:]))}"
+    low = precision != "float32"
+
+    def run(images: Tensor) -> Tensor:
+        """Return `(B, D)` of one batch, or say what came instead."""
+        with torch.autocast(target.type, getattr(torch, precision)) if low else nullcontext():
+            rows = model(images.to(target, non_blocking=True))
+        if not isinstance(rows, Tensor) or rows.ndim != 2 or len(rows) != len(images):
+            got = tuple(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
+            raise InvalidInputError(
+                f"the model must return pooled features (B, D) for images {tuple(images.shape)}, got {got}; "
+                "for a timm model use create_model(…, num_classes=0)."
+            )
+        return rows.float()
+
     try:
         if module is not None:
             module.eval()
         with torch.inference_mode(), memory_advice(batch_size, target, what):
-            values, labels, indices, unreadable = _run(model, loader, len(data), target, precision, data)
+            kept = collect(run, loader, f"features of {data.name}", total=len(data))
     finally:
         for part, training in flags:
             part.training = training
-    check_unreadable(unreadable, len(data), f"{data.name} ({data.split})")
-    _check_finite(values, what, precision)
+    check_unreadable(kept.unreadable, len(data), data.title)
+    values = kept.values.numpy()
+    wrong = int((~np.isfinite(values).all(axis=1)).sum())
+    if wrong:  # which no later step could explain
+        fix = "use precision='float32' or 'bfloat16'" if precision == "float16" else "check its weights"
+        raise InvalidInputError(f"{what}: the model returns NaN or infinity for {wrong} image(s); {fix}.")
     values.setflags(write=False)
     return Features(
         values,
-        labels,
-        indices,
+        kept.labels.numpy(),
+        kept.indices.numpy(),
         data.classes,
-        (*data.unreadable, *unreadable),
+        (*data.unreadable, *kept.unreadable),
         precision,
-        f"{data.name} ({data.split})",
+        data.title,
     )
+
+
+class Collected(NamedTuple):
+    """What a model gave for the images that decode, on the CPU."""
+
+    values: Tensor  # (n, …)
+    labels: Tensor  # (n,)
+    indices: Tensor  # (n,) positions in the `ImageData`
+    unreadable: list[Unreadable]
+
+
+def collect(
+    run: Extractor,
+    loader: Iterable[ImageBatch],
+    stage: str,
+    out: Tensor | None = None,
+    *,
+    done: int = 0,
+    total: int,
+) -> Collected:
+    """Run a model over the batches of a loader and keep what it gives, in `out` if it is given."""
+    labels, indices, unreadable, count = [], [], list[Unreadable](), 0
+    for batch in loader:
+        unreadable += batch.unreadable
+        if len(batch.labels):
+            rows = run(batch.images)
+            if out is None:
+                out = rows.new_empty(total, *rows.shape[1:], device="cpu")
+            out[count : count + len(rows)] = rows
+            count += len(rows)
+            labels.append(batch.labels)
+            indices.append(batch.indices)
+        report_event(stage=stage, done=done + count + len(unreadable), total=total)
+    if out is None or not count:
+        return Collected(torch.empty(0, 0), torch.empty(0), torch.empty(0), unreadable)
+    return Collected(out[:count], torch.cat(labels), torch.cat(indices), unreadable)
 
 
 def _home(model: Extractor) -> torch.device:
     """Return the device of a module's first parameter or buffer, else the CPU."""
-    if isinstance(model, nn.Module):
-        first = next(chain(model.parameters(), model.buffers()), None)
-        if first is not None:
-            return first.device
-    return torch.device("cpu")
-
-
-def _run(
-    model: Extractor, loader: Any, total: int, device: torch.device, precision: Precision, data: ImageData
-) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64], list[Unreadable]]:
-    """Return features, labels, indices and failures of one pass."""
-    values: NDArray[np.float32] | None = None
-    labels, indices = np.empty(total, np.int64), np.empty(total, np.int64)
-    unreadable: list[Unreadable] = []
-    done = 0
-    for batch in loader:
-        unreadable += batch.unreadable
-        count = len(batch.labels)
-        if count:
-            rows = _features(model, batch.images.to(device, non_blocking=True), precision)
-            if values is None:
-                values = np.empty((total, rows.shape[1]), np.float32)
-            values[done : done + count] = rows.float().cpu().numpy()
-            labels[done : done + count] = batch.labels.numpy()
-            indices[done : done + count] = batch.indices.numpy()
-            done += count
-        report_event(stage=f"features of {data.name}", done=done + len(unreadable), total=total)
-    if values is None:
-        values = np.empty((0, 0), np.float32)
-    return values[:done], labels[:done], indices[:done], unreadable
-
-
-def _features(model: Extractor, images: Tensor, precision: Precision) -> Tensor:
-    """Return `(B, D)` of one batch, or say what came instead."""
-    low = precision != "float32"
-    with torch.autocast(images.device.type, getattr(torch, precision)) if low else nullcontext():
-        rows = model(images)
-    if not isinstance(rows, Tensor) or rows.ndim != 2 or len(rows) != len(images):
-        got = tuple(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
-        raise InvalidInputError(
-            f"the model must return pooled features (B, D) for images {tuple(images.shape)}, got {got}; "
-            "for a timm model use create_model(…, num_classes=0)."
-        )
-    return rows
-
-
-def _check_finite(values: NDArray[np.float32], what: str, precision: Precision) -> None:
-    """Refuse NaN and infinity, which no later step could explain."""
-    wrong = int((~np.isfinite(values).all(axis=1)).sum())
-    if wrong:
-        fix = "use precision='float32' or 'bfloat16'" if precision == "float16" else "check its weights"
-        raise InvalidInputError(f"{what}: the model returns NaN or infinity for {wrong} image(s); {fix}.")
-
-
-# Features on disk, keyed by everything that they depend on.
+    parts = chain(model.parameters(), model.buffers()) if isinstance(model, nn.Module) else ()
+    return next((part.device for part in parts), torch.device("cpu"))
 
 
 #: Raised when what is computed or stored changes, so that old entries are not taken for new ones.
 VERSION = 1
-
-
-@dataclass(frozen=True)
-class FeatureKey:
-    """What features depend on; equal keys, equal features."""
-
-    backbone: str  # the caller's name of the model
-    architecture: str  # SHA-256 of the module's printed structure: what is not in the weights
-    weights: str  # SHA-256 of all parameters and buffers
-    data: str  # checksum of the images in use
-    transform: str  # description of the un-augmented transform
-    precision: Precision
-    version: int = VERSION
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the key, 64 hexadecimal digits: the name of the entry."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
 
 def feature_key(
@@ -220,16 +207,17 @@ def feature_key(
     *,
     name: str = "",
     precision: Precision = "float32",
-) -> FeatureKey:
-    """Return the key of a model's features on a data set."""
-    return FeatureKey(
-        backbone=name or type(model).__name__,
-        architecture=hashlib.sha256(repr(model).encode()).hexdigest(),
-        weights=state_checksum(model.state_dict()),
-        data=data.checksum,
-        transform=transform.description,
-        precision=precision,
-    )
+) -> dict[str, Any]:
+    """Return what a model's features on a data set depend on; equal keys, equal features."""
+    return {
+        "backbone": name or type(model).__name__,
+        "architecture": hashlib.sha256(repr(model).encode()).hexdigest(),  # what is not in the weights
+        "weights": state_checksum(model.state_dict()),
+        "data": data.checksum,
+        "transform": transform.description,
+        "precision": precision,
+        "version": VERSION,
+    }
 
 
 def cached_features(
@@ -281,10 +269,10 @@ def cached_features(
         )
     key = feature_key(model, data, transform, name=name, precision=precision)
     folder = output_folder(cache)
-    stored = load_features(folder, key, data)
+    stored = _load(folder, key, data)
     if stored is None:
-        store_features(folder, key, compute())
-        stored = load_features(folder, key, data)
+        _store(folder, key, compute())
+        stored = _load(folder, key, data)
     if stored is None:
         raise CondnumError(
             f"features that were just written to {folder} do not read back; the disk or another program "
@@ -293,48 +281,90 @@ def cached_features(
     return stored
 
 
-def store_features(folder: Path, key: FeatureKey, features: Features) -> None:
+def _store(folder: Path, key: dict[str, Any], features: Features) -> None:
     """Write an entry, replacing a broken one."""
-    values, rows, meta = _paths(folder, key)
-    meta.unlink(missing_ok=True)  # from here to the last line there is no entry
-    with atomic_write(values) as temporary:
-        np.save(temporary, features.values, allow_pickle=False)
-        values_sum = sha256_file(temporary)
-    with atomic_write(rows) as temporary:
-        np.save(temporary, np.stack([features.labels, features.indices]), allow_pickle=False)
-        rows_sum = sha256_file(temporary)
-    content = {
-        "key": asdict(key),
-        "shape": features.values.shape,
-        "sha256": {"values": values_sum, "rows": rows_sum},
-        "unreadable": [asdict(image) for image in features.unreadable],
-        "classes": features.classes,
-    }
-    write_json(meta, content)
+    paths, sums = _paths(folder, key), {}
+    paths["meta"].unlink(missing_ok=True)  # from here to the last line there is no entry
+    rows = np.stack([features.labels, features.indices])
+    arrays: dict[str, NDArray[Any]] = {"values": features.values, "rows": rows}
+    for name, array in arrays.items():
+        with atomic_write(paths[name]) as temporary:
+            np.save(temporary, array, allow_pickle=False)
+            sums[name] = sha256_file(temporary)
+    unreadable = [asdict(image) for image in features.unreadable]
+    content = {"key": key, "sha256": sums, "unreadable": unreadable, "classes": features.classes}
+    write_json(paths["meta"], content)
 
 
-def load_features(folder: Path, key: FeatureKey, data: ImageData) -> Features | None:
-    """Read an entry, with every byte checked against its sum."""
-    values_path, rows_path, meta_path = _paths(folder, key)
+def _load(folder: Path, key: dict[str, Any], data: ImageData) -> Features | None:
+    """Read an entry; whatever is wrong with it, it is computed anew."""
+    paths = _paths(folder, key)
     try:
-        meta: dict[str, Any] = json.loads(meta_path.read_text(encoding="utf-8"))
-        if meta["key"] != asdict(key):
+        meta: dict[str, Any] = json.loads(paths["meta"].read_text(encoding="utf-8"))
+        sums = {name: sha256_file(paths[name]) for name in ("values", "rows")}
+        if meta["key"] != key or meta["sha256"] != sums:
             return None
-        sums = (sha256_file(values_path), sha256_file(rows_path))
-        if sums != (meta["sha256"]["values"], meta["sha256"]["rows"]):
-            return None
-        values: NDArray[np.float32] = np.load(values_path, mmap_mode="r", allow_pickle=False)
-        labels, indices = np.load(rows_path, allow_pickle=False)
+        values: NDArray[np.float32] = np.load(paths["values"], mmap_mode="r", allow_pickle=False)
+        labels, indices = np.load(paths["rows"], allow_pickle=False)
         unreadable = tuple(Unreadable(**image) for image in meta["unreadable"])
+        classes = tuple(meta["classes"])
     except (OSError, ValueError, KeyError, TypeError, CondnumError):
-        return None  # whatever is wrong with it, it is computed anew
-    if values.dtype != np.float32 or list(values.shape) != meta["shape"] or labels.shape != values.shape[:1]:
         return None
-    name = f"{data.name} ({data.split})"
-    return Features(values, labels, indices, tuple(meta["classes"]), unreadable, key.precision, name)
+    return Features(values, labels, indices, classes, unreadable, key["precision"], data.title)
 
 
-def _paths(folder: Path, key: FeatureKey) -> tuple[Path, Path, Path]:
+def _paths(folder: Path, key: dict[str, Any]) -> dict[str, Path]:
     """Return where an entry's features, rows and description lie."""
-    stem = key.digest[:32]
-    return folder / f"{stem}.npy", folder / f"{stem}.rows.npy", folder / f"{stem}.json"
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+    suffixes = {"values": "npy", "rows": "rows.npy", "meta": "json"}
+    return {name: folder / f"{digest[:32]}.{suffix}" for name, suffix in suffixes.items()}
+
+
+#: Rows that go through the head at a time.
+_ROWS = 8192
+
+
+def head_accuracy(backbone: Backbone, features: Features) -> float:
+    """Return the share of images that the head g_ω classifies rightly, without running the trunk again.
+
+    Args:
+        backbone: Its head is used; where its weights are is where it is computed.
+        features: `(N, D)` features of this very backbone, with labels.
+
+    Returns:
+        0 to 1.
+
+    Raises:
+        InvalidInputError: Another number of features than the head takes, or labels beyond its outputs.
+
+    Examples:
+        >>> from condnum.deep import evaluation_transform, extract_features, open_images
+        >>> backbone = Backbone("test_resnet", num_classes=2)
+        >>> data = open_images("digits-8x8:0-1", "test")
+        >>> features = extract_features(backbone, data, evaluation_transform(backbone, input_size=32))
+        >>> 0 <= head_accuracy(backbone, features) <= 1
+        True
+    """
+    if features.dimension != backbone.num_features:
+        raise InvalidInputError(
+            f"{features.name} has {features.dimension} features, but {backbone.name} gives "
+            f"{backbone.num_features}; pass the features of this backbone."
+        )
+    if features.labels.max() >= backbone.num_classes:
+        raise InvalidInputError(
+            f"{features.name} has labels up to {features.labels.max()}, but the head of {backbone.name} has "
+            f"{backbone.num_classes} outputs; use the classes that the head was trained on."
+        )
+    home = next(backbone.parameters()).device
+    training = backbone.training
+    backbone.eval()
+    right = 0
+    try:
+        with torch.inference_mode():
+            for start in range(0, len(features), _ROWS):
+                rows = torch.from_numpy(np.array(features.values[start : start + _ROWS])).to(home)
+                chosen = backbone.head(rows).argmax(dim=1).cpu().numpy()
+                right += int((chosen == features.labels[start : start + _ROWS]).sum())
+    finally:
+        backbone.train(training)
+    return right / len(features)

@@ -271,13 +271,13 @@ class ImageData:
         positions = np.array(self.positions, dtype=np.int64)
         if labels.ndim != 1 or labels.shape != positions.shape or not labels.size:
             raise DataFormatError(
-                f"{self.name} ({self.split}): needs at least one image and a label for each, got "
+                f"{self.title}: needs at least one image and a label for each, got "
                 f"{positions.size} image(s) and {labels.size} label(s)."
             )
         wrong = np.flatnonzero((labels < 0) | (labels >= len(self.classes)))
         if wrong.size:
             raise DataFormatError(
-                f"{self.name} ({self.split}): labels must be 0 to {len(self.classes) - 1} for "
+                f"{self.title}: labels must be 0 to {len(self.classes) - 1} for "
                 f"{len(self.classes)} classes; {wrong.size} are out of range, the first is "
                 f"{labels[wrong[0]]} of "
                 f"{self.source.name(int(positions[wrong[0]]))}. "
@@ -285,7 +285,7 @@ class ImageData:
             )
         if np.all(labels == labels[0]):
             raise InvalidInputError(
-                f"{self.name} ({self.split}) holds one class only, '{self.classes[labels[0]]}' "
+                f"{self.title} holds one class only, '{self.classes[labels[0]]}' "
                 f"({len(labels)} images); a task needs two or more: give the folder that holds the "
                 "class sub-folders."
             )
@@ -296,6 +296,11 @@ class ImageData:
     def __len__(self) -> int:
         """Return the number of images N."""
         return len(self.labels)
+
+    @property
+    def title(self) -> str:
+        """Name and split, for messages."""
+        return f"{self.name} ({self.split})"
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -419,7 +424,7 @@ class ImageData:
         with ThreadPoolExecutor(threads) as pool:
             broken = list(pool.map(self._failure, range(len(self))))
         failed = tuple(failure for failure in broken if failure is not None)
-        check_unreadable(failed, len(self), f"{self.name} ({self.split})")
+        check_unreadable(failed, len(self), self.title)
         if not failed:
             return self
         rest = self.take([i for i, failure in enumerate(broken) if failure is None])
@@ -429,6 +434,19 @@ class ImageData:
         """Return why an image does not decode, without keeping its pixels."""
         image = self.image(index)
         return image if isinstance(image, Unreadable) else None
+
+
+def hold_out_rows(
+    labels: NDArray[np.int64], share: float, stream: Sequence[int]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Split rows into the rest and a share of each class, one at least where it has two; both ascending."""
+    generator = np.random.default_rng(stream)
+    held = []
+    for c in np.unique(labels):
+        own = generator.permutation(np.flatnonzero(labels == c))
+        held.append(own[: max(1, round(share * len(own))) if len(own) > 1 else 0])
+    out = np.sort(np.concatenate(held))
+    return np.setdiff1d(np.arange(len(labels)), out), out
 
 
 def check_unreadable(failed: Sequence[Unreadable], total: int, what: str) -> None:

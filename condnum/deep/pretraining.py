@@ -16,9 +16,8 @@ from torch import nn
 
 from condnum.arrays import resolve_device
 from condnum.deep.backbone import Backbone
-from condnum.deep.features import extract_features
+from condnum.deep.features import extract_features, head_accuracy
 from condnum.deep.images import ImageData, Unreadable, image_loader
-from condnum.deep.probe import head_accuracy
 from condnum.deep.transforms import ImageTransform, evaluation_transform
 from condnum.deep.weights import read_state, write_state
 from condnum.errors import InvalidInputError, UnknownNameError

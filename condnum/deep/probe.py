@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from condnum.arrays import resolve_device
-from condnum.deep.backbone import Backbone
-from condnum.deep.features import Features
+from condnum.deep.images import hold_out_rows
 from condnum.errors import InvalidInputError, UnknownNameError
 
 # What a probe is given: checked features and labels, and a held-out part of the training rows.
@@ -48,19 +47,12 @@ class ProbeData:
 
         A class of one row stays in `fit`.
         """
-        generator = np.random.default_rng([seed, 0])
-        labels = self.y_train.cpu().numpy()
-        held: list[NDArray[np.int64]] = []
-        for c in range(self.classes):
-            own = generator.permutation(np.flatnonzero(labels == c))
-            held.append(own[: max(1, round(HELD_OUT * len(own))) if len(own) > 1 else 0])
-        out = np.sort(np.concatenate(held))
+        fit, out = hold_out_rows(self.y_train.cpu().numpy(), HELD_OUT, [seed, 0])
         if not out.size:
             raise InvalidInputError(
                 "no class has two training rows, so none can be held out to choose the learning rate; "
                 "add rows."
             )
-        fit = np.setdiff1d(np.arange(len(labels)), out)
         device = self.y_train.device
         return torch.from_numpy(fit).to(device), torch.from_numpy(out).to(device)
 
@@ -521,56 +513,3 @@ def convex_probe(
         converged=iterations < max_iterations,
         preprocessing=preprocessing,
     )
-
-
-# Accuracy of a backbone's own head, on features that were taken already.
-
-
-#: Rows that go through the head at a time.
-_ROWS = 8192
-
-
-def head_accuracy(backbone: Backbone, features: Features) -> float:
-    """Return the share of images that the head g_ω classifies rightly, without running the trunk again.
-
-    Args:
-        backbone: Its head is used; where its weights are is where it is computed.
-        features: `(N, D)` features of this very backbone, with labels.
-
-    Returns:
-        0 to 1.
-
-    Raises:
-        InvalidInputError: Another number of features than the head takes, or labels beyond its outputs.
-
-    Examples:
-        >>> from condnum.deep import evaluation_transform, extract_features, open_images
-        >>> backbone = Backbone("test_resnet", num_classes=2)
-        >>> data = open_images("digits-8x8:0-1", "test")
-        >>> features = extract_features(backbone, data, evaluation_transform(backbone, input_size=32))
-        >>> 0 <= head_accuracy(backbone, features) <= 1
-        True
-    """
-    if features.dimension != backbone.num_features:
-        raise InvalidInputError(
-            f"{features.name} has {features.dimension} features, but {backbone.name} gives "
-            f"{backbone.num_features}; pass the features of this backbone."
-        )
-    if features.labels.max() >= backbone.num_classes:
-        raise InvalidInputError(
-            f"{features.name} has labels up to {features.labels.max()}, but the head of {backbone.name} has "
-            f"{backbone.num_classes} outputs; use the classes that the head was trained on."
-        )
-    home = next(backbone.parameters()).device
-    training = backbone.training
-    backbone.eval()
-    right = 0
-    try:
-        with torch.inference_mode():
-            for start in range(0, len(features), _ROWS):
-                rows = torch.from_numpy(np.array(features.values[start : start + _ROWS])).to(home)
-                chosen = backbone.head(rows).argmax(dim=1).cpu().numpy()
-                right += int((chosen == features.labels[start : start + _ROWS]).sum())
-    finally:
-        backbone.train(training)
-    return right / len(features)

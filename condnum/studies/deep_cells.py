@@ -18,11 +18,11 @@ import pandas as pd
 
 from condnum.arrays import resolve_device
 from condnum.deep.backbone import Backbone, load_backbone, save_backbone
-from condnum.deep.features import Features, cached_features
+from condnum.deep.features import Features, cached_features, head_accuracy
 from condnum.deep.image_sets import IMAGENET, imagenet_classes, open_images
 from condnum.deep.images import DECODED_BUDGET, ImageData, Unreadable
 from condnum.deep.pretraining import Pretraining, pretrain_backbone
-from condnum.deep.probe import convex_probe, head_accuracy, probe_accuracy
+from condnum.deep.probe import convex_probe, probe_accuracy
 from condnum.deep.rir import RirEstimate, RirTheta0, check_count, rir_from_features
 from condnum.deep.training.immunization import immunize_backbone
 from condnum.deep.training.preparation import hold_out

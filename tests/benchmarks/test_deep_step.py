@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from condnum.deep import Backbone
-from condnum.deep.training.ranks import OneProcess
+from condnum.deep.training.processes import Processes
 from condnum.deep.training.samples import Batch, ImageSamples, autocast
 from condnum.deep.training.settings import DeepSettings
 from condnum.deep.training.step import FEATURE_PARTS, Objective, TaskBatches
@@ -40,7 +40,7 @@ def prepared_steps(name, images, side, device, precision):
     settings = DeepSettings(precision=precision, precondition=True)
     parameters = [*backbone.trainable_parameters(), *backbone.head_parameters()]
     optimizer = torch.optim.SGD(parameters, lr=1e-6, momentum=0.9, nesterov=True)
-    objective = Objective(backbone, settings, OneProcess(device))
+    objective = Objective(backbone, settings, Processes(device))
     tasks = {
         name: TaskBatches(Images(), [batch])
         for name, batch in zip(("pretrain", "harmful"), batches, strict=True)

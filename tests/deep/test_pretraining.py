@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from condnum.deep import Backbone, evaluation_transform, extract_features, open_images
+from condnum.deep.features import head_accuracy
 from condnum.deep.pretraining import pretrain_backbone, scheduled_rate
-from condnum.deep.probe import head_accuracy
 from condnum.errors import CancelledError, DataFormatError, DeviceError, InvalidInputError, UnknownNameError
 
 

@@ -20,7 +20,7 @@ from condnum.deep import (
     rir_theta0,
     save_backbone,
 )
-from condnum.deep.probe import head_accuracy
+from condnum.deep.features import head_accuracy
 from condnum.deep.training.settings import deep_preset
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, UnknownNameError
 from condnum.studies import deep_nets

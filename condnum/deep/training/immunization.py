@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +16,51 @@ import torch
 
 from condnum.arrays import resolve_device
 from condnum.deep.backbone import Backbone
-from condnum.deep.images import ImageData
-from condnum.deep.training.loop import DeepProgress, Training
-from condnum.deep.training.preparation import (
-    DeepImmunization,
-    DeepStopReason,
-    RunInputs,
-    check_tasks,
-    prepare,
-)
-from condnum.deep.training.ranks import FabricRanks, OneProcess, Ranks
+from condnum.deep.images import ImageData, Unreadable
+from condnum.deep.training.loop import DeepProgress, DeepStopReason, Training
+from condnum.deep.training.monitor import Evaluation
+from condnum.deep.training.preparation import RunInputs, check_tasks, prepare
+from condnum.deep.training.processes import FabricProcesses, Processes
 from condnum.deep.training.settings import DeepSettings, deep_preset
 from condnum.deep.training.step import DEEP_METHODS, harmful_probe
 from condnum.deep.transforms import ImageTransform, evaluation_transform
 from condnum.errors import UnknownNameError
 from condnum.files import output_folder
+
+
+@dataclass(frozen=True, eq=False)
+class DeepImmunization:
+    """An immunized backbone and how it was obtained.
+
+    `history` has a row for each step, with the parts' values before that step (`step`, `supervised`, and of
+    `ours` `well` and `ill`, …, `gradient_norm` in θ, `rate`), and for each evaluation the columns `rir`,
+    `harmful_ratio`, `pretrain_ratio` and `accuracy` after it (NaN between evaluations).
+    """
+
+    theta_0: Backbone  # snapshot before the first step
+    theta_I: Backbone  # ruff: ignore[mixed-case-variable-in-class-scope] - the paper's name; in evaluation mode
+    method: str
+    seed: int
+    settings: DeepSettings
+    history: pd.DataFrame
+    part_weights: dict[str, float]  # λ of each part
+    steps: int  # steps taken
+    best: Evaluation  # of the θ that is the result
+    start: Evaluation  # of θ₀
+    seconds: float  # of the steps and evaluations, over all resumed parts
+    stop_reason: DeepStopReason
+    unreadable: tuple[Unreadable, ...]  # images that do not decode
+    warnings: tuple[str, ...]  # plain sentences; empty if there is nothing to say
+
+    @property
+    def best_step(self) -> int:
+        """Steps after which the result was taken; 0 means that it is θ₀."""
+        return self.best.step
+
+    @property
+    def evaluations(self) -> pd.DataFrame:
+        """The rows of the history at which θ was evaluated."""
+        return self.history.dropna(subset=["rir"]).reset_index(drop=True)
 
 
 def immunize_backbone(
@@ -106,11 +136,11 @@ def immunize_backbone(
         >>> result.steps, result.stop_reason, len(result.history)
         (2, 'steps', 2)
     """
-    chosen = _settings(settings)
+    chosen = deep_preset(settings) if isinstance(settings, str) else settings or DeepSettings()
     if method not in DEEP_METHODS:
         raise UnknownNameError("method", method, DEEP_METHODS)
     check_tasks(backbone, D_P, D_H, chosen.group_size)
-    ranks: Ranks = OneProcess(resolve_device(device)) if fabric is None else FabricRanks(fabric)
+    processes = Processes(resolve_device(device)) if fabric is None else FabricProcesses(fabric)
     inputs = RunInputs(
         D_P,
         D_H,
@@ -121,16 +151,16 @@ def immunize_backbone(
         seed,
         workers,
     )
-    ready = prepare(backbone, inputs, chosen, ranks)
+    ready = prepare(backbone, inputs, chosen, processes)
     probe = None
     if method == "imma":
         probe = harmful_probe(ready.net.num_features, len(D_H.classes), seed)
-        probe = probe.to(ranks.device, next(ready.net.parameters()).dtype)
-    training = Training(ready, method, chosen, ranks, probe=probe, seed=seed)
+        probe = probe.to(processes.device, next(ready.net.parameters()).dtype)
+    training = Training(ready, method, chosen, processes, probe=probe, seed=seed)
     start = training.state.best
-    path = None if checkpoint is None else Path(checkpoint).expanduser()
-    identity = {}
-    if path is not None:
+    path, identity = None, {}
+    if checkpoint is not None:
+        path = Path(checkpoint).expanduser()
         output_folder(path.parent)
         identity = _identity(backbone, inputs, method, chosen)
     reason = training.run(path, identity, on_progress)
@@ -153,13 +183,6 @@ def immunize_backbone(
         unreadable=tuple(dict.fromkeys(u for task in ready.tasks.values() for u in task.samples.unreadable)),
         warnings=tuple(_warnings(training, reason)),
     )
-
-
-def _settings(settings: DeepSettings | str | None) -> DeepSettings:
-    """Return settings, those of a preset, or the defaults."""
-    if settings is None:
-        return DeepSettings()
-    return deep_preset(settings) if isinstance(settings, str) else settings
 
 
 def _identity(backbone: Backbone, inputs: RunInputs, method: str, settings: DeepSettings) -> dict[str, str]:

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from condnum.deep.training.monitor import Evaluation
-from condnum.deep.training.preparation import DeepStopReason, Preparation
-from condnum.deep.training.ranks import Ranks
+from condnum.deep.training.preparation import Preparation
+from condnum.deep.training.processes import Processes
 from condnum.deep.training.settings import DeepSettings
 from condnum.deep.training.step import (
     FEATURE_PARTS,
@@ -22,7 +22,6 @@ from condnum.deep.training.step import (
     BilevelObjective,
     NotFiniteError,
     Objective,
-    StepValues,
     Task,
     TaskBatches,
     gradient_norm,
@@ -32,15 +31,31 @@ from condnum.errors import CancelledError, RankError
 from condnum.machine import memory_advice
 from condnum.progress import report_event
 
-# Checkpoints: everything that a run needs to go on as if it had never stopped, in one file.
+DeepStopReason = Literal["steps", "early_stopping", "diverged", "cancelled"]
 
+#: Where an adaptive λ_H is steered: (ii) in reserve of the limit that a result is held to.
+PRETRAIN_AIM = 0.65
+#: (ii) from which no λ_H leads back: the best θ is taken up again at half of η. So it is where the accuracy
+#: has fallen below θ₀'s by twice what it may.
+LOST = 2.0
+#: λ_H follows aim/(ii) at once, by this factor at most, and for good by its fourth root at each evaluation:
+#: without the first it swings, for λ_H decides how (ii) changes rather than what it is.
+FASTEST = 4.0
+#: Growth of RIR_θ0 that is progress, though the θ is not better: λ_H has yet to bring (ii) below 1.
+GROWTH = 1.02
+#: Weight of the past in the mean of θ over the steps, 25 of them about, that an adaptive run evaluates and
+#: keeps: a single θ jumps about more on images that it was not trained on.
+MEMORY = 0.96
+#: Share of the first loss weight, and of the first η, below which they are not lowered.
+LEAST_LOSS = 0.05
+LEAST_RATE = 0.2
 
 State = dict[str, Tensor]
 
 
 @dataclass
 class RunState:
-    """What changes while a run goes on."""
+    """What changes while a run goes on: all that it needs to go on as if it had never stopped."""
 
     step: int  # steps done
     net: State  # θ, ω and their statistics, at a checkpoint; the frozen trunk is θ₀'s
@@ -59,36 +74,6 @@ class RunState:
     record: float = 1.0  # that RIR_θ0
     seconds: float = 0.0
     history: list[dict[str, float]] = field(default_factory=list)
-
-
-def save_checkpoint(path: Path, state: RunState, identity: Mapping[str, str]) -> None:
-    """Write a checkpoint."""
-    content = {name: getattr(state, name) for name in state.__dataclass_fields__}
-    write_state(path, identity, content | {"best": asdict(state.best)})
-
-
-def load_checkpoint(path: Path, identity: Mapping[str, str]) -> RunState | None:
-    """Read a checkpoint of the same run."""
-    state = read_state(path, identity, "immunization")
-    return None if state is None else RunState(**{**state, "best": Evaluation(**state["best"])})
-
-
-#: Where an adaptive λ_H is steered: (ii) in reserve of the limit that a result is held to.
-PRETRAIN_AIM = 0.65
-#: (ii) from which no λ_H leads back: the best θ is taken up again at half of η. So it is where the accuracy
-#: has fallen below θ₀'s by twice what it may.
-LOST = 2.0
-#: λ_H follows aim/(ii) at once, by this factor at most, and for good by its fourth root at each evaluation:
-#: without the first it swings, for λ_H decides how (ii) changes rather than what it is.
-FASTEST = 4.0
-#: Growth of RIR_θ0 that is progress, though the θ is not better: λ_H has yet to bring (ii) below 1.
-GROWTH = 1.02
-#: Weight of the past in the mean of θ over the steps, 25 of them about, that an adaptive run evaluates and
-#: keeps: a single θ jumps about more on images that it was not trained on.
-MEMORY = 0.96
-#: Share of the first loss weight, and of the first η, below which they are not lowered.
-LEAST_LOSS = 0.05
-LEAST_RATE = 0.2
 
 
 @dataclass(frozen=True)
@@ -110,25 +95,25 @@ class Training:
         ready: Preparation,
         method: str,
         settings: DeepSettings,
-        ranks: Ranks,
+        processes: Processes,
         *,
         probe: nn.Linear | None,
         seed: int,
     ) -> None:
-        self.backbone = backbone = ready.net
+        self.backbone = ready.net
         self.method = method
         self.settings = settings
-        self.ranks = ranks
+        self.processes = processes
         self.tasks = ready.tasks
         self.probe = probe
         self.seed = seed
         self.steps = ready.steps
         self.monitor = monitor = ready.monitor
-        self.objective = Objective(backbone, settings, ranks)
+        self.objective = Objective(ready.net, settings, processes)
         self.bilevel = None if probe is None else BilevelObjective(self.objective, probe)
         self.optimizer = self._optimizer()
         known = None if monitor is None else (monitor.start, monitor.accuracy_floor)
-        start, self.accuracy_floor = cast(tuple[Evaluation, float], ranks.share(known))
+        start, self.accuracy_floor = cast(tuple[Evaluation, float], processes.share(known))
         self.state = RunState(
             step=0,
             net={},
@@ -147,20 +132,24 @@ class Training:
         on_progress: Callable[[DeepProgress], None] | None,
     ) -> DeepStopReason:
         """Train, or go on from a checkpoint; afterwards `state` holds all there is to know."""
-        stored = None if checkpoint is None else load_checkpoint(checkpoint, identity)
+        stored = None if checkpoint is None else read_state(checkpoint, identity, "immunization")
         if stored is not None:
-            self._resume(stored)
+            self.state = RunState(**{**stored, "best": Evaluation(**stored["best"])})
+            self._load(self.state.net)
+            self.optimizer.load_state_dict(self.state.optimizer)
+            if self.probe is not None:
+                self.probe.load_state_dict(self.state.probe)
         if self._exhausted():
             return "early_stopping"
         every = self.settings.evaluate_every or max(1, self.steps // 10)
-        streams = {name: task.steps(self.state.step, self.ranks) for name, task in self.tasks.items()}
+        streams = {name: task.steps(self.state.step, self.processes) for name, task in self.tasks.items()}
         self.backbone.train()
         started = time.perf_counter() - self.state.seconds
         while self.state.step < self.steps:
             batches = {
                 name: TaskBatches(self.tasks[name].samples, next(stream)) for name, stream in streams.items()
             }
-            with memory_advice(self.settings.batch_size, self.ranks.device, f"a step of {self.method}"):
+            with memory_advice(self.settings.batch_size, self.processes.device, f"a step of {self.method}"):
                 row = self._step(batches)
             if row is None:
                 return "diverged"
@@ -174,8 +163,12 @@ class Training:
                 row |= evaluation
             self.state.seconds = time.perf_counter() - started
             self.state.history.append(row)
-            if due:
-                self._keep(checkpoint, identity)
+            if due and checkpoint is not None:
+                self.state.net = self._net()
+                self.state.probe = {} if self.probe is None else dict(self.probe.state_dict())
+                self.state.optimizer = self.optimizer.state_dict()
+                if self.processes.rank == 0:
+                    write_state(checkpoint, identity, {**vars(self.state), "best": asdict(self.state.best)})
             report_event(stage=f"immunize ({self.method})", seed=self.seed, step=done, steps=self.steps)
             try:
                 if on_progress is not None:
@@ -188,39 +181,39 @@ class Training:
 
     def _step(self, batches: Mapping[Task, TaskBatches]) -> dict[str, float] | None:
         """Take one step; return its row, or None (θ unmoved) where a value or gradient is not finite."""
-        step = self.state.step
+        state, step = self.state, self.state.step
         key = (self.seed, step)
         try:
-            if self.state.balance:
-                self.state.part_weights = self._balance(batches, key)
-                self.state.balance = False
-            values = self._backward(batches, key)
+            if state.balance:
+                state.part_weights = self._balance(batches, key)
+                state.balance = False
+            if self.bilevel is not None:
+                values = self.bilevel.backward(batches, state.loss_weight, key)
+            else:
+                parts = FEATURE_PARTS[self.method]
+                values = self.objective.backward(batches, parts, state.part_weights, key)
         except (RankError, NotFiniteError):
             if step == 0:
                 raise  # θ₀ itself cannot be immunized on these samples
             return None
         norm = gradient_norm(self.backbone)
-        if not (values.finite and math.isfinite(norm) and self._finite_gradients()):
+        heads = [*self.backbone.head_parameters(), *(() if self.probe is None else self.probe.parameters())]
+        finite = all(p.grad is None or bool(torch.isfinite(p.grad).all()) for p in heads)
+        if not (finite and all(map(math.isfinite, (norm, *values.values())))):
             return None
-        rate = self.state.rate_scale * self.settings.rate(step, self.steps)
+        rate = state.rate_scale * self.settings.rate(step, self.steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
-        if self.state.mean:
+        if state.mean:
             for name, value in self._net().items():
-                mean = self.state.mean[name]
-                self.state.mean[name] = mean.lerp(value, 1 - MEMORY) if mean.is_floating_point() else value
+                mean = state.mean[name]
+                state.mean[name] = mean.lerp(value, 1 - MEMORY) if mean.is_floating_point() else value
         nothing = {f.name: math.nan for f in fields(Evaluation) if f.name != "step"}
         moved = {"gradient_norm": norm, "rate": rate}
         if self.settings.weights == "adaptive":
-            moved |= {"ratio": self.state.ratio * self.state.pull, "loss_weight": self.state.loss_weight}
-        return {"step": float(step + 1), **values.parts, **moved, **nothing}
-
-    def _backward(self, batches: Mapping[Task, TaskBatches], key: tuple[int, ...]) -> StepValues:
-        """Fill all gradients of the method."""
-        if self.bilevel is not None:
-            return self.bilevel.backward(batches, self.state.loss_weight, key)
-        return self.objective.backward(batches, FEATURE_PARTS[self.method], self.state.part_weights, key)
+            moved |= {"ratio": state.ratio * state.pull, "loss_weight": state.loss_weight}
+        return {"step": float(step + 1), **values, **moved, **nothing}
 
     def _balance(self, batches: Mapping[Task, TaskBatches], key: tuple[int, ...]) -> dict[str, float]:
         """Return λ of each part: fixed, or from the norms of the parts' gradients in θ at this step."""
@@ -247,28 +240,31 @@ class Training:
             weights[name] = weight / norm
         return weights
 
-    def _finite_gradients(self) -> bool:
-        """Tell whether the heads' gradients are finite as well."""
-        heads = [*self.backbone.head_parameters(), *(() if self.probe is None else self.probe.parameters())]
-        return all(p.grad is None or bool(torch.isfinite(p.grad).all()) for p in heads)
-
     def _evaluate(self) -> dict[str, float] | None:
         """Evaluate on rank 0, keep θ if it is the best; return the columns, None if features overflow."""
-        state, live = self.state, self._net()
-        if state.mean:
-            self.load(state.mean)
-        found, better = self.ranks.share(self._judge())
+        state = self.state
+        live = self._net() if state.mean else {}
+        self._load(state.mean)
+        verdict: tuple[Evaluation | None, bool] = (None, False)
+        if self.monitor is not None:
+            try:
+                now = self.monitor.evaluate(self.backbone, state.step)
+                better = self.settings.keep == "last" or self.monitor.better(now, state.best)
+                verdict = now, better
+            except NotFiniteError:
+                pass
+        found, better = self.processes.share(verdict)
         if found is None:
             return None
         if better:
             state.best, state.best_net = found, self._net()
-        self.load(live)
+        self._load(live)
         grown = found.least_rir > GROWTH * state.record
         state.record = found.least_rir if grown else state.record
         state.since_best = 0 if better or grown else state.since_best + 1
         if self.settings.weights == "adaptive":
             self._adapt(found)
-        return {name: value for name, value in found.row().items() if name != "step"}
+        return {name: value for name, value in asdict(found).items() if name != "step"}
 
     def _adapt(self, found: Evaluation) -> None:
         """Move λ_H by (ii), the loss weight by the accuracy, and η where nothing improves or θ is lost."""
@@ -288,25 +284,15 @@ class Training:
         if lost or tired:
             state.rate_scale /= 2 if lost else 3
             state.since_best = max(0, state.since_best - 1) if lost else 0
-            self.load(state.best_net)
+            self._load(state.best_net)
             state.mean = dict(state.best_net)
             self.optimizer = self._optimizer()
-
-    def _judge(self) -> Any:
-        """Return the evaluation, and whether it is the best; nothing on other ranks than 0."""
-        if self.monitor is None:
-            return None
-        try:
-            found = self.monitor.evaluate(self.backbone, self.state.step)
-        except NotFiniteError:
-            return None, False
-        return found, self.settings.keep == "last" or self.monitor.better(found, self.state.best)
 
     def _exhausted(self) -> bool:
         """Tell whether patience is at its end."""
         return self.settings.patience is not None and self.state.since_best >= self.settings.patience
 
-    def _net(self) -> dict[str, Tensor]:
+    def _net(self) -> State:
         """Return copies of what training can change, on the CPU."""
         names = (*self.backbone.split.trainable, self.backbone.split.head)
         return {
@@ -315,39 +301,18 @@ class Training:
             if any(key.startswith(f"{name}.") for name in names)
         }
 
-    def load(self, net: Mapping[str, Tensor]) -> None:
-        """Put weights into the backbone."""
-        self.backbone.model.load_state_dict({**self.backbone.model.state_dict(), **net})
-
-    def _keep(self, checkpoint: Path | None, identity: Mapping[str, str]) -> None:
-        """Write a checkpoint, on rank 0."""
-        if checkpoint is None:
-            return
-        self.state.net = self._net()
-        self.state.probe = {} if self.probe is None else dict(self.probe.state_dict())
-        self.state.optimizer = self.optimizer.state_dict()
-        if self.ranks.rank == 0:
-            save_checkpoint(checkpoint, self.state, identity)
-
-    def _resume(self, stored: RunState) -> None:
-        """Go on from a checkpoint."""
-        self.state = stored
-        self.load(stored.net)
-        if self.probe is not None:
-            self.probe.load_state_dict(stored.probe)
-        self.optimizer.load_state_dict(stored.optimizer)
+    def _load(self, net: State) -> None:
+        """Put weights into the backbone, those that are given."""
+        self.backbone.model.load_state_dict(net, strict=False)
 
     def _optimizer(self) -> torch.optim.Optimizer:
-        """Return the optimizer of C.2: no weight decay on θ, some on the head."""
+        """Return the optimizer of C.2: no weight decay on θ, some on the heads."""
         settings = self.settings
+        heads = [*self.backbone.head_parameters(), *(() if self.probe is None else self.probe.parameters())]
         groups: list[dict[str, Any]] = [
             {"params": list(self.backbone.trainable_parameters()), "weight_decay": 0.0},
-            {"params": list(self.backbone.head_parameters()), "weight_decay": settings.weight_decay_head},
+            {"params": heads, "weight_decay": settings.weight_decay_head},
         ]
-        if self.probe is not None:
-            groups.append(
-                {"params": list(self.probe.parameters()), "weight_decay": settings.weight_decay_head}
-            )
         if settings.optimizer == "adam":
             return torch.optim.Adam(groups, lr=settings.learning_rate)
         nesterov = settings.momentum > 0

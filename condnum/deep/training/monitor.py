@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from condnum.deep.backbone import Backbone
+from condnum.deep.features import Features, head_accuracy
 from condnum.deep.rir import rir_from_features
-from condnum.deep.training.samples import Samples, as_input, autocast
+from condnum.deep.training.samples import Samples, autocast, features_of
 from condnum.deep.training.settings import DeepSettings
 from condnum.deep.training.step import check_finite
 from condnum.machine import memory_advice
@@ -71,10 +71,6 @@ class Evaluation:
         gap = self.held_pretrain_ratio / self.pretrain_ratio
         return max(self.pretrain_ratio, self.held_pretrain_ratio * max(gap, 1.0) ** (1 / 3))
 
-    def row(self) -> dict[str, float]:
-        """Return the evaluation as a table's row."""
-        return asdict(self)
-
 
 class Monitor:
     """Evaluates θ_t against θ₀ on the same samples each time."""
@@ -93,11 +89,10 @@ class Monitor:
         self.device = device
         self.seed = seed
         generator = np.random.default_rng([seed, _STREAM])
-        self._tasks = [
-            (samples, _draw(generator, rows, settings.groups * settings.group_size))
-            for samples, rows in tasks
-        ] + list(held)
-        self._before = [self._features(theta_0, *task)[0] for task in self._tasks]
+        most = settings.groups * settings.group_size
+        drawn = [(samples, np.sort(generator.permutation(rows)[:most])) for samples, rows in tasks]
+        self._sets = [*drawn, *held]  # D_P and D_H to train on, D_P and D_H held out
+        self._before = [self._features(theta_0, *part) for part in self._sets]
         self.start = self.evaluate(theta_0, 0)
 
     @property
@@ -110,16 +105,23 @@ class Monitor:
         training = backbone.training
         backbone.eval()
         try:
-            found = [self._features(backbone, *task) for task in self._tasks]
-            features, labels = found[2]
-            with torch.no_grad(), autocast(self.device, self.settings.precision):
-                logits = backbone.head(features.to(self.device))
-            accuracy = float((logits.argmax(dim=1).cpu() == labels).double().mean())
+            after = [self._features(backbone, *part) for part in self._sets]
+            with autocast(self.device, self.settings.precision):
+                accuracy = head_accuracy(backbone, after[2])
         finally:
             backbone.train(training)
-        after = [X for X, _ in found]
-        rir, held = (self._ratios(k, after) for k in (0, 2))
-        return Evaluation(step, *rir, *held, accuracy)
+
+        def ratios(P: int, H: int) -> tuple[float, float, float]:
+            """RIR_θ0, (i) and (ii) on two of the sets."""
+            found = rir_from_features(
+                self._before[P], after[P], self._before[H], after[H],
+                groups=self.settings.groups,
+                group_size=min(self.settings.group_size, len(after[P]), len(after[H])),
+                seed=self.seed + _STREAM,
+            )  # fmt: skip
+            return found.rir, found.harmful_ratio, found.pretrain_ratio
+
+        return Evaluation(step, *ratios(0, 1), *ratios(2, 3), accuracy)
 
     def better(self, one: Evaluation, other: Evaluation) -> bool:
         """Tell whether an evaluation beats another.
@@ -139,41 +141,17 @@ class Monitor:
 
         return rank(one) > rank(other)
 
-    def _ratios(self, first: int, after: Sequence[Tensor]) -> tuple[float, float, float]:
-        """Return RIR_θ0, (i) and (ii) on two of the sets."""
-        X_0, X = self._before[first : first + 2], after[first : first + 2]
-        found = rir_from_features(
-            X_0[0],
-            X[0],
-            X_0[1],
-            X[1],
-            groups=self.settings.groups,
-            group_size=min(self.settings.group_size, *map(len, X)),
-            seed=self.seed + _STREAM,
-        )
-        return found.rir, found.harmful_ratio, found.pretrain_ratio
-
-    def _features(
-        self, backbone: Backbone, samples: Samples, rows: NDArray[np.int64]
-    ) -> tuple[Tensor, Tensor]:
-        """Return features `(n, D)` and labels of some samples, on the CPU."""
-        size = self.settings.batch_size
-        parts: Sequence[NDArray[np.int64]] = [rows[k : k + size] for k in range(0, len(rows), size)]
+    def _features(self, backbone: Backbone, samples: Samples, rows: NDArray[np.int64]) -> Features:
+        """Return the features of some samples."""
+        size, precision = self.settings.batch_size, self.settings.precision
+        parts = [rows[k : k + size] for k in range(0, len(rows), size)]
         features, labels = [], []
         with torch.no_grad(), memory_advice(size, self.device, "an evaluation"):
             for batch in samples.batches(0, parts):
-                if not len(batch.labels):
-                    continue
-                inputs = as_input(batch.inputs, self.device, self.settings.precision)
-                with autocast(self.device, self.settings.precision):
-                    found = samples.features(backbone, inputs)
-                found = found.float() if found.dtype == torch.bfloat16 else found
-                check_finite(found, "evaluated")
-                features.append(found.cpu())
-                labels.append(batch.labels.cpu())
-        return torch.cat(features), torch.cat(labels)
-
-
-def _draw(generator: np.random.Generator, rows: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Return at most `count` of the rows, ascending."""
-    return np.sort(generator.permutation(rows)[:count])
+                if len(batch.labels):
+                    found = features_of(samples, backbone, batch.inputs, self.device, precision)
+                    check_finite(found, "evaluated")
+                    features.append(found.cpu())
+                    labels.append(batch.labels.cpu())
+        X = torch.cat(features).numpy()
+        return Features(X, torch.cat(labels).numpy(), np.arange(len(X)), ())

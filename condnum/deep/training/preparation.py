@@ -5,19 +5,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 
 from condnum.deep.backbone import Backbone
-from condnum.deep.images import ImageData, Unreadable
+from condnum.deep.images import ImageData, hold_out_rows
 from condnum.deep.rir import check_count
-from condnum.deep.training.monitor import Evaluation, Monitor
-from condnum.deep.training.ranks import Ranks
-from condnum.deep.training.samples import BatchOrder, Samples, TaskStream, task_samples
+from condnum.deep.training.monitor import Monitor
+from condnum.deep.training.processes import Processes
+from condnum.deep.training.samples import Samples, TaskStream, task_samples
 from condnum.deep.training.settings import DeepSettings
 from condnum.deep.training.step import Task
 from condnum.deep.transforms import ImageTransform, evaluation_transform
@@ -70,56 +68,55 @@ def check_tasks(backbone: Backbone, D_P: ImageData, D_H: ImageData, group_size: 
     check_count(len(D_H), "D_H", group_size)
 
 
-def prepare(backbone: Backbone, inputs: RunInputs, settings: DeepSettings, ranks: Ranks) -> Preparation:
+def prepare(
+    backbone: Backbone, inputs: RunInputs, settings: DeepSettings, processes: Processes
+) -> Preparation:
     """Copy the net, run the frozen trunk where its activations can be kept, and measure θ₀."""
-    net = copy.deepcopy(backbone).to(ranks.device).eval()
+    device = processes.device
+    net = copy.deepcopy(backbone).to(device).eval()
     if settings.precision == "float64":
         net = net.double()
 
     def samples(data: ImageData, transform: ImageTransform) -> Samples:
         """The images as the run sees them."""
         return task_samples(
-            net,
-            data,
-            transform,
-            seed=inputs.seed,
-            workers=inputs.workers,
-            batch_size=settings.batch_size,
-            device=ranks.device,
-            precision=settings.precision,
-            views=settings.views,
-        )
+            net, data, transform, seed=inputs.seed, workers=inputs.workers, batch_size=settings.batch_size,
+            device=device, precision=settings.precision, views=settings.views,
+        )  # fmt: skip
 
-    def still(transform: ImageTransform) -> ImageTransform:
-        """Its un-augmented counterpart, for the monitor."""
-        return transform.still or evaluation_transform(backbone, input_size=transform.input_size)
-
-    known = (
-        (inputs.pretrain, inputs.transform_P, inputs.validation),
-        (inputs.harmful, inputs.transform_H, inputs.validation_H),
-    )
     tasks: dict[Task, TaskStream] = {}
-    seen, held = [], []
-    names: tuple[Task, Task] = ("pretrain", "harmful")
-    for stream, (task, (data, transform, validation)) in enumerate(zip(names, known, strict=True)):
+    seen, held = [], []  # what the monitor looks at
+    known: dict[Task, tuple[ImageData, ImageTransform, ImageData | None]] = {
+        "pretrain": (inputs.pretrain, inputs.transform_P, inputs.validation),
+        "harmful": (inputs.harmful, inputs.transform_H, inputs.validation_H),
+    }
+    for task, (data, transform, validation) in known.items():
         own = samples(data, transform)
         rows, out = hold_out(own.labels, inputs.seed) if validation is None else (np.arange(len(own)), None)
         check_count(len(rows), f"D_{task[0].upper()} without what is held out", settings.group_size)
-        order = BatchOrder(len(rows), settings.batch_size, settings.accumulate, inputs.seed, stream)
-        tasks[task] = TaskStream(own, rows, order)
-        if ranks.rank == 0:
-            plain = samples(data, still(transform)) if transform.random else own
+        tasks[task] = TaskStream(
+            own, rows, settings.batch_size, settings.accumulate, inputs.seed, stream=len(tasks)
+        )
+        if processes.rank == 0:
+            still = transform.still or evaluation_transform(backbone, input_size=transform.input_size)
+            plain = samples(data, still) if transform.random else own
             seen.append((plain, rows))
-            apart = plain if validation is None else samples(validation, still(transform))
+            apart = plain if validation is None else samples(validation, still)
             held.append((apart, np.arange(len(apart)) if out is None else out))
     monitor = None
-    if ranks.rank == 0:
-        monitor = Monitor(
-            net, tasks=seen, held=held, settings=settings, device=ranks.device, seed=inputs.seed
-        )
-    if settings.compile:
-        _compile(net)
-    return Preparation(net, tasks, monitor, _steps(settings, tasks))
+    if processes.rank == 0:
+        monitor = Monitor(net, tasks=seen, held=held, settings=settings, device=device, seed=inputs.seed)
+    if settings.compile:  # in place: the trainable modules, and the children of the trunk that hold none
+        parts = list(net.split.trainable)
+        names = [name for name, _ in net.model.named_children()]
+        parts += [n for n in names if not any(f"{part}.".startswith(f"{n}.") for part in parts)]
+        for part in parts:
+            net.model.get_submodule(part).compile()
+    steps = settings.steps
+    if steps is None:
+        of = min if settings.epochs_of == "shorter" else max
+        steps = settings.epochs * of(task.steps_per_epoch for task in tasks.values())
+    return Preparation(net, tasks, monitor, steps)
 
 
 def hold_out(
@@ -134,69 +131,5 @@ def hold_out(
         >>> len(rest), len(held)
         (24, 6)
     """
-    generator = np.random.default_rng([seed, 2])
     known = np.asarray(labels)
-    share = float(np.clip(HELD_OUT / len(known), *HELD_OUT_SHARES))
-    held = []
-    for c in np.unique(known):
-        own = generator.permutation(np.flatnonzero(known == c))
-        held.append(own[: max(1, round(share * len(own))) if len(own) > 1 else 0])
-    out = np.sort(np.concatenate(held))
-    return np.setdiff1d(np.arange(len(known)), out), out
-
-
-def _steps(settings: DeepSettings, tasks: Mapping[Task, TaskStream]) -> int:
-    """Return how many steps the settings mean."""
-    if settings.steps is not None:
-        return settings.steps
-    of = min if settings.epochs_of == "shorter" else max
-    return settings.epochs * of(task.order.steps_per_epoch for task in tasks.values())
-
-
-def _compile(net: Backbone) -> None:
-    """Compile, in place, the trainable modules and the children of the trunk that do not hold them."""
-    parts = list(net.split.trainable)
-    parts += [n for n, _ in net.model.named_children() if not any(f"{p}.".startswith(f"{n}.") for p in parts)]
-    for name in parts:
-        net.model.get_submodule(name).compile()
-
-
-# What an immunization of a backbone leaves behind: θ_I, and the evidence.
-
-
-DeepStopReason = Literal["steps", "early_stopping", "diverged", "cancelled"]
-
-
-@dataclass(frozen=True, eq=False)
-class DeepImmunization:
-    """An immunized backbone and how it was obtained.
-
-    `history` has a row for each step, with the parts' values before that step (`step`, `supervised`, and of
-    `ours` `well` and `ill`, …, `gradient_norm` in θ, `rate`), and for each evaluation the columns `rir`,
-    `harmful_ratio`, `pretrain_ratio` and `accuracy` after it (NaN between evaluations).
-    """
-
-    theta_0: Backbone  # snapshot before the first step
-    theta_I: Backbone  # ruff: ignore[mixed-case-variable-in-class-scope] - the paper's name; in evaluation mode
-    method: str
-    seed: int
-    settings: DeepSettings
-    history: pd.DataFrame
-    part_weights: dict[str, float]  # λ of each part
-    steps: int  # steps taken
-    best: Evaluation  # of the θ that is the result
-    start: Evaluation  # of θ₀
-    seconds: float  # of the steps and evaluations, over all resumed parts
-    stop_reason: DeepStopReason
-    unreadable: tuple[Unreadable, ...]  # images that do not decode
-    warnings: tuple[str, ...]  # plain sentences; empty if there is nothing to say
-
-    @property
-    def best_step(self) -> int:
-        """Steps after which the result was taken; 0 means that it is θ₀."""
-        return self.best.step
-
-    @property
-    def evaluations(self) -> pd.DataFrame:
-        """The rows of the history at which θ was evaluated."""
-        return self.history.dropna(subset=["rir"]).reset_index(drop=True)
+    return hold_out_rows(known, float(np.clip(HELD_OUT / len(known), *HELD_OUT_SHARES)), [seed, 2])

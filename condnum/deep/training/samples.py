@@ -1,11 +1,14 @@
-"""The samples of a task, as what a training step starts from: images, or the frozen trunk's activations."""
+"""The samples of a task, as what a training step starts from: images, or the frozen trunk's activations.
+
+Which of them a step sees is a function of the seed and the step alone, so that a run can be resumed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -14,66 +17,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from condnum.deep.backbone import Backbone
+from condnum.deep.features import collect
 from condnum.deep.images import ImageData, TransformedImages, Unreadable, check_unreadable, collate
-from condnum.deep.training.ranks import Ranks
+from condnum.deep.training.processes import Processes
 from condnum.deep.training.settings import TrainingPrecision
 from condnum.deep.transforms import ImageTransform
 from condnum.errors import InvalidInputError
 from condnum.machine import memory_advice
-from condnum.progress import report_event
-
-# Which samples a step sees: a function of the seed and the step alone, so that a run can be resumed.
-
-
-@dataclass(frozen=True)
-class BatchOrder:
-    """The order of one task: a new permutation each epoch, cut into steps, and steps into batches.
-
-    A rest that fills no step is left out of its epoch, as `drop_last` does; a task that is smaller than
-    a step gives all its samples. With several ranks each takes every `size`-th sample of a batch, so that
-    together they see what one process would.
-    """
-
-    count: int
-    batch_size: int
-    accumulate: int
-    seed: int
-    stream: int
-
-    @property
-    def step_size(self) -> int:
-        """Samples of a step."""
-        return min(self.batch_size * self.accumulate, self.count)
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Steps of a pass."""
-        return self.count // self.step_size
-
-    @property
-    def batches_per_step(self) -> int:
-        """Batches of a step."""
-        return -(-self.step_size // self.batch_size)
-
-    def epoch(self, step: int) -> int:
-        """Return the pass in which a step lies."""
-        return step // self.steps_per_epoch
-
-    def batches(self, first: int, rank: int = 0, size: int = 1) -> Iterator[NDArray[np.int64]]:
-        """Yield this rank's part of each batch, from a step to the end of its epoch.
-
-        Examples:
-            >>> order = BatchOrder(count=5, batch_size=2, accumulate=1, seed=0, stream=0)
-            >>> order.steps_per_epoch, sorted(np.concatenate(list(order.batches(0))).tolist())
-            (2, [0, 2, 3, 4])
-        """
-        epoch, offset = divmod(first, self.steps_per_epoch)
-        permutation = np.random.default_rng([self.seed, self.stream, epoch]).permutation(self.count)
-        for step in range(offset, self.steps_per_epoch):
-            rows = permutation[step * self.step_size : (step + 1) * self.step_size]
-            for start in range(0, self.step_size, self.batch_size):
-                yield rows[start : start + self.batch_size][rank::size]
-
 
 #: Activations of a task that are kept take at most this many bytes; larger ones are computed again each time.
 ACTIVATION_BUDGET = 2 << 30
@@ -86,27 +36,6 @@ class Batch(NamedTuple):
     labels: Tensor  # (n,) int64
 
 
-class Samples(Protocol):
-    """The samples of a task."""
-
-    @property
-    def unreadable(self) -> tuple[Unreadable, ...]:
-        """Images that were met and do not decode."""
-
-    @property
-    def labels(self) -> Tensor:
-        """Labels of all samples `(N,)`."""
-
-    def __len__(self) -> int:
-        """Return the number of samples."""
-
-    def batches(self, epoch: int, rows: Sequence[NDArray[np.int64]]) -> Iterator[Batch]:
-        """Yield the samples of each entry of `rows`, with the augmentations of an epoch."""
-
-    def features(self, backbone: Backbone, inputs: Tensor) -> Tensor:
-        """Return the features `(n, D)` of a batch's inputs, differentiable in θ."""
-
-
 class ImageSamples:
     """Images that are decoded, augmented and run through the whole net each time."""
 
@@ -114,24 +43,19 @@ class ImageSamples:
         self.data = data
         self.images = TransformedImages(data, transform, seed=seed)
         self.workers = workers
+        self.labels = torch.from_numpy(np.array(data.labels))
         self._unreadable: dict[str, Unreadable] = {str(image): image for image in data.unreadable}
+
+    def __len__(self) -> int:
+        return len(self.data)
 
     @property
     def unreadable(self) -> tuple[Unreadable, ...]:
         """Images that were met and do not decode."""
         return tuple(self._unreadable.values())
 
-    @property
-    def labels(self) -> Tensor:
-        """Labels of all images."""
-        return torch.from_numpy(np.array(self.data.labels))
-
-    def __len__(self) -> int:
-        """Return the number of images."""
-        return len(self.data)
-
     def batches(self, epoch: int, rows: Sequence[NDArray[np.int64]]) -> Iterator[Batch]:
-        """Yield transformed images, without those that do not decode."""
+        """Yield the images of each entry of `rows` that decode, with the augmentations of an epoch."""
         self.images.set_epoch(epoch)
         loader: DataLoader[Any] = DataLoader(
             self.images,
@@ -142,11 +66,11 @@ class ImageSamples:
         for batch in loader:
             if batch.unreadable:
                 self._unreadable |= {str(image): image for image in batch.unreadable}
-                check_unreadable(self.unreadable, len(self.data), f"{self.data.name} ({self.data.split})")
+                check_unreadable(self.unreadable, len(self.data), self.data.title)
             yield Batch(batch.images, batch.labels)
 
     def features(self, backbone: Backbone, inputs: Tensor) -> Tensor:
-        """Return the features of images."""
+        """Return the features `(n, D)` of a batch's inputs, differentiable in θ."""
         features: Tensor = backbone(inputs)
         return features
 
@@ -155,12 +79,11 @@ class ActivationSamples:
     """Activations of the frozen trunk, which never change: only what is trained is run again."""
 
     def __init__(self, values: Tensor, labels: Tensor, unreadable: tuple[Unreadable, ...] = ()) -> None:
-        self.values = values
-        self.labels = labels
+        self.values = values  # (views, N, …)
+        self.labels = labels  # (N,)
         self.unreadable = unreadable
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return len(self.labels)
 
     def batches(self, epoch: int, rows: Sequence[NDArray[np.int64]]) -> Iterator[Batch]:
@@ -171,30 +94,11 @@ class ActivationSamples:
             yield Batch(values[chosen], self.labels[chosen])
 
     def features(self, backbone: Backbone, inputs: Tensor) -> Tensor:
-        """Return the features of activations."""
+        """Return the features `(n, D)` of a batch's inputs, differentiable in θ."""
         return backbone.features_from(inputs)
 
 
-@dataclass(frozen=True)
-class TaskStream:
-    """A task's samples in the order of the run."""
-
-    samples: Samples
-    rows: NDArray[np.int64]  # (count,) the samples to train on
-    order: BatchOrder
-
-    def steps(self, first: int, ranks: Ranks) -> Iterator[list[Batch]]:
-        """Yield this rank's batches of each step, without end: the task cycles."""
-        step = first
-        while True:
-            rows = [self.rows[part] for part in self.order.batches(step, ranks.rank, ranks.size)]
-            waiting: list[Batch] = []
-            for batch in self.samples.batches(self.order.epoch(step), rows):
-                waiting.append(batch)
-                if len(waiting) == self.order.batches_per_step:
-                    yield waiting
-                    waiting = []
-                    step += 1
+Samples: TypeAlias = ImageSamples | ActivationSamples
 
 
 def task_samples(
@@ -209,46 +113,96 @@ def task_samples(
     precision: TrainingPrecision,
     views: int = 0,
     budget: int = ACTIVATION_BUDGET,
-) -> ImageSamples | ActivationSamples:
+) -> Samples:
     """Return a task's samples: activations where they fit the budget, else images."""
     images = ImageSamples(data, transform, seed=seed, workers=workers)
     passes = views if transform.random else 1
-    values: Tensor | None = None
-    what = f"activations of {data.name} ({data.split})"
-    epoch = 0
-    while epoch < passes:
-        labels, unreadable, done = [], list(data.unreadable), 0
-        images.images.set_epoch(epoch)
-        for batch in DataLoader(images.images, batch_size, num_workers=workers, collate_fn=collate):
-            unreadable += batch.unreadable
-            if not len(batch.labels):
-                continue
-            with memory_advice(batch_size, device, what), autocast(device, precision):
-                try:
-                    rows = backbone.frozen_activations(as_input(batch.images, device, precision))
-                except InvalidInputError:
-                    return images  # what follows the trunk is no chain of modules
-            if values is None:
-                passes = min(passes, budget // (rows[0].numel() * rows.element_size() * len(data)))
-                if not passes:
-                    return images
-                values = rows.new_empty(passes, len(data), *rows.shape[1:], device="cpu")
-            values[epoch, done : done + len(rows)] = rows.cpu()
-            labels.append(batch.labels)
-            done += len(rows)
-            report_event(stage=what, done=epoch * len(data) + done, total=passes * len(data))
-        check_unreadable(unreadable, len(data) + len(data.unreadable), f"{data.name} ({data.split})")
-        epoch += 1
-    if values is None:  # no views are wanted, for `check_unreadable` refuses a set of which nothing decodes
+    what = f"activations of {data.title}"
+
+    def activations(batch: Tensor) -> Tensor:
+        with memory_advice(batch_size, device, what), autocast(device, precision):
+            return backbone.frozen_activations(as_input(batch, device, precision))
+
+    items = (images.images[index] for index in range(len(data) if passes else 0))
+    first = next((item[0] for item in items if not isinstance(item, Unreadable)), None)
+    if first is None:
         return images
-    return ActivationSamples(values[:, :done], torch.cat(labels), tuple(unreadable))
+    try:
+        one = activations(first[None])[0]
+    except InvalidInputError:
+        return images  # what follows the trunk is no chain of modules
+    passes = min(passes, budget // (one.numel() * one.element_size() * len(data)))
+    if not passes:
+        return images
+    values = one.new_empty(passes, len(data), *one.shape, device="cpu")
+    loader: DataLoader[Any] = DataLoader(images.images, batch_size, num_workers=workers, collate_fn=collate)
+    for epoch, view in enumerate(values):
+        images.images.set_epoch(epoch)
+        kept = collect(activations, loader, what, view, done=epoch * len(data), total=passes * len(data))
+        unreadable = (*data.unreadable, *kept.unreadable)
+        check_unreadable(unreadable, len(data) + len(data.unreadable), data.title)
+    return ActivationSamples(values[:, : len(kept.labels)], kept.labels, unreadable)
+
+
+@dataclass(frozen=True)
+class TaskStream:
+    """A task's samples in the order of the run: a new permutation each epoch, cut into steps and batches.
+
+    A rest that fills no step is left out of its epoch, as `drop_last` does; a task that is smaller than
+    a step gives all its samples. With several processes each takes every `size`-th sample of a batch, so
+    that together they see what one process would.
+    """
+
+    samples: Samples
+    rows: NDArray[np.int64]  # (count,) the samples to train on
+    batch_size: int
+    accumulate: int  # batches of a step
+    seed: int
+    stream: int  # number of the task
+
+    @property
+    def step_size(self) -> int:
+        """Samples of a step."""
+        return min(self.batch_size * self.accumulate, len(self.rows))
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of a pass."""
+        return len(self.rows) // self.step_size
+
+    def steps(self, first: int, processes: Processes) -> Iterator[list[Batch]]:
+        """Yield this process's batches of each step from `first` on, without end: the task cycles."""
+        epoch, offset = divmod(first, self.steps_per_epoch)
+        while True:
+            order = np.random.default_rng([self.seed, self.stream, epoch]).permutation(len(self.rows))
+            parts = []
+            for step in range(offset, self.steps_per_epoch):
+                chosen = self.rows[order[step * self.step_size : (step + 1) * self.step_size]]
+                for start in range(0, self.step_size, self.batch_size):
+                    parts.append(chosen[start : start + self.batch_size][processes.rank :: processes.size])
+            size = -(-self.step_size // self.batch_size)
+            batches = self.samples.batches(epoch, parts)
+            for _ in range(offset, self.steps_per_epoch):
+                yield [next(batches) for _ in range(size)]
+            epoch, offset = epoch + 1, 0
+
+
+def features_of(
+    samples: Samples,
+    backbone: Backbone,
+    inputs: Tensor,
+    device: torch.device,
+    precision: TrainingPrecision,
+) -> Tensor:
+    """Return the features `(n, D)` of a batch's inputs in the precision of a run, float32 at least."""
+    with autocast(device, precision):
+        features = samples.features(backbone, as_input(inputs, device, precision))
+    return features.float() if features.dtype == torch.bfloat16 else features
 
 
 def as_input(inputs: Tensor, device: torch.device, precision: TrainingPrecision) -> Tensor:
     """Move a batch's inputs to the device, in the type that the net has."""
-    if precision == "float64":
-        return inputs.to(device, torch.float64, non_blocking=True)
-    return inputs.to(device, non_blocking=True)
+    return inputs.to(device, torch.float64 if precision == "float64" else inputs.dtype, non_blocking=True)
 
 
 def autocast(device: torch.device, precision: TrainingPrecision) -> Any:

@@ -1,4 +1,4 @@
-r"""One step of Eq. 11 on a backbone: the gradients of θ and ω, exact over batches and ranks.
+r"""One step of Eq. 11 on a backbone: the gradients of θ and ω, exact over batches and processes.
 
 .. math:: \min_{\omega,\theta}\; L(D_P, \omega, \theta) + \lambda_P R_{well}(\tilde H_P(\theta))
    + \lambda_H R_{ill}(\tilde H_H(\theta))
@@ -6,14 +6,16 @@ r"""One step of Eq. 11 on a backbone: the gradients of θ and ω, exact over bat
 The regularizers are functions of all features of the step. With one batch a step its features are kept
 with their graph; with several, a first pass without gradients finds all features, the parts'
 gradients with respect to them are computed once, and a second pass sends each batch its own rows.
+
+IMMA (Zheng & Yeh, 2024) is no function of the features' spectrum: its outer gradient goes through the
+simulated fine-tuner's steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -29,13 +31,10 @@ from condnum.deep.regularizers import (
     precondition_gradient,
     smaller_gram,
 )
-from condnum.deep.training.ranks import Ranks
-from condnum.deep.training.samples import Batch, Samples, as_input, autocast
+from condnum.deep.training.processes import Processes
+from condnum.deep.training.samples import Batch, Samples, as_input, autocast, features_of
 from condnum.deep.training.settings import DeepSettings
 from condnum.errors import InvalidInputError, RankError
-
-# The methods that act through the features: each part's value and its gradient with respect to X̃.
-
 
 Task = Literal["pretrain", "harmful"]
 
@@ -76,18 +75,13 @@ def _ill(X: Tensor, rtol: float, settings: DeepSettings) -> Tensor:
 
 
 def _kappa(X: Tensor, rtol: float, settings: DeepSettings) -> Tensor:
-    """Compact κ of H̃ (Eq. 1), or its logarithm, differentiable through the extreme eigenvalues."""
+    """Compact κ of H̃ (Eq. 1), or its logarithm, through the extreme eigenvalues."""
     sigma = torch.linalg.eigvalsh(smaller_gram(X))
     if not bool(sigma[-1] > 0):
         raise RankError("the features are all zero, so that they have no condition number.")
     rank = int((sigma.detach() > rtol * sigma.detach()[-1]).sum())
     kappa = sigma[-1] / sigma[-rank]
     return kappa.log() if settings.objective == "log" else kappa
-
-
-def _minus_kappa(X: Tensor, rtol: float, settings: DeepSettings) -> Tensor:
-    """The same with its sign turned, as it is to grow."""
-    return -_kappa(X, rtol, settings)
 
 
 def _dummy_layer(X: Tensor, settings: DeepSettings) -> Tensor:
@@ -102,16 +96,18 @@ FEATURE_PARTS: Mapping[str, tuple[FeaturePart, ...]] = {
     "r_ill_only": (FeaturePart("ill", "harmful", _ill),),
     "opt_kappa": (
         FeaturePart("kappa_pretrain", "pretrain", _kappa),
-        FeaturePart("kappa_harmful", "harmful", _minus_kappa),
+        FeaturePart("kappa_harmful", "harmful", lambda *of: -_kappa(*of)),
     ),
 }
 
-#: The methods of `immunize_backbone`; `imma` is no function of the features' spectrum.
+#: The methods of `immunize_backbone`.
 DEEP_METHODS = (*FEATURE_PARTS, "imma")
 
-
-#: Name of the supervised part.
+#: Names of the losses among a step's values.
 SUPERVISED = "supervised"
+HARMFUL = "harmful_loss"
+
+Vector = list[Tensor]
 
 
 class NotFiniteError(InvalidInputError):
@@ -129,48 +125,33 @@ def check_finite(features: Tensor, task: str) -> None:
 
 @dataclass
 class TaskBatches:
-    """A task's batches of one step, those of this rank."""
+    """A task's batches of one step, those of this process."""
 
     samples: Samples
     batches: list[Batch]
 
 
-@dataclass(frozen=True)
-class StepValues:
-    """What a step measured before it moved, over all ranks."""
-
-    parts: dict[str, float] = field(default_factory=dict)  # of each part, `supervised` included
-    counts: dict[str, int] = field(default_factory=dict)  # samples of each task
-
-    @property
-    def finite(self) -> bool:
-        """Whether all values are."""
-        return all(abs(value) < float("inf") for value in self.parts.values())
-
-
 class Objective:
     """The objective of a method on a backbone."""
 
-    def __init__(self, backbone: Backbone, settings: DeepSettings, ranks: Ranks) -> None:
+    def __init__(self, backbone: Backbone, settings: DeepSettings, processes: Processes) -> None:
         self.backbone = backbone
         self.settings = settings
-        self.ranks = ranks
+        self.processes = processes
         self._stochastic = _is_stochastic(backbone)
 
     def features(self, task: TaskBatches, index: int, key: Sequence[int]) -> Tensor:
         """Return a batch's features `(n, D)`, the same ones each time for a key."""
-        inputs = as_input(task.batches[index].inputs, self.ranks.device, self.settings.precision)
+        inputs, device = task.batches[index].inputs, self.processes.device
         if not len(inputs):
-            return inputs.new_zeros(0, self.backbone.num_features)
-        with self._random_stream((*key, index)), autocast(self.ranks.device, self.settings.precision):
-            features = task.samples.features(self.backbone, inputs)
-        return features.float() if features.dtype == torch.bfloat16 else features
+            empty = as_input(inputs, device, self.settings.precision)
+            return empty.new_zeros(0, self.backbone.num_features)
+        with self._random_stream((*key, index)):
+            return features_of(task.samples, self.backbone, inputs, device, self.settings.precision)
 
     def supervised_sum(self, features: Tensor, labels: Tensor, head: nn.Module | None = None) -> Tensor:
-        """Return the summed label-smoothing cross-entropy of a batch; 0 for an empty one."""
-        if not len(labels):
-            return features.sum()
-        with autocast(self.ranks.device, self.settings.precision):
+        """Return the summed label-smoothing cross-entropy of a batch."""
+        with autocast(self.processes.device, self.settings.precision):
             logits = (self.backbone.head if head is None else head)(features)
         return functional.cross_entropy(
             logits.float() if logits.dtype == torch.bfloat16 else logits,
@@ -185,48 +166,39 @@ class Objective:
         parts: Sequence[FeaturePart],
         weights: Mapping[str, float],
         key: Sequence[int],
-    ) -> StepValues:
-        """Fill the parameters' gradients with those of `Σ weight·part`, summed over the ranks."""
-        parameters = self.parameters
+    ) -> dict[str, float]:
+        """Fill the gradients with those of `Σ weight·part`, over all processes; return the parts' values."""
+        parameters = [*self.backbone.trainable_parameters(), *self.backbone.head_parameters()]
         for parameter in parameters:
             parameter.grad = None
         values: dict[str, float] = {}
-        counts: dict[str, int] = {}
-        for task, batches in tasks.items():
-            own = [part for part in parts if part.task == task and part.name in weights]
-            supervised = weights.get(SUPERVISED) if task == "pretrain" else None
+        acting = 0  # tasks that do
+        for name, task in tasks.items():
+            own = [part for part in parts if part.task == name and part.name in weights]
+            supervised = weights.get(SUPERVISED) if name == "pretrain" else None
             if own or supervised is not None:
-                values |= self._backward_task(
-                    batches, own, weights, supervised, (*key, len(counts)), counts, task
-                )
+                values |= self._backward_task(name, task, own, weights, supervised, (*key, acting))
+                acting += 1
         for parameter in parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        self.ranks.sum_(p.grad for p in parameters if p.grad is not None)
-        return StepValues(values, counts)
-
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        """θ's trainable parameters and ω."""
-        return [*self.backbone.trainable_parameters(), *self.backbone.head_parameters()]
+        self.processes.sum_(p.grad for p in parameters if p.grad is not None)
+        return values
 
     def _backward_task(
         self,
+        name: Task,
         task: TaskBatches,
         parts: list[FeaturePart],
         weights: Mapping[str, float],
         supervised: float | None,
         key: Sequence[int],
-        counts: dict[str, int],
-        name: Task,
     ) -> dict[str, float]:
         """Add one task's gradients; return its parts' values."""
-        batches = range(len(task.batches))
         single = len(task.batches) == 1
         with torch.set_grad_enabled(single):
-            found = [self.features(task, index, key) for index in batches]
-        X, own_rows = self.ranks.gather(torch.cat([x.detach() for x in found]))
-        counts[name] = len(X)
+            found = [self.features(task, index, key) for index in range(len(task.batches))]
+        X, own_rows = self.processes.gather(torch.cat([x.detach() for x in found]))
         check_finite(X, name)
         values: dict[str, float] = {}
         pull: Tensor | None = None
@@ -235,8 +207,8 @@ class Objective:
             weighted = weights[part.name] * gradient
             pull = weighted if pull is None else pull + weighted
         pulls = None if pull is None else pull[own_rows].split([len(x) for x in found])
-        total = torch.zeros(1, dtype=torch.float64, device=self.ranks.device)
-        for index in batches:
+        total = torch.zeros(1, dtype=torch.float64, device=self.processes.device)
+        for index, batch in enumerate(task.batches):
             if not len(found[index]):
                 continue
             features = found[index] if single else self.features(task, index, key)
@@ -244,12 +216,12 @@ class Objective:
             if pulls is not None:
                 loss = loss + (features * pulls[index].to(features.dtype)).sum()
             if supervised is not None:
-                cross_entropy = self.supervised_sum(features, task.batches[index].labels)
+                cross_entropy = self.supervised_sum(features, batch.labels)
                 total += cross_entropy.detach()
                 loss = loss + supervised / len(X) * cross_entropy
             loss.backward()
         if supervised is not None:
-            self.ranks.sum_([total])
+            self.processes.sum_([total])
             values[SUPERVISED] = float(total) / len(X)
         return values
 
@@ -259,45 +231,27 @@ class Objective:
         if not self._stochastic:
             yield
             return
-        devices = [self.ranks.device] if self.ranks.device.type == "cuda" else []
+        devices = [self.processes.device] if self.processes.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(hash((*key, self.ranks.rank)) & (2**63 - 1))
+            torch.manual_seed(hash((*key, self.processes.rank)) & (2**63 - 1))
             yield
 
 
 def gradient_norm(backbone: Backbone) -> float:
     """Return the norm of the gradient in θ, the head left out."""
-    return float(
-        torch.stack(
-            [p.grad.double().square().sum() for p in backbone.trainable_parameters() if p.grad is not None]
-        )
-        .sum()
-        .sqrt()
-    )
+    gradients = (p.grad for p in backbone.trainable_parameters() if p.grad is not None)
+    return float(torch.stack([g.double().square().sum() for g in gradients]).sum().sqrt())
 
 
 def _is_stochastic(backbone: Backbone) -> bool:
     """Tell whether the trainable part holds dropout or stochastic depth that acts in training."""
-    modules = chain.from_iterable(
-        backbone.model.get_submodule(name).modules()
-        for name in (*backbone.split.trainable, backbone.split.head)
-    )
-    return any("drop" in type(module).__name__.lower() and _rate(module) > 0 for module in modules)
-
-
-def _rate(module: nn.Module) -> float:
-    """Return a dropout's rate."""
-    rate = getattr(module, "p", getattr(module, "drop_prob", 0.0))
-    return float(rate) if isinstance(rate, int | float) else 1.0
-
-
-# IMMA (Zheng & Yeh, 2024) on a backbone: the outer gradient through the simulated fine-tuner's steps.
-
-
-#: Name of the harmful loss among a step's values.
-HARMFUL = "harmful_loss"
-
-Vector = list[Tensor]
+    for name in (*backbone.split.trainable, backbone.split.head):
+        for module in backbone.model.get_submodule(name).modules():
+            rate = getattr(module, "p", getattr(module, "drop_prob", 0.0))
+            acts = not isinstance(rate, int | float) or rate > 0
+            if "drop" in type(module).__name__.lower() and acts:
+                return True
+    return False
 
 
 class BilevelObjective:
@@ -309,38 +263,35 @@ class BilevelObjective:
 
     def backward(
         self, tasks: Mapping[Task, TaskBatches], loss_weight: float, key: Sequence[int]
-    ) -> StepValues:
-        """Fill the gradients of θ (bi-level), ω and w (each its own loss), summed over the ranks."""
+    ) -> dict[str, float]:
+        """Fill the gradients of θ (bi-level), ω and w (each its own loss); return the losses."""
+        settings, head = self.objective.settings, self.objective.backbone.head
         theta = list(self.objective.backbone.trainable_parameters())
-        settings, start = self.objective.settings, _copies(theta)
+        start = [p.detach().clone() for p in theta]
         P, H = tasks["pretrain"], tasks["harmful"]
-        sizes = {name: self._count(task) for name, task in tasks.items()}
-        heads = {"pretrain": self.objective.backbone.head, "harmful": self.probe}
+        size_P, size_H = self._count(P), self._count(H)
         path = [start]
         probe_gradient: Vector = []
         for _ in range(settings.inner_steps):
             _set(theta, path[-1])
-            inner, of_probe, _ = self._gradient(H, self.probe, sizes["harmful"], key)
+            inner, of_probe, _ = self._gradient(H, self.probe, size_H, key)
             probe_gradient = probe_gradient or of_probe  # at θ itself
             path.append([a - settings.inner_rate * g for a, g in zip(path[-1], inner, strict=True)])
         _set(theta, path[-1])
-        benign, _, benign_loss = self._gradient(P, heads["pretrain"], sizes["pretrain"], key)
-        harmful, _, harmful_loss = self._gradient(H, self.probe, sizes["harmful"], key)
+        benign, _, benign_loss = self._gradient(P, head, size_P, key)
+        harmful, _, harmful_loss = self._gradient(H, self.probe, size_H, key)
         outer = [loss_weight * b - h for b, h in zip(benign, harmful, strict=True)]
         for point in reversed(path[:-1]):
             _set(theta, point)
-            curved = self._hessian_product(H, sizes["harmful"], outer, key)
+            curved = self._hessian_product(H, size_H, outer, key)
             outer = [v - settings.inner_rate * c for v, c in zip(outer, curved, strict=True)]
         _set(theta, start)
-        _, head_gradient, _ = self._gradient(P, heads["pretrain"], sizes["pretrain"], key)
-        for parameter, gradient in zip(theta, outer, strict=True):
+        _, head_gradient, _ = self._gradient(P, head, size_P, key)
+        parameters = [*theta, *head.parameters(), *self.probe.parameters()]
+        gradients = [*outer, *(loss_weight * g for g in head_gradient), *probe_gradient]
+        for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
-        for parameter, gradient in zip(heads["pretrain"].parameters(), head_gradient, strict=True):
-            parameter.grad = loss_weight * gradient
-        for parameter, gradient in zip(self.probe.parameters(), probe_gradient, strict=True):
-            parameter.grad = gradient
-        losses = {SUPERVISED: benign_loss, HARMFUL: harmful_loss}
-        return StepValues(losses, {str(name): size for name, size in sizes.items()})
+        return {SUPERVISED: benign_loss, HARMFUL: harmful_loss}
 
     def _gradient(
         self, task: TaskBatches, head: nn.Module, size: int, key: Sequence[int]
@@ -377,9 +328,9 @@ class BilevelObjective:
         derive: Callable[[Tensor], Vector],
         like: Sequence[Tensor],
     ) -> tuple[Vector, float]:
-        """Return `derive` of the mean loss, summed over batches and ranks, and the mean loss."""
+        """Return `derive` of the mean loss, summed over batches and processes, and the mean loss."""
         total = [torch.zeros_like(p, requires_grad=False) for p in like]
-        value = torch.zeros(1, dtype=torch.float64, device=self.objective.ranks.device)
+        value = torch.zeros(1, dtype=torch.float64, device=self.objective.processes.device)
         for index, batch in enumerate(task.batches):
             if not len(batch.labels):
                 continue
@@ -390,13 +341,13 @@ class BilevelObjective:
             value += loss.detach()
             for sum_, part in zip(total, derivative, strict=True):
                 sum_ += part.detach()
-        self.objective.ranks.sum_([*total, value])
+        self.objective.processes.sum_([*total, value])
         return total, float(value)
 
     def _count(self, task: TaskBatches) -> int:
-        """Return the number of samples of a task in this step, over all ranks."""
-        own = torch.tensor([sum(len(b.labels) for b in task.batches)], device=self.objective.ranks.device)
-        self.objective.ranks.sum_([own])
+        """Return the number of samples of a task in this step, over all processes."""
+        own = torch.tensor([sum(len(b.labels) for b in task.batches)], device=self.objective.processes.device)
+        self.objective.processes.sum_([own])
         return int(own)
 
 
@@ -405,11 +356,6 @@ def harmful_probe(dimension: int, classes: int, seed: int) -> nn.Linear:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return nn.Linear(dimension, classes)
-
-
-def _copies(parameters: Sequence[Tensor]) -> Vector:
-    """Return copies of the values."""
-    return [p.detach().clone() for p in parameters]
 
 
 def _set(parameters: Sequence[Tensor], values: Vector) -> None:

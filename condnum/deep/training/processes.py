@@ -1,0 +1,86 @@
+"""The processes of a training: one, or several of Lightning Fabric, with the few collectives that are needed.
+
+Fabric starts processes, places them on devices and nodes, and hides the communication library; its
+`all_gather` and `all_reduce` work on plain tensors inside a loop that stays ours. Immunization cannot use
+`DistributedDataParallel`: the regularizers are functions of the features of **all** processes, so that the
+loss of one is no mean over its own samples. Instead the features are gathered as constants, each process
+differentiates with respect to its own rows, and the parameters' gradients are summed, which is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from condnum.errors import InvalidInputError
+
+T = TypeVar("T")
+
+
+class Processes:
+    """The usual case: this process alone."""
+
+    rank = 0  # number of this process, from 0
+    size = 1  # number of processes
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device  # where this process computes
+
+    def gather(self, rows: Tensor) -> tuple[Tensor, slice]:
+        """Return the rows of all processes `(N, …)` without gradients, and where this one's own lie."""
+        return rows.detach(), slice(0, len(rows))
+
+    def sum_(self, tensors: Iterable[Tensor]) -> None:
+        """Replace each tensor by its sum over the processes, in place."""
+
+    def share(self, value: T) -> T:
+        """Return the first process's value on every one."""
+        return value
+
+
+class FabricProcesses(Processes):
+    """The processes of a launched `lightning_fabric.Fabric`."""
+
+    def __init__(self, fabric: Any) -> None:
+        wanted = ("all_gather", "all_reduce", "broadcast", "global_rank", "world_size", "device")
+        if not all(hasattr(fabric, name) for name in wanted):
+            raise InvalidInputError(
+                f"fabric must be a lightning_fabric.Fabric, got {type(fabric).__name__}; make one by "
+                "Fabric(devices=2) and call its launch() first."
+            )
+        super().__init__(fabric.device)
+        self.fabric = fabric
+        self.rank = fabric.global_rank
+        self.size = fabric.world_size
+
+    def gather(self, rows: Tensor) -> tuple[Tensor, slice]:
+        """Return the rows of all processes, whose numbers may differ: they are padded on the way."""
+        if self.size == 1:
+            return super().gather(rows)
+        counts = self.fabric.all_gather(torch.tensor([len(rows)], device=self.device)).reshape(-1).tolist()
+        padded = rows.new_zeros(max(counts), *rows.shape[1:])
+        padded[: len(rows)] = rows.detach()
+        parts = self.fabric.all_gather(padded).detach()
+        start = sum(counts[: self.rank])
+        everything = torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+        return everything, slice(start, start + len(rows))
+
+    def sum_(self, tensors: Iterable[Tensor]) -> None:
+        """Sum over the processes, in one message a dtype."""
+        if self.size == 1:
+            return
+        by_type: dict[torch.dtype, list[Tensor]] = {}
+        for tensor in tensors:
+            by_type.setdefault(tensor.dtype, []).append(tensor)
+        for group in by_type.values():
+            flat = self.fabric.all_reduce(torch.cat([t.reshape(-1) for t in group]), reduce_op="sum")
+            for tensor, part in zip(group, flat.split([t.numel() for t in group]), strict=True):
+                tensor.copy_(part.view_as(tensor))
+
+    def share(self, value: T) -> T:
+        """Return the first process's value on every one."""
+        shared: T = self.fabric.broadcast(value, src=0)
+        return shared
