@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,82 +18,81 @@ from condnum.data.resolver import Source, data_folders
 from condnum.deep.images import ArrayImages, ChecksumMode, FileImages, ImageData, ImageSource, ReaderImages
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, UnknownNameError, require
 
-# Stanford Cars in its original files, which torchvision keeps: flat image folders and a devkit.
-
-
-_ANNOTATIONS = {
-    "train": ("cars_train", ("devkit/cars_train_annos.mat",)),
-    "test": ("cars_test", ("cars_test_annos_withlabels.mat", "devkit/cars_test_annos_withlabels.mat")),
-}
-
-
-def is_devkit(root: Path) -> bool:
-    """Tell whether a folder holds the original files."""
-    return (root / "devkit" / "cars_meta.mat").is_file() and (root / "cars_train").is_dir()
-
-
-def open_devkit(root: Path, split: str, *, checksum: ChecksumMode = "auto") -> ImageData:
-    """Open a split of the original files."""
-    if split not in _ANNOTATIONS:
-        raise DataNotFoundError(f"Stanford Cars has the splits train and test, not '{split}'.")
-    folder, candidates = _ANNOTATIONS[split]
-    path = next((root / name for name in candidates if (root / name).is_file()), None)
-    if path is None:
-        raise DataNotFoundError(
-            f"{root}: {' or '.join(candidates)} is missing; it holds the labels of {folder}/ (the "
-            "annotations of the devkit's own test file have none)."
-        )
-    classes = tuple(
-        str(name) for name in np.atleast_1d(_read(root / "devkit" / "cars_meta.mat", "class_names"))
-    )
-    rows = np.atleast_1d(_read(path, "annotations"))
-    if rows.dtype.names is None or not {"fname", "class"} <= set(rows.dtype.names):
-        raise DataFormatError(
-            f"{path}: 'annotations' must have the fields 'fname' and 'class', as the devkit has."
-        )
-    files = tuple(str(name) for name in rows["fname"])
-    outside = [name for name in files if Path(name).name != name]
-    if outside:
-        raise DataFormatError(f"{path}: '{outside[0]}' is not the name of a file in {folder}/.")
-    missing = next((name for name in files if not (root / folder / name).is_file()), None)
-    if missing is not None:
-        raise DataNotFoundError(
-            f"{root / folder / missing} is missing, but {path} lists it; unpack {folder} anew."
-        )
-    return ImageData(
-        name=str(root),
-        split=split,
-        classes=classes,
-        labels=np.array([int(c) - 1 for c in rows["class"]]),  # MATLAB counts from 1
-        source=FileImages(root / folder, files, checksum),
-        positions=np.arange(len(files)),
-    )
-
-
-def _read(path: Path, field: str) -> Any:
-    """Return one variable of a .mat file."""
-    from scipy.io import loadmat
-    from scipy.io.matlab import MatReadError
-
-    try:
-        content = loadmat(path, squeeze_me=True, variable_names=[field])
-    except (MatReadError, ValueError, TypeError, NotImplementedError, OSError) as error:
-        raise DataFormatError(
-            f"{path} cannot be read as a MATLAB 5 file ({error}); fetch it again."
-        ) from error
-    if field not in content:
-        raise DataFormatError(f"{path} has no variable '{field}'; it is not the file of the devkit.")
-    return content[field]
-
-
-# Image folders in their usual layouts: one sub-folder a class, with or without splits.
-
-
+#: Class order of a head that was trained on ImageNet-1K, as a value of `classes`.
+IMAGENET = "imagenet-1k"
 #: Names of split folders, the preferred one first.
 SPLIT_FOLDERS = {"train": ("train", "training"), "test": ("test", "val", "valid", "validation")}
 SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"))
 #: Share of each class that is the test set of a folder without one.
 HOLDOUT = 0.2
+#: Of digits without a split, the 8×8 ones or MNIST's test images alone, every fifth is a test image.
+_HOLDOUT_EVERY = 5
+#: Images and labels of Stanford Cars in its original files: flat image folders and a devkit.
+_CARS = {
+    "train": ("cars_train", ("devkit/cars_train_annos.mat",)),
+    "test": ("cars_test", ("cars_test_annos_withlabels.mat", "devkit/cars_test_annos_withlabels.mat")),
+}
+
+
+def open_images(
+    name: str | os.PathLike[str],
+    split: str = "train",
+    *,
+    limit: int | None = None,
+    seed: int = 0,
+    classes: Sequence[str] | str | None = None,
+    checksum: ChecksumMode = "auto",
+    source: Source = "auto",
+) -> ImageData:
+    """Open image data by name; images decode when they are used.
+
+    Args:
+        name: `mnist:0-4` and `digits-8x8:5-9` (digits as grey images), `timm:NAME` or `timm:NAME@FOLDER`
+            (see `open_timm`), else a folder (see `open_folder` for the layouts).
+        split: `train` or `test`, or the name of a folder's split (`valid`).
+        limit: Largest number of images of a class, drawn from `seed`; see `ImageData.limit`.
+        seed: Of that draw.
+        classes: Class names in label order, for folders; `"imagenet-1k"` takes the order in which timm's
+            ImageNet heads are trained, which a folder with a part of ImageNet's classes needs.
+        checksum: How the checksum of a folder is taken, see `files_checksum`.
+        source: Of MNIST's files: `auto`, `local` or a folder.
+
+    Returns:
+        The images.
+
+    Raises:
+        DataNotFoundError: Not here; the message says what to put where.
+        DataFormatError: Not in a known layout, or labels out of range.
+        InvalidInputError: One class only, bad digits or limit, `classes` for data with its own.
+        MissingExtraError: timm is not installed and is needed.
+
+    Examples:
+        >>> data = open_images("digits-8x8:0-4", limit=10)
+        >>> data.counts, data.split
+        ((10, 10, 10, 10, 10), 'train')
+    """
+    text = os.fspath(name)
+    kind, _, rest = text.partition(":")
+    known = imagenet_classes() if classes == IMAGENET else classes
+    if isinstance(known, str):
+        raise InvalidInputError(f"classes must be a sequence of names or '{IMAGENET}', got '{known}'.")
+    if kind == "timm":
+        dataset, _, root = rest.partition("@")
+        data = open_timm(dataset, split, root=root or None)
+    elif kind in ("mnist", "digits-8x8"):
+        data = open_digits(kind, rest, split, source=source)
+    else:
+        return open_folder(text, split, classes=known, checksum=checksum).limit(limit, seed=seed)
+    if known is not None and tuple(known) != data.classes:
+        raise InvalidInputError(
+            f"'{text}' has class names of its own ({', '.join(data.classes[:3])}, …); leave out `classes`."
+        )
+    return data.limit(limit, seed=seed)
+
+
+def imagenet_classes() -> tuple[str, ...]:
+    """Return the 1000 WordNet identifiers of ImageNet-1K in the order of their labels."""
+    return tuple(require("timm.data", "deep").ImageNetInfo(IMAGENET).label_names())
 
 
 def open_folder(
@@ -110,9 +109,16 @@ def open_folder(
     image stays on its side when others are added. A wrapping folder that holds the layout and
     nothing else is entered.
     """
-    base = _layout_root(Path(root).expanduser())
-    if is_devkit(base):
-        return open_devkit(base, split, checksum=checksum)
+    base = Path(root).expanduser()
+    if not base.is_dir():
+        raise DataNotFoundError(f"there is no folder {base.absolute()}; give the folder of the data set.")
+    while not any(map(_is_image, base.iterdir())):
+        inside = _folders(base)
+        if len(inside) != 1 or not any((inside[0] / name).is_dir() for name in ("train", "devkit")):
+            break
+        base = inside[0]
+    if (base / "devkit" / "cars_meta.mat").is_file() and (base / "cars_train").is_dir():
+        return _open_cars(base, split, checksum)
     folder, holdout = _split_folder(base, split)
     found = _class_files(folder)
     names = tuple(classes) if classes is not None else tuple(found)
@@ -123,19 +129,14 @@ def open_folder(
             f"first is '{unknown[0]}' (expected {', '.join(names[:3])}, …); train and test "
             "need the same classes."
         )
-    files, labels = [], []
+    files: list[str] = []
+    labels: list[int] = []
     for name, members in found.items():
-        chosen = _held_out(members, holdout)
+        chosen = members if holdout is None else _held_out(members, holdout)
         files += chosen
         labels += [names.index(name)] * len(chosen)
-    return ImageData(
-        name=str(root),
-        split=split,
-        classes=names,
-        labels=np.array(labels, dtype=np.int64),
-        source=FileImages(folder, tuple(files), checksum),
-        positions=np.arange(len(files)),
-    )
+    source = FileImages(folder, tuple(files), checksum)
+    return ImageData(str(root), split, names, np.array(labels), source, np.arange(len(files)))
 
 
 def natural_key(name: str) -> tuple[tuple[int, int | str], ...]:
@@ -149,7 +150,7 @@ def natural_key(name: str) -> tuple[tuple[int, int | str], ...]:
     return tuple((0, int(part)) if i % 2 else (1, part) for i, part in enumerate(parts))
 
 
-def is_image_file(path: Path) -> bool:
+def _is_image(path: Path) -> bool:
     """Tell whether a file is an image by its suffix; hidden files (`._x.jpg`) are not."""
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 
@@ -160,18 +161,6 @@ def _folders(path: Path) -> list[Path]:
         (child for child in path.iterdir() if child.is_dir() and not child.name.startswith((".", "__"))),
         key=lambda child: (natural_key(child.name), child.name),
     )
-
-
-def _layout_root(root: Path) -> Path:
-    """Return the folder that holds the layout: `root`, or the only folder in it that has splits."""
-    if not root.is_dir():
-        raise DataNotFoundError(f"there is no folder {root.absolute()}; give the folder of the data set.")
-    while not any(map(is_image_file, root.iterdir())):
-        inside = _folders(root)
-        if len(inside) != 1 or not any((inside[0] / name).is_dir() for name in ("train", "devkit")):
-            break
-        root = inside[0]
-    return root
 
 
 def _split_folder(base: Path, split: str) -> tuple[Path, str | None]:
@@ -187,7 +176,8 @@ def _split_folder(base: Path, split: str) -> tuple[Path, str | None]:
             )
         return base / split, None
     if splits["train"] and not splits["test"]:
-        flat = _flat_test_folder(base)
+        tests = (base / name for name in SPLIT_FOLDERS["test"])  # ImageNet ships its `val` without classes
+        flat = next((f for f in tests if f.is_dir() and any(map(_is_image, f.iterdir()))), None)
         if split == "test" and flat:
             raise DataFormatError(
                 f"{flat} holds images but no class sub-folders; sort them into one folder a class as in "
@@ -205,18 +195,12 @@ def _split_folder(base: Path, split: str) -> tuple[Path, str | None]:
     return base, split
 
 
-def _flat_test_folder(base: Path) -> Path | None:
-    """Return a test folder that holds images without classes, as ImageNet ships its `val`."""
-    folders = (base / name for name in SPLIT_FOLDERS["test"])
-    return next((f for f in folders if f.is_dir() and any(map(is_image_file, f.iterdir()))), None)
-
-
 def _class_files(folder: Path) -> dict[str, list[str]]:
     """Return the relative paths of each class, classes in natural order."""
     found: dict[str, list[str]] = {}
     for child in _folders(folder):
         paths = (Path(at) / name for at, _, names in os.walk(child, followlinks=True) for name in names)
-        found[child.name] = sorted(p.relative_to(folder).as_posix() for p in paths if is_image_file(p))
+        found[child.name] = sorted(p.relative_to(folder).as_posix() for p in paths if _is_image(p))
     if not found:
         raise DataFormatError(
             f"{folder} has no class sub-folders; put each class's images into a folder of its own, "
@@ -235,22 +219,62 @@ def _class_files(folder: Path) -> dict[str, list[str]]:
     return found
 
 
-def _held_out(members: list[str], holdout: str | None) -> list[str]:
-    """Return one side of the 80/20 split of a class, or all of it."""
-    if holdout is None:
-        return members
+def _held_out(members: list[str], side: str) -> list[str]:
+    """Return one side of the 80/20 split of a class."""
     count = round(HOLDOUT * len(members))
     if not count:
         raise InvalidInputError(
             f"a class has {len(members)} image(s) ({members[0]}), too few to hold out a fifth for testing; "
             "add images, or a test/ folder."
         )
-    order = sorted(members, key=lambda name: hashlib.sha256(os.fsencode(name)).digest())
-    test = set(order[:count])
-    return [name for name in members if (name in test) == (holdout == "test")]
+    test = set(sorted(members, key=lambda name: hashlib.sha256(os.fsencode(name)).digest())[:count])
+    return [name for name in members if (name in test) == (side == "test")]
 
 
-# Data sets that timm opens by name: `torch/cifar10`, `hfds/…`, and its own folder reader.
+def _open_cars(root: Path, split: str, checksum: ChecksumMode) -> ImageData:
+    """Open a split of Stanford Cars' original files."""
+    if split not in _CARS:
+        raise DataNotFoundError(f"Stanford Cars has the splits train and test, not '{split}'.")
+    folder, candidates = _CARS[split]
+    path = next((root / name for name in candidates if (root / name).is_file()), None)
+    if path is None:
+        raise DataNotFoundError(
+            f"{root}: {' or '.join(candidates)} is missing; it holds the labels of {folder}/ (the "
+            "annotations of the devkit's own test file have none)."
+        )
+    classes = tuple(str(name) for name in _matlab(root / "devkit" / "cars_meta.mat", "class_names"))
+    rows = _matlab(path, "annotations")
+    if rows.dtype.names is None or not {"fname", "class"} <= set(rows.dtype.names):
+        raise DataFormatError(
+            f"{path}: 'annotations' must have the fields 'fname' and 'class', as the devkit has."
+        )
+    files = tuple(str(name) for name in rows["fname"])
+    for name in files:
+        if Path(name).name != name:
+            raise DataFormatError(f"{path}: '{name}' is not the name of a file in {folder}/.")
+        if not (root / folder / name).is_file():
+            raise DataNotFoundError(
+                f"{root / folder / name} is missing, but {path} lists it; unpack {folder} anew."
+            )
+    labels = np.array([int(c) - 1 for c in rows["class"]])  # MATLAB counts from 1
+    source = FileImages(root / folder, files, checksum)
+    return ImageData(str(root), split, classes, labels, source, np.arange(len(files)))
+
+
+def _matlab(path: Path, field: str) -> Any:
+    """Return one variable of a .mat file, `(n,)`."""
+    from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
+
+    try:
+        content = loadmat(path, squeeze_me=True, variable_names=[field])
+    except (MatReadError, ValueError, TypeError, NotImplementedError, OSError) as error:
+        raise DataFormatError(
+            f"{path} cannot be read as a MATLAB 5 file ({error}); fetch it again."
+        ) from error
+    if field not in content:
+        raise DataFormatError(f"{path} has no variable '{field}'; it is not the file of the devkit.")
+    return np.atleast_1d(content[field])
 
 
 def open_timm(
@@ -278,19 +302,22 @@ def open_timm(
         ) from error
     title = f"timm:{name}"
     labels = _labels(dataset, title)
-    classes = _class_names(dataset, labels)
-    return ImageData(title, split, classes, labels, _source(dataset, title), np.arange(len(labels)))
-
-
-def _source(dataset: Any, title: str) -> ImageSource:
-    """Return how to read single images: an array if there is one, else the reader, else the data set."""
-    pixels = getattr(dataset, "data", None)
-    array: NDArray[Any] = np.asarray([] if pixels is None else pixels)
-    if array.dtype == np.uint8 and (array.ndim == 3 or (array.ndim == 4 and array.shape[-1] == 3)):
-        return ArrayImages(array, title)
     reader = getattr(dataset, "reader", None)
-    read: Callable[[int], Any] = (lambda i: reader[i][0]) if reader is not None else (lambda i: dataset[i][0])
-    return ReaderImages(read, len(dataset), title)
+    index = getattr(reader, "class_to_idx", None)
+    if getattr(dataset, "classes", None):
+        classes = tuple(str(known) for known in dataset.classes)
+    elif index:
+        classes = tuple(sorted(index, key=index.__getitem__))
+    else:
+        classes = tuple(str(c) for c in range(int(labels.max(initial=-1)) + 1))
+    array: NDArray[Any] = np.asarray([] if getattr(dataset, "data", None) is None else dataset.data)
+    images = dataset if reader is None else reader
+    source: ImageSource
+    if array.dtype == np.uint8 and (array.ndim == 3 or (array.ndim == 4 and array.shape[-1] == 3)):
+        source = ArrayImages(array, title)
+    else:
+        source = ReaderImages(lambda i: images[i][0], len(dataset), title)
+    return ImageData(title, split, classes, labels, source, np.arange(len(labels)))
 
 
 def _labels(dataset: Any, title: str) -> NDArray[np.int64]:
@@ -310,24 +337,6 @@ def _labels(dataset: Any, title: str) -> NDArray[np.int64]:
             f"{title}: labels must be integers, got {labels.dtype}; it is no classification data."
         )
     return labels.astype(np.int64)
-
-
-def _class_names(dataset: Any, labels: NDArray[np.int64]) -> tuple[str, ...]:
-    """Return the data set's class names, else numbers as far as the largest label."""
-    names = getattr(dataset, "classes", None)
-    if names:
-        return tuple(str(name) for name in names)
-    index = getattr(getattr(dataset, "reader", None), "class_to_idx", None)
-    if index:
-        return tuple(sorted(index, key=index.__getitem__))
-    return tuple(str(c) for c in range(int(labels.max(initial=-1)) + 1))
-
-
-# Digits as image data: a subset of MNIST's or of the bundled 8×8 digits, as grey images.
-
-
-#: Of digits without a split, the 8×8 ones or MNIST's test images alone, every fifth is a test image.
-_HOLDOUT_EVERY = 5
 
 
 def parse_digits(subset: str) -> tuple[int, ...]:
@@ -385,74 +394,3 @@ def open_digits(
         positions=positions,
         origin=digits.label,
     )
-
-
-#: Class order of a head that was trained on ImageNet-1K, as a value of `classes`.
-IMAGENET = "imagenet-1k"
-
-
-def open_images(
-    name: str | os.PathLike[str],
-    split: str = "train",
-    *,
-    limit: int | None = None,
-    seed: int = 0,
-    classes: Sequence[str] | str | None = None,
-    checksum: ChecksumMode = "auto",
-    source: Source = "auto",
-) -> ImageData:
-    """Open image data by name; images decode when they are used.
-
-    Args:
-        name: `mnist:0-4` and `digits-8x8:5-9` (digits as grey images), `timm:NAME` or `timm:NAME@FOLDER`
-            (see `open_timm`), else a folder (see `open_folder` for the layouts).
-        split: `train` or `test`, or the name of a folder's split (`valid`).
-        limit: Largest number of images of a class, drawn from `seed`; see `ImageData.limit`.
-        seed: Of that draw.
-        classes: Class names in label order, for folders; `"imagenet-1k"` takes the order in which timm's
-            ImageNet heads are trained, which a folder with a part of ImageNet's classes needs.
-        checksum: How the checksum of a folder is taken, see `files_checksum`.
-        source: Of MNIST's files: `auto`, `local` or a folder.
-
-    Returns:
-        The images.
-
-    Raises:
-        DataNotFoundError: Not here; the message says what to put where.
-        DataFormatError: Not in a known layout, or labels out of range.
-        InvalidInputError: One class only, bad digits or limit, `classes` for data with its own.
-        MissingExtraError: timm is not installed and is needed.
-
-    Examples:
-        >>> data = open_images("digits-8x8:0-4", limit=10)
-        >>> data.counts, data.split
-        ((10, 10, 10, 10, 10), 'train')
-    """
-    text = os.fspath(name)
-    kind, _, rest = text.partition(":")
-    known = imagenet_classes() if classes == IMAGENET else classes
-    if isinstance(known, str):
-        raise InvalidInputError(f"classes must be a sequence of names or '{IMAGENET}', got '{known}'.")
-    if kind in ("mnist", "digits-8x8", "timm"):
-        data = _open_named(kind, rest, split, source)
-        if known is not None and tuple(known) != data.classes:
-            raise InvalidInputError(
-                f"'{text}' has class names of its own ({', '.join(data.classes[:3])}, …); "
-                "leave out `classes`."
-            )
-    else:
-        data = open_folder(text, split, classes=known, checksum=checksum)
-    return data.limit(limit, seed=seed)
-
-
-def imagenet_classes() -> tuple[str, ...]:
-    """Return the 1000 WordNet identifiers of ImageNet-1K in the order of their labels."""
-    return tuple(require("timm.data", "deep").ImageNetInfo(IMAGENET).label_names())
-
-
-def _open_named(kind: str, rest: str, split: str, source: Source) -> ImageData:
-    """Open data that is no folder of ours."""
-    if kind == "timm":
-        dataset, _, root = rest.partition("@")
-        return open_timm(dataset, split, root=root or None)
-    return open_digits(kind, rest, split, source=source)

@@ -1,17 +1,22 @@
-"""A labelled set of images: classes, labels, deterministic subsets, a checksum, and the unreadable ones."""
+"""A labelled set of images: classes, labels, deterministic subsets, a checksum, and the unreadable ones.
+
+Images come from files of a folder, an array, or anything that hands out PIL images; they become batches of
+transformed tensors that are the same for any number of workers and leave the global seed alone.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import random
+import struct
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -27,10 +32,6 @@ from condnum.progress import report_event
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-
-# Where single images come from: files of a folder, an array, or anything that hands out PIL images.
-
-
 ChecksumMode = Literal["auto", "full", "sampled"]
 
 #: `auto` reads every byte up to this total, and a sample of files beyond it.
@@ -39,49 +40,44 @@ FULL_BYTES = 1 << 30
 SAMPLED_FILES = 2048
 _THREADS = 8  # hashing and reading release the interpreter lock
 
+#: A set with a larger share of undecodable images is taken for a broken copy, not for a few bad files.
+UNREADABLE_SHARE = 0.1
+#: Decoded pixels of a set take at most this many bytes.
+DECODED_BUDGET = 1 << 30
+#: Images that are decoded between two messages.
+_CHUNK = 256
 
-class ImageSource(Protocol):
+
+class ImageSource:
     """Images by position."""
 
+    title: str  # what messages call it, "mnist" or "timm:torch/cifar10"
+
     def __len__(self) -> int:
-        """Return the number of images."""
+        raise NotImplementedError
 
     def name(self, index: int) -> str:
-        """Return what a message calls this image."""
+        """Return what a message calls an image."""
+        return f"{self.title}[{index}]"
 
     def load(self, index: int) -> Image:
-        """Decode one image, in its own mode; raises what the decoder raises."""
+        """Decode an image, in its own mode; raises what the decoder raises."""
+        raise NotImplementedError
 
     def checksum(self, indices: Sequence[int]) -> str:
-        """Return a SHA-256 of these images."""
-
-
-def files_checksum(root: Path, names: Sequence[str], mode: ChecksumMode = "auto") -> str:
-    """Return the SHA-256 of files: their names, their sizes, and the bytes of all or of some.
-
-    `full` reads every byte, by several threads: seconds for a gigabyte. ImageNet's 140 GB would take
-    many minutes of reading before the first step, so `sampled` takes the name and size of **every**
-    file, but the bytes of the 2048 files whose names hash lowest only. A file that was added, removed,
-    renamed or resized always changes the sum; one that was replaced by another of exactly the same
-    size goes unnoticed unless it is in the sample. `auto` is full up to 1 GiB. The mode is part of what
-    is hashed, so the two never pass for one another.
-    """
-    if mode not in get_args(ChecksumMode):
-        raise UnknownNameError("checksum mode", mode, get_args(ChecksumMode))
-    ordered = sorted(names)
-    with ThreadPoolExecutor(_THREADS) as pool:
-        sizes = list(pool.map(lambda name: _size(root / name), ordered))
-        full = mode == "full" or (mode == "auto" and sum(sizes) <= FULL_BYTES)
-        chosen = set(ordered if full else sorted(ordered, key=_name_hash)[:SAMPLED_FILES])
-        sums = pool.map(lambda name: sha256_file(root / name) if name in chosen else "-", ordered)
-        digest = hashlib.sha256(b"full\n" if full else b"sampled\n")
-        for name, size, content in zip(ordered, sizes, sums, strict=True):
-            digest.update(f"{name}\0{size}\0{content}\n".encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()
+        """Return a SHA-256 of these images, by mode, size and pixels; one that fails counts as such."""
+        digest = hashlib.sha256()
+        for index in sorted(indices):
+            try:
+                image = self.load(index)
+                digest.update(f"{index} {image.mode} {image.size}\n".encode() + image.tobytes())
+            except decode_errors():
+                digest.update(f"{index} unreadable\n".encode())
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True)
-class FileImages:
+class FileImages(ImageSource):
     """Image files below one folder."""
 
     root: Path
@@ -89,7 +85,6 @@ class FileImages:
     mode: ChecksumMode = "auto"
 
     def __len__(self) -> int:
-        """Return the number of files."""
         return len(self.files)
 
     def name(self, index: int) -> str:
@@ -98,8 +93,7 @@ class FileImages:
 
     def load(self, index: int) -> Image:
         """Open and decode the file."""
-        image = require("PIL.Image", "deep").open(self.root / self.files[index])
-        with image:
+        with require("PIL.Image", "deep").open(self.root / self.files[index]) as image:
             image.load()
         return image
 
@@ -109,19 +103,14 @@ class FileImages:
 
 
 @dataclass(frozen=True, eq=False)
-class ArrayImages:
+class ArrayImages(ImageSource):
     """Images in memory: grey `(N, h, w)` or RGB `(N, h, w, 3)`."""
 
     images: NDArray[np.uint8]
-    title: str  # "mnist"
+    title: str
 
     def __len__(self) -> int:
-        """Return the number of images."""
         return len(self.images)
-
-    def name(self, index: int) -> str:
-        """Return the position in the array."""
-        return f"{self.title}[{index}]"
 
     def load(self, index: int) -> Image:
         """Wrap one image."""
@@ -133,20 +122,15 @@ class ArrayImages:
 
 
 @dataclass(frozen=True, eq=False)
-class ReaderImages:
+class ReaderImages(ImageSource):
     """Images that a function hands out by position; the checksum has to decode each of them."""
 
     read: Callable[[int], Any]  # a PIL image, or an open file with an encoded one
     length: int
-    title: str  # "timm:torch/cifar10"
+    title: str
 
     def __len__(self) -> int:
-        """Return the number of images."""
         return self.length
-
-    def name(self, index: int) -> str:
-        """Return the position in the data set."""
-        return f"{self.title}[{index}]"
 
     def load(self, index: int) -> Image:
         """Read and decode one image."""
@@ -157,27 +141,15 @@ class ReaderImages:
             image.load()
             return image
 
-    def checksum(self, indices: Sequence[int]) -> str:
-        """Return the sum of mode, size and pixels of each image; one that fails counts as such."""
-        digest = hashlib.sha256()
-        for index in sorted(indices):
-            try:
-                image = self.load(index)
-                digest.update(f"{index} {image.mode} {image.size}\n".encode() + image.tobytes())
-            except decode_errors():
-                digest.update(f"{index} unreadable\n".encode())
-        return digest.hexdigest()
-
 
 @dataclass(frozen=True, eq=False)
-class KeptImages:
+class KeptImages(ImageSource):
     """Images of another source that are decoded already; the others are read from it as ever."""
 
     source: ImageSource
     pixels: Mapping[int, NDArray[np.uint8]]  # position → (h, w, 3)
 
     def __len__(self) -> int:
-        """Return the number of images."""
         return len(self.source)
 
     def name(self, index: int) -> str:
@@ -194,37 +166,50 @@ class KeptImages:
         return self.source.checksum(indices)
 
 
+def files_checksum(root: Path, names: Sequence[str], mode: ChecksumMode = "auto") -> str:
+    """Return the SHA-256 of files: their names, their sizes, and the bytes of all or of some.
+
+    `full` reads every byte, by several threads: seconds for a gigabyte. ImageNet's 140 GB would take
+    many minutes of reading before the first step, so `sampled` takes the name and size of **every**
+    file, but the bytes of the 2048 files whose names hash lowest only. A file that was added, removed,
+    renamed or resized always changes the sum; one that was replaced by another of exactly the same
+    size goes unnoticed unless it is in the sample. `auto` is full up to 1 GiB. The mode is part of what
+    is hashed, so the two never pass for one another.
+    """
+    if mode not in get_args(ChecksumMode):
+        raise UnknownNameError("checksum mode", mode, get_args(ChecksumMode))
+
+    def size(name: str) -> int:
+        try:
+            return os.stat(root / name).st_size
+        except OSError as error:
+            raise DataNotFoundError(
+                f"cannot read {root / name}: {error.strerror}; was the folder changed?"
+            ) from error
+
+    def name_hash(name: str) -> bytes:  # an order that has nothing to do with classes
+        return hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
+
+    ordered = sorted(names)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        sizes = list(pool.map(size, ordered))
+        full = mode == "full" or (mode == "auto" and sum(sizes) <= FULL_BYTES)
+        chosen = set(ordered if full else sorted(ordered, key=name_hash)[:SAMPLED_FILES])
+        sums = pool.map(lambda name: sha256_file(root / name) if name in chosen else "-", ordered)
+        digest = hashlib.sha256(b"full\n" if full else b"sampled\n")
+        for name, length, content in zip(ordered, sizes, sums, strict=True):
+            digest.update(f"{name}\0{length}\0{content}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
 def decode_errors() -> tuple[type[Exception], ...]:
     """Return what PIL raises for a file that is not, or not wholly, an image.
 
     A broken PNG raises `SyntaxError`, a truncated file `OSError`, a bad header `struct.error`, an
     image of absurd size `DecompressionBombError`.
     """
-    import struct
-
     bomb = require("PIL.Image", "deep").DecompressionBombError
     return (OSError, SyntaxError, ValueError, EOFError, struct.error, IndexError, bomb)
-
-
-def _size(path: Path) -> int:
-    """Return a file's size, or say that it is gone."""
-    try:
-        return os.stat(path).st_size
-    except OSError as error:
-        raise DataNotFoundError(f"cannot read {path}: {error.strerror}; was the folder changed?") from error
-
-
-def _name_hash(name: str) -> bytes:
-    """Return a stable order that has nothing to do with classes."""
-    return hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
-
-
-#: A set with a larger share of undecodable images is taken for a broken copy, not for a few bad files.
-UNREADABLE_SHARE = 0.1
-#: Decoded pixels of a set take at most this many bytes.
-DECODED_BUDGET = 1 << 30
-#: Images that are decoded between two messages.
-_CHUNK = 256
 
 
 @dataclass(frozen=True)
@@ -391,11 +376,11 @@ class ImageData:
             for start in range(0, len(self), _CHUNK):
                 rows = range(start, min(start + _CHUNK, len(self)))
                 for index, image in zip(rows, pool.map(self.image, rows), strict=True):
-                    if not isinstance(image, Unreadable):
-                        pixels = np.asarray(image)
-                        left -= pixels.nbytes
-                        if left < 0:
-                            return replace(self, source=KeptImages(self.source, kept))
+                    pixels = None if isinstance(image, Unreadable) else np.asarray(image)
+                    left -= 0 if pixels is None else pixels.nbytes
+                    if left < 0:
+                        return replace(self, source=KeptImages(self.source, kept))
+                    if pixels is not None:
                         kept[int(self.positions[index])] = pixels
                 report_event(stage=f"decoding {self.name}", done=rows.stop, total=len(self))
         return replace(self, source=KeptImages(self.source, kept))
@@ -421,19 +406,19 @@ class ImageData:
         Raises:
             DataFormatError: More than a tenth does not decode.
         """
+
+        def failure(index: int) -> Unreadable | None:  # without keeping the pixels
+            image = self.image(index)
+            return image if isinstance(image, Unreadable) else None
+
         with ThreadPoolExecutor(threads) as pool:
-            broken = list(pool.map(self._failure, range(len(self))))
-        failed = tuple(failure for failure in broken if failure is not None)
+            broken = list(pool.map(failure, range(len(self))))
+        failed = tuple(part for part in broken if part is not None)
         check_unreadable(failed, len(self), self.title)
         if not failed:
             return self
-        rest = self.take([i for i, failure in enumerate(broken) if failure is None])
+        rest = self.take([i for i, part in enumerate(broken) if part is None])
         return replace(rest, unreadable=self.unreadable + failed)
-
-    def _failure(self, index: int) -> Unreadable | None:
-        """Return why an image does not decode, without keeping its pixels."""
-        image = self.image(index)
-        return image if isinstance(image, Unreadable) else None
 
 
 def hold_out_rows(
@@ -456,9 +441,6 @@ def check_unreadable(failed: Sequence[Unreadable], total: int, what: str) -> Non
             f"{what}: {len(failed)} of {total} images do not decode, the first: {failed[0]}. "
             "The copy seems to be damaged or incomplete; fetch it again."
         )
-
-
-# Batches of transformed images, the same for any number of workers and without the global seed.
 
 
 class ImageBatch(NamedTuple):

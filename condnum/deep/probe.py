@@ -22,18 +22,244 @@ from condnum.arrays import resolve_device
 from condnum.deep.images import hold_out_rows
 from condnum.errors import InvalidInputError, UnknownNameError
 
-# What a probe is given: checked features and labels, and a held-out part of the training rows.
-
-
 Rows: TypeAlias = "NDArray[Any] | Tensor"
 Preprocessing = Literal["none", "standardise"]
+Optimizer = Literal["gd", "sgd"]
+Criterion = Literal["final", "mean"]
+
+#: Default learning rates in units of 1/L, L the bound of `smoothness`: half a decade apart. The same
+#: multiples for every model make the grid blind to the scale of its features. Softmax regression
+#: stays stable well beyond 2/L, as its curvature falls while it fits.
+MULTIPLES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+#: Inverse strengths of the ℓ₂ penalty of the convex probe, two decades apart.
+PENALTIES = (1e-3, 1e-1, 1e1, 1e3)
 
 #: Share of each class of the training rows on which the learning rate is chosen.
 HELD_OUT = 0.2
+#: Logits held at a time (rows × rates × classes), 64 MiB as float32.
+_LOGITS = 1 << 24
 
 
 @dataclass(frozen=True, eq=False)
-class ProbeData:
+class ProbeAccuracy:
+    """Curves of a probe, with all learning rates that were tried.
+
+    `curves` has one row for each seed, role, learning rate and epoch: `seed`, `role` ("grid": fitted on
+    the training rows that are not held out; "best": the chosen rate, fitted on all of them),
+    `learning_rate`, `multiple` (in units of 1/L), `epoch` (0 is the start), `train_loss`,
+    `heldout_accuracy` (NaN for "best"), `test_accuracy` (NaN from where the rate diverges).
+    """
+
+    curves: pd.DataFrame
+    learning_rates: tuple[float, ...]  # the chosen rate of each seed
+    at_edge: bool  # a chosen rate is the first or the last of the grid: widen it
+    optimizer: Optimizer
+    criterion: Criterion
+    epochs: int
+    classes: int  # C
+    smoothness: float  # L of the training rows
+
+    @property
+    def best_curve(self) -> pd.DataFrame:
+        """Test accuracy of the chosen rates: `epoch`, `mean` and `std` (over seeds; NaN for one)."""
+        best = self.curves[self.curves["role"] == "best"]
+        return best.groupby("epoch")["test_accuracy"].agg(["mean", "std"]).reset_index()
+
+    @property
+    def final_accuracy(self) -> float:
+        """Test accuracy after the last epoch, mean over seeds, 0 to 1."""
+        return float(self.best_curve["mean"].iloc[-1])
+
+
+@dataclass(frozen=True)
+class ConvexProbe:
+    """Optimum of the probe, with the evidence that it is one."""
+
+    test_accuracy: float  # 0 to 1
+    train_accuracy: float
+    penalty: float  # scikit-learn's C, the inverse strength, chosen on held-out rows
+    heldout_accuracies: tuple[float, ...]  # of each C that was tried
+    iterations: int  # of L-BFGS in the final fit
+    converged: bool  # False: stopped at `max_iterations`, so the true line may lie higher
+    preprocessing: Preprocessing
+
+
+def probe_accuracy(
+    features_train: Rows,
+    y_train: Rows,
+    features_test: Rows,
+    y_test: Rows,
+    *,
+    epochs: int = 50,
+    optimizer: Optimizer = "gd",
+    learning_rates: Sequence[float] | None = None,
+    criterion: Criterion = "final",
+    seeds: Sequence[int] = (0,),
+    batch_size: int = 128,
+    preprocessing: Preprocessing = "none",
+    device: str | torch.device = "cpu",
+) -> ProbeAccuracy:
+    """Probe features by softmax regression and report test accuracy after each epoch (Fig. 3).
+
+    For each seed a fifth of each class of the **training** rows is held out; all learning rates are
+    fitted on the rest in one vectorised run; the best one by `criterion` is fitted anew on all training
+    rows. The test rows choose nothing. Ties go to the smaller held-out loss, then to the smaller rate.
+
+    Args:
+        features_train: `(N, D)` features of D_H's training images.
+        y_train: `(N,)` labels, integers from 0.
+        features_test: `(M, D)`.
+        y_test: `(M,)`.
+        epochs: Passes over the training rows; 50 in the paper.
+        optimizer: `gd`, one full-batch step an epoch, or `sgd`; both from zero weights, without momentum.
+        learning_rates: Rates to try; default `MULTIPLES` of 1/L of these features.
+        criterion: `final`: highest held-out accuracy after the last epoch; `mean`: highest on average over
+            the epochs, the rate of an attacker in a hurry.
+        seeds: Of the held-out part and of the order of `sgd`.
+        batch_size: Of `sgd`.
+        preprocessing: `none`, the attacker of the paper, or `standardise`, an informed one.
+        device: Where to compute.
+
+    Returns:
+        Curves of all rates, and the chosen ones.
+
+    Raises:
+        InvalidInputError: Bad shapes, labels out of range, one class only, bad options, or every learning
+            rate diverges.
+        DeviceError: No such device.
+        UnknownNameError: Unknown optimizer, criterion or preprocessing.
+
+    Examples:
+        >>> generator = np.random.default_rng(0)
+        >>> y = np.arange(200) % 2
+        >>> X = generator.normal(size=(200, 5)) + 3 * y[:, None]
+        >>> probe_accuracy(X[:150], y[:150], X[150:], y[150:], epochs=20).final_accuracy
+        1.0
+    """
+    if optimizer not in get_args(Optimizer):
+        raise UnknownNameError("optimizer", optimizer, get_args(Optimizer))
+    if criterion not in get_args(Criterion):
+        raise UnknownNameError("criterion", criterion, get_args(Criterion))
+    for name, value in (("epochs", epochs), ("batch_size", batch_size)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InvalidInputError(f"{name} must be a positive integer, got {value!r}.")
+    if not seeds or len(set(seeds)) != len(seeds) or any(seed < 0 for seed in seeds):
+        raise InvalidInputError(f"seeds must be different integers of at least 0, got {list(seeds)}.")
+    data = _probe_data(features_train, y_train, features_test, y_test, preprocessing, resolve_device(device))
+    X, y, test = data.X_train, data.y_train, (data.X_test, data.y_test)
+    curvature = smoothness(X)
+    rates = (
+        np.array(MULTIPLES) / curvature
+        if learning_rates is None
+        else np.unique(np.asarray(learning_rates, float))
+    )
+    if not rates.size or not np.isfinite(rates).all() or rates[0] <= 0:
+        raise InvalidInputError(f"learning_rates must be positive and finite, got {list(rates)}.")
+    options: dict[str, Any] = {"epochs": epochs, "optimizer": optimizer, "batch_size": batch_size}
+    tables, chosen = [], []
+    for seed in seeds:
+        fit, held = data.split(seed)
+        sets = [(X[held], y[held]), test]
+        grid = torch.from_numpy(rates)
+        tried = descend(X[fit], y[fit], data.classes, grid, sets, seed=seed, **options)
+        best = _choose(tried, rates, criterion)
+        once = slice(best, best + 1)
+        again = descend(X, y, data.classes, grid[once], [test], seed=seed, **options)
+        heldout, accuracy = tried.accuracies[:, 0], tried.accuracies[:, 1]
+        tables.append(_table(seed, "grid", rates, tried.train_loss, heldout, accuracy))
+        missing = np.full_like(again.train_loss, np.nan)
+        tables.append(_table(seed, "best", rates[once], again.train_loss, missing, again.accuracies[:, 0]))
+        chosen.append(float(rates[best]))
+    curves = pd.concat(tables, ignore_index=True)
+    curves.insert(3, "multiple", curves["learning_rate"] * curvature)
+    return ProbeAccuracy(
+        curves=curves,
+        learning_rates=tuple(chosen),
+        at_edge=len(rates) > 1 and any(rate in (rates[0], rates[-1]) for rate in chosen),
+        optimizer=optimizer,
+        criterion=criterion,
+        epochs=epochs,
+        classes=data.classes,
+        smoothness=curvature,
+    )
+
+
+def convex_probe(
+    features_train: Rows,
+    y_train: Rows,
+    features_test: Rows,
+    y_test: Rows,
+    *,
+    penalties: Sequence[float] = PENALTIES,
+    preprocessing: Preprocessing = "standardise",
+    max_iterations: int = 1000,
+    seed: int = 0,
+) -> ConvexProbe:
+    """Solve the probe with scikit-learn's `LogisticRegression` (L-BFGS), as an informed attacker would.
+
+    The penalty is chosen on a fifth of each class of the training rows, then all of them are fitted.
+
+    Args:
+        features_train: `(N, D)`.
+        y_train: `(N,)` labels, integers from 0.
+        features_test: `(M, D)`.
+        y_test: `(M,)`.
+        penalties: Values of C to try; with one, nothing is held out.
+        preprocessing: `standardise` or `none`.
+        max_iterations: Of L-BFGS.
+        seed: Of the held-out part.
+
+    Returns:
+        Accuracies, the chosen penalty, and whether the solver converged.
+
+    Raises:
+        InvalidInputError: Bad shapes, labels out of range, one class only, bad penalties or iterations.
+        UnknownNameError: Unknown preprocessing.
+
+    Examples:
+        >>> y = np.arange(60) % 3
+        >>> X = np.eye(3)[y]
+        >>> convex_probe(X, y, X, y).test_accuracy
+        1.0
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    if not penalties or min(penalties) <= 0 or not np.isfinite(penalties).all():
+        raise InvalidInputError(f"penalties must be positive and finite, got {list(penalties)}.")
+    if isinstance(max_iterations, bool) or max_iterations < 1:
+        raise InvalidInputError(f"max_iterations must be a positive integer, got {max_iterations!r}.")
+    cpu = torch.device("cpu")
+    data = _probe_data(features_train, y_train, features_test, y_test, preprocessing, cpu)
+    X, y = data.X_train.double().numpy(), data.y_train.numpy()
+    Z, z = data.X_test.double().numpy(), data.y_test.numpy()
+
+    def fit(C: float, rows: np.ndarray | slice) -> LogisticRegression:
+        from sklearn.exceptions import ConvergenceWarning
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # it is a field of the result
+            return LogisticRegression(C=C, max_iter=max_iterations).fit(X[rows], y[rows])
+
+    scores: list[float] = []
+    if len(penalties) > 1:
+        inside, held = (part.numpy() for part in data.split(seed))
+        scores = [float(fit(C, inside).score(X[held], y[held])) for C in penalties]
+    C = penalties[int(np.argmax(scores))] if scores else penalties[0]
+    model = fit(C, slice(None))
+    iterations = int(np.max(model.n_iter_))
+    return ConvexProbe(
+        test_accuracy=float(model.score(Z, z)),
+        train_accuracy=float(model.score(X, y)),
+        penalty=float(C),
+        heldout_accuracies=tuple(scores),
+        iterations=iterations,
+        converged=iterations < max_iterations,
+        preprocessing=preprocessing,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _ProbeData:
     """Training and test rows, float32, on one device."""
 
     X_train: Tensor  # (N, D)
@@ -57,15 +283,14 @@ class ProbeData:
         return torch.from_numpy(fit).to(device), torch.from_numpy(out).to(device)
 
 
-def probe_data(
+def _probe_data(
     features_train: Rows,
     y_train: Rows,
     features_test: Rows,
     y_test: Rows,
-    *,
     preprocessing: Preprocessing,
     device: torch.device,
-) -> ProbeData:
+) -> _ProbeData:
     """Check features and labels, and standardise if asked for."""
     if preprocessing not in get_args(Preprocessing):
         raise UnknownNameError("preprocessing", preprocessing, get_args(Preprocessing))
@@ -82,8 +307,7 @@ def probe_data(
     if len(foreign):
         raise InvalidInputError(
             f"y_test holds {len(foreign)} label(s) out of the range of training, the first is "
-            f"{int(foreign[0])}; training has {len(known)} classes, "
-            f"{int(known[0])} to {int(known[-1])}. "
+            f"{int(foreign[0])}; training has {len(known)} classes, {int(known[0])} to {int(known[-1])}. "
             "Use the same classes."
         )
     if preprocessing == "standardise":
@@ -91,7 +315,7 @@ def probe_data(
         varies = std > torch.finfo(torch.float32).eps * X.double().abs().amax(dim=0)
         scale = torch.where(varies, 1 / torch.where(varies, std, 1.0), 0.0)
         X, Z = (((x.double() - mean) * scale).float() for x in (X, Z))
-    return ProbeData(X.to(device), y.to(device), Z.to(device), z.to(device), int(known[-1]) + 1)
+    return _ProbeData(X.to(device), y.to(device), Z.to(device), z.to(device), int(known[-1]) + 1)
 
 
 def _features(rows: Rows, name: str) -> Tensor:
@@ -118,15 +342,6 @@ def _labels(labels: Rows, count: int, name: str) -> Tensor:
             f"{name} holds {array.min()}, out of range: labels count from 0; drop unlabelled rows."
         )
     return torch.from_numpy(array.astype(np.int64))
-
-
-# Softmax regression by gradient descent, for a whole grid of learning rates at once.
-
-
-Optimizer = Literal["gd", "sgd"]
-
-#: Logits held at a time (rows × rates × classes), 64 MiB as float32.
-_LOGITS = 1 << 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,148 +435,6 @@ def _record(
     return stacked[:, 0], stacked[:, 1]
 
 
-Criterion = Literal["final", "mean"]
-
-#: Default learning rates in units of 1/L, L the bound of `smoothness`: half a decade apart. The same
-#: multiples for every model make the grid blind to the scale of its features. Softmax regression
-#: stays stable well beyond 2/L, as its curvature falls while it fits.
-MULTIPLES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
-
-
-@dataclass(frozen=True, eq=False)
-class ProbeAccuracy:
-    """Curves of a probe, with all learning rates that were tried.
-
-    `curves` has one row for each seed, role, learning rate and epoch: `seed`, `role` ("grid": fitted on
-    the training rows that are not held out; "best": the chosen rate, fitted on all of them),
-    `learning_rate`, `multiple` (in units of 1/L), `epoch` (0 is the start), `train_loss`,
-    `heldout_accuracy` (NaN for "best"), `test_accuracy` (NaN from where the rate diverges).
-    """
-
-    curves: pd.DataFrame
-    learning_rates: tuple[float, ...]  # the chosen rate of each seed
-    at_edge: bool  # a chosen rate is the first or the last of the grid: widen it
-    optimizer: Optimizer
-    criterion: Criterion
-    epochs: int
-    classes: int  # C
-    smoothness: float  # L of the training rows
-
-    @property
-    def best_curve(self) -> pd.DataFrame:
-        """Test accuracy of the chosen rates: `epoch`, `mean` and `std` (over seeds; NaN for one)."""
-        best = self.curves[self.curves["role"] == "best"]
-        return best.groupby("epoch")["test_accuracy"].agg(["mean", "std"]).reset_index()
-
-    @property
-    def final_accuracy(self) -> float:
-        """Test accuracy after the last epoch, mean over seeds, 0 to 1."""
-        return float(self.best_curve["mean"].iloc[-1])
-
-
-def probe_accuracy(
-    features_train: Rows,
-    y_train: Rows,
-    features_test: Rows,
-    y_test: Rows,
-    *,
-    epochs: int = 50,
-    optimizer: Optimizer = "gd",
-    learning_rates: Sequence[float] | None = None,
-    criterion: Criterion = "final",
-    seeds: Sequence[int] = (0,),
-    batch_size: int = 128,
-    preprocessing: Preprocessing = "none",
-    device: str | torch.device = "cpu",
-) -> ProbeAccuracy:
-    """Probe features by softmax regression and report test accuracy after each epoch (Fig. 3).
-
-    For each seed a fifth of each class of the **training** rows is held out; all learning rates are
-    fitted on the rest in one vectorised run; the best one by `criterion` is fitted anew on all training
-    rows. The test rows choose nothing. Ties go to the smaller held-out loss, then to the smaller rate.
-
-    Args:
-        features_train: `(N, D)` features of D_H's training images.
-        y_train: `(N,)` labels, integers from 0.
-        features_test: `(M, D)`.
-        y_test: `(M,)`.
-        epochs: Passes over the training rows; 50 in the paper.
-        optimizer: `gd`, one full-batch step an epoch, or `sgd`; both from zero weights, without momentum.
-        learning_rates: Rates to try; default `MULTIPLES` of 1/L of these features.
-        criterion: `final`: highest held-out accuracy after the last epoch; `mean`: highest on average over
-            the epochs, the rate of an attacker in a hurry.
-        seeds: Of the held-out part and of the order of `sgd`.
-        batch_size: Of `sgd`.
-        preprocessing: `none`, the attacker of the paper, or `standardise`, an informed one.
-        device: Where to compute.
-
-    Returns:
-        Curves of all rates, and the chosen ones.
-
-    Raises:
-        InvalidInputError: Bad shapes, labels out of range, one class only, bad options, or every learning
-            rate diverges.
-        DeviceError: No such device.
-        UnknownNameError: Unknown optimizer, criterion or preprocessing.
-
-    Examples:
-        >>> generator = np.random.default_rng(0)
-        >>> y = np.arange(200) % 2
-        >>> X = generator.normal(size=(200, 5)) + 3 * y[:, None]
-        >>> probe_accuracy(X[:150], y[:150], X[150:], y[150:], epochs=20).final_accuracy
-        1.0
-    """
-    _check_options(optimizer, criterion, epochs, batch_size, seeds)
-    data = probe_data(
-        features_train,
-        y_train,
-        features_test,
-        y_test,
-        preprocessing=preprocessing,
-        device=resolve_device(device),
-    )
-    curvature = smoothness(data.X_train)
-    rates = np.array(MULTIPLES) / curvature if learning_rates is None else _grid(learning_rates)
-    options: dict[str, Any] = {"epochs": epochs, "optimizer": optimizer, "batch_size": batch_size}
-    tables, chosen = [], []
-    for seed in seeds:
-        grid, best = _one_seed(data, rates, criterion, seed, options)
-        tables += [grid, best]
-        chosen.append(float(best["learning_rate"].iloc[0]))
-    curves = pd.concat(tables, ignore_index=True)
-    curves.insert(3, "multiple", curves["learning_rate"] * curvature)
-    return ProbeAccuracy(
-        curves=curves,
-        learning_rates=tuple(chosen),
-        at_edge=len(rates) > 1 and any(rate in (rates[0], rates[-1]) for rate in chosen),
-        optimizer=optimizer,
-        criterion=criterion,
-        epochs=epochs,
-        classes=data.classes,
-        smoothness=curvature,
-    )
-
-
-def _one_seed(
-    data: ProbeData, rates: np.ndarray, criterion: Criterion, seed: int, options: dict[str, Any]
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the curves of all rates on the rows that are not held out, and of the best one on all rows."""
-    fit, held = data.split(seed)
-    X, y, test = data.X_train, data.y_train, (data.X_test, data.y_test)
-    sets = [(X[held], y[held]), test]
-    tried = descend(X[fit], y[fit], data.classes, torch.from_numpy(rates), sets, seed=seed, **options)
-    best = _choose(tried, rates, criterion)
-    again = descend(
-        X, y, data.classes, torch.from_numpy(rates[best : best + 1]), [test], seed=seed, **options
-    )
-    heldout, accuracy = tried.accuracies[:, 0], tried.accuracies[:, 1]
-    missing = np.full_like(again.train_loss, np.nan)
-    return (
-        _table(seed, "grid", rates, tried.train_loss, heldout, accuracy),
-        _table(seed, "best", rates[best : best + 1], again.train_loss, missing, again.accuracies[:, 0]),
-    )
-
-
 def _choose(tried: DescentCurves, rates: np.ndarray, criterion: Criterion) -> int:
     """Return the position of the best rate by held-out accuracy, then held-out loss, then size."""
     accuracy, loss = tried.accuracies[:, 0], tried.losses[:, 0]
@@ -389,127 +462,4 @@ def _table(
             "heldout_accuracy": heldout.T.reshape(-1),
             "test_accuracy": test.T.reshape(-1),
         }
-    )
-
-
-def _grid(learning_rates: Sequence[float]) -> np.ndarray:
-    """Return the caller's rates, ascending."""
-    rates = np.unique(np.asarray(learning_rates, dtype=np.float64))
-    if rates.ndim != 1 or not rates.size or not np.isfinite(rates).all() or rates[0] <= 0:
-        raise InvalidInputError(f"learning_rates must be positive and finite, got {list(learning_rates)}.")
-    return rates
-
-
-def _check_options(
-    optimizer: str, criterion: str, epochs: int, batch_size: int, seeds: Sequence[int]
-) -> None:
-    """Refuse bad options."""
-    if optimizer not in get_args(Optimizer):
-        raise UnknownNameError("optimizer", optimizer, get_args(Optimizer))
-    if criterion not in get_args(Criterion):
-        raise UnknownNameError("criterion", criterion, get_args(Criterion))
-    for name, value in (("epochs", epochs), ("batch_size", batch_size)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InvalidInputError(f"{name} must be a positive integer, got {value!r}.")
-    if not seeds or len(set(seeds)) != len(seeds) or any(seed < 0 for seed in seeds):
-        raise InvalidInputError(f"seeds must be different integers of at least 0, got {list(seeds)}.")
-
-
-# The attacker's upper line: a linear probe solved to its optimum, which conditioning hardly slows.
-
-
-#: Inverse strengths of the ℓ₂ penalty, two decades apart.
-PENALTIES = (1e-3, 1e-1, 1e1, 1e3)
-
-
-@dataclass(frozen=True)
-class ConvexProbe:
-    """Optimum of the probe, with the evidence that it is one."""
-
-    test_accuracy: float  # 0 to 1
-    train_accuracy: float
-    penalty: float  # scikit-learn's C, the inverse strength, chosen on held-out rows
-    heldout_accuracies: tuple[float, ...]  # of each C that was tried
-    iterations: int  # of L-BFGS in the final fit
-    converged: bool  # False: stopped at `max_iterations`, so the true line may lie higher
-    preprocessing: Preprocessing
-
-
-def convex_probe(
-    features_train: Rows,
-    y_train: Rows,
-    features_test: Rows,
-    y_test: Rows,
-    *,
-    penalties: Sequence[float] = PENALTIES,
-    preprocessing: Preprocessing = "standardise",
-    max_iterations: int = 1000,
-    seed: int = 0,
-) -> ConvexProbe:
-    """Solve the probe with scikit-learn's `LogisticRegression` (L-BFGS), as an informed attacker would.
-
-    The penalty is chosen on a fifth of each class of the training rows, then all of them are fitted.
-
-    Args:
-        features_train: `(N, D)`.
-        y_train: `(N,)` labels, integers from 0.
-        features_test: `(M, D)`.
-        y_test: `(M,)`.
-        penalties: Values of C to try; with one, nothing is held out.
-        preprocessing: `standardise` or `none`.
-        max_iterations: Of L-BFGS.
-        seed: Of the held-out part.
-
-    Returns:
-        Accuracies, the chosen penalty, and whether the solver converged.
-
-    Raises:
-        InvalidInputError: Bad shapes, labels out of range, one class only, bad penalties or iterations.
-        UnknownNameError: Unknown preprocessing.
-
-    Examples:
-        >>> y = np.arange(60) % 3
-        >>> X = np.eye(3)[y]
-        >>> convex_probe(X, y, X, y).test_accuracy
-        1.0
-    """
-    from sklearn.linear_model import LogisticRegression
-
-    if not penalties or min(penalties) <= 0 or not np.isfinite(penalties).all():
-        raise InvalidInputError(f"penalties must be positive and finite, got {list(penalties)}.")
-    if isinstance(max_iterations, bool) or max_iterations < 1:
-        raise InvalidInputError(f"max_iterations must be a positive integer, got {max_iterations!r}.")
-    data = probe_data(
-        features_train,
-        y_train,
-        features_test,
-        y_test,
-        preprocessing=preprocessing,
-        device=torch.device("cpu"),
-    )
-    X, y = data.X_train.double().numpy(), data.y_train.numpy()
-    Z, z = data.X_test.double().numpy(), data.y_test.numpy()
-
-    def fit(C: float, rows: np.ndarray | slice) -> LogisticRegression:
-        from sklearn.exceptions import ConvergenceWarning
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # it is a field of the result
-            return LogisticRegression(C=C, max_iter=max_iterations).fit(X[rows], y[rows])
-
-    scores: list[float] = []
-    if len(penalties) > 1:
-        inside, held = (part.numpy() for part in data.split(seed))
-        scores = [float(fit(C, inside).score(X[held], y[held])) for C in penalties]
-    C = penalties[int(np.argmax(scores))] if scores else penalties[0]
-    model = fit(C, slice(None))
-    iterations = int(np.max(model.n_iter_))
-    return ConvexProbe(
-        test_accuracy=float(model.score(Z, z)),
-        train_accuracy=float(model.score(X, y)),
-        penalty=float(C),
-        heldout_accuracies=tuple(scores),
-        iterations=iterations,
-        converged=iterations < max_iterations,
-        preprocessing=preprocessing,
     )

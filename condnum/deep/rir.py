@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -34,144 +34,13 @@ from condnum.theory.spectra import (
     singular_values,
 )
 
-# Groups of feature rows: which images they hold, and the same rows of both models.
-
-
 FeatureLike: TypeAlias = "Features | NDArray[Any] | Tensor"
-
-
-def check_rows(before: FeatureLike, after: FeatureLike, task: str) -> None:
-    """Refuse features whose rows are not the same images."""
-    for part, name in ((before, "θ₀"), (after, "θ_I")):
-        values = part.values if isinstance(part, Features) else part
-        if not isinstance(values, np.ndarray | Tensor) or values.ndim != 2:
-            raise InvalidInputError(
-                f"the features of {name} on {task} must be an array (N, D), got "
-                f"{tuple(values.shape) if hasattr(values, 'shape') else type(values).__name__}."
-            )
-    if len(before) != len(after):
-        raise InvalidInputError(
-            f"θ₀ has {len(before)} rows on {task} and θ_I {len(after)}; use the same images."
-        )
-    if (
-        isinstance(before, Features)
-        and isinstance(after, Features)
-        and not np.array_equal(before.indices, after.indices)
-    ):
-        raise InvalidInputError(f"the features of θ₀ and θ_I on {task} are of different images.")
-
-
-def check_count(count: int, task: str, group_size: int) -> None:
-    """Refuse fewer images than one group."""
-    if count < group_size:
-        raise InvalidInputError(
-            f"{task} has {count} image(s), fewer than one group of {group_size}; add images or lower "
-            "group_size."
-        )
-
-
-def draw_groups(
-    count: int, task: str, groups: int, group_size: int, stream: list[int]
-) -> tuple[NDArray[np.int64], bool]:
-    """Draw groups of rows: disjoint ones while there are enough, else each anew."""
-    check_count(count, task, group_size)
-    generator = np.random.default_rng(stream)
-    if count >= groups * group_size:
-        return generator.permutation(count)[: groups * group_size].reshape(groups, group_size), False
-    return np.stack([generator.permutation(count)[:group_size] for _ in range(groups)]), True
-
-
-def gather(features: FeatureLike, rows: NDArray[np.int64], task: str) -> Tensor:
-    """Return the chosen rows; only they are read from a memory map."""
-    values = features.values if isinstance(features, Features) else features
-    if isinstance(values, Tensor):
-        chosen = values.detach()[torch.from_numpy(rows).to(values.device)].double().cpu()
-    else:
-        chosen = torch.from_numpy(np.asarray(values[rows.reshape(-1)], np.float64)).reshape(*rows.shape, -1)
-    if not bool(torch.isfinite(chosen).all()):
-        raise InvalidInputError(f"features of {task} hold NaN or infinity; check the model's weights.")
-    return chosen
-
-
-def stored_eps(features: FeatureLike) -> float:
-    """Return the round-off of the stored numbers."""
-    values = features.values if isinstance(features, Features) else features
-    if isinstance(values, Tensor):
-        return float(torch.finfo(values.dtype if values.is_floating_point() else torch.float64).eps)
-    return float(np.finfo(values.dtype if values.dtype.kind == "f" else np.float64).eps)
-
-
-def carried_eps(features: FeatureLike) -> float:
-    """Return the round-off that the features carry: that of the model's arithmetic, if known."""
-    return max(features.eps, stored_eps(features)) if isinstance(features, Features) else stored_eps(features)
-
-
-# What a reader of RIR_θ0 has to know about the sample behind it.
-
+FloatArray: TypeAlias = NDArray[np.float64]
 
 #: σ_k below this multiple of the round-off that the features carry is at the mercy of it.
 NOISE_MARGIN = 10.0
 #: σ_k below this multiple of the rank tolerance might as well not have counted.
 FRAGILE = 10.0
-
-
-def rir_warnings(
-    sigma: Sequence[Tensor],
-    sigma_min: NDArray[np.float64],
-    dimensions: Sequence[int],
-    group_size: int,
-    eps: float,
-    rtols: Sequence[float],
-    overlap: Sequence[str],
-) -> list[str]:
-    """Return plain sentences about group size, overlap, round-off and rank.
-
-    Round-off `eps` in N×D features of mean square m adds a random matrix whose spectral norm is about
-    `eps·√m·(√N + √D)`; a singular value of X̃ near that is not known.
-    """
-    found = []
-    widest = max(dimensions)
-    if group_size < widest:
-        found.append(
-            f"each group has N = {group_size} samples of D = {widest} features: the Hessian's rank is at "
-            f"most {group_size}, so κ is that of the sample, not of the task, and the ridge convention sees "
-            "σ_D = 0."
-        )
-    found += [
-        f"{task} has too few images for groups without overlap; the spread is too small." for task in overlap
-    ]
-    uncertain = sum(
-        int((np.sqrt(smallest) < NOISE_MARGIN * _noise(s, d, group_size, eps)).sum())
-        for s, smallest, d in zip(sigma, sigma_min, dimensions, strict=True)
-    )
-    if uncertain:
-        found.append(
-            f"in {uncertain} of {sigma_min.size} spectra the smallest singular value is within "
-            f"{NOISE_MARGIN:g} times the round-off of the features (eps = {eps:.1e}): compact κ is not "
-            "reliable there; use float32 instead of mixed precision, or the ridge convention."
-        )
-    near = sum(
-        int((smallest < FRAGILE * rtol * s[:, 0].numpy()).sum())
-        for s, smallest, rtol in zip(sigma, sigma_min, rtols, strict=True)
-    )
-    if near:
-        found.append(
-            f"in {near} of {sigma_min.size} spectra the smallest singular value that counts is within "
-            f"{FRAGILE:g} times the rank tolerance, which then decides compact κ: compare the ranks."
-        )
-    return found
-
-
-def _noise(sigma: Tensor, dimension: int, group_size: int, eps: float) -> NDArray[np.float64]:
-    """Return the spectral norm of the round-off in the features of each group."""
-    mean_square = sigma.sum(dim=-1).numpy() / (group_size * dimension)
-    return eps * np.sqrt(mean_square) * (math.sqrt(group_size) + math.sqrt(dimension))
-
-
-# Eq. 17 on features: κ of groups of samples before and after, with ranks, spread and warnings.
-
-
-FloatArray: TypeAlias = NDArray[np.float64]
 
 #: The four matrices of a group, in the order of every array's first axis.
 ROLES = ("pretrain_before", "pretrain_after", "harmful_before", "harmful_after")
@@ -281,50 +150,94 @@ def rir_from_features(
     for name, value, least in (("groups", groups, 1), ("group_size", group_size, 2)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise InvalidInputError(f"{name} must be an integer of at least {least}, got {value!r}.")
-    check_rows(features_0_P, features_I_P, "D_P")
-    check_rows(features_0_H, features_I_H, "D_H")
-    rows_P, overlap_P = draw_groups(len(features_0_P), "D_P", groups, group_size, [seed, 0])
-    rows_H, overlap_H = draw_groups(len(features_0_H), "D_H", groups, group_size, [seed, 1])
     features = (features_0_P, features_I_P, features_0_H, features_I_H)  # as ROLES
-    X = [gather(part, rows_P, "D_P") for part in features[:2]]
-    X += [gather(part, rows_H, "D_H") for part in features[2:]]
-    if X[0].shape[-1] != X[2].shape[-1] or X[1].shape[-1] != X[3].shape[-1]:
+    X: list[Tensor] = []
+    overlap = []
+    for stream, (task, before, after) in enumerate((("D_P", *features[:2]), ("D_H", *features[2:]))):
+        _check_rows(before, after, task)
+        check_count(len(before), task, group_size)
+        generator = np.random.default_rng([seed, stream])
+        if len(before) >= groups * group_size:
+            rows = generator.permutation(len(before))[: groups * group_size].reshape(groups, group_size)
+        else:
+            rows = np.stack([generator.permutation(len(before))[:group_size] for _ in range(groups)])
+            overlap.append(task)
+        X += [_gather(part, rows, task) for part in (before, after)]
+    widths = [x.shape[-1] for x in X]
+    if widths[:2] != widths[2:]:
         raise InvalidInputError(
-            f"one model gives one number of features, got θ₀ {X[0].shape[-1]} on D_P and {X[2].shape[-1]} on "
-            f"D_H, θ_I {X[1].shape[-1]} and {X[3].shape[-1]}."
+            f"one model gives one number of features, got θ₀ {widths[0]} on D_P and {widths[2]} on D_H, "
+            f"θ_I {widths[1]} and {widths[3]}."
         )
     sigma = [singular_values(x, kind="features") for x in X]
-    scaled = _unit_gauge(X, sigma) if gauge == "unit" else sigma
-    rtols = [_rtol(x, part) if rtol is None else rtol for x, part in zip(X, features, strict=True)]
-    widths = [x.shape[-1] for x in X]
+    eps = [_stored_eps(part) for part in features]
+    rtols = [_rtol(x, stored) if rtol is None else rtol for x, stored in zip(X, eps, strict=True)]
     compact = _estimate(sigma, widths, rtols, ridge, "compact")
+    scales = [1.0] * 4
+    if gauge == "unit":  # features of each model have mean square 1 over both tasks
+        scales = [float((X[k].square().mean() + X[k + 2].square().mean()) / 2) for k in (0, 1)] * 2
+    scaled = [s / scale for s, scale in zip(sigma, scales, strict=True)]
     floored = _estimate(scaled, widths, rtols, ridge, "ridge")
-    eps = max(carried_eps(part) for part in features)
-    overlap = [task for task, repeated in (("D_P", overlap_P), ("D_H", overlap_H)) if repeated]
-    warnings = rir_warnings(sigma, compact.sigma_min, widths, group_size, eps, rtols, overlap)
-    warnings += _rank_warning(compact.ranks)
-    return RirTheta0(
-        compact,
-        floored,
-        groups,
-        group_size,
-        X[1].shape[-1],
-        ridge,
-        gauge,
-        tuple(warnings),
-    )
+    carried = max(*eps, *(part.eps for part in features if isinstance(part, Features)), 0.0)
+    warnings = tuple(_warnings(sigma, compact, widths, group_size, carried, rtols, overlap))
+    return RirTheta0(compact, floored, groups, group_size, widths[1], ridge, gauge, warnings)
 
 
-def _rtol(X: Tensor, features: FeatureLike) -> float:
+def check_count(count: int, task: str, group_size: int) -> None:
+    """Refuse fewer images than one group."""
+    if count < group_size:
+        raise InvalidInputError(
+            f"{task} has {count} image(s), fewer than one group of {group_size}; add images or lower "
+            "group_size."
+        )
+
+
+def _values(features: FeatureLike) -> NDArray[Any] | Tensor:
+    return features.values if isinstance(features, Features) else features
+
+
+def _check_rows(before: FeatureLike, after: FeatureLike, task: str) -> None:
+    """Refuse features whose rows are not the same images."""
+    for part, name in ((before, "θ₀"), (after, "θ_I")):
+        values = _values(part)
+        if not isinstance(values, np.ndarray | Tensor) or values.ndim != 2:
+            raise InvalidInputError(
+                f"the features of {name} on {task} must be an array (N, D), got "
+                f"{tuple(values.shape) if hasattr(values, 'shape') else type(values).__name__}."
+            )
+    if len(before) != len(after):
+        raise InvalidInputError(
+            f"θ₀ has {len(before)} rows on {task} and θ_I {len(after)}; use the same images."
+        )
+    indices = [part.indices for part in (before, after) if isinstance(part, Features)]
+    if len(indices) == 2 and not np.array_equal(indices[0], indices[1]):
+        raise InvalidInputError(f"the features of θ₀ and θ_I on {task} are of different images.")
+
+
+def _gather(features: FeatureLike, rows: NDArray[np.int64], task: str) -> Tensor:
+    """Return the chosen rows `(groups, N, D)`; only they are read from a memory map."""
+    values = _values(features)
+    if isinstance(values, Tensor):
+        chosen = values.detach()[torch.from_numpy(rows).to(values.device)].double().cpu()
+    else:
+        chosen = torch.from_numpy(np.asarray(values[rows.reshape(-1)], np.float64)).reshape(*rows.shape, -1)
+    if not bool(torch.isfinite(chosen).all()):
+        raise InvalidInputError(f"features of {task} hold NaN or infinity; check the model's weights.")
+    return chosen
+
+
+def _stored_eps(features: FeatureLike) -> float:
+    """Return the round-off of the stored numbers."""
+    values = _values(features)
+    if isinstance(values, Tensor):
+        return float(torch.finfo(values.dtype if values.is_floating_point() else torch.float64).eps)
+    return float(np.finfo(values.dtype if values.dtype.kind == "f" else np.float64).eps)
+
+
+def _rtol(X: Tensor, stored: float) -> float:
     """Return the rank tolerance on the squared spectrum; see `rir_from_features`."""
-    eps = min(stored_eps(features), float(torch.finfo(torch.float32).eps))
+    eps = min(stored, float(torch.finfo(torch.float32).eps))
     return max(default_rtol(max(X.shape[-2:]), eps) ** 2, default_rtol(min(X.shape[-2:])))
-
-
-def _unit_gauge(X: list[Tensor], sigma: list[Tensor]) -> list[Tensor]:
-    """Scale the spectra of each model to features with mean square 1 over both tasks."""
-    before, after = ((X[k].square().mean() + X[k + 2].square().mean()) / 2 for k in (0, 1))
-    return [s / scale for s, scale in zip(sigma, (before, after, before, after), strict=True)]
 
 
 def _estimate(
@@ -335,41 +248,61 @@ def _estimate(
         condition_from_spectrum(s, convention=convention, rtol=rtol, ridge=ridge, dimension=width)
         for s, rtol, width in zip(sigma, rtols, widths, strict=True)
     ]
-    kappas = torch.stack([value for value, _, _, _ in measured]).numpy()
-    sigma_min = torch.stack([smallest for _, _, smallest, _ in measured]).numpy()
-    ranks = torch.stack([rank for _, _, _, rank in measured]).numpy()
+    kappas, _, sigma_min, ranks = (torch.stack(list(part)).numpy() for part in zip(*measured, strict=True))
     pretrain, harmful = kappas[1] / kappas[0], kappas[3] / kappas[2]
-    rir = harmful / pretrain
-
-    def spread(values: FloatArray) -> float:
-        return float(values.std(ddof=1)) if len(values) > 1 else float("nan")
-
-    return RirEstimate(
-        float(harmful.mean()),
-        float(pretrain.mean()),
-        float(rir.mean()),
-        spread(harmful),
-        spread(pretrain),
-        spread(rir),
-        kappas,
-        sigma_min,
-        ranks,
-        convention,
-    )
+    (i, i_std), (ii, ii_std), (rir, rir_std) = map(_spread, (harmful, pretrain, harmful / pretrain))
+    return RirEstimate(i, ii, rir, i_std, ii_std, rir_std, kappas, sigma_min, ranks, convention)
 
 
-def _rank_warning(ranks: NDArray[np.int64]) -> list[str]:
-    """Say when θ_I changes a rank, so that compact κ's are over different subspaces."""
+def _spread(values: FloatArray) -> tuple[float, float]:
+    """Return mean and sample deviation."""
+    return float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else math.nan
+
+
+def _warnings(
+    sigma: Sequence[Tensor],
+    compact: RirEstimate,
+    widths: Sequence[int],
+    group_size: int,
+    eps: float,
+    rtols: Sequence[float],
+    overlap: Sequence[str],
+) -> Iterator[str]:
+    """Say in plain sentences what group size, overlap, round-off and rank mean for the result."""
+    if group_size < max(widths):
+        yield (
+            f"each group has N = {group_size} samples of D = {max(widths)} features: the Hessian's rank is "
+            f"at most {group_size}, so κ is that of the sample, not of the task, and the ridge convention "
+            "sees σ_D = 0."
+        )
+    for task in overlap:
+        yield f"{task} has too few images for groups without overlap; the spread is too small."
+    sigma_min, ranks = compact.sigma_min, compact.ranks
+    uncertain = near = 0
+    for s, smallest, width, rtol in zip(sigma, sigma_min, widths, rtols, strict=True):
+        # Round-off in N×D features of mean square m adds a random matrix of spectral norm about
+        # eps·√m·(√N + √D); a singular value of X̃ near that is not known.
+        mean_square = s.sum(dim=-1).numpy() / (group_size * width)
+        noise = eps * np.sqrt(mean_square) * (math.sqrt(group_size) + math.sqrt(width))
+        uncertain += int((np.sqrt(smallest) < NOISE_MARGIN * noise).sum())
+        near += int((smallest < FRAGILE * rtol * s[:, 0].numpy()).sum())
+    if uncertain:
+        yield (
+            f"in {uncertain} of {sigma_min.size} spectra the smallest singular value is within "
+            f"{NOISE_MARGIN:g} times the round-off of the features (eps = {eps:.1e}): compact κ is not "
+            "reliable there; use float32 instead of mixed precision, or the ridge convention."
+        )
+    if near:
+        yield (
+            f"in {near} of {sigma_min.size} spectra the smallest singular value that counts is within "
+            f"{FRAGILE:g} times the rank tolerance, which then decides compact κ: compare the ranks."
+        )
     changed = int(((ranks[0] != ranks[1]) | (ranks[2] != ranks[3])).sum())
-    if not changed:
-        return []
-    return [
-        f"the numerical rank differs between θ₀ and θ_I in {changed} of {ranks.shape[1]} groups: their "
-        "compact condition numbers are over different subspaces."
-    ]
-
-
-__all__ = ["RirEstimate", "RirTheta0", "rir_from_features", "rir_theta0"]
+    if changed:
+        yield (
+            f"the numerical rank differs between θ₀ and θ_I in {changed} of {ranks.shape[1]} groups: their "
+            "compact condition numbers are over different subspaces."
+        )
 
 
 def rir_theta0(
@@ -428,6 +361,10 @@ def rir_theta0(
             "theta_0 and theta_I are one model or share trainable parameters, so RIR_θ0 would compare the "
             "immunized model with itself; keep a copy of θ₀ (copy.deepcopy) before immunizing."
         )
+    options: dict[str, Any] = {
+        "cache": cache, "name": name, "device": device, "batch_size": batch_size, "precision": precision,
+        "workers": workers,
+    }  # fmt: skip
     used = evaluation_transform(theta_0) if transform is None else transform
     features = []
     for stream, (task, data) in enumerate((("D_P", D_P), ("D_H", D_H))):
@@ -435,20 +372,7 @@ def rir_theta0(
         count = min(len(data), groups * group_size + groups * group_size // 10)
         order = np.random.default_rng([seed, stream, 1]).permutation(len(data))
         sample = data if count == len(data) else data.take(np.sort(order[:count]))
-        for theta in (theta_0, theta_I):
-            features.append(
-                cached_features(
-                    theta,
-                    sample,
-                    used,
-                    cache=cache,
-                    name=name,
-                    device=device,
-                    batch_size=batch_size,
-                    precision=precision,
-                    workers=workers,
-                )
-            )
+        features += [cached_features(theta, sample, used, **options) for theta in (theta_0, theta_I)]
     return rir_from_features(
         *features, groups=groups, group_size=group_size, seed=seed, ridge=ridge, rtol=rtol, gauge=gauge
     )
@@ -458,6 +382,5 @@ def _shares_parameters(theta_0: Extractor, theta_I: Extractor) -> bool:  # ruff:
     """Tell whether training one model would change the other."""
     if not (isinstance(theta_0, nn.Module) and isinstance(theta_I, nn.Module)):
         return False
-    return bool(
-        {id(p) for p in theta_0.parameters() if p.requires_grad} & {id(p) for p in theta_I.parameters()}
-    )
+    trained = {id(p) for p in theta_0.parameters() if p.requires_grad}
+    return not trained.isdisjoint(id(p) for p in theta_I.parameters())
