@@ -4,7 +4,7 @@ Names are imported when they are first used; timm, torchvision and safetensors c
 `deep` and are needed only where a function says so.
 """
 
-# ruff: file-ignore[non-empty-init-module] - the names are resolved lazily
+# ruff: file-ignore[non-empty-init-module, unused-import] - the names are resolved lazily
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -30,75 +30,28 @@ if TYPE_CHECKING:
     from condnum.deep.transforms import ImageTransform, evaluation_transform, training_transform
 
 _HOMES = {
-    "condnum.deep.backbone": ["Backbone", "load_backbone", "save_backbone"],
-    "condnum.deep.probe": ["ConvexProbe", "convex_probe", "ProbeAccuracy", "probe_accuracy"],
-    "condnum.deep.features": ["cached_features", "Features", "extract_features", "head_accuracy"],
-    "condnum.deep.regularizers": [
-        "feature_r_ill",
+    "backbone": ["Backbone", "save_backbone", "load_backbone"],
+    "split_rules": ["Split", "SplitRule", "register_split_rule", "split_choices"],
+    "regularizers": [
         "feature_r_well",
+        "feature_r_ill",
         "feature_rtol",
         "PreconditionedIdentity",
         "precondition_gradient",
     ],
-    "condnum.deep.images": ["ImageData", "Unreadable", "ImageBatch", "image_loader"],
-    "condnum.deep.image_sets": ["open_images"],
-    "condnum.deep.pretraining": ["Pretraining", "pretrain_backbone"],
-    "condnum.deep.rir": ["RirEstimate", "RirTheta0", "rir_from_features", "rir_theta0"],
-    "condnum.deep.split_rules": ["Split", "SplitRule", "register_split_rule", "split_choices"],
-    "condnum.deep.training.immunization": ["DeepImmunization", "immunize_backbone"],
-    "condnum.deep.training.settings": ["deep_preset", "deep_preset_names", "DeepSettings"],
-    "condnum.deep.transforms": ["ImageTransform", "evaluation_transform", "training_transform"],
+    "images": ["ImageData", "Unreadable", "ImageBatch", "image_loader"],
+    "image_sets": ["open_images"],
+    "transforms": ["ImageTransform", "evaluation_transform", "training_transform"],
+    "features": ["Features", "extract_features", "cached_features", "head_accuracy"],
+    "pretraining": ["pretrain_backbone", "Pretraining"],
+    "training.immunization": ["immunize_backbone", "DeepImmunization"],
+    "training.settings": ["DeepSettings", "deep_preset", "deep_preset_names"],
+    "rir": ["RirEstimate", "RirTheta0", "rir_from_features", "rir_theta0"],
+    "probe": ["ProbeAccuracy", "probe_accuracy", "ConvexProbe", "convex_probe"],
 }
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
+_HOME = {name: f"condnum.deep.{home}" for home, names in _HOMES.items() for name in names}
 
-__all__ = [
-    # backbones
-    "Backbone",
-    "save_backbone",
-    "load_backbone",
-    "Split",
-    "SplitRule",
-    "register_split_rule",
-    "split_choices",
-    # regularizers on features
-    "feature_r_well",
-    "feature_r_ill",
-    "feature_rtol",
-    "PreconditionedIdentity",
-    "precondition_gradient",
-    # images
-    "ImageData",
-    "Unreadable",
-    "open_images",
-    "ImageBatch",
-    "image_loader",
-    "ImageTransform",
-    "evaluation_transform",
-    "training_transform",
-    # features
-    "Features",
-    "extract_features",
-    "cached_features",
-    # θ₀ and its accuracy
-    "pretrain_backbone",
-    "Pretraining",
-    "head_accuracy",
-    # immunization (Eq. 11)
-    "immunize_backbone",
-    "DeepImmunization",
-    "DeepSettings",
-    "deep_preset",
-    "deep_preset_names",
-    # Eq. 17 and Fig. 3
-    "RirEstimate",
-    "RirTheta0",
-    "rir_from_features",
-    "rir_theta0",
-    "ProbeAccuracy",
-    "probe_accuracy",
-    "ConvexProbe",
-    "convex_probe",
-]
+__all__ = list(_HOME)
 
 
 def __getattr__(name: str) -> Any:

@@ -138,17 +138,7 @@ class Backbone(nn.Module):
         return state_checksum(self.model.state_dict())
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the features `X̃(θ)` after timm's own pooling (Eq. 18).
-
-        Args:
-            images: `(B, C, h, w)`, normalised as the weights expect.
-
-        Returns:
-            `(B, D)`.
-
-        Raises:
-            InvalidInputError: The model does not pool to `(B, D)`.
-        """
+        """Return the features X̃(θ) `(B, D)` of normalised images `(B, C, h, w)`, pooled by timm (Eq. 18)."""
         return self._pooled(self.model.forward_features(images))  # type: ignore[operator]
 
     def logits(self, images: Tensor) -> Tensor:
@@ -157,33 +147,18 @@ class Backbone(nn.Module):
         return logits
 
     def frozen_activations(self, images: Tensor) -> Tensor:
-        """Run the frozen trunk alone, without gradients.
+        """Run the frozen trunk alone, without gradients: the input `(B, …)` of the trainable part.
 
         Un-augmented images have the same activations in every epoch: compute them once, keep them, and
-        train with `features_from`. The first call traces the model, to see that this is possible.
-
-        Args:
-            images: `(B, C, h, w)`.
-
-        Returns:
-            `(B, …)` input of the trainable part.
-
-        Raises:
-            InvalidInputError: What follows the trunk is not a chain of modules.
+        train with `features_from`. The first call traces the model, to see that what follows the trunk is
+        a chain of modules.
         """
         return activations_before(self.model, self._traced(images)[0], images)
 
     def features_from(self, activations: Tensor) -> Tensor:
-        """Return the features `(B, D)` of `frozen_activations`; gradients reach the trainable part.
+        """Return the features `(B, D)` of `frozen_activations`, equal to those of the images.
 
-        Args:
-            activations: `(B, …)`.
-
-        Returns:
-            `(B, D)`, equal to calling the backbone on the images.
-
-        Raises:
-            CondnumError: Called before `frozen_activations`.
+        Gradients reach the trainable part.
         """
         if self._chain is None:
             raise CondnumError(
@@ -192,14 +167,7 @@ class Backbone(nn.Module):
         return self._pooled(run_chain(self.model, self._chain, activations))
 
     def train(self, mode: bool = True) -> Self:
-        """Set the trainable part and the head to training mode; the rest stays in evaluation mode.
-
-        Args:
-            mode: False sets everything to evaluation mode.
-
-        Returns:
-            Itself.
-        """
+        """Set the trainable part and the head to training mode; the rest stays in evaluation mode."""
         super().train(mode)
         if self._phase == "pretraining":
             return self
@@ -225,14 +193,7 @@ class Backbone(nn.Module):
 
     @contextmanager
     def pretraining(self) -> Generator[Self, None, None]:
-        """Train everything, BatchNorm statistics included, to make a θ₀ in the first place.
-
-        Yields:
-            Itself, in training mode; afterwards the split is back, in evaluation mode.
-
-        Raises:
-            CondnumError: It is a snapshot.
-        """
+        """Train everything in the block, BatchNorm statistics included, to make a θ₀ in the first place."""
         if self._phase == "snapshot":
             raise CondnumError(
                 "a snapshot is a record of θ and cannot be trained; train the backbone it is of."
@@ -248,11 +209,7 @@ class Backbone(nn.Module):
             self.eval()
 
     def snapshot(self) -> Backbone:
-        """Return an independent copy that never trains: θ₀, to compare θ_I with (Eq. 17).
-
-        Returns:
-            A deep copy without gradients, in evaluation mode whatever `train()` is told.
-        """
+        """Return an independent copy that never trains, whatever it is told: θ₀, to compare θ_I with."""
         twin = copy.deepcopy(self)
         twin._phase = "snapshot"
         twin.zero_grad(set_to_none=True)

@@ -148,7 +148,7 @@ def extract_features(
         kept.labels.numpy(),
         kept.indices.numpy(),
         data.classes,
-        (*data.unreadable, *kept.unreadable),
+        tuple(kept.unreadable),
         precision,
         data.title,
     )

@@ -234,7 +234,6 @@ class ImageData:
         labels: `(N,)` integers in 0 … C−1, read-only.
         source: Where the images are.
         positions: `(N,)` their positions in the source, read-only.
-        unreadable: Images that `readable` has dropped.
         origin: Data set, images and place in words, where the name says less; for titles.
 
     Raises:
@@ -248,7 +247,6 @@ class ImageData:
     labels: NDArray[np.int64]  # (N,)
     source: ImageSource
     positions: NDArray[np.int64]  # (N,)
-    unreadable: tuple[Unreadable, ...] = ()
     origin: str = ""
 
     def __post_init__(self) -> None:
@@ -304,50 +302,22 @@ class ImageData:
         return self.source.name(int(self.positions[index]))
 
     def image(self, index: int) -> Image | Unreadable:
-        """Decode one image.
-
-        Args:
-            index: 0 … N−1.
-
-        Returns:
-            An RGB image, or why there is none: a broken file must not end an hour's work.
-        """
+        """Decode an image to RGB, or say why there is none: a broken file must not end an hour's work."""
         try:
             return self.source.load(int(self.positions[index])).convert("RGB")
         except decode_errors() as error:
             return Unreadable(self.image_name(index), f"{type(error).__name__}: {error}")
 
     def take(self, indices: Sequence[int] | NDArray[np.integer]) -> ImageData:
-        """Return the images at these indices, in this order.
-
-        Args:
-            indices: `(n,)` in 0 … N−1.
-
-        Returns:
-            A smaller set with the same classes.
-
-        Raises:
-            DataFormatError: No indices.
-            InvalidInputError: One class is left.
-        """
+        """Return the images at these indices `(n,)`, in this order, with the same classes."""
         chosen = np.asarray(indices, dtype=np.int64)
         return replace(self, labels=self.labels[chosen], positions=self.positions[chosen])
 
     def limit(self, per_class: int | None, *, seed: int = 0) -> ImageData:
-        """Return at most `per_class` images of each class, the same ones on every machine.
+        """Return at most `per_class` images of each class (None: all), the same ones on every machine.
 
         Which ones: the first of a permutation per class, drawn by a local generator from `seed`; a
         smaller limit therefore gives a subset of a larger one's images. The order stays.
-
-        Args:
-            per_class: Largest count of a class; None keeps all.
-            seed: Seed of the permutations.
-
-        Returns:
-            A smaller set with the same classes.
-
-        Raises:
-            InvalidInputError: `per_class` is not a positive integer.
         """
         if per_class is None:
             return self
@@ -362,11 +332,7 @@ class ImageData:
     def in_memory(self, budget: int = DECODED_BUDGET) -> ImageData:
         """Decode the images once, by all cores, for a training that goes over them again and again.
 
-        Args:
-            budget: Bytes of pixels that may be kept.
-
-        Returns:
-            The same images with the same checksum, as many of them decoded as the budget holds.
+        As many of them are kept as fit into `budget` bytes; the checksum stays.
         """
         if isinstance(self.source, ArrayImages | KeptImages):
             return self
@@ -390,35 +356,6 @@ class ImageData:
         """Bytes of pixels that `in_memory` keeps."""
         kept = self.source.pixels if isinstance(self.source, KeptImages) else {}
         return sum(pixels.nbytes for pixels in kept.values())
-
-    def readable(self, *, threads: int = 4) -> ImageData:
-        """Decode every image once and drop those that fail; `unreadable` lists them.
-
-        A training loop that needs full batches (several processes that gather) calls this first;
-        a loader otherwise drops broken images as it meets them.
-
-        Args:
-            threads: Decoders at a time.
-
-        Returns:
-            The images that decode, with the same classes.
-
-        Raises:
-            DataFormatError: More than a tenth does not decode.
-        """
-
-        def failure(index: int) -> Unreadable | None:  # without keeping the pixels
-            image = self.image(index)
-            return image if isinstance(image, Unreadable) else None
-
-        with ThreadPoolExecutor(threads) as pool:
-            broken = list(pool.map(failure, range(len(self))))
-        failed = tuple(part for part in broken if part is not None)
-        check_unreadable(failed, len(self), self.title)
-        if not failed:
-            return self
-        rest = self.take([i for i, part in enumerate(broken) if part is None])
-        return replace(rest, unreadable=self.unreadable + failed)
 
 
 def hold_out_rows(

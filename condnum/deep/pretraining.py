@@ -118,7 +118,22 @@ def pretrain_backbone(
         >>> len(made.history), made.images
         (2, 40)
     """
-    _check(backbone, data, test, epochs, batch_size, optimizer, learning_rate, warmup)
+    if optimizer not in get_args(PretrainingOptimizer):
+        raise UnknownNameError("optimizer", optimizer, get_args(PretrainingOptimizer))
+    for name, value, least in (("epochs", epochs, 1), ("batch_size", batch_size, 2)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise InvalidInputError(f"{name} must be an integer of at least {least}, got {value!r}.")
+    if not (math.isfinite(learning_rate) and learning_rate > 0):
+        raise InvalidInputError(f"learning_rate must be positive and finite, got {learning_rate!r}.")
+    if not 0 <= warmup < 1:
+        raise InvalidInputError(f"warmup must be a share from 0 to below 1, got {warmup!r}.")
+    for part in (data, test):
+        if part is not None and len(part.classes) != backbone.num_classes:
+            raise InvalidInputError(
+                f"the head of {backbone.name} has {backbone.num_classes} outputs, but {part.name} "
+                f"({part.split}) has {len(part.classes)} classes; make it with "
+                f"num_classes={len(part.classes)}."
+            )
     target = resolve_device(device)
     clean = test_transform or (transform and transform.still) or evaluation_transform(backbone)
     used = clean if transform is None else transform
@@ -229,32 +244,3 @@ def _optimizer(
     if name == "adamw":
         return torch.optim.AdamW(groups, lr=learning_rate, fused=True)
     return torch.optim.SGD(groups, lr=learning_rate, momentum=0.9, nesterov=True)
-
-
-def _check(
-    backbone: Backbone,
-    data: ImageData,
-    test: ImageData | None,
-    epochs: int,
-    batch_size: int,
-    optimizer: str,
-    learning_rate: float,
-    warmup: float,
-) -> None:
-    """Refuse what cannot be trained."""
-    if optimizer not in get_args(PretrainingOptimizer):
-        raise UnknownNameError("optimizer", optimizer, get_args(PretrainingOptimizer))
-    for name, value, least in (("epochs", epochs, 1), ("batch_size", batch_size, 2)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InvalidInputError(f"{name} must be an integer of at least {least}, got {value!r}.")
-    if not (math.isfinite(learning_rate) and learning_rate > 0):
-        raise InvalidInputError(f"learning_rate must be positive and finite, got {learning_rate!r}.")
-    if not 0 <= warmup < 1:
-        raise InvalidInputError(f"warmup must be a share from 0 to below 1, got {warmup!r}.")
-    for part in (data, test):
-        if part is not None and len(part.classes) != backbone.num_classes:
-            raise InvalidInputError(
-                f"the head of {backbone.name} has {backbone.num_classes} outputs, but {part.name} "
-                f"({part.split}) has {len(part.classes)} classes; make it with "
-                f"num_classes={len(part.classes)}."
-            )

@@ -21,45 +21,27 @@ from condnum.errors import InvalidInputError, RankError
 from condnum.theory.regularizers import r_ill, r_well
 from condnum.theory.spectra import default_rtol
 
-# The dummy layer of Sec. 4.4: identity forward, preconditioned backward.
-
-
 #: Default ε relative to σ₁(X̃ᵀX̃): small against every direction that a sample of some hundred images fills,
 #: large enough that round-off (eps·σ₁/ε = 2e-10) stays out of the result.
 RELATIVE_RIDGE = 1e-6
 
 
 class PreconditionedIdentity(torch.autograd.Function):
-    """Identity forward; backward multiplies by the inverse covariance that is handed in."""
+    """The dummy layer of Sec. 4.4: identity forward; backward multiplies by an inverse covariance."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, samples: Tensor, factor: Tensor, ridge: Tensor) -> Tensor:
-        """Return `values` unchanged.
+        """Return `values` `(..., D)` unchanged.
 
-        Args:
-            ctx: Autograd's context.
-            values: `(..., D)` what the gradient is taken in.
-            samples: `(N, D)` float64 X̃, a constant.
-            factor: Lower Cholesky factor of the smaller of `X̃X̃ᵀ + εI` and `X̃ᵀX̃ + εI`.
-            ridge: `()` ε.
-
-        Returns:
-            `(..., D)`.
+        Constants are `samples` X̃ `(N, D)`, float64, the lower Cholesky `factor` of the smaller of
+        `X̃X̃ᵀ + εI` and `X̃ᵀX̃ + εI`, and ε, `()`.
         """
         ctx.save_for_backward(samples, factor, ridge)
         return values.view_as(values)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None]:
-        """Return `G (X̃ᵀX̃ + εI)⁻¹`, computed in float64 and handed back in the dtype of G.
-
-        Args:
-            ctx: Autograd's context.
-            upstream: `(..., D)` G.
-
-        Returns:
-            `(..., D)` for the values, None for the constants.
-        """
+        """Return `G (X̃ᵀX̃ + εI)⁻¹`, computed in float64 and handed back in the dtype of G `(..., D)`."""
         samples, factor, ridge = ctx.saved_tensors
         G = upstream.reshape(-1, upstream.shape[-1]).to(torch.float64)
         solved = apply_inverse_covariance(G, samples, factor, ridge)
@@ -130,7 +112,6 @@ def smaller_gram(samples: Tensor) -> Tensor:
 
 
 def _resolve_ridge(ridge: float | None, gram: Tensor) -> Tensor:
-    """Return ε as a tensor."""
     if ridge is not None:
         if not 0 < ridge < float("inf"):
             raise InvalidInputError(f"ridge must be a positive number, got {ridge}.")

@@ -46,18 +46,33 @@ def split(model: nn.Module, trainable: str | Sequence[str] | None = None) -> Spl
         ('layer4.1',)
     """
     head = split_head(model)
-    if trainable is not None:
-        names = (trainable,) if isinstance(trainable, str) else tuple(trainable)
-        _check_names(model, head, names)
-        return Split(names, head, BY_NAME)
-    for rule in _RULES:
-        found = rule.find(model, head)
-        if found is not None:
-            return Split((found,), head, rule.name)
-    raise InvalidInputError(
-        f"no rule knows which part of {type(model).__name__} to train; name one with trainable=…. "
-        f"Choices: {', '.join(split_choices(model)) or 'none, it has no module with weights'}."
-    )
+    choices = split_choices(model)
+    if trainable is None:
+        for rule in _RULES:
+            found = rule.find(model, head)
+            if found is not None:
+                return Split((found,), head, rule.name)
+        raise InvalidInputError(
+            f"no rule knows which part of {type(model).__name__} to train; name one with trainable=…. "
+            f"Choices: {', '.join(choices) or 'none, it has no module with weights'}."
+        )
+    names = (trainable,) if isinstance(trainable, str) else tuple(trainable)
+    if not names:
+        raise InvalidInputError(f"trainable names no module. Choices: {', '.join(choices)}.")
+    modules = dict(model.named_modules())
+    for name in names:
+        if name not in modules:
+            raise UnknownNameError("module", name, choices)
+        if _holds(name, head) or _holds(head, name):
+            raise InvalidInputError(
+                f"module '{name}' cannot be the trainable part: it holds or belongs to the head '{head}', "
+                f"which is trained anyway. Choices: {', '.join(choices)}."
+            )
+        if not any(True for _ in modules[name].parameters()):
+            raise InvalidInputError(
+                f"module '{name}' has no parameters to train. Choices: {', '.join(choices)}."
+            )
+    return Split(names, head, BY_NAME)
 
 
 def split_head(model: nn.Module) -> str:
@@ -86,7 +101,7 @@ def split_choices(model: nn.Module) -> list[str]:
     for name, child in _trunk(model, split_head(model)):
         inner = list(child.named_children()) if isinstance(child, nn.Sequential | nn.ModuleList) else []
         for path, module in [(name, child), *((f"{name}.{key}", block) for key, block in inner)]:
-            if _has_parameters(module):
+            if any(True for _ in module.parameters()):
                 names.append(path)
     return names
 
@@ -98,11 +113,6 @@ def register_split_rule(rule: SplitRule) -> None:
         rule: Its `find` returns None for every model that it is not about.
     """
     _RULES.insert(0, rule)
-
-
-def split_rules() -> tuple[SplitRule, ...]:
-    """Return the rules in the order in which they are asked."""
-    return tuple(_RULES)
 
 
 def _resnet(model: nn.Module, head: str) -> str | None:
@@ -145,26 +155,6 @@ _RULES = [
 ]
 
 
-def _check_names(model: nn.Module, head: str, names: tuple[str, ...]) -> None:
-    """Check modules that a caller named."""
-    modules = dict(model.named_modules())
-    choices = split_choices(model)
-    if not names:
-        raise InvalidInputError(f"trainable names no module. Choices: {', '.join(choices)}.")
-    for name in names:
-        if name not in modules:
-            raise UnknownNameError("module", name, choices)
-        if _holds(name, head) or _holds(head, name):
-            raise InvalidInputError(
-                f"module '{name}' cannot be the trainable part: it holds or belongs to the head '{head}', "
-                f"which is trained anyway. Choices: {', '.join(choices)}."
-            )
-        if not _has_parameters(modules[name]):
-            raise InvalidInputError(
-                f"module '{name}' has no parameters to train. Choices: {', '.join(choices)}."
-            )
-
-
 def _trunk(model: nn.Module, head: str) -> list[tuple[str, nn.Module]]:
     """Return the named children that do not hold the head."""
     return [(name, child) for name, child in model.named_children() if not _holds(name, head)]
@@ -173,10 +163,6 @@ def _trunk(model: nn.Module, head: str) -> list[tuple[str, nn.Module]]:
 def _holds(outer: str, inner: str) -> bool:
     """Tell whether module path `inner` is `outer` or lies in it; the empty path is the whole model."""
     return not outer or inner == outer or inner.startswith(f"{outer}.")
-
-
-def _has_parameters(module: nn.Module) -> bool:
-    return next(module.parameters(), None) is not None
 
 
 def _has_matrix(module: nn.Module) -> bool:

@@ -44,7 +44,7 @@ class ImageSamples:
         self.images = TransformedImages(data, transform, seed=seed)
         self.workers = workers
         self.labels = torch.from_numpy(np.array(data.labels))
-        self._unreadable: dict[str, Unreadable] = {str(image): image for image in data.unreadable}
+        self._unreadable: dict[str, Unreadable] = {}
 
     def __len__(self) -> int:
         return len(self.data)
@@ -139,9 +139,8 @@ def task_samples(
     for epoch, view in enumerate(values):
         images.images.set_epoch(epoch)
         kept = collect(activations, loader, what, view, done=epoch * len(data), total=passes * len(data))
-        unreadable = (*data.unreadable, *kept.unreadable)
-        check_unreadable(unreadable, len(data) + len(data.unreadable), data.title)
-    return ActivationSamples(values[:, : len(kept.labels)], kept.labels, unreadable)
+        check_unreadable(kept.unreadable, len(data), data.title)
+    return ActivationSamples(values[:, : len(kept.labels)], kept.labels, tuple(kept.unreadable))
 
 
 @dataclass(frozen=True)

@@ -53,9 +53,7 @@ class DeepSettings:
     batch_size: int = 100  # images of each task that go through the net at a time, all ranks together
     accumulate: int = 1  # batches of a step; their features share one Gram matrix a task
     weights: Literal["adaptive", "balanced", "fixed"] = "adaptive"  # where λ_P and λ_H come from
-    ratio: float = (
-        1.0  # balanced: λ_P = 1/‖g_P‖, λ_H = ratio/‖g_H‖, g in θ at step 0; adaptive: to begin with
-    )
+    ratio: float = 1.0  # balanced: λ_P = 1/‖g_P‖, λ_H = ratio/‖g_H‖ at step 0; adaptive: to begin with
     lambda_pretrain: float = 5e-5  # fixed: λ_P (Table 4, ResNet18 and Cars)
     lambda_harmful: float = 2e6  # fixed: λ_H (likewise)
     loss_weight: float = 1.0  # of the supervised loss on D_P; adaptive: over ‖g‖, to begin with
@@ -67,9 +65,7 @@ class DeepSettings:
     inner_rate: float = 1e-2  # imma: their step size
     precision: TrainingPrecision = "float32"  # of the net; spectra are always float64; bfloat16 is for GPUs
     compile: bool = False  # run the net through torch.compile
-    views: int = (
-        16  # augmentations of an image whose activations are kept, if it is augmented; 0: ever new ones
-    )
+    views: int = 16  # augmentations of an image of which activations are kept; 0: ever new ones
     evaluate_every: int | None = 25  # steps between evaluations and checkpoints; None: a tenth of all
     groups: int = 10  # groups of samples for RIR_θ0 at an evaluation
     group_size: int = 100  # samples of a group, as in Eq. 17's estimate
@@ -102,14 +98,7 @@ class DeepSettings:
             raise InvalidInputError(f"weight_decay_head must be at least 0, got {self.weight_decay_head!r}.")
 
     def rate(self, step: int, steps: int) -> float:
-        """Return η of a step.
-
-        Args:
-            step: From 0.
-            steps: Of the whole run.
-
-        Returns:
-            `learning_rate`, in the cosine schedule multiplied by `(1 + cos(π·step/steps))/2`.
+        """Return η of a step (from 0): constant, or multiplied by `(1 + cos(π·step/steps))/2`.
 
         Examples:
             >>> DeepSettings(learning_rate=0.1, schedule="cosine").rate(5, 10)
@@ -120,17 +109,7 @@ class DeepSettings:
         return self.learning_rate * 0.5 * (1 + math.cos(math.pi * step / steps))
 
     def with_overrides(self, **overrides: Any) -> Self:
-        """Return a copy with some settings changed.
-
-        Args:
-            **overrides: New values by field name.
-
-        Returns:
-            New settings.
-
-        Raises:
-            UnknownNameError: There is no such setting.
-            InvalidInputError: A value that cannot mean anything.
+        """Return a copy with some settings changed, by field name.
 
         Examples:
             >>> DeepSettings().with_overrides(steps=3).steps
@@ -143,28 +122,21 @@ class DeepSettings:
         return replace(self, **overrides)
 
     def describe(self, method: str) -> str:
-        """Return the settings in one line, leaving out what has no effect on a method.
-
-        Args:
-            method: `ours`, `r_ill_only`, `opt_kappa` or `imma`.
-
-        Returns:
-            A phrase for tables.
+        """Return the settings in one line, for tables, leaving out what has no effect on a method.
 
         Examples:
             >>> DeepSettings(steps=100).describe("ours")
             'at most 100 steps of adam, η = 0.0005 (constant), 100 images a task and step,
             λ and loss weight adaptive, label smoothing 0.1'
         """
-        length = (
-            f"{self.epochs} epochs ({self.epochs_of} task)" if self.steps is None else f"{self.steps} steps"
-        )
-        length = f"at most {length}" if self.patience else length
-        momentum = f" (momentum {self.momentum:g})" if self.optimizer == "sgd" else ""
-        images = f"{self.batch_size * self.accumulate} images a task and step"
+        epochs = f"{self.epochs} epochs ({self.epochs_of} task)"
         text = (
-            f"{length} of {self.optimizer}{momentum}, η = {self.learning_rate:g} ({self.schedule}), {images}"
+            f"{'at most ' if self.patience else ''}{epochs if self.steps is None else f'{self.steps} steps'}"
         )
+        text += f" of {self.optimizer}"
+        text += f" (momentum {self.momentum:g})" if self.optimizer == "sgd" else ""
+        text += f", η = {self.learning_rate:g} ({self.schedule})"
+        text += f", {self.batch_size * self.accumulate} images a task and step"
         if method == "imma":
             text += f", {self.inner_steps} inner step(s) of size {self.inner_rate:g}"
         elif self.weights == "fixed":
@@ -175,15 +147,9 @@ class DeepSettings:
             text += f", {self.objective} of compact κ"
         elif method in ("ours", "r_ill_only") and self.precondition:
             text += ", preconditioned"
-        weight = (
-            "λ and loss weight adaptive"
-            if self.weights == "adaptive"
-            else f"loss weight {self.loss_weight:g}"
-        )
-        return f"{text}, {weight}, label smoothing {self.label_smoothing:g}"
-
-
-# Named settings: those of Table 4, for the backbones and data sets of Sec. 5.2.
+        adaptive = self.weights == "adaptive"
+        text += ", λ and loss weight adaptive" if adaptive else f", loss weight {self.loss_weight:g}"
+        return f"{text}, label smoothing {self.label_smoothing:g}"
 
 
 #: Table 4 of the paper, with the optimizer of C.2 (SGD, Nesterov 0.9, no decay on θ, 2e-5 on ω) and fixed λ.
@@ -193,7 +159,6 @@ _TABLE_4: dict[str, dict[str, Any]] = {
     "vit-cars": {"lambda_pretrain": 3e-6, "lambda_harmful": 3e8, "epochs": 2},
     "vit-country211": {"lambda_pretrain": 1e-6, "lambda_harmful": 1e8, "epochs": 2},
 }
-
 
 #: What Table 4 leaves to the text, for all of them.
 _PAPER: dict[str, Any] = {
