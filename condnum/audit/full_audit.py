@@ -15,17 +15,15 @@ import torch
 from numpy.typing import NDArray
 
 from condnum.audit.attacks import Kind, TargetsLike, attack_section, one_hot, read_targets
-from condnum.audit.intervals import bootstrap, can_resample
+from condnum.audit.intervals import bootstrap
 from condnum.audit.measures import (
     RAW,
-    TargetMoments,
     ThetaLike,
+    clause_c,
     comparisons,
     covariance_rtol,
     directions,
     kappa_rows,
-    keeps_range,
-    loss_gap,
     measures_table,
     read_extractors,
     ridge_sweep,
@@ -34,8 +32,8 @@ from condnum.audit.measures import (
     task_spectra,
     with_yardsticks,
 )
-from condnum.audit.moments import SecondMoments, cluster_moments, group_count, second_moments, task_facts
-from condnum.audit.result import Audit, ClauseC
+from condnum.audit.moments import cluster_moments, group_count, second_moments, task_facts
+from condnum.audit.result import Audit
 from condnum.data.feature_pair import complete_targets, look_at, match_streams, open_pair
 from condnum.data.feature_stream import MAX_DIMENSION, FeatureStream, array_stream, open_feature_stream
 from condnum.errors import InvalidInputError
@@ -43,41 +41,24 @@ from condnum.machine import own_peak
 from condnum.probing.attackers import AttackBudget
 from condnum.progress import report_event
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
-from condnum.theory.immunization import LOSS_TOLERANCE
-from condnum.theory.spectra import PUBLISHED_RIDGE, CovarianceRange, default_rtol
-
-# Stages of an audit: how long each took, and how far it is.
-
+from condnum.theory.spectra import PUBLISHED_RIDGE, default_rtol
 
 #: Told the stage, and how much of how much of it is done.
 OnStage = Callable[[str, int, int | None], None]
-
-#: Reports within a stage.
-Tick = Callable[[int, int | None], None]
 
 STAGES = ("columns", "rows of D_P", "rows of D_H", "spectra", "alignment", "bootstrap", "attackers")
 
 
 @dataclass
 class Clock:
-    """Times the stages, and tells a callback and `CONDNUM_PROGRESS` how far they are.
-
-    Examples:
-        >>> clock = Clock(lambda stage, done, total: print(stage, done, total))
-        >>> with clock.stage("spectra") as tick:
-        ...     tick(1, 2)
-        spectra 0 None
-        spectra 1 2
-        >>> list(clock.seconds)
-        ['spectra']
-    """
+    """Times the stages, and tells a callback and `CONDNUM_PROGRESS` how far they are."""
 
     on_stage: OnStage | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
-    def stage(self, name: str) -> Generator[Tick]:
-        """Time a block."""
+    def stage(self, name: str) -> Generator[Callable[[int, int | None], None]]:
+        """Time a block, which is handed what reports within it."""
         started = time.perf_counter()
 
         def tick(done: int, total: int | None) -> None:
@@ -176,26 +157,30 @@ def audit(
         P, H, notes = match_streams(*opened, drop=drop)
     given = read_extractors(theta, theta_0, theta_i, P.dimension)
     y = None if targets is None else read_targets(targets, kind=kind)
-    y_P = (
-        None
-        if pretrain_targets is None
-        else read_targets(pretrain_targets, kind=kind, name="pretrain_targets")
-    )
+    y_P = None
+    if pretrain_targets is not None:
+        y_P = read_targets(pretrain_targets, kind=kind, name="pretrain_targets")
     clock = Clock(on_stage)
     with clock.stage("columns"):
-        found_pair = look_at(P, H, notes, standardise=standardise, targets=y)
-        P, H = found_pair.pretrain, found_pair.harmful
-        y = None if y is None else complete_targets(y, found_pair.surveys[1], H)
-        y_P = None if y_P is None else complete_targets(y_P, found_pair.surveys[0], P)
+        pair = look_at(P, H, notes, standardise=standardise, targets=y)
+        P, H = pair.pretrain, pair.harmful
+        y_P = None if y_P is None else complete_targets(y_P, pair.surveys[0], P)
+        y = None if y is None else complete_targets(y, pair.surveys[1], H)
     moments = []
-    for which, (stage, stream) in enumerate(zip(STAGES[1:3], (P, H), strict=True)):
-        with clock.stage(stage) as tick:
-            moments.append(_moments(stream, [seed, which], scheduler, threads, tick))
+    for which, stream in enumerate((P, H)):
+        groups = group_count(stream.dimension)
+        own_seed = int(np.random.SeedSequence([seed, which]).generate_state(1)[0])
+        with clock.stage(STAGES[1 + which]) as tick:
+            moments.append(
+                cluster_moments(stream, scheduler, groups=groups, seed=own_seed)
+                if scheduler
+                else second_moments(stream, groups=groups, seed=own_seed, threads=threads, on_rows=tick)
+            )
     K_P, K_H = (part.covariance for part in moments)
     rtol = covariance_rtol(P.dimension, max(P.stored_eps, H.stored_eps)) if rtol is None else rtol
     with clock.stage("spectra"):
         facts = [
-            task_facts(name, stream, part, K, rtol=rtol)
+            task_facts(name, stream, part.rows, K, rtol)
             for name, stream, part, K in zip(("D_P", "D_H"), (P, H), moments, (K_P, K_H), strict=True)
         ]
         extractors = with_yardsticks(given, K_P, K_H, rtol=rtol)
@@ -204,7 +189,7 @@ def audit(
         spectra = task_spectra(*tensors, extractors, rtol=rtol)
         known = None if y_P is None else target_moments(P, one_hot(y_P))
         clauses = {
-            name: _clause_c(spectra.range_P, matrix, known)
+            name: clause_c(spectra.range_P, matrix, known)
             for name, matrix in extractors.items()
             if matrix is not None
         }
@@ -218,7 +203,12 @@ def audit(
     with clock.stage("alignment"):
         found = directions(K_P, K_H, extractors, rtol=rtol)
     with clock.stage("bootstrap") as tick:
-        intervals, reason = None, _no_bootstrap(moments, replicates)
+        intervals, reason = None, "" if replicates else "it was switched off"
+        if replicates and not all(part.can_resample for part in moments):
+            reason = (
+                f"at D = {P.dimension:,d} the covariances of enough groups of rows, "
+                f"{8 * P.dimension**2 / 2**20:,.0f} MiB each, do not fit into the memory set aside for them"
+            )
         if not reason:
             intervals = bootstrap(
                 (moments[0], moments[1]), extractors, compared, rtol=rtol, ridge=ridge,
@@ -250,8 +240,8 @@ def audit(
         intervals=intervals,
         no_intervals=reason,
         attack=attack,
-        columns=found_pair.columns,
-        notes=found_pair.notes,
+        columns=pair.columns,
+        notes=pair.notes,
         settings={
             "standardise": standardise,
             "replicates": replicates,
@@ -283,45 +273,3 @@ def _opened(features: FeaturesLike, max_dimension: int) -> FeatureStream:
     if isinstance(features, str | os.PathLike):
         return open_feature_stream(features, max_dimension=max_dimension)
     return array_stream(features, max_dimension=max_dimension)
-
-
-def _moments(
-    stream: FeatureStream,
-    seed: list[int],
-    scheduler: str,
-    threads: int | None,
-    tick: Tick,
-) -> SecondMoments:
-    """Form a task's covariance, here or on a cluster."""
-    groups, own = group_count(stream.dimension), int(np.random.SeedSequence(seed).generate_state(1)[0])
-    if scheduler:
-        return cluster_moments(stream, scheduler, groups=groups, seed=own)
-    return second_moments(stream, groups=groups, seed=own, threads=threads, on_rows=tick)
-
-
-def _clause_c(part: CovarianceRange, theta: NDArray[np.float64], targets: TargetMoments | None) -> ClauseC:
-    """Decide clause (c) for one extractor."""
-    if keeps_range(part, theta):
-        return ClauseC(True, 0.0, "θ keeps the rank of the features, so that nothing is lost for any targets")
-    if targets is None:
-        words = "θ loses rank on the pre-training features; what that costs depends on targets, "
-        words += "and none were given"
-        return ClauseC(None, None, words)
-    gap = loss_gap(part, theta, targets)
-    words = f"the best squared loss rises by {gap:.3g} of the loss of predicting zero"
-    return ClauseC(gap <= LOSS_TOLERANCE, gap, f"{words} (allowed: {LOSS_TOLERANCE:g})")
-
-
-def _no_bootstrap(moments: list[SecondMoments], replicates: int) -> str:
-    """Say why there are no intervals; empty if there can be."""
-    if replicates == 0:
-        return "it was switched off"
-    few = [part for part in moments if not can_resample(part)]
-    if few:
-        D = few[0].groups.shape[1]
-        return (
-            f"at D = {D:,d} the covariances of enough groups of rows, {8 * D**2 / 2**20:,.0f} MiB "
-            "each, do not "
-            "fit into the memory set aside for them"
-        )
-    return ""

@@ -72,11 +72,6 @@ def resampled_covariance(moments: SecondMoments, generator: np.random.Generator)
     return total
 
 
-def can_resample(moments: SecondMoments) -> bool:
-    """Tell whether there is enough to resample: rows, or at least `FEWEST_GROUPS` groups."""
-    return moments.kept is not None or len(moments.groups) >= FEWEST_GROUPS
-
-
 def bootstrap(
     moments: tuple[SecondMoments, SecondMoments],
     extractors: Extractors,
@@ -101,7 +96,7 @@ def bootstrap(
             f"a bootstrap needs at least 20 replicates for an interval, got {replicates}."
         )
     for task in moments:
-        if not can_resample(task):
+        if not task.can_resample:
             raise InvalidInputError(
                 f"{len(task.groups)} group(s) of rows are too few to resample; at least {FEWEST_GROUPS} are "
                 "needed."
@@ -132,8 +127,27 @@ def bootstrap(
         )
     K_P, K_H = (torch.from_numpy(task.covariance) for task in moments)
     estimates = _quantities(task_spectra(K_P, K_H, extractors, rtol=rtol), compared, ridge)
-    rows = [_row(key, value, [result[key] for result in good]) for key, value in estimates.items()]
-    return Intervals(pd.DataFrame(rows), _unit(moments), replicates, replicates - len(good))
+    names, tails = ("quantity", "task", "extractor", "baseline", "convention"), (1 - LEVEL) / 2
+    rows = []
+    for key, estimate in estimates.items():
+        # Percentiles are members of the sample, as ceilings may be infinite.
+        values = [result[key] for result in good]
+        low, median, high = np.quantile(values, [tails, 0.5, 1 - tails], method="inverted_cdf").tolist()
+        rows.append(
+            {
+                **dict(zip(names, key, strict=True)),
+                "estimate": estimate, "low": low, "high": high, "median": median,
+                "inside": low <= estimate <= high, "replicates": len(values),
+            }
+        )  # fmt: skip
+    units = [
+        f"the {task.rows:,d} rows of {name}, one by one"
+        if task.kept is not None
+        else f"{len(task.groups)} random groups of the {task.rows:,d} rows of {name} (each row was "
+        "assigned to a group at random)"
+        for name, task in zip(("D_P", "D_H"), moments, strict=True)
+    ]
+    return Intervals(pd.DataFrame(rows), " and ".join(units), replicates, replicates - len(good))
 
 
 def _quantities(spectra: TaskSpectra, compared: Sequence[Comparison], ridge: float) -> dict[Quantity, float]:
@@ -152,29 +166,3 @@ def _quantities(spectra: TaskSpectra, compared: Sequence[Comparison], ridge: flo
     ceiling = rir_ceiling(spectra.range_P, spectra.range_H, rtol=spectra.rtol)
     found["rir_ceiling", "", "", "", "compact"] = ceiling.value
     return found
-
-
-def _row(key: Quantity, estimate: float, values: list[float]) -> dict[str, object]:
-    """Return one interval; percentiles are members of the sample, as ceilings may be infinite."""
-    tails = [(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2]
-    low, median, high = (float(q) for q in np.quantile(values, tails, method="inverted_cdf"))
-    names = ("quantity", "task", "extractor", "baseline", "convention")
-    return {
-        **dict(zip(names, key, strict=True)),
-        "estimate": estimate, "low": low, "high": high, "median": median,
-        "inside": low <= estimate <= high, "replicates": len(values),
-    }  # fmt: skip
-
-
-def _unit(moments: tuple[SecondMoments, SecondMoments]) -> str:
-    """Say what was resampled."""
-    words = []
-    for name, task in zip(("D_P", "D_H"), moments, strict=True):
-        if task.kept is not None:
-            words.append(f"the {task.rows:,d} rows of {name}, one by one")
-        else:
-            words.append(
-                f"{len(task.groups)} random groups of the {task.rows:,d} rows of {name} (each row was "
-                "assigned to a group at random)"
-            )
-    return " and ".join(words)

@@ -19,6 +19,7 @@ from condnum.errors import InvalidInputError, RankError
 from condnum.theory.alignment import alignment
 from condnum.theory.ceiling import optimal_immunizer, ridge_convention_ceiling, rir_ceiling
 from condnum.theory.immunization import (
+    LOSS_TOLERANCE,
     Gauge,
     HessianSpectra,
     Immunization,
@@ -477,6 +478,15 @@ def block_sums(overlaps: NDArray[np.float64], size: int = MAP_SIZE) -> NDArray[n
 # Clause (c) of Definition 3.1: is the pre-training task still solved as well after θ?
 
 
+@dataclass(frozen=True)
+class ClauseC:
+    """Clause (c) for one extractor: can the pre-training task still be fitted as well?"""
+
+    kept: bool | None  # None: it cannot be said without targets
+    gap: float | None  # rise of the best squared loss over the loss of predicting zero
+    reason: str
+
+
 @dataclass(frozen=True, eq=False)
 class TargetMoments:
     """What the squared loss knows of targets."""
@@ -528,3 +538,15 @@ def loss_gap(part: CovarianceRange, theta: NDArray[np.float64], targets: TargetM
     U, s, _ = torch.linalg.svd(part.factor @ torch.from_numpy(theta), full_matrices=False)
     fitted = U[:, s > default_rtol(max(theta.shape)) * s[0]].mT @ T
     return float(T.square().sum() - fitted.square().sum()) / targets.squared_norm
+
+
+def clause_c(part: CovarianceRange, theta: NDArray[np.float64], targets: TargetMoments | None) -> ClauseC:
+    """Decide clause (c) for one extractor."""
+    if keeps_range(part, theta):
+        return ClauseC(True, 0.0, "θ keeps the rank of the features, so that nothing is lost for any targets")
+    if targets is None:
+        words = "θ loses rank on the pre-training features; what that costs depends on targets, "
+        return ClauseC(None, None, words + "and none were given")
+    gap = loss_gap(part, theta, targets)
+    words = f"the best squared loss rises by {gap:.3g} of the loss of predicting zero"
+    return ClauseC(gap <= LOSS_TOLERANCE, gap, f"{words} (allowed: {LOSS_TOLERANCE:g})")

@@ -13,13 +13,11 @@ not do: the order of the rows would count.)
 from __future__ import annotations
 
 import math
-import queue
-import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -49,12 +47,10 @@ OnRows = Callable[[int, int | None], None]
 
 @dataclass(frozen=True, eq=False)
 class SecondMoments:
-    """What one pass over the rows leaves: covariances of M random groups of rows, and column sums."""
+    """What one pass over the rows leaves: covariances of M random groups of rows."""
 
     rows: int  # N
     groups: NDArray[np.float64]  # (M, D, D) Σ xxᵀ over each group's rows; K is their sum
-    group_rows: NDArray[np.int64]  # (M,)
-    sums: NDArray[np.float64]  # (D,) Σ x
     kept: NDArray[np.float64] | None = None  # (N, D) the rows, where they are few
 
     @property
@@ -62,26 +58,24 @@ class SecondMoments:
         """`K = XᵀX`, `(D, D)`, uncentred and unnormalised (Eq. 9)."""
         return np.asarray(self.groups.sum(axis=0), dtype=np.float64)
 
+    @property
+    def can_resample(self) -> bool:
+        """Whether there is enough to resample: rows, or at least `FEWEST_GROUPS` groups."""
+        return self.kept is not None or len(self.groups) >= FEWEST_GROUPS
+
     def __add__(self, other: SecondMoments) -> SecondMoments:
         """Add the moments of other rows, without their kept rows."""
-        return SecondMoments(
-            self.rows + other.rows,
-            self.groups + other.groups,
-            self.group_rows + other.group_rows,
-            self.sums + other.sums,
-        )
+        return SecondMoments(self.rows + other.rows, self.groups + other.groups)
 
 
-def group_count(dimension: int, *, group_bytes: int = GROUP_BYTES) -> int:
+def group_count(dimension: int) -> int:
     """Return how many groups of rows fit into memory; 1, that is no resampling, if too few do.
 
     Examples:
-        >>> [group_count(D) for D in (512, 1024, 2048)]
-        [64, 48, 12]
-        >>> group_count(4096)
-        1
+        >>> [group_count(D) for D in (512, 1024, 2048, 4096)]
+        [64, 48, 12, 1]
     """
-    fitting = min(GROUPS, group_bytes // (8 * dimension**2))
+    fitting = min(GROUPS, GROUP_BYTES // (8 * dimension**2))
     return int(fitting) if fitting >= FEWEST_GROUPS else 1
 
 
@@ -96,28 +90,11 @@ def second_moments(
     threads: int | None = None,
     on_rows: OnRows | None = None,
 ) -> SecondMoments:
-    """Read a stream once and return its second moments, summed in float64 whatever is stored.
+    """Read a stream, or some blocks of it, once and sum in float64, whatever is stored.
 
     Products run in as many threads as there are cores, each on its own groups, while the next block is read.
-    The group of a row depends on `seed` and on the row's place in the file alone.
-
-    Args:
-        stream: The rows.
-        groups: M.
-        seed: Of the assignment of rows to groups.
-        first: Index of the first block, for a part of the file.
-        last: Index behind the last block; None reads to the end.
-        kept_bytes: Keep the rows as float64 while they take no more than this.
-        threads: At a time; default one a core.
-        on_rows: Told about progress, after each block.
-
-    Returns:
-        The moments.
-
-    Raises:
-        InvalidInputError: `groups` below 1, or no row.
-        DataFormatError: Numbers that are too large to be squared, a file that is damaged or changes while it
-            is read.
+    The group of a row depends on `seed` and on the row's place in the file alone. Rows are kept as float64
+    while they take no more than `kept_bytes`.
 
     Examples:
         >>> from condnum.data.feature_stream import array_stream
@@ -129,40 +106,32 @@ def second_moments(
     if groups < 1:
         raise InvalidInputError(f"groups must be at least 1, got {groups}.")
     D, workers = stream.dimension, threads or core_count()
-    moments = SecondMoments(0, np.zeros((groups, D, D)), np.zeros(groups, np.int64), np.zeros(D))
-    rows, kept = 0, _Kept(kept_bytes)
-    with (
-        limited_threads(1),
-        ThreadPoolExecutor(workers) as pool,
-        _ahead(stream.blocks(first, last)) as blocks,
-    ):
-        for index, block in enumerate(blocks, start=first):
+    total, rows, kept = np.zeros((groups, D, D)), 0, list[NDArray[np.float64]]()
+    with limited_threads(1), ThreadPoolExecutor(workers) as pool:
+        for index, block in enumerate(_ahead(stream.blocks(first, last)), start=first):
             label = np.random.default_rng([seed, index, LABELS]).integers(groups, size=len(block))
             order = np.argsort(label, kind="stable")
             edges = np.searchsorted(label[order], np.arange(groups + 1))
             shares = np.array_split(np.arange(groups), workers)
-            work = [pool.submit(_add_groups, moments, block, order, edges, share) for share in shares]
+            work = [pool.submit(_add_groups, total, block, order, edges, share) for share in shares]
             finite = [future.result() for future in work]  # waits for all, whatever one finds
             if not all(finite):
                 raise DataFormatError(
                     f"{stream.source} holds numbers so large that their squares overflow float64 (above "
                     "1e154), or infinite ones; rescale them (standardise)."
                 )
-            moments.group_rows[:] += np.diff(edges)
             rows += len(block)
-            kept.add(block)
+            kept_bytes -= 8 * block.size
+            kept = [*kept, block.astype(np.float64)] if kept_bytes >= 0 else []
             if on_rows is not None:
                 on_rows(rows, stream.count)
     if not rows:
         raise InvalidInputError(f"{stream.source} has no rows.")
-    return SecondMoments(rows, moments.groups, moments.group_rows, moments.sums, kept.rows())
-
-
-_SUMS = threading.Lock()
+    return SecondMoments(rows, total, np.concatenate(kept) if kept else None)
 
 
 def _add_groups(
-    moments: SecondMoments,
+    total: NDArray[np.float64],
     block: NDArray[Any],
     order: NDArray[np.int64],
     edges: NDArray[np.int64],
@@ -172,80 +141,25 @@ def _add_groups(
     if not len(share):
         return True
     D = block.shape[1]
-    longest = int(np.diff(edges)[share].max())
-    buffer, product, sums = np.empty((longest, D)), np.empty((D, D)), np.zeros(D)
+    buffer, product = np.empty((int(np.diff(edges)[share].max()), D)), np.empty((D, D))
     finite = True
     with np.errstate(all="ignore"):  # NaN and overflow are found below, on the diagonal
         for m in share:
             X = buffer[: edges[m + 1] - edges[m]]
             X[:] = block[order[edges[m] : edges[m + 1]]]  # gathers a group's rows and casts them
-            np.matmul(
-                X.T, X, out=product
-            )  # X on both sides: NumPy takes the symmetric product, half the work
-            moments.groups[m] += product
-            sums += X.sum(axis=0)
+            # X on both sides: NumPy takes the symmetric product, half the work.
+            total[m] += np.matmul(X.T, X, out=product)
             finite &= bool(np.isfinite(product.diagonal()).all())
-    with _SUMS:
-        moments.sums[:] += sums
     return finite
 
 
-class _Kept:
-    """Rows of small data, until they are no longer small."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit, self._parts = limit, list[NDArray[np.float64]]()
-
-    def add(self, block: NDArray[Any]) -> None:
-        """Keep a block if there is room; drop everything if not."""
-        self._limit -= 8 * block.size
-        self._parts = [*self._parts, block.astype(np.float64)] if self._limit >= 0 else []
-
-    def rows(self) -> NDArray[np.float64] | None:
-        """Return all rows, or None."""
-        return np.concatenate(self._parts) if self._limit >= 0 and self._parts else None
-
-
-@contextmanager
-def _ahead(blocks: Iterator[NDArray[Any]]) -> Generator[Iterator[NDArray[Any]]]:
-    """Read the next block in a thread while this one is worked on: three blocks in memory at most."""
-    ready: queue.Queue[Any] = queue.Queue(maxsize=1)
-    stop = threading.Event()
-
-    def offer(item: Any) -> bool:
-        while not stop.is_set():
-            try:
-                ready.put(item, timeout=0.1)
-            except queue.Full:
-                continue
-            return True
-        return False
-
-    def read() -> None:
-        try:
-            for block in blocks:
-                if not offer(block):
-                    return
-            offer(None)
-        except BaseException as error:
-            offer(error)
-
-    def taken() -> Iterator[NDArray[Any]]:
-        while (item := ready.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-
-    thread = threading.Thread(target=read, name="condnum-read-ahead", daemon=True)
-    thread.start()
-    try:
-        yield taken()
-    finally:
-        stop.set()
-        thread.join()
-
-
-# Second moments on many machines: each worker reads a part of the file, and sums meet in a tree.
+def _ahead(blocks: Iterator[NDArray[Any]]) -> Iterator[NDArray[Any]]:
+    """Read the next block in a thread while this one is worked on: two blocks in memory."""
+    with ThreadPoolExecutor(1, "condnum-read-ahead") as reader:
+        waiting = reader.submit(next, blocks, None)
+        while (block := waiting.result()) is not None:
+            waiting = reader.submit(next, blocks, None)
+            yield block
 
 
 #: Seconds to wait for the scheduler and a first worker.
@@ -255,7 +169,7 @@ TIMEOUT = 60.0
 def cluster_moments(
     stream: FeatureStream, address: str, *, groups: int = GROUPS, seed: int = 0, parts: int | None = None
 ) -> SecondMoments:
-    """Compute second moments on the workers of a dask scheduler.
+    """Compute second moments on the workers of a dask scheduler; their sums meet in a tree.
 
     Every worker opens the same path, so that the file must lie on storage that all of them see, and only
     D×D matrices travel. Rows belong to the same groups as on one machine; sums differ by the order of
@@ -287,25 +201,17 @@ def cluster_moments(
         count = min(blocks, 2 * workers if parts is None else parts)
         edges = [round(i * blocks / count) for i in range(count + 1)]
         level = [
-            client.submit(
-                part_moments,
-                stream,
-                groups,
-                seed,
-                first,
-                last,
-                pure=False,
-            )
+            client.submit(_part, stream, groups, seed, first, last, pure=False)
             for first, last in pairwise(edges)
         ]
         while len(level) > 1:
             pairs = [level[i : i + 2] for i in range(0, len(level), 2)]
-            level = [client.submit(_sum, *pair, pure=False) if len(pair) == 2 else pair[0] for pair in pairs]
+            level = [client.submit(add, *pair, pure=False) if len(pair) == 2 else pair[0] for pair in pairs]
         result: SecondMoments = level[0].result()
     return result
 
 
-def part_moments(stream: FeatureStream, groups: int, seed: int, first: int, last: int) -> SecondMoments:
+def _part(stream: FeatureStream, groups: int, seed: int, first: int, last: int) -> SecondMoments:
     """Read some blocks of a file; what a worker does."""
     here = open_feature_stream(stream.source, max_dimension=stream.width)
     if here.count != stream.count:
@@ -315,14 +221,6 @@ def part_moments(stream: FeatureStream, groups: int, seed: int, first: int, last
         )
     own = replace(stream, read=here.read, stamp=here.stamp)
     return second_moments(own, groups=groups, seed=seed, first=first, last=last, kept_bytes=0, threads=1)
-
-
-def _sum(left: SecondMoments, right: SecondMoments) -> SecondMoments:
-    """Add two parts; on a worker."""
-    return left + right
-
-
-# What an audit says about one task's features before any extractor: size, rank, odd columns, warnings.
 
 
 #: Columns that agree to this share of their squared length count as equal: seven digits.
@@ -368,44 +266,32 @@ class TaskFacts:
         return notes
 
 
-def task_facts(
-    name: str, stream: FeatureStream, moments: SecondMoments, K: NDArray[np.float64], *, rtol: float
-) -> TaskFacts:
-    """Read what the second moments say about a task's columns and rank.
+def task_facts(name: str, stream: FeatureStream, rows: int, K: NDArray[np.float64], rtol: float) -> TaskFacts:
+    """Read what K says about a task's columns and rank.
 
     Examples:
-        >>> from condnum.audit.moments import second_moments
         >>> from condnum.data.feature_stream import array_stream
         >>> X = np.array([[1.0, 5.0, 1.0, 0.0], [2.0, 5.0, 2.0, 0.0], [4.0, 5.0, 4.0, 0.0]])
-        >>> stream = array_stream(X)
-        >>> moments = second_moments(stream)
-        >>> facts = task_facts("D_P", stream, moments, moments.covariance, rtol=1e-15)
+        >>> facts = task_facts("D_P", array_stream(X), 3, X.T @ X, 1e-15)
         >>> facts.rank, facts.equal_columns
         (2, (('x0', 'x2'),))
     """
     sigma = np.maximum(np.linalg.eigvalsh(K)[::-1], 0.0)
-    limit = rtol * sigma[0]
+    limit, squares, equal = rtol * sigma[0], np.diagonal(K), []
+    for j in np.flatnonzero(squares):
+        # ‖x_i − x_j‖² is 0 to round-off: the first such i < j
+        distance = squares[:j] + squares[j] - 2 * K[:j, j]
+        same = np.flatnonzero(distance <= 4 * SAME * squares[j])
+        if len(same):
+            equal.append((stream.columns[same[0]], stream.columns[j]))
     return TaskFacts(
         name=name,
         source=stream.source,
-        rows=moments.rows,
+        rows=rows,
         dimension=stream.dimension,
         stored_eps=stream.stored_eps,
         spectrum=sigma,
         rank=int((sigma > limit).sum()),
         near=int(((sigma > limit / NEAR) & (sigma < limit * NEAR)).sum()),
-        equal_columns=tuple((stream.columns[i], stream.columns[j]) for i, j in _equal_pairs(K)),
+        equal_columns=tuple(equal),
     )
-
-
-def _equal_pairs(K: NDArray[np.float64]) -> list[tuple[int, int]]:
-    """Return pairs i < j with ‖x_i − x_j‖² = K_ii + K_jj − 2K_ij = 0 to round-off, one for each j."""
-    squares, pairs = np.diagonal(K), []
-    for j in range(1, len(K)):
-        if squares[j] == 0:
-            continue
-        distance = squares[:j] + squares[j] - 2 * K[:j, j]
-        same = np.flatnonzero(distance <= 4 * SAME * squares[j])
-        if len(same):
-            pairs.append((int(same[0]), j))
-    return pairs

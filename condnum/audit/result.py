@@ -15,23 +15,15 @@ import pandas as pd
 
 from condnum.audit.attacks import AttackSection
 from condnum.audit.intervals import Intervals
-from condnum.audit.measures import FRONT, LABELS, OPTIMAL, RAW, Comparison, Directions
+from condnum.audit.measures import FRONT, LABELS, OPTIMAL, RAW, ClauseC, Comparison, Directions
 from condnum.audit.moments import TaskFacts
+from condnum.data.feature_pair import odd_columns
 from condnum.files import output_folder, write_json
 from condnum.report.tables import formula_html, number
 from condnum.theory.ceiling import RirCeiling
 
 #: Name of the file, and the version of its layout.
 AUDIT_FILE, LAYOUT = "audit.json", 1
-
-
-@dataclass(frozen=True)
-class ClauseC:
-    """Clause (c) for one extractor: can the pre-training task still be fitted as well?"""
-
-    kept: bool | None  # None: it cannot be said without targets
-    gap: float | None  # rise of the best squared loss over the loss of predicting zero
-    reason: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +68,7 @@ class Audit:
             own.append(
                 f"D_H excites {self.ceiling.harmful_only_dimension} direction(s) that D_P does not: an "
                 "extractor can scale them freely, which makes the compact ceiling infinite. That is "
-                "a statement on "
-                "null spaces, not a promise."
+                "a statement on null spaces, not a promise."
             )
         if self.intervals is not None:
             outside = self.intervals.table[~self.intervals.table["inside"].astype(bool)]
@@ -90,65 +81,25 @@ class Audit:
         return own
 
     def row(self, pair: Comparison, convention: str, gauge: str = "unit") -> pd.Series:
-        """Return one row of `measures`.
-
-        Args:
-            pair: What against what.
-            convention: `compact` or `ridge`.
-            gauge: `unit` or `as_trained`.
-
-        Returns:
-            The row.
-        """
-        table = self.measures
-        return table[
-            (table["extractor"] == pair.extractor)
-            & (table["baseline"] == pair.baseline)
-            & (table["convention"] == convention)
-            & (table["gauge"] == gauge)
-        ].iloc[0]
+        """Return what `measures` says of a pair, in `compact` or `ridge`, at scale `unit` or `as_trained`."""
+        return _rows(
+            self.measures,
+            extractor=pair.extractor,
+            baseline=pair.baseline,
+            convention=convention,
+            gauge=gauge,
+        ).iloc[0]
 
     def kappa_of(self, task: str, extractor: str, convention: str) -> pd.Series:
-        """Return one row of `kappa`.
+        """Return κ of the `pretrain` or `harmful` task's Hessian at an extractor, with its rank."""
+        return _rows(self.kappa, task=task, extractor=extractor, convention=convention).iloc[0]
 
-        Args:
-            task: `pretrain` or `harmful`.
-            extractor: Its name.
-            convention: `compact` or `ridge`.
-
-        Returns:
-            The row.
-        """
-        table = self.kappa
-        return table[
-            (table["task"] == task) & (table["extractor"] == extractor) & (table["convention"] == convention)
-        ].iloc[0]
-
-    def interval(
-        self, quantity: str, convention: str, *, task: str = "", extractor: str = "", baseline: str = ""
-    ) -> pd.Series | None:
-        """Return the interval of a number, or None if there is none.
-
-        Args:
-            quantity: `kappa`, `rank`, `harmful_ratio`, `pretrain_ratio`, `rir` or `rir_ceiling`.
-            convention: `compact` or `ridge`.
-            task: Of a κ or rank.
-            extractor: Its name.
-            baseline: Of a ratio.
-
-        Returns:
-            A row of `Intervals.table`.
-        """
+    def interval(self, quantity: str, convention: str, **place: str) -> pd.Series | None:
+        """Return the interval of a number at a `task`, `extractor`, `baseline`; None if there is none."""
         if self.intervals is None:
             return None
-        table = self.intervals.table
-        found = table[
-            (table["quantity"] == quantity)
-            & (table["convention"] == convention)
-            & (table["task"] == task)
-            & (table["extractor"] == extractor)
-            & (table["baseline"] == baseline)
-        ]
+        where = {"task": "", "extractor": "", "baseline": ""} | place
+        found = _rows(self.intervals.table, quantity=quantity, convention=convention, **where)
         return found.iloc[0] if len(found) else None
 
     @cached_property
@@ -165,7 +116,19 @@ class Audit:
                 "conventions": "infinities are the words Infinity and -Infinity, what is not known is null",
                 "summary": self.sentences,
                 "warnings": self.warnings,
-                "tasks": {task.name: _task(task) for task in (self.pretrain, self.harmful)},
+                "tasks": {
+                    task.name: {
+                        "source": task.source,
+                        "rows": task.rows,
+                        "columns": task.dimension,
+                        "stored_eps": task.stored_eps,
+                        "rank": task.rank,
+                        "eigenvalues_near_tolerance": task.near,
+                        "equal_columns": [list(pair) for pair in task.equal_columns],
+                        "spectrum": task.spectrum.tolist(),
+                    }
+                    for task in (self.pretrain, self.harmful)
+                },
                 "columns": _records(self.columns),
                 "settings": {"rtol": self.rtol, "ridge": self.ridge, "seed": self.seed, **self.settings},
                 "extractors": {name: list(shape) for name, shape in self.extractors.items() if name != RAW},
@@ -207,19 +170,14 @@ class Audit:
         )
 
     def save(self, folder: str | Path) -> list[str]:
-        """Write audit.json.
-
-        Args:
-            folder: Created if missing.
-
-        Returns:
-            The names of the files.
-
-        Raises:
-            OutputError: The folder cannot be written.
-        """
+        """Write audit.json into a folder, which is created if missing, and return the names of the files."""
         write_json(output_folder(folder) / AUDIT_FILE, self.as_json())
         return [AUDIT_FILE]
+
+
+def _rows(table: pd.DataFrame, **values: str) -> pd.DataFrame:
+    """Return the rows that have these values."""
+    return table[np.logical_and.reduce([table[name] == value for name, value in values.items()])]
 
 
 def strict(value: Any) -> Any:
@@ -240,41 +198,17 @@ def strict(value: Any) -> Any:
     return value
 
 
-def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
+def _records(table: pd.DataFrame) -> list[dict[Any, Any]]:
     """Return a table's rows."""
-    return [{str(key): value for key, value in row.items()} for row in table.to_dict("records")]
+    return table.to_dict("records")
 
 
-def _task(task: TaskFacts) -> dict[str, Any]:
-    """Return one task's facts."""
-    return {
-        "source": task.source,
-        "rows": task.rows,
-        "columns": task.dimension,
-        "stored_eps": task.stored_eps,
-        "rank": task.rank,
-        "eigenvalues_near_tolerance": task.near,
-        "equal_columns": [list(pair) for pair in task.equal_columns],
-        "spectrum": task.spectrum.tolist(),
-    }
-
-
-# The summary of an audit in plain language: sentences that are computed from its numbers.
-
+# The verdict in plain language: sentences that are computed from the numbers.
 
 #: Compact κ's of one task that differ by more than this factor over the sweep make it fragile.
 FRAGILE = 10.0
-
 #: Columns whose deviations differ by more than this factor are in different units.
 UNITS = 1000.0
-
-
-def summary(found: Audit) -> list[str]:
-    """Return the half page that an audit's report starts with."""
-    said = [_what(found), *_kappas(found), _fragility(found), _room(found)]
-    said += _verdict(found) if found.main is not None else [_no_extractor(found)]
-    said += [_attack(found), _limits(found)]
-    return [sentence for sentence in said if sentence]
 
 
 def verdict_rows(found: Audit, pair: Comparison) -> list[dict[str, Any]]:
@@ -290,13 +224,12 @@ def verdict_rows(found: Audit, pair: Comparison) -> list[dict[str, Any]]:
 
 
 def interval_words(found: Audit, quantity: str, convention: str, **place: str) -> str:
-    """Return an estimate with its interval, as a table shows it."""
+    """Return an interval as a table shows it, with a word where the estimate lies outside."""
     row = found.interval(quantity, convention, **place)
     if row is None:
         return "—"
-    word = (
-        "" if row["inside"] else f", resampling {'raises' if row['low'] > row['estimate'] else 'lowers'} it"
-    )
+    way = "raises" if row["low"] > row["estimate"] else "lowers"
+    word = "" if row["inside"] else f", resampling {way} it"
     return f"{number(row['low'])} – {number(row['high'])}{word}"
 
 
@@ -323,55 +256,45 @@ def as_page(sentences: Sequence[str]) -> str:
 def card(found: Audit) -> str:
     """Return the verdict: clauses, RIR of its ceiling, the weakest attacker, what to do next."""
     pair = found.main or Comparison(FRONT, RAW)
-    name = LABELS[pair.extractor]
     verdicts = verdict_rows(found, pair)
-    title = f"{name}: " + {
-        (True, True): "immunized by Definition 3.1",
-        (False, False): "not immunized by Definition 3.1",
-    }.get((verdicts[0]["all"], verdicts[1]["all"]), "the verdict is open: see the clauses")
     if found.main is None:
-        title = f"No extractor was given: what {name} reaches"
+        title = f"No extractor was given: what {LABELS[FRONT]} reaches"
+    else:
+        judged = {
+            (True, True): "immunized by Definition 3.1",
+            (False, False): "not immunized by Definition 3.1",
+        }
+        both = (verdicts[0]["all"], verdicts[1]["all"])
+        title = f"{LABELS[pair.extractor]}: {judged.get(both, 'the verdict is open: see the clauses')}"
+    heads = ("(a) harmful κ rises", "(b) benign κ does not", "(c) benign task still fitted", "RIR")
     rows = []
     for verdict in verdicts:
         row = found.row(pair, verdict["convention"])
-        cells = [_chip(verdict[clause]) for clause in "abc"]
-        of = f"of at most {number(row['rir_ceiling'])}" if row["rir_ceiling"] == row["rir_ceiling"] else ""
+        cells = []
+        for clause in "abc":
+            kind = {True: "holds", False: "fails", None: "not known"}[verdict[clause]]
+            style = {True: "holds", False: "does-not-hold", None: "other-data"}[verdict[clause]]
+            cells.append(f'<span class="chip {style}">{kind}</span>')
+        of = "" if math.isnan(row["rir_ceiling"]) else f"of at most {number(row['rir_ceiling'])}"
         cells.append(f'<span class="obtained">{number(row["rir"])}</span><span class="published">{of}</span>')
         body = "".join(
             f'<td><span class="label">{head}</span>{cell}</td>'
-            for head, cell in zip(_HEADS, cells, strict=True)
+            for head, cell in zip(heads, cells, strict=True)
         )
         rows.append(f'<tr><th scope="row">{verdict["convention"]}</th>{body}</tr>')
-    head = "".join(f'<th scope="col">{text}</th>' for text in ("convention", *_HEADS))
+    head = "".join(f'<th scope="col">{text}</th>' for text in ("convention", *heads))
+    worst = _worst(found, pair.extractor)
+    weakest = _attackers(found) if worst is None else (
+        f"{worst['label']}: {number(worst['factor'])} times the steps that it takes on the features as "
+        "they are. An extractor protects no better than this against those who choose their method."
+    )  # fmt: skip
     return (
         f'<article class="score"><h2 style="margin-top:1rem">Verdict</h2>'
         f'<p class="lead"><b>{formula_html(title)}.</b></p>'
         f'<div class="scroll"><table class="board"><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody>"
-        f"</table></div><h3>Weakest attacker</h3><p>{formula_html(_weakest(found, pair.extractor))}</p>"
+        f"</table></div><h3>Weakest attacker</h3><p>{formula_html(weakest)}</p>"
         f"<h3>What to do next</h3>{as_page(next_steps(found))}</article>"
-    )
-
-
-_HEADS = ("(a) harmful κ rises", "(b) benign κ does not", "(c) benign task still fitted", "RIR")
-
-
-def _chip(kept: bool | None) -> str:
-    """Return whether a clause holds."""
-    kind = {True: "holds", False: "fails", None: "not known"}[kept]
-    style = {True: "holds", False: "does-not-hold", None: "other-data"}[kept]
-    return f'<span class="chip {style}">{kind}</span>'
-
-
-def _weakest(found: Audit, extractor: str) -> str:
-    """Say who is slowed least."""
-    worst = _worst(found, extractor)
-    if worst is None:
-        return _attack(found)
-    return (
-        f"{worst['label']}: {number(worst['factor'])} times the steps that it takes on the features as "
-        "they are. "
-        "An extractor protects no better than this against those who choose their method."
     )
 
 
@@ -387,28 +310,24 @@ def _worst(found: Audit, extractor: str) -> Any | None:
 def next_steps(found: Audit) -> list[str]:
     """Return what somebody who has this audit should do, most urgent first."""
     steps, pair = [], found.main
-    table = found.columns
-    odd = table["column"][table["look"].str.startswith(("label", "index"))]
-    if len(odd):
-        names = ",".join(map(str, odd[:5]))
+    odd = odd_columns(found.columns)
+    if odd:
         steps.append(
             f"Look at the columns that seem to be an answer or an index, and audit again without: --drop "
-            f"{names}."
+            f"{','.join(odd[:5])}."
         )
-    spread = found.columns[["deviation_pretrain", "deviation_harmful"]].replace(0, math.nan)
-    if not found.settings["standardise"] and (spread.max() / spread.min()).max() > UNITS:
-        ratio = number(float((spread.max() / spread.min()).max()))
+    deviations = found.columns[["deviation_pretrain", "deviation_harmful"]].replace(0, math.nan)
+    spread = float((deviations.max() / deviations.min()).max())
+    if not found.settings["standardise"] and spread > UNITS:
         steps.append(
-            f"The columns' scales differ {ratio} times, which κ takes for ill-conditioning: see whether "
-            "the verdict "
-            "stands with --standardise, which any attacker can do as well."
+            f"The columns' scales differ {number(spread)} times, which κ takes for ill-conditioning: see "
+            "whether the verdict stands with --standardise, which any attacker can do as well."
         )
-    front = verdict_rows(found, Comparison(FRONT, RAW))
     if pair is None or any(verdict["all"] is False for verdict in verdict_rows(found, pair)):
         steps.append(
             "An extractor that meets Definition 3.1 in both conventions exists: condnum.immunize(problem, "
             '"front") gives the closed form, to be audited with --theta.'
-            if all(verdict["all"] for verdict in front)
+            if all(verdict["all"] for verdict in verdict_rows(found, Comparison(FRONT, RAW)))
             else "Not even the closed form at the edge of what is possible meets Definition 3.1 in both "
             "conventions: these two tasks may be too alike for a linear extractor."
         )
@@ -425,32 +344,24 @@ def next_steps(found: Audit) -> list[str]:
     return steps or ["Repeat the audit on other rows of the same tasks: all of this is about these."]
 
 
-def _what(found: Audit) -> str:
-    """Say what was audited."""
-    P, H = found.pretrain, found.harmful
-    extractor = found.main
-    about = "no extractor was given" if extractor is None else f"{extractor.label} is judged"
-    return (
+def summary(found: Audit) -> list[str]:
+    """Return the half page that an audit's report starts with."""
+    P, H, pair = found.pretrain, found.harmful, found.main
+    about = "no extractor was given" if pair is None else f"{pair.label} is judged"
+    said = [
         f"D_P is {Path(P.source).name} with {P.rows:,d} rows, D_H is {Path(H.source).name} with "
-        f"{H.rows:,d} rows, "
-        f"both with {P.dimension:,d} columns; {about}."
-    )
-
-
-def _kappas(found: Audit) -> list[str]:
-    """Say what κ and the rank of both tasks are."""
-    said = []
-    for task, facts in (("pretrain", found.pretrain), ("harmful", found.harmful)):
+        f"{H.rows:,d} rows, both with {P.dimension:,d} columns; {about}."
+    ]
+    for task, facts in (("pretrain", P), ("harmful", H)):
         row = found.kappa_of(task, RAW, "compact")
         sure = _sure(found, "kappa", "compact", task=task, extractor=RAW)
         rank = "full rank" if row["rank"] == facts.dimension else f"rank {row['rank']} of {facts.dimension}"
         ridge = found.kappa_of(task, RAW, "ridge")["kappa"]
         said.append(
             f"{facts.name}: {rank}; κ of its features is {number(row['kappa'])} over the non-zero "
-            f"spectrum{sure}, "
-            f"and {number(ridge)} with a ridge of {number(found.ridge)}."
+            f"spectrum{sure}, and {number(ridge)} with a ridge of {number(found.ridge)}."
         )
-    return said
+    return [*said, _fragility(found), _room(found), *_verdict(found), _attackers(found), LIMITS]
 
 
 def _fragility(found: Audit) -> str:
@@ -478,72 +389,58 @@ def _room(found: Audit) -> str:
     sure = _sure(found, "rir_ceiling", "compact")
     return (
         "Room: no invertible linear extractor can have a compact RIR above "
-        f"{number(found.ceiling.value)}{sure}; "
-        f"{limit}."
+        f"{number(found.ceiling.value)}{sure}; {limit}."
     )
 
 
-def _no_extractor(found: Audit) -> str:
-    """Say what the closed forms would reach."""
-    reached = []
-    for name in (OPTIMAL, FRONT):
-        row = found.row(Comparison(name, RAW), "compact")
-        reached.append(
-            f"{LABELS[name]} would have a compact RIR of {number(row['rir'])}, "
-            f"(i) = {number(row['harmful_ratio'])} and (ii) = {number(row['pretrain_ratio'])}"
-        )
-    return f"Without an extractor there is no verdict. {'; '.join(reached)}."
-
-
 def _verdict(found: Audit) -> list[str]:
-    """Say for each convention which clauses of Definition 3.1 hold."""
+    """Say for each convention which clauses of Definition 3.1 hold, or what closed forms would reach."""
     pair = found.main
     if pair is None:
-        return []
-    said, name = [], LABELS[pair.extractor]
-    for verdict in verdict_rows(found, pair):
+        reached = []
+        for name in (OPTIMAL, FRONT):
+            row = found.row(Comparison(name, RAW), "compact")
+            reached.append(
+                f"{LABELS[name]} would have a compact RIR of {number(row['rir'])}, "
+                f"(i) = {number(row['harmful_ratio'])} and (ii) = {number(row['pretrain_ratio'])}"
+            )
+        return [f"Without an extractor there is no verdict. {'; '.join(reached)}."]
+    said, verdicts = [], verdict_rows(found, pair)
+    for verdict in verdicts:
         convention = verdict["convention"]
         row = found.row(pair, convention)
+        i, ii = number(row["harmful_ratio"]), number(row["pretrain_ratio"])
         spread = _sure(found, "rir", convention, extractor=pair.extractor, baseline=pair.baseline)
         share = ""
         if convention == "compact" and 0 < row["share"] < math.inf:
             share = f", {number(100 * row['share'])} % of the ceiling"
-        failing = _failing(verdict, row)
+        failing = [
+            words
+            for clause, words in (
+                ("a", f"(a) fails, as the harmful κ does not rise ((i) = {i})"),
+                ("b", f"(b) fails, as the pre-training κ rises ((ii) = {ii})"),
+                ("c", "(c) fails, as the pre-training task is fitted worse"),
+            )
+            if verdict[clause] is False
+        ]
         judged = {
             True: "meets all clauses of Definition 3.1",
-            False: f"is not immunized: {failing}",
+            False: f"is not immunized: {'; '.join(failing)}",
             None: "meets clauses (a) and (b) of Definition 3.1; (c) is not known",
         }[verdict["all"]]
         said.append(
-            f"{convention.capitalize()} convention: {name} {judged}. RIR "
-            f"{number(row['rir'])}{spread}{share}, "
-            f"(i) = {number(row['harmful_ratio'])}, (ii) = {number(row['pretrain_ratio'])}."
+            f"{convention.capitalize()} convention: {LABELS[pair.extractor]} {judged}. RIR "
+            f"{number(row['rir'])}{spread}{share}, (i) = {i}, (ii) = {ii}."
         )
-    both = {verdict["all"] for verdict in verdict_rows(found, pair)}
-    if len(both) > 1:
+    if verdicts[0]["all"] != verdicts[1]["all"]:
         said.append(
-            "The two conventions disagree on the verdict: do not quote one without the other, and "
-            "look at how "
-            "it moves with the tolerance and with ε below."
+            "The two conventions disagree on the verdict: do not quote one without the other, and look at "
+            "how it moves with the tolerance and with ε below."
         )
-    clause = found.clause_c[pair.extractor]
-    said.append(f"Clause (c): {clause.reason}.")
-    return said
+    return [*said, f"Clause (c): {found.clause_c[pair.extractor].reason}."]
 
 
-def _failing(verdict: dict[str, Any], row: Any) -> str:
-    """Name the clauses that fail."""
-    words = []
-    if not verdict["a"]:
-        words.append(f"(a) fails, as the harmful κ does not rise ((i) = {number(row['harmful_ratio'])})")
-    if not verdict["b"]:
-        words.append(f"(b) fails, as the pre-training κ rises ((ii) = {number(row['pretrain_ratio'])})")
-    if verdict["c"] is False:
-        words.append("(c) fails, as the pre-training task is fitted worse")
-    return "; ".join(words)
-
-
-def _attack(found: Audit) -> str:
+def _attackers(found: Audit) -> str:
     """Say what the panel found in one sentence, or why there is none."""
     report, pair = found.attack.report, found.main
     if report is None:
@@ -563,12 +460,9 @@ def _attack(found: Audit) -> str:
     )
 
 
-def _limits(found: Audit) -> str:
-    """Say what an audit cannot know."""
-    return (
-        "κ bounds plain gradient descent with a squared loss on features as they come, and nothing "
-        "else: whitening, "
-        "conjugate gradients or a closed form pay little attention to it, non-linear attackers are "
-        "outside of it, "
-        "and all of this is about these rows: other data of the same tasks may differ."
-    )
+#: What an audit cannot know.
+LIMITS = (
+    "κ bounds plain gradient descent with a squared loss on features as they come, and nothing else: "
+    "whitening, conjugate gradients or a closed form pay little attention to it, non-linear attackers are "
+    "outside of it, and all of this is about these rows: other data of the same tasks may differ."
+)

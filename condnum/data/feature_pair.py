@@ -55,11 +55,10 @@ class FeaturePair:
     columns: pd.DataFrame  # a row a column: `column`, mean, deviation, smallest and largest of both, `look`
     notes: tuple[str, ...]  # what was done to the data, and what to be wary of, in sentences
 
-    @property
-    def odd(self) -> list[str]:
-        """Names of the columns that look like an answer or an index: `drop` takes them out."""
-        table = self.columns
-        return [str(name) for name in table["column"][table["look"].str.startswith(("label", "index"))]]
+
+def odd_columns(columns: pd.DataFrame) -> list[str]:
+    """Return the names of the columns that look like an answer or an index: `drop` takes them out."""
+    return [str(name) for name in columns["column"][columns["look"].str.startswith(("label", "index"))]]
 
 
 def names_in(text: str) -> tuple[str, ...]:

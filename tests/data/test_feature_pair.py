@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from condnum.data.feature_pair import look_at, match_streams, open_pair
+from condnum.data.feature_pair import look_at, match_streams, odd_columns, open_pair
 from condnum.data.feature_stream import array_stream
 from condnum.data.task_pair import standardise
 from condnum.errors import CondnumError, DataFormatError, InvalidInputError, UnknownNameError
@@ -151,7 +151,7 @@ class TestColumns:
         pair, look = self.look(column, other)
         assert look.startswith(kind)
         assert bool(look) == bool(kind)
-        assert pair.odd == (["c"] if kind.startswith(("label", "index")) else [])
+        assert odd_columns(pair.columns) == (["c"] if kind.startswith(("label", "index")) else [])
 
     def test_an_answer_is_known_by_its_name_as_well(self):
         pair, look = self.look(RNG.normal(size=200), name="Target")
