@@ -27,9 +27,6 @@ from condnum.probing.attackers import AttackBudget
 from condnum.probing.objectives import AttackTask
 from condnum.probing.panel import AttackReport, attack_panel, attack_sentences
 
-# Targets of a task: numbers of a regression or labels of a classification, one for each row.
-
-
 Kind = Literal["auto", "regression", "classification"]
 KINDS: tuple[Kind, ...] = ("auto", "regression", "classification")
 
@@ -60,7 +57,10 @@ def read_targets(value: TargetsLike, *, kind: Kind = "auto", name: str = "target
         raise InvalidInputError(f"{name} must be (N,) or (N, m), one for each row, got shape {Y.shape}.")
     if Y.dtype.kind == "O":
         Y = _words(Y, name)
-    if kind == "classification" or (kind == "auto" and _are_labels(Y)):
+    labels = Y.dtype.kind in "USb"
+    if Y.dtype.kind in "fiu" and Y.ndim == 1 and np.isfinite(Y).all() and (np.round(Y) == Y).all():
+        labels = len(np.unique(Y)) <= min(MOST_CLASSES, max(2, len(Y) // 5))
+    if kind == "classification" or (kind == "auto" and labels):
         if Y.ndim != 1:
             raise InvalidInputError(f"{name} of a classification must be (N,) labels, got shape {Y.shape}.")
         return np.asarray(np.unique(Y, return_inverse=True)[1], dtype=np.int64)
@@ -103,15 +103,6 @@ def one_hot(targets: NDArray[Any]) -> NDArray[np.float64]:
     return np.eye(int(targets.max()) + 1)[targets]
 
 
-def _are_labels(Y: NDArray[Any]) -> bool:
-    """Tell labels from numbers."""
-    if Y.dtype.kind in "OUSb":
-        return True
-    if Y.dtype.kind not in "fiu" or Y.ndim != 1 or not np.isfinite(Y).all() or (np.round(Y) != Y).any():
-        return False
-    return len(np.unique(Y)) <= min(MOST_CLASSES, max(2, len(Y) // 5))
-
-
 def _loaded(path: Path) -> NDArray[Any]:
     """Read a file of numbers or words."""
     ending, advice = path.suffix.lower(), "targets are one or a few numbers for each row, or short words."
@@ -136,16 +127,12 @@ def _loaded(path: Path) -> NDArray[Any]:
 
 #: Rows that attackers train on at most: each of them runs many times over them.
 PANEL_ROWS = 2_000
-
 #: Share of the sampled rows that attackers do not see, on which their accuracy is measured.
 HELD_OUT = 0.2
-
 #: Fewest rows of a task of which some are held out.
 LEAST_ROWS = 20
-
 #: Ends the seed of the sample of rows, see `moments.LABELS`.
 SAMPLE = 79
-
 #: What each attacker may spend in an audit, a tenth of what the panel allows by itself.
 PANEL_BUDGET = AttackBudget(steps=5_000, dense_steps=500)
 
@@ -165,10 +152,9 @@ class AttackSection:
         """What the numbers say, or why there are none."""
         if self.report is None:
             return [f"Attackers were not run: {self.reason}."]
-        sample = ", a random sample without replacement" if self.rows + self.held_out < self.of_rows else ""
-        held = f", and their loss and accuracy were measured on {self.held_out:,d} others" * bool(
-            self.held_out
-        )
+        sample = ", a random sample without replacement" * (self.rows + self.held_out < self.of_rows)
+        others = f", and their loss and accuracy were measured on {self.held_out:,d} others"
+        held = others * bool(self.held_out)
         said = f"Attackers trained on {self.rows:,d} of {self.of_rows:,d} rows of D_H{sample}{held}."
         return [said, *attack_sentences(self.report.renamed(LABELS | {RAW: "the raw input"}))]
 

@@ -24,17 +24,7 @@ _HTML = {"theta_0": "θ<sub>0</sub>", "theta_i": "θ<sub>I</sub>"}
 
 
 def spectra_figure(found: Audit) -> Any:
-    """Draw the spectra of both tasks' Hessians, raw and through every extractor, with the rank tolerance.
-
-    Args:
-        found: The audit.
-
-    Returns:
-        A plotly figure.
-
-    Raises:
-        MissingExtraError: Plotly is missing.
-    """
+    """Draw the spectra of both tasks' features with the rank tolerance and ε."""
     figure = _two(("D<sub>P</sub>, pre-training task", "D<sub>H</sub>, harmful task"))
     drawn = []
     for column, task in enumerate((found.pretrain, found.harmful), start=1):
@@ -92,8 +82,12 @@ def sensitivity_figure(found: Audit) -> Any:
     for column, value in ((1, found.rtol), (2, found.ridge)):
         figure.add_vline(x=value, line_color=NEUTRAL, line_dash="dot", row=1, col=column)
         figure.add_hline(y=1, line_color=NEUTRAL, line_width=1, row=1, col=column)
-    figure.update_xaxes(**_log_x("rank tolerance, relative to σ₁", left["rtol"]), row=1, col=1)
-    figure.update_xaxes(**_log_x("ridge ε (units of K)", right["ridge"]), row=1, col=2)
+    for column, title, values in (
+        (1, "rank tolerance, relative to σ₁", left["rtol"]), (2, "ridge ε (units of K)", right["ridge"]),
+    ):  # fmt: skip
+        decades = float(np.log10(values.max() / values.min()))  # half a figure's width: five labels at most
+        axis = {**log_axis(title, values), "dtick": max(1, int(np.ceil(decades / 5))), "tickangle": 0}
+        figure.update_xaxes(**axis, row=1, col=column)
     ceilings = np.concatenate([left["rir"], bound["rir_ceiling"]])
     figure.update_yaxes(**log_axis("RIR against raw features", ceilings), row=1, col=1)
     figure.update_yaxes(**log_axis("", right["rir"]), row=1, col=2)
@@ -156,12 +150,6 @@ def _two(titles: tuple[str, str], *, shared_y: bool = True) -> Any:
         rows=1, cols=2, subplot_titles=titles, shared_yaxes=shared_y,
         horizontal_spacing=0.06 if shared_y else 0.11,
     )  # fmt: skip
-
-
-def _log_x(title: str, values: Any) -> dict[str, Any]:
-    """Return a logarithmic axis for half a figure's width: five labels at most, upright."""
-    decades = float(np.log10(np.max(values) / np.min(values)))
-    return {**log_axis(title, values), "dtick": max(1, int(np.ceil(decades / 5))), "tickangle": 0}
 
 
 def _legend(figure: Any) -> Any:

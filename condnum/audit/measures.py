@@ -35,9 +35,6 @@ from condnum.theory.spectra import (
     hessian_spectrum,
 )
 
-# The extractors of an audit: θ from a file, named, and what each is measured against.
-
-
 #: The features as they are, θ = I.
 RAW = "raw"
 #: The closed form θ* = K_P^{-1/2}: not the auditor's, but a yardstick.
@@ -90,7 +87,7 @@ def read_theta(value: ThetaLike, dimension: int, *, name: str = "theta") -> NDAr
     else:
         stream = array_stream(np.asarray(value), name=name)
     with np.errstate(all="ignore"):  # numbers beyond float64 become infinite, which is refused below
-        blocks = [np.asarray(block, dtype=np.float64) for block in stream.blocks()]
+        blocks = [np.asarray(block, dtype=np.float64) for block in stream.raw_blocks()]
     if not blocks:
         raise InvalidInputError(f"{name} ({stream.source}) has no rows; it is cut off, or was never filled.")
     theta = np.concatenate(blocks)
@@ -154,9 +151,6 @@ def comparisons(names: Mapping[str, Any]) -> list[Comparison]:
     return pair + [Comparison(name, RAW) for name in order]
 
 
-# Spectra of both tasks' Hessians at every extractor, from the two covariances alone.
-
-
 Extractors = Mapping[str, NDArray[np.float64] | None]
 
 
@@ -202,13 +196,7 @@ class TaskSpectra:
 
 
 def task_spectra(K_P: Tensor, K_H: Tensor, extractors: Extractors, *, rtol: float) -> TaskSpectra:
-    """Decompose both covariances and measure every extractor on them.
-
-    Examples:
-        >>> K = torch.diag(torch.tensor([4.0, 1.0, 0.0])).double()
-        >>> task_spectra(K, K, {"raw": None, "theta": np.diag([0.5, 1.0, 1.0])}, rtol=1e-12).pretrain["raw"]
-        tensor([4., 1.], dtype=torch.float64)
-    """
+    """Decompose both covariances and measure every extractor on them."""
     ranges = CovarianceRange.of(K_P, rtol=rtol, name="K_P"), CovarianceRange.of(K_H, rtol=rtol, name="K_H")
     return spectra_on(*ranges, extractors, rtol=rtol)
 
@@ -230,12 +218,6 @@ def spectra_on(
         harmful[name] = hessian_spectrum(unit, range_H.factor)
         dimensions[name] = theta.shape[1]
     return TaskSpectra(range_P, range_H, pretrain, harmful, dimensions, gains, rtol)
-
-
-def cut(part: CovarianceRange, rtol: float) -> CovarianceRange:
-    """Return a range at a coarser rank tolerance."""
-    kept = part.values > rtol * part.values[0]
-    return CovarianceRange(part.values[kept], part.vectors[:, kept])
 
 
 #: The ways in which a comparison is measured: compact κ does not see the gauge, ridge κ does.
@@ -340,18 +322,6 @@ def _row(result: Immunization) -> dict[str, Any]:
     }
 
 
-def rtol_grid(dimension: int, rtol: float) -> list[float]:
-    """Return the rank tolerances of the sweep: from float64's round-off up, the default among them.
-
-    Examples:
-        >>> [f"{value:.0e}" for value in rtol_grid(64, 64 * 2.0**-52)]
-        ['1e-14', '1e-13', '1e-12', '1e-10', '1e-08', '1e-06', '1e-04']
-    """
-    least = default_rtol(dimension)
-    fixed = [10.0**k for k in (-13, -12, -10, -8, -6, -4)]
-    return sorted({least, rtol, *(value for value in fixed if value > least)})
-
-
 def rtol_sweep(
     spectra: TaskSpectra,
     extractors: Extractors,
@@ -360,12 +330,17 @@ def rtol_sweep(
     ridge: float,
     default: float,
 ) -> pd.DataFrame:
-    """Measure compact κ's, ranks, RIR and its ceiling against the rank tolerance."""
-    rows = []
-    for rtol in rtol_grid(spectra.range_P.dimension, default):
+    """Measure compact κ's, ranks, RIR and its ceiling against the rank tolerance, from round-off up."""
+    rows, least = [], default_rtol(spectra.range_P.dimension)
+    fixed = [10.0**k for k in (-13, -12, -10, -8, -6, -4)]
+    for rtol in sorted({least, default, *(value for value in fixed if value > least)}):
         if rtol < spectra.rtol:
             continue
-        P, H = cut(spectra.range_P, rtol), cut(spectra.range_H, rtol)
+        P, H = (
+            CovarianceRange(part.values[kept], part.vectors[:, kept])
+            for part in (spectra.range_P, spectra.range_H)
+            for kept in [part.values > rtol * part.values[0]]
+        )
         try:
             ceiling = float(rir_ceiling(P, H, rtol=rtol))
         except RankError:  # the directions that are left have nothing in common
@@ -409,9 +384,6 @@ def ridge_sweep(
 #: Rows and columns of the map of overlaps; more directions are averaged in blocks.
 MAP_SIZE = 64
 
-_COLUMNS = ["extractor", "task", "misalignment", "predicted_kappa", "kappa", "majorised", "ostrowski_holds",
-            "u_unique"]  # fmt: skip
-
 
 @dataclass(frozen=True, eq=False)
 class Directions:
@@ -432,7 +404,8 @@ def directions(
         >>> found.table["task"].tolist()
         ['pretrain', 'harmful']
     """
-    D = len(K_P)
+    columns = ["extractor", "task", "misalignment", "predicted_kappa", "kappa", "majorised",
+               "ostrowski_holds", "u_unique"]  # fmt: skip
     rows = []
     for name, theta in extractors.items():
         if theta is None:
@@ -444,33 +417,24 @@ def directions(
                 continue
             rows.append((name, task, found.misalignment, found.predicted_condition, found.true_condition,
                          found.majorised, found.ostrowski_holds, found.u_unique))  # fmt: skip
-    return Directions(overlap_map(K_P, K_H), D, pd.DataFrame(rows, columns=_COLUMNS))
+    return Directions(overlap_map(K_P, K_H), len(K_P), pd.DataFrame(rows, columns=columns))
 
 
 def overlap_map(K_P: NDArray[np.float64], K_H: NDArray[np.float64]) -> NDArray[np.float64]:
     r"""Return the overlaps :math:`|q_{P,i}^\top q_{H,j}|^2` of both tasks' eigenvectors (Proposition 3.2).
 
+    Of more than `MAP_SIZE` directions, rows are averaged and columns summed in as many blocks.
+
     Examples:
         >>> overlap_map(np.diag([3.0, 1.0]), np.diag([1.0, 3.0])).round(12).tolist()
         [[0.0, 1.0], [1.0, 0.0]]
     """
+    D = len(K_P)
     # Q_P as the U of an invertible θ: adding to the diagonal keeps eigenvectors and their order.
-    frame = K_P + np.trace(K_P) / len(K_P) * np.eye(len(K_P))
-    return block_sums(np.asarray(alignment(frame, K_H).overlaps))
-
-
-def block_sums(overlaps: NDArray[np.float64], size: int = MAP_SIZE) -> NDArray[np.float64]:
-    """Average rows and sum columns of a doubly stochastic matrix over at most `size` blocks.
-
-    Examples:
-        >>> block_sums(np.eye(4), 2)
-        array([[1., 0.],
-               [0., 1.]])
-    """
-    D = len(overlaps)
-    if size >= D:
+    overlaps = np.asarray(alignment(K_P + np.trace(K_P) / D * np.eye(D), K_H).overlaps)
+    if D <= MAP_SIZE:
         return overlaps
-    edges: Sequence[int] = np.linspace(0, D, size + 1).astype(int).tolist()
+    edges: Sequence[int] = np.linspace(0, D, MAP_SIZE + 1).astype(int).tolist()
     summed = np.add.reduceat(np.add.reduceat(overlaps, edges[:-1], axis=0), edges[:-1], axis=1)
     return np.asarray(summed / np.diff(edges)[:, None], dtype=np.float64)
 
@@ -496,13 +460,7 @@ class TargetMoments:
 
 
 def target_moments(stream: FeatureStream, targets: NDArray[np.float64]) -> TargetMoments:
-    """Read the rows once and sum their products with the targets.
-
-    Examples:
-        >>> from condnum.data.feature_stream import array_stream
-        >>> target_moments(array_stream(np.eye(2)), np.array([[3.0], [4.0]])).squared_norm
-        25.0
-    """
+    """Read the rows once and sum their products with the targets."""
     moment, done = np.zeros((stream.dimension, targets.shape[1])), 0
     for block in stream.blocks():
         moment += block.astype(np.float64).T @ targets[done : done + len(block)]

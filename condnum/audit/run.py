@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.audit.attacks import Kind, TargetsLike
-from condnum.audit.full_audit import STAGES, FeaturesLike, OnStage, audit
+from condnum.audit.attacks import Kind
+from condnum.audit.full_audit import STAGES, OnStage, audit
 from condnum.audit.result import Audit
 from condnum.data.digits import load_small_digits
 from condnum.data.feature_stream import FeatureStream, array_stream
 from condnum.data.resolver import user_cache
 from condnum.errors import InvalidInputError, require
-
-# Features of a deep backbone for an audit: images in, cached features and labels out.
 
 
 class BackboneFeatures(NamedTuple):
@@ -43,36 +41,21 @@ def backbone_features(
 ) -> BackboneFeatures:
     """Extract pooled features of un-augmented images with a timm model (Eq. 18).
 
-    Args:
-        name: Of the timm model.
-        pretrain_images: Folder of images, or a name of `open_images`.
-        harmful_images: The same for the harmful task.
-        weights: `pretrained` downloads timm's; a file loads a state dict; empty draws them from `seed`.
-        cache: Folder that keeps features; None keeps nothing.
-        limit: Largest number of images of a class.
-        device: Where the model runs.
-        seed: Of the draw of images, and of weights that are drawn.
-
-    Returns:
-        Features and labels.
-
-    Raises:
-        CondnumError: As `condnum.deep.Backbone`, `open_images` and `cached_features`.
+    Images are a folder or a name of `open_images`, `limit` of a class at most. `weights` is `pretrained`,
+    which downloads timm's, a file with a state dict, or empty: drawn from `seed`. Features are kept in
+    `cache`, if there is one.
     """
     from condnum.deep import Backbone, cached_features, evaluation_transform, open_images
 
     pretrained: bool | str = True if os.fspath(weights) == "pretrained" else os.fspath(weights) or False
     backbone = Backbone(name, pretrained=pretrained, seed=seed)
-    transform = evaluation_transform(backbone)
-    found = []
+    transform, streams, labels = evaluation_transform(backbone), [], []
     for place in (pretrain_images, harmful_images):
         images = open_images(place, limit=limit, seed=seed)
-        found.append(cached_features(backbone, images, transform, cache=cache, name=name, device=device))
-    streams = [
-        array_stream(features.values, name=Path(place).name)
-        for features, place in zip(found, (pretrain_images, harmful_images), strict=True)
-    ]
-    return BackboneFeatures(streams[0], streams[1], found[0].labels, found[1].labels)
+        found = cached_features(backbone, images, transform, cache=cache, name=name, device=device)
+        streams.append(array_stream(found.values, name=Path(place).name))
+        labels.append(found.labels)
+    return BackboneFeatures(streams[0], streams[1], labels[0], labels[1])
 
 
 @dataclass(frozen=True)
@@ -126,46 +109,37 @@ class Options:
             raise InvalidInputError("give files of features, or a backbone with images, not both.")
 
 
-#: The stage that is told when an audit is whole.
-FINISHED = "finished"
-
 #: Names of the notebook's parameters that are options.
 NAMES = tuple(field.name for field in fields(Options))
 
 
 def run(options: Options, *, on_stage: OnStage | None = None) -> Audit:
     """Run an audit from options; features of a backbone are kept in the user cache."""
-    P: FeaturesLike = options.pretrain
-    H: FeaturesLike = options.harmful
-    y: TargetsLike | None = options.targets or None
-    y_P: TargetsLike | None = options.pretrain_targets or None
+    own: dict[str, Any] = {name: getattr(options, name) for name in NAMES}
+    images = [own.pop(name) for name in ("backbone", "pretrain_images", "harmful_images")]
+    weights = own.pop("weights")
+    own |= {name: own[name] or None for name in ("theta", "theta_0", "theta_i", "rtol")}
+    features: tuple[Any, ...] = (own.pop("pretrain"), own.pop("harmful"), None, None)
     if options.backbone:
-        found = backbone_features(
-            options.backbone, options.pretrain_images, options.harmful_images,
-            weights=options.weights, cache=user_cache() / "features", seed=options.seed,
-        )  # fmt: skip
-        P, H = found.pretrain, found.harmful
-        y, y_P = options.targets or found.harmful_labels, options.pretrain_targets or found.pretrain_labels
+        cache = user_cache() / "features"
+        features = backbone_features(*images, weights=weights, cache=cache, seed=options.seed)
     elif not options.pretrain:
         digits = load_small_digits()
-        X, labels = np.asarray(digits.images).reshape(len(digits.labels), -1), np.asarray(digits.labels)
-        P = array_stream(X[labels < 5], name="digits 0-4")
-        H = array_stream(X[labels >= 5], name="digits 5-9")
-        y, y_P = options.targets or labels[labels >= 5], options.pretrain_targets or labels[labels < 5]
-    found_audit = audit(
-        P, H, theta=options.theta or None, theta_0=options.theta_0 or None, theta_i=options.theta_i or None,
-        targets=y, pretrain_targets=y_P, kind=options.kind, key=options.key, drop=options.drop,
-        standardise=options.standardise, ridge=options.ridge, rtol=options.rtol or None,
-        replicates=options.replicates, attackers=options.attackers, seed=options.seed,
-        scheduler=options.scheduler, max_dimension=options.max_dimension, on_stage=on_stage,
-    )  # fmt: skip
+        X, labels = np.asarray(digits.images).reshape(len(digits), -1), np.asarray(digits.labels)
+        low = labels < 5
+        streams = array_stream(X[low], name="digits 0-4"), array_stream(X[~low], name="digits 5-9")
+        features = (*streams, labels[low], labels[~low])
+    P, H, pretrain_labels, harmful_labels = features
+    own["targets"] = options.targets or harmful_labels
+    own["pretrain_targets"] = options.pretrain_targets or pretrain_labels
+    found = audit(P, H, **own, on_stage=on_stage)
     if on_stage is not None:
-        on_stage(FINISHED, 0, None)
-    return found_audit
+        on_stage("", 0, None)
+    return found
 
 
 def stage_line(*, quiet: bool = False) -> OnStage | None:
-    """Return a callback for `on_stage` that keeps one line of a notebook up to date."""
+    """Return a callback for `on_stage` that keeps one line of a notebook up to date, empty in the end."""
     if quiet:
         return None
     display = require("IPython.display", "notebooks")
@@ -173,20 +147,9 @@ def stage_line(*, quiet: bool = False) -> OnStage | None:
 
     def tell(stage: str, done: int, total: int | None) -> None:
         """Show how far the audit is."""
+        place = f"*Stage {STAGES.index(stage) + 1} of {len(STAGES)}: {stage}" if stage else ""
+        count = f", {done:,d} of {total:,d}" if total else ""
         if handle is not None:
-            handle.update(display.Markdown(stage_words(stage, done, total)))
+            handle.update(display.Markdown(f"{place}{count}*" if stage else ""))
 
     return tell
-
-
-def stage_words(stage: str, done: int, total: int | None) -> str:
-    """Return how far an audit is, in one line.
-
-    Examples:
-        >>> stage_words("bootstrap", 50, 200)
-        '*Stage 6 of 7: bootstrap, 50 of 200*'
-    """
-    if stage == FINISHED:
-        return ""
-    place = f"Stage {STAGES.index(stage) + 1} of {len(STAGES)}: {stage}" if stage in STAGES else stage
-    return f"*{place}, {done:,d} of {total:,d}*" if total else f"*{place}*"

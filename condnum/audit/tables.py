@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import math
 
 import pandas as pd
 
@@ -20,89 +19,77 @@ MOST_COLUMNS = 100
 
 def verdict_table(found: Audit) -> pd.DataFrame:
     """Definition 3.1 clause by clause, for every comparison but those of yardsticks with themselves."""
-    rows = []
-    for pair in found.compared:
-        for verdict in verdict_rows(found, pair):
-            rows.append(
-                {
-                    "extractor": pair.label,
-                    "convention": verdict["convention"],
-                    "(a) κ of D<sub>H</sub> rises": _MARK[verdict["a"]],
-                    "(b) κ of D<sub>P</sub> does not": _MARK[verdict["b"]],
-                    "(c) D<sub>P</sub> still fitted": _MARK[verdict["c"]],
-                    "immunized": {True: "yes", False: "no", None: "not known"}[verdict["all"]],
-                }
-            )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(
+        {
+            "extractor": pair.label,
+            "convention": verdict["convention"],
+            "(a) κ of D<sub>H</sub> rises": _MARK[verdict["a"]],
+            "(b) κ of D<sub>P</sub> does not": _MARK[verdict["b"]],
+            "(c) D<sub>P</sub> still fitted": _MARK[verdict["c"]],
+            "immunized": {True: "yes", False: "no", None: "not known"}[verdict["all"]],
+        }
+        for pair in found.compared
+        for verdict in verdict_rows(found, pair)
+    )
 
 
-def columns_words(columns: pd.DataFrame) -> pd.DataFrame:
-    """The scale of every column in both tasks, odd ones first."""
+def columns_html(columns: pd.DataFrame) -> str:
+    """Return the scale of every column, odd ones first, in a frame that scrolls; folded if none is odd."""
     order = columns.loc[columns["look"].eq("").sort_values(kind="stable").index]
     rows = []
     for row in order.head(MOST_COLUMNS).to_dict("records"):
         cells = {"column": html.escape(str(row["column"])), "looks like": html.escape(row["look"])}
         for task, label in _TASKS.items():
-            cells[f"mean ± deviation, {label}"] = (
-                f"{number(row[f'mean_{task}'])} ± {number(row[f'deviation_{task}'])}"
+            mean, deviation, smallest, largest = (
+                number(row[f"{figure}_{task}"]) for figure in ("mean", "deviation", "smallest", "largest")
             )
-            cells[f"from – to, {label}"] = (
-                f"{number(row[f'smallest_{task}'])} – {number(row[f'largest_{task}'])}"
-            )
+            cells[f"mean ± deviation, {label}"] = f"{mean} ± {deviation}"
+            cells[f"from – to, {label}"] = f"{smallest} – {largest}"
         rows.append(cells)
-    return pd.DataFrame(rows)
-
-
-def columns_html(columns: pd.DataFrame) -> str:
-    """Return `columns_words` in a frame that scrolls, folded where no column is odd."""
     odd = int(columns["look"].ne("").sum())
     return (
         f"<details{' open' * bool(odd)}><summary>{len(columns):,d} columns with their scale, {odd:,d} odd"
         "</summary><div style='max-height:24em;overflow:auto'>"
-        f"{as_html(columns_words(columns))}</div></details>"
+        f"{as_html(pd.DataFrame(rows))}</div></details>"
     )
 
 
 def kappa_words(found: Audit) -> pd.DataFrame:
     """κ's and ranks of both tasks at every extractor, with intervals."""
-    rows = []
-    for row in found.kappa.to_dict("records"):
-        place = {"task": row["task"], "extractor": row["extractor"]}
-        rows.append(
-            {
-                "task": _TASKS[row["task"]],
-                "extractor": LABELS[row["extractor"]],
-                "convention": row["convention"],
-                "κ": number(row["kappa"]),
-                "95 % interval": interval_words(found, "kappa", row["convention"], **place),
-                "rank": f"{row['rank']} of {row['dimension']}",
-                "σ₁": number(row["sigma_max"]),
-                "σ least": number(row["sigma_min"]),
-            }
-        )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(
+        {
+            "task": _TASKS[row["task"]],
+            "extractor": LABELS[row["extractor"]],
+            "convention": row["convention"],
+            "κ": number(row["kappa"]),
+            "95 % interval": interval_words(
+                found, "kappa", row["convention"], task=row["task"], extractor=row["extractor"]
+            ),
+            "rank": f"{row['rank']} of {row['dimension']}",
+            "σ₁": number(row["sigma_max"]),
+            "σ least": number(row["sigma_min"]),
+        }
+        for row in found.kappa.to_dict("records")
+    )
 
 
 def measures_words(found: Audit) -> pd.DataFrame:
     """(i), (ii) and RIR of every comparison in every convention and gauge, with ceilings and intervals."""
     rows = []
     for row in found.measures.to_dict("records"):
-        pair = Comparison(row["extractor"], row["baseline"])
         place = {"extractor": row["extractor"], "baseline": row["baseline"]}
-        interval = "—"
-        if row["gauge"] == "unit":
-            interval = interval_words(found, "rir", row["convention"], **place)
+        unit = row["gauge"] == "unit"
         rows.append(
             {
-                "extractor": pair.label,
+                "extractor": Comparison(**place).label,
                 "convention": row["convention"],
-                "scale of θ": "‖θ‖ = √D" if row["gauge"] == "unit" else "as given",
+                "scale of θ": "‖θ‖ = √D" if unit else "as given",
                 "(i) ↑": number(row["harmful_ratio"]),
                 "(ii) ↓": number(row["pretrain_ratio"]),
                 "RIR ↑": number(row["rir"]),
-                "95 % interval": interval,
+                "95 % interval": interval_words(found, "rir", row["convention"], **place) if unit else "—",
                 "ceiling": number(row["rir_ceiling"]),
-                "RIR / ceiling": "—" if math.isnan(row["share"]) else number(row["share"]),
+                "RIR / ceiling": number(row["share"]),
             }
         )
     return pd.DataFrame(rows)
@@ -113,40 +100,35 @@ def sensitivity_words(found: Audit) -> pd.DataFrame:
     pair = found.main or found.compared[-1]
     table = found.rtol_sweep
     chosen = table[(table["extractor"] == pair.extractor) & (table["baseline"] == pair.baseline)]
-    rows = []
-    for row in chosen.to_dict("records"):
-        rows.append(
-            {
-                "rank tolerance": number(row["rtol"])
-                + (" (this audit)" if row["rtol"] == found.rtol else ""),
-                "rank K<sub>P</sub>": str(row["rank_P"]),
-                "rank K<sub>H</sub>": str(row["rank_H"]),
-                "κ(K<sub>P</sub>)": number(row["kappa_P"]),
-                "κ(K<sub>H</sub>)": number(row["kappa_H"]),
-                f"(i) of {LABELS[pair.extractor]}": number(row["harmful_ratio"]),
-                "(ii)": number(row["pretrain_ratio"]),
-                "RIR": number(row["rir"]),
-                "ceiling": number(row["rir_ceiling"]),
-            }
-        )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(
+        {
+            "rank tolerance": number(row["rtol"]) + " (this audit)" * (row["rtol"] == found.rtol),
+            "rank K<sub>P</sub>": str(row["rank_P"]),
+            "rank K<sub>H</sub>": str(row["rank_H"]),
+            "κ(K<sub>P</sub>)": number(row["kappa_P"]),
+            "κ(K<sub>H</sub>)": number(row["kappa_H"]),
+            f"(i) of {LABELS[pair.extractor]}": number(row["harmful_ratio"]),
+            "(ii)": number(row["pretrain_ratio"]),
+            "RIR": number(row["rir"]),
+            "ceiling": number(row["rir_ceiling"]),
+        }
+        for row in chosen.to_dict("records")
+    )
 
 
 def alignment_words(found: Audit) -> pd.DataFrame:
     """Eq. 10 beside the truth for every extractor."""
-    rows = []
-    for row in found.directions.table.to_dict("records"):
-        rows.append(
-            {
-                "extractor": LABELS[row["extractor"]],
-                "task": _TASKS[row["task"]],
-                "misalignment": number(row["misalignment"]),
-                "κ by Eq. 10": number(row["predicted_kappa"]),
-                "κ": number(row["kappa"]),
-                "Eq. 10 single-valued": "yes" if row["u_unique"] else "no (repeated singular values)",
-            }
-        )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(
+        {
+            "extractor": LABELS[row["extractor"]],
+            "task": _TASKS[row["task"]],
+            "misalignment": number(row["misalignment"]),
+            "κ by Eq. 10": number(row["predicted_kappa"]),
+            "κ": number(row["kappa"]),
+            "Eq. 10 single-valued": "yes" if row["u_unique"] else "no (repeated singular values)",
+        }
+        for row in found.directions.table.to_dict("records")
+    )
 
 
 def attack_words(found: Audit) -> pd.DataFrame:
@@ -165,15 +147,14 @@ def evaluation_words(found: Audit) -> pd.DataFrame:
     report = found.attack.report
     if report is None:
         return pd.DataFrame()
-    rows = "held-out rows" if report.held_out else "training rows"
-    table = report.evaluation
-    columns = {"evaluation_loss": "loss"} | (
-        {"accuracy": "accuracy"} if table["accuracy"].notna().any() else {}
-    )
+    rows, table = "held-out rows" if report.held_out else "training rows", report.evaluation
     parts = [pd.Series(dict(zip(table["attacker"], table["label"], strict=True)), name="attacker")]
-    for column, title in columns.items():
-        wide = table.pivot_table(index="attacker", columns="extractor", values=column, sort=False)
-        parts += [wide[name].map(number).rename(f"{title} on {rows}, {LABELS[str(name)]}") for name in wide]
+    for column, title in (("evaluation_loss", "loss"), ("accuracy", "accuracy")):
+        if table[column].notna().any():
+            wide = table.pivot_table(index="attacker", columns="extractor", values=column, sort=False)
+            parts += [
+                wide[name].map(number).rename(f"{title} on {rows}, {LABELS[str(name)]}") for name in wide
+            ]
     return pd.concat(parts, axis=1).reset_index(drop=True).fillna("—")
 
 
