@@ -14,8 +14,8 @@ import numpy as np
 from condnum.data.digits import Digits, load_diabetes_tasks, load_small_digits
 from condnum.data.house_prices import FILES as HOUSE_PRICES
 from condnum.data.house_prices import load_house_prices
-from condnum.data.mnist import load_mnist_images, mnist_files, opened, read_idx_shape
-from condnum.data.resolver import DataFiles, Found, find, missing_message, short_names
+from condnum.data.mnist import load_mnist_images, mnist_files, read_idx_shape
+from condnum.data.resolver import DataFiles, find, missing_message, opened, short_names
 from condnum.data.task_pair import SourceKind, TaskPair, combine_checksums
 from condnum.errors import CondnumError, DataNotFoundError, UnknownNameError
 
@@ -58,18 +58,13 @@ class CheckResult:
         return self.status == "ok"
 
 
-@dataclass(frozen=True)
-class _Entry:
-    load: Callable[[], TaskPair | Digits]
-    files: DataFiles | None  # None: embedded
-
-
-_ENTRIES: dict[str, _Entry] = {
-    "house-prices": _Entry(load_house_prices, HOUSE_PRICES),
-    "mnist": _Entry(load_mnist_images, mnist_files()),
-    "mnist-test": _Entry(lambda: load_mnist_images("auto", "test"), mnist_files("test")),
-    "digits-8x8": _Entry(load_small_digits, None),
-    "diabetes": _Entry(load_diabetes_tasks, None),
+#: How each data set is loaded, and its files; None: embedded.
+_ENTRIES: dict[str, tuple[Callable[[], TaskPair | Digits], DataFiles | None]] = {
+    "house-prices": (load_house_prices, HOUSE_PRICES),
+    "mnist": (load_mnist_images, mnist_files()),
+    "mnist-test": (lambda: load_mnist_images("auto", "test"), mnist_files("test")),
+    "digits-8x8": (load_small_digits, None),
+    "diabetes": (load_diabetes_tasks, None),
 }
 
 
@@ -93,7 +88,7 @@ def available() -> list[DataStatus]:
         >>> [status.rows for status in available() if status.source == "embedded"]
         [1797, 442]
     """
-    return [_status(name, entry) for name, entry in _ENTRIES.items()]
+    return [_status(name, *entry) for name, entry in _ENTRIES.items()]
 
 
 def check(name: str | None = None) -> list[CheckResult]:
@@ -117,58 +112,56 @@ def check(name: str | None = None) -> list[CheckResult]:
     """
     if name is not None and name not in _ENTRIES:
         raise UnknownNameError("data set", name, _ENTRIES)
-    return [_check(key, entry) for key, entry in _ENTRIES.items() if name in (None, key)]
+    return [_check(key, *entry) for key, entry in _ENTRIES.items() if name in (None, key)]
 
 
-def _status(name: str, entry: _Entry) -> DataStatus:
-    if entry.files is None:
-        loaded = entry.load()
-        origin = loaded.provenance
+def _status(name: str, load: Callable[[], TaskPair | Digits], files: DataFiles | None) -> DataStatus:
+    """Look at the files, not at what is in them; what is embedded is loaded."""
+    if files is None:
+        loaded = load()
+        origin, checksum = loaded.provenance, loaded.checksum
         rows = len(loaded) if isinstance(loaded, Digits) else loaded.rows_pretrain + loaded.rows_harmful
         return DataStatus(
-            name, True, origin.source, origin.location, rows, loaded.checksum, origin.known_checksum, ""
+            name, True, origin.source, origin.location, rows, checksum, origin.known_checksum, ""
         )
     try:
-        found = find(entry.files)
+        found = find(files)
+        if found is None:
+            raise DataNotFoundError(missing_message(files))
     except DataNotFoundError as error:
         return DataStatus(name, False, None, "", None, "", False, str(error))
-    if found is None:
-        return DataStatus(name, False, None, "", None, "", False, missing_message(entry.files))
     location = short_names(found.paths)
     try:
-        rows, known, checksum = _count_rows(found), found.known, combine_checksums(found.checksums)
+        if files is HOUSE_PRICES:
+            with opened(found.paths[0]) as stream:
+                rows = sum(1 for line in stream if line.strip()) - 1  # the header is no row
+        else:
+            rows = read_idx_shape(found.paths[0])[0]
+        known, checksum = found.known, combine_checksums(found.checksums)
     except CondnumError as error:
         return DataStatus(name, True, found.source, location, None, "", False, str(error))
     advice = "" if known else "The checksum is not a known one; run a full check."
-    if known and found.files is entry.files.instead:
+    if known and found.files is files.instead:
         advice = f"{name}: these are the test images. All 70 000 images: condnum data download."
     return DataStatus(name, True, found.source, location, rows, checksum, known, advice)
 
 
-def _count_rows(found: Found) -> int:
-    path = found.paths[0]
-    if found.files is not HOUSE_PRICES:
-        return read_idx_shape(path)[0]
-    with opened(path) as stream:
-        return sum(1 for line in stream if line.strip()) - 1  # the header is no row
-
-
-def _check(name: str, entry: _Entry) -> CheckResult:
+def _check(name: str, load: Callable[[], TaskPair | Digits], files: DataFiles | None) -> CheckResult:
+    """Load a data set in full; a failure is a result."""
     try:
-        loaded = entry.load()
+        loaded = load()
     except DataNotFoundError as error:
         return CheckResult(name, "missing", str(error), "", "", ())
     except CondnumError as error:
-        found = find(entry.files) if entry.files else None
+        found = find(files) if files else None
         return CheckResult(name, "broken", str(error), short_names(found.paths) if found else "", "", ())
     arrays = {field: value for field, value in vars(loaded).items() if isinstance(value, np.ndarray)}
     shapes = tuple((field, value.shape) for field, value in arrays.items())
     seen = ", ".join(f"{field} {'×'.join(map(str, shape))}" for field, shape in shapes)
     known = loaded.provenance.known_checksum
-    message = f"loads, all values finite: {seen}; SHA-256 {loaded.checksum[:8]} " + (
-        "is known."
-        if known
-        else "is not known: recorded numbers were measured on other bytes, so compare them with care."
-    )
+    words = "known." if known else (
+        "not known: recorded numbers were measured on other bytes, so compare them with care."
+    )  # fmt: skip
+    message = f"loads, all values finite: {seen}; SHA-256 {loaded.checksum[:8]} is {words}"
     status: CheckStatus = "ok" if known else "unknown checksum"
     return CheckResult(name, status, message, loaded.provenance.location, loaded.checksum, shapes)

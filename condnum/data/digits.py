@@ -183,12 +183,15 @@ def digit_pair(
     extra: dict[str, Any] = {}
     if balanced:
         # One stream a task: the harmful draw must not depend on the size of the other.
-        for stream, digit, (X, y) in (
-            (0, pretrain, ("X_loss", "y_loss")),
-            (1, harmful, ("X_probe", "y_probe")),
-        ):
-            generator = np.random.default_rng([seed, stream])
-            extra[X], extra[y] = _one_vs_rest(digits, int(digit), count, generator)
+        for stream, digit, suffix in ((0, pretrain, "loss"), (1, harmful, "probe")):
+            own = np.flatnonzero(digits.labels == digit)[:count]
+            # The rest holds the other task's digit, of which there are `count` or more.
+            rest = np.flatnonzero(digits.labels != digit)
+            drawn = np.random.default_rng([seed, stream]).choice(rest, size=count, replace=False)
+            # Taken in turn, so that the first rows are balanced too.
+            index = np.stack([own, drawn], axis=1).reshape(-1)
+            extra[f"X_{suffix}"] = read_only(digits.pixels(index), "inputs")
+            extra[f"y_{suffix}"] = np.tile([1.0, 0.0], count)
     options: dict[str, object] = {
         "pretrain": int(pretrain),
         "harmful": int(harmful),
@@ -211,17 +214,6 @@ def digit_pair(
         allow_constant_target=True,
         **extra,
     )
-
-
-def _one_vs_rest(
-    digits: Digits, digit: int, count: int, generator: np.random.Generator
-) -> tuple[FloatArray, FloatArray]:
-    own = np.flatnonzero(digits.labels == digit)[:count]
-    rest = np.flatnonzero(digits.labels != digit)
-    # The rest holds the other task's digit, of which there are `count` or more.
-    # Taken in turn, so that the first rows are balanced too.
-    index = np.stack([own, generator.choice(rest, size=count, replace=False)], axis=1).reshape(-1)
-    return read_only(digits.pixels(index), "inputs"), np.tile([1.0, 0.0], count)
 
 
 # Data that scikit-learn carries: nothing to fetch, the same everywhere.

@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import io
 import os
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from condnum.data.mnist import opened
-from condnum.data.resolver import DataFiles, Found, Source, obtain
-from condnum.data.task_pair import FloatArray, Provenance, TaskPair, check_rows, label_encode, standardise
+from condnum.data.resolver import DataFiles, Source, obtain, opened
+from condnum.data.task_pair import Provenance, TaskPair, check_rows, label_encode, standardise
 from condnum.errors import DataFormatError, UnknownNameError
 
-# The Ames table behind the house-price pair: its 81 columns, and how it is read.
-
-
+Features = Literal["clean", "published"]
+Encoders = Literal["union", "per_domain"]
+Normalise = Literal["per_task", "before_split"]
 Missing = Literal["pandas", "dictionary"]
 
 FILES = DataFiles(
@@ -74,26 +72,21 @@ def read_table(path: str | os.PathLike[str], *, missing: Missing = "pandas") -> 
     if absent:
         shown = ", ".join(absent[:8]) + (", …" if len(absent) > 8 else "")
         raise DataFormatError(f"{path} lacks {len(absent)} of the 81 columns: {shown}; {FILES.advice}")
-    columns = {
-        name: _strings(raw[name]) if name in CATEGORICAL else _numbers(raw[name], path) for name in COLUMNS
-    }
-    return pd.DataFrame(columns)
+    return pd.DataFrame({name: _filled(raw[name], path) for name in COLUMNS})
 
 
-def _strings(column: pd.Series) -> NDArray[Any]:
-    # Object first: pandas 3 strings and categoricals refuse a fill value that they do not hold.
-    return column.astype(object).where(column.notna(), "0").to_numpy(dtype=str)
-
-
-def _numbers(column: pd.Series, path: object) -> FloatArray:
+def _filled(column: pd.Series, path: object) -> NDArray[Any]:
+    """Return a column with "0" or 0 for missing cells; refuse words where numbers belong."""
     empty = column.isna().to_numpy()
+    if column.name in CATEGORICAL:
+        # Object first: pandas 3 strings and categoricals refuse a fill value that they do not hold.
+        return column.astype(object).where(~empty, "0").to_numpy(dtype=str)
     values = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
     wrong = np.flatnonzero(~np.isfinite(values) & ~empty)
     if len(wrong):
-        cell = column.iloc[wrong[0]]
         raise DataFormatError(
             f"{path}: column '{column.name}' must hold finite numbers; {len(wrong)} cell(s) do not, "
-            f"the first in data row {wrong[0] + 1}: '{cell}'."
+            f"the first in data row {wrong[0] + 1}: '{column.iloc[wrong[0]]}'."
         )
     if column.name in (PRETRAIN_TARGET, HARMFUL_TARGET) and empty.any():
         raise DataFormatError(
@@ -101,11 +94,6 @@ def _numbers(column: pd.Series, path: object) -> FloatArray:
             f"data row {np.flatnonzero(empty)[0] + 1}; drop these rows, a target cannot be filled with 0."
         )
     return np.where(empty, 0.0, values)
-
-
-Features = Literal["clean", "published"]
-Encoders = Literal["union", "per_domain"]
-Normalise = Literal["per_task", "before_split"]
 
 
 SPLIT_COLUMN, HARMFUL_ZONE = "MSZoning", "RL"
@@ -155,47 +143,51 @@ def load_house_prices(
         >>> pair.title()  # doctest: +SKIP
         'house-prices, condnum's box: 309 rows D_P, 1151 rows D_H, D = 77, SHA-256 1e18addf'
     """
-    for kind, value, choices in (
-        ("feature set", features, get_args(Features)),
-        ("encoders", encoders, get_args(Encoders)),
-        ("normalise", normalise, get_args(Normalise)),
-        ("missing", missing, get_args(Missing)),
-    ):
-        if value not in choices:
-            raise UnknownNameError(kind, value, choices)
-    if rows is not None:
-        check_rows(rows)
-    found = obtain(FILES, source)
-    table = read_table(found.paths[0], missing=missing)
-    harmful = np.asarray(table[SPLIT_COLUMN] == HARMFUL_ZONE)
-    _check_split(table, harmful, found.paths[0])
-
-    codes = _encode(table, harmful if encoders == "per_domain" else np.zeros(len(table), dtype=bool))
-    names = [name for name in COLUMNS if name not in DROPPED[features]]
-    X = np.stack([codes[name] for name in names], axis=1)
-    parts: list[FloatArray] = []
-    for mask, target in ((~harmful, PRETRAIN_TARGET), (harmful, HARMFUL_TARGET)):
-        kept = np.flatnonzero(mask)[:rows]
-        for values in (X, codes[target]):
-            reference = values if normalise == "before_split" else None
-            parts.append(standardise(values[kept], reference=reference))
-    options = {
+    options: dict[str, object] = {
         "features": features,
         "rows": rows,
         "encoders": encoders,
         "normalise": normalise,
         "missing": missing,
     }
-    return _pair(parts, names, found, options)
-
-
-def _pair(parts: list[FloatArray], names: list[str], found: Found, options: dict[str, Any]) -> TaskPair:
-    (checksum,) = found.checksums
+    for name, choices in (
+        ("features", Features), ("encoders", Encoders), ("normalise", Normalise), ("missing", Missing),
+    ):  # fmt: skip
+        if options[name] not in get_args(choices):
+            kind = "feature set" if name == "features" else name
+            raise UnknownNameError(kind, options[name], get_args(choices))
+    if rows is not None:
+        check_rows(rows)
+    found = obtain(FILES, source)
+    path, (checksum,) = found.paths[0], found.checksums
+    table = read_table(path, missing=missing)
+    harmful = np.asarray(table[SPLIT_COLUMN] == HARMFUL_ZONE)
+    if min(harmful.sum(), (~harmful).sum()) < 2:
+        zones = ", ".join(sorted(set(table[SPLIT_COLUMN]))) or "none"
+        raise DataFormatError(
+            f"{path}: the split by column '{SPLIT_COLUMN}' gives {harmful.sum()} row(s) zoned "
+            f"'{HARMFUL_ZONE}' (D_H) and {(~harmful).sum()} other(s) (D_P); each needs 2 or more. "
+            f"Zones in the file: {zones}."
+        )
+    domains = [harmful, ~harmful] if encoders == "per_domain" else [slice(None)]
+    for name in CATEGORICAL:
+        values, codes = table[name].to_numpy(dtype=str), np.empty(len(table))
+        for domain in domains:  # categories are numbered within each
+            codes[domain] = label_encode(values[domain])
+        table[name] = codes
+    names = [name for name in COLUMNS if name not in DROPPED[features]]
+    X, parts = table[names].to_numpy(dtype=np.float64), []
+    for mask, target in ((~harmful, PRETRAIN_TARGET), (harmful, HARMFUL_TARGET)):
+        kept = np.flatnonzero(mask)[:rows]
+        for values in (X, table[target].to_numpy(dtype=np.float64)):
+            reference = values if normalise == "before_split" else None
+            parts.append(standardise(values[kept], reference=reference))
+    X_P, y_P, X_H, y_H = parts
     return TaskPair(
-        X_P=parts[0],
-        y_P=parts[1],
-        X_H=parts[2],
-        y_H=parts[3],
+        X_P=X_P,
+        y_P=y_P,
+        X_H=X_H,
+        y_H=y_H,
         name="house-prices",
         pretrain_name=f"{PRETRAIN_TARGET}, zoning not {HARMFUL_ZONE}",
         harmful_name=f"{HARMFUL_TARGET}, zoning {HARMFUL_ZONE}",
@@ -203,7 +195,7 @@ def _pair(parts: list[FloatArray], names: list[str], found: Found, options: dict
         checksum=checksum,
         provenance=Provenance(
             source=found.source,
-            location=str(found.paths[0]),
+            location=str(path),
             description="Ames housing, sales of 2006-2010, as Kaggle's 'House Prices' (train.csv).",
             url="https://www.openml.org/d/42165",
             licence="none stated; published by its author for teaching",
@@ -214,28 +206,3 @@ def _pair(parts: list[FloatArray], names: list[str], found: Found, options: dict
             options=options,
         ),
     )
-
-
-def _check_split(table: pd.DataFrame, harmful: NDArray[np.bool_], path: Path) -> None:
-    counts = int((~harmful).sum()), int(harmful.sum())
-    if min(counts) < 2:
-        zones = ", ".join(sorted(set(table[SPLIT_COLUMN]))) or "none"
-        raise DataFormatError(
-            f"{path}: the split by column '{SPLIT_COLUMN}' gives {counts[1]} row(s) zoned "
-            f"'{HARMFUL_ZONE}' (D_H) and {counts[0]} other(s) (D_P); each needs 2 or more. "
-            f"Zones in the file: {zones}."
-        )
-
-
-def _encode(table: pd.DataFrame, domain: NDArray[np.bool_]) -> dict[str, FloatArray]:
-    """Return all columns as float64 `(N,)`; categories are numbered within each value of `domain`."""
-    codes: dict[str, FloatArray] = {}
-    for name in COLUMNS:
-        values = table[name].to_numpy(dtype=str if name in CATEGORICAL else np.float64)
-        if name in CATEGORICAL:
-            encoded = np.empty(len(values))
-            for part in (domain, ~domain):
-                encoded[part] = label_encode(values[part])
-            values = encoded
-        codes[name] = values
-    return codes

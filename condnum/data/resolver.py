@@ -7,16 +7,18 @@ downloaded, and what was taken stands in every title.
 
 from __future__ import annotations
 
+import gzip
 import os
+import zlib
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TypeAlias
+from typing import IO, TypeAlias, cast
 
 from condnum.data.task_pair import SourceKind, is_known, sha256_file
-from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, OutputError
+from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError
 
 #: Environment variable that names the folder of local data.
 DATA_VARIABLE = "CONDNUM_DATA"
@@ -153,19 +155,18 @@ def missing_message(files: DataFiles, source: Source = "auto") -> str:
 
 
 @contextmanager
-def new_file(path: Path) -> Generator[Path]:
-    """Give a temporary path that becomes `path` on success, so that no half-written file is left."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+def opened(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
+    """Open a file, plain or gzip, and turn what goes wrong while it is read into our words."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            yield temporary
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with open(path, "rb") as stream:
+            compressed = stream.read(2) == b"\x1f\x8b"
+        with gzip.open(path, "rb") if compressed else open(path, "rb") as stream:
+            yield cast(IO[bytes], stream)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataFormatError(f"{path} is truncated or damaged gzip ({error}); fetch it again.") from error
     except OSError as error:
-        raise OutputError(
-            f"cannot write {path}: {error}; set XDG_CACHE_HOME to a writable folder."
+        raise DataNotFoundError(
+            f"cannot read {path}: {error}; check the path and its permissions."
         ) from error
 
 

@@ -16,9 +16,6 @@ from numpy.typing import NDArray
 
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError
 
-# Checked, read-only arrays: what every task of a pair is made of.
-
-
 FloatArray: TypeAlias = NDArray[np.float64]
 
 
@@ -46,62 +43,9 @@ def read_only(value: Any, name: str) -> FloatArray:
 
 
 def check_rows(rows: object) -> None:
-    """Check a number of rows.
-
-    Examples:
-        >>> check_rows(2)
-    """
+    """Check a number of rows."""
     if not isinstance(rows, int | np.integer) or isinstance(rows, bool) or rows < 2:
         raise InvalidInputError(f"rows must be an integer of at least 2, got {rows!r}.")
-
-
-def check_shapes(
-    X: FloatArray, y: FloatArray, inputs: str, targets: str, task: str, features: tuple[str, ...]
-) -> None:
-    """Check that inputs are `(N, D)`, targets `(N,)`, with at least two rows and a name for each column.
-
-    Examples:
-        >>> check_shapes(np.eye(2), np.ones(2), "X_P", "y_P", "p", ("a", "b"))
-    """
-    if X.ndim != 2 or y.ndim != 1:
-        raise InvalidInputError(
-            f"{inputs} must be (N, D) and {targets} (N,), got shapes {X.shape} and {y.shape}."
-        )
-    if len(X) != len(y):
-        raise InvalidInputError(f"{inputs} has {len(X)} rows but {targets} has {len(y)} values.")
-    if X.shape[1] != len(features) or not features:
-        raise InvalidInputError(
-            f"{inputs} has {X.shape[1]} columns but there are {len(features)} feature names; "
-            "both tasks must have the same, non-empty list of features."
-        )
-    if len(X) < 2:
-        raise InvalidInputError(
-            f"task '{task}' has {len(X)} row(s) in {inputs}; at least 2 are needed: check the split."
-        )
-
-
-def check_finite(X: FloatArray, y: FloatArray, inputs: str, targets: str, features: tuple[str, ...]) -> None:
-    """Check that all values are finite.
-
-    Examples:
-        >>> check_finite(np.eye(2), np.ones(2), "X_P", "y_P", ("a", "b"))
-    """
-    bad = np.argwhere(~np.isfinite(X))
-    if len(bad):
-        row, column = bad[0]
-        raise InvalidInputError(
-            f"{inputs} holds {len(bad)} non-finite value(s), the first at row {row}, feature "
-            f"'{features[column]}' (column {column}): {X[row, column]}; impute or drop these rows."
-        )
-    wrong = np.flatnonzero(~np.isfinite(y))
-    if len(wrong):
-        raise InvalidInputError(
-            f"{targets} holds {len(wrong)} non-finite value(s), the first at row {wrong[0]}: {y[wrong[0]]}; "
-            "drop these rows."
-        )
-
-
-# Label encoding and standardisation of tables: the two steps that every tabular loader shares.
 
 
 def label_encode(values: NDArray[Any]) -> FloatArray:
@@ -132,11 +76,6 @@ def standardise(values: FloatArray, *, reference: FloatArray | None = None) -> F
     deviation = np.where(constant, 1.0, base.std(axis=0))
     return np.where(constant, 0.0, (values - base.mean(axis=0)) / deviation)
 
-
-# SHA-256 of files and arrays, and the sums that this project has measured its numbers on.
-
-
-_CHUNK = 1 << 20  # 1 MiB: large enough to be fast, small enough not to matter
 
 _SHA256SUMS = """
 1e18addf81e5e4d347cc17ee6075bbe4a42b7fa26b9e5b063e8f692a5f929d41  house_prices/train.csv
@@ -173,18 +112,15 @@ def sha256_file(path: str | Path, *, decompress: bool = False) -> str:
         DataNotFoundError: The file cannot be read.
         DataFormatError: `decompress` was asked for and the file is not whole gzip.
     """
-    digest = hashlib.sha256()
     try:
         with gzip.open(path, "rb") if decompress else open(path, "rb") as stream:
-            while chunk := stream.read(_CHUNK):
-                digest.update(chunk)
+            return hashlib.file_digest(stream, "sha256").hexdigest()
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataFormatError(f"{path} is not a whole gzip file ({error}); fetch it again.") from error
     except OSError as error:
         raise DataNotFoundError(
             f"cannot read {path}: {error}; check the path and its permissions."
         ) from error
-    return digest.hexdigest()
 
 
 def sha256_arrays(**arrays: NDArray[Any]) -> str:
@@ -212,12 +148,7 @@ def sha256_arrays(**arrays: NDArray[Any]) -> str:
 
 
 def combine_checksums(digests: Sequence[str]) -> str:
-    """Return one sum for several files: that of a single file, else that of the sums, a line each.
-
-    Examples:
-        >>> combine_checksums(["abc"])
-        'abc'
-    """
+    """Return one sum for several files: that of a single file, else that of the sums, a line each."""
     if len(digests) == 1:
         return digests[0]
     return hashlib.sha256("".join(f"{d}\n" for d in digests).encode()).hexdigest()
@@ -234,9 +165,6 @@ def is_known(name: str, path: Path, digest: str) -> bool:
 SourceKind = Literal[
     "CONDNUM_DATA", "./data", "user cache", "condnum's box", "given path", "embedded", "given arrays"
 ]
-
-#: The four arrays that every pair has.
-ARRAYS = ("X_P", "y_P", "X_H", "y_H")
 
 
 @dataclass(frozen=True)
@@ -326,8 +254,7 @@ class TaskPair:
             if X is None or y is None:
                 raise InvalidInputError(f"{inputs} and {targets} belong together: give both or neither.")
             X, y = read_only(X, inputs), read_only(y, targets)
-            check_shapes(X, y, inputs, targets, task, self.feature_names)
-            check_finite(X, y, inputs, targets, self.feature_names)
+            self._check(X, y, inputs, targets, task)
             constant_allowed = self.allow_constant_target and inputs in ("X_P", "X_H")
             if not constant_allowed and bool((y == y[0]).all()):
                 raise InvalidInputError(
@@ -336,6 +263,38 @@ class TaskPair:
                 )
             object.__setattr__(self, inputs, X)
             object.__setattr__(self, targets, y)
+
+    def _check(self, X: FloatArray, y: FloatArray, inputs: str, targets: str, task: str) -> None:
+        """Check shapes and that all values are finite."""
+        if X.ndim != 2 or y.ndim != 1:
+            raise InvalidInputError(
+                f"{inputs} must be (N, D) and {targets} (N,), got shapes {X.shape} and {y.shape}."
+            )
+        if len(X) != len(y):
+            raise InvalidInputError(f"{inputs} has {len(X)} rows but {targets} has {len(y)} values.")
+        if X.shape[1] != len(self.feature_names) or not self.feature_names:
+            raise InvalidInputError(
+                f"{inputs} has {X.shape[1]} columns but there are {len(self.feature_names)} feature names; "
+                "both tasks must have the same, non-empty list of features."
+            )
+        if len(X) < 2:
+            raise InvalidInputError(
+                f"task '{task}' has {len(X)} row(s) in {inputs}; at least 2 are needed: check the split."
+            )
+        bad = np.argwhere(~np.isfinite(X))
+        if len(bad):
+            row, column = bad[0]
+            raise InvalidInputError(
+                f"{inputs} holds {len(bad)} non-finite value(s), the first at row {row}, feature "
+                f"'{self.feature_names[column]}' (column {column}): {X[row, column]}; impute or drop these "
+                "rows."
+            )
+        wrong = np.flatnonzero(~np.isfinite(y))
+        if len(wrong):
+            raise InvalidInputError(
+                f"{targets} holds {len(wrong)} non-finite value(s), the first at row {wrong[0]}: "
+                f"{y[wrong[0]]}; drop these rows."
+            )
 
     @classmethod
     def from_arrays(
@@ -372,7 +331,10 @@ class TaskPair:
             >>> TaskPair.from_arrays([[1, 0], [0, 1]], [0, 1], [[1, 1], [2, 0]], [1, 2]).feature_names
             ('x1', 'x2')
         """
-        arrays = {key: read_only(value, key) for key, value in zip(ARRAYS, (X_P, y_P, X_H, y_H), strict=True)}
+        arrays = {
+            key: read_only(value, key)
+            for key, value in {"X_P": X_P, "y_P": y_P, "X_H": X_H, "y_H": y_H}.items()
+        }
         columns = arrays["X_P"].shape[1] if arrays["X_P"].ndim == 2 else 0
         return cls(
             **arrays,  # type: ignore[arg-type]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from condnum.data import data_folders, load_house_prices, load_mnist_images, sha256_file, user_cache
-from condnum.data.resolver import BOX, DataFiles, Found, find, missing_message, new_file, obtain
-from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, OutputError
+from condnum.data.resolver import BOX, DataFiles, Found, find, missing_message, obtain
+from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError
 
 ONE = DataFiles("toy", "toy/raw", (("a.gz", "a"),), "Ask the author.", "load_other()")
 TWO = DataFiles("toy", "toy/raw", (("a.gz", "a"), ("b",)), "Ask the author.", "load_other()")
@@ -149,27 +149,3 @@ def test_the_box_says_what_it_holds():
         assert sha256_file(path, decompress=True) in text
     settings = tomllib.loads((BOX.parents[2] / "pyproject.toml").read_text())
     assert "data/box/**" in settings["tool"]["setuptools"]["package-data"]["condnum"]
-
-
-def test_new_file_leaves_nothing_half_written(isolated):
-    target = isolated / "folder" / "f"
-
-    def write():
-        with new_file(target) as temporary:
-            temporary.write_text("half")
-            raise RuntimeError("stopped")
-
-    with pytest.raises(RuntimeError, match="stopped"):
-        write()
-    assert list(target.parent.iterdir()) == []
-
-
-def test_new_file_where_nothing_can_be_written(isolated):
-    put(isolated / "file")
-
-    def write():
-        with new_file(isolated / "file" / "below") as temporary:
-            temporary.write_text("never")
-
-    with pytest.raises(OutputError, match="set XDG_CACHE_HOME to a writable folder"):
-        write()
