@@ -1,17 +1,34 @@
+"""Where files are found, what their sums say, and what the catalog says of them."""
+
 import gzip
+import hashlib
 import shutil
 import tomllib
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from condnum.data import data_folders, load_house_prices, load_mnist_images, sha256_file, user_cache
+from condnum.data import (
+    KNOWN_CHECKSUMS,
+    available,
+    check,
+    data_folders,
+    dataset_names,
+    load_house_prices,
+    load_mnist_images,
+    sha256_arrays,
+    sha256_file,
+    user_cache,
+)
 from condnum.data.resolver import BOX, DataFiles, Found, find, missing_message, obtain
-from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError
+from condnum.data.task_pair import combine_checksums, is_known
+from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, UnknownNameError
 
 ONE = DataFiles("toy", "toy/raw", (("a.gz", "a"),), "Ask the author.", "load_other()")
 TWO = DataFiles("toy", "toy/raw", (("a.gz", "a"), ("b",)), "Ask the author.", "load_other()")
+RAW = Path("data/MNIST/raw")
 
 
 def put(path, text="x"):
@@ -20,132 +37,204 @@ def put(path, text="x"):
     return path
 
 
-def test_order_of_folders(isolated, monkeypatch):
-    assert data_folders() == (Path("data"), isolated / "cache" / "condnum")
-    monkeypatch.setenv("CONDNUM_DATA", "/somewhere")
-    assert data_folders() == (Path("/somewhere"), Path("data"), isolated / "cache" / "condnum")
+class TestFolders:
+    def test_the_earlier_one_wins(self, isolated, monkeypatch):
+        assert data_folders() == (Path("data"), isolated / "cache" / "condnum")
+        monkeypatch.setattr("condnum.data.resolver.BOX", isolated / "box")
+        in_box = put(isolated / "box/toy/raw/a")
+        assert (find(ONE).paths, find(ONE).source) == ((in_box,), "condnum's box")
+        assert find(ONE, "local") is None
+        in_cache = put(user_cache() / "toy/raw/a")
+        assert (find(ONE).paths, find(ONE).source) == ((in_cache,), "user cache")
+        in_data = put(Path("data/toy/raw/a"))
+        assert find(ONE).paths == (in_data,)
+        (isolated / "mine").mkdir()
+        monkeypatch.setenv("CONDNUM_DATA", str(isolated / "mine"))
+        assert (find(ONE).paths, find(ONE).source) == ((in_data,), "./data")
+        in_mine = put(isolated / "mine/toy/raw/a")
+        assert (find(ONE).paths, find(ONE).source) == ((in_mine,), "CONDNUM_DATA")
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        assert user_cache() == Path.home() / ".cache" / "condnum"
+
+    def test_what_is_taken_instead_comes_from_the_first_folder_that_has_either(self):
+        either = replace(ONE, instead=replace(ONE, names=(("b",),)))
+        in_cache = put(user_cache() / "toy/raw/a")
+        assert find(either).paths == (in_cache,)
+        in_data = put(Path("data/toy/raw/b"))
+        assert find(either) == Found(either.instead, (in_data,), "./data")
+
+    def test_preferred_names_and_all_files_from_one_folder(self):
+        put(Path("data/toy/raw/a"))
+        assert find(TWO) is None
+        paths = (put(user_cache() / "toy/raw/a"), put(user_cache() / "toy/raw/b"))
+        assert find(TWO).paths == paths
+        compressed = put(Path("data/toy/raw/a.gz"))
+        assert find(ONE).paths == (compressed,)
+
+    @pytest.mark.parametrize("place", ["toy/raw/a", "raw/a", "a"])
+    def test_a_given_path_and_nothing_else(self, isolated, place):
+        path = put(isolated / "given" / place)
+        for source in (isolated / "given", str(path)):
+            found = obtain(ONE, source)
+            assert (found.paths, found.source) == ((path,), "given path")
+        with pytest.raises(InvalidInputError, match="toy needs 2 files; give the folder"):
+            find(TWO, path)
+        put(Path("data/toy/raw/a"))
+        with pytest.raises(
+            DataNotFoundError, match=r"Give an existing path, or 'auto', .* got '.*elsewhere'"
+        ):
+            obtain(ONE, isolated / "elsewhere")
+        with pytest.raises(InvalidInputError, match=r"toy is not embedded; use load_other\(\)"):
+            find(ONE, "embedded")
+
+    def test_the_message_says_where_and_what(self):
+        with pytest.raises(DataNotFoundError) as caught:
+            obtain(TWO, "auto")
+        message = str(caught.value)
+        assert "a.gz or a and b not found in:" in message
+        for folder in (Path("data").absolute(), user_cache(), BOX):
+            assert str(folder / "toy/raw") in message
+        assert "Put the file(s) into data/toy/raw/, or set CONDNUM_DATA" in message
+        assert message.endswith("Ask the author.")
+
+    def test_a_variable_that_names_no_folder_is_refused(self, isolated, monkeypatch):
+        put(Path("data/toy/raw/a"))
+        monkeypatch.setenv("CONDNUM_DATA", str(isolated / "typo"))
+        with pytest.raises(
+            DataNotFoundError, match=r"CONDNUM_DATA is '.*typo', a folder that does not exist"
+        ):
+            find(ONE)
+        (isolated / "typo").mkdir()
+        assert find(ONE).source == "./data"
+        assert f"CONDNUM_DATA is '{isolated / 'typo'}'; put the file(s)" in missing_message(ONE)
 
 
-def test_cache_without_xdg(monkeypatch):
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert user_cache() == Path.home() / ".cache" / "condnum"
+class TestBox:
+    @pytest.mark.parametrize(
+        ("load", "name", "byte"),
+        [
+            (load_house_prices, "house_prices/train.csv.gz", -9),
+            (load_mnist_images, "MNIST/raw/t10k-labels-idx1-ubyte.gz", 4),
+        ],
+    )
+    def test_it_is_read_and_an_altered_file_in_it_refused(self, isolated, monkeypatch, load, name, byte):
+        loaded = load()
+        assert loaded.provenance.source == "condnum's box"
+        assert loaded.provenance.known_checksum
+        assert "condnum's box" in loaded.title()
+        shutil.copytree(BOX, isolated / "box")
+        monkeypatch.setattr("condnum.data.resolver.BOX", isolated / "box")
+        path = isolated / "box" / name
+        content = bytearray(gzip.decompress(path.read_bytes()))
+        path.write_bytes(gzip.compress(content))
+        assert load().provenance.known_checksum  # other bytes, the same content
+        content[byte] ^= 1
+        path.write_bytes(gzip.compress(content))
+        with pytest.raises(DataFormatError, match=r"not what condnum came with; install condnum again"):
+            load()
+
+    def test_it_says_what_it_holds(self):
+        """Its README has the SHA-256 of every file, and the package's settings ship them all."""
+        text = (BOX / "README.md").read_text()
+        files = [path for path in BOX.rglob("*") if path.is_file() and path.name != "README.md"]
+        assert len(files) == 3
+        for path in files:
+            assert path.relative_to(BOX).as_posix() in text
+            assert sha256_file(path) in text
+            assert sha256_file(path, decompress=True) in text
+        settings = tomllib.loads((BOX.parents[2] / "pyproject.toml").read_text())
+        assert "data/box/**" in settings["tool"]["setuptools"]["package-data"]["condnum"]
 
 
-def test_earlier_folder_wins(isolated, monkeypatch):
-    monkeypatch.setattr("condnum.data.resolver.BOX", isolated / "box")
-    in_box = put(isolated / "box/toy/raw/a")
-    assert (find(ONE).paths, find(ONE).source) == ((in_box,), "condnum's box")
-    assert find(ONE, "local") is None
-    in_cache = put(user_cache() / "toy/raw/a")
-    assert (find(ONE).paths, find(ONE).source) == ((in_cache,), "user cache")
-    in_data = put(Path("data/toy/raw/a"))
-    assert find(ONE).paths == (in_data,)
-    (isolated / "mine").mkdir()
-    monkeypatch.setenv("CONDNUM_DATA", str(isolated / "mine"))
-    assert (find(ONE).paths, find(ONE).source) == ((in_data,), "./data")
-    in_mine = put(isolated / "mine/toy/raw/a")
-    assert (find(ONE).paths, find(ONE).source) == ((in_mine,), "CONDNUM_DATA")
+class TestSums:
+    ABC = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"  # FIPS 180-2, message "abc"
+
+    def test_of_files(self, tmp_path):
+        path = tmp_path / "f.gz"
+        path.write_bytes(b"abc")
+        assert sha256_file(path) == self.ABC
+        path.write_bytes(gzip.compress(b"abc"))
+        assert sha256_file(path) != sha256_file(path, decompress=True) == self.ABC
+        for content in (b"plain text", gzip.compress(b"abc" * 99)[:-9]):
+            path.write_bytes(content)
+            with pytest.raises(DataFormatError, match="not a whole gzip file"):
+                sha256_file(path, decompress=True)
+        with pytest.raises(DataNotFoundError, match=r"cannot read .*absent"):
+            sha256_file(tmp_path / "absent")
+        assert combine_checksums(["a", "b"]) == hashlib.sha256(b"a\nb\n").hexdigest()
+
+    def test_of_arrays_depend_on_name_shape_type_and_values(self):
+        a = np.arange(6.0)
+        others = {"b": a}, {"a": a.reshape(2, 3)}, {"a": a.astype(np.float32)}, {"a": a + 1}
+        assert len({sha256_arrays(a=a), *(sha256_arrays(**other) for other in others)}) == 5
+        assert sha256_arrays(a=a.reshape(2, 3)) == sha256_arrays(a=np.asfortranarray(a.reshape(2, 3)))
+
+    def test_that_are_known(self, tmp_path, monkeypatch):
+        assert len(KNOWN_CHECKSUMS) == 11
+        assert all(len(d) == 64 and set(d) <= set("0123456789abcdef") for d in KNOWN_CHECKSUMS.values())
+        images = KNOWN_CHECKSUMS["MNIST/raw/train-images-idx3-ubyte"]
+        assert not is_known("MNIST/raw/train-labels-idx1-ubyte", tmp_path / "f", images)
+        monkeypatch.setattr("condnum.data.task_pair.KNOWN_CHECKSUMS", {"toy/f": self.ABC})
+        path = tmp_path / "f.gz"
+        for content in (b"abc", b"abd"):  # a file that was compressed anew is known by its content
+            path.write_bytes(gzip.compress(content, compresslevel=1))
+            assert is_known("toy/f", path, sha256_file(path)) == (content == b"abc")
 
 
-def test_what_is_taken_instead_comes_from_the_first_folder_that_has_either():
-    either = replace(ONE, instead=replace(ONE, names=(("b",),)))
-    in_cache = put(user_cache() / "toy/raw/a")
-    assert find(either).paths == (in_cache,)
-    in_data = put(Path("data/toy/raw/b"))
-    assert find(either) == Found(either.instead, (in_data,), "./data")
+def by_name(records):
+    return {record.name: record for record in records}
 
 
-def test_preferred_name_wins():
-    put(Path("data/toy/raw/a"))
-    compressed = put(Path("data/toy/raw/a.gz"))
-    assert find(ONE).paths == (compressed,)
+class TestCatalog:
+    def test_nothing_here_but_what_comes_along(self):
+        status = by_name(available())
+        assert tuple(status) == dataset_names()
+        assert [s.source for s in status.values()] == ["condnum's box"] * 3 + ["embedded"] * 2
+        assert [s.rows for s in status.values()] == [1460, 10_000, 10_000, 1797, 442]
+        assert [name for name, s in status.items() if s.advice] == ["mnist"]
+        assert "these are the test images" in status["mnist"].advice
+        results = by_name(check())
+        assert all(result.ok and result.message.endswith("is known.") for result in results.values())
+        assert {n: r.checksum for n, r in results.items()} == {n: s.checksum for n, s in status.items()}
+        arrays = (("X_P", (235, 8)), ("y_P", (235,)), ("X_H", (207, 8)), ("y_H", (207,)))
+        assert results["diabetes"].shapes == arrays
 
+    def test_files_with_an_unknown_sum(self, write_houses, write_mnist):
+        path = write_houses(Path("data/house_prices/train.csv"))
+        write_mnist(RAW)
+        status, results = by_name(available()), by_name(check())
+        assert (status["house-prices"].rows, status["mnist"].rows) == (5, 30)
+        assert status["house-prices"].checksum == sha256_file(path)
+        assert status["house-prices"].short_checksum == sha256_file(path)[:8]
+        assert status["house-prices"].known_checksum is False
+        assert status["house-prices"].advice.startswith("The checksum is not a known one")
+        assert status["mnist-test"].source == "condnum's box"
+        assert results["house-prices"].status == results["mnist"].status == "unknown checksum"
+        assert "images 30×28×28, labels 30; SHA-256" in results["mnist"].message
 
-def test_all_files_come_from_one_folder():
-    put(Path("data/toy/raw/a"))
-    assert find(TWO) is None
-    paths = (put(user_cache() / "toy/raw/a"), put(user_cache() / "toy/raw/b"))
-    assert find(TWO).paths == paths
+    def test_broken_files_are_results_not_exceptions(self, write_houses, write_mnist):
+        write_houses(Path("data/house_prices/train.csv"), drop=("SalePrice",))
+        write_mnist(RAW)
+        (RAW / "train-images-idx3-ubyte").write_bytes(b"<html>")
+        results, status = by_name(check()), by_name(available())["mnist"]
+        assert results["house-prices"].status == "broken"
+        assert "lacks 1 of the 81 columns: SalePrice" in results["house-prices"].message
+        assert results["house-prices"].location == "data/house_prices/train.csv"
+        assert "not an IDX file" in results["mnist"].message
+        assert (status.found, status.rows) == (True, None)
+        assert "not an IDX file" in status.advice
 
+    def test_names_that_are_none(self, monkeypatch):
+        monkeypatch.setenv("CONDNUM_DATA", "typo")
+        status = by_name(available())["mnist"]
+        assert (status.found, status.source, status.rows) == (False, None, None)
+        assert "CONDNUM_DATA is 'typo'" in status.advice
+        assert by_name(check())["mnist"].status == "missing"
+        with pytest.raises(UnknownNameError, match="unknown data set 'mnits'; did you mean 'mnist'"):
+            check("mnits")
 
-@pytest.mark.parametrize("place", ["toy/raw/a", "raw/a", "a"])
-def test_explicit_folder(isolated, place):
-    path = put(isolated / "given" / place)
-    assert obtain(ONE, isolated / "given").paths == (path,)
-    assert obtain(ONE, isolated / "given").source == "given path"
-
-
-def test_explicit_file(isolated):
-    path = put(isolated / "any-name.txt")
-    assert obtain(ONE, str(path)).paths == (path,)
-    with pytest.raises(InvalidInputError, match="toy needs 2 files; give the folder"):
-        find(TWO, path)
-
-
-def test_explicit_path_never_falls_through(isolated):
-    put(Path("data/toy/raw/a"))
-    with pytest.raises(DataNotFoundError, match=r"Give an existing path, or 'auto', .* got '.*elsewhere'"):
-        obtain(ONE, isolated / "elsewhere")
-
-
-def test_embedded_is_refused_by_name():
-    with pytest.raises(InvalidInputError, match=r"toy is not embedded; use load_other\(\)"):
-        find(ONE, "embedded")
-
-
-def test_the_message_says_where_and_what():
-    with pytest.raises(DataNotFoundError) as caught:
-        obtain(TWO, "auto")
-    message = str(caught.value)
-    assert "a.gz or a and b not found in:" in message
-    for folder in (Path("data").absolute(), user_cache(), BOX):
-        assert str(folder / "toy/raw") in message
-    assert "Put the file(s) into data/toy/raw/, or set CONDNUM_DATA" in message
-    assert message.endswith("Ask the author.")
-
-
-def test_a_variable_that_names_no_folder_is_refused(isolated, monkeypatch):
-    put(Path("data/toy/raw/a"))
-    monkeypatch.setenv("CONDNUM_DATA", str(isolated / "typo"))
-    with pytest.raises(DataNotFoundError, match=r"CONDNUM_DATA is '.*typo', a folder that does not exist"):
-        find(ONE)
-    (isolated / "typo").mkdir()
-    assert find(ONE).source == "./data"
-    assert f"CONDNUM_DATA is '{isolated / 'typo'}'; put the file(s)" in missing_message(ONE)
-
-
-@pytest.mark.parametrize(
-    ("load", "name", "byte"),
-    [
-        (load_house_prices, "house_prices/train.csv.gz", -9),
-        (load_mnist_images, "MNIST/raw/t10k-labels-idx1-ubyte.gz", 4),
-    ],
-)
-def test_the_box_is_read_and_an_altered_file_in_it_refused(isolated, monkeypatch, load, name, byte):
-    loaded = load()
-    assert loaded.provenance.source == "condnum's box"
-    assert loaded.provenance.known_checksum
-    assert "condnum's box" in loaded.title()
-    shutil.copytree(BOX, isolated / "box")
-    monkeypatch.setattr("condnum.data.resolver.BOX", isolated / "box")
-    path = isolated / "box" / name
-    content = bytearray(gzip.decompress(path.read_bytes()))
-    path.write_bytes(gzip.compress(content))
-    assert load().provenance.known_checksum  # other bytes, the same content
-    content[byte] ^= 1
-    path.write_bytes(gzip.compress(content))
-    with pytest.raises(DataFormatError, match=r"not what condnum came with; install condnum again"):
-        load()
-
-
-def test_the_box_says_what_it_holds():
-    """Its README has the SHA-256 of every file, and the package's settings ship them all."""
-    text = (BOX / "README.md").read_text()
-    files = [path for path in BOX.rglob("*") if path.is_file() and path.name != "README.md"]
-    assert len(files) == 3
-    for path in files:
-        assert path.relative_to(BOX).as_posix() in text
-        assert sha256_file(path) in text
-        assert sha256_file(path, decompress=True) in text
-    settings = tomllib.loads((BOX.parents[2] / "pyproject.toml").read_text())
-    assert "data/box/**" in settings["tool"]["setuptools"]["package-data"]["condnum"]
+    @pytest.mark.realdata
+    def test_real_data_is_whole(self, real_data):
+        assert all(result.ok for result in check())
+        assert [s.rows for s in available()] == [1460, 60_000, 10_000, 1797, 442]
+        assert all(s.advice == "" for s in available())
