@@ -15,7 +15,7 @@ NOTEBOOK = Path(__file__).resolve().parents[1] / "notebooks" / "6_exercises.ipyn
 @pytest.mark.parametrize(("solutions", "status"), [(False, "not answered yet"), (True, "right")])
 def test_the_checks(on_shared_kernel, solutions, status, tmp_path):
     report = run_notebook(
-        NOTEBOOK, {"solutions": solutions, "static": True}, tmp_path / "out", quiet=True, timeout=60
+        NOTEBOOK, {"solutions": solutions, "static": True}, tmp_path / "out", quiet=True, timeout=600
     )
     said = [
         output["data"]["text/plain"]

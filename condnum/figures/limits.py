@@ -20,6 +20,7 @@ from condnum.figures.style import (
     finish,
     log_axis,
     method_style,
+    num,
     translucent,
 )
 from condnum.theory.pareto import FeasibleRegion
@@ -194,7 +195,8 @@ def front_figure(points: pd.DataFrame, methods: pd.DataFrame, region: FeasibleRe
         axis(**log_axis(title[at], values), range=[logs.min() - 0.8, logs.max() + 0.8])
     limit = region.ceiling
     note = (
-        f"{subtitle}. Compact κ of K + εI, ε = {limit.ridge:.3g}; RIR<sub>max</sub> = {limit.value:.4g}. "
+        f"{subtitle}. Compact κ of K + εI, ε = {num(limit.ridge)}; RIR<sub>max</sub> = "
+        f"{num(limit.value, 4)}. "
         "Grey: what no θ reaches"
     )
     finish(
@@ -231,16 +233,6 @@ def lines(text: str) -> str:
     return "<br>".join(textwrap.wrap(text, 140))
 
 
-def readable(value: float) -> str:
-    """Return a number for a panel's title.
-
-    Examples:
-        >>> readable(7507.97), readable(0.000960129), readable(3.2)
-        ('7.51e+03', '0.00096', '3.2')
-    """
-    return "∞" if math.isinf(value) else f"{value:.3g}"
-
-
 # Which inputs carry the ceiling: generalised eigenvectors as bars of columns or as images.
 
 
@@ -253,7 +245,7 @@ def direction_bars(directions: pd.DataFrame, subtitle: str) -> Any:
     ends = _ends(directions)
     subplots = require("plotly.subplots", "viz")
     titles = [
-        f"{which}: λ = {readable(float(part['eigenvalue'].iloc[0]))}" for which, part in zip(
+        f"{which}: λ = {num(float(part['eigenvalue'].iloc[0]))}" for which, part in zip(
             ("most harmful", "least harmful"), ends, strict=True
         )
     ]  # fmt: skip
@@ -289,9 +281,7 @@ def direction_images(directions: pd.DataFrame, subtitle: str) -> Any:
             f"{len(groups[0][1])} features are no square image; draw them with direction_bars."
         )
     subplots = require("plotly.subplots", "viz")
-    titles = [
-        f"λ<sub>{index}</sub> = {readable(float(part['eigenvalue'].iloc[0]))}" for index, part in groups
-    ]
+    titles = [f"λ<sub>{index}</sub> = {num(float(part['eigenvalue'].iloc[0]))}" for index, part in groups]
     figure = subplots.make_subplots(
         rows=2, cols=len(groups), subplot_titles=titles, horizontal_spacing=0.02, vertical_spacing=0.05,
         row_titles=["pattern K<sub>P</sub>w", "filter w"],

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from condnum.errors import CondnumError, InvalidInputError, require
+from condnum.figures.style import num
 from condnum.lessons.figure_view import on_a_page
 
 Status = Literal["right", "wrong", "not answered yet"]
@@ -126,7 +127,8 @@ def real(answer: Any, name: str, kind: str = "made of numbers") -> NDArray[np.fl
     off = np.abs(values.imag).max(initial=0)
     if off > 1e-9 * np.abs(values).max(initial=0):
         raise AnswerError(
-            f"{name} must be real, but has imaginary parts up to {off:.2g}: a root of a negative number, or "
+            f"{name} must be real, but has imaginary parts up to {num(off, 2)}: a root of a "
+            "negative number, or "
             "eigenvectors of a matrix that is not symmetric?"
         )
     return np.array(values.real)
@@ -160,7 +162,7 @@ def covariance_like(answer: Any, size: int, name: str) -> NDArray[np.float64]:
         raise AnswerError(f"{name} is not symmetric, so it is no covariance.")
     gamma = np.linalg.eigvalsh(K)
     if gamma[0] < -1e-9 * np.abs(gamma).max():
-        raise AnswerError(f"{name} has the negative eigenvalue {gamma[0]:.3g}, so it is no covariance XᵀX.")
+        raise AnswerError(f"{name} has the negative eigenvalue {num(gamma[0])}, so it is no covariance XᵀX.")
     return K
 
 

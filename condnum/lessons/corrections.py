@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from condnum.figures.style import num
 from condnum.files import write_tables
 from condnum.lessons.aligned_tasks import aligned_tasks
 from condnum.lessons.regularizer_paths import value_plane
@@ -48,17 +49,7 @@ def listed(values: Any) -> str:
         >>> listed([2.0, 1 / 3])
         '2, 0.3333'
     """
-    return ", ".join(f"{value:.4g}" for value in np.asarray(values, dtype=np.float64))
-
-
-def kappa_text(value: float) -> str:
-    """Return a condition number as text.
-
-    Examples:
-        >>> kappa_text(float("inf"))
-        '∞'
-    """
-    return f"{value:.4g}" if np.isfinite(value) else "∞"
+    return ", ".join(num(value, 4) for value in np.asarray(values, dtype=np.float64))
 
 
 #: Excess loss, as a share of that at the start, at which an attacker has arrived.
@@ -83,8 +74,8 @@ def proposition_3_2() -> Correction:
         "Proposition 3.2, Eq. 10",
         "σ_i(H) = Σ_j (σ_θ,i u_iᵀq_j √γ_j)².",
         "θ = diag(2, 1), K = [[2, 1], [1, 2]]",
-        f"σ = ({listed(result.predicted)}), κ = {predicted:.4g}",
-        f"σ = ({listed(result.spectrum)}), κ = {kappa:.4g}",
+        f"σ = ({listed(result.predicted)}), κ = {num(predicted, 4)}",
+        f"σ = ({listed(result.spectrum)}), κ = {num(kappa, 4)}",
         "Eq. 10 is the diagonal of ΣUᵀKUΣ. It equals the spectrum only if U diagonalises K on the support of "
         "Σ; else the truth majorises it (Schur–Horn), so that Eq. 10 underestimates κ.",
         {"kappa_eq_10": predicted, "kappa": kappa},
@@ -108,7 +99,7 @@ def identity_extractor() -> Correction:
         "Eq. 10 has one value for each θ.",
         "θ = I = UIUᵀ for every orthogonal U; K = [[2, 1], [1, 2]]",
         "one κ",
-        f"κ = {standard:.4g} with U = I, κ = {eigenbasis:.4g} with U = Q",
+        f"κ = {num(standard, 4)} with U = I, κ = {num(eigenbasis, 4)} with U = Q",
         "Where singular values of θ repeat, Eq. 10 depends on the choice of U; only the choice that "
         "diagonalises K gives the spectrum.",
         {"kappa_standard": standard, "kappa_eigenbasis": eigenbasis},
@@ -126,15 +117,16 @@ def aligned_remark() -> Correction:
     """
     run = aligned_tasks(exponent=1.0)
     measured = run.immunization
-    pretrain = f"{measured.pretrain_before.value:.4g} → {measured.pretrain_after.value:.4g}"
-    harmful = f"{measured.harmful_before.value:.4g} → {measured.harmful_after.value:.4g}"
+    pretrain = f"{num(measured.pretrain_before.value, 4)} → {num(measured.pretrain_after.value, 4)}"
+    harmful = f"{num(measured.harmful_before.value, 4)} → {num(measured.harmful_after.value, 4)}"
     return Correction(
         "aligned-tasks",
         "Remark after Proposition 3.2",
         "If the sorted singular vectors of K_P and K_H are aligned, no θ can raise κ(H_H) and lower κ(H_P).",
         "K_P = diag(100, 1), K_H = diag(2, 1), θ = K_P^(-1/2)",
         "not both",
-        f"κ(H_P): {pretrain}; κ(H_H): {harmful}; RIR = {measured.rir:.4g} of at most {run.ceiling:.4g}",
+        f"κ(H_P): {pretrain}; κ(H_H): {harmful}; RIR = {num(measured.rir, 4)} of at most "
+        f"{num(run.ceiling, 4)}",
         "What decides is the pencil (K_H, K_P): RIR is at most [λ_max/λ_min](K_H, K_P) · κ(K_P)/κ(K_H), and "
         "θ = K_P^(-1/2) attains it.",
         {
@@ -164,7 +156,8 @@ def theorem_4_1() -> Correction:
         "R_ill(S) = 0 if and only if κ(S) = ∞.",
         "spectra (1, ½, σ) with σ → 0, and c·(1, ½, 0.1) with growing c",
         "R_ill → 0 in the first, not in the second",
-        f"R_ill = {value_1:.4g} at κ = {kappa_1:.3g}; R_ill = {value_2:.2g} at κ = {kappa_2:.4g}",
+        f"R_ill = {num(value_1, 4)} at κ = {num(kappa_1)}; R_ill = {num(value_2, 2)} at κ = "
+        f"{num(kappa_2, 4)}",
         "R_ill → 0 if and only if ‖S‖_F → ∞ with some spread. Parts (2) and (4) hold.",
         {
             "kappa_vanishing": kappa_1,
@@ -189,10 +182,11 @@ def theorem_4_3_well() -> Correction:
         "theorem-4-3-1",
         "Theorem 4.3 (1)",
         "A step of R_well below the printed bound lowers κ(H_P).",
-        f"D = 2, σ = ({listed(step.sigma)}), η = {step.eta:.4g}, printed bound {step.printed:.4g}",
-        f"κ falls from {step.kappa:.4g}",
-        f"σ → ({listed(step.next_sigma)}): κ {step.kappa:.4g} → {kappa_text(step.next_kappa)}",
-        f"The first term has to be (1 − √(σ_k/σ₁)) / (2(1 − 1/D)σ₁); here the bound is {step.corrected:.4g}.",
+        f"D = 2, σ = ({listed(step.sigma)}), η = {num(step.eta, 4)}, printed bound {num(step.printed, 4)}",
+        f"κ falls from {num(step.kappa, 4)}",
+        f"σ → ({listed(step.next_sigma)}): κ {num(step.kappa, 4)} → {num(step.next_kappa, 4)}",
+        f"The first term has to be (1 − √(σ_k/σ₁)) / (2(1 − 1/D)σ₁); here the bound is "
+        f"{num(step.corrected, 4)}.",
         {
             "kappa_before": step.kappa,
             "kappa_after": step.next_kappa,
@@ -217,11 +211,12 @@ def theorem_4_3_ill() -> Correction:
         "theorem-4-3-2",
         "Theorem 4.3 (2)",
         "A step of R_ill below the printed bound raises κ(H_H).",
-        f"k = 3, σ = ({listed(step.sigma)}), η = {step.eta / step.printed:.4g} × the printed bound",
-        f"κ rises from {step.kappa:.4g}",
-        f"κ {step.kappa:.4g} → {kappa_text(step.next_kappa)}",
+        f"k = 3, σ = ({listed(step.sigma)}), η = {num(step.eta / step.printed, 4)} × the printed bound",
+        f"κ rises from {num(step.kappa, 4)}",
+        f"κ {num(step.kappa, 4)} → {num(step.next_kappa, 4)}",
         f"The bound has to be ρ²/(σ_k(1 − 2/k)) with ρ = 1/R_ill (any η for k ≤ 2); here "
-        f"{step.corrected:.4g} in place of {step.printed:.4g}. The printed one is negative where σ_k > k/2.",
+        f"{num(step.corrected, 4)} in place of {num(step.printed, 4)}. The printed one is "
+        "negative where σ_k > k/2.",
         {
             "kappa_before": step.kappa,
             "kappa_after": step.next_kappa,
@@ -252,9 +247,9 @@ def gauge_of_ratios() -> Correction:
         "(i) > 1 and (ii) ≤ 1, with a floor of 1e-6 under the eigenvalues, say whether a model is immunized.",
         "K_P = diag(100, 1, 0), K_H = diag(2, 1, 0), θ = diag(0.1, 1, 1) and 3θ: the same model",
         "one verdict for both",
-        f"θ: (i) = {one.harmful_ratio:.4g}, (ii) = {one.pretrain_ratio:.4g}; "
-        f"3θ: (i) = {three.harmful_ratio:.4g}, (ii) = {three.pretrain_ratio:.4g}; "
-        f"RIR = {one.rir:.4g} for both",
+        f"θ: (i) = {num(one.harmful_ratio, 4)}, (ii) = {num(one.pretrain_ratio, 4)}; "
+        f"3θ: (i) = {num(three.harmful_ratio, 4)}, (ii) = {num(three.pretrain_ratio, 4)}; "
+        f"RIR = {num(one.rir, 4)} for both",
         "With σ_D = 0 the floor makes κ = σ₁/ε, which grows with the square of the scale of θ. Only RIR is "
         "free of it: fix ‖θ‖_F = √D before reading (i) and (ii), and show the non-zero spectrum beside it.",
         {
@@ -281,14 +276,15 @@ def informed_attacker() -> Correction:
     steps = {name: attack.steps_to(ARRIVED) for name, attack in tried.items()}
     counted = {name: float("inf" if count is None else count) for name, count in steps.items()}
     words = [
-        f"{name}: κ = {tried[name].kappa:.4g}, {counted[name]:g} step{'s'[: counted[name] != 1]}"
+        f"{name}: κ = {num(tried[name].kappa, 4)}, {num(counted[name], 6)} step{'s'[: counted[name] != 1]}"
         for name in (RAW, IMMUNIZED, WHITENED)
     ]
     return Correction(
         "informed-attacker",
         "Definition 3.1 (a), read as a promise",
         "Where κ(H_H) is large, a linear probe on the harmful task is slow to train.",
-        f"two tasks with 16 features, θ* at the ceiling, exact line search to {100 * ARRIVED:g} % of the "
+        f"two tasks with 16 features, θ* at the ceiling, exact line search to "
+        f"{num(100 * ARRIVED, 6)} % of the "
         "excess loss",
         "slow on θ*",
         "; ".join(words),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from condnum.figures.style import num
 from condnum.lessons.answers import AnswerError, Verdict, call, check, covariance_like, matrix, number, real
 from condnum.lessons.condition_number import kantorovich_bound, norm_bound
 from condnum.probing import linear_probe
@@ -55,15 +56,15 @@ def check_kappa(kappa: Any) -> str:
     """
     value = number(kappa, "κ")
     if value < 1:
-        raise AnswerError(f"κ = σ₁/σ_D is never below 1, got {value:g}.")
+        raise AnswerError(f"κ = σ₁/σ_D is never below 1, got {num(value, 6)}.")
     ratio = float(np.sqrt(value))  # {e : eᵀHe = 1} has the half-axis 1/√σ_i along u_i
     if not np.isclose(ratio, AXES_RATIO, rtol=1e-3):
         hint = "That is the ratio of the axes themselves. " if np.isclose(value, AXES_RATIO) else ""
         raise AnswerError(
-            f"{hint}With κ = {value:g} the half-axes are in the ratio {ratio:.4g} : 1. "
+            f"{hint}With κ = {num(value, 6)} the half-axes are in the ratio {num(ratio, 4)} : 1. "
             "On eᵀHe = 1 the half-axis along u_i is 1/√σ_i."
         )
-    return f"the half-axis along u_i is 1/√σ_i, so the ratio of the axes is √κ = {ratio:g}."
+    return f"the half-axis along u_i is 1/√σ_i, so the ratio of the axes is √κ = {num(ratio, 6)}."
 
 
 @check
@@ -81,11 +82,11 @@ def check_steps(steps: Any) -> str:
     """
     value = number(steps, "the number of steps")
     if value != int(value) or value < 1:
-        raise AnswerError(f"a whole number of steps is asked for, got {value:g}.")
+        raise AnswerError(f"a whole number of steps is asked for, got {num(value, 6)}.")
     t = np.array([int(value) - 1, int(value)])
     before, after = kantorovich_bound(STEPS_KAPPA, t)
     if after > STEPS_GOAL:
-        raise AnswerError(f"after {t[1]} steps the bound is still {after:.4g} > {STEPS_GOAL:g}.")
+        raise AnswerError(f"after {t[1]} steps the bound is still {num(after, 4)} > {num(STEPS_GOAL, 6)}.")
     if before <= STEPS_GOAL:
         slips = {
             "This is what Eq. 2 grants for the squared norm. ": norm_bound(STEPS_KAPPA, t),
@@ -94,8 +95,8 @@ def check_steps(steps: Any) -> str:
             ),
         }
         hint = next((text for text, slip in slips.items() if slip[1] <= STEPS_GOAL < slip[0]), "")
-        raise AnswerError(f"{hint}One step less is enough as well: the bound at {t[0]} is {before:.3g}.")
-    return f"((κ−1)/(κ+1))^(2t) is {before:.4g} at t = {t[0]} and {after:.4g} at t = {t[1]}."
+        raise AnswerError(f"{hint}One step less is enough as well: the bound at {t[0]} is {num(before)}.")
+    return f"((κ−1)/(κ+1))^(2t) is {num(before, 4)} at t = {t[0]} and {num(after, 4)} at t = {t[1]}."
 
 
 @check
@@ -117,16 +118,17 @@ def check_conventions(H: Any) -> str:
     if compact.value > 2 * (1 + 1e-9):
         small = compact.sigma_min / compact.sigma_max
         raise AnswerError(
-            f"compact κ is {compact.value:.3g} over the rank {compact.rank}: σ_k/σ₁ = {small:.1g} counts as "
+            f"compact κ is {num(compact.value)} over the rank {compact.rank}: σ_k/σ₁ = "
+            f"{num(small, 1)} counts as "
             "non-zero. Only what is zero up to round-off is left out."
         )
     if ridge.value < 1e5:
         why = "H has full rank, so ε hardly matters" if compact.rank == 3 else "σ₁ is too small against ε"
         raise AnswerError(
-            f"compact κ is {compact.value:.3g} as asked, but ridge κ is {ridge.value:.3g}: {why}."
+            f"compact κ is {num(compact.value)} as asked, but ridge κ is {num(ridge.value)}: {why}."
         )
     return (
-        f"compact κ = {compact.value:.3g} over the rank {compact.rank}, ridge κ = {ridge.value:.3g}: "
+        f"compact κ = {num(compact.value)} over the rank {compact.rank}, ridge κ = {num(ridge.value)}: "
         "a null direction counts in one convention and not in the other."
     )
 
@@ -166,11 +168,11 @@ def check_underestimate(theta: Any, K: Any) -> str:
     factor = 1 / result.condition_ratio
     if factor < FACTOR:
         raise AnswerError(
-            f"Eq. 10 predicts {result.predicted_condition:.3g}, the truth is {result.true_condition:.3g}: "
-            f"a factor of {factor:.3g} only. A nearly singular K with 45° between U and Q goes further."
+            f"Eq. 10 predicts {num(result.predicted_condition)}, the truth is {num(result.true_condition)}: "
+            f"a factor of {num(factor)} only. A nearly singular K with 45° between U and Q goes further."
         )
     return (
-        f"Eq. 10 predicts κ = {result.predicted_condition:.3g}, the truth is {result.true_condition:.3g}. "
+        f"Eq. 10 predicts κ = {num(result.predicted_condition)}, the truth is {num(result.true_condition)}. "
         "The diagonal of ΣUᵀKUΣ is majorised by its eigenvalues, so the error has this sign always."
     )
 
@@ -198,16 +200,21 @@ def check_harmful_step(eta: Any) -> str:
     value = number(eta, "η")
     printed = float(well_step_bound(list(SIGMA), source="printed"))
     if not 0 < value < printed:
-        raise AnswerError(f"η must lie between 0 and the printed bound {printed:g}, got {value:g}.")
+        raise AnswerError(
+            f"η must lie between 0 and the printed bound {num(printed, 6)}, got {num(value, 6)}."
+        )
     moved = np.asarray(well_spectrum_step(list(SIGMA), value))
     before, after = SIGMA[0] / SIGMA[1], _kappa(moved)
     if after <= before:
         way = "larger" if value < 1 / SIGMA[0] else "smaller"  # 1/σ₁ annihilates σ₁ for D = 2
         raise AnswerError(
-            f"with η = {value:g} the spectrum becomes ({moved[0]:.3g}, {moved[1]:.3g}) and κ falls "
-            f"from {before:g} to {after:.3g}. Take a {way} step, one that nearly wipes σ₁ out."
+            f"with η = {num(value, 6)} the spectrum becomes ({num(moved[0])}, {num(moved[1])}) and κ falls "
+            f"from {num(before, 6)} to {num(after)}. Take a {way} step, one that nearly wipes σ₁ out."
         )
-    return f"the spectrum becomes ({moved[0]:.3g}, {moved[1]:.3g}): κ rises from {before:g} to {after:.3g}."
+    return (
+        f"the spectrum becomes ({num(moved[0])}, {num(moved[1])}): κ rises from "
+        f"{num(before, 6)} to {num(after)}."
+    )
 
 
 @check
@@ -227,21 +234,21 @@ def check_ill_spectra(vanishing: Any, exploding: Any) -> str:
     small, large = _triple(vanishing, "the first spectrum"), _triple(exploding, "the second spectrum")
     value, kappa = float(r_ill(np.diag(small))), _kappa(small)
     if kappa > 2 * (1 + 1e-9):
-        raise AnswerError(f"the first spectrum has κ = {kappa:.3g} > 2.")
+        raise AnswerError(f"the first spectrum has κ = {num(kappa)} > 2.")
     if value > 1e-3:
         why = "all values are equal, where it is infinite" if np.isinf(value) else "it scales like 1/‖S‖²"
         raise AnswerError(
-            f"the first spectrum has R_ill = {value:.3g} > 1e-3: {why}; scale a spread-out spectrum up."
+            f"the first spectrum has R_ill = {num(value)} > 1e-3: {why}; scale a spread-out spectrum up."
         )
     other, steep = float(r_ill(np.diag(large))), _kappa(large)
     if steep < 1e6:
-        raise AnswerError(f"the second spectrum has κ = {steep:.3g} < 1e6.")
+        raise AnswerError(f"the second spectrum has κ = {num(steep)} < 1e6.")
     if other < 4:
         raise AnswerError(
-            f"the second spectrum has R_ill = {other:.3g} < 4: its largest values are too large."
+            f"the second spectrum has R_ill = {num(other)} < 4: its largest values are too large."
         )
     return (
-        f"R_ill = {value:.2g} at κ = {kappa:.3g}, and R_ill = {other:.3g} at κ = {steep:.2g}: "
+        f"R_ill = {num(value, 2)} at κ = {num(kappa)}, and R_ill = {num(other)} at κ = {num(steep, 2)}: "
         "R_ill → 0 means ‖S‖ → ∞, not κ → ∞."
     )
 
@@ -264,7 +271,7 @@ def check_largest_step(eta_max: Any) -> str:
         s2 = float(generator.uniform(0.05, 3.0))
         s1 = s2 * float(generator.uniform(1.2, 20.0))
         bound = number(call(eta_max, s1, s2), "η_max")
-        where = f"for σ = ({s1:.4g}, {s2:.4g}) it gives {bound:.4g}"
+        where = f"for σ = ({num(s1, 4)}, {num(s2, 4)}) it gives {num(bound, 4)}"
         if bound <= 0:
             raise AnswerError(f"{where}, which is no step at all; κ does fall for small steps.")
         fractions = np.linspace(0.02, 0.999, 50)
@@ -272,7 +279,7 @@ def check_largest_step(eta_max: Any) -> str:
         if not all(falls):
             first = fractions[int(np.argmin(falls))]
             raise AnswerError(
-                f"{where}, but at {first:.3g} of that κ is already above {s1 / s2:.4g}: too large."
+                f"{where}, but at {num(first)} of that κ is already above {num(s1 / s2, 4)}: too large."
             )
         if _after(s1, s2, 1.001 * bound) < s1 / s2:
             cautious = float(well_step_bound([s1, s2]))
@@ -336,7 +343,7 @@ def check_aligned_pair(K_P: Any, K_H: Any, theta: Any) -> str:
     if np.linalg.matrix_rank(T) < 3:
         raise AnswerError("θ must be invertible; leaving a direction out compares different subspaces.")
     measured = relative_immunization_ratio(T, *covariances)
-    numbers = f"(ii) = {measured.pretrain_ratio:.4g}, (i) = {measured.harmful_ratio:.4g}"
+    numbers = f"(ii) = {num(measured.pretrain_ratio, 4)}, (i) = {num(measured.harmful_ratio, 4)}"
     if measured.pretrain_ratio >= 1:
         raise AnswerError(f"{numbers}: κ(H_P) must fall, (ii) < 1. θ = K_P^(-1/2) takes it to 1.")
     if not measured.clauses["a"]:
@@ -372,11 +379,13 @@ def check_whitening(whiten: Any) -> str:
             undone = np.allclose(product, unit * np.eye(D), atol=1e-6 * abs(unit))
             hint = " H⁻¹ goes too far: WᵀHW is then H⁻¹." if undone else ""
             raise AnswerError(
-                f"κ(WᵀHW) = {left:.4g} is left of κ(H) = {condition_number(H).value:.4g}.{hint}"
+                f"κ(WᵀHW) = {num(left, 4)} is left of κ(H) = {num(condition_number(H).value, 4)}.{hint}"
             )
         curve = linear_probe(W, H, H @ np.ones(D), steps=1)
         if curve.norm_ratio[1] > 1e-9:
-            raise AnswerError(f"after one step {curve.norm_ratio[1]:.2g} of the squared distance is left.")
+            raise AnswerError(
+                f"after one step {num(curve.norm_ratio[1], 2)} of the squared distance is left."
+            )
     return "κ(WᵀHW) = 1, one step arrives. Conditioning slows only those who do not standardise."
 
 
@@ -402,11 +411,14 @@ def check_ceiling(ceiling: Any) -> str:
         largest = max(best, *(relative_immunization_ratio(T, K_P, K_H).rir for T in tries))
         if value < largest * (1 - CEILING_RTOL):
             raise AnswerError(
-                f"it gives {value:.4g}, but there is a θ with RIR = {largest:.4g}.{_hint(value, K_P, K_H)}"
+                f"it gives {num(value, 4)}, but there is a θ with RIR = "
+                f"{num(largest, 4)}.{_hint(value, K_P, K_H)}"
             )
         if value > truth * (1 + CEILING_RTOL):
-            raise AnswerError(f"it gives {value:.4g}, a bound that no θ reaches: the best has {truth:.4g}."
-                        f"{_hint(value, K_P, K_H)}")  # fmt: skip
+            raise AnswerError(
+                f"it gives {num(value, 4)}, a bound that no θ reaches: the best has {num(truth, 4)}."
+                f"{_hint(value, K_P, K_H)}"
+            )
     return "no random θ exceeds it, and θ* = K_P^(-1/2) attains it."
 
 
@@ -441,7 +453,10 @@ def check_spent_budget(spend: Any) -> str:
             raise AnswerError("θ must be invertible; the ceiling does not hold for singular ones.")
         measured = relative_immunization_ratio(T, K_P, K_H)
         limit = rir_ceiling(K_P, K_H).value
-        numbers = f"(ii) = {measured.pretrain_ratio:.4g}, (i) = {measured.harmful_ratio:.4g} of {limit:.4g}"
+        numbers = (
+            f"(ii) = {num(measured.pretrain_ratio, 4)}, (i) = "
+            f"{num(measured.harmful_ratio, 4)} of {num(limit, 4)}"
+        )
         if measured.pretrain_ratio > 1 + 1e-6:
             raise AnswerError(
                 f"{numbers}: κ(H_P) rises. With θ = K_P^(-1/2) S it is κ(S)²; keep that ≤ κ(K_P)."

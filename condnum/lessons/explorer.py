@@ -19,7 +19,14 @@ import pandas as pd
 
 from condnum.errors import CondnumError, InvalidInputError, MissingExtraError, UnknownNameError, require
 from condnum.figures.style import apply_theme, honest_legend, num, stacked
-from condnum.lessons.figure_view import EXPLORER_CLASS, courier, deliver, figure_widget, redraw
+from condnum.lessons.figure_view import (
+    EXPLORER_CLASS,
+    courier,
+    deliver,
+    display_with_picture,
+    figure_widget,
+    redraw,
+)
 from condnum.machine import limited_threads
 
 # Controls of an explorer, declared as data: one entry a trait, with a label, a unit and a help text.
@@ -364,6 +371,10 @@ class Explorer(VBox):
         view = {name: getattr(self, name) for name in self.view_settings}
         figure = honest_legend(type(self).figure(self.result, **view))
         return apply_theme(stacked(figure) if self.narrow else figure, dark=self.dark)
+
+    def _ipython_display_(self) -> None:
+        hidden_when_live = self.courier is not None and self.result is not None
+        display_with_picture(self, self.plain_figure() if hidden_when_live else None)
 
     def table(self) -> pd.DataFrame:
         """Return the data of the figure.

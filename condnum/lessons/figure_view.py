@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,10 @@ function render({ model, el }) {
 }
 export default { initialize, render };
 """.replace("EXPLORER", f":is(.{EXPLORER_CLASS}, .{FIGURE_CLASS})")
+#: The picture that a cell keeps shows only where the live figure before it does not.
+_STYLE = """
+.jp-OutputArea-child:has(EXPLORER) + .jp-OutputArea-child:has(.jp-RenderedPlotly) { display: none; }
+""".replace("EXPLORER", f":is(.{EXPLORER_CLASS}, .{FIGURE_CLASS})")
 
 
 def courier() -> Any | None:
@@ -115,7 +119,7 @@ def _courier_class() -> Any:
     base = import_module("anywidget").AnyWidget
     told = {name: traitlets.Bool(False).tag(sync=True) for name in ("dark", "narrow")}
     tips = traitlets.Dict().tag(sync=True)  # help of each control, by its description
-    members = {"_esm": _SCRIPT, **told, "tips": tips, "__module__": __name__}
+    members = {"_esm": _SCRIPT, "_css": _STYLE, **told, "tips": tips, "__module__": __name__}
     return type("Courier", (base,), members | {"__doc__": "Downloads, clipboard and theme of the page."})
 
 
@@ -182,7 +186,17 @@ def shown_figure(figure: Any, *, static: bool = False) -> Any:
         redraw(view, apply_theme(stacked(fresh) if guide.narrow else fresh, dark=guide.dark))
 
     guide.observe(draw, ["dark", "narrow"])
-    return ipywidgets.VBox([view, guide]).add_class(FIGURE_CLASS)
+    box = ipywidgets.VBox([view, guide]).add_class(FIGURE_CLASS)
+    box._ipython_display_ = partial(display_with_picture, box, figure)
+    return box
+
+
+def display_with_picture(box: Any, figure: Any | None) -> None:
+    """Display a widget, and the picture that its cell keeps for who opens the notebook without a kernel."""
+    display = import_module("IPython.display").display
+    display(box._repr_mimebundle_(), raw=True)
+    if figure is not None and not on_a_page():  # which nobody can open again
+        display(figure_output(figure)["data"], raw=True)
 
 
 def on_a_page() -> bool:

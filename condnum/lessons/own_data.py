@@ -7,7 +7,6 @@ All of it follows from the two covariances :math:`K_P = X_P^\top X_P` and :math:
 from __future__ import annotations
 
 import html
-import math
 import tempfile
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -34,6 +33,7 @@ from condnum.figures.style import (
     POWER_SIZE,
     PURPLE,
     log_axis,
+    num,
     overlap_map,
     teaching_layout,
 )
@@ -291,7 +291,7 @@ def _core(own: OwnPair, tolerance: float, steps: int, seed: int) -> _Core:
     eps = max(own.pair.pretrain.stored_eps, own.pair.harmful.stored_eps)
     rtol = default_rtol(D, eps) * tolerance
     if rtol >= 1:
-        raise InvalidInputError(f"the rank tolerance is {rtol:.3g} times σ₁, above everything; lower it.")
+        raise InvalidInputError(f"the rank tolerance is {num(rtol)} times σ₁, above everything; lower it.")
     geometry = _geometry(own)
     K_P, K_H = geometry.K_P, geometry.K_H
     range_P = CovarianceRange.of(torch.from_numpy(K_P), rtol=rtol, name="K_P")
@@ -344,7 +344,8 @@ def _warnings(P: TaskSpectrum, H: TaskSpectrum, harmful_only: int) -> list[str]:
             notes.append(f"{name} has rank {k} of {D}: compact κ leaves {D - k} null direction(s) out.")
         if task.near:
             notes.append(
-                f"{name}: {task.near} eigenvalue(s) lie within a factor {NEAR:g} of the rank tolerance; the "
+                f"{name}: {task.near} eigenvalue(s) lie within a factor {num(NEAR, 6)} of the "
+                "rank tolerance; the "
                 "rank, and with it compact κ, is decided by round-off. Move the tolerance and see."
             )
     if harmful_only:
@@ -378,7 +379,7 @@ def own_data_figure(result: OwnData) -> Any:
     _add_probes(figure, result)
     P, H = result.pretrain.compact, result.harmful.compact
     subtitle = (
-        f"compact κ(K<sub>P</sub>) = {P.value:.3g} at rank {P.rank}, κ(K<sub>H</sub>) = {H.value:.3g} at "
+        f"compact κ(K<sub>P</sub>) = {num(P.value)} at rank {P.rank}, κ(K<sub>H</sub>) = {num(H.value)} at "
         f"rank {H.rank}, of D = {P.dimension}; random labels"
     )
     teaching_layout(figure, result.title, subtitle, height=500)
@@ -515,7 +516,7 @@ def own_data_reading(result: OwnData) -> str:
     ):
         cells = (
             name, f"{task.rows:,d} × {len(result.columns)}", f"{task.compact.rank}",
-            f"{task.compact.value:.4g}", f"{task.ridge.value:.4g}", _steps(raw, last),
+            num(task.compact.value, 4), num(task.ridge.value, 4), _steps(raw, last),
             _steps(immunized, last),
         )  # fmt: skip
         rows.append("".join(f'<td style="padding:1px 14px 1px 0">{cell}</td>' for cell in cells))
@@ -531,12 +532,12 @@ def own_data_reading(result: OwnData) -> str:
 
 def _verdict(result: OwnData) -> str:
     """Say what the ceiling and θ* promise, and what not."""
-    ceiling = "∞" if math.isinf(result.ceiling) else f"{result.ceiling:.4g}"
     rises = "rises" if result.harmful_ratio > 1 else "falls as well, so D<sub>H</sub> is no harder to probe"
     return (
-        f"<b>RIR ≤ {ceiling}</b> (compact), ≤ {result.ridge_limit:.3g} with ε = {result.ridge:.3g}. "
-        f"θ* takes κ(H<sub>P</sub>) to {result.probes.condition[1]:.3g} (ii = {result.pretrain_ratio:.3g}) "
-        f"and κ(H<sub>H</sub>) to {result.probes.condition[3]:.4g} (i = {result.harmful_ratio:.3g}): "
+        f"<b>RIR ≤ {num(result.ceiling, 4)}</b> (compact), ≤ {num(result.ridge_limit)} with ε = "
+        f"{num(result.ridge)}. "
+        f"θ* takes κ(H<sub>P</sub>) to {num(result.probes.condition[1])} (ii = {num(result.pretrain_ratio)}) "
+        f"and κ(H<sub>H</sub>) to {num(result.probes.condition[3], 4)} (i = {num(result.harmful_ratio)}): "
         f"it {rises}. "
         f"Misalignment of Eq. 10 at θ*: {result.misalignment:.2f}."
     )

@@ -13,7 +13,7 @@ import pandas as pd
 from condnum.errors import CondnumError, InvalidInputError, UnknownNameError, require
 from condnum.figures.pair_detail import PairDetail, pair_detail_figures
 from condnum.figures.pairs import DIGITS, check_pair_results, color_limit, comparable, pair_heatmaps
-from condnum.figures.style import method_style
+from condnum.figures.style import method_style, num
 from condnum.lessons.figure_view import figure_output, figure_widget, plain_label, redraw
 from condnum.studies.digit_cells import immunize_cell
 from condnum.studies.digit_pairs import DigitPairsRun, load, plans
@@ -160,7 +160,7 @@ class PairBrowser(VBox):
         name = f"{method_style(self.method).label}, digit {self.pretrain} against digit {self.harmful}"
         if rows.empty:
             return f"{name}: no result"
-        values = ", ".join(f"{value:.3g}" for value in rows["rir"])
+        values = ", ".join(num(value) for value in rows["rir"])
         successes = (rows["success"] == 1).sum()
         return f"{name}: RIR {values}; Definition 3.1 succeeds in {successes} of {len(rows)}"
 
