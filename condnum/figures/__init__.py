@@ -4,10 +4,7 @@ from condnum.figures.curves import ceiling_figure, history_figure, norm_ratio_fi
 from condnum.figures.pair_detail import (
     PairDetail,
     PairFigures,
-    mean_digits_figure,
     pair_detail_figures,
-    pair_norm_ratio_figure,
-    pair_spectra_figure,
 )
 from condnum.figures.pairs import pair_heatmaps
 from condnum.figures.style import MethodStyle, method_style
@@ -18,12 +15,9 @@ __all__ = [
     "PairFigures",
     "ceiling_figure",
     "history_figure",
-    "mean_digits_figure",
     "method_style",
     "norm_ratio_figure",
     "pair_detail_figures",
     "pair_heatmaps",
-    "pair_norm_ratio_figure",
-    "pair_spectra_figure",
     "spectra_figure",
 ]

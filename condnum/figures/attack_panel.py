@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from condnum.errors import require
-from condnum.figures.style import finish, log_axis
+from condnum.figures.style import GREY, empty, finish, log_axis, panels
 from condnum.probing import AttackReport
 
 #: Excess losses below this are not drawn: the panel stops at its smallest ε.
@@ -48,8 +47,7 @@ def _curves(report: AttackReport, subtitle: str, column: str, axis: str, title: 
     names = list(report.extractors["extractor"])
     columns = min(2, len(names))
     count = -(-len(names) // columns)
-    subplots = require("plotly.subplots", "viz")
-    figure = subplots.make_subplots(
+    figure = panels(
         rows=count, cols=columns, subplot_titles=names, shared_yaxes=True, shared_xaxes=True,
         horizontal_spacing=0.04, vertical_spacing=0.09 if count > 1 else 0,
     )  # fmt: skip
@@ -76,7 +74,7 @@ def _curves(report: AttackReport, subtitle: str, column: str, axis: str, title: 
             )  # fmt: skip
     if log:
         for epsilon in report.budget.epsilons:
-            figure.add_hline(y=epsilon, line={"color": "#888", "dash": "dot", "width": 1})
+            figure.add_hline(y=epsilon, line={"color": GREY, "dash": "dot", "width": 1})
         figure.update_yaxes(**log_axis("", report.curves[column].clip(lower=FLOOR)))
         figure.update_yaxes(range=[np.log10(min(report.budget.epsilons) / 3), 0.1])
     elif column == "evaluation_loss":
@@ -93,7 +91,6 @@ def _curves(report: AttackReport, subtitle: str, column: str, axis: str, title: 
 
 def attack_factor_heatmap(report: AttackReport, subtitle: str, *, epsilon: float | None = None) -> Any:
     """Draw the immunization factor of each attacker on each extractor, and the worst case."""
-    go = require("plotly.graph_objects", "viz")
     chosen = report.budget.headline if epsilon is None else epsilon
     table = report.at(report.factors, chosen)
     text = report.factor_table(epsilon=chosen).set_index("attacker")
@@ -109,7 +106,7 @@ def attack_factor_heatmap(report: AttackReport, subtitle: str, *, epsilon: float
     shown = np.vstack([np.array([f"<b>{word}</b>" for word in words]), text.to_numpy()[::-1]])
     log = np.log10(grid)
     limit = max(1.0, float(np.nanmax(np.abs(log)))) if np.isfinite(log).any() else 1.0
-    figure = go.Figure()
+    figure = empty()
     figure.add_heatmap(
         z=np.ones_like(log), x=list(text.columns), y=rows, colorscale=[[0, "#BDBDBD"], [1, "#BDBDBD"]],
         showscale=False, hoverinfo="skip", xgap=2, ygap=2,
@@ -138,8 +135,7 @@ def attack_factor_heatmap(report: AttackReport, subtitle: str, *, epsilon: float
 
 def attack_shares_figure(report: AttackReport, subtitle: str) -> Any:
     """Draw where the excess loss of zero weights lies: its share in eigenvalues up to each size."""
-    go = require("plotly.graph_objects", "viz")
-    figure = go.Figure()
+    figure = empty()
     drawn = []
     for index, (name, rows) in enumerate(report.spectra.groupby("extractor", sort=False)):
         relative = rows["sigma"].to_numpy()[::-1] / rows["sigma"].max()
@@ -151,7 +147,7 @@ def attack_shares_figure(report: AttackReport, subtitle: str) -> Any:
             hovertemplate="%{y:.3g} of the excess loss lies at or below %{x:.2g} σ<sub>1</sub>",
         )  # fmt: skip
     for epsilon in report.budget.epsilons:
-        figure.add_hline(y=epsilon, line={"color": "#888", "dash": "dot", "width": 1})
+        figure.add_hline(y=epsilon, line={"color": GREY, "dash": "dot", "width": 1})
     figure.update_xaxes(**log_axis("σ<sub>i</sub> / σ<sub>1</sub> of the probe's Hessian", pd.concat(drawn)))
     figure.update_yaxes(**log_axis("share of the excess loss at or below", np.array([1e-5, 1.0])))
     figure.update_yaxes(range=[-5, 0.1])

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import numpy as np
 import pandas as pd
+from scipy.stats import gmean
 
-from condnum.errors import InvalidInputError, require
-from condnum.figures.style import finish, log_axis, method_style, translucent, two_panels
+from condnum.errors import InvalidInputError
+from condnum.figures.style import TASK_TITLES, add_band, empty, finish, log_axis, method_style, panels
 
 #: Ratios below this are round-off of float64 and not drawn.
 FLOOR = 1e-32
@@ -38,7 +38,7 @@ def norm_ratio_figure(curves: pd.DataFrame, subtitle: str, *, hidden: Sequence[s
         InvalidInputError: The table has no norm ratios.
         MissingExtraError: Plotly is missing.
     """
-    figure = two_panels()
+    figure = _two_panels()
     table = _only(curves, "norm_ratio")
     _add_bands(figure, table, hidden, skip_zero=True)
     figure.update_xaxes(**log_axis("step of exact line search", table["x"]))
@@ -65,7 +65,7 @@ def spectra_figure(curves: pd.DataFrame, subtitle: str, *, hidden: Sequence[str]
         InvalidInputError: The table has no spectra.
         MissingExtraError: Plotly is missing.
     """
-    figure = two_panels()
+    figure = _two_panels()
     table = _only(curves, "spectrum")
     _add_bands(figure, table, hidden)
     figure.update_xaxes(title_text="index i of the singular value")
@@ -92,7 +92,7 @@ def history_figure(curves: pd.DataFrame, subtitle: str) -> Any:
     table = _only(curves, "kappa")
     lengths = table.groupby("method")["x"].max()
     descents = [name for name in lengths.index if lengths[name] > 0]
-    figure = two_panels()
+    figure = _two_panels()
     identity = table[table["method"] == "identity"]
     ends = pd.concat([identity.assign(x=1.0), identity.assign(x=lengths.max())])
     drawn = pd.concat([table[table["method"].isin(descents)], ends])
@@ -123,8 +123,7 @@ def ceiling_figure(
         MissingExtraError: Plotly is missing.
     """
     where, measured, bound = _RIDGED[ridge]
-    go = require("plotly.graph_objects", "viz")
-    figure = go.Figure()
+    figure = empty()
     ceiling = sweep[sweep["method"] == "ceiling"].sort_values("ridge")
     figure.add_scatter(
         x=ceiling["ridge"], y=ceiling["rir"], name=bound, mode="lines",
@@ -135,7 +134,7 @@ def ceiling_figure(
         if name == "ceiling":
             continue
         style = method_style(str(name))
-        mean = sweep[sweep["method"] == name].groupby("ridge")["rir"].agg(_geometric_mean)
+        mean = sweep[sweep["method"] == name].groupby("ridge")["rir"].agg(gmean)
         share = mean.to_numpy() / ceiling.set_index("ridge").loc[mean.index, "rir"].to_numpy()
         figure.add_scatter(
             x=mean.index, y=mean, name=style.label, mode="lines+markers", customdata=share,
@@ -147,6 +146,11 @@ def ceiling_figure(
     figure.update_yaxes(**log_axis(measured, sweep["rir"]))
     note = f"{subtitle}. Geometric mean over seeds; no extractor can lie above the {bound}"
     return finish(figure, "How much immunization is possible: RIR and its ceiling", note, height=480)
+
+
+def _two_panels() -> Any:
+    """Return an empty figure with one panel a task, pre-training on the left."""
+    return panels(cols=2, shared_yaxes=True, horizontal_spacing=0.06, subplot_titles=[*TASK_TITLES.values()])
 
 
 def _only(curves: pd.DataFrame, quantity: str) -> pd.DataFrame:
@@ -176,11 +180,6 @@ def _add_scale_switch(figure: Any, dtick: float) -> None:
     figure.update_layout(updatemenus=[menu | {"x": 1.02, "xanchor": "left", "y": 0.02, "yanchor": "bottom"}])
 
 
-def _geometric_mean(values: Any) -> float:
-    """Return exp(mean(log)) of positive values."""
-    return float(np.exp(np.log(values).mean()))
-
-
 def _add_bands(figure: Any, table: pd.DataFrame, hidden: Sequence[str], *, skip_zero: bool = False) -> None:
     """Add a line (geometric mean over seeds) and a band (least to largest) per method and task."""
     for name in dict.fromkeys(table["method"]):
@@ -193,19 +192,7 @@ def _add_bands(figure: Any, table: pd.DataFrame, hidden: Sequence[str], *, skip_
             if rows.empty:
                 continue
             wide = rows.pivot_table(index="x", columns="seed", values="value").clip(lower=FLOOR)
-            x, low, high = wide.index.to_numpy(), wide.min(axis=1), wide.max(axis=1)
-            mean = np.exp(np.log(wide).mean(axis=1))
-            common = {"legendgroup": name, "visible": visible}
-            if wide.shape[1] > 1 and (high > low).any():
-                figure.add_scatter(
-                    x=np.r_[x, x[::-1]], y=np.r_[low, high[::-1]], fill="toself", mode="lines",
-                    line={"width": 0}, fillcolor=translucent(style.color, 0.15),
-                    hoverinfo="skip", showlegend=False, row=1, col=column, **common,
-                )  # fmt: skip
-            figure.add_scatter(
-                x=x, y=mean, name=style.label, mode="lines", showlegend=column == 1,
-                line={"color": style.color, "dash": style.dash, "width": 2.2},
-                customdata=np.c_[low, high],
-                hovertemplate="%{x:,.0f}: %{y:.3g} (%{customdata[0]:.2g} … %{customdata[1]:.2g})",
-                row=1, col=column, **common,
+            add_band(
+                figure, wide, style, legendgroup=name, visible=visible, showlegend=column == 1, row=1,
+                col=column, hovertemplate="%{x:,.0f}: %{y:.3g} (%{customdata[0]:.2g} … %{customdata[1]:.2g})",
             )  # fmt: skip

@@ -10,23 +10,24 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from condnum.errors import InvalidInputError, require
+from condnum.errors import InvalidInputError
 from condnum.figures.style import (
     BLUE,
     GREEN,
+    GREY,
     NEUTRAL,
     ORANGE,
     PURPLE,
+    add_band,
+    empty,
     finish,
     log_axis,
     method_style,
     num,
+    panels,
     translucent,
 )
 from condnum.theory.pareto import FeasibleRegion
-
-# What is possible in the (ii)/(i) plane, as a background of figures.
-
 
 #: Drawn this far beyond the corners of the region.
 _FAR = 1e9
@@ -95,7 +96,7 @@ def pair_label(pretrain_task: str, harmful_task: str) -> str:
 
 def ceilings_figure(ceilings: pd.DataFrame, subtitle: str) -> Any:
     """Draw the RIR ceiling of `K + εI` against ε, a line per pair, and what the closed form attains."""
-    figure = _empty()
+    figure = empty()
     for index, (tasks, part) in enumerate(ceilings.groupby(["pretrain_task", "harmful_task"], sort=False)):
         color, dash = _PAIRS[index % len(_PAIRS)]
         figure.add_scatter(
@@ -110,7 +111,7 @@ def ceilings_figure(ceilings: pd.DataFrame, subtitle: str) -> Any:
             marker={"color": color, "size": 9, "symbol": "star"},
             hovertemplate="closed form: RIR = %{y:.4g}<extra></extra>",
         )  # fmt: skip
-    figure.add_hline(y=1, line_color="#888", line_width=1)
+    figure.add_hline(y=1, line_color=GREY, line_width=1)
     figure.update_xaxes(**log_axis(RIDGE_TITLE, ceilings["ridge_share"]))
     figure.update_yaxes(**log_axis("RIR on K + εI", ceilings["rir_ceiling"]))
     note = f"{subtitle}. Lines: the ceiling; stars: RIR measured on (K<sub>P</sub> + εI)<sup>−1/2</sup>"
@@ -122,22 +123,15 @@ def ceilings_figure(ceilings: pd.DataFrame, subtitle: str) -> Any:
 
 def shares_figure(ridged: pd.DataFrame, subtitle: str) -> Any:
     """Draw RIR as a share of its ceiling against ε, a line per method."""
-    figure = _empty()
+    figure = empty()
     for name, part in ridged.dropna(subset="rir_share").groupby("method", sort=False):
         style = method_style(str(name))
-        logs = np.log10(part.set_index("ridge_share")["rir_share"])
-        groups = logs.groupby(level=0)
-        x, mean, low, high = groups.mean().index, 10 ** groups.mean(), 10 ** groups.min(), 10 ** groups.max()
-        if (high > low).any():
-            figure.add_scatter(
-                x=np.r_[x, x[::-1]], y=np.r_[low, high[::-1]], fill="toself", mode="lines", line={"width": 0},
-                fillcolor=translucent(style.color, 0.13), hoverinfo="skip", showlegend=False,
-                legendgroup=str(name),
-            )  # fmt: skip
-        figure.add_scatter(
-            x=x, y=mean, name=style.label, mode="lines+markers", legendgroup=str(name),
-            line={"color": _visible(style.color), "dash": style.dash, "width": 2.2}, marker={"size": 5},
-            customdata=np.c_[low, high],
+        wide = part.pivot_table(
+            index="ridge_share", columns=["pretrain_task", "harmful_task", "seed"], values="rir_share"
+        )
+        add_band(
+            figure, wide, style._replace(color=_visible(style.color)), mode="lines+markers",
+            marker={"size": 5}, legendgroup=str(name),
             hovertemplate="ε = %{x:.1e}: %{y:.2e} of the ceiling"
             " (%{customdata[0]:.1e} … %{customdata[1]:.1e})",
         )  # fmt: skip
@@ -154,7 +148,7 @@ def front_figure(points: pd.DataFrame, methods: pd.DataFrame, region: FeasibleRe
     """Draw one pair in the (ii)/(i) plane: what is possible, its front, and extractors that test it."""
     if points.empty:
         raise InvalidInputError("there are no points of this pair to draw; take one of the run's pairs.")
-    figure = _empty()
+    figure = empty()
     add_region(figure, region)
     pair = "(ii) = %{x:.4g}, (i) = %{y:.4g}"
     looks: dict[str, tuple[str, dict[str, Any]]] = {
@@ -195,7 +189,7 @@ def front_figure(points: pd.DataFrame, methods: pd.DataFrame, region: FeasibleRe
         axis(**log_axis(title[at], values), range=[logs.min() - 0.8, logs.max() + 0.8])
     limit = region.ceiling
     note = (
-        f"{subtitle}. Compact κ of K + εI, ε = {num(limit.ridge)}; RIR<sub>max</sub> = "
+        f"{subtitle}. Compact κ of K + εI, ε = {num(limit.ridge or 0)}; RIR<sub>max</sub> = "
         f"{num(limit.value, 4)}. "
         "Grey: what no θ reaches"
     )
@@ -216,13 +210,6 @@ def _marks(color: str, symbol: str, size: int) -> dict[str, Any]:
     return {"mode": "markers", "marker": marker}
 
 
-def _empty() -> Any:
-    """Return an empty figure."""
-    from condnum.errors import require
-
-    return require("plotly.graph_objects", "viz").Figure()
-
-
 def lines(text: str) -> str:
     """Break a subtitle into lines that fit a report's page.
 
@@ -233,9 +220,6 @@ def lines(text: str) -> str:
     return "<br>".join(textwrap.wrap(text, 140))
 
 
-# Which inputs carry the ceiling: generalised eigenvectors as bars of columns or as images.
-
-
 #: Columns of a table that a bar chart has room for.
 SHOWN_FEATURES = 12
 
@@ -243,13 +227,12 @@ SHOWN_FEATURES = 12
 def direction_bars(directions: pd.DataFrame, subtitle: str) -> Any:
     """Draw the inputs that make up the first and the last generalised eigenvector of a pair."""
     ends = _ends(directions)
-    subplots = require("plotly.subplots", "viz")
     titles = [
         f"{which}: λ = {num(float(part['eigenvalue'].iloc[0]))}" for which, part in zip(
             ("most harmful", "least harmful"), ends, strict=True
         )
     ]  # fmt: skip
-    figure = subplots.make_subplots(rows=1, cols=2, horizontal_spacing=0.2, subplot_titles=titles)
+    figure = panels(rows=1, cols=2, horizontal_spacing=0.2, subplot_titles=titles)
     for column, (part, color) in enumerate(zip(ends, (ORANGE, BLUE), strict=True), start=1):
         order = part["share"].abs().sort_values(ascending=False).index[:SHOWN_FEATURES]
         shown = part.loc[order[::-1]]
@@ -260,7 +243,7 @@ def direction_bars(directions: pd.DataFrame, subtitle: str) -> Any:
             "<extra></extra>",
             row=1, col=column,
         )  # fmt: skip
-    figure.update_xaxes(title_text="share of the direction's energy", zeroline=True, zerolinecolor="#888")
+    figure.update_xaxes(title_text="share of the direction's energy", zeroline=True, zerolinecolor=GREY)
     figure.update_yaxes(tickfont_size=11)
     note = lines(
         f"{subtitle}. λ: energy in the harmful task over energy in the pre-training task, of x<sup>T</sup>w. "
@@ -280,9 +263,8 @@ def direction_images(directions: pd.DataFrame, subtitle: str) -> Any:
         raise InvalidInputError(
             f"{len(groups[0][1])} features are no square image; draw them with direction_bars."
         )
-    subplots = require("plotly.subplots", "viz")
     titles = [f"λ<sub>{index}</sub> = {num(float(part['eigenvalue'].iloc[0]))}" for index, part in groups]
-    figure = subplots.make_subplots(
+    figure = panels(
         rows=2, cols=len(groups), subplot_titles=titles, horizontal_spacing=0.02, vertical_spacing=0.05,
         row_titles=["pattern K<sub>P</sub>w", "filter w"],
     )  # fmt: skip

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from condnum.errors import InvalidInputError, require
+from condnum.errors import InvalidInputError
 from condnum.figures.curves import norm_ratio_figure, spectra_figure
-from condnum.figures.style import TASK_TITLES, finish
+from condnum.figures.style import TASK_TITLES, finish, panels
 
 #: Ink on paper, so that a digit reads as it was written.
 INK_SCALE = [[0, "#FFFFFF"], [1, "#000000"]]
@@ -24,7 +24,7 @@ class PairDetail:
 
     pretrain_digit: int
     harmful_digit: int
-    curves: pd.DataFrame  # of `experiments.measure.curves_table`: norm_ratio and spectrum
+    curves: pd.DataFrame  # of `measure.curves_table`: norm_ratio and spectrum
     mean_pretrain: ArrayLike  # (side, side) or (side²,), the mean image of D_P
     mean_harmful: ArrayLike  # (side, side) or (side²,), the mean image of D_H
     subtitle: str  # the data set
@@ -51,71 +51,20 @@ def pair_detail_figures(detail: PairDetail) -> PairFigures:
         InvalidInputError: An image is not square, or the curves lack a quantity.
         MissingExtraError: Plotly is missing.
     """
-    titles = _titles(detail)
-    digits = mean_digits_figure(
-        detail.mean_pretrain, detail.mean_harmful, (titles["pretrain"], titles["harmful"]), detail.subtitle
-    )
-    return PairFigures(digits, pair_norm_ratio_figure(detail), pair_spectra_figure(detail))
+    titles = {
+        TASK_TITLES["pretrain"]: f"{TASK_TITLES['pretrain']}: digit {detail.pretrain_digit}",
+        TASK_TITLES["harmful"]: f"{TASK_TITLES['harmful']}: digit {detail.harmful_digit}",
+    }
+    curves = [draw(detail.curves, detail.subtitle) for draw in (norm_ratio_figure, spectra_figure)]
+    for figure in curves:
+        figure.for_each_annotation(lambda note: note.update(text=titles.get(note.text, note.text)))
+    images = [_image(detail.mean_pretrain, "mean_pretrain"), _image(detail.mean_harmful, "mean_harmful")]
+    return PairFigures(_mean_digits(images, list(titles.values()), detail.subtitle), *curves)
 
 
-def pair_norm_ratio_figure(detail: PairDetail) -> Any:
-    """Draw the norm ratios (Fig. 1) of one pair of digits.
-
-    Args:
-        detail: The pair.
-
-    Returns:
-        A plotly figure, as of `norm_ratio_figure`.
-
-    Raises:
-        InvalidInputError: The curves have no norm ratios.
-        MissingExtraError: Plotly is missing.
-    """
-    return _named(norm_ratio_figure(detail.curves, detail.subtitle), detail)
-
-
-def pair_spectra_figure(detail: PairDetail) -> Any:
-    """Draw the spectra of both Hessians of one pair of digits.
-
-    Args:
-        detail: The pair.
-
-    Returns:
-        A plotly figure, as of `spectra_figure`.
-
-    Raises:
-        InvalidInputError: The curves have no spectra.
-        MissingExtraError: Plotly is missing.
-    """
-    return _named(spectra_figure(detail.curves, detail.subtitle), detail)
-
-
-def mean_digits_figure(
-    mean_pretrain: ArrayLike, mean_harmful: ArrayLike, titles: tuple[str, str], subtitle: str = ""
-) -> Any:
-    """Draw the mean images of the two tasks in one scale of grey.
-
-    Args:
-        mean_pretrain: `(side, side)` or `(side²,)`; 8×8 and 28×28 are usual.
-        mean_harmful: Likewise.
-        titles: Of the two panels.
-        subtitle: The data set.
-
-    Returns:
-        A plotly figure.
-
-    Raises:
-        InvalidInputError: An image is not square or not finite.
-        MissingExtraError: Plotly is missing.
-
-    Examples:
-        >>> figure = mean_digits_figure([[0, 1], [2, 3]], [0, 4, 0, 4], ("P", "H"))
-        >>> figure.layout.coloraxis.cmax, figure.data[1].z.tolist()
-        (4.0, [[0.0, 4.0], [0.0, 4.0]])
-    """
-    images = [_image(mean_pretrain, "mean_pretrain"), _image(mean_harmful, "mean_harmful")]
-    subplots = require("plotly.subplots", "viz")
-    figure = subplots.make_subplots(rows=1, cols=2, subplot_titles=titles, horizontal_spacing=0.06)
+def _mean_digits(images: list[NDArray[np.float64]], titles: list[str], subtitle: str) -> Any:
+    """Draw the mean images of both tasks in one scale of grey."""
+    figure = panels(cols=2, subplot_titles=titles, horizontal_spacing=0.06)
     for column, image in enumerate(images, start=1):
         figure.add_heatmap(
             z=image, coloraxis="coloraxis", row=1, col=column,
@@ -123,7 +72,7 @@ def mean_digits_figure(
         )  # fmt: skip
     title = {"text": "mean pixel"}
     low, high = min(float(image.min()) for image in images), max(float(image.max()) for image in images)
-    finish(figure, "Mean image of each task", subtitle or "one scale of grey for both", height=380)
+    finish(figure, "Mean image of each task", subtitle, height=380)
     frame = {"constrain": "domain", "mirror": True, "showticklabels": False, "ticks": "", "showgrid": False}
     figure.update_xaxes(zeroline=False, **frame)
     figure.update_yaxes(zeroline=False, autorange="reversed", **frame)
@@ -148,21 +97,3 @@ def _image(values: ArrayLike, name: str) -> NDArray[np.float64]:
     if not np.isfinite(image).all():
         raise InvalidInputError(f"{name} has pixels that are not finite.")
     return image.reshape(side, side)
-
-
-def _titles(detail: PairDetail) -> dict[str, str]:
-    """Return the panels' titles by task, with the digits."""
-    return {
-        "pretrain": f"{TASK_TITLES['pretrain']}: digit {detail.pretrain_digit}",
-        "harmful": f"{TASK_TITLES['harmful']}: digit {detail.harmful_digit}",
-    }
-
-
-def _named(figure: Any, detail: PairDetail) -> Any:
-    """Put the digits into the titles of the two panels."""
-    titles = _titles(detail)
-    for annotation in figure.layout.annotations:
-        for task, text in TASK_TITLES.items():
-            if annotation.text == text:
-                annotation.text = titles[task]
-    return figure

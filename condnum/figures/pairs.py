@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from condnum.errors import InvalidInputError, UnknownNameError, require
-from condnum.figures.style import finish, method_style
+from condnum.figures.style import finish, method_style, panels
 
 # From the table of digit pairs to what one heatmap shows of one method: cells, verdicts, hover texts.
 
@@ -289,13 +289,13 @@ def pair_heatmaps(
     for name in names:
         if name not in known:
             raise UnknownNameError("method of the table", name, known)
-    panels = [pair_cells(table, name, convention=convention, gauge=gauge) for name in names]
+    shown = [pair_cells(table, name, convention=convention, gauge=gauge) for name in names]
     limit = color_limit(table, names, convention=convention, gauge=gauge) if limit is None else limit
     if not 0 < limit < math.inf:
         raise InvalidInputError(f"limit must be positive and finite, got {limit}.")
     columns = min(2, len(names))
-    figure = _grid(names, panels, columns)
-    for index, cells in enumerate(panels):
+    figure = _grid(names, shown, columns)
+    for index, cells in enumerate(shown):
         _add_panel(figure, cells, limit, row=index // columns + 1, col=index % columns + 1)
     measure = MEASURE_NAMES.get((convention, gauge), f"{convention}, {gauge}")
     lines = textwrap.wrap(
@@ -313,16 +313,15 @@ def pair_heatmaps(
     return _lay_out(figure, limit, len(names), columns)
 
 
-def _grid(names: Sequence[str], panels: Sequence[PairCells], columns: int) -> Any:
+def _grid(names: Sequence[str], shown: Sequence[PairCells], columns: int) -> Any:
     """Return an empty figure with titled panels."""
     rows = math.ceil(len(names) / columns)
     inner = rows * PANEL + (rows - 1) * GAP
     titles = [
         f"<b>{method_style(name).label}</b><br>{cells.summary}"
-        for name, cells in zip(names, panels, strict=True)
+        for name, cells in zip(names, shown, strict=True)
     ]
-    subplots = require("plotly.subplots", "viz")
-    return subplots.make_subplots(
+    return panels(
         rows=rows,
         cols=columns,
         subplot_titles=titles,

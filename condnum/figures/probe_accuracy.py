@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from condnum.errors import InvalidInputError, require
-from condnum.figures.style import MethodStyle, finish, log_axis, method_style, translucent
+from condnum.errors import InvalidInputError
+from condnum.figures.style import GREY, MethodStyle, add_band, finish, log_axis, method_style, panels
 
 #: θ₀ is no immunized model: drawn unlike any of them.
 _START = MethodStyle("θ<sub>0</sub> (not immunized)", "#666666", "dash")
@@ -40,7 +39,10 @@ def probe_accuracy_figure(curves: pd.DataFrame, subtitle: str) -> Any:
                 continue
             style = net_style(str(name))
             wide = 100 * rows.pivot_table(index="x", columns="seed", values="value")
-            _add_band(figure, wide, style, str(name), column, "epoch %{x}: %{y:.1f} %")
+            add_band(
+                figure, wide, style, geometric=False, legendgroup=str(name), showlegend=column == 1,
+                hovertemplate="epoch %{x}: %{y:.1f} %", row=1, col=column,
+            )  # fmt: skip
             optimum = curves[
                 (curves["quantity"] == "convex_accuracy")
                 & (curves["backbone"] == backbone)
@@ -57,7 +59,7 @@ def probe_accuracy_figure(curves: pd.DataFrame, subtitle: str) -> Any:
                 )  # fmt: skip
     figure.add_scatter(
         x=[None], y=[None], mode="lines", name="convex solver (level)",
-        line={"color": "#888888", "dash": "dot", "width": 1.6}, hoverinfo="skip",
+        line={"color": GREY, "dash": "dot", "width": 1.6}, hoverinfo="skip",
     )  # fmt: skip
     figure.update_xaxes(title_text="epoch of the probe (one full-batch step)")
     figure.update_yaxes(title_text="test accuracy on D<sub>H</sub> (%)", col=1)
@@ -96,24 +98,24 @@ def ratio_history_figure(curves: pd.DataFrame, subtitle: str) -> Any:
                 if rows.empty:
                     continue
                 wide = rows.pivot_table(index="x", columns="seed", values="value")
-                hover = f"step %{{x}}, {images} images: %{{y:.3g}}"
-                line = style._replace(dash=dash)
-                _add_band(
-                    figure, wide, line, str(name), column, hover, geometric=True, legend=quantity == "rir"
-                )
+                add_band(
+                    figure, wide, style._replace(dash=dash), legendgroup=str(name),
+                    showlegend=quantity == "rir" and column == 1,
+                    hovertemplate=f"step %{{x}}, {images} images: %{{y:.3g}}", row=1, col=column,
+                )  # fmt: skip
             for quantity, symbol in (("kept_rir", "circle"), ("kept_test_rir", "diamond")):
                 _add_kept(figure, own[own["quantity"] == quantity], style, symbol, str(name), column)
-        figure.add_hline(y=1, line_color="#888", line_width=1, row=1, col=column)
-    grey = {"color": "#888888", "width": 1.6}
+        figure.add_hline(y=1, line_color=GREY, line_width=1, row=1, col=column)
+    grey = {"color": GREY, "width": 1.6}
     for label, kind in (
         ("held-out images", {"mode": "lines", "line": grey | {"dash": "dot"}}),
         (
             "θ<sub>I</sub>, training images",
-            {"mode": "markers", "marker": {"symbol": "circle", "color": "#888888"}},
+            {"mode": "markers", "marker": {"symbol": "circle", "color": GREY}},
         ),
         (
             "θ<sub>I</sub>, test images",
-            {"mode": "markers", "marker": {"symbol": "diamond", "color": "#888888"}},
+            {"mode": "markers", "marker": {"symbol": "diamond", "color": GREY}},
         ),
     ):
         figure.add_scatter(x=[None], y=[None], name=label, hoverinfo="skip", **kind)
@@ -154,34 +156,5 @@ def _add_kept(
 def _panels(table: pd.DataFrame, *, shared_y: bool) -> tuple[Any, dict[str, int]]:
     """Return an empty figure with a panel per backbone, and the panels' columns."""
     names = [str(name) for name in dict.fromkeys(table["backbone"])]
-    figure = require("plotly.subplots", "viz").make_subplots(
-        rows=1, cols=len(names), shared_yaxes=shared_y, subplot_titles=names, horizontal_spacing=0.07
-    )
+    figure = panels(cols=len(names), shared_yaxes=shared_y, subplot_titles=names, horizontal_spacing=0.07)
     return figure, {name: column for column, name in enumerate(names, start=1)}
-
-
-def _add_band(
-    figure: Any,
-    wide: pd.DataFrame,
-    style: MethodStyle,
-    group: str,
-    column: int,
-    hover: str,
-    *,
-    geometric: bool = False,
-    legend: bool = True,
-) -> None:
-    """Add a line (mean over seeds) and a band (least to largest)."""
-    x, low, high = wide.index.to_numpy(), wide.min(axis=1), wide.max(axis=1)
-    mean = np.exp(np.log(wide).mean(axis=1)) if geometric else wide.mean(axis=1)
-    if wide.shape[1] > 1 and (high > low).any():
-        figure.add_scatter(
-            x=np.r_[x, x[::-1]], y=np.r_[low, high[::-1]], fill="toself", mode="lines", line={"width": 0},
-            fillcolor=translucent(style.color, 0.15), hoverinfo="skip", showlegend=False, legendgroup=group,
-            row=1, col=column,
-        )  # fmt: skip
-    figure.add_scatter(
-        x=x, y=mean, name=style.label, mode="lines", legendgroup=group, showlegend=legend and column == 1,
-        line={"color": style.color, "dash": style.dash, "width": 2.2}, hovertemplate=hover,
-        row=1, col=column,
-    )  # fmt: skip

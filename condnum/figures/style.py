@@ -136,25 +136,50 @@ def overlap_map(overlaps: Any, dimension: int, **colorbar: Any) -> dict[str, Any
     }  # fmt: skip
 
 
-def two_panels(titles: dict[str, str] | None = None, *, shared_y: bool = True) -> Any:
-    """Return an empty figure with one panel a task, pre-training on the left."""
-    subplots = require("plotly.subplots", "viz")
-    names = TASK_TITLES if titles is None else titles
-    return subplots.make_subplots(
-        rows=1,
-        cols=2,
-        shared_yaxes=shared_y,
-        horizontal_spacing=0.06 if shared_y else 0.11,
-        subplot_titles=(names["pretrain"], names["harmful"]),
-    )
+def empty() -> Any:
+    """Return a figure without traces."""
+    return require("plotly.graph_objects", "viz").Figure()
 
 
-# The look of the teaching figures: large enough to project, readable light on dark and dark on light.
+def panels(**options: Any) -> Any:
+    """Return an empty figure of several panels, as plotly's `make_subplots` does."""
+    return require("plotly.subplots", "viz").make_subplots(**options)
 
 
-#: Roles of colours, the same in every teaching figure.
+def add_line(
+    figure: Any, name: str, x: Any, y: Any, color: str, dash: str = "solid", *, width: float = 3, **more: Any
+) -> None:
+    """Add a line to a figure, or to a panel of it."""
+    line = {"color": color, "dash": dash, "width": width}
+    figure.add_scatter(x=x, y=y, mode="lines", name=name, line=line, **more)
+
+
+def add_band(
+    figure: Any, wide: Any, style: MethodStyle, *, geometric: bool = True, mode: str = "lines", **place: Any
+) -> None:
+    """Add the mean over the columns of a table (seeds) as a line, and a band from the least to the largest.
+
+    What a line shows on hovering may use `%{customdata[0]}` for the least and `[1]` for the largest.
+    """
+    x, low, high = wide.index.to_numpy(), wide.min(axis=1), wide.max(axis=1)
+    mean = np.exp(np.log(wide).mean(axis=1)) if geometric else wide.mean(axis=1)
+    if wide.shape[1] > 1 and (high > low).any():
+        hidden = {name: value for name, value in place.items() if name not in ("hovertemplate", "marker")}
+        figure.add_scatter(
+            x=np.r_[x, x[::-1]], y=np.r_[low, high[::-1]], fill="toself", mode="lines", line={"width": 0},
+            fillcolor=translucent(style.color, 0.15), hoverinfo="skip", **(hidden | {"showlegend": False}),
+        )  # fmt: skip
+    figure.add_scatter(
+        x=x, y=mean, name=style.label, mode=mode, customdata=np.c_[low, high],
+        line={"color": style.color, "dash": style.dash, "width": 2.2}, **place,
+    )  # fmt: skip
+
+
+#: Roles of colours in teaching figures: readable light on dark and dark on light.
 BLUE, ORANGE, GREEN, PURPLE = "#2E86C8", "#D55E00", "#009E73", "#CC79A7"
 NEUTRAL = "#8A8A8A"
+#: What is drawn for comparison in the other figures: axes, levels, thresholds.
+GREY = "#888888"
 #: Font size of labels that are powers of ten: plotly enlarges them by a quarter.
 POWER_SIZE = 12
 
@@ -228,6 +253,10 @@ def _is_seen(trace: Any, layout: Any) -> bool:
     return bool(seen.any())
 
 
+#: Heights on a phone, in pixels: a panel, from one to the next (ticks and two titles), a row of the legend.
+_PANEL, _BETWEEN, _ROW = 240, 92, 19
+
+
 def stacked(figure: Any) -> Any:
     """Put panels that lie beside each other below each other, for a window as narrow as a phone.
 
@@ -238,40 +267,50 @@ def stacked(figure: Any) -> Any:
         ((0, 1), True)
     """
     layout = figure.layout
-    where = {}
+    panels = {}
     for x in figure.select_xaxes():
         y = layout[f"yaxis{(x.anchor or 'y')[1:]}"]
-        where[x.plotly_name, y.plotly_name] = (*(x.domain or (0, 1)), *(y.domain or (0, 1)))
-    order = sorted(where, key=lambda names: (where[names][0], -where[names][3]))
-    entries = sum(trace.showlegend is not False for trace in figure.data)
-    legend = 22 * entries + 30
-    notes = list(layout.annotations)
-    slot, gap = 1 / len(order), 0.24 / len(order)
-    for number, (x, y) in enumerate(order):
-        old, top = where[x, y], 1 - number * slot
-        layout[x].domain, layout[y].domain = (0, 1), (top - slot + gap, top)
-        for note in [*notes]:
-            titled = note.xref == note.yref == "paper" and abs(note.y - old[3]) < 1e-6
-            if titled and old[0] <= note.x <= old[1]:
-                note.x, note.y = 0.5, top
-                notes.remove(note)
+        panels[x.plotly_name, y.plotly_name] = (*(x.domain or (0, 1)), (y.domain or (0, 1))[1])
+    order = sorted(panels, key=lambda names: (panels[names][0], -panels[names][2]))
+    inner = len(order) * (_PANEL + _BETWEEN) - _BETWEEN
+    top = {names: 1 - number * (_PANEL + _BETWEEN) / inner for number, names in enumerate(order)}
+    for note in layout.annotations:  # titles of panels: each goes with the nearest one below it
+        if note.xref == note.yref == "paper":
+            under = [names for names in order if panels[names][0] <= note.x <= panels[names][1]]
+            nearest = min(under, key=lambda names: abs(note.y - panels[names][2]), default=order[0])
+            note.update(x=0.5, y=top[nearest], font_size=13)
+    for x, y in order:
+        high, low = top[x, y], max(0, top[x, y] - _PANEL / inner)  # round-off may fall below 0
         for trace in figure.select_traces({"type": "heatmap", "xaxis": f"x{x[5:]}" if x[5:] else None}):
-            trace.colorbar.update(x=1, y=top, yanchor="top", len=slot - gap)
-    lines = (layout.title.text or "").split("<br>")
-    wrapped = [part for line in lines for part in _wrapped(line)]
-    height = 320 * len(order) + 24 * len(wrapped) + legend
+            if trace.colorbar.orientation == "h":
+                trace.colorbar.update(x=0.5, y=high, yanchor="top", len=1)
+                high -= 40 / inner
+            else:
+                trace.colorbar.update(x=1, y=high, yanchor="top", len=high - low)
+        layout[x].domain, layout[y].domain = (0, 1), (low, high)
+        layout[x].title.text = "<br>".join(_wrapped(layout[x].title.text or "", 38))
+        if layout[x].type == "log" and layout[x].dtick == 1 and np.ptp(layout[x].range or 0) > 6:
+            layout[x].dtick = 2
+    seen = [trace for trace in figure.data if trace.type == "scatter" and trace.showlegend is not False]
+    for trace in seen:
+        trace.name = "<br>".join(_wrapped(trace.name or "", 38))
+    legend = _ROW * sum(trace.name.count("<br>") + 1 for trace in seen) + 16
+    lines = [part for line in (layout.title.text or "").split("<br>") for part in _wrapped(line)]
+    above = 22 * len(lines) + 34
+    height = above + inner + legend + 66
     layout.update(
-        title={"text": "<br>".join(wrapped), "y": 1 - 20 / height, "font": {"size": 15}},
+        title={"text": "<br>".join(lines), "y": 1 - 14 / height, "yanchor": "top", "font": {"size": 15}},
+        font_size=12,
         height=height,
-        margin={"l": 62, "r": 12, "t": 24 * len(wrapped) + 36, "b": legend + 50},
+        margin={"l": 58, "r": 12, "t": above, "b": legend + 66},
         legend={"orientation": "v", "x": 0, "xanchor": "left"},
     )
     return figure
 
 
-def _wrapped(line: str) -> list[str]:
-    """Break a title into lines of 40 letters; tags do not count and are not broken."""
+def _wrapped(line: str, width: int = 40) -> list[str]:
+    """Break a line between words; tags do not count and are not broken, and small print is narrower."""
     tag = re.compile(r"<[^>]*>|\0")
     tags = iter(tag.findall(line))
-    words = textwrap.wrap(tag.sub("\0", line), 40) or [""]
+    words = textwrap.wrap(tag.sub("\0", line), 58 if line.startswith("<sup>") else width) or [""]
     return [tag.sub(lambda _: next(tags), part) for part in words]

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from condnum.errors import InvalidInputError, require
-from condnum.figures.style import BLUE, NEUTRAL, ORANGE, finish, num
+from condnum.errors import InvalidInputError
+from condnum.figures.style import BLUE, NEUTRAL, ORANGE, finish, num, panels
 
 #: Panels, left to right; short, for narrow screens.
 _PANELS = {"ridge": "floor", "compact": "compact"}
@@ -48,7 +48,7 @@ def waterfall_figure(
         for row in table.to_dict("records")
     }
     labels[last + 1] = "corrected"
-    figure = _panels(len(labels))
+    figure = _panels()
     for column, convention in enumerate(_PANELS, start=1):
         rows = table[table["convention"] == convention].sort_values("index")
         level = rows["log10_rir"].to_numpy()
@@ -92,7 +92,7 @@ def alone_figure(waterfall: pd.DataFrame, subtitle: str, *, epochs: int, titles:
     table = _of(waterfall, "alone", epochs)
     start = _of(waterfall, "cumulative", epochs)
     order = ["released", *(titles.get(name, name) for name in dict.fromkeys(table["switch"]))]
-    figure = _panels(len(order))
+    figure = _panels()
     for column, convention in enumerate(_PANELS, start=1):
         rows = table[table["convention"] == convention].sort_values("index")
         released = start[(start["convention"] == convention) & (start["index"] == 0)].iloc[0]
@@ -130,9 +130,9 @@ def _of(waterfall: pd.DataFrame, path: str, epochs: int) -> pd.DataFrame:
     return table
 
 
-def _panels(rows: int) -> Any:
+def _panels() -> Any:
     """Return an empty figure with a panel per convention on one vertical axis."""
-    figure = require("plotly.subplots", "viz").make_subplots(
+    figure = panels(
         rows=1, cols=2, shared_yaxes=True, horizontal_spacing=0.04, subplot_titles=list(_PANELS.values())
     )
     figure.update_xaxes(title_text="RIR", zeroline=True, zerolinecolor=NEUTRAL)

@@ -11,13 +11,15 @@ The remark after Proposition 3.2 says that none exists. With :math:`K_P = \mathr
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
-from condnum.errors import InvalidInputError, require
+from condnum.errors import require
 from condnum.figures.style import BLUE, GREEN, ORANGE, POWER_SIZE, PURPLE, num, teaching_layout
+from condnum.lessons.explorer import Between, Explorer, LogSlider, Preset, Slider, checked
 from condnum.theory.ceiling import rir_ceiling
 from condnum.theory.immunization import Immunization, relative_immunization_ratio
 from condnum.theory.spectra import condition_number, hessian
@@ -46,14 +48,18 @@ class AlignedTasks:
         return self.harmful_condition / self.pretrain_condition / start
 
 
+@checked
 def aligned_tasks(
-    *, pretrain_kappa: float = 100.0, harmful_kappa: float = 2.0, exponent: float = 0.0
+    *,
+    pretrain_kappa: Annotated[float, Between(1, 1000)] = 100.0,
+    harmful_kappa: Annotated[float, Between(1, 1000)] = 2.0,
+    exponent: Annotated[float, Between(0, 1)] = 0.0,
 ) -> AlignedTasks:
     r"""Walk along `θ_s = K_P^{-s/2}` with `K_P = diag(κ_P, 1)` and `K_H = diag(κ_H, 1)`.
 
     Args:
-        pretrain_kappa: :math:`\kappa_P` ≥ 1.
-        harmful_kappa: :math:`\kappa_H` ≥ 1.
+        pretrain_kappa: :math:`\kappa_P`, from 1 to 1,000.
+        harmful_kappa: :math:`\kappa_H`, likewise.
         exponent: s from 0 (θ = I) to 1 (θ whitens the pre-training task).
 
     Returns:
@@ -71,11 +77,6 @@ def aligned_tasks(
         >>> round(run.ceiling, 6)
         2500.0
     """
-    for name, kappa in (("pretrain_kappa", pretrain_kappa), ("harmful_kappa", harmful_kappa)):
-        if not (kappa >= 1 and np.isfinite(kappa)):
-            raise InvalidInputError(f"{name} must be at least 1 and finite, got {kappa}: it is σ₁/σ₂.")
-    if not 0 <= exponent <= 1:
-        raise InvalidInputError(f"exponent must lie between 0 and 1, got {exponent}.")
     K_P, K_H = np.diag([pretrain_kappa, 1.0]), np.diag([harmful_kappa, 1.0])
     conditions = np.array([[_kappa(K, K_P, s) for K in (K_P, K_H)] for s in EXPONENTS])
     return AlignedTasks(
@@ -95,21 +96,8 @@ def _kappa(K: NDArray[np.float64], K_P: NDArray[np.float64], exponent: float) ->
     return float(condition_number(hessian(_theta(K_P, exponent), K)))
 
 
-# Figure of notebook 2: κ of both tasks, and RIR, along a path of θ for two aligned tasks.
-
-
 def aligned_tasks_figure(run: AlignedTasks) -> Any:
-    """Draw both condition numbers beside RIR and its ceiling, along `θ_s = K_P^{-s/2}`.
-
-    Args:
-        run: Of `teaching.aligned_tasks.aligned_tasks`.
-
-    Returns:
-        A plotly figure: κ(H_P), κ(H_H), the two at s; RIR, its ceiling, RIR at s.
-
-    Raises:
-        MissingExtraError: Plotly is missing.
-    """
+    """Draw both condition numbers beside RIR and its ceiling, along `θ_s = K_P^{-s/2}`."""
     subplots = require("plotly.subplots", "viz")
     titles = ("condition numbers of the two probes", "relative immunization ratio")
     figure = subplots.make_subplots(rows=1, cols=2, horizontal_spacing=0.1, subplot_titles=titles)
@@ -162,3 +150,52 @@ def aligned_tasks_figure(run: AlignedTasks) -> Any:
     figure.update_yaxes(title_text="κ", col=1)
     figure.update_yaxes(title_text="RIR", col=2)
     return figure
+
+
+def aligned_tasks_table(run: AlignedTasks) -> pd.DataFrame:
+    """Return both condition numbers and RIR along the path, one row an exponent."""
+    columns = {"s": run.exponents, "kappa_pretrain": run.pretrain_condition}
+    return pd.DataFrame(columns | {"kappa_harmful": run.harmful_condition, "rir": run.ratios})
+
+
+def aligned_tasks_reading(run: AlignedTasks) -> str:
+    """Say whether θ immunizes at the shown exponent."""
+    here = run.immunization
+    both = (
+        f"(i) = {num(here.harmful_ratio, 4)}, (ii) = {num(here.pretrain_ratio, 4)}, RIR = {num(here.rir, 4)}"
+    )
+    if run.exponent == 0:
+        return f"θ = I, nothing is changed yet: {both}. The ceiling is {num(run.ceiling, 4)}: raise s."
+    if not here.success:
+        limit = f"No θ has an RIR above {num(run.ceiling, 4)}"
+        return f"{both}: <b>not immunized</b> by (i) &gt; 1 and (ii) ≤ 1. {limit}."
+    attained = (
+        "which is the ceiling" if here.rir > run.ceiling * (1 - 1e-9) else f"of at most {num(run.ceiling, 4)}"
+    )
+    return f"{both}, {attained}: <b>immunized</b>, though the singular vectors align perfectly."
+
+
+class AlignedTasksExplorer(Explorer):
+    """Two tasks with the same singular vectors in the same order, and a θ that immunizes them."""
+
+    controls = (
+        Slider("exponent", "exponent s", "s of θ = K_P^(-s/2).", step=0.05),
+        LogSlider("pretrain_kappa", "κ(K_P), pre-training", "κ(K_P)."),
+        LogSlider("harmful_kappa", "κ(K_H), harmful", "κ(K_H)."),
+    )
+    presets = (
+        Preset(
+            "Counter-example to the remark",
+            "K_P = diag(100, 1), K_H = diag(2, 1), θ = K_P^(-1/2)",
+            {"pretrain_kappa": 100.0, "harmful_kappa": 2.0, "exponent": 1.0},
+        ),
+        Preset(
+            "Where the remark is right",
+            "K_H = K_P: one and the same task",
+            {"pretrain_kappa": 100.0, "harmful_kappa": 100.0, "exponent": 1.0},
+        ),
+    )
+    compute = staticmethod(aligned_tasks)
+    figure = staticmethod(aligned_tasks_figure)
+    data = staticmethod(aligned_tasks_table)
+    reading = staticmethod(aligned_tasks_reading)

@@ -7,10 +7,11 @@ the basis of the features or of the data, so `Q = I` and `V = I` here: :math:`\t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import Any, Literal
+from functools import lru_cache
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.linalg import expm
 from scipy.stats import ortho_group
 
-from condnum.errors import InvalidInputError, UnknownNameError, require
+from condnum.errors import require
 from condnum.figures.style import (
     BLUE,
     GREEN,
@@ -30,20 +31,21 @@ from condnum.figures.style import (
     teaching_layout,
     translucent,
 )
-from condnum.lessons.aligned_tasks import AlignedTasks, aligned_tasks, aligned_tasks_figure
-from condnum.lessons.condition_number import SPECTRUM_SHAPES, SpectrumShape, spectrum
-from condnum.lessons.explorer import Choice, Explorer, LogSlider, Slider
+from condnum.lessons.condition_number import SHAPE_LABELS, SpectrumShape, spectrum
+from condnum.lessons.explorer import Angle, Between, Choice, Explorer, LogSlider, Preset, Slider, checked
 from condnum.theory.alignment import Alignment, alignment
 from condnum.theory.spectra import default_rtol
 
 Rotation = Literal["ends", "neighbours", "random", "haar"]
 Pairing = Literal["same", "opposite"]
 
-ROTATIONS: tuple[Rotation, ...] = ("ends", "neighbours", "random", "haar")
-PAIRINGS: tuple[Pairing, ...] = ("same", "opposite")
+ROTATIONS: tuple[Rotation, ...] = get_args(Rotation)
 
 
-def rotation_matrix(rotation: Rotation, dimension: int, angle: float, seed: int = 0) -> NDArray[np.float64]:
+@checked
+def rotation_matrix(
+    rotation: Rotation, dimension: Annotated[int, Between(2, math.inf)], angle: Angle, seed: int = 0
+) -> NDArray[np.float64]:
     r"""Return a rotation of a chosen size.
 
     Examples:
@@ -52,12 +54,6 @@ def rotation_matrix(rotation: Rotation, dimension: int, angle: float, seed: int 
                [ 0.,  1.,  0.],
                [ 1.,  0.,  0.]])
     """
-    if dimension < 2:
-        raise InvalidInputError(f"dimension must be at least 2, got {dimension}.")
-    if not 0 <= angle <= 90:
-        raise InvalidInputError(f"angle must lie between 0 and 90 degrees, got {angle}.")
-    if rotation not in ROTATIONS:
-        raise UnknownNameError("rotation", rotation, ROTATIONS)
     if rotation == "haar":
         return np.asarray(ortho_group.rvs(dimension, random_state=np.random.default_rng(seed)))
     phi = np.deg2rad(angle)
@@ -100,17 +96,18 @@ class RotatedAlignment:
         return np.sort(self.alignment.predicted)[::-1]
 
 
+@checked
 def rotated_alignment(
     *,
-    angle: float = 0.0,
+    angle: Angle = 0.0,
     rotation: Rotation = "random",
     pairing: Pairing = "same",
-    dimension: int = 8,
-    data_kappa: float = 100.0,
+    dimension: Annotated[int, Between(2, 64)] = 8,
+    data_kappa: Annotated[float, Between(1, 1e4)] = 100.0,
     data_spectrum: SpectrumShape = "geometric",
-    theta_kappa: float = 3.0,
+    theta_kappa: Annotated[float, Between(1, 30)] = 3.0,
     theta_spectrum: SpectrumShape = "geometric",
-    seed: int = 0,
+    seed: Annotated[int, Between(0, 200)] = 0,
 ) -> RotatedAlignment:
     r"""Build `θ = UΣ` and `K = Γ`, with `U` a rotation of `Q = I`, and compare Eq. 10 with the truth.
 
@@ -119,10 +116,10 @@ def rotated_alignment(
         rotation: Which rotation, see `rotation_matrix`.
         pairing: At φ = 0, `same`: :math:`u_i = q_i`, large with large; `opposite`:
             :math:`u_i = q_{D+1-i}`, large with small.
-        dimension: D ≥ 2.
-        data_kappa: κ(K) ≥ 1.
+        dimension: D, from 2 to 64.
+        data_kappa: κ(K), from 1 to 10,000.
         data_spectrum: Shape of the eigenvalues γ of K, from 1 to 1/κ(K).
-        theta_kappa: κ(θ) ≥ 1.
+        theta_kappa: κ(θ), from 1 to 30.
         theta_spectrum: Shape of the singular values of θ, from 1 to 1/κ(θ).
         seed: Of a random rotation or a Haar draw.
 
@@ -142,8 +139,6 @@ def rotated_alignment(
         >>> (12 * run.alignment.spectrum).round(3).tolist()  # its eigenvalues, 5 ± √13
         [8.606, 1.394]
     """
-    if pairing not in PAIRINGS:
-        raise UnknownNameError("pairing", pairing, PAIRINGS)
     U = rotation_matrix(rotation, dimension, angle, seed)
     diagonal = float(np.mean(np.diag(U) ** 2))
     if pairing == "opposite":
@@ -210,9 +205,6 @@ def haar_overlap_band(dimension: int, draws: int = 200) -> tuple[float, float]:
     overlaps = np.mean(np.diagonal(U, axis1=1, axis2=2) ** 2, axis=1)
     low, high = np.quantile(overlaps, [0.05, 0.95])
     return float(low), float(high)
-
-
-# Figures of notebook 2: overlaps, Eq. 10 beside the truth, majorisation; and the way out of alignment.
 
 
 #: Shares of the window's width: heatmap, spectra, partial sums.
@@ -391,61 +383,6 @@ def alignment_sweep_figure(sweeps: Sequence[AlignmentSweep]) -> Any:
     return figure
 
 
-# The explorers of notebook 2: Proposition 3.2 as U turns away from Q, and two perfectly aligned tasks.
-
-
-ipywidgets = require("ipywidgets", "notebooks")
-traitlets = require("traitlets", "notebooks")
-
-_SHAPES = {"clusters": "two clusters", "outlier": "one small outlier"}
-#: Settings one click away, per explorer: label, tooltip, traits.
-_ALIGNMENT_PRESETS = (
-    ("Aligned: Eq. 10 is exact", "Angle 0", {"angle": 0.0, "rotation": "random"}),
-    (
-        "By hand: D = 2, Eq. 10 fails",
-        "θ = UΣ with Σ = diag(1, 1/2), K = diag(1, 1/3), 45°: proportional to [[8, 2], [2, 2]]",
-        {
-            "angle": 45.0, "rotation": "random", "dimension": 2, "pairing": "same", "data_kappa": 3.0,
-            "data_spectrum": "geometric", "theta_kappa": 2.0, "theta_spectrum": "geometric", "seed": 0,
-        },
-    ),
-    (
-        "Generic: a Haar draw",
-        "U uniform among all orthogonal matrices: overlaps of about 1/D",
-        {"rotation": "haar", "dimension": 8, "data_kappa": 100.0, "theta_kappa": 3.0},
-    ),
-    (
-        "By at most 90°: not generic",
-        "exp(φA): only some vectors turn by the whole φ, the rest by less",
-        {"angle": 90.0, "rotation": "random", "dimension": 8, "data_kappa": 100.0, "theta_kappa": 3.0},
-    ),
-)  # fmt: skip
-_TASK_PRESETS = (
-    (
-        "Counter-example to the remark",
-        "K_P = diag(100, 1), K_H = diag(2, 1), θ = K_P^(-1/2)",
-        {"pretrain_kappa": 100.0, "harmful_kappa": 2.0, "exponent": 1.0},
-    ),
-    (
-        "Where the remark is right",
-        "K_H = K_P: one and the same task",
-        {"pretrain_kappa": 100.0, "harmful_kappa": 100.0, "exponent": 1.0},
-    ),
-)
-
-
-def _add_presets(explorer: Explorer, presets: tuple[tuple[str, str, dict[str, Any]], ...]) -> None:
-    """Add a row of buttons below the controls; each sets several traits and draws once."""
-    row = []
-    for label, tip, settings in presets:
-        button = ipywidgets.Button(description=label, tooltip=tip, layout={"width": "auto"})
-        button.on_click(partial(explorer._run, label, partial(explorer.change, **settings)))
-        explorer.buttons[label] = button
-        row.append(button)
-    panel = explorer.children[0]
-    panel.children = (*panel.children, ipywidgets.Box(row, layout={"flex_flow": "row wrap", "width": "100%"}))
-
-
 def alignment_table(run: RotatedAlignment) -> pd.DataFrame:
     """Return spectra, bounds, partial sums and overlaps, one row an index i."""
     result = run.alignment
@@ -486,105 +423,53 @@ def alignment_reading(run: RotatedAlignment) -> str:
 
 
 class AlignmentExplorer(Explorer):
-    """Proposition 3.2 with chosen spectra of θ and K, and a chosen angle of U to Q.
-
-    Args:
-        **settings: `angle`, `rotation`, `dimension`, `pairing`, `data_kappa`, `data_spectrum`, `theta_kappa`,
-            `theta_spectrum`, `seed`.
-
-    Raises:
-        UnknownNameError: Another setting.
-    """
-
-    angle = traitlets.Float(0.0, min=0.0, max=90.0, help="Of the singular vectors of θ to K's; 0: aligned.")
-    rotation = traitlets.Enum(list(ROTATIONS), "random", help="Which of the u_i turn.")
-    dimension = traitlets.Int(8, min=2, max=64, help="Number D of features.")
-    pairing = traitlets.Enum(list(PAIRINGS), "same", help="Which u_i lies on which q_j at the angle 0.")
-    data_kappa = traitlets.Float(100.0, min=1.0, max=1e4, help="κ(K), largest over smallest eigenvalue γ.")
-    data_spectrum = traitlets.Enum(list(SPECTRUM_SHAPES), "geometric", help="How γ₁ … γ_D are spread.")
-    theta_kappa = traitlets.Float(3.0, min=1.0, max=30.0, help="κ(θ), largest over smallest singular value.")
-    theta_spectrum = traitlets.Enum(
-        list(SPECTRUM_SHAPES), "geometric", help="How the singular values of θ are spread."
-    )
-    seed = traitlets.Int(0, min=0, max=20, help="Another random rotation or Haar draw.")
+    """Proposition 3.2 with chosen spectra of θ and K, and a chosen angle of U to Q."""
 
     controls = (
-        Slider("angle", "angle of U to Q", "degrees"),
+        Slider("angle", "angle of U to Q", "Of the singular vectors of θ to K's; 0: aligned.", "degrees"),
         Choice(
-            "rotation", "rotation",
+            "rotation", "rotation", "Which of the u_i turn.",
             labels={
                 "ends": "plane of q₁ and q_D", "neighbours": "plane of q₁ and q₂",
                 "random": "random, by at most the angle", "haar": "Haar draw (generic, no angle)",
             },
         ),
-        LogSlider("data_kappa", "κ(K)", step=1 / 44),  # 3 and 100 both lie on (about) a mark
-        Choice("data_spectrum", "spectrum of K", labels=_SHAPES),
-        Slider("theta_kappa", "κ(θ)", step=0.5),
-        Choice("theta_spectrum", "spectrum of θ", labels=_SHAPES),
-        Slider("dimension", "dimension D", "features"),
+        # 3 and 100 both lie on (about) a mark
+        LogSlider("data_kappa", "κ(K)", "κ(K), largest over smallest eigenvalue γ.", step=1 / 44),
+        Choice("data_spectrum", "spectrum of K", "How γ₁ … γ_D are spread.", labels=SHAPE_LABELS),
+        Slider("theta_kappa", "κ(θ)", "κ(θ), largest over smallest singular value.", step=0.5),
         Choice(
-            "pairing", "aligned means",
+            "theta_spectrum", "spectrum of θ", "How the singular values of θ are spread.", labels=SHAPE_LABELS
+        ),
+        Slider("dimension", "dimension D", "Number D of features.", "features"),
+        Choice(
+            "pairing", "aligned means", "Which u_i lies on which q_j at the angle 0.",
             labels={"same": "u_i = q_i", "opposite": "u_i = q_(D+1-i), opposite order"},
         ),
-        Slider("seed", "random draw no."),
+        Slider("seed", "random draw no.", "Another random rotation or Haar draw."),
+    )  # fmt: skip
+    presets = (
+        Preset("Aligned: Eq. 10 is exact", "Angle 0", {"angle": 0.0, "rotation": "random"}),
+        Preset(
+            "By hand: D = 2, Eq. 10 fails",
+            "θ = UΣ with Σ = diag(1, 1/2), K = diag(1, 1/3), 45°: proportional to [[8, 2], [2, 2]]",
+            {
+                "angle": 45.0, "rotation": "random", "dimension": 2, "pairing": "same", "data_kappa": 3.0,
+                "data_spectrum": "geometric", "theta_kappa": 2.0, "theta_spectrum": "geometric", "seed": 0,
+            },
+        ),
+        Preset(
+            "Generic: a Haar draw",
+            "U uniform among all orthogonal matrices: overlaps of about 1/D",
+            {"rotation": "haar", "dimension": 8, "data_kappa": 100.0, "theta_kappa": 3.0},
+        ),
+        Preset(
+            "By at most 90°: not generic",
+            "exp(φA): only some vectors turn by the whole φ, the rest by less",
+            {"angle": 90.0, "rotation": "random", "dimension": 8, "data_kappa": 100.0, "theta_kappa": 3.0},
+        ),
     )  # fmt: skip
     compute = staticmethod(rotated_alignment)
     figure = staticmethod(alignment_figure)
     data = staticmethod(alignment_table)
     reading = staticmethod(alignment_reading)
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        _add_presets(self, _ALIGNMENT_PRESETS)
-
-
-def aligned_tasks_table(run: AlignedTasks) -> pd.DataFrame:
-    """Return both condition numbers and RIR along the path, one row an exponent."""
-    columns = {"s": run.exponents, "kappa_pretrain": run.pretrain_condition}
-    return pd.DataFrame(columns | {"kappa_harmful": run.harmful_condition, "rir": run.ratios})
-
-
-def aligned_tasks_reading(run: AlignedTasks) -> str:
-    """Say whether θ immunizes at the shown exponent."""
-    here = run.immunization
-    both = (
-        f"(i) = {num(here.harmful_ratio, 4)}, (ii) = {num(here.pretrain_ratio, 4)}, RIR = {num(here.rir, 4)}"
-    )
-    if run.exponent == 0:
-        return f"θ = I, nothing is changed yet: {both}. The ceiling is {num(run.ceiling, 4)}: raise s."
-    if not here.success:
-        limit = f"No θ has an RIR above {num(run.ceiling, 4)}"
-        return f"{both}: <b>not immunized</b> by (i) &gt; 1 and (ii) ≤ 1. {limit}."
-    attained = (
-        "which is the ceiling" if here.rir > run.ceiling * (1 - 1e-9) else f"of at most {num(run.ceiling, 4)}"
-    )
-    return f"{both}, {attained}: <b>immunized</b>, though the singular vectors align perfectly."
-
-
-class AlignedTasksExplorer(Explorer):
-    """Two tasks with the same singular vectors in the same order, and a θ that immunizes them.
-
-    Args:
-        **settings: `exponent`, `pretrain_kappa`, `harmful_kappa`.
-
-    Raises:
-        UnknownNameError: Another setting.
-    """
-
-    exponent = traitlets.Float(0.0, min=0.0, max=1.0, help="s of θ = K_P^(-s/2).")
-    pretrain_kappa = traitlets.Float(100.0, min=1.0, max=1000.0, help="κ(K_P).")
-    harmful_kappa = traitlets.Float(2.0, min=1.0, max=1000.0, help="κ(K_H).")
-
-    controls = (
-        Slider("exponent", "exponent s", step=0.05),
-        LogSlider("pretrain_kappa", "κ(K_P), pre-training"),
-        LogSlider("harmful_kappa", "κ(K_H), harmful"),
-    )
-    compute = staticmethod(aligned_tasks)
-    figure = staticmethod(aligned_tasks_figure)
-    data = staticmethod(aligned_tasks_table)
-    reading = staticmethod(aligned_tasks_reading)
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        _add_presets(self, _TASK_PRESETS)

@@ -9,20 +9,19 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from condnum.errors import InvalidInputError, require
+from condnum.errors import require
 from condnum.figures.limits import add_region
 from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, POWER_SIZE, PURPLE, num, teaching_layout
-from condnum.lessons.condition_number import SPECTRUM_SHAPES, SpectrumShape
-from condnum.lessons.explorer import Choice, Explorer, LogSlider, Slider, Stepper
-from condnum.lessons.ridge_ceiling import RidgeCeiling, ridge_ceiling_demo, ridge_ceiling_figure
-from condnum.lessons.two_tasks import NULL_KINDS, NullKind, two_tasks
+from condnum.lessons.condition_number import SHAPE_LABELS, SpectrumShape
+from condnum.lessons.explorer import Angle, Between, Choice, Explorer, LogSlider, Slider, Stepper, checked
+from condnum.lessons.two_tasks import NULL_LABELS, NullKind, TaskKappa, Tasks, two_tasks
 from condnum.methods.algorithm1 import Ours
 from condnum.methods.descent import descend
 from condnum.methods.method import Parameters
@@ -77,17 +76,18 @@ class FromIdentity(Ours):
         return {"theta": torch.eye(problem.dimension, dtype=torch.float64)}
 
 
+@checked
 def ceiling_demo(
     *,
-    kappa_pretrain: float = 100.0,
-    kappa_harmful: float = 10.0,
-    angle: float = 45.0,
-    dimension: int = 4,
+    kappa_pretrain: TaskKappa = 100.0,
+    kappa_harmful: TaskKappa = 10.0,
+    angle: Angle = 45.0,
+    dimension: Annotated[int, Between(3, 12)] = 4,
     shape: SpectrumShape = "geometric",
     null: NullKind = "none",
-    ratio: float = 1.0,
-    learning_rate: float = 0.3,
-    step: int = PATH_STEPS,
+    ratio: Annotated[float, Between(0.1, 10)] = 1.0,
+    learning_rate: Annotated[float, Between(0.05, 1)] = 0.3,
+    step: Annotated[int, Between(0, PATH_STEPS)] = PATH_STEPS,
 ) -> CeilingDemo:
     """Place the ceiling, θ*, a path of Algorithm 1 and random extractors in the (ii)/(i) plane.
 
@@ -101,17 +101,15 @@ def ceiling_demo(
         >>> round(demo.plane.ceiling.value, 9), demo.rir[0].round(9)
         (100.0, np.float64(1.0))
     """
-    if not 0 <= step <= PATH_STEPS:
-        raise InvalidInputError(f"step must lie between 0 and {PATH_STEPS}, got {step}.")
     tasks = (kappa_pretrain, kappa_harmful, angle, dimension, shape, null)
     path, reason = _path(tasks, ratio, learning_rate)
     return CeilingDemo(_plane(tasks), step, path, path[:, 1] / path[:, 0], reason)
 
 
 @lru_cache(maxsize=64)
-def _plane(tasks: tuple[float, float, float, int, SpectrumShape, NullKind]) -> Plane:
+def _plane(tasks: Tasks) -> Plane:
     """Return what does not depend on the path."""
-    K_P, K_H = _covariances(*tasks)
+    K_P, K_H = two_tasks(*tasks)
     region = feasible_region(K_P, K_H)
     factors = [covariance_factor(torch.from_numpy(K)).numpy() for K in (K_P, K_H)]
     start = np.array([_kappa(np.eye(len(K_P)), B) for B in factors])
@@ -130,11 +128,9 @@ def _plane(tasks: tuple[float, float, float, int, SpectrumShape, NullKind]) -> P
 
 
 @lru_cache(maxsize=64)
-def _path(
-    tasks: tuple[float, float, float, int, SpectrumShape, NullKind], ratio: float, learning_rate: float
-) -> tuple[NDArray[np.float64], str]:
+def _path(tasks: Tasks, ratio: float, learning_rate: float) -> tuple[NDArray[np.float64], str]:
     """Return (ii) and (i) along Algorithm 1, `(T + 1, 2)`, and why it stopped."""
-    problem = ImmunizationProblem.from_covariances(*_covariances(*tasks))
+    problem = ImmunizationProblem.from_covariances(*two_tasks(*tasks))
     method = FromIdentity()
     settings = method.defaults.with_overrides(
         optimizer="gd", schedule="constant", learning_rate=learning_rate, ratio=ratio,
@@ -147,17 +143,6 @@ def _path(
         kappa = kappa[: lost[0]]
     reason = "diverged" if len(lost) else run.stop_reason
     return _frozen(kappa / kappa[0]), reason
-
-
-def _covariances(
-    kappa_pretrain: float, kappa_harmful: float, angle: float, dimension: int, shape: SpectrumShape,
-    null: NullKind,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # fmt: skip
-    """Return `two_tasks` of a tuple that can be cached."""
-    return two_tasks(
-        kappa_pretrain=kappa_pretrain, kappa_harmful=kappa_harmful, angle=angle,
-        dimension=dimension, shape=shape, null=null,
-    )  # fmt: skip
 
 
 def _family(K_P: NDArray[np.float64], K_H: NDArray[np.float64], *, free: bool) -> NDArray[np.float64]:
@@ -197,9 +182,6 @@ def _frozen(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return an array that a reader of the cache cannot change."""
     values.flags.writeable = False
     return values
-
-
-# Figure of notebook 4: the (ii)/(i) plane with its ceiling, and RIR along Algorithm 1.
 
 
 #: Decades of (ii) and (i) in sight; they do not move with the sliders, κ up to 100 fits.
@@ -281,20 +263,6 @@ def _add_rir(figure: Any, demo: CeilingDemo) -> None:
     )  # fmt: skip
 
 
-# The explorers of notebook 4: the ceiling in the plane of the two ratios, and what a ridge does to it.
-
-
-traitlets = require("traitlets", "notebooks")
-
-_SHAPES = {"clusters": "two clusters", "outlier": "one small outlier"}
-_NULLS = {
-    "none": "in no task",
-    "both": "in both tasks",
-    "harmful": "in the harmful task",
-    "pretrain": "in pre-training",
-}
-
-
 def ceiling_table(demo: CeilingDemo) -> pd.DataFrame:
     """Return every point of the plane."""
     plane = demo.plane
@@ -336,93 +304,23 @@ def ceiling_reading(demo: CeilingDemo) -> str:
 
 
 class CeilingExplorer(Explorer):
-    """How much immunization two tasks allow, and how much of it Algorithm 1 finds.
-
-    Args:
-        **settings: `kappa_pretrain`, `kappa_harmful`, `angle`, `dimension`, `shape`, `null`, `ratio`,
-            `learning_rate`, `step`.
-
-    Raises:
-        UnknownNameError: Another setting.
-    """
-
-    kappa_pretrain = traitlets.Float(100.0, min=1.0, max=100.0, help="κ(K_P) of the pre-training task.")
-    kappa_harmful = traitlets.Float(10.0, min=1.0, max=100.0, help="κ(K_H) of the harmful task.")
-    angle = traitlets.Float(
-        45.0,
-        min=0.0,
-        max=90.0,
-        help="0°: large directions in common; 90°: the largest is the other's smallest.",
-    )
-    dimension = traitlets.Int(4, min=3, max=12, help="Number D of features.")
-    shape = traitlets.Enum(list(SPECTRUM_SHAPES), "geometric", help="How both spectra are spread.")
-    null = traitlets.Enum(list(NULL_KINDS), "none", help="Where the last feature is always zero.")
-    ratio = traitlets.Float(1.0, min=0.1, max=10.0, help="λ_H‖g_H‖ over λ_P‖g_P‖ at step 0.")
-    learning_rate = traitlets.Float(0.3, min=0.05, max=1.0, help="Constant step size of Algorithm 1.")
-    step = traitlets.Int(PATH_STEPS, min=0, max=PATH_STEPS, help="Step of Algorithm 1 that is marked.")
+    """How much immunization two tasks allow, and how much of it Algorithm 1 finds."""
 
     controls = (
-        LogSlider("kappa_pretrain", "κ of K_P"),
-        LogSlider("kappa_harmful", "κ of K_H"),
-        Slider("angle", "angle of K_H to K_P", "degrees"),
-        Slider("dimension", "dimension D", "features"),
-        Choice("shape", "both spectra", labels=_SHAPES),
-        Choice("null", "last feature dead", labels=_NULLS),
-        LogSlider("ratio", "weight ratio of R_ill"),
-        Slider("learning_rate", "step size η", step=0.05),
-        Stepper("step", "step t", interval=120),
-    )
+        LogSlider("kappa_pretrain", "κ of K_P", "κ(K_P) of the pre-training task."),
+        LogSlider("kappa_harmful", "κ of K_H", "κ(K_H) of the harmful task."),
+        Slider(
+            "angle", "angle of K_H to K_P",
+            "0°: large directions in common; 90°: the largest is the other's smallest.", "degrees",
+        ),
+        Slider("dimension", "dimension D", "Number D of features.", "features"),
+        Choice("shape", "both spectra", "How both spectra are spread.", labels=SHAPE_LABELS),
+        Choice("null", "last feature dead", "Where the last feature is always zero.", labels=NULL_LABELS),
+        LogSlider("ratio", "weight ratio of R_ill", "λ_H‖g_H‖ over λ_P‖g_P‖ at step 0."),
+        Slider("learning_rate", "step size η", "Constant step size of Algorithm 1.", step=0.05),
+        Stepper("step", "step t", "Step of Algorithm 1 that is marked.", interval=120),
+    )  # fmt: skip
     compute = staticmethod(ceiling_demo)
     figure = staticmethod(ceiling_plane_figure)
     data = staticmethod(ceiling_table)
     reading = staticmethod(ceiling_reading)
-
-
-def ridge_table(demo: RidgeCeiling) -> pd.DataFrame:
-    """Return the curves, one row an ε."""
-    columns = {"ridge": demo.ridges, "ceiling_of_data": demo.of_data, "bound_of_measure": demo.of_measure}
-    return pd.DataFrame(columns | {"rir_of_optimum": demo.attained, "compact_ceiling": demo.compact})
-
-
-def ridge_reading(demo: RidgeCeiling) -> str:
-    """Say what one θ* is worth in the two conventions."""
-    tiny, limit = demo.of_data[0], demo.compact
-    if math.isinf(limit):
-        tale = "The compact ceiling is infinite; with ε it is finite, and grows like 1/ε² as ε falls."
-    elif abs(tiny / limit - 1) < 0.01:
-        tale = "As ε falls, both ceilings tend to the compact one."
-    else:
-        tale = f"As ε falls, the ceiling of K + εI tends to {num(tiny, 4)}, "
-        tale += f"<i>not</i> to the compact {num(limit, 4)}."
-    kappa = f"RIR<sub>ε</sub> = {num(demo.at_ridge.rir, 4)} at ε = {num(demo.ridge)}"
-    best = "The same θ* = K<sub>P</sub><sup>−1/2</sup>"
-    return f"{best}: RIR = {num(demo.at_compact.rir, 4)} (compact), {kappa}. {tale}"
-
-
-class RidgeCeilingExplorer(Explorer):
-    """What ε does to the ceiling, with and without null spaces.
-
-    Args:
-        **settings: `ridge`, `null`, `kappa_pretrain`, `kappa_harmful`, `angle`.
-
-    Raises:
-        UnknownNameError: Another setting.
-    """
-
-    ridge = traitlets.Float(1e-3, min=1e-8, max=10.0, help="ε of the ridge convention, and of K + εI.")
-    null = traitlets.Enum(list(NULL_KINDS), "pretrain", help="Where the last feature is always zero.")
-    kappa_pretrain = traitlets.Float(100.0, min=1.0, max=100.0, help="κ(K_P) on the features in use.")
-    kappa_harmful = traitlets.Float(10.0, min=1.0, max=100.0, help="κ(K_H) on the features in use.")
-    angle = traitlets.Float(45.0, min=0.0, max=90.0, help="Between the eigenbases, as above.")
-
-    controls = (
-        LogSlider("ridge", "ridge ε"),
-        Choice("null", "last feature dead", labels=_NULLS),
-        LogSlider("kappa_pretrain", "κ of K_P"),
-        LogSlider("kappa_harmful", "κ of K_H"),
-        Slider("angle", "angle of K_H to K_P", "degrees"),
-    )
-    compute = staticmethod(ridge_ceiling_demo)
-    figure = staticmethod(ridge_ceiling_figure)
-    data = staticmethod(ridge_table)
-    reading = staticmethod(ridge_reading)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from condnum.errors import InvalidInputError, UnknownNameError, require
+from condnum.errors import InvalidInputError, require
 from condnum.figures.style import (
     BLUE,
     GREEN,
@@ -28,23 +28,29 @@ from condnum.figures.style import (
     num,
     teaching_layout,
 )
-from condnum.lessons.explorer import Choice, Explorer, LogSlider, Slider, Stepper
+from condnum.lessons.explorer import Angle, Between, Choice, Explorer, LogSlider, Slider, Stepper, checked
 from condnum.probing import ProbeCurve, linear_probe
 from condnum.probing.line_search import log_spaced_steps
 
 StepRule = Literal["exact", "constant"]
 SpectrumShape = Literal["geometric", "linear", "clusters", "outlier"]
 StartKind = Literal["worst", "random"]
+Precision = Literal["float32", "float64"]
+#: Scales of the plane.
+AxesScale = Literal["equal", "fit"]
 
-STEP_RULES: tuple[StepRule, ...] = ("exact", "constant")
-SPECTRUM_SHAPES: tuple[SpectrumShape, ...] = ("geometric", "linear", "clusters", "outlier")
-START_KINDS: tuple[StartKind, ...] = ("worst", "random")
+SHAPE_LABELS = {"clusters": "two clusters", "outlier": "one small outlier"}
 
 #: Steps that the 2-D and the D-dimensional figure follow.
 ZIGZAG_STEPS, SPECTRUM_STEPS = 40, 1000
 
 
-def norm_bound(kappa: float, steps: NDArray[np.int64]) -> NDArray[np.float64]:
+#: σ₁/σ_D.
+Kappa = Annotated[float, Between(1, 1e300)]
+
+
+@checked
+def norm_bound(kappa: Kappa, steps: NDArray[np.int64]) -> NDArray[np.float64]:
     r"""Right-hand side of Eq. 2, :math:`(1 - 1/\kappa)^t`, for :math:`\|e_t\|^2/\|e_0\|^2`.
 
     It holds for the constant step :math:`1/\sigma_1`, and for exact line search as well:
@@ -55,10 +61,11 @@ def norm_bound(kappa: float, steps: NDArray[np.int64]) -> NDArray[np.float64]:
         >>> norm_bound(2.0, np.arange(3)).tolist()
         [1.0, 0.5, 0.25]
     """
-    return np.asarray((1 - 1 / _kappa(kappa)) ** steps, dtype=np.float64)
+    return np.asarray((1 - 1 / kappa) ** steps, dtype=np.float64)
 
 
-def kantorovich_bound(kappa: float, steps: NDArray[np.int64]) -> NDArray[np.float64]:
+@checked
+def kantorovich_bound(kappa: Kappa, steps: NDArray[np.int64]) -> NDArray[np.float64]:
     r"""Kantorovich's bound :math:`((\kappa-1)/(\kappa+1))^{2t}` for :math:`e_t^\top He_t/e_0^\top He_0`.
 
     The energy :math:`e^\top He` is twice the excess loss. Exact line search attains the bound.
@@ -67,7 +74,7 @@ def kantorovich_bound(kappa: float, steps: NDArray[np.int64]) -> NDArray[np.floa
         >>> kantorovich_bound(3.0, np.arange(3)).tolist()
         [1.0, 0.25, 0.0625]
     """
-    return np.asarray(((_kappa(kappa) - 1) / (kappa + 1)) ** (2 * steps), dtype=np.float64)
+    return np.asarray(((kappa - 1) / (kappa + 1)) ** (2 * steps), dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -90,12 +97,13 @@ class Zigzag:
         return float(self.energy_ratio[1])
 
 
+@checked
 def zigzag(
     *,
-    kappa: float = 10.0,
-    angle: float = 45.0,
+    kappa: Annotated[float, Between(1, 1000)] = 10.0,
+    angle: Angle = 45.0,
     rule: StepRule = "exact",
-    step: int = 0,
+    step: Annotated[int, Between(0, ZIGZAG_STEPS)] = 5,
     steps: int = ZIGZAG_STEPS,
 ) -> Zigzag:
     r"""Run gradient descent on the quadratic with `H = diag(1, 1/κ)` in the plane.
@@ -106,10 +114,10 @@ def zigzag(
     :math:`((κ-1)/(κ+1))^2` at 45°.
 
     Args:
-        kappa: κ ≥ 1.
+        kappa: κ, from 1 to 1,000.
         angle: φ in degrees, from 0 to 90.
         rule: `exact` line search, or `constant`: α = 1/σ₁, the step of Eq. 2.
-        step: The step to mark, from 0 to `steps`.
+        step: The step to mark; the last one if there are fewer.
         steps: Steps to run.
 
     Returns:
@@ -124,13 +132,7 @@ def zigzag(
         >>> np.round(run.energy_ratio[:3], 12).tolist()
         [1.0, 0.25, 0.0625]
     """
-    if rule not in STEP_RULES:
-        raise UnknownNameError("step rule", rule, STEP_RULES)
-    if not 0 <= angle <= 90:
-        raise InvalidInputError(f"angle must lie between 0 and 90 degrees, got {angle}.")
-    if not 0 <= step <= steps:
-        raise InvalidInputError(f"step must lie between 0 and steps = {steps}, got {step}.")
-    sigma = np.array([1.0, 1 / _kappa(kappa)])
+    sigma = np.array([1.0, 1 / kappa])
     phi = np.deg2rad(angle)
     gradient = np.array([np.cos(phi), np.sin(phi)])
     gradient[np.abs(gradient) < np.finfo(np.float64).eps] = 0  # cos 90° is 6e-17
@@ -145,7 +147,7 @@ def zigzag(
     t = np.arange(steps + 1)
     energy = (path**2) @ sigma
     return Zigzag(
-        kappa, angle, rule, step, path,
+        kappa, angle, rule, min(step, steps), path,
         norm_ratio=(path**2).sum(axis=1),
         energy_ratio=energy / energy[0],
         norm_bound=norm_bound(kappa, t),
@@ -153,7 +155,10 @@ def zigzag(
     )  # fmt: skip
 
 
-def spectrum(shape: SpectrumShape, dimension: int, kappa: float) -> NDArray[np.float64]:
+@checked
+def spectrum(
+    shape: SpectrumShape, dimension: Annotated[int, Between(2, math.inf)], kappa: Kappa
+) -> NDArray[np.float64]:
     """Return a descending spectrum from σ₁ = 1 down to σ_D = 1/κ.
 
     Args:
@@ -175,18 +180,14 @@ def spectrum(shape: SpectrumShape, dimension: int, kappa: float) -> NDArray[np.f
         >>> spectrum("outlier", 3, 4.0).tolist()
         [1.0, 1.0, 0.25]
     """
-    low, D = 1 / _kappa(kappa), dimension
-    if D < 2:
-        raise InvalidInputError(f"dimension must be at least 2, got {D}.")
+    low, D = 1 / kappa, dimension
     if shape == "geometric":
         return np.geomspace(1.0, low, D)
     if shape == "linear":
         return np.linspace(1.0, low, D)
     if shape == "clusters":
         return np.where(np.arange(D) < (D + 1) // 2, 1.0, low)
-    if shape == "outlier":
-        return np.where(np.arange(D) < D - 1, 1.0, low)
-    raise UnknownNameError("shape of a spectrum", shape, SPECTRUM_SHAPES)
+    return np.where(np.arange(D) < D - 1, 1.0, low)
 
 
 @dataclass(frozen=True)
@@ -203,11 +204,12 @@ class SpectrumDescent:
     round_off: float  # (κ·eps)², the norm ratio at which a float64 gradient is noise
 
 
+@checked
 def spectrum_descent(
     *,
     shape: SpectrumShape = "geometric",
-    dimension: int = 32,
-    kappa: float = 100.0,
+    dimension: Annotated[int, Between(2, 256)] = 32,
+    kappa: Annotated[float, Between(1, 1e6)] = 100.0,
     start: StartKind = "random",
     steps: int = SPECTRUM_STEPS,
     seed: int = 0,
@@ -223,10 +225,8 @@ def spectrum_descent(
     if start == "worst":
         solution = np.zeros(dimension)
         solution[0], solution[-1] = 1 / sigma[0], 1 / sigma[-1]
-    elif start == "random":
-        solution = np.random.default_rng(seed).normal(size=dimension)
     else:
-        raise UnknownNameError("start", start, START_KINDS)
+        solution = np.random.default_rng(seed).normal(size=dimension)
     K = np.diag(sigma)
     record = log_spaced_steps(steps, 200)
     curve = linear_probe(np.eye(dimension), K, K @ solution, steps=steps, record=record)
@@ -236,19 +236,6 @@ def spectrum_descent(
         energy_bound=kantorovich_bound(kappa, curve.steps),
         round_off=float((kappa * np.finfo(np.float64).eps) ** 2),
     )  # fmt: skip
-
-
-def _kappa(kappa: float) -> float:
-    """Return κ, which is never below 1."""
-    if not (kappa >= 1 and np.isfinite(kappa)):
-        raise InvalidInputError(f"kappa must be at least 1 and finite, got {kappa}: it is σ₁/σ_D.")
-    return float(kappa)
-
-
-# Notebook 1: where float64 ends, or how exactly a probe of condition κ can be solved at all.
-
-
-PRECISIONS = ("float32", "float64")
 
 
 @dataclass(frozen=True)
@@ -262,7 +249,8 @@ class Plateau:
     round_off: float  # (κ·eps)²
 
 
-def plateau(kappa: float, precision: str = "float64", *, dimension: int = 8, seed: int = 0) -> Plateau:
+@checked
+def plateau(kappa: float, precision: Precision = "float64", *, dimension: int = 8, seed: int = 0) -> Plateau:
     r"""Run exact line search on :math:`Hw = b` in a chosen precision until it stops improving.
 
     `H` is dense, a random rotation of a geometric spectrum with :math:`σ_1 = 1`; the start is the worst
@@ -288,8 +276,6 @@ def plateau(kappa: float, precision: str = "float64", *, dimension: int = 8, see
         >>> bool(run.norm_ratio[-1] < run.round_off < 1e-4 * run.norm_ratio[0])
         True
     """
-    if precision not in PRECISIONS:
-        raise UnknownNameError("precision", precision, PRECISIONS)
     if not kappa > 1:
         raise InvalidInputError(f"kappa must be above 1, got {kappa}: at κ = 1 one step arrives.")
     sigma = spectrum("geometric", dimension, kappa)
@@ -337,16 +323,12 @@ ZIGZAG_FLOOR, SPECTRUM_FLOOR = 1e-8, 1e-32
 FLAT, STEEP = 1.1, 0.72
 #: Contour lines lie at these shares of the largest energy in sight.
 _LEVELS = np.geomspace(1, 1e-4, 9)
-#: Scales of the plane.
-AxesScale = Literal["equal", "fit"]
-AXES_SCALES: tuple[AxesScale, ...] = ("equal", "fit")
 _CIRCLE = np.linspace(0, 2 * np.pi, 121)
 
 
+@checked
 def zigzag_figure(run: Zigzag, *, axes: AxesScale = "equal") -> Any:
     """Draw the path in the plane beside the two ratios and their bounds."""
-    if axes not in AXES_SCALES:
-        raise UnknownNameError("scale of the axes", axes, AXES_SCALES)
     subplots = require("plotly.subplots", "viz")
     titles = ("contours of L(w), path w<sub>0</sub> … w<sub>t</sub>", "distance to the optimum")
     figure = subplots.make_subplots(
@@ -543,12 +525,6 @@ def _visible(values: NDArray[np.float64], floor: float) -> NDArray[np.float64]:
     return np.where(values > floor * 1e-3, values, np.nan)
 
 
-# The explorers of notebook 1: the zig-zag in the plane, and exact line search on a chosen spectrum.
-
-
-traitlets = require("traitlets", "notebooks")
-
-
 def zigzag_table(run: Zigzag) -> pd.DataFrame:
     """Return iterates, ratios and bounds, one row a step."""
     columns = {"steep": run.path[:, 0], "flat": run.path[:, 1]}
@@ -577,31 +553,24 @@ def zigzag_reading(run: Zigzag) -> str:
 
 
 class GradientDescentExplorer(Explorer):
-    """The zig-zag of gradient descent in the plane, and what κ has to do with it.
-
-    Args:
-        **settings: `kappa`, `angle`, `rule`, `step`, `axes`.
-
-    Raises:
-        UnknownNameError: Another setting.
-    """
-
-    kappa = traitlets.Float(10.0, min=1.0, max=1000.0, help="Condition number σ₁/σ₂ of H (Eq. 1).")
-    angle = traitlets.Float(
-        45.0, min=0.0, max=90.0, help="Between the first gradient and the steep axis; 45° is the worst."
-    )
-    rule = traitlets.Enum(list(STEP_RULES), "exact", help="How the step size is chosen.")
-    step = traitlets.Int(5, min=0, max=ZIGZAG_STEPS, help="Steps drawn in the plane.")
-    axes = traitlets.Enum(list(AXES_SCALES), "equal", help="Equal shows right angles; stretched, the path.")
+    """The zig-zag of gradient descent in the plane, and what κ has to do with it."""
 
     controls = (
-        LogSlider("kappa", "condition number κ"),
-        Slider("angle", "start angle φ", "degrees"),
-        Choice("rule", "step size", labels={"exact": "exact line search", "constant": "constant, 1/σ₁"}),
-        Stepper("step", "step t"),
-        Choice("axes", "scale of the axes", labels={"equal": "equal", "fit": "stretched to the path"}),
-    )
-    view_settings = ("axes",)
+        LogSlider("kappa", "condition number κ", "Condition number σ₁/σ₂ of H (Eq. 1)."),
+        Slider(
+            "angle", "start angle φ", "Between the first gradient and the steep axis; 45° is the worst.",
+            "degrees",
+        ),
+        Choice(
+            "rule", "step size", "How the step size is chosen.",
+            labels={"exact": "exact line search", "constant": "constant, 1/σ₁"},
+        ),
+        Stepper("step", "step t", "Steps drawn in the plane."),
+        Choice(
+            "axes", "scale of the axes", "Equal shows right angles; stretched, the path.",
+            labels={"fit": "stretched to the path"},
+        ),
+    )  # fmt: skip
     compute = staticmethod(zigzag)
     figure = staticmethod(zigzag_figure)
     data = staticmethod(zigzag_table)
@@ -632,25 +601,13 @@ def _first_below(goal: float, steps: NDArray[np.int64], values: NDArray[np.float
 
 
 class SpectrumDescentExplorer(Explorer):
-    """Exact line search in D dimensions: κ bounds it, the whole spectrum decides.
-
-    Args:
-        **settings: `shape`, `dimension`, `kappa`, `start`.
-
-    Raises:
-        UnknownNameError: Another setting.
-    """
-
-    shape = traitlets.Enum(list(SPECTRUM_SHAPES), "geometric", help="How σ₁ … σ_D are spread.")
-    dimension = traitlets.Int(32, min=2, max=256, help="Number D of features.")
-    kappa = traitlets.Float(100.0, min=1.0, max=1e6, help="Condition number σ₁/σ_D of H (Eq. 1).")
-    start = traitlets.Enum(list(START_KINDS), "random", help="Where the descent starts.")
+    """Exact line search in D dimensions: κ bounds it, the whole spectrum decides."""
 
     controls = (
-        LogSlider("kappa", "condition number κ"),
-        Slider("dimension", "dimension D", "features"),
-        Choice("shape", "spectrum", labels={"clusters": "two clusters", "outlier": "one small outlier"}),
-        Choice("start", "start", labels={"worst": "the worst one"}),
+        LogSlider("kappa", "condition number κ", "Condition number σ₁/σ_D of H (Eq. 1)."),
+        Slider("dimension", "dimension D", "Number D of features.", "features"),
+        Choice("shape", "spectrum", "How σ₁ … σ_D are spread.", labels=SHAPE_LABELS),
+        Choice("start", "start", "Where the descent starts.", labels={"worst": "the worst one"}),
     )
     compute = staticmethod(spectrum_descent)
     figure = staticmethod(spectrum_descent_figure)

@@ -177,7 +177,7 @@ def theorem_4_3_well() -> Correction:
         >>> found.refuted, found.values["kappa_after"], found.values["corrected_bound"]
         (True, inf, 0.125)
     """
-    step = regularizer_step(**counter_example("well"))  # type: ignore[arg-type]
+    step = regularizer_step(**counter_example("well"))
     return Correction(
         "theorem-4-3-1",
         "Theorem 4.3 (1)",
@@ -206,7 +206,7 @@ def theorem_4_3_ill() -> Correction:
         >>> found.refuted, round(found.values["kappa_before"], 3), round(found.values["kappa_after"], 3)
         (True, 1.631, 1.562)
     """
-    step = regularizer_step(**counter_example("ill"))  # type: ignore[arg-type]
+    step = regularizer_step(**counter_example("ill"))
     return Correction(
         "theorem-4-3-2",
         "Theorem 4.3 (2)",

@@ -1,19 +1,21 @@
 """The base of all explorers: state in traits, one figure, one reading line, exports.
 
-A subclass declares its traits and `controls` and names four pure functions; see `Explorer`.
+A lesson's computing function says in its annotations what each argument may be; `checked` holds it to that,
+and an explorer makes the trait and the control of the same name from it. See `Explorer`.
 """
 
 from __future__ import annotations
 
+import functools
 import html
+import inspect
 import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
 import pandas as pd
 
@@ -29,23 +31,79 @@ from condnum.lessons.figure_view import (
 )
 from condnum.machine import limited_threads
 
-# Controls of an explorer, declared as data: one entry a trait, with a label, a unit and a help text.
+ipywidgets = require("ipywidgets", "notebooks")
+traitlets = require("traitlets", "notebooks")
+VBox: Any = ipywidgets.VBox
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Between:
+    """The range of an argument, of its trait and of its slider."""
+
+    low: float
+    high: float
+
+
+#: Degrees.
+Angle = Annotated[float, Between(0, 90)]
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Refuse what the annotations do not allow: a number not `Between`, a name that no `Literal` has.
+
+    Examples:
+        >>> @checked
+        ... def turned(angle: Angle, way: Literal["left", "right"]) -> float:
+        ...     return angle if way == "left" else -angle
+        >>> turned(30.0, "right")
+        -30.0
+        >>> turned(100.0, "left")
+        Traceback (most recent call last):
+        condnum.errors.InvalidInputError: angle must lie between 0 and 90, got 100.0.
+    """
+    hints, signature = get_type_hints(function, include_extras=True), inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name, value in signature.bind(*args, **kwargs).arguments.items():
+            allowed = get_args(hints[name])
+            if get_origin(hints[name]) is Literal and value not in allowed:
+                raise UnknownNameError(name, str(value), [str(choice) for choice in allowed])
+            if get_origin(hints[name]) is Annotated and not allowed[1].low <= value <= allowed[1].high:
+                low, high = num(allowed[1].low, 10), num(allowed[1].high, 10)
+                raise InvalidInputError(f"{name} must lie between {low} and {high}, got {value}.")
+        return function(*args, **kwargs)
+
+    return call
+
+
+def trait_of(hint: Any, default: Any, text: str) -> Any:
+    """Return the trait of an argument: its annotation says what it may be."""
+    if get_origin(hint) is Literal:
+        return traitlets.Enum(list(get_args(hint)), default, help=text)
+    if get_origin(hint) is Annotated:
+        kind, within = get_args(hint)
+        numbers = traitlets.Int if kind is int else traitlets.Float
+        return numbers(default, min=kind(within.low), max=kind(within.high), help=text)
+    return {bool: traitlets.Bool, str: traitlets.Unicode}[hint](default, help=text)
 
 
 #: Width of one column of controls: two fit beside each other in a window of 1280 pixels.
 CONTROL_WIDTH = 500
-#: What the box for a typed number takes of it.
-TYPED_WIDTH = 84
 #: 1,000 but not 1,5.
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?")
 
 
 @dataclass(frozen=True)
 class Control(ABC):
-    """What every control has."""
+    """What every control has; its range and start are those of the argument of its name."""
 
-    trait: str  # name of the trait that it shows and sets
+    name: str  # of the argument, and of the trait that it shows and sets
     label: str  # plain text, with Greek letters; nothing here renders HTML
+    help: str
     unit: str = ""  # shown in brackets behind the label
 
     @property
@@ -53,24 +111,9 @@ class Control(ABC):
         """Label and unit."""
         return f"{self.label} ({self.unit})" if self.unit else self.label
 
-    def build(self, trait: Any, value: Any, description_width: str) -> Any:
-        """Return the widget; its `value` is of the trait's type."""
-        return self._widget(trait)(
-            value=value,
-            description=self.description,
-            tooltip=trait.help,
-            style={"description_width": description_width},
-            layout={"width": f"{CONTROL_WIDTH}px", "max_width": "100%"},
-            **self._options(trait),
-        )
-
     @abstractmethod
-    def _widget(self, trait: Any) -> Any:
-        """Return the widget's class."""
-
-    def _options(self, trait: Any) -> dict[str, Any]:
-        """Return what this kind of control has beside description, help and style."""
-        return {}
+    def widget(self, trait: Any, **common: Any) -> Any:
+        """Return the widget; its `value` is of the trait's type."""
 
 
 @dataclass(frozen=True)
@@ -80,26 +123,14 @@ class Slider(Control):
     step: float = 1
     continuous: bool = True  # False where a redraw takes more than 100 ms
 
-    def typed(self, trait: Any) -> Any:
-        """Return the box for a number that is taken as it is typed; `number_in` reads it."""
-        tip = f"{self.description}: a number from {num(trait.min, 10)} to {num(trait.max, 10)}, then Enter"
-        return ipywidgets.Text(
-            continuous_update=False, tooltip=tip, layout={"width": f"{TYPED_WIDTH}px", "flex": "0 0 auto"}
-        )
-
-    def _widget(self, trait: Any) -> Any:
+    def widget(self, trait: Any, **common: Any) -> Any:
         """Return the slider for whole numbers or the one for fractions."""
-        return ipywidgets.IntSlider if isinstance(trait.default_value, int) else ipywidgets.FloatSlider
+        whole = isinstance(trait, traitlets.Int)
+        slider = ipywidgets.IntSlider if whole else ipywidgets.FloatSlider
+        return slider(min=trait.min, max=trait.max, **self._common(common))
 
-    def _options(self, trait: Any) -> dict[str, Any]:
-        """Return bounds and step."""
-        return {
-            "min": trait.min,
-            "max": trait.max,
-            "step": self.step,
-            "continuous_update": self.continuous,
-            "readout": False,
-        }
+    def _common(self, common: dict[str, Any]) -> dict[str, Any]:
+        return {**common, "step": self.step, "continuous_update": self.continuous, "readout": False}
 
 
 @dataclass(frozen=True)
@@ -108,44 +139,31 @@ class LogSlider(Slider):
 
     step: float = 0.1  # in decades
 
-    def _widget(self, trait: Any) -> Any:
+    def widget(self, trait: Any, **common: Any) -> Any:
         """Return the logarithmic slider."""
-        return ipywidgets.FloatLogSlider
-
-    def _options(self, trait: Any) -> dict[str, Any]:
-        """Return the bounds as exponents of ten."""
-        return {
-            "base": 10,
-            "min": math.log10(trait.min),
-            "max": math.log10(trait.max),
-            "step": self.step,
-            "continuous_update": self.continuous,
-            "readout": False,
-        }
+        low, high = math.log10(trait.min), math.log10(trait.max)
+        return ipywidgets.FloatLogSlider(base=10, min=low, max=high, **self._common(common))
 
 
 @dataclass(frozen=True)
 class Choice(Control):
-    """A dropdown over the values of an `Enum`; `labels` words them."""
+    """A dropdown over the values of a `Literal`; `labels` words them."""
 
     labels: Mapping[Any, str] = field(default_factory=dict)
 
-    def _widget(self, trait: Any) -> Any:
+    def widget(self, trait: Any, **common: Any) -> Any:
         """Return the dropdown."""
-        return ipywidgets.Dropdown
-
-    def _options(self, trait: Any) -> dict[str, Any]:
-        """Return the worded values."""
-        return {"options": [(self.labels.get(value, str(value)), value) for value in trait.values]}
+        options = [(self.labels.get(value, str(value)), value) for value in trait.values]
+        return ipywidgets.Dropdown(options=options, **common)
 
 
 @dataclass(frozen=True)
 class Check(Control):
-    """A checkbox for a `Bool`."""
+    """A checkbox for a `bool`."""
 
-    def _widget(self, trait: Any) -> Any:
+    def widget(self, trait: Any, **common: Any) -> Any:
         """Return the checkbox."""
-        return ipywidgets.Checkbox
+        return ipywidgets.Checkbox(**common)
 
 
 @dataclass(frozen=True)
@@ -154,13 +172,14 @@ class Stepper(Slider):
 
     interval: int = 400  # milliseconds a step
 
-    def player(self, slider: Any) -> Any:
-        """Return the play button of a slider."""
-        play = ipywidgets.Play(
-            value=slider.value, min=slider.min, max=slider.max, interval=self.interval, tooltip="play"
-        )
-        ipywidgets.jslink((play, "value"), (slider, "value"))
-        return play
+
+@dataclass(frozen=True)
+class Preset:
+    """Settings one click away."""
+
+    label: str
+    help: str
+    settings: Mapping[str, Any]
 
 
 def number_in(text: str, trait: Any, label: str) -> float:
@@ -203,20 +222,14 @@ def is_rounding(box: Any, wanted: Any, shown: Any) -> bool:
     return abs(steps - round(steps)) < 1e-6 and moved <= 0.5 + 1e-6
 
 
-# What an explorer exports: its figure as an offline page or a picture, its data as a table.
-
-
 #: Size of an exported picture in pixels, before `PNG_SCALE`.
 PNG_WIDTH, PNG_SCALE = 1200, 2
+#: Media type of each kind of file.
+EXPORTS = {"html": "text/html", "png": "image/png", "csv": "text/csv"}
 
 
-def html_bytes(figure: Any, table: pd.DataFrame) -> bytes:
-    """Return the figure as one page that works offline."""
-    return str(figure.to_html(include_plotlyjs=True, full_html=True)).encode()
-
-
-def png_bytes(figure: Any, table: pd.DataFrame) -> bytes:
-    """Return the figure as a picture."""
+def png_bytes(figure: Any) -> bytes:
+    """Return a figure as a picture."""
     require("kaleido", "viz")
     try:
         return bytes(figure.to_image(format="png", width=PNG_WIDTH, scale=PNG_SCALE))
@@ -227,43 +240,20 @@ def png_bytes(figure: Any, table: pd.DataFrame) -> bytes:
         ) from error
 
 
-def csv_bytes(figure: Any, table: pd.DataFrame) -> bytes:
-    r"""Return the data as comma-separated values.
-
-    Examples:
-        >>> csv_bytes(None, pd.DataFrame({"t": [0, 1], "norm_ratio": [1.0, 0.25]}))
-        b't,norm_ratio\n0,1.0\n1,0.25\n'
-    """
-    return str(table.to_csv(index=False)).encode()
-
-
-#: How each kind of file is made, and its media type.
-EXPORTS: dict[str, tuple[Callable[[Any, pd.DataFrame], bytes], str]] = {
-    "html": (html_bytes, "text/html"),
-    "png": (png_bytes, "image/png"),
-    "csv": (csv_bytes, "text/csv"),
-}
-
-
-ipywidgets = require("ipywidgets", "notebooks")
-traitlets = require("traitlets", "notebooks")
-VBox: Any = ipywidgets.VBox
-
-
 class Explorer(VBox):
-    """A figure with controls: each trait named in `controls` is part of the state.
+    """A figure with controls: each control sets a trait, and all of them are the state.
 
     Setting a trait (`explorer.kappa = 50`) recomputes and redraws before it returns. A value that the
     trait forbids raises `traitlets.TraitError`; an exception in between is shown in the red line `alert`
     and kept in `error`, because Jupyter hides what a callback raises in a log. What cannot be drawn leaves no
     figure, table, code line or export of what was shown before. A subclass declares
 
-    * its traits, with bounds or values, default and help;
-    * `controls`, one entry a trait;
-    * `view_settings`, the traits among them that change the drawing alone;
-    * `compute`, a pure function that takes the others as keyword arguments and returns a result;
-    * `figure`, `data` and `reading`: from that result to a plotly figure (always the same traces; it takes
-      the view settings as keywords), to a table and to a line of HTML that says what is to be seen.
+    * `compute`, a pure function of keyword arguments that returns a result;
+    * `figure`, `data` and `reading`: from that result to a plotly figure (always the same traces), to a
+      table and to a line of HTML that says what is to be seen;
+    * `controls`, each for an argument of `compute`, or one of `figure` that changes the drawing alone. Its
+      range and its start are those of the argument;
+    * `presets`, buttons that set several traits.
 
     Args:
         **settings: Values of traits; the rest starts at its default.
@@ -274,6 +264,7 @@ class Explorer(VBox):
     """
 
     controls: ClassVar[tuple[Control, ...]] = ()
+    presets: ClassVar[tuple[Preset, ...]] = ()
     view_settings: ClassVar[tuple[str, ...]] = ()
     compute: ClassVar[staticmethod[..., Any]]
     figure: ClassVar[staticmethod[..., Any]]
@@ -284,12 +275,27 @@ class Explorer(VBox):
         ["auto", "light", "dark"], "auto", help="Colours of the figure; auto follows the page."
     )
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Make a trait of the argument of each control."""
+        super().__init_subclass__(**kwargs)
+        arguments: dict[str, tuple[Any, Any]] = {}
+        for function in (cls.figure, cls.compute):
+            hints = get_type_hints(function, include_extras=True)
+            signature = inspect.signature(function).parameters.items()
+            arguments |= {name: (hints.get(name), parameter.default) for name, parameter in signature}
+        for control in cls.controls:
+            trait = trait_of(*arguments[control.name], control.help)
+            trait.class_init(cls, control.name)
+            setattr(cls, control.name, trait)
+        drawn = inspect.signature(cls.figure).parameters
+        cls.view_settings = tuple(control.name for control in cls.controls if control.name in drawn)
+
     def __init__(self, **settings: Any) -> None:
         self.result: Any = None  # what `compute` returned last
         self.redraws = 0  # how often the figure was drawn
         self.error = ""  # what the red line says; empty when all is well
         self._drawn: tuple[Any, ...] | None = None
-        names = [control.trait for control in self.controls]
+        names = [control.name for control in self.controls]
         unknown = sorted(set(settings) - {*names, "theme"})
         if unknown:
             raise UnknownNameError(f"setting of {type(self).__name__}", unknown[0], [*names, "theme"])
@@ -301,6 +307,7 @@ class Explorer(VBox):
         self.inputs: dict[str, Any] = {}  # the widget of each control, by trait
         self.alerts: dict[str, Any] = {}  # red lines beside controls, for errors that name their `field`
         self.typed: dict[str, Any] = {}  # the box beside each slider, by trait
+        self.buttons: dict[str, Any] = {}  # by their labels
         self.code = ipywidgets.Text(description="as code", disabled=False, layout={"width": "99%"})
         self.view: Any = None  # the live figure, once a first drawing has succeeded
         self.add_class(EXPLORER_CLASS)
@@ -311,11 +318,11 @@ class Explorer(VBox):
         self._draw()
         self.observe(self._draw, [*names, "theme"])
         if self.courier is not None:
-            self.courier.tips = {
-                control.description: self.traits()[control.trait].help for control in self.controls
-            } | {"theme": type(self).theme.help}
+            self.courier.tips = {control.description: control.help for control in self.controls} | {
+                "theme": type(self).theme.help
+            }
             self.courier.observe(self._draw, ["dark", "narrow"])
-            self.courier.on_msg(self._on_courier)
+            self.courier.on_msg(lambda _, message, __: self._say_copied(bool(message.get("copied"))))
 
     @classmethod
     def show(cls, *, static: bool = False, **settings: Any) -> Any:
@@ -329,7 +336,7 @@ class Explorer(VBox):
             What a notebook's cell displays.
 
         Raises:
-            UnknownNameError: A setting is no trait of this explorer.
+            UnknownNameError: No such setting.
             InvalidInputError: Nothing can be drawn for these settings.
         """
         explorer = cls(**settings)  # checks the settings
@@ -339,10 +346,14 @@ class Explorer(VBox):
             raise InvalidInputError(explorer.error)
         return explorer.plain_figure()
 
+    def _ipython_display_(self) -> None:
+        hidden_when_live = self.courier is not None and self.result is not None
+        display_with_picture(self, self.plain_figure() if hidden_when_live else None)
+
     @property
     def settings(self) -> dict[str, Any]:
         """The state: the value of each trait that has a control."""
-        return {control.trait: getattr(self, control.trait) for control in self.controls}
+        return {control.name: getattr(self, control.name) for control in self.controls}
 
     @property
     def dark(self) -> bool:
@@ -363,36 +374,17 @@ class Explorer(VBox):
         return f"{type(self).__name__}({arguments})"
 
     def plain_figure(self) -> Any:
-        """Return what is shown as a figure without a widget.
-
-        Returns:
-            A plotly figure of the last result, in the colours of the theme.
-        """
+        """Return what is shown as a plotly figure without a widget, in the colours of the theme."""
         view = {name: getattr(self, name) for name in self.view_settings}
         figure = honest_legend(type(self).figure(self.result, **view))
         return apply_theme(stacked(figure) if self.narrow else figure, dark=self.dark)
 
-    def _ipython_display_(self) -> None:
-        hidden_when_live = self.courier is not None and self.result is not None
-        display_with_picture(self, self.plain_figure() if hidden_when_live else None)
-
     def table(self) -> pd.DataFrame:
-        """Return the data of the figure.
-
-        Returns:
-            The table that the button CSV exports.
-        """
+        """Return the data of the figure, which the button CSV exports."""
         return type(self).data(self.result)
 
     def change(self, **settings: Any) -> None:
-        """Set several traits at once and draw once.
-
-        Args:
-            **settings: Values of traits.
-
-        Raises:
-            TraitError: A value is not allowed; nothing is changed then.
-        """
+        """Set several traits at once and draw once; where a value is not allowed nothing is changed."""
         with self.hold_trait_notifications():
             for name, value in settings.items():
                 setattr(self, name, value)
@@ -424,26 +416,46 @@ class Explorer(VBox):
             raise UnknownNameError("export", kind, EXPORTS)
         if self.result is None:
             raise InvalidInputError(f"there is nothing to export: {self.error}")
-        exporter, mime = EXPORTS[kind]
-        content = exporter(self.plain_figure(), self.table())
-        self._say(html.escape(deliver(self.courier, f"{type(self).__name__}.{kind}", content, mime)))
+        if kind == "csv":
+            content = self.table().to_csv(index=False).encode()
+        elif kind == "html":
+            content = self.plain_figure().to_html(include_plotlyjs=True, full_html=True).encode()
+        else:
+            content = png_bytes(self.plain_figure())
+        sent = deliver(self.courier, f"{type(self).__name__}.{kind}", content, EXPORTS[kind])
+        self._say(html.escape(sent))
 
     def _panel(self) -> Any:
-        """Return the controls, in as many columns as the window has room for."""
+        """Return the controls, in as many columns as the window has room for, and the presets below."""
+        place = {"width": f"{CONTROL_WIDTH}px", "max_width": "100%"}
         longest = max((len(control.description) for control in self.controls), default=0)
+        style = {"description_width": f"{0.85 * longest + 1:.0f}ch"}
         rows = []
         for control in self.controls:
-            trait, value = self.traits()[control.trait], getattr(self, control.trait)
-            box = control.build(trait, value, f"{0.85 * longest + 1:.0f}ch")
-            self.inputs[control.trait] = box
-            self._join(control.trait, box)
+            trait, value = self.traits()[control.name], getattr(self, control.name)
+            box = control.widget(
+                trait, value=value, description=control.description, tooltip=control.help, style=style,
+                layout=dict(place),
+            )  # fmt: skip
+            self.inputs[control.name] = box
+            self._join(control.name, box)
             if isinstance(control, Slider):
                 box.layout.width, box.layout.flex = "auto", "1 1 240px"
                 parts = [box, self._typed(control, trait)]
-                parts += [control.player(box)] if isinstance(control, Stepper) else []
-                place = {"width": f"{CONTROL_WIDTH}px", "max_width": "100%", "flex_flow": "row wrap"}
-                box = ipywidgets.HBox(parts, layout=place)
+                if isinstance(control, Stepper):
+                    play = ipywidgets.Play(
+                        value=value, min=box.min, max=box.max, interval=control.interval, tooltip="play"
+                    )
+                    ipywidgets.jslink((play, "value"), (box, "value"))
+                    parts.append(play)
+                box = ipywidgets.HBox(parts, layout=place | {"flex_flow": "row wrap"})
             rows.append(box)
+        if self.presets:
+            buttons = [
+                self._button(one.label, one.help, functools.partial(self.change, **one.settings))
+                for one in self.presets
+            ]
+            rows.append(ipywidgets.Box(buttons, layout={"flex_flow": "row wrap", "width": "100%"}))
         return ipywidgets.Box(rows, layout={"flex_flow": "row wrap", "margin": "0 0 8px 0"})
 
     def _join(self, name: str, box: Any) -> None:
@@ -464,7 +476,11 @@ class Explorer(VBox):
 
     def _typed(self, control: Slider, trait: Any) -> Any:
         """Return the box beside a slider: a typed number is taken as it is, or refused in the red line."""
-        name, box = control.trait, control.typed(trait)
+        name = control.name
+        tip = f"{control.description}: a number from {num(trait.min, 10)} to {num(trait.max, 10)}, then Enter"
+        box = ipywidgets.Text(
+            continuous_update=False, tooltip=tip, layout={"width": "84px", "flex": "0 0 auto"}
+        )
         self.typed[name] = box
 
         def read(change: Any) -> None:
@@ -486,31 +502,33 @@ class Explorer(VBox):
         show()
         return box
 
+    def _button(self, label: str, tip: str, action: Callable[[], None]) -> Any:
+        """Return a button; the errors of what it does are seen."""
+
+        def run(_: Any) -> None:
+            with self._visible_errors(label):
+                action()
+
+        button = ipywidgets.Button(description=label, tooltip=tip, layout={"width": "auto"})
+        button.on_click(run)
+        self.buttons[label] = button
+        return button
+
     def _tools(self) -> Any:
         """Return the row of buttons and the theme."""
-        actions: dict[str, tuple[str, Callable[[], None]]] = {
-            "Reset": ("Back to the settings at the start", self.reset),
-            "Copy settings as code": ("Copy the line below to the clipboard", self.copy_settings),
-        }
+        buttons = [
+            self._button("Reset", "Back to the settings at the start", self.reset),
+            self._button("Copy settings as code", "Copy the line below to the clipboard", self.copy_settings),
+        ]
         for kind, text in (("html", "Figure as HTML"), ("png", "Figure as PNG"), ("csv", "Data as CSV")):
-            actions[text] = (f"Download as a .{kind} file", partial(self.export, kind))
-        buttons = []
-        for label, (tip, action) in actions.items():
-            button = ipywidgets.Button(description=label, tooltip=tip, layout={"width": "auto"})
-            button.on_click(partial(self._run, label, action))
-            buttons.append(button)
-        self.buttons = dict(zip(actions, buttons, strict=True))
+            action = functools.partial(self.export, kind)
+            buttons.append(self._button(text, f"Download as a .{kind} file", action))
         themes = ipywidgets.Dropdown(
             options=["auto", "light", "dark"], value=self.theme, description="theme",
             style={"description_width": "initial"}, layout={"width": "150px"},
         )  # fmt: skip
         self._join("theme", themes)
         return ipywidgets.Box([*buttons, themes], layout={"flex_flow": "row wrap"})
-
-    def _run(self, label: str, action: Callable[[], None], _: Any = None) -> None:
-        """Run a button's action with its errors in sight."""
-        with self._visible_errors(label):
-            action()
 
     def _draw(self, _: Any = None) -> None:
         """Compute and draw the state, unless it is drawn already."""
@@ -520,9 +538,8 @@ class Explorer(VBox):
         self._drawn, failed = state, True
         with self._visible_errors("nothing can be drawn for these settings"):
             chosen = {key: value for key, value in self.settings.items() if key not in self.view_settings}
-            with limited_threads(
-                1
-            ):  # small matrices: threads cost more than they give, on a busy machine most
+            # Small matrices: threads cost more than they give, on a busy machine most.
+            with limited_threads(1):
                 self.result = type(self).compute(**chosen)
             figure = self.plain_figure()
             if self.view is None:
@@ -541,12 +558,8 @@ class Explorer(VBox):
             self.result, self._drawn, self.reading_line.value = None, None, ""
         self.children[1].layout.display = "none" if blank else "block"
         self.code.value = "" if blank else self.settings_code
-        for label, button in self.buttons.items():
-            button.disabled = blank and label != "Reset"
-
-    def _on_courier(self, _: Any, message: dict[str, Any], __: Any) -> None:
-        """Hear from the page whether the clipboard was filled."""
-        self._say_copied(bool(message.get("copied")))
+        for label in ("Copy settings as code", "Figure as HTML", "Figure as PNG", "Data as CSV"):
+            self.buttons[label].disabled = blank
 
     def _say_copied(self, copied: bool) -> None:
         """Say whether the clipboard holds the code, and what to do if not."""

@@ -11,7 +11,7 @@ import tempfile
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -25,7 +25,7 @@ from condnum.data.digits import digit_pair, load_diabetes_tasks, load_small_digi
 from condnum.data.feature_pair import FeaturePair, look_at, match_streams, open_pair
 from condnum.data.feature_stream import OPENERS, FeatureStream, array_stream
 from condnum.data.task_pair import FloatArray
-from condnum.errors import DataFormatError, InvalidInputError, RankError, UnknownNameError, require
+from condnum.errors import DataFormatError, InvalidInputError, RankError, require
 from condnum.figures.style import (
     BLUE,
     NEUTRAL,
@@ -37,7 +37,16 @@ from condnum.figures.style import (
     overlap_map,
     teaching_layout,
 )
-from condnum.lessons.explorer import CONTROL_WIDTH, Check, Choice, Control, Explorer, LogSlider
+from condnum.lessons.explorer import (
+    CONTROL_WIDTH,
+    Between,
+    Check,
+    Choice,
+    Control,
+    Explorer,
+    LogSlider,
+    checked,
+)
 from condnum.probing import ProbeCurve, linear_probe
 from condnum.probing.line_search import log_spaced_steps
 from condnum.theory.alignment import alignment
@@ -52,11 +61,9 @@ from condnum.theory.spectra import (
     singular_values,
 )
 
-# The pair of feature matrices that lesson 5 looks at: two files, or an embedded example.
-
-
 Example = Literal["diabetes", "digits"]
-EXAMPLES: tuple[Example, ...] = ("diabetes", "digits")
+#: Steps that the predicted probe may take.
+ProbeSteps = Literal[1000, 10000]
 #: Widest features that lesson 5 takes: each eigendecomposition takes seconds from there on.
 MAX_DIMENSION = 2048
 
@@ -71,6 +78,7 @@ class OwnPair:
     X_H: FloatArray  # (N_H, D)
 
 
+@checked
 def own_pair(
     pretrain: str, harmful: str, example: Example, *, key: str = "", drop: str = "", standardise: bool = False
 ) -> OwnPair:
@@ -80,8 +88,6 @@ def own_pair(
         >>> own_pair("", "", "digits").X_P.shape
         (179, 64)
     """
-    if example not in EXAMPLES:
-        raise UnknownNameError("example", example, EXAMPLES)
     if bool(pretrain) != bool(harmful):
         missing, given, field = ("X_P", "X_H", "pretrain") if not pretrain else ("X_H", "X_P", "harmful")
         error = InvalidInputError(
@@ -128,10 +134,6 @@ def _example(name: Example) -> tuple[str, FeatureStream, FeatureStream]:
         title = "Example: the digits 4 and 7 in 8×8 pixels"
     P, H = (array_stream(X, name=task.name, columns=task.feature_names) for X in (task.X_P, task.X_H))
     return title, P, H
-
-
-#: Steps that the predicted probe may take.
-PROBE_STEPS = (1_000, 10_000)
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,6 +184,7 @@ class OwnData:
         return int(first[0]), int(first[1]), int(first[2]), int(first[3])
 
 
+@checked
 def own_data(
     *,
     pretrain: str = "",
@@ -190,10 +193,10 @@ def own_data(
     key: str = "",
     drop: str = "",
     standardise: bool = False,
-    ridge: float = 1e-6,
-    tolerance: float = 1.0,
-    goal: float = 1e-3,
-    steps: int = PROBE_STEPS[0],
+    ridge: Annotated[float, Between(1e-9, 1e3)] = 1e-6,
+    tolerance: Annotated[float, Between(1e-2, 1e10)] = 1.0,
+    goal: Annotated[float, Between(1e-6, 0.5)] = 1e-3,
+    steps: ProbeSteps = 1000,
     seed: int = 0,
 ) -> OwnData:
     r"""Analyse two feature matrices: κ's, ranks, alignment, ceiling, predicted probe cost, warnings.
@@ -211,7 +214,7 @@ def own_data(
         standardise: Each task's columns to mean 0 and deviation 1, as the paper does with the house prices.
         ridge: ε of the ridge convention, in the units of K.
         tolerance: Multiplies the rank tolerance `D·eps` of the stored type.
-        goal: Norm ratio between 0 and 1.
+        goal: Norm ratio, from 1e-6 to 0.5.
         steps: The longest probe that is simulated.
         seed: Of the random labels.
 
@@ -230,10 +233,6 @@ def own_data(
         >>> result.costs[1]  # at θ*, κ(H_P) = 1: one step
         1
     """
-    if not 0 < goal < 1:
-        raise InvalidInputError(f"goal must lie between 0 and 1, got {goal}.")
-    if not (tolerance > 0 and np.isfinite(tolerance)):
-        raise InvalidInputError(f"tolerance must be positive and finite, got {tolerance}.")
     own = own_pair(pretrain, harmful, example, key=key, drop=drop, standardise=standardise)
     core = _core(own, tolerance, steps, seed)
     P = _task(len(own.X_P), core.geometry.sigma_P, core.rtol, ridge)
@@ -356,9 +355,6 @@ def _warnings(P: TaskSpectrum, H: TaskSpectrum, harmful_only: int) -> list[str]:
     return notes
 
 
-# The figure of notebook 5: two spectra, how they lie to each other, and what a probe would cost.
-
-
 #: Norm ratios below this are not drawn, so that a task solved at once does not flatten the others.
 RATIO_FLOOR = 1e-7
 #: The spectra are drawn down to this share of the largest eigenvalue; null directions lie on the floor.
@@ -468,11 +464,7 @@ def _add_probes(figure: Any, result: OwnData) -> None:
     )  # fmt: skip
 
 
-# The explorer of notebook 5: two feature matrices of the reader's own, by upload or by path.
-
-
 ipywidgets = require("ipywidgets", "notebooks")
-traitlets = require("traitlets", "notebooks")
 
 #: Largest upload. Jupyter's connection breaks off above 10 MiB; larger files are read from a path.
 UPLOAD_BYTES = 8 << 20
@@ -482,15 +474,11 @@ UPLOAD_BYTES = 8 << 20
 class PathField(Control):
     """A line of text for a path, taken over on Enter."""
 
-    def _widget(self, trait: Any) -> Any:
-        """Return the text field."""
-        return ipywidgets.Text
-
     hint: str = "path, then Enter; empty: the example"
 
-    def _options(self, trait: Any) -> dict[str, Any]:
-        """Wait for Enter: half a path is no file."""
-        return {"continuous_update": False, "placeholder": self.hint}
+    def widget(self, trait: Any, **common: Any) -> Any:
+        """Return the field, which waits for Enter: half a path is no file."""
+        return ipywidgets.Text(continuous_update=False, placeholder=self.hint, **common)
 
 
 def own_data_table(result: OwnData) -> pd.DataFrame:
@@ -522,7 +510,8 @@ def own_data_reading(result: OwnData) -> str:
         rows.append("".join(f'<td style="padding:1px 14px 1px 0">{cell}</td>' for cell in cells))
     head = "".join(f'<th style="text-align:left;padding:1px 14px 1px 0">{text}</th>' for text in heads)
     body = "".join(f"<tr>{row}</tr>" for row in rows)
-    numbers = f'<table style="line-height:1.5"><tr>{head}</tr>{body}</table>'
+    table = f'<table style="line-height:1.5"><tr>{head}</tr>{body}</table>'
+    numbers = f'<div style="overflow-x:auto">{table}</div>'
     notes = "".join(f"<li>{html.escape(note)}</li>" for note in result.warnings)
     return (
         f"{numbers}<p style='margin:6px 0'>{_verdict(result)}</p><ul style='margin:0'>{notes}</ul>"
@@ -549,41 +538,38 @@ def _steps(count: int, last: int) -> str:
 
 
 class OwnDataExplorer(Explorer):
-    """Condition numbers, ranks, alignment, ceiling and probe cost of two feature matrices.
-
-    Args:
-        **settings: `pretrain`, `harmful`, `key`, `drop`, `example`, `standardise`, `ridge`, `tolerance`,
-            `goal`, `steps`.
-
-    Raises:
-        UnknownNameError: Another setting.
-    """
-
-    pretrain = traitlets.Unicode("", help="Features of the pre-training task: npy, npz, csv or parquet.")
-    harmful = traitlets.Unicode("", help="Features of the harmful task, the same columns.")
-    key = traitlets.Unicode("", help="Which array of an npz; two names with a comma: of X_P and of X_H.")
-    drop = traitlets.Unicode("", help="Names of columns to leave out, with commas between.")
-    example = traitlets.Enum(list(EXAMPLES), "diabetes", help="Shown while both paths are empty.")
-    standardise = traitlets.Bool(False, help="Each task's columns to mean 0 and deviation 1.")
-    ridge = traitlets.Float(1e-6, min=1e-9, max=1e3, help="ε of the ridge convention, in the units of K.")
-    tolerance = traitlets.Float(
-        1.0, min=1e-2, max=1e10, help="Eigenvalues above this multiple of D·eps·σ₁ count for the rank."
-    )
-    goal = traitlets.Float(1e-3, min=1e-6, max=0.5, help="Norm ratio (Eq. 16) that the probe must reach.")
-    steps = traitlets.Enum(list(PROBE_STEPS), PROBE_STEPS[0], help="The longest probe; more takes longer.")
+    """Condition numbers, ranks, alignment, ceiling and probe cost of two feature matrices."""
 
     controls = (
-        PathField("pretrain", "X_P from path"),
-        PathField("harmful", "X_H from path"),
-        PathField("drop", "leave out", "columns", hint="label, id; then Enter"),
-        PathField("key", "array", "of npz", hint="name, or two with a comma; then Enter"),
-        Choice("example", "example", labels={"digits": "digits 4 and 7", "diabetes": "diabetes, 2 groups"}),
-        Check("standardise", "standardise", "each task"),
-        LogSlider("ridge", "ridge ε", "units of K"),
-        LogSlider("tolerance", "rank tolerance", "× D·eps", step=0.25, continuous=False),
-        LogSlider("goal", "goal", "norm ratio"),
-        Choice("steps", "probe at most", "steps", labels={n: f"{n:,d}" for n in PROBE_STEPS}),
-    )
+        PathField(
+            "pretrain", "X_P from path", "Features of the pre-training task: npy, npz, csv or parquet."
+        ),
+        PathField("harmful", "X_H from path", "Features of the harmful task, the same columns."),
+        PathField(
+            "drop", "leave out", "Names of columns to leave out, with commas between.", "columns",
+            hint="label, id; then Enter",
+        ),
+        PathField(
+            "key", "array", "Which array of an npz; two names with a comma: of X_P and of X_H.", "of npz",
+            hint="name, or two with a comma; then Enter",
+        ),
+        Choice(
+            "example", "example", "Shown while both paths are empty.",
+            labels={"digits": "digits 4 and 7", "diabetes": "diabetes, 2 groups"},
+        ),
+        Check("standardise", "standardise", "Each task's columns to mean 0 and deviation 1.", "each task"),
+        LogSlider("ridge", "ridge ε", "ε of the ridge convention, in the units of K.", "units of K"),
+        LogSlider(
+            "tolerance", "rank tolerance",
+            "Eigenvalues above this multiple of D·eps·σ₁ count for the rank.", "× D·eps",
+            step=0.25, continuous=False,
+        ),
+        LogSlider("goal", "goal", "Norm ratio (Eq. 16) that the probe must reach.", "norm ratio"),
+        Choice(
+            "steps", "probe at most", "The longest probe; more takes longer.", "steps",
+            labels={n: f"{n:,d}" for n in get_args(ProbeSteps)},
+        ),
+    )  # fmt: skip
     compute = staticmethod(own_data)
     figure = staticmethod(own_data_figure)
     data = staticmethod(own_data_table)

@@ -8,40 +8,41 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from condnum.errors import InvalidInputError, UnknownNameError, require
+from condnum.errors import require
 from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, POWER_SIZE, PURPLE, num, teaching_layout
-from condnum.lessons.explorer import Choice, Explorer, LogSlider, Slider
+from condnum.lessons.explorer import Angle, Between, Choice, Explorer, LogSlider, Slider, checked
 from condnum.lessons.regularizers import (
-    KAPPA_SCALES,
-    REGULARIZERS,
-    STEP_RANGE,
+    BEND_HELP,
+    LABELS,
+    NAMES,
+    Bend,
+    Kappa,
     RegularizerName,
-    RegularizerStep,
     bent_spectrum,
-    counter_example,
     kappas,
     next_spectrum,
-    regularizer_step,
-    regularizer_step_figure,
 )
+from condnum.lessons.two_tasks import two_tasks
 from condnum.theory.ceiling import rir_ceiling
 from condnum.theory.regularizers import r_ill, r_ill_from_pair, r_well_from_pair
 from condnum.theory.spectra import default_rtol, hessian
 from condnum.theory.steps import ill_step, ill_step_bound, well_step, well_step_bound
 
 StepSizes = Literal["bound", "constant"]
-STEP_SIZES: tuple[StepSizes, ...] = ("bound", "constant")
+#: η over the largest step with a promise.
+Share = Annotated[float, Between(0.01, 0.99)]
 PathEnd = Literal["steps", "repeated", "round_off"]
 
-PATH_STEPS = 100
+PATH_STEPS, JOINT_STEPS = 100, 30
+#: Values of a spectrum, each with a line of its own.
+MOST_LINES = 8
 #: Beyond this κ the smallest value is round-off of the largest.
 LARGEST_KAPPA = 1e12
 
@@ -66,14 +67,15 @@ class RegularizerPath:
         return (change if self.regularizer == "well" else -change) > 1e-12
 
 
+@checked
 def regularizer_path(
     *,
     regularizer: RegularizerName = "well",
     sizes: StepSizes = "bound",
-    share: float = 0.5,
-    kappa: float = 10.0,
-    dimension: int = 6,
-    bend: float = 1.0,
+    share: Share = 0.2,
+    kappa: Kappa = 10.0,
+    dimension: Annotated[int, Between(2, MOST_LINES)] = 6,
+    bend: Bend = 1.0,
     top: float = 1.0,
     steps: int = PATH_STEPS,
 ) -> RegularizerPath:
@@ -84,12 +86,6 @@ def regularizer_path(
         >>> bool((np.diff(path.kappa) < 0).all()), path.end, round(float(path.kappa[-1]), 2)
         (True, 'repeated', 6.64)
     """
-    if regularizer not in REGULARIZERS:
-        raise UnknownNameError("regularizer", regularizer, REGULARIZERS)
-    if sizes not in STEP_SIZES:
-        raise UnknownNameError("rule for step sizes", sizes, STEP_SIZES)
-    if not (share > 0 and math.isfinite(share)):
-        raise InvalidInputError(f"share must be positive and finite, got {share}.")
     sigma = [bent_spectrum(kappa=kappa, dimension=dimension, bend=bend, top=top)]
     first = share * largest_safe_step(regularizer, sigma[0])
     etas: list[float] = []
@@ -208,12 +204,6 @@ def value_plane(points: int = 121, steps: int = 400, share: float = 0.5) -> Valu
     return ValuePlane(vanishing, scaled, np.array(path))
 
 
-# Notebook 3: Algorithm 1 with both regularizers at once, where the guarantees stop adding up.
-
-
-JOINT_STEPS = 30
-
-
 @dataclass(frozen=True)
 class JointSteps:
     """A run with both terms, beside what each term alone does to its own κ."""
@@ -251,33 +241,15 @@ class JointSteps:
         return self.within & (np.diff(np.log(self.kappa_harmful)) < -1e-12)
 
 
-def turned_covariance(spectrum: NDArray[np.float64], angle: float) -> NDArray[np.float64]:
-    """Return a covariance whose eigenvector i is turned toward the axis of eigenvalue D + 1 − i.
-
-    Examples:
-        >>> turned_covariance(np.array([4.0, 2.0, 1.0]), 90.0).round(12).diagonal().tolist()
-        [1.0, 2.0, 4.0]
-    """
-    if not 0 <= angle <= 90:
-        raise InvalidInputError(f"angle must lie between 0 and 90 degrees, got {angle}.")
-    D = len(spectrum)
-    Q, phi = np.eye(D), np.deg2rad(angle)
-    for i in range(D // 2):
-        j = D - 1 - i
-        Q[[i, j], [i, j]] = np.cos(phi)
-        Q[j, i], Q[i, j] = np.sin(phi), -np.sin(phi)
-    K = (Q * spectrum) @ Q.T
-    return np.asarray((K + K.T) / 2)
-
-
+@checked
 def joint_steps(
     *,
-    angle: float = 30.0,
-    share_well: float = 0.5,
-    share_ill: float = 0.1,
-    kappa_pretrain: float = 20.0,
-    kappa_harmful: float = 5.0,
-    dimension: int = 4,
+    angle: Angle = 15.0,
+    share_well: Share = 0.5,
+    share_ill: Annotated[float, Between(0.001, 0.99)] = 0.1,
+    kappa_pretrain: Annotated[float, Between(10**0.05, 1000)] = 20.0,
+    kappa_harmful: Annotated[float, Between(10**0.05, 1000)] = 5.0,
+    dimension: Annotated[int, Between(2, 16)] = 4,
     steps: int = JOINT_STEPS,
 ) -> JointSteps:
     r"""Run Algorithm 1 by plain gradient descent from θ = I, with both regularizers and no loss.
@@ -285,12 +257,12 @@ def joint_steps(
     Both covariances have geometric spectra with σ₁ = 1.
 
     Args:
-        angle: Degrees between the eigenvectors of both tasks, see `turned_covariance`.
+        angle: Degrees between the eigenvectors of both tasks, see `two_tasks`.
         share_well: η_P as a share of the corrected bound (1) at θ = I.
         share_ill: η_H as a share of `largest_safe_step` of R_ill at θ = I.
-        kappa_pretrain: κ(K_P) > 1.
-        kappa_harmful: κ(K_H) > 1.
-        dimension: D ≥ 2.
+        kappa_pretrain: κ(K_P), from 1.12 to 1,000.
+        kappa_harmful: κ(K_H), likewise.
+        dimension: D, from 2 to 16.
         steps: T; fewer are taken where a κ exceeds `LARGEST_KAPPA` or θ diverges.
 
     Returns:
@@ -304,12 +276,11 @@ def joint_steps(
         >>> bool(run.harmful_falls.any()), bool((np.diff(run.ill_alone) > 0).all())
         (True, True)
     """
-    for name, share in (("share_well", share_well), ("share_ill", share_ill)):
-        if not 0 < share < 1:
-            raise InvalidInputError(f"{name} must lie strictly between 0 and 1, got {share}.")
+    K_P, K_H = two_tasks(
+        kappa_pretrain=kappa_pretrain, kappa_harmful=kappa_harmful, angle=angle, dimension=dimension
+    )
     sigma_P = bent_spectrum(kappa=kappa_pretrain, dimension=dimension)
     sigma_H = bent_spectrum(kappa=kappa_harmful, dimension=dimension)
-    K_P, K_H = np.diag(sigma_P), turned_covariance(sigma_H, angle)
     eta_P = share_well * largest_safe_step("well", sigma_P)
     eta_H = share_ill * largest_safe_step("ill", sigma_H)
     theta, spectra = np.eye(dimension), [(sigma_P, sigma_H)]
@@ -382,15 +353,6 @@ def _alone(
     return kappas(np.array(found))
 
 
-# Figures of notebook 3: many steps of a regularizer, R_ill against κ, and both terms of Algorithm 1.
-
-
-#: Values of a spectrum that get a line of their own; the explorer's dimension ends there.
-MOST_LINES = 8
-
-_NAMES = {"well": "R<sub>well</sub>", "ill": "R<sub>ill</sub>"}
-
-
 def regularizer_path_figure(run: RegularizerPath) -> Any:
     """Draw a spectrum under many steps, beside κ and the regularizer's value."""
     subplots = require("plotly.subplots", "viz")
@@ -423,14 +385,14 @@ def regularizer_path_figure(run: RegularizerPath) -> Any:
     share = run.value / run.value[0]
     figure.add_scatter(
         x=t, y=np.where(share > 0, share, np.nan), mode="lines",
-        name=f"{_NAMES[run.regularizer]} over its start",
+        name=f"{NAMES[run.regularizer]} over its start",
         line={"color": PURPLE, "width": 2.5, "dash": "dash"},
         hovertemplate="t = %{x}: %{y:.4g} of the start<extra></extra>", **right,
     )  # fmt: skip
     last = len(t) - 1
     rule = "within the bound" if run.sizes == "bound" else "of constant size"
     kappas = f"κ = {num(run.kappa[0], 4)} → {num(run.kappa[-1], 4)}"
-    title = f"{last} steps of {_NAMES[run.regularizer]} {rule}: {kappas}"
+    title = f"{last} steps of {NAMES[run.regularizer]} {rule}: {kappas}"
     teaching_layout(figure, title, height=540)
     figure.update_xaxes(title_text="step t", range=[0, max(last, 10)])
     figure.update_yaxes(
@@ -563,104 +525,6 @@ def _log_axis(values: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-# The explorers of notebook 3: one step of a regularizer, many steps, and Algorithm 1 with both terms.
-
-
-ipywidgets = require("ipywidgets", "notebooks")
-traitlets = require("traitlets", "notebooks")
-
-_LABELS = {"well": "R_well, lowers κ", "ill": "R_ill, raises κ"}
-_BEND_HELP = "1: geometric; above: most values crowd near σ₁; below: near σ_k."
-
-
-def step_table(run: RegularizerStep) -> pd.DataFrame:
-    """Return the curve κ(η), one row a step size."""
-    columns = {"step_over_unit": run.curve_steps, "eta": run.curve_steps * run.unit}
-    return pd.DataFrame(columns | {"kappa": run.curve, "as_promised": run.promised})
-
-
-def step_reading(run: RegularizerStep) -> str:
-    """Say what the step does to κ and R, and what both bounds say about it."""
-    name = f"R<sub>{run.regularizer}</sub>"
-    if math.isinf(run.next_kappa):
-        which = "σ<sub>1</sub>" if run.regularizer == "well" else "σ<sub>k</sub>"
-        moved = (
-            f"{which} is annihilated (rank {len(run.sigma)} → {run.next_rank}): κ → ∞ from both "
-            "sides, and a compact κ (Eq. 1) would leave the zero out."
-        )
-    else:
-        verb = "falls" if run.next_kappa < run.kappa else "rises"
-        moved = f"κ {verb} from {num(run.kappa, 4)} to {num(run.next_kappa, 4)}"
-        moved += "." if run.keeps_promise else ": <b>the wrong way</b>."
-    return f"{moved} {name}: {num(run.value)} → {num(run.next_value)}. {_bounds(run)}"
-
-
-def _bounds(run: RegularizerStep) -> str:
-    """Say on which side of both bounds the step lies."""
-    if run.printed < 0:
-        printed = "the printed bound is negative (no step at all)"
-    else:
-        printed = f"{_side(run.eta, run.printed)} the printed bound, {num(run.printed)}"
-    corrected = f"{_side(run.eta, run.corrected)} the corrected one, {num(run.corrected)}"
-    if math.isinf(run.corrected):
-        corrected = "the corrected one allows every step (k = 2)"
-    return f"η = {num(run.eta)}: {printed}; {corrected}."
-
-
-def _side(eta: float, bound: float) -> str:
-    """Say where η lies."""
-    return "within" if eta < bound else "beyond"
-
-
-class RegularizerExplorer(Explorer):
-    """One step of R_well or R_ill on a chosen spectrum, and κ(η) with both bounds of Theorem 4.3.
-
-    Args:
-        **settings: `regularizer`, `step`, `kappa`, `dimension`, `bend`, `top`, `scale`.
-
-    Raises:
-        UnknownNameError: Another setting.
-    """
-
-    regularizer = traitlets.Enum(list(REGULARIZERS), "well", help="R_well (Eq. 3) or R_ill (Eq. 12).")
-    step = traitlets.Float(
-        0.3, min=STEP_RANGE[0], max=STEP_RANGE[1], help="η₀ sends σ₁ (well) or σ_k (ill) exactly to 0."
-    )
-    kappa = traitlets.Float(10.0, min=10**0.05, max=1e4, help="Condition number σ₁/σ_k of H (Eq. 1).")
-    dimension = traitlets.Int(8, min=2, max=64, help="Number k = D of singular values.")
-    bend = traitlets.Float(1.0, min=10**-0.7, max=10**0.7, help=_BEND_HELP)
-    top = traitlets.Float(1.0, min=0.01, max=100.0, help="Largest singular value: the scale of H.")
-    scale = traitlets.Enum(list(KAPPA_SCALES), "decades", help="Scale of κ in the figure.")
-
-    controls = (
-        Choice("regularizer", "regularizer", labels=_LABELS),
-        LogSlider("step", "step size η", "in η₀", step=0.01),
-        LogSlider("kappa", "condition number κ", step=0.01),
-        Slider("dimension", "dimension k = D"),
-        LogSlider("bend", "crowding of σ", step=0.01),
-        LogSlider("top", "scale σ₁", step=0.01),
-        Choice("scale", "scale of κ", labels={"near": "close to the start"}),
-    )
-    view_settings = ("scale",)
-    compute = staticmethod(regularizer_step)
-    figure = staticmethod(regularizer_step_figure)
-    data = staticmethod(step_table)
-    reading = staticmethod(step_reading)
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        presets = {
-            "Counter-example to printed bound (1)": {**counter_example("well"), "scale": "decades"},
-            "Counter-example to printed bound (2)": {**counter_example("ill"), "scale": "near"},
-        }
-        for label, values in presets.items():
-            button = ipywidgets.Button(description=label, layout={"width": "290px"})
-            button.on_click(partial(self._run, label, partial(self.change, **values)))
-            self.buttons[label] = button
-        row = ipywidgets.Box([self.buttons[label] for label in presets], layout={"flex_flow": "row wrap"})
-        self.children = [self.children[0], row, *self.children[1:]]
-
-
 def path_table(run: RegularizerPath) -> pd.DataFrame:
     """Return the path, one row a step."""
     columns = {"eta": np.append(run.eta, np.nan), "kappa": run.kappa, "value": run.value}
@@ -690,32 +554,19 @@ def path_reading(run: RegularizerPath) -> str:
 
 
 class RegularizerPathExplorer(Explorer):
-    """Many steps of one regularizer: the spectrum, κ and R along the path.
-
-    Args:
-        **settings: `regularizer`, `sizes`, `share`, `kappa`, `dimension`, `bend`.
-
-    Raises:
-        UnknownNameError: Another setting.
-    """
-
-    regularizer = traitlets.Enum(list(REGULARIZERS), "well", help="R_well (Eq. 3) or R_ill (Eq. 12).")
-    sizes = traitlets.Enum(list(STEP_SIZES), "bound", help="How η is chosen at every step.")
-    share = traitlets.Float(0.2, min=0.01, max=0.99, help="η over the largest step with a promise.")
-    kappa = traitlets.Float(10.0, min=10**0.05, max=1e4, help="Condition number at the start.")
-    dimension = traitlets.Int(6, min=2, max=MOST_LINES, help="Number k = D of singular values.")
-    bend = traitlets.Float(1.0, min=10**-0.7, max=10**0.7, help=_BEND_HELP)
+    """Many steps of one regularizer: the spectrum, κ and R along the path."""
 
     controls = (
-        Choice("regularizer", "regularizer", labels=_LABELS),
+        Choice("regularizer", "regularizer", "R_well (Eq. 3) or R_ill (Eq. 12).", labels=LABELS),
         Choice(
-            "sizes", "step sizes", labels={"bound": "share of the bound, each t", "constant": "constant η"}
+            "sizes", "step sizes", "How η is chosen at every step.",
+            labels={"bound": "share of the bound, each t", "constant": "constant η"},
         ),
-        LogSlider("share", "share of the bound", step=0.05),
-        LogSlider("kappa", "κ at the start", step=0.05),
-        Slider("dimension", "dimension k = D"),
-        LogSlider("bend", "crowding of σ", step=0.05),
-    )
+        LogSlider("share", "share of the bound", "η over the largest step with a promise.", step=0.05),
+        LogSlider("kappa", "κ at the start", "Condition number at the start.", step=0.05),
+        Slider("dimension", "dimension k = D", "Number k = D of singular values."),
+        LogSlider("bend", "crowding of σ", BEND_HELP, step=0.05),
+    )  # fmt: skip
     compute = staticmethod(regularizer_path)
     figure = staticmethod(regularizer_path_figure)
     data = staticmethod(path_table)
@@ -744,32 +595,25 @@ def joint_reading(run: JointSteps) -> str:
 
 
 class JointStepsExplorer(Explorer):
-    """Algorithm 1 with both regularizers on two small tasks, where the guarantees stop adding up.
-
-    Args:
-        **settings: `angle`, `share_well`, `share_ill`, `kappa_pretrain`, `kappa_harmful`, `dimension`.
-
-    Raises:
-        UnknownNameError: Another setting.
-    """
-
-    angle = traitlets.Float(
-        15.0, min=0.0, max=90.0, help="0: both tasks order the same axes alike; 90: in opposite order."
-    )
-    dimension = traitlets.Int(4, min=2, max=16, help="Number D of features.")
-    share_well = traitlets.Float(0.5, min=0.01, max=0.99, help="η_P over the corrected bound at θ = I.")
-    share_ill = traitlets.Float(0.1, min=0.001, max=0.99, help="η_H over its largest safe step at θ = I.")
-    kappa_pretrain = traitlets.Float(20.0, min=10**0.05, max=1000.0, help="κ(K_P).")
-    kappa_harmful = traitlets.Float(5.0, min=10**0.05, max=1000.0, help="κ(K_H).")
+    """Algorithm 1 with both regularizers on two small tasks, where the guarantees stop adding up."""
 
     controls = (
-        Slider("angle", "angle of the tasks", "degrees", continuous=False),
-        Slider("dimension", "dimension D", continuous=False),
-        LogSlider("share_well", "η_P over its bound", step=0.05, continuous=False),
-        LogSlider("share_ill", "η_H over its bound", step=0.05, continuous=False),
-        LogSlider("kappa_pretrain", "κ(K_P)", step=0.05, continuous=False),
-        LogSlider("kappa_harmful", "κ(K_H)", step=0.05, continuous=False),
-    )
+        Slider(
+            "angle", "angle of the tasks",
+            "0: both tasks order the same axes alike; 90: in opposite order.", "degrees", continuous=False,
+        ),
+        Slider("dimension", "dimension D", "Number D of features.", continuous=False),
+        LogSlider(
+            "share_well", "η_P over its bound", "η_P over the corrected bound at θ = I.", step=0.05,
+            continuous=False,
+        ),
+        LogSlider(
+            "share_ill", "η_H over its bound", "η_H over its largest safe step at θ = I.", step=0.05,
+            continuous=False,
+        ),
+        LogSlider("kappa_pretrain", "κ(K_P)", "κ(K_P).", step=0.05, continuous=False),
+        LogSlider("kappa_harmful", "κ(K_H)", "κ(K_H).", step=0.05, continuous=False),
+    )  # fmt: skip
     compute = staticmethod(joint_steps)
     figure = staticmethod(joint_steps_figure)
     data = staticmethod(joint_table)

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
-from condnum.errors import InvalidInputError, UnknownNameError, require
+from condnum.errors import InvalidInputError, require
 from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, POWER_SIZE, PURPLE, num, teaching_layout
+from condnum.lessons.explorer import Between, Choice, Explorer, LogSlider, Preset, Slider, checked
 from condnum.theory.regularizers import r_ill, r_ill_gradient, r_well, r_well_gradient
 from condnum.theory.spectra import default_rtol
 from condnum.theory.steps import ill_spectrum_step, ill_step_bound, well_spectrum_step, well_step_bound
 
 RegularizerName = Literal["well", "ill"]
-REGULARIZERS: tuple[RegularizerName, ...] = ("well", "ill")
-
+#: κ of a chosen spectrum, and its crowding.
+Kappa = Annotated[float, Between(10**0.05, 1e4)]
+Bend = Annotated[float, Between(10**-0.7, 10**0.7)]
 #: Steps η/η₀ between which the curve κ(η) is computed, and how many.
 STEP_RANGE, CURVE_POINTS = (10**-1.6, 10**1.6), 401
 
@@ -84,14 +87,15 @@ class RegularizerStep:
         return lower if self.regularizer == "well" else higher
 
 
+@checked
 def regularizer_step(
     *,
     regularizer: RegularizerName = "well",
-    step: float = 0.3,
-    kappa: float = 10.0,
-    dimension: int = 8,
-    bend: float = 1.0,
-    top: float = 1.0,
+    step: Annotated[float, Between(*STEP_RANGE)] = 0.3,
+    kappa: Kappa = 10.0,
+    dimension: Annotated[int, Between(2, 64)] = 8,
+    bend: Bend = 1.0,
+    top: Annotated[float, Between(0.01, 100)] = 1.0,
 ) -> RegularizerStep:
     r"""Take one step of size :math:`\eta = s\,\eta_0` on a `bent_spectrum`.
 
@@ -102,11 +106,11 @@ def regularizer_step(
 
     Args:
         regularizer: `well` or `ill`.
-        step: s = η/η₀ ≥ 0.
-        kappa: κ of the spectrum, above 1.
-        dimension: k = D ≥ 2.
+        step: s = η/η₀, from 1/40 to 40.
+        kappa: κ of the spectrum, from 1.12 to 10,000.
+        dimension: k = D, from 2 to 64.
         bend: Crowding of the spectrum, see `bent_spectrum`.
-        top: σ₁.
+        top: σ₁, from 0.01 to 100.
 
     Returns:
         The step, the curve κ(η) and both bounds.
@@ -122,18 +126,14 @@ def regularizer_step(
         >>> run.next_sigma.tolist(), run.next_kappa, run.next_rank
         ([0.0, 1.5625], inf, 1)
     """
-    if not (step >= 0 and math.isfinite(step)):
-        raise InvalidInputError(f"step must be finite and non-negative, got {step}: it is η/η₀.")
     sigma = bent_spectrum(kappa=kappa, dimension=dimension, bend=bend, top=top)
     S = np.diag(sigma)
     if regularizer == "well":
         evidence, pushed = r_well_gradient(S), 0
         printed, corrected = well_step_bound(sigma, source="printed"), well_step_bound(sigma)
-    elif regularizer == "ill":
+    else:
         evidence, pushed = r_ill_gradient(S), -1
         printed, corrected = ill_step_bound(sigma, source="printed"), ill_step_bound(sigma)
-    else:
-        raise UnknownNameError("regularizer", regularizer, REGULARIZERS)
     g = np.diag(evidence.gradient)
     unit = float(1 / (2 * g[pushed]))
     moved = next_spectrum(regularizer, sigma, step * unit)
@@ -154,7 +154,8 @@ def regularizer_step(
     )  # fmt: skip
 
 
-def counter_example(regularizer: RegularizerName) -> dict[str, float | int | str]:
+@checked
+def counter_example(regularizer: RegularizerName) -> dict[str, Any]:
     """Return settings of `regularizer_step` for which a printed bound of Theorem 4.3 fails.
 
     Args:
@@ -174,8 +175,6 @@ def counter_example(regularizer: RegularizerName) -> dict[str, float | int | str
     """
     if regularizer == "well":
         return {"regularizer": "well", "step": 1.0, "kappa": 4.0, "dimension": 2, "bend": 1.0, "top": 4.0}
-    if regularizer != "ill":
-        raise UnknownNameError("regularizer", regularizer, REGULARIZERS)
     sigma = np.array([2.15920825, 1.9376387, 1.32386916])
     kappa = float(sigma[0] / sigma[2])
     bend = math.log2(math.log(kappa) / math.log(sigma[0] / sigma[1]))  # the middle value has x = ½
@@ -222,36 +221,21 @@ def _curve(
     return kappas(next_spectrum(regularizer, scales[:, None] * sigma, 1.0))
 
 
-# Figure of notebook 3: one step of a regularizer, and the curve κ(η) with both bounds of Theorem 4.3.
-
-
 #: Scales of the curve κ(η).
 KappaScale = Literal["decades", "near"]
-KAPPA_SCALES: tuple[KappaScale, ...] = ("decades", "near")
 #: Decades of κ shown above the start, and the window about it in the scale `near`.
 DECADES, NEAR = {"well": 2.0, "ill": 4.0}, (0.8, 1.3)
 
-_NAMES = {"well": "R<sub>well</sub>", "ill": "R<sub>ill</sub>"}
+NAMES = {"well": "R<sub>well</sub>", "ill": "R<sub>ill</sub>"}
 _BAND = "rgba(46, 134, 200, 0.16)"
 
 
+@checked
 def regularizer_step_figure(run: RegularizerStep, *, scale: KappaScale = "decades") -> Any:
     """Draw the gradient, the spectrum before and after a step, and κ after a step of any size.
 
-    Args:
-        run: Of `teaching.regularizers.regularizer_step`.
-        scale: Of κ: `decades`, or `near`: a linear window about κ before the step.
-
-    Returns:
-        A plotly figure: spectrum before and after; gradient; κ(η) where Theorem 4.3 keeps its word and where
-        it does not, κ before, both bounds, the chosen step.
-
-    Raises:
-        UnknownNameError: No such scale.
-        MissingExtraError: Plotly is missing.
+    κ is shown over decades, or on a linear scale near κ before the step.
     """
-    if scale not in KAPPA_SCALES:
-        raise UnknownNameError("scale of κ", scale, KAPPA_SCALES)
     subplots = require("plotly.subplots", "viz")
     figure = subplots.make_subplots(
         rows=2, cols=2, column_widths=[0.4, 0.6], row_heights=[0.66, 0.34], horizontal_spacing=0.1,
@@ -262,7 +246,7 @@ def regularizer_step_figure(run: RegularizerStep, *, scale: KappaScale = "decade
     _add_spectrum(figure, run)
     _add_curve(figure, run, scale)
     after = num(run.next_kappa, 4)
-    title = f"One step of {_NAMES[run.regularizer]}: η = {num(run.eta)}, κ = {num(run.kappa, 4)} → {after}"
+    title = f"One step of {NAMES[run.regularizer]}: η = {num(run.eta)}, κ = {num(run.kappa, 4)} → {after}"
     teaching_layout(figure, title, height=580)
     return figure
 
@@ -380,3 +364,76 @@ def _inside(values: NDArray[np.float64], low: float, high: float) -> NDArray[np.
 def _widened(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Add one point on the right of each run, so that two complementary lines meet."""
     return mask | np.concatenate([[False], mask[:-1]])
+
+
+LABELS = {"well": "R_well, lowers κ", "ill": "R_ill, raises κ"}
+BEND_HELP = "1: geometric; above: most values crowd near σ₁; below: near σ_k."
+
+
+def step_table(run: RegularizerStep) -> pd.DataFrame:
+    """Return the curve κ(η), one row a step size."""
+    columns = {"step_over_unit": run.curve_steps, "eta": run.curve_steps * run.unit}
+    return pd.DataFrame(columns | {"kappa": run.curve, "as_promised": run.promised})
+
+
+def step_reading(run: RegularizerStep) -> str:
+    """Say what the step does to κ and R, and what both bounds say about it."""
+    name = f"R<sub>{run.regularizer}</sub>"
+    if math.isinf(run.next_kappa):
+        which = "σ<sub>1</sub>" if run.regularizer == "well" else "σ<sub>k</sub>"
+        moved = (
+            f"{which} is annihilated (rank {len(run.sigma)} → {run.next_rank}): κ → ∞ from both "
+            "sides, and a compact κ (Eq. 1) would leave the zero out."
+        )
+    else:
+        verb = "falls" if run.next_kappa < run.kappa else "rises"
+        moved = f"κ {verb} from {num(run.kappa, 4)} to {num(run.next_kappa, 4)}"
+        moved += "." if run.keeps_promise else ": <b>the wrong way</b>."
+    return f"{moved} {name}: {num(run.value)} → {num(run.next_value)}. {_bounds(run)}"
+
+
+def _bounds(run: RegularizerStep) -> str:
+    """Say on which side of both bounds the step lies."""
+    if run.printed < 0:
+        printed = "the printed bound is negative (no step at all)"
+    else:
+        printed = f"{_side(run.eta, run.printed)} the printed bound, {num(run.printed)}"
+    corrected = f"{_side(run.eta, run.corrected)} the corrected one, {num(run.corrected)}"
+    if math.isinf(run.corrected):
+        corrected = "the corrected one allows every step (k = 2)"
+    return f"η = {num(run.eta)}: {printed}; {corrected}."
+
+
+def _side(eta: float, bound: float) -> str:
+    """Say where η lies."""
+    return "within" if eta < bound else "beyond"
+
+
+class RegularizerExplorer(Explorer):
+    """One step of R_well or R_ill on a chosen spectrum, and κ(η) with both bounds of Theorem 4.3."""
+
+    controls = (
+        Choice("regularizer", "regularizer", "R_well (Eq. 3) or R_ill (Eq. 12).", labels=LABELS),
+        LogSlider("step", "step size η", "η₀ sends σ₁ (well) or σ_k (ill) exactly to 0.", "in η₀", step=0.01),
+        LogSlider("kappa", "condition number κ", "Condition number σ₁/σ_k of H (Eq. 1).", step=0.01),
+        Slider("dimension", "dimension k = D", "Number k = D of singular values."),
+        LogSlider("bend", "crowding of σ", BEND_HELP, step=0.01),
+        LogSlider("top", "scale σ₁", "Largest singular value: the scale of H.", step=0.01),
+        Choice("scale", "scale of κ", "Scale of κ in the figure.", labels={"near": "close to the start"}),
+    )
+    presets = (
+        Preset(
+            "Counter-example to printed bound (1)",
+            "σ = (4, 1), half the printed bound",
+            {**counter_example("well"), "scale": "decades"},
+        ),
+        Preset(
+            "Counter-example to printed bound (2)",
+            "σ = (2.16, 1.94, 1.32), 0.81 of the printed bound",
+            {**counter_example("ill"), "scale": "near"},
+        ),
+    )
+    compute = staticmethod(regularizer_step)
+    figure = staticmethod(regularizer_step_figure)
+    data = staticmethod(step_table)
+    reading = staticmethod(step_reading)

@@ -8,18 +8,19 @@ ceiling of `rir_ceiling` for such tasks is always finite. The `ridge` convention
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from condnum.errors import require
 from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, POWER_SIZE, PURPLE, num, teaching_layout
 from condnum.lessons.condition_number import SpectrumShape
-from condnum.lessons.two_tasks import ATTACK_STEPS, Attack, NullKind, two_tasks
+from condnum.lessons.explorer import Angle, Between, Choice, Explorer, LogSlider, Slider, checked
+from condnum.lessons.two_tasks import NULL_LABELS, NullKind, TaskKappa, Tasks, two_tasks
 from condnum.theory.ceiling import optimal_immunizer, ridge_convention_ceiling, rir_ceiling
 from condnum.theory.immunization import Immunization, relative_immunization_ratio
 
@@ -42,13 +43,14 @@ class RidgeCeiling:
     at_compact: Immunization  # of θ* in the compact convention
 
 
+@checked
 def ridge_ceiling_demo(
     *,
-    ridge: float = 1e-3,
+    ridge: Annotated[float, Between(1e-8, 10)] = 1e-3,
     null: NullKind = "pretrain",
-    kappa_pretrain: float = 100.0,
-    kappa_harmful: float = 10.0,
-    angle: float = 45.0,
+    kappa_pretrain: TaskKappa = 100.0,
+    kappa_harmful: TaskKappa = 10.0,
+    angle: Angle = 45.0,
     dimension: int = 4,
     shape: SpectrumShape = "geometric",
 ) -> RidgeCeiling:
@@ -70,11 +72,10 @@ def ridge_ceiling_demo(
 
 @lru_cache(maxsize=64)
 def _curves(
-    tasks: tuple[float, float, float, int, SpectrumShape, NullKind],
+    tasks: Tasks,
 ) -> tuple[NDArray[np.float64], ...]:
     """Return K_P, K_H, θ* and the three curves, which do not depend on the ε in view."""
-    names = ("kappa_pretrain", "kappa_harmful", "angle", "dimension", "shape", "null")
-    K_P, K_H = two_tasks(**dict(zip(names, tasks, strict=True)))  # type: ignore[arg-type]
+    K_P, K_H = two_tasks(*tasks)
     theta = optimal_immunizer(K_P, K_H)
     epsilons = RIDGES.tolist()
     of_data = np.array([rir_ceiling(K_P, K_H, ridge=e).value for e in epsilons])
@@ -85,13 +86,8 @@ def _curves(
     return K_P, K_H, np.asarray(theta), of_data, of_measure, attained
 
 
-# Figures of notebook 4: ceilings against ε, and attackers whom the ceiling does not bound.
-
-
 #: Decades of RIR in sight.
 _RIR_DECADES = (-1.0, 8.0)
-#: Share of the excess loss at which a curve ends.
-_LEAST_LOSS = 1e-12
 _NULL_TITLES = {
     "none": "no null space",
     "both": "one feature dead in both tasks",
@@ -132,38 +128,38 @@ def ridge_ceiling_figure(demo: RidgeCeiling) -> Any:
     return figure
 
 
-def attacks_figure(runs: Sequence[Attack]) -> Any:
-    """Draw the excess loss of an attacker through several extractors.
+def ridge_table(demo: RidgeCeiling) -> pd.DataFrame:
+    """Return the curves, one row an ε."""
+    columns = {"ridge": demo.ridges, "ceiling_of_data": demo.of_data, "bound_of_measure": demo.of_measure}
+    return pd.DataFrame(columns | {"rir_of_optimum": demo.attained, "compact_ceiling": demo.compact})
 
-    Args:
-        runs: Of `teaching.whitening.attacks`, up to four.
 
-    Returns:
-        A plotly figure: a curve each; the marker is the first step.
+def ridge_reading(demo: RidgeCeiling) -> str:
+    """Say what one θ* is worth in the two conventions."""
+    tiny, limit = demo.of_data[0], demo.compact
+    if math.isinf(limit):
+        tale = "The compact ceiling is infinite; with ε it is finite, and grows like 1/ε² as ε falls."
+    elif abs(tiny / limit - 1) < 0.01:
+        tale = "As ε falls, both ceilings tend to the compact one."
+    else:
+        tale = f"As ε falls, the ceiling of K + εI tends to {num(tiny, 4)}, "
+        tale += f"<i>not</i> to the compact {num(limit, 4)}."
+    kappa = f"RIR<sub>ε</sub> = {num(demo.at_ridge.rir, 4)} at ε = {num(demo.ridge)}"
+    best = "The same θ* = K<sub>P</sub><sup>−1/2</sup>"
+    return f"{best}: RIR = {num(demo.at_compact.rir, 4)} (compact), {kappa}. {tale}"
 
-    Raises:
-        MissingExtraError: Plotly is missing.
-    """
-    go = require("plotly.graph_objects", "viz")
-    figure = go.Figure()
-    looks = ((NEUTRAL, "solid"), (ORANGE, "solid"), (PURPLE, "dash"), (BLUE, "dot"))
-    for run, (color, dash) in zip(runs, looks, strict=False):
-        share = np.maximum(run.curve.excess_loss, _LEAST_LOSS)
-        kept = int(np.argmax(share <= _LEAST_LOSS)) or len(share) - 1
-        t = run.curve.steps[1 : kept + 1]
-        figure.add_scatter(
-            x=t, y=share[1 : kept + 1], mode="lines+markers" if len(t) < 5 else "lines",
-            name=f"{run.name} (κ = {num(run.kappa)})", line={"color": color, "dash": dash, "width": 3},
-            marker={"size": 13}, hovertemplate="t = %{x:,d}: %{y:.2e}",
-        )  # fmt: skip
-    note = "Share of the excess loss that is left after t steps; curves end at 10<sup>−12</sup>"
-    teaching_layout(figure, "An attacker on the harmful task", note)
-    figure.update_xaxes(
-        type="log", range=[-0.05, math.log10(ATTACK_STEPS)], dtick=1, title_text="step t of exact line search"
+
+class RidgeCeilingExplorer(Explorer):
+    """What ε does to the ceiling, with and without null spaces."""
+
+    controls = (
+        LogSlider("ridge", "ridge ε", "ε of the ridge convention, and of K + εI."),
+        Choice("null", "last feature dead", "Where the last feature is always zero.", labels=NULL_LABELS),
+        LogSlider("kappa_pretrain", "κ of K_P", "κ(K_P) on the features in use."),
+        LogSlider("kappa_harmful", "κ of K_H", "κ(K_H) on the features in use."),
+        Slider("angle", "angle of K_H to K_P", "Between the eigenbases, as above.", "degrees"),
     )
-    figure.update_yaxes(
-        type="log", range=[math.log10(_LEAST_LOSS) - 0.5, 0.3], dtick=2, title_text="excess loss"
-    )
-    figure.update_xaxes(tickfont_size=POWER_SIZE)
-    figure.update_yaxes(tickfont_size=POWER_SIZE)
-    return figure
+    compute = staticmethod(ridge_ceiling_demo)
+    figure = staticmethod(ridge_ceiling_figure)
+    data = staticmethod(ridge_table)
+    reading = staticmethod(ridge_reading)

@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.errors import InvalidInputError, require
+from condnum.figures.style import BLUE, NEUTRAL, ORANGE, POWER_SIZE, PURPLE, num, teaching_layout
 from condnum.lessons.condition_number import SpectrumShape, spectrum
+from condnum.lessons.explorer import Angle, Between, checked
 from condnum.probing import ProbeCurve, linear_probe
 from condnum.theory.ceiling import optimal_immunizer
 from condnum.theory.spectra import covariance_factor
 
 #: Which task does not use the last feature.
 NullKind = Literal["none", "both", "harmful", "pretrain"]
-NULL_KINDS: tuple[NullKind, ...] = ("none", "both", "harmful", "pretrain")
+NULL_LABELS = {
+    "none": "in no task",
+    "both": "in both tasks",
+    "harmful": "in the harmful task",
+    "pretrain": "in pre-training",
+}
+#: Arguments of `two_tasks`, to be remembered by.
+Tasks = tuple[float, float, float, int, SpectrumShape, NullKind]
+#: κ of a task that a slider offers.
+TaskKappa = Annotated[float, Between(1, 100)]
 
 
+@checked
 def two_tasks(
-    *,
     kappa_pretrain: float = 100.0,
     kappa_harmful: float = 10.0,
-    angle: float = 45.0,
+    angle: Angle = 45.0,
     dimension: int = 4,
     shape: SpectrumShape = "geometric",
     null: NullKind = "none",
@@ -56,17 +69,16 @@ def two_tasks(
         >>> np.diag(K_P).tolist(), np.diag(K_H).round(12).tolist()
         ([1.0, 0.25], [0.5, 1.0])
     """
-    if not 0 <= angle <= 90:
-        raise InvalidInputError(f"angle must lie between 0 and 90 degrees, got {angle}.")
-    if null not in NULL_KINDS:
-        raise UnknownNameError("kind of null space", null, NULL_KINDS)
     turned = dimension - (null != "none")
     if turned < 2:
         raise InvalidInputError(
             f"dimension must be at least {2 + dimension - turned} with null space '{null}', got {dimension}."
         )
     gamma_P, gamma_H = (spectrum(shape, turned, kappa) for kappa in (kappa_pretrain, kappa_harmful))
-    Q = _rotation(turned, np.deg2rad(angle))
+    Q, first = np.eye(turned), np.arange(turned // 2)
+    last, phi = turned - 1 - first, np.deg2rad(angle)
+    Q[first, first] = Q[last, last] = np.cos(phi)
+    Q[last, first], Q[first, last] = np.sin(phi), -np.sin(phi)
     K_P, K_H = np.diag(gamma_P), (Q * gamma_H) @ Q.T
     if null == "none":
         return K_P, K_H
@@ -76,26 +88,13 @@ def two_tasks(
     )
 
 
-def _rotation(dimension: int, angle: float) -> NDArray[np.float64]:
-    """Return the rotation by one angle in the planes (i, D + 1 − i), `(D, D)`."""
-    Q = np.eye(dimension)
-    first = np.arange(dimension // 2)
-    last = dimension - 1 - first
-    Q[first, first] = Q[last, last] = np.cos(angle)
-    Q[last, first], Q[first, last] = np.sin(angle), -np.sin(angle)
-    return Q
-
-
 def _extended(K: NDArray[np.float64], value: float) -> NDArray[np.float64]:
     """Append a feature that is uncorrelated with the others."""
     return np.pad(K, (0, 1)) + np.diag([0.0] * len(K) + [value])
 
 
-# Notebook 4: what the ceiling does not bound: attackers who whiten, and the rest of the spectrum.
-
-
-#: Steps of exact line search that are followed.
-ATTACK_STEPS = 2000
+#: Steps of exact line search that are followed, and the share of the excess loss at which a curve ends.
+ATTACK_STEPS, _LEAST_LOSS = 2000, 1e-12
 
 
 @dataclass(frozen=True)
@@ -195,3 +194,40 @@ def _lift(H: NDArray[np.float64]) -> NDArray[np.float64]:
     gain = np.sqrt(sigma[-1] / sigma)
     gain[0] = 1.0
     return (V * gain) @ V.T
+
+
+def attacks_figure(runs: Sequence[Attack]) -> Any:
+    """Draw the excess loss of an attacker through several extractors.
+
+    Args:
+        runs: Of `attacks`, up to four.
+
+    Returns:
+        A plotly figure: a curve each; the marker is the first step.
+
+    Raises:
+        MissingExtraError: Plotly is missing.
+    """
+    go = require("plotly.graph_objects", "viz")
+    figure = go.Figure()
+    looks = ((NEUTRAL, "solid"), (ORANGE, "solid"), (PURPLE, "dash"), (BLUE, "dot"))
+    for run, (color, dash) in zip(runs, looks, strict=False):
+        share = np.maximum(run.curve.excess_loss, _LEAST_LOSS)
+        kept = int(np.argmax(share <= _LEAST_LOSS)) or len(share) - 1
+        t = run.curve.steps[1 : kept + 1]
+        figure.add_scatter(
+            x=t, y=share[1 : kept + 1], mode="lines+markers" if len(t) < 5 else "lines",
+            name=f"{run.name} (κ = {num(run.kappa)})", line={"color": color, "dash": dash, "width": 3},
+            marker={"size": 13}, hovertemplate="t = %{x:,d}: %{y:.2e}",
+        )  # fmt: skip
+    note = "Share of the excess loss that is left after t steps; curves end at 10<sup>−12</sup>"
+    teaching_layout(figure, "An attacker on the harmful task", note)
+    figure.update_xaxes(
+        type="log", range=[-0.05, math.log10(ATTACK_STEPS)], dtick=1, title_text="step t of exact line search"
+    )
+    figure.update_yaxes(
+        type="log", range=[math.log10(_LEAST_LOSS) - 0.5, 0.3], dtick=2, title_text="excess loss"
+    )
+    figure.update_xaxes(tickfont_size=POWER_SIZE)
+    figure.update_yaxes(tickfont_size=POWER_SIZE)
+    return figure

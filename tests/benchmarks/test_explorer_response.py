@@ -4,6 +4,7 @@ Run with `make bench`. An absolute time, since a person's perception sets it: 10
 message to the page and the drawing there come on top (about 50 ms in Chromium).
 """
 
+from importlib import import_module
 from itertools import count
 
 import numpy as np
@@ -11,7 +12,20 @@ import pytest
 
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
-from condnum import lessons as widgets
+from condnum.lessons.explorer import Explorer
+
+for topic in (
+    "alignment",
+    "aligned_tasks",
+    "ceiling",
+    "condition_number",
+    "own_data",
+    "regularizers",
+    "regularizer_paths",
+    "ridge_ceiling",
+):
+    import_module(f"condnum.lessons.{topic}")
+KINDS = {kind.__name__: kind for kind in Explorer.__subclasses__()}
 
 #: Explorer, settings, the trait that is moved, its values in turn, seconds promised.
 EXPLORERS = [
@@ -45,7 +59,7 @@ def on_request(request):
     ],
 )
 def test_response(benchmark, name, settings, trait, values, promised):
-    explorer = getattr(widgets, name)(**settings)
+    explorer = KINDS[name](**settings)
     kind = type(getattr(explorer, trait))
     turns = count()
 

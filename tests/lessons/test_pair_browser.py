@@ -17,8 +17,9 @@ from plotly.callbacks import Points
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.figures import PairDetail
 from condnum.figures.pairs import PAIR_COLUMNS
-from condnum.lessons import figure_view, pair_browser
-from condnum.lessons.pair_browser import PairBrowser
+from condnum.lessons import figure_view
+from condnum.lessons.pair_browser import PairBrowser, digit_pair_detail
+from condnum.studies import digit_pairs
 
 PLOTLY = "application/vnd.plotly.v1+json"
 
@@ -88,17 +89,12 @@ def test_starts_with_the_first_method_and_pair(browser, detail):
 def test_a_click_sets_both_digits_and_draws_once(browser, detail):
     click(browser, 8, 3)
     assert (browser.pretrain, browser.harmful) == (8, 3)
+    click(browser, 4, 4)  # the diagonal changes nothing
     assert detail.asked == [(3, 8), (8, 3)]  # not (8, 8) on the way
     assert drawn_digits(browser) == ["8", "3"]
     assert [dropdown.value for dropdown in browser.choices] == ["ours", 8, 3]
     (frame,) = browser.heatmap.layout.shapes
     assert (frame.x0, frame.x1, frame.y0, frame.y1) == (2.5, 3.5, 7.5, 8.5)
-
-
-def test_a_click_on_the_diagonal_changes_nothing(browser, detail):
-    click(browser, 4, 4)
-    assert (browser.pretrain, browser.harmful) == (3, 8)
-    assert detail.asked == [(3, 8)]
 
 
 def test_dropdowns_do_what_clicks_do(browser, detail):
@@ -111,12 +107,6 @@ def test_dropdowns_do_what_clicks_do(browser, detail):
     assert browser.method == "r_ill_only"
 
 
-def test_a_pair_without_a_result_has_details_all_the_same(browser):
-    click(browser, 5, 6)
-    assert drawn_digits(browser) == ["5", "6"]
-    assert "no result" in browser.status.value
-
-
 def test_equal_digits_draw_nothing_and_say_so(browser, detail):
     browser.harmful = 3
     assert "two different digits" in browser.status.value
@@ -125,6 +115,9 @@ def test_equal_digits_draw_nothing_and_say_so(browser, detail):
 
 
 def test_an_error_of_detail_is_seen_and_passes(browser):
+    click(browser, 5, 6)
+    assert drawn_digits(browser) == ["5", "6"]
+    assert "no result" in browser.status.value
     click(browser, 7, 1)
     assert 'role="alert"' in browser.status.value
     assert "digit 7, harmful digit 1: ValueError: no images of &lt;7&gt;" in browser.status.value
@@ -132,15 +125,6 @@ def test_an_error_of_detail_is_seen_and_passes(browser):
     click(browser, 0, 1)
     assert "alert" not in browser.status.value
     assert drawn_digits(browser) == ["0", "1"]
-
-
-def test_an_error_while_drawing_is_seen_too(browser, monkeypatch):
-    def broken(*_, **__):
-        raise InvalidInputError("nothing to draw.")
-
-    monkeypatch.setattr(pair_browser, "pair_heatmaps", broken)
-    browser.method = "r_ill_only"
-    assert "no heatmap of r_ill_only: nothing to draw." in browser.status.value
 
 
 def test_another_method_redraws_the_heatmap_in_the_same_colors(browser, detail):
@@ -191,3 +175,25 @@ def test_importing_without_the_extra_names_it():
     )
     assert done.returncode == 1
     assert "pip install 'condnum[notebooks]'" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    config = digit_pairs.DigitPairsConfig(methods=("imma",), seeds=1, epochs=3, pairs=((4, 7),))
+    return digit_pairs.run(config, tmp_path_factory.mktemp("store"))
+
+
+def test_curves_of_the_methods_and_both_controls(run):
+    detail = digit_pair_detail(run, 4, 7, probe_steps=20)
+    assert set(detail.curves["method"]) == {"imma", "identity", "initial"}
+    assert detail.mean_pretrain.shape == (8, 8)
+    chosen = run.digits.images[run.digits.labels == 4]
+    np.testing.assert_allclose(detail.mean_pretrain, chosen.mean(axis=0))
+    ratio = detail.curves[detail.curves["quantity"] == "norm_ratio"]
+    assert ratio["x"].max() == 20
+
+
+@pytest.mark.parametrize(("pair", "text"), [((4, 4), "two different digits"), ((1, 2), "no pair")])
+def test_pairs_that_the_run_lacks(run, pair, text):
+    with pytest.raises(InvalidInputError, match=text):
+        digit_pair_detail(run, *pair)

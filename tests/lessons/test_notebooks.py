@@ -14,20 +14,19 @@ pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 from condnum.cli import main
 from condnum.report.notebook import declared_parameters, read_notebook, run_notebook
 
-FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
+FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("[1-6]_*.ipynb"))
 PATIENCE = 600  # seconds for a notebook: a kernel that hangs, not one on a busy machine
 WIDGET, PLOTLY = "application/vnd.jupyter.widget-view+json", "application/vnd.plotly.v1+json"
 
+EXERCISES = FOLDER / "6_exercises.ipynb"
+
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-
-
-def test_there_are_notebooks_to_test():
-    assert any(path.stem == "1_condition_number" for path in NOTEBOOKS)
 
 
 def test_the_start_shows_every_notebook_and_its_commands_and_links_exist():
     start = FOLDER / "0_start.ipynb"
+    assert len(NOTEBOOKS) == 6
     cells = read_notebook(start).cells
     assert {cell.cell_type for cell in cells} == {"markdown"}  # nothing to wait for, nothing to download
     text = "\n".join(cell.source for cell in cells)
@@ -66,3 +65,31 @@ def test_it_runs_and_its_cells_keep_a_picture(path, static, tmp_path, request):
         kinds = [kind for output in cell.outputs for kind in output.data]
         assert kinds.count(PLOTLY) == 1  # beside a widget it is what a reader without a kernel sees
         assert kinds.count(WIDGET) == (not static)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("solutions", "status"), [(False, "not answered yet"), (True, "right")])
+def test_the_exercises(on_shared_kernel, solutions, status, tmp_path):
+    report = run_notebook(
+        EXERCISES, {"solutions": solutions, "static": True}, tmp_path / "out", quiet=True, timeout=PATIENCE
+    )
+    said = [
+        output["data"]["text/plain"]
+        for cell in read_notebook(report).cells
+        for output in cell.get("outputs", [])
+        if output.output_type == "execute_result"
+    ]
+    assert len(said) == 11
+    assert all(text.startswith(status) for text in said), said
+
+
+def test_solutions_are_hidden_and_depend_on_the_switch():
+    cells = read_notebook(EXERCISES).cells
+    hidden = [cell for cell in cells if "solution" in cell.metadata.get("tags", [])]
+    assert len(hidden) == 11
+    for cell in hidden:
+        assert cell.metadata["jupyter"]["source_hidden"] is True
+        assert cell.source.startswith("if solutions:\n")
+    prose = [cell for cell in cells if cell.cell_type == "markdown" and "Solution</b>" in cell.source]
+    assert len(prose) == 11
+    assert all(cell.source.startswith("<details>") for cell in prose)

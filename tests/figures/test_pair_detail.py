@@ -1,5 +1,7 @@
 """Details of a pair: the images that were given, and the curves' figures under the digits' names."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -33,9 +35,10 @@ def test_three_figures_name_both_digits_and_the_data(detail):
 
 
 def test_curves_are_those_of_the_figures_of_curves(detail):
+    drawn = plots.pair_detail_figures(detail)
     for ours, theirs in (
-        (plots.pair_spectra_figure(detail), plots.spectra_figure(detail.curves, "")),
-        (plots.pair_norm_ratio_figure(detail), plots.norm_ratio_figure(detail.curves, "")),
+        (drawn.spectra, plots.spectra_figure(detail.curves, "")),
+        (drawn.norm_ratio, plots.norm_ratio_figure(detail.curves, "")),
     ):
         assert len(ours.data) == len(theirs.data) == 2
         for a, b in zip(ours.data, theirs.data, strict=True):
@@ -53,12 +56,6 @@ def test_digits_share_one_scale_and_stand_upright(detail):
     assert [axis.scaleanchor for axis in figure.select_yaxes()] == ["x", "x2"]
 
 
-@pytest.mark.parametrize("side", [8, 28])
-def test_sizes_of_digits(side):
-    figure = plots.mean_digits_figure(np.ones(side * side), np.zeros((side, side)), ("a", "b"))
-    assert [np.asarray(trace.z).shape for trace in figure.data] == [(side, side)] * 2
-
-
 @pytest.mark.parametrize(
     ("image", "match"),
     [
@@ -70,6 +67,6 @@ def test_sizes_of_digits(side):
     ],
     ids=["oblong", "no square", "three axes", "empty", "nan"],
 )
-def test_what_is_no_image_is_refused(image, match):
+def test_what_is_no_image_is_refused(image, match, detail):
     with pytest.raises(InvalidInputError, match=match):
-        plots.mean_digits_figure(np.ones((8, 8)), image, ("a", "b"))
+        plots.pair_detail_figures(replace(detail, mean_harmful=image))

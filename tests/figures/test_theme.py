@@ -10,6 +10,7 @@ from plotly.subplots import make_subplots
 
 from condnum.figures.style import honest_legend, stacked, teaching_layout
 from condnum.lessons.alignment import alignment_figure, rotated_alignment
+from condnum.lessons.own_data import own_data, own_data_figure
 
 
 def test_the_legend_lists_what_is_to_be_seen():
@@ -37,6 +38,9 @@ def test_panels_lie_below_each_other_with_their_titles():
     assert [note.y for note in layout.annotations] == tops
     assert [note.text for note in layout.annotations] == [note.text for note in wide.layout.annotations]
     assert layout.height > 2 * wide.layout.height - 300
+    own = stacked(own_data_figure(own_data())).layout  # its map of overlaps is lower than its neighbours
+    assert [note.y for note in own.annotations] == sorted((n.y for n in own.annotations), reverse=True)
+    assert own.yaxis2.domain[1] < own.annotations[1].y < own.yaxis.domain[0]
 
 
 def test_long_titles_are_broken_between_words_and_tags():

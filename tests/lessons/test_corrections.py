@@ -8,7 +8,7 @@ import pytest
 
 from condnum.lessons import corrections
 from condnum.lessons.corrections import correction_table
-from condnum.report.tables import CORRECTIONS_CSV, formula_html
+from condnum.report.tables import CORRECTIONS_CSV
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "experiments" / "corrections.ipynb"
 
@@ -21,46 +21,23 @@ def test_each_is_refuted_and_says_all(check):
     assert not any(np.isnan(value) for value in found.values.values())
 
 
-def test_eq_10_is_the_diagonal():
+def test_their_numbers_by_hand():
+    values = {check.__name__: check().values for check in corrections.CORRECTIONS}
+    assert len({check().key for check in corrections.CORRECTIONS}) == len(values) == 8
     # diag(2,1)·[[2,1],[1,2]]·diag(2,1) = [[8,2],[2,2]], eigenvalues 5 ± √13
-    values = corrections.proposition_3_2().values
-    assert values["kappa_eq_10"] == pytest.approx(4, rel=1e-12)
-    assert values["kappa"] == pytest.approx((5 + 13**0.5) / (5 - 13**0.5), rel=1e-12)
-
-
-def test_aligned_tasks_reach_the_ceiling():
-    values = corrections.aligned_remark().values
-    assert values["rir"] == pytest.approx(2500, rel=1e-9)
-    assert values["ceiling"] == pytest.approx(2500, rel=1e-9)
-
-
-def test_r_ill_tends_to_24_fifths():
-    # 1/((1 + ¼)/6) = 4.8
-    assert corrections.theorem_4_1().values["r_ill_vanishing"] == pytest.approx(4.8, rel=1e-9)
-
-
-def test_step_bounds():
-    well, ill = corrections.theorem_4_3_well().values, corrections.theorem_4_3_ill().values
+    kappa = (5 + 13**0.5) / (5 - 13**0.5)
+    assert values["proposition_3_2"] == pytest.approx({"kappa_eq_10": 4, "kappa": kappa}, rel=1e-12)
+    aligned = values["aligned_remark"]
+    assert (aligned["rir"], aligned["ceiling"]) == pytest.approx((2500, 2500), rel=1e-9)
+    assert values["theorem_4_1"]["r_ill_vanishing"] == pytest.approx(4.8, rel=1e-9)  # 1/((1 + ¼)/6)
+    well, ill = values["theorem_4_3_well"], values["theorem_4_3_ill"]
     assert (well["eta"], well["printed_bound"], well["corrected_bound"]) == pytest.approx((0.25, 0.5, 0.125))
     assert well["kappa_after"] == np.inf
     assert ill["eta"] / ill["printed_bound"] == pytest.approx(0.8063)
-    assert ill["eta"] > ill["corrected_bound"]
     assert (ill["kappa_before"], ill["kappa_after"]) == pytest.approx((1.631, 1.562), abs=5e-4)
-
-
-def test_scaling_by_three_moves_both_ratios_ninefold():
-    values = corrections.gauge_of_ratios().values
-    assert values["harmful_ratio_3"] / values["harmful_ratio_1"] == pytest.approx(9, rel=1e-5)  # ε = 1e-6
-    assert values["pretrain_ratio_3"] / values["pretrain_ratio_1"] == pytest.approx(9, rel=1e-5)
-
-
-def test_keys_are_unique():
-    keys = [check().key for check in corrections.CORRECTIONS]
-    assert len(keys) == len(set(keys)) == 8
-
-
-def test_formulas_are_escaped():
-    assert formula_html("a_<b> & κ_P") == "a_&lt;b&gt; &amp; κ<sub>P</sub>"
+    scaled = values["gauge_of_ratios"]
+    for name in ("harmful_ratio", "pretrain_ratio"):
+        assert scaled[f"{name}_3"] / scaled[f"{name}_1"] == pytest.approx(9, rel=1e-5)  # ε = 1e-6
 
 
 def test_the_notebook_computes_them(tmp_path, on_shared_kernel):

@@ -1,0 +1,274 @@
+"""Lesson 4: the borders are attained and never crossed; the path is Algorithm 1's; ridges; attackers."""
+
+import numpy as np
+import pytest
+import scipy.linalg
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
+
+from condnum.errors import InvalidInputError, RankError, UnknownNameError
+from condnum.lessons.ceiling import (
+    PATH_STEPS,
+    RANDOM_EXTRACTORS,
+    ceiling_demo,
+    ceiling_plane_figure,
+    ceiling_reading,
+    ceiling_table,
+)
+from condnum.lessons.ridge_ceiling import ridge_ceiling_demo, ridge_ceiling_figure, ridge_reading, ridge_table
+from condnum.lessons.two_tasks import NULL_LABELS, attacks, attacks_figure, two_tasks, whiten
+from condnum.methods.algorithm1 import ill_direction, well_direction
+from condnum.methods.problem import LinearTask
+from condnum.theory.ceiling import optimal_immunizer, rir_ceiling
+from condnum.theory.immunization import relative_immunization_ratio
+from condnum.theory.pareto import front_extractor
+from condnum.theory.spectra import condition_number
+
+#: κ up to 1e4 · 1e4 from a Cholesky-free SVD in float64: relative error below 1e-9.
+CLOSE = 1e-8
+NULLS = pytest.mark.parametrize("null", NULL_LABELS)
+
+
+def by_name(figure, start):
+    (trace,) = [trace for trace in figure.data if trace.name.startswith(start)]
+    return trace
+
+
+def ratios(theta, K_P, K_H):
+    result = relative_immunization_ratio(theta, K_P, K_H)
+    return np.array([result.pretrain_ratio, result.harmful_ratio])
+
+
+@NULLS
+@pytest.mark.parametrize("angle", [0.0, 30.0, 90.0])
+def test_two_tasks_are_as_asked_for(null, angle):
+    K_P, K_H = two_tasks(kappa_pretrain=50.0, kappa_harmful=7.0, angle=angle, dimension=5, null=null)
+    P, H = condition_number(K_P), condition_number(K_H)
+    np.testing.assert_allclose([P.value, H.value], [50.0, 7.0], rtol=1e-12)
+    assert P.rank == 5 - (null in ("both", "pretrain"))
+    assert H.rank == 5 - (null in ("both", "harmful"))
+    _, K_H = two_tasks(angle=angle, dimension=5)
+    first = np.abs(np.linalg.eigh(K_H)[1][:, -1])
+    assert first[[0, -1]] == pytest.approx([np.cos(np.deg2rad(angle)), np.sin(np.deg2rad(angle))], abs=1e-12)
+
+
+def test_the_ceiling_by_hand():
+    """At 90° largest meets smallest: κ(M) = κ(K_P)κ(K_H), and RIR_max = κ(K_P)²."""
+    plane = ceiling_demo(kappa_pretrain=20.0, kappa_harmful=5.0, angle=90.0, dimension=4).plane
+    assert plane.kappa_pencil == pytest.approx(100.0, rel=1e-12)
+    assert plane.ceiling.value == pytest.approx(400.0, rel=1e-12)
+    np.testing.assert_allclose(plane.optimum, [1 / 20, 20], rtol=1e-12)  # κ(M)/κ(K_H) = 20
+    proportional = ceiling_demo(kappa_pretrain=30.0, kappa_harmful=30.0, angle=0.0).plane
+    assert proportional.ceiling.value == pytest.approx(1.0, rel=1e-12)
+    np.testing.assert_allclose(proportional.cloud[:, 0], proportional.cloud[:, 1], rtol=1e-9)
+
+
+@NULLS
+@pytest.mark.parametrize(("angle", "shape"), [(0.0, "geometric"), (20.0, "outlier"), (75.0, "geometric")])
+def test_no_extractor_leaves_the_region(null, angle, shape):
+    demo = ceiling_demo(null=null, angle=angle, shape=shape, dimension=5, step=0)
+    points = np.concatenate([demo.plane.cloud, demo.plane.family, demo.path])
+    low, high = demo.plane.lowest(points[:, 0]), demo.plane.highest(points[:, 0])
+    assert (points[:, 1] >= low * (1 - CLOSE)).all()
+    assert (points[:, 1] <= high * (1 + CLOSE)).all()
+    assert (points[:, 0] >= (1 - CLOSE) / demo.plane.kappa_pretrain).all()
+    assert np.isinf(demo.plane.ceiling.value) == (null == "pretrain")
+
+
+@given(seed=st.integers(0, 10_000), power=st.floats(-1.0, 2.0), dimension=st.integers(2, 5))
+@settings(max_examples=60, deadline=None)
+def test_both_borders_are_attained(seed, power, dimension):
+    """Random tasks, κ(M) from SciPy's generalised eigenvalues."""
+    generator = np.random.default_rng(seed)
+    K_P, K_H = (X.T @ X for X in generator.normal(size=(2, dimension + 4, dimension)))
+    pencil = scipy.linalg.eigvalsh(K_H, K_P)
+    kappa = pencil[-1] / pencil[0]
+    theta = front_extractor(K_P, K_H, power)
+    x, y = (np.linalg.cond(theta.T @ K @ theta) for K in (K_P, K_H))
+    assert x == pytest.approx(kappa ** abs(power), rel=1e-6)  # conds of products: error κ²·eps
+    assert y == pytest.approx(kappa * x if power >= 0 else kappa / x, rel=1e-6)
+
+
+def test_the_family_leads_from_the_identity_to_the_optimum_below_the_front():
+    K_P, K_H = two_tasks(angle=45.0)
+    plane = ceiling_demo(angle=45.0).plane
+    np.testing.assert_allclose(plane.family[0], [1, 1], rtol=1e-12)
+    np.testing.assert_allclose(plane.family[-1], plane.optimum, rtol=1e-12)
+    np.testing.assert_allclose(plane.optimum, ratios(optimal_immunizer(K_P, K_H), K_P, K_H), rtol=1e-10)
+    middle = np.diag(np.diag(K_P) ** -0.25)  # s = 1/2
+    np.testing.assert_allclose(plane.family[10], ratios(middle, K_P, K_H), rtol=1e-10)
+    rir = plane.family[:, 1] / plane.family[:, 0]
+    assert (np.diff(rir) > 0).all()
+    assert plane.cloud.shape == (RANDOM_EXTRACTORS, 2)
+    assert 0.9 < plane.cloud_share <= 1 + CLOSE
+    free = ceiling_demo(null="pretrain").plane  # without a ceiling a free direction is scaled
+    np.testing.assert_allclose(free.family[-9:, 0], free.optimum[0], rtol=1e-10)  # κ(H_P) does not see it
+    assert free.family[-1, 1] > 1000 * free.family[-9, 1]
+
+
+def test_the_path_is_algorithm_1_by_hand():
+    """θ ← θ − η(λ_P·2θ∇R_well + λ_H·2θ∇R_ill), λ's balanced at θ = I."""
+    K_P, K_H = two_tasks(angle=45.0)
+    tasks = [LinearTask(torch.from_numpy(K)) for K in (K_P, K_H)]
+    theta = torch.eye(4, dtype=torch.float64)
+    demo = ceiling_demo(angle=45.0, ratio=2.0, learning_rate=0.1, step=3)
+    lambdas = None
+    for t in range(4):
+        np.testing.assert_allclose(demo.path[t], ratios(theta, K_P, K_H), rtol=1e-9)
+        parts = [well_direction(tasks[0], theta), ill_direction(tasks[1], theta)]
+        lambdas = lambdas or [1 / float(parts[0].norm()), 2 / float(parts[1].norm())]
+        theta = theta - 0.1 * sum(w * part for w, part in zip(lambdas, parts, strict=True))
+    assert demo.path.shape == (PATH_STEPS + 1, 2)
+    near = ceiling_demo(angle=70.0)
+    assert near.rir[-1] > 0.9 * near.plane.ceiling.value
+    with pytest.raises(ValueError, match="read-only"):  # it is remembered
+        near.path[0, 0] = 5
+
+
+def test_a_path_that_diverges_ends_where_kappa_means_something():
+    demo = ceiling_demo(kappa_pretrain=1.0, learning_rate=1.0)
+    assert demo.stop_reason == "diverged"
+    assert demo.shown == len(demo.path) - 1 < PATH_STEPS
+    assert (demo.rir <= demo.plane.ceiling.value * (1 + CLOSE)).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "match"),
+    [
+        (lambda: ceiling_demo(step=101), InvalidInputError, "step must lie between 0 and 100, got 101"),
+        (lambda: ridge_ceiling_demo(ridge=-1.0), InvalidInputError, "ridge must lie between"),
+        (lambda: two_tasks(angle=91.0), InvalidInputError, "angle must lie between 0 and 90, got 91"),
+        (lambda: two_tasks(null="pretrian"), UnknownNameError, "did you mean 'pretrain'"),
+        (lambda: two_tasks(null="both", dimension=2), InvalidInputError, "at least 3 with null space 'both'"),
+        (lambda: two_tasks(kappa_harmful=0.5), InvalidInputError, r"kappa must lie between 1 .* got 0\.5"),
+        (lambda: whiten(np.zeros((2, 2)), np.eye(2)), RankError, "rank 0"),
+        (lambda: front_extractor(np.diag([1.0, 0.0]), np.eye(2), 1.0), InvalidInputError, "ranks 1 and 2"),
+        (lambda: front_extractor(np.eye(2), np.eye(2), np.inf), InvalidInputError, "power must be finite"),
+    ],
+    ids=["step", "ridge", "angle", "null", "no room", "kappa", "whiten", "singular", "power"],
+)
+def test_bad_arguments(call, error, match):
+    with pytest.raises(error, match=match):
+        call()
+
+
+def test_points_are_those_of_the_demo():
+    demo = ceiling_demo(step=7)
+    figure = ceiling_plane_figure(demo)
+    for name, points in (
+        ("Algorithm 1", demo.path),
+        ("K<sub>P</sub>", demo.plane.family),
+        ("90 random", demo.plane.cloud),
+        ("θ*", demo.plane.optimum[None]),
+        ("shown step", demo.path[[7]]),
+    ):
+        trace = by_name(figure, name)
+        np.testing.assert_array_equal(np.stack([trace.x, trace.y], axis=1), points)
+    np.testing.assert_array_equal(by_name(figure, "RIR of Algorithm 1").y, demo.rir)
+    front = by_name(figure, "Pareto front")
+    np.testing.assert_allclose(np.divide(front.y, front.x), demo.plane.ceiling.value, rtol=1e-12)
+    assert figure.layout.title.text.endswith(f"= {demo.plane.ceiling.value:,.0f}")
+    free = ceiling_plane_figure(ceiling_demo(null="pretrain"))
+    assert free.layout.title.text.endswith("RIR has no ceiling")
+    assert np.isnan(by_name(free, "Pareto front").y).all()
+    assert np.isnan(by_name(free, "RIR<sub>max").y).all()
+
+
+def inside(x, y, trace):
+    """Whether a point lies in the polygon of a filled trace, on logarithmic axes (even-odd rule)."""
+    px, py = np.log(np.asarray(trace.x, dtype=float)), np.log(np.asarray(trace.y, dtype=float))
+    qx, qy = np.roll(px, -1), np.roll(py, -1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        crossing = px + (np.log(y) - py) * (qx - px) / (qy - py)
+    return bool((((py > np.log(y)) != (qy > np.log(y))) & (np.log(x) < crossing)).sum() % 2)
+
+
+@NULLS
+def test_the_grey_region_is_what_is_impossible(null):
+    """A point just inside each border is free, one just beyond is grey."""
+    demo = ceiling_demo(null=null)
+    plane, grey = demo.plane, by_name(ceiling_plane_figure(demo), "no θ")
+    for x in (0.02, 0.3, 5.0, 50.0):
+        low, high = plane.lowest(np.array([x]))[0], plane.highest(np.array([x]))[0]
+        assert inside(x, 0.9 * low, grey)
+        assert not inside(x, 1.1 * low, grey)
+        if np.isfinite(high):
+            assert inside(x, 1.1 * high, grey)
+            assert not inside(x, 0.9 * high, grey)
+    assert inside(0.99 / plane.kappa_pretrain, plane.optimum[1], grey)
+
+
+def test_tables_hold_every_point():
+    demo = ceiling_demo(null="pretrain")
+    table = ceiling_table(demo)
+    counted = {"algorithm_1": 101, "family": 30, "optimum": 1, "random": 90}
+    assert table.groupby("kind").size().to_dict() == counted
+    np.testing.assert_array_equal(table.query("kind == 'algorithm_1'")["rir"], demo.rir)
+    assert table.query("kind == 'random'")["step"].isna().all()
+    ridge = ridge_ceiling_demo(null="both")
+    np.testing.assert_array_equal(ridge_table(ridge)["bound_of_measure"], ridge.of_measure)
+
+
+@pytest.mark.parametrize(
+    ("text", "phrase"),
+    [
+        (ceiling_reading(ceiling_demo()), "Of 90 random θ, none lies beyond the front"),
+        (ceiling_reading(ceiling_demo(null="pretrain")), "RIR grows without end"),
+        (ceiling_reading(ceiling_demo(kappa_pretrain=1.0, learning_rate=1.0)), "The step size is too large"),
+        (ridge_reading(ridge_ceiling_demo(null="none")), "both ceilings tend to the compact one"),
+        (ridge_reading(ridge_ceiling_demo(null="both")), "<i>not</i> to the compact 3,066"),
+        (ridge_reading(ridge_ceiling_demo(null="pretrain")), "grows like 1/ε²"),
+    ],
+    ids=["finite", "infinite", "diverged", "none", "both", "pretrain"],
+)
+def test_readings(text, phrase):
+    assert phrase in text
+
+
+@NULLS
+def test_what_a_ridge_does_to_the_ceiling(null):
+    demo = ridge_ceiling_demo(null=null)
+    assert (demo.attained <= demo.of_measure * (1 + 1e-9)).all()
+    np.testing.assert_allclose(demo.of_data[-1], 1.0, atol=10)  # a huge ridge leaves two like tasks
+    if null == "none":
+        ends = [curve[0] for curve in (demo.of_data, demo.of_measure, demo.attained)]
+        assert ends == pytest.approx([demo.compact] * 3, rel=1e-5)  # ε/σ_D = 1e-6
+    if null == "both":  # κ(K_P + ε)/κ(K_H + ε) → 1 instead of 100/10; κ(M) stays: 1 lies inside M's spectrum
+        assert demo.of_data[0] == pytest.approx(demo.compact / 10, rel=1e-5)
+    if null == "pretrain":
+        slope = np.diff(np.log(demo.of_data[:8])) / np.diff(np.log(demo.ridges[:8]))
+        np.testing.assert_allclose(slope, -2.0, atol=1e-3)
+    compact, of_data, _, attained, chosen = ridge_ceiling_figure(demo).data
+    np.testing.assert_array_equal(of_data.y, demo.of_data)
+    np.testing.assert_array_equal(attained.y, demo.attained)
+    assert (chosen.x[1], chosen.y[1]) == (1e-3, demo.at_ridge.rir)
+    np.testing.assert_array_equal(compact.y, np.nan if null == "pretrain" else demo.compact)
+
+
+def test_four_attackers():
+    runs = attacks(angle=30.0)
+    raw, best, same, whitened = runs
+    limit = rir_ceiling(*two_tasks(angle=30.0, dimension=16))
+    assert raw.kappa == pytest.approx(10.0, rel=1e-10)
+    assert best.kappa == pytest.approx(limit.lambda_max / limit.lambda_min, rel=1e-10)
+    assert same.kappa == pytest.approx(best.kappa, rel=1e-10)
+    np.testing.assert_allclose(same.spectrum[:-1], same.spectrum[0], rtol=1e-10)
+    assert whitened.kappa == pytest.approx(1.0, rel=1e-10)
+    assert whitened.steps_to(1e-12) == 1
+    assert same.steps_to(1e-6) < raw.steps_to(1e-6) < best.steps_to(1e-6)
+    assert best.steps_to(1e-300) is None
+    figure = attacks_figure(runs)
+    np.testing.assert_array_equal(figure.data[0].y[:5], raw.curve.excess_loss[1:6])
+    assert list(figure.data[0].y <= 1e-12) == [False] * (len(figure.data[0].y) - 1) + [True]
+    assert (list(figure.data[3].x), list(figure.data[3].y)) == ([1], [1e-12])
+
+
+def test_whitening_of_singular_data_keeps_its_rank():
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(3, 5))
+    theta = whiten(generator.normal(size=(5, 5)), X.T @ X)
+    assert theta.shape == (5, 3)
+    np.testing.assert_allclose(theta.T @ X.T @ X @ theta, np.eye(3), atol=1e-10)

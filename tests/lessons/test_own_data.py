@@ -1,0 +1,259 @@
+"""Lesson 5: by hand and against dense references; its figure; uploads, paths, errors beside their fields."""
+
+import datetime
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
+
+from condnum.audit.measures import MAP_SIZE
+from condnum.errors import DataNotFoundError, InvalidInputError, RankError, UnknownNameError
+from condnum.lessons.own_data import (
+    RATIO_FLOOR,
+    UPLOAD_BYTES,
+    OwnDataExplorer,
+    own_data,
+    own_data_figure,
+    own_data_reading,
+    own_data_table,
+)
+from condnum.probing import linear_probe
+
+
+@pytest.fixture
+def files(tmp_path):
+    def write(P, H):
+        paths = {}
+        for name, X in (("pretrain", P), ("harmful", H)):
+            paths[name] = str(tmp_path / f"{name}.npy")
+            np.save(paths[name], X)
+        return paths
+
+    return write
+
+
+def test_numbers_by_hand(files):
+    # K_P = diag(100, 1), K_H = diag(2, 1): the pencil has 2/100 and 1, so RIR_max = 50·100/2.
+    paths = files(np.diag([10.0, 1.0]), np.diag([math.sqrt(2), 1.0]))
+    result = own_data(**paths, ridge=1.0)
+    assert result.pretrain.compact.value == pytest.approx(100)
+    assert result.harmful.compact.value == pytest.approx(2)
+    assert result.pretrain.ridge.value == pytest.approx(101 / 2)
+    assert result.ceiling == pytest.approx(2500)
+    assert (result.harmful_ratio, result.pretrain_ratio) == (pytest.approx(25), pytest.approx(0.01))
+    assert result.misalignment == pytest.approx(0, abs=1e-12)
+    np.testing.assert_allclose(result.overlaps, np.eye(2), atol=1e-12)
+    assert result.title == "pretrain.npy and harmful.npy"
+    assert result.warnings == ()
+
+
+def test_against_dense_references(files):
+    rng = np.random.default_rng(3)
+    P, H = rng.normal(size=(40, 6)) * np.geomspace(1, 0.1, 6), rng.normal(size=(30, 6))
+    result = own_data(**files(P, H), goal=0.01)
+    K_P, K_H = P.T @ P, H.T @ H
+    pencil = scipy.linalg.eigh(K_H, K_P, eigvals_only=True)
+    expected = pencil[-1] / pencil[0] * np.linalg.cond(K_P) / np.linalg.cond(K_H)
+    assert result.ceiling == pytest.approx(expected, rel=1e-8)
+    np.testing.assert_allclose(result.harmful.sigma, np.linalg.eigvalsh(K_H)[::-1], rtol=1e-9)
+    Q_P, Q_H = (np.linalg.eigh(K)[1][:, ::-1] for K in (K_P, K_H))
+    np.testing.assert_allclose(result.overlaps, (Q_P.T @ Q_H) ** 2, atol=1e-9)
+    w = np.random.default_rng(0).normal(size=6)
+    curve = linear_probe(np.eye(6), K_H, K_H @ w, steps=1000)  # every step recorded
+    assert result.costs[2] == int(np.argmax(curve.norm_ratio <= 0.01)) > 1
+    assert result.costs[1] == 1  # κ(H_P(θ*)) = 1
+
+
+def test_null_spaces_make_the_ceiling_infinite_and_are_told(files):
+    result = own_data(**files(np.diag([2.0, 1.0, 0.0]), np.diag([1.0, 2.0, 3.0])))
+    assert (result.pretrain.compact.rank, result.harmful_only, result.ceiling) == (2, 1, math.inf)
+    assert math.isfinite(result.ridge_limit)
+    text = " ".join(result.warnings)
+    assert "K_P has rank 2 of 3" in text
+    assert "X_H excites 1 direction" in text
+    assert "column(s) of zeros (x2)" in text
+
+
+def test_near_tolerance_ranks_are_told_and_follow_the_tolerance(files):
+    paths = files(np.diag([1.0, 1.0, 1e-7]), np.eye(3))  # σ₃ of K_P is 1e-14, D·eps = 6.7e-16
+    result = own_data(**paths)
+    assert (result.pretrain.compact.rank, result.pretrain.near, result.harmful.near) == (3, 1, 0)
+    assert any("decided by round-off" in note for note in result.warnings)
+    looser = own_data(**paths, tolerance=1e3)
+    assert (looser.pretrain.compact.rank, looser.pretrain.compact.value) == (2, pytest.approx(1))
+
+
+def test_float32_files_get_the_tolerance_of_float32(files):
+    X = np.diag([1.0, 1e-2, 1e-4])  # σ₃ of K is 1e-8, below 3·eps of float32
+    assert own_data(**files(X, np.eye(3))).pretrain.compact.rank == 3
+    assert own_data(**files(X.astype(np.float32), np.eye(3))).pretrain.compact.rank == 2
+
+
+def test_standardised_columns_have_no_units(files):
+    rng = np.random.default_rng(1)
+    P, H = rng.normal(size=(50, 3)), rng.normal(size=(50, 3))
+    units = np.array([1.0, 1000.0, 0.01])
+    plain = own_data(**files(P, H), standardise=True).pretrain.compact.value
+    scaled = own_data(**files(P * units, H * units), standardise=True).pretrain.compact.value
+    assert scaled == pytest.approx(plain)
+    assert own_data(**files(P * units, H * units)).pretrain.compact.value > 1e6 * plain
+
+
+def test_a_file_written_again_is_read_again(files):
+    first = own_data(**files(np.diag([3.0, 1.0]), np.eye(2)))
+    second = own_data(**files(np.diag([5.0, 1.0]) @ np.eye(2)[::-1], np.eye(2)))
+    assert first.pretrain.compact.value == pytest.approx(9)
+    assert second.pretrain.compact.value == pytest.approx(25)
+
+
+def test_wide_features_are_shown_in_blocks(files):
+    rng = np.random.default_rng(5)
+    result = own_data(**files(rng.normal(size=(90, 100)), rng.normal(size=(200, 100))), steps=1000)
+    assert result.overlaps.shape == (MAP_SIZE, MAP_SIZE)
+    np.testing.assert_allclose(result.overlaps.sum(axis=1), 1)  # shares of whole row blocks
+    assert result.pretrain.sigma.shape == (100,)
+    assert any("(90 < 100)" in note for note in result.warnings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"pretrain": "x.npy"}, InvalidInputError, "X_H is still missing"),
+        ({"harmful": "x.npy"}, InvalidInputError, "X_P is still missing"),
+        ({"pretrain": "x.npy", "harmful": "x.npy"}, DataNotFoundError, "No such file"),
+        ({"example": "mnist"}, UnknownNameError, "did you mean|diabetes, digits"),
+        ({"drop": "height"}, UnknownNameError, "unknown column to leave out"),
+        ({"goal": 1.0}, InvalidInputError, "goal must lie between"),
+        ({"steps": 50}, UnknownNameError, "unknown steps '50'.* Choices: 1000, 10000"),
+    ],
+)
+def test_bad_settings(settings, error, message, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=message):
+        own_data(**settings)
+
+
+def test_zeros_strangers_and_very_wide_features(files, tmp_path):
+    np.save(tmp_path / "X.npy", np.eye(300, dtype=np.float16))
+    with pytest.raises(InvalidInputError, match="above everything"):
+        own_data(pretrain=str(tmp_path / "X.npy"), harmful=str(tmp_path / "X.npy"), tolerance=1e10)
+    with pytest.raises(RankError, match="K_P has rank 0"):
+        own_data(**files(np.zeros((4, 2)), np.eye(2)))
+    with pytest.raises(RankError, match="share no direction"):
+        own_data(**files(np.diag([1.0, 0.0]), np.diag([0.0, 1.0])))
+    with pytest.raises(InvalidInputError, match="above the limit of 2,048"):
+        own_data(**files(np.ones((3, 2049)), np.ones((3, 2049))))
+
+
+def test_it_draws_spectra_overlaps_and_probes():
+    result = own_data(ridge=1e-3, goal=0.05)
+    figure = own_data_figure(result)
+    by_name = {trace.name: trace for trace in figure.data}
+    np.testing.assert_array_equal(by_name["K<sub>H</sub>"].y, result.harmful.sigma)
+    assert list(by_name["ridge ε"].y) == [1e-3, 1e-3]
+    assert by_name["rank tolerance"].y[0] == result.pretrain.tolerance  # the larger of the two
+    np.testing.assert_array_equal(figure.data[4].z, result.overlaps)
+    shown = by_name["D<sub>H</sub> as is"].y
+    np.testing.assert_array_equal(shown, np.maximum(result.probes.norm_ratio[2], RATIO_FLOOR / 10))
+    assert "470 at rank 8" in figure.layout.title.text
+    table = own_data_table(result)
+    assert table["quantity"].nunique() == 6
+    ratio = table.query("quantity == 'ratio_H_immunized'")["value"]
+    np.testing.assert_array_equal(ratio, result.probes.norm_ratio[3])
+
+
+def test_what_lies_below_the_axis_is_drawn_on_its_floor():
+    result = own_data(example="digits", goal=1e-6)
+    assert result.costs == (-1, 1, -1, -1)
+    figure = own_data_figure(result)
+    floor = figure.data[1].y[-1]
+    assert result.harmful.sigma[-1] < floor < result.harmful.tolerance
+    assert np.log10(floor) == pytest.approx(figure.layout.yaxis.range[0])
+    assert list(figure.data[1].customdata) == list(result.harmful.sigma)  # hovering tells the truth
+
+
+P, H = np.diag([10.0, 1.0]), np.diag([2.0, 1.0])
+
+
+def uploaded(name, content):
+    file = {"name": name, "type": "", "size": len(content), "content": memoryview(content)}
+    return (file | {"last_modified": datetime.datetime.now(tz=datetime.UTC)},)
+
+
+def npy(tmp_path, X):
+    np.save(tmp_path / "X.npy", X)
+    return (tmp_path / "X.npy").read_bytes()
+
+
+def test_two_uploads_replace_the_example(tmp_path):
+    explorer = OwnDataExplorer()
+    assert (explorer.error, len(explorer.result.columns)) == ("", 8)
+    explorer.uploads["pretrain"].value = uploaded("P.npy", npy(tmp_path, P))
+    assert "X_P is there, X_H is still missing" in explorer.error
+    explorer.uploads["harmful"].value = uploaded("H.npy", npy(tmp_path, H))
+    assert explorer.error == ""
+    assert explorer.result.pretrain.compact.value == pytest.approx(100)
+    assert explorer.result.harmful.compact.value == pytest.approx(4)
+    again = eval(explorer.settings_code, {"OwnDataExplorer": OwnDataExplorer})
+    assert again.result.ceiling == explorer.result.ceiling
+    explorer.reset()
+    assert (explorer.error, len(explorer.result.columns)) == ("", 8)
+
+
+def blank(explorer):
+    shown = (explorer.children[1].layout.display, explorer.code.value, explorer.reading_line.value)
+    return explorer.result is None and shown == ("none", "", "") and explorer.buttons["Data as CSV"].disabled
+
+
+def test_bad_uploads_are_told_beside_their_field_and_leave_nothing_old(tmp_path):
+    explorer = OwnDataExplorer()
+    explorer.uploads["pretrain"].value = uploaded("large.npy", bytes(UPLOAD_BYTES + 1))
+    assert "give its path" in explorer.alerts["pretrain"].value
+    assert explorer.pretrain == ""
+    assert blank(explorer)
+    explorer.reset()
+    assert not blank(explorer)
+    explorer.uploads["pretrain"].value = uploaded("../../P.csv", b"name,a\nx,1\n")
+    assert "X_H is still missing" in explorer.alerts["harmful"].value
+    explorer.uploads["harmful"].value = uploaded("H.csv", b"name,a\nx,1\ny,2\n")
+    assert "do not hold numbers: name" in explorer.error
+    assert "do not hold numbers: name" in explorer.alerts["pretrain"].value
+    assert explorer.alerts["harmful"].value == explorer.alert.value == ""
+    assert blank(explorer)
+    assert Path(explorer.pretrain).name == "P.csv"
+    assert Path(explorer._folder.name) in Path(explorer.pretrain).resolve().parents  # not beside it
+
+
+def test_columns_are_listed_flagged_and_left_out(tmp_path):
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    for name in "PH":
+        rows = "\n".join(f"{a},{b},{c},{i % 2}" for i, (a, b, c) in enumerate(X))
+        (tmp_path / f"{name}.csv").write_text(f"a,<b>,c,label\n{rows}\n")
+    files = {"pretrain": str(tmp_path / "P.csv"), "harmful": str(tmp_path / "H.csv")}
+    explorer = OwnDataExplorer(**files)
+    assert "look like the answer (label: so it is called)" in explorer.reading_line.value
+    assert "<td>&lt;b&gt;</td>" in explorer.reading_line.value
+    explorer.drop = "label"
+    assert "look like" not in explorer.reading_line.value.split("<details")[0]
+    assert len(explorer.result.columns) == 3
+    explorer.drop = "labels"
+    assert "did you mean" in explorer.alerts["drop"].value
+    assert blank(explorer)
+    with pytest.raises(InvalidInputError, match="No such file"):
+        OwnDataExplorer.show(static=True, pretrain="none.npy", harmful="none.npy")
+    explorer.change(drop="label", standardise=True)
+    assert explorer.result.ceiling == own_data(**files, drop="label", standardise=True).ceiling
+
+
+def test_the_reading_has_numbers_verdict_and_warnings():
+    text = own_data_reading(own_data())
+    for part in ("469.8", "360.2", "RIR ≤ 4.187", "falls as well", "235 × 8"):
+        assert part in text
+    digits = own_data_reading(own_data(example="digits"))
+    assert "RIR ≤ ∞" in digits
+    assert "more than 1,000" in digits
+    assert digits.count("<li>") == 5
