@@ -1,0 +1,132 @@
+"""One experiment of a reproduction as the site sees it: its record, its tables, the files to publish."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shlex
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from condnum.errors import DataFormatError, InvalidInputError, require
+from condnum.files import atomic_write
+from condnum.report.notebook import RECORD, REPORT
+from condnum.report.reproduce import ExperimentRecord
+
+#: Names become file names and addresses.
+_NAME = re.compile(r"[a-z0-9]+(?:[-_][a-z0-9]+)*")
+
+#: Tables above this many bytes are published compressed.
+COMPRESSED = 300_000
+
+#: Files above this many bytes, compressed, stay in the run's folder.
+LARGEST = 1_000_000
+
+
+@dataclass(frozen=True)
+class Result:
+    """An experiment, with its folder if there is one."""
+
+    record: ExperimentRecord
+    folder: Path | None  # of a finished run, perhaps an older one
+
+    @property
+    def name(self) -> str:
+        """Of its page and its folder."""
+        return self.record.name
+
+    @property
+    def page(self) -> str | None:
+        """File name of its page; None without a result."""
+        return None if self.folder is None else f"{self.name}.html"
+
+    @property
+    def study(self) -> str:
+        """The word after `condnum run`: `house-prices`, `digits`, …; empty if the command has none."""
+        words = shlex.split(self.record.command)
+        return words[2] if words[1:2] == ["run"] and len(words) > 2 else ""
+
+    @property
+    def older(self) -> bool:
+        """Whether the folder is of an earlier run than the one that was asked for."""
+        return self.folder is not None and not self.record.ok
+
+    @cached_property
+    def provenance(self) -> dict[str, Any]:
+        """What the run recorded; empty if it recorded nothing."""
+        path = None if self.folder is None else self.folder / RECORD
+        if path is None or not path.exists():
+            return {}
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise _damaged(path, error) from error
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What was asked of the run."""
+        return dict(self.provenance.get("parameters", {}))
+
+    def table(self, name: str) -> pd.DataFrame | None:
+        """Read a table of the run."""
+        for suffix in (".csv", ".csv.gz", ".parquet") if self.folder else ():
+            path = Path(self.folder or "") / f"{name}{suffix}"
+            if path.exists():
+                try:
+                    if suffix == ".parquet":
+                        require("pyarrow", "notebooks")
+                        return pd.read_parquet(path)
+                    return pd.read_csv(path)
+                except (OSError, ValueError) as error:
+                    raise _damaged(path, error) from error
+        return None
+
+    def publish(self, target: Path) -> dict[str, str]:
+        """Copy notebook, provenance and tables into the site; return the size of each, for people.
+
+        Large tables are compressed; what is larger than `LARGEST` even so is left in the run's folder. Of a
+        CSV file that is compressed already, and of others, the bytes stay as they are.
+        """
+        if self.folder is None:
+            return {}
+        target.mkdir(parents=True, exist_ok=True)
+        tables = sorted(self.folder.glob("*.csv")) + sorted(self.folder.glob("*.csv.gz"))
+        sizes = {}
+        for source in [self.folder / REPORT, self.folder / RECORD, *tables]:
+            if not source.is_file() or source.is_symlink():
+                continue
+            content, name = source.read_bytes(), source.name
+            if len(content) > COMPRESSED and source.suffix == ".csv":
+                content, name = gzip.compress(content, mtime=0), f"{name}.gz"
+            if len(content) > LARGEST and name != REPORT:
+                continue
+            with atomic_write(target / name) as temporary:
+                temporary.write_bytes(content)
+            count = len(content)
+            sizes[name] = f"{count / 1000:.0f} kB" if count >= 1000 else f"{count} B"
+        return sizes
+
+
+def read_result(record: ExperimentRecord, root: Path) -> Result:
+    """Return an experiment with its folder."""
+    if not _NAME.fullmatch(record.name):
+        raise InvalidInputError(
+            f"the experiment's name {record.name!r} must be small letters, digits, - and _: it names a page."
+        )
+    if record.folder is None:
+        return Result(record, None)
+    folder = (root / record.folder).resolve()
+    if not folder.is_relative_to(root.resolve()):
+        raise InvalidInputError(
+            f"the folder {record.folder!r} of {record.name} must lie inside {root}: its files are published."
+        )
+    return Result(record, folder if (folder / REPORT).is_file() else None)
+
+
+def _damaged(path: Path, error: Exception) -> DataFormatError:
+    return DataFormatError(f"{path} is damaged ({error}); run the experiment again.")
