@@ -87,17 +87,22 @@ def open_page(window, path: Path) -> int:
     return count
 
 
-def test_every_page_draws_its_figures_offline(site, watched):
+@pytest.mark.parametrize("width", [390, 1280])
+def test_every_page_draws_its_figures_offline_and_does_not_scroll_sideways(site, watched, width):
+    watched.set_viewport_size({"width": width, "height": 844})
     counts = {}
     for path in pages(site):
         counts[path.stem] = open_page(watched, path)
-        assert watched.evaluate("() => [...document.images].every(image => image.naturalWidth > 0)")
+        assert watched.evaluate("document.documentElement.scrollWidth") <= width, path.name
     assert watched.problems == []
     assert [u for u in watched.fetched if not u.startswith(("file:", "data:", "blob:"))] == []
     expected = {run.parent.name: figures_in(run) for run in site.glob("site/runs/*/report.ipynb")}
     assert counts == {"index": 3, "glossary": 0, **expected}
     assert set(expected) == {"house-prices", *_RUNS}
     assert min(expected.values()) >= 2
+    sizes = {path.name: path.stat().st_size for path in pages(site)}
+    assert max(sizes.values()) <= LARGEST_PAGE, sizes
+    assert not any("Plotly.newPlot(" in path.read_text("utf-8") for path in pages(site))
 
 
 def figures_in(notebook: Path) -> int:
@@ -105,26 +110,6 @@ def figures_in(notebook: Path) -> int:
     cells = json.loads(notebook.read_text("utf-8"))["cells"]
     outputs = [output for cell in cells for output in cell.get("outputs", [])]
     return sum("application/vnd.plotly.v1+json" in output.get("data", {}) for output in outputs)
-
-
-def test_every_link_resolves_in_the_browser(site, window):
-    for path in pages(site):
-        window.goto(path.as_uri())
-        links = window.evaluate("() => [...document.links].map(a => [a.href, a.getAttribute('href')])")
-        assert links
-        for address, written in links:
-            place, _, anchor = address.removeprefix("file://").partition("#")
-            assert Path(place).exists(), f"{path.name}: {written}"
-            if anchor and Path(place) == path:
-                assert window.evaluate("id => document.getElementById(id) !== null", _decoded(anchor)), (
-                    written
-                )
-
-
-def _decoded(anchor: str) -> str:
-    from urllib.parse import unquote
-
-    return unquote(anchor)
 
 
 def test_every_number_of_the_scoreboard_leads_to_its_run(site, window):
@@ -182,14 +167,6 @@ def test_a_figure_of_the_front_is_the_run_s(site, window, embedded_run):
     assert last == pytest.approx(chosen.loc[chosen["x"].idxmax(), "value"], rel=1e-6, abs=0)
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-def test_no_page_scrolls_sideways(site, window, width):
-    window.set_viewport_size({"width": width, "height": 844})
-    for path in pages(site):
-        open_page(window, path)
-        assert window.evaluate("document.documentElement.scrollWidth") <= width, path.name
-
-
 def test_the_contents_are_reached_by_keyboard(site, window):
     open_page(window, site / "site" / "house-prices.html")
     window.keyboard.press("Tab")
@@ -206,9 +183,6 @@ def test_the_contents_are_reached_by_keyboard(site, window):
     assert window.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     window.keyboard.press("Enter")
     window.wait_for_function("id => location.hash === id", arg=target)
-
-
-def test_the_skip_link_moves_the_focus(site, window):
     open_page(window, site / "index.html")
     window.keyboard.press("Tab")
     window.keyboard.press("Enter")
@@ -283,10 +257,3 @@ def test_print_is_light_and_narrow_without_the_bar(site, window):
     widths = window.evaluate("[...document.querySelectorAll('.plot-frame')].map(g => g._fullLayout.width)")
     assert max(widths) <= 940
     assert window.pdf(format="A4")[:4] == b"%PDF"
-
-
-def test_pages_are_small(site):
-    sizes = {path.name: path.stat().st_size for path in pages(site)}
-    assert max(sizes.values()) <= LARGEST_PAGE, sizes
-    assert [path.name for path in (site / "site").glob("plotly*")] == ["plotly.min.js"]
-    assert not any("Plotly.newPlot(" in path.read_text("utf-8") for path in pages(site))
