@@ -135,12 +135,24 @@ def _heatmaps(run: Result) -> FrontFigure | None:
 
 def _attackers(run: Result) -> FrontFigure | None:
     """Draw the factor of each attacker; say who is slowed and who is not."""
-    report = attack_report(run)
-    if report is None:
+    steps, factors, extractors = (run.table(name) for name in ("results", "factors", "extractors"))
+    if steps is None or factors is None or extractors is None:
         return None
-    known = report.at(report.factors, None).dropna(subset="factor")
+    attacked = set(factors["extractor"])
+    none = pd.DataFrame()  # of what the factors do not need
+    report = AttackReport(
+        steps=steps,
+        extractors=extractors,
+        curves=none,
+        spectra=none,
+        skipped=none,
+        baseline=next(str(name) for name in extractors["extractor"] if name not in attacked),
+        kind="regression",
+        budget=AttackBudget(epsilons=tuple(steps["epsilon"].unique())),
+        held_out=False,
+    )
     words = []
-    for name in dict.fromkeys(known["extractor"]):
+    for name in dict.fromkeys(report.at(report.factors, None).dropna(subset="factor")["extractor"]):
         worst = report.worst_case(str(name))
         words.append(f"{name}: {worst['label']}, factor {worst['factor']:.3g}")
     caption = (
@@ -149,26 +161,3 @@ def _attackers(run: Result) -> FrontFigure | None:
     )
     figure = attack_factor_heatmap(report, _data_words(run))
     return _figure("attackers", "What each attacker loses", caption, run, figure)
-
-
-def attack_report(run: Result) -> AttackReport | None:
-    """Put the report of an attack panel together again from the tables of its run."""
-    steps, curves, extractors = (run.table(name) for name in ("results", "curves", "extractors"))
-    factors = run.table("factors")
-    if steps is None or curves is None or extractors is None or factors is None:
-        return None
-    attacked = set(factors["extractor"])
-    baseline = next(str(name) for name in extractors["extractor"] if name not in attacked)
-    limits = {key: run.parameters[key] for key in ("steps", "dense_steps") if run.parameters.get(key)}
-    logistic = "accuracy" in curves and bool(curves["accuracy"].notna().any())
-    return AttackReport(
-        steps=steps,
-        curves=curves,
-        extractors=extractors,
-        spectra=pd.DataFrame(columns=["extractor", "index", "sigma", "share"]),
-        skipped=pd.DataFrame(columns=["extractor", "attacker", "reason"]),
-        baseline=baseline,
-        kind="classification" if logistic else "regression",
-        budget=AttackBudget(epsilons=tuple(steps["epsilon"].unique().tolist()), **limits),
-        held_out=False,
-    )

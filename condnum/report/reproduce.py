@@ -441,7 +441,9 @@ def _experiment(row: Mapping[str, Any]) -> ExperimentRecord:
 
 
 #: Parts of the package that arrange and show results but cannot change one.
-_SHOWING = ("report/reproduce.py", "report/site.py", "report/scoreboard.py")
+_SHOWING = tuple(
+    f"report/{name}.py" for name in ("reproduce", "results", "scoreboard", "front", "pages", "site")
+)
 
 
 def fingerprint(words: Sequence[str], data: Sequence[str], *, tree: Path | None = None) -> Fingerprint:
