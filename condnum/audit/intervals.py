@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 
 from condnum.audit.measures import (
-    MEASURES,
     Comparison,
     Extractors,
     TaskSpectra,
@@ -24,6 +23,7 @@ from condnum.audit.moments import FEWEST_GROUPS, SecondMoments
 from condnum.errors import InvalidInputError, RankError
 from condnum.machine import limited_threads
 from condnum.studies.executors import core_count
+from condnum.studies.measure import MEASURES
 from condnum.theory.ceiling import rir_ceiling
 
 #: Confidence level of the intervals.

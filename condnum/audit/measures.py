@@ -16,6 +16,7 @@ from torch import Tensor
 
 from condnum.data.feature_stream import FeatureStream, array_stream, open_feature_stream
 from condnum.errors import InvalidInputError, RankError
+from condnum.studies.measure import MEASURES
 from condnum.theory.alignment import alignment
 from condnum.theory.ceiling import optimal_immunizer, ridge_convention_ceiling, rir_ceiling
 from condnum.theory.immunization import (
@@ -218,14 +219,6 @@ def spectra_on(
         harmful[name] = hessian_spectrum(unit, range_H.factor)
         dimensions[name] = theta.shape[1]
     return TaskSpectra(range_P, range_H, pretrain, harmful, dimensions, gains, rtol)
-
-
-#: The ways in which a comparison is measured: compact κ does not see the gauge, ridge κ does.
-MEASURES: tuple[tuple[Convention, Gauge], ...] = (
-    ("compact", "unit"),
-    ("ridge", "unit"),
-    ("ridge", "as_trained"),
-)
 
 
 def kappa_rows(spectra: TaskSpectra, *, ridge: float) -> list[dict[str, Any]]:
