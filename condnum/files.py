@@ -6,16 +6,16 @@ renamed, so that no file with a final name is ever half-written, whatever stops 
 
 from __future__ import annotations
 
-import contextlib
+import hashlib
 import json
 import os
 import tempfile
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from condnum.errors import CondnumError, OutputError, require
+from condnum.errors import CondnumError, DataNotFoundError, OutputError, require
 
 
 def output_folder(path: str | os.PathLike[str]) -> Path:
@@ -57,8 +57,11 @@ def atomic_write(path: str | os.PathLike[str]) -> Generator[Path, None, None]:
         os.close(handle)
         temporary = Path(name)
         yield temporary
-        _flush(temporary)
-        temporary.chmod(0o666 & ~_umask())  # mkstemp gives 0600; a result is an ordinary file
+        with temporary.open("rb+") as stream:
+            os.fsync(stream.fileno())  # on the disk, so that the rename never overtakes it
+        mask = os.umask(0o022)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)  # mkstemp gives 0600; a result is an ordinary file
         temporary.replace(final)
         temporary = None
     except CondnumError:
@@ -105,22 +108,6 @@ def write_parquet(path: str | os.PathLike[str], table: Any) -> Path:
     return Path(path)
 
 
-def _flush(path: Path) -> None:
-    """Wait until the file's content is on the disk, so that the rename never overtakes it."""
-    handle = os.open(path, os.O_RDWR)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _umask() -> int:
-    """Return the process's umask, which can only be read by setting it."""
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
-
-
 def _advice(what: str, path: Path, error: OSError) -> str:
     """Return one sentence with the path, the reason and the fix."""
     return (
@@ -129,66 +116,48 @@ def _advice(what: str, path: Path, error: OSError) -> str:
     )
 
 
-# A folder held by one process at a time.
-
-
-#: The file that is locked.
-LOCK = ".lock"
+def file_checksum(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a file, read in blocks."""
+    try:
+        with open(path, "rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise DataNotFoundError(
+            f"cannot read {path}: {error.strerror or error}; check the path and its permissions."
+        ) from error
 
 
 @contextmanager
 def folder_lock(
-    folder: str | os.PathLike[str], *, shown: str | os.PathLike[str] | None = None
+    folder: str | os.PathLike[str], *, name: str = ".lock", shown: str | os.PathLike[str] | None = None
 ) -> Generator[Path, None, None]:
-    """Hold a folder; the lock goes with the process, however it ends.
+    """Hold a folder for one process; the lock goes with the process, however it ends, its file stays.
 
-    Examples:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as root, folder_lock(root) as held:
-        ...     os.listdir(held)
-        ['.lock']
+    Args:
+        folder: Made if it does not exist.
+        name: Of the file that is locked.
+        shown: What messages call it; default: the folder.
+
+    Yields:
+        The folder.
+
+    Raises:
+        OutputError: Another process holds it, or it cannot be locked.
     """
-    named = Path(folder if shown is None else shown)
-    while True:
-        path = output_folder(folder)
-        try:
-            lock = open(path / LOCK, "a", encoding="utf-8")  # ruff: ignore[open-file-with-context-handler]
-        except FileNotFoundError:
-            continue  # whoever held it has just removed its empty folder
-        with lock:
-            _lock(lock, named)
-            if not _same_file(lock, path / LOCK):
-                continue  # removed by its holder between our open and our lock
-            try:
-                yield path
-            finally:
-                with contextlib.suppress(OSError):  # the lock goes with the process anyway
-                    (path / LOCK).unlink(missing_ok=True)  # while it is held: nobody else's
-            return
-
-
-def _same_file(lock: IO[str], path: Path) -> bool:
-    """Tell whether the file that we locked is the one that others find."""
+    filelock = require("filelock", "notebooks")
+    path, shown = output_folder(folder), folder if shown is None else shown
+    lock = filelock.FileLock(path / name)
     try:
-        return os.path.samestat(os.fstat(lock.fileno()), os.stat(path))
-    except FileNotFoundError:
-        return False
-
-
-def _lock(lock: IO[str], folder: Path) -> None:
-    """Take the lock or say who has it; systems without such locks go without."""
-    try:
-        import fcntl
-    except ImportError:
-        return
-    try:
-        fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+        lock.acquire(timeout=0)
+    except filelock.Timeout as error:
         raise OutputError(
-            f"another run is writing to {folder}; wait for it, or choose another folder with --out."
+            f"another run is writing to {shown}; wait for it, or choose another folder with --out."
         ) from error
     except OSError as error:
         raise OutputError(
-            f"{folder} cannot be locked: {error.strerror or error}; "
-            "choose a folder on a disk of this machine."
+            f"{shown} cannot be locked: {error.strerror or error}; choose a folder on a disk of this machine."
         ) from error
+    try:
+        yield path
+    finally:
+        lock.release()

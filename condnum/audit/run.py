@@ -10,13 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.audit.attacks import Kind
-from condnum.audit.full_audit import STAGES, OnStage, audit
+from condnum.audit.attacks import Kind, read_targets
+from condnum.audit.full_audit import STAGES, OnStage, audit, check_numbers
+from condnum.audit.measures import read_extractors
 from condnum.audit.result import Audit
 from condnum.data.digits import load_small_digits
+from condnum.data.feature_pair import open_pair
 from condnum.data.feature_stream import FeatureStream, array_stream
 from condnum.data.resolver import user_cache
 from condnum.errors import InvalidInputError, require
+from condnum.files import file_checksum
 
 
 class BackboneFeatures(NamedTuple):
@@ -86,7 +89,7 @@ class Options:
     weights: str = ""
     ridge: float = 1e-6
     rtol: float = 0.0
-    replicates: int = 200
+    bootstrap: int = 200
     attackers: bool = True
     seed: int = 0
     scheduler: str = ""
@@ -109,6 +112,47 @@ class Options:
             raise InvalidInputError("give files of features, or a backbone with images, not both.")
 
 
+@dataclass(frozen=True)
+class AuditFiles:
+    """What an audit reads."""
+
+    checksums: dict[str, str]  # SHA-256 by the file's name
+
+
+def load(options: Options) -> AuditFiles:
+    """Refuse what cannot be audited before a kernel starts for it; only the beginnings of files are read.
+
+    Args:
+        options: Of the audit.
+
+    Returns:
+        The checksums of the files.
+
+    Raises:
+        CondnumError: Nothing to audit, files that are missing or do not fit each other, or bad numbers.
+    """
+    if not options.pretrain and not options.backbone:
+        raise InvalidInputError(
+            "give the features of both tasks with --pretrain FILE and --harmful FILE, or --backbone NAME "
+            "with --pretrain-images DIR and --harmful-images DIR."
+        )
+    check_numbers(options.ridge, options.rtol, options.bootstrap)
+    for path in (options.targets, options.pretrain_targets):
+        if path:
+            read_targets(path, kind=options.kind)
+    if options.pretrain:
+        P, H, _ = open_pair(
+            options.pretrain, options.harmful, key=options.key, drop=options.drop,
+            max_dimension=options.max_dimension,
+        )  # fmt: skip
+        for stream in (P, H):
+            next(stream.raw_blocks(), None)  # columns of text in a CSV
+        read_extractors(options.theta or None, options.theta_0 or None, options.theta_i or None, P.dimension)
+    named = [options.pretrain, options.harmful, options.theta, options.theta_0, options.theta_i]
+    files = [Path(name) for name in (*named, options.targets, options.pretrain_targets) if name]
+    return AuditFiles({path.name: file_checksum(path) for path in files})
+
+
 #: Names of the notebook's parameters that are options.
 NAMES = tuple(field.name for field in fields(Options))
 
@@ -117,7 +161,7 @@ def run(options: Options, *, on_stage: OnStage | None = None) -> Audit:
     """Run an audit from options; features of a backbone are kept in the user cache."""
     own: dict[str, Any] = {name: getattr(options, name) for name in NAMES}
     images = [own.pop(name) for name in ("backbone", "pretrain_images", "harmful_images")]
-    weights = own.pop("weights")
+    weights, own["replicates"] = own.pop("weights"), own.pop("bootstrap")
     own |= {name: own[name] or None for name in ("theta", "theta_0", "theta_i", "rtol")}
     features: tuple[Any, ...] = (own.pop("pretrain"), own.pop("harmful"), None, None)
     if options.backbone:

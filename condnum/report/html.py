@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib import metadata
@@ -23,9 +23,8 @@ from nbconvert.preprocessors import Preprocessor
 
 from condnum.errors import require
 from condnum.files import write_text
-from condnum.report.notebook import PARAMETERS_TAG, read_notebook
+from condnum.report.notebook import PARAMETERS_TAG, first_heading, read_notebook
 from condnum.report.tables import mark_words
-from condnum.studies.sweep import SweepProgress
 
 # TeX formulas as MathML, which browsers draw by themselves: reports need no script from a network.
 
@@ -474,17 +473,6 @@ def read_asset(name: str) -> str:
     return files("condnum.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def first_heading(notebook: Any) -> str | None:
-    """Return the text of the first heading of level one, without Markdown's signs."""
-    for cell in notebook.cells:
-        match = (
-            re.search(r"^# +(.+?)\s*#*$", cell.source, re.MULTILINE) if cell.cell_type == "markdown" else None
-        )
-        if match:
-            return re.sub(r"[`*$]|<[^>]+>", "", match.group(1))
-    return None
-
-
 def _parameters(notebook: Any) -> dict[str, Any]:
     """Return the parameters that a run used, as the runner or else papermill recorded them."""
     known = notebook.metadata.get("condnum", {}).get("parameters")
@@ -517,31 +505,3 @@ def _with_figures(page: str, figures: Sequence[Mapping[str, Any]]) -> str:
         return f'<div class="figure"><div style="min-width:{least}px">{html}</div></div>'
 
     return fill_slots(page, [drawn(number) for number in range(len(figures))])
-
-
-# One line of progress in a notebook that updates in place and stays as a record of the work.
-
-
-def sweep_line(*, quiet: bool = False) -> Callable[[SweepProgress], None] | None:
-    """Return a callback for a sweep's `on_progress` that keeps one line up to date."""
-    if quiet:
-        return None
-    display = require("IPython.display", "notebooks")
-    handle = display.display(display.Markdown("starting …"), display_id=True)
-
-    def tick(progress: SweepProgress) -> None:
-        """Show how far the sweep is."""
-        if handle is not None:
-            handle.update(display.Markdown(sweep_words(progress)))
-
-    return tick
-
-
-def sweep_words(progress: SweepProgress) -> str:
-    """Return how far a sweep is, in one line.
-
-    Examples:
-        >>> sweep_words(SweepProgress(3, 9, reused=0, failures=1, seconds=9.0, eta_seconds=18.0, plan=None))
-        '3 of 9 cells, 1 failed, about 18 s left'
-    """
-    return ", ".join(filter(None, (f"{progress.done} of {progress.total} cells", str(progress.facts))))

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import logging
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -29,14 +30,210 @@ from condnum.progress import PROGRESS_VARIABLE
 from condnum.report.progress import OnProgress, following, terminal_progress
 from condnum.report.provenance import without_home
 
-# A Jupyter kernel that runs this very interpreter and never outlives its block.
-
-
-#: The name that notebooks carry in their metadata.
+#: The name that notebooks carry in their metadata, and the tag of the cell that papermill looks for.
 KERNEL_NAME = "python3"
+PARAMETERS_TAG = "parameters"
+
+#: What a finished run leaves: the executed notebook (and what is kept of one that failed), its page, what
+#: somebody else needs to reproduce it with the SHA-256 of each file, and, of some notebooks, failed cells.
+REPORT = "report.ipynb"
+FAILED = "report.failed.ipynb"
+PAGE = "report.html"
+RECORD = "provenance.json"
+FAILURES = "failures.csv"
 
 #: Seconds that an interrupted kernel has to finish the file it is writing.
 SHUTDOWN_SECONDS = 5.0
+
+#: Errors of a disk, which papermill meets too when it saves.
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+_TYPES: dict[str, type] = {
+    "bool": bool, "dict": dict, "float": float, "int": int, "list": list, "str": str, "tuple": tuple,
+}  # fmt: skip
+
+
+class NotebookError(CondnumError, RuntimeError):
+    """A notebook failed for a reason that condnum does not know; the message names cell and error."""
+
+
+def is_whole(folder: Path) -> bool:
+    """Tell whether a folder holds a finished run.
+
+    Examples:
+        >>> is_whole(Path("/nowhere"))
+        False
+    """
+    return all((folder / name).is_file() for name in (REPORT, PAGE, RECORD))
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One assignment of the cell tagged `parameters`."""
+
+    name: str
+    annotation: str  # as written, or the type of the default; "" when neither says anything
+    default: Any  # None also when the default is no literal
+    help: str = ""  # the comment behind it
+
+
+def find_notebook(notebook: str | os.PathLike[str], *, tree: Path | None = None) -> Path:
+    """Return the path of a notebook given by path, or by its name in the source tree."""
+    path = Path(notebook).expanduser()
+    if path.suffix == ".ipynb" or len(path.parts) > 1:
+        if path.is_file():
+            return path
+        raise DataNotFoundError(f"there is no notebook {path}; check the path.")
+    folder = tree or Path(__file__).resolve().parents[2] / "notebooks"
+    named = {found.stem: found for found in [*folder.glob("*.ipynb"), *folder.glob("experiments/*.ipynb")]}
+    if not named:
+        raise DataNotFoundError(
+            f"the notebook '{path}' was asked for by name, but this condnum has no "
+            "notebooks folder beside it; run from a source tree (pip install -e .), or give an .ipynb file."
+        )
+    if path.name not in named:
+        raise UnknownNameError("notebook", path.name, sorted(named))
+    return named[path.name]
+
+
+def read_notebook(path: Path) -> Any:
+    """Read a notebook file."""
+    nbformat = require("nbformat", "notebooks")
+    try:
+        return nbformat.read(path, as_version=4)
+    except Exception as error:  # nbformat lets JSON, schema, key and attribute errors through
+        raise InvalidInputError(
+            f"{path} is not a Jupyter notebook ({error}); give an .ipynb file."
+        ) from error
+
+
+def first_heading(notebook: Any) -> str | None:
+    """Return the text of the first heading of level one, without Markdown's signs."""
+    for cell in notebook.cells:
+        match = (
+            re.search(r"^# +(.+?)\s*#*$", cell.source, re.MULTILINE) if cell.cell_type == "markdown" else None
+        )
+        if match:
+            return re.sub(r"[`*$]|<[^>]+>", "", match.group(1))
+    return None
+
+
+def parameters_cell(notebook: Any) -> str:
+    """Return the source of the one cell that declares a notebook's parameters."""
+    cells = [cell for cell in notebook.cells if PARAMETERS_TAG in cell.metadata.get("tags", [])]
+    if len(cells) != 1 or cells[0].cell_type != "code":
+        raise InvalidInputError(
+            f"a notebook needs exactly one code cell tagged '{PARAMETERS_TAG}', this one has {len(cells)}; "
+            "without it the notebook's own defaults would overwrite the values that it is given."
+        )
+    return str(cells[0].source)
+
+
+def declared_parameters(notebook: Any) -> dict[str, Parameter]:
+    """Read the parameters that a notebook declares, in their order."""
+    return parameters_of(parameters_cell(notebook))
+
+
+def parameters_of(source: str) -> dict[str, Parameter]:
+    r"""Read the assignments of a parameters cell, each with the comment behind it.
+
+    Papermill's own inspection knows no `str | None` and ends a default at a `#` inside it.
+
+    Examples:
+        >>> parameters_of("seeds: int = 5  # how many\nmethods = ''")["seeds"]
+        Parameter(name='seeds', annotation='int', default=5, help='how many')
+    """
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # NUL bytes, endless brackets
+        reason = f"{error.msg}, line {error.lineno}" if isinstance(error, SyntaxError) else str(error)
+        raise InvalidInputError(
+            f"the cell tagged '{PARAMETERS_TAG}' is not valid Python ({reason}); "
+            "it may hold assignments and comments only."
+        ) from error
+    lines, found = source.encode().splitlines(), dict[str, Parameter]()
+    for node in body:
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+            continue
+        default = _literal(node.value)
+        if isinstance(node, ast.AnnAssign):
+            targets: list[ast.expr] = [node.target]
+            kind = ast.unparse(node.annotation).strip("'\"")
+        else:
+            targets = node.targets
+            kind = "" if default is None else type(default).__name__
+        rest = lines[node.end_lineno - 1][node.end_col_offset :].decode() if node.end_lineno else ""
+        comment = rest.partition("#")[2].strip()
+        for target in targets:
+            if isinstance(target, ast.Name):
+                found[target.id] = Parameter(target.id, kind, default, comment)
+    return found
+
+
+def checked_parameters(
+    values: Mapping[str, Any], declared: Mapping[str, Parameter], *, notebook: str = "notebook"
+) -> dict[str, Any]:
+    """Check names and types of the given values before a run.
+
+    Examples:
+        >>> checked_parameters({"lr": 1}, parameters_of("lr: float = 0.1"))
+        {'lr': 1.0}
+        >>> checked_parameters({"lr": True}, parameters_of("lr: float = 0.1"))
+        Traceback (most recent call last):
+            ...
+        condnum.errors.InvalidInputError: parameter 'lr' of the notebook must be float, got True (bool).
+    """
+    checked: dict[str, Any] = {}
+    for name, given in values.items():
+        if name not in declared:
+            raise UnknownNameError(f"parameter of the {notebook}", name, declared)
+        value = os.fspath(given) if isinstance(given, os.PathLike) else given
+        annotation = declared[name].annotation
+        try:
+            kind = ast.parse(annotation or "object", mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise InvalidInputError(
+                f"the type of parameter '{name}' in the cell tagged '{PARAMETERS_TAG}' is not valid Python: "
+                f"{annotation!r}; write int, str | None, list[int] or the like."
+            ) from error
+        if not _fits(value, kind):
+            raise InvalidInputError(
+                f"parameter '{name}' of the {notebook} must be {annotation}, "
+                f"got {value!r} ({type(value).__name__})."
+            )
+        checked[name] = float(value) if annotation == "float" else value
+    return checked
+
+
+def _literal(node: ast.expr) -> Any:
+    """Return the value of a literal expression, None for any other."""
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, RecursionError, MemoryError):
+        return None
+
+
+def _fits(value: Any, annotation: ast.expr) -> bool:
+    """Compare a value with an annotation; one that is not known fits."""
+    match annotation:
+        case ast.Constant(value=None):
+            return value is None
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return _fits(value, left) or _fits(value, right)
+        case ast.Subscript(value=ast.Name(id="Optional"), slice=inner):
+            return value is None or _fits(value, inner)
+        case ast.Subscript(value=ast.Name(id="Literal"), slice=inner):
+            choices = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+            return any(value == _literal(choice) for choice in choices)
+        case ast.Subscript(value=ast.Name(id="list"), slice=inner):
+            return isinstance(value, list) and all(_fits(item, inner) for item in value)
+        case ast.Subscript(value=outer):
+            return _fits(value, outer)
+        case ast.Name(id=name) if name in _TYPES:
+            if isinstance(value, bool):
+                return name == "bool"
+            return isinstance(value, (int, float) if name == "float" else _TYPES[name])
+    return True
 
 
 @contextmanager
@@ -106,189 +303,6 @@ def _kill_group(group: int | None) -> None:
             os.killpg(group, signal.SIGKILL)
 
 
-# A notebook's parameters: read from its tagged cell, checked before anything runs.
-
-
-#: The tag that papermill looks for.
-PARAMETERS_TAG = "parameters"
-
-_TYPES: dict[str, type] = {
-    "bool": bool, "dict": dict, "float": float, "int": int, "list": list, "str": str, "tuple": tuple,
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """One assignment of the cell tagged `parameters`."""
-
-    name: str
-    annotation: str  # as written, or the type of the default; "" when neither says anything
-    default: Any  # None also when the default is no literal
-
-
-def declared_parameters(notebook: Any) -> dict[str, Parameter]:
-    """Read the parameters that a notebook declares, in their order."""
-    cells = [cell for cell in notebook.cells if PARAMETERS_TAG in cell.metadata.get("tags", [])]
-    if len(cells) != 1 or cells[0].cell_type != "code":
-        raise InvalidInputError(
-            f"a notebook needs exactly one code cell tagged '{PARAMETERS_TAG}', this one has {len(cells)}; "
-            "without it the notebook's own defaults would overwrite the values that it is given."
-        )
-    return parameters_of(cells[0].source)
-
-
-def parameters_of(source: str) -> dict[str, Parameter]:
-    r"""Read the assignments of a parameters cell.
-
-    Examples:
-        >>> parameters_of("seeds: int = 5  # how many\nmethods = ''")["methods"]
-        Parameter(name='methods', annotation='str', default='')
-    """
-    try:
-        body = ast.parse(source).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # NUL bytes, endless brackets
-        reason = f"{error.msg}, line {error.lineno}" if isinstance(error, SyntaxError) else str(error)
-        raise InvalidInputError(
-            f"the cell tagged '{PARAMETERS_TAG}' is not valid Python ({reason}); "
-            "it may hold assignments and comments only."
-        ) from error
-    found: dict[str, Parameter] = {}
-    for node in body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
-            found[node.target.id] = Parameter(
-                node.target.id, ast.unparse(node.annotation).strip("'\""), _literal(node.value)
-            )
-        elif isinstance(node, ast.Assign):
-            default = _literal(node.value)
-            kind = "" if default is None else type(default).__name__
-            for target in node.targets:
-                if isinstance(target, ast.Name):
-                    found[target.id] = Parameter(target.id, kind, default)
-    return found
-
-
-def checked_parameters(
-    values: Mapping[str, Any], declared: Mapping[str, Parameter], *, notebook: str = "notebook"
-) -> dict[str, Any]:
-    """Check names and types of the given values before a run.
-
-    Examples:
-        >>> checked_parameters({"lr": 1}, parameters_of("lr: float = 0.1"))
-        {'lr': 1.0}
-        >>> checked_parameters({"lr": True}, parameters_of("lr: float = 0.1"))
-        Traceback (most recent call last):
-            ...
-        condnum.errors.InvalidInputError: parameter 'lr' of the notebook must be float, got True (bool).
-    """
-    checked: dict[str, Any] = {}
-    for name, given in values.items():
-        if name not in declared:
-            raise UnknownNameError(f"parameter of the {notebook}", name, declared)
-        value = os.fspath(given) if isinstance(given, os.PathLike) else given
-        annotation = declared[name].annotation
-        if annotation and not _fits(value, _parsed(annotation, name)):
-            raise InvalidInputError(
-                f"parameter '{name}' of the {notebook} must be {annotation}, "
-                f"got {value!r} ({type(value).__name__})."
-            )
-        integer = isinstance(value, int) and not isinstance(value, bool)
-        checked[name] = float(value) if annotation == "float" and integer else value
-    return checked
-
-
-def effective_parameters(values: Mapping[str, Any], declared: Mapping[str, Parameter]) -> dict[str, Any]:
-    r"""Return every declared parameter with the value that a run sees: the given one or the default.
-
-    Examples:
-        >>> effective_parameters({"a": 2}, parameters_of("a = 1\nb = 'x'"))
-        {'a': 2, 'b': 'x'}
-    """
-    return {name: values.get(name, parameter.default) for name, parameter in declared.items()}
-
-
-def _parsed(annotation: str, name: str) -> ast.expr:
-    """Return an annotation as an expression, or refuse the cell that it stands in."""
-    try:
-        return ast.parse(annotation, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise InvalidInputError(
-            f"the type of parameter '{name}' in the cell tagged '{PARAMETERS_TAG}' is not valid Python: "
-            f"{annotation!r}; write int, str | None, list[int] or the like."
-        ) from error
-
-
-def _literal(node: ast.expr) -> Any:
-    """Return the value of a literal expression, None for any other."""
-    try:
-        return ast.literal_eval(node)
-    except (ValueError, TypeError, RecursionError, MemoryError):
-        return None
-
-
-def _fits(value: Any, annotation: ast.expr) -> bool:
-    """Compare a value with an annotation."""
-    match annotation:
-        case ast.Constant(value=None):
-            return value is None
-        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return _fits(value, left) or _fits(value, right)
-        case ast.Subscript(value=ast.Name(id="Optional"), slice=inner):
-            return value is None or _fits(value, inner)
-        case ast.Subscript(value=ast.Name(id="Literal"), slice=inner):
-            choices = inner.elts if isinstance(inner, ast.Tuple) else [inner]
-            return any(value == _literal(choice) for choice in choices)
-        case ast.Subscript(value=ast.Name(id="list"), slice=inner):
-            return isinstance(value, list) and all(_fits(item, inner) for item in value)
-        case ast.Subscript(value=outer):
-            return _fits(value, outer)
-        case ast.Name(id=name) if name in _TYPES:
-            if isinstance(value, bool):
-                return name == "bool"
-            return isinstance(value, (int, float) if name == "float" else _TYPES[name])
-    return True
-
-
-# The names of what a finished run leaves in its folder, and whether it is all there.
-
-
-#: The executed notebook, and what is kept of one that failed.
-REPORT = "report.ipynb"
-FAILED = "report.failed.ipynb"
-
-#: The page.
-PAGE = "report.html"
-
-#: What somebody else needs to reproduce the run, and the SHA-256 of each file that it left.
-RECORD = "provenance.json"
-
-#: Written by a notebook of which cells failed.
-FAILURES = "failures.csv"
-
-#: Beside the results while they are being replaced; what a stop in between leaves for the reader.
-INCOMPLETE = "INCOMPLETE.txt"
-
-
-def is_whole(folder: Path) -> bool:
-    """Tell whether a folder holds a finished run, and not one that was stopped while it replaced another.
-
-    Examples:
-        >>> is_whole(Path("/nowhere"))
-        False
-    """
-    return (
-        all((folder / name).is_file() for name in (REPORT, PAGE, RECORD))
-        and not (folder / INCOMPLETE).exists()
-    )
-
-
-#: Errors of a disk, which papermill meets too when it saves.
-_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-
-
-class NotebookError(CondnumError, RuntimeError):
-    """A notebook failed for a reason that condnum does not know; the message names cell and error."""
-
-
 def run_notebook(
     notebook: str | os.PathLike[str],
     parameters: Mapping[str, Any],
@@ -297,28 +311,45 @@ def run_notebook(
     timeout: float | None = None,
     quiet: bool = False,
     progress: OnProgress | None = None,
+    optional: Mapping[str, Any] | None = None,
 ) -> Path:
     """Execute a notebook and write it, with its outputs, to `folder/report.ipynb`.
 
     The kernel is the current interpreter, in the caller's working directory. Names and types of
     the parameters are checked before it starts. When a cell fails, the notebook up to there is kept
     as `folder/report.failed.ipynb`.
+
+    Args:
+        notebook: A path, or a name in the source tree.
+        parameters: Values; the others keep their defaults.
+        folder: Made if it does not exist.
+        timeout: Seconds for each cell; None for no limit.
+        quiet: Show no progress.
+        progress: Told of progress instead of the terminal.
+        optional: Values for those of its names that the notebook declares.
+
+    Returns:
+        The file.
+
+    Raises:
+        CondnumError: A parameter does not fit, the folder cannot be written, or a cell failed.
     """
     require("papermill", "notebooks")
     path = find_notebook(notebook)
     node = read_notebook(path)
     declared = declared_parameters(node)
-    values = checked_parameters(parameters, declared, notebook=f"notebook {path.stem}")
-    node.metadata["condnum"] = {
-        "parameters": {k: without_home(v) for k, v in effective_parameters(values, declared).items()}
-    }
+    wanted = {**parameters, **{k: v for k, v in (optional or {}).items() if k in declared}}
+    values = checked_parameters(wanted, declared, notebook=f"notebook {path.stem}")
+    effective = {name: values.get(name, parameter.default) for name, parameter in declared.items()}
+    node.metadata["condnum"] = {"parameters": {k: without_home(v) for k, v in effective.items()}}
     node.metadata.setdefault(
         "kernelspec", {"display_name": "Python 3", "language": "python", "name": KERNEL_NAME}
     )
     target = output_folder(folder)
+    shown: Any = nullcontext(progress) if quiet or progress else terminal_progress(path.stem)
     with atomic_write(target / REPORT) as temporary:
         try:
-            with _progress(path.stem, quiet, progress) as report:
+            with shown as report:
                 _execute(node, temporary, values, timeout=timeout, report=report)
         except CondnumError:
             raise
@@ -327,51 +358,13 @@ def run_notebook(
             temporary.replace(failed)
             failure = _translated(error, path.stem, failed)
             raise failure from error
-        _without_paths(temporary)
+        nbformat = require("nbformat", "notebooks")
+        finished = nbformat.read(temporary, as_version=4)
+        for key in ("input_path", "output_path"):  # temporary, and inside somebody's home
+            finished.metadata.get("papermill", {}).pop(key, None)
+        nbformat.write(finished, temporary)
     (target / FAILED).unlink(missing_ok=True)  # of an earlier try
     return target / REPORT
-
-
-def find_notebook(notebook: str | os.PathLike[str], *, tree: Path | None = None) -> Path:
-    """Return the path of a notebook given by path, or by its name in the source tree."""
-    path = Path(notebook).expanduser()
-    if path.suffix == ".ipynb" or len(path.parts) > 1:
-        if path.is_file():
-            return path
-        raise DataNotFoundError(f"there is no notebook {path}; check the path.")
-    folder = tree or Path(__file__).resolve().parents[2] / "notebooks"
-    named = {
-        path.stem: path for pattern in ("*.ipynb", "experiments/*.ipynb") for path in folder.glob(pattern)
-    }
-    if not named:
-        raise DataNotFoundError(
-            f"the notebook '{path}' was asked for by name, but this condnum has no "
-            "notebooks folder beside it; run from a source tree (pip install -e .), or give an .ipynb file."
-        )
-    if path.name not in named:
-        raise UnknownNameError("notebook", path.name, sorted(named))
-    return named[path.name]
-
-
-def read_notebook(path: Path) -> Any:
-    """Read a notebook file."""
-    nbformat = require("nbformat", "notebooks")
-    try:
-        return nbformat.read(path, as_version=4)
-    except Exception as error:  # nbformat lets JSON, schema, key and attribute errors through
-        raise InvalidInputError(
-            f"{path} is not a Jupyter notebook ({error}); give an .ipynb file."
-        ) from error
-
-
-@contextmanager
-def _progress(
-    title: str, quiet: bool, progress: OnProgress | None
-) -> Generator[OnProgress | None, None, None]:
-    """Give the function that progress goes to, if any."""
-    shown: Any = nullcontext(progress) if quiet or progress else terminal_progress(title)
-    with shown as report:
-        yield report
 
 
 def _execute(
@@ -436,13 +429,3 @@ def _translated(error: Exception, name: str, failed: Path) -> CondnumError:
 def _subclasses(kind: type[CondnumError]) -> set[type[CondnumError]]:
     """Return a class and all classes derived from it that are loaded."""
     return {kind}.union(*(_subclasses(child) for child in kind.__subclasses__()))
-
-
-def _without_paths(path: Path) -> None:
-    """Drop the temporary paths and the home folder that papermill stores in a finished notebook."""
-    nbformat = require("nbformat", "notebooks")
-    node = nbformat.read(path, as_version=4)
-    record = node.metadata.get("papermill", {})
-    for key in ("input_path", "output_path"):
-        record.pop(key, None)
-    nbformat.write(node, path)

@@ -5,21 +5,21 @@ No user name and no home path is recorded, so that a provenance file can be publ
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from condnum.errors import DataNotFoundError
+if TYPE_CHECKING:
+    import torch
 
 #: Distributions whose versions can change a number or a picture of a report.
 PACKAGES = {
@@ -94,21 +94,16 @@ def describe_device(device: str | torch.device) -> dict[str, Any]:
         >>> describe_device("cpu")["device"]
         'cpu'
     """
+    import torch
+
     resolved = torch.device(device)
-    cpu = cpu_model()
+    cpu = platform.processor() or platform.machine()
+    with suppress(OSError):  # not Linux: the portable name is all there is
+        listed = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        named = re.search(r"^model name\s*: *(.+)$", listed, re.MULTILINE | re.IGNORECASE)
+        cpu = named.group(1).strip() if named else cpu
     name = torch.cuda.get_device_name(resolved) if resolved.type == "cuda" else cpu
     return {"device": str(resolved), "name": name, "cpu": cpu, "threads": torch.get_num_threads()}
-
-
-def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Return the processor's model name, from the kernel's list where there is one."""
-    try:
-        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.lower().startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass  # not Linux: the portable name below is all there is
-    return platform.processor() or platform.machine()
 
 
 def command_line(arguments: Sequence[str]) -> str:
@@ -140,39 +135,16 @@ def without_home(value: Any) -> Any:
     return text.replace(home, "~") if len(home) > 1 else text
 
 
-def file_checksum(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of a file, read in blocks."""
-    try:
-        with open(path, "rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise DataNotFoundError(
-            f"cannot read {path}: {error.strerror or error}; check the path and its permissions."
-        ) from error
-
-
 def source_revision(tree: Path | None = None) -> dict[str, Any] | None:
     """Return the git revision of the source tree and whether it has uncommitted changes."""
     folder = tree or Path(__file__).resolve().parents[2]
     if not (folder / ".git").exists():
         return None
-    revision = _git(folder, "rev-parse", "HEAD")
-    status = _git(folder, "status", "--porcelain")
-    if revision is None or status is None:
-        return None
-    return {"revision": revision, "dirty": bool(status)}
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    """Return git's answer, or None when it has none."""
+    git = ["git", "--no-optional-locks", "-C", str(folder)]
+    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 20, "check": True}
     try:
-        done = subprocess.run(
-            ["git", "--no-optional-locks", "-C", str(folder), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=20,
-            check=True,
-        )
+        revision = subprocess.run([*git, "rev-parse", "HEAD"], **options).stdout.strip()
+        status = subprocess.run([*git, "status", "--porcelain"], **options).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+    return {"revision": revision, "dirty": bool(status)}

@@ -25,7 +25,7 @@ from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.files import output_folder, write_json
 from condnum.progress import PROGRESS_VARIABLE, duration
 from condnum.report.notebook import is_whole
-from condnum.report.progress import OnProgress, ProgressEvent, following, terminal_progress
+from condnum.report.progress import Event, OnProgress, following, terminal_progress
 from condnum.report.provenance import describe_device, source_revision, versions
 
 # What `condnum reproduce` runs at each scale: one command of the command line an experiment.
@@ -599,7 +599,7 @@ def _run(
     """Run one experiment and return its record; an older result stays when it fails."""
     folder = root / experiment.name
     options = ["--jobs", str(jobs)] if experiment.parallel else []
-    progress(ProgressEvent("starting"))
+    progress({"stage": "starting"})
     began = time.monotonic()
     ended = runner([*words, *options, "--out", str(folder), "--quiet"], progress=progress)
     if ended.status == 0 and is_whole(folder):
@@ -633,7 +633,7 @@ class ProgressView:
         print(f"  [{index}/{total}] {experiment.name}: {experiment.title}", file=self.stream, flush=True)
         self._report = self._running.enter_context(terminal_progress(experiment.name, stream=self.stream))
 
-    def progress(self, event: ProgressEvent) -> None:
+    def progress(self, event: Event) -> None:
         """Pass an event to the bar."""
         if self._report is not None:
             self._report(event)

@@ -271,7 +271,7 @@ class DeepConfig:
             pretrain=pretrain,
             harmful=harmful,
             backbones=tuple(dict.fromkeys(_words(backbone))),
-            weights=weights,
+            weights=weights_source(weights),
             preset=preset,
             methods=tuple(name for name in METHODS if not chosen or name in chosen),
             seeds=seeds,

@@ -108,6 +108,13 @@ class DigitPairsConfig:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise InvalidInputError(f"{name} must be an integer of at least {least}, got {value!r}.")
+        if self.dataset == "mnist" and self.data == "embedded":
+            raise InvalidInputError("MNIST is not embedded; the 8×8 digits are: condnum run digits.")
+        if self.dataset == "digits" and self.data not in ("auto", "embedded"):
+            raise InvalidInputError(
+                f"data '{self.data}': the 8×8 digits are embedded and need no file; for MNIST: "
+                "condnum run mnist."
+            )
         for pretrain, harmful in self.pairs:
             if pretrain == harmful or not {pretrain, harmful} <= set(range(10)):
                 raise InvalidInputError(

@@ -145,6 +145,11 @@ class AuditConfig:
         return listed
 
 
+def load(config: AuditConfig) -> TaskPair | Digits:
+    """Load the data of a configuration."""
+    return config.data.load()
+
+
 def _numbers(name: str, text: str) -> tuple[int, ...]:
     """Read a list of whole numbers."""
     try:

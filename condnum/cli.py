@@ -1,0 +1,624 @@
+"""The command line. `condnum run NAME` is a notebook: its parameters cell is options and help."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import io
+import json
+import math
+import os
+import shutil
+import signal
+import sys
+import textwrap
+import threading
+import traceback
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version as distribution_version
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from condnum.errors import CondnumError, UnknownNameError, require
+
+if TYPE_CHECKING:
+    from condnum.report.notebook import Parameter
+    from condnum.report.reproduce import ExperimentRecord
+
+EXIT_ERROR = 2
+EXIT_INTERRUPTED = 130
+
+#: Lines of the table of failures in the terminal.
+SHOWN_FAILURES = 20
+
+_stopped = threading.Event()
+
+
+@dataclass(frozen=True)
+class NotebookCommand:
+    """A notebook as a command."""
+
+    notebook: str  # a name in the source tree, or a path
+    config: str = ""  # module:class of its study, built and loaded before a kernel starts
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # parameters that are no options of this command
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # where they are not the notebook's
+
+
+_DIGITS = "condnum.studies.digit_pairs:DigitPairsConfig"
+_EVERY_PAIR = {"seeds": 3, "pairs": "", "device": "auto"}
+
+#: Experiments by the names of their commands; any other notebook is one by its own name or path.
+EXPERIMENTS = {
+    "house-prices": NotebookCommand("house_prices", "condnum.studies.house_prices:HousePricesConfig"),
+    "mnist": NotebookCommand("mnist_pairs", _DIGITS, {"dataset": "mnist"}, _EVERY_PAIR),
+    "digits": NotebookCommand(
+        "mnist_pairs", _DIGITS, {"dataset": "digits"}, {**_EVERY_PAIR, "data": "embedded"}
+    ),
+    "limits": NotebookCommand("limits", "condnum.studies.limits:LimitsConfig"),
+    "attackers": NotebookCommand("attackers", "condnum.studies.attackers:AttackConfig"),
+    "deep": NotebookCommand("deep_nets", "condnum.studies.deep_nets:DeepConfig"),
+    "reproduction-audit": NotebookCommand("reproduction_audit", "condnum.studies.release:AuditConfig"),
+    "corrections": NotebookCommand("corrections"),
+}
+AUDIT = NotebookCommand("audit", "condnum.audit.run:Options")
+
+OutOption = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="Folder of the results.", show_default="runs/…")
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: What follows the program's name; default: from `sys.argv`.
+
+    Returns:
+        The exit status: 0, 1 (a check found something missing), 2 (wrong use, or a `CondnumError`),
+        130 (stopped by Ctrl-C or a termination signal).
+
+    Raises:
+        Exception: A bug, with its traceback.
+
+    Examples:
+        >>> main(["--version"])
+        condnum ...
+        0
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a word may hold bytes that are no text in any encoding
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        with _termination_as_interrupt():
+            status = app(
+                args=[word for word in words if word != "--debug"], prog_name="condnum", standalone_mode=False
+            )
+    except (KeyboardInterrupt, typer.Abort) as stop:
+        say(f"stopped by Ctrl-C{stop}" if str(stop) else "stopped by Ctrl-C.")
+        return EXIT_INTERRUPTED
+    except CondnumError as error:
+        if debug:
+            traceback.print_exception(error)
+        else:
+            say(str(error))
+        return EXIT_ERROR
+    except Exception as error:
+        # Wrong use: click's class, or that of the copy of click inside newer typers.
+        if not (hasattr(error, "show") and hasattr(error, "exit_code")):
+            raise
+        error.show()
+        return int(error.exit_code)
+    return status if isinstance(status, int) else 0
+
+
+def say(message: str) -> None:
+    """Print one wrapped paragraph on the standard error, after the program's name."""
+    width = min(100, shutil.get_terminal_size().columns)
+    paragraph = textwrap.fill(
+        f"condnum: {' '.join(message.split())}", width, break_long_words=False, break_on_hyphens=False
+    )
+    print(paragraph, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _termination_as_interrupt() -> Generator[None, None, None]:
+    """Clean up after a termination signal as after Ctrl-C: the kernel, temporary files."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set signal handlers
+        return
+    _stopped.clear()
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number, handler in before.items():
+        if number == signal.SIGTERM or handler is signal.default_int_handler:  # not where it is ignored
+            signal.signal(number, _interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _interrupt(*_: Any) -> NoReturn:
+    """Treat a termination signal like Ctrl-C, and remember that it came."""
+    _stopped.set()
+    raise KeyboardInterrupt
+
+
+# Running a notebook.
+
+
+def run_command(name: str, command: NotebookCommand, given: Mapping[str, Any]) -> None:
+    """Check the options and the data, run the notebook, and say where its results are and what failed."""
+    from condnum.report.notebook import (
+        FAILURES,
+        PAGE,
+        declared_parameters,
+        find_notebook,
+        first_heading,
+        read_notebook,
+    )
+    from condnum.report.run import run_report
+
+    values = {**command.fixed, **given}
+    out, quiet = values.pop("out", None), values.pop("quiet")
+    path = find_notebook(command.notebook)
+    notebook = read_notebook(path)
+    if "static" in declared_parameters(notebook):
+        values.setdefault("static", True)  # a page has no kernel for a widget
+    if command.config and "device" in values:
+        from condnum.arrays import resolve_device
+
+        values["device"] = str(resolve_device(values["device"]))
+    label, checksums = loaded(command.config, values) if command.config else ("", {})
+    folder = Path(out) if out else default_folder(name, values)
+    heading = first_heading(notebook) or path.stem
+    failures = run_report(
+        path,
+        values,
+        out=folder,
+        title=f"{heading} ({label})" if label else heading,
+        checksums=checksums,
+        quiet=quiet,
+        stopped=_stopped.is_set,
+    )
+    typer.echo(f"Results: {folder}")
+    typer.echo(str(folder / PAGE))
+    if (folder / "audit.json").exists():
+        for note in json.loads((folder / "audit.json").read_text(encoding="utf-8"))["warnings"]:
+            if "drop=" in note:  # columns that seem to be no features
+                say(f"warning: {note}")
+    if failures:
+        typer.echo(failure_table(failures, folder / FAILURES), err=True)
+        raise typer.Exit(1)
+
+
+def loaded(config: str, values: Mapping[str, Any]) -> tuple[str, Mapping[str, str]]:
+    """Build a study's configuration and load its data: what cannot run fails before a kernel starts.
+
+    Args:
+        config: `module:class`; the module has `load` or `prepare` for it.
+        values: The parameters of the notebook, others among them.
+
+    Returns:
+        What the data are called, and their SHA-256 by name.
+    """
+    home, _, name = config.partition(":")
+    module = importlib.import_module(home)
+    kind = getattr(module, name)
+    build = getattr(kind, "from_parameters", kind)
+    chosen = build(**{name: values[name] for name in inspect.signature(build).parameters})
+    if values.get("scheduler") and "jobs" in values:
+        from condnum.studies.executors import choose_executor
+
+        choose_executor(1, values["scheduler"])  # is it an address?
+    data = (getattr(module, "load", None) or module.prepare)(chosen)
+    data = data[0] if isinstance(data, tuple) else data
+    origin = getattr(data, "provenance", None)
+    if origin is not None and not origin.known_checksum:
+        say(
+            f"warning: SHA-256 {data.checksum} of {data.name} in {origin.location} is not one that this "
+            "project knows; the results are those of these files. Look with: condnum data check."
+        )
+    if hasattr(data, "label"):
+        return data.label, {data.label: data.checksum}
+    return ", ".join(getattr(chosen, "chosen_backbones", ())), getattr(data, "tasks", data).checksums
+
+
+def default_folder(name: str, values: Mapping[str, Any]) -> Path:
+    """Return the folder of a run that names none: by the command and its data.
+
+    Examples:
+        >>> default_folder("house-prices", {"data": "/data/My Houses.csv"}).as_posix()
+        'runs/house-prices-my-houses'
+        >>> default_folder("limits", {"data": "mnist", "source": "auto"}).as_posix()
+        'runs/limits-mnist'
+    """
+    places = ("pretrain", "harmful") if values.get("pretrain") else ("pretrain_images", "harmful_images")
+    named = [values.get(place) for place in places]
+    if not any(named):
+        named = [values.get("data"), None if values.get("source") == "auto" else values.get("source")]
+    words = [name, *(Path(str(word)).stem for word in named if word)]
+    slug = "".join(letter if letter.isalnum() else " " for letter in " ".join(words).lower())
+    return Path("runs") / "-".join(slug.split())
+
+
+def failure_table(failures: Sequence[Mapping[str, str]], place: Path) -> str:
+    """Return the cells that failed, for the terminal.
+
+    Examples:
+        >>> print(failure_table([{"cell": "ours, seed 0", "error": "RankError: rank 0"}], Path("o/f.csv")))
+        1 cell failed:
+          cell          error
+          ours, seed 0  RankError: rank 0
+        All of them are in o/f.csv; the same command tries them again and keeps the others.
+    """
+    shown = [("cell", "error"), *((row["cell"], row["error"]) for row in failures[:SHOWN_FAILURES])]
+    more = len(failures) - SHOWN_FAILURES
+    return "\n".join(
+        [
+            f"{len(failures)} cell{'s' if len(failures) > 1 else ''} failed:",
+            *(f"  {line}" for line in columns(shown).splitlines()),
+            *([f"  … and {more} more"] if more > 0 else []),
+            f"All of them are in {place}; the same command tries them again and keeps the others.",
+        ]
+    )
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Align rows of text in columns.
+
+    Examples:
+        >>> print(columns([("a", "b"), ("long", "1")]))
+        a     b
+        long  1
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+# From a parameters cell to a command.
+
+
+def _read_number(kind: type[int] | type[float], least: float) -> Callable[[Any], float]:
+    """Return a parser whose message names the value, which typer's own does not."""
+
+    def number(text: Any) -> float:
+        """Read the number or refuse the text."""
+        try:
+            value = kind(text)
+        except (ValueError, OverflowError):
+            value = None
+        if value is None or value < least:
+            word = "whole number" if kind is int else "number"
+            raise typer.BadParameter(
+                f"'{text}' is no {word}{f' of at least {least:g}' if math.isfinite(least) else ''}."
+            )
+        return value
+
+    return number
+
+
+def _read_yaml(text: str) -> Any:
+    """Read a value of any other type: null, [1, 2], text."""
+    yaml = require("yaml", "notebooks")
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError) as error:
+        problem = " ".join(str(error).split())
+        raise typer.BadParameter(f"'{text}' is no YAML ({problem}); quote text.") from error
+
+
+def _expanded(text: str) -> str:
+    """Expand `~` where the shell did not."""
+    return os.path.expanduser(text) if text.startswith("~") else text
+
+
+def _option(parameter: Parameter, default: Any, *, ours: bool) -> tuple[Any, Any]:
+    """Return annotation and default of the option of a parameter; `METAVAR: help` is its comment."""
+    flag = f"--{parameter.name.replace('_', '-')}"
+    metavar, colon, rest = parameter.help.partition(": ")
+    if not colon or " " in metavar:
+        metavar, rest = "", parameter.help
+    text = (rest[:1].upper() if rest[:1].isascii() else rest[:1]) + rest[1:]  # not Ε for ε
+    about: dict[str, Any] = {"help": f"{text}." if text and text[-1] not in ".…" else text}
+    names = [flag, "-j"] if parameter.name == "jobs" else [flag]
+    if parameter.annotation == "bool":
+        names = [f"{flag}/--no-{flag[2:]}" if default or not ours else flag]
+        return Annotated[bool, typer.Option(*names, hidden=parameter.name == "static", **about)], default
+    readers: dict[str, tuple[Any, str]] = {
+        "int": (_read_number(int, 0 if ours else -math.inf), "N"),
+        "float": (_read_number(float, -math.inf), "X"),
+        "str": (_expanded, "TEXT"),
+    }
+    reader, kind = readers.get(parameter.annotation, (_read_yaml, "YAML"))
+    about |= {"parser": reader, "metavar": metavar or kind, "show_default": default != ""}
+    if kind == "YAML":  # a default of any type is left to the notebook
+        return Annotated[str, typer.Option(*names, **about | {"show_default": repr(default)})], None
+    return Annotated[str, typer.Option(*names, **about)], default
+
+
+def notebook_command(name: str, command: NotebookCommand) -> Any:
+    """Build the command of a notebook; its help is the comment with which its parameters cell begins."""
+    from condnum.report.notebook import (
+        find_notebook,
+        first_heading,
+        parameters_cell,
+        parameters_of,
+        read_notebook,
+    )
+
+    notebook = read_notebook(find_notebook(command.notebook))
+    source = parameters_cell(notebook)
+    arguments: dict[str, tuple[Any, Any]] = {}
+    for parameter in parameters_of(source).values():
+        if parameter.name not in (*command.fixed, "out", "quiet", "help"):
+            default = command.defaults.get(parameter.name, parameter.default)
+            if parameter.name == "static":
+                default = True
+            arguments[parameter.name] = _option(parameter, default, ours=bool(command.config))
+    arguments |= {"out": (OutOption, None), "quiet": (QuietOption, False)}
+
+    def call(**given: Any) -> None:
+        run_command(name, command, {key: value for key, value in given.items() if value is not None})
+
+    about = [
+        line[1:].removeprefix(" ") for line in takewhile(lambda line: line[:1] == "#", source.splitlines())
+    ]
+    call.__doc__ = "\n".join(about) or first_heading(notebook)
+    call.__annotations__ = {key: annotation for key, (annotation, _) in arguments.items()}
+    call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            for key, (annotation, default) in arguments.items()
+        ]
+    )
+    single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    single.command(name)(call)
+    return typer.main.get_command(single)
+
+
+class ExperimentGroup(TyperGroup):
+    """The commands that are notebooks, beside those that are functions."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """List the experiments first."""
+        return [*EXPERIMENTS, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Build the command of an experiment, or of any notebook by its name or path."""
+        from condnum.report.notebook import find_notebook
+
+        if cmd_name in self.commands:
+            return super().get_command(ctx, cmd_name)
+        name = cmd_name.replace("_", "-")
+        if name in EXPERIMENTS:
+            return notebook_command(name, EXPERIMENTS[name])
+        try:
+            path = find_notebook(cmd_name)
+        except UnknownNameError as error:
+            raise UnknownNameError("experiment", cmd_name, [*EXPERIMENTS, "PATH.ipynb"]) from error
+        return notebook_command(path.stem, NotebookCommand(str(path)))
+
+
+class CondnumGroup(TyperGroup):
+    """All commands; the audit is a notebook too."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """List the audit first."""
+        return ["audit", *super().list_commands(ctx)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Build the command of the audit."""
+        return notebook_command("audit", AUDIT) if cmd_name == "audit" else super().get_command(ctx, cmd_name)
+
+
+# The commands.
+
+
+app = typer.Typer(
+    name="condnum",
+    cls=CondnumGroup,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+data_app = typer.Typer(help="List the data sets and check them.", rich_markup_mode=None)
+run_app = typer.Typer(
+    cls=ExperimentGroup,
+    help="Run an experiment, or any notebook with a parameters cell, and write its report.",
+    epilog="condnum run my_notebook.ipynb --help shows the parameters of my_notebook.ipynb as options.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+def _show_version(wanted: bool) -> None:
+    """Print the version and stop."""
+    if wanted:
+        typer.echo(f"condnum {distribution_version('condnum')}")
+        raise typer.Exit
+
+
+@app.callback()
+def condnum(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error, after any command.")
+    ] = False,
+) -> None:
+    """Model immunization from a condition-number perspective: explore, reproduce, teach, audit."""
+
+
+@run_app.command("notebook")
+def notebook(
+    notebook: Annotated[
+        str,
+        typer.Argument(metavar="NOTEBOOK", help="A name, such as 4_ceiling, or a path to an .ipynb file."),
+    ],
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--parameter", "-p", metavar="NAME=VALUE", help="A parameter, in YAML; may be repeated."
+        ),
+    ] = None,
+    out: OutOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Execute a notebook with its parameters as NAME=VALUE."""
+    given = {}
+    for text in parameter or []:
+        name, sign, value = text.partition("=")
+        if not name.strip() or not sign:
+            raise typer.BadParameter(f"'{text}' is no parameter; write NAME=VALUE, such as -p seeds=3.")
+        given[name.strip()] = _read_yaml(value)
+    name = Path(notebook).stem
+    run_command(f"notebook-{name}", NotebookCommand(notebook), {**given, "out": out, "quiet": quiet})
+
+
+@data_app.callback(invoke_without_command=True)
+def data(context: typer.Context) -> None:
+    """List the data sets: what is found where, and what to do about the others."""
+    if context.invoked_subcommand is not None:
+        return
+    from condnum.data.catalog import available
+
+    statuses = available()
+    rows = [
+        (
+            status.name,
+            str(status.source or "missing"),
+            "" if status.rows is None else str(status.rows),
+            status.checksum[:8] + ("" if status.known_checksum or not status.found else " (unknown)"),
+            status.location,
+        )
+        for status in statuses
+    ]
+    typer.echo(columns([("data set", "source", "rows", "SHA-256", "location"), *rows]))
+    for status in statuses:
+        if status.advice:
+            typer.echo(f"\n{status.advice}")
+
+
+@data_app.command("check")
+def check_data(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One data set; default: all.")] = None,
+) -> None:
+    """Load data sets in full and compare their checksums; the exit status is 1 unless all are well."""
+    from condnum.data.catalog import check
+
+    results = check(name)
+    for result in results:
+        typer.echo(f"{result.name}: {result.status}\n  {result.message}")
+        for array, shape in result.shapes:
+            typer.echo(f"  {array} {' x '.join(str(size) for size in shape)}")
+    if not all(result.ok for result in results):
+        raise typer.Exit(1)
+
+
+@data_app.command("download")
+def download() -> None:
+    """Fetch all 70 000 images of MNIST from OpenML into the user cache, where every run looks."""
+    from condnum.data.mnist import download_mnist
+
+    typer.echo(f"MNIST: {download_mnist()}")
+
+
+@app.command(
+    "reproduce",
+    epilog="An experiment that fails does not stop the others: the site says what is wrong, and the exit "
+    "status is 1. After Ctrl-C the same command goes on where it was.",
+)
+def reproduce(
+    scale: Annotated[
+        str,
+        typer.Option(
+            "--scale",
+            metavar="quick|full",
+            help="quick: the paper's data, what two cores do in minutes; full: everything, hours.",
+        ),
+    ] = "quick",
+    only: Annotated[
+        str, typer.Option("--only", metavar="A,B,…", help="Experiments, comma-separated; default: all.")
+    ] = "",
+    jobs: Annotated[
+        int,
+        typer.Option(
+            "--jobs",
+            "-j",
+            metavar="N",
+            parser=_read_number(int, 0),
+            help="Worker processes; 0: one for each core.",
+        ),
+    ] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Folder of the runs.", show_default="runs/reproduce/SCALE"),
+    ] = None,
+    site: Annotated[
+        Path,
+        typer.Option("--site", metavar="DIR", help="Folder of index.html and of site/ with the pages."),
+    ] = Path("reports"),
+    quiet: QuietOption = False,
+) -> None:
+    """Run all experiments, reuse what is unchanged; a site that grows sets each number beside its run."""
+    from condnum.files import folder_lock, output_folder
+    from condnum.report.reproduce import experiments, progress_view
+    from condnum.report.reproduce import reproduce as run
+    from condnum.report.site import build_site
+
+    names = [word.strip() for word in only.split(",") if word.strip()]
+    chosen = [experiment.name for experiment in experiments(scale, names)]
+    root = output_folder(out or Path("runs") / "reproduce" / scale)
+    output_folder(site)
+    with folder_lock(root):
+        try:
+            with progress_view(io.StringIO() if quiet else None) as view:
+
+                def on_end(index: int, total: int, entry: ExperimentRecord) -> None:
+                    """Show what became of an experiment, then let the site grow by it."""
+                    view.end(index, total, entry)
+                    if index < total and entry.status != "reused":
+                        with contextlib.suppress(CondnumError):  # the last build says what is wrong
+                            view.site(build_site(root, site), chosen[index:])
+
+                record = run(
+                    scale,
+                    root,
+                    only=names,
+                    jobs=jobs,
+                    progress=view.progress,
+                    on_start=view.start,
+                    on_end=on_end,
+                )
+        except KeyboardInterrupt:
+            say(
+                f"stopped by Ctrl-C; what is finished lies in {root}, its pages under {site}: the same "
+                "command goes on from there."
+            )
+            raise typer.Exit(130) from None
+        index = build_site(root, site)
+    bad = ("failed", "not run") if names else ("failed",)  # what was asked for by name has to be there
+    failed = [entry for name in chosen if (entry := record[name]).status in bad]
+    for entry in failed:
+        say(f"{entry.name} {entry.status}: {entry.error}")
+    typer.echo(str(index))
+    if failed:
+        raise typer.Exit(1)
+
+
+app.add_typer(data_app, name="data")
+app.add_typer(run_app, name="run")
