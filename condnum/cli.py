@@ -102,8 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             status = app(
                 args=[word for word in words if word != "--debug"], prog_name="condnum", standalone_mode=False
             )
-    except (KeyboardInterrupt, typer.Abort) as stop:
-        say(f"stopped by Ctrl-C{stop}" if str(stop) else "stopped by Ctrl-C.")
+    except (KeyboardInterrupt, typer.Abort):
+        say("stopped by Ctrl-C.")
         return EXIT_INTERRUPTED
     except CondnumError as error:
         if debug:
@@ -161,19 +161,22 @@ def run_command(name: str, command: NotebookCommand, given: Mapping[str, Any]) -
     from condnum.report.notebook import (
         FAILURES,
         PAGE,
+        checked_parameters,
         declared_parameters,
         find_notebook,
         first_heading,
         read_notebook,
     )
-    from condnum.report.run import run_report
+    from condnum.report.run import StoppedError, run_report
 
     values = {**command.fixed, **given}
     out, quiet = values.pop("out", None), values.pop("quiet")
     path = find_notebook(command.notebook)
     notebook = read_notebook(path)
-    if "static" in declared_parameters(notebook):
+    declared = declared_parameters(notebook)
+    if "static" in declared:
         values.setdefault("static", True)  # a page has no kernel for a widget
+    values = checked_parameters(values, declared, notebook=f"notebook {path.stem}")
     if command.config and "device" in values:
         from condnum.arrays import resolve_device
 
@@ -181,15 +184,19 @@ def run_command(name: str, command: NotebookCommand, given: Mapping[str, Any]) -
     label, checksums = loaded(command.config, values) if command.config else ("", {})
     folder = Path(out) if out else default_folder(name, values)
     heading = first_heading(notebook) or path.stem
-    failures = run_report(
-        path,
-        values,
-        out=folder,
-        title=f"{heading} ({label})" if label else heading,
-        checksums=checksums,
-        quiet=quiet,
-        stopped=_stopped.is_set,
-    )
+    try:
+        failures = run_report(
+            path,
+            values,
+            out=folder,
+            title=f"{heading} ({label})" if label else heading,
+            checksums=checksums,
+            quiet=quiet,
+            stopped=_stopped.is_set,
+        )
+    except StoppedError as stop:
+        say(f"stopped by Ctrl-C{stop}")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
     typer.echo(f"Results: {folder}")
     typer.echo(str(folder / PAGE))
     if (folder / "audit.json").exists():
@@ -576,7 +583,7 @@ def reproduce(
 ) -> None:
     """Run all experiments, reuse what is unchanged; a site that grows sets each number beside its run."""
     from condnum.files import folder_lock, output_folder
-    from condnum.report.reproduce import experiments, progress_view
+    from condnum.report.reproduce import experiments
     from condnum.report.reproduce import reproduce as run
     from condnum.report.site import build_site
 
@@ -584,32 +591,26 @@ def reproduce(
     chosen = [experiment.name for experiment in experiments(scale, names)]
     root = output_folder(out or Path("runs") / "reproduce" / scale)
     output_folder(site)
+    stream = None if quiet else sys.stderr
+
+    def on_end(index: int, total: int, entry: ExperimentRecord) -> None:
+        """Let the site grow by what an experiment left."""
+        if index < total and entry.status != "reused":
+            with contextlib.suppress(CondnumError):  # the last build says what is wrong
+                page = build_site(root, site)
+                if stream is not None:
+                    rest = ", ".join(chosen[index:])
+                    print(f"  site: {page} (open it now, it grows; still to run: {rest})", file=stream)
+
     with folder_lock(root):
         try:
-            with progress_view(io.StringIO() if quiet else None) as view:
-
-                def on_end(index: int, total: int, entry: ExperimentRecord) -> None:
-                    """Show what became of an experiment, then let the site grow by it."""
-                    view.end(index, total, entry)
-                    if index < total and entry.status != "reused":
-                        with contextlib.suppress(CondnumError):  # the last build says what is wrong
-                            view.site(build_site(root, site), chosen[index:])
-
-                record = run(
-                    scale,
-                    root,
-                    only=names,
-                    jobs=jobs,
-                    progress=view.progress,
-                    on_start=view.start,
-                    on_end=on_end,
-                )
+            record = run(scale, root, only=names, jobs=jobs, stream=stream, on_end=on_end)
         except KeyboardInterrupt:
             say(
                 f"stopped by Ctrl-C; what is finished lies in {root}, its pages under {site}: the same "
                 "command goes on from there."
             )
-            raise typer.Exit(130) from None
+            raise typer.Exit(EXIT_INTERRUPTED) from None
         index = build_site(root, site)
     bad = ("failed", "not run") if names else ("failed",)  # what was asked for by name has to be there
     failed = [entry for name in chosen if (entry := record[name]).status in bad]

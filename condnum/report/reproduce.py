@@ -1,8 +1,12 @@
-"""Running the experiments of a scale one after another, keeping a record after each."""
+"""`condnum reproduce`: the experiments of a scale, one process each, and a record that grows with them.
+
+A finished result is reused as long as its parameters, data and code are what they were.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shlex
@@ -11,13 +15,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TextIO, get_args
 
 from condnum.data.catalog import available
 from condnum.data.resolver import data_folders
@@ -25,11 +28,8 @@ from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.files import output_folder, write_json
 from condnum.progress import PROGRESS_VARIABLE, duration
 from condnum.report.notebook import is_whole
-from condnum.report.progress import Event, OnProgress, following, terminal_progress
+from condnum.report.progress import OnProgress, following, terminal_progress
 from condnum.report.provenance import describe_device, source_revision, versions
-
-# What `condnum reproduce` runs at each scale: one command of the command line an experiment.
-
 
 Scale = Literal["quick", "full"]
 Kind = Literal["experiment", "lesson"]
@@ -45,14 +45,18 @@ class Experiment:
     words: tuple[str, ...]  # after `condnum`, without --out and --jobs; "{imagenet}" is a folder of images
     data: tuple[str, ...] = ()  # names of `condnum.data.catalog` whose checksums decide about reuse
     folders: tuple[str, ...] = ()  # folders of images that no command fetches, under a data folder
-    after: tuple[str, ...] = ()  # experiments that a reader needs first; they run before it
     kind: Kind = "experiment"
     parallel: bool = True  # whether it takes --jobs
 
     def command(self) -> tuple[str, ...] | None:
         """Return the words with the folders of images filled in; None if a folder is not here."""
-        places = {name: _image_folder(name) for name in self.folders}
-        if None in places.values():
+        places = {
+            name: str(place / name)
+            for name in self.folders
+            for place in reversed(data_folders())
+            if (place / name).is_dir()
+        }
+        if set(self.folders) - set(places):
             return None
         return tuple(word.format_map(places) if word.startswith("{") else word for word in self.words)
 
@@ -85,7 +89,6 @@ _LIMITS = Experiment(
     "RIR ceilings against ε, the front of (i) and (ii), and each method's share of the ceiling.",
     ("run", "limits"),
     ("house-prices",),
-    after=("house-prices",),
 )
 _ATTACKERS = Experiment(
     "attackers",
@@ -93,7 +96,6 @@ _ATTACKERS = Experiment(
     "Thirteen training algorithms, each at its best, against raw, initial and immunized features.",
     ("run", "attackers"),
     ("house-prices",),
-    after=("house-prices",),
     parallel=False,
 )
 _RELEASE = Experiment(
@@ -102,13 +104,12 @@ _RELEASE = Experiment(
     "The choices of the authors' release, turned into the corrected ones one at a time.",
     ("run", "reproduction-audit"),
     ("house-prices",),
-    after=("house-prices",),
 )
 _CORRECTIONS = Experiment(
     "corrections",
     "Where the paper is wrong",
     "Each theoretical correction with its counter-example, computed on the spot.",
-    ("run", "notebook", "corrections"),
+    ("run", "corrections"),
     kind="lesson",
     parallel=False,
 )
@@ -204,14 +205,14 @@ _SCALES: dict[str, tuple[Experiment, ...]] = {"quick": _QUICK, "full": _FULL}
 
 
 def experiments(scale: str, only: Sequence[str] = ()) -> tuple[Experiment, ...]:
-    """Return the experiments of a scale, those that others build on first.
+    """Return the experiments of a scale, in the order in which they run.
 
     Args:
         scale: `quick` (the paper's data, minutes) or `full` (everything, hours).
-        only: Names; empty for all. What they build on is not added: it is only read beside them.
+        only: Names; empty for all.
 
     Returns:
-        Experiments in the order in which they run.
+        Experiments, those first that a reader needs for others.
 
     Raises:
         UnknownNameError: No such scale or experiment.
@@ -222,31 +223,11 @@ def experiments(scale: str, only: Sequence[str] = ()) -> tuple[Experiment, ...]:
     """
     if scale not in _SCALES:
         raise UnknownNameError("scale", scale, list(get_args(Scale)))
-    every = _SCALES[scale]
-    names = [experiment.name for experiment in every]
+    names = [experiment.name for experiment in _SCALES[scale]]
     for name in only:
         if name not in names:
             raise UnknownNameError("experiment", name, names)
-    return tuple(_ordered(experiment for experiment in every if not only or experiment.name in only))
-
-
-def _ordered(chosen: Iterable[Experiment]) -> list[Experiment]:
-    """Sort so that each comes after what it names, and else as listed."""
-    waiting = list(chosen)
-    names, done = {experiment.name for experiment in waiting}, list[Experiment]()
-    while waiting:
-        ready = next(e for e in waiting if not (set(e.after) & names) - {d.name for d in done})
-        waiting.remove(ready)
-        done.append(ready)
-    return done
-
-
-def _image_folder(name: str) -> str | None:
-    """Return the first folder of images of this name in the data folders."""
-    return next((str(place / name) for place in data_folders() if (place / name).is_dir()), None)
-
-
-# One experiment as a process of its own: followed, interrupted once, and heard when it fails.
+    return tuple(experiment for experiment in _SCALES[scale] if not only or experiment.name in only)
 
 
 #: Seconds that an interrupted experiment has to keep what it finished.
@@ -297,32 +278,21 @@ def run_command(words: Sequence[str], *, progress: OnProgress) -> Ended:
             try:
                 status = process.wait()
             except BaseException:
-                _stop(process)
+                process.terminate()  # heard as Ctrl-C, also where a background job ignores SIGINT
+                try:
+                    process.wait(GRACE_SECONDS)
+                except BaseException:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
                 raise
-        return Ended(status, _last_words(errors.read_text(encoding="utf-8", errors="replace")))
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Interrupt a process, wait for it, and kill its group if it does not end."""
-    process.terminate()  # heard as Ctrl-C, also where a background job ignores SIGINT
-    try:
-        process.wait(GRACE_SECONDS)
-    except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _last_words(text: str) -> str:
-    """Return the end of what a process said, without the program's name and line breaks of a paragraph."""
+        text = errors.read_text(encoding="utf-8", errors="replace")
     if "Traceback (most recent call last)" in text:
-        return text.strip()[-_SHOWN:]
+        return Ended(status, text.strip()[-_SHOWN:])
     words = " ".join(text.split()).removeprefix("condnum: ")
-    return words if len(words) <= _SHOWN else f"… {words[-_SHOWN:]}"
+    return Ended(status, words if len(words) <= _SHOWN else f"… {words[-_SHOWN:]}")
 
 
-# `reproduction.json`: what ran, what became of it, and what it depended on.
-
-
+#: What ran, what became of it, and what it depended on.
 RECORD = "reproduction.json"
 
 #: Of the file: a reader refuses others.
@@ -417,27 +387,20 @@ def read_record(folder: Path) -> ReproductionRecord | None:
     try:
         value = json.loads(text)
         (FORMAT,).index(value["format"])  # refuses others
-        rows = [_experiment(row) for row in value["experiments"]]
-        known = {field.name for field in fields(ReproductionRecord)} - {"experiments"}
-        return ReproductionRecord(**{name: value[name] for name in known}, experiments=tuple(rows))
+        rows = []
+        for row in value["experiments"]:
+            get_args(Status).index(row["status"])
+            if (mark := row["fingerprint"]) is not None:
+                mark = Fingerprint(tuple(mark["words"]), dict(mark["data"]), str(mark["code"]))
+            known = {field.name for field in fields(ExperimentRecord)}
+            rows.append(ExperimentRecord(**{name: row[name] for name in known} | {"fingerprint": mark}))
+        known = {field.name for field in fields(ReproductionRecord)}
+        return ReproductionRecord(**{name: value[name] for name in known} | {"experiments": tuple(rows)})
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise InvalidInputError(
             f"{path} is no record of this version of condnum ({type(error).__name__}: {error}); "
             "remove it to start anew; the finished folders beside it stay."
         ) from error
-
-
-def _experiment(row: Mapping[str, Any]) -> ExperimentRecord:
-    """Build an experiment's record from JSON."""
-    get_args(Status).index(row["status"])  # refuses others
-    mark = row["fingerprint"]
-    if mark is not None:
-        mark = Fingerprint(tuple(mark["words"]), dict(mark["data"]), str(mark["code"]))
-    known = {field.name for field in fields(ExperimentRecord)} - {"fingerprint"}
-    return ExperimentRecord(**{name: row[name] for name in known}, fingerprint=mark)
-
-
-# What decides whether a finished result may stand for a run: parameters, data, code.
 
 
 #: Parts of the package that arrange and show results but cannot change one.
@@ -465,20 +428,15 @@ def code_checksum(tree: Path) -> str:
     return digest.hexdigest()
 
 
-OnExperiment = Callable[[int, int, ExperimentRecord], None]
-Runner = Callable[..., Ended]
-
-
 def reproduce(
     scale: str,
     root: Path,
     *,
     only: Sequence[str] = (),
     jobs: int = 0,
-    progress: OnProgress = lambda event: None,
-    on_start: Callable[[int, int, Experiment], None] = lambda index, total, experiment: None,
-    on_end: OnExperiment = lambda index, total, record: None,
-    runner: Runner = run_command,
+    stream: TextIO | None = None,
+    on_end: Callable[[int, int, ExperimentRecord], None] = lambda index, total, record: None,
+    runner: Callable[..., Ended] = run_command,
 ) -> ReproductionRecord:
     """Run the experiments of a scale; reuse those whose parameters, data and code are unchanged.
 
@@ -491,8 +449,7 @@ def reproduce(
         root: Holds a folder for each experiment and `reproduction.json`.
         only: Names of experiments; empty for all.
         jobs: Worker processes of each experiment, 0 for one a core.
-        progress: Told of the running experiment's pieces.
-        on_start: Told before each experiment that runs.
+        stream: Where progress is shown: a line for each experiment, and a bar for the running one.
         on_end: Told after each experiment, also a reused one.
         runner: Runs one command; for tests.
 
@@ -506,27 +463,41 @@ def reproduce(
         KeyboardInterrupt: Stopped; what was finished is kept.
     """
     chosen = experiments(scale, only)
-    folder = output_folder(root)
-    opened = record = _opened(scale, folder)
+    folder, shown = output_folder(root), stream or io.StringIO()
+    opened = _opened(scale, folder)
     names = {experiment.name for experiment in chosen}
     waiting = (replace(e, status="waiting", error="") if e.name in names else e for e in opened.experiments)
     record = replace(opened, experiments=tuple(waiting))
     began = time.monotonic()
     for index, experiment in enumerate(chosen, start=1):
-        before = opened[experiment.name]
-        words = experiment.command()
+        place, before, words = f"[{index}/{len(chosen)}]", opened[experiment.name], experiment.command()
         if words is None:
             after = replace(before, status="not run", error=experiment.missing)
+        elif _reusable(before, fingerprint(words, experiment.data), folder):
+            after = replace(before, status="reused", error="")
         else:
-            mark = fingerprint(words, experiment.data)
-            if _reusable(before, mark, folder):
-                after = replace(before, status="reused", error="")
-            else:
-                on_start(index, len(chosen), experiment)
-                after = _run(experiment, words, before, folder, jobs, progress, runner)
+            print(f"  {place} {experiment.name}: {experiment.title}", file=shown, flush=True)
+            with terminal_progress(experiment.name, stream=shown) as progress:
+                progress({"stage": "starting"})
+                target, start = folder / experiment.name, time.monotonic()
+                options = ["--jobs", str(jobs)] if experiment.parallel else []
+                ended = runner([*words, *options, "--out", str(target), "--quiet"], progress=progress)
+            if ended.status == 0 and is_whole(target):
+                after = replace(
+                    before,
+                    status="finished",
+                    folder=experiment.name,
+                    error="",
+                    seconds=round(time.monotonic() - start, 3),
+                    fingerprint=fingerprint(words, experiment.data),  # again: it may have fetched its data
+                )
+            else:  # an older result stays
+                error = ended.error or f"left no whole result in {target}"
+                after = replace(before, status="failed", error=error)
         entries = tuple(after if old.name == after.name else old for old in record.experiments)
         record = replace(record, experiments=entries, seconds=time.monotonic() - began)
         record.save(folder)
+        print(f"{_SIGNS[after.status]} {place} {ending(after)}", file=shown, flush=True)
         on_end(index, len(chosen), after)
     return record
 
@@ -587,74 +558,7 @@ def _reusable(before: ExperimentRecord, mark: Fingerprint, folder: Path) -> bool
     )
 
 
-def _run(
-    experiment: Experiment,
-    words: Sequence[str],
-    before: ExperimentRecord,
-    root: Path,
-    jobs: int,
-    progress: OnProgress,
-    runner: Runner,
-) -> ExperimentRecord:
-    """Run one experiment and return its record; an older result stays when it fails."""
-    folder = root / experiment.name
-    options = ["--jobs", str(jobs)] if experiment.parallel else []
-    progress({"stage": "starting"})
-    began = time.monotonic()
-    ended = runner([*words, *options, "--out", str(folder), "--quiet"], progress=progress)
-    if ended.status == 0 and is_whole(folder):
-        return replace(
-            before,
-            status="finished",
-            folder=experiment.name,
-            error="",
-            seconds=round(time.monotonic() - began, 3),
-            fingerprint=fingerprint(words, experiment.data),  # again: the run may have fetched its data
-        )
-    return replace(before, status="failed", error=ended.error or f"left no whole result in {folder}")
-
-
-# Progress of a reproduction in the terminal: a line for each experiment, and a bar for the running one.
-
-
 _SIGNS = {"finished": "✓", "reused": "=", "failed": "✗", "waiting": "…", "not run": "–"}
-
-
-class ProgressView:
-    """What the terminal shows while experiments run, on the standard error."""
-
-    def __init__(self, stream: Any) -> None:
-        self.stream = stream
-        self._running = ExitStack()
-        self._report: OnProgress | None = None
-
-    def start(self, index: int, total: int, experiment: Experiment) -> None:
-        """Open the bar of an experiment."""
-        print(f"  [{index}/{total}] {experiment.name}: {experiment.title}", file=self.stream, flush=True)
-        self._report = self._running.enter_context(terminal_progress(experiment.name, stream=self.stream))
-
-    def progress(self, event: Event) -> None:
-        """Pass an event to the bar."""
-        if self._report is not None:
-            self._report(event)
-
-    def end(self, index: int, total: int, record: ExperimentRecord) -> None:
-        """Close the bar and say what became of the experiment."""
-        self.close()
-        print(f"{_SIGNS[record.status]} [{index}/{total}] {ending(record)}", file=self.stream, flush=True)
-
-    def site(self, index: Path, waiting: Sequence[str]) -> None:
-        """Say where the site lies and what it still lacks."""
-        print(
-            f"  site: {index} (open it now, it grows; still to run: {', '.join(waiting)})",
-            file=self.stream,
-            flush=True,
-        )
-
-    def close(self) -> None:
-        """Close the bar, if one is open."""
-        self._report = None
-        self._running.close()
 
 
 def ending(record: ExperimentRecord) -> str:
@@ -665,13 +569,3 @@ def ending(record: ExperimentRecord) -> str:
         return f"{record.name} reused: same parameters, data and code (it took {duration(record.seconds)})"
     message = record.error.strip().splitlines()[-1] if record.error.strip() else ""
     return f"{record.name} {record.status}: {message[:200]}{'…' if len(message) > 200 else ''}"
-
-
-@contextmanager
-def progress_view(stream: Any = None) -> Generator[ProgressView, None, None]:
-    """Show a reproduction in the terminal."""
-    view = ProgressView(sys.stderr if stream is None else stream)
-    try:
-        yield view
-    finally:
-        view.close()

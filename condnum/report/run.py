@@ -144,7 +144,9 @@ def results_folder(out: str | os.PathLike[str]) -> Generator[ResultsFolder, None
             f"results cannot be written to {shown} itself, which cannot be renamed while it is in use; "
             f"choose a folder inside it, such as --out {shown / 'results'}."
         )
-    output_folder(shown.parent)
+    for place in (shown.parent, shown):
+        if place == shown.parent or folder.exists():
+            output_folder(place)  # else it is found out when all is done
     with folder_lock(folder.parent, name=f".{folder.name}.lock", shown=shown):
         held = ResultsFolder(shown if folder == shown.absolute() else folder)
         try:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
 
 from condnum.cli import main
@@ -30,3 +31,64 @@ def command(
         return subprocess.CompletedProcess(arguments, status, written.out, written.err)
 
     return call
+
+
+@pytest.fixture
+def refused(command, tmp_path) -> Callable[..., str]:
+    """`refused("run limits --ridge 0")`: what a command says that must end with 2 and leave nothing."""
+
+    def call(words: str) -> str:
+        before = sorted(tmp_path.rglob("*"))
+        done = command(*words.split(), cwd=tmp_path)
+        assert done.returncode == 2, done.stderr
+        assert "Traceback" not in done.stderr
+        assert sorted(tmp_path.rglob("*")) == before
+        return " ".join(done.stderr.replace("│", " ").split())
+
+    return call
+
+
+PARAMETERS = """
+# What the notebook shows.
+#
+# And more of it.
+count: int = 2  # how often
+word: str = "a"  # a|b: what is written
+share: float = 0.5
+layers: list = [1]  # sizes
+maybe: str | None = None
+shout: bool = False  # in capitals
+static: bool = False
+out: str = ""
+mode: str = "whole"
+""".strip()
+BODY = """
+import pathlib, time
+folder = pathlib.Path(out)
+print((word.upper() if shout else word) * count, layers, maybe, share, static)
+(folder / "results.csv").write_text("rir\\n1\\n")
+if mode == "fail":
+    from condnum.errors import DataFormatError
+    raise DataFormatError("column 'SalePrice' is missing.")
+from condnum.studies.store import ResultStore
+with ResultStore(folder / "cells") as store:
+    store.put("ours-0", {"rir": 2.0})
+if mode == "some fail":
+    (folder / "failures.csv").write_text("cell,error\\nours,ZeroDivisionError: 1\\nimma,RankError: 2\\n")
+if mode == "wait":
+    (folder / "waiting").write_text("")
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A notebook of somebody's own, with a parameter of each type."""
+    book = nbformat.v4.new_notebook()
+    book.cells = [
+        nbformat.v4.new_markdown_cell("# My own"),
+        nbformat.v4.new_code_cell(PARAMETERS, metadata={"tags": ["parameters"]}),
+        nbformat.v4.new_code_cell(BODY),
+    ]
+    nbformat.write(book, tmp_path / "own.ipynb")
+    return tmp_path / "own.ipynb"

@@ -1,15 +1,14 @@
-"""`condnum reproduce` and `condnum run notebook`: options, exit status, messages."""
+"""`condnum reproduce`: options, exit status, messages."""
 
 import functools
 import json
 from pathlib import Path
 
-import nbformat
 import pytest
 
 import condnum.report.reproduce
 import condnum.report.site
-from condnum.cli.main import main
+from condnum.cli import main
 from condnum.files import folder_lock
 from condnum.report.reproduce import Ended, read_record, reproduce
 
@@ -126,43 +125,3 @@ def test_ctrl_c_says_how_to_go_on(experiments_end, monkeypatch, capsys):
     monkeypatch.setattr(condnum.report.reproduce, "reproduce", stop)
     assert main(["reproduce"]) == 130
     assert "the same command goes on from there" in " ".join(capsys.readouterr().err.split())
-
-
-@pytest.fixture
-def own_notebook(tmp_path) -> Path:
-    book = nbformat.v4.new_notebook()
-    parameters = nbformat.v4.new_code_cell(
-        "count: int = 2\nword: str = 'a'", metadata={"tags": ["parameters"]}
-    )
-    title = nbformat.v4.new_markdown_cell("# My own")
-    book.cells = [title, parameters, nbformat.v4.new_code_cell("print(word * count)")]
-    nbformat.write(book, tmp_path / "own.ipynb")
-    return tmp_path / "own.ipynb"
-
-
-def test_a_notebook_of_ones_own(command, own_notebook, tmp_path):
-    done = command(
-        "run", "notebook", str(own_notebook), "-p", "count=3", "-p", "word=xy", "--out", "o", cwd=tmp_path
-    )
-    assert done.returncode == 0, done.stderr
-    assert "xyxyxy" in (tmp_path / "o/report.html").read_text()
-    record = json.loads((tmp_path / "o/provenance.json").read_text())
-    assert record["parameters"] == {"count": 3, "word": "xy"}
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        ("count", "write NAME=VALUE"),
-        ("count=[1", "is no YAML"),
-        ("count=!!python/object/apply:os.system [true]", "is no YAML"),
-        ("count=many", "count"),
-        ("cuont=3", "did you mean 'count'"),
-    ],
-    ids=["no value", "broken", "an object", "wrong type", "unknown"],
-)
-def test_bad_parameters_of_a_notebook(command, own_notebook, tmp_path, value, text):
-    done = command("run", "notebook", str(own_notebook), "-p", value, "--out", "o", cwd=tmp_path)
-    assert done.returncode == 2
-    assert text in " ".join(done.stderr.split())
-    assert not (tmp_path / "o/report.html").exists()

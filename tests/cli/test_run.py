@@ -1,276 +1,177 @@
+"""A notebook as a command: its options, its results, and what is left when it fails or is stopped."""
+
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
-import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook
-from typer.testing import CliRunner
 
-from condnum.cli import app, house_prices, main
-from condnum.cli.run import failure_table, run_report
-from condnum.data.resolver import BOX
-from condnum.errors import DataNotFoundError, DeviceError, UnknownNameError
+from condnum.cli import failure_table
+from condnum.report import notebook as runner
 from condnum.studies.store import ResultStore
 
-PARAMETERS = """
-seeds: int = 1
-device: str = "cpu"
-out: str = ""
-quiet: bool = False
-mode: str = "whole"
-"""
-BODY = """
-import pathlib, time
-from condnum.cli.run import run_report
-from condnum.errors import DataFormatError
-folder = pathlib.Path(out)
-(folder / "cells").mkdir(exist_ok=True)
-(folder / "results.csv").write_text("rir\\n1\\n")
-if mode == "fail":
-    raise DataFormatError("column 'SalePrice' is missing.")
-from condnum.studies.store import ResultStore
-with ResultStore(folder / "cells") as store:
-    store.put("ours-0", {"rir": 2.0})
-if mode == "some fail":
-    (folder / "failures.csv").write_text("cell,error\\nours,ZeroDivisionError: 1\\nimma,RankError: 2\\n")
-if mode == "wait":
-    (folder / "waiting").write_text("")
-    time.sleep(60)
-"""
 
-
-@pytest.fixture
-def notebook(tmp_path: Path) -> Path:
-    node = new_notebook()
-    node.cells = [new_code_cell(PARAMETERS, metadata={"tags": ["parameters"]}), new_code_cell(BODY)]
-    path = tmp_path / "tiny.ipynb"
-    nbformat.write(node, path)
-    return path
-
-
-DRIVER = """
-import sys
-import condnum.cli.house_prices as command
-from condnum.cli import main
-from condnum.cli.run import run_report
-
-def tiny(name, parameters, **options):
-    run_report(sys.argv[1], {"seeds": 1, "device": "cpu", "mode": "wait"}, **options)
-
-command.run_report = tiny
-sys.exit(main(["run", "house-prices", "--data", "embedded", *sys.argv[2:]]))
-"""
-
-
-@pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch, notebook: Path, tmp_path: Path) -> Callable[..., int]:
-    """Return the command line with the tiny notebook in the place of the real one."""
-
-    def run(mode: str, *words: str) -> int:
-        parameters = {"seeds": 1, "device": "cpu", "mode": mode}
-        monkeypatch.setattr(
-            house_prices,
-            "run_report",
-            lambda _, __, **options: run_report(str(notebook), parameters, **options),
-        )
-        return main(["run", "house-prices", "--data", "embedded", "--quiet", *words])
-
-    monkeypatch.chdir(tmp_path)
-    return run
-
-
-def tree(folder: Path) -> list[str]:
+def tree(folder):
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
 
 
-def test_a_whole_run(tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tiny("whole", "--out", "res") == 0
-    out, err = capsys.readouterr()
-    assert out.splitlines() == ["Results: res", "res/report.html"]
-    assert err == ""
+def test_help_is_the_parameters_cell(command, own, tmp_path):
+    text = " ".join(command("run", str(own), "--help", cwd=tmp_path).stdout.split())
+    assert "What the notebook shows. And more of it." in text
+    for words in (
+        "--count N How often. [default: 2]",
+        "--word a|b What is written. [default: a]",
+        "--share X [default: 0.5]",
+        "--layers YAML Sizes. [default: ([1])]",
+        "--shout / --no-shout In capitals.",
+    ):
+        assert words in text, text
+    assert "--static" not in text
+
+
+@pytest.mark.parametrize("way", ["options", "-p"])
+def test_a_whole_run(command, own, tmp_path, way):
+    given = {"count": "3", "word": "xy", "share": "1", "layers": "[1, 2]", "maybe": "no one"}
+    words = [word for name, value in given.items() for word in (f"--{name}", value)]
+    words = ["run", str(own), *words, "--shout"]
+    if way == "-p":
+        pairs = [word for name, value in given.items() for word in ("-p", f"{name}={value}")]
+        words = ["run", "notebook", str(own), *pairs, "-p", "shout=true"]
+    done = command(*words, "-q", "--out", "res", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["Results: res", "res/report.html"]
+    assert done.stderr == ""
     assert tree(tmp_path / "res") == ["provenance.json", "report.html", "report.ipynb", "results.csv"]
-    record = json.loads((tmp_path / "res" / "provenance.json").read_text())
-    assert record["seeds"] == [0]
-    assert record["parameters"]["mode"] == "whole"
-    assert list(record["data"]) == ["diabetes, embedded"]
+    assert not (tmp_path / "res.partial").exists()
+    page = (tmp_path / "res/report.html").read_text("utf-8")
+    assert "XYXYXY [1, 2] no one 1.0 True" in page
+    assert "<title>My own</title>" in page
+    record = json.loads((tmp_path / "res/provenance.json").read_text())
+    assert record["parameters"]["count"] == 3
     assert record["duration_seconds"] > 0
-    html = (tmp_path / "res" / "report.html").read_text()
-    assert "<title>Immunization of a linear feature extractor (diabetes, embedded)</title>" in html
+    assert set(record["files"]) == {"report.html", "report.ipynb", "results.csv"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("run own.ipynb --count many", "'many' is no whole number"),
+        ("run own.ipynb --share x", "'x' is no number"),
+        ("run own.ipynb --layers [1", "is no YAML"),
+        ("run own.ipynb --layers 3", "parameter 'layers' of the notebook own must be list, got 3"),
+        ("run own.ipynb --cuont 3", "No such option: --cuont"),
+        ("run notebook own.ipynb -p count", "write NAME=VALUE"),
+        ("run notebook own.ipynb -p layers=!!python/object/apply:os.system[true]", "is no YAML"),
+        ("run notebook own.ipynb -p count=many", "parameter 'count' of the notebook own must be int"),
+        ("run notebook own.ipynb -p cuont=3", "did you mean 'count'"),
+        ("run none.ipynb", "there is no notebook none.ipynb; check the path"),
+        ("run limit", "unknown experiment 'limit'; did you mean 'limits'?"),
+        ("run own.ipynb --out own.ipynb", "cannot be written to the folder own.ipynb"),
+        ("run own.ipynb --out .", "cannot be renamed while it is in use"),
+    ],
+)
+def test_bad_words(refused, own, words, message):
+    assert message in refused(words)
 
 
 @pytest.mark.parametrize("debug", [False, True])
-def test_an_error_in_a_cell_is_one_paragraph(
-    tiny: Any, tmp_path: Path, debug: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert tiny("fail", *(["--debug"] if debug else [])) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
+def test_an_error_in_a_cell_is_one_paragraph(command, own, tmp_path, debug):
+    done = command("run", str(own), "--mode", "fail", "-q", *(["--debug"] if debug else []), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
     if debug:
-        assert "Traceback" in err
-        assert "report.failed.ipynb" in err
+        assert "Traceback" in done.stderr
+        assert "report.failed.ipynb" in done.stderr
     else:
-        assert err == "condnum: column 'SalePrice' is missing.\n"
-    assert tree(tmp_path / "runs" / "house-prices-embedded") == ["report.failed.ipynb"]
+        assert done.stderr == "condnum: column 'SalePrice' is missing.\n"
+    assert tree(tmp_path / "runs") == [".own.lock", "own/report.failed.ipynb"]
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "terminated"])
-def test_a_stopped_run_keeps_finished_cells(
-    start: Callable[..., subprocess.Popen[str]], notebook: Path, tmp_path: Path, stop: signal.Signals
-) -> None:
-    command = [sys.executable, "-c", DRIVER, str(notebook), "-q", "--out", "res"]
-    process = start(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda s: s.name)
+def test_a_stopped_run_keeps_finished_cells(start, command, own, tmp_path, stop):
+    words = [sys.executable, "-m", "condnum", "run", str(own), "--mode", "wait", "-q", "--out", "res"]
+    process = start(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     deadline = time.monotonic() + 60
-    while not (tmp_path / "res/.partial/waiting").exists() and time.monotonic() < deadline:
+    while not (tmp_path / "res.partial/waiting").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(stop)
     out, err = process.communicate(timeout=30)
-    assert (process.returncode, out) == (130, "")
-    assert " ".join(err.split()) == (
-        "condnum: stopped by Ctrl-C; 1 finished piece kept in res/.partial/cells: "
-        "the same command resumes from there."
-    )
-    with ResultStore(tmp_path / "res/.partial/cells", mode="read") as store:
+    if stop != signal.SIGKILL:
+        assert (process.returncode, out) == (130, "")
+        assert " ".join(err.split()) == (
+            "condnum: stopped by Ctrl-C; 1 finished piece kept in res.partial/cells: "
+            "the same command resumes from there."
+        )
+        assert [path.name for path in (tmp_path / "res.partial").iterdir()] == ["cells"]
+    with ResultStore(tmp_path / "res.partial/cells", mode="read") as store:
         assert list(store.rows()) == ["ours-0"]
-
-
-def test_a_run_stopped_at_once_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notebook: Path
-) -> None:
-    from condnum.report import notebook as runner
-
-    def interrupt(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(runner, "_execute", interrupt)
-    monkeypatch.setattr(
-        house_prices, "run_report", lambda name, parameters, **k: run_report(str(notebook), {}, **k)
-    )
-    result = CliRunner().invoke(app, ["run", "house-prices", "--out", str(tmp_path / "res")])
-    assert result.exit_code == 130
-    assert "before the first piece was finished; nothing was kept" in " ".join(result.stderr.split())
     assert not (tmp_path / "res").exists()
 
 
-def test_ctrl_c_that_an_event_loop_turns_into_an_error_of_its_own(
-    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from condnum.report import notebook as runner
-
-    def interrupted(*_: object, **__: object) -> None:
+@pytest.mark.parametrize("as_another", [False, True], ids=["as it is", "as an event loop's own error"])
+def test_a_run_stopped_at_once_leaves_nothing(command, own, tmp_path, monkeypatch, as_another):
+    def interrupted(*_, **__):
         try:
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(5)
         except KeyboardInterrupt:
-            raise RuntimeError("invalid state") from None
+            if as_another:
+                raise RuntimeError("invalid state") from None
+            raise
 
     monkeypatch.setattr(signal, "getsignal", lambda number: signal.default_int_handler)
     monkeypatch.setattr(runner, "_execute", interrupted)
-    assert tiny("whole", "--out", "res") == 130
-    assert "stopped by Ctrl-C before the first piece was finished" in capsys.readouterr().err
-    assert not (tmp_path / "res").exists()
+    done = command("run", str(own), "--out", "res", cwd=tmp_path)
+    assert done.returncode == 130
+    assert "before the first piece was finished; nothing was kept" in " ".join(done.stderr.split())
+    assert not list(tmp_path.glob("res*"))
 
 
-def test_cells_that_failed(tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert tiny("some fail", "--out", "res") == 1
-    out, err = capsys.readouterr()
-    assert out.splitlines()[-1] == "res/report.html"
-    assert err.splitlines() == [
+def test_cells_that_failed_are_tried_again(command, own, tmp_path):
+    done = command("run", str(own), "--mode", "some fail", "--out", "res", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == "res/report.html"
+    assert done.stderr.splitlines() == [
         "2 cells failed:",
         "  cell  error",
         "  ours  ZeroDivisionError: 1",
         "  imma  RankError: 2",
         "All of them are in res/failures.csv; the same command tries them again and keeps the others.",
     ]
-    with ResultStore(tmp_path / "res/.partial/cells", mode="read") as store:
+    with ResultStore(tmp_path / "res/cells", mode="read") as store:
         assert store.done("ours-0")
-    assert tiny("whole", "--out", "res") == 0
-    assert not (tmp_path / "res/failures.csv").exists()
-    assert not (tmp_path / "res/.partial").exists()
+    assert command("run", str(own), "--out", "res", cwd=tmp_path).returncode == 0
+    assert tree(tmp_path / "res") == ["provenance.json", "report.html", "report.ipynb", "results.csv"]
+    assert not (tmp_path / "res.partial").exists()
 
 
-def test_the_table_of_failures_is_not_endless() -> None:
+def test_the_table_of_failures_is_not_endless(tmp_path):
     rows = [{"cell": f"seed {i}", "error": "ValueError: no"} for i in range(100)]
-    lines = failure_table(rows, Path("o")).splitlines()
+    lines = failure_table(rows, tmp_path).splitlines()
     assert (lines[0], lines[-2]) == ("100 cells failed:", "  … and 80 more")
     assert len(lines) == 1 + 1 + 20 + 2
 
 
-def test_what_an_earlier_version_kept_is_told(
-    tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    old = tmp_path / "res/.partial/cells/ours-0-0123456789abcdef.npz"
-    old.parent.mkdir(parents=True)
-    old.write_bytes(b"PK")
-    assert tiny("whole", "--out", "res") == 0
-    err = " ".join(capsys.readouterr().err.split())
-    assert (
-        "1 piece(s) in res/.partial/cells were kept by an earlier version (ours-0-0123456789abcdef.npz" in err
-    )
-    assert "computed again" in err
-
-
-@pytest.fixture
-def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
-    calls: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
-    monkeypatch.setattr(house_prices, "run_report", lambda n, p, **k: calls.append((n, p, k)))
-    monkeypatch.setattr(house_prices, "valid_methods", lambda: ["ours", "imma"])
-    return calls
-
-
-def test_defaults(called: list[Any]) -> None:
-    assert CliRunner().invoke(app, ["run", "house-prices", "--device", "cpu"]).exit_code == 0
-    ((name, parameters, options),) = called
-    assert name == "house_prices"
-    assert parameters == {
-        "data": "auto", "methods": None, "seeds": 5, "epochs": None, "features": "published",
-        "rows": None, "device": "cpu", "jobs": 0,
-    }  # fmt: skip
-    assert options["out"] == Path("runs/house-prices-auto")
-    assert options["quiet"] is False
-
-
-def test_all_options(called: list[Any]) -> None:
-    words = "--methods imma,ours --seeds 2 --epochs 7 --features clean --rows 9 --device cpu -j 3 -q --debug"
-    result = CliRunner().invoke(
-        app, ["run", "house-prices", "--data", str(BOX), "--out", "x", *words.split()]
-    )
-    assert result.exit_code == 0, result.output
-    ((_, parameters, options),) = called
-    assert parameters == {
-        "data": str(BOX), "methods": "imma,ours", "seeds": 2, "epochs": 7, "features": "clean",
-        "rows": 9, "device": "cpu", "jobs": 3,
-    }  # fmt: skip
-    assert (options["out"], options["quiet"]) == (Path("x"), True)
-
-
-@pytest.mark.parametrize(
-    ("words", "error", "match"),
-    [
-        ("--methods our", UnknownNameError, "unknown method 'our'; did you mean 'ours'"),
-        ("--device cuda:99", DeviceError, "device 'cuda:99' was asked for"),
-        ("--data /none/there", DataNotFoundError, "no such file or folder"),
-    ],
-)
-def test_early_errors(called: list[Any], words: str, error: type[Exception], match: str) -> None:
-    with pytest.raises(error, match=match):
-        CliRunner().invoke(app, ["run", "house-prices", *words.split()], catch_exceptions=False)
-    assert called == []
-
-
-@pytest.mark.parametrize(
-    "words", ["--seeds 0", "--epochs x", "--features all", "--nonsense", "--rows -1", "-j -1"]
-)
-def test_wrong_use(called: list[Any], words: str) -> None:
-    assert CliRunner().invoke(app, ["run", "house-prices", *words.split()]).exit_code == 2
-    assert called == []
-
-
-def test_the_registry_of_methods() -> None:
-    assert len(house_prices.valid_methods()) > 1
+@pytest.mark.slow
+def test_a_killed_experiment_resumes_from_its_cells(start, command, tmp_path):
+    words = ["run", "digits", "--methods", "imma", "--seeds", "1"]
+    words += ["--epochs", "30", "--jobs", "1", "--out", "o"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = start([sys.executable, "-m", "condnum", *words], cwd=tmp_path, **pipes)
+    cells, deadline = tmp_path / "o.partial" / "cells", time.monotonic() + 120
+    while len(list(cells.rglob("[0-9a-f]*.npz"))) < 5:
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.kill()
+    process.communicate(timeout=60)
+    time.sleep(2)  # an orphaned kernel ends by itself
+    with ResultStore(cells, mode="read") as store:
+        kept = store.count()
+    assert 4 <= kept < 90  # the arrays of a fifth were there, its row perhaps not yet
+    done = command(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "o" / "report.html").read_text(encoding="utf-8")
+    assert f"{90 - kept} computed, {kept} from the store, 0 failed" in page

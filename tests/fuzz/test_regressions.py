@@ -13,7 +13,7 @@ import torch
 
 from condnum.audit.attacks import read_targets
 from condnum.audit.measures import read_theta
-from condnum.cli.main import main
+from condnum.cli import main
 from condnum.data import feature_stream
 from condnum.data.feature_pair import look_at
 from condnum.data.feature_stream import open_feature_stream

@@ -9,8 +9,9 @@ import pytest
 from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from condnum.errors import InvalidInputError, MissingExtraError
-from condnum.report.html import PLOTLY, WIDGET, export_html, first_heading, remove_remote, render_html
+from condnum.errors import InvalidInputError
+from condnum.report.html import PLOTLY, WIDGET, export_html, mathml, remove_remote, render_html
+from condnum.report.notebook import first_heading
 from condnum.report.tables import mark_words
 
 LATEX = r"$$\displaystyle \kappa$$"
@@ -140,10 +141,25 @@ def test_export_writes_a_file(executed: Any, tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.html", "a.ipynb", "b.ipynb"]
 
 
-def test_without_nbconvert(executed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "nbconvert", None)
-    with pytest.raises(MissingExtraError, match=r"condnum\[notebooks\]"):
-        render_html(executed)
+@pytest.mark.parametrize(
+    ("tex", "text"),
+    [
+        (r"\min_{w\in\mathbb{R}^{d}} \left\| X\theta w - y \right\|_2^2", "<munder><mo>min</mo>"),
+        (r"\tfrac12 \lVert S\rVert_2^2 - \frac{1}{2p}", "<mfrac>"),
+        (r"\mathcal{L}\mathcal{D} \Bigl\{ a < b \Bigr\}", "<mi>ℒ</mi><mi>𝒟</mi>"),
+        ("κ₁ ≤ 2", "<mi>₁</mi>"),
+    ],
+)
+def test_formulas(tex: str, text: str) -> None:
+    found = str(BeautifulSoup(mathml(tex, display=True), "html.parser"))
+    assert found.startswith('<math display="block"')
+    assert text in found
+    assert "\\" not in found
+
+
+@pytest.mark.parametrize("tex", [r"\nonsense x", "x^", "x_1_2"])
+def test_a_formula_that_is_not_understood_is_shown_as_source(tex: str) -> None:
+    assert mathml(tex) == f'<code class="tex">{tex}</code>'
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_a_whole_run(write_notebook: Any, tmp_path: Path, monkeypatch: pytest.Mo
     assert report == folder / "report.ipynb"
     assert names(folder) == ["report.ipynb"]
     assert text_of(report).split("|") == [sys.executable, str(tmp_path / "cwd"), "7\n"]
-    assert [event.done for event in seen] == [0, 1, 2]
+    assert [event["done"] for event in seen] == [0, 1, 2]
     node = read_notebook(report)
     assert node.metadata["condnum"] == {"parameters": {"seeds": 7}}
     assert node.metadata["kernelspec"]["name"] == "python3"

@@ -51,7 +51,9 @@ def test_progress_comes_through_while_it_runs(program) -> None:
     )
     events: list = []
     assert run_command([], progress=events.append).status == 0
-    assert [(event.stage, event.done, event.total) for event in events] == [("ours", k, 3) for k in (1, 2, 3)]
+    assert [(event["stage"], event["done"], event["total"]) for event in events] == [
+        ("ours", k, 3) for k in (1, 2, 3)
+    ]
 
 
 def test_a_traceback_is_kept_as_it_is(program) -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.report import reproduce as run_module
-from condnum.report.notebook import INCOMPLETE
 from condnum.report.reproduce import (
     QUICK_PAIRS,
     RECORD,
@@ -80,13 +79,9 @@ def test_changed_code_or_data_runs_again(tmp_path: Path, known_code: dict[str, s
     assert again.ran == expected
 
 
-@pytest.mark.parametrize("damage", ["lost", "marked"])
-def test_a_result_that_is_not_whole_runs_again(tmp_path: Path, damage: str) -> None:
+def test_a_result_that_is_not_whole_runs_again(tmp_path: Path) -> None:
     reproduce("quick", tmp_path, runner=FakeRunner())
-    if damage == "lost":
-        (tmp_path / "mnist" / "report.html").unlink()
-    else:
-        (tmp_path / "mnist" / INCOMPLETE).touch()
+    (tmp_path / "mnist" / "report.html").unlink()
     again = FakeRunner()
     reproduce("quick", tmp_path, runner=again)
     assert again.ran == ["mnist"]
@@ -221,15 +216,6 @@ def test_a_damaged_record_is_refused_and_named(tmp_path: Path, damage) -> None:
     (tmp_path / RECORD).write_text(damage(value))
     with pytest.raises(InvalidInputError, match=r"reproduction\.json is no record.*remove it"):
         reproduce("quick", tmp_path, runner=FakeRunner())
-
-
-def test_experiments_come_after_those_that_they_name() -> None:
-    for scale in ("quick", "full"):
-        seen: set[str] = set()
-        for experiment in experiments(scale):
-            assert set(experiment.after) <= seen
-            seen.add(experiment.name)
-        assert experiments(scale)[0].name == "house-prices"
 
 
 def test_the_quick_pairs_have_each_digit_twice_on_each_side() -> None:

@@ -1,0 +1,132 @@
+"""The program itself: exit status, one paragraph for an error, signals, and `condnum data`."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+
+import pytest
+import typer
+
+from condnum import cli
+from condnum.cli import main
+from condnum.data import catalog
+from condnum.data.catalog import CheckResult, DataStatus
+from condnum.errors import RankError
+
+HERE = DataStatus("houses", True, "CONDNUM_DATA", "/d/train.csv", 10, "a" * 64, True, "")
+ODD = DataStatus("odd", True, "CONDNUM_DATA", "/d/odd.csv", None, "b" * 64, False, "Run a full check.")
+GONE = DataStatus("gone", False, None, "", None, "", False, "gone: put a.csv into data/.")
+
+
+def raising(error):
+    def app(**_):
+        raise error
+
+    return app
+
+
+def test_version_also_from_another_thread(capsys):
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(main, ["--version"]).result() == 0
+    assert capsys.readouterr().out == f"condnum {version('condnum')}\n"
+
+
+@pytest.mark.parametrize("words", ["--nonsense", "nonsense", "run --nonsense", "data check --nonsense"])
+def test_wrong_use(words, capsys):
+    assert main(words.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "Usage: condnum" in err
+    assert "onsense" in err
+
+
+def test_one_paragraph_without_traceback(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["data", "check", "diabets"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert " ".join(err.split()).startswith("condnum: unknown data set 'diabets'; did you mean 'diabetes'?")
+    assert max(map(len, err.splitlines())) <= 60
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("words", ["--debug data check x", "data check x --debug"])
+def test_debug_before_and_after_the_command(words, capsys):
+    assert main(words.split()) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), typer.Abort()], ids=repr)
+def test_interrupt(error, monkeypatch, capsys):
+    monkeypatch.setattr(cli, "app", raising(error))
+    assert main(["data"]) == 130
+    assert capsys.readouterr().err == "condnum: stopped by Ctrl-C.\n"
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch):
+    monkeypatch.setattr(cli, "app", raising(ZeroDivisionError("a bug")))
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        main([])
+
+
+def test_arguments_come_from_the_command_line(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["condnum", "--debug"])
+    monkeypatch.setattr(cli, "app", raising(RankError("rank 0")))
+    assert main() == 2
+    assert "RankError: rank 0" in capsys.readouterr().err
+
+
+def test_a_termination_signal_counts_as_ctrl_c(monkeypatch):
+    def app(**_):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(cli, "app", app)
+    assert main([]) == 130
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_help_lists_every_experiment_and_waits_for_no_heavy_library():
+    code = "import sys, condnum.cli; condnum.cli.main(sys.argv[1:]); "
+    code += "sys.exit(not {'papermill', 'torch'}.isdisjoint(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "run", "--help"], check=True, capture_output=True, text=True
+    )
+    for name in (*cli.EXPERIMENTS, "notebook"):
+        assert f"  {name} " in done.stdout
+
+
+def test_help_documents_the_layouts(capsys):
+    assert main(["run", "deep", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for words in ("ROOT/train/<wnid>/*.JPEG", "cars_train", "ROOT/train/<country>", "--image-size PIXELS"):
+        assert words in text
+
+
+def test_the_list_of_data(monkeypatch, capsys):
+    monkeypatch.setattr(catalog, "available", lambda: [HERE, ODD, GONE])
+    assert main(["data"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["data", "set", "source", "rows", "SHA-256", "location"]
+    assert lines[1].split() == ["houses", "CONDNUM_DATA", "10", "aaaaaaaa", "/d/train.csv"]
+    assert "bbbbbbbb (unknown)" in lines[2]
+    assert lines[3].split() == ["gone", "missing"]
+    assert lines[4:] == ["", "Run a full check.", "", "gone: put a.csv into data/."]
+
+
+@pytest.mark.parametrize(("status", "code"), [("ok", 0), ("missing", 1), ("broken", 1)])
+def test_check(monkeypatch, capsys, status, code):
+    found = CheckResult("houses", status, "why", "/d", "a" * 64, (("X_P", (3, 2)),))
+    monkeypatch.setattr(catalog, "check", lambda name: [found] if name == "houses" else [])
+    assert main(["data", "check", "houses"]) == code
+    assert capsys.readouterr().out == f"houses: {status}\n  why\n  X_P 3 x 2\n"
+
+
+def test_embedded_data_are_whole(capsys):
+    assert main(["data", "check", "diabetes"]) == 0
+    assert "diabetes: ok" in capsys.readouterr().out
