@@ -207,5 +207,10 @@ def feature_rtol(features: Tensor) -> float:
         raise InvalidInputError(
             f"features must be (N, D) of a float dtype, got {tuple(features.shape)} of {features.dtype}."
         )
-    eps = min(torch.finfo(features.dtype).eps, torch.finfo(torch.float32).eps)
-    return max(default_rtol(max(features.shape), eps) ** 2, default_rtol(min(features.shape)))
+    return squared_rtol(features.shape, torch.finfo(features.dtype).eps)
+
+
+def squared_rtol(shape: tuple[int, ...], eps: float) -> float:
+    """Return `feature_rtol` of a matrix of this shape, by the round-off of its entries."""
+    known = min(eps, torch.finfo(torch.float32).eps)
+    return max(default_rtol(max(shape), known) ** 2, default_rtol(min(shape)))

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from condnum.deep.features import Extractor, Features, Precision, cached_features
 from condnum.deep.images import ImageData
+from condnum.deep.regularizers import squared_rtol
 from condnum.deep.transforms import ImageTransform, evaluation_transform
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.theory.immunization import Gauge
@@ -30,7 +31,6 @@ from condnum.theory.spectra import (
     PUBLISHED_RIDGE,
     Convention,
     condition_from_spectrum,
-    default_rtol,
     singular_values,
 )
 
@@ -171,7 +171,8 @@ def rir_from_features(
         )
     sigma = [singular_values(x, kind="features") for x in X]
     eps = [_stored_eps(part) for part in features]
-    rtols = [_rtol(x, stored) if rtol is None else rtol for x, stored in zip(X, eps, strict=True)]
+    found = [squared_rtol(x.shape[-2:], stored) for x, stored in zip(X, eps, strict=True)]
+    rtols = found if rtol is None else [rtol] * 4
     compact = _estimate(sigma, widths, rtols, ridge, "compact")
     scales = [1.0] * 4
     if gauge == "unit":  # features of each model have mean square 1 over both tasks
@@ -232,12 +233,6 @@ def _stored_eps(features: FeatureLike) -> float:
     if isinstance(values, Tensor):
         return float(torch.finfo(values.dtype if values.is_floating_point() else torch.float64).eps)
     return float(np.finfo(values.dtype if values.dtype.kind == "f" else np.float64).eps)
-
-
-def _rtol(X: Tensor, stored: float) -> float:
-    """Return the rank tolerance on the squared spectrum; see `rir_from_features`."""
-    eps = min(stored, float(torch.finfo(torch.float32).eps))
-    return max(default_rtol(max(X.shape[-2:]), eps) ** 2, default_rtol(min(X.shape[-2:])))
 
 
 def _estimate(

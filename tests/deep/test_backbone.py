@@ -1,13 +1,15 @@
-"""Backbones: frozen means frozen, θ₀ is a copy, steps from activations equal steps from images."""
+"""Backbones: frozen means frozen, θ₀ is a copy, steps from activations equal those from images; splits."""
 
 import copy
 import sys
 
 import pytest
+import timm
 import torch
 from torch import nn
 
-from condnum.deep import Backbone
+from condnum.deep import Backbone, SplitRule, register_split_rule
+from condnum.deep.split_rules import _RULES, BY_NAME, split
 from condnum.errors import CondnumError, InvalidInputError, MissingExtraError, UnknownNameError
 
 #: Backbones of the three kinds of rules, small enough for a test; the ResNet has BatchNorm everywhere.
@@ -62,17 +64,6 @@ def test_training_moves_only_the_trainable_part_and_the_head(kind):
         assert any(key.startswith(f"{part}.") for key in moved)
 
 
-def test_parameters_are_grouped_for_the_optimizer():
-    backbone = small("resnet")
-    learnable = {id(p) for p in backbone.parameters() if p.requires_grad}
-    trainable = {id(p) for p in backbone.trainable_parameters()}
-    head = {id(p) for p in backbone.head_parameters()}
-    assert trainable
-    assert trainable | head == learnable
-    assert not trainable & head
-    assert trainable == {id(p) for p in backbone.model.layer4.parameters()}
-
-
 @pytest.mark.parametrize("caller", ["itself", "a parent module"])
 def test_train_leaves_frozen_modules_in_evaluation_mode(caller):
     backbone = small("resnet", drop_rate=0.5)
@@ -86,29 +77,6 @@ def test_train_leaves_frozen_modules_in_evaluation_mode(caller):
     assert not backbone.model.training  # timm reads this flag for its dropout before the classifier
     assert torch.equal(backbone(images()), backbone(images()))
     assert not any(module.training for module in backbone.eval().modules())
-
-
-def test_stochastic_depth_acts_in_the_trainable_block_alone():
-    backbone = small("vit", drop_path_rate=0.5).train()
-    drops = {n: m for n, m in backbone.model.named_modules() if type(m).__name__ == "DropPath"}
-    assert {n for n, m in drops.items() if m.training} == {n for n in drops if n.startswith("blocks.1.")}
-    assert any(n.startswith("blocks.1.") for n in drops)
-
-
-def test_batch_norm_of_the_trainable_part_can_follow_the_batch():
-    backbone = small("resnet", batch_norm="batch")
-    before = copy.deepcopy(backbone.model.state_dict())
-    train_steps(backbone, lambda step: backbone(images(seed=step)))
-    after = backbone.model.state_dict()
-    statistics = [key for key in before if "running_" in key]
-    moved = {key for key in statistics if not torch.equal(after[key], before[key])}
-    assert moved == {key for key in statistics if key.startswith("layer4.")}
-
-
-def test_training_and_evaluation_features_agree_with_frozen_statistics():
-    backbone = small("resnet")
-    with torch.no_grad():
-        assert torch.equal(backbone.train()(images()), backbone.eval()(images()))
 
 
 def test_snapshot_is_independent_and_never_trains():
@@ -156,32 +124,6 @@ def test_activations_give_the_same_features_gradients_and_training(kind):
     assert direct.checksum != small(kind).checksum
 
 
-def test_activations_skip_the_trainable_part():
-    backbone, calls = small("resnet"), []
-    x = images()
-    backbone.frozen_activations(x)  # the first call traces
-    backbone.model.layer4.register_forward_hook(lambda *_: calls.append("trainable"))
-    backbone.model.layer1.register_forward_hook(lambda *_: calls.append("frozen"))
-    activations = backbone.frozen_activations(x)
-    assert calls == ["frozen"]
-    backbone.features_from(activations)
-    assert calls == ["frozen", "trainable"]
-
-
-def test_tracing_moves_no_statistics_and_keeps_the_mode():
-    backbone = small("resnet", batch_norm="batch").train()
-    checksum = backbone.checksum
-    backbone.frozen_activations(images())
-    assert backbone.checksum == checksum
-    assert backbone.training
-    assert backbone.model.layer4.training
-
-
-def test_features_from_needs_activations_first():
-    with pytest.raises(CondnumError, match="frozen_activations first"):
-        small("resnet").features_from(torch.zeros(1, 3))
-
-
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
@@ -218,19 +160,6 @@ def test_what_is_no_chain_is_refused(model, reason):
         trainable_chain(Net(), trainable, torch.randn(2, 3))
 
 
-def test_features_that_are_not_pooled_are_refused():
-    backbone = Backbone("test_resnet", num_classes=0, global_pool="")
-    with pytest.raises(InvalidInputError, match=r"not \(B, D\)"):
-        backbone(images())
-
-
-def test_weights_come_from_the_seed_and_no_global_state():
-    state = torch.random.get_rng_state()
-    first, again, other = small("resnet"), small("resnet"), small("resnet", seed=1)
-    assert torch.equal(torch.random.get_rng_state(), state)
-    assert first.checksum == again.checksum != other.checksum
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -251,3 +180,76 @@ def test_without_timm_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(MissingExtraError, match=r"condnum\[deep\]"):
         Backbone("test_resnet")
+
+
+def model(name, **options):
+    return timm.create_model(name, num_classes=3, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "trainable", "head", "rule"),
+    [
+        ("resnet18", "layer4", "fc", "resnet"),
+        ("test_resnet", "layer4", "fc", "resnet"),
+        ("test_vit", "blocks.5", "head", "vit"),
+        ("test_convnext", "stages.3", "head.fc", "timm stage"),
+        ("test_efficientnet", "blocks.4", "classifier", "timm stage"),
+        ("regnetx_002", "s4", "head.fc", "timm stage"),
+    ],
+)
+def test_rules(name, trainable, head, rule):
+    found = split(model(name))
+    assert (found.trainable, found.head, found.rule) == ((trainable,), head, rule)
+
+
+class Trunk(nn.Module):
+    """A model without `feature_info`; what ends its trunk is a stack, with a norm behind."""
+
+    def __init__(self, *children):
+        super().__init__()
+        for index, child in enumerate(children):
+            self.add_module(f"part{index}", child)
+        self.fc = nn.Linear(2, 3)
+
+    def get_classifier(self):
+        return self.fc
+
+
+def test_last_child_with_a_matrix_and_of_a_stack_its_last_block():
+    stack = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.ReLU())
+    assert split(Trunk(nn.Linear(2, 2), stack, nn.LayerNorm(2))).trainable == ("part1.1",)
+    assert split(Trunk(stack, nn.Linear(2, 2), nn.LayerNorm(2))).trainable == ("part1",)
+
+
+def test_no_rule_finds_a_part():
+    with pytest.raises(InvalidInputError, match=r"no rule knows .* Choices: part0"):
+        split(Trunk(nn.LayerNorm(2)))
+
+
+def test_the_caller_names_one_or_several_modules():
+    net = model("test_resnet")
+    assert split(net, "layer4.0").rule == BY_NAME
+    assert split(net, ["layer3", "layer4"]).trainable == ("layer3", "layer4")
+
+
+@pytest.mark.parametrize(
+    ("trainable", "error", "message"),
+    [
+        ("layer9", UnknownNameError, r"unknown module 'layer9'; did you mean 'layer.*layer1, .*layer4"),
+        ("fc", InvalidInputError, "holds or belongs to the head 'fc'"),
+        ("", InvalidInputError, "holds or belongs to the head 'fc'"),
+        ("maxpool", InvalidInputError, "no parameters to train.*layer4"),
+        ([], InvalidInputError, "names no module"),
+    ],
+    ids=["unknown", "head", "everything", "no parameters", "none"],
+)
+def test_bad_names_show_the_choices(trainable, error, message):
+    with pytest.raises(error, match=message):
+        split(model("test_resnet"), trainable)
+
+
+def test_a_registered_rule_is_asked_first(monkeypatch):
+    monkeypatch.setattr("condnum.deep.split_rules._RULES", list(_RULES))
+    register_split_rule(SplitRule("mine", lambda net, head: "layer3" if hasattr(net, "layer3") else None))
+    assert split(model("test_resnet")).trainable == ("layer3",)
+    assert split(model("test_vit")).rule == "vit"

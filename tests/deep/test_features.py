@@ -1,26 +1,22 @@
 """Loaders, transforms, feature extraction and its cache."""
 
 import json
-import random
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import nn
 
 from condnum.deep import (
     cached_features,
     evaluation_transform,
     extract_features,
-    image_loader,
     open_images,
     training_transform,
 )
 from condnum.deep.features import feature_key
 from condnum.deep.weights import state_checksum
 from condnum.errors import DataFormatError, DeviceError, InvalidInputError, UnknownNameError
-from condnum.machine import is_out_of_memory, memory_advice
 
 DIGITS = "digits-8x8:0-4"
 
@@ -53,110 +49,6 @@ def data():
     return open_images(DIGITS, limit=6)
 
 
-class TestTransforms:
-    def test_evaluation_is_timms_own(self):
-        import timm
-
-        model = timm.create_model("resnet18", pretrained=False)
-        config = timm.data.resolve_data_config({}, model=model)
-        image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (300, 260, 3)).astype(np.uint8))
-        ours = evaluation_transform(model)
-        assert torch.equal(ours(image), timm.data.create_transform(**config, is_training=False)(image))
-        assert ours.input_size == (3, 224, 224)
-
-    def test_a_backbone_is_asked_for_its_model_and_a_vit_for_the_size_it_was_built_for(self):
-        import timm
-
-        vit = timm.create_model("test_vit", pretrained=False, img_size=64)
-        wrapped = nn.Module()
-        wrapped.model = vit
-        assert evaluation_transform(vit).input_size == (3, 64, 64)
-        assert evaluation_transform(wrapped).description == evaluation_transform(vit).description
-        with pytest.raises(InvalidInputError, match="Linear does not say which images it takes"):
-            evaluation_transform(nn.Linear(2, 2))
-
-    def test_descriptions_tell_transforms_apart(self):
-        descriptions = {
-            evaluation_transform(input_size=32).description,
-            evaluation_transform(input_size=33).description,
-            evaluation_transform(input_size=32, crop_pct=1.0).description,
-            evaluation_transform(input_size=32, mean=(0.5, 0.5, 0.5)).description,
-            training_transform(input_size=32).description,
-            training_transform(input_size=32, augmentation="gentle").description,
-        }
-        assert len(descriptions) == 6
-        assert json.loads(evaluation_transform(input_size=32).description)["timm"]
-
-    def test_no_augmentation_is_the_evaluation_transform(self):
-        assert (
-            training_transform(input_size=32, augmentation="none").description
-            == evaluation_transform(input_size=32).description
-        )
-
-    def test_gentle_never_mirrors(self):
-        left = np.zeros((32, 32, 3), np.uint8)
-        left[:, :10] = 255
-        data = open_images(DIGITS, limit=1)
-        object.__setattr__(data, "source", type(data.source)(np.repeat(left[None], 5000, 0), "left"))
-        loader = image_loader(data, training_transform(input_size=16, augmentation="gentle"), batch_size=5)
-        for epoch in range(8):
-            loader.dataset.set_epoch(epoch)
-            images = next(iter(loader)).images
-            assert bool((images[..., :4].mean(dim=(1, 2, 3)) > images[..., -4:].mean(dim=(1, 2, 3))).all())
-
-    def test_an_augmented_transform_knows_its_still_counterpart(self):
-        gentle = training_transform(input_size=16, augmentation="gentle", crop_pct=0.5)
-        still = evaluation_transform(input_size=16, crop_pct=0.5)
-        assert gentle.still.description == still.description
-        assert still.still is still
-
-    def test_bad_options(self):
-        with pytest.raises(UnknownNameError, match="transform option 'crop'"):
-            evaluation_transform(crop=1)
-        with pytest.raises(InvalidInputError, match="input_size"):
-            evaluation_transform(input_size=(1, 8, 8))
-        with pytest.raises(UnknownNameError, match="augmentation"):
-            training_transform(augmentation="strong")
-
-
-class TestLoader:
-    def batches(self, data, workers, *, epoch=0, seed=0):
-        transform = training_transform(input_size=16)
-        loader = image_loader(data, transform, batch_size=8, shuffle=True, seed=seed, workers=workers)
-        loader.dataset.set_epoch(epoch)
-        return list(loader)
-
-    def test_augmentation_depends_on_seed_epoch_and_image_alone(self, data):
-        here, there = self.batches(data, 0), self.batches(data, 2)
-        for one, other in zip(here, there, strict=True):
-            assert torch.equal(one.indices, other.indices)
-            assert torch.equal(one.images, other.images)
-        assert not torch.equal(here[0].images, self.batches(data, 0, epoch=1)[0].images)
-        assert not torch.equal(here[0].indices, self.batches(data, 0, seed=1)[0].indices)
-
-    def test_global_streams_are_left_alone(self, data):
-        random.seed(3)
-        torch.manual_seed(3)
-        before = random.getstate(), torch.get_rng_state()
-        self.batches(data, 0)
-        assert random.getstate() == before[0]
-        # The DataLoader draws its base seed from its own generator too, so nothing moves at all.
-        assert torch.equal(torch.get_rng_state(), before[1])
-
-    def test_broken_images_are_left_out_and_listed(self, folder, transform):
-        root = folder(count=6)
-        (root / "train" / "cat" / "2.png").write_bytes(b"broken")
-        batches = list(image_loader(open_images(root), transform, batch_size=3))
-        assert [len(batch.labels) for batch in batches] == [2, 3, 3, 3]
-        assert batches[0].indices.tolist() == [0, 1]
-        assert "2.png" in batches[0].unreadable[0].name
-
-    @pytest.mark.parametrize("options", [{"batch_size": 0}, {"batch_size": 2, "workers": -1}])
-    def test_bad_options(self, data, transform, options):
-        with pytest.raises(InvalidInputError, match="must be an integer"):
-            image_loader(data, transform, **options)
-
-
 class TestExtraction:
     def test_equals_the_model_on_all_images_and_leaves_it_as_it_was(self, data, transform):
         model = Tiny().train()
@@ -170,18 +62,6 @@ class TestExtraction:
         assert features.labels.tolist() == data.labels.tolist()
         assert state_checksum(model.state_dict()) == before  # BatchNorm's statistics too
         assert not features.values.flags.writeable
-
-    def test_training_flags_come_back_even_after_an_error(self, data, transform):
-        model = Tiny().train()
-        model.linear.eval()
-        model.norm.register_forward_hook(lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            extract_features(model, data, transform)
-        assert (model.training, model.norm.training, model.linear.training) == (True, True, False)
-
-    def test_any_function_and_workers(self, data, transform):
-        features = extract_features(lambda images: images.flatten(1), data, transform, workers=1)
-        assert features.values.shape == (30, 192)
 
     def test_unreadable_images_have_no_row(self, folder, transform):
         root = folder(count=12)
@@ -229,18 +109,6 @@ class TestOutOfMemory:
             extract_features(hungry, data, transform, batch_size=9)
         assert len(extract_features(hungry, data, transform, batch_size=4)) == 30
 
-    def test_cpu_messages_and_other_errors(self):
-        error = RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory")
-        assert is_out_of_memory(error)
-        cpu = torch.device("cpu")
-        with (
-            pytest.raises(DeviceError, match="one image is already too much"),
-            memory_advice(1, cpu, "features"),
-        ):
-            raise error
-        with pytest.raises(RuntimeError, match="shapes"), memory_advice(1, cpu, "features"):
-            raise RuntimeError("shapes differ")
-
 
 class TestCache:
     def test_second_call_reads_a_memory_map_and_runs_nothing(self, data, transform, tmp_path):
@@ -254,14 +122,6 @@ class TestCache:
         assert np.array_equal(first.values, again.values)
         assert again.labels.tolist() == data.labels.tolist()
         assert again.classes == data.classes
-
-    def test_unreadable_images_are_remembered(self, folder, transform, tmp_path):
-        root = folder(count=12)
-        (root / "train" / "dog" / "0.png").write_bytes(b"broken")
-        data = open_images(root)
-        for _ in range(2):
-            features = cached_features(nn.Flatten(), data, transform, cache=tmp_path / "cache")
-            assert [image.reason[:21] for image in features.unreadable] == ["UnidentifiedImageErro"]
 
     def test_whatever_features_depend_on_changes_the_key(self, data, transform, folder):
         model = Tiny()

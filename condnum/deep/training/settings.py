@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from condnum.errors import InvalidInputError, UnknownNameError
 
 TrainingPrecision = Literal["float32", "float64", "bfloat16"]
 
-#: Choices of the settings that are names.
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "optimizer": ("sgd", "adam"),
-    "schedule": ("constant", "cosine"),
-    "epochs_of": ("shorter", "longer"),
-    "weights": ("adaptive", "balanced", "fixed"),
-    "well_dimension": ("features", "samples"),
-    "precision": get_args(TrainingPrecision),
-    "keep": ("best", "last"),
-    "objective": ("difference", "log"),
-}
-
-_POSITIVE = ("learning_rate", "ratio", "loss_weight", "lambda_pretrain", "lambda_harmful", "inner_rate")
-_COUNTS = ("epochs", "batch_size", "accumulate", "inner_steps", "groups", "group_size")
-_OPTIONAL_COUNTS = ("steps", "evaluate_every", "patience")
+#: Numbers that are not positive ones: shares, from 0 to below 1, and those that may be 0.
 _SHARES = ("momentum", "label_smoothing", "max_accuracy_drop")
+_FROM_ZERO = ("views", "weight_decay_head")
 
 
 @dataclass(frozen=True)
@@ -74,28 +61,25 @@ class DeepSettings:
     keep: Literal["best", "last"] = "best"  # which θ is the result
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot mean anything."""
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise UnknownNameError(name, getattr(self, name), choices)
-        for name in _POSITIVE:
+        """Refuse values that cannot mean anything, by their types."""
+        for name, kind in get_type_hints(type(self)).items():
             value = getattr(self, name)
-            if not (isinstance(value, int | float) and 0 < value < math.inf):
-                raise InvalidInputError(f"{name} must be a positive number, got {value!r}.")
-        for name in (*_COUNTS, *_OPTIONAL_COUNTS):
-            value = getattr(self, name)
-            if value is None and name in _OPTIONAL_COUNTS:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InvalidInputError(f"{name} must be a positive integer, got {value!r}.")
-        for name in _SHARES:
-            value = getattr(self, name)
-            if not (isinstance(value, int | float) and 0 <= value < 1):
-                raise InvalidInputError(f"{name} must lie in [0, 1), got {value!r}.")
-        if isinstance(self.views, bool) or not isinstance(self.views, int) or self.views < 0:
-            raise InvalidInputError(f"views must be an integer of at least 0, got {self.views!r}.")
-        if not 0 <= self.weight_decay_head < math.inf:
-            raise InvalidInputError(f"weight_decay_head must be at least 0, got {self.weight_decay_head!r}.")
+            if get_origin(kind) is Literal and value not in get_args(kind):
+                raise UnknownNameError(name, value, get_args(kind))
+            if kind in (int, int | None) and not (value is None and kind is not int):
+                wanted = "an integer of at least 0" if name in _FROM_ZERO else "a positive integer"
+                if isinstance(value, bool) or not isinstance(value, int) or value < (name not in _FROM_ZERO):
+                    raise InvalidInputError(f"{name} must be {wanted}, got {value!r}.")
+            if kind is float:
+                known = isinstance(value, int | float) and 0 <= value < math.inf
+                if name in _SHARES:
+                    wanted, known = "lie in [0, 1)", known and value < 1
+                elif name in _FROM_ZERO:
+                    wanted = "be at least 0"
+                else:
+                    wanted, known = "be a positive number", known and value > 0
+                if not known:
+                    raise InvalidInputError(f"{name} must {wanted}, got {value!r}.")
 
     def rate(self, step: int, steps: int) -> float:
         """Return η of a step (from 0): constant, or multiplied by `(1 + cos(π·step/steps))/2`.

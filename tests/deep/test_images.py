@@ -1,15 +1,21 @@
-"""Folder layouts, splits, subsets, checksums, and every way in which a folder can be wrong."""
+"""Images: layouts and what can be wrong with them, digits and timm's sets by name, transforms, loaders."""
 
+import gzip
 import os
 import shutil
+import struct
 
 import numpy as np
 import pytest
+import timm
+import torch
 from PIL import Image
 from scipy.io import savemat
+from torch import nn
 
-from condnum.deep import open_images
-from condnum.deep.image_sets import imagenet_classes
+from condnum.data import load_mnist_images, load_small_digits
+from condnum.deep import evaluation_transform, image_loader, open_images, training_transform
+from condnum.deep.image_sets import imagenet_classes, parse_digits
 from condnum.deep.images import ArrayImages, ImageData, Unreadable, files_checksum
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, UnknownNameError
 
@@ -22,13 +28,23 @@ def names(data):
 
 
 class TestLayouts:
-    def test_imagenet_train_and_val(self, folder):
-        root = folder(("train", "val"), ("n01440764", "n01443537"), count=3, suffix="JPEG")
+    @pytest.mark.parametrize(
+        ("splits", "classes", "test_folder"),
+        [
+            (("train", "val"), ("n01440764", "n01443537"), "val"),  # ImageNet
+            (("train", "valid", "test"), ("AD", "AE", "ZW"), "test"),  # Country211
+        ],
+    )
+    def test_usual_splits(self, folder, splits, classes, test_folder):
+        root = folder(splits, classes, count=3, suffix="JPEG")
         train, test = open_images(root), open_images(root, "test")
-        assert train.classes == test.classes == ("n01440764", "n01443537")
-        assert train.counts == test.counts == (3, 3)
-        assert test.source.root.name == "val"
-        assert names(train)[0] == os.path.join("n01440764", "0.JPEG")
+        assert train.classes == test.classes == classes
+        assert train.counts == test.counts == (3,) * len(classes)
+        assert test.source.root.name == test_folder
+        assert open_images(root, splits[1]).source.root.name == splits[1]
+        assert names(train)[0] == os.path.join(classes[0], "0.JPEG")
+        with pytest.raises(DataFormatError, match=f"first is '{classes[0]}'"):
+            open_images(root, "test", classes=train.classes[1:])
 
     def test_a_part_of_imagenet_keeps_the_labels_of_the_pretrained_head(self, folder):
         known = imagenet_classes()
@@ -37,12 +53,6 @@ class TestLayouts:
         data = open_images(root, classes="imagenet-1k")
         assert sorted(set(data.labels.tolist())) == [7, 217]
         assert len(data.classes) == 1000
-
-    def test_country211_has_three_splits_and_test_is_its_own(self, folder):
-        root = folder(("train", "valid", "test"), ("AD", "AE", "ZW"), count=2)
-        assert open_images(root, "test").source.root.name == "test"
-        assert open_images(root, "valid").source.root.name == "valid"
-        assert open_images(root).classes == ("AD", "AE", "ZW")
 
     def test_stanford_cars_as_class_folders_in_a_wrapping_folder(self, folder, tmp_path):
         classes = ("Acura RL Sedan 2012", "AM General Hummer SUV 2000")  # timm sorts without regard to case
@@ -60,11 +70,6 @@ class TestLayouts:
         before = set(names(test))
         paint(root / "cat" / "new.png", 3)
         assert before <= set(names(open_images(root, "test"))) | {"cat/new.png"}
-
-    def test_train_alone_gives_a_held_out_test_set(self, folder):
-        root = folder(("train",), count=10)
-        assert open_images(root).counts == (8, 8)
-        assert open_images(root, "test").counts == (2, 2)
 
     def test_natural_order_nested_folders_and_hidden_files(self, folder, tmp_path):
         root = folder(("train", "test"), ("c1", "c2", "c10"), count=2)
@@ -98,12 +103,6 @@ class TestDevkit:
         assert data.classes == ("AM General Hummer", "Acura RL")
         assert data.labels.tolist() == [0, 1, 1]  # MATLAB counts from 1
         assert data.image(2).size == (12, 12)
-
-    def test_labels_out_of_range(self, tmp_path):
-        with pytest.raises(
-            DataFormatError, match=r"0 to 1 for 2 classes; 1 are out of range, the first is 6"
-        ):
-            open_images(self.make(tmp_path, classes=(1, 2, 7)))
 
     def test_missing_images_labels_and_fields(self, tmp_path):
         root = self.make(tmp_path / "a", field="klass")
@@ -149,13 +148,6 @@ class TestWrongFolders:
         with pytest.raises(DataFormatError, match="class folder 'emu' holds no image"):
             open_images(root)
 
-    def test_a_class_that_training_lacks(self, folder):
-        root = folder()
-        paint(root / "test" / "emu" / "0.png", 3)
-        train = open_images(root)
-        with pytest.raises(DataFormatError, match="first is 'emu'"):
-            open_images(root, "test", classes=train.classes)
-
     def test_too_few_to_hold_out(self, folder):
         with pytest.raises(InvalidInputError, match="too few to hold out"):
             open_images(folder(("",), count=2))
@@ -171,11 +163,6 @@ class TestSubsets:
         assert names(few) != names(open_images(root, limit=3, seed=1))
         assert names(few) == sorted(names(few))
 
-    @pytest.mark.parametrize("limit", [0, -1, True, 1.5])
-    def test_bad_limit(self, folder, limit):
-        with pytest.raises(InvalidInputError, match="limit per class"):
-            open_images(folder(), limit=limit)
-
 
 class TestChecksum:
     def test_the_place_does_not_count_but_every_byte_does(self, folder, tmp_path):
@@ -188,16 +175,6 @@ class TestChecksum:
         content[-20] ^= 1  # same name, same size
         path.write_bytes(content)
         assert open_images(tmp_path / "b").checksum != one.checksum
-
-    def test_subset_and_label_order_count(self, folder):
-        root = folder()
-        sums = {
-            open_images(root).checksum,
-            open_images(root, limit=2).checksum,
-            open_images(root, "test").checksum,
-            open_images(root, classes=("dog", "cat")).checksum,
-        }
-        assert len(sums) == 4
 
     def test_sampled_sees_every_size_but_not_every_byte(self, tmp_path, monkeypatch):
         monkeypatch.setattr("condnum.deep.images.SAMPLED_FILES", 2)
@@ -215,13 +192,6 @@ class TestChecksum:
             assert files_checksum(tmp_path, files, "sampled") != before
             (tmp_path / name).write_bytes(b"abc")
         assert sum(unseen) == 4  # six files, two of them in the sample
-
-    def test_auto_turns_to_sampling_beyond_the_limit(self, tmp_path, monkeypatch):
-        (tmp_path / "a.png").write_bytes(b"x" * 100)
-        monkeypatch.setattr("condnum.deep.images.FULL_BYTES", 99)
-        assert files_checksum(tmp_path, ["a.png"]) == files_checksum(tmp_path, ["a.png"], "sampled")
-        with pytest.raises(UnknownNameError, match="checksum mode"):
-            files_checksum(tmp_path, ["a.png"], "quick")
 
     def test_a_file_that_went_away(self, folder):
         root = folder()
@@ -256,14 +226,6 @@ class TestUnreadable:
         }
         assert all(image.reason for image in failed)
 
-    def test_grey_and_palette_images_become_rgb(self, folder):
-        root = folder()
-        Image.new("L", (5, 5), 7).save(root / "train" / "cat" / "grey.png")
-        Image.new("P", (5, 5)).save(root / "train" / "cat" / "palette.gif")
-        Image.new("RGBA", (5, 5)).save(root / "train" / "cat" / "alpha.png")
-        data = open_images(root)
-        assert {data.image(i).mode for i in range(len(data))} == {"RGB"}
-
 
 class TestInMemory:
     def test_decoded_once_and_otherwise_the_same(self, folder):
@@ -296,3 +258,134 @@ def test_image_data_checks_labels():
         ImageData("toy", "train", ("a", "b"), np.array([], int), source, np.array([], int))
     with pytest.raises(InvalidInputError, match="one class only, 'b'"):
         ImageData("toy", "train", ("a", "b"), np.array([1, 1, 1]), source, np.arange(3))
+
+
+class TestDigits:
+    @pytest.mark.parametrize("text", ["4-0", "a", "3", "0-4;5", "12-14", "1,,2"])
+    def test_bad_subsets(self, text):
+        with pytest.raises(InvalidInputError):
+            parse_digits(text)
+
+    def test_bundled_digits_split_without_overlap_and_keep_their_pixels(self):
+        train, test = open_images("digits-8x8:5-9"), open_images("digits-8x8:5-9", "test")
+        assert not set(train.positions.tolist()) & set(test.positions.tolist())
+        digits = load_small_digits()
+        assert len(train) + len(test) == int((digits.labels >= 5).sum())
+        position = train.positions[3]
+        assert train.labels[3] == digits.labels[position] - 5
+        grey = np.asarray(train.image(3))[..., 0]
+        assert np.abs(grey / 255 - digits.images[position] / 16).max() < 0.002  # half a grey level of 255
+
+    def test_mnist_from_local_files(self, real_data):
+        data = open_images("mnist:0-4", "test", limit=20)
+        assert data.counts == (20,) * 5
+        digits = load_mnist_images("local", "test")
+        assert np.array_equal(np.asarray(data.image(5))[..., 1], digits.images[data.positions[5]])
+        assert open_images("mnist:5-9", "test").labels.max() == 4
+
+    def test_the_test_images_of_mnist_are_split_where_they_are_all(self, monkeypatch, tmp_path):
+        monkeypatch.delenv("CONDNUM_DATA", raising=False)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        monkeypatch.chdir(tmp_path)
+        train, test = open_images("mnist:0-4"), open_images("mnist:0-4", "test")
+        assert not set(train.positions) & set(test.positions)
+        assert sum(train.counts) + sum(test.counts) == 5139  # of digits 0 to 4
+        assert train.take([0, 2500]).origin == test.origin == "mnist, 10,000 test images, condnum's box"
+        with pytest.raises(DataNotFoundError, match="MNIST/raw"):
+            open_images("mnist:0-4", source="local")
+
+
+class TestTimm:
+    def write_idx(self, root, name):
+        """Fashion-MNIST's files, in small: 10 classes, 4 images each."""
+        images = np.arange(40 * 28 * 28).reshape(40, 28, 28).astype(np.uint8)
+        labels = (np.arange(40) % 10).astype(np.uint8)
+        raw = root / "FashionMNIST" / "raw"
+        raw.mkdir(parents=True, exist_ok=True)
+        for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
+            header = struct.pack(">HBB", 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
+            (raw / f"{name}-{kind}-ubyte").write_bytes(header + array.tobytes())
+            with gzip.open(raw / f"{name}-{kind}-ubyte.gz", "wb") as stream:
+                stream.write(header + array.tobytes())
+        return images
+
+    def test_torch_name(self, tmp_path):
+        images = self.write_idx(tmp_path, "train")
+        self.write_idx(tmp_path, "t10k")
+        data = open_images(f"timm:torch/fashion_mnist@{tmp_path}")
+        assert data.counts == (4,) * 10
+        assert data.classes[0] == "T-shirt/top"
+        assert np.array_equal(np.asarray(data.image(7))[..., 0], images[7])
+        assert len(data.checksum) == 64
+
+    def test_folder_reader_lists_broken_images_instead_of_replacing_them(self, folder):
+        root = folder(count=12)
+        (root / "train" / "dog" / "3.png").write_bytes(b"broken")
+        data = open_images(f"timm:@{root}")
+        (broken,) = [image for image in map(data.image, range(24)) if isinstance(image, Unreadable)]
+        assert data.classes == ("cat", "dog")
+        assert "timm:[" in broken.name
+        assert data.checksum == open_images(f"timm:@{root}").checksum
+
+    def test_missing_and_streamed(self, tmp_path):
+        with pytest.raises(DataNotFoundError, match="timm cannot open 'torch/cifar10'"):
+            open_images(f"timm:torch/cifar10@{tmp_path}")
+        with pytest.raises(InvalidInputError, match="stream"):
+            open_images("timm:wds/imagenet")
+
+
+class TestTransforms:
+    def test_evaluation_is_timms_own(self):
+        model = timm.create_model("resnet18", pretrained=False)
+        config = timm.data.resolve_data_config({}, model=model)
+        image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (300, 260, 3)).astype(np.uint8))
+        ours = evaluation_transform(model)
+        assert torch.equal(ours(image), timm.data.create_transform(**config, is_training=False)(image))
+        assert ours.input_size == (3, 224, 224)
+
+    def test_a_backbone_is_asked_for_its_model_and_a_vit_for_the_size_it_was_built_for(self):
+        vit = timm.create_model("test_vit", pretrained=False, img_size=64)
+        wrapped = nn.Module()
+        wrapped.model = vit
+        assert evaluation_transform(vit).input_size == (3, 64, 64)
+        assert evaluation_transform(wrapped).description == evaluation_transform(vit).description
+        with pytest.raises(InvalidInputError, match="Linear does not say which images it takes"):
+            evaluation_transform(nn.Linear(2, 2))
+
+    def test_bad_options(self):
+        with pytest.raises(UnknownNameError, match="transform option 'crop'"):
+            evaluation_transform(crop=1)
+        with pytest.raises(InvalidInputError, match="input_size"):
+            evaluation_transform(input_size=(1, 8, 8))
+        with pytest.raises(UnknownNameError, match="augmentation"):
+            training_transform(augmentation="strong")
+
+
+class TestLoader:
+    def batches(self, data, workers, *, epoch=0, seed=0):
+        transform = training_transform(input_size=16)
+        loader = image_loader(data, transform, batch_size=8, shuffle=True, seed=seed, workers=workers)
+        loader.dataset.set_epoch(epoch)
+        return list(loader)
+
+    def test_augmentation_depends_on_seed_epoch_and_image_alone(self):
+        data = open_images("digits-8x8:0-4", limit=6)
+        here, there = self.batches(data, 0), self.batches(data, 2)
+        for one, other in zip(here, there, strict=True):
+            assert torch.equal(one.indices, other.indices)
+            assert torch.equal(one.images, other.images)
+        assert not torch.equal(here[0].images, self.batches(data, 0, epoch=1)[0].images)
+        assert not torch.equal(here[0].indices, self.batches(data, 0, seed=1)[0].indices)
+
+    def test_broken_images_are_left_out_and_listed(self, folder):
+        root = folder(count=6)
+        (root / "train" / "cat" / "2.png").write_bytes(b"broken")
+        batches = list(image_loader(open_images(root), evaluation_transform(input_size=8), batch_size=3))
+        assert [len(batch.labels) for batch in batches] == [2, 3, 3, 3]
+        assert batches[0].indices.tolist() == [0, 1]
+        assert "2.png" in batches[0].unreadable[0].name
+
+    @pytest.mark.parametrize("options", [{"batch_size": 0}, {"batch_size": 2, "workers": -1}])
+    def test_bad_options(self, options):
+        with pytest.raises(InvalidInputError, match="must be an integer"):
+            image_loader(open_images("digits-8x8:0-4"), evaluation_transform(input_size=8), **options)
