@@ -227,27 +227,18 @@ class Unreadable:
 class ImageData:
     """Labelled images that decode when they are asked for.
 
-    Attributes:
-        name: What was opened, "mnist:0-4" or a folder.
-        split: "train", "test" or a folder's name.
-        classes: C names; label c is `classes[c]`.
-        labels: `(N,)` integers in 0 … C−1, read-only.
-        source: Where the images are.
-        positions: `(N,)` their positions in the source, read-only.
-        origin: Data set, images and place in words, where the name says less; for titles.
-
     Raises:
         DataFormatError: No images, or labels outside 0 … C−1.
         InvalidInputError: All images are of one class.
     """
 
-    name: str
-    split: str
-    classes: tuple[str, ...]
-    labels: NDArray[np.int64]  # (N,)
-    source: ImageSource
-    positions: NDArray[np.int64]  # (N,)
-    origin: str = ""
+    name: str  # what was opened, "mnist:0-4" or a folder
+    split: str  # "train", "test" or a folder's name
+    classes: tuple[str, ...]  # C names; label c is classes[c]
+    labels: NDArray[np.int64]  # (N,) in 0 … C−1, read-only
+    source: ImageSource  # where the images are
+    positions: NDArray[np.int64]  # (N,) in the source, read-only
+    origin: str = ""  # data set, images and place in words, where the name says less; for titles
 
     def __post_init__(self) -> None:
         labels = np.array(self.labels, dtype=np.int64)
@@ -260,11 +251,9 @@ class ImageData:
         wrong = np.flatnonzero((labels < 0) | (labels >= len(self.classes)))
         if wrong.size:
             raise DataFormatError(
-                f"{self.title}: labels must be 0 to {len(self.classes) - 1} for "
-                f"{len(self.classes)} classes; {wrong.size} are out of range, the first is "
-                f"{labels[wrong[0]]} of "
-                f"{self.source.name(int(positions[wrong[0]]))}. "
-                "Drop unlabelled images or give all classes."
+                f"{self.title}: labels must be 0 to {len(self.classes) - 1} for {len(self.classes)} classes; "
+                f"{wrong.size} are out of range, the first is {labels[wrong[0]]} of "
+                f"{self.source.name(int(positions[wrong[0]]))}. Drop unlabelled images or give all classes."
             )
         if np.all(labels == labels[0]):
             raise InvalidInputError(

@@ -13,11 +13,11 @@ from PIL import Image
 from scipy.io import savemat
 from torch import nn
 
-from condnum.data import load_mnist_images, load_small_digits
+from condnum.data import load_small_digits
 from condnum.deep import evaluation_transform, image_loader, open_images, training_transform
 from condnum.deep.image_sets import imagenet_classes, parse_digits
 from condnum.deep.images import ArrayImages, ImageData, Unreadable, files_checksum
-from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, UnknownNameError
+from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError
 
 from .conftest import paint
 
@@ -276,13 +276,6 @@ class TestDigits:
         grey = np.asarray(train.image(3))[..., 0]
         assert np.abs(grey / 255 - digits.images[position] / 16).max() < 0.002  # half a grey level of 255
 
-    def test_mnist_from_local_files(self, real_data):
-        data = open_images("mnist:0-4", "test", limit=20)
-        assert data.counts == (20,) * 5
-        digits = load_mnist_images("local", "test")
-        assert np.array_equal(np.asarray(data.image(5))[..., 1], digits.images[data.positions[5]])
-        assert open_images("mnist:5-9", "test").labels.max() == 4
-
     def test_the_test_images_of_mnist_are_split_where_they_are_all(self, monkeypatch, tmp_path):
         monkeypatch.delenv("CONDNUM_DATA", raising=False)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -351,14 +344,6 @@ class TestTransforms:
         assert evaluation_transform(wrapped).description == evaluation_transform(vit).description
         with pytest.raises(InvalidInputError, match="Linear does not say which images it takes"):
             evaluation_transform(nn.Linear(2, 2))
-
-    def test_bad_options(self):
-        with pytest.raises(UnknownNameError, match="transform option 'crop'"):
-            evaluation_transform(crop=1)
-        with pytest.raises(InvalidInputError, match="input_size"):
-            evaluation_transform(input_size=(1, 8, 8))
-        with pytest.raises(UnknownNameError, match="augmentation"):
-            training_transform(augmentation="strong")
 
 
 class TestLoader:

@@ -63,12 +63,6 @@ class TestCheckpoint:
         assert resumed.checksum == undisturbed.checksum
         assert rest.history["loss"].tolist() == whole.history["loss"].tolist()
 
-    def test_of_another_run_is_refused(self, tmp_path):
-        file = tmp_path / "state.checkpoint"
-        train(backbone(), checkpoint=file, epochs=1)
-        with pytest.raises(InvalidInputError, match=r"another pre-training .*epochs: 1 there, 2 here"):
-            train(backbone(), checkpoint=file, epochs=2)
-
 
 class TestBadInput:
     @pytest.mark.parametrize(

@@ -108,17 +108,6 @@ class TestProbe:
         strong = convex_probe((X @ A).astype(np.float32), y, (Z @ A).astype(np.float32), z)
         assert strong.test_accuracy > slow.final_accuracy + 0.1
 
-    def test_edge_of_the_grid_and_criteria(self, digits):
-        tiny = probe_accuracy(*digits, epochs=5, learning_rates=[1e-4, 1e-3, 1e-2])
-        assert tiny.learning_rates == (1e-2,)
-        assert tiny.at_edge
-        single = probe_accuracy(*digits, epochs=5, learning_rates=[0.1])
-        assert not single.at_edge
-        hurried = probe_accuracy(*digits, epochs=40, criterion="mean")
-        grid = hurried.curves[(hurried.curves["role"] == "grid") & (hurried.curves["epoch"] > 0)]
-        means = grid.groupby("learning_rate")["heldout_accuracy"].mean()
-        assert means[hurried.learning_rates[0]] == pytest.approx(means.max())
-
 
 class TestConvex:
     def test_equals_scikit_learn_on_standardised_features(self, digits):

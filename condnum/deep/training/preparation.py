@@ -47,7 +47,7 @@ class Preparation:
 
     net: Backbone  # a copy of θ₀ with its head, to be trained
     tasks: Mapping[Task, TaskStream]
-    monitor: Monitor | None  # on rank 0 only
+    monitor: Monitor | None  # in the first process only
     steps: int
 
 

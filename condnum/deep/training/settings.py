@@ -37,7 +37,7 @@ class DeepSettings:
     epochs: int = 3  # passes over one of the tasks, see `epochs_of`
     epochs_of: Literal["shorter", "longer"] = "shorter"  # Table 4 counts those of the shorter loader
     steps: int | None = 1600  # at most; None: `epochs`
-    batch_size: int = 100  # images of each task that go through the net at a time, all ranks together
+    batch_size: int = 100  # images of each task that go through the net at a time, all processes together
     accumulate: int = 1  # batches of a step; their features share one Gram matrix a task
     weights: Literal["adaptive", "balanced", "fixed"] = "adaptive"  # where λ_P and λ_H come from
     ratio: float = 1.0  # balanced: λ_P = 1/‖g_P‖, λ_H = ratio/‖g_H‖ at step 0; adaptive: to begin with

@@ -17,7 +17,7 @@ from condnum.errors import InvalidInputError
 
 pytest.importorskip("lightning_fabric")
 
-SCRIPT = Path(__file__).with_name("ranks_script.py")
+SCRIPT = Path(__file__).with_name("processes_script.py")
 
 
 def run(out: Path, processes: int, method: str) -> dict[str, Any]:
