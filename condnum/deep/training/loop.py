@@ -241,7 +241,7 @@ class Training:
         return weights
 
     def _evaluate(self) -> dict[str, float] | None:
-        """Evaluate in the first process, keep θ if it is the best; return the columns, None if features overflow."""
+        """Evaluate in the first process; keep θ if it is the best. None: its features overflow."""
         state = self.state
         live = self._net() if state.mean else {}
         self._load(state.mean)

@@ -1,4 +1,4 @@
-"""Run one immunization on the processes of Fabric; rank 0 writes what came out. Started by test_processes.py."""
+"""Run one immunization on the processes of Fabric; the last one writes it. Started by test_processes.py."""
 
 from __future__ import annotations
 
