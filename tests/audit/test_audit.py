@@ -14,7 +14,6 @@ from condnum.audit.attacks import attack_section
 from condnum.audit.intervals import bootstrap
 from condnum.audit.measures import RAW, Comparison, covariance_rtol, keeps_range, loss_gap, target_moments
 from condnum.audit.moments import second_moments
-from condnum.audit.result import strict
 from condnum.audit.tables import evaluation_words
 from condnum.data.feature_stream import array_stream
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, RankError, UnknownNameError
@@ -76,15 +75,11 @@ class TestAgainstTheDenseLibrary:
         assert row["rir"] == pytest.approx(first / second, rel=1e-9)
         assert row["rir_ceiling"] == pytest.approx(both.ceiling.value / second, rel=1e-9)
 
-    def test_the_sweeps_hold_the_audit_s_own_settings(self, found):
-        own = found.rtol_sweep[
-            (found.rtol_sweep["rtol"] == found.rtol) & (found.rtol_sweep["extractor"] == "theta")
-        ]
-        assert own["rir"].item() == pytest.approx(found.row(found.main, "compact")["rir"], rel=1e-9)
-        own = found.ridge_sweep[
-            (found.ridge_sweep["ridge"] == found.ridge) & (found.ridge_sweep["extractor"] == "theta")
-        ]
-        assert own["rir"].item() == pytest.approx(found.row(found.main, "ridge")["rir"], rel=1e-9)
+    @pytest.mark.parametrize(("sweep", "convention"), [("rtol", "compact"), ("ridge", "ridge")])
+    def test_the_sweeps_hold_the_audit_s_own_settings(self, found, sweep, convention):
+        table = getattr(found, f"{sweep}_sweep")
+        own = table[(table[sweep] == getattr(found, sweep)) & (table["extractor"] == "theta")]
+        assert own["rir"].item() == pytest.approx(found.row(found.main, convention)["rir"], rel=1e-9)
 
 
 class TestBootstrap:
@@ -124,10 +119,6 @@ class TestBootstrap:
         # 63 degrees of freedom: the spread itself is known to 9 %, its percentiles to about twice that.
         assert widths[0] == pytest.approx(widths[1], rel=0.4)
 
-    def test_too_few_replicates(self, data):
-        with pytest.raises(InvalidInputError, match=r"replicates must be 0 .* got 5"):
-            audit(*data, replicates=5)
-
 
 class TestClauseC:
     def test_moments_alone_give_the_gap_of_the_rows(self, data):
@@ -146,26 +137,20 @@ class TestClauseC:
         assert found.clause_c["theta"].kept is None
         assert "none were given" in found.clause_c["theta"].reason
 
-    def test_another_number_of_targets(self, data):
-        with pytest.raises(InvalidInputError, match="there are 299 targets"):
-            audit(*data, theta=np.eye(D)[:, :3], pretrain_targets=np.ones(299), replicates=0)
-
 
 class TestAttackers:
-    def test_the_panel_runs_and_says_what_it_is(self, found):
-        assert (found.attack.rows, found.attack.held_out) == (160, 40)
-        factors = found.attack.report.factors
+    def test_the_panel_runs_on_rows_and_is_measured_on_others(self, found):
+        attack, report = found.attack, found.attack.report
+        assert (attack.rows, attack.held_out) == (160, 40)
+        assert report.held_out
+        assert "measured on 40 others" in attack.sentences[0]
+        factors = report.factors
         whitened = factors[(factors["attacker"] == "whiten") & np.isclose(factors["epsilon"], 0.01)]
         assert whitened["factor"].item() == 1
-
-    def test_rows_that_no_attacker_saw(self, data, found):
-        assert found.attack.report.held_out
-        assert "measured on 40 others" in found.attack.sentences[0]
-        ended = found.attack.report.evaluation
-        assert set(ended["attacker"]) == set(found.attack.report.steps["attacker"])
-        assert (ended["evaluation_loss"] > 0).all()
+        assert set(report.evaluation["attacker"]) == set(report.steps["attacker"])
+        assert (report.evaluation["evaluation_loss"] > 0).all()
         words = evaluation_words(found)
-        assert len(words) == ended["attacker"].nunique()
+        assert len(words) == report.evaluation["attacker"].nunique()
         assert any("held-out" in name for name in words.columns)
         assert found.as_json()["attackers"]["held_out_rows"] == 40
 
@@ -188,19 +173,13 @@ class TestAttackers:
             kept.add(section.held_out)
         assert kept == {39, 40}
 
-    def test_skipped_without_targets_and_said_so(self, data):
+    def test_skipped_and_said_so(self, data):
         found = audit(*data, replicates=0)
         assert found.attack.report is None
         assert "no targets" in found.attack.sentences[0]
         assert any("no targets" in sentence for sentence in found.sentences)
-
-    def test_one_class(self, data):
         found = audit(*data, targets=np.zeros(200, dtype=int), replicates=0)
         assert "one class" in found.attack.reason
-
-    def test_targets_of_other_rows(self, data):
-        with pytest.raises(InvalidInputError, match="has 200 rows, but there are 150 targets"):
-            audit(*data, targets=np.arange(150.0), replicates=0)
 
 
 class TestWhatIsSaid:
@@ -215,9 +194,6 @@ class TestWhatIsSaid:
         assert record["bootstrap"]["replicates"] == 40
         assert {row["convention"] for row in record["measures"]} == {"compact", "ridge"}
         assert record["summary"] == found.sentences
-
-    def test_infinities_become_words(self):
-        assert strict([math.inf, -math.inf, np.float64("nan")]) == ["Infinity", "-Infinity", None]
 
     def test_sentences_hold_the_numbers(self, data):
         X_P, X_H = data
@@ -245,30 +221,36 @@ class TestWhatIsSaid:
             assert words in said
 
     def test_directions_of_the_harmful_task_alone_make_the_ceiling_infinite(self):
-        P = np.diag([3.0, 2.0, 0.0])
-        found = audit(P, np.eye(3), replicates=0)
+        found = audit(np.diag([3.0, 2.0, 0.0]), np.eye(3), replicates=0)
         assert math.isinf(found.ceiling.value)
         assert any("compact RIR has no ceiling" in sentence for sentence in found.sentences)
 
 
 class TestBadInput:
-    def test_different_dimensions(self, data):
-        with pytest.raises(InvalidInputError, match="has 6 columns and features has 4"):
-            audit(data[0], data[1][:, :4])
-
-    def test_a_transposed_theta(self, data):
-        with pytest.raises(InvalidInputError, match=r"theta has shape \(2, 6\).*looks transposed"):
-            audit(*data, theta=np.ones((2, D)))
-
-    def test_half_a_pair(self, data):
-        with pytest.raises(InvalidInputError, match="theta_0 was given without theta_i"):
-            audit(*data, theta_0=np.eye(D))
-
-    def test_zero_theta_and_zero_features(self, data):
-        with pytest.raises(RankError, match="theta is the zero matrix"):
-            audit(*data, theta=np.zeros((D, D)))
-        with pytest.raises(RankError):
-            audit(np.zeros((5, D)), data[1], replicates=0)
+    @pytest.mark.parametrize(
+        ("settings", "error", "message"),
+        [
+            ({"harmful": np.ones((9, 4))}, InvalidInputError, "has 6 columns and features has 4"),
+            ({"theta": np.ones((2, D))}, InvalidInputError, r"theta has shape \(2, 6\).*looks transposed"),
+            ({"theta_0": np.eye(D)}, InvalidInputError, "theta_0 was given without theta_i"),
+            ({"theta": np.full((D, D), np.nan)}, InvalidInputError, "theta .* has NaN or infinite entries"),
+            ({"theta": np.zeros((D, D))}, RankError, "theta is the zero matrix"),
+            ({"pretrain": np.zeros((5, D))}, RankError, "rank 0"),
+            ({"pretrain": np.ones((2, 20_001), np.float32)}, InvalidInputError, r"20,001 columns.*3\.0 GiB"),
+            ({"targets": np.arange(9.0)}, InvalidInputError, "has 200 rows, but there are 9 targets"),
+            ({"pretrain_targets": np.ones(9)}, InvalidInputError, "has 300 rows, but there are 9 targets"),
+            (
+                {"targets": np.arange(200), "kind": "words"},
+                UnknownNameError,
+                "unknown kind of targets 'words'",
+            ),
+            ({"replicates": 5}, InvalidInputError, r"replicates must be 0 .* got 5"),
+        ],
+    )
+    def test_refused(self, data, settings, error, message):
+        given = {"pretrain": data[0], "harmful": data[1], "replicates": 0} | settings
+        with pytest.raises(error, match=message):
+            audit(**given)
 
     def test_rows_with_gaps_go_with_their_targets(self, data):
         X_P, X_H = data
@@ -306,22 +288,11 @@ class TestBadInput:
 
     def test_pickles_and_missing_files(self, data, tmp_path):
         np.save(tmp_path / "objects.npy", np.array([{}, 1], dtype=object), allow_pickle=True)
-        with pytest.raises(DataFormatError, match="Pickled objects are never loaded"):
-            audit(tmp_path / "objects.npy", data[1])
+        for settings in ({"pretrain": tmp_path / "objects.npy"}, {"targets": tmp_path / "objects.npy"}):
+            with pytest.raises(DataFormatError, match="Pickled objects are never loaded"):
+                audit(**{"pretrain": data[0], "harmful": data[1]} | settings)
         with pytest.raises(DataNotFoundError, match=r"none\.npy"):
             audit(tmp_path / "none.npy", data[1])
-        with pytest.raises(DataFormatError):
-            audit(*data, targets=tmp_path / "objects.npy")
-
-    def test_too_many_columns(self):
-        with pytest.raises(
-            InvalidInputError, match=r"D = 20,001 columns.*2\.\d GiB|covariance takes 3\.0 GiB"
-        ):
-            audit(np.ones((2, 20_001), np.float32), np.ones((2, 20_001), np.float32))
-
-    def test_unknown_kind(self, data):
-        with pytest.raises(UnknownNameError, match="unknown kind of targets 'words'"):
-            audit(*data, targets=np.ones(200), kind="words")
 
 
 def test_the_tolerance_of_float32_features_is_above_their_round_off():
