@@ -296,28 +296,28 @@ def _looks(names: Sequence[str], P: Survey, H: Survey, answers: NDArray[np.bool_
     """Say of every column what it looks like: nothing for a measurement."""
     both = np.concatenate([P.head, H.head])
     whole = (both == np.round(both)).all(axis=0)
-    codes, found = np.zeros(len(names), dtype=bool), [""] * len(names)
+    codes = np.zeros(len(names), dtype=bool)
     for place in np.flatnonzero(whole):
         values = np.unique(both[:, place])
         codes[place] = 1 < len(values) <= MOST_LABELS and values[-1] - values[0] == len(values) - 1
-    enough = len(both) >= 20
-    rare = enough and codes.sum() <= max(1, len(names) // 10) and 2 * whole.sum() <= len(names)
+    codes &= len(both) >= 20
+    rare = codes.sum() <= max(1, len(names) // 10) and 2 * whole.sum() <= len(names)
+    found = []
     for i, name in enumerate(names):
         flat = [task for task, s in (("D_P", P), ("D_H", H)) if s.smallest[i] == s.largest[i]]
-        if answers[i]:
-            found[i] = "label: a function of the targets"
-        elif len(flat) == 2 and P.smallest[i] == H.smallest[i]:
-            found[i] = "constant"
-        elif whole[i] and _runs(P.head[:, i]) and _runs(H.head[:, i]):
-            found[i] = "index: whole numbers that run through the rows"
-        elif name.strip().lower() in ANSWERS:
-            found[i] = "label: so it is called"
-        elif codes[i] and enough and (P.largest[i] < H.smallest[i] or H.largest[i] < P.smallest[i]):
-            found[i] = "label: other whole numbers in either task"
-        elif flat:
-            found[i] = f"constant in {' and '.join(flat)}"
-        elif codes[i] and rare:
-            found[i] = "label: a few whole numbers among measurements"
+        apart = P.largest[i] < H.smallest[i] or H.largest[i] < P.smallest[i]
+        looks = {  # the first that holds
+            "label: a function of the targets": answers[i],
+            "constant": len(flat) == 2 and P.smallest[i] == H.smallest[i],
+            "index: whole numbers that run through the rows": whole[i]
+            and _runs(P.head[:, i])
+            and _runs(H.head[:, i]),
+            "label: so it is called": name.strip().lower() in ANSWERS,
+            "label: other whole numbers in either task": codes[i] and apart,
+            f"constant in {' and '.join(flat)}": flat,
+            "label: a few whole numbers among measurements": codes[i] and rare,
+        }
+        found.append(next((look for look, holds in looks.items() if holds), ""))
     return found
 
 
@@ -363,7 +363,7 @@ def _rows_words(name: str, survey: Survey, stream: FeatureStream) -> list[str]:
 def _look_words(table: pd.DataFrame, targets: bool) -> list[str]:
     """Say what is odd about columns, and what to do about it."""
     notes, looks = [], table["look"].str
-    answers = table[looks.startswith("label")]
+    answers, index = (table[looks.startswith(kind)] for kind in ("label", "index"))
     if len(answers):
         why = answers["look"].iloc[0].removeprefix("label: ")
         given = "targets are given as well, so that the answer may be among the features" if targets else (
@@ -372,23 +372,22 @@ def _look_words(table: pd.DataFrame, targets: bool) -> list[str]:
             f"{len(answers)} column(s) look like the answer ({_some(answers['column'])}: {why}); {given}. "
             f"Leave out what is one: drop={','.join(answers['column'][:5])}."
         )
-    index = table["column"][looks.startswith("index")]
     if len(index):
         notes.append(
-            f"{len(index)} column(s) look like an index of the rows ({_some(index)}): its size enters κ "
-            f"and says nothing. Leave out what is one: drop={','.join(index[:5])}."
+            f"{len(index)} column(s) look like an index of the rows ({_some(index['column'])}): its size "
+            f"enters κ and says nothing. Leave out what is one: drop={','.join(index['column'][:5])}."
         )
     for task, label in (("pretrain", "D_P"), ("harmful", "D_H")):
         flat = table[table[f"smallest_{task}"] == table[f"largest_{task}"]]
-        zeros = flat["column"][flat[f"largest_{task}"] == 0]
+        zero = flat[f"largest_{task}"] == 0
+        zeros, others = flat["column"][zero], flat["column"][~zero]
         if len(zeros):
             notes.append(
                 f"{label} has {len(zeros)} column(s) of zeros ({_some(zeros)}): they lower the rank."
             )
-        if len(flat) > len(zeros):
-            rest = flat["column"][flat[f"largest_{task}"] != 0]
+        if len(others):
             notes.append(
-                f"{label} has {len(rest)} constant column(s) ({_some(rest)}): K is not centred, so that "
+                f"{label} has {len(others)} constant column(s) ({_some(others)}): K is not centred, so that "
                 "each acts as an intercept; standardising turns it into zeros."
             )
     return notes
