@@ -90,14 +90,7 @@ def _words(Y: NDArray[Any], name: str) -> NDArray[Any]:
 
 
 def one_hot(targets: NDArray[Any]) -> NDArray[np.float64]:
-    """Return labels as one column a class, the targets of a least-squares probe; numbers as they are.
-
-    Examples:
-        >>> one_hot(np.array([0, 2, 1]))
-        array([[1., 0., 0.],
-               [0., 0., 1.],
-               [0., 1., 0.]])
-    """
+    """Return labels as one column a class, the targets of a least-squares probe; numbers as they are."""
     if targets.dtype.kind == "f":
         return np.asarray(targets, dtype=np.float64)
     return np.eye(int(targets.max()) + 1)[targets]
@@ -218,14 +211,7 @@ def attack_section(
 
 
 def sampled_rows(stream: FeatureStream, chosen: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Read some rows of a stream.
-
-    Examples:
-        >>> from condnum.data.feature_stream import array_stream
-        >>> sampled_rows(array_stream(np.arange(6.0).reshape(3, 2)), np.array([0, 2]))
-        array([[0., 1.],
-               [4., 5.]])
-    """
+    """Read some rows of a stream."""
     parts, seen = [], 0
     for block in stream.blocks():
         here = chosen[(chosen >= seen) & (chosen < seen + len(block))] - seen

@@ -17,19 +17,19 @@ from numpy.typing import NDArray
 from condnum.audit.attacks import Kind, TargetsLike, attack_section, one_hot, read_targets
 from condnum.audit.intervals import bootstrap
 from condnum.audit.measures import (
-    RAW,
     ThetaLike,
     clause_c,
     comparisons,
     covariance_rtol,
+    cut,
     directions,
     kappa_rows,
     measures_table,
     read_extractors,
     ridge_sweep,
     rtol_sweep,
+    spectra_on,
     target_moments,
-    task_spectra,
     with_yardsticks,
 )
 from condnum.audit.moments import cluster_moments, group_count, second_moments, task_facts
@@ -41,7 +41,7 @@ from condnum.machine import own_peak
 from condnum.probing.attackers import AttackBudget
 from condnum.progress import report_event
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
-from condnum.theory.spectra import PUBLISHED_RIDGE, default_rtol
+from condnum.theory.spectra import PUBLISHED_RIDGE, CovarianceRange, default_rtol
 
 #: Told the stage, and how much of how much of it is done.
 OnStage = Callable[[str, int, int | None], None]
@@ -183,20 +183,24 @@ def audit(
             task_facts(name, stream, part.rows, K, rtol)
             for name, stream, part, K in zip(("D_P", "D_H"), (P, H), moments, (K_P, K_H), strict=True)
         ]
-        extractors = with_yardsticks(given, K_P, K_H, rtol=rtol)
+        finest_rtol = min(rtol, default_rtol(P.dimension))
+        finest = (
+            CovarianceRange.of(torch.from_numpy(K_P), rtol=finest_rtol, name="K_P"),
+            CovarianceRange.of(torch.from_numpy(K_H), rtol=finest_rtol, name="K_H"),
+        )
+        ranges = cut(finest[0], rtol), cut(finest[1], rtol)
+        extractors = with_yardsticks(given, K_P, K_H, ranges, rtol=rtol)
         compared = comparisons(extractors)
-        tensors = torch.from_numpy(K_P), torch.from_numpy(K_H)
-        spectra = task_spectra(*tensors, extractors, rtol=rtol)
+        spectra = spectra_on(*ranges, extractors, rtol=rtol)
         known = None if y_P is None else target_moments(P, one_hot(y_P))
         clauses = {
-            name: clause_c(spectra.range_P, matrix, known)
+            name: clause_c(ranges[0], matrix, known)
             for name, matrix in extractors.items()
             if matrix is not None
         }
         gaps = {name: clause.gap for name, clause in clauses.items()}
-        finest = task_spectra(*tensors, {RAW: None}, rtol=min(rtol, default_rtol(P.dimension)))
-        ceiling = rir_ceiling(spectra.range_P, spectra.range_H, rtol=rtol)
-        limit = ridge_convention_ceiling(spectra.range_P, spectra.range_H, ridge=ridge, rtol=rtol)
+        ceiling = rir_ceiling(*ranges, rtol=rtol)
+        limit = ridge_convention_ceiling(*ranges, ridge=ridge, rtol=rtol)
         measures = measures_table(spectra, compared, ridge=ridge, loss_gaps=gaps)
         by_rtol = rtol_sweep(finest, extractors, compared, ridge=ridge, default=rtol)
         by_ridge = ridge_sweep(spectra, compared, ridge=ridge)

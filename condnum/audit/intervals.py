@@ -50,15 +50,7 @@ class Intervals:
 
 
 def resampled_covariance(moments: SecondMoments, generator: np.random.Generator) -> NDArray[np.float64]:
-    """Draw rows, or groups of rows, with replacement and return their covariance.
-
-    Examples:
-        >>> from condnum.audit.moments import second_moments
-        >>> from condnum.data.feature_stream import array_stream
-        >>> moments = second_moments(array_stream(np.ones((5, 1))))
-        >>> resampled_covariance(moments, np.random.default_rng(0))
-        array([[5.]])
-    """
+    """Draw rows, or groups of rows, with replacement and return their covariance."""
     if moments.kept is not None:
         N = len(moments.kept)
         counts = np.bincount(generator.integers(N, size=N), minlength=N)

@@ -66,23 +66,13 @@ class Comparison:
 
     @property
     def label(self) -> str:
-        """Both in words; the raw features go without saying.
-
-        Examples:
-            >>> Comparison("theta_i", "theta_0").label, Comparison("theta", "raw").label
-            ('θ_I against θ₀', 'θ')
-        """
+        """Both in words; the raw features go without saying."""
         own = LABELS[self.extractor]
         return own if self.baseline == RAW else f"{own} against {LABELS[self.baseline]}"
 
 
 def read_theta(value: ThetaLike, dimension: int, *, name: str = "theta") -> NDArray[np.float64]:
-    """Read a linear feature extractor and check that it fits.
-
-    Examples:
-        >>> read_theta(np.eye(2, dtype=np.float32), 2).dtype
-        dtype('float64')
-    """
+    """Read a linear feature extractor and check that it fits."""
     if isinstance(value, str | os.PathLike):
         stream = open_feature_stream(value)
     else:
@@ -131,22 +121,17 @@ def with_yardsticks(
     extractors: Mapping[str, NDArray[np.float64]],
     K_P: NDArray[np.float64],
     K_H: NDArray[np.float64],
+    ranges: tuple[CovarianceRange, CovarianceRange],
     *,
     rtol: float,
 ) -> dict[str, NDArray[np.float64] | None]:
     """Put the features as they are in front, and the two closed forms behind."""
     optimal = np.asarray(optimal_immunizer(K_P, K_H, rtol=rtol))
-    P, H = (CovarianceRange.of(torch.as_tensor(K), rtol=rtol) for K in (K_P, K_H))
-    return {RAW: None, **extractors, OPTIMAL: optimal, FRONT: np.asarray(front_immunizer(P, H))}
+    return {RAW: None, **extractors, OPTIMAL: optimal, FRONT: np.asarray(front_immunizer(*ranges))}
 
 
 def comparisons(names: Mapping[str, Any]) -> list[Comparison]:
-    """List what is compared with what.
-
-    Examples:
-        >>> [c.label for c in comparisons({"raw": 0, "theta": 1, "optimal": 2})]
-        ['θ', 'θ* (closed form)']
-    """
+    """List what is compared with what."""
     pair = [Comparison("theta_i", "theta_0")] if "theta_i" in names else []
     order = [name for name in ("theta_i", "theta_0", "theta", OPTIMAL, FRONT) if name in names]
     return pair + [Comparison(name, RAW) for name in order]
@@ -219,6 +204,12 @@ def spectra_on(
         harmful[name] = hessian_spectrum(unit, range_H.factor)
         dimensions[name] = theta.shape[1]
     return TaskSpectra(range_P, range_H, pretrain, harmful, dimensions, gains, rtol)
+
+
+def cut(part: CovarianceRange, rtol: float) -> CovarianceRange:
+    """Return a range at a coarser rank tolerance."""
+    kept = part.values > rtol * part.values[0]
+    return CovarianceRange(part.values[kept], part.vectors[:, kept])
 
 
 def kappa_rows(spectra: TaskSpectra, *, ridge: float) -> list[dict[str, Any]]:
@@ -316,7 +307,7 @@ def _row(result: Immunization) -> dict[str, Any]:
 
 
 def rtol_sweep(
-    spectra: TaskSpectra,
+    finest: tuple[CovarianceRange, CovarianceRange],
     extractors: Extractors,
     compared: Sequence[Comparison],
     *,
@@ -324,16 +315,10 @@ def rtol_sweep(
     default: float,
 ) -> pd.DataFrame:
     """Measure compact κ's, ranks, RIR and its ceiling against the rank tolerance, from round-off up."""
-    rows, least = [], default_rtol(spectra.range_P.dimension)
+    rows, least = [], default_rtol(finest[0].dimension)
     fixed = [10.0**k for k in (-13, -12, -10, -8, -6, -4)]
     for rtol in sorted({least, default, *(value for value in fixed if value > least)}):
-        if rtol < spectra.rtol:
-            continue
-        P, H = (
-            CovarianceRange(part.values[kept], part.vectors[:, kept])
-            for part in (spectra.range_P, spectra.range_H)
-            for kept in [part.values > rtol * part.values[0]]
-        )
+        P, H = (cut(part, rtol) for part in finest)
         try:
             ceiling = float(rir_ceiling(P, H, rtol=rtol))
         except RankError:  # the directions that are left have nothing in common
@@ -390,13 +375,7 @@ class Directions:
 def directions(
     K_P: NDArray[np.float64], K_H: NDArray[np.float64], extractors: Extractors, *, rtol: float
 ) -> Directions:
-    """Measure the overlaps of both tasks, and how far Eq. 10 is from the spectrum of each extractor.
-
-    Examples:
-        >>> found = directions(np.diag([3.0, 1.0]), np.diag([1.0, 3.0]), {"theta": np.eye(2)}, rtol=1e-15)
-        >>> found.table["task"].tolist()
-        ['pretrain', 'harmful']
-    """
+    """Measure the overlaps of both tasks, and how far Eq. 10 is from the spectrum of each extractor."""
     columns = ["extractor", "task", "misalignment", "predicted_kappa", "kappa", "majorised",
                "ostrowski_holds", "u_unique"]  # fmt: skip
     rows = []
@@ -462,27 +441,13 @@ def target_moments(stream: FeatureStream, targets: NDArray[np.float64]) -> Targe
 
 
 def keeps_range(part: CovarianceRange, theta: NDArray[np.float64]) -> bool:
-    """Tell whether features Xθ can fit whatever X can: whether θ keeps the rank of X.
-
-    Examples:
-        >>> K = CovarianceRange.of(torch.diag(torch.tensor([4.0, 1.0])).double())
-        >>> keeps_range(K, np.diag([1.0, 1e-3])), keeps_range(K, np.diag([1.0, 0.0]))
-        (True, False)
-    """
+    """Tell whether features Xθ can fit whatever X can: whether θ keeps the rank of X."""
     s = torch.linalg.svdvals(part.factor @ torch.from_numpy(theta))
     return int((s > default_rtol(max(theta.shape)) * s[0]).sum()) == part.rank
 
 
 def loss_gap(part: CovarianceRange, theta: NDArray[np.float64], targets: TargetMoments) -> float:
-    """Return clause (c) as a rise of the best squared loss, over the loss of predicting zero.
-
-    Examples:
-        One of two equally large targets lies on a direction that θ leaves out.
-
-        >>> K = CovarianceRange.of(torch.eye(2).double())
-        >>> round(loss_gap(K, np.diag([1.0, 0.0]), TargetMoments(np.ones((2, 1)), 2.0)), 12)
-        0.5
-    """
+    """Return clause (c) as a rise of the best squared loss, over the loss of predicting zero."""
     if targets.squared_norm == 0:
         return 0.0
     T = part.values.rsqrt()[:, None] * (part.vectors.mT @ torch.from_numpy(targets.moment))  # (r, m)

@@ -62,12 +62,7 @@ def odd_columns(columns: pd.DataFrame) -> list[str]:
 
 
 def names_in(text: str) -> tuple[str, ...]:
-    """Return the names in a list separated by commas, as `--drop` and the lesson take it.
-
-    Examples:
-        >>> names_in("label, id")
-        ('label', 'id')
-    """
+    """Return the names in a list separated by commas, as `--drop` and the lesson take it."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 

@@ -133,13 +133,7 @@ class FeatureStream:
                     )
 
     def blocks(self, first: int = 0, last: int | None = None) -> Iterator[NDArray[Any]]:
-        """Read blocks of complete rows, standardised where that was asked for; else as `raw_blocks`.
-
-        Examples:
-            >>> X = np.array([[1.0, 2.0], [np.nan, 3.0]])
-            >>> next(array_stream(X).blocks()).tolist()
-            [[1.0, 2.0]]
-        """
+        """Read blocks of complete rows, standardised where that was asked for; else as `raw_blocks`."""
         for block in self.raw_blocks(first, last):
             if block.dtype.kind == "f" and np.isnan(block.min()):
                 block = block[~np.isnan(block).any(axis=1)]
@@ -451,12 +445,7 @@ def first_line(path: Path) -> list[str]:
 
 
 def all_numbers(cells: Sequence[str]) -> bool:
-    """Tell whether a line holds numbers only, and thus no names.
-
-    Examples:
-        >>> all_numbers(["1", " 2e3"]), all_numbers(["1", "age"])
-        (True, False)
-    """
+    """Tell whether a line holds numbers only, and thus no names."""
     try:
         return all(float(cell) is not None for cell in cells)
     except ValueError:

@@ -77,13 +77,7 @@ def data_folders() -> tuple[Path, ...]:
 
 
 def candidate_folders(files: DataFiles, source: Source) -> dict[Path, SourceKind]:
-    """Return the folders that may hold these files, in order, with the name of each place.
-
-    Examples:
-        >>> files = DataFiles("toy", "toy/raw", (("a.csv",),), "ask", "load_toy()")
-        >>> [folder.as_posix() for folder in candidate_folders(files, "here")]
-        ['here/toy/raw', 'here/raw', 'here']
-    """
+    """Return the folders that may hold these files, in order, with the name of each place."""
     if source == "embedded":
         raise InvalidInputError(
             f"{files.dataset} is not embedded; use {files.embedded_instead}, "
@@ -171,12 +165,7 @@ def opened(path: str | os.PathLike[str]) -> Generator[IO[bytes]]:
 
 
 def short_names(paths: Sequence[Path]) -> str:
-    """Return the common folder and the file names, for a provenance line.
-
-    Examples:
-        >>> short_names([Path("a/x.gz"), Path("a/y.gz")])
-        'a (x.gz, y.gz)'
-    """
+    """Return the common folder and the file names, for a provenance line."""
     if len(paths) == 1:
         return str(paths[0])
     return f"{paths[0].parent} ({', '.join(p.name for p in paths)})"
