@@ -1,4 +1,4 @@
-"""Storing and showing: atomic files, provenance, the notebook runner and offline HTML reports.
+"""Showing: the notebook runner and its offline pages, provenance, tables for people, scoreboard and site.
 
 Nothing here knows about optimisation; import from the modules, which are loaded where needed.
 """

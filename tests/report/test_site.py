@@ -15,7 +15,7 @@ import pytest
 from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from condnum.errors import DataNotFoundError, InvalidInputError, OutputError
+from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, OutputError
 from condnum.files import folder_lock
 from condnum.lessons.corrections import aligned_remark, correction_table
 from condnum.report import site
@@ -339,6 +339,35 @@ def test_corrections_are_those_that_the_run_computed(site_of):
     assert item.find(class_="chip").get_text() == "refuted"
 
 
+def test_figures_of_the_front_say_what_their_runs_found(site_of):
+    def golden(name):
+        return {p.stem: pd.read_csv(p) for p in (REPORTS.parent / "tests/golden" / name).glob("*.csv")}
+
+    curves = pd.DataFrame(
+        [
+            {"method": method, "seed": seed, "task": task, "quantity": "norm_ratio", "x": x, "value": 2.0**-x}
+            for method in ("ours", "identity", "imma")
+            for seed in (0, 1)
+            for task in ("pretrain", "harmful")
+            for x in (0.0, 5.0)
+        ]
+    )
+    houses = golden("house-prices") | {"curves": curves}
+    page = site_of(
+        houses=("condnum run house-prices", houses),
+        digits=("condnum run digits", golden("digits")),
+        attackers=("condnum run attackers", golden("attackers")),
+    )
+    figures = {figure.h3["id"]: words(figure.p) for figure in page.select(".front-figure")}
+    assert list(figures) == ["norm-ratio-houses", "heatmaps-digits", "attackers-attackers"]
+    assert "after 5 steps of exact line search" in figures["norm-ratio-houses"]
+    assert "Identity (θ = I): 0.031 on D P , 0.031 on D H" in figures["norm-ratio-houses"]
+    assert "θ at unit scale: Ours (Algorithm 1) 0 of 2, Opt κ" in figures["heatmaps-digits"]
+    assert "slows least: ours: " in figures["attackers-attackers"]
+    drawn_ids = {frame["id"] for frame in page.select(".plot-frame")}
+    assert drawn_ids == {f"plot-{key}" for key in figures}
+
+
 @pytest.mark.parametrize(("rows", "name"), [(10, "results.csv"), (60_000, "results.csv.gz")])
 def test_large_tables_are_published_compressed(site_of, tmp_path, rows, name):
     table = pd.DataFrame({"x": range(rows)})
@@ -391,6 +420,14 @@ def test_other_files_of_the_target_stay_and_stale_pages_go(root, tmp_path):
     assert (target / "digits" / "summary.csv").read_text() == "kept"
     assert not (target / "site" / "stale.html").exists()
     assert sorted(path.name for path in target.iterdir()) == ["README.md", "digits", "index.html", "site"]
+
+
+@pytest.mark.parametrize("name", ["provenance.json", "results.csv"])
+def test_a_damaged_file_is_named(root, tmp_path, name):
+    save_record(root, make_entry("lesson", "condnum run digits"))
+    (root / "lesson" / name).write_bytes(b"\x00\xff")
+    with pytest.raises(DataFormatError, match=f"{name} is damaged .* run the experiment again"):
+        build_site(root, tmp_path / "reports")
 
 
 def test_a_build_that_fails_leaves_the_old_site(root, built, monkeypatch):
