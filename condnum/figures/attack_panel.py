@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from condnum.figures.style import GREY, empty, finish, log_axis, panels
+from condnum.figures.style import GREY, add_line, empty, finish, log_axis, panels
 from condnum.probing import AttackReport
 
 #: Excess losses below this are not drawn: the panel stops at its smallest ε.
@@ -141,9 +141,9 @@ def attack_shares_figure(report: AttackReport, subtitle: str) -> Any:
         relative = rows["sigma"].to_numpy()[::-1] / rows["sigma"].max()
         tail = np.cumsum(rows["share"].to_numpy()[::-1])
         drawn.append(pd.Series(relative))
-        figure.add_scatter(
-            x=relative, y=tail, name=str(name), mode="lines", line_shape="hv",
-            line={"color": _COLORS[index % len(_COLORS)], "dash": _DASHES[index % 2], "width": 2.2},
+        add_line(
+            figure, str(name), relative, tail, _COLORS[index % len(_COLORS)], _DASHES[index % 2], width=2.2,
+            line_shape="hv",
             hovertemplate="%{y:.3g} of the excess loss lies at or below %{x:.2g} σ<sub>1</sub>",
         )  # fmt: skip
     for epsilon in report.budget.epsilons:

@@ -9,7 +9,16 @@ import pandas as pd
 from scipy.stats import gmean
 
 from condnum.errors import InvalidInputError
-from condnum.figures.style import TASK_TITLES, add_band, empty, finish, log_axis, method_style, panels
+from condnum.figures.style import (
+    TASK_TITLES,
+    add_band,
+    add_line,
+    empty,
+    finish,
+    log_axis,
+    method_style,
+    panels,
+)
 
 #: Ratios below this are round-off of float64 and not drawn.
 FLOOR = 1e-32
@@ -27,7 +36,7 @@ def norm_ratio_figure(curves: pd.DataFrame, subtitle: str, *, hidden: Sequence[s
     """Draw Fig. 1: the norm ratio of Eq. 16 against the step, per task and method.
 
     Args:
-        curves: Of `experiments.measure.curves_table`.
+        curves: Of `measure.curves_table`.
         subtitle: The data set.
         hidden: Methods that start switched off in the legend.
 
@@ -54,7 +63,7 @@ def spectra_figure(curves: pd.DataFrame, subtitle: str, *, hidden: Sequence[str]
     """Draw the spectra of both Hessians, raw inputs (identity) beside each method.
 
     Args:
-        curves: Of `experiments.measure.curves_table`.
+        curves: Of `measure.curves_table`.
         subtitle: The data set.
         hidden: Methods that start switched off in the legend.
 
@@ -79,7 +88,7 @@ def history_figure(curves: pd.DataFrame, subtitle: str) -> Any:
     """Draw both condition numbers along the descent.
 
     Args:
-        curves: Of `experiments.measure.curves_table`.
+        curves: Of `measure.curves_table`.
         subtitle: The data set.
 
     Returns:
@@ -111,7 +120,7 @@ def ceiling_figure(
 
     Args:
         sweep: Columns `method, seed, ridge, rir`; the method `ceiling` is the ceiling itself, such as of
-            `experiments.measure.ceiling_sweep`.
+            `measure.ceiling_sweep`.
         subtitle: The data set.
         ridge: Where ε is added: to both covariances (`K + εI`), or to the singular values of the Hessians,
             as the ridge convention has it, where the ceiling is an upper bound.
@@ -125,9 +134,8 @@ def ceiling_figure(
     where, measured, bound = _RIDGED[ridge]
     figure = empty()
     ceiling = sweep[sweep["method"] == "ceiling"].sort_values("ridge")
-    figure.add_scatter(
-        x=ceiling["ridge"], y=ceiling["rir"], name=bound, mode="lines",
-        line={"color": "#222222", "width": 5},
+    add_line(
+        figure, bound, ceiling["ridge"], ceiling["rir"], "#222222", width=5,
         hovertemplate="ε = %{x:.1e}<br>RIR<sub>max</sub> = %{y:.3g}<extra></extra>",
     )  # fmt: skip
     for name in dict.fromkeys(sweep["method"]):

@@ -19,6 +19,7 @@ from condnum.figures.style import (
     ORANGE,
     PURPLE,
     add_band,
+    add_line,
     empty,
     finish,
     log_axis,
@@ -99,10 +100,9 @@ def ceilings_figure(ceilings: pd.DataFrame, subtitle: str) -> Any:
     figure = empty()
     for index, (tasks, part) in enumerate(ceilings.groupby(["pretrain_task", "harmful_task"], sort=False)):
         color, dash = _PAIRS[index % len(_PAIRS)]
-        figure.add_scatter(
-            x=part["ridge_share"], y=part["rir_ceiling"], name=pair_label(*tasks), mode="lines",
-            line={"color": color, "dash": dash, "width": 2.5}, legendgroup=str(index),
-            customdata=part["ridge"],
+        add_line(
+            figure, pair_label(*tasks), part["ridge_share"], part["rir_ceiling"], color, dash, width=2.5,
+            legendgroup=str(index), customdata=part["ridge"],
             hovertemplate="ε = %{x:.1e} mean eigenvalues = %{customdata:.3g}<br>RIR<sub>max</sub> = %{y:.4g}",
         )  # fmt: skip
         figure.add_scatter(

@@ -39,18 +39,7 @@ class PairFigures(NamedTuple):
 
 
 def pair_detail_figures(detail: PairDetail) -> PairFigures:
-    """Draw one pair: what the tasks look like, how fast probes converge on them, and why.
-
-    Args:
-        detail: The pair.
-
-    Returns:
-        Three plotly figures.
-
-    Raises:
-        InvalidInputError: An image is not square, or the curves lack a quantity.
-        MissingExtraError: Plotly is missing.
-    """
+    """Draw one pair: what the tasks look like, how fast probes converge on them, and why."""
     titles = {
         TASK_TITLES["pretrain"]: f"{TASK_TITLES['pretrain']}: digit {detail.pretrain_digit}",
         TASK_TITLES["harmful"]: f"{TASK_TITLES['harmful']}: digit {detail.harmful_digit}",

@@ -7,7 +7,16 @@ from typing import Any
 import pandas as pd
 
 from condnum.errors import InvalidInputError
-from condnum.figures.style import GREY, MethodStyle, add_band, finish, log_axis, method_style, panels
+from condnum.figures.style import (
+    GREY,
+    MethodStyle,
+    add_band,
+    add_line,
+    finish,
+    log_axis,
+    method_style,
+    panels,
+)
 
 #: θ₀ is no immunized model: drawn unlike any of them.
 _START = MethodStyle("θ<sub>0</sub> (not immunized)", "#666666", "dash")
@@ -17,7 +26,7 @@ def probe_accuracy_figure(curves: pd.DataFrame, subtitle: str) -> Any:
     """Draw Fig. 3: gradient descent at its best learning rate, and the optimum of the same probe.
 
     Args:
-        curves: Of `experiments.deep_tables.curves_table`.
+        curves: Of `deep_tables.curves_table`.
         subtitle: The data sets.
 
     Returns:
@@ -50,17 +59,13 @@ def probe_accuracy_figure(curves: pd.DataFrame, subtitle: str) -> Any:
             ]["value"]
             if len(optimum):
                 level = 100 * float(optimum.mean())
-                figure.add_scatter(
-                    x=[wide.index.min(), wide.index.max()], y=[level, level], mode="lines",
-                    line={"color": style.color, "dash": "dot", "width": 1.6}, name=f"{style.label}, convex",
-                    legendgroup=name, showlegend=False,
-                    hovertemplate=f"convex solver: {level:.1f} %<extra>{style.label}</extra>",
-                    row=1, col=column,
+                add_line(
+                    figure, f"{style.label}, convex", [wide.index.min(), wide.index.max()], [level, level],
+                    style.color, "dot", width=1.6, legendgroup=name, showlegend=False,
+                    hovertemplate=f"convex solver: {level:.1f} %<extra>{style.label}</extra>", row=1,
+                    col=column,
                 )  # fmt: skip
-    figure.add_scatter(
-        x=[None], y=[None], mode="lines", name="convex solver (level)",
-        line={"color": GREY, "dash": "dot", "width": 1.6}, hoverinfo="skip",
-    )  # fmt: skip
+    add_line(figure, "convex solver (level)", [None], [None], GREY, "dot", width=1.6, hoverinfo="skip")
     figure.update_xaxes(title_text="epoch of the probe (one full-batch step)")
     figure.update_yaxes(title_text="test accuracy on D<sub>H</sub> (%)", col=1)
     note = f"{subtitle}. Line: mean over seeds; band: least to largest; dotted: optimum of the same probe"
@@ -71,7 +76,7 @@ def ratio_history_figure(curves: pd.DataFrame, subtitle: str) -> Any:
     """Draw RIR_θ0 while the methods train, and what was reported of θ_I.
 
     Args:
-        curves: Of `experiments.deep_tables.curves_table`.
+        curves: Of `deep_tables.curves_table`.
         subtitle: The data sets.
 
     Returns:

@@ -39,12 +39,6 @@ TASK_TITLES = {"pretrain": "D<sub>P</sub>, pre-training task", "harmful": "D<sub
 def method_style(name: str) -> MethodStyle:
     """Return a method's style; one that the palette does not know gets the spare colour.
 
-    Args:
-        name: Registry name.
-
-    Returns:
-        Label, colour and dash.
-
     Examples:
         >>> method_style("identity").dash
         'dash'
@@ -220,6 +214,8 @@ def apply_theme(figure: Any, *, dark: bool) -> Any:
 def honest_legend(figure: Any) -> Any:
     """Take out of the legend what is not to be seen: traces without data, or outside of their axes.
 
+    Powers of ten on axes get the size of other labels.
+
     Examples:
         >>> import plotly.graph_objects as go
         >>> figure = go.Figure([{"y": [1, 2], "name": "a"}, {"y": [None, None], "name": "b"}])
@@ -229,6 +225,8 @@ def honest_legend(figure: Any) -> Any:
     for trace in figure.data:
         if trace.type == "scatter" and trace.showlegend is not False:
             trace.showlegend = _is_seen(trace, figure.layout)
+    for axis in (*figure.select_xaxes({"type": "log"}), *figure.select_yaxes({"type": "log"})):
+        axis.tickfont.size = POWER_SIZE
     return figure
 
 

@@ -24,7 +24,7 @@ def waterfall_figure(
     """Draw the path from the release to the corrected protocol, one switch more in each row.
 
     Args:
-        waterfall: Of `experiments.released.waterfall_tables.waterfall_table`.
+        waterfall: Of `waterfall_tables.waterfall_table`.
         subtitle: The data set.
         epochs: Of the release, at the start of the path.
         titles: Switches in words.
@@ -77,7 +77,7 @@ def alone_figure(waterfall: pd.DataFrame, subtitle: str, *, epochs: int, titles:
     """Draw the release with one switch turned at a time.
 
     Args:
-        waterfall: Of `experiments.released.waterfall_tables.waterfall_table`.
+        waterfall: Of `waterfall_tables.waterfall_table`.
         subtitle: The data set.
         epochs: Of the release.
         titles: Switches in words.

@@ -17,8 +17,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from condnum.errors import require
-from condnum.figures.style import BLUE, GREEN, ORANGE, POWER_SIZE, PURPLE, num, teaching_layout
+from condnum.figures.style import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    add_line,
+    num,
+    panels,
+    teaching_layout,
+)
 from condnum.lessons.explorer import Between, Explorer, LogSlider, Preset, Slider, checked
 from condnum.theory.ceiling import rir_ceiling
 from condnum.theory.immunization import Immunization, relative_immunization_ratio
@@ -98,9 +106,8 @@ def _kappa(K: NDArray[np.float64], K_P: NDArray[np.float64], exponent: float) ->
 
 def aligned_tasks_figure(run: AlignedTasks) -> Any:
     """Draw both condition numbers beside RIR and its ceiling, along `θ_s = K_P^{-s/2}`."""
-    subplots = require("plotly.subplots", "viz")
     titles = ("condition numbers of the two probes", "relative immunization ratio")
-    figure = subplots.make_subplots(rows=1, cols=2, horizontal_spacing=0.1, subplot_titles=titles)
+    figure = panels(cols=2, horizontal_spacing=0.1, subplot_titles=titles)
     here = run.immunization
     s, at = run.exponents, [run.exponent]
     left: tuple[tuple[str, Any, str, str], ...] = (
@@ -108,23 +115,18 @@ def aligned_tasks_figure(run: AlignedTasks) -> Any:
         ("κ(H<sub>H</sub>), harmful", run.harmful_condition, ORANGE, "dash"),
     )
     for name, values, color, dash in left:
-        figure.add_scatter(
-            x=s, y=values, mode="lines", name=name, line={"color": color, "dash": dash, "width": 3},
-            hovertemplate="s = %{x:.3f}: %{y:.4g}", row=1, col=1,
-        )  # fmt: skip
+        add_line(figure, name, s, values, color, dash, hovertemplate="s = %{x:.3f}: %{y:.4g}", row=1, col=1)
     both = [here.pretrain_after.value, here.harmful_after.value]
     figure.add_scatter(
         x=at * 2, y=both, mode="markers", name="shown s", showlegend=False,
         marker={"size": 14, "color": [BLUE, ORANGE]}, hovertemplate="κ = %{y:.4g}", row=1, col=1,
     )  # fmt: skip
-    figure.add_scatter(
-        x=s, y=run.ratios, mode="lines", name="RIR, Eq. 15", line={"color": GREEN, "width": 3},
-        hovertemplate="s = %{x:.3f}: %{y:.4g}", row=1, col=2,
-    )  # fmt: skip
-    figure.add_scatter(
-        x=[0.0, 1.0], y=[run.ceiling] * 2, mode="lines", name="ceiling of RIR",
-        line={"color": PURPLE, "dash": "longdash", "width": 2.5}, hovertemplate="at most %{y:.4g}",
-        row=1, col=2,
+    add_line(
+        figure, "RIR, Eq. 15", s, run.ratios, GREEN, hovertemplate="s = %{x:.3f}: %{y:.4g}", row=1, col=2
+    )
+    add_line(
+        figure, "ceiling of RIR", [0.0, 1.0], [run.ceiling] * 2, PURPLE, "longdash", width=2.5,
+        hovertemplate="at most %{y:.4g}", row=1, col=2,
     )  # fmt: skip
     figure.add_scatter(
         x=at, y=[here.rir], mode="markers", name="RIR at s", showlegend=False,
@@ -144,9 +146,7 @@ def aligned_tasks_figure(run: AlignedTasks) -> Any:
     for column, (bottom, top) in enumerate(zip(bottoms, tops, strict=True), 1):
         low, high = np.log10(bottom), np.log10(max(top, 10.0))
         room = 0.08 * (high - low)
-        figure.update_yaxes(
-            type="log", range=[low - room, high + room], dtick=1, tickfont_size=POWER_SIZE, col=column
-        )
+        figure.update_yaxes(type="log", range=[low - room, high + room], dtick=1, col=column)
     figure.update_yaxes(title_text="κ", col=1)
     figure.update_yaxes(title_text="RIR", col=2)
     return figure

@@ -25,9 +25,10 @@ from condnum.figures.style import (
     GREEN,
     NEUTRAL,
     ORANGE,
-    POWER_SIZE,
     PURPLE,
+    add_line,
     num,
+    panels,
     teaching_layout,
     translucent,
 )
@@ -124,7 +125,7 @@ def rotated_alignment(
         seed: Of a random rotation or a Haar draw.
 
     Returns:
-        The matrices and what `singular_alignment.alignment` says of them.
+        The matrices and what `alignment` says of them.
 
     Raises:
         InvalidInputError: An argument is out of its range.
@@ -243,7 +244,6 @@ def _axes(run: RotatedAlignment) -> dict[str, Any]:
         "type": "log", "range": [1.08 * lowest - 0.1, 0.15 - 0.05 * lowest],
         "dtick": max(1, round(-lowest / 5)),
         "title": {"text": "σ<sub>i</sub> over σ<sub>θ,1</sub>² γ<sub>1</sub>", "standoff": 4},
-        "tickfont": {"size": POWER_SIZE},
     }  # fmt: skip
     rows = {
         "title": {"text": "i of u<sub>i</sub>, singular vectors of θ"},
@@ -340,7 +340,7 @@ def alignment_sweep_figure(sweeps: Sequence[AlignmentSweep]) -> Any:
     """Draw the diagonal overlap, the misalignment, and how much too small Eq. 10 makes κ, against the angle.
 
     Args:
-        sweeps: Of `teaching.alignment.alignment_sweep`, one a rotation; that of Haar draws has no angle and
+        sweeps: Of `alignment_sweep`, one a rotation; that of Haar draws has no angle and
             becomes a band.
 
     Returns:
@@ -350,9 +350,8 @@ def alignment_sweep_figure(sweeps: Sequence[AlignmentSweep]) -> Any:
     Raises:
         MissingExtraError: Plotly is missing.
     """
-    subplots = require("plotly.subplots", "viz")
     titles = ("mean overlap |u<sub>i</sub><sup>⊤</sup>q<sub>i</sub>|²", "misalignment", "κ of Eq. 10 / κ(H)")
-    figure = subplots.make_subplots(rows=1, cols=3, horizontal_spacing=0.09, subplot_titles=titles)
+    figure = panels(cols=3, horizontal_spacing=0.09, subplot_titles=titles)
     for sweep in sweeps:
         measures = (sweep.diagonal_overlap, sweep.misalignment, sweep.condition_ratio)
         for column, values in enumerate(measures, 1):
@@ -365,16 +364,15 @@ def alignment_sweep_figure(sweeps: Sequence[AlignmentSweep]) -> Any:
                     fillcolor=translucent(PURPLE, 0.3), hoverinfo="skip", legendgroup="haar",
                     name=draws, row=1, col=column,
                 )  # fmt: skip
-                figure.add_scatter(
-                    x=[0, 90], y=[middle] * 2, mode="lines", line={"color": PURPLE, "dash": "longdash"},
-                    name=draws, legendgroup="haar", hovertemplate="median %{y:.3f}", **place,
+                add_line(
+                    figure, draws, [0, 90], [middle] * 2, PURPLE, "longdash", width=2, legendgroup="haar",
+                    hovertemplate="median %{y:.3f}", **place,
                 )  # fmt: skip
                 continue
             color, dash = _LOOKS[sweep.rotation]
-            figure.add_scatter(
-                x=sweep.angles, y=values, mode="lines", name=_ROTATIONS[sweep.rotation],
-                legendgroup=sweep.rotation, line={"color": color, "dash": dash, "width": 3},
-                hovertemplate="φ = %{x}°: %{y:.3f}", **place,
+            add_line(
+                figure, _ROTATIONS[sweep.rotation], sweep.angles, values, color, dash,
+                legendgroup=sweep.rotation, hovertemplate="φ = %{x}°: %{y:.3f}", **place,
             )  # fmt: skip
     teaching_layout(figure, "Away from alignment: Eq. 10 never overestimates κ", height=500)
     figure.update_xaxes(title_text="angle φ of U to Q (degrees)", range=[0, 90], dtick=30)

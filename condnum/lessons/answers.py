@@ -166,9 +166,6 @@ def covariance_like(answer: Any, size: int, name: str) -> NDArray[np.float64]:
     return K
 
 
-# Answers typed on a page, where there are no cells: a small language of formulas, read and computed here.
-
-
 #: Letters of a formula, and rows and columns of a matrix.
 LONGEST, LARGEST = 2000, 64
 
@@ -276,18 +273,15 @@ def _index(node: ast.AST, known: Mapping[str, Any]) -> Any:
     return _value(node, known)
 
 
-# Where a page shows no cells: a field for each answer to an exercise, and its verdict below.
-
-
 ipywidgets = require("ipywidgets", "notebooks")
 VBox: Any = ipywidgets.VBox
 
 
 class AnswerBox(VBox):
-    """Fields for the answers to one exercise, read as formulas by `teaching.exercises.formula`.
+    """Fields for the answers to one exercise, read as formulas by `formula`.
 
     Args:
-        examine: One of the checks of `teaching.exercises`.
+        examine: One of the checks of `condnum.lessons.exercises`.
         **answers: The gaps, by name; one that is a function is answered by a formula in its arguments.
     """
 
@@ -308,7 +302,7 @@ class AnswerBox(VBox):
         """Return the verdict on the answers; on a page of Voilà, while they are gaps, the box.
 
         Args:
-            examine: One of the checks of `teaching.exercises`.
+            examine: One of the checks of `condnum.lessons.exercises`.
             **answers: What the cells hold.
 
         Returns:

@@ -22,10 +22,12 @@ from condnum.figures.style import (
     GREEN,
     NEUTRAL,
     ORANGE,
-    POWER_SIZE,
     PURPLE,
+    add_line,
+    empty,
     log_axis,
     num,
+    panels,
     teaching_layout,
 )
 from condnum.lessons.explorer import Angle, Between, Choice, Explorer, LogSlider, Slider, Stepper, checked
@@ -314,9 +316,6 @@ def _descend(
     return ratio / ratio[0]
 
 
-# Figures of notebook 1: the zig-zag, a spectrum with its convergence, and where float64 ends.
-
-
 #: Nothing below this is drawn; the axes stay where they are while a slider moves.
 ZIGZAG_FLOOR, SPECTRUM_FLOOR = 1e-8, 1e-32
 #: The plane is shown from −FLAT to FLAT and from −STEEP to STEEP; the path starts at distance 1.
@@ -329,11 +328,8 @@ _CIRCLE = np.linspace(0, 2 * np.pi, 121)
 @checked
 def zigzag_figure(run: Zigzag, *, axes: AxesScale = "equal") -> Any:
     """Draw the path in the plane beside the two ratios and their bounds."""
-    subplots = require("plotly.subplots", "viz")
     titles = ("contours of L(w), path w<sub>0</sub> … w<sub>t</sub>", "distance to the optimum")
-    figure = subplots.make_subplots(
-        rows=1, cols=2, column_widths=[0.56, 0.44], horizontal_spacing=0.1, subplot_titles=titles
-    )
+    figure = panels(cols=2, column_widths=[0.56, 0.44], horizontal_spacing=0.1, subplot_titles=titles)
     _add_plane(figure, run)
     _add_ratios(figure, run)
     rule = "exact line search" if run.rule == "exact" else "constant step 1/σ<sub>1</sub>"
@@ -347,7 +343,6 @@ def zigzag_figure(run: Zigzag, *, axes: AxesScale = "equal") -> Any:
     figure.update_xaxes(title_text="step t", range=[0, len(run.path) - 1], col=2)
     floor = float(np.log10(ZIGZAG_FLOOR))
     figure.update_yaxes(type="log", dtick=1, range=[floor, 0.3], title_text="share of the start", col=2)
-    figure.update_yaxes(tickfont_size=POWER_SIZE, col=2)
     return figure
 
 
@@ -417,9 +412,8 @@ def _add_ratios(figure: Any, run: Zigzag) -> None:
         ("energy ratio (excess loss)", run.energy_ratio, ORANGE, "dot", 3.0),
     )
     for name, values, color, dash, width in lines:
-        figure.add_scatter(
-            x=t, y=_visible(values, ZIGZAG_FLOOR), mode="lines", name=name,
-            line={"color": color, "dash": dash, "width": width},
+        add_line(
+            figure, name, t, _visible(values, ZIGZAG_FLOOR), color, dash, width=width,
             hovertemplate="t = %{x}: %{y:.3e}", **right,
         )  # fmt: skip
     here = np.array([run.norm_ratio[run.step], run.energy_ratio[run.step]])
@@ -432,9 +426,8 @@ def _add_ratios(figure: Any, run: Zigzag) -> None:
 
 def spectrum_descent_figure(run: SpectrumDescent) -> Any:
     """Draw a spectrum beside the convergence that it allows."""
-    subplots = require("plotly.subplots", "viz")
-    figure = subplots.make_subplots(
-        rows=1, cols=2, column_widths=[0.36, 0.64], horizontal_spacing=0.1,
+    figure = panels(
+        cols=2, column_widths=[0.36, 0.64], horizontal_spacing=0.1,
         subplot_titles=("spectrum of H", "exact line search"),
     )  # fmt: skip
     figure.add_scatter(
@@ -451,9 +444,8 @@ def spectrum_descent_figure(run: SpectrumDescent) -> Any:
         ("float64 round-off, (κ·eps)²", np.full(len(t), run.round_off), PURPLE, "longdash", 2.0),
     )
     for name, values, color, dash, width in lines:
-        figure.add_scatter(
-            x=t[1:], y=_visible(values[1:], SPECTRUM_FLOOR), mode="lines", name=name,
-            line={"color": color, "dash": dash, "width": width},
+        add_line(
+            figure, name, t[1:], _visible(values[1:], SPECTRUM_FLOOR), color, dash, width=width,
             hovertemplate="t = %{x:,d}: %{y:.3e}", row=1, col=2,
         )  # fmt: skip
     title = f"Exact line search in D = {len(run.sigma)} dimensions, κ = {num(run.kappa)}"
@@ -463,8 +455,6 @@ def spectrum_descent_figure(run: SpectrumDescent) -> Any:
     figure.update_xaxes(**log_axis("step t", t), col=2)
     floor = float(np.log10(SPECTRUM_FLOOR))
     figure.update_yaxes(type="log", range=[floor, 1], dtick=4, title_text="share of the start", col=2)
-    figure.update_yaxes(tickfont_size=POWER_SIZE)
-    figure.update_xaxes(tickfont_size=POWER_SIZE, selector={"type": "log"})
     return figure
 
 
@@ -472,7 +462,7 @@ def plateau_figure(runs: Sequence[Plateau]) -> Any:
     """Draw where exact line search stops improving, per κ and precision.
 
     Args:
-        runs: Of `teaching.round_off.plateau`; one colour a κ, up to four.
+        runs: Of `plateau`; one colour a κ, up to four.
 
     Returns:
         A plotly figure: a curve a run, and its level of round-off where the curve ends.
@@ -480,8 +470,7 @@ def plateau_figure(runs: Sequence[Plateau]) -> Any:
     Raises:
         MissingExtraError: Plotly is missing.
     """
-    go = require("plotly.graph_objects", "viz")
-    figure = go.Figure()
+    figure = empty()
     kappas = sorted({run.kappa for run in runs})
     colors = dict(zip(kappas, (BLUE, ORANGE, GREEN, PURPLE), strict=False))
     dashes = {"float64": "solid", "float32": "dot"}
@@ -502,8 +491,6 @@ def plateau_figure(runs: Sequence[Plateau]) -> Any:
     steps = np.concatenate([run.steps for run in runs])
     figure.update_xaxes(**log_axis("step t of exact line search", steps))
     figure.update_yaxes(**log_axis("norm ratio", np.concatenate([run.norm_ratio for run in runs])))
-    figure.update_yaxes(tickfont_size=POWER_SIZE)
-    figure.update_xaxes(tickfont_size=POWER_SIZE, selector={"type": "log"})
     return figure
 
 

@@ -55,7 +55,7 @@ def listed(values: Any) -> str:
 #: Excess loss, as a share of that at the start, at which an attacker has arrived.
 ARRIVED = 0.01
 
-#: Features of `whitening.attacks`.
+#: Features of `attacks`.
 RAW, IMMUNIZED, WHITENED = "raw inputs, θ = I", "θ*", "θ*, whitened by the attacker"
 
 
@@ -306,9 +306,6 @@ CORRECTIONS: tuple[Callable[[], Correction], ...] = (
     theorem_4_3_ill,
     gauge_of_ratios,
 )
-
-
-# Tables of theoretical corrections: one claim with its counter-example, and all of them.
 
 
 _HEADINGS = {

@@ -1,4 +1,4 @@
-"""Exercises 1 to 3: κ, what it promises, and what its convention decides."""
+"""Lesson 6: the checks of the eleven exercises."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condnum.figures.style import num
-from condnum.lessons.answers import AnswerError, Verdict, call, check, covariance_like, matrix, number, real
+from condnum.lessons.answers import AnswerError, call, check, covariance_like, matrix, number, real
 from condnum.lessons.condition_number import kantorovich_bound, norm_bound
 from condnum.probing import linear_probe
 from condnum.theory.alignment import alignment
@@ -19,41 +19,23 @@ from condnum.theory.regularizers import r_ill
 from condnum.theory.spectra import condition_number, covariance, hessian
 from condnum.theory.steps import well_spectrum_step, well_step_bound
 
-__all__ = [
-    "AXES_RATIO",
-    "Verdict",
-    "check_kappa",
-    "check_steps",
-    "check_conventions",
-    "check_underestimate",
-    "check_harmful_step",
-    "check_ill_spectra",
-    "check_aligned_pair",
-    "check_whitening",
-    "check_ceiling",
-    "check_largest_step",
-    "check_spent_budget",
-]
-
 #: Exercise 1: ratio of the half-axes of a contour.
 AXES_RATIO = 7.0
 #: Exercise 2: condition number, and the share of the excess loss to reach.
 STEPS_KAPPA, STEPS_GOAL = 100.0, 1e-6
+#: Exercise 4: how far the prediction must be off.
+FACTOR = 10.0
+#: Exercise 5: the spectrum, and exercise 10: how many random ones are tried.
+SIGMA, DRAWS = (4.0, 1.0), 50
+#: Exercise 9: relative error allowed in a ceiling; exercise 11: share of it to reach.
+CEILING_RTOL, SHARE = 1e-6, 0.999
+
+FloatArray = NDArray[np.float64]
 
 
 @check
 def check_kappa(kappa: Any) -> str:
-    """Exercise 1: the contours of a quadratic are ellipses with half-axes 7 : 1; what is κ?
-
-    Args:
-        kappa: The answer.
-
-    Returns:
-        A verdict; right if the contour of `diag(κ, 1)` has these axes.
-
-    Raises:
-        AnswerError: It has others; turned into the verdict.
-    """
+    """Exercise 1: the contours of a quadratic are ellipses with half-axes 7 : 1; what is κ?"""
     value = number(kappa, "κ")
     if value < 1:
         raise AnswerError(f"κ = σ₁/σ_D is never below 1, got {num(value, 6)}.")
@@ -69,17 +51,7 @@ def check_kappa(kappa: Any) -> str:
 
 @check
 def check_steps(steps: Any) -> str:
-    """Exercise 2: the fewest steps after which Kantorovich guarantees 1e-6 of the excess loss at κ = 100.
-
-    Args:
-        steps: The answer.
-
-    Returns:
-        A verdict; right if the bound holds at t and not at t − 1.
-
-    Raises:
-        AnswerError: It does not; turned into the verdict.
-    """
+    """Exercise 2: the fewest steps after which Kantorovich guarantees 1e-6 of the excess loss at κ = 100."""
     value = number(steps, "the number of steps")
     if value != int(value) or value < 1:
         raise AnswerError(f"a whole number of steps is asked for, got {num(value, 6)}.")
@@ -101,17 +73,7 @@ def check_steps(steps: Any) -> str:
 
 @check
 def check_conventions(H: Any) -> str:
-    """Exercise 3: a 3×3 Hessian with compact κ ≤ 2 whose ridge κ, ε = 1e-6, is at least 1e5.
-
-    Args:
-        H: The answer, `(3, 3)`.
-
-    Returns:
-        A verdict.
-
-    Raises:
-        AnswerError: Not a Hessian, or one of the two conditions fails; turned into the verdict.
-    """
+    """Exercise 3: a 3×3 Hessian with compact κ ≤ 2 whose ridge κ, ε = 1e-6, is at least 1e5."""
     H = covariance_like(H, 3, "H")
     compact = condition_number(H, kind="symmetric")
     ridge = condition_number(H, kind="symmetric", convention="ridge")
@@ -133,27 +95,9 @@ def check_conventions(H: Any) -> str:
     )
 
 
-# Exercise 4: Proposition 3.2 fails.
-
-
-#: How far the prediction must be off.
-FACTOR = 10.0
-
-
 @check
 def check_underestimate(theta: Any, K: Any) -> str:
-    """Exercise 4: θ and K, 2×2, for which Eq. 10 underestimates κ(H) at least tenfold.
-
-    Args:
-        theta: `(2, 2)`, invertible, with two different singular values.
-        K: `(2, 2)`, positive definite.
-
-    Returns:
-        A verdict.
-
-    Raises:
-        AnswerError: Eq. 10 is not single-valued, exact, or not far enough off; turned into the verdict.
-    """
+    """Exercise 4: θ and K, 2×2, for which Eq. 10 underestimates κ(H) at least tenfold."""
     T, K = matrix(theta, (2, 2), "θ"), covariance_like(K, 2, "K")
     if np.linalg.matrix_rank(T) < 2 or np.linalg.matrix_rank(K) < 2:
         raise AnswerError("θ and K must be invertible: otherwise two different subspaces are compared.")
@@ -177,26 +121,9 @@ def check_underestimate(theta: Any, K: Any) -> str:
     )
 
 
-# Exercises 5, 6 and 10: the regularizers and the step sizes of Theorem 4.3.
-
-
-#: Exercise 5: the spectrum, and exercise 10: how many random ones are tried.
-SIGMA, DRAWS = (4.0, 1.0), 50
-
-
 @check
 def check_harmful_step(eta: Any) -> str:
-    """Exercise 5: a step below the printed bound of Theorem 4.3 (1) at which κ rises, for σ = (4, 1).
-
-    Args:
-        eta: The answer.
-
-    Returns:
-        A verdict.
-
-    Raises:
-        AnswerError: Not below the bound, or κ falls; turned into the verdict.
-    """
+    """Exercise 5: a step below the printed bound of Theorem 4.3 (1) at which κ rises, for σ = (4, 1)."""
     value = number(eta, "η")
     printed = float(well_step_bound(list(SIGMA), source="printed"))
     if not 0 < value < printed:
@@ -219,18 +146,7 @@ def check_harmful_step(eta: Any) -> str:
 
 @check
 def check_ill_spectra(vanishing: Any, exploding: Any) -> str:
-    """Exercise 6: two spectra that separate R_ill → 0 from κ → ∞.
-
-    Args:
-        vanishing: Three singular values with R_ill ≤ 1e-3 and κ ≤ 2.
-        exploding: Three singular values with κ ≥ 1e6 and R_ill ≥ 4.
-
-    Returns:
-        A verdict.
-
-    Raises:
-        AnswerError: A condition fails; turned into the verdict.
-    """
+    """Exercise 6: two spectra that separate R_ill → 0 from κ → ∞."""
     small, large = _triple(vanishing, "the first spectrum"), _triple(exploding, "the second spectrum")
     value, kappa = float(r_ill(np.diag(small))), _kappa(small)
     if kappa > 2 * (1 + 1e-9):
@@ -255,17 +171,7 @@ def check_ill_spectra(vanishing: Any, exploding: Any) -> str:
 
 @check
 def check_largest_step(eta_max: Any) -> str:
-    """Exercise 10: for D = 2, where κ first stops falling as η grows from 0.
-
-    Args:
-        eta_max: A function of σ₁ and σ₂.
-
-    Returns:
-        A verdict; right if on random spectra κ falls all the way below it and rises just above it.
-
-    Raises:
-        AnswerError: With a spectrum on which it fails; turned into the verdict.
-    """
+    """Exercise 10: for D = 2, where κ first stops falling as η grows from 0."""
     generator = np.random.default_rng(0)
     for _ in range(DRAWS):
         s2 = float(generator.uniform(0.05, 3.0))
@@ -306,30 +212,9 @@ def _triple(answer: Any, name: str) -> NDArray[np.float64]:
     return values
 
 
-# Exercises 7, 8, 9 and 11: what θ can do for two tasks at once, and what an attacker can undo.
-
-
-FloatArray = NDArray[np.float64]
-
-#: Exercise 9: relative error allowed in a ceiling; exercise 11: share of it to reach.
-CEILING_RTOL, SHARE = 1e-6, 0.999
-
-
 @check
 def check_aligned_pair(K_P: Any, K_H: Any, theta: Any) -> str:
-    """Exercise 7: perfectly aligned 3×3 tasks, and a θ that lowers κ(H_P) and raises κ(H_H).
-
-    Args:
-        K_P: `(3, 3)` diagonal, descending, positive.
-        K_H: `(3, 3)` diagonal, descending, positive.
-        theta: `(3, 3)` invertible.
-
-    Returns:
-        A verdict.
-
-    Raises:
-        AnswerError: Not aligned, not invertible, or a κ moves the wrong way; turned into the verdict.
-    """
+    """Exercise 7: perfectly aligned 3×3 tasks, and a θ that lowers κ(H_P) and raises κ(H_H)."""
     covariances = []
     for name, answer in (("K_P", K_P), ("K_H", K_H)):
         K = covariance_like(answer, 3, name)
@@ -355,17 +240,7 @@ def check_aligned_pair(K_P: Any, K_H: Any, theta: Any) -> str:
 
 @check
 def check_whitening(whiten: Any) -> str:
-    """Exercise 8: undo an immunization: a matrix W for which the probe on XθW takes one step.
-
-    Args:
-        whiten: A function of `H = θᵀKθ` that returns `(D, D)`.
-
-    Returns:
-        A verdict; right if κ(WᵀHW) = 1 and one step of exact line search suffices, on random H.
-
-    Raises:
-        AnswerError: With the κ that is left; turned into the verdict.
-    """
+    """Exercise 8: undo an immunization: a matrix W for which the probe on XθW takes one step."""
     for K, theta in _pairs(4):
         H = hessian(theta, K)
         D = len(H)
@@ -391,17 +266,7 @@ def check_whitening(whiten: Any) -> str:
 
 @check
 def check_ceiling(ceiling: Any) -> str:
-    """Exercise 9: code RIR_max for positive definite covariances.
-
-    Args:
-        ceiling: A function of K_P and K_H.
-
-    Returns:
-        A verdict; right if no random θ exceeds it and K_P^(-1/2) attains it.
-
-    Raises:
-        AnswerError: With what exceeds it, or what it cannot reach; turned into the verdict.
-    """
+    """Exercise 9: code RIR_max for positive definite covariances."""
     generator = np.random.default_rng(1)
     for K_P, K_H in _pairs(6, both=True):
         value = number(call(ceiling, K_P, K_H), "the ceiling")
@@ -436,17 +301,7 @@ def _hint(value: float, K_P: FloatArray, K_H: FloatArray) -> str:
 
 @check
 def check_spent_budget(spend: Any) -> str:
-    """Exercise 11: a θ with (ii) ≤ 1 and (i) at least 99.9 % of the ceiling.
-
-    Args:
-        spend: A function of K_P and K_H that returns θ, `(D, D)`.
-
-    Returns:
-        A verdict.
-
-    Raises:
-        AnswerError: With the two ratios; turned into the verdict.
-    """
+    """Exercise 11: a θ with (ii) ≤ 1 and (i) at least 99.9 % of the ceiling."""
     for K_P, K_H in _pairs(6, both=True):
         T = matrix(call(spend, K_P, K_H), K_P.shape, "θ")
         if np.linalg.matrix_rank(T) < len(T):

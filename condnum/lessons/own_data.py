@@ -30,11 +30,12 @@ from condnum.figures.style import (
     BLUE,
     NEUTRAL,
     ORANGE,
-    POWER_SIZE,
     PURPLE,
+    add_line,
     log_axis,
     num,
     overlap_map,
+    panels,
     teaching_layout,
 )
 from condnum.lessons.explorer import (
@@ -366,10 +367,7 @@ _PANELS = ("spectra of K<sub>P</sub> and K<sub>H</sub>", "overlaps |q<sub>P,i</s
 
 def own_data_figure(result: OwnData) -> Any:
     """Draw what is known about a pair of feature matrices."""
-    subplots = require("plotly.subplots", "viz")
-    figure = subplots.make_subplots(
-        rows=1, cols=3, column_widths=[0.35, 0.27, 0.38], horizontal_spacing=0.09, subplot_titles=_PANELS
-    )
+    figure = panels(cols=3, column_widths=[0.35, 0.27, 0.38], horizontal_spacing=0.09, subplot_titles=_PANELS)
     low, high = _add_spectra(figure, result)
     _add_overlaps(figure, result)
     _add_probes(figure, result)
@@ -384,7 +382,7 @@ def own_data_figure(result: OwnData) -> Any:
     figure.update_yaxes(
         type="log", range=[np.log10(low), np.log10(high)], dtick=decades,
         title_text="eigenvalue σ<sub>i</sub>",
-        tickfont_size=POWER_SIZE, col=1,
+        col=1,
     )  # fmt: skip
     figure.update_xaxes(title_text="j of K<sub>H</sub>", constrain="domain", col=2)
     figure.update_yaxes(
@@ -396,12 +394,10 @@ def own_data_figure(result: OwnData) -> Any:
         domain=[0, 0.84],
         col=2,
     )
-    figure.update_xaxes(
-        **log_axis("step t (left edge: t = 0)", result.probes.steps), tickfont_size=POWER_SIZE, col=3
-    )
+    figure.update_xaxes(**log_axis("step t (left edge: t = 0)", result.probes.steps), col=3)
     figure.update_yaxes(
         type="log", range=[np.log10(RATIO_FLOOR), 0.3], dtick=1, title_text="norm ratio (Eq. 16)",
-        tickfont_size=POWER_SIZE, col=3,
+        col=3,
     )  # fmt: skip
     return figure
 
@@ -425,9 +421,9 @@ def _add_spectra(figure: Any, result: OwnData) -> tuple[float, float]:
         ("rank tolerance", max(t.tolerance for t in (result.pretrain, result.harmful)), PURPLE, "dash"),
         ("ridge ε", result.ridge, NEUTRAL, "dot"),
     ):
-        figure.add_scatter(
-            x=[0.5, D + 0.5], y=[level, level], mode="lines", name=name,
-            line={"color": color, "dash": dash, "width": 2}, hovertemplate="%{y:.3e}", row=1, col=1,
+        add_line(
+            figure, name, [0.5, D + 0.5], [level, level], color, dash, width=2, hovertemplate="%{y:.3e}",
+            row=1, col=1,
         )  # fmt: skip
     return low, high
 
@@ -453,14 +449,13 @@ def _add_probes(figure: Any, result: OwnData) -> None:
         ("D<sub>H</sub> after θ*", ORANGE, "dash"),
     )
     for (name, color, dash), ratio in zip(lines, ratios, strict=True):
-        figure.add_scatter(
-            x=np.maximum(steps, 0.7), y=ratio, mode="lines", name=name,
-            line={"color": color, "dash": dash, "width": 3}, hovertemplate="t = %{x:,.0f}: %{y:.2e}",
+        add_line(
+            figure, name, np.maximum(steps, 0.7), ratio, color, dash, hovertemplate="t = %{x:,.0f}: %{y:.2e}",
             row=1, col=3,
         )  # fmt: skip
-    figure.add_scatter(
-        x=[0.7, steps[-1]], y=[result.goal, result.goal], mode="lines", name="goal",
-        line={"color": NEUTRAL, "dash": "longdash", "width": 2}, hovertemplate="goal %{y:.1e}", row=1, col=3,
+    add_line(
+        figure, "goal", [0.7, steps[-1]], [result.goal, result.goal], NEUTRAL, "longdash", width=2,
+        hovertemplate="goal %{y:.1e}", row=1, col=3,
     )  # fmt: skip
 
 
@@ -600,16 +595,7 @@ class OwnDataExplorer(Explorer):
         return panel
 
     def receive(self, trait: str, name: str, content: bytes) -> None:
-        """Take over a file: keep it in a folder of this explorer's and look at it.
-
-        Args:
-            trait: `pretrain` or `harmful`.
-            name: The file's name; its ending says how it is read.
-            content: Its bytes.
-
-        Raises:
-            DataFormatError: Too large for an upload.
-        """
+        """Take over a file: keep it in a folder of this explorer's and look at it."""
         if len(content) > UPLOAD_BYTES:
             error = DataFormatError(
                 f"{name} has {len(content) / 2**20:.1f} MiB; uploads go through Jupyter's connection and end "

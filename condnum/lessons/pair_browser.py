@@ -179,9 +179,6 @@ class PairBrowser(VBox):
             self._say(html.escape(f"{what}: {kind}{error}"), error=True)
 
 
-# What the pair browser shows of one digit pair, computed when it is asked for.
-
-
 def digit_pair_detail(
     run: DigitPairsRun, pretrain: int, harmful: int, *, seed: int = 0, probe_steps: int = 2000
 ) -> PairDetail:

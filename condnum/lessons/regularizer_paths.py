@@ -15,8 +15,18 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from condnum.errors import require
-from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, POWER_SIZE, PURPLE, num, teaching_layout
+from condnum.figures.style import (
+    BLUE,
+    GREEN,
+    NEUTRAL,
+    ORANGE,
+    PURPLE,
+    add_line,
+    empty,
+    num,
+    panels,
+    teaching_layout,
+)
 from condnum.lessons.explorer import Angle, Between, Choice, Explorer, LogSlider, Slider, checked
 from condnum.lessons.regularizers import (
     BEND_HELP,
@@ -355,9 +365,8 @@ def _alone(
 
 def regularizer_path_figure(run: RegularizerPath) -> Any:
     """Draw a spectrum under many steps, beside κ and the regularizer's value."""
-    subplots = require("plotly.subplots", "viz")
-    figure = subplots.make_subplots(
-        rows=1, cols=2, horizontal_spacing=0.1,
+    figure = panels(
+        cols=2, horizontal_spacing=0.1,
         subplot_titles=("spectrum of H(θ<sub>t</sub>)", "κ and the regularizer"),
     )  # fmt: skip
     t = np.arange(len(run.sigma))
@@ -366,14 +375,14 @@ def regularizer_path_figure(run: RegularizerPath) -> Any:
     lines += [("", np.full(len(t), np.nan), NEUTRAL, 2.0)] * (MOST_LINES - 2 - len(lines))
     ends = (("σ<sub>1</sub>", run.sigma[:, 0], BLUE, 3.5), ("σ<sub>k</sub>", run.sigma[:, -1], ORANGE, 3.5))
     for number, (name, values, color, width) in enumerate((*lines, *ends)):
-        figure.add_scatter(
-            x=t, y=values, mode="lines", name=name if color != NEUTRAL else f"between {number + 2}",
-            line={"color": color, "width": width}, showlegend=color != NEUTRAL,
-            hovertemplate=f"t = %{{x}}: {name} = %{{y:.4g}}<extra></extra>", row=1, col=1,
+        add_line(
+            figure, name if color != NEUTRAL else f"between {number + 2}", t, values, color, width=width,
+            showlegend=color != NEUTRAL, hovertemplate=f"t = %{{x}}: {name} = %{{y:.4g}}<extra></extra>",
+            row=1, col=1,
         )  # fmt: skip
     right: dict[str, Any] = {"row": 1, "col": 2}
-    figure.add_scatter(
-        x=t, y=run.kappa, mode="lines", name="κ(H(θ<sub>t</sub>))", line={"color": GREEN, "width": 3.5},
+    add_line(
+        figure, "κ(H(θ<sub>t</sub>))", t, run.kappa, GREEN, width=3.5,
         hovertemplate="t = %{x}: κ = %{y:.4g}<extra></extra>", **right,
     )  # fmt: skip
     wrong = np.flatnonzero(run.wrong_way) + 1
@@ -383,11 +392,9 @@ def regularizer_path_figure(run: RegularizerPath) -> Any:
         hovertemplate="t = %{x}: κ = %{y:.4g}<extra></extra>", **right,
     )  # fmt: skip
     share = run.value / run.value[0]
-    figure.add_scatter(
-        x=t, y=np.where(share > 0, share, np.nan), mode="lines",
-        name=f"{NAMES[run.regularizer]} over its start",
-        line={"color": PURPLE, "width": 2.5, "dash": "dash"},
-        hovertemplate="t = %{x}: %{y:.4g} of the start<extra></extra>", **right,
+    add_line(
+        figure, f"{NAMES[run.regularizer]} over its start", t, np.where(share > 0, share, np.nan), PURPLE,
+        "dash", width=2.5, hovertemplate="t = %{x}: %{y:.4g} of the start<extra></extra>", **right,
     )  # fmt: skip
     last = len(t) - 1
     rule = "within the bound" if run.sizes == "bound" else "of constant size"
@@ -408,7 +415,7 @@ def value_plane_figure(plane: ValuePlane) -> Any:
     """Draw three families of spectra in the plane of κ and R_ill.
 
     Args:
-        plane: Of `teaching.regularizer_paths.value_plane`.
+        plane: Of `value_plane`.
 
     Returns:
         A plotly figure: three curves from one point.
@@ -416,8 +423,7 @@ def value_plane_figure(plane: ValuePlane) -> Any:
     Raises:
         MissingExtraError: Plotly is missing.
     """
-    go = require("plotly.graph_objects", "viz")
-    figure = go.Figure()
+    figure = empty()
     looks = {
         "vanishing": ("(1, ½, σ), σ → 0", ORANGE, "solid"),
         "scaled": ("c · (1, ½, 0.1), c → ∞", BLUE, "dash"),
@@ -425,10 +431,7 @@ def value_plane_figure(plane: ValuePlane) -> Any:
     }
     for family, (kappa, value) in plane.curves.items():
         name, color, dash = looks[family]
-        figure.add_scatter(
-            x=kappa, y=value, mode="lines", name=name, line={"color": color, "width": 4, "dash": dash},
-            hovertemplate="κ = %{x:.4g}, R = %{y:.4g}",
-        )  # fmt: skip
+        add_line(figure, name, kappa, value, color, dash, width=4, hovertemplate="κ = %{x:.4g}, R = %{y:.4g}")
     kappa, value = plane.curves["scaled"]
     figure.add_scatter(
         x=kappa[:1], y=value[:1], mode="markers", name="(1, ½, 0.1)",
@@ -436,7 +439,7 @@ def value_plane_figure(plane: ValuePlane) -> Any:
     )  # fmt: skip
     note = "Orange: κ → ∞ and R<sub>ill</sub> stays at 4.8. Blue: R<sub>ill</sub> → 0 and κ stays at 10."
     teaching_layout(figure, "R<sub>ill</sub> does not know κ", note)
-    powers = {"type": "log", "dtick": 1, "exponentformat": "power", "tickfont_size": POWER_SIZE}
+    powers = {"type": "log", "dtick": 1}
     figure.update_xaxes(title_text="κ(S)", range=[0.5, 6.1], **powers)
     figure.update_yaxes(title_text="R<sub>ill</sub>(S)", range=[-5.6, 1.3], **powers)
     return figure
@@ -444,9 +447,8 @@ def value_plane_figure(plane: ValuePlane) -> Any:
 
 def joint_steps_figure(run: JointSteps) -> Any:
     """Draw both κ's under both terms, beside the plane of Definition 3.1."""
-    subplots = require("plotly.subplots", "viz")
-    figure = subplots.make_subplots(
-        rows=1, cols=2, column_widths=[0.56, 0.44], horizontal_spacing=0.1,
+    figure = panels(
+        cols=2, column_widths=[0.56, 0.44], horizontal_spacing=0.1,
         subplot_titles=("condition numbers along the run", "immunized? Definition 3.1"),
     )  # fmt: skip
     t = np.arange(len(run.kappa_pretrain))
@@ -457,9 +459,9 @@ def joint_steps_figure(run: JointSteps) -> Any:
         ("R<sub>ill</sub> alone", run.ill_alone, ORANGE, "dot", 2.0),
     )
     for name, values, color, dash, width in lines:
-        figure.add_scatter(
-            x=t, y=values, mode="lines", name=name, line={"color": color, "dash": dash, "width": width},
-            hovertemplate="t = %{x}: κ = %{y:.4g}", row=1, col=1,
+        add_line(
+            figure, name, t, values, color, dash, width=width, hovertemplate="t = %{x}: κ = %{y:.4g}", row=1,
+            col=1,
         )  # fmt: skip
     rises, falls = (np.flatnonzero(steps) + 1 for steps in (run.pretrain_rises, run.harmful_falls))
     figure.add_scatter(
@@ -473,7 +475,7 @@ def joint_steps_figure(run: JointSteps) -> Any:
     title = f"Algorithm 1 with both terms, t = {len(t) - 1}: RIR = {num(rir)} of at most {num(run.rir_max)}"
     teaching_layout(figure, title, height=540)
     top = max(3.0, math.log10(max(line[1].max() for line in lines)) + 0.2)
-    powers = {"type": "log", "dtick": 1, "exponentformat": "power", "tickfont_size": POWER_SIZE}
+    powers = {"type": "log", "dtick": 1}
     figure.update_xaxes(title_text="step t", range=[0, max(10, len(t) - 1)], row=1, col=1)
     figure.update_yaxes(title_text="κ", range=[-0.1, top], **powers, row=1, col=1)
     return figure
@@ -489,10 +491,10 @@ def _add_verdict(figure: Any, run: JointSteps) -> None:
         x=[least, 1, 1, least], y=[1, 1, most, most], mode="lines", fill="toself", line={"width": 0},
         fillcolor="rgba(0, 158, 115, 0.18)", hoverinfo="skip", name="(i) > 1 and (ii) ≤ 1", **right,
     )  # fmt: skip
-    figure.add_scatter(
-        x=[least, most], y=[run.rir_max * least, run.rir_max * most], mode="lines",
-        line={"color": NEUTRAL, "width": 2, "dash": "dash"}, name="RIR<sub>max</sub>",
-        hovertemplate="(i)/(ii) = RIR<sub>max</sub><extra></extra>", **(right | {"showlegend": True}),
+    add_line(
+        figure, "RIR<sub>max</sub>", [least, most], [run.rir_max * least, run.rir_max * most], NEUTRAL,
+        "dash", width=2, hovertemplate="(i)/(ii) = RIR<sub>max</sub><extra></extra>",
+        **right | {"showlegend": True},
     )  # fmt: skip
     figure.add_scatter(
         x=x, y=y, mode="lines+markers", name="path", line={"color": GREEN, "width": 2}, marker={"size": 5},
@@ -505,7 +507,7 @@ def _add_verdict(figure: Any, run: JointSteps) -> None:
         marker={"symbol": ["circle-open", "star"], "size": [13, 17], "color": GREEN, "line": {"width": 2}},
         hovertemplate="(ii) = %{x:.3g}, (i) = %{y:.3g}<extra></extra>", **right,
     )  # fmt: skip
-    powers = {"type": "log", "range": [low, high], "exponentformat": "power", "tickfont_size": POWER_SIZE}
+    powers = {"type": "log", "range": [low, high]}
     figure.update_xaxes(
         title_text="(ii) κ(H<sub>P</sub>)/κ(K<sub>P</sub>), ≤ 1 wanted", dtick=1, **powers, row=1, col=2
     )
@@ -520,8 +522,7 @@ def _log_axis(values: Any) -> dict[str, Any]:
     low, high = max(math.log10(positive.min()), -16.0) - 0.2, math.log10(positive.max()) + 0.2
     ticks: Any = "D2" if high - low < 2 else 1 if high - low < 7 else 4
     return {
-        "type": "log", "range": [low, high], "dtick": ticks, "exponentformat": "power",
-        "tickfont_size": POWER_SIZE,
+        "type": "log", "range": [low, high], "dtick": ticks,
     }  # fmt: skip
 
 

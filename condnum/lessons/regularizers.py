@@ -15,8 +15,18 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from condnum.errors import InvalidInputError, require
-from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, POWER_SIZE, PURPLE, num, teaching_layout
+from condnum.errors import InvalidInputError
+from condnum.figures.style import (
+    BLUE,
+    GREEN,
+    NEUTRAL,
+    ORANGE,
+    PURPLE,
+    add_line,
+    num,
+    panels,
+    teaching_layout,
+)
 from condnum.lessons.explorer import Between, Choice, Explorer, LogSlider, Preset, Slider, checked
 from condnum.theory.regularizers import r_ill, r_ill_gradient, r_well, r_well_gradient
 from condnum.theory.spectra import default_rtol
@@ -236,8 +246,7 @@ def regularizer_step_figure(run: RegularizerStep, *, scale: KappaScale = "decade
 
     κ is shown over decades, or on a linear scale near κ before the step.
     """
-    subplots = require("plotly.subplots", "viz")
-    figure = subplots.make_subplots(
+    figure = panels(
         rows=2, cols=2, column_widths=[0.4, 0.6], row_heights=[0.66, 0.34], horizontal_spacing=0.1,
         vertical_spacing=0.17, specs=[[{}, {"rowspan": 2}], [{}, None]],
         subplot_titles=("spectrum: ○ before, ◆ after the step", "κ after a step of size η",
@@ -259,9 +268,9 @@ def _add_spectrum(figure: Any, run: RegularizerStep) -> None:
     before, after = run.sigma, _inside(run.next_sigma, low, high)
     top: dict[str, Any] = {"row": 1, "col": 1, "showlegend": False}
     gaps = np.full(len(index), np.nan)
-    figure.add_scatter(
-        x=np.stack([index, index, gaps], axis=1).ravel(), y=np.stack([before, after, gaps], axis=1).ravel(),
-        mode="lines", line={"color": NEUTRAL, "width": 1.5}, hoverinfo="skip", name="moves", **top,
+    add_line(
+        figure, "moves", np.stack([index, index, gaps], axis=1).ravel(),
+        np.stack([before, after, gaps], axis=1).ravel(), NEUTRAL, width=1.5, hoverinfo="skip", **top,
     )  # fmt: skip
     figure.add_scatter(
         x=index, y=before, mode="markers", name="before",
@@ -284,7 +293,7 @@ def _add_spectrum(figure: Any, run: RegularizerStep) -> None:
     figure.update_xaxes(range=span, dtick=every, title_text="index i", row=2, col=1)
     figure.update_yaxes(
         type="log", range=[low, high], dtick=1 if high - low < 5 else 2, title_text="σ<sub>i</sub>",
-        tickfont_size=POWER_SIZE, row=1, col=1,
+        row=1, col=1,
     )  # fmt: skip
     figure.update_yaxes(range=[-1.1, 1.1], dtick=1, title_text="over max |g|", row=2, col=1)
 
@@ -307,9 +316,9 @@ def _add_curve(figure: Any, run: RegularizerStep, scale: KappaScale) -> None:
         fillcolor=_BAND, line={"width": 0}, hoverinfo="skip", name="below the corrected bound",
         showlegend=False, **right,
     )  # fmt: skip
-    figure.add_scatter(
-        x=[least, most], y=[run.kappa] * 2, mode="lines", name="κ before", hoverinfo="skip",
-        line={"color": NEUTRAL, "width": 2, "dash": "dot"}, **right,
+    add_line(
+        figure, "κ before", [least, most], [run.kappa] * 2, NEUTRAL, "dot", width=2, hoverinfo="skip",
+        **right,
     )  # fmt: skip
     shown = np.where(np.isfinite(run.curve), np.minimum(run.curve, 10 * window[1]), 10 * window[1])
     verb = "falls" if run.regularizer == "well" else "rises"
@@ -317,20 +326,18 @@ def _add_curve(figure: Any, run: RegularizerStep, scale: KappaScale) -> None:
         (f"κ {verb}, as promised", run.promised, GREEN, "solid"),
         ("κ goes the wrong way", ~run.promised, ORANGE, "solid"),
     ):
-        figure.add_scatter(
-            x=run.curve_steps, y=np.where(_widened(mask), shown, np.nan), mode="lines", name=name,
-            line={"color": color, "width": 3.5, "dash": dash}, hovertemplate="η = %{x:.3g} η₀: κ = %{y:.4g}",
-            **right,
+        add_line(
+            figure, name, run.curve_steps, np.where(_widened(mask), shown, np.nan), color, dash, width=3.5,
+            hovertemplate="η = %{x:.3g} η₀: κ = %{y:.4g}", **right,
         )  # fmt: skip
     for name, place, color, dash in (
         ("printed bound", printed, ORANGE, "dash"),
         ("corrected bound", corrected, BLUE, "solid"),
     ):
         there = [place] * 2 if least <= place <= most else [np.nan] * 2
-        figure.add_scatter(
-            x=there, y=[floor, window[1]], mode="lines", name=name,
-            line={"color": color, "width": 2.5, "dash": dash}, hovertemplate=f"{name}: %{{x:.3g}} η₀",
-            **right,
+        add_line(
+            figure, name, there, [floor, window[1]], color, dash, width=2.5,
+            hovertemplate=f"{name}: %{{x:.3g}} η₀", **right,
         )  # fmt: skip
     beyond = "triangle-up" if run.next_kappa > window[1] else "triangle-down"
     inside = window[0] <= run.next_kappa <= window[1]
@@ -347,7 +354,7 @@ def _add_curve(figure: Any, run: RegularizerStep, scale: KappaScale) -> None:
         type="log", range=[math.log10(least), math.log10(most)], tickvals=[0.03, 0.1, 0.3, 1, 3, 10, 30],
         title_text=f"η / η<sub>0</sub>, η<sub>0</sub> = {unit} = {num(run.unit)}", **right,
     )  # fmt: skip
-    figure.update_yaxes(title_text="κ(H(θ′))", tickfont_size=POWER_SIZE, **axis, **right)
+    figure.update_yaxes(title_text="κ(H(θ′))", **axis, **right)
 
 
 def _tick(least: float) -> float:

@@ -16,8 +16,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from condnum.errors import require
-from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, POWER_SIZE, PURPLE, num, teaching_layout
+from condnum.figures.style import (
+    BLUE,
+    GREEN,
+    NEUTRAL,
+    ORANGE,
+    PURPLE,
+    add_line,
+    empty,
+    num,
+    teaching_layout,
+)
 from condnum.lessons.condition_number import SpectrumShape
 from condnum.lessons.explorer import Angle, Between, Choice, Explorer, LogSlider, Slider, checked
 from condnum.lessons.two_tasks import NULL_LABELS, NullKind, TaskKappa, Tasks, two_tasks
@@ -98,8 +107,7 @@ _NULL_TITLES = {
 
 def ridge_ceiling_figure(demo: RidgeCeiling) -> Any:
     """Draw what ε does to the ceiling."""
-    go = require("plotly.graph_objects", "viz")
-    figure = go.Figure()
+    figure = empty()
     finite = math.isfinite(demo.compact)
     level = np.full(2, demo.compact if finite else np.nan)
     lines: tuple[tuple[str, Any, Any, str, str], ...] = (
@@ -109,10 +117,7 @@ def ridge_ceiling_figure(demo: RidgeCeiling) -> Any:
         ("RIR<sub>ε</sub> of θ*", demo.ridges, demo.attained, BLUE, "solid"),
     )
     for name, x, y, color, dash in lines:
-        figure.add_scatter(
-            x=x, y=y, mode="lines", name=name, line={"color": color, "dash": dash, "width": 3},
-            hovertemplate="ε = %{x:.3g}: %{y:.4g}",
-        )  # fmt: skip
+        add_line(figure, name, x, y, color, dash, hovertemplate="ε = %{x:.3g}: %{y:.4g}")
     figure.add_scatter(
         x=[demo.ridge] * 2, y=[10.0 ** _RIR_DECADES[0], demo.at_ridge.rir], mode="lines+markers",
         name="chosen ε", line={"color": NEUTRAL, "width": 2, "dash": "dot"},
@@ -123,8 +128,6 @@ def ridge_ceiling_figure(demo: RidgeCeiling) -> Any:
     teaching_layout(figure, f"Ceilings with {_NULL_TITLES[demo.null]}: compact {compact}", height=520)
     figure.update_xaxes(type="log", range=[-8, 1], dtick=1, title_text="ridge ε (largest eigenvalues are 1)")
     figure.update_yaxes(type="log", range=_RIR_DECADES, dtick=1, title_text="RIR")
-    figure.update_xaxes(tickfont_size=POWER_SIZE)
-    figure.update_yaxes(tickfont_size=POWER_SIZE)
     return figure
 
 

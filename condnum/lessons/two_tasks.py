@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from condnum.errors import InvalidInputError, require
-from condnum.figures.style import BLUE, NEUTRAL, ORANGE, POWER_SIZE, PURPLE, num, teaching_layout
+from condnum.errors import InvalidInputError
+from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, empty, num, teaching_layout
 from condnum.lessons.condition_number import SpectrumShape, spectrum
 from condnum.lessons.explorer import Angle, Between, checked
 from condnum.probing import ProbeCurve, linear_probe
@@ -208,8 +208,7 @@ def attacks_figure(runs: Sequence[Attack]) -> Any:
     Raises:
         MissingExtraError: Plotly is missing.
     """
-    go = require("plotly.graph_objects", "viz")
-    figure = go.Figure()
+    figure = empty()
     looks = ((NEUTRAL, "solid"), (ORANGE, "solid"), (PURPLE, "dash"), (BLUE, "dot"))
     for run, (color, dash) in zip(runs, looks, strict=False):
         share = np.maximum(run.curve.excess_loss, _LEAST_LOSS)
@@ -228,6 +227,4 @@ def attacks_figure(runs: Sequence[Attack]) -> Any:
     figure.update_yaxes(
         type="log", range=[math.log10(_LEAST_LOSS) - 0.5, 0.3], dtick=2, title_text="excess loss"
     )
-    figure.update_xaxes(tickfont_size=POWER_SIZE)
-    figure.update_yaxes(tickfont_size=POWER_SIZE)
     return figure

@@ -8,7 +8,16 @@ pytest.importorskip("plotly", reason="the extra viz is not installed")
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from condnum.figures.style import honest_legend, stacked, teaching_layout
+from condnum.figures.style import (
+    BLUE,
+    GREEN,
+    NEUTRAL,
+    ORANGE,
+    PURPLE,
+    honest_legend,
+    stacked,
+    teaching_layout,
+)
 from condnum.lessons.alignment import alignment_figure, rotated_alignment
 from condnum.lessons.own_data import own_data, own_data_figure
 
@@ -50,3 +59,16 @@ def test_long_titles_are_broken_between_words_and_tags():
     shown = stacked(figure).layout.title.text
     assert shown.replace("<br>", " ") == title
     assert shown.count("<br>") >= 1
+
+
+def luminance(color):
+    levels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in levels]
+    return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+
+
+@pytest.mark.parametrize("color", [BLUE, ORANGE, GREEN, PURPLE, NEUTRAL])
+@pytest.mark.parametrize("background", ["#FFFFFF", "#111111"])
+def test_colours_can_be_seen_on_both_backgrounds(color, background):
+    low, high = sorted([luminance(color), luminance(background)])
+    assert (high + 0.05) / (low + 0.05) >= 3  # WCAG 2, graphical objects
