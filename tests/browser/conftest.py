@@ -364,7 +364,7 @@ def lab(
         window.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
         errors = window.evaluate(_RUN_ALL)
         assert errors == []
-        for _ in range(150):  # Lab draws outputs only where they are in sight
+        for _ in range(400):  # Lab draws outputs only where they are in sight
             if opened.plots() >= figures:
                 break
             window.evaluate(_SCROLL)
