@@ -24,8 +24,9 @@ from condnum.data.feature_stream import (
 )
 from condnum.errors import DataFormatError, InvalidInputError, UnknownNameError, require
 from condnum.probing.attackers import AttackBudget
-from condnum.probing.objectives import AttackTask
-from condnum.probing.panel import AttackReport, attack_panel, attack_sentences
+from condnum.probing.panel import attack_panel
+from condnum.probing.report import AttackReport, attack_sentences
+from condnum.probing.tasks import AttackTask
 
 Kind = Literal["auto", "regression", "classification"]
 KINDS: tuple[Kind, ...] = ("auto", "regression", "classification")

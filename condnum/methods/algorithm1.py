@@ -9,10 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from condnum.methods.batched_hessians import ill_gradient, ill_gradients, well_gradient, well_gradients
-from condnum.methods.batched_tasks import BatchMemory, GradientBatch, OuterGradientBatch, ProblemBatch
+from condnum.methods.batch import ProblemBatch
+from condnum.methods.hessians import ill_gradients, well_gradients
 from condnum.methods.method import (
-    SMALL,
     Gradients,
     Memory,
     OuterGradient,
@@ -45,8 +44,8 @@ def supervised_gradients(task: LinearTask, theta: Tensor, omega: Tensor) -> tupl
     """Return `∇_θL = (∂L/∂β)ωᵀ` and `∇_ωL = θᵀ(∂L/∂β)` at `β = θω`; zero for a task without targets."""
     if task.supervised is None:
         return torch.zeros_like(theta), torch.zeros_like(omega)
-    _, residual = task.supervised.residual(theta @ omega)
-    return residual @ omega.mT, theta.mT @ residual
+    slope = task.supervised.derivative(theta @ omega)
+    return slope @ omega.mT, theta.mT @ slope
 
 
 class Ours:
@@ -75,36 +74,19 @@ class Ours:
     ) -> Gradients:
         """Return the three parts of line 6 and the probe's gradient of line 4."""
         theta = parameters["theta"]
-        if theta.shape[0] > SMALL:
-            return self._large(problem, parameters, memory)
         parts = {
             "well": well_direction(problem.pretrain, theta),
             "ill": ill_direction(problem.harmful, theta),
         }
         if "omega" not in parameters:
-            return Gradients(parts, {})
+            return Gradients(parts)
         supervised, omega = supervised_gradients(problem.pretrain, theta, parameters["omega"])
         return Gradients(parts | {"supervised": supervised}, {"omega": omega})
 
-    @staticmethod
-    def _large(problem: ImmunizationProblem, parameters: Parameters, memory: Memory) -> Gradients:
-        """Return the same in factor form."""
-        theta = parameters["theta"]
-        hessian_parts = {
-            "well": well_gradient(problem.pretrain, theta, memory),
-            "ill": ill_gradient(problem.harmful, theta, memory),
-        }
-        loss, omega = problem.pretrain.supervised, parameters.get("omega")
-        if loss is None or omega is None:
-            return Gradients({}, {}, hessian_parts)
-        _, residual = loss.residual(theta @ omega)
-        supervised = {"supervised": OuterGradient(residual, omega.clone())}
-        return Gradients({}, {"omega": theta.mT @ residual}, hessian_parts, supervised)
-
     def batched_gradients(
-        self, problems: ProblemBatch, parameters: Parameters, settings: DescentSettings, memory: BatchMemory
-    ) -> GradientBatch:
-        """Return the same for a batch."""
+        self, problems: ProblemBatch, parameters: Parameters, settings: DescentSettings, memory: Memory
+    ) -> Gradients:
+        """Return the same in factor form."""
         theta = parameters["theta"]
         hessian_parts = {
             "well": well_gradients(problems.pretrain, theta, memory),
@@ -112,12 +94,12 @@ class Ours:
         }
         loss, omega = problems.pretrain.loss, parameters.get("omega")
         if loss is None or omega is None:
-            return GradientBatch(hessian_parts=hessian_parts)
-        residual = loss.derivative(theta @ omega)
-        return GradientBatch(
-            {"omega": theta.mT @ residual},
+            return Gradients(hessian_parts=hessian_parts)
+        slope = loss.derivative(theta @ omega)
+        return Gradients(
+            others={"omega": theta.mT @ slope},
             hessian_parts=hessian_parts,
-            outer_parts={"supervised": OuterGradientBatch(residual, omega.clone())},
+            outer_parts={"supervised": OuterGradient(slope, omega.clone())},
         )
 
 
@@ -142,15 +124,10 @@ class RIllOnly:
         memory: Memory,
     ) -> Gradients:
         """Return the one part of line 6 that is left."""
-        theta = parameters["theta"]
-        if theta.shape[0] <= SMALL:
-            return Gradients({"ill": ill_direction(problem.harmful, theta)}, {})
-        return Gradients({}, {}, {"ill": ill_gradient(problem.harmful, theta, memory)})
+        return Gradients({"ill": ill_direction(problem.harmful, parameters["theta"])})
 
     def batched_gradients(
-        self, problems: ProblemBatch, parameters: Parameters, settings: DescentSettings, memory: BatchMemory
-    ) -> GradientBatch:
-        """Return the same for a batch."""
-        return GradientBatch(
-            hessian_parts={"ill": ill_gradients(problems.harmful, parameters["theta"], memory)}
-        )
+        self, problems: ProblemBatch, parameters: Parameters, settings: DescentSettings, memory: Memory
+    ) -> Gradients:
+        """Return the same in factor form."""
+        return Gradients(hessian_parts={"ill": ill_gradients(problems.harmful, parameters["theta"], memory)})

@@ -31,11 +31,11 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from condnum.errors import RankError
+from condnum.methods.batch import ProblemBatch, measure
 from condnum.methods.method import (
     SMALL,
     History,
     ImmunizationResult,
-    Monitor,
     Progress,
     StopReason,
     random_extractor,
@@ -50,7 +50,7 @@ from condnum.theory.immunization import (
     relative_immunization_ratio,
     unit_gauge,
 )
-from condnum.theory.spectra import Convention, covariance_factor
+from condnum.theory.spectra import Convention
 
 #: κ(H_P) at which it counts as flat: RIR is then within a factor 1.05² of the ceiling.
 FLAT = 1.05
@@ -123,10 +123,7 @@ class _Auto:
         self.settings = settings
         self.seed = seed
         self.callback = callback
-        self.pretrain, self.harmful = (
-            covariance_factor(task.covariance) if task.known_factor is None else task.known_factor
-            for task in (problem.pretrain, problem.harmful)
-        )
+        self.pretrain, self.harmful = (task.factor for task in (problem.pretrain, problem.harmful))
         self.ceiling = _ceiling(problem)
         self.theta = random_extractor(problem, torch.Generator().manual_seed(seed))
         self.before = [torch.linalg.svdvals(factor).square() for factor in (self.pretrain, self.harmful)]
@@ -140,7 +137,7 @@ class _Auto:
         # ηλ_P and ηλ_H of the last step of each kind; the loss has no gradient left.
         self.weights = {"well": 0.0, "ill": 0.0, "supervised": 1.0}
         self.flattened = math.inf  # κ(H_P) where the last flattening ended
-        self._monitor = Monitor(problem)
+        self._batch = ProblemBatch.of([problem], problem.device)
         self._rows: list[dict[str, float]] = []
         self._next_record = 0
         self._kept: list[tuple[_Merit, Immunization, Tensor]] = []  # each better than all before
@@ -185,7 +182,7 @@ class _Auto:
             return History({})
         self._rows = [row for row in self._rows if row["step"] < self.step]
         self._rows.append(self._row(theta))
-        return History({name: np.array([row[name] for row in self._rows]) for name in self._rows[0]})
+        return History.of(self._rows)
 
     def _flatten(self) -> None:
         """Take steps of R_well until κ(H_P) ≤ `flat` or it falls no more."""
@@ -305,8 +302,8 @@ class _Auto:
     def _row(self, theta: Tensor) -> dict[str, float]:
         """Measure θ."""
         weights = {f"eta_lambda_{part}": self.weights[part] for part in self.steps}
-        measured = self._monitor(theta, None) | {"loss": self._loss}
-        return {"step": float(self.step)} | measured | weights
+        measured = {name: value for name, (value,) in measure(self._batch, theta[None], None).items()}
+        return {"step": float(self.step)} | measured | {"loss": self._loss} | weights
 
 
 def _scaled(theta: Tensor, rows: Tensor, gains: NDArray[np.float64]) -> Tensor:
@@ -326,7 +323,7 @@ def _best_probe(task: LinearTask) -> Tensor | None:
 
     def value_and_gradient(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         beta = torch.as_tensor(flat).reshape(shape).to(X)
-        return float(loss.value(beta)), loss.residual(beta)[1].cpu().numpy().ravel()
+        return float(loss.value(beta)), loss.derivative(beta).cpu().numpy().ravel()
 
     found = minimize(
         value_and_gradient, np.zeros(math.prod(shape)), jac=True, method="L-BFGS-B", options={"maxiter": 500}

@@ -1,34 +1,257 @@
-"""The loop that all descent methods share: weigh, step, record, stop."""
+"""The loop that all descent methods share, for one problem or many: weigh, step, record, stop."""
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable
-from functools import cached_property
-from typing import Literal, Protocol
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
+from condnum.errors import InvalidInputError
+from condnum.methods.batch import ProblemBatch, measure
 from condnum.methods.method import (
+    SMALL,
+    BatchedMethod,
     DescentMethod,
     Gradients,
     History,
     ImmunizationResult,
     Memory,
-    Monitor,
     Parameters,
     Progress,
+    SingleMethod,
     StopReason,
     few_threads,
 )
 from condnum.methods.problem import ImmunizationProblem
 from condnum.methods.settings import DescentSettings
 
-# One optimizer step on named parameters: plain gradient descent, or Adam through torch's functional form.
+#: Told of each recorded step; returning True asks the run to stop there.
+Callback = Callable[[Progress], bool | None]
+
+
+def descend(
+    problem: ImmunizationProblem,
+    method: DescentMethod,
+    settings: DescentSettings,
+    *,
+    seed: int,
+    callback: Callback | None = None,
+) -> ImmunizationResult:
+    """Run a descent method from its random start."""
+    with few_threads(problem):
+        return descend_batch(
+            [problem], method, settings, seeds=[seed], device=problem.device, callback=callback
+        )[0]
+
+
+def descend_batch(
+    problems: Sequence[ImmunizationProblem],
+    method: DescentMethod,
+    settings: DescentSettings,
+    *,
+    seeds: Sequence[int],
+    device: torch.device,
+    callback: Callback | None = None,
+) -> list[ImmunizationResult]:
+    """Run a descent method on many problems at once, each from the random start of its seed."""
+    started = time.perf_counter()
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+
+    def start(problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
+        drawn = method.initial(problem, generator)
+        return {name: tensor.to(device) for name, tensor in drawn.items()}
+
+    with ThreadPoolExecutor() as pool:  # draws happen on the CPU, one core each
+        starts = list(pool.map(start, problems, generators))
+    shapes = sorted({str({name: tuple(tensor.shape) for name, tensor in one.items()}) for one in starts})
+    if len(shapes) > 1:
+        raise InvalidInputError(
+            f"the problems of a batch must have parameters of the same shapes, got {' and '.join(shapes)}."
+        )
+    parameters = {name: torch.stack([one[name] for one in starts]) for name in starts[0]}
+    del starts
+    run = _Run(problems, method, settings, parameters, seeds, generators, callback)
+    run.loop()
+    counts = {name: values.tolist() for name, values in run.memory.counts.items()}
+    histories = run.histories()
+    share = (time.perf_counter() - started) / len(problems)
+    return [
+        ImmunizationResult(
+            theta=run.parameters["theta"][index],
+            omega=run.parameters["omega"][index] if "omega" in run.parameters else None,
+            method=method.name,
+            seed=seed,
+            settings=settings,
+            history=histories[index],
+            part_weights={part: float(values[index]) for part, values in run.weights.items()},
+            steps=run.steps[index],
+            seconds=share,
+            converged=run.reasons[index] == "tolerance",
+            counts={name: values[index] for name, values in counts.items()},
+            stop_reason=run.reasons[index],
+        )
+        for index, seed in enumerate(seeds)
+    ]
+
+
+class _Run:
+    """The state of a descent: a problem that stops keeps its θ, the others go on."""
+
+    def __init__(
+        self,
+        problems: Sequence[ImmunizationProblem],
+        method: DescentMethod,
+        settings: DescentSettings,
+        parameters: Parameters,
+        seeds: Sequence[int],
+        generators: Sequence[torch.Generator],
+        callback: Callback | None,
+    ) -> None:
+        self.problems = problems
+        self.method: Any = method
+        self.settings = settings
+        self.parameters = parameters
+        self.seeds = seeds
+        self.generators = generators
+        self.callback = callback
+        self.device = parameters["theta"].device
+        self.batch = ProblemBatch.of(problems, self.device)
+        self.step = 0
+        self.weights: dict[str, Tensor] = {}
+        self.reasons: list[StopReason] = ["steps"] * len(problems)
+        self.steps = [settings.steps] * len(problems)
+        self.active = torch.ones(len(problems), dtype=torch.bool, device=self.device)
+        self.memory = Memory(self.active)
+        self._safe = {name: torch.empty_like(tensor) for name, tensor in parameters.items()}
+        self._norms: dict[str, Tensor] = {}
+        self._rows: list[list[dict[str, float]]] = [[] for _ in problems]
+        small = len(problems) == 1 and problems[0].dimension <= SMALL
+        self._single: Any = None
+        if isinstance(method, SingleMethod) and (small or not isinstance(method, BatchedMethod)):
+            self._single = method
+        self._optimizer = make_optimizer(settings.optimizer, parameters)
+
+    def loop(self) -> None:
+        """Step until nothing is active; leave the last finite parameters of each problem behind."""
+        first_norm = None
+        for step in range(self.settings.steps):
+            self.step = step
+            for name, tensor in self.parameters.items():
+                self._safe[name].copy_(tensor)
+            try:
+                directions = self._directions()
+            except torch.linalg.LinAlgError:
+                return self._stop(self.active, "diverged")
+            norm = torch.linalg.vector_norm(directions["theta"], dim=(1, 2))
+            self._stop(~torch.isfinite(norm), "diverged")
+            if self.step in self.settings.recorded_steps:
+                self._record(dict.fromkeys(self.active.nonzero()[:, 0].tolist(), self.step))
+            if first_norm is None:
+                first_norm = norm
+            elif self.settings.tolerance > 0:
+                self._stop(norm < self.settings.tolerance * first_norm, "tolerance")
+            self._optimizer.step(directions, self.settings.rate(self.step))
+            self._keep_finite()
+            if not bool(self.active.any()):
+                return None
+        return None
+
+    def histories(self) -> list[History]:
+        """Close each history with the final θ and return them; empty where none is wanted."""
+        if self.settings.record_every != 0:
+            ends = enumerate(zip(self._rows, self.steps, strict=True))
+            self._measure({index: end for index, (rows, end) in ends if not rows or rows[-1]["step"] != end})
+        return [History.of(rows) for rows in self._rows]
+
+    def _gradients(self) -> Gradients:
+        """Return the gradients of the method at the parameters, on the full problems or on mini-batches."""
+        size, problems, batch = self.settings.batch_size, self.problems, self.batch
+        if size is not None:
+            problems = [one.sample(size, draw) for one, draw in zip(problems, self.generators, strict=True)]
+        if self._single is None:
+            batch = batch if size is None else ProblemBatch.of(problems, self.device)
+            return self.method.batched_gradients(batch, self.parameters, self.settings, self.memory)
+        (problem,) = problems  # what knows no batches is descended one by one
+        alone = {name: tensor[0] for name, tensor in self.parameters.items()}
+        return self._single.gradients(problem, alone, self.settings, self.memory).as_batch()
+
+    def _directions(self) -> dict[str, Tensor]:
+        """Return the gradients of each parameter; those of θ are the weighted sums of their parts."""
+        self.memory.active = self.active
+        theta = self.parameters["theta"]
+        gradients = self._gradients()
+        if not self.weights or self.step in self.settings.recorded_steps:
+            norms = gradients.norms(theta, self.memory)
+            before = self._norms or norms
+            self._norms = {part: torch.where(self.active, norms[part], before[part]) for part in norms}
+        if not self.weights:
+            columns = {part: values.tolist() for part, values in self._norms.items()}
+            rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+            chosen = [part_weights(row, self.settings) for row in rows]
+            self.weights = {part: theta.new_tensor([weights[part] for weights in chosen]) for part in columns}
+        return {"theta": gradients.weighted_sum(theta, self.weights, self.memory)} | gradients.others
+
+    def _stop(self, which: Tensor, reason: StopReason) -> None:
+        """Let problems stop where they are."""
+        which = which & self.active
+        if not bool(which.any()):
+            return
+        for index in which.nonzero()[:, 0].tolist():
+            self.reasons[index] = reason
+            self.steps[index] = self.step
+        self.active = self.active & ~which
+
+    def _keep_finite(self) -> None:
+        """Take back the step of the problems that have stopped, or whose parameters it made infinite."""
+        sizes = [torch.linalg.vector_norm(x, ord=torch.inf, dim=(1, 2)) for x in self.parameters.values()]
+        finite = self.active & torch.isfinite(torch.stack(sizes)).all(dim=0)
+        if not bool(finite.all()):
+            for name, tensor in self.parameters.items():
+                tensor.copy_(torch.where(finite[:, None, None], tensor, self._safe[name]))
+            self._stop(~finite, "diverged")
+
+    def _record(self, steps: dict[int, int]) -> None:
+        """Append a row to the histories of some problems, and tell the callback."""
+        self._measure(steps)
+        if self.callback is None:
+            return
+        for index in steps:
+            progress = Progress(
+                self.method.name, self.seeds[index], self.step, self.settings.steps, self._rows[index][-1]
+            )
+            if self.callback(progress) is True:
+                self._stop(torch.arange(len(self.active), device=self.device) == index, "cancelled")
+
+    def _measure(self, steps: dict[int, int]) -> None:
+        """Append a row to the histories of some problems, each under its number of steps."""
+        if not steps:
+            return
+        values = measure(self.batch, self.parameters["theta"], self.parameters.get("omega"))
+        values |= {f"norm_{part}": norms.tolist() for part, norms in self._norms.items()}
+        for index, step in steps.items():
+            row = {name: column[index] for name, column in values.items()}
+            self._rows[index].append({"step": float(step)} | row)
+
+
+def part_weights(norms: dict[str, float], settings: DescentSettings) -> dict[str, float]:
+    """Return the weight of each gradient part: λ balanced at step 0, or fixed.
+
+    Examples:
+        >>> part_weights({"well": 4.0, "ill": 0.5}, DescentSettings(ratio=3.0))
+        {'well': 0.25, 'ill': 6.0}
+    """
+    chosen = {"supervised": settings.loss_weight}
+    if settings.weights == "fixed":
+        chosen |= {"well": settings.lambda_pretrain, "ill": settings.lambda_harmful}
+    else:
+        wanted = {"well": 1.0, "kappa_pretrain": 1.0, "ill": settings.ratio, "kappa_harmful": settings.ratio}
+        chosen |= {part: wanted[part] / norms[part] for part in wanted if norms.get(part, 0.0) > 0}
+    return {part: chosen.get(part, 1.0) for part in norms}
 
 
 #: Above this dimension one fused pass over θ is worth its different rounding.
@@ -103,188 +326,3 @@ def make_optimizer(name: Literal["adam", "gd"], parameters: dict[str, Tensor]) -
         tensor([0.5000])
     """
     return Adam(parameters) if name == "adam" else GradientDescent(parameters)
-
-
-#: Told of each recorded step; returning True asks the run to stop there.
-Callback = Callable[[Progress], bool | None]
-
-
-def descend(
-    problem: ImmunizationProblem,
-    method: DescentMethod,
-    settings: DescentSettings,
-    *,
-    seed: int,
-    callback: Callback | None = None,
-) -> ImmunizationResult:
-    """Run a descent method from its random start."""
-    started = time.perf_counter()
-    generator = torch.Generator().manual_seed(seed)
-    parameters = method.initial(problem, generator)
-    run = _Run(problem, method, settings, parameters, seed, callback)
-    with few_threads(problem):
-        reason = run.loop(generator)
-        history = run.history()
-    return ImmunizationResult(
-        theta=run.parameters["theta"].detach().clone(),
-        omega=run.parameters["omega"].detach().clone() if "omega" in run.parameters else None,
-        method=method.name,
-        seed=seed,
-        settings=settings,
-        history=history,
-        part_weights=run.weights,
-        steps=run.step,
-        seconds=time.perf_counter() - started,
-        converged=reason == "tolerance",
-        counts=dict(run.memory.counts),
-        stop_reason=reason,
-    )
-
-
-def part_weights(norms: dict[str, float], settings: DescentSettings) -> dict[str, float]:
-    """Return the weight of each gradient part: λ balanced at step 0, or fixed.
-
-    Examples:
-        >>> part_weights({"well": 4.0, "ill": 0.5}, DescentSettings(ratio=3.0))
-        {'well': 0.25, 'ill': 6.0}
-    """
-    chosen = {"supervised": settings.loss_weight}
-    if settings.weights == "fixed":
-        chosen |= {"well": settings.lambda_pretrain, "ill": settings.lambda_harmful}
-    else:
-        wanted = {"well": 1.0, "kappa_pretrain": 1.0, "ill": settings.ratio, "kappa_harmful": settings.ratio}
-        chosen |= {part: wanted[part] / norms[part] for part in wanted if norms.get(part, 0.0) > 0}
-    return {part: chosen.get(part, 1.0) for part in norms}
-
-
-def _part_norms(gradients: Gradients, theta: Tensor) -> dict[str, float]:
-    """Return the Frobenius norm of each part's direction."""
-    norms = {}
-    for part, gradient in gradients.hessian_parts.items():
-        on_hessian = gradient.add_to(torch.empty_like(gradient.hessian), 2.0, fresh=True)
-        norms[part] = float((theta @ on_hessian).norm())
-    for part, outer in gradients.outer_parts.items():
-        norms[part] = float((outer.left @ outer.right.mT).norm())
-    return norms | {part: float(value.norm()) for part, value in gradients.theta_parts.items()}
-
-
-def _weighted_sum(gradients: Gradients, theta: Tensor, weights: dict[str, float], memory: Memory) -> Tensor:
-    """Return the weighted sum of all parts; Hessian parts share one product with θ."""
-    direct = [weights[part] * value for part, value in gradients.theta_parts.items()]
-    if not gradients.hessian_parts and not gradients.outer_parts:
-        return torch.stack(direct).sum(dim=0)
-    total = memory.buffer("total", theta, *theta.shape)
-    if gradients.hessian_parts:
-        torch.mm(theta, _hessian_sum(gradients, theta, weights, memory), out=total)
-    else:
-        total.zero_()
-    for part, outer in gradients.outer_parts.items():
-        outer.add_to(total, weights[part])
-    for value in direct:
-        total += value
-    return total
-
-
-def _hessian_sum(gradients: Gradients, theta: Tensor, weights: dict[str, float], memory: Memory) -> Tensor:
-    """Return the weighted sum of all `2∇_H R`, `(D_hid, D_hid)`."""
-    inner = memory.buffer("hessian_sum", theta, theta.shape[1], theta.shape[1])
-    for index, (part, gradient) in enumerate(gradients.hessian_parts.items()):
-        gradient.add_to(inner, 2 * weights[part], fresh=index == 0)
-    return inner
-
-
-def _is_finite(tensor: Tensor) -> bool:
-    """Tell whether all entries are finite, in one pass."""
-    return all(math.isfinite(float(extreme)) for extreme in torch.aminmax(tensor))
-
-
-class _Run:
-    """The state of one descent."""
-
-    def __init__(
-        self,
-        problem: ImmunizationProblem,
-        method: DescentMethod,
-        settings: DescentSettings,
-        parameters: Parameters,
-        seed: int,
-        callback: Callback | None,
-    ) -> None:
-        self.problem = problem
-        self.method = method
-        self.settings = settings
-        self.parameters = parameters
-        self.seed = seed
-        self.callback = callback
-        self.step = 0
-        self.weights: dict[str, float] = {}
-        self.memory = Memory()
-        self._rows: list[dict[str, float]] = []
-        self._norms: dict[str, float] = {}
-        self._first_norm = math.nan
-        self._optimizer = make_optimizer(settings.optimizer, parameters)
-
-    def loop(self, generator: torch.Generator) -> StopReason:
-        """Step until something says stop; leave the last finite parameters behind."""
-        for _ in range(self.settings.steps):
-            safe = {name: tensor.clone() for name, tensor in self.parameters.items()}
-            try:
-                directions = self._gradient(generator)
-                norm = float(directions["theta"].norm())
-            except torch.linalg.LinAlgError:
-                norm = math.nan
-            if not math.isfinite(norm):
-                return "diverged"
-            if self.step in self.settings.recorded_steps and self._record():
-                return "cancelled"
-            if self.step == 0:
-                self._first_norm = norm
-            elif norm < self.settings.tolerance * self._first_norm:
-                return "tolerance"
-            self._optimizer.step(directions, self.settings.rate(self.step))
-            if not all(_is_finite(tensor) for tensor in self.parameters.values()):
-                for name, tensor in safe.items():
-                    self.parameters[name].copy_(tensor)
-                return "diverged"
-            self.step += 1
-        return "steps"
-
-    def history(self) -> History:
-        """Close the history with the final θ and return it; empty where none is wanted."""
-        if self.settings.record_every == 0:
-            return History({})
-        if not self._rows or self._rows[-1]["step"] != self.step:
-            self._rows.append(self._row())
-        return History({name: np.array([row[name] for row in self._rows]) for name in self._rows[0]})
-
-    def _gradient(self, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return the gradient of each parameter; that of θ is the weighted sum of its parts."""
-        size = self.settings.batch_size
-        problem = self.problem if size is None else self.problem.sample(size, generator)
-        gradients = self.method.gradients(problem, self.parameters, self.settings, self.memory)
-        theta = self.parameters["theta"]
-        if not self.weights or self.step in self.settings.recorded_steps:
-            self._norms = _part_norms(gradients, theta)
-        if not self.weights:
-            self.weights = part_weights(self._norms, self.settings)
-        total = _weighted_sum(gradients, theta, self.weights, self.memory)
-        return {"theta": total} | gradients.others
-
-    @cached_property
-    def _monitor(self) -> Monitor:
-        """What measures a row of the history; a run without history needs none."""
-        return Monitor(self.problem)
-
-    def _row(self) -> dict[str, float]:
-        """Measure θ as it is now."""
-        values = self._monitor(self.parameters["theta"], self.parameters.get("omega"))
-        norms = {f"norm_{part}": value for part, value in self._norms.items()}
-        return {"step": float(self.step)} | values | norms
-
-    def _record(self) -> bool:
-        """Append a row to the history and tell the callback; True if it asks to stop."""
-        self._rows.append(self._row())
-        if self.callback is None:
-            return False
-        progress = Progress(self.method.name, self.seed, self.step, self.settings.steps, self._rows[-1])
-        return self.callback(progress) is True

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from condnum.errors import InvalidInputError
-from condnum.methods.algorithm1 import supervised_gradients
-from condnum.methods.batched_tasks import BatchMemory, GradientBatch, LossBatch, ProblemBatch
+from condnum.methods.batch import ProblemBatch
 from condnum.methods.method import Gradients, Memory, Parameters, random_extractor, random_probe
 from condnum.methods.problem import ImmunizationProblem, SupervisedLoss
 from condnum.methods.settings import DescentSettings
@@ -40,8 +39,8 @@ class ImmaSettings(DescentSettings):
 
 
 def bilevel_gradient(
-    harmful: SupervisedLoss | LossBatch,
-    pretrain: SupervisedLoss | LossBatch,
+    harmful: SupervisedLoss,
+    pretrain: SupervisedLoss,
     parameters: Parameters,
     settings: ImmaSettings,
 ) -> Tensor:
@@ -54,8 +53,7 @@ def bilevel_gradient(
     omega, w = parameters["omega"].detach(), parameters["w"].detach()
     tuned = theta
     for _ in range(settings.inner_steps):
-        (inner,) = torch.autograd.grad(harmful.value(tuned @ w).sum(), tuned, create_graph=True)
-        tuned = tuned - settings.inner_rate * inner
+        tuned = tuned - settings.inner_rate * harmful.derivative(tuned @ w) @ w.mT
     outer = pretrain.value(tuned @ omega) - harmful.value(tuned @ w)
     (gradient,) = torch.autograd.grad(outer.sum(), theta)
     return gradient
@@ -84,34 +82,17 @@ class Imma:
         w = random_probe(problem, problem.harmful.targets, generator)
         return {"theta": theta, "omega": omega["omega"], "w": w["omega"]}
 
-    def gradients(
-        self,
-        problem: ImmunizationProblem,
-        parameters: Parameters,
-        settings: ImmaSettings,
-        memory: Memory,
+    def batched_gradients(
+        self, problems: ProblemBatch, parameters: Parameters, settings: ImmaSettings, memory: Memory
     ) -> Gradients:
         """Return the bi-level gradient of θ and the plain gradients of both probes."""
-        theta = parameters["theta"]
-        pretrain, harmful = problem.pretrain.supervised, problem.harmful.supervised
-        if pretrain is None or harmful is None:  # `initial` has refused such problems
-            raise InvalidInputError("imma needs the targets of both tasks.")
-        outer = bilevel_gradient(harmful, pretrain, parameters, settings)
-        omega = supervised_gradients(problem.pretrain, theta, parameters["omega"])[1]
-        w = supervised_gradients(problem.harmful, theta, parameters["w"])[1]
-        return Gradients({"bilevel": outer}, {"omega": omega, "w": w})
-
-    def batched_gradients(
-        self, problems: ProblemBatch, parameters: Parameters, settings: ImmaSettings, memory: BatchMemory
-    ) -> GradientBatch:
-        """Return the same for a batch."""
         theta, omega, w = (parameters[name] for name in ("theta", "omega", "w"))
         pretrain, harmful = problems.pretrain.loss, problems.harmful.loss
-        if pretrain is None or harmful is None:  # `initial` has refused such problems
-            raise InvalidInputError("imma needs the targets of both tasks.")
+        assert pretrain is not None  # `initial` has refused such problems
+        assert harmful is not None
         outer = bilevel_gradient(harmful, pretrain, parameters, settings)
         probes = {
             "omega": theta.mT @ pretrain.derivative(theta @ omega),
             "w": theta.mT @ harmful.derivative(theta @ w),
         }
-        return GradientBatch(probes, theta_parts={"bilevel": outer})
+        return Gradients({"bilevel": outer}, probes)

@@ -1,11 +1,11 @@
-"""What a method is: either a gradient to descend along, or a closed form."""
+"""What a method is: either a gradient to descend along, or a closed form; and what a run leaves behind."""
 
 from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -13,19 +13,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from condnum.machine import limited_threads
+from condnum.methods.batch import ProblemBatch
 from condnum.methods.problem import ImmunizationProblem
 from condnum.methods.settings import DescentSettings
 from condnum.theory.immunization import Immunization
-from condnum.theory.spectra import covariance_factor, hessian_spectrum
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-SettingsT = TypeVar("SettingsT", bound=DescentSettings)
-
-#: Up to this dimension a full `eigh` is as fast as anything cleverer.
+#: Up to this dimension a full `eigh` of one Hessian is as fast as anything cleverer.
 SMALL = 128
+
+SettingsT = TypeVar("SettingsT", bound=DescentSettings)
 
 #: Named tensors that a method trains; every method has "theta" `(D, D)`.
 Parameters = dict[str, Tensor]
@@ -33,71 +33,113 @@ Parameters = dict[str, Tensor]
 
 @dataclass
 class Memory:
-    """What a method may carry from one step of a run to the next."""
+    """What a batch may carry from one step to the next."""
 
+    active: Tensor  # (b,) bool: problems that still descend, and count
     vectors: dict[str, Tensor] = field(default_factory=dict)  # warm starts, by the method's own names
-    counts: dict[str, int] = field(default_factory=dict)  # evidence for the result, such as fall-backs
+    counts: dict[str, Tensor] = field(default_factory=dict)  # (b,) each: evidence, such as fall-backs
     buffers: dict[str, Tensor] = field(default_factory=dict)  # reused from step to step
 
-    def count(self, name: str, amount: int = 1) -> None:
-        """Add to a counter."""
-        self.counts[name] = self.counts.get(name, 0) + amount
+    def count(self, name: str, amount: Tensor) -> None:
+        """Add `(b,)` to a counter, where a problem still descends."""
+        counted = torch.where(self.active, amount.long(), 0)
+        self.counts[name] = self.counts[name] + counted if name in self.counts else counted
 
     def buffer(self, name: str, like: Tensor, rows: int, columns: int) -> Tensor:
-        """Return an uninitialised matrix that keeps its memory from step to step."""
+        """Return uninitialised matrices, one a problem, that keep their memory from step to step."""
         kept = self.buffers.get(name)
-        if kept is None or kept.shape != (rows, columns):
-            kept = self.buffers[name] = like.new_empty((rows, columns))
+        if kept is None or kept.shape[1:] != (rows, columns):
+            kept = self.buffers[name] = like.new_empty((len(like), rows, columns))
         return kept
 
 
 @dataclass(frozen=True)
 class HessianGradient:
-    """`∇_H R(H) = aH + c·vvᵀ`, kept in its parts: many of them share one product with θ."""
+    """`∇_H R(H) = aH + c·vvᵀ` of each problem, in its parts: many of them share one product with θ."""
 
-    hessian: Tensor  # (D_hid, D_hid), H
-    scale: Tensor  # (), a
-    coefficient: Tensor  # (), c
-    vector: Tensor  # (D_hid,), v
+    hessian: Tensor  # (b, D, D), H
+    scale: Tensor  # (b,), a
+    coefficient: Tensor  # (b,), c
+    vector: Tensor  # (b, D), v
 
-    def add_to(self, total: Tensor, weight: float, *, fresh: bool = False) -> Tensor:
-        """Add `weight·∇_H R` to a running sum in place (a fresh one is overwritten), and return it."""
-        scale, coefficient = weight * float(self.scale), weight * float(self.coefficient)
+    def add_to(self, total: Tensor, weight: Tensor, *, fresh: bool = False) -> Tensor:
+        """Add `weight·∇_H R` to running sums in place (fresh ones are overwritten), and return them."""
+        scale = (weight * self.scale)[:, None, None]
         if fresh:
             torch.mul(self.hessian, scale, out=total)
         else:
-            total.add_(self.hessian, alpha=scale)
-        return total.addr_(self.vector, self.vector, alpha=coefficient) if coefficient else total
+            total.addcmul_(self.hessian, scale)
+        scaled = (weight * self.coefficient)[:, None] * self.vector
+        return total.baddbmm_(scaled[:, :, None], self.vector[:, None, :])
 
 
 @dataclass(frozen=True)
 class OuterGradient:
     """A part of θ's gradient of low rank, `left·rightᵀ`, such as that of a supervised loss."""
 
-    left: Tensor  # (D, m)
-    right: Tensor  # (D_hid, m)
+    left: Tensor  # (b, D, m)
+    right: Tensor  # (b, D_hid, m)
 
-    def add_to(self, total: Tensor, weight: float) -> Tensor:
-        """Add `weight·left·rightᵀ` to a running sum in place, and return it."""
-        return total.addmm_(self.left, self.right.mT, alpha=weight)
+    def add_to(self, total: Tensor, weight: Tensor) -> Tensor:
+        """Add `weight·left·rightᵀ` to running sums in place, and return them."""
+        return total.baddbmm_(self.left * weight[:, None, None], self.right.mT)
 
 
 @dataclass(frozen=True)
 class Gradients:
     """Gradients of one step: θ's in named, unweighted parts; the others whole.
 
-    A large part may be given unevaluated: as `∇_H R`, whose preconditioned direction is `2θ∇_H R`, so
-    that all such parts share one product with θ, or as an outer product.
+    A part may be given unevaluated: as `∇_H R`, whose preconditioned direction is `2θ∇_H R`, so that all
+    such parts share one product with θ, or as an outer product.
     """
 
-    theta_parts: dict[str, Tensor]  # each (D, D_hid)
-    others: dict[str, Tensor]  # by parameter name
+    theta_parts: dict[str, Tensor] = field(default_factory=dict)  # each as θ
+    others: dict[str, Tensor] = field(default_factory=dict)  # by parameter name
     hessian_parts: dict[str, HessianGradient] = field(default_factory=dict)
     outer_parts: dict[str, OuterGradient] = field(default_factory=dict)
 
+    def as_batch(self) -> Gradients:
+        """Return the gradients of one problem, given whole, as those of a batch of one."""
+        theta_parts, others = (
+            {name: value[None] for name, value in parts.items()} for parts in (self.theta_parts, self.others)
+        )
+        return Gradients(theta_parts, others)
 
-class DescentMethod(Protocol, Generic[SettingsT]):
-    """A method that descends. The loop weighs the parts, steps, records and stops."""
+    def weighted_sum(self, theta: Tensor, weights: dict[str, Tensor], memory: Memory) -> Tensor:
+        """Return the weighted sum of all parts; Hessian parts share one product with θ."""
+        direct = [weights[part][:, None, None] * value for part, value in self.theta_parts.items()]
+        if not self.hessian_parts and not self.outer_parts:
+            return torch.stack(direct).sum(dim=0)
+        total = memory.buffer("total", theta, *theta.shape[1:])
+        if self.hessian_parts:
+            inner = memory.buffer("hessian_sum", theta, theta.shape[2], theta.shape[2])
+            for index, (part, gradient) in enumerate(self.hessian_parts.items()):
+                gradient.add_to(inner, 2 * weights[part], fresh=index == 0)
+            torch.bmm(theta, inner, out=total)
+        else:
+            total.zero_()
+        for part, outer in self.outer_parts.items():
+            outer.add_to(total, weights[part])
+        for value in direct:
+            total += value
+        return total
+
+    def norms(self, theta: Tensor, memory: Memory) -> dict[str, Tensor]:
+        """Return the Frobenius norms `(b,)` of each part's directions."""
+        ones = theta.new_ones(len(theta))
+        alone = {
+            **{part: Gradients(hessian_parts={part: value}) for part, value in self.hessian_parts.items()},
+            **{part: Gradients(outer_parts={part: value}) for part, value in self.outer_parts.items()},
+            **{part: Gradients({part: value}) for part, value in self.theta_parts.items()},
+        }
+        return {
+            part: torch.linalg.vector_norm(one.weighted_sum(theta, {part: ones}, memory), dim=(1, 2))
+            for part, one in alone.items()
+        }
+
+
+class _Start(Protocol, Generic[SettingsT]):
+    """What every method that descends declares."""
 
     name: str
     label: str  # for people; may hold <sub> and <sup>
@@ -108,10 +150,31 @@ class DescentMethod(Protocol, Generic[SettingsT]):
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
         """Return the parameters at step 0."""
 
+
+@runtime_checkable
+class SingleMethod(_Start[SettingsT], Protocol[SettingsT]):
+    """A method that descends one problem at a time. The loop weighs the parts, steps, records and stops.
+
+    A method that knows batches too is asked this way for one problem of at most `SMALL` dimensions.
+    """
+
     def gradients(
         self, problem: ImmunizationProblem, parameters: Parameters, settings: SettingsT, memory: Memory
     ) -> Gradients:
-        """Return the gradients at the parameters, on the full problem or on a mini-batch of it."""
+        """Return `theta_parts` and `others` at the parameters, on the full problem or on a mini-batch."""
+
+
+@runtime_checkable
+class BatchedMethod(_Start[SettingsT], Protocol[SettingsT]):
+    """A method that descends many problems at once: everything has a leading batch dimension."""
+
+    def batched_gradients(
+        self, problems: ProblemBatch, parameters: Parameters, settings: SettingsT, memory: Memory
+    ) -> Gradients:
+        """Return the gradients at the parameters, on the full problems or on mini-batches of them."""
+
+
+DescentMethod = SingleMethod[Any] | BatchedMethod[Any]
 
 
 @runtime_checkable
@@ -157,9 +220,6 @@ def _uniform(problem: ImmunizationProblem, shape: tuple[int, int], generator: to
     return ((2 * unit - 1) / math.sqrt(problem.dimension)).to(problem.device)
 
 
-# What an immunization run leaves behind: θ, ω, and the evidence.
-
-
 StopReason = Literal["steps", "tolerance", "settled", "cancelled", "diverged", "closed_form"]
 
 
@@ -168,6 +228,11 @@ class History:
     """One row per recorded step, as equally long arrays, from θ₀ to the result; empty if unwanted."""
 
     columns: dict[str, NDArray[np.float64]]
+
+    @classmethod
+    def of(cls, rows: list[dict[str, float]]) -> History:
+        """Return recorded rows as columns."""
+        return cls({name: np.array([row[name] for row in rows]) for name in rows[0]} if rows else {})
 
     def __getitem__(self, name: str) -> NDArray[np.float64]:
         """Return a column: step, loss, r_well, r_ill, kappa_pretrain, kappa_harmful or norm_<part>."""
@@ -218,50 +283,3 @@ class Progress:
     step: int
     steps: int
     record: dict[str, float]  # the history's row
-
-
-# Evaluation of θ on the full problem, the same for every method: what the history records.
-
-
-class Monitor:
-    """Measures loss, both regularizers and both compact κ's of a θ.
-
-    κ is taken over rank(K), the rank that H(θ) has for invertible θ: along a run a fixed rank gives
-    a continuous curve, whereas a rank decided anew at every step jumps near the tolerance.
-    """
-
-    def __init__(self, problem: ImmunizationProblem) -> None:
-        self._problem = problem
-        self._pretrain_factor, self._harmful_factor = (
-            covariance_factor(task.covariance) if task.known_factor is None else task.known_factor
-            for task in (problem.pretrain, problem.harmful)
-        )
-
-    def __call__(self, theta: Tensor, omega: Tensor | None) -> dict[str, float]:
-        """Return the record of one step, in float: NaN for a loss that does not exist."""
-        sigma_P = _spectrum(theta, self._pretrain_factor)
-        sigma_H = _spectrum(theta, self._harmful_factor)
-        spread = float((sigma_H**2).mean() - sigma_H[-1] ** 2) / 2
-        supervised = self._problem.pretrain.supervised
-        loss = math.nan if supervised is None or omega is None else float(supervised.value(theta @ omega))
-        return {
-            "loss": loss,
-            "r_well": float(sigma_P[0] ** 2 - (sigma_P**2).sum() / theta.shape[1]) / 2,
-            "r_ill": 1 / spread if spread > 0 else math.inf,
-            "kappa_pretrain": _kappa(sigma_P),
-            "kappa_harmful": _kappa(sigma_H),
-        }
-
-
-def _spectrum(theta: Tensor, factor: Tensor) -> Tensor:
-    """Return the spectrum of H(θ), infinite where θ has diverged so far that the features overflow."""
-    if bool(torch.isfinite(factor @ theta).all()):
-        return hessian_spectrum(theta, factor)
-    return torch.full((min(len(factor), theta.shape[1]),), math.inf).to(theta)
-
-
-def _kappa(sigma: Tensor) -> float:
-    """Return σ₁/σ_k of a spectrum, infinite where σ_k is exactly zero."""
-    if bool(torch.isfinite(sigma).all()) and float(sigma[-1]) > 0:
-        return float(sigma[0] / sigma[-1])
-    return math.inf

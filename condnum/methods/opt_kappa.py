@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from condnum.errors import UnknownNameError
-from condnum.methods import batched_hessians as factored
-from condnum.methods.batched_hessians import kappa_gradients
-from condnum.methods.batched_tasks import BatchMemory, GradientBatch, OuterGradientBatch, ProblemBatch
-from condnum.methods.method import SMALL, Gradients, Memory, OuterGradient, Parameters, random_extractor
+from condnum.methods.batch import ProblemBatch
+from condnum.methods.hessians import kappa_gradients
+from condnum.methods.method import Gradients, Memory, OuterGradient, Parameters, random_extractor
 from condnum.methods.problem import ImmunizationProblem, LinearTask
 from condnum.methods.settings import DescentSettings
 from condnum.theory.spectra import PUBLISHED_RIDGE, Convention, symmetric_part
@@ -88,34 +87,16 @@ class OptKappa:
     ) -> Gradients:
         """Return the gradients of `+κ_P` and `−κ_H` (or of their logarithms)."""
         theta = parameters["theta"]
-        if theta.shape[0] > SMALL:
-            return self._large(problem, theta, settings, memory)
         kappa_P, pretrain = kappa_gradient(problem.pretrain, theta, settings)
         kappa_H, harmful = kappa_gradient(problem.harmful, theta, settings)
         if settings.objective == "log":
             pretrain, harmful = pretrain / kappa_P, harmful / kappa_H
-        return Gradients({"kappa_pretrain": pretrain, "kappa_harmful": -harmful}, {})
-
-    @staticmethod
-    def _large(
-        problem: ImmunizationProblem, theta: Tensor, settings: OptKappaSettings, memory: Memory
-    ) -> Gradients:
-        """Return the same in factor form."""
-        ridge = settings.ridge if settings.convention == "ridge" else None
-        parts = {}
-        for part, task, sign in (
-            ("kappa_pretrain", problem.pretrain, 1.0),
-            ("kappa_harmful", problem.harmful, -1.0),
-        ):
-            kappa, gradient = factored.kappa_gradient(task, theta, memory, part, ridge=ridge)
-            scale = sign / float(kappa) if settings.objective == "log" else sign
-            parts[part] = OuterGradient(scale * gradient.left, gradient.right)
-        return Gradients({}, {}, outer_parts=parts)
+        return Gradients({"kappa_pretrain": pretrain, "kappa_harmful": -harmful})
 
     def batched_gradients(
-        self, problems: ProblemBatch, parameters: Parameters, settings: OptKappaSettings, memory: BatchMemory
-    ) -> GradientBatch:
-        """Return the same for a batch."""
+        self, problems: ProblemBatch, parameters: Parameters, settings: OptKappaSettings, memory: Memory
+    ) -> Gradients:
+        """Return the same in factor form."""
         ridge = settings.ridge if settings.convention == "ridge" else None
         parts = {}
         for part, tasks, sign in (
@@ -124,5 +105,5 @@ class OptKappa:
         ):
             kappa, gradient = kappa_gradients(tasks, parameters["theta"], memory, part, ridge=ridge)
             scale = sign / kappa if settings.objective == "log" else torch.full_like(kappa, sign)
-            parts[part] = OuterGradientBatch(scale[:, None, None] * gradient.left, gradient.right)
-        return GradientBatch(outer_parts=parts)
+            parts[part] = OuterGradient(scale[:, None, None] * gradient.left, gradient.right)
+        return Gradients(outer_parts=parts)

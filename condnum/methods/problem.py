@@ -17,57 +17,57 @@ from condnum.errors import InvalidInputError, RankError, UnknownNameError
 from condnum.theory.extremes import TriangularFactor
 from condnum.theory.spectra import covariance_factor, default_rtol, symmetric_part
 
-# Supervised losses of a linear predictor `β = θω`, each with its own derivative.
+# Supervised losses of a linear predictor `β = θω`, each with its own derivative; of one task or of a batch.
 
 
 class SupervisedLoss(Protocol):
     """A loss of the predictor `β = θω` (Eq. 4) that knows its own derivative."""
 
     def value(self, predictor: Tensor) -> Tensor:
-        """Return the mean loss of `β`, differentiable by autograd."""
+        """Return the mean loss `(...)` of `β` `(..., D, m)`, differentiable by autograd."""
 
-    def residual(self, predictor: Tensor) -> tuple[Tensor, Tensor]:
-        """Return `(L, ∂L/∂β)`; then `∇_θ L = (∂L/∂β)ωᵀ` and `∇_ω L = θᵀ(∂L/∂β)`."""
+    def derivative(self, predictor: Tensor) -> Tensor:
+        """Return `∂L/∂β`; then `∇_θ L = (∂L/∂β)ωᵀ` and `∇_ω L = θᵀ(∂L/∂β)`."""
 
 
 @dataclass(frozen=True)
 class SquaredLoss:
     """Mean squared error from sufficient statistics: `L(β) = (βᵀKβ − 2βᵀXᵀY + ‖Y‖²)/N`."""
 
-    covariance: Tensor  # (D, D), XᵀX
-    moment: Tensor  # (D, m), XᵀY
-    energy: float  # ‖Y‖²
-    rows: int  # N
+    covariance: Tensor  # (..., D, D), XᵀX
+    moment: Tensor  # (..., D, m), XᵀY
+    energy: float | Tensor  # (..., 1, 1), ‖Y‖²
+    rows: int | Tensor  # (..., 1, 1), N
 
     def value(self, predictor: Tensor) -> Tensor:
-        """Return the mean squared error of `β` `(D, m)`."""
-        quadratic = (predictor * (self.covariance @ predictor - 2 * self.moment)).sum()
-        return (quadratic + self.energy) / self.rows
+        """Return the mean squared error of `β`."""
+        products = predictor * (self.covariance @ predictor - 2 * self.moment)
+        return ((products.sum(dim=(-2, -1), keepdim=True) + self.energy) / self.rows)[..., 0, 0]
 
-    def residual(self, predictor: Tensor) -> tuple[Tensor, Tensor]:
-        """Return `(L, (2/N)(Kβ − XᵀY))`."""
-        product = self.covariance @ predictor
-        loss = ((predictor * (product - 2 * self.moment)).sum() + self.energy) / self.rows
-        return loss, (2 / self.rows) * (product - self.moment)
+    def derivative(self, predictor: Tensor) -> Tensor:
+        """Return `(2/N)(Kβ − XᵀY)`."""
+        return (2 / self.rows) * (self.covariance @ predictor - self.moment)
 
 
 @dataclass(frozen=True)
 class LogisticLoss:
     """Mean binary cross-entropy of labels in [0, 1] with the logit `xᵀβ`."""
 
-    features: Tensor  # (N, D)
-    targets: Tensor  # (N, m)
+    features: Tensor  # (..., N, D), below the task's own rows zeros
+    targets: Tensor  # (..., N, m)
+    rows: int | Tensor  # (..., 1, 1), rows that are not padding
 
     def value(self, predictor: Tensor) -> Tensor:
-        """Return the mean cross-entropy of `β` `(D, m)`, in nats."""
+        """Return the mean cross-entropy of `β`, in nats."""
         logits = self.features @ predictor
-        return (softplus(logits) - self.targets * logits).mean()
+        own = torch.arange(logits.shape[-2], device=logits.device)[:, None] < self.rows
+        losses = (softplus(logits) - self.targets * logits) * own  # a row of zeros has log 2
+        return (losses.sum(dim=(-2, -1), keepdim=True) / (self.rows * logits.shape[-1]))[..., 0, 0]
 
-    def residual(self, predictor: Tensor) -> tuple[Tensor, Tensor]:
-        """Return `(L, Xᵀ(sigmoid(Xβ) − Y)/N)`."""
-        logits = self.features @ predictor
-        loss = (softplus(logits) - self.targets * logits).mean()
-        return loss, self.features.mT @ (torch.sigmoid(logits) - self.targets) / self.targets.numel()
+    def derivative(self, predictor: Tensor) -> Tensor:
+        """Return `Xᵀ(sigmoid(Xβ) − Y)/N`, to which rows of zeros add nothing."""
+        excess = torch.sigmoid(self.features @ predictor) - self.targets
+        return self.features.mT @ excess / (self.rows * self.targets.shape[-1])
 
 
 # A task as the optimiser sees it: a covariance and a supervised loss.
@@ -98,11 +98,12 @@ class LinearTask:
 
     @cached_property
     def factor(self) -> Tensor:
-        """`B` with `K = BᵀB`, `(r, D)`: the rows themselves where they are fewer than D."""
+        """`B` with `K = BᵀB`, `(r, D)` of full row rank: the data rows where they are independent."""
         if self.known_factor is not None:
             return self.known_factor
-        if self.features is not None and self.features.shape[0] < self.covariance.shape[0]:
-            return self.features
+        X = self.features
+        if X is not None and X.shape[0] < X.shape[1] and X.shape[0] == self.rank:
+            return X
         return covariance_factor(self.covariance)
 
     @cached_property
@@ -131,7 +132,7 @@ class LinearTask:
         if self.targets is None or X is None:
             return None
         if self.loss == "bce":
-            return LogisticLoss(X, self.targets)
+            return LogisticLoss(X, self.targets, X.shape[0])
         K = self.covariance if self.loss_features is None else X.mT @ X
         return SquaredLoss(K, X.mT @ self.targets, float((self.targets**2).sum()), X.shape[0])
 

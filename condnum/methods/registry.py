@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,22 +12,23 @@ import torch
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.methods.algorithm1 import Ours, RIllOnly
 from condnum.methods.auto import descend_auto
+from condnum.methods.batch import ProblemBatch, measure
 from condnum.methods.closed_form import Front, Identity, Initial, Optimal
-from condnum.methods.descent import Callback, descend
+from condnum.methods.descent import Callback, descend, descend_batch
 from condnum.methods.imma import Imma
 from condnum.methods.method import (
+    BatchedMethod,
     ClosedFormMethod,
     DescentMethod,
     History,
     ImmunizationResult,
-    Monitor,
     few_threads,
 )
 from condnum.methods.opt_kappa import OptKappa
 from condnum.methods.problem import ImmunizationProblem
 from condnum.methods.settings import NAMED_SETTINGS, DescentSettings
 
-Method = DescentMethod[Any] | ClosedFormMethod
+Method = DescentMethod | ClosedFormMethod
 
 _METHODS: dict[str, Method] = {}
 
@@ -153,11 +155,7 @@ def immunize(
         if settings not in NAMED_SETTINGS:
             raise UnknownNameError("settings", settings, NAMED_SETTINGS)
         settings = NAMED_SETTINGS[settings]
-    base = chosen.defaults if settings is None else settings
-    if not isinstance(base, type(chosen.defaults)):
-        raise InvalidInputError(
-            f"method '{method}' takes {type(chosen.defaults).__name__}, got {type(base).__name__}."
-        )
+    base = _settings_of(chosen, settings)
     base = base.with_overrides(**overrides)
     if not base.auto:
         return descend(problem, chosen, base, seed=seed, callback=callback)
@@ -171,20 +169,100 @@ def _closed_form(problem: ImmunizationProblem, method: ClosedFormMethod, seed: i
     """Evaluate a closed form and measure it once."""
     started = time.perf_counter()
     theta = method.theta(problem, torch.Generator().manual_seed(seed))
-    record = {"step": 0.0} | Monitor(problem)(theta, None)
+    record = {"step": [0.0]} | measure(ProblemBatch.of([problem], problem.device), theta[None], None)
     return ImmunizationResult(
         theta=theta,
         omega=None,
         method=method.name,
         seed=seed,
         settings=None,
-        history=History({name: np.array([value]) for name, value in record.items()}),
+        history=History({name: np.array(values) for name, values in record.items()}),
         part_weights={},
         steps=0,
         seconds=time.perf_counter() - started,
         converged=True,
         stop_reason="closed_form",
     )
+
+
+def descends_in_batches(method: str, settings: DescentSettings | None = None) -> bool:
+    """Tell whether a method has a batched form that can do what the settings ask for.
+
+    Args:
+        method: Registry name.
+        settings: Of the method; None for its defaults.
+
+    Returns:
+        False for closed forms, for methods that declare no batched gradients, for mini-batches and `auto`.
+
+    Examples:
+        >>> descends_in_batches("ours"), descends_in_batches("ours", DescentSettings())
+        (False, True)
+        >>> descends_in_batches("optimal")
+        False
+    """
+    chosen = get_method(method)
+    if isinstance(chosen, ClosedFormMethod) or not isinstance(chosen, BatchedMethod):
+        return False
+    chosen_settings = chosen.defaults if settings is None else settings
+    return chosen_settings.batch_size is None and not chosen_settings.auto
+
+
+def immunize_batch(
+    problems: Sequence[ImmunizationProblem],
+    method: str = "ours",
+    *,
+    seeds: Sequence[int],
+    settings: DescentSettings | None = None,
+    device: str | torch.device | None = None,
+) -> list[ImmunizationResult]:
+    """Immunize many problems of one dimension at once; one by one where the method knows no batches.
+
+    Args:
+        problems: Ranks and rows may differ; dimensions, kinds of loss and numbers of targets may not.
+        method: A registered method.
+        seeds: One a problem.
+        settings: The same for all; default those of the method.
+        device: Where to descend; default where the first problem is. Only θ and the batch's copy of the
+            data need to be there: the problems may stay on the CPU.
+
+    Returns:
+        What `immunize` returns for each problem and seed, up to round-off; θ and ω are views of the
+        batch's tensors. A problem that diverges keeps its last finite θ and does not touch the others.
+
+    Raises:
+        InvalidInputError: The problems do not fit together, settings are of another method, or the
+            method needs targets that are missing.
+        UnknownNameError: Unknown method.
+
+    Examples:
+        >>> problem = ImmunizationProblem.from_covariances([[9.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 2.0]])
+        >>> results = immunize_batch([problem, problem], seeds=[0, 1], settings=DescentSettings(steps=20))
+        >>> [(result.seed, result.stop_reason) for result in results]
+        [(0, 'steps'), (1, 'steps')]
+    """
+    if len(problems) != len(seeds) or not problems:
+        raise InvalidInputError(f"a batch needs one seed a problem, got {len(problems)} and {len(seeds)}.")
+    chosen = get_method(method)
+    if isinstance(chosen, ClosedFormMethod) or not descends_in_batches(method, settings):
+        return [
+            immunize(problem, method, seed=seed, settings=settings)
+            for problem, seed in zip(problems, seeds, strict=True)
+        ]
+    base = _settings_of(chosen, settings)
+    where = problems[0].device if device is None else torch.device(device)
+    return descend_batch(problems, chosen, base, seeds=seeds, device=where)
+
+
+def _settings_of(method: DescentMethod, settings: DescentSettings | None) -> DescentSettings:
+    """Return the settings, or the method's defaults; raise for those of another method."""
+    if settings is None:
+        return method.defaults
+    if not isinstance(settings, type(method.defaults)):
+        raise InvalidInputError(
+            f"method '{method.name}' takes {type(method.defaults).__name__}, got {type(settings).__name__}."
+        )
+    return settings
 
 
 _BUILT_IN: tuple[Method, ...] = (

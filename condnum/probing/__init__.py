@@ -12,8 +12,9 @@ from condnum.probing.attackers import (
 )
 from condnum.probing.descents import BUILT_IN
 from condnum.probing.line_search import ProbeCurve, linear_probe, log_spaced_steps
-from condnum.probing.objectives import AttackTask, FeatureSet
-from condnum.probing.panel import AttackReport, attack_features, attack_panel, attack_sentences
+from condnum.probing.panel import attack_features, attack_panel
+from condnum.probing.report import AttackReport, attack_sentences
+from condnum.probing.tasks import AttackTask, FeatureSet
 
 __all__ = [
     "BUILT_IN",

@@ -1,206 +1,49 @@
-"""First-order attackers: gradient descent, line search, momentum, Nesterov, and two changes of coordinates.
+"""The attackers: they descend, change coordinates, stack a layer, fine-tune θ, or solve.
 
-On the squared loss they are recurrences in the eigenbasis (`quadratic`); on the logistic loss a grid of
+On the squared loss the deterministic ones are recurrences in the eigenbasis; on the logistic loss a grid of
 rates around 1/L descends side by side.
 """
 
 from __future__ import annotations
 
 import math
+import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar
 
 import numpy as np
+import torch
 from scipy.optimize import minimize
 
 from condnum.probing.attackers import (
-    Adam,
     AttackBudget,
     Attacker,
     AttackerBase,
     AttackProblem,
     AttackRun,
-    ClosedForm,
-    Momentum,
     Race,
     Trace,
-    UpdateRule,
     best,
     register_attacker,
     zero_weights,
 )
-from condnum.probing.line_search import FLUSH_INTERVAL
-from condnum.probing.objectives import Array, Kind, ProbeSpace, Spectrum
-
-# Gradient methods on the squared loss as recurrences of `q_t(σ_i)` in the eigenbasis: O(k) a step.
-
-
-#: Multipliers below this are set to zero now and then: subnormal numbers are slow.
-NEGLIGIBLE = 1e-140
-
-#: The largest number of steps that a prediction looks for.
-LONGEST = 2**50
-
-Weights = Callable[[Array], Array]  # multipliers (B, r) -> weights (B, k, m)
-
-
-@dataclass(frozen=True)
-class TwoTerm:
-    """Coefficients of `q_{t+1} = a q_t + b q_{t−1}`, with `q_0 = q_{−1} = 1`."""
-
-    choice: str  # parameters in words
-    current: Array  # (r,) a(σ_i)
-    previous: Array  # (r,) b(σ_i)
-
-
-def gradient_descent(sigma: Array, mu: float) -> TwoTerm:
-    """Constant step `2/(σ₁ + μ)`: `q_{t+1} = (1 − ασ)q_t`.
-
-    Examples:
-        >>> gradient_descent(np.array([3.0, 1.0]), 1.0).current
-        array([-0.5,  0.5])
-    """
-    step = 2 / (sigma[0] + mu)
-    return TwoTerm(f"step {step * sigma[0]:.4g}/σ₁", 1 - step * sigma, np.zeros_like(sigma))
-
-
-def heavy_ball(sigma: Array, mu: float) -> TwoTerm:
-    """Polyak's momentum: `α = 4/(√σ₁ + √μ)²`, `β = ((√σ₁ − √μ)/(√σ₁ + √μ))²`.
-
-    Examples:
-        >>> heavy_ball(np.array([9.0, 1.0]), 1.0).previous
-        array([-0.25, -0.25])
-    """
-    top, low = math.sqrt(sigma[0]), math.sqrt(mu)
-    step, beta = 4 / (top + low) ** 2, ((top - low) / (top + low)) ** 2
-    choice = f"step {step * sigma[0]:.4g}/σ₁, β = {beta:.4g}"
-    return TwoTerm(choice, 1 + beta - step * sigma, np.full_like(sigma, -beta))
-
-
-def nesterov(sigma: Array, mu: float) -> TwoTerm:
-    """Nesterov's method: `α = 4/(3σ₁ + μ)`, `β = (√(3κ+1) − 2)/(√(3κ+1) + 2)`, `κ = σ₁/μ`.
-
-    Examples:
-        >>> nesterov(np.array([1.0]), 1.0).current
-        array([0.])
-    """
-    root = math.sqrt(3 * sigma[0] / mu + 1)
-    step, beta = 4 / (3 * sigma[0] + mu), (root - 2) / (root + 2)
-    shrink = 1 - step * sigma
-    choice = f"step {step * sigma[0]:.4g}/σ₁, β = {beta:.4g}"
-    return TwoTerm(choice, (1 + beta) * shrink, -beta * shrink)
-
-
-def assumed_minima(sigma: Array) -> list[float]:
-    """Return the grid of μ: `σ₁/10^{j/2}` down to `σ₁·10⁻⁷`, and `σ_r` itself, which is the textbook's.
-
-    Both ends are natural: below σ₁ no larger step is stable for the top eigenvalue, and the textbook's
-    parameters end the other side.
-
-    Examples:
-        >>> assumed_minima(np.array([1.0, 0.25]))
-        [1.0, 0.31622776601683794, 0.25]
-    """
-    kappa = sigma[0] / sigma[-1]
-    grid = [10 ** (j / 2) for j in range(15)]
-    return [float(sigma[0] / k) for k in grid if k < kappa * (1 - 1e-12)] + [float(sigma[-1])]
-
-
-def run_two_term(candidates: Sequence[TwoTerm], spectrum: Spectrum, race: Race, weights: Weights) -> None:
-    """Run candidates side by side until the race ends."""
-    a, b = (np.stack([getattr(c, name) for c in candidates]) for name in ("current", "previous"))
-    q, before = np.ones_like(a), np.ones_like(a)
-    step = 0
-    while race.observe(step, (q * q) @ spectrum.shares, partial(weights, q)):
-        q, before = a * q + b * before, q
-        step += 1
-        if step % FLUSH_INTERVAL == 0:
-            q[np.abs(q) < NEGLIGIBLE] = 0
-
-
-def run_line_search(spectrum: Spectrum, race: Race, weights: Weights) -> None:
-    """Steepest descent with exact line search: `α = Σσ_i p_i q_i² / Σσ_i² p_i q_i²`."""
-    sigma, p = spectrum.sigma / spectrum.sigma[0], spectrum.shares
-    q, step = np.ones_like(sigma), 0
-    while race.observe(step, np.array([p @ (q * q)]), partial(weights, q[None])):
-        gradient = sigma * p * q * q
-        curvature = float(sigma @ gradient)
-        if curvature > 0:
-            q = q * (1 - float(gradient.sum()) / curvature * sigma)
-        step += 1
-        if step % FLUSH_INTERVAL == 0:
-            q[np.abs(q) < NEGLIGIBLE] = 0
-
-
-def run_conjugate_gradients(spectrum: Spectrum, race: Race, weights: Weights) -> None:
-    """Conjugate gradients (Hestenes and Stiefel 1952): at most as many steps as distinct eigenvalues.
-
-    Several outputs are one system with one step size.
-    """
-    sigma = spectrum.sigma / spectrum.sigma[0]
-    distance = np.sqrt(spectrum.shares / sigma)  # |w*_i| up to a common factor
-    e, step = distance.copy(), 0
-    residual = sigma * e
-    direction = residual.copy()
-    q = np.ones_like(e)
-    while race.observe(step, np.array([sigma @ (e * e)]), partial(weights, q[None])):
-        energy = float(residual @ residual)
-        curvature = float(direction @ (sigma * direction))
-        if curvature > 0:
-            length = energy / curvature
-            e = e - length * direction
-            residual = residual - length * sigma * direction
-            direction = residual + float(residual @ residual) / energy * direction
-        q = np.divide(e, distance, out=np.zeros_like(e), where=distance > 0)
-        step += 1
-
-
-def predicted_steps(candidate: TwoTerm, shares: Array, epsilon: float) -> float:
-    """Return the steps to ε from the full spectrum, by powers of each eigenvalue's 2×2 recurrence.
-
-    Exact where the excess loss falls monotonically (gradient descent); a method with momentum may dip
-    below ε once before. It looks beyond any budget, up to 2⁵⁰ steps.
-
-    Examples:
-        One eigenvalue whose error halves each step: the loss falls by 4, so 1 % takes 4 steps.
-
-        >>> predicted_steps(TwoTerm("", np.array([0.5]), np.array([0.0])), np.array([1.0]), 0.01)
-        4.0
-    """
-    companion = np.zeros((len(shares), 2, 2))
-    companion[:, 0, 0], companion[:, 0, 1], companion[:, 1, 0] = candidate.current, candidate.previous, 1
-
-    def excess(step: int) -> float:
-        return float(shares @ np.linalg.matrix_power(companion, step).sum(axis=2)[:, 0] ** 2)
-
-    high = 1
-    while excess(high) > epsilon:
-        high *= 2
-        if high > LONGEST:
-            return math.inf
-    low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if excess(middle) <= epsilon else (middle, high)
-    return float(high)
-
-
-def rate_steps(contraction: float, epsilon: float, *, constant: float = 1.0) -> float:
-    """Return the steps after which `constant·contraction^{2t} ≤ ε`, the worst case over all targets.
-
-    Examples:
-        >>> rate_steps(0.5, 0.01)
-        4.0
-    """
-    if contraction <= 0:
-        return 1.0
-    if contraction >= 1:
-        return math.inf
-    return float(max(1, math.ceil(math.log(epsilon / constant) / (2 * math.log(contraction)) - 1e-9)))
-
+from condnum.probing.objectives import Array, ProbeSpace
+from condnum.probing.recurrences import (
+    TwoTerm,
+    assumed_minima,
+    gradient_descent,
+    heavy_ball,
+    multiplied,
+    nesterov,
+    predicted_steps,
+    rate_steps,
+    run_conjugate_gradients,
+    run_line_search,
+    run_two_term,
+)
+from condnum.probing.tasks import Kind
 
 #: Rates in units of 1/L, L the bound on the curvature: the logistic loss stays stable well beyond 2/L,
 #: as its curvature falls while it fits.
@@ -210,17 +53,66 @@ MULTIPLES = (0.3, 1.0, 1.9, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 BETAS = (0.9, 0.99)
 
 
-def multiplied(space: ProbeSpace) -> Callable[[Array], Array]:
-    """Return the function from multipliers `(B, r)` to weights: `w_t = Σ (1 − q_i) (v_iᵀw*) v_i`."""
-    V, solution = space.spectrum.right, space.solution
-
-    def weights(multipliers: Array) -> Array:
-        return V @ ((1 - multipliers)[:, :, None] * (V.T @ solution))
-
-    return weights
+def _column(values: Array, like: Array) -> Array:
+    """Return one value a candidate, shaped to multiply an array `(B, …)`."""
+    return values.reshape(-1, *(1,) * (like.ndim - 1))
 
 
-def descend(space: ProbeSpace, rule: UpdateRule, race: Race) -> None:
+class Momentum:
+    """`v ← βv + g`, then `w ← w − η v`, or with `nesterov` `w ← w − η (g + βv)`: torch's SGD.
+
+    Examples:
+        >>> w = np.ones((1, 2))
+        >>> Momentum(np.array([0.5]), np.array([0.0])).step([w], [np.ones((1, 2))])
+        >>> w
+        array([[0.5, 0.5]])
+    """
+
+    def __init__(self, rates: Array, betas: Array, *, nesterov: bool = False) -> None:
+        self.rates, self.betas, self.nesterov = rates, betas, nesterov
+        self._velocity: list[Array] = []
+
+    def step(self, parameters: Sequence[Array], gradients: Sequence[Array]) -> None:
+        """Take one step of every candidate, in place."""
+        if not self._velocity:
+            self._velocity = [np.zeros_like(w) for w in parameters]
+        for w, g, v in zip(parameters, gradients, self._velocity, strict=True):
+            beta = _column(self.betas, w)
+            v *= beta
+            v += g
+            w -= _column(self.rates, w) * (g + beta * v if self.nesterov else v)
+
+
+class Adam:
+    """Adam (Kingma and Ba 2015): torch's fused kernel, one rate a candidate, its default betas.
+
+    Examples:
+        The first step has the size of the rate, whatever the gradient.
+
+        >>> w = np.zeros((1, 1))
+        >>> Adam(np.array([0.1])).step([w], [np.full((1, 1), 7.0)])
+        >>> round(float(w[0, 0]), 6)
+        -0.1
+    """
+
+    def __init__(self, rates: Array) -> None:
+        self.rates = rates
+        self._optimizer: torch.optim.Adam | None = None
+
+    def step(self, parameters: Sequence[Array], gradients: Sequence[Array]) -> None:
+        """Take one step of every candidate, in place; the arrays must be the same at every call."""
+        if self._optimizer is None:
+            shared = [torch.from_numpy(w) for w in parameters]  # the caller's memory
+            groups = [{"params": [w[b] for w in shared], "lr": float(r)} for b, r in enumerate(self.rates)]
+            self._optimizer = torch.optim.Adam(groups, fused=True)
+        moved = [torch.from_numpy(np.ascontiguousarray(g)) for g in gradients]
+        for b, group in enumerate(self._optimizer.param_groups):
+            for w, g in zip(group["params"], moved, strict=True):
+                w.grad = g[b]
+        self._optimizer.step()
+
+
+def descend(space: ProbeSpace, rule: Momentum | Adam, race: Race) -> None:
     """Descend on the full loss with a grid of candidates until the race ends."""
     W, step = zero_weights(space, len(race.choices)), 0
     with np.errstate(over="ignore", invalid="ignore"):
@@ -359,9 +251,6 @@ class LineSearch(AttackerBase):
         return AttackRun(race.traces(), space, bound)
 
 
-# Adam on the full loss, and mini-batch stochastic gradient descent.
-
-
 #: Learning rates of Adam for features of unit mean square: half a decade apart.
 ADAM_RATES = tuple(10.0 ** (j / 2) for j in range(-8, 5))
 
@@ -422,9 +311,6 @@ class StochasticDescent(AttackerBase):
                             return AttackRun(race.traces(), space, pass_share=1 / batches)
                     W -= eta * space.objective.batch_gradient(W, index)
                     step += 1
-
-
-# Conjugate gradients and L-BFGS: attackers whose search directions adapt to the spectrum.
 
 
 #: Pairs of vectors that L-BFGS keeps.
@@ -499,9 +385,6 @@ class LimitedMemoryBfgs(AttackerBase):
         return AttackRun(traces, space)
 
 
-# Attackers with a product of two matrices: a stacked linear layer on the features, and fine-tuning of θ.
-
-
 #: Columns of the stacked layer.
 WIDTH = 32
 
@@ -509,7 +392,7 @@ STACKED_RATES = tuple(10.0 ** (j / 2) for j in range(-8, 1))
 FINE_TUNING_RATES = tuple(10.0 ** (j / 2) for j in range(-8, -2))
 
 
-def descend_factored(space: ProbeSpace, first: Array, rule: UpdateRule, race: Race) -> None:
+def descend_factored(space: ProbeSpace, first: Array, rule: Momentum | Adam, race: Race) -> None:
     """Train `W = UV` from `U = first`, `V = 0`: `∇_U L = (∇_W L)Vᵀ`, `∇_V L = Uᵀ∇_W L`."""
     B = len(race.choices)
     U = np.repeat(first[None], B, axis=0)
@@ -565,7 +448,60 @@ class FineTuning(AttackerBase):
         return AttackRun(race.traces(), space)
 
 
-# The attackers of this library, in display order.
+#: Ridge relative to σ₁ of FᵀF/N.
+RIDGES = (1e-14, 1e-10, 1e-6)
+
+#: scikit-learn's C, the inverse strength of the penalty on features at unit mean square.
+PENALTIES = (1e2, 1e5)
+
+
+class ClosedForm(AttackerBase):
+    """Ridge regression by one decomposition, or logistic regression by Newton's method."""
+
+    name, label, informed = "closed_form", "Closed form / Newton", True
+    summary = "ridge from one SVD; classification: scikit-learn's newton-cholesky, to its own stopping rule"
+
+    def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
+        """Solve with each strength of the penalty."""
+        space = problem.space
+        started = time.perf_counter()
+        traces = _ridge(space) if space.kind == "regression" else _logistic(space)
+        return AttackRun(traces, space, seconds=(time.perf_counter() - started) / len(traces))
+
+
+def _ridge(space: ProbeSpace) -> list[Trace]:
+    """Return a step of each ridge: the solution itself."""
+    U, s, right = np.linalg.svd(space.features, full_matrices=False)
+    projected = U.T @ space.regression_targets
+    traces = []
+    for ridge in RIDGES:
+        W = right.T @ ((s / (s**2 + ridge * s[0] ** 2))[:, None] * projected)
+        traces.append(_trace(space, f"ridge {ridge:g}·σ₁", W[None], 1))
+    return traces
+
+
+def _logistic(space: ProbeSpace) -> list[Trace]:
+    """Return what Newton's method gives for each penalty, after as many steps as it took."""
+    from sklearn.linear_model import LogisticRegression
+
+    traces = []
+    for C in PENALTIES:
+        model = LogisticRegression(C=C, solver="newton-cholesky", fit_intercept=False, max_iter=100)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a singular Hessian falls back to L-BFGS; the loss tells
+            model.fit(space.features, space.targets)
+        W = model.coef_.T[None]
+        traces.append(_trace(space, f"C = {C:g}", W, int(np.max(model.n_iter_))))
+    return traces
+
+
+def _trace(space: ProbeSpace, choice: str, W: np.ndarray, steps: int) -> Trace:
+    """Return a trace of the start and the solution."""
+    both = np.concatenate([np.zeros_like(W), W])
+    excess, _ = space.objective.evaluate(both)
+    at = np.array([0, steps])
+    evaluated = np.stack([at, *space.evaluate(both)], axis=1)
+    return Trace(choice, at, excess, False, evaluated)
 
 
 BUILT_IN: tuple[Attacker, ...] = (

@@ -1,4 +1,6 @@
-r"""Losses of a probe for a whole grid of candidates at once, relative to start and optimum.
+r"""One feature space as an attacker meets it: losses of a whole grid of candidates, optimum, spectrum.
+
+Losses are relative to start and optimum:
 
 .. math:: e(W) = \frac{L(W) - L^*}{L_0 - L^*}, \qquad L_0 = L(0), \quad L^* = \inf_W L(W)
 
@@ -10,47 +12,17 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, Protocol, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator, cg
 
-from condnum.arrays import ArrayLike, as_tensor
-from condnum.errors import InvalidInputError, RankError, UnknownNameError
+from condnum.errors import InvalidInputError, RankError
+from condnum.probing.tasks import Kind
 from condnum.theory.spectra import default_rtol
 
 Array = NDArray[np.float64]
-
-
-class Objective(Protocol):
-    """A loss on one feature space, with its start, its optimum and its curvature."""
-
-    @property
-    def outputs(self) -> int:
-        """Number of outputs m."""
-
-    @property
-    def rows(self) -> int:
-        """Number of rows N."""
-
-    @property
-    def start_loss(self) -> float:
-        """`L₀ = L(0)`."""
-
-    @property
-    def optimum(self) -> float:
-        """`L*`."""
-
-    @property
-    def smoothness(self) -> float:
-        """A bound on the largest curvature of L."""
-
-    def evaluate(self, weights: Array) -> tuple[Array, Array]:
-        """Return relative excess loss `(B,)` and the gradient of L `(B, k, m)`."""
-
-    def batch_gradient(self, weights: Array, index: NDArray[np.int64]) -> Array:
-        """Return the gradient of the mean loss of some rows, `(B, k, m)`."""
 
 
 def predict(features: Array, weights: Array) -> Array:
@@ -170,6 +142,9 @@ class LogisticObjective:
         return pull_back(F, residual) / len(index)
 
 
+Objective = SquaredObjective | LogisticObjective
+
+
 def cross_entropy(logits: Array, labels: NDArray[np.int64]) -> tuple[Array, Array]:
     """Return the mean cross-entropy of each candidate and its derivative by the logits, times N.
 
@@ -195,9 +170,6 @@ def cross_entropy(logits: Array, labels: NDArray[np.int64]) -> tuple[Array, Arra
     return loss, residual
 
 
-# The infimum of the logistic loss, by Newton's method with conjugate gradients in whitened coordinates.
-
-
 @dataclass(frozen=True, eq=False)
 class ConvexOptimum:
     """Optimum of a convex loss with the evidence that it is one."""
@@ -218,7 +190,7 @@ def logistic_optimum(
     tolerance: float = 1e-6,
     max_iterations: int = 60,
 ) -> ConvexOptimum:
-    """Minimise the mean cross-entropy over all linear functions of the features.
+    """Minimise the mean cross-entropy over all linear functions of the features, by Newton's method.
 
     Where the classes can be separated the infimum 0 is not attained: the loss then falls by a factor with
     each iteration, and the search ends when it is `tolerance·ln C`, far below any ε in use.
@@ -280,148 +252,6 @@ def _newton_direction(basis: Array, logits: Array, gradient: Array) -> Array:
     operator = LinearOperator((r * m, r * m), matvec=product, dtype=np.float64)
     direction, _ = cg(operator, -gradient.ravel(), rtol=1e-2, maxiter=400)
     return direction.reshape(r, m)
-
-
-# What an attacker is given: features with targets, and θ with the raw inputs where they are known.
-
-
-Kind = Literal["regression", "classification"]
-
-
-@dataclass(frozen=True, eq=False)
-class FeatureSet:
-    """Features of one extractor, already extracted; all arrays become float64.
-
-    Attributes:
-        features: `(N, k)` training features, one row a sample.
-        test: `(M, k)` features of held-out rows, or None.
-        theta: `(D, k)` the linear extractor, or None where it is not linear or not known.
-        inputs: `(N, D)` raw inputs, or None; with θ they allow fine-tuning of θ.
-
-    Raises:
-        InvalidInputError: Shapes do not fit, or entries are non-finite.
-
-    Examples:
-        >>> FeatureSet(np.eye(3)).features.shape
-        (3, 3)
-        >>> FeatureSet(np.eye(3), test=np.ones((2, 4)))
-        Traceback (most recent call last):
-            ...
-        condnum.errors.InvalidInputError: test features have shape (2, 4), features (3, 3): ...
-    """
-
-    features: NDArray[np.float64]  # (N, k)
-    test: NDArray[np.float64] | None = None  # (M, k)
-    theta: NDArray[np.float64] | None = None  # (D, k)
-    inputs: NDArray[np.float64] | None = None  # (N, D)
-
-    def __post_init__(self) -> None:
-        for name in ("features", "test", "theta", "inputs"):
-            value = getattr(self, name)
-            if value is not None:
-                object.__setattr__(self, name, matrix(value, name))
-        if self.test is not None and self.test.shape[1] != self.features.shape[1]:
-            raise InvalidInputError(
-                f"test features have shape {self.test.shape}, features {self.features.shape}: "
-                "both need the same number of columns."
-            )
-        if (self.theta is None) != (self.inputs is None):
-            raise InvalidInputError("theta and inputs belong together (for fine-tuning): give both or none.")
-        if self.theta is not None and self.inputs is not None:
-            wanted = (self.inputs.shape[0], self.theta.shape[1]), self.inputs.shape[1]
-            if wanted != (self.features.shape, self.theta.shape[0]):
-                raise InvalidInputError(
-                    f"inputs {self.inputs.shape} times theta {self.theta.shape} do not give features "
-                    f"{self.features.shape}."
-                )
-
-
-@dataclass(frozen=True, eq=False)
-class AttackTask:
-    """The task that an attacker wants to learn.
-
-    Attributes:
-        X: `(N, D)` inputs.
-        y: `(N,)` or `(N, m)` targets of a regression; `(N,)` labels `0 … C − 1` of a classification.
-        kind: `regression` (squared loss) or `classification` (logistic loss; softmax for C > 2).
-        X_test: `(M, D)` held-out inputs, or None.
-        y_test: Their targets.
-        name: Shown in titles.
-
-    Raises:
-        InvalidInputError: Shapes do not fit, or labels are not `0 … C − 1`.
-        UnknownNameError: Unknown kind.
-
-    Examples:
-        >>> AttackTask(np.eye(2), np.array([0, 1]), kind="classification").y
-        array([0, 1])
-    """
-
-    X: NDArray[np.float64]  # (N, D)
-    y: NDArray[np.float64] | NDArray[np.int64]  # (N,) or (N, m)
-    kind: Kind = "regression"
-    X_test: NDArray[np.float64] | None = None  # (M, D)
-    y_test: NDArray[np.float64] | NDArray[np.int64] | None = None
-    name: str = ""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "X", matrix(self.X, "X"))
-        object.__setattr__(self, "y", targets(self.y, len(self.X), self.kind, "y"))
-        if (self.X_test is None) != (self.y_test is None):
-            raise InvalidInputError("X_test and y_test belong together: give both or neither.")
-        if self.X_test is not None:
-            object.__setattr__(self, "X_test", matrix(self.X_test, "X_test"))
-            found = targets(self.y_test, len(self.X_test), self.kind, "y_test")  # type: ignore[arg-type]
-            object.__setattr__(self, "y_test", found)
-
-    def through(self, theta: ArrayLike | None) -> FeatureSet:
-        """Extract features `Xθ`.
-
-        Args:
-            theta: `(D, k)`, or None for the raw inputs.
-
-        Returns:
-            The features with θ and the inputs, so that θ can be fine-tuned.
-
-        Raises:
-            InvalidInputError: θ does not fit the inputs.
-        """
-        D = self.X.shape[1]
-        T = np.eye(D) if theta is None else matrix(theta, "theta")
-        if T.shape[0] != D:
-            raise InvalidInputError(f"theta has {T.shape[0]} rows, but the inputs have {D} columns.")
-        test = None if self.X_test is None else self.X_test @ T
-        return FeatureSet(self.X @ T, test, T, self.X)
-
-
-def matrix(value: ArrayLike, name: str) -> NDArray[np.float64]:
-    """Return a finite float64 matrix, or say what is wrong with it."""
-    return as_tensor(value, name, ndim=2).detach().cpu().numpy()
-
-
-def targets(value: ArrayLike, rows: int, kind: Kind, name: str) -> NDArray[np.float64] | NDArray[np.int64]:
-    """Validate targets.
-
-    Examples:
-        >>> targets([1.0, 2.0], 2, "regression", "y").shape
-        (2, 1)
-    """
-    if kind not in get_args(Kind):
-        raise UnknownNameError("kind of task", kind, get_args(Kind))
-    y = as_tensor(value, name, minimum_ndim=1).detach().cpu().numpy()
-    if len(y) != rows or y.ndim > 2 or (kind == "classification" and y.ndim != 1):
-        raise InvalidInputError(f"{name} has shape {y.shape} for {rows} rows: one target per row is needed.")
-    if kind == "regression":
-        return y[:, None] if y.ndim == 1 else y
-    labels = y.astype(np.int64)
-    if (labels != y).any() or labels.min() < 0:
-        raise InvalidInputError(
-            f"{name} must hold labels 0, 1, …, got {y.min():g} to {y.max():g}; number the classes from 0."
-        )
-    return labels
-
-
-# One feature space as an attacker meets it: loss, optimum, and the spectrum of its Hessian.
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,219 +17,17 @@ from condnum.probing.attackers import (
     AttackRun,
     attacker_names,
     best,
-    extractor_facts,
     get_attacker,
-    spectrum_rows,
 )
 from condnum.probing.line_search import log_spaced_steps
-from condnum.probing.objectives import AttackTask, FeatureSet, Kind, ProbeSpace, targets
-
-# What a panel of attackers found: tidy tables, the immunization factor of each attacker, the worst case.
-
+from condnum.probing.objectives import ProbeSpace, Spectrum
+from condnum.probing.report import AttackReport
+from condnum.probing.tasks import AttackTask, FeatureSet, Kind, targets
 
 STEP_COLUMNS = [
     "extractor", "attacker", "label", "informed", "epsilon", "steps", "last_step", "passes", "seconds",
     "choice", "at_edge", "predicted_kappa", "predicted_spectrum", "start_loss", "optimum",
 ]  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class AttackReport:
-    r"""Results of `attack_panel`.
-
-    An attacker has reached ε at the first step with :math:`L \le L^* + \varepsilon(L_0 - L^*)`, `L₀` the loss
-    of zero weights and `L*` the optimum that this attacker can reach on these features (column `optimum`).
-    A θ that loses rank can raise it above the optimum of the raw inputs: `extractors` has both.
-
-    Attributes:
-        steps: A row per extractor × attacker × ε, `STEP_COLUMNS`. `steps` is NaN where the target was not
-            reached within `last_step` steps; the choice is then the candidate that came nearest. `passes`
-            are evaluations of the full gradient, `seconds` are passes times the measured time of one pass
-            over the rows, with the change of coordinates (measured directly for closed forms).
-            `predicted_kappa` is what κ alone allows: a bound over all targets, but for momentum and Nesterov
-            the asymptotic rate, which leaves out their start; `predicted_spectrum` uses σ_i and p_i.
-            Where `at_edge` holds, a wider grid might do better.
-        curves: A row per extractor × attacker × recorded step of the best candidate at the headline ε:
-            `excess`, `loss`, and `evaluation_loss`, `accuracy` on held-out rows (or on the training rows).
-        extractors: κ, rank, `optimum` and `baseline_optimum`, evidence of the optimum, `effective_condition`,
-            and `deflated_condition`, the same without the five largest eigenvalues.
-        spectra: `index, sigma, share` of each extractor.
-        skipped: Attackers that could not run, with the reason.
-        baseline: Name of the raw features.
-        kind: Of the task.
-        budget: What each attacker could spend.
-        held_out: Whether there were held-out rows.
-        title: Data set and rows.
-    """
-
-    steps: pd.DataFrame
-    curves: pd.DataFrame
-    extractors: pd.DataFrame
-    spectra: pd.DataFrame
-    skipped: pd.DataFrame
-    baseline: str
-    kind: Kind
-    budget: AttackBudget
-    held_out: bool
-    title: str = ""
-
-    def renamed(self, names: Mapping[str, str]) -> AttackReport:
-        """Return the report with other names of its extractors, for tables and sentences.
-
-        Args:
-            names: New names by old ones; an extractor that is not listed keeps its name.
-
-        Returns:
-            A report of the same numbers.
-        """
-        tables = {
-            field: getattr(self, field).assign(
-                extractor=lambda table: table["extractor"].map(lambda name: names.get(name, name))
-            )
-            for field in ("steps", "curves", "extractors", "spectra", "skipped")
-        }
-        return replace(self, **tables, baseline=names.get(self.baseline, self.baseline))
-
-    @cached_property
-    def factors(self) -> pd.DataFrame:
-        """Immunization factor of each attacker: steps on an extractor / steps on the baseline.
-
-        Columns `attacker, label, informed, extractor, epsilon, baseline_steps, steps, factor, bound`, where
-        `bound` is `exact`, `at least` (the extractor was not finished within the budget: the factor is that
-        of the budget), or `unknown` (nor was the baseline: factor NaN).
-        """
-        keys = ["attacker", "epsilon"]
-        raw = self.steps[self.steps["extractor"] == self.baseline].set_index(keys)["steps"]
-        rows = []
-        for row in self.steps[self.steps["extractor"] != self.baseline].to_dict("records"):
-            base = float(raw.get((row["attacker"], row["epsilon"]), np.nan))
-            reached = np.isfinite(row["steps"])
-            spent = row["steps"] if reached else row["last_step"]
-            known = np.isfinite(base) and base > 0
-            rows.append(
-                {
-                    **{k: row[k] for k in ("attacker", "label", "informed", "extractor", "epsilon")},
-                    "baseline_steps": base,
-                    "steps": row["steps"],
-                    "factor": spent / base if known else np.nan,
-                    "bound": ("exact" if reached else "at least") if known else "unknown",
-                }
-            )
-        columns = [
-            "attacker",
-            "label",
-            "informed",
-            "extractor",
-            "epsilon",
-            "baseline_steps",
-            "steps",
-            "factor",
-        ]
-        return pd.DataFrame(rows, columns=[*columns, "bound"])
-
-    def worst_case(self, extractor: str, *, epsilon: float | None = None) -> pd.Series:
-        """Return the attacker whom an extractor slows least: the row of `factors` with the least factor.
-
-        Args:
-            extractor: Its name.
-            epsilon: Target; default the headline.
-
-        Returns:
-            The row; a lower bound (`at least`) counts with its value.
-
-        Raises:
-            UnknownNameError: No such extractor, or it is the baseline.
-            InvalidInputError: No attacker has a known factor.
-
-        Examples:
-            >>> from condnum.probing.attackers import AttackTask, attack_panel
-            >>> X = np.diag([3.0, 1.0, 1.0])
-            >>> report = attack_panel(np.eye(3), AttackTask(X, np.ones(3)), attackers=["gd", "cg"])
-            >>> float(report.worst_case("theta")["factor"])
-            1.0
-        """
-        table = self.at(self.factors, epsilon)
-        known = table[table["extractor"] == extractor]
-        if known.empty:
-            raise UnknownNameError("extractor", extractor, list(dict.fromkeys(table["extractor"])))
-        known = known.dropna(subset="factor")
-        if known.empty:
-            raise InvalidInputError(
-                f"no attacker reached the target on '{self.baseline}': there is no factor; raise the budget."
-            )
-        return known.sort_values("factor", kind="stable").iloc[0]
-
-    @property
-    def evaluation(self) -> pd.DataFrame:
-        """Where each attacker ended: `extractor, attacker, label, step, evaluation_loss, accuracy`.
-
-        The last recorded step of the best candidate at the headline ε, measured on held-out rows or, without
-        any, on the training rows; accuracy is NaN for a regression.
-        """
-        measured = self.curves.dropna(subset="evaluation_loss")
-        last = measured.groupby(["extractor", "attacker"], sort=False, as_index=False).last()
-        return last[["extractor", "attacker", "label", "step", "evaluation_loss", "accuracy"]]
-
-    def steps_table(self, *, epsilon: float | None = None) -> pd.DataFrame:
-        """Return steps as text, attackers × extractors; `>N` where N steps did not suffice.
-
-        Args:
-            epsilon: Target; default the headline.
-
-        Returns:
-            Attackers by label, a column per extractor.
-        """
-        table = self.at(self.steps, epsilon)
-        text = [
-            f"{steps:,.0f}" if np.isfinite(steps) else f">{last:,.0f}"
-            for steps, last in zip(table["steps"], table["last_step"], strict=True)
-        ]
-        return _wide(table.assign(text=text), self.extractors["extractor"])
-
-    def factor_table(self, *, epsilon: float | None = None) -> pd.DataFrame:
-        """Return factors as text, attackers × extractors; `>` marks a lower bound, `—` an unknown one.
-
-        Args:
-            epsilon: Target; default the headline.
-
-        Returns:
-            Attackers by label, a column per extractor but the baseline.
-        """
-        table = self.at(self.factors, epsilon)
-        marks = {"exact": "", "at least": ">", "unknown": "—"}
-        text = [
-            mark if (mark := marks[bound]) == "—" else f"{mark}{factor:.3g}"
-            for factor, bound in zip(table["factor"], table["bound"], strict=True)
-        ]
-        names = self.extractors["extractor"]
-        return _wide(table.assign(text=text), names[names != self.baseline])
-
-    def at(self, table: pd.DataFrame, epsilon: float | None) -> pd.DataFrame:
-        """Return the rows of one target, by default the headline's.
-
-        Args:
-            table: `steps` or `factors`.
-            epsilon: Target.
-
-        Returns:
-            Its rows.
-
-        Raises:
-            UnknownNameError: It was not measured.
-        """
-        chosen = self.budget.headline if epsilon is None else epsilon
-        if chosen not in self.budget.epsilons:
-            raise UnknownNameError("epsilon", chosen, [f"{e:g}" for e in self.budget.epsilons])
-        return table[table["epsilon"] == chosen]
-
-
-def _wide(table: pd.DataFrame, order: pd.Series) -> pd.DataFrame:
-    """Spread the column `text` over extractors, in the order of the panel."""
-    if table.empty:
-        return pd.DataFrame(columns=["attacker", *order])
-    wide = table.pivot(index="label", columns="extractor", values="text")
-    wide = wide.reindex(index=list(dict.fromkeys(table["label"])), columns=list(order)).fillna("skipped")
-    return wide.reset_index(names="attacker").rename_axis(columns=None)
 
 
 #: Name of the raw inputs in a panel.
@@ -477,159 +273,65 @@ def _curve(run: AttackRun, facts: dict[str, Any], budget: AttackBudget, scale: f
     return table.reindex(columns=[*facts, "step", "excess", "loss", "evaluation_loss", "accuracy"])
 
 
-# What the numbers of an attack panel say, in words that are computed from them.
+#: Largest eigenvalues that `deflated_condition` leaves out: steps that conjugate gradients may spend on them.
+REMOVED = 5
 
 
-#: A factor up to this is called no obstacle, from that on a real one.
-SMALL, LARGE = 2.0, 10.0
+def effective_condition(spectrum: Spectrum, epsilon: float, *, removed: int = 0) -> float:
+    """Return `σ_{1+n}/σ_j`, j the first index beyond which at most a share ε of the excess loss lies.
 
-
-def attack_sentences(report: AttackReport) -> list[str]:
-    """Say what a panel found, one statement a sentence, and what it cannot know.
+    What κ would be if the attacker could ignore the directions that the target does not need; with n = 0 of
+    the order of the steps of gradient descent to ε. Conjugate gradients remove n large eigenvalues in n steps
+    (Axelsson 1976) and meet the ratio that is left.
 
     Args:
-        report: Of `attack_panel` or `attack_features`.
+        spectrum: σ_i and p_i.
+        epsilon: Target.
+        removed: n, the largest eigenvalues that do not count.
 
     Returns:
-        Sentences in plain text.
+        Between 1 and κ.
 
     Examples:
-        >>> from condnum.probing.attackers import AttackTask, attack_panel
-        >>> X = np.random.default_rng(0).normal(size=(60, 4))
-        >>> task = AttackTask(X, X @ np.ones(4), name="random")
-        >>> report = attack_panel(np.diag([1, 1, 1, 0.01]), task, attackers=["gd", "whiten"])
-        >>> attack_sentences(report)[0]
-        'Targets: 1 % of the excess loss of zero weights, unless another one is named.'
+        >>> one = Spectrum(np.array([8.0, 4.0, 1e-9]), np.eye(3), np.eye(3), np.array([0.5, 0.499, 0.001]))
+        >>> effective_condition(one, 0.01), effective_condition(one, 0.01, removed=1)
+        (2.0, 1.0)
     """
-    epsilon = report.budget.headline
-    said = [f"Targets: {100 * epsilon:g} % of the excess loss of zero weights, unless another one is named."]
-    for name in report.extractors["extractor"]:
-        if name != report.baseline:
-            said += _extractor(report, str(name))
-    said += _one_step(report)
-    said += _caveats(report)
-    return said
+    tail = np.cumsum(spectrum.shares[::-1])[::-1]
+    needed = int(np.flatnonzero(tail > epsilon)[-1])
+    return float(spectrum.sigma[min(removed, needed)] / spectrum.sigma[needed])
 
 
-def _extractor(report: AttackReport, name: str) -> list[str]:
-    """Say how one extractor fares: the worst case, who is slowed, where the loss lies, the optimum."""
-    table = report.at(report.factors, None)
-    rows = table[(table["extractor"] == name) & (table["bound"] != "unknown")]
-    if rows.empty:
-        return [f"{name}: no attacker reached the target on {report.baseline}, so no factor is known."]
-    worst = report.worst_case(name)
-    said = [
-        f"{name}: the attacker who is slowed least is {worst['label']} with a factor of "
-        f"{'at least ' if worst['bound'] == 'at least' else ''}{worst['factor']:.3g} "
-        f"(steps: {_steps(worst)}, on {report.baseline} {worst['baseline_steps']:,.0f})."
-    ]
-    slowed = rows[rows["factor"] >= LARGE]
-    hardly = rows[(rows["factor"] <= SMALL) & (rows["bound"] == "exact")]
-    between = len(rows) - len(slowed) - len(hardly)
-    said.append(
-        f"{name}: of {len(rows)} attackers with a known factor, {len(slowed)} are slowed {LARGE:g} times "
-        f"or more{_list(slowed)}, {len(hardly)} at most {SMALL:g} times{_list(hardly)}, "
-        f"{between} are in between."
+def extractor_facts(
+    problems: Mapping[str, AttackProblem], baseline: str, budget: AttackBudget, scale: float
+) -> pd.DataFrame:
+    """Return a row per extractor: spectrum in numbers, both optima and their evidence."""
+    raw = problems[baseline].space.convex_optimum.loss
+    rows = []
+    for name, problem in problems.items():
+        space, S = problem.space, problem.space.spectrum
+        rows.append(
+            {
+                "extractor": name,
+                "kappa": S.condition,
+                "rank": S.rank,
+                "features": space.features.shape[1],
+                "rows": len(space.features),
+                "effective_condition": effective_condition(S, budget.headline),
+                "deflated_condition": effective_condition(S, budget.headline, removed=REMOVED),
+                "start_loss": space.objective.start_loss * scale,
+                "optimum": space.convex_optimum.loss * scale,
+                "baseline_optimum": raw * scale,
+                "optimum_error": space.convex_optimum.error * scale,
+                "optimum_converged": space.convex_optimum.converged,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def spectrum_rows(name: str, spectrum: Spectrum) -> pd.DataFrame:
+    """Return eigenvalues and shares in long form."""
+    index = np.arange(1, spectrum.rank + 1)
+    return pd.DataFrame(
+        {"extractor": name, "index": index, "sigma": spectrum.sigma, "share": spectrum.shares}
     )
-    return [*said, _where(report, name), *_optimum(report, name)]
-
-
-def _steps(row: pd.Series) -> str:
-    """Return the steps of a row of factors as text."""
-    return f"{row['steps']:,.0f}" if np.isfinite(row["steps"]) else "more than the budget's"
-
-
-def _list(rows: pd.DataFrame) -> str:
-    """Return the attackers of some rows with their factors, in brackets."""
-    if rows.empty:
-        return ""
-    parts = [
-        f"{row['label']} {'> ' if row['bound'] == 'at least' else ''}{row['factor']:.3g}"
-        for row in rows.to_dict("records")
-    ]
-    return f" ({', '.join(parts)})"
-
-
-def _number(value: float) -> str:
-    """Return three significant digits, with a power of ten for large numbers."""
-    if value < 1e6:
-        return f"{float(f'{value:.3g}'):,.10g}"
-    mantissa, exponent = f"{value:.1e}".split("e")
-    return f"{mantissa}·10^{int(exponent)}"
-
-
-def _where(report: AttackReport, name: str) -> str:
-    """Say in which eigenvalues the excess loss lies, before and after."""
-    facts = report.extractors.set_index("extractor")
-    words = []
-    for which in (report.baseline, name):
-        rows = report.spectra[report.spectra["extractor"] == which]
-        low = rows["sigma"] < rows["sigma"].max() / 100
-        words.append(
-            f"{which} has {100 * rows.loc[low, 'share'].sum():.3g} % of it below σ₁/100, so that κ = "
-            f"{_number(facts.loc[which, 'kappa'])} acts like "
-            f"{_number(facts.loc[which, 'effective_condition'])}"
-        )
-    measure = "excess loss" if report.kind == "regression" else "excess squared loss on the labels"
-    left = facts["deflated_condition"]
-    return (
-        f"{name}: where the {measure} lies decides, not κ alone: {'; '.join(words)}. Conjugate gradients and "
-        "L-BFGS deal with a few large eigenvalues at a step each; without the five largest the ratio that "
-        f"matters is {_number(left[name])} ({report.baseline}: {_number(left[report.baseline])})."
-    )
-
-
-def _optimum(report: AttackReport, name: str) -> list[str]:
-    """Say whether the best loss on these features is that of the baseline."""
-    row = report.extractors.set_index("extractor").loc[name]
-    room = row["start_loss"] - row["baseline_optimum"]
-    gap = (row["optimum"] - row["baseline_optimum"]) / room
-    if abs(gap) <= 1e-4:
-        return [f"{name}: the best loss on its features is that of {report.baseline}; nothing is destroyed."]
-    return [
-        f"{name}: the best loss on its features is {row['optimum']:.4g}, on {report.baseline} "
-        f"{row['baseline_optimum']:.4g}: a share {gap:.2g} of what can be learned is "
-        f"{'lost' if gap > 0 else 'gained'} to float64 rank, and its targets count from its own optimum."
-    ]
-
-
-def _one_step(report: AttackReport) -> list[str]:
-    """Name the informed attackers who need one step everywhere."""
-    smallest = report.steps[report.steps["epsilon"] == min(report.budget.epsilons)]
-    said = []
-    for label, rows in smallest.groupby("label", sort=False):
-        if (rows["steps"] == 1).all():
-            said.append(
-                f"{label} needs one step on every extractor, down to ε = {min(report.budget.epsilons):g}: "
-                "conditioning is no obstacle to an attacker who does this."
-            )
-    return said
-
-
-def _caveats(report: AttackReport) -> list[str]:
-    """Say what the panel leaves open."""
-    said = []
-    rows = report.at(report.steps, None)
-    edge = rows[rows["at_edge"]]
-    if len(edge):
-        where = ", ".join(f"{r['label']} on {r['extractor']}" for r in edge.to_dict("records"))
-        said.append(
-            f"The best hyper-parameter lies at the end of its grid for {where}: a wider grid may do better."
-        )
-    missing = rows[rows["steps"].isna()]
-    if len(missing):
-        said.append(
-            f"{len(missing)} of {len(rows)} attacks did not finish within the budget; their factors are "
-            "lower bounds at best."
-        )
-    if not report.extractors["optimum_converged"].all():
-        said.append(
-            "The optimum of at least one extractor was not certified: small ε are to be read with care."
-        )
-    for attacker, group in report.skipped.groupby("attacker", sort=False):
-        said.append(f"{attacker} was skipped on {len(group)} extractor(s): {group['reason'].iloc[0]}.")
-    said.append(
-        "Factors hold for these attackers, grids and budget, on this sample; an attacker who is not in the "
-        "panel may do better, and none of the numbers is an upper limit of what an attacker can do."
-    )
-    return said

@@ -27,7 +27,7 @@ from condnum.probing import (
     attack_sentences,
     attacker_names,
 )
-from condnum.probing.objectives import Kind
+from condnum.probing.tasks import Kind
 from condnum.progress import report_event
 from condnum.studies import digit_pairs, house_prices
 from condnum.studies.digit_pairs import DigitPairsConfig, read_pair

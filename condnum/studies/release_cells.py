@@ -17,7 +17,7 @@ from condnum.data.task_pair import standardise
 from condnum.deep.regularizers import apply_inverse_covariance
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.methods import NAMED_SETTINGS, ImmunizationResult
-from condnum.methods.algorithm1 import Ours, supervised_gradients
+from condnum.methods.algorithm1 import Ours
 from condnum.methods.descent import descend
 from condnum.methods.method import Gradients, Memory, Parameters
 from condnum.methods.problem import ImmunizationProblem, LinearTask
@@ -273,15 +273,14 @@ class SwitchedAlgorithm1:
         memory: Memory,
     ) -> Gradients:
         """Return the parts of θ's gradient on all rows or on a mini-batch, and the head's gradient."""
-        if self.switches.is_algorithm_1:
-            return Ours().gradients(problem, parameters, settings, memory)
         theta, omega = parameters["theta"], parameters["omega"]
         parts = {
             "well": self.direction(problem.pretrain, theta, "well"),
             "ill": self.direction(problem.harmful, theta, "ill"),
         }
-        supervised, on_omega = supervised_gradients(problem.pretrain, theta, omega)
-        return Gradients(parts | {"supervised": supervised}, {"omega": on_omega})
+        assert problem.pretrain.supervised is not None  # all of its data sets have targets
+        slope = problem.pretrain.supervised.derivative(theta @ omega)
+        return Gradients(parts | {"supervised": slope @ omega.mT}, {"omega": theta.mT @ slope})
 
     def direction(self, task: LinearTask, theta: Tensor, part: Part) -> Tensor:
         r"""Return the preconditioned gradient of one regularizer in θ.
@@ -647,7 +646,11 @@ def train_cell(plan: CellPlan) -> tuple[SwitchedTasks, ImmunizationResult]:
     data = AuditData.parse(payload["data"], reference.source)
     switches = ProtocolSwitches(**payload["switches"])
     tasks = switched_tasks(data, reference, switches)
-    method = SwitchedAlgorithm1(switches, image_side=tasks.image_side, ridges=tuple(payload["ridges"]))
+    method = (
+        Ours()
+        if switches.is_algorithm_1
+        else SwitchedAlgorithm1(switches, image_side=tasks.image_side, ridges=tuple(payload["ridges"]))
+    )
     problem = PairedBatches.of(tasks.problem) if switches.covariance == "minibatch" else tasks.problem
     settings = DescentSettings(**plan.settings)
     return tasks, descend(problem, method, settings, seed=payload["seed"])

@@ -1,4 +1,4 @@
-"""Extreme eigenpairs of a Hessian without its whole spectrum, warm-started, each with its residual.
+"""Extreme eigenpairs of a batch of Hessians, warm-started, each with its residual.
 
 A descent needs one eigenpair of each Hessian a step, and the Hessian moves little between steps.
 Both routines check their residual and fall back to a full `eigh`, which the result says.
@@ -7,7 +7,7 @@ Both routines check their residual and fall back to a full `eigh`, which the res
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -20,19 +20,8 @@ from torch import Tensor
 #: below the round-off of the products that form the Hessian.
 RESIDUAL = 1e-13
 
-#: Lanczos steps between two looks at the residual, and in all.
-_LOOK, _MOST = 4, 160
-
-
-@dataclass(frozen=True)
-class EigenPair:
-    """One eigenpair with the evidence that it is one."""
-
-    value: Tensor  # ()
-    vector: Tensor  # (n,) unit
-    residual: float  # ‖Av − σv‖ / scale of A
-    iterations: int
-    fallback: bool  # found by a full eigendecomposition
+#: Basis vectors of Lanczos, those kept at a restart, and products in all.
+_BASIS, _KEEP, _MOST = 32, 12, 240
 
 
 def gram(matrix: Tensor, out: Tensor | None = None) -> Tensor:
@@ -47,99 +36,188 @@ def gram(matrix: Tensor, out: Tensor | None = None) -> Tensor:
         return torch.mm(matrix.mT, matrix, out=out)
     array = matrix.detach().numpy()
     target = None if out is None else out.numpy()
-    product = np.matmul(array.T, array, out=target)  # NumPy sees AᵀA and calls BLAS syrk; torch does not
+    with np.errstate(over="ignore", invalid="ignore"):  # as torch: who descends looks at the result
+        product = np.matmul(array.T, array, out=target)  # NumPy sees AᵀA and calls BLAS syrk; torch does not
     return torch.from_numpy(product) if out is None else out
 
 
-def largest_pair(matrix: Tensor, start: Tensor | None = None) -> EigenPair:
-    """Return the largest eigenpair of a symmetric positive semidefinite matrix by Lanczos.
-
-    Full reorthogonalisation, so that the Ritz values stay honest; the start is the eigenvector of
-    the previous step where there is one.
-
-    Examples:
-        >>> pair = largest_pair(torch.diag(torch.tensor([1.0, 5.0, 2.0])).double())
-        >>> round(float(pair.value), 12), pair.fallback
-        (5.0, False)
-    """
-    guess = matrix[:, int(matrix.diagonal().argmax())] if start is None else start
-    count = 0
-    for value, vector, residual, count in _ritz_pairs(lambda q: matrix @ q, guess):
-        if residual <= RESIDUAL:
-            return EigenPair(value, vector, residual, count, False)
-    values, vectors = torch.linalg.eigh(matrix)
-    return EigenPair(values[-1], vectors[:, -1], 0.0, count, True)
+def grams(matrices: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return `FᵀF` of each matrix."""
+    if len(matrices) > 1:
+        return torch.bmm(matrices.mT, matrices, out=out)
+    product = gram(matrices[0], None if out is None else out[0])
+    return product[None] if out is None else out
 
 
-def smallest_pair(factor: Tensor, start: Tensor | None = None) -> EigenPair:
-    """Return the smallest non-zero eigenpair of `FᵀF` through the dual Gram matrix `FFᵀ`.
+@dataclass(frozen=True)
+class EigenPairs:
+    """One eigenpair of each matrix, with the evidence that it is one."""
 
-    Lanczos on the inverse of `FFᵀ` by its Cholesky factor; the spectrum of `FFᵀ` is the non-zero
-    spectrum of `FᵀF`: no null directions, so no rank decision at every step.
+    values: Tensor  # (b,)
+    vectors: Tensor  # (b, n) unit
+    residuals: Tensor  # (b,) ‖Av − σv‖ / scale of A
+    iterations: Tensor  # (b,) products until it was found
+    fallbacks: Tensor  # (b,) bool, found by a full eigendecomposition
+
+
+def largest_pairs(matrices: Tensor, start: Tensor | None = None) -> EigenPairs:
+    """Return the largest eigenpair of each symmetric positive semidefinite matrix.
 
     Examples:
-        >>> pair = smallest_pair(torch.tensor([[3.0, 0.0, 0.0], [0.0, 0.5, 0.0]]).double())
-        >>> round(float(pair.value), 12), [round(abs(float(x)), 9) for x in pair.vector]
-        (0.25, [0.0, 1.0, 0.0])
+        >>> pairs = largest_pairs(torch.diag_embed(torch.tensor([[1.0, 5.0], [3.0, 2.0]]).double()))
+        >>> [round(value, 12) for value in pairs.values.tolist()], pairs.fallbacks.tolist()
+        ([5.0, 3.0], [False, False])
     """
-    dual = gram(factor.mT)
-    scale = float(dual.diagonal().max())
+    A, finite = _finite_ones(matrices)
+    if start is None:
+        largest = A.diagonal(dim1=1, dim2=2).argmax(dim=1)
+        start = A[torch.arange(len(A), device=A.device), :, largest]
+    search = _Search(A)
+    for value, vector, residual, count in _ritz_pairs(lambda q: _times(A, q), start, first_looks=0):
+        if search.offer(value, vector, residual, count):
+            break
+    return search.finish(A, finite, index=-1)
+
+
+def smallest_pairs(factor: Tensor, ranks: Tensor, start: Tensor | None = None) -> EigenPairs:
+    """Return the smallest non-zero eigenpair of each `FᵀF` through the dual Gram matrix `FFᵀ`.
+
+    The spectrum of `FFᵀ` is the non-zero spectrum of `FᵀF`: no null directions, so no rank decision at every
+    step. Lanczos runs on its inverse. The inverse of its Cholesky factor is formed once, so that each
+    product is one for the whole batch; a triangular solve is a chain of n steps that wait for each
+    other. The padding gets a diagonal above the spectrum, and a start that is zero there stays so.
+
+    Examples:
+        >>> F = torch.tensor([[[3.0, 0.0], [0.0, 0.5]], [[2.0, 0.0], [0.0, 0.0]]]).double()
+        >>> pairs = smallest_pairs(F, torch.tensor([2, 1]))
+        >>> [round(value, 9) for value in pairs.values.tolist()]
+        [0.25, 4.0]
+    """
+    r = factor.shape[1]
+    own = torch.arange(r, device=factor.device) < ranks[:, None]
+    dual, finite = _finite_ones(grams(factor.mT))
+    scale = dual.diagonal(dim1=1, dim2=2).amax(dim=1)
+    dual = dual + torch.diag_embed(2 * scale[:, None] * ~own)
     lower, failed = torch.linalg.cholesky_ex(dual)
-    guess = factor.new_ones(factor.shape[0]) if start is None else start
-    count = 0
-    if not int(failed):
+    identity = torch.eye(r, dtype=dual.dtype, device=dual.device).expand_as(dual)
+    usable = (failed == 0) & finite
+    lower = torch.where(usable[:, None, None], lower, identity)
+    inverse = torch.linalg.solve_triangular(lower, identity, upper=False)
 
-        def solve(q: Tensor) -> Tensor:
-            return torch.cholesky_solve(q.unsqueeze(-1), lower).squeeze(-1)
+    def solve(q: Tensor) -> Tensor:
+        return _times(inverse.mT, _times(inverse, q))
 
-        # The first solve of a warm start is worth a look of its own.
-        for _, x, _, count in _ritz_pairs(solve, solve(guess), look=1):
-            x = solve(x)  # what is left of large eigenvectors in x, F would magnify
-            x = x / x.norm()
-            image = dual @ x
-            value = x @ image
-            residual = float((image - value * x).norm()) / scale
-            if residual <= RESIDUAL:
-                return EigenPair(value, _primal(factor, x), residual, count, False)
-    values, vectors = torch.linalg.eigh(dual)
-    return EigenPair(values[0], _primal(factor, vectors[:, 0]), 0.0, count, True)
+    guess = torch.ones_like(own, dtype=dual.dtype) if start is None else torch.nan_to_num(start)
+    search = _Search(dual)
+    for _, found, _, count in _ritz_pairs(solve, solve(guess * own), first_looks=4):
+        x = _unit(solve(found))  # what is left of large eigenvectors, F would magnify
+        image = _times(dual, x)
+        value = (x * image).sum(dim=1)
+        residual = torch.linalg.vector_norm(image - value[:, None] * x, dim=1) / scale
+        if search.offer(value, x, torch.where(usable, residual, torch.inf), count):
+            break
+    pairs = search.finish(dual, finite, index=0)
+    return replace(pairs, vectors=_unit(_times(factor.mT, pairs.vectors)))
+
+
+class _Search:
+    """The first pair of each matrix that passes the residual check."""
+
+    def __init__(self, like: Tensor) -> None:
+        count, n = like.shape[:2]
+        self.values = like.new_zeros(count)
+        self.vectors = like.new_zeros((count, n))
+        self.residuals = like.new_full((count,), torch.inf)
+        self.iterations = torch.full((count,), _MOST, device=like.device)
+        self.done = torch.zeros(count, dtype=torch.bool, device=like.device)
+
+    def offer(self, value: Tensor, vector: Tensor, residual: Tensor, count: int) -> bool:
+        """Take the pairs that are new and good enough; True once all are found."""
+        new = ~self.done & (residual <= RESIDUAL)
+        self.values = torch.where(new, value, self.values)
+        self.vectors = torch.where(new[:, None], vector, self.vectors)
+        self.residuals = torch.where(new, residual, self.residuals)
+        self.iterations = torch.where(new, count, self.iterations)
+        self.done = self.done | new
+        return bool(self.done.all())
+
+    def finish(self, matrices: Tensor, finite: Tensor, *, index: int) -> EigenPairs:
+        """Decompose the matrices for which nothing was found; NaN for those that are not finite."""
+        missing = ~self.done & finite
+        for place in missing.nonzero()[:, 0].tolist():
+            try:
+                values, vectors = torch.linalg.eigh(matrices[place])
+            except torch.linalg.LinAlgError:
+                finite = finite.clone()
+                finite[place] = False
+                continue
+            self.values[place], self.vectors[place] = values[index], vectors[:, index]
+            self.residuals[place] = 0.0
+        return EigenPairs(
+            torch.where(finite, self.values, torch.nan),
+            torch.where(finite[:, None], self.vectors, torch.nan),
+            self.residuals,
+            self.iterations,
+            missing,
+        )
 
 
 def _ritz_pairs(
-    apply: Callable[[Tensor], Tensor], start: Tensor, look: int = _LOOK
-) -> Iterator[tuple[Tensor, Tensor, float, int]]:
-    """Run Lanczos with full reorthogonalisation; yield the largest Ritz pair at every look."""
-    n = start.shape[0]
-    most = min(_MOST, n)
-    Q = start.new_zeros((most, n))  # basis vectors as rows
-    T = start.new_zeros((most, most))
-    Q[0] = start / start.norm()
-    for step in range(most):
-        w = apply(Q[step])
-        basis = Q[: step + 1]
-        coefficients = basis @ w
-        w = w - basis.mT @ coefficients
-        correction = basis @ w
-        w = w - basis.mT @ correction
-        T[step, : step + 1] = coefficients + correction
-        beta = w.norm()
-        count = step + 1
-        invariant = float(beta) <= torch.finfo(start.dtype).eps * float(T[0, 0].abs())
-        if invariant or count == most or count % look == 0:
-            values, vectors = torch.linalg.eigh(T[:count, :count])  # reads the lower triangle
-            vector = vectors[:, -1] @ basis
-            # An invariant subspace holds the pair exactly, as a start in it can know.
-            residual = 0.0 if invariant else float(beta * vectors[-1, -1].abs() / values[-1])
-            yield values[-1], vector / vector.norm(), residual, count
-        if invariant or count == most:
-            return
-        Q[count] = w / beta
+    apply: Callable[[Tensor], Tensor], start: Tensor, first_looks: int
+) -> Iterator[tuple[Tensor, Tensor, Tensor, int]]:
+    """Run thick-restart Lanczos with full reorthogonalisation; yield the largest Ritz pairs."""
+    n = start.shape[1]
+    size = min(_BASIS, n)
+    Q = start.new_zeros((len(start), size, n))  # basis vectors as rows
+    T = start.new_zeros((len(start), size, size))
+    Q[:, 0] = _unit(torch.nan_to_num(start))
+    filled = 0
+    for count in range(1, _MOST + 1):
+        w = apply(Q[:, filled])
+        filled += 1
+        basis = Q[:, :filled]
+        coefficients = _times(basis, w)
+        w = w - _times(basis.mT, coefficients)
+        correction = _times(basis, w)
+        w = w - _times(basis.mT, correction)
+        T[:, filled - 1, :filled] = coefficients + correction
+        beta = torch.linalg.vector_norm(w, dim=1)
+        # An invariant subspace holds the pair exactly; the zero vectors that follow it change nothing.
+        invariant = beta <= torch.finfo(T.dtype).eps * T[:, 0, 0].abs()
+        if count <= first_looks or count % 4 == 0 or filled == size:
+            projected = torch.nan_to_num(T[:, :filled, :filled], nan=0.0, posinf=0.0, neginf=0.0)
+            values, S = torch.linalg.eigh(projected)  # reads the lower triangle
+            vectors = S.mT @ basis
+            residual = torch.where(invariant, 0.0, beta * S[:, -1, -1].abs() / values[:, -1])
+            yield values[:, -1], _unit(vectors[:, -1]), residual, count
+            if filled == size:
+                if size == n:
+                    return
+                filled = _KEEP
+                Q[:, :filled] = vectors[:, -filled:].flip(1)
+                T.zero_()
+                T[:, :filled, :filled] = torch.diag_embed(values[:, -filled:].flip(1))
+        Q[:, filled] = torch.where(invariant[:, None], 0.0, w / beta[:, None])
 
 
-def _primal(factor: Tensor, x: Tensor) -> Tensor:
-    """Map an eigenvector of `FFᵀ` to the one of `FᵀF`."""
-    vector = factor.mT @ x
-    return vector / vector.norm()
+def _finite_ones(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the matrices, zeros in the place of those whose norm is not finite, and whose is."""
+    finite = torch.isfinite(torch.linalg.vector_norm(matrices, dim=(1, 2)))
+    if bool(finite.all()):
+        return matrices, finite
+    return torch.where(finite[:, None, None], matrices, 0.0), finite
+
+
+def _times(matrices: Tensor, vectors: Tensor) -> Tensor:
+    """Return `A_i x_i` of each matrix and vector."""
+    return torch.bmm(matrices, vectors.unsqueeze(2)).squeeze(2)
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    """Return vectors of length one; zero stays zero."""
+    return vectors / torch.linalg.vector_norm(vectors, dim=1, keepdim=True).clamp_min(
+        torch.finfo(vectors.dtype).tiny
+    )
 
 
 # `Bθ` at half the work: a factor of K brought to triangular form once, multiplied many times.

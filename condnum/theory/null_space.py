@@ -1,4 +1,4 @@
-"""rowsat one task has and the other lacks: null(K_P) against range(K_H).
+"""What one task has and the other lacks: null(K_P) against range(K_H).
 
 An extractor can scale a direction of null(K_P) without that `κ(H_P)` sees it. If the harmful task has energy
 there, `κ(H_H)` follows, and the RIR of the compact convention has no ceiling. How many such directions there
@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from condnum.arrays import ArrayLike, as_tensor
-from condnum.errors import InvalidInputError
-from condnum.theory.spectra import CovarianceRange, default_rtol, symmetric_part
+from condnum.arrays import ArrayLike
+from condnum.theory.spectra import CovarianceRange, default_rtol, task_ranges
 
 #: Sine of a principal angle below which a direction lies in both subspaces.
 ANGLE_TOLERANCE = 1e-6
@@ -63,13 +62,7 @@ def null_spaces(
         >>> spaces.harmful_only, spaces.intersection, round(spaces.harmful_energy, 12)
         (1, 0, 0.5)
     """
-    P = _range(pretrain_covariance, "pretrain_covariance", rtol)
-    H = _range(harmful_covariance, "harmful_covariance", rtol)
-    if P.dimension != H.dimension:
-        raise InvalidInputError(
-            f"the covariances live in {P.dimension} and {H.dimension} dimensions: both tasks share one "
-            "input space."
-        )
+    P, H = task_ranges(pretrain_covariance, harmful_covariance, rtol=rtol)
     rtol = default_rtol(P.dimension) if rtol is None else rtol
     N_P, N_H = P.null_basis, H.null_basis
     harmful, own = own_directions(H, N_P, rtol=rtol)
@@ -104,13 +97,3 @@ def _intersection(null_pretrain: Tensor, null_harmful: Tensor) -> Tensor:
     aligned = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
     aligned[: len(sines)] = sines < ANGLE_TOLERANCE
     return null_pretrain @ rows[aligned].mT
-
-
-def _range(covariance: ArrayLike | CovarianceRange, name: str, rtol: float | None) -> CovarianceRange:
-    """Return the range of a covariance, decomposed here unless the caller has it."""
-    if isinstance(covariance, CovarianceRange):
-        return covariance
-    K = as_tensor(covariance, name, ndim=2)
-    if K.shape[0] != K.shape[1]:
-        raise InvalidInputError(f"{name} must be square, got shape {tuple(K.shape)}.")
-    return CovarianceRange.of(symmetric_part(K), rtol=rtol, name=name)

@@ -26,8 +26,8 @@ from torch import Tensor
 
 from condnum.arrays import Array, ArrayLike, like
 from condnum.errors import InvalidInputError
-from condnum.theory.ceiling import RirCeiling, pencil_decomposition, rir_ceiling, task_ranges
-from condnum.theory.extremes import gram, largest_pair
+from condnum.theory.ceiling import RirCeiling, pencil_decomposition, rir_ceiling
+from condnum.theory.extremes import gram, largest_pairs
 from condnum.theory.immunization import HessianSpectra, immunization_from_spectra, unit_gauge
 from condnum.theory.null_space import own_directions
 from condnum.theory.spectra import (
@@ -36,6 +36,7 @@ from condnum.theory.spectra import (
     CovarianceRange,
     default_rtol,
     hessian_spectrum,
+    task_ranges,
 )
 
 #: `front_immunizer` stays this far below (ii) = 1, so that round-off does not decide clause (b).
@@ -144,7 +145,7 @@ def front_extractor(
     """
     if not math.isfinite(power):
         raise InvalidInputError(f"power must be finite, got {power}.")
-    P, H = task_ranges(pretrain_covariance, harmful_covariance, ridge, None)
+    P, H = task_ranges(pretrain_covariance, harmful_covariance, ridge)
     if {P.rank, H.rank} != {P.dimension}:
         raise InvalidInputError(
             f"the covariances have ranks {P.rank} and {H.rank} in {P.dimension} dimensions: θ_s needs both "
@@ -206,7 +207,7 @@ def front_immunizer(
         >>> [round(ratio, 9) for ratio in extractor_ratios(front_immunizer(P, H, pretrain_ratio=0.5), P, H)]
         [0.5, 1250.0]
     """
-    P, H = task_ranges(pretrain_covariance, harmful_covariance, None, None)
+    P, H = task_ranges(pretrain_covariance, harmful_covariance)
     region = feasible_region(P, H)
     if pretrain_ratio is None:
         pretrain_ratio = max(1 - FRONT_MARGIN, region.ceiling.value**-0.5)
@@ -284,7 +285,8 @@ def _ridge_directions(P: CovarianceRange, H: CovarianceRange) -> list[Tensor]:
     rotated = gram(H.factor @ Q)
     energy = torch.cat([P.values, P.values.new_zeros(P.dimension - P.rank)])
     scales = [(energy + rho).rsqrt() for rho in np.geomspace(1e-8, 1e2, 31) * float(P.values[0])]
-    return [Q @ (scale * largest_pair(scale[:, None] * rotated * scale).vector) for scale in scales]
+    top = [largest_pairs((scale[:, None] * rotated * scale)[None]).vectors[0] for scale in scales]
+    return [Q @ (scale * vector) for scale, vector in zip(scales, top, strict=True)]
 
 
 def _ridge_spike(

@@ -1,4 +1,4 @@
-"""R_well: the regularizer that lowers a condition number (Eq. 3), and its gradients."""
+"""R_well, which lowers a condition number (Eq. 3), R_ill, which raises one (Eq. 12), and their gradients."""
 
 from __future__ import annotations
 
@@ -12,179 +12,6 @@ from condnum.arrays import ArrayLike, as_tensor, like, storage_eps
 from condnum.errors import InvalidInputError, RankError
 from condnum.theory.autograd import INFINITE_VALUE, ClosedForm
 from condnum.theory.spectra import default_rtol, hessian, is_symmetric, singular_values, symmetric_part
-
-# R_well and R_ill of a symmetric positive semi-definite H from one extreme eigenpair.
-
-
-def r_well_from_pair(hessian: Tensor, sigma_1: Tensor, dimension: int) -> Tensor:
-    r"""Return :math:`\tfrac12\sigma_1^2 - \|H\|_F^2/(2p)` (Eq. 3).
-
-    Args:
-        hessian: `(..., D, D)` symmetric positive semi-definite H.
-        sigma_1: `(...)` its largest eigenvalue.
-        dimension: p, the dimension D of the full Hessian.
-
-    Returns:
-        `(...)`.
-
-    Examples:
-        >>> r_well_from_pair(torch.diag(torch.tensor([3.0, 1.0])), torch.tensor(3.0), 2)
-        tensor(2.)
-    """
-    return sigma_1.square() / 2 - squared_norm(hessian) / (2 * dimension)
-
-
-def r_ill_from_pair(hessian: Tensor, sigma_k: Tensor, rank: int | Tensor) -> Tensor:
-    r"""Return :math:`1/(\|H\|_F^2/(2k) - \tfrac12\sigma_k^2)` (Eq. 12).
-
-    Args:
-        hessian: `(..., D, D)` symmetric positive semi-definite H.
-        sigma_k: `(...)` its smallest non-zero eigenvalue.
-        rank: k, one for all or `(...)`.
-
-    Returns:
-        `(...)`.
-
-    Examples:
-        >>> r_ill_from_pair(torch.diag(torch.tensor([3.0, 1.0])), torch.tensor(1.0), 2)
-        tensor(0.5000)
-    """
-    return (squared_norm(hessian) / (2 * rank) - sigma_k.square() / 2).reciprocal()
-
-
-def well_gradient_from_pair(hessian: Tensor, sigma_1: Tensor, v_1: Tensor, dimension: int) -> Tensor:
-    r"""Return :math:`\nabla_H R_{well} = \sigma_1v_1v_1^\top - H/p` (Theorem A.1 (3)).
-
-    Args:
-        hessian: `(..., D, D)` symmetric positive semi-definite H.
-        sigma_1: `(...)` its largest eigenvalue.
-        v_1: `(..., D)` unit eigenvector.
-        dimension: p, the dimension D of the full Hessian.
-
-    Returns:
-        `(..., D, D)`.
-
-    Examples:
-        >>> H = torch.diag(torch.tensor([3.0, 1.0]))
-        >>> well_gradient_from_pair(H, torch.tensor(3.0), torch.tensor([1.0, 0.0]), 2)
-        tensor([[ 1.5000,  0.0000],
-                [ 0.0000, -0.5000]])
-    """
-    scaled = sigma_1.unsqueeze(-1) * v_1
-    return (hessian / -dimension).addcmul_(scaled.unsqueeze(-1), v_1.unsqueeze(-2))
-
-
-def ill_gradient_from_pair(
-    hessian: Tensor, sigma_k: Tensor, v_k: Tensor, rank: int | Tensor
-) -> tuple[Tensor, Tensor]:
-    r"""Return R_ill and :math:`\nabla_H R_{ill} = (\sigma_kv_kv_k^\top - H/k)\,R_{ill}^2` (Eq. 13).
-
-    Args:
-        hessian: `(..., D, D)` symmetric positive semi-definite H.
-        sigma_k: `(...)` its smallest non-zero eigenvalue.
-        v_k: `(..., D)` unit eigenvector.
-        rank: k, one for all or `(...)`.
-
-    Returns:
-        `(...)` and `(..., D, D)`: the value comes for free.
-
-    Examples:
-        >>> H = torch.diag(torch.tensor([3.0, 1.0]))
-        >>> ill_gradient_from_pair(H, torch.tensor(1.0), torch.tensor([0.0, 1.0]), 2)
-        (tensor(0.5000), tensor([[-0.3750,  0.0000],
-                [ 0.0000,  0.1250]]))
-    """
-    value = r_ill_from_pair(hessian, sigma_k, rank)
-    square = value.square()
-    scaled = (square * sigma_k).unsqueeze(-1) * v_k
-    G = hessian * (square / -rank)[..., None, None]
-    return value, G.addcmul_(scaled.unsqueeze(-1), v_k.unsqueeze(-2))
-
-
-def squared_norm(matrix: Tensor) -> Tensor:
-    """Return `‖A‖_F²` of every matrix of a batch."""
-    return torch.linalg.vector_norm(matrix, dim=(-2, -1)).square()
-
-
-# Extreme singular values: rank, multiplicity and the weights of a stated subgradient.
-
-
-@dataclass(frozen=True)
-class Extreme:
-    """One end of a descending spectrum `(..., n)`."""
-
-    sigma: Tensor  # (...), the extreme value
-    weights: Tensor  # (..., n), 1/m on the m values equal to it, 0 elsewhere
-    multiplicity: Tensor  # (...), m
-    gap: Tensor  # (...), distance to the next value over σ₁; inf without one
-
-
-def decompose(matrix: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return `U, σ, V` with `S = U diag(σ) Vᵀ`, σ descending; `eigh` where S is symmetric."""
-    if not is_symmetric(matrix, eps):
-        U, sigma, V = torch.linalg.svd(matrix, full_matrices=False)
-        return U, sigma, V.mT
-    values, vectors = torch.linalg.eigh(symmetric_part(matrix))
-    order = values.abs().argsort(dim=-1, descending=True)
-    values = torch.gather(values, -1, order)
-    V = torch.gather(vectors, -1, order.unsqueeze(-2).expand_as(vectors))
-    # A negative eigenvalue is a positive singular value with u = −v.
-    signs = torch.where(values < 0, -1.0, 1.0).to(V.dtype).unsqueeze(-2)
-    return V * signs, values.abs(), V
-
-
-def resolve_rtol(rtol: float | None, matrix: Tensor, eps: float) -> float:
-    """Return `rtol`, or the default `max(p_r, p_c)·eps`."""
-    if rtol is None:
-        return default_rtol(max(matrix.shape[-2:]), eps)
-    if not 0 <= rtol < 1:
-        raise InvalidInputError(f"rtol must lie in [0, 1), got {rtol}.")
-    return float(rtol)
-
-
-def resolve_rank(sigma: Tensor, rank: int | None, rtol: float) -> Tensor:
-    """Return the numerical rank of each spectrum of a batch, or the one that was asked for."""
-    if bool((sigma[..., 0] == 0).any()):
-        raise RankError(
-            "a matrix has rank 0 (all singular values are zero): its condition number, which the "
-            "regularizers stand for, is undefined; check that theta and the features are not zero."
-        )
-    if rank is None:
-        return (sigma > rtol * sigma[..., :1]).sum(dim=-1)
-    n = sigma.shape[-1]
-    if int(rank) != rank or not 1 <= rank <= n:
-        raise InvalidInputError(f"rank must be a whole number between 1 and {n}, got {rank}.")
-    return torch.full(sigma.shape[:-1], int(rank), dtype=torch.int64, device=sigma.device)
-
-
-def largest(sigma: Tensor, rtol: float) -> Extreme:
-    """Return σ₁ of a descending spectrum `(..., n)`, averaged over values within `rtol·σ₁`."""
-    first = sigma[..., 0]
-    second = sigma[..., 1] if sigma.shape[-1] > 1 else torch.full_like(first, -torch.inf)
-    mask = sigma >= ((1 - rtol) * first).unsqueeze(-1)
-    return _extreme(first, mask, (first - second) / first)
-
-
-def smallest(sigma: Tensor, rank: Tensor, rtol: float) -> Extreme:
-    """Return σ_k of a descending spectrum `(..., n)` of rank k `(...)`, averaged as `largest`.
-
-    The tolerance is relative to σ₁, not σ_k: that is the size of the round-off in σ_k.
-    """
-    first = sigma[..., 0]
-    last = torch.gather(sigma, -1, (rank - 1).unsqueeze(-1)).squeeze(-1)
-    before = torch.gather(sigma, -1, (rank - 2).clamp_min(0).unsqueeze(-1)).squeeze(-1)
-    kept = torch.arange(sigma.shape[-1], device=sigma.device) < rank.unsqueeze(-1)
-    mask = kept & (sigma - last.unsqueeze(-1) <= rtol * first.unsqueeze(-1))
-    gap = torch.where(rank > 1, (before - last) / first, torch.inf)
-    return _extreme(last, mask, gap)
-
-
-def _extreme(sigma: Tensor, mask: Tensor, gap: Tensor) -> Extreme:
-    count = mask.sum(dim=-1)
-    return Extreme(sigma, mask.to(sigma.dtype) / count.unsqueeze(-1), count, gap)
-
-
-# The answer of every gradient function: the gradient with the evidence it rests on.
 
 
 @dataclass(frozen=True)
@@ -202,41 +29,6 @@ class RegularizerGradient:
     sigma: Any  # the extreme singular value: well σ₁, ill σ_k
     rank: Any  # k, the number of σ > rtol·σ₁, or the rank that was asked for
     multiplicity: Any  # how many singular values the subgradient averages over; 1 if differentiable
-
-
-def hand_back(result: RegularizerGradient, reference: ArrayLike) -> RegularizerGradient:
-    """Turn a result of tensors into the caller's kind, with Python scalars for one matrix."""
-    convert = like(reference)
-
-    def evidence(tensor: Tensor) -> Any:
-        return tensor.item() if tensor.ndim == 0 else convert(tensor)
-
-    return replace(
-        result,
-        value=evidence(result.value),
-        gradient=convert(result.gradient),
-        differentiable=evidence(result.differentiable),
-        gap=evidence(result.gap),
-        sigma=evidence(result.sigma),
-        rank=evidence(result.rank),
-        multiplicity=evidence(result.multiplicity),
-    )
-
-
-# From a gradient in the Hessian to one in θ (the chain rule of Theorem 4.2).
-
-
-def theta_hessian(theta: ArrayLike, covariance: ArrayLike) -> tuple[Tensor, Tensor, Tensor, float]:
-    """Return θ, K and H(θ) as detached float64 tensors, and the coarser of their storage epsilons."""
-    T = as_tensor(theta, "theta", minimum_ndim=2).detach()
-    K = as_tensor(covariance, "K", minimum_ndim=2).detach().to(T.device)
-    H: Tensor = hessian(T, K)  # type: ignore[assignment]
-    return T, symmetric_part(K), H, max(storage_eps(theta), storage_eps(covariance))
-
-
-def pull_back(theta: Tensor, covariance: Tensor, result: RegularizerGradient) -> RegularizerGradient:
-    """Return the result with `2Kθ∇_H R` in the place of `∇_H R`."""
-    return replace(result, gradient=2 * (covariance @ (theta @ result.gradient)))
 
 
 def r_well(S: ArrayLike, *, dimension: int | None = None) -> Any:
@@ -343,42 +135,6 @@ def r_well_theta_gradient(
     """
     T, C, H, eps = theta_hessian(theta, K)
     return hand_back(pull_back(T, C, well_core(H, dimension=H.shape[-1], rtol=rtol, eps=eps)), theta)
-
-
-def well_core(matrix: Tensor, *, dimension: int, rtol: float | None, eps: float) -> RegularizerGradient:
-    """Return value and gradient as tensors, from one decomposition of a detached matrix."""
-    tolerance = resolve_rtol(rtol, matrix, eps)
-    U, sigma, V = decompose(matrix, eps)
-    rank = resolve_rank(sigma, None, tolerance)
-    top = largest(sigma, tolerance)
-    G = (U * (top.weights * sigma).unsqueeze(-2)) @ V.mT - matrix / dimension
-    value = well_value(sigma, dimension)
-    return RegularizerGradient(value, G, top.multiplicity == 1, top.gap, top.sigma, rank, top.multiplicity)
-
-
-def well_value(sigma: Tensor, dimension: int) -> Tensor:
-    """Return R_well `(...)` of a descending spectrum `(..., n)`; missing values are zero.
-
-    A sum of differences of squares: non-negative, and exactly zero at a flat spectrum.
-    """
-    first = sigma[..., :1]
-    differences = ((first - sigma) * (first + sigma)).sum(dim=-1)
-    return (differences + (dimension - sigma.shape[-1]) * sigma[..., 0].square()) / (2 * dimension)
-
-
-def resolve_dimension(dimension: int | None, minimum: int) -> int:
-    """Return p, checked."""
-    if dimension is None:
-        return minimum
-    if int(dimension) != dimension or dimension < minimum:
-        raise InvalidInputError(
-            f"dimension must be a whole number of at least {minimum}, the number of singular values, "
-            f"got {dimension}."
-        )
-    return int(dimension)
-
-
-# R_ill: the regularizer that raises a condition number (Eq. 12), and its gradients.
 
 
 def r_ill(S: ArrayLike, *, rank: int | None = None, rtol: float | None = None) -> Any:
@@ -496,6 +252,39 @@ def r_ill_theta_gradient(
     return hand_back(pull_back(T, C, result), theta)
 
 
+def well_core(matrix: Tensor, *, dimension: int, rtol: float | None, eps: float) -> RegularizerGradient:
+    """Return value and gradient as tensors, from one decomposition of a detached matrix."""
+    tolerance = resolve_rtol(rtol, matrix, eps)
+    U, sigma, V = decompose(matrix, eps)
+    rank = resolve_rank(sigma, None, tolerance)
+    top = largest(sigma, tolerance)
+    G = (U * (top.weights * sigma).unsqueeze(-2)) @ V.mT - matrix / dimension
+    value = well_value(sigma, dimension)
+    return RegularizerGradient(value, G, top.multiplicity == 1, top.gap, top.sigma, rank, top.multiplicity)
+
+
+def well_value(sigma: Tensor, dimension: int) -> Tensor:
+    """Return R_well `(...)` of a descending spectrum `(..., n)`; missing values are zero.
+
+    A sum of differences of squares: non-negative, and exactly zero at a flat spectrum.
+    """
+    first = sigma[..., :1]
+    differences = ((first - sigma) * (first + sigma)).sum(dim=-1)
+    return (differences + (dimension - sigma.shape[-1]) * sigma[..., 0].square()) / (2 * dimension)
+
+
+def resolve_dimension(dimension: int | None, minimum: int) -> int:
+    """Return p, checked."""
+    if dimension is None:
+        return minimum
+    if int(dimension) != dimension or dimension < minimum:
+        raise InvalidInputError(
+            f"dimension must be a whole number of at least {minimum}, the number of singular values, "
+            f"got {dimension}."
+        )
+    return int(dimension)
+
+
 def ill_core(matrix: Tensor, *, rank: int | None, rtol: float | None, eps: float) -> RegularizerGradient:
     """Return value and gradient as tensors, from one decomposition; NaN gradient at infinite value."""
     tolerance = resolve_rtol(rtol, matrix, eps)
@@ -526,3 +315,190 @@ def reject_infinite(value: Tensor) -> None:
     """Raise if R_ill is infinite anywhere."""
     if bool(torch.isinf(value).any()):
         raise RankError(INFINITE_VALUE)
+
+
+@dataclass(frozen=True)
+class Extreme:
+    """One end of a descending spectrum `(..., n)`."""
+
+    sigma: Tensor  # (...), the extreme value
+    weights: Tensor  # (..., n), 1/m on the m values equal to it, 0 elsewhere
+    multiplicity: Tensor  # (...), m
+    gap: Tensor  # (...), distance to the next value over σ₁; inf without one
+
+
+def decompose(matrix: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return `U, σ, V` with `S = U diag(σ) Vᵀ`, σ descending; `eigh` where S is symmetric."""
+    if not is_symmetric(matrix, eps):
+        U, sigma, V = torch.linalg.svd(matrix, full_matrices=False)
+        return U, sigma, V.mT
+    values, vectors = torch.linalg.eigh(symmetric_part(matrix))
+    order = values.abs().argsort(dim=-1, descending=True)
+    values = torch.gather(values, -1, order)
+    V = torch.gather(vectors, -1, order.unsqueeze(-2).expand_as(vectors))
+    # A negative eigenvalue is a positive singular value with u = −v.
+    signs = torch.where(values < 0, -1.0, 1.0).to(V.dtype).unsqueeze(-2)
+    return V * signs, values.abs(), V
+
+
+def resolve_rtol(rtol: float | None, matrix: Tensor, eps: float) -> float:
+    """Return `rtol`, or the default `max(p_r, p_c)·eps`."""
+    if rtol is None:
+        return default_rtol(max(matrix.shape[-2:]), eps)
+    if not 0 <= rtol < 1:
+        raise InvalidInputError(f"rtol must lie in [0, 1), got {rtol}.")
+    return float(rtol)
+
+
+def resolve_rank(sigma: Tensor, rank: int | None, rtol: float) -> Tensor:
+    """Return the numerical rank of each spectrum of a batch, or the one that was asked for."""
+    if bool((sigma[..., 0] == 0).any()):
+        raise RankError(
+            "a matrix has rank 0 (all singular values are zero): its condition number, which the "
+            "regularizers stand for, is undefined; check that theta and the features are not zero."
+        )
+    if rank is None:
+        return (sigma > rtol * sigma[..., :1]).sum(dim=-1)
+    n = sigma.shape[-1]
+    if int(rank) != rank or not 1 <= rank <= n:
+        raise InvalidInputError(f"rank must be a whole number between 1 and {n}, got {rank}.")
+    return torch.full(sigma.shape[:-1], int(rank), dtype=torch.int64, device=sigma.device)
+
+
+def largest(sigma: Tensor, rtol: float) -> Extreme:
+    """Return σ₁ of a descending spectrum `(..., n)`, averaged over values within `rtol·σ₁`."""
+    first = sigma[..., 0]
+    second = sigma[..., 1] if sigma.shape[-1] > 1 else torch.full_like(first, -torch.inf)
+    mask = sigma >= ((1 - rtol) * first).unsqueeze(-1)
+    return _extreme(first, mask, (first - second) / first)
+
+
+def smallest(sigma: Tensor, rank: Tensor, rtol: float) -> Extreme:
+    """Return σ_k of a descending spectrum `(..., n)` of rank k `(...)`, averaged as `largest`.
+
+    The tolerance is relative to σ₁, not σ_k: that is the size of the round-off in σ_k.
+    """
+    first = sigma[..., 0]
+    last = torch.gather(sigma, -1, (rank - 1).unsqueeze(-1)).squeeze(-1)
+    before = torch.gather(sigma, -1, (rank - 2).clamp_min(0).unsqueeze(-1)).squeeze(-1)
+    kept = torch.arange(sigma.shape[-1], device=sigma.device) < rank.unsqueeze(-1)
+    mask = kept & (sigma - last.unsqueeze(-1) <= rtol * first.unsqueeze(-1))
+    gap = torch.where(rank > 1, (before - last) / first, torch.inf)
+    return _extreme(last, mask, gap)
+
+
+def _extreme(sigma: Tensor, mask: Tensor, gap: Tensor) -> Extreme:
+    count = mask.sum(dim=-1)
+    return Extreme(sigma, mask.to(sigma.dtype) / count.unsqueeze(-1), count, gap)
+
+
+def theta_hessian(theta: ArrayLike, covariance: ArrayLike) -> tuple[Tensor, Tensor, Tensor, float]:
+    """Return θ, K and H(θ) as detached float64 tensors, and the coarser of their storage epsilons."""
+    T = as_tensor(theta, "theta", minimum_ndim=2).detach()
+    K = as_tensor(covariance, "K", minimum_ndim=2).detach().to(T.device)
+    H: Tensor = hessian(T, K)  # type: ignore[assignment]
+    return T, symmetric_part(K), H, max(storage_eps(theta), storage_eps(covariance))
+
+
+def pull_back(theta: Tensor, covariance: Tensor, result: RegularizerGradient) -> RegularizerGradient:
+    """Return the result with `2Kθ∇_H R` in the place of `∇_H R`."""
+    return replace(result, gradient=2 * (covariance @ (theta @ result.gradient)))
+
+
+def hand_back(result: RegularizerGradient, reference: ArrayLike) -> RegularizerGradient:
+    """Turn a result of tensors into the caller's kind, with Python scalars for one matrix."""
+    convert = like(reference)
+    fields = {
+        name: value.item() if value.ndim == 0 else convert(value) for name, value in vars(result).items()
+    }
+    return RegularizerGradient(**fields)
+
+
+def r_well_from_pair(hessian: Tensor, sigma_1: Tensor, dimension: int) -> Tensor:
+    r"""Return :math:`\tfrac12\sigma_1^2 - \|H\|_F^2/(2p)` (Eq. 3).
+
+    Args:
+        hessian: `(..., D, D)` symmetric positive semi-definite H.
+        sigma_1: `(...)` its largest eigenvalue.
+        dimension: p, the dimension D of the full Hessian.
+
+    Returns:
+        `(...)`.
+
+    Examples:
+        >>> r_well_from_pair(torch.diag(torch.tensor([3.0, 1.0])), torch.tensor(3.0), 2)
+        tensor(2.)
+    """
+    return sigma_1.square() / 2 - squared_norm(hessian) / (2 * dimension)
+
+
+def r_ill_from_pair(hessian: Tensor, sigma_k: Tensor, rank: int | Tensor) -> Tensor:
+    r"""Return :math:`1/(\|H\|_F^2/(2k) - \tfrac12\sigma_k^2)` (Eq. 12).
+
+    Args:
+        hessian: `(..., D, D)` symmetric positive semi-definite H.
+        sigma_k: `(...)` its smallest non-zero eigenvalue.
+        rank: k, one for all or `(...)`.
+
+    Returns:
+        `(...)`.
+
+    Examples:
+        >>> r_ill_from_pair(torch.diag(torch.tensor([3.0, 1.0])), torch.tensor(1.0), 2)
+        tensor(0.5000)
+    """
+    return (squared_norm(hessian) / (2 * rank) - sigma_k.square() / 2).reciprocal()
+
+
+def well_gradient_from_pair(hessian: Tensor, sigma_1: Tensor, v_1: Tensor, dimension: int) -> Tensor:
+    r"""Return :math:`\nabla_H R_{well} = \sigma_1v_1v_1^\top - H/p` (Theorem A.1 (3)).
+
+    Args:
+        hessian: `(..., D, D)` symmetric positive semi-definite H.
+        sigma_1: `(...)` its largest eigenvalue.
+        v_1: `(..., D)` unit eigenvector.
+        dimension: p, the dimension D of the full Hessian.
+
+    Returns:
+        `(..., D, D)`.
+
+    Examples:
+        >>> H = torch.diag(torch.tensor([3.0, 1.0]))
+        >>> well_gradient_from_pair(H, torch.tensor(3.0), torch.tensor([1.0, 0.0]), 2)
+        tensor([[ 1.5000,  0.0000],
+                [ 0.0000, -0.5000]])
+    """
+    scaled = sigma_1.unsqueeze(-1) * v_1
+    return (hessian / -dimension).addcmul_(scaled.unsqueeze(-1), v_1.unsqueeze(-2))
+
+
+def ill_gradient_from_pair(
+    hessian: Tensor, sigma_k: Tensor, v_k: Tensor, rank: int | Tensor
+) -> tuple[Tensor, Tensor]:
+    r"""Return R_ill and :math:`\nabla_H R_{ill} = (\sigma_kv_kv_k^\top - H/k)\,R_{ill}^2` (Eq. 13).
+
+    Args:
+        hessian: `(..., D, D)` symmetric positive semi-definite H.
+        sigma_k: `(...)` its smallest non-zero eigenvalue.
+        v_k: `(..., D)` unit eigenvector.
+        rank: k, one for all or `(...)`.
+
+    Returns:
+        `(...)` and `(..., D, D)`: the value comes for free.
+
+    Examples:
+        >>> H = torch.diag(torch.tensor([3.0, 1.0]))
+        >>> ill_gradient_from_pair(H, torch.tensor(1.0), torch.tensor([0.0, 1.0]), 2)
+        (tensor(0.5000), tensor([[-0.3750,  0.0000],
+                [ 0.0000,  0.1250]]))
+    """
+    value = r_ill_from_pair(hessian, sigma_k, rank)
+    square = value.square()
+    scaled = (square * sigma_k).unsqueeze(-1) * v_k
+    G = hessian * (square / -rank)[..., None, None]
+    return value, G.addcmul_(scaled.unsqueeze(-1), v_k.unsqueeze(-2))
+
+
+def squared_norm(matrix: Tensor) -> Tensor:
+    """Return `‖A‖_F²` of every matrix of a batch."""
+    return torch.linalg.vector_norm(matrix, dim=(-2, -1)).square()

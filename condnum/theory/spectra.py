@@ -246,9 +246,6 @@ def condition_from_spectrum(
     return (sigma_max + ridge) / (sigma_min + ridge), sigma_max, sigma_min, rank
 
 
-# The range of a covariance: its eigenpairs above the numerical rank.
-
-
 @dataclass(frozen=True)
 class CovarianceRange:
     """Eigenpairs of a covariance above its numerical rank; one decomposition serves many ceilings."""
@@ -324,3 +321,32 @@ class CovarianceRange:
     def null_projector(self) -> Tensor:
         """Orthogonal projector on null(K), `(D, D)`."""
         return torch.eye(self.dimension).to(self.vectors) - self.vectors @ self.vectors.mT
+
+
+def task_ranges(
+    pretrain: ArrayLike | CovarianceRange,
+    harmful: ArrayLike | CovarianceRange,
+    ridge: float | None = None,
+    rtol: float | None = None,
+) -> tuple[CovarianceRange, CovarianceRange]:
+    """Return the ranges of two covariances of one input space."""
+    if isinstance(pretrain, CovarianceRange) and isinstance(harmful, CovarianceRange):
+        if pretrain.dimension != harmful.dimension:
+            raise InvalidInputError(
+                f"the ranges live in {pretrain.dimension} and {harmful.dimension} dimensions: "
+                "both tasks share one input space."
+            )
+        P, H = pretrain, harmful
+    elif isinstance(pretrain, CovarianceRange) or isinstance(harmful, CovarianceRange):
+        raise InvalidInputError("pass two covariances or two ranges, not one of each.")
+    else:
+        K_P = as_tensor(pretrain, "pretrain_covariance", ndim=2)
+        K_H = as_tensor(harmful, "harmful_covariance", ndim=2).to(K_P.device)
+        if K_P.shape != K_H.shape or K_P.shape[0] != K_P.shape[1]:
+            raise InvalidInputError(
+                f"pretrain_covariance {tuple(K_P.shape)} and harmful_covariance {tuple(K_H.shape)} must be "
+                "square and of the same shape: both tasks share one input space."
+            )
+        P = CovarianceRange.of(symmetric_part(K_P), rtol=rtol, name="pretrain_covariance")
+        H = CovarianceRange.of(symmetric_part(K_H), rtol=rtol, name="harmful_covariance")
+    return (P, H) if ridge is None else (P.ridged(ridge), H.ridged(ridge))

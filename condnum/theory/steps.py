@@ -28,9 +28,6 @@ from condnum.theory.regularizers import (
 )
 from condnum.theory.spectra import default_rtol
 
-# Step sizes below which Theorem 4.3 holds: as printed, and as corrected.
-
-
 BoundSource = Literal["corrected", "printed"]
 
 

@@ -25,9 +25,9 @@ import torch
 from condnum.files import output_folder, write_csv, write_text
 from condnum.machine import is_out_of_memory, limited_threads
 from condnum.methods import get_method, immunize, immunize_batch
-from condnum.methods.batch import batch_size
-from condnum.methods.batched_tasks import BatchMemory, ProblemBatch
+from condnum.methods.batch import ProblemBatch, batch_size
 from condnum.methods.descent import make_optimizer
+from condnum.methods.method import Memory
 from condnum.methods.problem import ImmunizationProblem
 from condnum.report.provenance import describe_device, source_revision, versions
 from condnum.studies import digit_pairs
@@ -176,7 +176,7 @@ class GpuReport:
         batch = ProblemBatch.of([problem] * count, self.device)
         starts = [method.initial(problem, torch.Generator().manual_seed(seed)) for seed in range(count)]
         theta = torch.stack([start["theta"] for start in starts]).to(self.device)
-        memory = BatchMemory(torch.ones(count, dtype=torch.bool, device=self.device))
+        memory = Memory(torch.ones(count, dtype=torch.bool, device=self.device))
         optimizer = make_optimizer("adam", {"theta": theta})
         weights = dict.fromkeys(("well", "ill"), theta.new_full((count,), 1e-3))
 

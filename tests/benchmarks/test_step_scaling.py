@@ -9,7 +9,8 @@ import torch
 
 from condnum.machine import limited_threads
 from condnum.methods.algorithm1 import Ours
-from condnum.methods.descent import _weighted_sum, make_optimizer
+from condnum.methods.batch import ProblemBatch
+from condnum.methods.descent import make_optimizer
 from condnum.methods.method import Memory
 from condnum.methods.problem import ImmunizationProblem, LinearTask
 from condnum.theory.extremes import gram
@@ -41,14 +42,16 @@ def median_seconds(call, budget=0.6):
 
 def prepared_step(problem):
     """One step of Algorithm 1 on a problem, ready to be called again and again; and what it counts."""
-    method, memory = Ours(), Memory()
-    parameters = method.initial(problem, torch.Generator().manual_seed(0))
+    batch = ProblemBatch.of([problem], problem.device)
+    method, memory = Ours(), Memory(torch.ones(1, dtype=torch.bool))
+    theta = method.initial(problem, torch.Generator().manual_seed(0))["theta"][None]
+    parameters = {"theta": theta}
+    weights = dict.fromkeys(("well", "ill"), theta.new_tensor([1e-3]))
     optimizer = make_optimizer("adam", parameters)
 
     def step():
-        gradients = method.gradients(problem, parameters, method.defaults, memory)
-        weights = {"well": 1e-3, "ill": 1e-3}
-        total = _weighted_sum(gradients, parameters["theta"], weights, memory)
+        gradients = method.batched_gradients(batch, parameters, method.defaults, memory)
+        total = gradients.weighted_sum(theta, weights, memory)
         optimizer.step({"theta": total}, 1e-4)
 
     return step, memory

@@ -9,7 +9,8 @@ import torch
 
 from condnum.machine import limited_threads
 from condnum.methods.algorithm1 import Ours
-from condnum.methods.descent import _weighted_sum, make_optimizer
+from condnum.methods.batch import ProblemBatch
+from condnum.methods.descent import make_optimizer
 from condnum.methods.method import Memory
 from condnum.methods.problem import ImmunizationProblem, LinearTask
 from condnum.theory.extremes import gram
@@ -65,18 +66,20 @@ def test_step_speed(benchmark):
     except FileNotFoundError:
         real = None
     problem = ImmunizationProblem(digit_like(4, real), digit_like(7, real))
-    method, memory = Ours(), Memory()
+    batch = ProblemBatch.of([problem], problem.device)
+    method, memory = Ours(), Memory(torch.ones(1, dtype=torch.bool))
+    weights = {"well": torch.tensor([1e-6]).double(), "ill": torch.tensor([1e6]).double()}
     with limited_threads(1):  # as the sweep computes; both sides and the GEMM alike
         parameters = method.initial(problem, torch.Generator().manual_seed(0))
-        theta = parameters["theta"]
+        theta = parameters["theta"] = parameters["theta"][None]
         optimizer = make_optimizer("adam", parameters)
 
         def step():
-            gradients = method.gradients(problem, parameters, method.defaults, memory)
-            total = _weighted_sum(gradients, theta, {"well": 1e-6, "ill": 1e6}, memory)
+            gradients = method.batched_gradients(batch, parameters, method.defaults, memory)
+            total = gradients.weighted_sum(theta, weights, memory)
             optimizer.step({"theta": total}, 1e-3)
 
-        other = theta.clone()
+        other = theta[0].clone()
         naive = torch.optim.Adam([other], lr=1e-3)
         K_P, K_H, k = problem.pretrain.covariance, problem.harmful.covariance, problem.harmful.rank
         square = torch.randn(D, D, dtype=torch.float64)

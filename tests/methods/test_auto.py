@@ -82,7 +82,8 @@ def test_the_loss_stays_at_its_minimum_and_omega_attains_it():
         noisy = y if loss == "mse" else np.where(rng.random(60) < 0.2, 1 - y, y)
         problem = ImmunizationProblem.from_data(X_P, noisy, X_H[:, ::-1].copy(), loss=loss)
         result = immunize(problem, "ours")
-        value, gradient = problem.pretrain.supervised.residual(result.theta @ result.omega)
+        loss, beta = problem.pretrain.supervised, result.theta @ result.omega
+        value, gradient = loss.value(beta), loss.derivative(beta)
         assert float(gradient.abs().max()) < 1e-4
         assert result.history["loss"] == pytest.approx(float(value), rel=1e-6)
         assert result.verdict.loss_gap == pytest.approx(0, abs=1e-9)

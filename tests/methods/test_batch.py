@@ -8,8 +8,7 @@ from condnum.errors import InvalidInputError
 from condnum.methods import NAMED_SETTINGS, descends_in_batches, get_method, immunize, immunize_batch
 from condnum.methods.algorithm1 import RIllOnly
 from condnum.methods.batch import batch_size, problem_bytes
-from condnum.methods.batched_tasks import BatchMemory, ProblemBatch
-from condnum.methods.method import SMALL, Gradients, Memory
+from condnum.methods.method import SMALL, Gradients
 from condnum.methods.problem import ImmunizationProblem, LinearTask
 from condnum.studies.digit_cells import digit_problem
 from condnum.studies.digit_pairs import DigitPairsConfig, load
@@ -115,29 +114,6 @@ def test_large_extractors_as_one_by_one(method, ranks, loss, options):
     )
 
 
-@pytest.mark.parametrize("convention", ["compact", "ridge"])
-def test_opt_kappa_has_the_same_gradient_where_only_some_hessians_are_deficient(convention):
-    """Full and deficient rank in one batch: the ridge convention needs σ_D of the full ones alone."""
-    chosen = problems((140, 60), (50, 140), decay=0.98)
-    generator = torch.Generator().manual_seed(0)
-    noise = torch.randn(2, DIMENSION, DIMENSION, generator=generator, dtype=torch.float64)
-    theta = torch.eye(DIMENSION, dtype=torch.float64) + 0.02 * noise
-    method = get_method("opt_kappa")
-    settings = method.defaults.with_overrides(convention=convention, ridge=1e-3)
-    memory = BatchMemory(torch.ones(2, dtype=torch.bool))
-    stacked = ProblemBatch.of(chosen, torch.device("cpu"))
-    batch = method.batched_gradients(stacked, {"theta": theta}, settings, memory)
-    expected_solves = [2, 2] if convention == "compact" else [1, 1]
-    assert memory.counts["smallest_pair_solves"].tolist() == expected_solves
-    for i, problem in enumerate(chosen):
-        alone = method.gradients(problem, {"theta": theta[i]}, settings, Memory())
-        for part, outer in alone.outer_parts.items():
-            expected = outer.left @ outer.right.mT
-            found = batch.outer_parts[part].left[i] @ batch.outer_parts[part].right[i].mT
-            assert float((found - expected).norm()) <= 1e-9 * float(expected.norm())
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning:condnum")  # NumPy's, of the same problem alone
 def test_a_problem_that_diverges_keeps_its_last_finite_theta_and_touches_no_other():
     sound = problems((120, 110), (100, 130))
     tall = ImmunizationProblem(  # F is finite, H = FᵀF is not
@@ -183,13 +159,6 @@ def test_tolerance_stops_each_problem_by_itself():
     assert "tolerance" in {result.stop_reason for result in alone}
     assert_same(batch, alone)
     assert [r.converged for r in batch] == [r.converged for r in alone]
-
-
-def test_theta_of_each_result_is_its_own():
-    chosen = problems((120, 110), (120, 110))
-    a, b = immunize_batch(chosen, seeds=[0, 1], settings=NAMED_SETTINGS["fixed"].with_overrides(steps=1))
-    assert a.theta.shape == (DIMENSION, DIMENSION)
-    assert not torch.equal(a.theta, b.theta)
 
 
 class TestMethodsWithoutABatchedForm:

@@ -1,14 +1,11 @@
 """The eigenbasis recurrence against a plain loop over the data, and against theorems."""
 
-import dataclasses
-
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from condnum.errors import InvalidInputError, RankError
+from condnum.errors import InvalidInputError
 from condnum.probing import linear_probe, log_spaced_steps
 
 
@@ -73,33 +70,12 @@ class TestAgainstThePlainLoop:
         np.testing.assert_allclose(curve.excess_loss, losses, rtol=0, atol=1e-8)
         assert (curve.norm_ratio[0], curve.excess_loss[0]) == (1, 1)  # exactly: figures start there
 
-    def test_the_comparison_sees_a_wrong_step_size(self):
-        X, Y, theta = problem()
-        norms, _ = plain_probe(X @ theta, Y, 20)
-        wrong = linear_probe(theta, 1.1 * X.T @ X, X.T @ Y, steps=20)
-        assert np.abs(wrong.norm_ratio - norms).max() < 1e-8  # K and Xᵀy scaled alike: the same curve
-        wrong = linear_probe(theta, X.T @ X + 0.1 * np.eye(8), X.T @ Y, steps=20)
-        assert np.abs(wrong.norm_ratio - norms).max() > 1e-4
-
-    def test_rank_and_condition(self):
-        X, Y, theta = problem(rank=5)
-        curve = linear_probe(theta, X.T @ X, X.T @ Y, steps=1)
-        sigma = np.linalg.svd(X @ theta, compute_uv=False)
-        assert int(curve.rank) == 5
-        assert float(curve.condition) == pytest.approx((sigma[0] / sigma[4]) ** 2, rel=1e-9)
-
     def test_the_start_outside_the_row_space_is_kept(self):
         # w* shares the start's null-space part, so the ratio falls to 0 all the same.
         X, Y, theta = problem(rank=3, spread=1.0)
         start = np.random.default_rng(1).normal(size=8)
         curve = linear_probe(theta, X.T @ X, X.T @ Y, steps=2000, start=start)
         assert curve.norm_ratio[-1] < 1e-12
-
-    def test_2_d_and_1_d_moments_agree(self):
-        X, Y, theta = problem()
-        flat = linear_probe(theta, X.T @ X, X.T @ Y, steps=50)
-        column = linear_probe(theta, X.T @ X, (X.T @ Y)[:, None], steps=50)
-        np.testing.assert_array_equal(flat.norm_ratio, column.norm_ratio)
 
 
 class TestByHand:
@@ -117,12 +93,6 @@ class TestByHand:
         rate = (9 / 11) ** 2
         assert float(curve.worst_contraction) == pytest.approx(rate, rel=1e-13)
         np.testing.assert_allclose(curve.excess_loss, rate ** np.arange(31), rtol=1e-11)
-
-    def test_a_perfect_condition_number_is_solved_in_one_step(self):
-        curve = linear_probe(2 * np.eye(3), 5 * np.eye(3), [1.0, 2.0, 3.0], steps=3)
-        # (1 − ασ)² is the square of one round-off.
-        assert (curve.norm_ratio[1:] < 1e-30).all()
-        assert int(curve.stopped_at) == 1
 
     def test_whitening_solves_in_one_step(self):
         X, Y, _ = problem()
@@ -148,13 +118,6 @@ class TestTheorem:
         assert (np.diff(curve.norm_ratio) <= 1e-12).all()
         assert (np.diff(loss) <= 1e-12).all()
 
-    def test_worse_conditioned_features_converge_more_slowly(self):
-        X, Y, _ = problem()
-        slow = linear_probe(np.diag(np.geomspace(1, 1e-2, 8)), X.T @ X, X.T @ Y, steps=500)
-        fast = linear_probe(np.eye(8), X.T @ X, X.T @ Y, steps=500)
-        assert slow.condition > 100 * fast.condition
-        assert slow.excess_loss[-1] > 100 * fast.excess_loss[-1]
-
 
 class TestBatch:
     def test_equals_its_members(self):
@@ -169,16 +132,6 @@ class TestBatch:
             np.testing.assert_allclose(batch.excess_loss[index], single.excess_loss, rtol=1e-9, atol=1e-15)
             assert batch.condition[index] == pytest.approx(float(single.condition), rel=1e-12)
 
-    def test_different_ranks_are_padded(self):
-        theta = np.stack([np.eye(3), np.diag([1.0, 1.0, 0.0]), np.diag([1.0, 0.0, 0.0])])
-        K, b = np.diag([3.0, 2.0, 1.0]), np.array([1.0, 1.0, 1.0])
-        batch = linear_probe(theta, K, b, steps=40)
-        assert batch.rank.tolist() == [3, 2, 1]
-        for index in range(3):
-            single = linear_probe(theta[index], K, b, steps=40)
-            np.testing.assert_allclose(batch.norm_ratio[index], single.norm_ratio, rtol=1e-9, atol=1e-25)
-            assert batch.stopped_at[index] == single.stopped_at
-
     def test_covariances_and_moments_broadcast(self):
         problems = [problem(seed=seed) for seed in (3, 4)]
         K = np.stack([X.T @ X for X, _, _ in problems])
@@ -188,13 +141,6 @@ class TestBatch:
         for index in range(2):
             single = linear_probe(theta, K[index], b[index], steps=30)
             np.testing.assert_allclose(batch.norm_ratio[index], single.norm_ratio, rtol=1e-9)
-
-    def test_torch_and_numpy_agree(self):
-        X, Y, theta = problem()
-        numpy = linear_probe(theta, X.T @ X, X.T @ Y, steps=20)
-        tensors = linear_probe(*map(torch.from_numpy, (theta, X.T @ X, X.T @ Y)), steps=20)
-        np.testing.assert_array_equal(numpy.norm_ratio, tensors.norm_ratio)
-        assert isinstance(tensors.norm_ratio, np.ndarray)
 
 
 class TestStopping:
@@ -206,16 +152,6 @@ class TestStopping:
         assert curve.norm_ratio[stop - 1] > curve.norm_ratio[stop]
         # ‖g‖ ≤ eps·σ₁·‖w*‖ bounds the error by eps·κ‖w*‖ = 2 eps‖w*‖.
         assert curve.norm_ratio[stop] <= (2 * np.finfo(float).eps) ** 2
-
-    def test_never_stopped(self):
-        X, Y, theta = problem()
-        assert int(linear_probe(theta, X.T @ X, X.T @ Y, steps=10).stopped_at) == -1
-
-    def test_a_member_that_stops_does_not_stop_the_others(self):
-        theta = np.stack([np.diag([1.0, 1.0]), np.diag([1.0, 0.01])])
-        batch = linear_probe(theta, np.eye(2), [1.0, 1.0], steps=30)
-        assert batch.stopped_at.tolist() == [1, -1]
-        assert batch.excess_loss[1, -1] < batch.excess_loss[1, 1]
 
     def test_a_start_within_round_off_of_the_optimum_stops_at_once(self):
         # ‖g‖ = 2 eps against eps·σ₁·‖w*‖ = 2√2 eps.
@@ -232,19 +168,6 @@ class TestRecord:
         some = linear_probe(theta, X.T @ X, X.T @ Y, steps=50, record=[0, 7, 50])
         np.testing.assert_array_equal(some.steps, [0, 7, 50])
         np.testing.assert_array_equal(some.norm_ratio, every.norm_ratio[[0, 7, 50]])
-
-    def test_it_may_leave_out_both_ends(self):
-        X, Y, theta = problem()
-        every = linear_probe(theta, X.T @ X, X.T @ Y, steps=9)
-        some = linear_probe(theta, X.T @ X, X.T @ Y, steps=9, record=np.array([3, 4]))
-        np.testing.assert_array_equal(some.excess_loss, every.excess_loss[[3, 4]])
-
-    def test_long_runs_are_log_spaced(self):
-        X, Y, theta = problem(spread=1.0)
-        curve = linear_probe(theta, X.T @ X, X.T @ Y, steps=3000)
-        assert (curve.steps[0], curve.steps[1], curve.steps[-1]) == (0, 1, 3000)
-        assert len(curve.steps) < 402
-        np.testing.assert_array_equal(curve.steps, log_spaced_steps(3000))
 
     @pytest.mark.parametrize(("steps", "count"), [(1, 5), (10, 3), (20_000, 400), (7, 100)])
     def test_log_spaced_steps(self, steps, count):
@@ -292,10 +215,6 @@ class TestErrors:
         with pytest.raises(InvalidInputError, match=f"steps must be a positive integer, got {steps}"):
             linear_probe(np.eye(2), np.eye(2), np.ones(2), steps=steps)
 
-    def test_start(self):
-        with pytest.raises(InvalidInputError, match="start has 3 entries, but theta gives 2"):
-            linear_probe(np.eye(2), np.eye(2), np.ones(2), start=np.ones(3))
-
     @pytest.mark.parametrize(
         ("K", "b", "start"),
         [(np.eye(2), np.zeros(2), None), (np.eye(2), np.ones(2), np.ones(2))],
@@ -304,12 +223,3 @@ class TestErrors:
     def test_nothing_to_converge_to(self, K, b, start):
         with pytest.raises(InvalidInputError, match="starts at its optimum"):
             linear_probe(np.eye(2), K, b, start=start)
-
-    def test_zero_covariance(self):
-        with pytest.raises(RankError, match="covariance has rank 0"):
-            linear_probe(np.eye(2), np.zeros((2, 2)), np.ones(2))
-
-    def test_the_result_is_frozen(self):
-        curve = linear_probe(np.eye(2), np.diag([2.0, 1.0]), np.ones(2), steps=1)
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            curve.steps = None

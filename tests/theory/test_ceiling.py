@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.linalg import eigh
@@ -59,25 +58,6 @@ class TestByHand:
         assert (ceiling.rank_pretrain, ceiling.rank_harmful, ceiling.harmful_only_dimension) == (2, 2, 0)
         assert ceiling.ridge is None
 
-    def test_equal_tasks_cannot_be_told_apart(self):
-        K = np.array([[2.0, 1.0], [1.0, 2.0]])
-        assert rir_ceiling(K, K).value == pytest.approx(1, rel=1e-14)
-
-    def test_isotropic_pretraining_leaves_nothing_to_gain(self):
-        # K_P = I: the pencil is K_H itself, κ_H·1/κ_H = 1.
-        assert rir_ceiling(np.eye(3), np.diag([9.0, 3, 1])).value == pytest.approx(1, rel=1e-14)
-
-    def test_ridge_adds_to_both(self):
-        # diag(100, 1) + 1 = (101, 2), diag(2, 1) + 1 = (3, 2): (1·101/3)·(101/2)·(2/3).
-        ceiling = rir_ceiling(np.diag([100.0, 1.0]), np.diag([2.0, 1.0]), ridge=1.0)
-        assert ceiling.value == pytest.approx((101 / 3) * (101 / 2) * (2 / 3), rel=1e-13)
-        assert ceiling.ridge == pytest.approx(1.0)
-
-    def test_common_null_direction_is_left_out(self):
-        ceiling = rir_ceiling(np.diag([100.0, 1.0, 0.0]), np.diag([2.0, 1.0, 0.0]))
-        assert ceiling.value == pytest.approx(2500, rel=1e-14)
-        assert (ceiling.rank_pretrain, ceiling.rank_harmful, ceiling.harmful_only_dimension) == (2, 2, 0)
-
     def test_pretraining_may_have_directions_of_its_own(self):
         # Only λ = 2/100 and 1/1 are non-zero; κ(K_P) over all three directions is 200.
         ceiling = rir_ceiling(np.diag([100.0, 1.0, 0.5]), np.diag([2.0, 1.0, 0.0]))
@@ -102,11 +82,6 @@ class TestByHand:
         assert rir_ceiling(K_P, K_H).value == pytest.approx(1e20, rel=1e-10)
         assert rir(np.diag([10**-2.5, 1.0]), K_P, K_H) == pytest.approx(1e10, rel=1e-9)
 
-    def test_optimal_immunizer_of_a_diagonal_pair(self):
-        theta = optimal_immunizer(np.diag([4.0, 1.0]), np.diag([2.0, 1.0]))
-        # (½, 1)·c with c²(¼ + 1) = 2.
-        np.testing.assert_allclose(theta, np.diag([0.5, 1.0]) * math.sqrt(8 / 5), rtol=1e-14, atol=1e-15)
-
 
 class TestAgainstScipy:
     @pytest.mark.parametrize("D", [2, 5, 20])
@@ -123,13 +98,6 @@ class TestAgainstScipy:
         expected = pencil[-1] / pencil[0] * np.linalg.cond(K_P) / np.linalg.cond(K_H)
         assert ceiling.value == pytest.approx(expected, rel=tolerance)
 
-    def test_common_null_space(self):
-        rng = np.random.default_rng(1)
-        K_P, K_H, Q = same_null_space(rng, 7, 4, 30.0, 20.0)
-        pencil = eigh(Q.T @ K_H @ Q, Q.T @ K_P @ Q, eigvals_only=True)
-        # Both κ's are exact by construction; a few hundred round-offs in the pencil.
-        assert rir_ceiling(K_P, K_H).value == pytest.approx(pencil[-1] / pencil[0] * 30 / 20, rel=1e-10)
-
     @pytest.mark.parametrize("ridge", [1e-6, 1e-2, 1.0])
     def test_ridge(self, ridge):
         rng = np.random.default_rng(2)
@@ -141,14 +109,6 @@ class TestAgainstScipy:
         # κ(M) ≤ 1/ε² = 1e12 at ε = 1e-6, and SciPy's λ_min keeps 1e12·eps.
         tolerance = max(1e-10, 1e-15 / ridge**2)
         assert rir_ceiling(K_P, K_H, ridge=ridge).value == pytest.approx(expected, rel=tolerance)
-
-    def test_ridge_ceiling_falls_with_the_ridge(self):
-        rng = np.random.default_rng(3)
-        K_P, K_H = covariance_of(rng, 6, 4, 5.0), covariance_of(rng, 6, 4, 5.0)
-        values = [rir_ceiling(K_P, K_H, ridge=ridge).value for ridge in (1e-6, 1e-4, 1e-2, 1.0, 100.0)]
-        assert np.isfinite(values).all()
-        assert (np.diff(values) < 0).all()
-        assert values[-1] == pytest.approx(1, abs=0.2)
 
 
 class TestTheorem:
@@ -178,13 +138,6 @@ class TestTheorem:
         assert rir(extractor(rng, D, kind), K_P, K_H) <= ceiling.value * self.SLACK
 
     @settings(max_examples=60, deadline=None)
-    @given(seed=SEEDS, D=st.integers(3, 6), kind=st.sampled_from(["plain", "skewed"]))
-    def test_nor_when_only_the_harmful_task_is_singular(self, seed, D, kind):
-        rng = np.random.default_rng(seed)
-        K_P, K_H = covariance_of(rng, D, D, 50.0), covariance_of(rng, D, D - 1, 50.0)
-        assert rir(extractor(rng, D, kind), K_P, K_H) <= rir_ceiling(K_P, K_H).value * self.SLACK
-
-    @settings(max_examples=60, deadline=None)
     @given(seed=SEEDS, D=st.integers(2, 6), logs=st.tuples(st.floats(0, 3), st.floats(0, 3)))
     def test_the_closed_form_attains_it(self, seed, D, logs):
         rng = np.random.default_rng(seed)
@@ -193,26 +146,6 @@ class TestTheorem:
         # κ(K) ≤ 1e3 and κ(M) ≤ 1e6: eps·1e3 of the spectra, a few hundred times that of the product.
         assert result.rir == pytest.approx(rir_ceiling(K_P, K_H).value, rel=1e-10)
         assert result.pretrain_after.value == pytest.approx(1, rel=1e-10)
-
-    def test_any_orthogonal_factor_is_as_good(self):
-        rng = np.random.default_rng(4)
-        K_P, K_H = covariance_of(rng, 5, 5, 40.0), covariance_of(rng, 5, 5, 9.0)
-        theta = optimal_immunizer(K_P, K_H)
-        assert rir(theta @ orthogonal(rng, 5), K_P, K_H) == pytest.approx(rir(theta, K_P, K_H), rel=1e-10)
-
-    def test_attained_on_a_common_null_space(self):
-        K_P, K_H, _ = same_null_space(np.random.default_rng(5), 8, 5, 100.0, 30.0)
-        value = rir_ceiling(K_P, K_H).value
-        assert rir(optimal_immunizer(K_P, K_H), K_P, K_H) == pytest.approx(value, rel=1e-10)
-        # null(K_P) = null(K_H): the gain there is not seen by either task.
-        assert rir(optimal_immunizer(K_P, K_H, null_gain=50.0), K_P, K_H) == pytest.approx(value, rel=1e-9)
-
-    def test_the_ridge_form_attains_the_ridge_ceiling(self):
-        rng = np.random.default_rng(6)
-        K_P, K_H = covariance_of(rng, 6, 4, 5.0), covariance_of(rng, 6, 3, 5.0)
-        theta = optimal_immunizer(K_P, K_H, ridge=0.01)
-        ridged = [K + 0.01 * np.eye(6) for K in (K_P, K_H)]
-        assert rir(theta, *ridged) == pytest.approx(rir_ceiling(K_P, K_H, ridge=0.01).value, rel=1e-9)
 
 
 class TestOptimalImmunizer:
@@ -232,18 +165,6 @@ class TestOptimalImmunizer:
         assert np.linalg.eigvalsh(theta)[0] > 0
         assert np.linalg.norm(theta) ** 2 == pytest.approx(5, rel=1e-14)
 
-    def test_kind_follows_the_caller(self):
-        K = np.diag([4.0, 1.0])
-        assert isinstance(optimal_immunizer(K, K), np.ndarray)
-        theta = optimal_immunizer(torch.from_numpy(K), K)
-        assert isinstance(theta, torch.Tensor)
-        np.testing.assert_array_equal(theta, optimal_immunizer(K, torch.from_numpy(K)))
-
-    def test_float32_and_lists(self):
-        K_P, K_H = [[4.0, 0.0], [0.0, 1.0]], np.diag([2.0, 1.0]).astype(np.float32)
-        assert rir_ceiling(K_P, K_H).value == pytest.approx(4, rel=1e-14)
-        assert optimal_immunizer(K_P, K_H).dtype == np.float64
-
 
 class TestRidgeConventionCeiling:
     # ε-regularised κ's are as accurate as the spectra; ‖θ‖²σ₁(K) stays below 1e5 here, so that the
@@ -260,13 +181,6 @@ class TestRidgeConventionCeiling:
         # s = 2, ε = 2: floor 1, pencil ((2+1)/(4+1), (1+1)/1): 2; κ_ε(K_P) = 6/2, κ_ε(K_H) = 4/3.
         value = ridge_convention_ceiling(np.diag([4.0, 0.0]), np.diag([2.0, 1.0]), ridge=2.0)
         assert value == pytest.approx(2 * 3 / (4 / 3), rel=1e-14)
-
-    def test_by_hand_in_another_gauge(self):
-        # s = 8: floor ¼, pencil (2¼/4¼, 1¼/¼ = 5).
-        value = ridge_convention_ceiling(
-            np.diag([4.0, 0.0]), np.diag([2.0, 1.0]), ridge=2.0, squared_norm=8.0
-        )
-        assert value == pytest.approx(5 * 3 / (4 / 3), rel=1e-14)
 
     @settings(max_examples=150, deadline=None)
     @given(

@@ -1,7 +1,6 @@
 """RIR (Eq. 15) and the verdict of Definition 3.1: by hand, gauges, conventions, round-off."""
 
 import dataclasses
-import math
 
 import numpy as np
 import pytest
@@ -10,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from condnum.errors import InvalidInputError, RankError, UnknownNameError
-from condnum.theory.immunization import LOSS_TOLERANCE, relative_immunization_ratio, unit_gauge
-from condnum.theory.spectra import PUBLISHED_RIDGE, condition_number, hessian
+from condnum.theory.immunization import LOSS_TOLERANCE, relative_immunization_ratio
+from condnum.theory.spectra import condition_number, hessian
 
 SEEDS = st.integers(0, 2**32 - 1)
 #: The pair of the paper's remark: both diagonal, so "aligned".
@@ -39,18 +38,6 @@ class TestByHand:
         with pytest.raises(dataclasses.FrozenInstanceError):
             result.rir = 0.0
 
-    def test_a_full_extractor(self):
-        # θ = [[1, 1], [0, 1]] and K = diag(a, b): H = [[a, a], [a, a + b]], trace 2a + b, det ab.
-        def kappa(a, b):
-            root = math.sqrt((2 * a + b) ** 2 - 4 * a * b)
-            return (2 * a + b + root) / (2 * a + b - root)
-
-        result = relative_immunization_ratio(
-            [[1.0, 1.0], [0.0, 1.0]], np.diag([3.0, 1.0]), np.diag([1.0, 2.0])
-        )
-        assert result.harmful_ratio == pytest.approx(kappa(1, 2) / 2, rel=1e-12)
-        assert result.pretrain_ratio == pytest.approx(kappa(3, 1) / 3, rel=1e-12)
-
     def test_ridge_convention_in_the_unit_gauge(self):
         # θ = diag(1, 3) has ‖θ‖² = 10, so θ² becomes (1/5, 9/5); ε = 1.
         result = relative_immunization_ratio(np.diag([1.0, 3.0]), K_P, K_H, convention="ridge", ridge=1.0)
@@ -58,22 +45,6 @@ class TestByHand:
         assert result.pretrain_before.value == pytest.approx(101 / 2)
         assert result.harmful_after.value == pytest.approx((9 / 5 + 1) / (2 / 5 + 1))
         assert result.harmful_before.value == pytest.approx(3 / 2)
-
-    def test_ridge_convention_as_trained(self):
-        result = relative_immunization_ratio(
-            np.diag([1.0, 3.0]), K_P, K_H, convention="ridge", ridge=1.0, gauge="as_trained"
-        )
-        assert result.pretrain_after.value == pytest.approx(101 / 10)
-        assert result.harmful_after.value == pytest.approx(10 / 3)
-
-    @pytest.mark.parametrize("convention", ["compact", "ridge"])
-    def test_the_identity_changes_nothing(self, convention):
-        rng = np.random.default_rng(0)
-        K = gaussian_covariance(rng, 5, 9), gaussian_covariance(rng, 5, 4)
-        result = relative_immunization_ratio(np.eye(5), *K, convention=convention)
-        # "before" and "after" take different routes to the same spectrum: a few hundred round-offs.
-        assert (result.harmful_ratio, result.pretrain_ratio) == pytest.approx((1, 1), rel=1e-10)
-        assert result.rank_changed is False
 
     @pytest.mark.parametrize("c", [1.0, 3.0, 0.7])
     @pytest.mark.parametrize("rows", [9, 4], ids=["full-rank", "singular"])
@@ -84,24 +55,6 @@ class TestByHand:
             result = relative_immunization_ratio(c * np.eye(5), *K)
             assert result.clauses == {"a": False, "b": True, "c": None}
             assert result.success is False
-
-    def test_remark_that_aligned_tasks_cannot_be_immunized_is_false(self):
-        # Identical singular vectors, and yet θ = K_P^{-1/2} does both: κ_P 100 → 1, κ_H 2 → 50.
-        result = relative_immunization_ratio(np.diag([0.1, 1.0]), K_P, K_H)
-        assert result.pretrain_after.value == pytest.approx(1)
-        assert result.harmful_after.value == pytest.approx(50)
-        assert (result.rir, result.success) == (pytest.approx(2500), True)
-
-    @pytest.mark.parametrize("columns", [1, 2, 4])
-    def test_any_number_of_features(self, columns):
-        rng = np.random.default_rng(columns)
-        theta = rng.normal(size=(3, columns))
-        K = [gaussian_covariance(rng, 3, 8) for _ in range(2)]
-        result = relative_immunization_ratio(theta, *K)
-        for after, covariance in ((result.pretrain_after, K[0]), (result.harmful_after, K[1])):
-            dense = condition_number(hessian(theta, covariance))
-            assert after.value == pytest.approx(dense.value, rel=1e-9)
-            assert (after.rank, after.dimension) == (min(3, columns), columns)
 
 
 class TestVerdict:
@@ -122,12 +75,6 @@ class TestVerdict:
         assert (result.clauses["a"], result.clauses["b"]) == clauses
         assert result.clauses["c"] is None
         assert result.success is success
-
-    def test_a_large_rir_can_hide_a_failure(self):
-        # θ² = (1e-5, 1) above: κ_H 2 → 5e4, but κ_P 100 → 1000.
-        result = relative_immunization_ratio(np.diag([1e-5, 1.0]) ** 0.5, K_P, K_H)
-        assert result.rir == pytest.approx(2500)
-        assert not result.success
 
     @pytest.mark.parametrize(
         ("gap", "kept"), [(0.0, True), (-1e-16, True), (LOSS_TOLERANCE, True), (0.011, False), (1.0, False)]
@@ -160,14 +107,6 @@ class TestVerdict:
         P, H = np.diag([1.0, 0.0]), np.diag([1.0, 1.0])
         assert relative_immunization_ratio(np.diag([1.0, 0.0]), P, H).rank_changed is True
 
-    def test_rtol_is_passed_on(self):
-        result = relative_immunization_ratio(np.eye(2), K_P, K_H, rtol=0.1)
-        assert (result.pretrain_before.rank, result.pretrain_after.rank, result.harmful_after.rank) == (
-            1,
-            1,
-            2,
-        )
-
 
 class TestGauge:
     @settings(max_examples=60, deadline=None)
@@ -183,17 +122,6 @@ class TestGauge:
             assert scaled.rir == pytest.approx(base.rir, rel=1e-6)
             assert scaled.harmful_ratio == pytest.approx(base.harmful_ratio, rel=1e-6)
 
-    @settings(max_examples=30, deadline=None)
-    @given(seed=SEEDS, log_c=st.floats(-6, 6))
-    def test_ridge_in_the_unit_gauge_does_not_see_it(self, seed, log_c):
-        rng = np.random.default_rng(seed)
-        K = gaussian_covariance(rng, 4, 3), gaussian_covariance(rng, 4, 8)
-        theta = rng.normal(size=(4, 4))
-        base = relative_immunization_ratio(theta, *K, convention="ridge")
-        scaled = relative_immunization_ratio(10**log_c * theta, *K, convention="ridge")
-        assert scaled.harmful_ratio == pytest.approx(base.harmful_ratio, rel=1e-8)
-        assert scaled.pretrain_ratio == pytest.approx(base.pretrain_ratio, rel=1e-8)
-
     @pytest.mark.parametrize("c", [0.1, 3.0, 100.0])
     def test_ridge_as_trained_moves_with_the_square_when_rank_deficient(self, c):
         rng = np.random.default_rng(1)
@@ -206,16 +134,6 @@ class TestGauge:
         assert scaled.harmful_ratio == pytest.approx(c**2 * base.harmful_ratio, rel=1e-4)
         assert scaled.pretrain_ratio == pytest.approx(c**2 * base.pretrain_ratio, rel=1e-4)
         assert scaled.rir == pytest.approx(base.rir, rel=1e-4)
-
-    def test_unit_gauge_by_hand(self):
-        theta = unit_gauge(torch.tensor([[3.0, 0.0, 0.0], [0.0, 4.0, 0.0]]))
-        torch.testing.assert_close(theta, torch.tensor([[3.0, 0, 0], [0, 4, 0]]) * (2**0.5 / 5))
-
-    def test_unit_gauge_of_a_batch(self):
-        batch = torch.stack([torch.eye(3), 7 * torch.ones(3, 3)]).double()
-        torch.testing.assert_close(
-            torch.linalg.matrix_norm(unit_gauge(batch)) ** 2, torch.full((2,), 3.0).double()
-        )
 
 
 class TestRoundOff:
@@ -251,25 +169,6 @@ class TestKinds:
             result = relative_immunization_ratio(*map(convert, arrays), convention=convention)
             assert result == reference
         assert type(reference.rir) is float
-
-    def test_float32_theta(self):
-        theta = np.diag([1.0, 3.0]).astype(np.float32)
-        assert relative_immunization_ratio(theta, K_P, K_H).rir == pytest.approx(81 / 4)
-
-    def test_default_ridge_is_the_published_floor(self):
-        theta = np.diag([1.0, 3.0])
-        default = relative_immunization_ratio(theta, K_P, K_H, convention="ridge")
-        assert default == relative_immunization_ratio(
-            theta, K_P, K_H, convention="ridge", ridge=PUBLISHED_RIDGE
-        )
-        assert default != relative_immunization_ratio(theta, K_P, K_H, convention="ridge", ridge=1e-3)
-
-    def test_the_callers_arrays_are_untouched(self):
-        arrays = [np.diag([1.0, 3.0]), K_P.copy(), K_H.copy()]
-        copies = [array.copy() for array in arrays]
-        relative_immunization_ratio(*arrays)
-        for array, copy in zip(arrays, copies, strict=True):
-            np.testing.assert_array_equal(array, copy)
 
 
 class TestErrors:

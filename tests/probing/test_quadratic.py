@@ -7,7 +7,8 @@ import pytest
 
 from condnum.probing import AttackBudget, AttackTask, attack_panel, linear_probe
 from condnum.probing.attackers import Race
-from condnum.probing.descents import (
+from condnum.probing.objectives import ProbeSpace
+from condnum.probing.recurrences import (
     assumed_minima,
     gradient_descent,
     heavy_ball,
@@ -19,7 +20,6 @@ from condnum.probing.descents import (
     run_line_search,
     run_two_term,
 )
-from condnum.probing.objectives import ProbeSpace
 
 STEPS = 25
 
@@ -83,16 +83,6 @@ def test_two_term_recurrences_are_the_plain_loops(space, method, recurrence):
         np.testing.assert_allclose(trace.excess, dense_two_term(space, mu, method), rtol=1e-8, atol=1e-13)
 
 
-def test_weights_of_a_recurrence_have_the_loss_that_it_claims(space):
-    race = Race(["only"], 3, BUDGET)
-    seen = []
-    race._evaluate = lambda W: (seen.append(W), (np.zeros(1), np.zeros(1)))[1]
-    race._due = {2}
-    S = space.spectrum
-    run_two_term([gradient_descent(S.sigma, S.sigma[-1])], S, race, multiplied(space))
-    assert excess(space, seen[0][0]) == pytest.approx(race.traces()[0].excess[2], rel=1e-9)
-
-
 def test_line_search_is_that_of_linear_probe(space):
     race = Race(["only"], STEPS, BUDGET)
     run_line_search(space.spectrum, race, multiplied(space))
@@ -146,8 +136,3 @@ def test_prediction_reaches_beyond_any_budget_and_says_never():
     assert steps == pytest.approx(math.log(0.01) / (2 * math.log1p(-2e-8)), rel=1e-6)
     never = gradient_descent(np.array([1.0, 0.0]), 1e-3)
     assert predicted_steps(never, np.array([0.5, 0.5]), 0.01) == math.inf
-
-
-def test_kappa_one_needs_one_step_and_contraction_one_never_arrives():
-    assert rate_steps(0.0, 0.01) == 1
-    assert rate_steps(1.0, 0.01) == math.inf

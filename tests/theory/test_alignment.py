@@ -1,7 +1,5 @@
 """Proposition 3.2: where Eq. 10 is right, where it is wrong, and what holds instead."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +8,6 @@ from hypothesis import strategies as st
 
 from condnum.errors import InvalidInputError, RankError
 from condnum.theory.alignment import alignment
-from condnum.theory.spectra import condition_number
 
 K_2 = np.array([[2.0, 1.0], [1.0, 2.0]])  # eigenpairs 3: (1, 1)/√2 and 1: (1, −1)/√2
 
@@ -50,15 +47,6 @@ class TestByHand:
         np.testing.assert_allclose(self.result.ostrowski_lower, [3, 1], rtol=1e-14)
         np.testing.assert_allclose(self.result.ostrowski_upper, [12, 4], rtol=1e-14)
         assert self.result.ostrowski_holds is True
-
-    def test_uniqueness(self):
-        assert (self.result.u_unique, self.result.q_unique) == (True, True)
-        assert self.result.theta_gap == pytest.approx(1 / 2)
-        assert self.result.covariance_gap == pytest.approx(2 / 3)
-
-    def test_frozen(self):
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            self.result.rank = 1
 
 
 def test_eq_10_is_wrong_for_random_matrices():
@@ -104,22 +92,7 @@ def test_repeated_eigenvalues_of_the_covariance():
     assert result.misalignment == pytest.approx(0, abs=1e-15)  # Eq. 10 is none the worse for it
 
 
-def test_repeated_null_values_of_theta_do_no_harm():
-    assert alignment(np.diag([2.0, 1, 0, 0]), np.diag([4.0, 3, 2, 1])).u_unique is True
-    assert alignment(np.diag([2.0, 2, 1, 0]), np.diag([4.0, 3, 2, 1])).u_unique is False
-
-
 class TestRectangular:
-    def test_one_column(self):
-        result = alignment(np.array([[1.0], [0.0]]), K_2)
-        np.testing.assert_allclose(result.predicted, [2], rtol=1e-14)
-        np.testing.assert_allclose(result.spectrum, [2], rtol=1e-14)
-        # Cauchy: γ_2 ≤ σ_1 ≤ γ_1.
-        np.testing.assert_allclose(result.ostrowski_lower, [1], rtol=1e-14)
-        np.testing.assert_allclose(result.ostrowski_upper, [3], rtol=1e-14)
-        assert result.theta_gap == np.inf
-        assert result.overlaps.shape == (2, 2)
-
     def test_more_columns_than_rows(self):
         result = alignment(np.array([[2.0, 0, 0], [0, 1, 0]]), K_2)
         np.testing.assert_allclose(result.predicted, [8, 2, 0], rtol=1e-14)
@@ -128,16 +101,6 @@ class TestRectangular:
         np.testing.assert_allclose(result.ostrowski_upper, [12, 4, 0], rtol=1e-14)
         assert result.true_condition == pytest.approx((5 + 13**0.5) / (5 - 13**0.5))
         assert result.rank == 2
-
-
-def test_a_singular_covariance():
-    result = alignment(np.diag([2.0, 1.0]), np.ones((2, 2)))  # M = [[4, 2], [2, 1]]: spectrum 5, 0
-    np.testing.assert_allclose(result.spectrum, [5, 0], atol=1e-14)
-    np.testing.assert_allclose(result.predicted, [4, 1], rtol=1e-14)
-    assert (result.rank, result.predicted_rank) == (1, 2)
-    # κ = 1 on the one non-zero value: Eq. 10 need not underestimate the compact κ of a singular H.
-    assert result.condition_ratio == pytest.approx(4)
-    assert result.majorised
 
 
 # d from 1 to 6, D_hid from 1 to 7, ranks from 1: all shapes of the claims above.
@@ -186,13 +149,6 @@ def test_kinds_and_precision():
     assert single.ostrowski_holds
 
 
-def test_kappa_is_that_of_the_spectra_module():
-    theta, K = draw(5, 5, seed=4)
-    assert alignment(theta, K).true_condition == pytest.approx(
-        condition_number(theta.T @ K @ theta).value, rel=1e-9
-    )
-
-
 class TestErrors:
     @pytest.mark.parametrize(
         ("theta", "covariance", "message"),
@@ -218,7 +174,3 @@ class TestErrors:
     def test_rank_zero(self, theta, covariance):
         with pytest.raises(RankError, match="has rank 0"):
             alignment(theta, covariance)
-
-    def test_bad_rtol(self):
-        with pytest.raises(InvalidInputError, match=r"rtol must lie in \[0, 1\), got 2"):
-            alignment(np.eye(2), K_2, rtol=2)

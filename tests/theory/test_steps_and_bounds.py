@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-import torch
 
-from condnum.errors import InvalidInputError, RankError, UnknownNameError
+from condnum.errors import InvalidInputError, RankError
 from condnum.theory.regularizers import r_ill_theta_gradient, r_well_theta_gradient
 from condnum.theory.spectra import condition_number, hessian
 from condnum.theory.steps import (
@@ -41,11 +40,6 @@ class TestCounterExamples:
         after = hessian(well_step(np.eye(2), np.diag([4.0, 1.0]), 0.24), np.diag([4.0, 1.0]))
         assert condition_number(after).value > 200
 
-    def test_corrected_well_bound(self):
-        assert well_step_bound([4.0, 1.0]) == pytest.approx(0.125, rel=1e-15)
-        after = well_spectrum_step([4.0, 1.0], 0.12, 2)
-        assert after.max() / after.min() < 4
-
     def test_printed_ill_bound(self):
         eta = 0.8063 * ill_step_bound(PRINTED_2, source="printed")
         after = ill_spectrum_step(PRINTED_2, eta)
@@ -56,11 +50,6 @@ class TestCounterExamples:
             1.562, abs=5e-4
         )
         assert eta > ill_step_bound(PRINTED_2)
-
-    def test_printed_ill_bound_can_be_negative(self):
-        # k = 3, ρ = 29/6 − 2 = 17/6, 1 − 4/3 = −1/3.
-        assert ill_step_bound([4.0, 3.0, 2.0], source="printed") == pytest.approx(-3 * (17 / 6) ** 2)
-        assert ill_step_bound([4.0, 3.0, 2.0]) == pytest.approx((17 / 6) ** 2 / (2 / 3))
 
     def test_exact_annihilation_lowers_the_rank(self):
         # k = 3, σ = (3, 2, 1): ρ = 11/6, η = ρ²/(2·(2/3)·1).
@@ -88,14 +77,6 @@ class TestBounds:
         assert ill_step_bound([3.0, 1.0], source="printed") == np.inf
 
     @pytest.mark.parametrize("bound", [well_step_bound, ill_step_bound])
-    def test_kinds_and_batches(self, bound):
-        batch = np.array([[4.0, 2.0, 1.0], [9.0, 3.0, 2.0]])
-        assert type(bound(batch[0])) is float
-        assert type(bound(torch.from_numpy(batch[0]))) is float
-        np.testing.assert_allclose(bound(batch), [bound(row) for row in batch], rtol=1e-15)
-        assert isinstance(bound(torch.from_numpy(batch)), torch.Tensor)
-
-    @pytest.mark.parametrize("bound", [well_step_bound, ill_step_bound])
     @pytest.mark.parametrize(
         ("sigma", "error", "message"),
         [
@@ -111,11 +92,6 @@ class TestBounds:
         with pytest.raises(error, match=message):
             bound(np.asarray(sigma))
 
-    @pytest.mark.parametrize("bound", [well_step_bound, ill_step_bound])
-    def test_unknown_source(self, bound):
-        with pytest.raises(UnknownNameError, match="did you mean 'printed'"):
-            bound([2.0, 1.0], source="print")
-
     def test_repeated_extremes(self):
         with pytest.raises(InvalidInputError, match=r"σ₁ = σ₂.*bound is 0"):
             well_step_bound([2.0, 2.0, 1.0])
@@ -125,10 +101,6 @@ class TestBounds:
         assert well_step_bound([4.0, 1.0, 1.0]) > 0
         assert ill_step_bound([2.0, 2.0, 1.0]) > 0
 
-    def test_dimension_below_the_rank(self):
-        with pytest.raises(InvalidInputError, match="at least 3"):
-            well_step_bound([3.0, 2.0, 1.0], dimension=2)
-
 
 class TestSteps:
     def test_by_hand(self):
@@ -137,11 +109,6 @@ class TestSteps:
         # ρ = 25/4 − 9/2 = 7/4; G = diag(3/2, −2)/ρ².
         expected = np.diag([1 - 0.2 * 1.5 * 16 / 49, 2 + 0.2 * 2 * 2 * 16 / 49])
         np.testing.assert_allclose(ill_step(theta, K, 0.1), expected, rtol=1e-14)
-
-    def test_a_singular_covariance_is_no_obstacle(self):
-        K = np.diag([3.0, 1.0, 0.0])  # D = 3: G = diag(2, −1/3, 0); k = 2: ρ = 2
-        np.testing.assert_allclose(well_step(np.eye(3), K, 0.1), np.diag([0.6, 1 + 0.2 / 3, 1]), rtol=1e-15)
-        np.testing.assert_allclose(ill_step(np.eye(3), K, 1.0), np.diag([1.75, 0.75, 1]), rtol=1e-15)
 
     @pytest.mark.parametrize("columns", [5, 3, 7])
     def test_is_the_preconditioned_gradient_step(self, columns):
@@ -183,28 +150,6 @@ class TestSteps:
         np.testing.assert_allclose(after, ill_spectrum_step(np.diag(K), 0.5), rtol=1e-14)
         assert after[2] == after[3] < 1
 
-    def test_kinds_and_batches(self):
-        stack = [problem(seed=s) for s in range(3)]
-        theta, K = (np.stack(part) for part in zip(*stack, strict=True))
-        for step in (well_step, ill_step):
-            batched = step(torch.from_numpy(theta), torch.from_numpy(K), 1e-3)
-            assert isinstance(batched, torch.Tensor)
-            for i in range(3):
-                single = step(theta[i], K[i], 1e-3)
-                assert isinstance(single, np.ndarray)
-                np.testing.assert_allclose(batched[i], single, rtol=1e-10, atol=1e-12)
-
-    def test_the_argument_is_left_alone(self):
-        theta, K = problem()
-        before = theta.copy()
-        assert not np.array_equal(well_step(theta, K, 0.01), before)
-        np.testing.assert_array_equal(theta, before)
-
-    def test_no_step_at_eta_zero(self):
-        theta, K = problem()
-        np.testing.assert_array_equal(well_step(theta, K, 0.0), theta)
-        np.testing.assert_array_equal(ill_spectrum_step([3.0, 1.0], 0), [3.0, 1.0])
-
     @pytest.mark.parametrize("eta", [-0.1, np.inf, np.nan])
     def test_bad_eta(self, eta):
         calls = [
@@ -217,17 +162,8 @@ class TestSteps:
             with pytest.raises(InvalidInputError, match=f"non-negative, got {eta}"):
                 call()
 
-    def test_bad_shapes(self):
-        with pytest.raises(InvalidInputError, match=r"\(3, 2\).*\(2, 2\).*do not fit"):
-            well_step(np.ones((3, 2)), np.eye(2), 0.1)
-
     def test_infinite_r_ill(self):
         with pytest.raises(RankError, match="infinite"):
             ill_step(np.eye(2), np.eye(2), 0.1)
         with pytest.raises(RankError, match="infinite"):
             ill_spectrum_step([2.0, 2.0], 0.1)
-
-    def test_spectrum_steps_keep_the_kind(self):
-        assert isinstance(well_spectrum_step(np.array([2.0, 1.0]), 0.1, 2), np.ndarray)
-        assert isinstance(ill_spectrum_step(torch.tensor([[2.0, 1.0]]), 0.1), torch.Tensor)
-        assert ill_spectrum_step(torch.tensor([[2.0, 1.0]]), 0.1).shape == (1, 2)

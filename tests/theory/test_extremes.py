@@ -1,10 +1,12 @@
-"""Eigenpairs of batches against `eigh`, matrix by matrix."""
+"""Eigenpairs of batches against `eigh`, matrix by matrix, and the products that Hessians are made of."""
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from condnum.methods import batched_hessians as extremes
-from condnum.methods.batched_hessians import largest_pairs, smallest_pairs
+from condnum.theory import extremes
+from condnum.theory.extremes import TriangularFactor, grams, largest_pairs, smallest_pairs
 
 
 def matrix(values, seed):
@@ -46,17 +48,6 @@ def test_a_warm_start_needs_fewer_steps():
     torch.testing.assert_close(warm.values, cold.values, rtol=1e-12, atol=0)
 
 
-def test_only_those_that_lanczos_cannot_separate_fall_back():
-    easy = torch.cat([torch.tensor([2.0]), torch.linspace(1, 0, 399)]).double()
-    crowded = (1 - torch.linspace(0, 1, 400) * 1e-9).double()
-    A = torch.stack([torch.diag(easy), torch.diag(crowded), torch.diag(easy)])
-    pairs = largest_pairs(A, torch.ones(3, 400, dtype=torch.float64))
-    assert pairs.values.tolist() == pytest.approx([2, 1, 2], rel=1e-9)
-    assert pairs.fallbacks.tolist()[0] is False
-    assert pairs.fallbacks.tolist()[2] is False
-    assert bool(pairs.fallbacks[1]) or float(pairs.residuals[1]) <= 1e-13
-
-
 def test_a_fall_back_gives_the_pair_of_its_own_matrix(monkeypatch, spectra):
     monkeypatch.setattr(extremes, "RESIDUAL", -1.0)
     A = torch.stack([matrix(values, i) for i, values in enumerate(spectra[:2])])
@@ -66,13 +57,6 @@ def test_a_fall_back_gives_the_pair_of_its_own_matrix(monkeypatch, spectra):
     small = smallest_pairs(A, torch.tensor([200, 200]))
     assert small.fallbacks.all()
     torch.testing.assert_close(small.values, torch.linalg.eigvalsh(A)[:, 0] ** 2, rtol=1e-6, atol=1e-14)
-
-
-@pytest.mark.parametrize("n", [1, 2, 5, 40])
-def test_small_matrices(n):
-    A = torch.stack([matrix(torch.arange(1.0, n + 1).double(), i) for i in range(3)])
-    pairs = largest_pairs(A)
-    assert pairs.values.tolist() == pytest.approx([n] * 3, rel=1e-12)
 
 
 def test_smallest_pairs_are_those_of_the_own_rows():
@@ -113,3 +97,36 @@ def test_a_matrix_that_is_not_finite_disturbs_no_other(bad):
     small = smallest_pairs(A, torch.tensor([50, 50, 50]))
     assert small.values[[0, 2]].tolist() == pytest.approx([1e-6] * 2, rel=1e-6)
     assert bool(small.values[1].isnan())
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_grams_are_symmetric_and_written_where_they_are_told(count):
+    F = torch.randn(count, 5, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    out = torch.empty(count, 7, 7, dtype=torch.float64)
+    assert grams(F, out=out) is out
+    torch.testing.assert_close(out, F.mT @ F)
+    torch.testing.assert_close(grams(F), out)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**31), D=st.integers(1, 12), columns=st.integers(1, 12), data=st.data())
+def test_the_triangular_product_has_the_gram_matrix_of_the_factor(seed, D, columns, data):
+    rows = data.draw(st.integers(1, D))
+    generator = torch.Generator().manual_seed(seed)
+    B = torch.randn(rows, D, generator=generator, dtype=torch.float64)
+    theta = torch.randn(D, columns, generator=generator, dtype=torch.float64)
+    before, out = theta.clone(), torch.empty(rows, columns, dtype=torch.float64)
+    F, expected = TriangularFactor.of(B).times(theta, out=out), B @ theta
+    assert F is out
+    torch.testing.assert_close(F.mT @ F, expected.mT @ expected, rtol=1e-11, atol=1e-11)
+    assert torch.equal(theta, before)
+
+
+def test_small_singular_values_survive_the_triangular_form():
+    # Rows graded over 12 orders, as those of a covariance factor: each keeps its own digits.
+    generator = torch.Generator().manual_seed(0)
+    Q, _ = torch.linalg.qr(torch.randn(40, 30, generator=generator, dtype=torch.float64))
+    B = torch.logspace(0, -6, 30, dtype=torch.float64)[:, None] * Q.mT
+    theta = torch.randn(40, 40, generator=generator, dtype=torch.float64)
+    obtained = torch.linalg.svdvals(TriangularFactor.of(B).times(theta))
+    torch.testing.assert_close(obtained, torch.linalg.svdvals(B @ theta), rtol=1e-9, atol=0)

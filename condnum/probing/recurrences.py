@@ -1,0 +1,187 @@
+"""Gradient methods on the squared loss as recurrences of `q_t(σ_i)` in the eigenbasis: O(k) a step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from condnum.probing.attackers import Race
+from condnum.probing.line_search import FLUSH_INTERVAL
+from condnum.probing.objectives import Array, ProbeSpace, Spectrum
+
+#: Multipliers below this are set to zero now and then: subnormal numbers are slow.
+NEGLIGIBLE = 1e-140
+
+#: The largest number of steps that a prediction looks for.
+LONGEST = 2**50
+
+Weights = Callable[[Array], Array]  # multipliers (B, r) -> weights (B, k, m)
+
+
+@dataclass(frozen=True)
+class TwoTerm:
+    """Coefficients of `q_{t+1} = a q_t + b q_{t−1}`, with `q_0 = q_{−1} = 1`."""
+
+    choice: str  # parameters in words
+    current: Array  # (r,) a(σ_i)
+    previous: Array  # (r,) b(σ_i)
+
+
+def gradient_descent(sigma: Array, mu: float) -> TwoTerm:
+    """Constant step `2/(σ₁ + μ)`: `q_{t+1} = (1 − ασ)q_t`.
+
+    Examples:
+        >>> gradient_descent(np.array([3.0, 1.0]), 1.0).current
+        array([-0.5,  0.5])
+    """
+    step = 2 / (sigma[0] + mu)
+    return TwoTerm(f"step {step * sigma[0]:.4g}/σ₁", 1 - step * sigma, np.zeros_like(sigma))
+
+
+def heavy_ball(sigma: Array, mu: float) -> TwoTerm:
+    """Polyak's momentum: `α = 4/(√σ₁ + √μ)²`, `β = ((√σ₁ − √μ)/(√σ₁ + √μ))²`.
+
+    Examples:
+        >>> heavy_ball(np.array([9.0, 1.0]), 1.0).previous
+        array([-0.25, -0.25])
+    """
+    top, low = math.sqrt(sigma[0]), math.sqrt(mu)
+    step, beta = 4 / (top + low) ** 2, ((top - low) / (top + low)) ** 2
+    choice = f"step {step * sigma[0]:.4g}/σ₁, β = {beta:.4g}"
+    return TwoTerm(choice, 1 + beta - step * sigma, np.full_like(sigma, -beta))
+
+
+def nesterov(sigma: Array, mu: float) -> TwoTerm:
+    """Nesterov's method: `α = 4/(3σ₁ + μ)`, `β = (√(3κ+1) − 2)/(√(3κ+1) + 2)`, `κ = σ₁/μ`.
+
+    Examples:
+        >>> nesterov(np.array([1.0]), 1.0).current
+        array([0.])
+    """
+    root = math.sqrt(3 * sigma[0] / mu + 1)
+    step, beta = 4 / (3 * sigma[0] + mu), (root - 2) / (root + 2)
+    shrink = 1 - step * sigma
+    choice = f"step {step * sigma[0]:.4g}/σ₁, β = {beta:.4g}"
+    return TwoTerm(choice, (1 + beta) * shrink, -beta * shrink)
+
+
+def assumed_minima(sigma: Array) -> list[float]:
+    """Return the grid of μ: `σ₁/10^{j/2}` down to `σ₁·10⁻⁷`, and `σ_r` itself, which is the textbook's.
+
+    Both ends are natural: below σ₁ no larger step is stable for the top eigenvalue, and the textbook's
+    parameters end the other side.
+
+    Examples:
+        >>> assumed_minima(np.array([1.0, 0.25]))
+        [1.0, 0.31622776601683794, 0.25]
+    """
+    kappa = sigma[0] / sigma[-1]
+    grid = [10 ** (j / 2) for j in range(15)]
+    return [float(sigma[0] / k) for k in grid if k < kappa * (1 - 1e-12)] + [float(sigma[-1])]
+
+
+def run_two_term(candidates: Sequence[TwoTerm], spectrum: Spectrum, race: Race, weights: Weights) -> None:
+    """Run candidates side by side until the race ends."""
+    a, b = (np.stack([getattr(c, name) for c in candidates]) for name in ("current", "previous"))
+    q, before = np.ones_like(a), np.ones_like(a)
+    step = 0
+    while race.observe(step, (q * q) @ spectrum.shares, partial(weights, q)):
+        q, before = a * q + b * before, q
+        step += 1
+        if step % FLUSH_INTERVAL == 0:
+            q[np.abs(q) < NEGLIGIBLE] = 0
+
+
+def run_line_search(spectrum: Spectrum, race: Race, weights: Weights) -> None:
+    """Steepest descent with exact line search: `α = Σσ_i p_i q_i² / Σσ_i² p_i q_i²`."""
+    sigma, p = spectrum.sigma / spectrum.sigma[0], spectrum.shares
+    q, step = np.ones_like(sigma), 0
+    while race.observe(step, np.array([p @ (q * q)]), partial(weights, q[None])):
+        gradient = sigma * p * q * q
+        curvature = float(sigma @ gradient)
+        if curvature > 0:
+            q = q * (1 - float(gradient.sum()) / curvature * sigma)
+        step += 1
+        if step % FLUSH_INTERVAL == 0:
+            q[np.abs(q) < NEGLIGIBLE] = 0
+
+
+def run_conjugate_gradients(spectrum: Spectrum, race: Race, weights: Weights) -> None:
+    """Conjugate gradients (Hestenes and Stiefel 1952): at most as many steps as distinct eigenvalues.
+
+    Several outputs are one system with one step size.
+    """
+    sigma = spectrum.sigma / spectrum.sigma[0]
+    distance = np.sqrt(spectrum.shares / sigma)  # |w*_i| up to a common factor
+    e, step = distance.copy(), 0
+    residual = sigma * e
+    direction = residual.copy()
+    q = np.ones_like(e)
+    while race.observe(step, np.array([sigma @ (e * e)]), partial(weights, q[None])):
+        energy = float(residual @ residual)
+        curvature = float(direction @ (sigma * direction))
+        if curvature > 0:
+            length = energy / curvature
+            e = e - length * direction
+            residual = residual - length * sigma * direction
+            direction = residual + float(residual @ residual) / energy * direction
+        q = np.divide(e, distance, out=np.zeros_like(e), where=distance > 0)
+        step += 1
+
+
+def predicted_steps(candidate: TwoTerm, shares: Array, epsilon: float) -> float:
+    """Return the steps to ε from the full spectrum, by powers of each eigenvalue's 2×2 recurrence.
+
+    Exact where the excess loss falls monotonically (gradient descent); a method with momentum may dip
+    below ε once before. It looks beyond any budget, up to 2⁵⁰ steps.
+
+    Examples:
+        One eigenvalue whose error halves each step: the loss falls by 4, so 1 % takes 4 steps.
+
+        >>> predicted_steps(TwoTerm("", np.array([0.5]), np.array([0.0])), np.array([1.0]), 0.01)
+        4.0
+    """
+    companion = np.zeros((len(shares), 2, 2))
+    companion[:, 0, 0], companion[:, 0, 1], companion[:, 1, 0] = candidate.current, candidate.previous, 1
+
+    def excess(step: int) -> float:
+        return float(shares @ np.linalg.matrix_power(companion, step).sum(axis=2)[:, 0] ** 2)
+
+    high = 1
+    while excess(high) > epsilon:
+        high *= 2
+        if high > LONGEST:
+            return math.inf
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if excess(middle) <= epsilon else (middle, high)
+    return float(high)
+
+
+def rate_steps(contraction: float, epsilon: float, *, constant: float = 1.0) -> float:
+    """Return the steps after which `constant·contraction^{2t} ≤ ε`, the worst case over all targets.
+
+    Examples:
+        >>> rate_steps(0.5, 0.01)
+        4.0
+    """
+    if contraction <= 0:
+        return 1.0
+    if contraction >= 1:
+        return math.inf
+    return float(max(1, math.ceil(math.log(epsilon / constant) / (2 * math.log(contraction)) - 1e-9)))
+
+
+def multiplied(space: ProbeSpace) -> Callable[[Array], Array]:
+    """Return the function from multipliers `(B, r)` to weights: `w_t = Σ (1 − q_i) (v_iᵀw*) v_i`."""
+    V, solution = space.spectrum.right, space.solution
+
+    def weights(multipliers: Array) -> Array:
+        return V @ ((1 - multipliers)[:, :, None] * (V.T @ solution))
+
+    return weights

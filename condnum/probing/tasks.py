@@ -1,0 +1,147 @@
+"""What an attacker is given: features with targets, and θ with the raw inputs where they are known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condnum.arrays import ArrayLike, as_tensor
+from condnum.errors import InvalidInputError, UnknownNameError
+
+Kind = Literal["regression", "classification"]
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureSet:
+    """Features of one extractor, already extracted; all arrays become float64.
+
+    Attributes:
+        features: `(N, k)` training features, one row a sample.
+        test: `(M, k)` features of held-out rows, or None.
+        theta: `(D, k)` the linear extractor, or None where it is not linear or not known.
+        inputs: `(N, D)` raw inputs, or None; with θ they allow fine-tuning of θ.
+
+    Raises:
+        InvalidInputError: Shapes do not fit, or entries are non-finite.
+
+    Examples:
+        >>> FeatureSet(np.eye(3)).features.shape
+        (3, 3)
+        >>> FeatureSet(np.eye(3), test=np.ones((2, 4)))
+        Traceback (most recent call last):
+            ...
+        condnum.errors.InvalidInputError: test features have shape (2, 4), features (3, 3): ...
+    """
+
+    features: NDArray[np.float64]  # (N, k)
+    test: NDArray[np.float64] | None = None  # (M, k)
+    theta: NDArray[np.float64] | None = None  # (D, k)
+    inputs: NDArray[np.float64] | None = None  # (N, D)
+
+    def __post_init__(self) -> None:
+        for name in ("features", "test", "theta", "inputs"):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, matrix(value, name))
+        if self.test is not None and self.test.shape[1] != self.features.shape[1]:
+            raise InvalidInputError(
+                f"test features have shape {self.test.shape}, features {self.features.shape}: "
+                "both need the same number of columns."
+            )
+        if (self.theta is None) != (self.inputs is None):
+            raise InvalidInputError("theta and inputs belong together (for fine-tuning): give both or none.")
+        if self.theta is not None and self.inputs is not None:
+            wanted = (self.inputs.shape[0], self.theta.shape[1]), self.inputs.shape[1]
+            if wanted != (self.features.shape, self.theta.shape[0]):
+                raise InvalidInputError(
+                    f"inputs {self.inputs.shape} times theta {self.theta.shape} do not give features "
+                    f"{self.features.shape}."
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class AttackTask:
+    """The task that an attacker wants to learn.
+
+    Attributes:
+        X: `(N, D)` inputs.
+        y: `(N,)` or `(N, m)` targets of a regression; `(N,)` labels `0 … C − 1` of a classification.
+        kind: `regression` (squared loss) or `classification` (logistic loss; softmax for C > 2).
+        X_test: `(M, D)` held-out inputs, or None.
+        y_test: Their targets.
+        name: Shown in titles.
+
+    Raises:
+        InvalidInputError: Shapes do not fit, or labels are not `0 … C − 1`.
+        UnknownNameError: Unknown kind.
+
+    Examples:
+        >>> AttackTask(np.eye(2), np.array([0, 1]), kind="classification").y
+        array([0, 1])
+    """
+
+    X: NDArray[np.float64]  # (N, D)
+    y: NDArray[np.float64] | NDArray[np.int64]  # (N,) or (N, m)
+    kind: Kind = "regression"
+    X_test: NDArray[np.float64] | None = None  # (M, D)
+    y_test: NDArray[np.float64] | NDArray[np.int64] | None = None
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "X", matrix(self.X, "X"))
+        object.__setattr__(self, "y", targets(self.y, len(self.X), self.kind, "y"))
+        if (self.X_test is None) != (self.y_test is None):
+            raise InvalidInputError("X_test and y_test belong together: give both or neither.")
+        if self.X_test is not None:
+            object.__setattr__(self, "X_test", matrix(self.X_test, "X_test"))
+            found = targets(self.y_test, len(self.X_test), self.kind, "y_test")  # type: ignore[arg-type]
+            object.__setattr__(self, "y_test", found)
+
+    def through(self, theta: ArrayLike | None) -> FeatureSet:
+        """Extract features `Xθ`.
+
+        Args:
+            theta: `(D, k)`, or None for the raw inputs.
+
+        Returns:
+            The features with θ and the inputs, so that θ can be fine-tuned.
+
+        Raises:
+            InvalidInputError: θ does not fit the inputs.
+        """
+        D = self.X.shape[1]
+        T = np.eye(D) if theta is None else matrix(theta, "theta")
+        if T.shape[0] != D:
+            raise InvalidInputError(f"theta has {T.shape[0]} rows, but the inputs have {D} columns.")
+        test = None if self.X_test is None else self.X_test @ T
+        return FeatureSet(self.X @ T, test, T, self.X)
+
+
+def matrix(value: ArrayLike, name: str) -> NDArray[np.float64]:
+    """Return a finite float64 matrix, or say what is wrong with it."""
+    return as_tensor(value, name, ndim=2).detach().cpu().numpy()
+
+
+def targets(value: ArrayLike, rows: int, kind: Kind, name: str) -> NDArray[np.float64] | NDArray[np.int64]:
+    """Validate targets.
+
+    Examples:
+        >>> targets([1.0, 2.0], 2, "regression", "y").shape
+        (2, 1)
+    """
+    if kind not in get_args(Kind):
+        raise UnknownNameError("kind of task", kind, get_args(Kind))
+    y = as_tensor(value, name, minimum_ndim=1).detach().cpu().numpy()
+    if len(y) != rows or y.ndim > 2 or (kind == "classification" and y.ndim != 1):
+        raise InvalidInputError(f"{name} has shape {y.shape} for {rows} rows: one target per row is needed.")
+    if kind == "regression":
+        return y[:, None] if y.ndim == 1 else y
+    labels = y.astype(np.int64)
+    if (labels != y).any() or labels.min() < 0:
+        raise InvalidInputError(
+            f"{name} must hold labels 0, 1, …, got {y.min():g} to {y.max():g}; number the classes from 0."
+        )
+    return labels
