@@ -188,7 +188,7 @@ def test_on_a_phone(voila, name, figures):
     page = notebook.page
     page.wait_for_function(
         """count => Array.from(document.querySelectorAll(".js-plotly-plot")).slice(0, count).every(plot =>
-            plot._fullLayout.xaxis2.domain[0] === 0
+            plot._fullLayout.yaxis.domain[0] > plot._fullLayout.yaxis2.domain[1]
             && Math.abs(plot._fullLayout.width - plot.clientWidth) <= 1)""",
         arg=figures,
     )
