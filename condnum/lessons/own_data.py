@@ -506,7 +506,7 @@ def own_data_reading(result: OwnData) -> str:
     head = "".join(f'<th style="text-align:left;padding:1px 14px 1px 0">{text}</th>' for text in heads)
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     table = f'<table style="line-height:1.5"><tr>{head}</tr>{body}</table>'
-    numbers = f'<div style="overflow-x:auto">{table}</div>'
+    numbers = f'<div style="overflow-x:auto;max-width:85vw">{table}</div>'
     notes = "".join(f"<li>{html.escape(note)}</li>" for note in result.warnings)
     return (
         f"{numbers}<p style='margin:6px 0'>{_verdict(result)}</p><ul style='margin:0'>{notes}</ul>"
