@@ -34,7 +34,7 @@ from condnum.progress import report_event
 DeepStopReason = Literal["steps", "early_stopping", "diverged", "cancelled"]
 
 #: Where an adaptive λ_H is steered: (ii) in reserve of the limit that a result is held to.
-PRETRAIN_AIM = 0.65
+PRETRAIN_AIM = 0.7
 #: (ii) from which no λ_H leads back: the best θ is taken up again at half of η. So it is where the accuracy
 #: has fallen below θ₀'s by twice what it may.
 LOST = 2.0
@@ -273,7 +273,7 @@ class Training:
         spare = (found.accuracy - self.accuracy_floor) / max(settings.max_accuracy_drop, 1e-3)
         lost = spare < -1 or (both and found.largest_pretrain_ratio > LOST)
         if both:  # a method without a part on D_P has nothing to hold (ii) with
-            state.pull = min(max(PRETRAIN_AIM / found.largest_pretrain_ratio, 1 / FASTEST), FASTEST)
+            state.pull = min(max(PRETRAIN_AIM / found.expected_pretrain_ratio, 1 / FASTEST), FASTEST)
             state.ratio *= state.pull**0.25
         if spare < 0:
             state.loss_weight *= 2

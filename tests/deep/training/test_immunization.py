@@ -262,14 +262,14 @@ def test_adaptive_weights_follow_the_worse_of_both_images_and_the_accuracy(run, 
     Follow(monkeypatch, lambda step: {**known, "accuracy": 0.9 if step < 4 else 0.84})
     history = run(ADAPTIVE).history
     assert history["ratio"].tolist() == pytest.approx(
-        [(0.65 / 1.9) ** k for k in (0, 0, 1.25, 1.25, 1.5, 1.5, 1.75, 1.75)]  # at once, and for good
+        [(0.7 / 1.9) ** k for k in (0, 0, 1.25, 1.25, 1.5, 1.5, 1.75, 1.75)]  # at once, and for good
     )
     assert history["loss_weight"].tolist() == pytest.approx([1, 1, 0.8, 0.8, 1.6, 1.6, 3.2, 3.2])
 
 
 @pytest.mark.parametrize(
     ("values", "ratio"),
-    [({"held_pretrain_ratio": 9.0}, 0.25**1.25), ({"accuracy": 0.79}, (0.65 / 0.4) ** 1.25)],
+    [({"held_pretrain_ratio": 9.0}, 0.25**1.25), ({"accuracy": 0.79}, (0.7 / 0.4) ** 1.25)],
     ids=["(ii)", "accuracy"],
 )
 def test_a_theta_that_is_lost_is_given_up_for_the_best_at_half_the_rate(run, monkeypatch, values, ratio):
@@ -346,7 +346,7 @@ def test_held_out_images_are_not_trained_on(run, monkeypatch, D_P):
     from condnum.deep.training.preparation import hold_out
 
     monkeypatch.setattr(monitor.Monitor, "evaluate", lambda self, backbone, step: monitor.Evaluation(
-        step, *(2.0, 2.0, 0.5) * 2, 0.9))  # fmt: skip
+        step, *(2.0, 2.0, 0.5) * 2, 0.0, 0.9))  # fmt: skip
     run(ADAPTIVE)
     rest, held = hold_out(D_P.labels, seed=0)
     before_training = len(rest) + len(held)  # the monitor takes θ₀'s features of both once
