@@ -67,8 +67,8 @@ class Evaluation:
     def expected_pretrain_ratio(self) -> float:
         """(ii) to expect on other images: that of held-out ones and twice its deviation over their groups.
 
-        A few images of D_P that look like D_H get features ten times as long and decide σ₁ of their group; the
-        fewer are held out, the likelier they are missing there.
+        A few images of D_P that look like D_H get features ten times as long and decide σ₁ of their group;
+        the fewer are held out, the likelier they are missing there.
         """
         return max(self.pretrain_ratio, self.held_pretrain_ratio + 2 * self.held_pretrain_std)
 
