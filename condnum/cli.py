@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib
 import inspect
 import io
@@ -50,20 +51,20 @@ class NotebookCommand:
     defaults: Mapping[str, Any] = field(default_factory=dict)  # where they are not the notebook's
 
 
-_DIGITS = "condnum.studies.digit_pairs:DigitPairsConfig"
+_DIGITS = "condnum.studies.digit_pairs:DigitPairs"
 _EVERY_PAIR = {"seeds": 3, "pairs": "", "device": "auto"}
 
 #: Experiments by the names of their commands; any other notebook is one by its own name or path.
 EXPERIMENTS = {
-    "house-prices": NotebookCommand("house_prices", "condnum.studies.house_prices:HousePricesConfig"),
+    "house-prices": NotebookCommand("house_prices", "condnum.studies.house_prices:HousePrices"),
     "mnist": NotebookCommand("mnist_pairs", _DIGITS, {"dataset": "mnist"}, _EVERY_PAIR),
     "digits": NotebookCommand(
         "mnist_pairs", _DIGITS, {"dataset": "digits"}, {**_EVERY_PAIR, "data": "embedded"}
     ),
-    "limits": NotebookCommand("limits", "condnum.studies.limits:LimitsConfig"),
-    "attackers": NotebookCommand("attackers", "condnum.studies.attackers:AttackConfig"),
-    "deep": NotebookCommand("deep_nets", "condnum.studies.deep_nets:DeepConfig"),
-    "reproduction-audit": NotebookCommand("reproduction_audit", "condnum.studies.release:AuditConfig"),
+    "limits": NotebookCommand("limits", "condnum.studies.limits:Limits"),
+    "attackers": NotebookCommand("attackers", "condnum.studies.attackers:Attackers"),
+    "deep": NotebookCommand("deep_nets", "condnum.studies.deep_nets:DeepNets"),
+    "reproduction-audit": NotebookCommand("reproduction_audit", "condnum.studies.release:ReproductionAudit"),
     "corrections": NotebookCommand("corrections"),
 }
 AUDIT = NotebookCommand("audit", "condnum.audit.run:Options")
@@ -221,14 +222,18 @@ def loaded(config: str, values: Mapping[str, Any]) -> tuple[str, Mapping[str, st
     home, _, name = config.partition(":")
     module = importlib.import_module(home)
     kind = getattr(module, name)
-    build = getattr(kind, "from_parameters", kind)
-    chosen = build(**{name: values[name] for name in inspect.signature(build).parameters})
+    given = {field.name: values[field.name] for field in dataclasses.fields(kind) if field.name in values}
     if values.get("scheduler") and "jobs" in values:
         from condnum.studies.executors import choose_executor
 
         choose_executor(1, values["scheduler"])  # is it an address?
-    data = (getattr(module, "load", None) or module.prepare)(chosen)
-    data = data[0] if isinstance(data, tuple) else data
+    if hasattr(kind, "from_parameters"):
+        chosen = kind.from_parameters(**given)
+        data = chosen.load()
+        chosen.cells(data)  # makes what the cells start from, such as a backbone
+    else:
+        chosen = kind(**given)
+        data = module.load(chosen)
     origin = getattr(data, "provenance", None)
     if origin is not None and not origin.known_checksum:
         say(
@@ -237,7 +242,7 @@ def loaded(config: str, values: Mapping[str, Any]) -> tuple[str, Mapping[str, st
         )
     if hasattr(data, "label"):
         return data.label, {data.label: data.checksum}
-    return ", ".join(getattr(chosen, "chosen_backbones", ())), getattr(data, "tasks", data).checksums
+    return ", ".join(getattr(chosen, "chosen_backbones", ())), data.checksums
 
 
 def default_folder(name: str, values: Mapping[str, Any]) -> Path:

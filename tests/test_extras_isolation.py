@@ -89,9 +89,8 @@ def test_every_public_name_and_the_core_in_use():
         assert curve.norm_ratio[0] == 1
         assert condnum.alignment(theta, K_P).misalignment >= 0
 
-        from condnum.studies.house_prices import HousePricesConfig, run
-        config = HousePricesConfig("embedded", ("ours", "identity"), seeds=1, epochs=2, device="cpu")
-        done = run(config, jobs=1)
+        from condnum.studies.house_prices import HousePrices
+        done = HousePrices("embedded", ("ours", "identity"), seeds=1, epochs=2, device="cpu").run(jobs=1)
         print(len(done.results), len(done.summary))
         print(sorted(set(name.partition(".")[0] for name in sys.modules) & set({OPTIONAL!r})))
         """
@@ -106,18 +105,20 @@ def test_digit_pairs_in_batches():
         import sys, tempfile
         import torch
         from condnum.studies.digit_cells import DigitBatches
-        from condnum.studies.digit_pairs import DigitPairsConfig, run
+        from condnum.studies.digit_pairs import DigitPairs
         from condnum.studies.executors import BatchExecutor
 
         pairs = ((4, 7), (9, 0))
-        config = DigitPairsConfig("digits", methods=("ours", "optimal"), seeds=1, epochs=2, pairs=pairs)
+        study = DigitPairs("digits", methods=("ours", "optimal"), seeds=1, epochs=2, pairs=pairs)
         with tempfile.TemporaryDirectory() as folder:
-            done = run(config, folder, executor=BatchExecutor(DigitBatches(torch.device("cpu"))))
-            print(len(done.table), done.note)
+            digits = study.load()
+            batches = BatchExecutor(DigitBatches(digits, torch.device("cpu")))
+            done = study.run(digits, out=folder, executor=batches)
+            print(len(done.results), done.note)
             print(done.save(folder))
             assert len(done.provenance_table) > 5
             from condnum.report.provenance import provenance
-            assert provenance(device=config.device)["device"]["name"]
+            assert provenance(device=study.device)["device"]["name"]
         print(sorted(set(name.partition(".")[0] for name in sys.modules) & set({OPTIONAL!r})))
         """
     )

@@ -15,9 +15,10 @@ from condnum.figures.pair_detail import PairDetail, pair_detail_figures
 from condnum.figures.pairs import DIGITS, check_pair_results, color_limit, comparable, pair_heatmaps
 from condnum.figures.style import method_style, num
 from condnum.lessons.figure_view import figure_output, figure_widget, plain_label, redraw
-from condnum.studies.digit_cells import immunize_cell
-from condnum.studies.digit_pairs import DigitPairsRun, load, plans
+from condnum.methods import uses_seed
+from condnum.studies.digit_cells import cell_problem
 from condnum.studies.measure import Extractor, curves_table
+from condnum.studies.study import StudyRun
 
 ipywidgets = require("ipywidgets", "notebooks")
 traitlets = require("traitlets", "notebooks")
@@ -180,12 +181,12 @@ class PairBrowser(VBox):
 
 
 def digit_pair_detail(
-    run: DigitPairsRun, pretrain: int, harmful: int, *, seed: int = 0, probe_steps: int = 2000
+    run: StudyRun, pretrain: int, harmful: int, *, seed: int = 0, probe_steps: int = 2000
 ) -> PairDetail:
     """Compute the curves of one pair: the run's methods and both controls.
 
     Args:
-        run: A finished sweep.
+        run: A finished run of `DigitPairs`.
         pretrain: Pre-training digit.
         harmful: Harmful digit.
         seed: Which of the run's seeds.
@@ -197,27 +198,22 @@ def digit_pair_detail(
     Raises:
         InvalidInputError: The run has no such pair.
     """
-    config = run.config
+    study, digits = run.study, run.data
     if pretrain == harmful:
         raise InvalidInputError(
             f"a pair has two different digits, got {pretrain} twice; choose another cell."
         )
-    wanted = [
-        plan
-        for plan in plans(config.with_controls(), load(config)[1])
-        if (plan.payload["pretrain"], plan.payload["harmful"]) == (pretrain, harmful)
-        and plan.payload["seed"] == seed
-    ]
-    if not wanted:
+    if (pretrain, harmful) not in study.chosen_pairs or seed >= study.seeds:
         raise InvalidInputError(
             f"this run has no pair ({pretrain}, {harmful}) with seed {seed}; it was limited to other pairs."
         )
     cells = []
-    for plan in wanted:
-        problem, result = immunize_cell(plan)
-        cells.append(Extractor.of(result))
+    for method in dict.fromkeys((*study.methods, "identity", "initial")):
+        cell = study.cell(method, seed if uses_seed(method) else 0, (pretrain, harmful))
+        problem = cell_problem(digits, cell, cell["device"])
+        cells.append(Extractor.of(study.immunize(digits, cell)))
     means = [
-        np.asarray(run.digits.images[run.digits.labels == digit], dtype=np.float64).mean(axis=0)
+        np.asarray(digits.images[digits.labels == digit], dtype=np.float64).mean(axis=0)
         for digit in (pretrain, harmful)
     ]
     return PairDetail(
@@ -226,5 +222,5 @@ def digit_pair_detail(
         curves_table(problem, cells, probe_steps=probe_steps),
         means[0],
         means[1],
-        f"{run.title}, seed {seed}",
+        f"{digits.title()}, seed {seed}",
     )

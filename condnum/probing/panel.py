@@ -42,6 +42,7 @@ def attack_panel(
     *,
     budget: AttackBudget | None = None,
     attackers: Sequence[str] | None = None,
+    extractors: Sequence[str] | None = None,
     on_attack: OnAttack | None = None,
 ) -> AttackReport:
     """Attack linear extractors with a panel of training algorithms, each at its best hyper-parameters.
@@ -52,6 +53,7 @@ def attack_panel(
         task: What the attacker wants to learn.
         budget: Steps and targets.
         attackers: Registry names; default all. One that cannot run is listed in `skipped`.
+        extractors: Names of those to attack; default all.
         on_attack: Called with extractor and attacker before each attack.
 
     Returns:
@@ -70,27 +72,25 @@ def attack_panel(
         >>> report.steps_table()["theta"].tolist()[1:]
         ['1', '1']
     """
-    if isinstance(theta, Mapping):
-        extractors: dict[str, ArrayLike | None] = dict(theta)
-    else:
-        extractors = {"theta": theta}
-    raw = [name for name, value in extractors.items() if value is None]
+    thetas: dict[str, ArrayLike | None] = dict(theta) if isinstance(theta, Mapping) else {"theta": theta}
+    raw = [name for name, value in thetas.items() if value is None]
     if not raw:
-        if RAW in extractors:
+        if RAW in thetas:
             raise InvalidInputError(
                 "the name 'raw' is that of the baseline; give that extractor another one."
             )
-        extractors, raw = {RAW: None, **extractors}, [RAW]
+        thetas, raw = {RAW: None, **thetas}, [RAW]
     if len(raw) > 1:
         raise InvalidInputError(f"several extractors are None (the raw inputs): {', '.join(raw)}; keep one.")
     return attack_features(
-        {name: task.through(value) for name, value in extractors.items()},
+        {name: task.through(value) for name, value in thetas.items()},
         task.y,
         kind=task.kind,
         y_test=task.y_test,
         baseline=raw[0],
         budget=budget,
         attackers=attackers,
+        extractors=extractors,
         on_attack=on_attack,
         title=task.name,
     )
@@ -105,6 +105,7 @@ def attack_features(
     y_test: ArrayLike | None = None,
     budget: AttackBudget | None = None,
     attackers: Sequence[str] | None = None,
+    extractors: Sequence[str] | None = None,
     on_attack: OnAttack | None = None,
     title: str = "",
 ) -> AttackReport:
@@ -121,6 +122,7 @@ def attack_features(
         y_test: Targets of the held-out rows.
         budget: Steps and targets.
         attackers: Registry names; default all.
+        extractors: Names of those to attack; default all.
         on_attack: Called with extractor and attacker before each attack.
         title: Data set, for tables and figures.
 
@@ -147,7 +149,7 @@ def attack_features(
     problems, scale = _problems(features, y, kind, y_test)
     steps, curves, skipped = [], [], []
     for extractor, problem in problems.items():
-        for attacker in chosen:
+        for attacker in chosen if extractors is None or extractor in extractors else ():
             reason = attacker.obstacle(problem)
             if reason is not None:
                 skipped.append({"extractor": extractor, "attacker": attacker.name, "reason": reason})

@@ -173,7 +173,7 @@ def sweep_words(progress: SweepProgress) -> str:
 
     Examples:
         >>> from condnum.studies.sweep import SweepProgress
-        >>> sweep_words(SweepProgress(3, 9, reused=0, failures=1, seconds=9.0, eta_seconds=18.0, plan=None))
+        >>> sweep_words(SweepProgress(3, 9, reused=0, failures=1, seconds=9.0, eta_seconds=18.0, cell=None))
         '3 of 9 cells, 1 failed, about 18 s left'
     """
     return ", ".join(filter(None, (f"{progress.done} of {progress.total} cells", str(progress.facts))))

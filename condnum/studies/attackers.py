@@ -2,46 +2,30 @@
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
-from typing import Any, Literal, get_args
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal, NamedTuple
 
-import numpy as np
 import pandas as pd
-import torch
 from torch import Tensor
 
-from condnum.data import TaskPair, digit_pair
+from condnum.data import Digits, TaskPair, digit_pair
 from condnum.errors import InvalidInputError, UnknownNameError
-from condnum.files import write_tables
-from condnum.methods import DescentSettings, Progress, immunize, method_names
 from condnum.methods.problem import ImmunizationProblem
-from condnum.probing import (
-    AttackBudget,
-    AttackReport,
-    AttackTask,
-    attack_panel,
-    attack_sentences,
-    attacker_names,
-)
+from condnum.probing import AttackBudget, AttackReport, AttackTask, attack_panel, attacker_names
 from condnum.probing.tasks import Kind
 from condnum.progress import report_event
-from condnum.studies import digit_pairs, house_prices
-from condnum.studies.digit_pairs import DigitPairsConfig, read_pair
-from condnum.studies.house_prices import HousePricesConfig
-from condnum.studies.pair_study import report_step
+from condnum.studies.cell import Cell, CellResult
+from condnum.studies.digit_pairs import DigitPairs, read_pair
+from condnum.studies.executors import Executor, choose_executor
+from condnum.studies.house_prices import HousePrices, Methods
+from condnum.studies.study import Count, Result, Study, at_least, some_of
 from condnum.theory.immunization import relative_immunization_ratio
-
-# What the experiment on attackers runs: one pair of tasks, the extractors, and the attackers' budget.
-
-
-AttackLoss = Literal["auto", "squared", "logistic"]
 
 #: θ₀ untrained, Algorithm 1, the closed forms; raw inputs are always there.
 METHODS = ("initial", "ours", "optimal", "front")
+RAW = "raw"
 
 #: Rows of each class that the attacker of a digit trains on, and steps that pass over them.
 DIGIT_ROWS, DIGIT_DENSE_STEPS = 2500, 500
@@ -53,24 +37,47 @@ LOGISTIC_HEADLINE = 0.1
 #: Share of a digit task's rows that is held out for the attacker's accuracy.
 HELD_OUT = 0.2
 
+#: Tables that a cell keeps.
+_KEPT = ("steps", "curves", "extractors", "spectra", "skipped")
+
+
+class AttackData(NamedTuple):
+    """A pair of tasks, and what the study that immunizes them loads: `Digits`, or the pair."""
+
+    pair: TaskPair
+    origin: Any
+
+    @property
+    def checksum(self) -> str:
+        """SHA-256 of the source."""
+        return self.pair.checksum
+
+    @property
+    def label(self) -> str:
+        """What the data are called."""
+        return self.pair.label
+
 
 @dataclass(frozen=True)
-class AttackConfig:
-    """What to run."""
+class Attackers(Study, name="attackers"):
+    """How far immunized extractors slow each kind of training: one pair of tasks, a panel of attackers."""
 
-    data: str = "house-prices"  # house-prices, mnist:P-H or digits:P-H
+    data: str = "house-prices"  # house-prices, mnist:P-H, digits:P-H or embedded (diabetes table)
     source: str = "auto"  # auto, embedded (for house prices: the diabetes table) or a path
-    methods: tuple[str, ...] = METHODS
-    attackers: tuple[str, ...] = ()  # empty: all
+    methods: Methods = METHODS
+    attackers: Annotated[tuple[str, ...], some_of("attacker", attacker_names)] = ()  # empty: all
     seed: int = 0  # of θ₀ and of the attackers
-    epochs: int | None = None  # full-batch steps of the methods; None: their own
-    rows: int | None = None  # rows of a task (house prices) or of a class (digits); None: default
-    loss: AttackLoss = "auto"  # auto: squared for house prices, logistic for digits
-    steps: int = 20_000  # of recurrences and mini-batches
+    epochs: Count | None = None  # full-batch steps of the methods; None: their own
+    rows: Annotated[int, at_least(4)] | None = None  # of a task (house prices) or of a class (digits)
+    loss: Literal["auto", "squared", "logistic"] = "auto"  # auto: logistic for digits
+    steps: int | None = None  # of recurrences and mini-batches
     dense_steps: int | None = None  # of attackers who pass over the data; None: by the data
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         """Refuse what cannot run, before anything is computed."""
+        if self.data == "embedded":
+            object.__setattr__(self, "data", "house-prices")
+            object.__setattr__(self, "source", "embedded")
         if self.dataset not in ("house-prices", "mnist", "digits"):
             raise UnknownNameError("data set", self.data, ["house-prices", "mnist:4-9", "digits:4-9"])
         if self.dataset == "house-prices" and self.data != "house-prices":
@@ -81,80 +88,9 @@ class AttackConfig:
             pretrain, harmful = self.pair
             if pretrain == harmful:
                 raise InvalidInputError(f"data '{self.data}': give two different digits, such as 4-9.")
-        for method in self.methods:
-            if method not in method_names():
-                raise UnknownNameError("method", method, method_names())
-        for attacker in self.attackers:
-            if attacker not in attacker_names():
-                raise UnknownNameError("attacker", attacker, attacker_names())
-        if self.loss not in get_args(AttackLoss):
-            raise UnknownNameError("loss", self.loss, get_args(AttackLoss))
         if self.loss == "logistic" and self.dataset == "house-prices":
             raise InvalidInputError("house prices are a regression: the loss must be squared, or auto.")
-        for name, least in (("epochs", 1), ("rows", 4)):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                raise InvalidInputError(f"{name} must be an integer of at least {least}, got {value!r}.")
         _ = self.budget  # checks seed and steps
-
-    @classmethod
-    def from_parameters(
-        cls,
-        *,
-        data: str,
-        source: str,
-        methods: str,
-        attackers: str,
-        seed: int,
-        epochs: int,
-        rows: int,
-        loss: str,
-        steps: int,
-        dense_steps: int,
-    ) -> AttackConfig:
-        """Build a configuration from notebook parameters, where "" and 0 stand for the default.
-
-        Args:
-            data: `house-prices`, `mnist:P-H`, `digits:P-H`, or `embedded`: the diabetes table.
-            source: `auto`, `embedded` or a path.
-            methods: Comma-separated names.
-            attackers: Comma-separated names.
-            seed: Of θ₀ and the attackers.
-            epochs: Full-batch steps of the methods.
-            rows: Rows of a task or a class.
-            loss: `auto`, `squared` or `logistic`.
-            steps: Largest number of cheap steps.
-            dense_steps: Largest number of steps that pass over the data.
-
-        Returns:
-            The validated configuration.
-
-        Raises:
-            CondnumError: A parameter is unknown or out of range.
-
-        Examples:
-            >>> config = AttackConfig.from_parameters(
-            ...     data="digits:4-9", source="auto", methods="", attackers="", seed=0, epochs=0, rows=0,
-            ...     loss="auto", steps=0, dense_steps=0)
-            >>> config.pair, config.kind, config.methods
-            ((4, 9), 'classification', ('initial', 'ours', 'optimal', 'front'))
-        """
-        if data == "embedded":
-            data, source = "house-prices", "embedded"
-        names = tuple(dict.fromkeys(word.strip() for word in methods.split(",") if word.strip()))
-        chosen = tuple(dict.fromkeys(word.strip() for word in attackers.split(",") if word.strip()))
-        return cls(
-            data,
-            source,
-            names or METHODS,
-            chosen,
-            seed,
-            epochs or None,
-            rows or None,
-            loss,  # type: ignore[arg-type]
-            steps or cls.steps,
-            dense_steps or None,
-        )
 
     @property
     def dataset(self) -> str:
@@ -175,165 +111,150 @@ class AttackConfig:
     @property
     def budget(self) -> AttackBudget:
         """What each attacker may spend."""
-        default = AttackBudget.dense_steps if self.dataset == "house-prices" else DIGIT_DENSE_STEPS
+        dense = AttackBudget.dense_steps if self.dataset == "house-prices" else DIGIT_DENSE_STEPS
         return AttackBudget(
-            self.steps,
-            default if self.dense_steps is None else self.dense_steps,
+            AttackBudget.steps if self.steps is None else self.steps,
+            dense if self.dense_steps is None else self.dense_steps,
             headline=LOGISTIC_HEADLINE if self.kind == "classification" else AttackBudget.headline,
             seed=self.seed,
         )
 
     @property
-    def house(self) -> HousePricesConfig:
-        """The house-price run that gives the extractors."""
-        data = self.source
-        return HousePricesConfig(data, self.methods, self.seed + 1, self.epochs, rows=self.rows)
+    def base(self) -> HousePrices | DigitPairs:
+        """The study that immunizes: the extractors are its own, for the same settings and seed."""
+        if self.dataset == "house-prices":
+            options: dict[str, Any] = {"rows": self.rows, "device": "cpu"}
+            return HousePrices(self.source, self.methods, self.seed + 1, self.epochs, **options)
+        source = "auto" if self.source == "embedded" else self.source
+        name: Any = self.dataset
+        return DigitPairs(name, source, self.methods, self.seed + 1, self.epochs, (self.pair,))
 
-    @property
-    def digits(self) -> DigitPairsConfig:
-        """The digit-pair run whose settings the extractors have."""
-        data = "auto" if self.source == "embedded" else self.source
-        name: Literal["mnist", "digits"] = "mnist" if self.dataset == "mnist" else "digits"
-        return DigitPairsConfig(name, data, self.methods, self.seed + 1, self.epochs, (self.pair,))
+    def load(self) -> AttackData:
+        """Load the pair of tasks."""
+        origin = self.base.load()
+        return AttackData(digit_pair(origin, *self.pair) if isinstance(origin, Digits) else origin, origin)
 
+    def cells(self, data: AttackData) -> list[Cell]:
+        """List the extractors, raw inputs first; the panel attacks each by itself."""
+        panel = {
+            "data": self.data,
+            "rows": self.rows,
+            "kind": self.kind,
+            "budget": asdict(self.budget),
+            "attackers": self.attackers or list(attacker_names()),
+        }
+        cells = []
+        for name in (RAW, *self.methods):
+            settings = None if name == RAW else self.base.settings(name)
+            at = {"method": name, "seed": self.seed}
+            cells.append(Cell(at, {"panel": panel, "method": asdict(settings) if settings else {}}))
+        return cells
 
-RAW = "raw"
+    def compute(self, data: AttackData, cell: Cell) -> CellResult:
+        """Attack the features of one extractor, and measure how far it is immunized."""
+        name = cell["method"]
+        theta = None if name == RAW else self.theta(data, name)
+        chosen = self.attackers or tuple(attacker_names())
 
+        def on_attack(extractor: str, attacker: str) -> None:
+            """Tell whoever follows the run."""
+            report_event(stage=f"{attacker} on {extractor}", step=chosen.index(attacker), steps=len(chosen))
 
-@dataclass(frozen=True)
-class AttackStudy:
-    """The finished experiment."""
+        report = attack_panel(
+            {RAW: None} if theta is None else {RAW: None, name: theta},
+            attack_task(self, data.pair),
+            budget=self.budget,
+            attackers=chosen,
+            extractors=[name],
+            on_attack=on_attack,
+        )
+        tables = {kept: getattr(report, kept) for kept in _KEPT}
+        tables["immunization"] = immunization_table(data.pair, {} if theta is None else {name: theta})
+        texts = {
+            kept: json.dumps((table[table["extractor"] == name] if len(table) else table).to_dict("list"))
+            for kept, table in tables.items()
+        }
+        return CellResult(dict(texts), {})
 
-    config: AttackConfig
-    pair: TaskPair
-    task: AttackTask
-    report: AttackReport
-    immunization: pd.DataFrame  # extractor, convention, (i), (ii), RIR
+    def theta(self, data: AttackData, method: str) -> Tensor:
+        """Train or evaluate an extractor as its own study does."""
+        base, origin = self.base, data.origin
+        if isinstance(base, DigitPairs):
+            return base.immunize(origin, base.cell(method, self.seed, self.pair)).theta
+        return base.immunize(origin, base.cell(method, self.seed)).theta
 
-    @property
-    def title(self) -> str:
-        """The data set and what the attacker trains on, for figures."""
-        return f"{self.pair.title()}; attacker: {self.task.name}"
+    def report(self, data: AttackData, results: Sequence[Result]) -> AttackReport:
+        """Put together what the panel found."""
+        task = attack_task(self, data.pair)
+        return AttackReport(
+            **{name: _joined(results, name) for name in _KEPT},
+            baseline=RAW,
+            kind=self.kind,
+            budget=self.budget,
+            held_out=task.X_test is not None,
+            title=task.name,
+        )
 
-    @cached_property
-    def sentences(self) -> list[str]:
-        """What the numbers say."""
-        return attack_sentences(self.report)
+    def tables(self, data: AttackData, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
+        """Return what each attacker needed, the factors, and how far each extractor is immunized."""
+        report = self.report(data, results)
+        tables = {
+            "results": report.steps,
+            "factors": report.factors,
+            "extractors": report.extractors,
+            "immunization": _joined(results, "immunization"),
+            "curves.parquet": report.curves,
+        }
+        return tables | ({"skipped": report.skipped} if len(report.skipped) else {})
 
-    @property
-    def provenance_table(self) -> pd.DataFrame:
-        """What the run was, in two columns."""
-        origin, budget = self.pair.provenance, self.report.budget
-        facts = {
-            "data": f"{self.pair.label}: {origin.description}",
-            "tasks": f"D_P {self.pair.pretrain_name}, D_H {self.pair.harmful_name}",
-            "SHA-256": self.pair.checksum,
-            "attacker trains on": self.task.name,
-            "held-out rows": "none" if self.task.X_test is None else f"{len(self.task.X_test)}",
+    def executor(self, data: Any, cells: Sequence[Cell], jobs: int, scheduler: str = "") -> Executor:
+        """Attack one extractor after the other unless told otherwise: seconds are measured."""
+        return choose_executor(jobs or 1, scheduler or None, len(cells))
+
+    def facts(self, data: AttackData) -> dict[str, str]:
+        """Return what the run was made of."""
+        pair, task, budget = data.pair, attack_task(self, data.pair), self.budget
+        return {
+            "data": f"{pair.label}: {pair.provenance.description}",
+            "tasks": f"D_P {pair.pretrain_name}, D_H {pair.harmful_name}",
+            "SHA-256": pair.checksum,
+            "attacker trains on": task.name,
+            "held-out rows": "none" if task.X_test is None else f"{len(task.X_test)}",
             "budget": f"{budget.steps:,} steps in the eigenbasis or of batches, "
             f"{budget.dense_steps:,} of others",
-            "seed": str(self.config.seed),
-            "versions": f"condnum {house_prices.condnum_version()}, torch {torch.__version__}, "
-            f"NumPy {np.__version__}, Python {platform.python_version()}, float64",
+            "seed": str(self.seed),
         }
-        return pd.DataFrame({"what": list(facts), "value": list(facts.values())})
-
-    def save(self, folder: str | Path) -> list[str]:
-        """Write the tables."""
-        tables = {
-            "results.csv": self.report.steps,
-            "factors.csv": self.report.factors,
-            "extractors.csv": self.report.extractors,
-            "immunization.csv": self.immunization,
-            "curves.parquet": self.report.curves,
-        }
-        skipped = self.report.skipped
-        return write_tables(folder, tables | ({"skipped.csv": skipped} if len(skipped) else {}))
 
 
-def load(config: AttackConfig) -> TaskPair:
-    """Load the pair of tasks."""
-    if config.dataset == "house-prices":
-        return house_prices.load(config.house)
-    digits, _ = digit_pairs.load(config.digits)
-    return digit_pair(digits, *config.pair)
-
-
-def attack_task(config: AttackConfig, pair: TaskPair) -> AttackTask:
+def attack_task(study: Attackers, pair: TaskPair) -> AttackTask:
     """Return what the attacker learns: the probe sample of D_H, of a digit with a fifth held out.
 
     Examples:
-        >>> config = AttackConfig("digits:4-9", rows=50)
-        >>> task = attack_task(config, load(config))
+        >>> study = Attackers("digits:4-9", rows=50)
+        >>> task = attack_task(study, study.load().pair)
         >>> task.X.shape, task.X_test.shape
         ((80, 64), (20, 64))
     """
     X, y = pair.probe_sample
-    if config.dataset == "house-prices":
+    if study.dataset == "house-prices":
         return AttackTask(X, y, name=f"{pair.harmful_name}, {len(X)} rows")
-    rows = 2 * (config.rows or DIGIT_ROWS)
+    rows = 2 * (study.rows or DIGIT_ROWS)
     X, y = X[:rows], y[:rows]  # the digit and the rest in turn, so every part is balanced
-    targets = y if config.kind == "classification" else 2 * y - 1
+    targets = y if study.kind == "classification" else 2 * y - 1
     held = int(len(X) * HELD_OUT) // 2 * 2
     fit = len(X) - held
-    name = f"{pair.harmful_name} against the rest, {fit} rows, {config.kind}"
-    return AttackTask(X[:fit], targets[:fit], config.kind, X[fit:], targets[fit:], name)
-
-
-def extractors(config: AttackConfig, pair: TaskPair) -> dict[str, Tensor]:
-    """Train or evaluate the extractors, with the settings of the experiment on these data."""
-    house = config.dataset == "house-prices"
-    problem = ImmunizationProblem.from_pair(pair, loss="mse" if house else "bce")
-    settings = config.house.settings if house else config.digits.settings
-    return {
-        method: immunize(
-            problem, method, seed=config.seed, settings=settings(method), callback=_callback(settings(method))
-        ).theta
-        for method in config.methods
-    }
-
-
-def _callback(settings: DescentSettings | None) -> Callable[[Progress], None] | None:
-    """Return what reports the steps of a descent; None for closed forms."""
-    return None if settings is None else report_step
-
-
-def run(config: AttackConfig) -> AttackStudy:
-    """Run the experiment."""
-    pair = load(config)
-    thetas = extractors(config, pair)
-    task = attack_task(config, pair)
-    done = 0
-
-    def on_attack(extractor: str, attacker: str) -> None:
-        """Tell whoever follows the run."""
-        nonlocal done
-        total = (1 + len(thetas)) * len(config.attackers or attacker_names())
-        report_event(stage=f"{attacker} on {extractor}", step=done, steps=total)
-        done += 1
-
-    report = attack_panel(
-        {RAW: None, **thetas},
-        task,
-        budget=config.budget,
-        attackers=config.attackers or None,
-        on_attack=on_attack,
-    )
-    return AttackStudy(config, pair, task, report, immunization_table(pair, thetas))
+    name = f"{pair.harmful_name} against the rest, {fit} rows, {study.kind}"
+    return AttackTask(X[:fit], targets[:fit], study.kind, X[fit:], targets[fit:], name)
 
 
 def immunization_table(pair: TaskPair, thetas: Mapping[str, Tensor]) -> pd.DataFrame:
     """Measure (i), (ii) and RIR of each extractor in both conventions."""
     problem = ImmunizationProblem.from_pair(pair)
-    rows: list[dict[str, Any]] = []
+    K_P, K_H = problem.pretrain.covariance, problem.harmful.covariance
+    rows = []
     for name, theta in thetas.items():
         for convention in ("compact", "ridge"):
-            measured = relative_immunization_ratio(
-                theta,
-                problem.pretrain.covariance,
-                problem.harmful.covariance,
-                convention=convention,
-            )
+            measured = relative_immunization_ratio(theta, K_P, K_H, convention=convention)
             rows.append(
                 {
                     "extractor": name,
@@ -345,3 +266,10 @@ def immunization_table(pair: TaskPair, thetas: Mapping[str, Tensor]) -> pd.DataF
                 }
             )
     return pd.DataFrame(rows)
+
+
+def _joined(results: Sequence[Result], name: str) -> pd.DataFrame:
+    """Put the tables of all cells below each other."""
+    tables = [pd.DataFrame(json.loads(str(row[name]))) for _, row, _ in results]
+    kept = [table for table in tables if len(table)]
+    return pd.concat(kept, ignore_index=True) if kept else tables[0]

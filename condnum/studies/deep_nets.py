@@ -2,269 +2,509 @@
 
 from __future__ import annotations
 
-import platform
 import shutil
-import tempfile
-from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Annotated, Any, TypeAlias
 
+import numpy as np
 import pandas as pd
 import torch
 
 from condnum.arrays import resolve_device
+from condnum.deep.backbone import Backbone, load_backbone, save_backbone
+from condnum.deep.features import Features, cached_features, head_accuracy
+from condnum.deep.image_sets import IMAGENET, imagenet_classes, open_images
+from condnum.deep.images import ImageData
+from condnum.deep.pretraining import Pretraining, pretrain_backbone
+from condnum.deep.rir import check_count
+from condnum.deep.training.immunization import immunize_backbone
+from condnum.deep.training.preparation import hold_out
+from condnum.deep.training.settings import DeepSettings, deep_preset
+from condnum.deep.transforms import ImageTransform, training_transform
 from condnum.deep.weights import state_checksum
-from condnum.errors import DataNotFoundError, require
-from condnum.files import atomic_write, output_folder, write_tables
-from condnum.studies.cell import CellPlan, CellResult
+from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError, require
+from condnum.files import atomic_write, output_folder
+from condnum.methods import get_method
+from condnum.studies.cell import Cell, CellResult, cached
 from condnum.studies.deep_cells import (
     IMAGES,
     INITIAL,
-    DeepCells,
-    DeepConfig,
+    LIMIT_SEED,
+    METHODS,
+    RECIPES,
+    BackboneRecipe,
     DeepTasks,
-    create_backbone,
-    open_tasks,
-    pretraining_table,
+    FeatureSets,
+    Recipe,
+    is_folder,
+    measured_features,
+    rir_sample,
+    weights_source,
 )
 from condnum.studies.deep_tables import curves_table, notes_table, results_table, summary_table
 from condnum.studies.executors import Executor, choose_executor, core_count
 from condnum.studies.store import ResultStore
-from condnum.studies.sweep import SweepProgress, SweepReport, run_sweep
+from condnum.studies.study import Count, Names, Result, Study, at_least, some_of
 
-# The finished deep-net experiment: its tables, what it was, and the files that it leaves.
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A configuration that has been checked against the data, the weights and the backbones."""
-
-    config: DeepConfig
-    tasks: DeepTasks
-    weights: dict[str, str]  # SHA-256 of what each backbone starts from; "" where it is drawn
+Methods: TypeAlias = Annotated[tuple[str, ...], some_of("method", lambda: METHODS)]
 
 
 @dataclass(frozen=True)
-class DeepRun:
-    """The finished experiment: cells, and the tables made from them."""
+class DeepNets(Study, name="deep", version="3"):
+    """Table 3 and Figure 3: the last stage of a backbone is immunized against linear probing of D_H.
 
-    prepared: Prepared
-    plans: list[CellPlan]  # of the cells that are finished, θ₀ first
-    cells: list[CellResult]  # in the same order
-    models: list[Path]  # likewise; gone after a run without a folder
-    sweeps: tuple[SweepReport, SweepReport]  # of θ₀, of the methods
-    note: str = ""  # what became of `jobs`
+    θ₀ is a cell too (`initial`): it is made once for a backbone and a seed, and its features are kept for
+    the methods that start from it.
+    """
 
-    @property
-    def config(self) -> DeepConfig:
-        """What was run."""
-        return self.prepared.config
+    data: str = "embedded"  # embedded, mnist, or images: `pretrain` and `harmful`
+    pretrain: str = ""  # D_P, a name for `open_images`; "": the recipe's
+    harmful: str = ""  # D_H
+    backbone: Names = ()  # timm names; empty: the recipe's
+    weights: str = ""  # none (drawn), timm, or a file; "": the recipe's
+    preset: str = ""  # settings of Table 4; "": the recipe's
+    methods: Methods = METHODS
+    seeds: Count = 3  # seeds 0 … seeds − 1
+    epochs: Count | None = None  # of immunization; None: the settings' own
+    pretrain_epochs: Count | None = None  # of training θ₀ on D_P; None: the recipe's
+    limit: Annotated[int, at_least(2)] | None = None  # images per class and split; None: the recipe's
+    image_size: Count | None = None  # side; None: the recipe's, else the backbone's
+    groups: Count = 20  # of Eq. 17
+    group_size: Annotated[int, at_least(2)] = 100
+    probe_epochs: Count = 50  # of Fig. 3
+    device: str = "auto"
+    workers: Annotated[int, at_least(0)] = 0  # processes that decode
 
-    @property
-    def tasks(self) -> DeepTasks:
-        """Its images."""
-        return self.prepared.tasks
-
-    @cached_property
-    def results(self) -> pd.DataFrame:
-        """A row per backbone × seed × method × convention."""
-        return results_table(self.tasks, self.cells)
-
-    @cached_property
-    def summary(self) -> pd.DataFrame:
-        """Mean and spread over seeds, beside Table 3."""
-        return summary_table(self.results, self.tasks)
-
-    @cached_property
-    def curves(self) -> pd.DataFrame:
-        """Probe curves and histories in long form."""
-        return curves_table(self.cells)
-
-    @property
-    def failures(self) -> pd.DataFrame:
-        """Cells that failed, with their errors."""
-        rows = [row for sweep in self.sweeps for row in sweep.failure_rows]
-        return pd.DataFrame(rows, columns=["cell", "error"])
-
-    @property
-    def warnings(self) -> pd.DataFrame:
-        """What the measurements warn of."""
-        return notes_table(self.cells, "warnings")
-
-    @property
-    def unreadable(self) -> pd.DataFrame:
-        """Images that do not decode and were left out."""
-        return notes_table(self.cells, "unreadable")
+    def check(self) -> None:
+        """Refuse what cannot run, before anything is computed."""
+        if self.pretrain and self.harmful:
+            object.__setattr__(self, "data", IMAGES)
+        object.__setattr__(self, "methods", tuple(name for name in METHODS if name in self.methods))
+        if self.data not in RECIPES:
+            raise UnknownNameError("data", self.data, RECIPES)
+        if not self.methods:
+            raise InvalidInputError(f"no methods; give some of {', '.join(METHODS)}.")
+        if (self.data == IMAGES or self.pretrain or self.harmful) and not (self.pretrain and self.harmful):
+            raise InvalidInputError(
+                "images of your own need both tasks: give --pretrain (D_P) and --harmful (D_H), each a "
+                "folder, mnist:0-4 or timm:NAME; without them --data embedded runs on bundled digits."
+            )
+        if self.chosen_weights not in ("none", "timm") and len(self.chosen_backbones) != 1:
+            raise InvalidInputError(
+                f"the weights in {self.weights} are of one backbone, but {len(self.chosen_backbones)} are to "
+                "run; name the one with --backbone."
+            )
+        object.__setattr__(self, "weights", weights_source(self.weights))
+        if self.preset:
+            deep_preset(self.preset)
+        resolve_device(self.device)
 
     @property
-    def provenance_table(self) -> pd.DataFrame:
-        """What the run was, in two columns."""
-        config, tasks = self.config, self.tasks
-        device = resolve_device(config.device)
-        place = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-        timm = require("timm", "deep").__version__
-        of_test = min(config.group_size, len(tasks.pretrain_test), len(tasks.harmful_test))
-        facts = {
-            "pre-training task": f"{tasks.pretrain.name}: classes {', '.join(tasks.pretrain.classes[:12])}"
-            + (", …" if len(tasks.pretrain.classes) > 12 else ""),
-            "harmful task": f"{tasks.harmful.name}: classes {', '.join(tasks.harmful.classes[:12])}"
-            + (", …" if len(tasks.harmful.classes) > 12 else ""),
-            **{f"SHA-256 of {name}": checksum for name, checksum in tasks.checksums.items()},
-            "images per class and split": "all" if config.images_per_class is None
-            else f"at most {config.images_per_class}",
-            "side of the images": "the backbone's own" if config.side is None else f"{config.side} pixels",
-            "groups of Eq. 17": f"{config.groups} of {config.group_size} training and of {of_test} test "
-            "images, un-augmented",
-            "seeds": ", ".join(map(str, range(config.seeds))),
-            "cells": f"{sum(s.computed for s in self.sweeps)} computed, "
-            f"{sum(s.reused for s in self.sweeps)} from the store, {len(self.failures)} failed",
-            **({"workers": self.note} if self.note else {}),
-            "seconds": f"{sum(s.seconds for s in self.sweeps):,.0f}",
-            "device": f"{place} ({device})",
-            "peak memory": str(self.sweeps[1].memory),
-            "versions": f"condnum {_version()}, timm {timm}, torch {torch.__version__}, "
-            f"Python {platform.python_version()}",
-        }  # fmt: skip
-        return pd.DataFrame({"what": list(facts), "value": list(facts.values())})
+    def defaults(self) -> Recipe:
+        """What the data come with."""
+        return RECIPES[self.data]
 
-    def save(self, folder: str | Path) -> list[str]:
-        """Write the tables, and the models: at the top for a single cell, else a folder for each."""
-        tables = {"results.csv": self.results, "summary.csv": self.summary, "curves.parquet": self.curves}
-        names = write_tables(folder, tables | ({"failures.csv": self.failures} if len(self.failures) else {}))
-        target = Path(folder)
-        single = len(self.plans) == 2  # one θ₀, one method
-        for plan, model in zip(self.plans, self.models, strict=True):
-            names.append(_copy_model(model, target, Path() if single else _model_folder(plan), plan))
-        return names
+    @property
+    def tasks(self) -> tuple[str, str]:
+        """Names of D_P and D_H for `open_images`."""
+        return self.pretrain or self.defaults.pretrain, self.harmful or self.defaults.harmful
 
+    @property
+    def chosen_weights(self) -> str:
+        """`none`, `timm` or a file."""
+        return self.weights or self.defaults.weights
 
-def _model_folder(plan: CellPlan) -> Path:
-    """Return `<backbone>/seed-<n>` or `<backbone>/seed-<n>/<method>`."""
-    payload = plan.payload
-    name = "".join(c if c.isalnum() or c in "._-" else "-" for c in str(payload["backbone"]))
-    place = Path(name) / f"seed-{payload['seed']}"
-    return place if payload["method"] == INITIAL else place / str(payload["method"])
+    @property
+    def images_per_class(self) -> int | None:
+        """Largest number of images of a class in each split; None: all."""
+        return self.limit or self.defaults.limit
 
+    @property
+    def chosen_backbones(self) -> tuple[str, ...]:
+        """Names of the backbones."""
+        return self.backbone or tuple(known.name for known in self.defaults.backbones)
 
-def _copy_model(model: Path, target: Path, place: Path, plan: CellPlan) -> str:
-    """Copy a model to its name among the results."""
-    if not model.is_file():
-        raise DataNotFoundError(
-            f"the model {model} is gone; run the experiment with a folder that is kept, and save before that "
-            "folder goes."
-        )
-    name = "theta_0.safetensors" if plan.payload["method"] == INITIAL else "theta_I.safetensors"
-    output_folder(target / place)
-    with atomic_write(target / place / name) as temporary:
-        shutil.copyfile(model, temporary)
-    return (place / name).as_posix()
+    @property
+    def side(self) -> int | None:
+        """Side of the images; None: what the backbone's weights were made for."""
+        return self.image_size or self.defaults.image_size
 
+    def recipe(self, name: str) -> BackboneRecipe:
+        """Return how a backbone is made: timm arguments, how θ₀ is trained, settings by method."""
+        known = next((b for b in self.defaults.backbones if b.name == name), BackboneRecipe(name))
+        pretraining = known.pretraining if known.pretraining is not None else self.defaults.pretraining
+        if self.pretrain_epochs is not None:
+            pretraining = {**(pretraining or {}), "epochs": self.pretrain_epochs}
+        elif self.chosen_weights != "none":
+            pretraining = None
+        return BackboneRecipe(name, known.arguments, pretraining, known.settings)
 
-def _version() -> str:
-    """Return the version of this package."""
-    from condnum import __version__
+    def settings(self, backbone: str, method: str) -> DeepSettings:
+        """Return a method's settings on a backbone: a preset, or the recipe's, with the user's epochs."""
+        own = self.recipe(backbone).settings
+        known: Mapping[str, Any] = {**self.defaults.settings, **own.get("all", {}), **own.get(method, {})}
+        base = deep_preset(self.preset) if self.preset else DeepSettings(**known)
+        base = base.with_overrides(group_size=self.group_size)
+        return base if self.epochs is None else base.with_overrides(epochs=self.epochs, steps=None)
 
-    return __version__
+    @property
+    def settings_table(self) -> pd.DataFrame:
+        """How each method was run, a row per backbone × method."""
+        rows = [
+            {
+                "backbone": backbone,
+                "method": get_method(name).label,
+                "settings": self.settings(backbone, name).describe(name),
+            }
+            for backbone in self.chosen_backbones
+            for name in self.methods
+        ]
+        return pd.DataFrame(rows)
 
+    @property
+    def theta_0_table(self) -> pd.DataFrame:
+        """Where each θ₀ comes from."""
+        rows = []
+        weights = self.chosen_weights
+        source = {"none": "drawn", "timm": "timm's pre-trained weights"}.get(weights, weights)
+        for name in self.chosen_backbones:
+            recipe = self.recipe(name)
+            options = ", ".join(f"{key} {value}" for key, value in (recipe.pretraining or {}).items())
+            made = (
+                f"{source}, then trained on D_P without its held-out images ({options})"
+                if recipe.pretraining
+                else f"{source}; may have seen the held-out images, which θ_I has not"
+            )
+            arguments = ", ".join(f"{key}={value}" for key, value in recipe.arguments.items())
+            rows.append({"backbone": f"{name}({arguments})" if arguments else name, "θ₀": made})
+        return pd.DataFrame(rows)
 
-#: Part of every cell's key: raise it when a change of code changes results.
-CODE_VERSION = "3"
+    def load(self) -> DeepTasks:
+        """Open the images; nothing is decoded yet.
 
+        A D_P whose class folders are all WordNet identifiers of ImageNet-1K gets the label order of timm's
+        ImageNet heads, if its weights come with such a head.
+        """
+        names, limit = self.tasks, self.images_per_class
+        own_head = self.chosen_weights != "none" and self.pretrain_epochs is None
 
-def prepare(config: DeepConfig) -> Prepared:
-    """Open the images and make each backbone once, so that what cannot run fails before anything runs."""
-    tasks = open_tasks(config)
-    sums = {}
-    for name in config.chosen_backbones:
-        backbone = create_backbone(config, tasks, name, seed=0)
-        new_head = f"{backbone.split.head}." if config.backbone(name).pretraining is not None else None
+        def opened(name: str, split: str, classes: tuple[str, ...] | None = None) -> ImageData:
+            order = classes if classes and is_folder(name) else None
+            return open_images(name, split, limit=limit, seed=LIMIT_SEED, classes=order)
+
+        pretrain = opened(names[0], "train")
+        imagenet = own_head and set(pretrain.classes) <= set(imagenet_classes())
+        if imagenet and is_folder(names[0]):
+            pretrain = open_images(names[0], "train", limit=limit, seed=LIMIT_SEED, classes=IMAGENET)
+        harmful = opened(names[1], "train")
+        parts: list[ImageData] = []
+        for name, data, task in ((names[0], pretrain, "D_P"), (names[1], harmful, "D_H")):
+            rest, held = hold_out(data.labels, LIMIT_SEED)
+            check_count(len(rest), f"D_{task[2]} without what is held out", self.group_size)
+            apart = replace(data.take(held), split=f"{data.split}, held out")
+            parts += [data.take(rest), apart, opened(name, "test", data.classes)]
+        return DeepTasks(imagenet, *parts)
+
+    def cells(self, data: DeepTasks) -> list[Cell]:
+        """List what makes θ₀ of each backbone and seed, then the methods that start from it.
+
+        Each backbone is made once, so that what cannot run fails before anything runs.
+        """
+        measure = {
+            "groups": self.groups,
+            "group_size": self.group_size,
+            "probe_epochs": self.probe_epochs,
+            "image_size": self.side,
+            "augmentation": self.defaults.augmentation,
+        }
+        starts, methods = [], []
+        for name in self.chosen_backbones:
+            recipe = self.recipe(name)
+            origin = {
+                "arguments": dict(recipe.arguments),
+                "weights": self._weights(data, name),
+                "pretraining": dict(recipe.pretraining or {}),
+                "device": resolve_device(self.device).type,
+            }
+            for seed in range(self.seeds):
+                where = {"backbone": name, "seed": seed, **measure}
+                starts.append(start := Cell({"method": INITIAL, **where}, origin))
+                methods += [
+                    Cell({"method": method, **where}, asdict(self.settings(name, method)), after=start)
+                    for method in self.methods
+                ]
+        return [*starts, *methods]
+
+    def _weights(self, data: DeepTasks, name: str) -> str:
+        """Return the SHA-256 of what a backbone starts from; "" where it is drawn."""
+        backbone = self.create(data, name, seed=0)
+        if self.chosen_weights == "none":
+            return ""
+        new_head = f"{backbone.split.head}." if self.recipe(name).pretraining is not None else None
         state = {
             key: value
             for key, value in backbone.model.state_dict().items()
             if new_head is None or not key.startswith(new_head)  # a new head is drawn from the seed
         }
-        sums[name] = "" if config.chosen_weights == "none" else state_checksum(state)
-    return Prepared(config, tasks, sums)
+        return state_checksum(state)
 
+    def create(self, data: DeepTasks, name: str, seed: int) -> Backbone:
+        """Make the backbone before any training here."""
+        recipe = self.recipe(name)
+        arguments = {**self._image_size(name), **recipe.arguments}
+        if self.image_size is not None and "img_size" in arguments:
+            arguments["img_size"] = self.image_size
+        weights, trained = self.chosen_weights, recipe.pretraining is not None
+        if weights == "timm" and not trained and not data.imagenet_head:
+            raise InvalidInputError(
+                f"timm's head of {name} knows the classes of ImageNet-1K, and {data.pretrain.name} has "
+                f"{len(data.pretrain.classes)} others ({', '.join(data.pretrain.classes[:3])}, …): give "
+                "--pretrain-epochs N to fine-tune the weights with a new head on D_P first, or --weights "
+                "FILE of a model that was trained on D_P."
+            )
+        return Backbone(
+            name,
+            pretrained={"none": False, "timm": True}.get(weights, weights),
+            num_classes=None if data.imagenet_head and not trained else len(data.pretrain.classes),
+            classifier="new" if trained and weights != "none" else "loaded",
+            seed=seed,
+            **arguments,
+        )
 
-def plans(prepared: Prepared) -> tuple[list[CellPlan], list[CellPlan]]:
-    """List the cells of a run: those that make θ₀, and the methods that start from it."""
-    config, checksum = prepared.config, prepared.tasks.checksum
-    measure = {
-        "groups": config.groups,
-        "group_size": config.group_size,
-        "probe_epochs": config.probe_epochs,
-        "image_size": config.side,
-        "augmentation": config.study.augmentation,
-    }
-    starts, methods = [], []
-    for name in config.chosen_backbones:
-        recipe = config.backbone(name)
-        origin = {
-            "arguments": dict(recipe.arguments),
-            "weights": prepared.weights[name],
-            "pretraining": dict(recipe.pretraining or {}),
-            "device": resolve_device(config.device).type,
+    def _image_size(self, name: str) -> dict[str, int]:
+        """Return timm's `img_size` where the run fixes the side and the model is made for one size."""
+        if self.side is None:
+            return {}
+        timm = require("timm", "deep")
+        known = timm.get_pretrained_cfg(name) if timm.is_model(name.split(".")[0]) else None
+        return {"img_size": self.side} if getattr(known, "fixed_input_size", False) else {}
+
+    def transform(self, data: DeepTasks, backbone: Backbone) -> ImageTransform:
+        """Return the training transform of a run: weights that are drawn here prescribe no crop.
+
+        Images of one's own are augmented as photographs if they are coloured, else gently: the mirror image
+        of a digit or a letter is another one.
+        """
+        crop = {"crop_pct": 1.0} if self.chosen_weights == "none" or self.data != IMAGES else {}
+        augmentation = self.defaults.augmentation or ("photograph" if data.coloured else "gentle")
+        return training_transform(backbone, input_size=self.side, augmentation=augmentation, **crop)
+
+    def compute(self, data: DeepTasks, cell: Cell) -> CellResult:
+        """Make the model of a cell and measure it."""
+        tasks = cached(("deep-tasks", self, data.checksum), data.in_memory)
+        return self._initial(tasks, cell) if cell["method"] == INITIAL else self._immunized(tasks, cell)
+
+    def _initial(self, data: DeepTasks, cell: Cell) -> CellResult:
+        """Make θ₀ and measure it: its ratios are 1 by definition."""
+        checkpoint = model_file(cell, ".checkpoint")
+        theta_0, made = self.theta_0(data, cell, checkpoint)
+        features = self._features(load_backbone(self._save(theta_0, data, cell)), data, cell, keep=True)
+        row: dict[str, Any] = {
+            "steps": 0,
+            "best_step": 0,
+            "seconds": 0.0 if made is None else made.seconds,
+            "stop_reason": "as loaded" if made is None else "trained",
         }
-        for seed in range(config.seeds):
-            where = {"backbone": name, "seed": seed}
-            start = CellPlan("deep", {"method": INITIAL, **where, **measure}, origin, checksum, CODE_VERSION)
-            starts.append(start)
-            for method in config.methods:
-                payload = {"method": method, **where, **measure, "start": start.key}
-                settings = asdict(config.settings(name, method))
-                methods.append(CellPlan("deep", payload, settings, checksum, CODE_VERSION))
-    return starts, methods
+        history = pd.DataFrame() if made is None else made.history.add_prefix("pretraining.")
+        unreadable = () if made is None else made.unreadable
+        result = self._measured(cell, theta_0, features, features, row, history, [], unreadable)
+        checkpoint.unlink(missing_ok=True)
+        return result
+
+    def theta_0(
+        self, data: DeepTasks, cell: Cell, checkpoint: Path | None = None
+    ) -> tuple[Backbone, Pretraining | None]:
+        """Make θ₀ of a cell: create the backbone and, if the run says so, train it on D_P."""
+        backbone = self.create(data, cell["backbone"], cell["seed"])
+        options = self.recipe(cell["backbone"]).pretraining
+        if options is None:
+            return backbone, None
+        made = pretrain_backbone(
+            backbone,
+            data.pretrain,
+            test=data.pretrain_test,
+            transform=self.transform(data, backbone),
+            seed=cell["seed"],
+            device=self.device,
+            workers=self.workers,
+            checkpoint=checkpoint,
+            **options,
+        )
+        return backbone, made
+
+    def _immunized(self, data: DeepTasks, cell: Cell) -> CellResult:
+        """Immunize θ₀ by a method and measure θ_I beside it."""
+        assert cell.after is not None  # cells of methods name their θ₀
+        checkpoint = model_file(cell, ".checkpoint")
+        theta_0 = load_backbone(model_file(cell.after))
+        transform = self.transform(data, theta_0)
+        done = immunize_backbone(
+            theta_0,
+            data.pretrain,
+            data.harmful,
+            method=cell["method"],
+            settings=DeepSettings(**cell.settings),
+            validation=data.pretrain_held,
+            validation_H=data.harmful_held,
+            transform_P=transform,
+            transform_H=transform,
+            seed=cell["seed"],
+            device=self.device,
+            checkpoint=checkpoint,
+            workers=self.workers,
+        )
+        before = self._features(theta_0, data, cell, keep=True)
+        after = self._features(load_backbone(self._save(done.theta_I, data, cell)), data, cell)
+        row: dict[str, Any] = {
+            "steps": done.steps,
+            "best_step": done.best_step,
+            "seconds": done.seconds,
+            "stop_reason": done.stop_reason,
+            **{f"weight.{name}": value for name, value in done.part_weights.items()},
+        }
+        history = done.history.add_prefix("history.")
+        result = self._measured(
+            cell, done.theta_I, before, after, row, history, done.warnings, done.unreadable
+        )
+        checkpoint.unlink(missing_ok=True)
+        return result
+
+    def _measured(
+        self,
+        cell: Cell,
+        theta: Backbone,
+        before: FeatureSets,
+        after: FeatureSets,
+        row: dict[str, Any],
+        history: pd.DataFrame,
+        said: Sequence[str],
+        unreadable: Sequence[Any],
+    ) -> CellResult:
+        """Return a cell: what was measured, the accuracy on D_P, and what was said on the way."""
+        found, arrays, warnings = measured_features(
+            before,
+            after,
+            said,
+            groups=self.groups,
+            group_size=self.group_size,
+            probe_epochs=self.probe_epochs,
+            seed=cell["seed"],
+        )
+        bad = {str(image): None for image in unreadable}
+        bad |= {str(image): None for part in vars(after).values() for image in part.unreadable}
+        where = {name: cell[name] for name in ("backbone", "method", "seed")}
+        last = {
+            "accuracy": head_accuracy(theta.cpu(), after.pretrain_test),
+            "checksum": theta.checksum,
+            "unreadable": len(bad),
+        }
+        arrays |= {
+            "warnings": np.array(list(dict.fromkeys(warnings)), dtype=np.str_),
+            "unreadable": np.array(list(bad), dtype=np.str_),
+            **{str(name): history[name].to_numpy(np.float64) for name in history.columns},
+        }
+        return CellResult(where | row | dict(found) | last, arrays)
+
+    def _features(
+        self, backbone: Backbone, data: DeepTasks, cell: Cell, *, keep: bool = False
+    ) -> FeatureSets:
+        """Return the features of a model on all sets; those of θ₀ are kept on the disk."""
+        transform = self.transform(data, backbone).still
+        assert transform is not None  # `training_transform` knows it
+        cache = Path(cell.folder) / "features" if keep else None
+
+        def of(images: ImageData) -> Features:
+            return cached_features(
+                backbone, images, transform, cache=cache, name=backbone.name, device=self.device,
+                workers=self.workers,
+            )  # fmt: skip
+
+        sample = rir_sample(data.pretrain, self.groups * self.group_size, cell["seed"])
+        return FeatureSets(of(sample), of(data.pretrain_test), of(data.harmful), of(data.harmful_test))
+
+    def _save(self, backbone: Backbone, data: DeepTasks, cell: Cell) -> Path:
+        """Write the model of a cell."""
+        notes = {"method": cell["method"], "seed": str(cell["seed"]), "data": data.checksum}
+        return save_backbone(backbone, model_file(cell), notes=notes)
+
+    def prepare(self, cells: Sequence[Cell], store: ResultStore) -> None:
+        """Mark cells whose model file is gone as not done, so that they are computed again."""
+        for cell in cells:
+            if not model_file(cell).is_file() and store.get(cell.key) is not None:
+                store.fail(cell.key, "the model file is gone")
+
+    def executor(self, data: Any, cells: Sequence[Cell], jobs: int, scheduler: str = "") -> Executor:
+        """Start workers for the small studies, which gain more from cells than from threads."""
+        small = self.data != IMAGES and resolve_device(self.device).type == "cpu"
+        workers = jobs or (core_count() if small else 1)
+        return choose_executor(workers, scheduler or None, len(cells), threads=1 if small else None)
+
+    def score(self, data: DeepTasks, result: CellResult) -> float:
+        """Return the RIR of a cell."""
+        return float(result.row["compact.rir"])  # type: ignore[arg-type]
+
+    def tables(self, data: DeepTasks, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
+        """Return a row per backbone × seed × method × convention, the mean beside Table 3, and the curves."""
+        cells = [CellResult(row, arrays) for _, row, arrays in results]
+        table = results_table(data, cells)
+        summary = summary_table(table, data)
+        return {"results": table, "summary": summary, "curves.parquet": curves_table(cells)}
+
+    def notes(self, results: Sequence[Result], name: str) -> pd.DataFrame:
+        """Return what the measurements warn of (`warnings`), or images that do not decode (`unreadable`)."""
+        return notes_table([CellResult(row, arrays) for _, row, arrays in results], name)
+
+    def files(self, results: Sequence[Result], folder: Path) -> list[str]:
+        """Copy the models: to the top for a single method, else to `<backbone>/seed-<n>[/<method>]`."""
+        names = []
+        for cell, *_ in results:
+            place = Path()
+            if len(results) != 2:  # one θ₀, one method
+                name = "".join(c if c.isalnum() or c in "._-" else "-" for c in str(cell["backbone"]))
+                place = Path(name) / f"seed-{cell['seed']}"
+                place = place if cell["method"] == INITIAL else place / str(cell["method"])
+            model = model_file(cell)
+            if not model.is_file():
+                raise DataNotFoundError(
+                    f"the model {model} is gone; run the experiment with a folder that is kept, and save "
+                    "before that folder goes."
+                )
+            final = place / ("theta_0.safetensors" if cell["method"] == INITIAL else "theta_I.safetensors")
+            output_folder(folder / place)
+            with atomic_write(folder / final) as temporary:
+                shutil.copyfile(model, temporary)
+            names.append(final.as_posix())
+        return names
+
+    def facts(self, data: DeepTasks) -> dict[str, str]:
+        """Return what the run was made of."""
+        device = resolve_device(self.device)
+        place = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+        of_test = min(self.group_size, len(data.pretrain_test), len(data.harmful_test))
+
+        def described(task: ImageData) -> str:
+            shown = ", ".join(task.classes[:12]) + (", …" if len(task.classes) > 12 else "")
+            return f"{task.name}: classes {shown}"
+
+        limit = self.images_per_class
+        return {
+            "pre-training task": described(data.pretrain),
+            "harmful task": described(data.harmful),
+            **{f"SHA-256 of {name}": checksum for name, checksum in data.checksums.items()},
+            "images per class and split": "all" if limit is None else f"at most {limit}",
+            "side of the images": "the backbone's own" if self.side is None else f"{self.side} pixels",
+            "groups of Eq. 17": f"{self.groups} of {self.group_size} training and of {of_test} test "
+            "images, un-augmented",
+            "device": f"{place} ({device})",
+            "numerics": "float32",
+            "timm": str(require("timm", "deep").__version__),
+        }
 
 
-def run(
-    config: DeepConfig | Prepared,
-    *,
-    folder: Path | None = None,
-    jobs: int | None = None,
-    on_progress: Callable[[SweepProgress], None] | None = None,
-) -> DeepRun:
-    """Run the experiment, or what is left of it."""
-    prepared = prepare(config) if isinstance(config, DeepConfig) else config
-    starts, methods = plans(prepared)
-    kept = tempfile.TemporaryDirectory() if folder is None else nullcontext(folder)
-    with kept as place, ResultStore(place) as store:
-        compute = DeepCells(prepared.config, Path(place).absolute())
-        _forget_without_model([*starts, *methods], compute, store)
-        sweeps, note = [], ""
-        for cells in (starts, methods):
-            executor = _executor(prepared.config, len(cells), jobs)
-            ready = [p for p in cells if p in starts or store.done(str(p.payload["start"]))]
-            sweeps.append(run_sweep(ready, compute, store, executor, on_progress=on_progress, score=_score))
-            sweeps[-1].check()
-            note = executor.note
-        finished = [(p, c) for p in [*starts, *methods] if (c := store.get(p.key)) is not None]
-    done, cells_of = [p for p, _ in finished], [c for _, c in finished]
-    models = [compute.model_file(p.key) for p in done]
-    return DeepRun(prepared, done, cells_of, models, (sweeps[0], sweeps[1]), note)
-
-
-def theta_0_table(config: DeepConfig) -> pd.DataFrame:
-    """Say where each θ₀ comes from; see `pretraining_table`."""
-    return pretraining_table(config)
-
-
-def _score(result: CellResult) -> float:
-    """Return the RIR that progress shows."""
-    return float(result.row["compact.rir"])  # type: ignore[arg-type]
-
-
-def _executor(config: DeepConfig, cells: int, jobs: int | None) -> Executor:
-    """Return where cells are computed; the small studies gain more from cells than from threads."""
-    small = config.data != IMAGES and resolve_device(config.device).type == "cpu"
-    workers = jobs if jobs is not None else (core_count() if small else 1)
-    return choose_executor(workers, cells=cells, threads=1 if small else None)
-
-
-def _forget_without_model(cells: list[CellPlan], compute: DeepCells, store: ResultStore) -> None:
-    """Mark cells whose model file is gone as not done, so that they are computed again."""
-    for plan in cells:
-        if store.done(plan.key) and not compute.model_file(plan.key).is_file():
-            store.fail(plan.key, "the model file is gone")
+def model_file(cell: Cell, suffix: str = ".safetensors") -> Path:
+    """Return where the model of a cell lies, or the state of an unfinished one."""
+    folder = Path(cell.folder) / "models"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{cell.key[:32]}{suffix}"

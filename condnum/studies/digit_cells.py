@@ -1,4 +1,4 @@
-"""One cell of the digit-pair sweep: a method, a seed, a pair of digits → spectra and scalars."""
+"""Cells of digit pairs: the tasks of a pair, what is measured of θ, and many cells at once on a GPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,22 +20,22 @@ from condnum.methods import (
     ImmunizationResult,
     descends_in_batches,
     get_method,
-    immunize,
     immunize_batch,
 )
 from condnum.methods.batch import batch_size, problem_bytes
 from condnum.methods.problem import ImmunizationProblem, LinearTask
-from condnum.studies.cell import CellPlan, CellResult, DataReference, cached
+from condnum.studies.cell import Cell, CellResult, cached
 from condnum.studies.executors import core_count
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
 from condnum.theory.extremes import gram
 from condnum.theory.spectra import PUBLISHED_RIDGE, CovarianceRange, covariance_factor, hessian_spectrum
 
-# The tasks of a digit pair, built once per process and shared by all cells that need them.
+#: What decides the tasks of a cell, beside the data.
+TASKS = ("pretrain", "harmful", "labels", "loss_rows")
 
 
 def digit_problem(
-    reference: DataReference,
+    digits: Digits,
     pretrain: int,
     harmful: int,
     *,
@@ -43,10 +43,12 @@ def digit_problem(
     labels: str,
     device: str = "cpu",
 ) -> ImmunizationProblem:
-    """Build the problem (p, h): covariances of the two digits, logistic losses one-vs-rest."""
-    digits = reference.load()
+    """Build the problem (p, h): covariances of the two digits, logistic losses one-vs-rest.
+
+    Tasks are built once a process and shared by all cells that need them.
+    """
     count = min(digits.counts[pretrain], digits.counts[harmful])
-    data = (reference.name, reference.checksum)
+    data = (digits.name, digits.checksum)
     tasks = [
         cached(
             ("task", *data, digit, count, loss_rows, labels, label, device),
@@ -94,24 +96,22 @@ def _loss_rows(
 RIDGES = (1e-9, PUBLISHED_RIDGE, 1e-3, 1.0, 1e3)
 
 
-def compute_cell(plan: CellPlan) -> CellResult:
-    """Immunize one pair and keep its spectra, from which every convention can be read."""
-    problem, result = immunize_cell(plan)
-    key = ("ceiling", plan.data_checksum, plan.payload["pretrain"], plan.payload["harmful"])
-    return measure_cell(plan, problem, result, cached(key, lambda: ceilings(problem)))
+def cell_problem(digits: Digits, cell: Cell, device: str) -> ImmunizationProblem:
+    """Return the tasks of a cell."""
+    return digit_problem(digits, **{name: cell[name] for name in TASKS}, device=device)
 
 
 def measure_cell(
-    plan: CellPlan, problem: ImmunizationProblem, result: ImmunizationResult, bounds: dict[str, float]
+    cell: Cell, problem: ImmunizationProblem, result: ImmunizationResult, bounds: dict[str, float]
 ) -> CellResult:
-    """Measure what a method made of a cell."""
-    payload, theta = plan.payload, result.theta
+    """Measure what a method made of a cell: spectra, from which every convention can be read."""
+    theta = result.theta
     sigma = torch.linalg.svdvals(theta)
     row: dict[str, Any] = {
-        "method": payload["method"],
-        "seed": payload["seed"],
-        "pretrain_digit": payload["pretrain"],
-        "harmful_digit": payload["harmful"],
+        "method": cell["method"],
+        "seed": cell["seed"],
+        "pretrain_digit": cell["pretrain"],
+        "harmful_digit": cell["harmful"],
         "dimension": problem.dimension,
         "squared_norm": float(theta.square().sum()),
         "theta_condition": float(sigma[0] / sigma[-1]),
@@ -127,26 +127,6 @@ def measure_cell(
         arrays[f"{name}_before"] = task.factor.square().sum(dim=1).cpu().numpy()  # rows are orthogonal
         arrays[f"{name}_after"] = hessian_spectrum(theta, task.factor).cpu().numpy()
     return CellResult(row, arrays)
-
-
-def immunize_cell(plan: CellPlan) -> tuple[ImmunizationProblem, ImmunizationResult]:
-    """Run the method of a cell; deterministic, so that a cell's θ can be had again without storing it."""
-    problem = cell_problem(plan, plan.payload["device"])
-    return problem, immunize(problem, plan.payload["method"], seed=plan.payload["seed"], **plan.settings)
-
-
-def cell_problem(plan: CellPlan, device: str) -> ImmunizationProblem:
-    """Return the tasks of a cell."""
-    payload, data = plan.payload, plan.data
-    assert data is not None  # plans of this experiment always name their data
-    return digit_problem(
-        data,
-        payload["pretrain"],
-        payload["harmful"],
-        loss_rows=payload["loss_rows"],
-        labels=payload["labels"],
-        device=device,
-    )
 
 
 def ceilings(problem: ImmunizationProblem) -> dict[str, float]:
@@ -166,14 +146,8 @@ def ridge_ceiling_column(ridge: float) -> str:
     return f"ceiling_ridge_{ridge:g}"
 
 
-# Digit-pair cells many at a time: one method's descents together on a GPU, then each measured.
-
-
 T = TypeVar("T")
 R = TypeVar("R")
-
-_COORDINATES = ("pretrain", "harmful", "labels", "loss_rows")
-_Tasks: TypeAlias = tuple[Any, ...]
 
 
 @dataclass
@@ -184,67 +158,68 @@ class DigitBatches:
     value decompositions up to 32×32 alone, and a cell needs three of D×D.
     """
 
+    digits: Digits
     device: torch.device
     memory_bytes: int | None = None
-    _problems: dict[_Tasks, ImmunizationProblem] = field(default_factory=dict, init=False)
-    _ceilings: dict[_Tasks, dict[str, float]] = field(default_factory=dict, init=False)
+    _problems: dict[Any, ImmunizationProblem] = field(default_factory=dict, init=False)
+    _ceilings: dict[Any, dict[str, float]] = field(default_factory=dict, init=False)
 
-    def group(self, plan: CellPlan) -> Hashable | None:
+    def group(self, cell: Cell) -> Hashable | None:
         """Return method and settings, which the cells of a batch share; None for what knows no batches."""
-        method = plan.payload["method"]
-        if not descends_in_batches(method, _settings(plan)):
+        method = cell["method"]
+        if not descends_in_batches(method, _settings(cell)):
             return None
-        common = {name: plan.payload[name] for name in ("method", "labels", "loss_rows")}
-        return json.dumps([common, plan.settings, plan.data_checksum], sort_keys=True)
+        common = {name: cell[name] for name in ("method", "labels", "loss_rows")}
+        return json.dumps([common, cell.settings], sort_keys=True)
 
-    def size(self, plans: Sequence[CellPlan]) -> int:
+    def size(self, cells: Sequence[Cell]) -> int:
         """Return how many of these cells fit on the device, by the one that takes most."""
-        largest = max(self._of(plans), key=problem_bytes)
+        largest = max(self._of(cells), key=problem_bytes)
         return batch_size(largest, self.device, self.memory_bytes)
 
-    def compute(self, plans: Sequence[CellPlan]) -> list[CellResult | Exception]:
+    def compute(self, cells: Sequence[Cell]) -> list[CellResult | Exception]:
         """Immunize cells together and measure each."""
-        problems = self._of(plans)
+        problems = self._of(cells)
         results = immunize_batch(
             problems,
-            plans[0].payload["method"],
-            seeds=[plan.payload["seed"] for plan in plans],
-            settings=_settings(plans[0]),
+            cells[0]["method"],
+            seeds=[cell["seed"] for cell in cells],
+            settings=_settings(cells[0]),
             device=self.device,
         )
 
         def measured(
-            item: tuple[CellPlan, ImmunizationProblem, ImmunizationResult],
+            item: tuple[Cell, ImmunizationProblem, ImmunizationResult],
         ) -> CellResult | Exception:
-            plan, problem, result = item
+            cell, problem, result = item
             try:
                 on_host = dataclasses.replace(result, theta=result.theta.cpu())
-                return measure_cell(plan, problem, on_host, self._ceilings[_tasks(plan)])
+                return measure_cell(cell, problem, on_host, self._ceilings[_tasks(cell)])
             except Exception as error:
                 return error
 
-        new = {_tasks(plan): problem for plan, problem in zip(plans, problems, strict=True)}
+        new = {_tasks(cell): problem for cell, problem in zip(cells, problems, strict=True)}
         new = {tasks: problem for tasks, problem in new.items() if tasks not in self._ceilings}
         self._ceilings |= dict(zip(new, _on_all_cores(ceilings, list(new.values())), strict=True))
-        return _on_all_cores(measured, list(zip(plans, problems, results, strict=True)))
+        return _on_all_cores(measured, list(zip(cells, problems, results, strict=True)))
 
-    def _of(self, plans: Sequence[CellPlan]) -> list[ImmunizationProblem]:
+    def _of(self, cells: Sequence[Cell]) -> list[ImmunizationProblem]:
         """Return the tasks of cells, on the CPU; kept, as every method and seed needs them."""
-        new = {_tasks(plan): plan for plan in plans if _tasks(plan) not in self._problems}
-        built = _on_all_cores(lambda plan: cell_problem(plan, "cpu"), list(new.values()))
+        new = {_tasks(cell): cell for cell in cells if _tasks(cell) not in self._problems}
+        built = _on_all_cores(lambda cell: cell_problem(self.digits, cell, "cpu"), list(new.values()))
         self._problems |= dict(zip(new, built, strict=True))
-        return [self._problems[_tasks(plan)] for plan in plans]
+        return [self._problems[_tasks(cell)] for cell in cells]
 
 
-def _tasks(plan: CellPlan) -> _Tasks:
+def _tasks(cell: Cell) -> tuple[Any, ...]:
     """Return what decides the tasks of a cell."""
-    return (*(plan.payload[name] for name in _COORDINATES), plan.data_checksum)
+    return tuple(cell[name] for name in TASKS)
 
 
-def _settings(plan: CellPlan) -> DescentSettings | None:
+def _settings(cell: Cell) -> DescentSettings | None:
     """Return the settings of a cell's method; None for closed forms."""
-    defaults = getattr(get_method(plan.payload["method"]), "defaults", None)
-    return None if defaults is None else defaults.with_overrides(**plan.settings)
+    defaults = getattr(get_method(cell["method"]), "defaults", None)
+    return None if defaults is None else defaults.with_overrides(**cell.settings)
 
 
 def _on_all_cores(function: Callable[[T], R], items: Sequence[T]) -> list[R]:

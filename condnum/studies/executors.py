@@ -1,7 +1,7 @@
-"""Executors on one machine: here and now, or in worker processes.
+"""Where cells are computed: here, in worker processes, many at once on a GPU, or on a cluster.
 
-An executor takes cells and yields their outcomes as they finish. Closing the iterator early, or an
-interruption, stops the cells that are still running.
+An executor takes cells and yields their outcomes as they finish, each once, in any order. Closing the
+iterator early, or an interruption, stops the cells that are still running.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ import signal
 import sys
 import threading
 import time
+import traceback
 import uuid
 from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from condnum.errors import CondnumError, InvalidInputError, require
-from condnum.machine import limited_threads, own_peak, threads_environment
-from condnum.studies.cell import CellPlan, CellResult, Compute, Outcome, checked_result, evaluate
+from condnum.machine import is_out_of_memory, limited_threads, own_peak, threads_environment
+from condnum.studies.cell import Cell, CellResult, Compute, Outcome, checked_result, evaluate
 
-#: A plan with its function is a few hundred bytes; so many mean that data travel along.
+#: A cell with its function is a few hundred bytes; so many mean that data travel along.
 LARGEST_TASK = 1_000_000
 
 #: Cells handed to the pool for each worker: one that runs, one that waits for it.
@@ -42,8 +43,12 @@ class Executor(Protocol):
     def note(self) -> str:
         """What a user should know about the choice of this executor; mostly nothing."""
 
-    def run(self, compute: Compute, plans: Sequence[CellPlan]) -> Iterator[Outcome]:
-        """Yield the outcome of each plan as it is finished, in any order."""
+    @property
+    def where(self) -> str:
+        """What computes, for the provenance."""
+
+    def run(self, compute: Compute, cells: Sequence[Cell]) -> Iterator[Outcome]:
+        """Yield the outcome of each cell as it is finished, in any order."""
 
 
 @dataclass(frozen=True)
@@ -51,35 +56,25 @@ class SerialExecutor:
     """One cell after the other, in this process.
 
     Attributes:
-        threads: Threads of torch and BLAS; None leaves them.
+        threads: Threads of torch and BLAS in each cell; None leaves them.
         note: For the user.
 
     Examples:
-        >>> plans = [CellPlan("square", {"x": x}, {}, "", "1") for x in (2, 3)]
-        >>> [o.row for o in SerialExecutor().run(lambda plan: ({"y": plan.payload["x"] ** 2}, {}), plans)]
+        >>> cells = [Cell({"x": x}) for x in (2, 3)]
+        >>> [o.result.row for o in SerialExecutor().run(lambda cell: {"y": cell["x"] ** 2}, cells)]
         [{'y': 4}, {'y': 9}]
     """
 
     threads: int | None = None
     note: str = field(default="", compare=False)
+    where: ClassVar[str] = "1 process"
 
-    def run(self, compute: Compute, plans: Sequence[CellPlan]) -> Iterator[Outcome]:
-        """Yield the outcomes in the order of the plans.
-
-        Args:
-            compute: Computes a cell.
-            plans: The cells.
-
-        Yields:
-            Each outcome.
-        """
-        for plan in plans:
-            yield self._outcome(compute, plan)
-
-    def _outcome(self, compute: Compute, plan: CellPlan) -> Outcome:
-        """Compute a cell; between cells the threads are the caller's."""
-        with limited_threads(self.threads):
-            return evaluate(compute, plan)
+    def run(self, compute: Compute, cells: Sequence[Cell]) -> Iterator[Outcome]:
+        """Yield the outcomes in the order of the cells; between them the threads are the caller's."""
+        for cell in cells:
+            with limited_threads(self.threads):
+                outcome = evaluate(compute, cell)
+            yield outcome  # ruff: ignore[unnecessary-assign-before-yield]
 
 
 @dataclass(frozen=True)
@@ -108,36 +103,34 @@ class ProcessExecutor:
             raise InvalidInputError(f"threads must be at least 1, got {self.threads!r}.")
 
     @property
+    def where(self) -> str:
+        """What computes, for the provenance."""
+        return f"{self.jobs} processes"
+
+    @property
     def inner_threads(self) -> int:
         """Threads of torch and BLAS in each worker."""
         return self.threads or max(1, core_count() // self.jobs)
 
-    def run(self, compute: Compute, plans: Sequence[CellPlan]) -> Iterator[Outcome]:
+    def run(self, compute: Compute, cells: Sequence[Cell]) -> Iterator[Outcome]:
         """Yield the outcomes as they finish.
 
-        Args:
-            compute: Computes a cell; a function of an importable module, or one that cloudpickle can send.
-            plans: The cells.
-
-        Yields:
-            Each outcome.
-
         Raises:
-            InvalidInputError: `compute` cannot be sent, or carries data.
+            InvalidInputError: `compute` cannot be sent to another process, or carries data.
         """
-        check_travels(compute, plans)
-        waiting, suspects = deque(plans), deque[CellPlan]()
+        check_travels(compute, cells)
+        waiting, suspects = deque(cells), deque[Cell]()
         while waiting:
             yield from self._through_a_pool(compute, waiting, self.jobs, suspects)
         while suspects:
-            guilty = deque[CellPlan]()
+            guilty = deque[Cell]()
             yield from self._through_a_pool(compute, suspects, 1, guilty)
-            for plan in guilty:
+            for cell in guilty:
                 error = RuntimeError("the worker process died (killed, out of memory, or crashed)")
-                yield Outcome.failed(plan, error)
+                yield Outcome.failed(cell, error)
 
     def _through_a_pool(
-        self, compute: Compute, waiting: deque[CellPlan], jobs: int, lost: deque[CellPlan]
+        self, compute: Compute, waiting: deque[Cell], jobs: int, lost: deque[Cell]
     ) -> Iterator[Outcome]:
         """Yield outcomes until nothing waits or a worker dies; the cells of a broken pool go to `lost`."""
         from joblib.externals.loky.process_executor import BrokenProcessPool, ProcessPoolExecutor
@@ -150,7 +143,7 @@ class ProcessExecutor:
             initargs=(os.getpid(),),
             env=threads_environment(threads),
         )
-        running: dict[Future[Outcome], CellPlan] = {}
+        running: dict[Future[Outcome], Cell] = {}
         ahead = _AHEAD * jobs if jobs > 1 else 1  # alone, a cell that ends its worker is known
         broken = completed = False
         try:
@@ -162,12 +155,12 @@ class ProcessExecutor:
                     except BrokenProcessPool:
                         broken = True
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    plan, error = running.pop(future), future.exception()
+                    cell, error = running.pop(future), future.exception()
                     if isinstance(error, BrokenProcessPool):  # all that are unfinished get it
-                        lost.append(plan)
+                        lost.append(cell)
                         broken = True
                     else:
-                        yield future.result() if error is None else Outcome.failed(plan, error)
+                        yield future.result() if error is None else Outcome.failed(cell, error)
             completed = True
         finally:
             pool.shutdown(wait=True, kill_workers=broken or not completed)
@@ -181,34 +174,27 @@ def core_count() -> int:
 
 
 def check_jobs(jobs: int) -> None:
-    """Refuse a number of worker processes that makes no sense.
-
-    Examples:
-        >>> check_jobs(0)  # doctest: +IGNORE_EXCEPTION_DETAIL
-        Traceback (most recent call last):
-            ...
-        condnum.errors.InvalidInputError: jobs must be an integer of at least 1, got 0; …
-    """
+    """Refuse a number of worker processes that makes no sense."""
     if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
         raise InvalidInputError(
             f"jobs must be an integer of at least 1, got {jobs!r}; this machine has {core_count()} cores."
         )
 
 
-def check_travels(compute: Callable[..., Any], plans: Sequence[CellPlan]) -> None:
+def check_travels(compute: Callable[..., Any], cells: Sequence[Cell]) -> None:
     """Refuse a function that cannot be sent to another process, or that carries data."""
     from joblib.externals.loky.backend.reduction import dumps  # by cloudpickle
 
     try:
-        size = len(dumps((compute, *plans[:1])))
+        size = len(dumps((compute, *cells[:1])))
     except Exception as error:
         raise InvalidInputError(
             f"{compute!r} cannot be sent to another process ({error}); use a function of a module."
         ) from error
     if size > LARGEST_TASK:
         raise InvalidInputError(
-            f"{compute!r} and a plan take {size} bytes, which would travel with every cell; give the plan a "
-            "DataReference and load the data inside the function."
+            f"{compute!r} and a cell take {size} bytes, which would travel with every cell; load the data "
+            "inside, as a study's `load` does."
         )
 
 
@@ -230,41 +216,35 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-# An executor that computes many cells at once, in this process: for a GPU.
-
-
 class BatchComputation(Protocol):
-    """How an experiment computes many of its cells at once."""
+    """How a study computes many of its cells at once."""
 
-    def group(self, plan: CellPlan) -> Hashable | None:
+    def group(self, cell: Cell) -> Hashable | None:
         """Return what the cells of one batch have in common; None for a cell that is computed alone."""
 
-    def size(self, plans: Sequence[CellPlan]) -> int:
+    def size(self, cells: Sequence[Cell]) -> int:
         """Return how many of these cells fit into one batch, at least 1."""
 
-    def compute(self, plans: Sequence[CellPlan]) -> Sequence[CellResult | Exception]:
+    def compute(self, cells: Sequence[Cell]) -> Sequence[CellResult | Exception]:
         """Return a result or an error for each cell of a batch, in order."""
 
 
 @dataclass
 class BatchExecutor:
-    """Cells that have a group in common together, batch by batch; the others one at a time.
+    """Cells that have a group in common together, batch by batch, in this process; the others one at a time.
 
     A batch for which the device's memory does not suffice is tried again in halves, and so are the batches
     of its group that follow. A batch that fails otherwise is computed cell by cell, so that the cell at
     fault fails alone.
 
-    Attributes:
-        batches: The experiment's part.
-
     Examples:
         >>> class Squares:
-        ...     def group(self, plan): return "all"
-        ...     def size(self, plans): return 2
-        ...     def compute(self, plans): return [CellResult({"y": p.payload["x"] ** 2}, {}) for p in plans]
-        >>> plans = [CellPlan("square", {"x": x}, {}, "", "1") for x in (2, 3, 4)]
+        ...     def group(self, cell): return "all"
+        ...     def size(self, cells): return 2
+        ...     def compute(self, cells): return [CellResult({"y": cell["x"] ** 2}, {}) for cell in cells]
         >>> executor = BatchExecutor(Squares())
-        >>> [outcome.row["y"] for outcome in executor.run(lambda plan: ({}, {}), plans)]
+        >>> cells = [Cell({"x": x}) for x in (2, 3, 4)]
+        >>> [outcome.result.row["y"] for outcome in executor.run(lambda cell: {}, cells)]
         [4, 9, 16]
         >>> executor.note
         '2 batches of at most 2 cells'
@@ -273,6 +253,7 @@ class BatchExecutor:
     batches: BatchComputation
     _sizes: list[int] = field(default_factory=list, init=False)  # of the batches that were computed
     _notes: list[str] = field(default_factory=list, init=False)
+    where: ClassVar[str] = "1 process"
 
     @property
     def note(self) -> str:
@@ -281,94 +262,68 @@ class BatchExecutor:
         words = [f"{count} batch{'es' * (count > 1)} of at most {max(self._sizes)} cells"] if count else []
         return "; ".join([*words, *self._notes])
 
-    def run(self, compute: Compute, plans: Sequence[CellPlan]) -> Iterator[Outcome]:
-        """Yield the outcomes, those of a batch one after the other.
-
-        Args:
-            compute: Computes a cell by itself.
-            plans: The cells.
-
-        Yields:
-            Each outcome; `seconds` is an equal share of its batch's.
-        """
-        groups: dict[Hashable, list[CellPlan]] = {}
-        alone = []
-        for plan in plans:
-            group = self.batches.group(plan)
-            if group is None:
-                alone.append(plan)
-            else:
-                groups.setdefault(group, []).append(plan)
+    def run(self, compute: Compute, cells: Sequence[Cell]) -> Iterator[Outcome]:
+        """Yield the outcomes, those of a batch one after the other, with equal shares of its seconds."""
+        groups: dict[Hashable, list[Cell]] = {}
+        for cell in cells:
+            groups.setdefault(self.batches.group(cell), []).append(cell)
+        alone = groups.pop(None, [])
         for members in groups.values():
             yield from self._group(compute, members)
-        for plan in alone:
-            yield evaluate(compute, plan)
+        for cell in alone:
+            yield evaluate(compute, cell)
 
-    def _group(self, compute: Compute, plans: list[CellPlan]) -> Iterator[Outcome]:
+    def _group(self, compute: Compute, cells: list[Cell]) -> Iterator[Outcome]:
         """Yield the outcomes of the cells of one group."""
-        from condnum.machine import is_out_of_memory
-
         try:
-            size = max(1, self.batches.size(plans))
+            size = max(1, self.batches.size(cells))
         except Exception:  # such as a cell whose data cannot be had: each cell says so by itself
             size = 1
         begin = 0
-        while begin < len(plans):
-            chunk = plans[begin : begin + size]
-            tried = _try(self.batches.compute, chunk)
-            if isinstance(tried, Exception) and is_out_of_memory(tried):
-                _release_memory(tried)
-                if len(chunk) > 1:
-                    size = max(1, len(chunk) // 2)
-                    self._notes.append(
-                        f"the device's memory did not hold {len(chunk)} cells ({chunk[0].short_label}, …): "
-                        f"{size} at a time"
-                    )
-                    continue
-                yield Outcome.failed(chunk[0], tried, memory=own_peak())
-            elif isinstance(tried, Exception):
-                yield from (evaluate(compute, plan) for plan in chunk)
-            else:
-                self._sizes.append(len(chunk))
-                yield from tried
+        while begin < len(cells):
+            chunk = cells[begin : begin + size]
+            try:
+                outcomes = self._batch(chunk)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    outcomes = [evaluate(compute, cell) for cell in chunk]
+                else:
+                    _release_memory(error)
+                    if len(chunk) > 1:
+                        size = max(1, len(chunk) // 2)
+                        self._notes.append(
+                            f"the device's memory did not hold {len(chunk)} cells "
+                            f"({chunk[0].short_label}, …): {size} at a time"
+                        )
+                        continue
+                    outcomes = [Outcome.failed(chunk[0], error, memory=own_peak())]
+            yield from outcomes
             begin += len(chunk)
 
-
-def _try(
-    compute: Callable[[Sequence[CellPlan]], Sequence[CellResult | Exception]], plans: list[CellPlan]
-) -> list[Outcome] | Exception:
-    """Compute a batch; an exception other than an interruption is returned."""
-    started = time.perf_counter()
-    try:
-        results = compute(plans)
-    except Exception as error:
-        return error
-    share = (time.perf_counter() - started) / len(plans)
-    memory = own_peak()
-    outcomes = []
-    for plan, result in zip(plans, results, strict=True):
-        try:
-            if isinstance(result, Exception):
-                raise result
-            row, arrays = checked_result(*result)
-            outcomes.append(Outcome(plan, row, arrays, share, memory=memory))
-        except Exception as error:
-            outcomes.append(Outcome.failed(plan, error, share, memory))
-    return outcomes
+    def _batch(self, cells: list[Cell]) -> list[Outcome]:
+        """Compute a batch."""
+        started = time.perf_counter()
+        results = self.batches.compute(cells)
+        share, memory = (time.perf_counter() - started) / len(cells), own_peak()
+        outcomes = []
+        for cell, result in zip(cells, results, strict=True):
+            try:
+                if isinstance(result, Exception):
+                    raise result
+                outcomes.append(Outcome(cell, checked_result(result), share, memory=memory))
+            except Exception as error:
+                outcomes.append(Outcome.failed(cell, error, share, memory))
+        self._sizes.append(len(cells))
+        return outcomes
 
 
 def _release_memory(error: Exception) -> None:
     """Give back what a batch held: its tensors live in the frames of its traceback."""
-    import traceback
-
     import torch
 
     traceback.clear_frames(error.__traceback__)
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-# An executor on other machines: the workers of a dask.distributed scheduler.
 
 
 #: Seconds between two looks at a cluster from which nothing comes.
@@ -383,11 +338,11 @@ class SchedulerError(CondnumError, ConnectionError):
 
 @dataclass(frozen=True)
 class DaskExecutor:
-    """Cells on the workers of a scheduler; only plans and results travel.
+    """Cells on the workers of a dask.distributed scheduler; only cells and results travel.
 
     A cell whose worker dies runs again elsewhere; one that ends more workers than the scheduler allows
     (`distributed.scheduler.allowed-failures`, 3) has failed. Workers must have condnum and the
-    function's module, and one thread each (`--nthreads 1`): torch's threads are those of a process.
+    study's module, and one thread each (`--nthreads 1`): torch's threads are those of a process.
     A sweep that is stopped cancels the cells that wait; those running on a worker end by themselves.
 
     Attributes:
@@ -415,36 +370,34 @@ class DaskExecutor:
                 "`dask scheduler` prints it when it starts."
             )
 
-    def run(self, compute: Compute, plans: Sequence[CellPlan]) -> Iterator[Outcome]:
+    @property
+    def where(self) -> str:
+        """What computes, for the provenance."""
+        return self.address
+
+    def run(self, compute: Compute, cells: Sequence[Cell]) -> Iterator[Outcome]:
         """Yield the outcomes as they arrive.
-
-        Args:
-            compute: Computes a cell; a function of a module that the workers have too.
-            plans: The cells.
-
-        Yields:
-            Each outcome.
 
         Raises:
             InvalidInputError: `compute` cannot be sent, or carries data.
             MissingExtraError: dask.distributed is not installed.
             SchedulerError: The scheduler does not answer, is lost, or has no workers.
         """
-        check_travels(compute, plans)
+        check_travels(compute, cells)
         with self._client() as client:
             sweep = uuid.uuid4().hex[:8]  # an earlier sweep's results are not ours
             arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
             running = {}
-            for plan in plans:
-                name = f"condnum-{sweep}-{plan.key}"
-                future = client.submit(evaluate, compute, plan, self.threads, key=name, pure=False)
-                running[name] = (future, plan)
+            for cell in cells:
+                name = f"condnum-{sweep}-{cell.key}"
+                future = client.submit(evaluate, compute, cell, self.threads, key=name, pure=False)
+                running[name] = (future, cell)
                 future.add_done_callback(arrived.put)
             try:
                 while running:
                     future = self._next(client, arrived)
-                    _, plan = running.pop(future.key)
-                    yield self._outcome(future, plan)
+                    _, cell = running.pop(future.key)
+                    yield self._outcome(future, cell)
             finally:
                 if running and client.status == "running":
                     client.cancel([future for future, _ in running.values()], force=True)
@@ -462,13 +415,13 @@ class DaskExecutor:
                 if idle >= self.worker_timeout:
                     raise self._no_workers() from None
 
-    def _outcome(self, future: Any, plan: CellPlan) -> Outcome:
+    def _outcome(self, future: Any, cell: Cell) -> Outcome:
         """Fetch the result of a finished future."""
         if future.status in ("cancelled", "lost"):
             raise self._lost()
         error = future.exception()
         if error is not None:  # the cell's own errors are part of its outcome: this is the cluster's
-            return Outcome.failed(plan, error)
+            return Outcome.failed(cell, error)
         outcome: Outcome = future.result()
         future.release()
         return outcome
@@ -524,23 +477,13 @@ class DaskExecutor:
         )
 
 
-# Which executor a user's options ask for.
-
-
 def choose_executor(
     jobs: int = 1, scheduler: str | None = None, cells: int | None = None, *, threads: int | None = None
 ) -> Executor:
     """Return the executor for a number of worker processes, or for a cluster.
 
-    Args:
-        jobs: Worker processes on this machine; 1 computes in this process.
-        scheduler: Address of a dask.distributed scheduler, `tcp://host:port`; its workers compute.
-        cells: How many cells there are; no more workers than that are started.
-        threads: Threads of torch and BLAS in each cell; None shares the cores among the workers.
-            With the same number a cell has the same result on one machine, whoever computes it.
-
-    Returns:
-        The executor; its `note` says what became of the options, if they were not followed.
+    With the same number of threads a cell has the same result on one machine, whoever computes it. The
+    executor's `note` says what became of the options, if they were not followed.
 
     Raises:
         InvalidInputError: `jobs` below 1, or not an address.

@@ -15,16 +15,11 @@ from torch import Tensor
 
 from condnum.methods import ImmunizationResult, immunize
 from condnum.methods.problem import ImmunizationProblem
-from condnum.studies import digit_cells as digit_cell
-from condnum.studies import pair_study as house_cell
-from condnum.studies.cell import CellPlan, CellResult, Row, cached
+from condnum.studies.cell import Cell, CellResult, Row
 from condnum.theory.ceiling import pencil_directions, ridge_convention_ceiling, rir_ceiling
 from condnum.theory.null_space import null_spaces
 from condnum.theory.pareto import extractor_ratios, feasible_region, front_extractor, immunizer_family
 from condnum.theory.spectra import CovarianceRange, hessian_spectrum
-
-# The limits of one pair of tasks: ceilings along ε, null spaces, the front, and extractors that test it.
-
 
 #: Up to this dimension the front is tested by many extractors, climbed ones among them.
 SMALL = 128
@@ -148,9 +143,6 @@ def climb(theta: Tensor, P: CovarianceRange, H: CovarianceRange) -> Tensor:
     return kept
 
 
-# One generalised eigenproblem against gradient descent: the RIR that each reaches, and its seconds.
-
-
 #: Repetitions of a closed form; the median counts.
 REPEATS = 5
 
@@ -216,31 +208,22 @@ def _median_seconds(function: Callable[[], NDArray[np.float64]]) -> tuple[float,
     return float(np.median(seconds)), result
 
 
-def compute_cell(plan: CellPlan) -> CellResult:
-    """Compute one cell."""
-    part = plan.payload["part"]
-    if part == "method":
-        problem, result = _experiment(plan).immunize_cell(plan)
-        return measure_cell(plan, problem, result)
-    problem = cell_problem(plan)
-    ranges = task_pair_ranges(plan, problem)
-    ridge = absolute_ridge(ranges[0], plan.payload["ridge"])
-    if part == "pair":
-        ridges = [absolute_ridge(ranges[0], share) for share in plan.payload["ridge_shares"]]
-        return pair_limits(*ranges, ridges=ridges, ridge=ridge, seed=plan.payload["seed"])
-    return race(problem, ranges, ridge=ridge, settings=plan.settings)
-
-
-def measure_cell(plan: CellPlan, problem: ImmunizationProblem, result: ImmunizationResult) -> CellResult:
+def measure_cell(
+    cell: Cell,
+    problem: ImmunizationProblem,
+    result: ImmunizationResult,
+    ranges: tuple[CovarianceRange, CovarianceRange],
+    bounds: dict[str, float],
+) -> CellResult:
     """Measure an extractor on `K + εI` for every ε, and keep its spectra for the usual measures."""
-    P, H = task_pair_ranges(plan, problem)
+    P, H = ranges
     theta = result.theta
     sigma = torch.linalg.svdvals(theta)
-    ridges = [absolute_ridge(P, share) for share in plan.payload["ridge_shares"]]
+    ridges = [absolute_ridge(P, share) for share in cell["ridge_shares"]]
     norm = float(theta.square().sum())
     row: dict[str, Any] = {
-        "method": plan.payload["method"],
-        "seed": plan.payload["seed"],
+        "method": cell["method"],
+        "seed": cell["seed"],
         "dimension": problem.dimension,
         "squared_norm": norm,
         "theta_condition": float(sigma[0] / sigma[-1]) if float(sigma[-1]) > 0 else float("inf"),
@@ -248,7 +231,7 @@ def measure_cell(plan: CellPlan, problem: ImmunizationProblem, result: Immunizat
         "steps": result.steps,
         "seconds": result.seconds,
         "stop_reason": result.stop_reason,
-        **_ceilings(plan, P, H),
+        **bounds,
         "ceiling_ridge_as_trained": ridge_convention_ceiling(P, H, squared_norm=norm),
     }
     arrays = {
@@ -261,22 +244,9 @@ def measure_cell(plan: CellPlan, problem: ImmunizationProblem, result: Immunizat
     return CellResult(row, arrays)
 
 
-def cell_problem(plan: CellPlan) -> ImmunizationProblem:
-    """Return the tasks of a cell, on the CPU."""
-    if plan.payload["data"] == "house-prices":
-        return house_cell.cell_problem(plan)
-    return digit_cell.cell_problem(plan, plan.payload["device"])
-
-
-def task_pair_ranges(plan: CellPlan, problem: ImmunizationProblem) -> tuple[CovarianceRange, CovarianceRange]:
-    """Return the ranges of both covariances, decomposed once a process."""
-    return cached(
-        ("limits-ranges", *_tasks(plan)),
-        lambda: (
-            CovarianceRange.of(problem.pretrain.covariance, name="pretrain_covariance"),
-            CovarianceRange.of(problem.harmful.covariance, name="harmful_covariance"),
-        ),
-    )
+def fixed_ceilings(P: CovarianceRange, H: CovarianceRange) -> dict[str, float]:
+    """Return the ceilings on K itself that do not depend on θ."""
+    return {"ceiling_compact": rir_ceiling(P, H).value, "ceiling_ridge": ridge_convention_ceiling(P, H)}
 
 
 def absolute_ridge(pretrain: CovarianceRange, share: float) -> float:
@@ -287,27 +257,3 @@ def absolute_ridge(pretrain: CovarianceRange, share: float) -> float:
         0.15...
     """
     return share * float(pretrain.values.sum()) / pretrain.dimension
-
-
-def _ceilings(plan: CellPlan, P: CovarianceRange, H: CovarianceRange) -> dict[str, float]:
-    """Return the ceilings on K itself that do not depend on θ, once a process."""
-
-    def compute() -> dict[str, float]:
-        """Return them by column."""
-        return {
-            "ceiling_compact": rir_ceiling(P, H).value,
-            "ceiling_ridge": ridge_convention_ceiling(P, H),
-        }
-
-    return cached(("limits-ceilings", *_tasks(plan)), compute)
-
-
-def _tasks(plan: CellPlan) -> tuple[Any, ...]:
-    """Return what decides the tasks of a cell."""
-    names = ("data", "pretrain", "harmful", "features", "rows")
-    return (plan.data_checksum, *(plan.payload.get(name) for name in names))
-
-
-def _experiment(plan: CellPlan) -> Any:
-    """Return the module whose `immunize_cell` runs the method on these data."""
-    return house_cell if plan.payload["data"] == "house-prices" else digit_cell

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -12,10 +12,9 @@ import pandas as pd
 from condnum.data import TaskPair
 from condnum.errors import InvalidInputError
 from condnum.files import write_tables
-from condnum.methods import DescentSettings, ImmunizationResult, Progress, immunize, uses_seed
+from condnum.methods import DescentSettings, Progress, immunize, uses_seed
 from condnum.methods.problem import ImmunizationProblem
 from condnum.progress import report_event
-from condnum.studies.cell import CellPlan, CellResult, cached
 from condnum.studies.measure import (
     Extractor,
     Published,
@@ -25,39 +24,13 @@ from condnum.studies.measure import (
     summary_table,
 )
 
-# One cell of the house-price experiment: a method and a seed → an extractor.
-
-
-def compute_cell(plan: CellPlan) -> CellResult:
-    """Train one extractor."""
-    return Extractor.of(immunize_cell(plan)[1]).to_cell()
-
-
-def immunize_cell(plan: CellPlan) -> tuple[ImmunizationProblem, ImmunizationResult]:
-    """Run the method of a cell."""
-    payload, problem = plan.payload, cell_problem(plan)
-    method, seed = payload["method"], payload["seed"]
-    return problem, immunize(problem, method, seed=seed, callback=report_step, **plan.settings)
+#: Steps of the exact line search, as in Fig. 1.
+PROBE_STEPS = 20_000
 
 
 def report_step(progress: Progress) -> None:
     """Pass a recorded step on to whoever follows the run; a callback of `immunize`."""
     report_event(stage=progress.method, seed=progress.seed, step=progress.step, steps=progress.steps)
-
-
-def cell_problem(plan: CellPlan) -> ImmunizationProblem:
-    """Return the two tasks of a cell, built once a process."""
-    payload, data = plan.payload, plan.data
-    assert data is not None  # plans of this experiment always name their data
-    options = {"features": payload["features"], "rows": payload["rows"]}
-    return cached(
-        ("house-problem", data, *options.values(), payload["device"]),
-        lambda: ImmunizationProblem.from_pair(data.load(**options), device=payload["device"]),
-    )
-
-
-#: Steps of the exact line search, as in Fig. 1.
-PROBE_STEPS = 20_000
 
 
 @dataclass(frozen=True)
@@ -67,11 +40,7 @@ class PairStudy:
     pair: TaskPair
     problem: ImmunizationProblem
     extractors: list[Extractor]
-
-    @property
-    def published(self) -> Mapping[str, Published]:
-        """Published numbers of these tasks, by method; none for tasks of one's own."""
-        return {}
+    published: Mapping[str, Published] = field(default_factory=dict)  # by method; of these tasks
 
     @property
     def explanations(self) -> list[str]:
@@ -102,10 +71,14 @@ class PairStudy:
         """RIR of every extractor, and its ceiling, on `K + εI` against ε."""
         return ceiling_sweep(self.problem, self.extractors)
 
+    @property
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """The tables by the names of their files."""
+        return {"results.csv": self.results, "summary.csv": self.summary, "curves.parquet": self.curves}
+
     def save(self, folder: str | Path) -> list[str]:
         """Write results.csv, summary.csv and curves.parquet."""
-        tables = {"results.csv": self.results, "summary.csv": self.summary, "curves.parquet": self.curves}
-        return write_tables(folder, tables)
+        return write_tables(folder, self.tables)
 
 
 def compare_methods(

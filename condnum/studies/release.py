@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import platform
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -17,26 +12,20 @@ import torch
 
 from condnum.data import Digits, TaskPair
 from condnum.errors import InvalidInputError
-from condnum.files import write_tables
-from condnum.studies.cell import CellPlan, CellResult
-from condnum.studies.executors import choose_executor, core_count
+from condnum.studies.cell import Cell, CellResult
 from condnum.studies.release_cells import SPECTRA, AuditData, ProtocolSwitches, compute_cell
-from condnum.studies.store import ResultStore
-from condnum.studies.sweep import SweepProgress, SweepReport, run_sweep
+from condnum.studies.study import Count, Result, Study
 from condnum.theory.immunization import HessianSpectra, immunization_from_spectra
 from condnum.theory.spectra import Convention
-
-# What the reproduction audit runs: data, seeds, where the waterfalls start; and its stages.
-
-
-#: Part of every cell's key: raise it when a change of code changes results.
-CODE_VERSION = "2"
 
 #: Other values of the ε of the regularised solve that are shown beside the release's.
 OTHER_RIDGES = (1e-6, 1e-2, 0.1)
 
 #: Without a waterfall: epochs of the release on the house prices, those of the paper's Table 4.
 LONG_EPOCHS = (1000,)
+
+#: The floor of the release as a ridge ε = 1e-6, and the non-zero spectrum.
+CONVENTIONS: tuple[Convention, ...] = ("ridge", "compact")
 
 Kind = Literal["cumulative", "alone", "released", "ridge"]
 
@@ -53,118 +42,131 @@ class Stage:
     ridge: float | None = None  # ε of the solve on the output side; None: the release's
 
 
+def read_numbers(name: str, value: Any) -> tuple[int, ...]:
+    """Read whole numbers from a text such as `10,100`, or take them as they are; a 0 alone is none."""
+    try:
+        given = [int(word) for word in value.split(",") if word.strip()] if isinstance(value, str) else value
+    except ValueError:
+        raise InvalidInputError(
+            f"{name}='{value}' is no list of whole numbers; write it as 10 or 10,100."
+        ) from None
+    for number in given if tuple(given) != (0,) else ():
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise InvalidInputError(f"{name} must be an integer of at least 1, got {number!r}.")
+    return tuple(dict.fromkeys(given))
+
+
+Numbers: TypeAlias = Annotated[tuple[int, ...], read_numbers]
+
+
 @dataclass(frozen=True)
-class AuditConfig:
-    """What to run."""
+class ReproductionAudit(Study, name="reproduction-audit", version="2"):
+    """The authors' release turned into the corrected protocol, one choice at a time."""
 
-    data: AuditData
-    seeds: int = 5  # seeds 0 … seeds − 1
-    epochs: tuple[int, ...] = ()  # of the release, where a waterfall starts; empty: the data set's own
-    ends: tuple[int, ...] = ()  # of the release alone
+    data: str = "house-prices"  # house-prices, embedded (diabetes), mnist:P-H or digits:P-H
+    source: str = "auto"  # auto or a path
+    seeds: Count = 5  # seeds 0 … seeds − 1
+    epochs: Numbers = ()  # of the release, where a waterfall starts; empty: the data set's own
+    ends: Numbers | None = None  # of the release alone; None: 1000 for house prices; 0 for none
 
-    def __post_init__(self) -> None:
-        """Refuse what cannot run, before anything is computed."""
-        for name, values in (("seeds", (self.seeds,)), ("epochs", self.epochs), ("ends", self.ends)):
-            for value in values:
-                if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                    raise InvalidInputError(f"{name} must be an integer of at least 1, got {value!r}.")
-        if not self.epochs:
-            object.__setattr__(self, "epochs", self.data.default_epochs)
+    def check(self) -> None:
+        """Fill in what belongs to the data."""
+        if self.epochs in ((), (0,)):
+            object.__setattr__(self, "epochs", self.tasks.default_epochs)
+        if self.ends is None:
+            object.__setattr__(self, "ends", LONG_EPOCHS if self.tasks.name == "house-prices" else ())
+        elif self.ends == (0,):
+            object.__setattr__(self, "ends", ())
 
-    @classmethod
-    def from_parameters(cls, *, data: str, source: str, seeds: int, epochs: str, ends: str) -> AuditConfig:
-        """Build a configuration from notebook parameters.
+    @property
+    def tasks(self) -> AuditData:
+        """Which data, and what is known of them before they are loaded."""
+        return AuditData.parse(self.data, self.source)
 
-        Examples:
-            >>> config = AuditConfig.from_parameters(
-            ...     data="embedded", source="auto", seeds=2, epochs="", ends="")
-            >>> config.epochs, config.ends
-            ((10, 100), ())
-        """
-        chosen = AuditData.parse(data, source)
-        starts, last = _numbers("epochs", epochs), _numbers("ends", ends)
-        if not ends.strip() and chosen.name == "house-prices":
-            last = LONG_EPOCHS
-        return cls(chosen, seeds, starts, () if last == (0,) else last)
+    def load(self) -> TaskPair | Digits:
+        """Load the data as the corrected protocol has them."""
+        return self.tasks.load()
 
     def released(self, epochs: int) -> ProtocolSwitches:
         """Return the release's setting; switches that mean nothing on these data stand where they end."""
         switches = ProtocolSwitches.preset("released", epochs=epochs)
-        for name in set(switches.as_payload()) - set(self.data.switches):
+        for name in set(switches.as_payload()) - set(self.tasks.switches):
             switches = switches.turn(name)
         return switches
 
     def stages(self) -> Iterator[Stage]:
         """Yield every setting of the study; the same one may occur under several names."""
+        names = self.tasks.switches
         for start in self.epochs:
             switches = self.released(start)
             yield Stage("cumulative", start, 0, "released", switches)
-            for index, name in enumerate(self.data.switches, start=1):
+            for index, name in enumerate(names, start=1):
                 switches = switches.turn(name)
                 yield Stage("cumulative", start, index, name, switches)
-            for index, name in enumerate(self.data.switches, start=1):
+            for index, name in enumerate(names, start=1):
                 yield Stage("alone", start, index, name, self.released(start).turn(name))
             for index, ridge in enumerate(OTHER_RIDGES):
                 yield Stage("ridge", start, index, f"ε = {ridge:g}", self.released(start), ridge)
-        for epochs in self.ends:
+        for epochs in self.ends or ():
             yield Stage("released", epochs, 0, "released", self.released(epochs))
 
-    def _ridges(self, stage: Stage) -> tuple[float, float]:
-        """Return ε of R_well and R_ill; zeros where there is no such solve."""
-        if stage.switches.preconditioner_side == "input":
-            return 0.0, 0.0
-        return self.data.ridges if stage.ridge is None else (stage.ridge, stage.ridge)
+    def cells(self, data: TaskPair | Digits) -> list[Cell]:
+        """List every stage, seed by seed."""
+        return [self._cell(data, stage, seed) for seed in range(self.seeds) for stage in self.stages()]
 
-    def _name(self, switches: ProtocolSwitches) -> str:
-        """Return what progress calls a setting; the same for equal ones."""
-        turned = [name for name in switches.turned() if name in self.data.switches]
-        if len(turned) == len(self.data.switches):
-            return "corrected"
-        if len(turned) <= 1:
-            return "".join(turned) or "released"
-        return f"{len(turned)} of {len(self.data.switches)} switches"
+    def _cell(self, data: TaskPair | Digits, stage: Stage, seed: int) -> Cell:
+        """Return the cell of a stage; that of an equal setting is the same, whatever it is called."""
+        tasks, switches = self.tasks, stage.switches
+        turned = [name for name in switches.turned() if name in tasks.switches]
+        called = "".join(turned) or "released"
+        if len(turned) > 1:
+            called = f"{len(turned)} of {len(tasks.switches)} switches"
+        if len(turned) == len(tasks.switches):
+            called = "corrected"
+        ridges = tasks.ridges if stage.ridge is None else (stage.ridge, stage.ridge)
+        if switches.preconditioner_side == "input":
+            ridges = (0.0, 0.0)  # there is no such solve
+        at = {"method": called, "data": tasks.label, "switches": switches.as_payload(), "ridges": ridges}
+        return Cell({**at, "seed": seed}, asdict(tasks.settings(switches, data)))
 
-    def plans(self, data: TaskPair | Digits) -> list[tuple[Stage, CellPlan]]:
-        """List the cells, seed by seed."""
-        reference = self.data.reference(data)
-        listed = []
-        for seed in range(self.seeds):
-            for stage in self.stages():
-                payload = {
-                    "method": self._name(stage.switches),  # for the words of progress
-                    "data": self.data.label,
-                    "switches": stage.switches.as_payload(),
-                    "ridges": self._ridges(stage),
-                    "seed": seed,
-                }
-                settings = asdict(self.data.settings(stage.switches, data))
-                plan = CellPlan(
-                    "reproduction-audit", payload, settings, reference.checksum, CODE_VERSION, data=reference
-                )
-                listed.append((stage, plan))
-        return listed
+    def compute(self, data: TaskPair | Digits, cell: Cell) -> CellResult:
+        """Train one extractor and keep its spectra."""
+        return compute_cell(self.tasks, data, cell)
 
+    def order(self, cell: Cell) -> int:
+        """Put long cells first, so that no worker waits at the end."""
+        return -int(cell.settings["steps"])
 
-def load(config: AuditConfig) -> TaskPair | Digits:
-    """Load the data of a configuration."""
-    return config.data.load()
+    def tables(self, data: TaskPair | Digits, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
+        """Return a row per stage × seed × convention, the waterfalls, and the end beside the report."""
+        found = {cell: CellResult(row, arrays) for cell, row, arrays in results}
+        stages = [(stage, seed) for seed in range(self.seeds) for stage in self.stages()]
+        cells = [
+            (stage, seed, found[cell])
+            for (stage, seed), cell in zip(stages, self.planned(data), strict=True)
+            if cell in found
+        ]
+        table = results_table(data.name, cells)
+        waterfall = waterfall_table(table)
+        reported = REPORTED if data.name == "house-prices" else {}
+        landing = landing_table(waterfall, table, reported)
+        return {"results": table, "waterfall": waterfall, "landing": landing}
 
+    def title(self, data: TaskPair | Digits) -> str:
+        """Return the data set in one line, for figures."""
+        if isinstance(data, TaskPair):
+            return data.title()
+        pretrain, harmful = self.tasks.pair or (0, 0)
+        return (
+            f"{data.label}, digit {pretrain} (D_P) and {harmful} (D_H): "
+            f"{data.smaller_count(pretrain, harmful)} images each, SHA-256 {data.checksum[:8]}"
+        )
 
-def _numbers(name: str, text: str) -> tuple[int, ...]:
-    """Read a list of whole numbers."""
-    try:
-        return tuple(dict.fromkeys(int(word) for word in text.split(",") if word.strip()))
-    except ValueError:
-        raise InvalidInputError(
-            f"{name}='{text}' is no list of whole numbers; write it as 10 or 10,100."
-        ) from None
+    def facts(self, data: TaskPair | Digits) -> dict[str, str]:
+        """Return what the run was made of."""
+        described = self.tasks.registered.describe(["well", "ill", "supervised"])
+        return super().facts(data) | {"corrected protocol": described}
 
-
-# From cells to tables: a row per stage × seed × convention, and the waterfalls over seeds.
-
-
-#: The floor of the release as a ridge ε = 1e-6, and the non-zero spectrum.
-CONVENTIONS: tuple[Convention, ...] = ("ridge", "compact")
 
 RESULT_COLUMNS = [
     "dataset",
@@ -296,102 +298,6 @@ def landing_table(
             }
         )
     return pd.DataFrame(rows)
-
-
-@dataclass(frozen=True)
-class AuditRun:
-    """The finished study, and the tables made from its cells."""
-
-    config: AuditConfig
-    data: TaskPair | Digits
-    cells: list[tuple[Stage, int, CellResult]]  # stage, seed and result, without cells that failed
-    sweep: SweepReport
-
-    @property
-    def title(self) -> str:
-        """The data set in one line, for figures."""
-        if isinstance(self.data, TaskPair):
-            return self.data.title()
-        pretrain, harmful = self.config.data.pair or (0, 0)
-        return (
-            f"{self.data.label}, digit {pretrain} (D_P) and {harmful} (D_H): "
-            f"{self.data.smaller_count(pretrain, harmful)} images each, SHA-256 {self.data.checksum[:8]}"
-        )
-
-    @cached_property
-    def results(self) -> pd.DataFrame:
-        """A row per stage × seed × convention."""
-        return results_table(self.data.name, self.cells)
-
-    @cached_property
-    def waterfall(self) -> pd.DataFrame:
-        """Mean, spread and change of log10 RIR, a row per stage × convention."""
-        return waterfall_table(self.results)
-
-    @cached_property
-    def landing(self) -> pd.DataFrame:
-        """The release's end beside what it is reported to print (house prices only)."""
-        reported = REPORTED if self.data.name == "house-prices" else {}
-        return landing_table(self.waterfall, self.results, reported)
-
-    @property
-    def failures(self) -> pd.DataFrame:
-        """Cells that failed, with their errors."""
-        return pd.DataFrame(self.sweep.failure_rows, columns=["cell", "error"])
-
-    @property
-    def provenance_table(self) -> pd.DataFrame:
-        """What the run was, in two columns."""
-        origin = self.data.provenance
-        known = "known" if origin.known_checksum else "not known to this project"
-        facts = {
-            "data": f"{self.title}. {origin.description}",
-            "SHA-256": f"{self.data.checksum} ({known})",
-            "seeds": ", ".join(map(str, range(self.config.seeds))),
-            "cells": f"{self.sweep.computed} computed, {self.sweep.reused} from the store, "
-            f"{len(self.sweep.failures)} failed",
-            "corrected protocol": self.config.data.registered.describe(["well", "ill", "supervised"]),
-            "peak memory": str(self.sweep.memory),
-            "numerics": "float64, one thread a cell",
-            "versions": f"torch {torch.__version__}, Python {platform.python_version()}",
-        }
-        return pd.DataFrame({"what": list(facts), "value": list(facts.values())})
-
-    def save(self, folder: str | Path) -> list[str]:
-        """Write results.csv, waterfall.csv, landing.csv and, if any cell failed, failures.csv."""
-        tables = {"results.csv": self.results, "waterfall.csv": self.waterfall, "landing.csv": self.landing}
-        return write_tables(folder, tables | ({"failures.csv": self.failures} if len(self.failures) else {}))
-
-
-def run(
-    config: AuditConfig,
-    *,
-    folder: Path | None = None,
-    jobs: int | None = None,
-    on_progress: Callable[[SweepProgress], None] | None = None,
-) -> AuditRun:
-    """Run the study, or what is left of it."""
-    data = config.data.load()
-    listed = config.plans(data)
-    cells = sorted((plan for _, plan in listed), key=_length, reverse=True)
-    # One thread each, whoever computes: a long descent amplifies the round-off in which differently
-    # threaded sums differ.
-    executor = choose_executor(core_count() if jobs is None else jobs, cells=len(cells), threads=1)
-    kept = tempfile.TemporaryDirectory(prefix="condnum-") if folder is None else nullcontext(folder)
-    with kept as place, ResultStore(place) as store:
-        report = run_sweep(cells, compute_cell, store, executor, on_progress=on_progress)
-        report.check()
-        found = []
-        for stage, plan in listed:
-            stored = store.get(plan.key)
-            if stored is not None:
-                found.append((stage, int(plan.payload["seed"]), CellResult(stored.row, stored.arrays)))
-    return AuditRun(config, data, found, report)
-
-
-def _length(plan: CellPlan) -> int:
-    """Return how many updates a cell takes; long ones go first, so that no worker waits at the end."""
-    return int(plan.settings["steps"])
 
 
 # What each switch does in the release, what the corrected protocol does, and why it matters.

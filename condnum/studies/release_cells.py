@@ -22,10 +22,9 @@ from condnum.methods.descent import descend
 from condnum.methods.method import Gradients, Memory, Parameters
 from condnum.methods.problem import ImmunizationProblem, LinearTask
 from condnum.methods.settings import DescentSettings
-from condnum.studies import digit_pairs as digit_config
-from condnum.studies.cell import CellPlan, CellResult, DataReference, cached
+from condnum.studies.cell import Cell, CellResult, cached
 from condnum.studies.digit_cells import digit_problem
-from condnum.studies.digit_pairs import read_pair
+from condnum.studies.digit_pairs import DigitPairs, read_pair
 from condnum.theory.extremes import gram
 from condnum.theory.immunization import HessianSpectra
 from condnum.theory.regularizers import ill_gradient_from_pair, well_gradient_from_pair
@@ -36,9 +35,6 @@ from condnum.theory.spectra import (
     hessian_spectrum,
     symmetric_part,
 )
-
-# The choices that separate the authors' release from the corrected protocol, one field each.
-
 
 Protocol = Literal["released", "corrected"]
 
@@ -151,9 +147,6 @@ def _positions() -> dict[str, tuple[str, ...]]:
     return {name: get_args(hint) for name, hint in hints.items() if name != "epochs"}
 
 
-# Mini-batches as the release pairs them: row with row, and the last, smaller batch is dropped.
-
-
 @dataclass(frozen=True)
 class PairedBatches(ImmunizationProblem):
     """A problem whose `sample` hands out the next pair of mini-batches, epoch after epoch.
@@ -181,7 +174,7 @@ class PairedBatches(ImmunizationProblem):
 
     def _endless(self, size: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield the rows of D_P, of D_H and of the loss, batch by batch."""
-        counts = [_batches_rows(self.pretrain), _batches_rows(self.harmful)]
+        counts = [_rows(self.pretrain), _rows(self.harmful)]
         if self.pretrain.loss_features is not None:
             counts.append(len(self.pretrain.loss_features))
         while True:
@@ -208,12 +201,6 @@ def _shuffled(counts: list[int], size: int, generator: torch.Generator) -> list[
     return [orders[count][: full[count]].split(size) for count in counts]
 
 
-def _batches_rows(task: LinearTask) -> int:
-    """Return the number of rows of a task."""
-    assert task.features is not None  # tasks of this experiment always have rows
-    return len(task.features)
-
-
 def _on(task: LinearTask, chosen: Tensor, loss: Tensor | None) -> LinearTask:
     """Return a task on some of its rows; `loss` chooses those of its loss."""
     assert task.features is not None
@@ -224,9 +211,6 @@ def _on(task: LinearTask, chosen: Tensor, loss: Tensor | None) -> LinearTask:
         targets = targets[loss]
         loss_features = None if task.loss_features is None else task.loss_features[loss]
     return LinearTask(X.mT @ X, X, targets, task.loss, loss_features)
-
-
-# Gradients of Algorithm 1 as a setting of the switches has them, for the library's own loop.
 
 
 Part = Literal["well", "ill"]
@@ -368,9 +352,6 @@ def _solve_output_side(gradient: Tensor, task: LinearTask, ridge: float) -> Tens
     return torch.cholesky_solve(gradient.mT, factor).mT
 
 
-# What the audit runs on: house prices, the embedded table, or one pair of digits, with their settings.
-
-
 #: Rows of a mini-batch of the release.
 BATCH = 64
 
@@ -378,7 +359,7 @@ BATCH = 64
 FIRST_ROWS = 200
 
 #: Rows of the supervised loss's balanced sample, as the digit-pair experiment has them.
-LOSS_ROWS = digit_config.DigitPairsConfig().loss_rows
+LOSS_ROWS = DigitPairs().loss_rows
 
 #: Data set by the word that a user types.
 _KINDS = {"house-prices": "house-prices", "embedded": "diabetes", "mnist": "mnist", "digits": "digits-8x8"}
@@ -455,10 +436,6 @@ class AuditData:
             return load_diabetes_tasks(features="published")
         return load_mnist_images(self.source) if self.name == "mnist" else load_small_digits()
 
-    def reference(self, data: TaskPair | Digits) -> DataReference:
-        """Return the reference by which a worker finds the data."""
-        return DataReference.of(data, self.source)
-
     def updates(self, data: TaskPair | Digits, epochs: int) -> int:
         """Return how many updates so many epochs of the release are.
 
@@ -503,9 +480,6 @@ class AuditData:
         return NAMED_SETTINGS[self.name]
 
 
-# The two tasks as a setting of the switches sees them.
-
-
 #: Switches that decide the tasks.
 TASK_SWITCHES = ("encoders", "normalise", "rows", "labels", "bias")
 
@@ -524,10 +498,20 @@ class SwitchedTasks:
         return self.problem.dimension > self.inputs.dimension
 
 
-def switched_tasks(data: AuditData, reference: DataReference, switches: ProtocolSwitches) -> SwitchedTasks:
+def switched_tasks(data: AuditData, loaded: TaskPair | Digits, switches: ProtocolSwitches) -> SwitchedTasks:
     """Build the tasks of a setting, once a process for all settings that share them."""
+
+    def build() -> SwitchedTasks:
+        if isinstance(loaded, Digits):
+            inputs, side = _digit_problem(data, loaded, switches), int(loaded.images.shape[1])
+        else:
+            inputs, side = _table_problem(data, loaded, switches), None
+        if switches.bias == "without":
+            return SwitchedTasks(inputs, inputs, side)
+        return SwitchedTasks(with_constant_input(inputs), inputs, side)
+
     key = tuple(getattr(switches, name) for name in TASK_SWITCHES)
-    return cached(("released-tasks", data, reference, key), lambda: _build(data, reference, switches))
+    return cached(("released-tasks", data, loaded.checksum, key), build)
 
 
 def with_constant_input(problem: ImmunizationProblem) -> ImmunizationProblem:
@@ -557,46 +541,34 @@ def first_rows(pair: TaskPair, *, standardise_again: bool) -> TaskPair:
     return replace(pair, **cut)
 
 
-def _build(data: AuditData, reference: DataReference, switches: ProtocolSwitches) -> SwitchedTasks:
-    """Build the tasks of a setting."""
-    if data.pair is None:
-        inputs, side = _table_problem(data, reference, switches), None
-    else:
-        digits: Digits = reference.load()
-        inputs, side = _digit_problem(reference, digits, data.pair, switches), int(digits.images.shape[1])
-    if switches.bias == "without":
-        return SwitchedTasks(inputs, inputs, side)
-    return SwitchedTasks(with_constant_input(inputs), inputs, side)
-
-
-def _table_problem(
-    data: AuditData, reference: DataReference, switches: ProtocolSwitches
-) -> ImmunizationProblem:
+def _table_problem(data: AuditData, loaded: TaskPair, switches: ProtocolSwitches) -> ImmunizationProblem:
     """Return the problem of a table: encoders, standardisation and rows as the switches say."""
-    options: dict[str, Any] = {"features": "published", "rows": None}
+    pair = loaded
     if data.name == "house-prices":
-        before = switches.normalise == "table"
-        options |= {
-            "encoders": switches.encoders,
-            "normalise": "before_split" if before else "per_task",
-        }
-    pair: TaskPair = reference.load(**options)
+        normalise: Literal["before_split", "per_task"] = (
+            "before_split" if switches.normalise == "table" else "per_task"
+        )
+        pair = cached(
+            ("house-prices", data.source, loaded.checksum, switches.encoders, normalise),
+            lambda: load_house_prices(
+                data.source, features="published", encoders=switches.encoders, normalise=normalise
+            ),
+        )
     if switches.rows == "first":
         pair = first_rows(pair, standardise_again=switches.normalise == "kept")
     return ImmunizationProblem.from_pair(pair)
 
 
-def _digit_problem(
-    reference: DataReference, digits: Digits, pair: tuple[int, int], switches: ProtocolSwitches
-) -> ImmunizationProblem:
+def _digit_problem(data: AuditData, digits: Digits, switches: ProtocolSwitches) -> ImmunizationProblem:
     """Return the problem of a pair of digits, with rows for mini-batches."""
-    problem = digit_problem(reference, *pair, loss_rows=LOSS_ROWS, labels=switches.labels)
-    count = digits.smaller_count(*pair)
+    assert data.pair is not None  # digits come with a pair
+    problem = digit_problem(digits, *data.pair, loss_rows=LOSS_ROWS, labels=switches.labels)
+    count = digits.smaller_count(*data.pair)
     tasks = []
-    for digit, task in zip(pair, (problem.pretrain, problem.harmful), strict=True):
+    for digit, task in zip(data.pair, (problem.pretrain, problem.harmful), strict=True):
         X = torch.from_numpy(digits.pixels(np.flatnonzero(digits.labels == digit)[:count]))
         if switches.labels == "published":  # the loss is on the images of K themselves, all of one class
-            label = float(digit == pair[1])
+            label = float(digit == data.pair[1])
             targets = torch.full((count, 1), label, dtype=torch.float64)
             task = replace(task, targets=targets, loss_features=None)
         tasks.append(replace(task, features=X))
@@ -621,9 +593,9 @@ def _append_one(X: Tensor) -> Tensor:
 SPECTRA = ("pretrain_before", "pretrain_after", "harmful_before", "harmful_after")
 
 
-def compute_cell(plan: CellPlan) -> CellResult:
+def compute_cell(data: AuditData, loaded: TaskPair | Digits, cell: Cell) -> CellResult:
     """Train one extractor and keep its spectra."""
-    tasks, result = train_cell(plan)
+    tasks, result = train_cell(data, loaded, cell)
     spectra = feature_spectra(tasks, result.theta)
     row: dict[str, Any] = {
         "seed": result.seed,
@@ -631,29 +603,27 @@ def compute_cell(plan: CellPlan) -> CellResult:
         "seconds": result.seconds,
         "stop_reason": result.stop_reason,
         "dimension": tasks.inputs.dimension,
-        "ridge_well": plan.payload["ridges"][0],
-        "ridge_ill": plan.payload["ridges"][1],
+        "ridge_well": cell["ridges"][0],
+        "ridge_ill": cell["ridges"][1],
         "rows_pretrain": _rows(tasks.inputs.pretrain),
         "rows_harmful": _rows(tasks.inputs.harmful),
     }
     return CellResult(row, {name: getattr(spectra, name).numpy() for name in SPECTRA})
 
 
-def train_cell(plan: CellPlan) -> tuple[SwitchedTasks, ImmunizationResult]:
+def train_cell(
+    data: AuditData, loaded: TaskPair | Digits, cell: Cell
+) -> tuple[SwitchedTasks, ImmunizationResult]:
     """Run the descent of a cell."""
-    payload, reference = plan.payload, plan.data
-    assert reference is not None  # plans of this experiment always name their data
-    data = AuditData.parse(payload["data"], reference.source)
-    switches = ProtocolSwitches(**payload["switches"])
-    tasks = switched_tasks(data, reference, switches)
+    switches = ProtocolSwitches(**cell["switches"])
+    tasks = switched_tasks(data, loaded, switches)
     method = (
         Ours()
         if switches.is_algorithm_1
-        else SwitchedAlgorithm1(switches, image_side=tasks.image_side, ridges=tuple(payload["ridges"]))
+        else SwitchedAlgorithm1(switches, image_side=tasks.image_side, ridges=tuple(cell["ridges"]))
     )
     problem = PairedBatches.of(tasks.problem) if switches.covariance == "minibatch" else tasks.problem
-    settings = DescentSettings(**plan.settings)
-    return tasks, descend(problem, method, settings, seed=payload["seed"])
+    return tasks, descend(problem, method, DescentSettings(**cell.settings), seed=cell["seed"])
 
 
 def feature_spectra(tasks: SwitchedTasks, theta: Tensor) -> HessianSpectra:
@@ -672,4 +642,5 @@ def feature_spectra(tasks: SwitchedTasks, theta: Tensor) -> HessianSpectra:
 
 def _rows(task: LinearTask) -> int:
     """Return the number of rows of a task."""
-    return 0 if task.features is None else len(task.features)
+    assert task.features is not None  # tasks of this study always have rows
+    return len(task.features)

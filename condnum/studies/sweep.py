@@ -1,42 +1,23 @@
-"""A sweep: plans in, rows out; what is finished is kept, what failed is tried again next time."""
+"""A sweep: cells in, results out; what is finished is kept, what failed is tried again next time."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from condnum.errors import CondnumError
 from condnum.machine import PeakMemory, ProcessPeak, own_peak
 from condnum.progress import SweepFacts, report_event
-from condnum.studies.cell import CellError, CellPlan, CellResult, Compute, Outcome, Row
+from condnum.studies.cell import Cell, CellError, CellResult, Compute, Outcome
 from condnum.studies.executors import Executor
 from condnum.studies.store import ResultStore
 
-# How far a sweep is: counted in the process that keeps the results, told to whoever follows it.
-
-
 #: Rates a result; larger is better.
-Score: TypeAlias = Callable[[CellResult], float]
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A cell that failed in this run."""
-
-    plan: CellPlan
-    error: CellError
-
-
-@dataclass(frozen=True)
-class Best:
-    """The result with the largest score so far."""
-
-    score: float
-    plan: CellPlan
+Score: TypeAlias = Callable[[CellResult], float | None]
 
 
 @dataclass(frozen=True)
@@ -49,85 +30,14 @@ class SweepProgress:
     failures: int
     seconds: float  # since the start
     eta_seconds: float | None  # None before the first cell is computed
-    plan: CellPlan | None  # the cell that was just settled; None at the start
-    best: Best | None = None  # None if nothing is rated
+    cell: Cell | None  # the cell that was just settled; None at the start
+    best: tuple[float, Cell] | None = None  # the largest score so far; None if nothing is rated
 
     @property
     def facts(self) -> SweepFacts:
         """The part that a line of progress shows beside the count."""
-        best = self.best
-        return SweepFacts(
-            self.failures,
-            self.eta_seconds,
-            None if best is None else best.score,
-            "" if best is None else best.plan.short_label,
-        )
-
-
-class Tally:
-    """Counts the cells of a sweep and tells who wants to know."""
-
-    def __init__(
-        self, total: int, on_progress: Callable[[SweepProgress], None] | None, score: Score | None
-    ) -> None:
-        self.total, self.on_progress, self.score = total, on_progress, score
-        self.reused = self.tried = 0
-        self.failures: list[Failure] = []
-        self.best: Best | None = None
-        self.started = time.perf_counter()
-        self._peaks: dict[tuple[str, int], ProcessPeak] = {}  # the newest is the largest
-
-    @property
-    def seconds(self) -> float:
-        """Time since the start."""
-        return time.perf_counter() - self.started
-
-    @property
-    def memory(self) -> PeakMemory:
-        """Peak memory of this process and of all that computed a cell."""
-        return PeakMemory.of([*self._peaks.values(), own_peak()])
-
-    def reuse(self, plan: CellPlan, result: CellResult) -> None:
-        """Count a cell that the store has."""
-        self.reused += 1
-        self._rate(plan, result)
-
-    def add(self, outcome: Outcome) -> None:
-        """Count an outcome, and report it."""
-        self.tried += 1
-        if outcome.memory is not None:
-            self._peaks[outcome.memory.process] = outcome.memory
-        if outcome.error is None:
-            self._rate(outcome.plan, CellResult(outcome.row, outcome.arrays))
-        else:
-            self.failures.append(Failure(outcome.plan, outcome.error))
-        self.report(outcome.plan)
-
-    def report(self, plan: CellPlan | None) -> None:
-        """Send an event and call the callback."""
-        done, seconds = self.reused + self.tried, self.seconds
-        eta = seconds / self.tried * (self.total - done) if self.tried else None
-        progress = SweepProgress(
-            done, self.total, self.reused, len(self.failures), seconds, eta, plan, self.best
-        )
-        # Method and seed as in the events of a cell's own steps, which this one ends.
-        coordinates = {} if plan is None else {"stage": plan.payload.get("method", plan.experiment)}
-        if plan is not None and "seed" in plan.payload:
-            coordinates["seed"] = plan.payload["seed"]
-        report_event(**coordinates, done=done, total=self.total, **progress.facts.known())
-        if self.on_progress is not None:
-            self.on_progress(progress)
-
-    def _rate(self, plan: CellPlan, result: CellResult) -> None:
-        """Keep the result if it is the best; one that cannot be rated is not."""
-        if self.score is None:
-            return
-        try:
-            score = float(self.score(result))
-        except CondnumError:  # such as a θ of rank 0, which the tables deal with
-            return
-        if not math.isnan(score) and (self.best is None or score > self.best.score):
-            self.best = Best(score, plan)
+        score, where = (None, "") if self.best is None else (self.best[0], self.best[1].short_label)
+        return SweepFacts(self.failures, self.eta_seconds, score, where)
 
 
 class SweepError(CondnumError, RuntimeError):
@@ -136,27 +46,23 @@ class SweepError(CondnumError, RuntimeError):
 
 @dataclass(frozen=True)
 class SweepReport:
-    """A sweep that went to its end.
+    """A sweep that went to its end."""
 
-    Arrays stay in the store: `store.get(plan.key)`.
-    """
-
-    rows: list[Row]  # a row for each finished cell, in the order of the plans
-    failures: list[Failure]  # in the order in which they failed
+    results: dict[Cell, CellResult]  # of the finished cells, in the order of the cells
+    failures: dict[Cell, CellError]  # of this run, in the order in which they failed
     reused: int  # cells found in the store
-    computed: int  # cells computed now, without those that failed
     seconds: float
     memory: PeakMemory  # of this process and the workers
 
     @property
-    def complete(self) -> bool:
-        """True if no cell failed."""
-        return not self.failures
+    def computed(self) -> int:
+        """Cells computed now, without those that failed."""
+        return len(self.results) - self.reused
 
     @property
     def failure_rows(self) -> list[dict[str, str]]:
         """`cell` and `error` of each failure, for a table."""
-        return [{"cell": failure.plan.label, "error": str(failure.error)} for failure in self.failures]
+        return [{"cell": cell.label, "error": str(error)} for cell, error in self.failures.items()]
 
     def check(self) -> None:
         """Refuse a sweep that has nothing to show.
@@ -164,16 +70,54 @@ class SweepReport:
         Raises:
             SweepError: Every cell failed.
         """
-        if self.failures and not self.rows:
-            first = self.failures[0]
+        if self.failures and not self.results:
+            cell, error = next(iter(self.failures.items()))
             raise SweepError(
-                f"no cell succeeded: {len(self.failures)} failed, the first one ({first.plan.label}) with "
-                f"{first.error}; change what it names and run again."
+                f"no cell succeeded: {len(self.failures)} failed, the first one ({cell.label}) with {error}; "
+                "change what it names and run again."
             )
 
 
+class _Tally:
+    """Counts the cells of a sweep and tells who wants to know."""
+
+    def __init__(
+        self, total: int, on_progress: Callable[[SweepProgress], None] | None, score: Score | None
+    ) -> None:
+        self.total, self.on_progress, self.score = total, on_progress, score
+        self.reused = self.tried = 0
+        self.failures: dict[Cell, CellError] = {}
+        self.best: tuple[float, Cell] | None = None
+        self.started = time.perf_counter()
+        self.peaks: dict[tuple[str, int], ProcessPeak] = {}  # the newest is the largest
+
+    def rate(self, cell: Cell, result: CellResult) -> None:
+        """Keep the result if it is the best; one that cannot be rated is not."""
+        try:
+            score = None if self.score is None else self.score(result)
+        except CondnumError:  # such as a θ of rank 0, which the tables deal with
+            return
+        if score is not None and not math.isnan(score) and (self.best is None or score > self.best[0]):
+            self.best = (float(score), cell)
+
+    def report(self, cell: Cell | None) -> None:
+        """Send an event and call the callback."""
+        done, seconds = self.reused + self.tried, time.perf_counter() - self.started
+        eta = seconds / self.tried * (self.total - done) if self.tried else None
+        progress = SweepProgress(
+            done, self.total, self.reused, len(self.failures), seconds, eta, cell, self.best
+        )
+        # Method and seed as in the events of a cell's own steps, which this one ends.
+        coordinates = {} if cell is None else {"stage": cell.at.get("method", cell.study)}
+        if cell is not None and "seed" in cell.at:
+            coordinates["seed"] = cell["seed"]
+        report_event(**coordinates, done=done, total=self.total, **progress.facts.known())
+        if self.on_progress is not None:
+            self.on_progress(progress)
+
+
 def run_sweep(
-    plans: Iterable[CellPlan],
+    cells: Iterable[Cell],
     compute: Compute,
     store: ResultStore,
     executor: Executor,
@@ -183,11 +127,11 @@ def run_sweep(
 ) -> SweepReport:
     """Compute the cells that the store does not have yet, and keep each as it arrives.
 
-    A sweep that is stopped, in any way, goes on from there when it is run again. A plan that occurs
-    twice is one cell.
+    A sweep that is stopped, in any way, goes on from there when it is run again. A cell that occurs twice is
+    computed once. One that comes `after` another waits until that is finished, and fails with it.
 
     Args:
-        plans: The cells; long ones first, so that no worker waits at the end.
+        cells: The cells; long ones first, so that no worker waits at the end.
         compute: Computes a cell: returns its row of scalars and its arrays by name.
         store: Where results are kept, open for writing; this process is the one that writes.
         executor: Where cells are computed.
@@ -195,54 +139,70 @@ def run_sweep(
         score: Rates a result (its RIR), for the best so far that progress shows; None shows none.
 
     Returns:
-        All rows, old and new, and what failed.
+        All results, old and new, and what failed.
 
     Raises:
-        OutputError: Results cannot be written; what was committed is kept.
+        OutputError: Results cannot be written; what was finished is kept.
         KeyboardInterrupt: Passed on when the cells still running have been stopped.
 
     Examples:
         >>> import tempfile
         >>> from condnum.studies.executors import SerialExecutor
-        >>> plans = [CellPlan("inverse", {"x": x}, {}, "", "1") for x in (4, 0)]
-        >>> inverse = lambda plan: ({"y": 1 / plan.payload["x"]}, {})
+        >>> cells = [Cell({"x": x}).named("inverse", "", "1") for x in (4, 0)]
+        >>> inverse = lambda cell: {"y": 1 / cell["x"]}
         >>> with tempfile.TemporaryDirectory() as folder, ResultStore(folder) as store:
-        ...     first = run_sweep(plans, inverse, store, SerialExecutor())
-        ...     again = run_sweep(plans, inverse, store, SerialExecutor())
-        >>> first.rows, str(first.failures[0].error), (again.reused, again.computed)
-        ([{'y': 0.25}], 'ZeroDivisionError: division by zero', (1, 0))
+        ...     first = run_sweep(cells, inverse, store, SerialExecutor())
+        ...     again = run_sweep(cells, inverse, store, SerialExecutor())
+        >>> first.failure_rows, first.computed, (again.reused, again.computed)
+        ([{'cell': 'inverse: x=0', 'error': 'ZeroDivisionError: division by zero'}], 1, (1, 0))
     """
-    cells = {plan.key: plan for plan in plans}
-    rows: dict[str, Row] = {}
-    tally = Tally(len(cells), on_progress, score)
-    for key, plan in cells.items():
-        stored = store.get(key)
+    different = list(dict.fromkeys(cells))
+    results: dict[Cell, CellResult] = {}
+    tally = _Tally(len(different), on_progress, score)
+    for cell in different:
+        stored = store.get(cell.key)
         if stored is not None:
-            rows[key] = stored.row
-            tally.reuse(plan, stored)
+            results[cell] = stored
+            tally.rate(cell, stored)
+    tally.reused = len(results)
     tally.report(None)
-    missing = [plan for key, plan in cells.items() if key not in rows]
-    if missing:
+    waiting = [cell for cell in different if cell not in results]
+    while waiting:
+        ready = {cell for cell in waiting if cell.after is None or cell.after in results}
+        now = [cell for cell in waiting if cell in ready] or waiting
+        waiting = [cell for cell in waiting if cell not in ready] if ready else []
+        tried = executor.run(compute, now) if ready else _failed_with_their_start(now)
         # Closing stops the cells that are still running, if an error or an interruption ends the loop.
-        with closing(_as_generator(executor, compute, missing)) as outcomes:
+        with closing(_as_generator(tried)) as outcomes:
             for outcome in outcomes:
-                key = outcome.plan.key
-                if outcome.error is None:
-                    store.put(key, outcome.row, outcome.arrays, outcome.seconds)
-                    rows[key] = outcome.row
-                else:
-                    store.fail(key, outcome.error.traceback, outcome.seconds)
-                tally.add(outcome)
+                cell = outcome.cell
+                if outcome.memory is not None:
+                    tally.peaks[outcome.memory.process] = outcome.memory
+                if outcome.result is not None:
+                    store.put(cell.key, *outcome.result)
+                    results[cell] = outcome.result
+                    tally.rate(cell, outcome.result)
+                elif outcome.error is not None:
+                    store.fail(cell.key, outcome.error.traceback)
+                    tally.failures[cell] = outcome.error
+                tally.tried += 1
+                tally.report(cell)
     return SweepReport(
-        rows=[rows[key] for key in cells if key in rows],
+        results={cell: results[cell] for cell in different if cell in results},
         failures=tally.failures,
         reused=tally.reused,
-        computed=len(rows) - tally.reused,
-        seconds=tally.seconds,
-        memory=tally.memory,
+        seconds=time.perf_counter() - tally.started,
+        memory=PeakMemory.of([*tally.peaks.values(), own_peak()]),
     )
 
 
-def _as_generator(executor: Executor, compute: Compute, plans: list[CellPlan]) -> Any:
+def _as_generator(outcomes: Iterable[Outcome]) -> Generator[Outcome]:
     """Return the outcomes as a generator, which can be closed whatever the executor returns."""
-    yield from executor.run(compute, plans)
+    yield from outcomes
+
+
+def _failed_with_their_start(cells: Iterable[Cell]) -> Iterable[Outcome]:
+    """Return the outcomes of cells whose start failed."""
+    for cell in cells:
+        start = "" if cell.after is None else cell.after.short_label
+        yield Outcome.failed(cell, CondnumError(f"the cell that it starts from ({start}) failed"))

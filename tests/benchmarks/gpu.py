@@ -30,10 +30,10 @@ from condnum.methods.descent import make_optimizer
 from condnum.methods.method import Memory
 from condnum.methods.problem import ImmunizationProblem
 from condnum.report.provenance import describe_device, source_revision, versions
-from condnum.studies import digit_pairs
-from condnum.studies.digit_cells import DigitBatches, ceilings, cell_problem, compute_cell, measure_cell
-from condnum.studies.digit_pairs import PAPER_METHODS, DigitPairsConfig, cell_spectra, measured_rows
+from condnum.studies.digit_cells import DigitBatches, ceilings, cell_problem, measure_cell
+from condnum.studies.digit_pairs import PAPER_METHODS, DigitPairs, cell_spectra, measured_rows
 from condnum.studies.executors import BatchExecutor, choose_executor, core_count
+from condnum.studies.study import Computation, StudyRun
 
 #: With fewer seconds left nothing more is begun.
 RESERVE = 20
@@ -75,16 +75,16 @@ class TimedBatches(DigitBatches):
     seconds: dict[str, float] = field(default_factory=lambda: {"tasks": 0.0, "batches": 0.0}, init=False)
     error: Exception | None = field(default=None, init=False)
 
-    def size(self, plans):
-        return self._timed("tasks", super().size, plans)
+    def size(self, cells):
+        return self._timed("tasks", super().size, cells)
 
-    def compute(self, plans):
-        return self._timed("batches", super().compute, plans)
+    def compute(self, cells):
+        return self._timed("batches", super().compute, cells)
 
-    def _timed(self, phase, call, plans):
+    def _timed(self, phase, call, cells):
         started = time.perf_counter()
         try:
-            return call(plans)
+            return call(cells)
         except Exception as error:
             self.error = None if is_out_of_memory(error) else error
             raise
@@ -99,7 +99,7 @@ class GpuReport:
         self.device, self.sizes, self.folder, self.limit = device, sizes, folder, seconds
         self.started = time.perf_counter()
         self.tables: dict[str, list[dict]] = {}
-        self.config = DigitPairsConfig(
+        self.config = DigitPairs(
             "digits" if sizes is TINY else "mnist",
             "auto",
             PAPER_METHODS,
@@ -108,9 +108,10 @@ class GpuReport:
             pairs=sizes.pairs,
             device=str(device),
         )
-        self.digits, self.reference = digit_pairs.load(self.config)
-        self.plans = digit_pairs.plans(dataclasses.replace(self.config, device="cpu"), self.reference)
-        self.table_2: digit_pairs.DigitPairsRun | None = None
+        self.digits = self.config.load()
+        self.on_cpu = dataclasses.replace(self.config, device="cpu")
+        self.cells = self.on_cpu.planned(self.digits)
+        self.table_2: StudyRun | None = None
         self.titles = TITLES | {"table2": f"Table 2 on {self.digits.label}"}
         self.machine = self._machine()
 
@@ -205,21 +206,21 @@ class GpuReport:
             if self.left < 0:
                 raise TimeoutError(f"{progress.done} of {progress.total} cells in the time given")
 
-        batches = TimedBatches(self.device)
+        batches = TimedBatches(self.digits, self.device)
         executor = BatchExecutor(batches)
         started = time.perf_counter()
-        run = digit_pairs.run(self.config, None, executor=executor, on_progress=check)
+        run = self.config.run(self.digits, executor=executor, on_progress=check)
         summary = run.summary
         seconds = time.perf_counter() - started
         self.table_2 = run
-        cells = run.table.drop_duplicates(CELL[:4])
+        cells = run.results.drop_duplicates(CELL[:4])
         descents = cells["seconds"].sum()
         self.sweep_row = {
             "device": str(self.device),
-            "cells": run.computed,
+            "cells": run.report.computed,
             "failed": len(run.failures),
             "seconds": seconds,
-            "cells_per_s": run.computed / seconds,
+            "cells_per_s": run.report.computed / seconds,
             "tasks_s": batches.seconds["tasks"],
             "descents_s": descents,
             "measuring_s": batches.seconds["batches"] - descents,
@@ -236,12 +237,12 @@ class GpuReport:
 
     def agreement(self) -> Iterator[dict]:
         """θ and RIR of two pairs after a few steps and at the end."""
-        first = [plan for plan in self.plans if plan.payload["seed"] == 0]
-        by_method = {m: [plan for plan in first if plan.payload["method"] == m] for m in PAPER_METHODS}
-        by_method = {m: [plans[0], plans[len(plans) // 2]] for m, plans in by_method.items()}
-        problems = [cell_problem(plan, "cpu") for plan in by_method["ours"]]
+        first = [cell for cell in self.cells if cell["seed"] == 0]
+        by_method = {m: [cell for cell in first if cell["method"] == m] for m in PAPER_METHODS}
+        by_method = {m: [cells[0], cells[len(cells) // 2]] for m, cells in by_method.items()}
+        problems = [cell_problem(self.digits, cell, "cpu") for cell in by_method["ours"]]
         bounds = [ceilings(problem) for problem in problems]
-        for method, plans in by_method.items():
+        for method, chosen in by_method.items():
             settings = self.config.settings(method)
             for steps in (*self.sizes.early_steps, settings.steps):
                 if skipped := self._skipped():
@@ -254,7 +255,7 @@ class GpuReport:
                 gaps = [(a.theta - b.theta).norm() / b.theta.norm() for a, b in zip(there, here, strict=True)]
                 measured = []
                 for results in (there, here):
-                    cells = map(measure_cell, plans, problems, results, bounds)
+                    cells = map(measure_cell, chosen, problems, results, bounds)
                     measured.append(pd.DataFrame([row for cell in cells for row in rir_rows(cell)]))
                 yield {"method": method, "steps": steps, "theta": float(max(gaps))} | differences(*measured)
 
@@ -311,14 +312,14 @@ class GpuReport:
         else:
             yield self.sweep_row
         cores = core_count()
-        executor = choose_executor(cores, None, len(self.plans), threads=1)
+        executor = choose_executor(cores, None, len(self.cells), threads=1)
         rows, failed, done = [], 0, 0
         started = time.perf_counter()
-        with closing(executor.run(compute_cell, self.plans)) as outcomes:
+        with closing(executor.run(Computation(self.on_cpu, self.digits.checksum), self.cells)) as outcomes:
             for outcome in outcomes:
                 done, failed = done + 1, failed + (outcome.error is not None)
-                if outcome.error is None:
-                    rows += rir_rows((outcome.row, outcome.arrays))
+                if outcome.result is not None:
+                    rows += rir_rows(outcome.result)
                 if self.left < RESERVE:
                     break
             seconds = time.perf_counter() - started
@@ -326,7 +327,7 @@ class GpuReport:
         row["cells_per_s"] = row["cells"] / seconds
         if self.table_2 is not None and rows:
             row["device_times_this"] = self.sweep_row["cells_per_s"] / row["cells_per_s"]
-            found, expected = self.table_2.table, pd.DataFrame(rows)
+            found, expected = self.table_2.results, pd.DataFrame(rows)
             for method in PAPER_METHODS:
                 both = (table[table["method"] == method] for table in (found, expected))
                 self.tables["agreement"].append({"method": method, "steps": "Table 2"} | differences(*both))

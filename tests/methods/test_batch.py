@@ -11,7 +11,7 @@ from condnum.methods.batch import batch_size, problem_bytes
 from condnum.methods.method import SMALL, Gradients
 from condnum.methods.problem import ImmunizationProblem, LinearTask
 from condnum.studies.digit_cells import digit_problem
-from condnum.studies.digit_pairs import DigitPairsConfig, load
+from condnum.studies.digit_pairs import DigitPairs
 from condnum.theory.spectra import covariance_factor
 
 DIMENSION = 140  # above SMALL, where one problem alone takes the factor form
@@ -47,10 +47,9 @@ def problems(*ranks, loss=None, decay=0.95):
 @pytest.fixture(scope="module")
 def digits():
     """Pairs of 8×8 digits with different ranks and different numbers of rows, two seeds each."""
-    config = DigitPairsConfig(epochs=30)
-    _, reference = load(config)
+    config = DigitPairs(epochs=30)
     chosen = [
-        digit_problem(reference, p, h, loss_rows=1000, labels="one_vs_rest")
+        digit_problem(config.load(), p, h, loss_rows=1000, labels="one_vs_rest")
         for p, h in ((4, 7), (0, 1))
         for _ in range(2)
     ]

@@ -7,24 +7,23 @@ import pandas as pd
 import pytest
 
 from condnum.errors import InvalidInputError
-from condnum.studies import release as study
 from condnum.studies.cell import CellResult
 from condnum.studies.release import (
     OTHER_RIDGES,
     RESULT_COLUMNS,
-    AuditConfig,
+    ReproductionAudit,
     landing_table,
     results_table,
     waterfall_table,
 )
-from condnum.studies.release_cells import AuditData, ProtocolSwitches
+from condnum.studies.release_cells import ProtocolSwitches
 
-DIGITS = AuditConfig(AuditData.parse("digits:4-7"), seeds=2, epochs=(1,), ends=(2,))
+DIGITS = ReproductionAudit("digits:4-7", seeds=2, epochs=(1,), ends=(2,))
 
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory):
-    return study.run(DIGITS, folder=tmp_path_factory.mktemp("audit"), jobs=1)
+    return DIGITS.run(out=tmp_path_factory.mktemp("audit"), jobs=1)
 
 
 def hand_made(rirs):
@@ -40,14 +39,14 @@ def hand_made(rirs):
 
 def test_paths_go_from_one_protocol_to_the_other():
     for text in ("house-prices", "embedded", "mnist:4-7", "digits:4-7"):
-        config = AuditConfig(AuditData.parse(text), epochs=(10,))
+        config = ReproductionAudit(text, epochs=(10,))
         stages = list(config.stages())
         path = [stage for stage in stages if stage.path == "cumulative"]
         assert path[0].switches.turned() == tuple(
-            name for name in config.released(10).as_payload() if name not in config.data.switches
+            name for name in config.released(10).as_payload() if name not in config.tasks.switches
         )
         assert path[-1].switches == ProtocolSwitches.preset("corrected")
-        assert [stage.switch for stage in path[1:]] == list(config.data.switches)
+        assert [stage.switch for stage in path[1:]] == list(config.tasks.switches)
         for before, after in pairwise(path):
             assert after.switches == before.switches.turn(after.switch)
         for stage in stages:
@@ -59,10 +58,10 @@ def test_paths_go_from_one_protocol_to_the_other():
 
 def test_equal_settings_are_one_cell(digits):
     stages = list(DIGITS.stages())
-    plans = [plan.key for _, plan in DIGITS.plans(digits.data)]
+    plans = [cell.key for cell in DIGITS.planned(digits.data)]
     assert len(plans) == 2 * len(stages)
     assert len(set(plans)) < len(plans)  # the first switch alone is the second row of the waterfall
-    assert digits.sweep.computed == len(set(plans))
+    assert digits.report.computed == len(set(plans))
     assert len(digits.results) == 2 * len(plans)  # two conventions
 
 
@@ -73,24 +72,23 @@ def test_tables_and_files(digits, tmp_path):
     assert len(pd.read_csv(tmp_path / "waterfall.csv")) == len(digits.waterfall)
     assert digits.landing["epochs"].tolist() == [1, 2]
     assert digits.landing["reported_min"].isna().all()  # nothing is reported for these data
-    assert "digit 4 (D_P) and 7 (D_H)" in digits.title
+    assert "digit 4 (D_P) and 7 (D_H)" in DIGITS.title(digits.data)
     assert digits.failures.empty
 
 
 def test_the_last_row_is_the_corrected_protocol_at_its_own_length(digits):
     end = digits.waterfall[(digits.waterfall["path"] == "cumulative")].sort_values("index").iloc[-1]
     assert end["switch"] == "epochs"
-    assert end["updates"] == DIGITS.data.registered.steps
+    assert end["updates"] == DIGITS.tasks.registered.steps
     others = digits.results[digits.results["switch"] != "epochs"]
     assert set(others.loc[others["path"] != "released", "updates"]) == {2}  # 178 rows in full batches of 64
 
 
 def test_a_finished_study_is_not_computed_again(tmp_path):
-    config = AuditConfig(AuditData.parse("digits:9-0"), seeds=1, epochs=(1,))
-    first = study.run(config, folder=tmp_path, jobs=1)
-    again = study.run(config, folder=tmp_path, jobs=1)
-    assert again.sweep.computed == 0
-    assert again.sweep.reused == first.sweep.computed > 0
+    study = ReproductionAudit("digits:9-0", seeds=1, epochs=(1,))
+    first, again = (study.run(out=tmp_path, jobs=1) for _ in range(2))
+    assert again.report.computed == 0
+    assert again.report.reused == first.report.computed > 0
     pd.testing.assert_frame_equal(first.results, again.results)
 
 
@@ -116,7 +114,7 @@ def test_changes_are_paired_by_seed_and_add_up():
 
 
 def test_results_are_measured_from_spectra():
-    stage = next(AuditConfig(AuditData.parse("embedded")).stages())
+    stage = next(ReproductionAudit("embedded").stages())
     arrays = {
         "pretrain_before": np.array([4.0, 1.0]),
         "pretrain_after": np.array([2.0, 1.0]),
@@ -152,11 +150,11 @@ def test_landing_holds_the_releases_end_against_the_report():
 def test_bad_parameters(change, words):
     parameters = {"data": "embedded", "source": "auto", "seeds": 1, "epochs": "", "ends": ""}
     with pytest.raises(InvalidInputError, match=words):
-        AuditConfig.from_parameters(**parameters | change)
+        ReproductionAudit.from_parameters(**parameters | change)
 
 
 def test_ends_of_house_prices_unless_told_otherwise():
     parameters = {"data": "house-prices", "source": "auto", "seeds": 1, "epochs": "5"}
-    assert AuditConfig.from_parameters(**parameters, ends="").ends == (1000,)
-    assert AuditConfig.from_parameters(**parameters, ends="0").ends == ()
-    assert AuditConfig.from_parameters(**parameters, ends="").epochs == (5,)
+    assert ReproductionAudit.from_parameters(**parameters, ends="").ends == (1000,)
+    assert ReproductionAudit.from_parameters(**parameters, ends="0").ends == ()
+    assert ReproductionAudit.from_parameters(**parameters, ends="").epochs == (5,)

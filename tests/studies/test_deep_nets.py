@@ -24,24 +24,15 @@ from condnum.deep.features import head_accuracy
 from condnum.deep.training.settings import deep_preset
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, UnknownNameError
 from condnum.studies import deep_nets
-from condnum.studies.deep_cells import (
-    METHODS,
-    STUDIES,
-    DeepConfig,
-    create_backbone,
-    open_tasks,
-    pretraining_table,
-    rir_sample,
-    task_transform,
-    weights_source,
-)
+from condnum.studies.deep_cells import METHODS, RECIPES, rir_sample, weights_source
+from condnum.studies.deep_nets import DeepNets, model_file
 from condnum.studies.deep_tables import RESULT_COLUMNS, published_column
 from condnum.studies.measure import TABLE_3
 from condnum.studies.sweep import SweepError
 
-SHORT = DeepConfig(
+SHORT = DeepNets(
     "embedded",
-    backbones=("test_resnet",),
+    backbone=("test_resnet",),
     methods=("ours", "r_ill_only"),
     seeds=1,
     epochs=8,
@@ -53,11 +44,6 @@ SHORT = DeepConfig(
     image_size=16,
     device="cpu",
 )
-DEFAULTS = {
-    "data": "embedded", "pretrain": "", "harmful": "", "backbone": "", "weights": "", "preset": "",
-    "methods": "", "seeds": 3, "epochs": 0, "pretrain_epochs": 0, "limit": 0, "image_size": 0,
-    "groups": 20, "group_size": 100, "device": "cpu", "workers": 0,
-}  # fmt: skip
 
 
 def paint(root, classes=("cat", "dog"), count=60):
@@ -82,7 +68,7 @@ def folder(tmp_path):
 def finished(tmp_path_factory):
     """A short run with its store."""
     folder = tmp_path_factory.mktemp("deep")
-    return deep_nets.run(SHORT, folder=folder, jobs=1), folder
+    return SHORT.run(out=folder, jobs=1), folder
 
 
 class TestConfig:
@@ -105,14 +91,14 @@ class TestConfig:
     )
     def test_refused(self, values, error, message):
         with pytest.raises(error, match=message):
-            DeepConfig(**values)
+            DeepNets(**values)
 
     def test_from_parameters(self):
-        config = DeepConfig.from_parameters(**DEFAULTS)
+        config = DeepNets.from_parameters()
         assert config.methods == METHODS == ("ours", "opt_kappa", "imma", "r_ill_only")
         assert config.chosen_backbones == ("test_resnet", "test_vit")
         assert config.tasks == ("digits-8x8:0-4", "digits-8x8:5-9")
-        own = DeepConfig.from_parameters(**DEFAULTS | {"pretrain": "a", "harmful": "b", "methods": "imma"})
+        own = DeepNets.from_parameters(**{"pretrain": "a", "harmful": "b", "methods": "imma"})
         assert (own.data, own.tasks, own.methods, own.chosen_weights) == (
             "images",
             ("a", "b"),
@@ -120,15 +106,15 @@ class TestConfig:
             "timm",
         )
         with pytest.raises(UnknownNameError, match="unknown method 'immma'"):
-            DeepConfig.from_parameters(**DEFAULTS | {"methods": "immma"})
+            DeepNets.from_parameters(**{"methods": "immma"})
 
     def test_settings_of_a_preset_and_of_the_study(self):
-        preset = DeepConfig(preset="vit-cars", epochs=1)
+        preset = DeepNets(preset="vit-cars", epochs=1)
         assert preset.settings("test_vit", "ours") == deep_preset("vit-cars").with_overrides(epochs=1)
-        for study in STUDIES:
+        for study in RECIPES:
             if study == "images":
                 continue
-            config = DeepConfig(data=study)
+            config = DeepNets(data=study)
             for backbone in config.chosen_backbones:
                 for method in METHODS:
                     assert config.settings(backbone, method).describe(method)
@@ -136,20 +122,20 @@ class TestConfig:
                     assert (shorter.epochs, shorter.steps) == (2, None)
 
     def test_own_images_have_settings_that_adapt(self):
-        config = DeepConfig("images", pretrain="a", harmful="b", backbones=("any_net",), group_size=50)
+        config = DeepNets("images", pretrain="a", harmful="b", backbone=("any_net",), group_size=50)
         assert config.settings("any_net", "ours") == DeepSettings(group_size=50)
         assert config.settings("any_net", "ours").weights == "adaptive"
         assert config.settings("any_net", "imma").steps == 100  # each costs as much as five of the others
 
     def test_weights_as_they_are_are_not_trained_unless_asked(self):
-        config = DeepConfig("images", pretrain="a", harmful="b", backbones=("resnet18",))
-        assert config.backbone("resnet18").pretraining is None
-        trained = dataclasses.replace(config, pretrain_epochs=4).backbone("resnet18").pretraining
+        config = DeepNets("images", pretrain="a", harmful="b", backbone=("resnet18",))
+        assert config.recipe("resnet18").pretraining is None
+        trained = dataclasses.replace(config, pretrain_epochs=4).recipe("resnet18").pretraining
         assert trained["epochs"] == 4
-        told = pretraining_table(config)["θ₀"].iloc[0]
+        told = config.theta_0_table["θ₀"].iloc[0]
         assert told == "timm's pre-trained weights; may have seen the held-out images, which θ_I has not"
-        assert "without its held-out images" in pretraining_table(SHORT)["θ₀"].iloc[0]
-        assert dataclasses.replace(config, weights="none").backbone("resnet18").pretraining["epochs"] == 30
+        assert "without its held-out images" in SHORT.theta_0_table["θ₀"].iloc[0]
+        assert dataclasses.replace(config, weights="none").recipe("resnet18").pretraining["epochs"] == 30
 
     def test_weights_source(self, tmp_path):
         with pytest.raises(InvalidInputError, match=r"--weights nowhere\.pt: there is no such file"):
@@ -161,13 +147,13 @@ class TestConfig:
 
 class TestTasks:
     def test_sets_and_checksum(self):
-        tasks = open_tasks(SHORT)
+        tasks = SHORT.load()
         assert [len(data) for data in tasks.all] == [120, 30, 144, 120, 30, 146]
         seen = [set(data.positions.tolist()) for data in tasks.all[:2]]
         assert not seen[0] & seen[1]  # neither θ₀ nor θ_I is trained on what θ is chosen by
         assert tasks.pretrain_held.split == "train, held out"
-        assert tasks.checksum == open_tasks(SHORT).checksum
-        assert tasks.checksum != open_tasks(dataclasses.replace(SHORT, limit=29)).checksum
+        assert tasks.checksum == SHORT.load().checksum
+        assert tasks.checksum != dataclasses.replace(SHORT, limit=29).load().checksum
         assert "digits-8x8:5-9 (120 images)" in tasks.title()
 
     def test_fewer_images_than_a_group(self):
@@ -175,13 +161,13 @@ class TestTasks:
             InvalidInputError,
             match=r"D_P without what is held out has 120 image.*fewer than one group of 121",
         ):
-            open_tasks(dataclasses.replace(SHORT, group_size=121))
+            dataclasses.replace(SHORT, group_size=121).load()
 
     @pytest.mark.parametrize("coloured", [True, False])
     def test_coloured_images_are_mirrored_and_grey_ones_are_not(self, folder, coloured):
         data = (str(folder),) * 2 if coloured else ("digits-8x8:0-4", "digits-8x8:5-9")
-        config = DeepConfig("images", *data, weights="none", group_size=10, image_size=16)
-        made = task_transform(config, open_tasks(config), Backbone("test_resnet"))
+        config = DeepNets("images", *data, weights="none", group_size=10, image_size=16)
+        made = config.transform(config.load(), Backbone("test_resnet"))
         assert json.loads(made.description)["hflip"] == pytest.approx(0.5 * coloured)
         assert not made.still.random
 
@@ -195,43 +181,42 @@ class TestTasks:
 
     def test_timm_head_and_other_classes(self, folder):
         root = str(folder)
-        config = DeepConfig(
-            "images", pretrain=root, harmful=root, backbones=("test_resnet",), weights="timm", group_size=10
+        config = DeepNets(
+            "images", pretrain=root, harmful=root, backbone=("test_resnet",), weights="timm", group_size=10
         )
         with pytest.raises(InvalidInputError, match=r"timm's head of test_resnet.*--pretrain-epochs N"):
-            deep_nets.prepare(config)
+            config.cells(config.load())
 
     def test_a_part_of_imagenet_keeps_the_order_of_the_head(self, tmp_path):
         root = paint(tmp_path / "imagenet", ("n01443537", "n01484850"), count=6)
         file = save_backbone(Backbone("test_resnet"), tmp_path / "w.safetensors")
-        config = DeepConfig(
-            "images", pretrain=str(root), harmful="digits-8x8:5-9", backbones=("test_resnet",),
+        config = DeepNets(
+            "images", pretrain=str(root), harmful="digits-8x8:5-9", backbone=("test_resnet",),
             weights=str(file), group_size=10,
         )  # fmt: skip
-        tasks = open_tasks(config)
+        tasks = config.load()
         assert tasks.imagenet_head
         assert set(tasks.pretrain.labels.tolist()) == {1, 2}
         assert len(tasks.pretrain_test.classes) == 1000
-        assert create_backbone(config, tasks, "test_resnet", 0).num_classes == 1000
+        assert config.create(tasks, "test_resnet", 0).num_classes == 1000
         fresh = dataclasses.replace(config, pretrain_epochs=1)
-        assert open_tasks(fresh).pretrain.classes == ("n01443537", "n01484850")
-        assert create_backbone(fresh, open_tasks(fresh), "test_resnet", 0).num_classes == 2
+        assert fresh.load().pretrain.classes == ("n01443537", "n01484850")
+        assert fresh.create(fresh.load(), "test_resnet", 0).num_classes == 2
 
     def test_unknown_backbone_and_missing_folder(self, tmp_path):
         with pytest.raises(UnknownNameError, match="unknown timm model 'resnet19'"):
-            deep_nets.prepare(dataclasses.replace(SHORT, backbones=("resnet19",)))
-        config = DeepConfig("images", pretrain=str(tmp_path / "no"), harmful="digits-8x8:5-9")
+            dataclasses.replace(SHORT, backbone=("resnet19",)).cells(SHORT.load())
+        config = DeepNets("images", pretrain=str(tmp_path / "no"), harmful="digits-8x8:5-9")
         with pytest.raises(DataNotFoundError, match="no folder"):
-            deep_nets.prepare(config)
+            config.cells(config.load())
 
 
-class TestPlans:
-    def test_a_start_for_each_seed_and_methods_that_name_it(self):
-        prepared = deep_nets.prepare(dataclasses.replace(SHORT, seeds=2))
-        starts, methods = deep_nets.plans(prepared)
-        assert [plan.payload["seed"] for plan in starts] == [0, 1]
-        assert len(methods) == 4
-        assert {plan.payload["start"] for plan in methods} == {plan.key for plan in starts}
+class TestCells:
+    def test_a_start_for_each_seed_and_methods_that_come_after_it(self):
+        cells = dataclasses.replace(SHORT, seeds=2).planned(SHORT.load())
+        starts, methods = cells[:2], cells[2:]
+        assert [(cell["method"], cell["seed"]) for cell in starts] == [("initial", 0), ("initial", 1)]
+        assert [cell.after for cell in methods] == [starts[0]] * 2 + [starts[1]] * 2
 
     @pytest.mark.parametrize(
         "change",
@@ -239,8 +224,8 @@ class TestPlans:
         ids=lambda change: next(iter(change)),
     )
     def test_key_sees_what_the_result_depends_on(self, change):
-        def keys(config):
-            return {plan.key for plan in deep_nets.plans(deep_nets.prepare(config))[1]}
+        def keys(study):
+            return {cell.key for cell in study.planned(study.load()) if cell.after}
 
         assert not keys(SHORT) & keys(dataclasses.replace(SHORT, **change))
 
@@ -268,14 +253,14 @@ class TestRun:
         row = run.results[(run.results["method"] == "ours") & (run.results["convention"] == "compact")].iloc[
             0
         ]
-        test = extract_features(theta_I, run.tasks.pretrain_test, transform)
+        test = extract_features(theta_I, run.data.pretrain_test, transform)
         assert head_accuracy(theta_I, test) == row["accuracy"]
-        sample = rir_sample(run.tasks.pretrain, 3 * 40, seed=0)
+        sample = rir_sample(run.data.pretrain, 3 * 40, seed=0)
         again = rir_theta0(
-            theta_0, theta_I, sample, run.tasks.harmful, groups=3, group_size=40, seed=0, transform=transform
+            theta_0, theta_I, sample, run.data.harmful, groups=3, group_size=40, seed=0, transform=transform
         )
         assert row["rir"] == pytest.approx(again.rir, rel=1e-6)
-        sets = (run.tasks.pretrain_test, run.tasks.harmful_test)
+        sets = (run.data.pretrain_test, run.data.harmful_test)
         features = [extract_features(theta, data, transform) for data in sets for theta in (theta_0, theta_I)]
         on_test = rir_from_features(*features, groups=3, group_size=40, seed=0)
         assert row["test_rir"] == pytest.approx(on_test.rir, rel=1e-6)
@@ -316,15 +301,15 @@ class TestRun:
         assert {"convex_accuracy", "rir", "accuracy", "pretraining_loss"} <= set(curves["quantity"])
 
     def test_a_second_run_finds_everything_in_the_store(self, finished):
-        again = deep_nets.run(SHORT, folder=finished[1], jobs=1)
-        assert [sweep.computed for sweep in again.sweeps] == [0, 0]
+        again = SHORT.run(out=finished[1], jobs=1)
+        assert (again.report.computed, again.report.reused) == (0, 3)
         pd.testing.assert_frame_equal(again.results, finished[0].results)
 
     def test_a_model_that_is_gone_is_made_again_the_same(self, finished):
         run, folder = finished
-        run.models[-1].unlink()
-        again = deep_nets.run(SHORT, folder=folder, jobs=1)
-        assert [sweep.computed for sweep in again.sweeps] == [0, 1]
+        model_file(run.cells[-1].cell).unlink()
+        again = SHORT.run(out=folder, jobs=1)
+        assert (again.report.computed, again.report.reused) == (1, 2)
         timed = ["seconds"]
         pd.testing.assert_frame_equal(again.results.drop(columns=timed), run.results.drop(columns=timed))
 
@@ -333,51 +318,47 @@ class TestRun:
 
     def test_a_single_cell_leaves_its_models_at_the_top(self, finished, tmp_path):
         alone = dataclasses.replace(SHORT, methods=("ours",))
-        names = deep_nets.run(alone, folder=finished[1], jobs=1).save(tmp_path)
+        names = alone.run(out=finished[1], jobs=1).save(tmp_path)
         assert {"theta_0.safetensors", "theta_I.safetensors"} <= set(names)
         assert {path.name for path in tmp_path.iterdir()} == set(names)
 
     def test_models_of_a_run_without_a_folder_are_gone(self, tmp_path, finished):
-        run = dataclasses.replace(finished[0], models=[tmp_path / "gone"] * 3)
+        gone = [c._replace(cell=dataclasses.replace(c.cell, folder=str(tmp_path))) for c in finished[0].cells]
         with pytest.raises(DataNotFoundError, match="is gone"):
-            run.save(tmp_path / "out")
+            dataclasses.replace(finished[0], cells=gone).save(tmp_path / "out")
 
     def test_tables_for_the_page(self, finished):
         run = finished[0]
         facts = run.provenance_table.set_index("what")["value"]
         assert facts["groups of Eq. 17"] == "3 of 40 training and of 40 test images, un-augmented"
         assert len(facts[facts.index.str.startswith("SHA-256")]) == 6
-        assert run.unreadable.empty
+        assert SHORT.notes(run.cells, "unreadable").empty
         assert run.failures.empty
-        assert list(run.config.settings_table.columns) == ["backbone", "method", "settings"]
+        assert list(SHORT.settings_table.columns) == ["backbone", "method", "settings"]
 
 
 class TestFailures:
     def test_a_failed_method_keeps_the_others(self, finished, monkeypatch, tmp_path):
-        from condnum.studies import deep_cells as deep_cell
-
-        original = deep_cell.immunize_backbone
+        original = deep_nets.immunize_backbone
 
         def broken(*arguments, method, **options):
             if method == "r_ill_only":
                 raise InvalidInputError("r_ill_only is broken")
             return original(*arguments, method=method, **options)
 
-        monkeypatch.setattr(deep_cell, "immunize_backbone", broken)
-        run = deep_nets.run(SHORT, folder=tmp_path / "cells", jobs=1)
+        monkeypatch.setattr(deep_nets, "immunize_backbone", broken)
+        run = SHORT.run(out=tmp_path / "cells", jobs=1)
         assert set(run.results["method"]) == {"initial", "ours"}
         assert run.failures["error"].tolist() == ["InvalidInputError: r_ill_only is broken"]
         assert "failures.csv" in run.save(tmp_path / "out")
 
     def test_every_theta_0_failed(self, monkeypatch, tmp_path):
-        from condnum.studies import deep_cells as deep_cell
-
-        def broken(*_):
+        def broken(*_, **__):
             raise InvalidInputError("no such thing")
 
-        monkeypatch.setattr(deep_cell, "make_theta_0", broken)
-        with pytest.raises(SweepError, match=r"no cell succeeded: 1 failed.*no such thing"):
-            deep_nets.run(SHORT, folder=tmp_path, jobs=1)
+        monkeypatch.setattr(deep_nets, "pretrain_backbone", broken)
+        with pytest.raises(SweepError, match=r"no cell succeeded: 3 failed.*no such thing"):
+            SHORT.run(out=tmp_path, jobs=1)
 
 
 class TestWeightsFromAFile:
@@ -393,16 +374,16 @@ class TestWeightsFromAFile:
     def test_are_taken_as_they_are(self, images, tmp_path):
         config, file = images
         config = dataclasses.replace(config, weights=str(file), methods=("ours",))
-        run = deep_nets.run(config, folder=tmp_path / "cells", jobs=1)
+        run = config.run(out=tmp_path / "cells", jobs=1)
         start = run.results[run.results["method"] == "initial"].iloc[0]
         assert start["checksum"] == load_backbone(file).checksum
         assert start["stop_reason"] == "as loaded"
 
     def test_that_do_not_fit_name_the_keys(self, images):
         config, file = images
-        config = dataclasses.replace(config, weights=str(file), backbones=("resnet18",))
+        config = dataclasses.replace(config, weights=str(file), backbone=("resnet18",))
         with pytest.raises(DataFormatError, match=r"do not fit ResNet: .*missing: .*unexpected: "):
-            deep_nets.run(config)
+            config.run()
 
     def test_unreadable_images_are_listed(self, folder, tmp_path):
         root = folder
@@ -411,9 +392,9 @@ class TestWeightsFromAFile:
             SHORT, data="images", pretrain=str(root), harmful="digits-8x8:5-9", weights="none",
             group_size=20, limit=None, methods=("ours",), image_size=12,
         )  # fmt: skip
-        run = deep_nets.run(config, folder=tmp_path / "cells", jobs=1)
+        run = config.run(out=tmp_path / "cells", jobs=1)
         assert (run.results["unreadable"] == 1).all()
-        assert "3.png" in run.unreadable["text"].iloc[0]
+        assert "3.png" in config.notes(run.cells, "unreadable")["text"].iloc[0]
 
 
 def _images(classes):
@@ -433,7 +414,7 @@ def _images(classes):
     ],
 )
 def test_published_column(backbone, pretrain, harmful, column, same):
-    tasks = dataclasses.replace(open_tasks(SHORT), pretrain=_images(pretrain), harmful=_images(harmful))
+    tasks = dataclasses.replace(SHORT.load(), pretrain=_images(pretrain), harmful=_images(harmful))
     found, comparable = published_column(backbone, tasks)
     assert found is TABLE_3[column]
     assert comparable is same

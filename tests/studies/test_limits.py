@@ -9,31 +9,34 @@ import pytest
 from condnum import ImmunizationProblem, immunize, relative_immunization_ratio, rir_ceiling
 from condnum.data import load_diabetes_tasks
 from condnum.errors import InvalidInputError, UnknownNameError
-from condnum.studies import limits
-from condnum.studies import limits_cells as limits_pair
-from condnum.studies.limits import DEFAULT_PAIRS, LimitsConfig, plans
+from condnum.studies import limits_cells
+from condnum.studies.limits import DEFAULT_PAIRS, Limits, of_tasks, task_pairs
 from condnum.studies.limits_cells import CONTESTANTS
 from condnum.studies.measure import RESULT_COLUMNS
 
-HOUSE = LimitsConfig("house-prices", "embedded", ("ours", "identity", "optimal"), 2, 40, race_steps=30)
-DIGITS = LimitsConfig("digits", methods=("imma",), seeds=1, epochs=4, pairs=((4, 7), (9, 0)), race_steps=0)
+HOUSE = Limits("house-prices", "embedded", ("ours", "identity", "optimal"), 2, 40, race_steps=30)
+DIGITS = Limits("digits", methods=("imma",), seeds=1, epochs=4, pairs=((4, 7), (9, 0)), race_steps=0)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def short_climb():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits_pair, "CLIMB_STEPS", 40)
+        patch.setattr(limits_cells, "CLIMB_STEPS", 40)
         yield
 
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory):
-    return limits.run(HOUSE, folder=tmp_path_factory.mktemp("house"), jobs=1)
+    return HOUSE.run(out=tmp_path_factory.mktemp("house"), jobs=1)
 
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory):
-    return limits.run(DIGITS, folder=tmp_path_factory.mktemp("digits"), jobs=1)
+    return DIGITS.run(out=tmp_path_factory.mktemp("digits"), jobs=1)
+
+
+def region_of(house):
+    return HOUSE.region(house.ceilings, house.null_spaces, task_pairs(house)[0])
 
 
 def test_tables_have_a_row_for_everything(house):
@@ -51,7 +54,7 @@ def test_ridged_rows_are_the_direct_measurement(house):
     pair = load_diabetes_tasks(features="published")
     problem = ImmunizationProblem.from_pair(pair)
     K_P, K_H = (task.covariance.numpy() for task in (problem.pretrain, problem.harmful))
-    result = immunize(problem, "ours", seed=1, **dataclasses.asdict(HOUSE.settings("ours")))
+    result = immunize(problem, "ours", seed=1, **dataclasses.asdict(HOUSE.base.settings("ours")))
     for row in house.ridged[(house.ridged["method"] == "ours") & (house.ridged["seed"] == 1)].itertuples():
         assert row.ridge == pytest.approx(row.ridge_share * np.trace(K_P) / len(K_P))
         if row.ridge_share < 1e-5:
@@ -90,16 +93,14 @@ def test_the_race_is_won_by_the_closed_form(house):
     closed, descent = race.loc["generalised eigenproblem"], race.loc["Algorithm 1"]
     assert closed["rir_share"] == pytest.approx(1, rel=1e-6)
     assert race.loc["Cholesky factor", "rir_share"] == pytest.approx(1, rel=1e-6)
-    assert closed["pretrain_ratio"] == pytest.approx(
-        1 / house.region(house.pairs[0]).kappa_pretrain, rel=1e-6
-    )
+    assert closed["pretrain_ratio"] == pytest.approx(1 / region_of(house).kappa_pretrain, rel=1e-6)
     assert descent["steps"] == 30
     assert descent["rir_share"] < 1
     assert closed["times_faster"] == pytest.approx(descent["seconds"] / closed["seconds"])
 
 
 def test_summary_is_over_seeds_at_the_chosen_ridge(house):
-    rows = house.at_ridge(house.pairs[0])
+    rows = HOUSE.at_ridge(house.ridged, task_pairs(house)[0])
     ours = rows[rows["method"] == "ours"]
     entry = house.summary.set_index("method").loc["ours"]
     assert entry["seeds"] == 2
@@ -111,30 +112,31 @@ def test_directions_are_those_of_the_pencil(house):
     ends = house.directions.groupby("index")
     np.testing.assert_allclose(ends["share"].sum(), 1, rtol=1e-8)
     values = ends["eigenvalue"].first()
-    region = house.region(house.pairs[0])
+    region = region_of(house)
     assert values.iloc[0] == pytest.approx(region.ceiling.lambda_max)
     assert values.iloc[-1] == pytest.approx(region.ceiling.lambda_min)
 
 
 def test_digit_pairs_are_kept_apart(digits):
-    assert digits.pairs == [("digit 4", "digit 7"), ("digit 9", "digit 0")]
-    assert digits.race.empty
+    assert task_pairs(digits) == [("digit 4", "digit 7"), ("digit 9", "digit 0")]
+    assert "race" not in digits.tables
     compact = digits.results[digits.results["convention"] == "compact"]
     infinite = np.isinf(compact["rir_ceiling"].to_numpy())
     np.testing.assert_array_equal(infinite, digits.null_spaces["harmful_only"] > 0)
     assert infinite.tolist() == [True, False]  # 0 lights no pixel that 9 lacks
     np.testing.assert_array_equal(compact["rir_share"].isna(), infinite)
-    for tasks in digits.pairs:
-        part = digits.of(digits.ceilings, tasks)
+    for tasks in task_pairs(digits):
+        part = of_tasks(digits.ceilings, tasks)
         chosen = part[part["ridge_share"] == DIGITS.ridge].iloc[0]
-        assert digits.region(tasks).ceiling.value == chosen["rir_ceiling"]
+        assert (
+            DIGITS.region(digits.ceilings, digits.null_spaces, tasks).ceiling.value == chosen["rir_ceiling"]
+        )
 
 
 def test_a_finished_run_is_not_computed_again(tmp_path):
     config = dataclasses.replace(HOUSE, methods=("identity",), seeds=1)
-    first = limits.run(config, folder=tmp_path, jobs=1)
-    again = limits.run(config, folder=tmp_path, jobs=1)
-    assert (first.sweep.computed, again.sweep.computed, again.sweep.reused) == (2, 0, 2)
+    first, again = (config.run(out=tmp_path, jobs=1) for _ in range(2))
+    assert (first.report.computed, again.report.computed, again.report.reused) == (3, 0, 3)
     pd.testing.assert_frame_equal(first.ridged, again.ridged)
     pd.testing.assert_frame_equal(first.race, again.race)
 
@@ -146,20 +148,20 @@ def test_save(house, digits, tmp_path):
     assert len(pd.read_csv(tmp_path / "ridged.csv")) == len(house.ridged)
 
 
-def test_plans_cover_the_default_pairs():
-    config = LimitsConfig("digits", methods=("ours",), seeds=1)
-    parts = [plan.payload["part"] for plan in plans(config, limits.load(config))]
+def test_cells_cover_the_default_pairs():
+    study = Limits("digits", methods=("ours",), seeds=1)
+    parts = [cell["part"] for cell in study.cells(study.load())]
     assert [parts.count(part) for part in ("method", "pair", "race")] == [len(DEFAULT_PAIRS)] * 2 + [1]
 
 
 @pytest.mark.parametrize(
     ("change", "error", "text"),
     [
-        ({"data": "svhn"}, UnknownNameError, "data set"),
+        ({"data": "svhn"}, UnknownNameError, "unknown data 'svhn'"),
         ({"methods": "our"}, UnknownNameError, "did you mean 'ours'"),
         ({"ridge": 0.0}, InvalidInputError, "must be positive, got 0"),
-        ({"ridge": float("nan")}, InvalidInputError, "must be positive, got nan"),
-        ({"race_steps": -1}, InvalidInputError, "race_steps must be a whole number"),
+        ({"ridge": float("nan")}, InvalidInputError, "must be a finite number, got nan"),
+        ({"race_steps": -1}, InvalidInputError, "race_steps must be an integer of at least 0"),
         ({"pairs": "4-4", "data": "digits"}, InvalidInputError, "two different digits"),
         ({"pairs": "4-7"}, InvalidInputError, "house prices are one pair"),
         ({"seeds": -1}, InvalidInputError, "seeds must be"),
@@ -172,4 +174,4 @@ def test_bad_input(change, error, text):
         "ridge": 1e-3, "race_steps": 0,
     }  # fmt: skip
     with pytest.raises(error, match=text):
-        LimitsConfig.from_parameters(**parameters | change)
+        Limits.from_parameters(**parameters | change)

@@ -12,14 +12,11 @@ from condnum.data.digits import load_small_digits
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.methods import NAMED_SETTINGS
 from condnum.methods.algorithm1 import ill_direction, well_direction
-from condnum.studies import digit_cells as digit_cell
-from condnum.studies import house_prices as house_config
-from condnum.studies.cell import CellPlan
+from condnum.studies.cell import Cell
 from condnum.studies.digit_pairs import SETTINGS as DIGIT_SETTINGS
-from condnum.studies.digit_pairs import DigitPairsConfig
-from condnum.studies.digit_pairs import load as load_digits
-from condnum.studies.digit_pairs import plans as digit_plans
-from condnum.studies.release import TEXTS, AuditConfig
+from condnum.studies.digit_pairs import DigitPairs
+from condnum.studies.house_prices import SETTINGS as HOUSE_SETTINGS
+from condnum.studies.release import TEXTS, ReproductionAudit
 from condnum.studies.release_cells import (
     CORRECTED,
     SWITCHES,
@@ -50,15 +47,12 @@ def theta():
     return torch.randn(7, 7, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
 
 
-def plan_of(data, switches, seed=0, **overrides):
+def trained(data, switches, seed=0, **overrides):
+    """Tasks and result of a setting."""
     loaded = data.load()
     settings = data.settings(switches, loaded).with_overrides(**overrides)
-    payload = {"data": data.label, "switches": switches.as_payload(), "ridges": data.ridges, "seed": seed}
-    reference = data.reference(loaded)
-    return CellPlan("t", payload, asdict(settings), reference.checksum, "1", data=reference)
-
-
-# --- switches ---------------------------------------------------------------------------------------
+    at = {"switches": switches.as_payload(), "ridges": data.ridges, "seed": seed}
+    return train_cell(data, loaded, Cell(at, asdict(settings)))
 
 
 def test_the_two_protocols_are_the_two_ends():
@@ -112,9 +106,6 @@ def test_algorithm_1_is_what_the_five_switches_of_its_gradient_say():
 def test_bad_choices(make, error, words):
     with pytest.raises(error, match=words):
         make()
-
-
-# --- gradients --------------------------------------------------------------------------------------
 
 
 def test_turned_switches_give_the_directions_of_the_library(problem, theta):
@@ -205,9 +196,6 @@ def test_gradient_of_the_loss_with_a_bias(problem):
     torch.testing.assert_close(found.others["omega"], leaves["omega"].grad)
 
 
-# --- loaders ----------------------------------------------------------------------------------------
-
-
 def places(batch, task):
     """Return which rows of a task a batch has."""
     return [int((task.features == row).all(dim=1).nonzero()) for row in batch.features]
@@ -249,9 +237,6 @@ def test_updates_stay_those_of_the_releases_loaders():
         assert data.settings(ProtocolSwitches().turn(name), loaded).steps == 10 * 3
 
 
-# --- tasks ------------------------------------------------------------------------------------------
-
-
 def test_first_rows_are_standardised_again_only_where_the_switch_says_so():
     pair = load_diabetes_tasks(features="published")
     kept, cut = (first_rows(pair, standardise_again=again) for again in (True, False))
@@ -266,7 +251,7 @@ def test_first_rows_are_standardised_again_only_where_the_switch_says_so():
 
 def test_spectra_are_those_of_features_with_their_bias():
     data = AuditData.parse("embedded")
-    tasks, result = train_cell(plan_of(data, ProtocolSwitches(), steps=3))
+    tasks, result = trained(data, ProtocolSwitches(), steps=3)
     spectra = feature_spectra(tasks, result.theta)
     W, b = result.theta[:-1], result.theta[-1]
     features = tasks.inputs.harmful.features @ W + b
@@ -278,7 +263,7 @@ def test_spectra_are_those_of_features_with_their_bias():
 
 def test_labels_of_a_digit_pair():
     data = AuditData.parse("digits:4-7")
-    reference = data.reference(load_small_digits())
+    reference = load_small_digits()
     published = switched_tasks(data, reference, replace(CORRECTED_FULL, labels="published"))
     assert published.image_side == 8
     assert not published.problem.pretrain.targets.any()
@@ -287,12 +272,9 @@ def test_labels_of_a_digit_pair():
     assert float(balanced.problem.pretrain.targets.mean()) == pytest.approx(0.5)
 
 
-# --- both ends --------------------------------------------------------------------------------------
-
-
 def test_the_corrected_end_is_the_registered_method_on_the_embedded_table():
     data = AuditData.parse("embedded")
-    result = train_cell(plan_of(data, CORRECTED_FULL, seed=1))[1]
+    result = trained(data, CORRECTED_FULL, seed=1)[1]
     problem = ImmunizationProblem.from_pair(load_diabetes_tasks(features="published"))
     registered = NAMED_SETTINGS["diabetes"]
     expected = immunize(problem, "ours", seed=1, **asdict(registered))
@@ -301,36 +283,33 @@ def test_the_corrected_end_is_the_registered_method_on_the_embedded_table():
 
 
 def test_the_corrected_end_is_the_registered_method_on_a_pair_of_digits():
-    config = DigitPairsConfig("digits", methods=("ours",), seeds=1, pairs=((4, 7),))
-    (plan,) = digit_plans(config, load_digits(config)[1])
-    expected = digit_cell.immunize_cell(plan)[1]
-    result = train_cell(plan_of(AuditData.parse("digits:4-7"), CORRECTED_FULL))[1]
+    study = DigitPairs("digits")
+    expected = study.immunize(study.load(), study.cell("ours", 0, (4, 7)))
+    result = trained(AuditData.parse("digits:4-7"), CORRECTED_FULL)[1]
     assert result.steps == DIGIT_SETTINGS["digits-8x8"]["ours"].steps
     assert torch.equal(result.theta, expected.theta)
 
 
 def test_the_corrected_end_is_the_registered_method_on_house_prices(real_data):
     data = AuditData.parse("house-prices")
-    assert data.settings(CORRECTED_FULL, data.load()) == house_config.SETTINGS["ours"].with_overrides(
-        record_every=0
-    )
+    assert data.settings(CORRECTED_FULL, data.load()) == HOUSE_SETTINGS["ours"].with_overrides(record_every=0)
     # The full length takes half a minute: the same settings over fewer steps tell any difference.
-    result = train_cell(plan_of(data, CORRECTED_FULL, seed=2, steps=60))[1]
+    result = trained(data, CORRECTED_FULL, seed=2, steps=60)[1]
     problem = ImmunizationProblem.from_pair(load_house_prices("local", features="published"))
-    settings = house_config.SETTINGS["ours"].with_overrides(steps=60)
+    settings = HOUSE_SETTINGS["ours"].with_overrides(steps=60)
     assert torch.equal(result.theta, immunize(problem, "ours", seed=2, **asdict(settings)).theta)
 
 
 def rir(data, switches, seed):
-    tasks, result = train_cell(plan_of(data, switches, seed))
+    tasks, result = trained(data, switches, seed)
     spectra = feature_spectra(tasks, result.theta)
     return immunization_from_spectra(spectra, convention="ridge", gauge="as_trained").rir
 
 
 def test_the_released_end_behaves_as_reported_on_house_prices(real_data):
     data = AuditData.parse("house-prices")
-    at_10 = [rir(data, AuditConfig(data).released(10), seed) for seed in range(5)]
+    at_10 = [rir(data, ReproductionAudit().released(10), seed) for seed in range(5)]
     # Of the release: about 1.6 to 2.2 at 10 epochs and 80 to 115 at 100, here a seed may lie outside.
     assert 1.6 < np.mean(at_10) < 2.2
-    at_100 = [rir(data, AuditConfig(data).released(100), seed) for seed in (0, 1)]
+    at_100 = [rir(data, ReproductionAudit().released(100), seed) for seed in (0, 1)]
     assert all(80 < value < 115 for value in at_100)

@@ -11,9 +11,10 @@ import pytest
 
 from condnum.errors import InvalidInputError, MissingExtraError
 from condnum.studies import executors as cluster
+from condnum.studies.cell import Cell
 from condnum.studies.executors import DaskExecutor, SchedulerError
 from condnum.studies.store import ResultStore
-from condnum.studies.sweep import run_sweep
+from condnum.studies.study import Computation
 
 pytestmark = pytest.mark.xdist_group("dask")
 
@@ -55,7 +56,7 @@ class Cluster:
 
 
 @pytest.fixture
-def dask_cluster(distributed, tmp_path, cells):
+def dask_cluster(distributed, tmp_path, squares):
     folder = tmp_path / "cluster"
     folder.mkdir()
     started = Cluster(folder)
@@ -66,60 +67,60 @@ def dask_cluster(distributed, tmp_path, cells):
 
 
 @pytest.mark.slow
-def test_a_worker_killed_in_mid_sweep_loses_nothing(dask_cluster, cells, plans, started, tmp_path):
+def test_a_worker_killed_in_mid_run_loses_nothing(dask_cluster, squares, started, tmp_path):
     dask_cluster.start_worker()
     dask_cluster.start_worker()
-    executor = DaskExecutor(dask_cluster.address, threads=1)
     seen = []
 
     def kill_one(progress):
-        if progress.plan is not None:
-            seen.append(progress.plan.key)
+        if progress.cell is not None:
+            seen.append(progress.cell["x"])
         if progress.done == 8:
             dask_cluster.workers[0].send_signal(signal.SIGKILL)
 
-    made = plans(30, sleep=0.03)
-    with ResultStore(tmp_path / "store") as store:
-        report = run_sweep(made, cells.odd_fails, store, executor, on_progress=kill_one)
-        assert dask_cluster.workers[0].poll() == -signal.SIGKILL
-        assert [row["x"] for row in report.rows] == list(range(0, 30, 2))
-        assert sorted(f.plan.payload["x"] for f in report.failures) == list(range(1, 30, 2))
-        assert "in odd_fails" in report.failures[0].error.traceback
-        assert sorted(seen) == sorted(plan.key for plan in made)  # each arrives once
-        assert store.get(made[4].key).arrays["powers"].tolist() == [0, 1, 16, 81]
+    study = squares(count=30, sleep=0.03, trouble="odd")
+    run = study.run(out=tmp_path, scheduler=dask_cluster.address, on_progress=kill_one)
+    assert dask_cluster.workers[0].poll() == -signal.SIGKILL
+    assert run.where == dask_cluster.address
+    assert run.results["x"].tolist() == list(range(0, 30, 2))
+    assert len(run.failures) == 15
+    assert sorted(seen) == list(range(30))  # each arrives once
+    assert run.cells[2].arrays["powers"].tolist() == [0, 1, 16, 81]
 
-        (tmp_path / "repaired").touch()  # what failed is tried again, by the worker that is left
-        report = run_sweep(made, cells.odd_fails, store, executor)
-        assert (report.reused, report.computed, report.failures) == (15, 15, [])
-        assert len(store.rows()) == 30
+    (tmp_path / "log.repaired").touch()  # what failed is tried again, by the worker that is left
+    again = study.run(out=tmp_path, scheduler=dask_cluster.address)
+    assert (again.report.reused, again.report.computed, len(again.failures)) == (15, 15, 0)
 
-        # Stopping early cancels what has not begun.
-        outcomes = executor.run(cells.square, plans(40, sleep=0.1))
-        next(outcomes)
-        before = len(started())
-        outcomes.close()
-        time.sleep(0.5)
-        assert len(started()) <= before + 3
+    # Stopping early cancels what has not begun.
+    more = squares(count=40, sleep=0.1)
+    outcomes = DaskExecutor(dask_cluster.address).run(Computation(more, more.checksum(more.load())),
+                                                      more.planned(more.load()))  # fmt: skip
+    next(outcomes)
+    before = len(started())
+    outcomes.close()
+    time.sleep(0.5)
+    assert len(started()) <= before + 3
 
-        # The scheduler is lost: the sweep says so, and what was finished is kept.
-        def kill_scheduler(progress):
-            if progress.done == 2:
-                dask_cluster.scheduler.kill()
+    # The scheduler is lost: the run says so, and what was finished is kept.
+    def kill_scheduler(progress):
+        if progress.done == 2:
+            dask_cluster.scheduler.kill()
 
-        made = plans(40, sleep=0.11)
-        executor = DaskExecutor(dask_cluster.address, connect_timeout=2)
-        with pytest.raises(SchedulerError, match=r"is lost; .*finished cells are kept"):
-            run_sweep(made, cells.square, store, executor, on_progress=kill_scheduler)
-        assert sum(store.done(plan.key) for plan in made) >= 2
+    more = squares(count=40, sleep=0.11)
+    executor = DaskExecutor(dask_cluster.address, connect_timeout=2)
+    with pytest.raises(SchedulerError, match=r"is lost; .*finished cells are kept"):
+        more.run(out=tmp_path / "lost", executor=executor, on_progress=kill_scheduler)
+    with ResultStore(tmp_path / "lost" / "cells", mode="read") as store:
+        assert store.count() >= 2
 
 
-def test_a_scheduler_without_workers(dask_cluster, cells, plans):
+def test_a_scheduler_without_workers(dask_cluster):
     executor = DaskExecutor(dask_cluster.address, worker_timeout=0.5)
     with pytest.raises(SchedulerError, match=r"no worker for 0\.5 s; start some with `dask worker tcp://127"):
-        next(executor.run(cells.square, plans(2)))
+        next(executor.run(len, [Cell({})]))
 
 
-def test_a_scheduler_that_does_not_answer(distributed, cells, plans):
+def test_a_scheduler_that_does_not_answer(distributed):
     with socket.socket() as silent:  # listens and says nothing
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -128,22 +129,22 @@ def test_a_scheduler_that_does_not_answer(distributed, cells, plans):
         with pytest.raises(
             SchedulerError, match=rf"no scheduler answers at {address} within 1 s .*`dask scheduler`"
         ):
-            next(DaskExecutor(address, connect_timeout=1).run(cells.square, plans(2)))
+            next(DaskExecutor(address, connect_timeout=1).run(len, [Cell({})]))
         assert time.monotonic() - began < 8
 
 
-def test_no_scheduler_at_the_address(distributed, cells, plans):
+def test_no_scheduler_at_the_address(distributed):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(SchedulerError, match=f"no scheduler answers at {address} within 1 s"):
-        next(DaskExecutor(address, connect_timeout=1).run(cells.square, plans(2)))
+        next(DaskExecutor(address, connect_timeout=1).run(len, [Cell({})]))
 
 
-def test_without_dask_the_extra_is_named(cells, plans, monkeypatch):
+def test_without_dask_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(MissingExtraError, match=r"condnum\[cluster\]"):
-        next(DaskExecutor("tcp://127.0.0.1:1").run(cells.square, plans(1)))
+        next(DaskExecutor("tcp://127.0.0.1:1").run(len, [Cell({})]))
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:8786", "tcp://host", "", "://host:1"])
@@ -161,9 +162,8 @@ class FakeFuture:
         return RuntimeError("three workers died")
 
 
-def test_errors_of_the_cluster_are_failures(plans):
-    (plan,) = plans(1)
-    outcome = DaskExecutor("tcp://127.0.0.1:1")._outcome(FakeFuture(), plan)
+def test_errors_of_the_cluster_are_failures():
+    outcome = DaskExecutor("tcp://127.0.0.1:1")._outcome(FakeFuture(), Cell({}))
     assert str(outcome.error) == "RuntimeError: three workers died"
 
 

@@ -1,0 +1,365 @@
+"""A study: frozen parameters → data, loaded once → cells, kept as they finish → tables in a folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import platform
+import socket
+import tempfile
+import types
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, Union, get_args, get_origin
+from typing import get_type_hints as type_hints
+
+import pandas as pd
+
+from condnum.errors import CondnumError, DataFormatError, InvalidInputError, UnknownNameError
+from condnum.files import write_tables
+from condnum.studies.cell import Arrays, Cell, CellResult, Row, cached, remember
+from condnum.studies.executors import Executor, choose_executor, core_count
+from condnum.studies.store import CELLS, ResultStore
+from condnum.studies.sweep import SweepProgress, SweepReport, run_sweep
+
+# Types of fields: what a field may hold is said once, by its annotation.
+
+
+def at_least(least: int) -> Callable[[str, Any], int]:
+    """Return the check of a whole number that is not smaller."""
+
+    def check(name: str, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise InvalidInputError(f"{name} must be an integer of at least {least}, got {value!r}.")
+        return value
+
+    return check
+
+
+def words(name: str, value: Any) -> tuple[str, ...]:
+    """Read names: a tuple of them, or a text with commas; each counts once."""
+    given = value.split(",") if isinstance(value, str) else value
+    return tuple(dict.fromkeys(word.strip() for word in given if word.strip()))
+
+
+def some_of(kind: str, choices: Callable[[], Iterable[str]]) -> Callable[[str, Any], tuple[str, ...]]:
+    """Return the check of names that have to be among others."""
+
+    def check(name: str, value: Any) -> tuple[str, ...]:
+        for word in (chosen := words(name, value)):
+            if word not in (known := list(choices())):
+                raise UnknownNameError(kind, word, known)
+        return chosen
+
+    return check
+
+
+#: A whole number of at least 1.
+Count: TypeAlias = Annotated[int, at_least(1)]
+
+#: Names, in a notebook or on the command line with commas between them.
+Names: TypeAlias = Annotated[tuple[str, ...], words]
+
+
+def _checked(name: str, value: Any, hint: Any) -> Any:
+    """Return the value of a field as its type has it, or say what is wrong with it."""
+    if get_origin(hint) in (Union, types.UnionType):
+        kinds = [kind for kind in get_args(hint) if kind is not types.NoneType]
+        return value if value is None and _optional(hint) else _checked(name, value, kinds[0])
+    if get_origin(hint) is Annotated:
+        kind, *checks = get_args(hint)
+        for check in checks:
+            value = check(name, value)
+        return value if checks else _checked(name, value, kind)
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            raise UnknownNameError(name.replace("_", " "), value, get_args(hint))
+    elif hint is float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise InvalidInputError(f"{name} must be a finite number, got {value!r}.")
+        return float(value)
+    elif hint in (int, str, bool) and (
+        not isinstance(value, hint) or (hint is int and isinstance(value, bool))
+    ):
+        wanted = {int: "an integer", str: "text", bool: "True or False"}[hint]
+        raise InvalidInputError(f"{name} must be {wanted}, got {value!r}.")
+    return value
+
+
+def _optional(hint: Any) -> bool:
+    """Tell whether a field has a value that stands for nothing: None, or an empty tuple."""
+    inner = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    return types.NoneType in get_args(inner) or get_origin(inner) is tuple
+
+
+class Result(NamedTuple):
+    """A finished cell with its row and arrays."""
+
+    cell: Cell
+    row: Row
+    arrays: Arrays
+
+
+@dataclass(frozen=True)
+class Study:
+    """An experiment: a frozen dataclass whose fields are its parameters, and the four methods that differ.
+
+    A subclass says how to `load` the data, which `cells` there are, how to `compute` one, and which `tables`
+    are made of the results. All else is here: fields are checked by their types (`Count`, `Names`, `Literal`,
+    `int | None`, …), data are loaded once a process, finished cells are kept and found again, errors become
+    rows of failures.csv, and cells run one by one, in processes or on a dask cluster.
+
+    `class Mine(Study, name="mine", version="2")` names it (default: the class's name); both are part of every
+    key: raise the version when a change of code changes results.
+
+    Examples:
+        >>> @dataclass(frozen=True)
+        ... class Powers(Study, name="powers"):
+        ...     base: int = 2
+        ...     count: Count = 3
+        ...     def cells(self, data):
+        ...         return [Cell({"exponent": k, "base": self.base}) for k in range(self.count)]
+        ...     def compute(self, data, cell):
+        ...         return {"value": cell["base"] ** cell["exponent"]}
+        >>> Powers().run(jobs=1).results["value"].tolist()
+        [1, 2, 4]
+        >>> Powers(count=0)
+        Traceback (most recent call last):
+            ...
+        condnum.errors.InvalidInputError: count must be an integer of at least 1, got 0.
+    """
+
+    name: ClassVar[str] = ""
+    version: ClassVar[str] = "1"
+
+    def __init_subclass__(cls, name: str = "", version: str = "1", **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.name, cls.version = name or cls.__name__, version
+
+    def __post_init__(self) -> None:
+        """Check every field by its type, then what the study itself refuses."""
+        hints = type_hints(type(self), include_extras=True)
+        for field in dataclasses.fields(self):
+            try:
+                value = _checked(field.name, getattr(self, field.name), hints[field.name])
+            except CondnumError as error:
+                error.field = field.name
+                raise
+            object.__setattr__(self, field.name, value)
+        self.check()
+
+    @classmethod
+    def from_parameters(cls, **values: Any) -> Self:
+        """Build a study from notebook parameters, where "" and 0 stand for a default that means none or all.
+
+        Raises:
+            UnknownNameError: No field has such a name.
+            CondnumError: A value is unknown or out of range.
+        """
+        hints = type_hints(cls, include_extras=True)
+        fields = [field.name for field in dataclasses.fields(cls)]
+        for name in values:
+            if name not in fields:
+                raise UnknownNameError("parameter", name, fields)
+        given = {
+            name: value
+            for name, value in values.items()
+            if not (_optional(hints[name]) and not isinstance(value, bool) and value in ("", 0))
+        }
+        return cls(**given)
+
+    def check(self) -> None:
+        """Refuse combinations of fields that cannot run, before anything is computed."""
+
+    def load(self) -> Any:
+        """Load the data; called once in each process that computes."""
+        return None
+
+    def cells(self, data: Any) -> Iterable[Cell]:
+        """List what is computed, kept and resumed one by one, in the order of the tables."""
+        raise NotImplementedError
+
+    def compute(self, data: Any, cell: Cell) -> Any:
+        """Compute a cell: a row of scalars, or `(row, arrays)`."""
+        raise NotImplementedError
+
+    def tables(self, data: Any, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
+        """Return the tables by name; they are saved as CSV, or as Parquet if the name ends so."""
+        return {"results": pd.DataFrame([{**result.cell.at, **result.row} for result in results])}
+
+    def facts(self, data: Any) -> dict[str, str]:
+        """Return what the provenance says of data and parameters, beside what it says of every run."""
+        origin = getattr(data, "provenance", None)
+        if origin is None:
+            return {"SHA-256": self.checksum(data)}
+        known = "known" if origin.known_checksum else "not known to this project"
+        return {"data": f"{data.label}: {origin.description}", "SHA-256": f"{data.checksum} ({known})"}
+
+    def score(self, data: Any, result: CellResult) -> float | None:
+        """Rate a result (its RIR) for the best so far that progress shows; None shows none."""
+        return None
+
+    def order(self, cell: Cell) -> Any:
+        """Sort the cells for computing; those with small values go first, default: as they are listed."""
+        return 0
+
+    def executor(self, data: Any, cells: Sequence[Cell], jobs: int, scheduler: str = "") -> Executor:
+        """Choose where cells are computed; `jobs` 0 leaves the number of processes to the study.
+
+        One thread each, whoever computes: a long descent amplifies the round-off in which differently
+        threaded sums differ.
+        """
+        return choose_executor(jobs or core_count(), scheduler or None, len(cells), threads=1)
+
+    @staticmethod
+    def checksum(data: Any) -> str:
+        """Return the SHA-256 that the data know of themselves, or a hash of their content."""
+        known = getattr(data, "checksum", None)
+        if isinstance(known, str):
+            return known
+        from joblib import hash as content_hash
+
+        return str(content_hash(data))
+
+    def planned(self, data: Any, folder: str = "") -> list[Cell]:
+        """Return the cells with their keys."""
+        checksum = self.checksum(data)
+        return [cell.named(self.name, checksum, self.version, folder) for cell in self.cells(data)]
+
+    def run(
+        self,
+        data: Any = None,
+        *,
+        out: str | Path = "",
+        jobs: int = 0,
+        scheduler: str = "",
+        executor: Executor | None = None,
+        on_progress: Callable[[SweepProgress], None] | None = None,
+    ) -> StudyRun:
+        """Compute the cells, or those that an earlier run has left.
+
+        Args:
+            data: What `load` gives, if it has been loaded; None loads it.
+            out: Folder of the results: finished cells are kept in its `cells`; empty keeps none.
+            jobs: Processes; 1 computes here, 0 leaves it to the study.
+            scheduler: Address of a dask scheduler, whose workers compute instead.
+            executor: Where to compute, instead of the study's choice.
+            on_progress: Told at the start and after each cell.
+
+        Returns:
+            The finished run with its tables.
+
+        Raises:
+            SweepError: Every cell failed.
+            OutputError: Results cannot be kept in `out`.
+        """
+        data = self.load() if data is None else data
+        remember(("study", self), (data, self.checksum(data)))
+        kept = nullcontext(Path(out) / CELLS) if out else tempfile.TemporaryDirectory(prefix="condnum-")
+        with kept as place, ResultStore(place) as store:
+            cells = self.planned(data, str(Path(place).absolute()))
+            chosen = self.executor(data, cells, jobs, scheduler) if executor is None else executor
+            self.prepare(cells, store)
+            report = run_sweep(
+                sorted(cells, key=self.order),
+                Computation(self, self.checksum(data)),
+                store,
+                chosen,
+                on_progress=on_progress,
+                score=lambda result: self.score(data, result),
+            )
+        report.check()
+        results = [Result(cell, *report.results[cell]) for cell in cells if cell in report.results]
+        return StudyRun(self, data, results, report, chosen.where, chosen.note)
+
+    def prepare(self, cells: Sequence[Cell], store: ResultStore) -> None:
+        """Look at the store before the sweep, for a study whose cells keep files of their own."""
+
+    def files(self, results: Sequence[Result], folder: Path) -> list[str]:
+        """Write what a run leaves beside its tables; return the names."""
+        return []
+
+
+@dataclass(frozen=True)
+class Computation:
+    """Computes cells of a study, wherever that is; the data are loaded once a process and compared."""
+
+    study: Study
+    checksum: str
+
+    def __call__(self, cell: Cell) -> Any:
+        """Compute a cell."""
+        study = self.study
+
+        def load() -> tuple[Any, str]:
+            data = study.load()
+            return data, study.checksum(data)
+
+        data, checksum = cached(("study", study), load)
+        if checksum != self.checksum:
+            raise DataFormatError(
+                f"the data of {study} on host {socket.gethostname()} have SHA-256 {checksum}, but the run "
+                f"was planned with {self.checksum}; put the same files on every machine."
+            )
+        return study.compute(data, cell)
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """A finished run; its tables are attributes: `run.results` is the table `results`."""
+
+    study: Any
+    data: Any
+    cells: list[Result]  # the finished ones, in the order of the study's `cells`
+    report: SweepReport
+    where: str  # what computed
+    note: str = ""  # what became of `jobs`, or of batches
+
+    @cached_property
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """What the study makes of the results, by the names of the files."""
+        return dict(self.study.tables(self.data, self.cells))
+
+    def __getattr__(self, name: str) -> pd.DataFrame:
+        found = {} if name.startswith("_") else {Path(file).stem: file for file in self.tables}
+        if name not in found:
+            raise AttributeError(f"a run has no table '{name}'; there are {', '.join(found)}.")
+        return self.tables[found[name]]
+
+    @property
+    def failures(self) -> pd.DataFrame:
+        """Cells that failed, with their errors."""
+        return pd.DataFrame(self.report.failure_rows, columns=["cell", "error"])
+
+    @property
+    def provenance_table(self) -> pd.DataFrame:
+        """What the run was, in two columns."""
+        import torch
+
+        from condnum import __version__
+
+        seeds = getattr(self.study, "seeds", 0)
+        facts = {
+            **({"seeds": ", ".join(map(str, range(seeds)))} if seeds else {}),
+            "cells": f"{self.report.computed} computed, {self.report.reused} from the store, "
+            f"{len(self.report.failures)} failed",
+            "where": self.where,
+            **({"workers": self.note} if self.note else {}),
+            "seconds": f"{self.report.seconds:,.1f}",
+            "peak memory": str(self.report.memory),
+            "numerics": "float64",
+            "versions": f"condnum {__version__}, torch {torch.__version__}, "
+            f"Python {platform.python_version()}",
+        }
+        own = self.study.facts(self.data)
+        facts = own | facts | own  # the study has the first word, and the last
+        return pd.DataFrame({"what": list(facts), "value": list(facts.values())})
+
+    def save(self, folder: str | Path) -> list[str]:
+        """Write the tables and, if any cell failed, failures.csv; return the names of the files."""
+        tables = {name if "." in name else f"{name}.csv": table for name, table in self.tables.items()}
+        tables |= {"failures.csv": self.failures} if len(self.failures) else {}
+        return write_tables(folder, tables) + self.study.files(self.cells, Path(folder))

@@ -1,0 +1,109 @@
+"""The study of attackers on the embedded data; its extractors are those of the other studies."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from condnum.errors import CondnumError
+from condnum.report import tables as attack_tables
+from condnum.studies.attackers import Attackers, attack_task
+from condnum.studies.digit_pairs import DigitPairs
+
+PANEL = ("gd", "cg", "whiten", "closed_form")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    study = Attackers("embedded", attackers=PANEL, epochs=60, steps=3000)
+    return study.run(out=tmp_path_factory.mktemp("attackers"))
+
+
+def test_tables_of_the_diabetes_pair(run, tmp_path):
+    assert list(run.extractors["extractor"]) == ["raw", "initial", "ours", "optimal", "front"]
+    assert len(run.results) == 5 * len(PANEL) * 3
+    names = run.save(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == set(names)
+    again = pd.read_csv(tmp_path / "results.csv")
+    np.testing.assert_allclose(again["steps"], run.results["steps"])
+    facts = run.provenance_table.set_index("what")["value"]
+    assert facts["cells"] == "5 computed, 0 from the store, 0 failed"
+    assert facts["budget"].startswith("3,000 steps")
+
+
+def test_rir_stands_beside_the_factors(run):
+    report = run.study.report(run.data, run.cells)
+    table = attack_tables.extractor_table(report, run.immunization)
+    assert list(table["extractor"]) == ["raw", "initial", "ours", "optimal", "front"]
+    assert table.iloc[0, -1] == "—"
+    assert len(attack_tables.choice_table(report)) == 20
+    predicted = attack_tables.prediction_table(report)
+    assert set(predicted["attacker"]) == {"Gradient descent", "Conjugate gradients", "Whiten + GD"}
+
+
+def test_a_stopped_run_resumes(tmp_path):
+    def stop(progress):
+        if progress.done == 2:
+            raise KeyboardInterrupt
+
+    study = Attackers("embedded", methods=("initial", "optimal"), attackers=("gd", "cg"), steps=300)
+    with pytest.raises(KeyboardInterrupt):
+        study.run(out=tmp_path, on_progress=stop)
+    again = study.run(out=tmp_path)
+    assert (again.report.reused, again.report.computed) == (2, 1)
+    whole = study.run()
+    timed = ["seconds"]
+    pd.testing.assert_frame_equal(again.results.drop(columns=timed), whole.results.drop(columns=timed))
+
+
+def test_ours_is_that_of_the_digit_study():
+    """Both train on the same sample of the loss: the same settings and seed are the same θ, bit by bit."""
+    study = Attackers("digits:4-9", attackers=("gd",), methods=("ours",), epochs=8, seed=1, rows=20, steps=50)
+    digits = DigitPairs("digits", methods=("ours",), seeds=2, epochs=8, pairs=((4, 9),))
+    data, (cell,) = digits.load(), [c for c in digits.cells(digits.load()) if c["seed"] == 1]
+    theta = study.theta(study.load(), "ours")
+    assert theta.equal(digits.immunize(data, cell).theta)
+    attacked = study.run(jobs=1).immunization.set_index("convention")
+    pairs = digits.run(jobs=1).results.query("seed == 1 and gauge == 'unit'").set_index("convention")
+    for convention in ("compact", "ridge"):
+        assert attacked.loc[convention, "rir"] == pytest.approx(pairs.loc[convention, "rir"], rel=1e-6)
+
+
+def test_a_digit_is_told_from_the_rest_with_rows_held_out():
+    study = Attackers("digits:4-9", attackers=("lbfgs", "whiten"), epochs=5, rows=60, methods=("initial",))
+    found = study.run(jobs=1)
+    report = study.report(found.data, found.cells)
+    assert (report.kind, report.held_out) == ("classification", True)
+    assert report.budget.headline == pytest.approx(0.1)
+    assert attack_tables.prediction_table(report).empty
+    assert found.curves.dropna(subset="accuracy")["accuracy"].max() > 0.7  # 24 balanced rows: chance is 0.5
+    assert found.provenance_table.set_index("what")["value"]["held-out rows"] == "24"
+
+
+def test_squared_loss_on_labels_is_a_regression():
+    study = Attackers("digits:4-9", loss="squared", rows=20)
+    task = attack_task(study, study.load().pair)
+    assert task.kind == "regression"
+    assert study.budget.headline == pytest.approx(0.01)
+    assert set(np.unique(task.y)) == {-1.0, 1.0}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"data": "mnst:4-9"}, "did you mean 'mnist:4-9'"),
+        ({"data": "digits:4-4"}, "two different digits"),
+        ({"data": "digits"}, "no pair of digits"),
+        ({"data": "house-prices:4-9"}, "leave out the colon"),
+        ({"data": "mnist:4-9", "source": "embedded"}, "not embedded"),
+        ({"attackers": ("adm",)}, "did you mean 'adam'"),
+        ({"loss": "hinge"}, "unknown loss"),
+        ({"loss": "logistic"}, "house prices are a regression"),
+        ({"rows": 1}, "rows must be an integer of at least 4"),
+        ({"steps": 0}, "steps must be"),
+        ({"seed": -1}, "seed must be"),
+    ],
+    ids=str,
+)
+def test_bad_parameters_are_named(options, words):
+    with pytest.raises(CondnumError, match=words):
+        Attackers(**options)

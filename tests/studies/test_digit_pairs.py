@@ -1,0 +1,233 @@
+"""The digit-pair study on the embedded digits: cells, tables, batches against cells one by one, bad input."""
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from condnum import relative_immunization_ratio
+from condnum.data import load_small_digits
+from condnum.errors import DeviceError, InvalidInputError, UnknownNameError
+from condnum.studies import digit_cells, digit_pairs
+from condnum.studies.digit_cells import DigitBatches, cell_problem, digit_problem
+from condnum.studies.digit_pairs import DigitPairs, ridge_sweep
+from condnum.studies.executors import BatchExecutor
+from condnum.studies.measure import RESULT_COLUMNS
+from condnum.theory.spectra import PUBLISHED_RIDGE, covariance
+
+CPU = torch.device("cpu")
+STUDY = DigitPairs(methods=("ours", "imma", "optimal"), seeds=2, epochs=5, pairs=((4, 7), (9, 0)))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return STUDY.run(out=tmp_path_factory.mktemp("digits"), jobs=1)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load_small_digits()
+
+
+@pytest.fixture(scope="module")
+def planned(digits):
+    return STUDY.planned(digits)
+
+
+def test_a_row_per_cell_and_measure(run):
+    assert list(run.results.columns[: len(RESULT_COLUMNS)]) == RESULT_COLUMNS
+    assert len(run.results) == 2 * (2 * 2 + 1) * 3  # pairs × (2 that draw × 2 seeds + 1) × measures
+    assert run.failures.empty
+    assert set(zip(run.results["pretrain_digit"], run.results["harmful_digit"], strict=True)) == {
+        (4, 7),
+        (9, 0),
+    }
+
+
+def test_covariances_are_those_of_the_digits_cut_to_the_smaller_class(digits):
+    problem = digit_problem(digits, 4, 7, loss_rows=100, labels="one_vs_rest")
+    count = min(digits.counts[4], digits.counts[7])
+    X = np.array(digits.pixels(np.flatnonzero(digits.labels == 4)[:count]))
+    np.testing.assert_allclose(problem.pretrain.covariance, covariance(X), rtol=1e-12, atol=1e-9)
+    B = problem.pretrain.factor
+    torch.testing.assert_close(B.mT @ B, problem.pretrain.covariance, rtol=1e-9, atol=1e-9)
+    assert problem.pretrain.supervised_rows.shape == (100, 64)
+    assert float(problem.pretrain.targets.mean()) == pytest.approx(0.5)
+
+
+def test_published_labels_have_one_class(digits):
+    problem = digit_problem(digits, 4, 7, loss_rows=50, labels="published")
+    assert set(problem.pretrain.targets.flatten().tolist()) == {0.0}
+    assert set(problem.harmful.targets.flatten().tolist()) == {1.0}
+
+
+def test_table_equals_the_direct_measurement_of_the_same_theta(run, digits, planned):
+    cell = next(cell for cell in planned if cell["method"] == "ours")
+    problem, result = cell_problem(digits, cell, "cpu"), STUDY.immunize(digits, cell)
+    chosen = run.results[
+        (run.results["method"] == "ours")
+        & (run.results["seed"] == 0)
+        & (run.results["pretrain_digit"] == cell["pretrain"])
+    ].set_index(["convention", "gauge"])
+    for convention, gauge in (("compact", "unit"), ("ridge", "unit"), ("ridge", "as_trained")):
+        direct = relative_immunization_ratio(
+            result.theta,
+            problem.pretrain.covariance,
+            problem.harmful.covariance,
+            convention=convention,
+            gauge=gauge,
+        )
+        row = chosen.loc[convention, gauge]
+        assert row["rir"] == pytest.approx(direct.rir, rel=1e-6)
+        assert row["harmful_ratio"] == pytest.approx(direct.harmful_ratio, rel=1e-6)
+        assert row["rank_pretrain"] == direct.pretrain_after.rank
+
+
+def test_summary_is_the_mean_over_pairs_then_over_seeds(run):
+    summary = run.summary.set_index(["method", "convention", "gauge"])
+    rows = run.results[
+        (run.results["method"] == "ours")
+        & (run.results["convention"] == "ridge")
+        & (run.results["gauge"] == "unit")
+    ]
+    per_seed = rows.groupby("seed")["rir"].mean()
+    entry = summary.loc["ours", "ridge", "unit"]
+    assert entry["rir_mean"] == pytest.approx(per_seed.mean())
+    assert entry["rir_std"] == pytest.approx(per_seed.std(ddof=1))
+    assert entry["pairs"] == 2
+    assert pd.isna(entry["published_rir"])  # Table 2 is of MNIST
+
+
+def test_the_ridge_axis_repeats_the_table_at_the_published_ridge(run):
+    keys = ["method", "seed", "pretrain_digit", "harmful_digit"]
+    table = run.results[(run.results["convention"] == "ridge") & (run.results["gauge"] == "unit")]
+    ridged = run.ridge_sensitivity[run.ridge_sensitivity["ridge"] == PUBLISHED_RIDGE]
+    both = table.merge(ridged, on=keys, suffixes=("", "_again"), validate="one_to_one")
+    assert len(both) == len(table)
+    for name in ("rir", "rir_ceiling", "harmful_ratio"):
+        np.testing.assert_allclose(both[f"{name}_again"], both[name], rtol=1e-12)
+    assert (run.ridge_sensitivity["rir"] <= run.ridge_sensitivity["rir_ceiling"] * (1 + 1e-9)).all()
+
+
+def test_the_ridge_sweep_averages_logarithms_over_pairs(run):
+    sweep = ridge_sweep(run.ridge_sensitivity)
+    ridges = run.ridge_sensitivity["ridge"].nunique()
+    assert len(sweep) == ridges * (1 + 2 * 2 + 1)  # ceiling, two methods × two seeds, the closed form
+    where = "method == 'ours' and seed == 1 and 0.5 < ridge < 2"
+    rirs = run.ridge_sensitivity.query(where)["rir"]
+    assert sweep.query(where)["rir"].item() == pytest.approx(float(np.sqrt(rirs.prod())))
+
+
+def test_sensitivity_has_three_tolerances(run, tmp_path):
+    assert run.rtol_sensitivity["rtol"].nunique() == 3
+    ranks = run.rtol_sensitivity.groupby("rtol")["rank_pretrain"].mean()
+    assert ranks.iloc[0] >= ranks.iloc[-1]  # a looser tolerance keeps no more
+    names = ["results.csv", "summary.csv", "rtol_sensitivity.csv", "ridge_sensitivity.csv"]
+    assert run.save(tmp_path) == names
+    assert len(pd.read_csv(tmp_path / "results.csv")) == len(run.results)
+
+
+def test_the_closed_form_runs_by_default_and_once_a_pair(digits):
+    methods = [cell["method"] for cell in DigitPairs(pairs=((4, 7),), seeds=3).cells(digits)]
+    assert (methods.count("optimal"), methods.count("ours")) == (1, 3)
+    assert len(DigitPairs(methods=("optimal",)).cells(digits)) == 90
+
+
+class TestBatches:
+    def test_a_cell_of_a_batch_is_the_cell_alone(self, digits, planned):
+        chosen = [cell for cell in planned if cell["method"] == "ours"]
+        for cell, (row, arrays) in zip(chosen, DigitBatches(digits, CPU).compute(chosen), strict=True):
+            alone, expected = STUDY.compute(digits, cell)
+            assert list(row) == list(alone)
+            for name in row.keys() - {"seconds"}:
+                if isinstance(alone[name], float):
+                    assert row[name] == pytest.approx(alone[name], rel=1e-8, abs=1e-12), name
+                else:
+                    assert row[name] == alone[name], name
+            assert list(arrays) == list(expected)
+            for name, values in arrays.items():
+                np.testing.assert_allclose(values, expected[name], rtol=1e-7, atol=1e-14, err_msg=name)
+
+    def test_methods_and_settings_are_groups_and_closed_forms_are_alone(self, digits, planned):
+        batches = DigitBatches(digits, CPU)
+        groups = {cell["method"]: batches.group(cell) for cell in planned}
+        assert groups["optimal"] is None
+        assert groups["ours"] != groups["imma"]
+        assert len({batches.group(cell) for cell in planned}) == 3
+        longer = dataclasses.replace(planned[0], settings={**planned[0].settings, "steps": 6})
+        few = dataclasses.replace(planned[0], at={**planned[0].at, "loss_rows": 20})
+        assert len({batches.group(cell) for cell in (planned[0], longer, few)}) == 3
+        (other,) = batches.compute([few])
+        expected = STUDY.compute(digits, few).row["squared_norm"]
+        assert other.row["squared_norm"] == pytest.approx(expected, rel=1e-9)
+
+    def test_a_run_in_batches_gives_the_tables_of_a_run_without(self, run, digits, tmp_path):
+        executor = BatchExecutor(DigitBatches(digits, CPU, memory_bytes=3_000_000))
+        batched = STUDY.run(digits, out=tmp_path, executor=executor)
+        keys = ["method", "seed", "pretrain_digit", "harmful_digit", "convention", "gauge"]
+        columns = [*keys, "harmful_ratio", "pretrain_ratio", "rir", "success", "rir_ceiling", "stop_reason"]
+        pd.testing.assert_frame_equal(batched.results[columns], run.results[columns], rtol=1e-7)
+        assert batched.failures.empty
+        assert int(executor.note.split()[0]) > 2  # the memory given does not hold all four cells of a method
+        assert batched.provenance_table.set_index("what")["value"]["workers"] == executor.note
+        again = STUDY.run(digits, out=tmp_path, executor=BatchExecutor(DigitBatches(digits, CPU)))
+        assert (again.report.computed, again.report.reused) == (0, len(run.cells))
+
+    def test_a_cell_that_cannot_be_measured_fails_alone(self, digits, planned, monkeypatch):
+        measure = digit_cells.measure_cell
+
+        def one_fails(cell, *rest):
+            if cell["seed"] == 1 and cell["pretrain"] == 9:
+                raise ValueError("no spectrum")
+            return measure(cell, *rest)
+
+        monkeypatch.setattr(digit_cells, "measure_cell", one_fails)
+        chosen = [cell for cell in planned if cell["method"] == "imma"]
+        outcomes = list(BatchExecutor(DigitBatches(digits, CPU)).run(len, chosen))
+        assert [str(o.error) for o in outcomes if o.error is not None] == ["ValueError: no spectrum"]
+        assert len(outcomes) == 4
+
+    def test_cuda_asks_for_batches_and_a_cluster_does_not(self, digits, monkeypatch):
+        monkeypatch.setattr(digit_pairs, "resolve_device", torch.device)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Graphics 9000")
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 3 * 2**30)
+        study = dataclasses.replace(STUDY, device="cuda")
+        assert isinstance(study.executor(digits, [], 1), BatchExecutor)
+        assert not isinstance(study.executor(digits, [], 1, "tcp://host:8786"), BatchExecutor)
+        assert not isinstance(STUDY.executor(digits, [], 1), BatchExecutor)
+        facts = study.facts(digits)
+        assert (facts["device"], facts["peak device memory"]) == ("Graphics 9000 (cuda)", "3,072 MiB")
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+    def test_without_cuda_the_message_says_so(self):
+        with pytest.raises(DeviceError, match="sees 0 CUDA device"):
+            dataclasses.replace(STUDY, device="cuda")
+
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+    def test_cuda_gives_the_tables_of_the_cpu(self):
+        study = dataclasses.replace(STUDY, methods=("ours", "r_ill_only", "opt_kappa", "imma"), epochs=30)
+        cpu, gpu = study.run(jobs=1), dataclasses.replace(study, device="cuda").run()
+        columns = ["method", "seed", "pretrain_digit", "convention", "gauge", "rir"]
+        pd.testing.assert_frame_equal(gpu.results[columns], cpu.results[columns], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        ({"pairs": ((4, 4),)}, InvalidInputError, "two different digits"),
+        ({"pairs": "4-7,4-x"}, InvalidInputError, "'4-x' is no pair of digits; write it as 4-7"),
+        ({"pairs": ((4, 11),)}, InvalidInputError, "from 0 to 9"),
+        ({"methods": ("our",)}, UnknownNameError, "did you mean 'ours'"),
+        ({"epochs": -1}, InvalidInputError, "epochs must be an integer of at least 1"),
+        ({"dataset": "svhn"}, UnknownNameError, "unknown dataset"),
+        ({"labels": "none"}, UnknownNameError, "unknown labels"),
+        ({"dataset": "mnist", "data": "embedded"}, InvalidInputError, "condnum run digits"),
+        ({"data": "/data"}, InvalidInputError, "need no file"),
+    ],
+    ids=str,
+)
+def test_bad_parameters(change, error, text):
+    with pytest.raises(error, match=text):
+        DigitPairs.from_parameters(**change)

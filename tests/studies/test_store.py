@@ -1,0 +1,176 @@
+"""The store: what is finished stays, what is damaged is not finished, one writer at a time."""
+
+import errno
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from condnum.errors import (
+    DataFormatError,
+    DataNotFoundError,
+    InvalidInputError,
+    OutputError,
+    UnknownNameError,
+)
+from condnum.studies.store import ResultStore
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "cells"
+
+
+@pytest.fixture
+def filled(folder):
+    """A closed store with two finished cells, one of them with arrays, and one that failed."""
+    with ResultStore(folder) as store:
+        store.put("a", {"kappa": 2.5, "name": "α", "none": None, "flag": True})
+        store.put("b", {"kappa": 3}, {"history": np.arange(1000.0), "file": np.array(["x", "yz"])})
+        store.fail("c", "ValueError: singular")
+    return folder
+
+
+def test_round_trip(filled):
+    with ResultStore(filled, mode="read") as store:
+        assert store.get("a") == ({"kappa": 2.5, "name": "α", "none": None, "flag": True}, {})
+        row, arrays = store.get("b")
+        assert row == {"kappa": 3}
+        np.testing.assert_array_equal(arrays["history"], np.arange(1000.0))
+        assert arrays["file"].tolist() == ["x", "yz"]
+        assert store.get("c") is store.get("d") is None
+        assert (store.count(), store.failures()) == (2, {"c": "ValueError: singular"})
+
+
+def test_every_digit_and_kind_of_a_number_comes_back(folder):
+    row = {"inf": float("inf"), "nan": np.float64("nan"), "third": 1 / 3, "n": np.int64(3), "b": np.bool_(1)}
+    with ResultStore(folder) as store:
+        store.put("a", row)
+        back = store.get("a").row
+    assert back["nan"] != back["nan"]
+    assert (back["inf"], back["third"], back["n"], back["b"]) == (float("inf"), 1 / 3, 3, True)
+    assert type(back["n"]) is int
+
+
+def test_a_result_replaces_a_failure_and_an_older_result(filled):
+    with ResultStore(filled) as store:
+        store.put("c", {"kappa": 1})
+        store.put("b", {"kappa": 4}, {"history": np.ones(3)})
+        assert store.failures() == {}
+        assert store.get("b").arrays["history"].tolist() == [1, 1, 1]
+        store.fail("b", "the model is gone")
+        assert store.get("b") is None
+
+
+@pytest.mark.parametrize(
+    ("key", "row", "message"),
+    [
+        ("../a", {}, "a key has 1 to 100 letters, digits, - or _, got '../a'"),
+        ("", {}, "got ''"),
+        ("a", {"history": [1, 2]}, "column 'history' of a cell is a list"),
+    ],
+    ids=["path", "empty", "list"],
+)
+def test_what_cannot_be_stored(folder, key, row, message):
+    with ResultStore(folder) as store:
+        with pytest.raises(InvalidInputError, match=message):
+            store.put(key, row)
+        assert store.count() == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_damaged_file_is_no_finished_cell(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("damaged")
+    with ResultStore(folder) as store:
+        store.put("b", {"kappa": 3}, {"history": np.arange(50.0)})
+        path = folder / "b.npz"
+        content = bytearray(path.read_bytes())
+        place = data.draw(st.integers(0, len(content) - 1))
+        if data.draw(st.booleans()):
+            content[place] ^= data.draw(st.integers(1, 255))
+        else:
+            del content[place:]
+        path.write_bytes(content)
+        found = store.get("b")  # a bit that means nothing, such as a date, may differ
+        assert found is None or (
+            found.row == {"kappa": 3} and found.arrays["history"].tolist() == list(range(50))
+        )
+        store.put("b", {"kappa": 3})
+        assert store.get("b").row == {"kappa": 3}
+
+
+def test_no_pickle_is_loaded(filled):
+    np.savez(filled / "b.npz", history=np.array([{}], dtype=object))
+    with ResultStore(filled) as store:
+        assert store.get("b") is None
+
+
+def test_leftovers_of_a_killed_writer_are_removed(filled):
+    (leftover := filled / ".b-x1.npz").write_bytes(b"half")
+    ResultStore(filled, mode="read").close()
+    assert leftover.exists()
+    with ResultStore(filled) as store:
+        assert not leftover.exists()
+        assert store.count() == 2
+
+
+def test_a_second_writer_is_refused_and_readers_are_not(folder):
+    with ResultStore(folder) as store:
+        store.put("a", {"x": 1})
+        code = f"from condnum.studies.store import ResultStore; ResultStore({str(folder)!r})"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert "another process is writing results to" in done.stderr
+        with ResultStore(folder, mode="read") as reader:
+            assert reader.get("a").row == {"x": 1}
+        store.put("b", {"x": 2})
+    with ResultStore(folder) as store:
+        assert store.count() == 2
+
+
+def test_refusals(folder, filled, tmp_path):
+    with pytest.raises(UnknownNameError, match="unknown mode 'wirte'; did you mean 'write'"):
+        ResultStore(folder, mode="wirte")
+    with pytest.raises(DataNotFoundError, match=r"no results in .*none: run the study first"):
+        ResultStore(tmp_path / "none", mode="read")
+    (tmp_path / "taken").touch()
+    with pytest.raises(OutputError, match="taken"):
+        ResultStore(tmp_path / "taken")
+
+
+@pytest.mark.parametrize("mode", ["read", "write"])
+def test_a_store_of_before_is_left_alone(folder, mode):
+    folder.mkdir()
+    (folder / "results.sqlite").write_bytes(b"SQLite format 3\0 and more")
+    with pytest.raises(DataFormatError, match=r"an earlier version .*Move that folder away"):
+        ResultStore(folder, mode=mode)
+    assert [path.name for path in folder.iterdir()] == ["results.sqlite"]
+
+
+def test_a_disk_without_locks(folder, monkeypatch):
+    import fcntl
+
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(OutputError, match=r"cannot be locked: .*No locks available; choose"):
+        ResultStore(folder)
+
+
+def test_a_full_disk(filled, monkeypatch):
+    def replace(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with ResultStore(filled) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", replace)
+            with pytest.raises(OutputError, match="No space left on device"):
+                store.put("d", {"x": 1}, {"y": np.ones(3)})
+        assert store.count() == 2
+    assert sorted(p.name for p in filled.glob("*.npz")) == ["a.npz", "b.npz"]
