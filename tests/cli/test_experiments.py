@@ -193,7 +193,7 @@ class TestHousePrices:
         ("run house-prices --data train.csv", "train.csv lacks 79 of the 81 columns"),
         ("run house-prices --data embedded --seeds 0", "seeds must be an integer of at least 1, got 0"),
         ("run house-prices --data embedded --seeds x", "'x' is no whole number of at least 0"),
-        ("run house-prices --data embedded --features all", "unknown feature set 'all'"),
+        ("run house-prices --data embedded --features all", "unknown features 'all'"),
         ("run house-prices --data embedded --rows -1", "'-1' is no whole number of at least 0"),
         ("run house-prices --data embedded -j -1", "'-1' is no whole number of at least 0"),
         ("run house-prices --nonsense", "No such option"),
@@ -381,11 +381,11 @@ def test_a_store_that_is_read_only(tmp_path):
     assert "o.partial/cells" in message
     assert "make it writable, or choose another folder" in message
     with ResultStore(cells, mode="read") as store:
-        assert list(store.rows()) == ["a"]
+        assert store.get("a").row == {"rir": 2.0}
 
 
 REPAIR = """
-import condnum.studies.digit_cells as cell
+import condnum.studies.digit_pairs as cell
 from condnum.methods import immunize
 cell.immunize = immunize
 """

@@ -106,7 +106,7 @@ def test_a_stopped_run_keeps_finished_cells(start, command, own, tmp_path, stop)
         )
         assert [path.name for path in (tmp_path / "res.partial").iterdir()] == ["cells"]
     with ResultStore(tmp_path / "res.partial/cells", mode="read") as store:
-        assert list(store.rows()) == ["ours-0"]
+        assert store.get("ours-0").row == {"rir": 2.0}
     assert not (tmp_path / "res").exists()
 
 
@@ -141,7 +141,7 @@ def test_cells_that_failed_are_tried_again(command, own, tmp_path):
         "All of them are in res/failures.csv; the same command tries them again and keeps the others.",
     ]
     with ResultStore(tmp_path / "res/cells", mode="read") as store:
-        assert store.done("ours-0")
+        assert store.get("ours-0") is not None
     assert command("run", str(own), "--out", "res", cwd=tmp_path).returncode == 0
     assert tree(tmp_path / "res") == ["provenance.json", "report.html", "report.ipynb", "results.csv"]
     assert not (tmp_path / "res.partial").exists()

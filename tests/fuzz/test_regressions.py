@@ -22,7 +22,6 @@ from condnum.data.mnist import read_idx
 from condnum.deep.weights import read_weights
 from condnum.errors import CondnumError, DataFormatError, InvalidInputError
 from condnum.report.notebook import checked_parameters, parameters_of
-from condnum.studies.store import ResultStore
 
 HEADER = b"{'descr': '<f8', 'fortran_order': False, 'shape': %s, }"
 
@@ -173,31 +172,6 @@ def test_an_extractor_in_numbers_that_are_none(tmp_path):
         read_theta(tmp_path / "theta.npy", 2)  # a warning is an error here
     except CondnumError as error:
         assert "theta" in str(error)  # ruff: ignore[pytest-assert-in-except] - either is right, what such bits mean depends on the machine
-
-
-def test_a_store_whose_index_is_damaged_is_refused(tmp_path):
-    """A cell that a scan of the table finds and a search by its key does not would be lost without a word."""
-    with ResultStore(tmp_path / "whole") as store:
-        for key in ("a", "b", "c"):
-            store.put(key, {"rir": 2.0}, {})
-    whole = (tmp_path / "whole" / "results.sqlite").read_bytes()
-    refused = 0
-    for place in range(100, len(whole)):
-        if whole[place] == 0:
-            continue
-        content = bytearray(whole)
-        content[place] ^= 1
-        folder = tmp_path / "damaged"
-        folder.mkdir(exist_ok=True)
-        for old in folder.glob("results.sqlite*"):
-            old.unlink()
-        (folder / "results.sqlite").write_bytes(content)
-        try:
-            with ResultStore(folder) as store:
-                assert all(store.get(key) is not None for key in store.rows()), place
-        except CondnumError:
-            refused += 1
-    assert refused > 20
 
 
 PEAK = """
