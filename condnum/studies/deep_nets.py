@@ -81,6 +81,7 @@ class DeepNets(Study, name="deep", version="3"):
         """Refuse what cannot run, before anything is computed."""
         if self.pretrain and self.harmful:
             object.__setattr__(self, "data", IMAGES)
+        object.__setattr__(self, "weights", weights_source(self.weights))
         object.__setattr__(self, "methods", tuple(name for name in METHODS if name in self.methods))
         if self.data not in RECIPES:
             raise UnknownNameError("data", self.data, RECIPES)
@@ -96,7 +97,6 @@ class DeepNets(Study, name="deep", version="3"):
                 f"the weights in {self.weights} are of one backbone, but {len(self.chosen_backbones)} are to "
                 "run; name the one with --backbone."
             )
-        object.__setattr__(self, "weights", weights_source(self.weights))
         if self.preset:
             deep_preset(self.preset)
         resolve_device(self.device)

@@ -84,7 +84,7 @@ class TestConfig:
             ({"limit": True}, InvalidInputError, "limit must be an integer"),
             ({"preset": "resnet18-car"}, UnknownNameError, "did you mean 'resnet18-cars'"),
             ({"data": "images", "pretrain": "a"}, InvalidInputError, "need both tasks"),
-            ({"weights": "w.pt"}, InvalidInputError, "weights in w.pt are of one backbone, but 2"),
+            ({"weights": "w.pt"}, InvalidInputError, "--weights w.pt: there is no such file"),
             ({"device": "gpu"}, InvalidInputError, "unknown device 'gpu'"),
         ],
         ids=lambda value: "-".join(map(str, value.items())) if isinstance(value, dict) else None,
@@ -143,6 +143,8 @@ class TestConfig:
         file = tmp_path / "w.pt"
         file.write_bytes(b"")
         assert weights_source(str(file)) == str(file)
+        with pytest.raises(InvalidInputError, match="are of one backbone, but 2 are to run"):
+            DeepNets(weights=str(file))
 
 
 class TestTasks:
