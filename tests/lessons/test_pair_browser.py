@@ -19,7 +19,7 @@ from condnum.figures import PairDetail
 from condnum.figures.pairs import PAIR_COLUMNS
 from condnum.lessons import figure_view
 from condnum.lessons.pair_browser import PairBrowser, digit_pair_detail
-from condnum.studies import digit_pairs
+from condnum.studies.digit_pairs import DigitPairs
 
 PLOTLY = "application/vnd.plotly.v1+json"
 
@@ -179,15 +179,15 @@ def test_importing_without_the_extra_names_it():
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    config = digit_pairs.DigitPairsConfig(methods=("imma",), seeds=1, epochs=3, pairs=((4, 7),))
-    return digit_pairs.run(config, tmp_path_factory.mktemp("store"))
+    study = DigitPairs(methods=("imma",), seeds=1, epochs=3, pairs=((4, 7),))
+    return study.run(out=tmp_path_factory.mktemp("store"), jobs=1)
 
 
 def test_curves_of_the_methods_and_both_controls(run):
     detail = digit_pair_detail(run, 4, 7, probe_steps=20)
     assert set(detail.curves["method"]) == {"imma", "identity", "initial"}
     assert detail.mean_pretrain.shape == (8, 8)
-    chosen = run.digits.images[run.digits.labels == 4]
+    chosen = run.data.images[run.data.labels == 4]
     np.testing.assert_allclose(detail.mean_pretrain, chosen.mean(axis=0))
     ratio = detail.curves[detail.curves["quantity"] == "norm_ratio"]
     assert ratio["x"].max() == 20
