@@ -76,6 +76,9 @@ class ResultsFolder:
             except KeyboardInterrupt:  # every step may be done twice
                 interrupted = True
             except OSError as error:
+                if not self.folder.exists():
+                    with contextlib.suppress(OSError):  # else the next command completes it
+                        os.rename(self.old, self.folder)
                 raise OutputError(
                     f"cannot put the results in {self.path} in the place of {self.folder}: "
                     f"{error.strerror or error}; mend that and run the same command again."

@@ -125,7 +125,7 @@ def test_deep_nets_leave_their_models(command, tmp_path):
     results = pd.read_csv(out / "results.csv").set_index("method")
     model = out / "test_resnet" / "seed-0" / "ours" / "theta_I.safetensors"
     assert read_metadata(model)["method"] == "ours"
-    assert load_backbone(model).checksum == results.loc["ours", "checksum"]
+    assert load_backbone(model).checksum == results.loc["ours", "checksum"].iloc[0]
     page = (out / "report.html").read_text(encoding="utf-8")
     assert page.count('class="plotly-graph-div"') == 2
     assert "for orientation only" in page

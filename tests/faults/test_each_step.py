@@ -68,7 +68,7 @@ def test_replacing_results(tmp_path, faulty, outcome, long, fault, failed):
         run(out, OLD)
         write_text(out / "notes.txt", "mine")
         status, came = faulty(lambda out=out: run(out, new), out.parent, step, fault)
-        what = seen(out)
+        what, note = seen(out), ""
         if what:  # else it came between the two renames
             note = what.pop("notes.txt", "")
             assert what in (OLD, new), step
@@ -81,7 +81,8 @@ def test_replacing_results(tmp_path, faulty, outcome, long, fault, failed):
         assert later == new or later == what == OLD
         assert not out.with_name("out.old").exists()
         if came:
-            name = {str(OLD): "old results", str(new): "new results"}.get(str(what), "completed by the next")
+            whole = "old results" if what == OLD else "new results"
+            name = whole if what and note else "completed by the next"
             outcome(f"{fault.__name__} before each change of the folder", "replacement", name)
             found.add(name)
         run(out, NEW)
