@@ -78,16 +78,6 @@ QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progre
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
-    Args:
-        arguments: What follows the program's name; default: from `sys.argv`.
-
-    Returns:
-        The exit status: 0, 1 (a check found something missing), 2 (wrong use, or a `CondnumError`),
-        130 (stopped by Ctrl-C or a termination signal).
-
-    Raises:
-        Exception: A bug, with its traceback.
-
     Examples:
         >>> main(["--version"])
         condnum ...
@@ -210,15 +200,7 @@ def run_command(name: str, command: NotebookCommand, given: Mapping[str, Any]) -
 
 
 def loaded(config: str, values: Mapping[str, Any]) -> tuple[str, Mapping[str, str]]:
-    """Build a study's configuration and load its data: what cannot run fails before a kernel starts.
-
-    Args:
-        config: `module:class`; the module has `load` or `prepare` for it.
-        values: The parameters of the notebook, others among them.
-
-    Returns:
-        What the data are called, and their SHA-256 by name.
-    """
+    """Build a study's configuration and load its data: what cannot run fails before a kernel starts."""
     home, _, name = config.partition(":")
     module = importlib.import_module(home)
     kind = getattr(module, name)

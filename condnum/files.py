@@ -131,19 +131,7 @@ def file_checksum(path: str | os.PathLike[str]) -> str:
 def folder_lock(
     folder: str | os.PathLike[str], *, name: str = ".lock", shown: str | os.PathLike[str] | None = None
 ) -> Generator[Path, None, None]:
-    """Hold a folder for one process; the lock goes with the process, however it ends, its file stays.
-
-    Args:
-        folder: Made if it does not exist.
-        name: Of the file that is locked.
-        shown: What messages call it; default: the folder.
-
-    Yields:
-        The folder.
-
-    Raises:
-        OutputError: Another process holds it, or it cannot be locked.
-    """
+    """Hold a folder for one process; the lock goes with the process, however it ends, its file stays."""
     filelock = require("filelock", "notebooks")
     path, shown = output_folder(folder), folder if shown is None else shown
     lock = filelock.FileLock(path / name)

@@ -158,14 +158,7 @@ class PeakMemory:
 
     @classmethod
     def of(cls, peaks: Iterable[ProcessPeak]) -> PeakMemory:
-        """Add up the largest peak that is known of each process.
-
-        Args:
-            peaks: In any order; a process may have told more than once.
-
-        Returns:
-            The sum.
-        """
+        """Add up the largest peak that is known of each process."""
         largest: dict[ProcessName, float] = {}
         for peak in peaks:
             largest[peak.process] = max(peak.mib, largest.get(peak.process, 0.0))
@@ -182,9 +175,6 @@ def own_peak() -> ProcessPeak:
 
     On Linux from `VmHWM`, elsewhere from `getrusage`: on Linux that number survives `exec`, and a
     worker would report what its parent held when it was started.
-
-    Returns:
-        The peak in MiB; 0 on a system that counts neither.
 
     Examples:
         >>> own_peak().mib > 1

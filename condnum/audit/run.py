@@ -120,17 +120,7 @@ class AuditFiles:
 
 
 def load(options: Options) -> AuditFiles:
-    """Refuse what cannot be audited before a kernel starts for it; only the beginnings of files are read.
-
-    Args:
-        options: Of the audit.
-
-    Returns:
-        The checksums of the files.
-
-    Raises:
-        CondnumError: Nothing to audit, files that are missing or do not fit each other, or bad numbers.
-    """
+    """Refuse what cannot be audited before a kernel starts for it; only the beginnings of files are read."""
     if not options.pretrain and not options.backbone:
         raise InvalidInputError(
             "give the features of both tasks with --pretrain FILE and --harmful FILE, or --backbone NAME "

@@ -81,9 +81,6 @@ def dataset_names() -> tuple[str, ...]:
 def available() -> list[DataStatus]:
     """Return the status of each data set: where it is, its rows and checksum, or what to do.
 
-    Returns:
-        One status a data set, in the order of `dataset_names`.
-
     Examples:
         >>> [status.rows for status in available() if status.source == "embedded"]
         [1797, 442]
@@ -96,15 +93,6 @@ def check(name: str | None = None) -> list[CheckResult]:
 
     A checksum that is not known is a status of its own: the data may be right, but published and
     recorded numbers were not measured on it.
-
-    Args:
-        name: One data set; default all.
-
-    Returns:
-        One result a data set; a failure is a result too, not an exception.
-
-    Raises:
-        UnknownNameError: No such data set.
 
     Examples:
         >>> check("diabetes")[0].shapes[0]

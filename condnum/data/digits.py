@@ -25,21 +25,7 @@ Labels = Literal["one_vs_rest", "published"]
 
 @dataclass(frozen=True, eq=False)
 class Digits:
-    """Images of the digits 0–9 with their labels, unchanged; `pixels` normalises them.
-
-    Attributes:
-        images: `(N, h, w)` grey values.
-        labels: `(N,)` digits.
-        name: Data set, "mnist" or "digits-8x8".
-        checksum: SHA-256 of the source.
-        pixel_max: Grey value that counts as 1: 255, or 16 for the 8×8 digits.
-        mean: Mean that is subtracted from x/pixel_max, one for all pixels.
-        std: Standard deviation that divides it, one for all pixels.
-        provenance: Where the images came from.
-
-    Raises:
-        DataFormatError: Shapes that do not fit, a label outside 0–9, a pixel above `pixel_max`, no images.
-    """
+    """Images of the digits 0–9 with their labels, unchanged; `pixels` normalises them."""
 
     images: NDArray[np.uint8]  # (N, h, w)
     labels: NDArray[np.uint8]  # (N,)
@@ -91,18 +77,7 @@ class Digits:
         return tuple(int(n) for n in np.bincount(self.labels, minlength=10))
 
     def smaller_count(self, pretrain: int, harmful: int) -> int:
-        """Return the number of images to which both digits of a pair are cut.
-
-        Args:
-            pretrain: Digit p.
-            harmful: Digit h.
-
-        Returns:
-            At least 2.
-
-        Raises:
-            InvalidInputError: Fewer than two images of one of them.
-        """
+        """Return the number of images to which both digits of a pair are cut."""
         count = min(self.counts[pretrain], self.counts[harmful])
         if count < 2:
             raise InvalidInputError(
@@ -118,14 +93,7 @@ class Digits:
         return tuple(f"r{r}c{c}" for r in range(self.images.shape[1]) for c in range(self.images.shape[2]))
 
     def pixels(self, index: NDArray[np.integer] | slice = slice(None)) -> FloatArray:
-        """Return images as rows of normalised pixels, `(x/pixel_max − mean)/std`.
-
-        Args:
-            index: `(n,)` positions of the images; default all.
-
-        Returns:
-            `(n, h·w)` float64.
-        """
+        """Return images as rows of normalised pixels, `(x/pixel_max − mean)/std`."""
         chosen = self.images[index]
         return (chosen.reshape(len(chosen), -1) / self.pixel_max - self.mean) / self.std
 

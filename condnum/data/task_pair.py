@@ -99,19 +99,7 @@ KNOWN_CHECKSUMS: Mapping[str, str] = MappingProxyType(
 
 
 def sha256_file(path: str | Path, *, decompress: bool = False) -> str:
-    """Return the SHA-256 of a file, read in chunks.
-
-    Args:
-        path: The file.
-        decompress: Take the sum of what gzip finds inside, not of the file's own bytes.
-
-    Returns:
-        64 hexadecimal digits, as `sha256sum` prints them.
-
-    Raises:
-        DataNotFoundError: The file cannot be read.
-        DataFormatError: `decompress` was asked for and the file is not whole gzip.
-    """
+    """Return the SHA-256 of a file, read in chunks."""
     try:
         with gzip.open(path, "rb") if decompress else open(path, "rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -125,12 +113,6 @@ def sha256_file(path: str | Path, *, decompress: bool = False) -> str:
 
 def sha256_arrays(**arrays: NDArray[Any]) -> str:
     """Return the SHA-256 of named arrays: names, types, shapes and little-endian C-ordered bytes.
-
-    Args:
-        **arrays: The arrays, of any shape; their order counts.
-
-    Returns:
-        64 hexadecimal digits, the same on every machine.
 
     Examples:
         >>> a = np.array([1.0, 2.0])

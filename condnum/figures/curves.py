@@ -33,20 +33,7 @@ _RIDGED = {
 
 
 def norm_ratio_figure(curves: pd.DataFrame, subtitle: str, *, hidden: Sequence[str] = ()) -> Any:
-    """Draw Fig. 1: the norm ratio of Eq. 16 against the step, per task and method.
-
-    Args:
-        curves: Of `measure.curves_table`.
-        subtitle: The data set.
-        hidden: Methods that start switched off in the legend.
-
-    Returns:
-        A plotly figure: geometric mean over seeds, band from the least to the largest.
-
-    Raises:
-        InvalidInputError: The table has no norm ratios.
-        MissingExtraError: Plotly is missing.
-    """
+    """Draw Fig. 1: the norm ratio of Eq. 16 against the step, per task and method."""
     figure = _two_panels()
     table = _only(curves, "norm_ratio")
     _add_bands(figure, table, hidden, skip_zero=True)
@@ -60,20 +47,7 @@ def norm_ratio_figure(curves: pd.DataFrame, subtitle: str, *, hidden: Sequence[s
 
 
 def spectra_figure(curves: pd.DataFrame, subtitle: str, *, hidden: Sequence[str] = ()) -> Any:
-    """Draw the spectra of both Hessians, raw inputs (identity) beside each method.
-
-    Args:
-        curves: Of `measure.curves_table`.
-        subtitle: The data set.
-        hidden: Methods that start switched off in the legend.
-
-    Returns:
-        A plotly figure.
-
-    Raises:
-        InvalidInputError: The table has no spectra.
-        MissingExtraError: Plotly is missing.
-    """
+    """Draw the spectra of both Hessians, raw inputs (identity) beside each method."""
     figure = _two_panels()
     table = _only(curves, "spectrum")
     _add_bands(figure, table, hidden)
@@ -85,19 +59,7 @@ def spectra_figure(curves: pd.DataFrame, subtitle: str, *, hidden: Sequence[str]
 
 
 def history_figure(curves: pd.DataFrame, subtitle: str) -> Any:
-    """Draw both condition numbers along the descent.
-
-    Args:
-        curves: Of `measure.curves_table`.
-        subtitle: The data set.
-
-    Returns:
-        A plotly figure; the level of θ = I runs across it.
-
-    Raises:
-        InvalidInputError: The table has no histories.
-        MissingExtraError: Plotly is missing.
-    """
+    """Draw both condition numbers along the descent."""
     table = _only(curves, "kappa")
     lengths = table.groupby("method")["x"].max()
     descents = [name for name in lengths.index if lengths[name] > 0]
@@ -116,21 +78,7 @@ def history_figure(curves: pd.DataFrame, subtitle: str) -> Any:
 def ceiling_figure(
     sweep: pd.DataFrame, subtitle: str, *, ridge: Literal["covariance", "condition number"] = "covariance"
 ) -> Any:
-    """Draw how close each method comes to the RIR ceiling, against the ridge ε.
-
-    Args:
-        sweep: Columns `method, seed, ridge, rir`; the method `ceiling` is the ceiling itself, such as of
-            `measure.ceiling_sweep`.
-        subtitle: The data set.
-        ridge: Where ε is added: to both covariances (`K + εI`), or to the singular values of the Hessians,
-            as the ridge convention has it, where the ceiling is an upper bound.
-
-    Returns:
-        A plotly figure: the ceiling, and each method's RIR on the same.
-
-    Raises:
-        MissingExtraError: Plotly is missing.
-    """
+    """Draw how close each method comes to the RIR ceiling, against the ridge ε."""
     where, measured, bound = _RIDGED[ridge]
     figure = empty()
     ceiling = sweep[sweep["method"] == "ceiling"].sort_values("ridge")

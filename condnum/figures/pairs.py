@@ -261,25 +261,6 @@ def pair_heatmaps(
     A cross marks a pair that fails Definition 3.1 in any seed, which a blue cell can do as well:
     RIR > 1 is not enough. A panel's title gives the mean RIR over pairs ± its standard deviation
     over seeds, as in Table 2. The heatmaps' `customdata` holds (pre-training digit, harmful digit).
-
-    Args:
-        results: A row per method × seed × pair × convention × gauge, with the columns `method, seed,
-            pretrain_digit, harmful_digit, convention, gauge, harmful_ratio, pretrain_ratio, rir,
-            success, rank_pretrain, rank_harmful`. Pairs without a row stay blank.
-        subtitle: The data set.
-        convention: Of the coloured RIR and of the verdicts; the hover box shows every one.
-        gauge: Likewise.
-        methods: Panels, in this order; default: the `comparable` ones of the table, in its order.
-        limit: End of the colour scale; default: the largest finite |ln RIR| of the drawn methods.
-
-    Returns:
-        A plotly figure.
-
-    Raises:
-        InvalidInputError: The table is malformed or has no rows of this convention and gauge, or the
-            limit is not positive.
-        UnknownNameError: The table has no such method.
-        MissingExtraError: Plotly is missing.
     """
     table = check_pair_results(results)
     known = list(dict.fromkeys(table["method"]))

@@ -64,12 +64,6 @@ def check(examine: Check) -> Callable[..., Verdict]:
     An answer that is None or `...` is not answered yet. Whatever a learner's own code raises is a
     finding, with the exception's words, and stops no notebook.
 
-    Args:
-        examine: Takes the learner's answers.
-
-    Returns:
-        A function of the same arguments that returns a `Verdict`.
-
     Examples:
         >>> @check
         ... def check_even(n):

@@ -254,13 +254,6 @@ class Explorer(VBox):
     * `controls`, each for an argument of `compute`, or one of `figure` that changes the drawing alone. Its
       range and its start are those of the argument;
     * `presets`, buttons that set several traits.
-
-    Args:
-        **settings: Values of traits; the rest starts at its default.
-
-    Raises:
-        UnknownNameError: A setting is no trait of this explorer.
-        MissingExtraError: The extra `notebooks` is not installed (on import).
     """
 
     controls: ClassVar[tuple[Control, ...]] = ()
@@ -326,19 +319,7 @@ class Explorer(VBox):
 
     @classmethod
     def show(cls, *, static: bool = False, **settings: Any) -> Any:
-        """Return the explorer, or the plain figure of these settings.
-
-        Args:
-            static: A plain figure, for reports and papermill.
-            **settings: Values of traits.
-
-        Returns:
-            What a notebook's cell displays.
-
-        Raises:
-            UnknownNameError: No such setting.
-            InvalidInputError: Nothing can be drawn for these settings.
-        """
+        """Return the explorer, or the plain figure of these settings."""
         explorer = cls(**settings)  # checks the settings
         if not static:
             return explorer
@@ -402,16 +383,7 @@ class Explorer(VBox):
             self.courier.send({"kind": "copy", "text": self.settings_code})
 
     def export(self, kind: str) -> None:
-        """Send the figure or its data to the browser.
-
-        Args:
-            kind: `html` (one file, works offline), `png` or `csv`.
-
-        Raises:
-            UnknownNameError: No such kind.
-            InvalidInputError: There is nothing to export.
-            MissingExtraError: A PNG without kaleido.
-        """
+        """Send the figure or its data to the browser."""
         if kind not in EXPORTS:
             raise UnknownNameError("export", kind, EXPORTS)
         if self.result is None:

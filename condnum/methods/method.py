@@ -243,11 +243,7 @@ class History:
         return len(self.columns.get("step", ()))
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the history as a table.
-
-        Returns:
-            A DataFrame with one row per recorded step.
-        """
+        """Return the history as a table."""
         import pandas as pd
 
         return pd.DataFrame(self.columns)

@@ -90,15 +90,6 @@ def get_method(name: str) -> Method:
 def uses_seed(name: str) -> bool:
     """Return whether a method's θ depends on the seed.
 
-    Args:
-        name: One of `method_names()`.
-
-    Returns:
-        False for a closed form that draws nothing.
-
-    Raises:
-        UnknownNameError: There is no such method.
-
     Examples:
         >>> uses_seed("ours"), uses_seed("optimal")
         (True, False)
@@ -188,13 +179,6 @@ def _closed_form(problem: ImmunizationProblem, method: ClosedFormMethod, seed: i
 def descends_in_batches(method: str, settings: DescentSettings | None = None) -> bool:
     """Tell whether a method has a batched form that can do what the settings ask for.
 
-    Args:
-        method: Registry name.
-        settings: Of the method; None for its defaults.
-
-    Returns:
-        False for closed forms, for methods that declare no batched gradients, for mini-batches and `auto`.
-
     Examples:
         >>> descends_in_batches("ours"), descends_in_batches("ours", DescentSettings())
         (False, True)
@@ -217,23 +201,6 @@ def immunize_batch(
     device: str | torch.device | None = None,
 ) -> list[ImmunizationResult]:
     """Immunize many problems of one dimension at once; one by one where the method knows no batches.
-
-    Args:
-        problems: Ranks and rows may differ; dimensions, kinds of loss and numbers of targets may not.
-        method: A registered method.
-        seeds: One a problem.
-        settings: The same for all; default those of the method.
-        device: Where to descend; default where the first problem is. Only θ and the batch's copy of the
-            data need to be there: the problems may stay on the CPU.
-
-    Returns:
-        What `immunize` returns for each problem and seed, up to round-off; θ and ω are views of the
-        batch's tensors. A problem that diverges keeps its last finite θ and does not touch the others.
-
-    Raises:
-        InvalidInputError: The problems do not fit together, settings are of another method, or the
-            method needs targets that are missing.
-        UnknownNameError: Unknown method.
 
     Examples:
         >>> problem = ImmunizationProblem.from_covariances([[9.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 2.0]])

@@ -38,17 +38,6 @@ Evaluate = Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np
 class AttackBudget:
     """How much an attacker may spend, and what counts as arrived.
 
-    Attributes:
-        steps: Largest number of steps of what is cheap: recurrences in the eigenbasis, mini-batches.
-        dense_steps: The same for attackers that pass over data or a Gram matrix at each step.
-        epsilons: Targets: arrived at ε when `L ≤ L* + ε(L₀ − L*)`.
-        headline: The one of them for which curves are drawn and factors are summed up.
-        batch_size: Rows of a mini-batch of SGD.
-        seed: Of the order of mini-batches and of random starts; local generators.
-
-    Raises:
-        InvalidInputError: A number out of range.
-
     Examples:
         >>> AttackBudget(steps=100).epsilons
         (0.1, 0.01, 0.001)
@@ -280,17 +269,7 @@ def attacker_names() -> list[str]:
 
 
 def get_attacker(name: str) -> Attacker:
-    """Return a registered attacker.
-
-    Args:
-        name: One of `attacker_names()`.
-
-    Returns:
-        The attacker.
-
-    Raises:
-        UnknownNameError: There is no such attacker.
-    """
+    """Return a registered attacker."""
     if name not in _ATTACKERS:
         raise UnknownNameError("attacker", name, _ATTACKERS)
     return _ATTACKERS[name]

@@ -44,13 +44,6 @@ class ProbeCurve:
 def log_spaced_steps(steps: int, count: int = 400) -> NDArray[np.int64]:
     """Return at most `count + 1` recorded steps: 0, then log-spaced up to and including `steps`.
 
-    Args:
-        steps: Last step.
-        count: How many after step 0.
-
-    Returns:
-        Increasing integers without repeats.
-
     Examples:
         >>> log_spaced_steps(10, 3)
         array([ 0,  1,  3, 10])

@@ -114,25 +114,6 @@ def attack_features(
     Features, inputs and regression targets are each divided by one number, their root mean square: the scale
     of θ is a free gauge, and no grid of learning rates should see it. Losses are given in the units of `y`.
 
-    Args:
-        features: By extractor.
-        y: `(N,)` or `(N, m)` targets, or `(N,)` labels.
-        kind: `regression` or `classification`.
-        baseline: Name of the features to compare with.
-        y_test: Targets of the held-out rows.
-        budget: Steps and targets.
-        attackers: Registry names; default all.
-        extractors: Names of those to attack; default all.
-        on_attack: Called with extractor and attacker before each attack.
-        title: Data set, for tables and figures.
-
-    Returns:
-        As `attack_panel`.
-
-    Raises:
-        InvalidInputError: Shapes do not fit, one class only, or targets that no probe can learn.
-        UnknownNameError: Unknown attacker, kind or baseline.
-
     Examples:
         >>> F = np.random.default_rng(0).normal(size=(40, 3))
         >>> sets = {"raw": FeatureSet(F), "immunized": FeatureSet(F * [1.0, 1.0, 0.01])}
@@ -285,14 +266,6 @@ def effective_condition(spectrum: Spectrum, epsilon: float, *, removed: int = 0)
     What κ would be if the attacker could ignore the directions that the target does not need; with n = 0 of
     the order of the steps of gradient descent to ε. Conjugate gradients remove n large eigenvalues in n steps
     (Axelsson 1976) and meet the ratio that is left.
-
-    Args:
-        spectrum: σ_i and p_i.
-        epsilon: Target.
-        removed: n, the largest eigenvalues that do not count.
-
-    Returns:
-        Between 1 and κ.
 
     Examples:
         >>> one = Spectrum(np.array([8.0, 4.0, 1e-9]), np.eye(3), np.eye(3), np.array([0.5, 0.499, 0.001]))

@@ -21,26 +21,6 @@ class AttackReport:
     An attacker has reached ε at the first step with :math:`L \le L^* + \varepsilon(L_0 - L^*)`, `L₀` the loss
     of zero weights and `L*` the optimum that this attacker can reach on these features (column `optimum`).
     A θ that loses rank can raise it above the optimum of the raw inputs: `extractors` has both.
-
-    Attributes:
-        steps: A row per extractor × attacker × ε, `STEP_COLUMNS`. `steps` is NaN where the target was not
-            reached within `last_step` steps; the choice is then the candidate that came nearest. `passes`
-            are evaluations of the full gradient, `seconds` are passes times the measured time of one pass
-            over the rows, with the change of coordinates (measured directly for closed forms).
-            `predicted_kappa` is what κ alone allows: a bound over all targets, but for momentum and Nesterov
-            the asymptotic rate, which leaves out their start; `predicted_spectrum` uses σ_i and p_i.
-            Where `at_edge` holds, a wider grid might do better.
-        curves: A row per extractor × attacker × recorded step of the best candidate at the headline ε:
-            `excess`, `loss`, and `evaluation_loss`, `accuracy` on held-out rows (or on the training rows).
-        extractors: κ, rank, `optimum` and `baseline_optimum`, evidence of the optimum, `effective_condition`,
-            and `deflated_condition`, the same without the five largest eigenvalues.
-        spectra: `index, sigma, share` of each extractor.
-        skipped: Attackers that could not run, with the reason.
-        baseline: Name of the raw features.
-        kind: Of the task.
-        budget: What each attacker could spend.
-        held_out: Whether there were held-out rows.
-        title: Data set and rows.
     """
 
     steps: pd.DataFrame
@@ -55,14 +35,7 @@ class AttackReport:
     title: str = ""
 
     def renamed(self, names: Mapping[str, str]) -> AttackReport:
-        """Return the report with other names of its extractors, for tables and sentences.
-
-        Args:
-            names: New names by old ones; an extractor that is not listed keeps its name.
-
-        Returns:
-            A report of the same numbers.
-        """
+        """Return the report with other names of its extractors, for tables and sentences."""
         tables = {
             field: getattr(self, field).assign(
                 extractor=lambda table: table["extractor"].map(lambda name: names.get(name, name))
@@ -111,17 +84,6 @@ class AttackReport:
     def worst_case(self, extractor: str, *, epsilon: float | None = None) -> pd.Series:
         """Return the attacker whom an extractor slows least: the row of `factors` with the least factor.
 
-        Args:
-            extractor: Its name.
-            epsilon: Target; default the headline.
-
-        Returns:
-            The row; a lower bound (`at least`) counts with its value.
-
-        Raises:
-            UnknownNameError: No such extractor, or it is the baseline.
-            InvalidInputError: No attacker has a known factor.
-
         Examples:
             >>> from condnum.probing import AttackTask, attack_panel
             >>> X = np.diag([3.0, 1.0, 1.0])
@@ -152,14 +114,7 @@ class AttackReport:
         return last[["extractor", "attacker", "label", "step", "evaluation_loss", "accuracy"]]
 
     def steps_table(self, *, epsilon: float | None = None) -> pd.DataFrame:
-        """Return steps as text, attackers × extractors; `>N` where N steps did not suffice.
-
-        Args:
-            epsilon: Target; default the headline.
-
-        Returns:
-            Attackers by label, a column per extractor.
-        """
+        """Return steps as text, attackers × extractors; `>N` where N steps did not suffice."""
         table = self.at(self.steps, epsilon)
         text = [
             f"{steps:,.0f}" if np.isfinite(steps) else f">{last:,.0f}"
@@ -168,14 +123,7 @@ class AttackReport:
         return _wide(table.assign(text=text), self.extractors["extractor"])
 
     def factor_table(self, *, epsilon: float | None = None) -> pd.DataFrame:
-        """Return factors as text, attackers × extractors; `>` marks a lower bound, `—` an unknown one.
-
-        Args:
-            epsilon: Target; default the headline.
-
-        Returns:
-            Attackers by label, a column per extractor but the baseline.
-        """
+        """Return factors as text, attackers × extractors; `>` marks a lower bound, `—` an unknown one."""
         table = self.at(self.factors, epsilon)
         marks = {"exact": "", "at least": ">", "unknown": "—"}
         text = [
@@ -186,18 +134,7 @@ class AttackReport:
         return _wide(table.assign(text=text), names[names != self.baseline])
 
     def at(self, table: pd.DataFrame, epsilon: float | None) -> pd.DataFrame:
-        """Return the rows of one target, by default the headline's.
-
-        Args:
-            table: `steps` or `factors`.
-            epsilon: Target.
-
-        Returns:
-            Its rows.
-
-        Raises:
-            UnknownNameError: It was not measured.
-        """
+        """Return the rows of one target, by default the headline's."""
         chosen = self.budget.headline if epsilon is None else epsilon
         if chosen not in self.budget.epsilons:
             raise UnknownNameError("epsilon", chosen, [f"{e:g}" for e in self.budget.epsilons])

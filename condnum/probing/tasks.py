@@ -18,15 +18,6 @@ Kind = Literal["regression", "classification"]
 class FeatureSet:
     """Features of one extractor, already extracted; all arrays become float64.
 
-    Attributes:
-        features: `(N, k)` training features, one row a sample.
-        test: `(M, k)` features of held-out rows, or None.
-        theta: `(D, k)` the linear extractor, or None where it is not linear or not known.
-        inputs: `(N, D)` raw inputs, or None; with θ they allow fine-tuning of θ.
-
-    Raises:
-        InvalidInputError: Shapes do not fit, or entries are non-finite.
-
     Examples:
         >>> FeatureSet(np.eye(3)).features.shape
         (3, 3)

@@ -318,21 +318,6 @@ def run_notebook(
     The kernel is the current interpreter, in the caller's working directory. Names and types of
     the parameters are checked before it starts. When a cell fails, the notebook up to there is kept
     as `folder/report.failed.ipynb`.
-
-    Args:
-        notebook: A path, or a name in the source tree.
-        parameters: Values; the others keep their defaults.
-        folder: Made if it does not exist.
-        timeout: Seconds for each cell; None for no limit.
-        quiet: Show no progress.
-        progress: Told of progress instead of the terminal.
-        optional: Values for those of its names that the notebook declares.
-
-    Returns:
-        The file.
-
-    Raises:
-        CondnumError: A parameter does not fit, the folder cannot be written, or a cell failed.
     """
     require("papermill", "notebooks")
     path = find_notebook(notebook)

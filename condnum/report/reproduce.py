@@ -207,16 +207,6 @@ _SCALES: dict[str, tuple[Experiment, ...]] = {"quick": _QUICK, "full": _FULL}
 def experiments(scale: str, only: Sequence[str] = ()) -> tuple[Experiment, ...]:
     """Return the experiments of a scale, in the order in which they run.
 
-    Args:
-        scale: `quick` (the paper's data, minutes) or `full` (everything, hours).
-        only: Names; empty for all.
-
-    Returns:
-        Experiments, those first that a reader needs for others.
-
-    Raises:
-        UnknownNameError: No such scale or experiment.
-
     Examples:
         >>> [experiment.name for experiment in experiments("quick", ["limits", "mnist"])]
         ['mnist', 'limits']
@@ -351,32 +341,12 @@ class ReproductionRecord:
         return next(record for record in self.experiments if record.name == name)
 
     def save(self, folder: Path) -> Path:
-        """Write `reproduction.json` atomically.
-
-        Args:
-            folder: Of the reproduction.
-
-        Returns:
-            The file.
-
-        Raises:
-            OutputError: It cannot be written.
-        """
+        """Write `reproduction.json` atomically."""
         return write_json(folder / RECORD, asdict(self))
 
 
 def read_record(folder: Path) -> ReproductionRecord | None:
-    """Read the record of a reproduction.
-
-    Args:
-        folder: Of the reproduction.
-
-    Returns:
-        The record; None if there is no such file.
-
-    Raises:
-        InvalidInputError: The file is damaged or of another format.
-    """
+    """Read the record of a reproduction."""
     path = folder / RECORD
     try:
         text = path.read_text(encoding="utf-8")
@@ -443,24 +413,6 @@ def reproduce(
     One that fails does not stop the others. The record is written after each experiment, so that a
     reproduction that is stopped goes on where it was: finished experiments are reused, and the one that
     was running resumes from its own store.
-
-    Args:
-        scale: `quick` or `full`.
-        root: Holds a folder for each experiment and `reproduction.json`.
-        only: Names of experiments; empty for all.
-        jobs: Worker processes of each experiment, 0 for one a core.
-        stream: Where progress is shown: a line for each experiment, and a bar for the running one.
-        on_end: Told after each experiment, also a reused one.
-        runner: Runs one command; for tests.
-
-    Returns:
-        The record.
-
-    Raises:
-        UnknownNameError: No such scale or experiment.
-        InvalidInputError: The folder holds a record of another scale, or a damaged one.
-        OutputError: The folder is not writable.
-        KeyboardInterrupt: Stopped; what was finished is kept.
     """
     chosen = experiments(scale, only)
     folder, shown = output_folder(root), stream or io.StringIO()

@@ -56,12 +56,7 @@ class ResultsFolder:
         return self.path / CELLS
 
     def replace(self) -> None:
-        """Put the finished run in the place of the results; Ctrl-C waits until that is done.
-
-        Raises:
-            OutputError: The folders cannot be renamed.
-            KeyboardInterrupt: Stopped meanwhile; the results are complete.
-        """
+        """Put the finished run in the place of the results; Ctrl-C waits until that is done."""
         interrupted = False
         while True:
             try:
@@ -103,11 +98,7 @@ class ResultsFolder:
             shutil.rmtree(self.old)
 
     def abandon(self) -> int | None:
-        """Remove what is half done but finished cells, and show a failed notebook.
-
-        Returns:
-            How many cells are finished; None for a store that cannot be read, which stays as it is.
-        """
+        """Remove what is half done but finished cells, and show a failed notebook."""
         if (self.path / FAILED).exists():
             os.replace(self.path / FAILED, output_folder(self.folder) / FAILED)
         kept = _finished_cells(self.cells)
@@ -126,18 +117,7 @@ class ResultsFolder:
 
 @contextmanager
 def results_folder(out: str | os.PathLike[str]) -> Generator[ResultsFolder, None, None]:
-    """Hold the folder of a run's results, for one process at a time.
-
-    Args:
-        out: The folder; it need not exist.
-
-    Yields:
-        The folder, in which a stopped replacement has been completed, and beside it the one that grows,
-        with nothing in it but the cells of an earlier run.
-
-    Raises:
-        OutputError: Another run has it, or it cannot be written or renamed.
-    """
+    """Hold the folder of a run's results, for one process at a time."""
     shown = Path(out).expanduser()
     folder = Path(os.path.realpath(shown))
     if folder.is_file():
@@ -174,24 +154,7 @@ def run_report(
     quiet: bool = False,
     stopped: Callable[[], bool] = lambda: False,
 ) -> list[dict[str, str]]:
-    """Run a notebook; leave report.ipynb, report.html and provenance.json with its own results.
-
-    Args:
-        notebook: A path, or a name in the source tree.
-        parameters: Its values; `out` and `quiet` are given where it declares them.
-        out: Folder of the results.
-        title: Of the page.
-        checksums: SHA-256 of the data by their names.
-        quiet: Show no progress.
-        stopped: Whether Ctrl-C came, also where an event loop has turned it into an error of its own.
-
-    Returns:
-        The cells that failed, as in failures.csv.
-
-    Raises:
-        CondnumError: The notebook failed, or the folder cannot be written.
-        StoppedError: Stopped; the old results stand, or the new ones if all was done.
-    """
+    """Run a notebook; leave report.ipynb, report.html and provenance.json with its own results."""
     from condnum.report.html import export_html
 
     started, clock = datetime.now(UTC), time.monotonic()

@@ -32,20 +32,6 @@ def build_site(root: Path, target: Path) -> Path:
     result, the glossary, the scripts, and of each run its notebook, provenance and tables. The site is
     built in a hidden folder beside the old one and takes its place when it is whole; other files of
     `target` are not touched.
-
-    Args:
-        root: A reproduction's folder, with `reproduction.json`.
-        target: Where the site goes; created if missing.
-
-    Returns:
-        The front page.
-
-    Raises:
-        DataNotFoundError: `root` holds no reproduction.
-        InvalidInputError: Its record is damaged or names a folder elsewhere.
-        DataFormatError: A table of a run is damaged.
-        OutputError: The site cannot be written, or another process is writing it; the old one is as it was.
-        MissingExtraError: nbconvert or plotly is not installed.
     """
     record = read_record(Path(root))
     if record is None:

@@ -55,10 +55,6 @@ class Executor(Protocol):
 class SerialExecutor:
     """One cell after the other, in this process.
 
-    Attributes:
-        threads: Threads of torch and BLAS in each cell; None leaves them.
-        note: For the user.
-
     Examples:
         >>> cells = [Cell({"x": x}) for x in (2, 3)]
         >>> [o.result.row for o in SerialExecutor().run(lambda cell: {"y": cell["x"] ** 2}, cells)]
@@ -83,14 +79,6 @@ class ProcessExecutor:
 
     A worker that dies takes no other cell with it: the cells that were with the pool are tried again
     one at a time, and one that ends its worker then has failed.
-
-    Attributes:
-        jobs: Worker processes.
-        threads: Threads of torch and BLAS in each; None shares the cores among them.
-        note: For the user.
-
-    Raises:
-        InvalidInputError: `jobs` or `threads` below 1.
     """
 
     jobs: int
@@ -113,11 +101,7 @@ class ProcessExecutor:
         return self.threads or max(1, core_count() // self.jobs)
 
     def run(self, compute: Compute, cells: Sequence[Cell]) -> Iterator[Outcome]:
-        """Yield the outcomes as they finish.
-
-        Raises:
-            InvalidInputError: `compute` cannot be sent to another process, or carries data.
-        """
+        """Yield the outcomes as they finish."""
         check_travels(compute, cells)
         waiting, suspects = deque(cells), deque[Cell]()
         while waiting:
@@ -344,16 +328,6 @@ class DaskExecutor:
     (`distributed.scheduler.allowed-failures`, 3) has failed. Workers must have condnum and the
     study's module, and one thread each (`--nthreads 1`): torch's threads are those of a process.
     A sweep that is stopped cancels the cells that wait; those running on a worker end by themselves.
-
-    Attributes:
-        address: Of the scheduler, `tcp://host:port`.
-        threads: Threads of torch and BLAS in each worker; None leaves what the worker was started with.
-        connect_timeout: Seconds to wait for the scheduler.
-        worker_timeout: Seconds to wait for a first worker, or while there is none.
-        note: For the user.
-
-    Raises:
-        InvalidInputError: Not an address.
     """
 
     address: str
@@ -376,13 +350,7 @@ class DaskExecutor:
         return self.address
 
     def run(self, compute: Compute, cells: Sequence[Cell]) -> Iterator[Outcome]:
-        """Yield the outcomes as they arrive.
-
-        Raises:
-            InvalidInputError: `compute` cannot be sent, or carries data.
-            MissingExtraError: dask.distributed is not installed.
-            SchedulerError: The scheduler does not answer, is lost, or has no workers.
-        """
+        """Yield the outcomes as they arrive."""
         check_travels(compute, cells)
         with self._client() as client:
             sweep = uuid.uuid4().hex[:8]  # an earlier sweep's results are not ours
@@ -484,9 +452,6 @@ def choose_executor(
 
     With the same number of threads a cell has the same result on one machine, whoever computes it. The
     executor's `note` says what became of the options, if they were not followed.
-
-    Raises:
-        InvalidInputError: `jobs` below 1, or not an address.
 
     Examples:
         >>> choose_executor(1)

@@ -41,16 +41,6 @@ _KEY = re.compile(r"[A-Za-z0-9_-]{1,100}")
 class ResultStore:
     """Results by key: one process writes, any number read.
 
-    Args:
-        folder: Made if it does not exist.
-        mode: `write` for the one process that writes, `read` for others.
-
-    Raises:
-        OutputError: Not writable, or somebody else is writing.
-        DataFormatError: The results in the folder are of an earlier version.
-        DataNotFoundError: Nothing to read.
-        UnknownNameError: No such mode.
-
     Examples:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder, ResultStore(folder) as store:
@@ -125,12 +115,7 @@ class ResultStore:
         return {path.stem: path.read_text(encoding="utf-8") for path in sorted(self.folder.glob("*.failed"))}
 
     def put(self, key: str, row: Mapping[str, Any], arrays: Mapping[str, Any] | None = None) -> None:
-        """Keep a finished cell; after the return it is on the disk, and an older result is replaced.
-
-        Raises:
-            InvalidInputError: A key, column or array that cannot be stored.
-            OutputError: The disk is full or not writable; what was finished before is kept.
-        """
+        """Keep a finished cell; after the return it is on the disk, and an older result is replaced."""
         result, path = checked_result((row, arrays or {})), self._path(key)
         with atomic_write(path) as temporary, ZipFile(temporary, "w") as archive:
             # Infinite numbers are written as Python does, `Infinity`.

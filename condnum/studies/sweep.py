@@ -65,11 +65,7 @@ class SweepReport:
         return [{"cell": cell.label, "error": str(error)} for cell, error in self.failures.items()]
 
     def check(self) -> None:
-        """Refuse a sweep that has nothing to show.
-
-        Raises:
-            SweepError: Every cell failed.
-        """
+        """Refuse a sweep that has nothing to show."""
         if self.failures and not self.results:
             cell, error = next(iter(self.failures.items()))
             raise SweepError(
@@ -129,21 +125,6 @@ def run_sweep(
 
     A sweep that is stopped, in any way, goes on from there when it is run again. A cell that occurs twice is
     computed once. One that comes `after` another waits until that is finished, and fails with it.
-
-    Args:
-        cells: The cells; long ones first, so that no worker waits at the end.
-        compute: Computes a cell: returns its row of scalars and its arrays by name.
-        store: Where results are kept, open for writing; this process is the one that writes.
-        executor: Where cells are computed.
-        on_progress: Told at the start and after each cell; what it raises stops the sweep.
-        score: Rates a result (its RIR), for the best so far that progress shows; None shows none.
-
-    Returns:
-        All results, old and new, and what failed.
-
-    Raises:
-        OutputError: Results cannot be written; what was finished is kept.
-        KeyboardInterrupt: Passed on when the cells still running have been stopped.
 
     Examples:
         >>> import tempfile

@@ -417,14 +417,6 @@ def hand_back(result: RegularizerGradient, reference: ArrayLike) -> RegularizerG
 def r_well_from_pair(hessian: Tensor, sigma_1: Tensor, dimension: int) -> Tensor:
     r"""Return :math:`\tfrac12\sigma_1^2 - \|H\|_F^2/(2p)` (Eq. 3).
 
-    Args:
-        hessian: `(..., D, D)` symmetric positive semi-definite H.
-        sigma_1: `(...)` its largest eigenvalue.
-        dimension: p, the dimension D of the full Hessian.
-
-    Returns:
-        `(...)`.
-
     Examples:
         >>> r_well_from_pair(torch.diag(torch.tensor([3.0, 1.0])), torch.tensor(3.0), 2)
         tensor(2.)
@@ -435,14 +427,6 @@ def r_well_from_pair(hessian: Tensor, sigma_1: Tensor, dimension: int) -> Tensor
 def r_ill_from_pair(hessian: Tensor, sigma_k: Tensor, rank: int | Tensor) -> Tensor:
     r"""Return :math:`1/(\|H\|_F^2/(2k) - \tfrac12\sigma_k^2)` (Eq. 12).
 
-    Args:
-        hessian: `(..., D, D)` symmetric positive semi-definite H.
-        sigma_k: `(...)` its smallest non-zero eigenvalue.
-        rank: k, one for all or `(...)`.
-
-    Returns:
-        `(...)`.
-
     Examples:
         >>> r_ill_from_pair(torch.diag(torch.tensor([3.0, 1.0])), torch.tensor(1.0), 2)
         tensor(0.5000)
@@ -452,15 +436,6 @@ def r_ill_from_pair(hessian: Tensor, sigma_k: Tensor, rank: int | Tensor) -> Ten
 
 def well_gradient_from_pair(hessian: Tensor, sigma_1: Tensor, v_1: Tensor, dimension: int) -> Tensor:
     r"""Return :math:`\nabla_H R_{well} = \sigma_1v_1v_1^\top - H/p` (Theorem A.1 (3)).
-
-    Args:
-        hessian: `(..., D, D)` symmetric positive semi-definite H.
-        sigma_1: `(...)` its largest eigenvalue.
-        v_1: `(..., D)` unit eigenvector.
-        dimension: p, the dimension D of the full Hessian.
-
-    Returns:
-        `(..., D, D)`.
 
     Examples:
         >>> H = torch.diag(torch.tensor([3.0, 1.0]))
@@ -476,15 +451,6 @@ def ill_gradient_from_pair(
     hessian: Tensor, sigma_k: Tensor, v_k: Tensor, rank: int | Tensor
 ) -> tuple[Tensor, Tensor]:
     r"""Return R_ill and :math:`\nabla_H R_{ill} = (\sigma_kv_kv_k^\top - H/k)\,R_{ill}^2` (Eq. 13).
-
-    Args:
-        hessian: `(..., D, D)` symmetric positive semi-definite H.
-        sigma_k: `(...)` its smallest non-zero eigenvalue.
-        v_k: `(..., D)` unit eigenvector.
-        rank: k, one for all or `(...)`.
-
-    Returns:
-        `(...)` and `(..., D, D)`: the value comes for free.
 
     Examples:
         >>> H = torch.diag(torch.tensor([3.0, 1.0]))
