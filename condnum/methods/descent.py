@@ -15,7 +15,6 @@ from condnum.errors import InvalidInputError
 from condnum.methods.batch import ProblemBatch, measure
 from condnum.methods.method import (
     SMALL,
-    BatchedMethod,
     DescentMethod,
     Gradients,
     History,
@@ -23,8 +22,8 @@ from condnum.methods.method import (
     Memory,
     Parameters,
     Progress,
-    SingleMethod,
     StopReason,
+    can,
     few_threads,
 )
 from condnum.methods.problem import ImmunizationProblem
@@ -132,7 +131,7 @@ class _Run:
         self._rows: list[list[dict[str, float]]] = [[] for _ in problems]
         small = len(problems) == 1 and problems[0].dimension <= SMALL
         self._single: Any = None
-        if isinstance(method, SingleMethod) and (small or not isinstance(method, BatchedMethod)):
+        if can(method, "gradients") and (small or not can(method, "batched_gradients")):
             self._single = method
         self._optimizer = make_optimizer(settings.optimizer, parameters)
 

@@ -151,7 +151,6 @@ class _Start(Protocol, Generic[SettingsT]):
         """Return the parameters at step 0."""
 
 
-@runtime_checkable
 class SingleMethod(_Start[SettingsT], Protocol[SettingsT]):
     """A method that descends one problem at a time. The loop weighs the parts, steps, records and stops.
 
@@ -164,7 +163,6 @@ class SingleMethod(_Start[SettingsT], Protocol[SettingsT]):
         """Return `theta_parts` and `others` at the parameters, on the full problem or on a mini-batch."""
 
 
-@runtime_checkable
 class BatchedMethod(_Start[SettingsT], Protocol[SettingsT]):
     """A method that descends many problems at once: everything has a leading batch dimension."""
 
@@ -175,6 +173,11 @@ class BatchedMethod(_Start[SettingsT], Protocol[SettingsT]):
 
 
 DescentMethod = SingleMethod[Any] | BatchedMethod[Any]
+
+
+def can(method: object, name: str) -> bool:
+    """Tell whether a method has this function; one of a user's own may lack the rest of a protocol."""
+    return callable(getattr(method, name, None))
 
 
 @runtime_checkable

@@ -17,11 +17,11 @@ from condnum.methods.closed_form import Front, Identity, Initial, Optimal
 from condnum.methods.descent import Callback, descend, descend_batch
 from condnum.methods.imma import Imma
 from condnum.methods.method import (
-    BatchedMethod,
     ClosedFormMethod,
     DescentMethod,
     History,
     ImmunizationResult,
+    can,
     few_threads,
 )
 from condnum.methods.opt_kappa import OptKappa
@@ -186,7 +186,7 @@ def descends_in_batches(method: str, settings: DescentSettings | None = None) ->
         False
     """
     chosen = get_method(method)
-    if isinstance(chosen, ClosedFormMethod) or not isinstance(chosen, BatchedMethod):
+    if isinstance(chosen, ClosedFormMethod) or not can(chosen, "batched_gradients"):
         return False
     chosen_settings = chosen.defaults if settings is None else settings
     return chosen_settings.batch_size is None and not chosen_settings.auto

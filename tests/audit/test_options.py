@@ -8,7 +8,7 @@ from condnum.errors import InvalidInputError
 
 
 def test_without_files_the_embedded_digits_are_audited():
-    found = notebook_run.run(Options(replicates=0, attackers=False))
+    found = notebook_run.run(Options(bootstrap=0, attackers=False))
     assert (found.pretrain.rows, found.harmful.rows, found.pretrain.dimension) == (901, 896, 64)
     assert found.clause_c["optimal"].kept
 

@@ -336,7 +336,7 @@ def test_a_scheduler_that_does_not_answer(command, tmp_path):
 def test_a_full_disk_loses_no_cell_and_the_same_command_goes_on(command, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "none", disk], check=False).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k", "none", disk], check=False).returncode:
         pytest.skip("this machine does not let root mount a tmpfs")
     try:
         pairs = ",".join(f"{p}-{h}" for p in range(4) for h in range(10) if p != h)
