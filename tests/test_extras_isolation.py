@@ -117,7 +117,7 @@ def test_digit_pairs_in_batches():
             print(len(done.results), done.note)
             print(done.save(folder))
             assert len(done.provenance_table) > 5
-            from condnum.report.provenance import provenance
+            from condnum.machine import provenance
             assert provenance(device=study.device)["device"]["name"]
         print(sorted(set(name.partition(".")[0] for name in sys.modules) & set({OPTIONAL!r})))
         """

@@ -11,14 +11,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from condnum.audit.measures import (
-    Comparison,
-    Extractors,
-    TaskSpectra,
-    kappa_rows,
-    measured,
-    task_spectra,
-)
+from condnum.audit.measures import Comparison, Extractors, TaskSpectra, kappa_rows, measured, task_spectra
 from condnum.audit.moments import FEWEST_GROUPS, SecondMoments
 from condnum.errors import InvalidInputError, RankError
 from condnum.machine import limited_threads

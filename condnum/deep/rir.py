@@ -27,12 +27,7 @@ from condnum.deep.regularizers import squared_rtol
 from condnum.deep.transforms import ImageTransform, evaluation_transform
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.theory.immunization import Gauge
-from condnum.theory.spectra import (
-    PUBLISHED_RIDGE,
-    Convention,
-    condition_from_spectrum,
-    singular_values,
-)
+from condnum.theory.spectra import PUBLISHED_RIDGE, Convention, condition_from_spectrum, singular_values
 
 FeatureLike: TypeAlias = "Features | NDArray[Any] | Tensor"
 FloatArray: TypeAlias = NDArray[np.float64]

@@ -17,16 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from condnum.figures.style import (
-    BLUE,
-    GREEN,
-    ORANGE,
-    PURPLE,
-    add_line,
-    num,
-    panels,
-    teaching_layout,
-)
+from condnum.figures.style import BLUE, GREEN, ORANGE, PURPLE, add_line, num, panels, teaching_layout
 from condnum.lessons.explorer import Between, Explorer, LogSlider, Preset, Slider, checked
 from condnum.theory.ceiling import rir_ceiling
 from condnum.theory.immunization import Immunization, relative_immunization_ratio

@@ -17,17 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from condnum.figures.limits import add_region
-from condnum.figures.style import (
-    BLUE,
-    GREEN,
-    NEUTRAL,
-    ORANGE,
-    PURPLE,
-    add_line,
-    num,
-    panels,
-    teaching_layout,
-)
+from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, add_line, num, panels, teaching_layout
 from condnum.lessons.condition_number import SHAPE_LABELS, SpectrumShape
 from condnum.lessons.explorer import Angle, Between, Choice, Explorer, LogSlider, Slider, Stepper, checked
 from condnum.lessons.two_tasks import NULL_LABELS, NullKind, TaskKappa, Tasks, two_tasks

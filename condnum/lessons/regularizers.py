@@ -16,17 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from condnum.errors import InvalidInputError
-from condnum.figures.style import (
-    BLUE,
-    GREEN,
-    NEUTRAL,
-    ORANGE,
-    PURPLE,
-    add_line,
-    num,
-    panels,
-    teaching_layout,
-)
+from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, add_line, num, panels, teaching_layout
 from condnum.lessons.explorer import Between, Choice, Explorer, LogSlider, Preset, Slider, checked
 from condnum.theory.regularizers import r_ill, r_ill_gradient, r_well, r_well_gradient
 from condnum.theory.spectra import default_rtol

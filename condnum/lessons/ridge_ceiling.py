@@ -16,17 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from condnum.figures.style import (
-    BLUE,
-    GREEN,
-    NEUTRAL,
-    ORANGE,
-    PURPLE,
-    add_line,
-    empty,
-    num,
-    teaching_layout,
-)
+from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, add_line, empty, num, teaching_layout
 from condnum.lessons.condition_number import SpectrumShape
 from condnum.lessons.explorer import Angle, Between, Choice, Explorer, LogSlider, Slider, checked
 from condnum.lessons.two_tasks import NULL_LABELS, NullKind, TaskKappa, Tasks, two_tasks

@@ -1,9 +1,8 @@
 """Algorithm 1, its baselines and its controls: one file a method, one registry, one loop."""
 
+from condnum.methods.baselines import ImmaSettings, OptKappaSettings
 from condnum.methods.descent import Callback
-from condnum.methods.imma import ImmaSettings
-from condnum.methods.method import History, ImmunizationResult, Progress
-from condnum.methods.opt_kappa import OptKappaSettings
+from condnum.methods.method import NAMED_SETTINGS, DescentSettings, History, ImmunizationResult, Progress
 from condnum.methods.registry import (
     descends_in_batches,
     get_method,
@@ -13,7 +12,6 @@ from condnum.methods.registry import (
     register,
     uses_seed,
 )
-from condnum.methods.settings import NAMED_SETTINGS, DescentSettings
 
 __all__ = [
     "NAMED_SETTINGS",

@@ -31,17 +31,16 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from condnum.errors import RankError
-from condnum.methods.batch import ProblemBatch, measure
 from condnum.methods.method import (
     SMALL,
+    DescentSettings,
     History,
     ImmunizationResult,
     Progress,
     StopReason,
     random_extractor,
 )
-from condnum.methods.problem import ImmunizationProblem, LinearTask, SquaredLoss
-from condnum.methods.settings import DescentSettings
+from condnum.methods.problem import ImmunizationProblem, LinearTask, ProblemBatch, SquaredLoss, measure
 from condnum.theory.ceiling import rir_ceiling, share_of_ceiling
 from condnum.theory.immunization import (
     HessianSpectra,

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.optim.adam import adam
 
 from condnum.errors import InvalidInputError
-from condnum.methods.batch import ProblemBatch, measure
 from condnum.methods.method import (
     SMALL,
     DescentMethod,
+    DescentSettings,
     Gradients,
     History,
     ImmunizationResult,
@@ -26,8 +26,7 @@ from condnum.methods.method import (
     can,
     few_threads,
 )
-from condnum.methods.problem import ImmunizationProblem
-from condnum.methods.settings import DescentSettings
+from condnum.methods.problem import ImmunizationProblem, ProblemBatch, measure
 
 #: Told of each recorded step; returning True asks the run to stop there.
 Callback = Callable[[Progress], bool | None]

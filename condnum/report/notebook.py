@@ -26,9 +26,8 @@ from condnum.errors import (
     require,
 )
 from condnum.files import atomic_write, output_folder
-from condnum.progress import PROGRESS_VARIABLE
-from condnum.report.progress import OnProgress, following, terminal_progress
-from condnum.report.provenance import without_home
+from condnum.machine import without_home
+from condnum.progress import PROGRESS_VARIABLE, OnProgress, following, terminal_progress
 
 #: The name that notebooks carry in their metadata, and the tag of the cell that papermill looks for.
 KERNEL_NAME = "python3"

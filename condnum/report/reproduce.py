@@ -26,10 +26,9 @@ from condnum.data.catalog import available
 from condnum.data.resolver import data_folders
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.files import output_folder, write_json
-from condnum.progress import PROGRESS_VARIABLE, duration
+from condnum.machine import describe_device, source_revision, versions
+from condnum.progress import PROGRESS_VARIABLE, OnProgress, duration, following, terminal_progress
 from condnum.report.notebook import is_whole
-from condnum.report.progress import OnProgress, following, terminal_progress
-from condnum.report.provenance import describe_device, source_revision, versions
 
 Scale = Literal["quick", "full"]
 Kind = Literal["experiment", "lesson"]

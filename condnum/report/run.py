@@ -23,8 +23,8 @@ from typing import Any
 
 from condnum.errors import CondnumError, DataNotFoundError, OutputError
 from condnum.files import file_checksum, folder_lock, output_folder, write_json
+from condnum.machine import provenance
 from condnum.report.notebook import FAILED, FAILURES, PAGE, RECORD, run_notebook
-from condnum.report.provenance import provenance
 
 #: Of a run: its finished cells, beside what else it writes. Kept until a run has no failures.
 CELLS = "cells"
@@ -217,7 +217,7 @@ def _recorded_files(folder: Path) -> set[str]:
 
 def _finished_cells(cells: Path) -> int | None:
     """Count the finished cells of a store; None if it cannot be read."""
-    from condnum.studies.store import ResultStore
+    from condnum.studies.cells import ResultStore
 
     try:
         with ResultStore(cells, mode="read") as store:

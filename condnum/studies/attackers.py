@@ -16,7 +16,7 @@ from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import AttackBudget, AttackReport, AttackTask, attack_panel, attacker_names
 from condnum.probing.tasks import Kind
 from condnum.progress import report_event
-from condnum.studies.cell import Cell, CellResult
+from condnum.studies.cells import Cell, CellResult
 from condnum.studies.digit_pairs import DigitPairs, read_pair
 from condnum.studies.executors import Executor, choose_executor
 from condnum.studies.house_prices import HousePrices, Methods

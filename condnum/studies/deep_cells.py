@@ -18,7 +18,7 @@ from condnum.deep.rir import RirEstimate, RirTheta0, rir_from_features
 from condnum.deep.training.step import DEEP_METHODS
 from condnum.deep.transforms import Augmentation
 from condnum.errors import InvalidInputError
-from condnum.studies.cell import Arrays, Row
+from condnum.studies.cells import Arrays, Row
 
 #: The user's own tasks.
 IMAGES = "images"

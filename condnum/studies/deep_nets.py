@@ -27,7 +27,7 @@ from condnum.deep.weights import state_checksum
 from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError, require
 from condnum.files import atomic_write, output_folder
 from condnum.methods import get_method
-from condnum.studies.cell import Cell, CellResult, cached
+from condnum.studies.cells import Cell, CellResult, ResultStore, cached
 from condnum.studies.deep_cells import (
     IMAGES,
     INITIAL,
@@ -45,7 +45,6 @@ from condnum.studies.deep_cells import (
 )
 from condnum.studies.deep_tables import curves_table, notes_table, results_table, summary_table
 from condnum.studies.executors import Executor, choose_executor, core_count
-from condnum.studies.store import ResultStore
 from condnum.studies.study import Count, Names, Result, Study, at_least, some_of
 
 Methods: TypeAlias = Annotated[tuple[str, ...], some_of("method", lambda: METHODS)]

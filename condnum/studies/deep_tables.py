@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from condnum.studies.cell import CellResult
+from condnum.studies.cells import CellResult
 from condnum.studies.deep_cells import CONVENTIONS, INITIAL, DeepTasks
 from condnum.studies.measure import TABLE_3, PublishedNet
 

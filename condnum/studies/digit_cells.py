@@ -22,9 +22,8 @@ from condnum.methods import (
     get_method,
     immunize_batch,
 )
-from condnum.methods.batch import batch_size, problem_bytes
-from condnum.methods.problem import ImmunizationProblem, LinearTask
-from condnum.studies.cell import Cell, CellResult, cached
+from condnum.methods.problem import ImmunizationProblem, LinearTask, batch_size, problem_bytes
+from condnum.studies.cells import Cell, CellResult, cached
 from condnum.studies.executors import core_count
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
 from condnum.theory.extremes import gram

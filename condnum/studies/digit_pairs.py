@@ -24,7 +24,7 @@ from condnum.methods import (
     immunize,
     uses_seed,
 )
-from condnum.studies.cell import Cell, CellResult, cached
+from condnum.studies.cells import Cell, CellResult, cached
 from condnum.studies.digit_cells import (
     RIDGES,
     DigitBatches,

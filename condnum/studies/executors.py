@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Protocol
 
 from condnum.errors import CondnumError, InvalidInputError, require
 from condnum.machine import is_out_of_memory, limited_threads, own_peak, threads_environment
-from condnum.studies.cell import Cell, CellResult, Compute, Outcome, checked_result, evaluate
+from condnum.studies.cells import Cell, CellResult, Compute, Outcome, checked_result, evaluate
 
 #: A cell with its function is a few hundred bytes; so many mean that data travel along.
 LARGEST_TASK = 1_000_000

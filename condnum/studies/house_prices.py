@@ -21,10 +21,9 @@ from condnum.methods import (
     method_names,
 )
 from condnum.methods.problem import ImmunizationProblem
-from condnum.studies.cell import Cell, CellResult, cached
+from condnum.studies.cells import Cell, CellResult, cached
 from condnum.studies.executors import Executor, choose_executor, core_count
-from condnum.studies.measure import TABLE_1, Extractor, current_rir, settings_table
-from condnum.studies.pair_study import PairStudy, report_step
+from condnum.studies.measure import TABLE_1, Extractor, PairStudy, current_rir, report_step, settings_table
 from condnum.studies.study import Count, Result, Study, at_least, some_of
 
 #: Settings of this experiment on the paper's table, one for all seeds, chosen on seeds 100–109 (reported:

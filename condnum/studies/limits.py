@@ -14,7 +14,7 @@ from condnum.data import Digits, TaskPair
 from condnum.errors import InvalidInputError
 from condnum.methods import DescentSettings, method_names
 from condnum.methods.problem import ImmunizationProblem
-from condnum.studies.cell import Cell, CellResult, cached
+from condnum.studies.cells import Cell, CellResult, cached
 from condnum.studies.digit_cells import cell_problem
 from condnum.studies.digit_pairs import DigitPairs, Pairs, cell_spectra
 from condnum.studies.house_prices import HousePrices, Methods

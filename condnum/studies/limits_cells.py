@@ -15,9 +15,8 @@ from torch import Tensor
 
 from condnum.methods import ImmunizationResult, immunize
 from condnum.methods.problem import ImmunizationProblem
-from condnum.studies.cell import Cell, CellResult, Row
-from condnum.theory.ceiling import pencil_directions, ridge_convention_ceiling, rir_ceiling
-from condnum.theory.null_space import null_spaces
+from condnum.studies.cells import Cell, CellResult, Row
+from condnum.theory.ceiling import null_spaces, pencil_directions, ridge_convention_ceiling, rir_ceiling
 from condnum.theory.pareto import extractor_ratios, feasible_region, front_extractor, immunizer_family
 from condnum.theory.spectra import CovarianceRange, hessian_spectrum
 

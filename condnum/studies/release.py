@@ -12,7 +12,7 @@ import torch
 
 from condnum.data import Digits, TaskPair
 from condnum.errors import InvalidInputError
-from condnum.studies.cell import Cell, CellResult
+from condnum.studies.cells import Cell, CellResult
 from condnum.studies.release_cells import SPECTRA, AuditData, ProtocolSwitches, compute_cell
 from condnum.studies.study import Count, Result, Study
 from condnum.theory.immunization import HessianSpectra, immunization_from_spectra

@@ -19,10 +19,9 @@ from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.methods import NAMED_SETTINGS, ImmunizationResult
 from condnum.methods.algorithm1 import Ours
 from condnum.methods.descent import descend
-from condnum.methods.method import Gradients, Memory, Parameters
+from condnum.methods.method import DescentSettings, Gradients, Memory, Parameters
 from condnum.methods.problem import ImmunizationProblem, LinearTask
-from condnum.methods.settings import DescentSettings
-from condnum.studies.cell import Cell, CellResult, cached
+from condnum.studies.cells import Cell, CellResult, cached
 from condnum.studies.digit_cells import digit_problem
 from condnum.studies.digit_pairs import DigitPairs, read_pair
 from condnum.theory.extremes import gram

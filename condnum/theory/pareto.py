@@ -26,10 +26,9 @@ from torch import Tensor
 
 from condnum.arrays import Array, ArrayLike, like
 from condnum.errors import InvalidInputError
-from condnum.theory.ceiling import RirCeiling, pencil_decomposition, rir_ceiling
+from condnum.theory.ceiling import RirCeiling, own_directions, pencil_decomposition, rir_ceiling
 from condnum.theory.extremes import gram, largest_pairs
 from condnum.theory.immunization import HessianSpectra, immunization_from_spectra, unit_gauge
-from condnum.theory.null_space import own_directions
 from condnum.theory.spectra import (
     PUBLISHED_RIDGE,
     Convention,

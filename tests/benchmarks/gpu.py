@@ -23,13 +23,11 @@ import pandas as pd
 import torch
 
 from condnum.files import output_folder, write_csv, write_text
-from condnum.machine import is_out_of_memory, limited_threads
+from condnum.machine import describe_device, is_out_of_memory, limited_threads, source_revision, versions
 from condnum.methods import get_method, immunize, immunize_batch
-from condnum.methods.batch import ProblemBatch, batch_size
 from condnum.methods.descent import make_optimizer
 from condnum.methods.method import Memory
-from condnum.methods.problem import ImmunizationProblem
-from condnum.report.provenance import describe_device, source_revision, versions
+from condnum.methods.problem import ImmunizationProblem, ProblemBatch, batch_size
 from condnum.studies.digit_cells import DigitBatches, ceilings, cell_problem, measure_cell
 from condnum.studies.digit_pairs import PAPER_METHODS, DigitPairs, cell_spectra, measured_rows
 from condnum.studies.executors import BatchExecutor, choose_executor, core_count

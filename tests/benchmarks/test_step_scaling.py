@@ -9,10 +9,9 @@ import torch
 
 from condnum.machine import limited_threads
 from condnum.methods.algorithm1 import Ours
-from condnum.methods.batch import ProblemBatch
 from condnum.methods.descent import make_optimizer
 from condnum.methods.method import SMALL, Memory
-from condnum.methods.problem import ImmunizationProblem, LinearTask
+from condnum.methods.problem import ImmunizationProblem, LinearTask, ProblemBatch
 from condnum.theory.extremes import gram
 from condnum.theory.spectra import covariance_factor
 

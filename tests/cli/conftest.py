@@ -70,7 +70,7 @@ print((word.upper() if shout else word) * count, layers, maybe, share, static)
 if mode == "fail":
     from condnum.errors import DataFormatError
     raise DataFormatError("column 'SalePrice' is missing.")
-from condnum.studies.store import ResultStore
+from condnum.studies.cells import ResultStore
 with ResultStore(folder / "cells") as store:
     store.put("ours-0", {"rir": 2.0})
 if mode == "some fail":

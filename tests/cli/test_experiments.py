@@ -19,8 +19,8 @@ from condnum.data.mnist import write_idx
 from condnum.deep import load_backbone
 from condnum.deep.weights import read_metadata
 from condnum.methods import method_names
+from condnum.studies.cells import ResultStore
 from condnum.studies.measure import RESULT_COLUMNS
-from condnum.studies.store import ResultStore
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "experiments" / "house_prices.ipynb"
 REPORT = {"report.ipynb", "report.html", "provenance.json"}

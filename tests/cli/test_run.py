@@ -11,7 +11,7 @@ import pytest
 
 from condnum.cli import failure_table
 from condnum.report import notebook as runner
-from condnum.studies.store import ResultStore
+from condnum.studies.cells import ResultStore
 
 
 def tree(folder):

@@ -9,7 +9,7 @@ import pytest
 from condnum.errors import OutputError
 from condnum.files import atomic_write, folder_lock, write_json, write_text
 from condnum.report.run import results_folder
-from condnum.studies.store import ResultStore
+from condnum.studies.cells import ResultStore
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="needs fork"),

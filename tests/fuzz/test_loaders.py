@@ -22,7 +22,7 @@ from condnum.data.mnist import load_mnist_images, read_idx, read_idx_shape
 from condnum.deep.weights import VERSION, read_metadata, read_state, read_weights
 from condnum.errors import CondnumError, DataFormatError
 from condnum.report.notebook import checked_parameters, parameters_of
-from condnum.studies.store import ResultStore
+from condnum.studies.cells import ResultStore
 
 HUGE = [0, 1, 2, 3, 255, 2**16, 2**31, 2**32 - 1, 2**40, 10**12, 2**63 - 1, 2**64, -1]
 RNG = np.random.default_rng(0)

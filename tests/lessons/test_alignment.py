@@ -8,12 +8,7 @@ from hypothesis import strategies as st
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
 from condnum.errors import InvalidInputError, UnknownNameError
-from condnum.lessons.aligned_tasks import (
-    EXPONENTS,
-    AlignedTasksExplorer,
-    aligned_tasks,
-    aligned_tasks_figure,
-)
+from condnum.lessons.aligned_tasks import EXPONENTS, AlignedTasksExplorer, aligned_tasks, aligned_tasks_figure
 from condnum.lessons.alignment import (
     ROTATIONS,
     AlignmentExplorer,

@@ -7,9 +7,8 @@ import torch
 from condnum.errors import InvalidInputError
 from condnum.methods import NAMED_SETTINGS, descends_in_batches, get_method, immunize, immunize_batch
 from condnum.methods.algorithm1 import RIllOnly
-from condnum.methods.batch import batch_size, problem_bytes
 from condnum.methods.method import SMALL, Gradients
-from condnum.methods.problem import ImmunizationProblem, LinearTask
+from condnum.methods.problem import ImmunizationProblem, LinearTask, batch_size, problem_bytes
 from condnum.studies.digit_cells import digit_problem
 from condnum.studies.digit_pairs import DigitPairs
 from condnum.theory.spectra import covariance_factor

@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from condnum.methods import ImmaSettings, get_method
-from condnum.methods.batch import ProblemBatch
+from condnum.methods.baselines import bilevel_gradient
 from condnum.methods.descent import LARGE, make_optimizer
-from condnum.methods.imma import bilevel_gradient
 from condnum.methods.method import SMALL, Memory
-from condnum.methods.problem import ImmunizationProblem, LinearTask, LogisticLoss, SquaredLoss
+from condnum.methods.problem import ImmunizationProblem, LinearTask, LogisticLoss, ProblemBatch, SquaredLoss
 from condnum.theory.spectra import covariance_factor
 
 

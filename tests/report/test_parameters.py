@@ -7,12 +7,7 @@ import papermill
 import pytest
 
 from condnum.errors import InvalidInputError, UnknownNameError
-from condnum.report.notebook import (
-    checked_parameters,
-    declared_parameters,
-    parameters_of,
-    read_notebook,
-)
+from condnum.report.notebook import checked_parameters, declared_parameters, parameters_of, read_notebook
 
 CELL = """
 # how many

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from condnum.report import progress
-from condnum.report.progress import Lines, following, terminal_progress
+from condnum import progress
+from condnum.progress import Lines, following, terminal_progress
 
 
 def test_following_a_growing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,15 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from condnum.report import provenance as module
-from condnum.report.provenance import (
-    command_line,
-    describe_device,
-    provenance,
-    source_revision,
-    versions,
-    without_home,
-)
+from condnum import machine as module
+from condnum.machine import command_line, describe_device, provenance, source_revision, versions, without_home
 
 
 def test_record_is_json_and_complete() -> None:

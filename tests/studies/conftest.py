@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from condnum.studies.cell import Cell
+from condnum.studies.cells import Cell
 from condnum.studies.study import Count, Study
 
 

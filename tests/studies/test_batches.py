@@ -5,10 +5,9 @@ import weakref
 import pytest
 import torch
 
-from condnum.studies.cell import Cell, CellResult
+from condnum.studies.cells import Cell, CellResult, ResultStore
 from condnum.studies.executors import BatchExecutor
-from condnum.studies.store import ResultStore
-from condnum.studies.sweep import run_sweep
+from condnum.studies.study import run_sweep
 
 
 class Squares:

@@ -11,9 +11,8 @@ import pytest
 
 from condnum.errors import InvalidInputError, MissingExtraError
 from condnum.studies import executors as cluster
-from condnum.studies.cell import Cell
+from condnum.studies.cells import Cell, ResultStore
 from condnum.studies.executors import DaskExecutor, SchedulerError
-from condnum.studies.store import ResultStore
 from condnum.studies.study import Computation
 
 pytestmark = pytest.mark.xdist_group("dask")

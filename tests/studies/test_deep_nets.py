@@ -28,7 +28,7 @@ from condnum.studies.deep_cells import METHODS, RECIPES, rir_sample, weights_sou
 from condnum.studies.deep_nets import DeepNets, model_file
 from condnum.studies.deep_tables import RESULT_COLUMNS, published_column
 from condnum.studies.measure import TABLE_3
-from condnum.studies.sweep import SweepError
+from condnum.studies.study import SweepError
 
 SHORT = DeepNets(
     "embedded",

@@ -4,7 +4,7 @@ import pytest
 
 from condnum.errors import InvalidInputError
 from condnum.studies import executors
-from condnum.studies.cell import Cell
+from condnum.studies.cells import Cell
 from condnum.studies.executors import (
     DaskExecutor,
     ProcessExecutor,
@@ -66,7 +66,7 @@ def test_a_worker_may_keep_data_for_its_next_cells():
 
         import numpy as np
 
-        from condnum.studies.cell import cached
+        from condnum.studies.cells import cached
 
         cached(("hoard", cell["x"]), lambda: np.ones(20_000_000))  # 160 MB, over several looks of loky's
         time.sleep(1.2)

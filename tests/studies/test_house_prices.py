@@ -12,8 +12,7 @@ from condnum.errors import CondnumError, DataNotFoundError, InvalidInputError, R
 from condnum.methods import DescentSettings, get_method, immunize, method_names
 from condnum.studies import house_prices
 from condnum.studies.house_prices import SETTINGS, HousePrices
-from condnum.studies.measure import TABLE_1
-from condnum.studies.pair_study import compare_methods
+from condnum.studies.measure import TABLE_1, compare_methods
 
 SHORT = HousePrices("embedded", seeds=2, epochs=4, device="cpu")
 

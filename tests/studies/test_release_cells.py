@@ -12,7 +12,7 @@ from condnum.data.digits import load_small_digits
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.methods import NAMED_SETTINGS
 from condnum.methods.algorithm1 import ill_direction, well_direction
-from condnum.studies.cell import Cell
+from condnum.studies.cells import Cell
 from condnum.studies.digit_pairs import SETTINGS as DIGIT_SETTINGS
 from condnum.studies.digit_pairs import DigitPairs
 from condnum.studies.house_prices import SETTINGS as HOUSE_SETTINGS

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from condnum.errors import InvalidInputError
-from condnum.studies.cell import CellResult
+from condnum.studies.cells import CellResult
 from condnum.studies.release import (
     OTHER_RIDGES,
     RESULT_COLUMNS,

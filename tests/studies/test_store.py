@@ -17,7 +17,7 @@ from condnum.errors import (
     OutputError,
     UnknownNameError,
 )
-from condnum.studies.store import ResultStore
+from condnum.studies.cells import ResultStore
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_leftovers_of_a_killed_writer_are_removed(filled):
 def test_a_second_writer_is_refused_and_readers_are_not(folder):
     with ResultStore(folder) as store:
         store.put("a", {"x": 1})
-        code = f"from condnum.studies.store import ResultStore; ResultStore({str(folder)!r})"
+        code = f"from condnum.studies.cells import ResultStore; ResultStore({str(folder)!r})"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         assert done.returncode == 1
         assert "another process is writing results to" in done.stderr

@@ -17,12 +17,10 @@ import torch
 
 from condnum.errors import CondnumError, DataFormatError, InvalidInputError, OutputError, UnknownNameError
 from condnum.progress import PROGRESS_VARIABLE
-from condnum.studies import cell as module
-from condnum.studies.cell import Cell, cached, remember
+from condnum.studies import cells as module
+from condnum.studies.cells import Cell, ResultStore, cached, remember
 from condnum.studies.executors import ProcessExecutor, SerialExecutor
-from condnum.studies.store import ResultStore
-from condnum.studies.study import Computation, Count, Names, Study, at_least, some_of
-from condnum.studies.sweep import SweepError
+from condnum.studies.study import Computation, Count, Names, Study, SweepError, at_least, some_of
 
 
 @dataclass(frozen=True)
@@ -261,7 +259,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from condnum.studies.cell import Cell
+from condnum.studies.cells import Cell
 from condnum.studies.study import Count, Study
 
 
@@ -307,7 +305,7 @@ SWEEP = """
 import sys, time
 from dataclasses import dataclass
 import numpy as np
-from condnum.studies.cell import Cell
+from condnum.studies.cells import Cell
 from condnum.studies.study import Study
 
 out, log = sys.argv[1:]

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from condnum.errors import InvalidInputError
-from condnum.theory.ceiling import rir_ceiling
-from condnum.theory.null_space import null_spaces
+from condnum.theory.ceiling import null_spaces, rir_ceiling
 
 
 def test_diagonal_pair_by_hand():

@@ -13,13 +13,7 @@ from condnum.deep import Backbone, DeepSettings, deep_preset, immunize_backbone,
 from condnum.deep.images import ArrayImages
 from condnum.deep.training import step as step_module
 from condnum.deep.training.step import DEEP_METHODS
-from condnum.errors import (
-    CancelledError,
-    DataFormatError,
-    DeviceError,
-    InvalidInputError,
-    UnknownNameError,
-)
+from condnum.errors import CancelledError, DataFormatError, DeviceError, InvalidInputError, UnknownNameError
 
 SHORT = DeepSettings(
     steps=8, batch_size=100, evaluate_every=2, groups=1, optimizer="sgd", learning_rate=1e-3,
