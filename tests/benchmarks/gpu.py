@@ -142,7 +142,7 @@ class GpuReport:
 
     def steps(self) -> Iterator[dict]:
         """Both kinds of step, and a product of D×D matrices, by dimension."""
-        from test_step_scaling import image_like, median_seconds, prepared_step
+        from test_step import image_like, median_seconds, prepared_step
 
         for D in self.sizes.dimensions:
             if skipped := self._skipped():
@@ -259,7 +259,7 @@ class GpuReport:
 
     def resnet18(self) -> Iterator[dict]:
         """Images a second and peak memory on the device, by batch and precision, then on the CPU."""
-        from test_deep_step import prepared_steps
+        from test_deep import prepared_steps
 
         runs = [
             (self.device, n, precision) for n in self.sizes.images for precision in ("float32", "bfloat16")

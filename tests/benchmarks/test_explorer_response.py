@@ -44,13 +44,6 @@ EXPLORERS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def on_request(request):
-    """Skip ordinary runs: other work on the machine would decide the result."""
-    if not request.config.getoption("--benchmark-only"):
-        pytest.skip("a benchmark; run it with make bench")
-
-
 @pytest.mark.parametrize(
     ("name", "settings", "trait", "values", "promised"),
     EXPLORERS,

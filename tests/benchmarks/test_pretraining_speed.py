@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import numpy as np
-import pytest
 import torch
 from PIL import Image
 from torch import nn
@@ -18,8 +17,6 @@ IMAGES, SIDE, ROUNDS = 640, 32, 3
 
 def test_images_a_second(benchmark, tmp_path):
     """Before: decoded in each epoch, contiguous tensors, an optimizer tensor by tensor."""
-    if benchmark.disabled:
-        pytest.skip("a benchmark; run it with make bench")
     generator = np.random.default_rng(0)
     for index in range(IMAGES):
         file = tmp_path / "train" / f"class{index % 2}" / f"{index}.jpg"

@@ -39,15 +39,8 @@ def plain_loop(Z, y, optimum, steps):
     return ratios
 
 
-@pytest.fixture(scope="module", autouse=True)
-def on_request(request):
-    """Skip ordinary runs: other work on the machine would decide the result."""
-    if not request.config.getoption("--benchmark-only"):
-        pytest.skip("a benchmark; run it with make bench")
-
-
 @pytest.fixture(scope="module")
-def house_prices(on_request):
+def house_prices():
     """The house-price problem, or random data of its shape (N = 309 and 1151, D = 79), and its name."""
     folder = os.environ.get("CONDNUM_DATA")
     if folder and (Path(folder) / "house_prices" / "train.csv").is_file():

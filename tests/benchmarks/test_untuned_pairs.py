@@ -147,8 +147,6 @@ def summarise(rows):
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_untuned_pairs(benchmark):
-    if benchmark.disabled:
-        pytest.skip("a benchmark; run it with make bench")
     pairs = list(untuned_pairs())
     rows = benchmark.pedantic(
         lambda: pd.DataFrame([row for pair in pairs for row in run(*pair)]), rounds=1, iterations=1
@@ -204,8 +202,6 @@ def geometric_mean(values):
 @pytest.mark.realdata
 def test_tables_1_and_2_by_itself(benchmark):
     """House prices (5 seeds), and the pairs 0-5 and 1-6 of MNIST digits (seed 0)."""
-    if benchmark.disabled:
-        pytest.skip("a benchmark; run it with make bench")
     if "CONDNUM_DATA" not in os.environ:
         pytest.skip("CONDNUM_DATA is not set")
     house = ImmunizationProblem.from_pair(load_house_prices(features="published"))

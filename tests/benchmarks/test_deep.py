@@ -1,9 +1,10 @@
-"""One immunization step of a ResNet18 at 224×224 against plain fine-tuning on the same images."""
+"""A ResNet18's immunization step against fine-tuning; κ through the Gram matrix against a full `eigvalsh`."""
 
 from __future__ import annotations
 
 import statistics
 import time
+import timeit
 
 import numpy as np
 import pytest
@@ -11,10 +12,13 @@ import torch
 from torch import nn
 
 from condnum.deep import Backbone
+from condnum.deep.regularizers import feature_rtol
 from condnum.deep.training.processes import Processes
 from condnum.deep.training.samples import Batch, ImageSamples, autocast
 from condnum.deep.training.settings import DeepSettings
 from condnum.deep.training.step import FEATURE_PARTS, Objective, TaskBatches
+from condnum.machine import limited_threads
+from condnum.theory.spectra import condition_number
 
 IMAGES, SIDE, ROUNDS = 50, 224, 5
 
@@ -64,8 +68,6 @@ def prepared_steps(name, images, side, device, precision):
 
 def test_overhead_of_an_immunization_step(benchmark):
     """Both see the images of both tasks; fine-tuning has a cross-entropy on each of them."""
-    if benchmark.disabled:
-        pytest.skip("a benchmark; run it with make bench")
     immunize, fine_tune = prepared_steps("resnet18", IMAGES, SIDE, torch.device("cpu"), "float32")
     times = []
     fine_tune()
@@ -83,3 +85,30 @@ def test_overhead_of_an_immunization_step(benchmark):
         f"{ours:.2f} s a step: {ours / plain:.2f} times"
     )
     assert ours / plain <= 1.3
+
+
+def test_kappa_through_the_gram_matrix(benchmark):
+    N, D = 100, 768
+    X = torch.randn(N, D, generator=torch.Generator().manual_seed(0))  # float32, as features are
+    rtol = feature_rtol(X)
+
+    def straightforward():
+        """κ of the Hessian as Eq. 18 writes it."""
+        Z = X.double()
+        sigma = torch.linalg.eigvalsh(Z.mT @ Z)
+        return sigma[-1] / sigma[sigma > rtol * sigma[-1]][0]
+
+    with limited_threads(1):
+        reference = statistics.median(timeit.repeat(straightforward, number=1, repeat=8)[1:])
+        kappa = benchmark.pedantic(
+            lambda: condition_number(X, kind="features", rtol=rtol), rounds=30, warmup_rounds=3
+        )
+        expected = float(straightforward())
+    ours = benchmark.stats.stats.median
+    print(
+        f"\nκ of {N}×{D} features, one thread: {ours * 1e3:.2f} ms through the {N}×{N} Gram matrix, "
+        f"{reference * 1e3:.1f} ms through a {D}×{D} eigvalsh: {reference / ours:.0f} times as fast"
+    )
+    assert kappa.rank == N
+    assert kappa.value == pytest.approx(expected, rel=1e-9)
+    assert reference / ours >= 20
