@@ -149,22 +149,24 @@ def _interrupt(*_: Any) -> NoReturn:
 
 def run_command(name: str, command: NotebookCommand, given: Mapping[str, Any]) -> None:
     """Check the options and the data, run the notebook, and say where its results are and what failed."""
+    from condnum.files import FAILURES
     from condnum.report.notebook import (
-        FAILURES,
         PAGE,
+        StoppedError,
         checked_parameters,
-        declared_parameters,
         find_notebook,
         first_heading,
+        parameters_cell,
+        parameters_of,
         read_notebook,
+        run_report,
     )
-    from condnum.report.run import StoppedError, run_report
 
     values = {**command.fixed, **given}
     out, quiet = values.pop("out", None), values.pop("quiet")
     path = find_notebook(command.notebook)
     notebook = read_notebook(path)
-    declared = declared_parameters(notebook)
+    declared = parameters_of(parameters_cell(notebook))
     if "static" in declared:
         values.setdefault("static", True)  # a page has no kernel for a widget
     values = checked_parameters(values, declared, notebook=f"notebook {path.stem}")

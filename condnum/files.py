@@ -9,9 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +151,129 @@ def folder_lock(
         yield path
     finally:
         lock.release()
+
+
+#: What a run writes beside its results: what somebody else needs to reproduce it, with the SHA-256 of each
+#: file; the executed part of a notebook that failed; the cells that failed.
+RECORD = "provenance.json"
+FAILED = "report.failed.ipynb"
+FAILURES = "failures.csv"
+
+#: Of a run: its finished cells, beside what else it writes. Kept until a run has no failures.
+CELLS = "cells"
+
+
+@dataclass(frozen=True)
+class ResultsFolder:
+    """The folder of a run's results, held by this run: it has the old results or the new ones.
+
+    A run grows in `DIR.partial`; one that is stopped leaves there the cells that it finished, and the same
+    command goes on from them. When all is written, `DIR` is renamed to `DIR.old` and `DIR.partial` to `DIR`.
+    What a kill leaves between these renames is completed by the next run.
+    """
+
+    folder: Path
+
+    @property
+    def path(self) -> Path:
+        """Where the run grows."""
+        return self.folder.with_name(f"{self.folder.name}.partial")
+
+    @property
+    def old(self) -> Path:
+        """The results before, while they are being replaced."""
+        return self.folder.with_name(f"{self.folder.name}.old")
+
+    @property
+    def cells(self) -> Path:
+        """The store of the run."""
+        return self.path / CELLS
+
+    def replace(self) -> None:
+        """Put the finished run in the place of the results; Ctrl-C waits until that is done."""
+        interrupted = False
+        while True:
+            try:
+                if not (self.path / FAILURES).exists() and self.cells.exists():
+                    shutil.rmtree(self.cells)
+                if self.path.exists() and self.folder.exists() and not self.old.exists():
+                    os.rename(self.folder, self.old)
+                if self.path.exists() and not self.folder.exists():
+                    os.rename(self.path, self.folder)
+                self.complete()
+                break
+            except KeyboardInterrupt:  # every step may be done twice
+                interrupted = True
+            except OSError as error:
+                if not self.folder.exists():
+                    with suppress(OSError):  # else the next command completes it
+                        os.rename(self.old, self.folder)
+                raise OutputError(
+                    f"cannot put the results in {self.path} in the place of {self.folder}: "
+                    f"{error.strerror or error}; mend that and run the same command again."
+                ) from error
+        if interrupted:
+            raise KeyboardInterrupt
+
+    def complete(self) -> None:
+        """Finish a replacement from wherever it was left; files that others put there come along."""
+        if not self.old.exists():
+            return
+        if not self.folder.exists():
+            os.rename(self.path if self.path.exists() else self.old, self.folder)
+        if self.old.exists():
+            ours = {RECORD, FAILED, FAILURES}
+            with suppress(OSError, ValueError, LookupError, TypeError):  # the record of a run names its files
+                ours |= set(json.loads((self.old / RECORD).read_text(encoding="utf-8"))["files"])
+            for path in sorted(self.old.rglob("*")):
+                name = path.relative_to(self.old)
+                kept = name.as_posix() not in ours and name.parts[0] != CELLS
+                if kept and not path.is_dir() and not (self.folder / name).exists():
+                    (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                    os.rename(path, self.folder / name)
+            shutil.rmtree(self.old)
+
+    def clear(self) -> None:
+        """Remove what is half done, but not the finished cells."""
+        for entry in self.path.iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                if entry != self.cells:
+                    shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink(missing_ok=True)
+
+    def checksums(self) -> dict[str, str]:
+        """Return the SHA-256 of each file that the run wrote, by its name."""
+        names = {path: path.relative_to(self.path) for path in sorted(self.path.rglob("*")) if path.is_file()}
+        return {
+            name.as_posix(): file_checksum(path) for path, name in names.items() if name.parts[0] != CELLS
+        }
+
+
+@contextmanager
+def results_folder(out: str | os.PathLike[str]) -> Generator[ResultsFolder, None, None]:
+    """Hold the folder of a run's results, for one process at a time."""
+    shown = Path(out).expanduser()
+    folder = Path(os.path.realpath(shown))
+    if folder.is_file():
+        raise OutputError(f"results cannot be written to the folder {shown}: it exists and is a file.")
+    if os.path.ismount(folder) or folder in (Path.cwd(), *Path.cwd().parents):
+        raise OutputError(
+            f"results cannot be written to {shown} itself, which cannot be renamed while it is in use; "
+            f"choose a folder inside it, such as --out {shown / 'results'}."
+        )
+    for place in (shown.parent, shown):
+        if place == shown.parent or folder.exists():
+            output_folder(place)  # else it is found out when all is done
+    with folder_lock(folder.parent, name=f".{folder.name}.lock", shown=shown):
+        held = ResultsFolder(shown if folder == shown.absolute() else folder)
+        try:
+            held.complete()
+            output_folder(held.path)
+            held.clear()
+            if (held.folder / CELLS).exists() and not held.cells.exists():  # of a run with failures
+                os.rename(held.folder / CELLS, held.cells)
+            yield held
+        finally:
+            with suppress(OSError):  # finished cells are in it, or it has become the results
+                held.path.rmdir()

@@ -1,19 +1,21 @@
-"""Running a notebook with parameters, so that it finishes whole, fails clearly and leaves nothing behind."""
+"""A notebook: its parameters, a run of it in a kernel of its own, and the folder with all that it leaves."""
 
 from __future__ import annotations
 
 import ast
-import contextlib
+import csv
 import errno
 import logging
 import os
 import re
+import shutil
 import signal
-import sys
 import tempfile
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager, nullcontext
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,27 +27,28 @@ from condnum.errors import (
     UnknownNameError,
     require,
 )
-from condnum.files import atomic_write, output_folder
-from condnum.machine import without_home
+from condnum.files import (
+    FAILED,
+    FAILURES,
+    RECORD,
+    ResultsFolder,
+    atomic_write,
+    output_folder,
+    results_folder,
+    write_json,
+)
+from condnum.machine import provenance, without_home
 from condnum.progress import PROGRESS_VARIABLE, OnProgress, following, terminal_progress
 
-#: The name that notebooks carry in their metadata, and the tag of the cell that papermill looks for.
-KERNEL_NAME = "python3"
+#: The tag of the cell that papermill looks for.
 PARAMETERS_TAG = "parameters"
 
-#: What a finished run leaves: the executed notebook (and what is kept of one that failed), its page, what
-#: somebody else needs to reproduce it with the SHA-256 of each file, and, of some notebooks, failed cells.
+#: What a finished run leaves, beside its record: the executed notebook and its page.
 REPORT = "report.ipynb"
-FAILED = "report.failed.ipynb"
 PAGE = "report.html"
-RECORD = "provenance.json"
-FAILURES = "failures.csv"
 
-#: Seconds that an interrupted kernel has to finish the file it is writing.
-SHUTDOWN_SECONDS = 5.0
-
-#: Errors of a disk, which papermill meets too when it saves.
-_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+#: How Python refuses to parse: also for NUL bytes and endless brackets.
+_UNPARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 _TYPES: dict[str, type] = {
     "bool": bool, "dict": dict, "float": float, "int": int, "list": list, "str": str, "tuple": tuple,
@@ -56,14 +59,11 @@ class NotebookError(CondnumError, RuntimeError):
     """A notebook failed for a reason that condnum does not know; the message names cell and error."""
 
 
-def is_whole(folder: Path) -> bool:
-    """Tell whether a folder holds a finished run.
+class StoppedError(KeyboardInterrupt):
+    """A run was stopped; the text says what is kept, after the words `stopped by Ctrl-C`."""
 
-    Examples:
-        >>> is_whole(Path("/nowhere"))
-        False
-    """
-    return all((folder / name).is_file() for name in (REPORT, PAGE, RECORD))
+
+# Notebooks and their parameters.
 
 
 @dataclass(frozen=True)
@@ -108,13 +108,9 @@ def read_notebook(path: Path) -> Any:
 
 def first_heading(notebook: Any) -> str | None:
     """Return the text of the first heading of level one, without Markdown's signs."""
-    for cell in notebook.cells:
-        match = (
-            re.search(r"^# +(.+?)\s*#*$", cell.source, re.MULTILINE) if cell.cell_type == "markdown" else None
-        )
-        if match:
-            return re.sub(r"[`*$]|<[^>]+>", "", match.group(1))
-    return None
+    prose = "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    match = re.search(r"^# +(.+?)\s*#*$", prose, re.MULTILINE)
+    return re.sub(r"[`*$]|<[^>]+>", "", match[1]) if match else None
 
 
 def parameters_cell(notebook: Any) -> str:
@@ -128,13 +124,8 @@ def parameters_cell(notebook: Any) -> str:
     return str(cells[0].source)
 
 
-def declared_parameters(notebook: Any) -> dict[str, Parameter]:
-    """Read the parameters that a notebook declares, in their order."""
-    return parameters_of(parameters_cell(notebook))
-
-
 def parameters_of(source: str) -> dict[str, Parameter]:
-    r"""Read the assignments of a parameters cell, each with the comment behind it.
+    r"""Read the assignments of a parameters cell, in their order, each with the comment behind it.
 
     Papermill's own inspection knows no `str | None` and ends a default at a `#` inside it.
 
@@ -144,7 +135,7 @@ def parameters_of(source: str) -> dict[str, Parameter]:
     """
     try:
         body = ast.parse(source).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # NUL bytes, endless brackets
+    except _UNPARSED as error:
         reason = f"{error.msg}, line {error.lineno}" if isinstance(error, SyntaxError) else str(error)
         raise InvalidInputError(
             f"the cell tagged '{PARAMETERS_TAG}' is not valid Python ({reason}); "
@@ -159,8 +150,7 @@ def parameters_of(source: str) -> dict[str, Parameter]:
             targets: list[ast.expr] = [node.target]
             kind = ast.unparse(node.annotation).strip("'\"")
         else:
-            targets = node.targets
-            kind = "" if default is None else type(default).__name__
+            targets, kind = node.targets, "" if default is None else type(default).__name__
         rest = lines[node.end_lineno - 1][node.end_col_offset :].decode() if node.end_lineno else ""
         comment = rest.partition("#")[2].strip()
         for target in targets:
@@ -190,7 +180,7 @@ def checked_parameters(
         annotation = declared[name].annotation
         try:
             kind = ast.parse(annotation or "object", mode="eval").body
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        except _UNPARSED as error:
             raise InvalidInputError(
                 f"the type of parameter '{name}' in the cell tagged '{PARAMETERS_TAG}' is not valid Python: "
                 f"{annotation!r}; write int, str | None, list[int] or the like."
@@ -235,20 +225,25 @@ def _fits(value: Any, annotation: ast.expr) -> bool:
     return True
 
 
+# Running one.
+
+
 @contextmanager
 def running_kernel(
     *, cwd: Path, environment: Mapping[str, str] | None = None, log: Path | None = None
 ) -> Generator[Any, None, None]:
     """Start an IPython kernel of the current interpreter and stop it when the block ends.
 
-    A kernel that is still busy (the user pressed Ctrl-C, a cell ran into its time limit) is
-    interrupted first, so that it can finish the file that it is writing, and killed if it does not.
+    One that is still busy (Ctrl-C, a cell over its time limit) is interrupted first, so that it can finish
+    the file that it is writing, and killed if it does not; worker processes that outlive it are killed.
     """
     require("ipykernel", "notebooks")
-    manager_module = require("jupyter_client.manager", "notebooks")
     run_sync = require("jupyter_core.utils", "notebooks").run_sync
-    manager = manager_module.AsyncKernelManager(
-        kernel_name=KERNEL_NAME, kernel_spec_manager=_this_interpreter(), shutdown_wait_time=SHUTDOWN_SECONDS
+    specs = require("jupyter_client.kernelspec", "notebooks").KernelSpecManager
+    manager = require("jupyter_client.manager", "notebooks").AsyncKernelManager(
+        kernel_name="python3",
+        kernel_spec_manager=specs(kernel_dirs=[]),  # whatever is registered under this name
+        shutdown_wait_time=5.0,
     )
     group: int | None = None
     with open(log or os.devnull, "ab") as output:
@@ -260,46 +255,16 @@ def running_kernel(
             yield manager
         finally:
             try:
-                _stop(manager, run_sync)
+                if manager.has_kernel:
+                    run_sync(manager.shutdown_kernel)(now=False)
+            except BaseException:
+                with suppress(RuntimeError):  # the process has gone meanwhile: as wanted
+                    run_sync(manager.shutdown_kernel)(now=True)
+                raise
             finally:
-                _kill_group(group)
-
-
-def _this_interpreter() -> Any:
-    """Return a kernel spec manager that knows one kernel: the current interpreter."""
-    specs = require("jupyter_client.kernelspec", "notebooks")
-
-    class CurrentInterpreterSpecs(specs.KernelSpecManager):  # type: ignore[name-defined]
-        """Answers every name with the current interpreter."""
-
-        def get_kernel_spec(self, kernel_name: str) -> Any:
-            """Return the spec, whatever is registered under this name."""
-            return specs.KernelSpec(
-                argv=[sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
-                display_name="Python 3",
-                language="python",
-            )
-
-    return CurrentInterpreterSpecs()
-
-
-def _stop(manager: Any, run_sync: Any) -> None:
-    """Interrupt and shut the kernel down; kill it if that fails or is itself interrupted."""
-    if not manager.has_kernel:
-        return
-    try:
-        run_sync(manager.shutdown_kernel)(now=False)
-    except BaseException:
-        with contextlib.suppress(RuntimeError):  # the process has gone meanwhile: as wanted
-            run_sync(manager.shutdown_kernel)(now=True)
-        raise
-
-
-def _kill_group(group: int | None) -> None:
-    """Kill what is left of the kernel's process group: worker processes that outlive it."""
-    if group and group != os.getpgrp():
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody left
-            os.killpg(group, signal.SIGKILL)
+                if group and group != os.getpgrp():
+                    with suppress(ProcessLookupError, PermissionError):  # nobody left
+                        os.killpg(group, signal.SIGKILL)
 
 
 def run_notebook(
@@ -321,13 +286,13 @@ def run_notebook(
     require("papermill", "notebooks")
     path = find_notebook(notebook)
     node = read_notebook(path)
-    declared = declared_parameters(node)
+    declared = parameters_of(parameters_cell(node))
     wanted = {**parameters, **{k: v for k, v in (optional or {}).items() if k in declared}}
     values = checked_parameters(wanted, declared, notebook=f"notebook {path.stem}")
     effective = {name: values.get(name, parameter.default) for name, parameter in declared.items()}
     node.metadata["condnum"] = {"parameters": {k: without_home(v) for k, v in effective.items()}}
     node.metadata.setdefault(
-        "kernelspec", {"display_name": "Python 3", "language": "python", "name": KERNEL_NAME}
+        "kernelspec", {"display_name": "Python 3", "language": "python", "name": "python3"}
     )
     target = output_folder(folder)
     shown: Any = nullcontext(progress) if quiet or progress else terminal_progress(path.stem)
@@ -338,15 +303,12 @@ def run_notebook(
         except CondnumError:
             raise
         except Exception as error:
-            failed = target / FAILED
-            temporary.replace(failed)
-            failure = _translated(error, path.stem, failed)
-            raise failure from error
-        nbformat = require("nbformat", "notebooks")
-        finished = nbformat.read(temporary, as_version=4)
+            temporary.replace(target / FAILED)
+            raise _translated(error, path.stem, target / FAILED) from error
+        finished = read_notebook(temporary)
         for key in ("input_path", "output_path"):  # temporary, and inside somebody's home
             finished.metadata.get("papermill", {}).pop(key, None)
-        nbformat.write(finished, temporary)
+        require("nbformat", "notebooks").write(finished, temporary)
     (target / FAILED).unlink(missing_ok=True)  # of an earlier try
     return target / REPORT
 
@@ -368,7 +330,7 @@ def _execute(
                 node,
                 str(path).replace("{", "{{").replace("}", "}}"),  # papermill takes paths as format strings
                 dict(values),
-                kernel_name=KERNEL_NAME,
+                kernel_name="python3",
                 language="python",
                 progress_bar=False,
                 execution_timeout=int(timeout) if timeout else None,
@@ -380,36 +342,106 @@ def _execute(
 
 def _translated(error: Exception, name: str, failed: Path) -> CondnumError:
     """Turn what papermill raises into one of our errors."""
-    if isinstance(error, OSError) and error.errno in _DISK:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
         return OutputError(
             f"cannot write the report to {failed.parent}: {error.strerror}; free some space there, make it "
             "writable, or choose another folder with --out. The cells finished so far are kept."
         )
-    kept = f"the executed part is kept in {failed}"
-    ename, evalue = getattr(error, "ename", None), str(getattr(error, "evalue", ""))
-    known = {kind.__name__: kind for kind in _subclasses(CondnumError)}.get(str(ename))
-    if known is not None:
-        same = known.__new__(known, evalue)  # not by calling it: some build their message from parts
-        same.args = (evalue,)
-        same.add_note(f"Raised in a cell of the notebook {name}; {kept}.")
-        return same
-    if ename is not None:
-        where = f"in cell [{getattr(error, 'exec_count', '?')}]"
-        return NotebookError(f"the notebook {name} failed {where} with {ename}: {evalue}; {kept}.")
-    kind = type(error).__name__
-    if kind == "CellTimeoutError":
-        return NotebookError(
-            f"a cell of the notebook {name} ran into its time limit; raise the limit, or ask for less "
-            f"(fewer seeds, epochs or rows); {kept}."
-        )
-    if kind == "DeadKernelError":
-        return NotebookError(
-            f"the kernel of the notebook {name} died, most often for lack of memory; "
-            f"try fewer rows or another device; {kept}."
-        )
-    return NotebookError(f"the notebook {name} could not be run ({kind}: {error}); {kept}.")
+    ename, kind, ours = getattr(error, "ename", None), type(error).__name__, [CondnumError]
+    while ours:
+        known = ours.pop()
+        ours += known.__subclasses__()
+        if known.__name__ == ename:
+            same = known.__new__(known)  # not by calling it: some build their message from parts
+            same.args = (str(getattr(error, "evalue", "")),)
+            same.add_note(f"Raised in a cell of the notebook {name}; the executed part is kept in {failed}.")
+            return same
+    said = {
+        "PapermillExecutionError": f"the notebook {name} failed in cell [{getattr(error, 'exec_count', '?')}]"
+        f" with {ename}: {getattr(error, 'evalue', '')}",
+        "CellTimeoutError": f"a cell of the notebook {name} ran into its time limit; raise the limit, or ask "
+        "for less (fewer seeds, epochs or rows)",
+        "DeadKernelError": f"the kernel of the notebook {name} died, most often for lack of memory; "
+        "try fewer rows or another device",
+    }.get(kind, f"the notebook {name} could not be run ({kind}: {error})")
+    return NotebookError(f"{said}; the executed part is kept in {failed}.")
 
 
-def _subclasses(kind: type[CondnumError]) -> set[type[CondnumError]]:
-    """Return a class and all classes derived from it that are loaded."""
-    return {kind}.union(*(_subclasses(child) for child in kind.__subclasses__()))
+# The folder of its results.
+
+
+def is_whole(folder: Path) -> bool:
+    """Tell whether a folder holds a finished run."""
+    return all((folder / name).is_file() for name in (REPORT, PAGE, RECORD))
+
+
+def abandoned(held: ResultsFolder) -> int | None:
+    """Leave of a run its finished cells and a failed notebook; count the cells, None if they are no store."""
+    from condnum.studies.cells import ResultStore
+
+    if (held.path / FAILED).exists():
+        os.replace(held.path / FAILED, output_folder(held.folder) / FAILED)
+    held.clear()
+    try:
+        kept = ResultStore(held.cells, mode="read").count() if held.cells.exists() else 0
+    except CondnumError:
+        return None
+    if not kept:
+        shutil.rmtree(held.cells, ignore_errors=True)
+    return kept
+
+
+def run_report(
+    notebook: str | os.PathLike[str],
+    parameters: Mapping[str, Any],
+    *,
+    out: str | os.PathLike[str],
+    title: str,
+    checksums: Mapping[str, str],
+    quiet: bool = False,
+    stopped: Callable[[], bool] = lambda: False,
+) -> list[dict[str, str]]:
+    """Run a notebook; leave its results, page and provenance in a folder; return the cells that failed."""
+    from condnum.report.html import export_html
+
+    started, clock = datetime.now(UTC), time.monotonic()
+    seeds = parameters.get("seeds")
+    with results_folder(out) as held:
+        try:
+            ours = {"out": str(held.path), "quiet": quiet}
+            report = run_notebook(notebook, parameters, held.path, quiet=quiet, optional=ours)
+            export_html(report, held.path / PAGE, title=title)
+            record = provenance(
+                parameters=parameters,
+                seeds=range(seeds) if isinstance(seeds, int) else (),
+                checksums=checksums,
+                device=str(parameters.get("device", "cpu")),
+                started=started,
+                seconds=time.monotonic() - clock,
+            )
+            write_json(held.path / RECORD, {**record, "files": held.checksums()})
+        except BaseException as error:
+            if not isinstance(error, KeyboardInterrupt) and not stopped():
+                abandoned(held)
+                raise
+            # The tasks of a kernel that was stopped end in errors that nobody waits for.
+            logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+            (held.path / FAILED).unlink(missing_ok=True)
+            kept = abandoned(held)
+            told = f"; {held.cells} is left as it is."
+            if kept == 0:
+                told = " before the first piece was finished; nothing was kept."
+            elif kept:
+                pieces = f"{kept} finished piece{'s' if kept != 1 else ''} kept in {held.cells}"
+                told = f"; {pieces}: the same command resumes from there."
+            raise StoppedError(told) from None
+        failures = list[dict[str, str]]()
+        if (held.path / FAILURES).exists():
+            with (held.path / FAILURES).open(encoding="utf-8", newline="") as stream:
+                for row in csv.DictReader(stream):
+                    failures.append({name: " ".join(text.split()) for name, text in row.items()})
+        try:
+            held.replace()
+        except KeyboardInterrupt:
+            raise StoppedError(f" when all was done: the results in {held.folder} are complete.") from None
+    return failures

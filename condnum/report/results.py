@@ -14,8 +14,8 @@ from typing import Any
 import pandas as pd
 
 from condnum.errors import DataFormatError, InvalidInputError, require
-from condnum.files import atomic_write
-from condnum.report.notebook import RECORD, REPORT
+from condnum.files import RECORD, atomic_write
+from condnum.report.notebook import REPORT
 from condnum.report.reproduce import ExperimentRecord
 
 #: Names become file names and addresses.

@@ -285,7 +285,7 @@ def test_a_digit_that_is_absent(refused, raw):
 def test_all_options_come_through_and_an_unknown_checksum_is_told(command, raw, tmp_path, monkeypatch):
     given = []
     monkeypatch.setattr(
-        "condnum.report.run.run_report",
+        "condnum.report.notebook.run_report",
         lambda path, values, **options: given.append((path.stem, values, options)) or [],
     )
     words = "run mnist --data data --methods imma,ours --seeds 2 --epochs 7 --pairs 4-7 --labels published"

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from condnum.errors import OutputError
-from condnum.files import atomic_write, folder_lock, write_json, write_text
-from condnum.report.run import results_folder
+from condnum.files import atomic_write, folder_lock, results_folder, write_json, write_text
+from condnum.report.notebook import abandoned
 from condnum.studies.cells import ResultStore
 
 pytestmark = [
@@ -153,7 +153,7 @@ def test_what_a_run_that_ends_early_keeps(tmp_path, cells):
         else:
             with ResultStore(held.cells) as store:
                 store.put("a", {"rir": 2.0}) if cells == "finished" else store.fail("a", "ValueError")
-        assert held.abandon() == {"finished": 1, "failed": 0, "foreign": None}[cells]
+        assert abandoned(held) == {"finished": 1, "failed": 0, "foreign": None}[cells]
     assert held.cells.exists() == (cells != "failed")
     assert held.path.exists() == (cells != "failed")
     assert seen(tmp_path / "out") == {"report.failed.ipynb": "why"}

@@ -66,7 +66,7 @@ def offline(tmp_path, monkeypatch, imported):
     def refuse(*_, **__):
         raise CondnumError("this test has no network, and asks for none.")
 
-    monkeypatch.setattr("condnum.report.run.run_report", lambda *_, **__: [])
+    monkeypatch.setattr("condnum.report.notebook.run_report", lambda *_, **__: [])
     for name, module in list(sys.modules.items()):
         if name.startswith("condnum.data.") and hasattr(module, "fetch_openml"):
             monkeypatch.setattr(module, "fetch_openml", refuse)

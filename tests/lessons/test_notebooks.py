@@ -12,7 +12,7 @@ pytest.importorskip("papermill", reason="the extra notebooks is not installed")
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
 from condnum.cli import main
-from condnum.report.notebook import declared_parameters, read_notebook, run_notebook
+from condnum.report.notebook import parameters_cell, parameters_of, read_notebook, run_notebook
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("[1-6]_*.ipynb"))
@@ -46,7 +46,7 @@ def test_the_start_shows_every_notebook_and_its_commands_and_links_exist():
 @each_notebook
 def test_it_declares_the_switch_static(path):
     node = read_notebook(path)
-    static = declared_parameters(node)["static"]
+    static = parameters_of(parameters_cell(node))["static"]
     assert (static.annotation, static.default) == ("bool", False)
     assert all(not cell.get("outputs") for cell in node.cells)
 

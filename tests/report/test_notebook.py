@@ -1,3 +1,6 @@
+"""Notebooks: their parameters, a run that is whole or fails clearly, a kernel that leaves nothing behind."""
+
+import ast
 import signal
 import sys
 import time
@@ -5,152 +8,127 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import nbformat
+import papermill
 import pytest
-from jupyter_core.utils import run_sync
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from condnum.errors import (
-    CondnumError,
-    DataNotFoundError,
-    InvalidInputError,
-    MissingExtraError,
-    OutputError,
-    UnknownNameError,
+from condnum.errors import DataNotFoundError, InvalidInputError, MissingExtraError, UnknownNameError
+from condnum.report import notebook as module
+from condnum.report.notebook import (
+    NotebookError,
+    checked_parameters,
+    find_notebook,
+    parameters_cell,
+    parameters_of,
+    read_notebook,
+    run_notebook,
+    running_kernel,
 )
-from condnum.report import notebook
-from condnum.report import notebook as kernel
-from condnum.report.notebook import NotebookError, find_notebook, read_notebook, run_notebook, running_kernel
+
+
+@pytest.fixture
+def write_notebook(tmp_path: Path) -> Callable[..., Path]:
+    """Return a writer: a parameters cell, then the given cells (`# …` is Markdown)."""
+
+    def write(*cells: str, parameters: str = "seeds: int = 2", name: str = "small") -> Path:
+        node = new_notebook()
+        node.cells = [new_code_cell(parameters, metadata={"tags": ["parameters"]})]
+        node.cells += [
+            new_markdown_cell(cell) if cell.startswith("# ") else new_code_cell(cell) for cell in cells
+        ]
+        path = tmp_path / f"{name}.ipynb"
+        nbformat.write(node, path)
+        return path
+
+    return write
 
 
 def names(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir())
 
 
-def text_of(path: Path) -> str:
-    return "".join(
-        output.get("text", "") for cell in read_notebook(path).cells for output in cell.get("outputs", [])
-    )
+# Parameters.
 
-
-EVENTS = """
-import json, os, sys
-with open(os.environ["CONDNUM_PROGRESS"], "a") as stream:
-    for done in range(3):
-        stream.write(json.dumps({"stage": "ours", "done": done, "total": 3}) + "\\n")
-print(sys.executable, os.getcwd(), seeds, sep="|")
+CELL = """
+# how many
+seeds: int = 5  # seeds
+lr: float = 0.1
+name: str = "a # b"
+maybe: str | None = None
+kind: Literal["a", "b"] = "a"
+layers: list[int] = [1, 2]
+free = None
+flag = True
+opt: Optional[int] = None
+both: "int | str" = 1
+odd: Path = x
+table: dict[str, int] = {}
 """
 
 
-def test_a_whole_run(write_notebook: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "cwd").mkdir()
-    monkeypatch.chdir(tmp_path / "cwd")
-    folder = tmp_path / "out {braces}"  # papermill takes paths as format strings
-    folder.mkdir()
-    (folder / "report.failed.ipynb").write_text("of an earlier try")
-    seen: list[Any] = []
-    report = run_notebook(write_notebook("# Title", EVENTS), {"seeds": 7}, folder, progress=seen.append)
-    assert report == folder / "report.ipynb"
-    assert names(folder) == ["report.ipynb"]
-    assert text_of(report).split("|") == [sys.executable, str(tmp_path / "cwd"), "7\n"]
-    assert [event["done"] for event in seen] == [0, 1, 2]
-    node = read_notebook(report)
-    assert node.metadata["condnum"] == {"parameters": {"seeds": 7}}
-    assert node.metadata["kernelspec"]["name"] == "python3"
-    assert str(tmp_path) not in str(node.metadata)
-    assert "widgets" not in node.metadata
+def test_declarations_and_defaults() -> None:
+    found = parameters_of(CELL)
+    assert " ".join(found) == "seeds lr name maybe kind layers free flag opt both odd table"
+    assert found["name"].default == "a # b"
+    assert found["flag"].annotation == "bool"
+    assert found["free"].annotation == ""
+    assert found["odd"].default is None
+    assert found["seeds"].help == "seeds"
+    assert found["name"].help == found["lr"].help == ""
 
 
-def test_quiet_sets_no_progress_file(
-    write_notebook: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write_notebook("import os; print('CONDNUM_PROGRESS' in os.environ)")
-    assert text_of(run_notebook(path, {}, tmp_path / "out", quiet=True)) == "False\n"
-    assert capsys.readouterr() == ("", "")
-
-
-def test_terminal_progress_is_the_default(
-    write_notebook: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run_notebook(write_notebook(EVENTS), {}, tmp_path / "out")
-    assert "small: 2/3 done (ours)" in capsys.readouterr().err
-
-
-def test_our_error_in_a_cell_comes_back_as_itself(write_notebook: Any, tmp_path: Path) -> None:
-    path = write_notebook("from condnum.errors import *\nraise UnknownNameError('method', 'our', ['ours'])")
-    with pytest.raises(UnknownNameError, match=r"^unknown method 'our'; did you mean 'ours'\?") as caught:
-        run_notebook(path, {}, tmp_path / "out", quiet=True)
-    assert "report.failed.ipynb" in caught.value.__notes__[0]
-    assert names(tmp_path / "out") == ["report.failed.ipynb"]
-    assert "UnknownNameError" in (tmp_path / "out" / "report.failed.ipynb").read_text()
-
-
-def test_another_error_names_cell_and_error(write_notebook: Any, tmp_path: Path) -> None:
-    path = write_notebook("1 + 1", "[][3]")
-    with pytest.raises(
-        NotebookError,
-        match=r"notebook small failed in cell \[3\] with IndexError: list index .*failed\.ipynb",
-    ):
-        run_notebook(path, {}, tmp_path / "out", quiet=True)
-
-
-def test_a_dead_kernel(write_notebook: Any, tmp_path: Path) -> None:
-    path = write_notebook("import os; os.kill(os.getpid(), 9)")
-    with pytest.raises(NotebookError, match=r"the kernel of the notebook small died.*fewer rows"):
-        run_notebook(path, {}, tmp_path / "out", quiet=True)
-    assert names(tmp_path / "out") == ["report.failed.ipynb"]
-
-
-def test_a_cell_over_its_time_limit(write_notebook: Any, tmp_path: Path) -> None:
-    with pytest.raises(NotebookError, match="ran into its time limit; raise the limit"):
-        run_notebook(
-            write_notebook("import time; time.sleep(60)"), {}, tmp_path / "out", quiet=True, timeout=1
-        )
-
-
-def test_any_other_failure_is_named(
-    write_notebook: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*_: object, **__: object) -> None:
-        raise RuntimeError("Kernel didn't respond in 60 seconds")
-
-    monkeypatch.setattr(notebook, "_execute", broken)
-    with pytest.raises(NotebookError, match=r"could not be run \(RuntimeError: Kernel didn't respond"):
-        run_notebook(write_notebook(), {}, tmp_path / "out", quiet=True)
+def test_same_names_as_papermill(write_notebook: Any) -> None:
+    path = write_notebook(parameters="a: int = 1  # help\nb = 'x'\nc: float = 1e-3")
+    node = read_notebook(path)
+    node.metadata["kernelspec"] = {"name": "python3", "language": "python", "display_name": "Python 3"}
+    nbformat.write(node, path)
+    declared, inspected = parameters_of(parameters_cell(node)), papermill.inspect_notebook(str(path))
+    assert set(declared) == set(inspected)
+    for name in ("a", "c"):
+        assert declared[name].annotation == inspected[name]["inferred_type_name"]
+        assert declared[name].default == ast.literal_eval(inspected[name]["default"])
 
 
 @pytest.mark.parametrize(
-    ("parameters", "error", "match"),
+    ("name", "value"),
     [
-        (
-            {"seed": 1},
-            UnknownNameError,
-            r"unknown parameter of the notebook small 'seed'; did you mean 'seeds'",
-        ),
-        (
-            {"seeds": "3"},
-            InvalidInputError,
-            r"parameter 'seeds' of the notebook small must be int, got '3' \(str\)",
-        ),
+        ("seeds", 3), ("lr", 1), ("lr", 0.5), ("name", Path("a/b")), ("maybe", None), ("maybe", "x"),
+        ("kind", "b"), ("layers", []), ("layers", [3]), ("free", 3), ("free", "x"), ("flag", False),
+        ("opt", 2), ("opt", None), ("both", "x"), ("odd", 1), ("table", {"a": 1}),
     ],
-    ids=["name", "type"],
-)
-def test_parameters_are_checked_before_anything_is_written(
-    write_notebook: Any, tmp_path: Path, parameters: dict[str, Any], error: type[CondnumError], match: str
-) -> None:
-    with pytest.raises(error, match=match):
-        run_notebook(write_notebook(), parameters, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+)  # fmt: skip
+def test_right_types(name: str, value: object) -> None:
+    (checked,) = checked_parameters({name: value}, parameters_of(CELL)).values()
+    assert checked == (str(value) if isinstance(value, Path) else value)
+    assert name != "lr" or isinstance(checked, float)
 
 
-def test_an_output_folder_that_is_a_file(write_notebook: Any, tmp_path: Path) -> None:
-    (tmp_path / "out").write_text("")
-    with pytest.raises(OutputError, match="cannot be written to the folder"):
-        run_notebook(write_notebook(), {}, tmp_path / "out")
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("seeds", True, "int"), ("seeds", 3.0, "int"), ("seeds", "3", "int"), ("seeds", None, "int"),
+        ("lr", "0.1", "float"), ("lr", False, "float"), ("name", 1, "str"), ("maybe", 1, r"str \| None"),
+        ("kind", "c", "Literal"), ("layers", (1,), "list"), ("layers", [True], "list"), ("flag", 1, "bool"),
+        ("opt", "x", "Optional"), ("both", 1.5, r"int \| str"), ("table", [], "dict"),
+    ],
+)  # fmt: skip
+def test_wrong_types(name: str, value: object, wanted: str) -> None:
+    with pytest.raises(
+        InvalidInputError, match=rf"parameter '{name}' of the notebook must be {wanted}.*got "
+    ):
+        checked_parameters({name: value}, parameters_of(CELL))
 
 
-def test_without_papermill(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "papermill", None)
-    with pytest.raises(MissingExtraError, match=r"'papermill'.*condnum\[notebooks\]"):
-        run_notebook("house_prices", {}, tmp_path)
+def test_cells_that_declare_nothing(write_notebook: Any) -> None:
+    with pytest.raises(InvalidInputError, match=r"not valid Python .*line 2"):
+        parameters_of("a = 1\nb =")
+    for count in (0, 2):
+        notebook = read_notebook(write_notebook("x = 1"))
+        for index, cell in enumerate(notebook.cells):
+            cell.metadata["tags"] = ["parameters"] * (index < count)
+        with pytest.raises(InvalidInputError, match=f"exactly one code cell .*, this one has {count}"):
+            parameters_cell(notebook)
 
 
 def test_finding_notebooks(tmp_path: Path, write_notebook: Any) -> None:
@@ -161,22 +139,97 @@ def test_finding_notebooks(tmp_path: Path, write_notebook: Any) -> None:
     assert find_notebook("4_ceiling").parent.name == "notebooks"
     with pytest.raises(UnknownNameError, match="unknown notebook 'house_price'; did you mean 'house_prices'"):
         find_notebook("house_price", tree=tmp_path)
-    with pytest.raises(DataNotFoundError, match=r"there is no notebook .*none.ipynb; check the path"):
-        find_notebook(tmp_path / "none.ipynb")
     with pytest.raises(DataNotFoundError, match="no notebooks folder beside it; run from a source tree"):
         find_notebook("house_prices", tree=tmp_path / "empty")
 
 
-def test_a_file_that_is_no_notebook(tmp_path: Path) -> None:
-    path = tmp_path / "a.ipynb"
-    path.write_text("hello")
-    with pytest.raises(InvalidInputError, match=r"a\.ipynb is not a Jupyter notebook"):
-        run_notebook(path, {}, tmp_path / "out")
+# Runs.
+
+EVENTS = """
+import json, os, sys
+with open(os.environ["CONDNUM_PROGRESS"], "a") as stream:
+    for done in range(3):
+        stream.write(json.dumps({"stage": "ours", "done": done, "total": 3}) + "\\n")
+print(sys.executable, os.getcwd(), seeds, sep="|")
+"""
 
 
-def test_the_kernel_is_killed_when_a_gentle_stop_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_whole_run(
+    write_notebook: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_shared_kernel: Any
 ) -> None:
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+    folder = tmp_path / "out {braces}"  # papermill takes paths as format strings
+    folder.mkdir()
+    (folder / "report.failed.ipynb").write_text("of an earlier try")
+    seen: list[Any] = []
+    report = run_notebook(write_notebook("# Title", EVENTS), {"seeds": 7}, folder, progress=seen.append)
+    assert report == folder / "report.ipynb"
+    assert names(folder) == ["report.ipynb"]
+    node = read_notebook(report)
+    told = [output.text for cell in node.cells for output in cell.get("outputs", [])]
+    assert "".join(told).split("|") == [sys.executable, str(tmp_path / "cwd"), "7\n"]
+    assert [event["done"] for event in seen] == [0, 1, 2]
+    assert node.metadata["condnum"] == {"parameters": {"seeds": 7}}
+    assert node.metadata["kernelspec"]["name"] == "python3"
+    assert str(tmp_path) not in str(node.metadata)
+    assert "widgets" not in node.metadata
+
+
+def test_terminal_progress_is_the_default(
+    write_notebook: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], on_shared_kernel: Any
+) -> None:
+    run_notebook(write_notebook(EVENTS), {}, tmp_path / "out")
+    assert "small: 2/3 done (ours)" in capsys.readouterr().err
+    silent = write_notebook("import os; assert 'CONDNUM_PROGRESS' not in os.environ")
+    run_notebook(silent, {}, tmp_path / "out", quiet=True)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_an_error_in_a_cell(write_notebook: Any, tmp_path: Path, on_shared_kernel: Any) -> None:
+    path = write_notebook("from condnum.errors import *\nraise UnknownNameError('method', 'our', ['ours'])")
+    with pytest.raises(UnknownNameError, match=r"^unknown method 'our'; did you mean 'ours'\?") as caught:
+        run_notebook(path, {}, tmp_path / "out", quiet=True)
+    assert "report.failed.ipynb" in caught.value.__notes__[0]
+    assert names(tmp_path / "out") == ["report.failed.ipynb"]
+    assert "UnknownNameError" in (tmp_path / "out" / "report.failed.ipynb").read_text()
+    foreign = r"notebook small failed in cell \[\d+\] with IndexError: list index .*failed\.ipynb"
+    with pytest.raises(NotebookError, match=foreign):
+        run_notebook(write_notebook("1 + 1", "[][3]"), {}, tmp_path / "out", quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("cell", "match"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", r"the kernel of the notebook small died.*fewer rows"),
+        ("import time; time.sleep(60)", "ran into its time limit; raise the limit"),
+    ],
+    ids=["killed", "too long"],
+)
+def test_a_cell_that_does_not_end(write_notebook: Any, tmp_path: Path, cell: str, match: str) -> None:
+    with pytest.raises(NotebookError, match=match):
+        run_notebook(write_notebook(cell), {}, tmp_path / "out", quiet=True, timeout=3)
+    assert names(tmp_path / "out") == ["report.failed.ipynb"]
+
+
+def test_any_other_failure_is_named(
+    write_notebook: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("Kernel didn't respond in 60 seconds")
+
+    monkeypatch.setattr(module, "_execute", broken)
+    with pytest.raises(NotebookError, match=r"could not be run \(RuntimeError: Kernel didn't respond"):
+        run_notebook(write_notebook(), {}, tmp_path / "out", quiet=True)
+
+
+def test_without_papermill(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "papermill", None)
+    with pytest.raises(MissingExtraError, match=r"'papermill'.*condnum\[notebooks\]"):
+        run_notebook("house_prices", {}, tmp_path)
+
+
+def test_the_kernel_is_killed_when_a_gentle_stop_fails(tmp_path: Path) -> None:
     calls: list[bool] = []
     with pytest.raises(KeyboardInterrupt), running_kernel(cwd=tmp_path) as manager:  # ruff: ignore[pytest-raises-with-multiple-statements]
         kill = manager.shutdown_kernel
@@ -193,22 +246,6 @@ def test_the_kernel_is_killed_when_a_gentle_stop_fails(
     assert process.poll() is not None
 
 
-def test_a_kernel_that_has_gone_needs_no_stop() -> None:
-    class Gone:
-        has_kernel = False
-
-    kernel._stop(Gone(), run_sync)
-
-
-def running(pid: int) -> bool:
-    """Tell whether a process runs; one that waits only for its parent to notice its death does not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
-
-
 INTERRUPTED = """
 import sys
 from condnum.report.notebook import run_notebook
@@ -222,6 +259,12 @@ except KeyboardInterrupt:
 def test_interrupt_lets_the_cell_clean_up_and_leaves_nothing(
     start: Callable[..., Any], write_notebook: Any, tmp_path: Path
 ) -> None:
+    def running(pid: int) -> bool:
+        try:  # one that waits only for its parent to notice its death does not run
+            return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+        except OSError:
+            return False
+
     path = write_notebook(
         f"""
 import os, pathlib, subprocess, time
