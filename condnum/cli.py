@@ -67,7 +67,7 @@ EXPERIMENTS = {
     "reproduction-audit": NotebookCommand("reproduction_audit", "condnum.studies.release:ReproductionAudit"),
     "corrections": NotebookCommand("corrections"),
 }
-AUDIT = NotebookCommand("audit", "condnum.audit.run:Options")
+AUDIT = NotebookCommand("audit", "condnum.audit.study:AuditCommand")
 
 OutOption = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Folder of the results.", show_default="runs/…")

@@ -3,9 +3,8 @@
 Figures and tables for a report are in `condnum.audit.figures` and `condnum.audit.tables`.
 """
 
-from condnum.audit.full_audit import audit
 from condnum.audit.moments import SecondMoments, second_moments
 from condnum.audit.result import Audit
-from condnum.audit.run import backbone_features
+from condnum.audit.study import FeatureAudit, audit, backbone_features
 
-__all__ = ["Audit", "SecondMoments", "audit", "backbone_features", "second_moments"]
+__all__ = ["Audit", "FeatureAudit", "SecondMoments", "audit", "backbone_features", "second_moments"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from condnum.audit.measures import Comparison, Extractors, TaskSpectra, kappa_rows, measured, task_spectra
-from condnum.audit.moments import FEWEST_GROUPS, SecondMoments
-from condnum.errors import InvalidInputError, RankError
+from condnum.audit.moments import SecondMoments
+from condnum.errors import RankError
 from condnum.machine import limited_threads
 from condnum.studies.executors import core_count
 from condnum.studies.measure import MEASURES
@@ -25,10 +25,8 @@ LEVEL = 0.95
 #: Ends the seeds of resampling, see `moments.LABELS`.
 DRAWS = 73
 
-#: Name, task or comparison, extractor, baseline, convention.
-Quantity = tuple[str, str, str, str, str]
-
-OnReplicates = Callable[[int, int], None]
+#: Fewer replicates than this make no interval.
+FEWEST_REPLICATES = 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,92 +60,71 @@ def bootstrap(
     extractors: Extractors,
     compared: Sequence[Comparison],
     *,
+    count: int,
     rtol: float,
     ridge: float,
-    replicates: int = 200,
+    replicates: Sequence[int] = range(200),
     seed: int = 0,
     threads: int | None = None,
-    on_replicates: OnReplicates | None = None,
-) -> Intervals:
-    """Measure resampled data as the data were measured, and take percentiles.
+    on_replicate: Callable[[int], None] | None = None,
+) -> NDArray[np.float64]:
+    """Measure resampled data as the data were measured: a row of the `count` numbers of `estimates` each.
 
     Rows are taken for independent draws from each task; extractors stay as they are, those that were computed
-    from the data included. Replicate b of any number of threads is the same, as it has its own generator. A
-    resampled task has fewer distinct rows (63 %), which can lower ranks and compact κ's: `inside` says
-    whether the estimate lies in its own interval, and `median` how far resampling moves it.
+    from the data included. Replicate b of any number of threads is the same, as it has its own generator; one
+    of rank 0 is NaN.
     """
-    if replicates < 20:
-        raise InvalidInputError(
-            f"a bootstrap needs at least 20 replicates for an interval, got {replicates}."
-        )
-    for task in moments:
-        if not task.can_resample:
-            raise InvalidInputError(
-                f"{len(task.groups)} group(s) of rows are too few to resample; at least {FEWEST_GROUPS} are "
-                "needed."
-            )
 
-    def replicate(index: int) -> dict[Quantity, float] | None:
+    def replicate(index: int) -> list[float]:
         drawn = []
         for which, task in enumerate(moments):
             generator = np.random.default_rng([seed, which, index, DRAWS])
             drawn.append(torch.from_numpy(resampled_covariance(task, generator)))
         try:
-            return _quantities(task_spectra(drawn[0], drawn[1], extractors, rtol=rtol), compared, ridge)
+            spectra = task_spectra(drawn[0], drawn[1], extractors, rtol=rtol)
+            return estimates(spectra, compared, ridge)["estimate"].tolist()
         except RankError:
-            return None
+            return [np.nan] * count
 
-    results: list[dict[Quantity, float] | None] = [None] * replicates
+    draws = []
     with limited_threads(1), ThreadPoolExecutor(threads or core_count()) as pool:
-        futures = {pool.submit(replicate, index): index for index in range(replicates)}
-        for done, future in enumerate(as_completed(futures), start=1):
-            results[futures[future]] = future.result()
-            if on_replicates is not None:
-                on_replicates(done, replicates)
-    good = [result for result in results if result is not None]
-    if len(good) < 20:
-        raise InvalidInputError(
-            f"only {len(good)} of {replicates} resampled pairs of tasks have a rank above 0; nearly all "
-            "rows are zero."
-        )
-    K_P, K_H = (torch.from_numpy(task.covariance) for task in moments)
-    estimates = _quantities(task_spectra(K_P, K_H, extractors, rtol=rtol), compared, ridge)
-    names, tails = ("quantity", "task", "extractor", "baseline", "convention"), (1 - LEVEL) / 2
-    rows = []
-    for key, estimate in estimates.items():
-        # Percentiles are members of the sample, as ceilings may be infinite.
-        values = [result[key] for result in good]
-        low, median, high = np.quantile(values, [tails, 0.5, 1 - tails], method="inverted_cdf").tolist()
-        rows.append(
-            {
-                **dict(zip(names, key, strict=True)),
-                "estimate": estimate, "low": low, "high": high, "median": median,
-                "inside": low <= estimate <= high, "replicates": len(values),
-            }
-        )  # fmt: skip
-    units = [
-        f"the {task.rows:,d} rows of {name}, one by one"
-        if task.kept is not None
-        else f"{len(task.groups)} random groups of the {task.rows:,d} rows of {name} (each row was "
-        "assigned to a group at random)"
-        for name, task in zip(("D_P", "D_H"), moments, strict=True)
-    ]
-    return Intervals(pd.DataFrame(rows), " and ".join(units), replicates, replicates - len(good))
+        for found in pool.map(replicate, replicates):
+            draws.append(found)
+            if on_replicate is not None:
+                on_replicate(len(draws))
+    return np.array(draws)
 
 
-def _quantities(spectra: TaskSpectra, compared: Sequence[Comparison], ridge: float) -> dict[Quantity, float]:
+def intervals(draws: NDArray[np.float64], known: pd.DataFrame, unit: str) -> Intervals | None:
+    """Take percentiles of replicates beside the estimates; None if nearly all replicates have rank 0.
+
+    A resampled task has fewer distinct rows (63 %), which can lower ranks and compact κ's: `inside` says
+    whether the estimate lies in its own interval, and `median` how far resampling moves it.
+    """
+    good = draws[~np.isnan(draws).all(axis=1)]
+    if len(good) < FEWEST_REPLICATES:
+        return None
+    tails = (1 - LEVEL) / 2
+    # Percentiles are members of the sample, as ceilings may be infinite.
+    low, median, high = np.quantile(good, [tails, 0.5, 1 - tails], axis=0, method="inverted_cdf")
+    inside = (low <= known["estimate"]) & (known["estimate"] <= high)
+    table = known.assign(low=low, high=high, median=median, inside=inside, replicates=len(good))
+    return Intervals(table, unit, len(draws), len(draws) - len(good))
+
+
+def estimates(spectra: TaskSpectra, compared: Sequence[Comparison], ridge: float) -> pd.DataFrame:
     """Return every number that gets an interval."""
-    found: dict[Quantity, float] = {}
+    rows = []
     for row in kappa_rows(spectra, ridge=ridge):
         place = (row["task"], row["extractor"], "", row["convention"])
-        found["kappa", *place] = row["kappa"]
+        rows.append(("kappa", *place, row["kappa"]))
         if row["convention"] == "compact":
-            found["rank", *place] = row["rank"]
+            rows.append(("rank", *place, float(row["rank"])))
     for pair in compared:
         for convention, gauge in MEASURES[:2]:
             result = measured(spectra, pair, convention, gauge, ridge=ridge)
             for name in ("harmful_ratio", "pretrain_ratio", "rir"):
-                found[name, "", pair.extractor, pair.baseline, convention] = getattr(result, name)
+                rows.append((name, "", pair.extractor, pair.baseline, convention, getattr(result, name)))
     ceiling = rir_ceiling(spectra.range_P, spectra.range_H, rtol=spectra.rtol)
-    found["rir_ceiling", "", "", "", "compact"] = ceiling.value
-    return found
+    rows.append(("rir_ceiling", "", "", "", "compact", ceiling.value))
+    return pd.DataFrame(rows, columns=["quantity", "task", "extractor", "baseline", "convention", "estimate"])

@@ -63,6 +63,15 @@ class SecondMoments:
         """Whether there is enough to resample: rows, or at least `FEWEST_GROUPS` groups."""
         return self.kept is not None or len(self.groups) >= FEWEST_GROUPS
 
+    def unit(self, name: str) -> str:
+        """Say what is resampled."""
+        if self.kept is not None:
+            return f"the {self.rows:,d} rows of {name}, one by one"
+        return (
+            f"{len(self.groups)} random groups of the {self.rows:,d} rows of {name} (each row was "
+            "assigned to a group at random)"
+        )
+
     def __add__(self, other: SecondMoments) -> SecondMoments:
         """Add the moments of other rows, without their kept rows."""
         return SecondMoments(self.rows + other.rows, self.groups + other.groups)

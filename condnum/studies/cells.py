@@ -88,9 +88,14 @@ class Cell:
         return replace(self, after=before[0] if before else None, study=study, key=key, folder=folder)
 
     @property
+    def name(self) -> str:
+        """Method or stage, or the study where cells have neither."""
+        return str(self.at.get("method", self.at.get("stage", self.study)))
+
+    @property
     def short_label(self) -> str:
         """Method, pair and seed, those that the cell has: for a line of progress."""
-        words = [str(self.at.get("method", self.study))]
+        words = [self.name]
         if {"pretrain", "harmful"} <= self.at.keys():
             words.append(f"{self.at['pretrain']}-{self.at['harmful']}")
         if "seed" in self.at:

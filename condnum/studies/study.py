@@ -109,7 +109,9 @@ class _Tally:
             done, self.total, self.reused, len(self.failures), seconds, eta, cell, self.best
         )
         # Method and seed as in the events of a cell's own steps, which this one ends.
-        coordinates = {} if cell is None else {"stage": cell.at.get("method", cell.study)}
+        coordinates = (
+            {} if cell is None else {"stage": cell.at.get("method", cell.at.get("stage", cell.study))}
+        )
         if cell is not None and "seed" in cell.at:
             coordinates["seed"] = cell["seed"]
         report_event(**coordinates, done=done, total=self.total, **progress.facts.known())

@@ -9,10 +9,18 @@ import pytest
 import torch
 
 import condnum
-from condnum.audit import audit
+from condnum.audit import FeatureAudit, audit
 from condnum.audit.attacks import attack_section
-from condnum.audit.intervals import bootstrap
-from condnum.audit.measures import RAW, Comparison, covariance_rtol, keeps_range, loss_gap, target_moments
+from condnum.audit.intervals import bootstrap, estimates, intervals
+from condnum.audit.measures import (
+    RAW,
+    Comparison,
+    covariance_rtol,
+    keeps_range,
+    loss_gap,
+    target_moments,
+    task_spectra,
+)
 from condnum.audit.moments import second_moments
 from condnum.audit.tables import evaluation_words
 from condnum.data.feature_stream import array_stream
@@ -20,6 +28,7 @@ from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError
 from condnum.methods.problem import LinearTask
 from condnum.probing.attackers import AttackBudget
 from condnum.report.tables import number
+from condnum.studies.study import SweepError
 from condnum.theory.spectra import CovarianceRange
 
 D = 6
@@ -82,13 +91,27 @@ class TestAgainstTheDenseLibrary:
         assert own["rir"].item() == pytest.approx(found.row(found.main, convention)["rir"], rel=1e-9)
 
 
+def resampled(moments, extractors, compared, **options):
+    """The intervals of these moments."""
+    conventions = {"rtol": 1e-14, "ridge": 1e-6}
+    K = (torch.from_numpy(task.covariance) for task in moments)
+    known = estimates(task_spectra(*K, extractors, rtol=1e-14), compared, 1e-6)
+    draws = bootstrap(moments, extractors, compared, count=len(known), **conventions, **options)
+    return intervals(draws, known, "rows").table
+
+
 class TestBootstrap:
     def test_the_same_for_any_number_of_threads(self, data, theta):
         moments = tuple(second_moments(array_stream(X)) for X in data)
-        pair = [Comparison("theta", RAW)]
-        options = {"rtol": 1e-14, "ridge": 1e-6, "replicates": 20}
         one, two = (
-            bootstrap(moments, {RAW: None, "theta": theta}, pair, threads=t, **options).table for t in (1, 2)
+            resampled(
+                moments,
+                {RAW: None, "theta": theta},
+                [Comparison("theta", RAW)],
+                threads=t,
+                replicates=range(20),
+            )
+            for t in (1, 2)
         )
         pd.testing.assert_frame_equal(one, two, check_exact=False, rtol=1e-12)
 
@@ -99,8 +122,9 @@ class TestBootstrap:
         for seed in range(40):
             X = np.random.default_rng(seed).normal(size=(200, 2)) * [2.0, 1.0]
             moments = second_moments(array_stream(X))
-            table = bootstrap((moments, moments), {RAW: None}, [], rtol=1e-14, ridge=1e-6, replicates=100,
-                              seed=seed, threads=1).table  # fmt: skip
+            table = resampled(
+                (moments, moments), {RAW: None}, [], replicates=range(100), seed=seed, threads=1
+            )
             row = table[(table["quantity"] == "kappa") & (table["task"] == "pretrain")].iloc[0]
             hits += row["low"] <= 4 <= row["high"]
         # Binomial(40, 0.95) is at least 33 with probability 0.997; percentile intervals are a bit short.
@@ -111,13 +135,65 @@ class TestBootstrap:
         widths = []
         for kept in (0, 1 << 30):
             moments = second_moments(array_stream(X), kept_bytes=kept)
-            table = bootstrap(
-                (moments, moments), {RAW: None}, [], rtol=1e-14, ridge=1e-6, replicates=300
-            ).table
+            table = resampled((moments, moments), {RAW: None}, [], replicates=range(300))
             row = table[table["quantity"] == "kappa"].iloc[0]
             widths.append(math.log(row["high"] / row["low"]))
         # 63 degrees of freedom: the spread itself is known to 9 %, its percentiles to about twice that.
         assert widths[0] == pytest.approx(widths[1], rel=0.4)
+
+
+class TestResuming:
+    """An audit that was stopped goes on from its finished stages and says the same."""
+
+    @pytest.fixture
+    def study(self, data, tmp_path):
+        np.save(tmp_path / "P.npy", data[0])
+        np.save(tmp_path / "H.npy", data[1])
+        np.save(tmp_path / "y.npy", data[1] @ np.ones(D))
+        P, H, y = (str(tmp_path / f"{name}.npy") for name in "PHy")
+        return FeatureAudit(pretrain=P, harmful=H, targets=y, standardise=True, bootstrap=60, seed=3)
+
+    @pytest.fixture
+    def quick_attackers(self, monkeypatch):
+        monkeypatch.setattr("condnum.audit.study.PANEL_BUDGET", AttackBudget(steps=20, dense_steps=5))
+
+    @staticmethod
+    def record(found):
+        """What an audit says, without times."""
+        record = found.as_json()
+        for row in record["attackers"]["steps"] + record["attackers"]["factors"]:
+            row.update({name: None for name in row if "seconds" in name})
+        return record | {"seconds": None, "peak_memory_mib": None}
+
+    @pytest.mark.parametrize("last", ["columns", "rows of D_H", "spectra", "bootstrap"])
+    def test_after_each_stage(self, study, tmp_path, monkeypatch, quick_attackers, last):
+        whole = study.found(study.run(out=tmp_path / "whole").cells)
+
+        def stop(progress):
+            if progress.cell is not None and progress.cell["stage"] == last:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            study.run(out=tmp_path / "out", on_progress=stop)
+        again = study.run(out=tmp_path / "out")
+        stages = ["columns", "rows of D_P", "rows of D_H", "spectra", "alignment", "bootstrap"]
+        assert again.report.reused == stages.index(last) + 1
+        assert again.report.reused + again.report.computed == 8  # the bootstrap has two batches
+        assert self.record(study.found(again.cells)) == self.record(whole)
+        assert again.save(tmp_path / "out") == ["audit.json"]
+
+    def test_a_stage_that_fails_is_named(self, study, tmp_path, monkeypatch):
+        def broken(*_, **__):
+            raise MemoryError("too large")
+
+        monkeypatch.setattr("condnum.audit.study.attack_section", broken)
+        run = study.run(out=tmp_path / "out")
+        found = study.found(run.cells)
+        assert found.attack.reason == "the panel failed"
+        assert run.save(tmp_path / "out") == ["failures.csv", "audit.json"]
+        monkeypatch.setattr("condnum.audit.study.task_facts", broken)
+        with pytest.raises(SweepError, match="ended at its stage 'spectra' with MemoryError: too large"):
+            study.run()
 
 
 class TestClauseC:
@@ -242,7 +318,7 @@ class TestBadInput:
             (
                 {"targets": np.arange(200), "kind": "words"},
                 UnknownNameError,
-                "unknown kind of targets 'words'",
+                "unknown kind 'words'",
             ),
             ({"replicates": 5}, InvalidInputError, r"replicates must be 0 .* got 5"),
         ],

@@ -2,13 +2,13 @@
 
 import pytest
 
-from condnum.audit import run as notebook_run
-from condnum.audit.run import Options, backbone_features
+from condnum.audit import FeatureAudit, backbone_features
 from condnum.errors import InvalidInputError
 
 
 def test_without_files_the_embedded_digits_are_audited():
-    found = notebook_run.run(Options(bootstrap=0, attackers=False))
+    study = FeatureAudit(bootstrap=0, attackers=False)
+    found = study.found(study.run().cells)
     assert (found.pretrain.rows, found.harmful.rows, found.pretrain.dimension) == (901, 896, 64)
     assert found.clause_c["optimal"].kept
 
@@ -16,9 +16,9 @@ def test_without_files_the_embedded_digits_are_audited():
 def test_files_and_a_backbone_exclude_each_other():
     images = {"backbone": "test_resnet", "pretrain_images": "a", "harmful_images": "b"}
     with pytest.raises(InvalidInputError, match="not both"):
-        Options(pretrain="P.npy", harmful="H.npy", **images)
+        FeatureAudit(pretrain="P.npy", harmful="H.npy", **images)
     with pytest.raises(InvalidInputError, match="belong together"):
-        Options(backbone="test_resnet")
+        FeatureAudit(backbone="test_resnet")
 
 
 @pytest.mark.slow
