@@ -29,7 +29,6 @@ from typer.core import TyperGroup
 from condnum.errors import CondnumError, UnknownNameError, require
 
 if TYPE_CHECKING:
-    from condnum.report.notebook import Parameter
     from condnum.report.reproduce import ExperimentRecord
 
 EXIT_ERROR = 2
@@ -37,8 +36,6 @@ EXIT_INTERRUPTED = 130
 
 #: Lines of the table of failures in the terminal.
 SHOWN_FAILURES = 20
-
-_stopped = threading.Event()
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,11 @@ EXPERIMENTS = {
     "reproduction-audit": NotebookCommand("reproduction_audit", "condnum.studies.release:ReproductionAudit"),
     "corrections": NotebookCommand("corrections"),
 }
-AUDIT = NotebookCommand("audit", "condnum.audit.study:AuditCommand")
+#: Commands that are notebooks, by the group that they belong to.
+NOTEBOOKS = {
+    "condnum": {"audit": NotebookCommand("audit", "condnum.audit.study:AuditCommand")},
+    "run": EXPERIMENTS,
+}
 
 OutOption = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Folder of the results.", show_default="runs/…")
@@ -84,20 +85,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in words
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a word may hold bytes that are no text in any encoding
             stream.reconfigure(errors="backslashreplace")
     try:
         with _termination_as_interrupt():
-            status = app(
-                args=[word for word in words if word != "--debug"], prog_name="condnum", standalone_mode=False
-            )
+            known = [word for word in words if word != "--debug"]
+            status = app(args=known, prog_name="condnum", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         say("stopped by Ctrl-C.")
         return EXIT_INTERRUPTED
     except CondnumError as error:
-        if debug:
+        if "--debug" in words:
             traceback.print_exception(error)
         else:
             say(str(error))
@@ -120,9 +119,17 @@ def say(message: str) -> None:
     print(paragraph, file=sys.stderr, flush=True)
 
 
+_stopped = threading.Event()
+
+
 @contextlib.contextmanager
 def _termination_as_interrupt() -> Generator[None, None, None]:
-    """Clean up after a termination signal as after Ctrl-C: the kernel, temporary files."""
+    """Clean up after a termination signal as after Ctrl-C, and remember that it came."""
+
+    def interrupt(*_: Any) -> NoReturn:
+        _stopped.set()
+        raise KeyboardInterrupt
+
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set signal handlers
         return
@@ -130,18 +137,12 @@ def _termination_as_interrupt() -> Generator[None, None, None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     for number, handler in before.items():
         if number == signal.SIGTERM or handler is signal.default_int_handler:  # not where it is ignored
-            signal.signal(number, _interrupt)
+            signal.signal(number, interrupt)
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _interrupt(*_: Any) -> NoReturn:
-    """Treat a termination signal like Ctrl-C, and remember that it came."""
-    _stopped.set()
-    raise KeyboardInterrupt
 
 
 # Running a notebook.
@@ -150,35 +151,25 @@ def _interrupt(*_: Any) -> NoReturn:
 def run_command(name: str, command: NotebookCommand, given: Mapping[str, Any]) -> None:
     """Check the options and the data, run the notebook, and say where its results are and what failed."""
     from condnum.files import FAILURES
-    from condnum.report.notebook import (
-        PAGE,
-        StoppedError,
-        checked_parameters,
-        find_notebook,
-        first_heading,
-        parameters_cell,
-        parameters_of,
-        read_notebook,
-        run_report,
-    )
+    from condnum.report import notebook as notebooks
 
     values = {**command.fixed, **given}
     out, quiet = values.pop("out", None), values.pop("quiet")
-    path = find_notebook(command.notebook)
-    notebook = read_notebook(path)
-    declared = parameters_of(parameters_cell(notebook))
+    path = notebooks.find_notebook(command.notebook)
+    notebook = notebooks.read_notebook(path)
+    declared = notebooks.parameters_of(notebooks.parameters_cell(notebook))
     if "static" in declared:
         values.setdefault("static", True)  # a page has no kernel for a widget
-    values = checked_parameters(values, declared, notebook=f"notebook {path.stem}")
+    values = notebooks.checked_parameters(values, declared, notebook=f"notebook {path.stem}")
     if command.config and "device" in values:
         from condnum.arrays import resolve_device
 
         values["device"] = str(resolve_device(values["device"]))
     label, checksums = loaded(command.config, values) if command.config else ("", {})
     folder = Path(out) if out else default_folder(name, values)
-    heading = first_heading(notebook) or path.stem
+    heading = notebooks.first_heading(notebook) or path.stem
     try:
-        failures = run_report(
+        failures = notebooks.run_report(
             path,
             values,
             out=folder,
@@ -187,17 +178,25 @@ def run_command(name: str, command: NotebookCommand, given: Mapping[str, Any]) -
             quiet=quiet,
             stopped=_stopped.is_set,
         )
-    except StoppedError as stop:
+    except notebooks.StoppedError as stop:
         say(f"stopped by Ctrl-C{stop}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     typer.echo(f"Results: {folder}")
-    typer.echo(str(folder / PAGE))
+    typer.echo(str(folder / notebooks.PAGE))
     if (folder / "audit.json").exists():
         for note in json.loads((folder / "audit.json").read_text(encoding="utf-8"))["warnings"]:
             if "drop=" in note:  # columns that seem to be no features
                 say(f"warning: {note}")
     if failures:
-        typer.echo(failure_table(failures, folder / FAILURES), err=True)
+        rows = [("cell", "error"), *((row["cell"], row["error"]) for row in failures[:SHOWN_FAILURES])]
+        typer.echo(f"{len(failures)} cell{'s' if len(failures) > 1 else ''} failed:", err=True)
+        typer.echo(textwrap.indent(in_columns(rows), "  "), err=True)
+        if len(failures) > SHOWN_FAILURES:
+            typer.echo(f"  … and {len(failures) - SHOWN_FAILURES} more", err=True)
+        place = folder / FAILURES
+        typer.echo(
+            f"All of them are in {place}; the same command tries them again and keeps the others.", err=True
+        )
         raise typer.Exit(1)
 
 
@@ -247,66 +246,39 @@ def default_folder(name: str, values: Mapping[str, Any]) -> Path:
     return Path("runs") / "-".join(slug.split())
 
 
-def failure_table(failures: Sequence[Mapping[str, str]], place: Path) -> str:
-    """Return the cells that failed, for the terminal.
-
-    Examples:
-        >>> print(failure_table([{"cell": "ours, seed 0", "error": "RankError: rank 0"}], Path("o/f.csv")))
-        1 cell failed:
-          cell          error
-          ours, seed 0  RankError: rank 0
-        All of them are in o/f.csv; the same command tries them again and keeps the others.
-    """
-    shown = [("cell", "error"), *((row["cell"], row["error"]) for row in failures[:SHOWN_FAILURES])]
-    more = len(failures) - SHOWN_FAILURES
-    return "\n".join(
-        [
-            f"{len(failures)} cell{'s' if len(failures) > 1 else ''} failed:",
-            *(f"  {line}" for line in columns(shown).splitlines()),
-            *([f"  … and {more} more"] if more > 0 else []),
-            f"All of them are in {place}; the same command tries them again and keeps the others.",
-        ]
-    )
-
-
-def columns(rows: Sequence[Sequence[str]]) -> str:
+def in_columns(rows: Sequence[Sequence[str]]) -> str:
     """Align rows of text in columns.
 
     Examples:
-        >>> print(columns([("a", "b"), ("long", "1")]))
+        >>> print(in_columns([("a", "b"), ("long", "1")]))
         a     b
         long  1
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    return "\n".join(lines)
 
 
 # From a parameters cell to a command.
 
 
-def _read_number(kind: type[int] | type[float], least: float) -> Callable[[Any], float]:
+def _reader(kind: type[int] | type[float], least: float = -math.inf) -> Callable[[Any], float]:
     """Return a parser whose message names the value, which typer's own does not."""
 
-    def number(text: Any) -> float:
-        """Read the number or refuse the text."""
-        try:
+    def read(text: Any) -> float:
+        with contextlib.suppress(ValueError, OverflowError):
             value = kind(text)
-        except (ValueError, OverflowError):
-            value = None
-        if value is None or value < least:
-            word = "whole number" if kind is int else "number"
-            raise typer.BadParameter(
-                f"'{text}' is no {word}{f' of at least {least:g}' if math.isfinite(least) else ''}."
-            )
-        return value
+            if not value < least:
+                return value
+        word = "whole number" if kind is int else "number"
+        bound = f" of at least {least:g}" if math.isfinite(least) else ""
+        raise typer.BadParameter(f"'{text}' is no {word}{bound}.")
 
-    return number
+    return read
 
 
 def _read_yaml(text: str) -> Any:
-    """Read a value of any other type: null, [1, 2], text."""
+    """Read a value of any other type than int, float, bool and str: null, [1, 2], text."""
     yaml = require("yaml", "notebooks")
     try:
         return yaml.safe_load(text)
@@ -315,37 +287,11 @@ def _read_yaml(text: str) -> Any:
         raise typer.BadParameter(f"'{text}' is no YAML ({problem}); quote text.") from error
 
 
-def _expanded(text: str) -> str:
-    """Expand `~` where the shell did not."""
-    return os.path.expanduser(text) if text.startswith("~") else text
-
-
-def _option(parameter: Parameter, default: Any, *, ours: bool) -> tuple[Any, Any]:
-    """Return annotation and default of the option of a parameter; `METAVAR: help` is its comment."""
-    flag = f"--{parameter.name.replace('_', '-')}"
-    metavar, colon, rest = parameter.help.partition(": ")
-    if not colon or " " in metavar:
-        metavar, rest = "", parameter.help
-    text = (rest[:1].upper() if rest[:1].isascii() else rest[:1]) + rest[1:]  # not Ε for ε
-    about: dict[str, Any] = {"help": f"{text}." if text and text[-1] not in ".…" else text}
-    names = [flag, "-j"] if parameter.name == "jobs" else [flag]
-    if parameter.annotation == "bool":
-        names = [f"{flag}/--no-{flag[2:]}" if default or not ours else flag]
-        return Annotated[bool, typer.Option(*names, hidden=parameter.name == "static", **about)], default
-    readers: dict[str, tuple[Any, str]] = {
-        "int": (_read_number(int, 0 if ours else -math.inf), "N"),
-        "float": (_read_number(float, -math.inf), "X"),
-        "str": (_expanded, "TEXT"),
-    }
-    reader, kind = readers.get(parameter.annotation, (_read_yaml, "YAML"))
-    about |= {"parser": reader, "metavar": metavar or kind, "show_default": default != ""}
-    if kind == "YAML":  # a default of any type is left to the notebook
-        return Annotated[str, typer.Option(*names, **about | {"show_default": repr(default)})], None
-    return Annotated[str, typer.Option(*names, **about)], default
-
-
 def notebook_command(name: str, command: NotebookCommand) -> Any:
-    """Build the command of a notebook; its help is the comment with which its parameters cell begins."""
+    """Build the command of a notebook; its help is the comment with which its parameters cell begins.
+
+    The comment beside a parameter is the help of its option, after `METAVAR: ` if it starts so.
+    """
     from condnum.report.notebook import (
         find_notebook,
         first_heading,
@@ -354,29 +300,51 @@ def notebook_command(name: str, command: NotebookCommand) -> Any:
         read_notebook,
     )
 
-    notebook = read_notebook(find_notebook(command.notebook))
+    notebook, ours = read_notebook(find_notebook(command.notebook)), bool(command.config)
     source = parameters_cell(notebook)
-    arguments: dict[str, tuple[Any, Any]] = {}
+    kinds: dict[str, dict[str, Any]] = {
+        "int": {"metavar": "N", "parser": _reader(int, 0 if ours else -math.inf)},
+        "float": {"metavar": "X", "parser": _reader(float)},
+        "str": {"metavar": "TEXT", "parser": os.path.expanduser},  # where the shell did not
+        "bool": {},
+    }
+    options: dict[str, tuple[Any, Any]] = {}
     for parameter in parameters_of(source).values():
-        if parameter.name not in (*command.fixed, "out", "quiet", "help"):
-            default = command.defaults.get(parameter.name, parameter.default)
-            if parameter.name == "static":
-                default = True
-            arguments[parameter.name] = _option(parameter, default, ours=bool(command.config))
-    arguments |= {"out": (OutOption, None), "quiet": (QuietOption, False)}
+        if parameter.name in (*command.fixed, "out", "quiet", "help"):
+            continue
+        default = command.defaults.get(parameter.name, parameter.default)
+        about = kinds.get(parameter.annotation, {"metavar": "YAML", "parser": _read_yaml})
+        metavar, colon, text = parameter.help.partition(": ")
+        if not colon or " " in metavar:
+            metavar, text = "", parameter.help
+        text = (text[:1].upper() if text[:1].isascii() else text[:1]) + text[1:]  # not Ε for ε
+        about = about | {"help": f"{text}." if text and text[-1] not in ".…" else text}
+        switch = parameter.annotation == "bool"
+        if metavar and not switch:
+            about["metavar"] = metavar
+        flag = f"--{parameter.name.replace('_', '-')}"
+        names = [flag, "-j"] if parameter.name == "jobs" else [flag]
+        if parameter.name == "static":
+            default, about["hidden"] = True, True
+        if switch:
+            names = [f"{flag}/--no-{flag[2:]}" if default or not ours else flag]
+        elif parameter.annotation not in kinds:  # a default of any type is left to the notebook
+            default, about["show_default"] = None, repr(default)
+        elif default == "":
+            about["show_default"] = False
+        options[parameter.name] = (Annotated[bool if switch else str, typer.Option(*names, **about)], default)
+    options |= {"out": (OutOption, None), "quiet": (QuietOption, False)}
 
     def call(**given: Any) -> None:
         run_command(name, command, {key: value for key, value in given.items() if value is not None})
 
-    about = [
-        line[1:].removeprefix(" ") for line in takewhile(lambda line: line[:1] == "#", source.splitlines())
-    ]
-    call.__doc__ = "\n".join(about) or first_heading(notebook)
-    call.__annotations__ = {key: annotation for key, (annotation, _) in arguments.items()}
+    comments = takewhile(lambda line: line[:1] == "#", source.splitlines())
+    call.__doc__ = "\n".join(line[1:].removeprefix(" ") for line in comments) or first_heading(notebook)
+    call.__annotations__ = {key: annotation for key, (annotation, _) in options.items()}
     call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
             inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-            for key, (annotation, default) in arguments.items()
+            for key, (annotation, default) in options.items()
         ]
     )
     single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -384,22 +352,22 @@ def notebook_command(name: str, command: NotebookCommand) -> Any:
     return typer.main.get_command(single)
 
 
-class ExperimentGroup(TyperGroup):
-    """The commands that are notebooks, beside those that are functions."""
+class NotebookGroup(TyperGroup):
+    """Commands that are notebooks, beside those that are functions."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """List the experiments first."""
-        return [*EXPERIMENTS, *super().list_commands(ctx)]
+        """List the notebooks first."""
+        return [*NOTEBOOKS[str(self.name)], *super().list_commands(ctx)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Build the command of an experiment, or of any notebook by its name or path."""
+        """Build the command of an experiment, or, after `run`, of any notebook by its name or path."""
         from condnum.report.notebook import find_notebook
 
-        if cmd_name in self.commands:
+        named, name = NOTEBOOKS[str(self.name)], cmd_name.replace("_", "-")
+        if name in named:
+            return notebook_command(name, named[name])
+        if cmd_name in self.commands or self.name != "run":
             return super().get_command(ctx, cmd_name)
-        name = cmd_name.replace("_", "-")
-        if name in EXPERIMENTS:
-            return notebook_command(name, EXPERIMENTS[name])
         try:
             path = find_notebook(cmd_name)
         except UnknownNameError as error:
@@ -407,24 +375,12 @@ class ExperimentGroup(TyperGroup):
         return notebook_command(path.stem, NotebookCommand(str(path)))
 
 
-class CondnumGroup(TyperGroup):
-    """All commands; the audit is a notebook too."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """List the audit first."""
-        return ["audit", *super().list_commands(ctx)]
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Build the command of the audit."""
-        return notebook_command("audit", AUDIT) if cmd_name == "audit" else super().get_command(ctx, cmd_name)
-
-
 # The commands.
 
 
 app = typer.Typer(
     name="condnum",
-    cls=CondnumGroup,
+    cls=NotebookGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -432,16 +388,17 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="List the data sets and check them.", rich_markup_mode=None)
 run_app = typer.Typer(
-    cls=ExperimentGroup,
+    cls=NotebookGroup,
     help="Run an experiment, or any notebook with a parameters cell, and write its report.",
     epilog="condnum run my_notebook.ipynb --help shows the parameters of my_notebook.ipynb as options.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+app.add_typer(data_app, name="data")
+app.add_typer(run_app, name="run")
 
 
 def _show_version(wanted: bool) -> None:
-    """Print the version and stop."""
     if wanted:
         typer.echo(f"condnum {distribution_version('condnum')}")
         raise typer.Exit
@@ -492,21 +449,12 @@ def data(context: typer.Context) -> None:
         return
     from condnum.data.catalog import available
 
-    statuses = available()
-    rows = [
-        (
-            status.name,
-            str(status.source or "missing"),
-            "" if status.rows is None else str(status.rows),
-            status.checksum[:8] + ("" if status.known_checksum or not status.found else " (unknown)"),
-            status.location,
-        )
-        for status in statuses
-    ]
-    typer.echo(columns([("data set", "source", "rows", "SHA-256", "location"), *rows]))
-    for status in statuses:
-        if status.advice:
-            typer.echo(f"\n{status.advice}")
+    rows, statuses = [("data set", "source", "rows", "SHA-256", "location")], available()
+    for found in statuses:
+        checksum = found.checksum[:8] + " (unknown)" * bool(found.source and not found.known_checksum)
+        count = "" if found.rows is None else str(found.rows)
+        rows.append((found.name, found.source or "missing", count, checksum, found.location))
+    typer.echo("\n\n".join([in_columns(rows), *(found.advice for found in statuses if found.advice)]))
 
 
 @data_app.command("check")
@@ -520,8 +468,8 @@ def check_data(
     for result in results:
         typer.echo(f"{result.name}: {result.status}\n  {result.message}")
         for array, shape in result.shapes:
-            typer.echo(f"  {array} {' x '.join(str(size) for size in shape)}")
-    if not all(result.ok for result in results):
+            typer.echo(f"  {array} {' x '.join(map(str, shape))}")
+    if any(result.status != "ok" for result in results):
         raise typer.Exit(1)
 
 
@@ -556,7 +504,7 @@ def reproduce(
             "--jobs",
             "-j",
             metavar="N",
-            parser=_read_number(int, 0),
+            parser=_reader(int, 0),
             help="Worker processes; 0: one for each core.",
         ),
     ] = 0,
@@ -608,7 +556,3 @@ def reproduce(
     typer.echo(str(index))
     if failed:
         raise typer.Exit(1)
-
-
-app.add_typer(data_app, name="data")
-app.add_typer(run_app, name="run")

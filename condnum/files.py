@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all.
+"""Files that appear whole or not at all, and files that are read as they are found.
 
 A result is written under a hidden temporary name in its own folder, flushed to the disk and then
 renamed, so that no file with a final name is ever half-written, whatever stops the program.
@@ -6,28 +6,31 @@ renamed, so that no file with a final name is ever half-written, whatever stops 
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
 import shutil
 import tempfile
+import zlib
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
-from condnum.errors import CondnumError, DataNotFoundError, OutputError, require
+from condnum.errors import CondnumError, DataFormatError, DataNotFoundError, OutputError, require
+
+
+def _advice(what: str, path: Path, error: OSError) -> str:
+    return (
+        f"{what} {path}: {error.strerror or error}; "
+        "free some space there or make it writable, or choose another folder with --out."
+    )
 
 
 def output_folder(path: str | os.PathLike[str]) -> Path:
-    """Create a folder for results, with its parents, and check that files can be written in it.
-
-    Examples:
-        >>> with tempfile.TemporaryDirectory() as root:
-        ...     output_folder(Path(root) / "runs" / "first").is_dir()
-        True
-    """
+    """Create a folder for results, with its parents, and check that files can be written in it."""
     folder = Path(path).expanduser()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -44,13 +47,6 @@ def atomic_write(path: str | os.PathLike[str]) -> Generator[Path, None, None]:
 
     The temporary file lies in the same folder (a rename across disks is not atomic) and keeps the
     suffix, because writers choose their format by it.
-
-    Examples:
-        >>> with tempfile.TemporaryDirectory() as root:
-        ...     with atomic_write(Path(root) / "kappa.txt") as temporary:
-        ...         _ = temporary.write_text("2.0")
-        ...     (Path(root) / "kappa.txt").read_text()
-        '2.0'
     """
     final = Path(path)
     temporary: Path | None = None
@@ -87,46 +83,42 @@ def write_json(path: str | os.PathLike[str], value: Any) -> Path:
     return write_text(path, json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
-def write_csv(path: str | os.PathLike[str], table: Any) -> Path:
-    """Write a data frame as CSV atomically, without its index, floats at full precision."""
-    with atomic_write(path) as temporary:
-        table.to_csv(temporary, index=False)
-    return Path(path)
-
-
 def write_tables(folder: str | os.PathLike[str], tables: Mapping[str, Any]) -> list[str]:
-    """Write data frames into a folder, each whole or not at all."""
+    """Write data frames as CSV or Parquet, as their names end, without index; each whole or not at all."""
     target = output_folder(folder)
     for name, table in tables.items():
-        (write_parquet if name.endswith(".parquet") else write_csv)(target / name, table)
+        with atomic_write(target / name) as temporary:
+            if name.endswith(".parquet"):
+                require("pyarrow", "notebooks")
+                table.to_parquet(temporary, index=False)
+            else:
+                table.to_csv(temporary, index=False)
     return list(tables)
 
 
-def write_parquet(path: str | os.PathLike[str], table: Any) -> Path:
-    """Write a data frame as Parquet atomically, without its index."""
-    require("pyarrow", "notebooks")
-    with atomic_write(path) as temporary:
-        table.to_parquet(temporary, index=False)
-    return Path(path)
-
-
-def _advice(what: str, path: Path, error: OSError) -> str:
-    """Return one sentence with the path, the reason and the fix."""
-    return (
-        f"{what} {path}: {error.strerror or error}; "
-        "free some space there or make it writable, or choose another folder with --out."
-    )
-
-
-def file_checksum(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of a file, read in blocks."""
+@contextmanager
+def opened(path: str | os.PathLike[str], *, decompress: bool | None = None) -> Generator[IO[bytes]]:
+    """Open a file, plain or gzip (None: as its beginning says), and put what goes wrong into our words."""
     try:
-        with open(path, "rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
+        if decompress is None:
+            with open(path, "rb") as stream:
+                decompress = stream.read(2) == b"\x1f\x8b"
+        with gzip.open(path, "rb") if decompress else open(path, "rb") as stream:
+            yield cast(IO[bytes], stream)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataFormatError(f"{path} is truncated or damaged gzip ({error}); fetch it again.") from error
+    except CondnumError:
+        raise  # as above
     except OSError as error:
         raise DataNotFoundError(
             f"cannot read {path}: {error.strerror or error}; check the path and its permissions."
         ) from error
+
+
+def sha256_file(path: str | os.PathLike[str], *, decompress: bool = False) -> str:
+    """Return the SHA-256 of a file, or of what it holds compressed; read in blocks."""
+    with opened(path, decompress=decompress) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -245,9 +237,7 @@ class ResultsFolder:
     def checksums(self) -> dict[str, str]:
         """Return the SHA-256 of each file that the run wrote, by its name."""
         names = {path: path.relative_to(self.path) for path in sorted(self.path.rglob("*")) if path.is_file()}
-        return {
-            name.as_posix(): file_checksum(path) for path, name in names.items() if name.parts[0] != CELLS
-        }
+        return {name.as_posix(): sha256_file(path) for path, name in names.items() if name.parts[0] != CELLS}
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The machine: threads of a cell, so that cells side by side do not fight for the cores, and memory."""
+"""The machine: its threads, so that cells side by side do not fight for the cores, its memory, its name."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from condnum.errors import DeviceError
 
 if TYPE_CHECKING:
     import torch
-
 
 #: Read by the libraries when they are loaded, hence set before a worker process starts.
 VARIABLES = (
@@ -32,15 +31,34 @@ VARIABLES = (
     "VECLIB_MAXIMUM_THREADS",
     "NUMEXPR_NUM_THREADS",
 )
+#: How allocators and CUDA's libraries say that memory ran out where torch has no exception type for it:
+#: torch's CPU allocator, CUDA itself, and the handles and workspaces of cuBLAS, cuSOLVER and cuDNN.
+OUT_OF_MEMORY = (
+    "can't allocate memory",
+    "cannot allocate memory",
+    "not enough memory",
+    "cuda out of memory",
+    "cuda error: out of memory",
+    "_status_alloc_failed",
+)
+#: Distributions whose versions can change a number or a picture of a report.
+PACKAGES = {
+    "condnum": "condnum",
+    "numpy": "numpy",
+    "scipy": "scipy",
+    "pandas": "pandas",
+    "torch": "torch",
+    "sklearn": "scikit-learn",
+    "plotly": "plotly",
+    "papermill": "papermill",
+}
+
+
+# Threads.
 
 
 def threads_environment(threads: int) -> dict[str, str]:
-    """Return environment variables that give a new process so many threads.
-
-    Examples:
-        >>> threads_environment(2)["OMP_NUM_THREADS"]
-        '2'
-    """
+    """Return environment variables that give a new process so many threads."""
     return dict.fromkeys(VARIABLES, str(threads))
 
 
@@ -77,38 +95,16 @@ def limited_threads(threads: int | None) -> Generator[None, None, None]:
             torch.set_num_threads(before)
 
 
-# Telling that memory ran out, on a GPU or here, from any other error.
-
-
-#: How allocators and CUDA's libraries say it where torch has no exception type for it: torch's CPU
-#: allocator, CUDA itself, and the handles and workspaces of cuBLAS, cuSOLVER and cuDNN.
-_MESSAGES = (
-    "can't allocate memory",
-    "cannot allocate memory",
-    "not enough memory",
-    "cuda out of memory",
-    "cuda error: out of memory",
-    "_status_alloc_failed",
-)
+# Memory.
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an exception means that memory ran out, on a GPU or here.
-
-    Examples:
-        >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("shapes differ"))
-        (True, False)
-        >>> is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED"))
-        True
-    """
+    """Tell whether an exception means that memory ran out, on a GPU or here."""
     import torch
 
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in _MESSAGES)
-
-
-# Out of memory, in words that say which batch size to try.
+    return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in OUT_OF_MEMORY)
 
 
 @contextmanager
@@ -129,21 +125,31 @@ def memory_advice(batch_size: int, device: torch.device, what: str) -> Generator
         ) from error
 
 
-# Memory that a sweep takes: the peak of each process, as the system counted it.
-
-
-#: Host and process id.
-ProcessName: TypeAlias = tuple[str, int]
-
-_STATUS = Path("/proc/self/status")
-
-
 @dataclass(frozen=True)
 class ProcessPeak:
     """Peak resident memory of a process until now."""
 
-    process: ProcessName
+    process: tuple[str, int]  # host and process id
     mib: float
+
+
+def own_peak() -> ProcessPeak:
+    """Return the peak resident memory of this process.
+
+    On Linux from `VmHWM`, elsewhere from `getrusage`: on Linux that number survives `exec`, and a
+    worker would report what its parent held when it was started.
+    """
+    mib, status = 0.0, Path("/proc/self/status")
+    if status.exists():
+        found = re.search(r"^VmHWM:\s*(\d+)", status.read_text(encoding="utf-8"), re.MULTILINE)
+        mib = int(found.group(1)) / 1024 if found else mib
+    else:
+        with suppress(ImportError):  # Windows
+            import resource
+
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            mib = peak / 2**20 if sys.platform == "darwin" else peak / 1024
+    return ProcessPeak((socket.gethostname(), os.getpid()), mib)
 
 
 @dataclass(frozen=True)
@@ -166,7 +172,7 @@ class PeakMemory:
     @classmethod
     def of(cls, peaks: Iterable[ProcessPeak]) -> PeakMemory:
         """Add up the largest peak that is known of each process."""
-        largest: dict[ProcessName, float] = {}
+        largest: dict[tuple[str, int], float] = {}
         for peak in peaks:
             largest[peak.process] = max(peak.mib, largest.get(peak.process, 0.0))
         return cls(sum(largest.values()), len(largest))
@@ -177,47 +183,7 @@ class PeakMemory:
         return f"{self.mib:,.0f} MiB (sum of the peak resident memory of {self.processes} processes)"
 
 
-def own_peak() -> ProcessPeak:
-    """Return the peak resident memory of this process.
-
-    On Linux from `VmHWM`, elsewhere from `getrusage`: on Linux that number survives `exec`, and a
-    worker would report what its parent held when it was started.
-
-    Examples:
-        >>> own_peak().mib > 1
-        True
-    """
-    return ProcessPeak((socket.gethostname(), os.getpid()), _peak_bytes() / 2**20)
-
-
-def _peak_bytes() -> int:
-    """Return the peak resident memory of this process in bytes."""
-    if _STATUS.exists():
-        for line in _STATUS.read_text(encoding="utf-8").splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
-# Where a result comes from: versions, machine, seeds, data, parameters, command and source revision.
-
-
-#: Distributions whose versions can change a number or a picture of a report.
-PACKAGES = {
-    "condnum": "condnum",
-    "numpy": "numpy",
-    "scipy": "scipy",
-    "pandas": "pandas",
-    "torch": "torch",
-    "sklearn": "scikit-learn",
-    "plotly": "plotly",
-    "papermill": "papermill",
-}
+# Where a result comes from.
 
 
 def provenance(
@@ -241,11 +207,7 @@ def provenance(
     start = (started or now).astimezone(UTC)
     return {
         "versions": versions(),
-        "platform": {
-            "system": platform.system(),
-            "release": platform.release(),
-            "machine": platform.machine(),
-        },
+        "platform": {name: getattr(platform, name)() for name in ("system", "release", "machine")},
         "device": describe_device(device),
         "command": command_line(sys.argv if command is None else command),
         "parameters": {name: without_home(value) for name, value in (parameters or {}).items()},
@@ -258,28 +220,16 @@ def provenance(
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the installed packages of `PACKAGES`.
-
-    Examples:
-        >>> versions()["python"] == platform.python_version()
-        True
-    """
+    """Return the versions of Python and of the installed packages of `PACKAGES`."""
     found = {"python": platform.python_version()}
     for name, distribution in PACKAGES.items():
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(distribution)
-        except metadata.PackageNotFoundError:
-            continue
     return found
 
 
 def describe_device(device: str | torch.device) -> dict[str, Any]:
-    """Return the device's name, the CPU model and the number of torch threads.
-
-    Examples:
-        >>> describe_device("cpu")["device"]
-        'cpu'
-    """
+    """Return the device's name, the CPU model and the number of torch threads."""
     import torch
 
     resolved = torch.device(device)
@@ -307,14 +257,7 @@ def command_line(arguments: Sequence[str]) -> str:
 
 
 def without_home(value: Any) -> Any:
-    """Replace the home folder by `~` in text and paths; leave other values alone.
-
-    Examples:
-        >>> without_home(str(Path.home() / "runs"))
-        '~/runs'
-        >>> without_home(3)
-        3
-    """
+    """Replace the home folder by `~` in text and paths; leave other values alone."""
     if not isinstance(value, str | os.PathLike):
         return value
     text, home = str(value), str(Path.home())
@@ -323,7 +266,7 @@ def without_home(value: Any) -> Any:
 
 def source_revision(tree: Path | None = None) -> dict[str, Any] | None:
     """Return the git revision of the source tree and whether it has uncommitted changes."""
-    folder = tree or Path(__file__).resolve().parents[2]
+    folder = tree or Path(__file__).resolve().parents[1]
     if not (folder / ".git").exists():
         return None
     git = ["git", "--no-optional-locks", "-C", str(folder)]

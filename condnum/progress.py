@@ -1,8 +1,8 @@
-"""Progress events of long work: one line of JSON each, appended to a file that somebody follows.
+"""Progress of long work: events in a file, followed from another process, as a bar, as lines, in a notebook.
 
-The command line runs a notebook in another process and cannot pass a callback into it; it names a
-file in `CONDNUM_PROGRESS` instead (`condnum.progress` follows it). Without that variable
-nothing is written.
+The command line runs a notebook in another process and cannot pass a callback into it; it names a file in
+`CONDNUM_PROGRESS` instead, to which that process appends a line of JSON for each event. Without that
+variable nothing is written.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,33 +23,15 @@ from condnum.errors import require
 
 #: Names the file, in the environment of the process that computes.
 PROGRESS_VARIABLE = "CONDNUM_PROGRESS"
+#: Seconds between two looks at the file: quick to the eye, nothing to the processor.
+POLL_SECONDS = 0.2
+#: Seconds between two lines in a log file.
+LINE_SECONDS = 5.0
 
-
-@dataclass(frozen=True)
-class SweepFacts:
-    """What a line of progress shows of a sweep, beside how many cells are done.
-
-    Examples:
-        >>> print(SweepFacts(failures=2, eta_seconds=75.0, best=131.5, best_cell="ours, 4-7, seed 0"))
-        2 failed, about 1 min 15 s left, best RIR 131.5 (ours, 4-7, seed 0)
-    """
-
-    failures: int = 0  # cells that failed
-    eta_seconds: float | None = None  # None while it is not known
-    best: float | None = None  # largest RIR so far; None if there is none
-    best_cell: str = ""  # where: method, pair, seed
-
-    def known(self) -> dict[str, Any]:
-        """Return the facts that are known, for an event."""
-        return {name: value for name, value in asdict(self).items() if value not in (None, "")}
-
-    def __str__(self) -> str:
-        words = [f"{self.failures} failed"] if self.failures else []
-        if self.eta_seconds:
-            words.append(f"about {duration(self.eta_seconds)} left")
-        if self.best is not None:
-            words.append(f"best RIR {self.best:.4g}" + (f" ({self.best_cell})" if self.best_cell else ""))
-        return ", ".join(words)
+#: stage, seed, step, steps: what is being computed. done, total, failures, eta_seconds, best, best_cell: how
+#: far the whole of it is. Each of them may be missing.
+Event = Mapping[str, Any]
+OnProgress = Callable[[Event], None]
 
 
 def duration(seconds: float) -> str:
@@ -59,11 +41,42 @@ def duration(seconds: float) -> str:
         >>> [duration(seconds) for seconds in (0.4, 59.7, 75, 8100)]
         ['1 s', '1 min', '1 min 15 s', '2 h 15 min']
     """
-    whole = max(1, round(seconds))
-    minutes, rest = divmod(whole, 60)
+    minutes, rest = divmod(max(1, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     units = ((hours, "h"), (minutes, "min"), (0 if hours else rest, "s"))
     return " ".join(f"{count} {unit}" for count, unit in units if count)
+
+
+def stage_words(event: Event) -> str:
+    """Return what is being computed.
+
+    Examples:
+        >>> stage_words({"stage": "ours", "seed": 0, "step": 120, "steps": 3000})
+        'ours, seed 0, step 120 of 3000'
+    """
+    words = [str(event.get("stage") or "running")]
+    if "seed" in event:
+        words.append(f"seed {event['seed']}")
+    if "step" in event:
+        words.append(f"step {event['step']}" + (f" of {event['steps']}" if event.get("steps") else ""))
+    return ", ".join(words)
+
+
+def whole_words(event: Event) -> str:
+    """Return what an event knows of the whole computation, beside how much is done.
+
+    Examples:
+        >>> whole_words({"failures": 2, "eta_seconds": 75.0, "best": 131.5, "best_cell": "ours, 4-7, seed 0"})
+        '2 failed, about 1 min 15 s left, best RIR 131.5 (ours, 4-7, seed 0)'
+    """
+    words = [f"{event['failures']} failed"] if event.get("failures") else []
+    if event.get("eta_seconds"):
+        words.append(f"about {duration(event['eta_seconds'])} left")
+    if "best" in event:
+        words.append(f"best RIR {event['best']:.4g}")
+        if event.get("best_cell"):
+            words[-1] += f" ({event['best_cell']})"
+    return ", ".join(words)
 
 
 def report_event(**event: object) -> None:
@@ -77,63 +90,25 @@ def report_event(**event: object) -> None:
             stream.write(json.dumps(event) + "\n")
 
 
-@dataclass(frozen=True)
-class SweepProgress:
-    """How far a sweep is."""
-
-    done: int  # cells that are settled: found in the store, computed, or failed
-    total: int  # different cells
-    reused: int  # found in the store
-    failures: int
-    seconds: float  # since the start
-    eta_seconds: float | None  # None before the first cell is computed
-    cell: Any  # the `Cell` that was just settled; None at the start
-    best: tuple[float, Any] | None = None  # the largest score so far; None if nothing is rated
-
-    @property
-    def facts(self) -> SweepFacts:
-        """The part that a line of progress shows beside the count."""
-        score, where = (None, "") if self.best is None else (self.best[0], self.best[1].short_label)
-        return SweepFacts(self.failures, self.eta_seconds, score, where)
-
-
-# Progress of a notebook, from its kernel to the terminal, and as one line inside the notebook.
-
-
-#: Seconds between two looks at the file: quick to the eye, nothing to the processor.
-POLL_SECONDS = 0.2
-#: Seconds between two lines in a log file.
-LINE_SECONDS = 5.0
-
-#: What `report_event` was given: stage, seed, step, steps, done, total, and the fields of `SweepFacts`.
-Event = Mapping[str, Any]
-OnProgress = Callable[[Event], None]
-
-
 @contextmanager
 def following(path: Path, report: OnProgress) -> Generator[None, None, None]:
     """Follow a growing file of events in a thread while the block runs."""
+    path.touch()
     stop = threading.Event()
 
     def follow() -> None:
-        """Report whole lines until told to stop, then once more."""
-        offset, last_round = 0, False
-        while not last_round:
-            last_round = stop.wait(POLL_SECONDS)
-            if not path.exists():
-                continue
-            with path.open("rb") as stream:
-                stream.seek(offset)
-                text = stream.read()
-            whole = text[: text.rfind(b"\n") + 1]  # a line still being written waits for its end
-            offset += len(whole)
-            for line in whole.splitlines():
-                try:
-                    event = json.loads(line)
-                except ValueError:  # progress is never a reason to fail
-                    continue
-                if isinstance(event, dict):
-                    report(event)
+        last_round, rest = False, b""
+        with path.open("rb") as stream:
+            while not last_round:  # once more after being told to stop
+                last_round = stop.wait(POLL_SECONDS)
+                *lines, rest = (rest + stream.read()).split(b"\n")  # a line still being written waits
+                for line in lines:
+                    try:
+                        event = json.loads(line)
+                    except ValueError:  # progress is never a reason to fail
+                        continue
+                    if isinstance(event, dict):
+                        report(event)
 
     thread = threading.Thread(target=follow, name="condnum-progress", daemon=True)
     thread.start()
@@ -142,32 +117,6 @@ def following(path: Path, report: OnProgress) -> Generator[None, None, None]:
     finally:
         stop.set()
         thread.join(timeout=5)
-
-
-def event_words(event: Event) -> str:
-    """Return what is being computed.
-
-    Examples:
-        >>> event_words({"stage": "ours", "seed": 0, "step": 120, "steps": 3000})
-        'ours, seed 0, step 120 of 3000'
-    """
-    words = [str(event.get("stage") or "running")]
-    if "seed" in event:
-        words.append(f"seed {event['seed']}")
-    if "step" in event:
-        words.append(f"step {event['step']}" + (f" of {event['steps']}" if event.get("steps") else ""))
-    return ", ".join(words)
-
-
-def facts_of(event: Event) -> SweepFacts:
-    """Return what an event knows of the whole computation.
-
-    Examples:
-        >>> print(facts_of({"stage": "ours", "failures": 1, "eta_seconds": 75.0}))
-        1 failed, about 1 min 15 s left
-    """
-    names = {field.name for field in fields(SweepFacts)}
-    return SweepFacts(**{name: value for name, value in event.items() if name in names})
 
 
 @contextmanager
@@ -184,16 +133,13 @@ def terminal_progress(title: str, *, stream: Any = None) -> Generator[OnProgress
     form = "{desc} |{bar:30}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
     tqdm = require("tqdm", "notebooks").tqdm
     with tqdm(desc=title, file=target, leave=False, bar_format=form, mininterval=0, miniters=0) as bar:
-        facts = ""
+        whole = ""
 
         def report(event: Event) -> None:
-            """Move the bar; facts come with finished pieces and stay until the next."""
-            nonlocal facts
-            bar.total = event.get("total") or bar.total
-            facts = str(facts_of(event)) if "done" in event else facts
-            bar.set_postfix_str(", ".join(filter(None, (event_words(event), facts))), refresh=False)
-            bar.n = event.get("done", bar.n)
-            bar.refresh()
+            nonlocal whole
+            bar.total, bar.n = event.get("total") or bar.total, event.get("done", bar.n)
+            whole = whole_words(event) if "done" in event else whole  # stays until the next piece is finished
+            bar.set_postfix_str(", ".join(filter(None, (stage_words(event), whole))))
 
         yield report
 
@@ -204,30 +150,58 @@ class Lines:
     The last piece and each new failure have a line at once.
     """
 
-    def __init__(self, title: str, stream: Any, seconds: float = LINE_SECONDS) -> None:
-        self.title, self.stream, self.seconds = title, stream, seconds
-        self._pending: Event | None = None
-        self._done, self._failures, self._written = -1, 0, -math.inf
+    def __init__(self, title: str, stream: Any) -> None:
+        self.title, self.stream = title, stream
+        self.latest: Event = {}
+        self.shown: Event = self.latest
+        self.written = -math.inf
 
     def __call__(self, event: Event) -> None:
         """Take an event and write a line if one is due."""
-        if event.get("done") in (None, self._done):
+        if event.get("done") in (None, self.latest.get("done")):
             return
-        self._pending = event
-        urgent = event["done"] == event.get("total") or event.get("failures", 0) > self._failures
-        if urgent or time.monotonic() - self._written >= self.seconds:
-            self._written = time.monotonic()
+        self.latest = event
+        failed = event.get("failures", 0) > self.shown.get("failures", 0)
+        due = time.monotonic() - self.written >= LINE_SECONDS
+        if due or failed or event["done"] == event.get("total"):
             self.finish()
 
     def finish(self) -> None:
         """Write the line that was not due yet, if there is one."""
-        event, self._pending = self._pending, None
-        if event is None:
+        event = self.latest
+        if event is self.shown:
             return
-        self._done, self._failures = event["done"], event.get("failures", 0)
+        self.shown, self.written = event, time.monotonic()
         count = f"{event['done']}" + (f"/{event['total']}" if event.get("total") else "")
-        text = f"{self.title}: {count} done ({event_words(event)})"
-        print(", ".join(filter(None, (text, str(facts_of(event))))), file=self.stream, flush=True)
+        text = f"{self.title}: {count} done ({stage_words(event)})"
+        print(", ".join(filter(None, (text, whole_words(event)))), file=self.stream, flush=True)
+
+
+# Progress of a sweep, as a study reports it, and as one line inside a notebook.
+
+
+@dataclass(frozen=True)
+class SweepProgress:
+    """How far a sweep is."""
+
+    done: int  # cells that are settled: found in the store, computed, or failed
+    total: int  # different cells
+    reused: int  # found in the store
+    failures: int
+    seconds: float  # since the start
+    eta_seconds: float | None  # None before the first cell is computed
+    cell: Any  # the `Cell` that was just settled; None at the start
+    best: tuple[float, Any] | None = None  # the largest score so far; None if nothing is rated
+
+    @property
+    def event(self) -> dict[str, Any]:
+        """What is known of the whole sweep, for an event."""
+        event: dict[str, Any] = {"done": self.done, "total": self.total, "failures": self.failures}
+        if self.eta_seconds is not None:
+            event["eta_seconds"] = self.eta_seconds
+        if self.best is not None:
+            event |= {"best": self.best[0], "best_cell": self.best[1].short_label}
+        return event
 
 
 def sweep_line(*, quiet: bool = False) -> Callable[[SweepProgress], None] | None:
@@ -238,18 +212,8 @@ def sweep_line(*, quiet: bool = False) -> Callable[[SweepProgress], None] | None
     handle = display.display(display.Markdown("starting …"), display_id=True)
 
     def tick(progress: SweepProgress) -> None:
-        """Show how far the sweep is."""
         if handle is not None:
-            handle.update(display.Markdown(sweep_words(progress)))
+            cells = f"{progress.done} of {progress.total} cells"
+            handle.update(display.Markdown(", ".join(filter(None, (cells, whole_words(progress.event))))))
 
     return tick
-
-
-def sweep_words(progress: SweepProgress) -> str:
-    """Return how far a sweep is, in one line.
-
-    Examples:
-        >>> sweep_words(SweepProgress(3, 9, reused=0, failures=1, seconds=9.0, eta_seconds=18.0, cell=None))
-        '3 of 9 cells, 1 failed, about 18 s left'
-    """
-    return ", ".join(filter(None, (f"{progress.done} of {progress.total} cells", str(progress.facts))))

@@ -64,7 +64,7 @@ from condnum.data.feature_pair import complete_targets, look_at, match_streams, 
 from condnum.data.feature_stream import MAX_DIMENSION, FeatureStream, array_stream, open_feature_stream
 from condnum.data.resolver import user_cache
 from condnum.errors import InvalidInputError
-from condnum.files import file_checksum
+from condnum.files import sha256_file
 from condnum.machine import own_peak
 from condnum.probing.attackers import AttackBudget
 from condnum.probing.report import AttackReport
@@ -605,7 +605,7 @@ class AuditCommand(FeatureAudit, name="audit"):
                 next(stream.raw_blocks(), None)  # columns of text in a CSV
         named = (self.pretrain, self.harmful, self.theta, self.theta_0, self.theta_i, self.targets,
                  self.pretrain_targets)  # fmt: skip
-        return AuditFiles({Path(name).name: file_checksum(Path(name)) for name in named if name})
+        return AuditFiles({Path(name).name: sha256_file(Path(name)) for name in named if name})
 
 
 def audit(

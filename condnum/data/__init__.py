@@ -1,11 +1,12 @@
 """Data: one loader a data set, one resolver, one catalog; every loader hands out a `TaskPair` or `Digits`."""
 
-from condnum.data.catalog import CheckResult, DataStatus, available, check, dataset_names
+from condnum.data.catalog import available, check, dataset_names
 from condnum.data.digits import Digits, digit_pair, load_diabetes_tasks, load_small_digits
 from condnum.data.house_prices import load_house_prices
 from condnum.data.mnist import load_mnist_images
-from condnum.data.resolver import DATA_VARIABLE, data_folders, user_cache
-from condnum.data.task_pair import KNOWN_CHECKSUMS, Provenance, TaskPair, sha256_arrays, sha256_file
+from condnum.data.resolver import KNOWN_CHECKSUMS, data_folders, user_cache
+from condnum.data.task_pair import Provenance, TaskPair, sha256_arrays
+from condnum.files import sha256_file
 
 __all__ = [
     # task pairs
@@ -22,10 +23,7 @@ __all__ = [
     "available",
     "check",
     "dataset_names",
-    "DataStatus",
-    "CheckResult",
     # files
-    "DATA_VARIABLE",
     "data_folders",
     "user_cache",
     "sha256_file",

@@ -1,4 +1,4 @@
-"""Labelled images of digits, and the task pair of two of them (Sec. 5.1, Appendix C.2)."""
+"""Labelled images of digits and the task pair of two of them (Sec. 5.1, Appendix C.2); scikit-learn's."""
 
 from __future__ import annotations
 
@@ -8,19 +8,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.data.task_pair import (
-    KNOWN_CHECKSUMS,
-    FloatArray,
-    Provenance,
-    TaskPair,
-    check_rows,
-    read_only,
-    sha256_arrays,
-    standardise,
-)
+from condnum.data.resolver import KNOWN_CHECKSUMS
+from condnum.data.task_pair import FloatArray, Provenance, TaskPair, check_rows, sha256_arrays, standardise
 from condnum.errors import DataFormatError, InvalidInputError, UnknownNameError
 
 Labels = Literal["one_vs_rest", "published"]
+DiabetesFeatures = Literal["clean", "published"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +67,7 @@ class Digits:
     @property
     def counts(self) -> tuple[int, ...]:
         """Number of images of each digit, `(10,)`."""
-        return tuple(int(n) for n in np.bincount(self.labels, minlength=10))
+        return tuple(np.bincount(self.labels, minlength=10).tolist())
 
     def smaller_count(self, pretrain: int, harmful: int) -> int:
         """Return the number of images to which both digits of a pair are cut."""
@@ -148,49 +141,34 @@ def digit_pair(
         raise InvalidInputError(f"pretrain and harmful must differ, got {pretrain} for both.")
     count = min(digits.smaller_count(pretrain, harmful), rows or len(digits))
     balanced = labels == "one_vs_rest"
-    extra: dict[str, Any] = {}
-    if balanced:
-        # One stream a task: the harmful draw must not depend on the size of the other.
-        for stream, digit, suffix in ((0, pretrain, "loss"), (1, harmful, "probe")):
-            own = np.flatnonzero(digits.labels == digit)[:count]
+    arrays: dict[str, Any] = {"y_P": np.full(count, float(balanced)), "y_H": np.ones(count)}
+    # One stream a task: the harmful draw must not depend on the size of the other.
+    for stream, digit, task, sample in ((0, pretrain, "P", "loss"), (1, harmful, "H", "probe")):
+        own = np.flatnonzero(digits.labels == digit)[:count]
+        arrays[f"X_{task}"] = digits.pixels(own)
+        if balanced:
             # The rest holds the other task's digit, of which there are `count` or more.
             rest = np.flatnonzero(digits.labels != digit)
             drawn = np.random.default_rng([seed, stream]).choice(rest, size=count, replace=False)
             # Taken in turn, so that the first rows are balanced too.
-            index = np.stack([own, drawn], axis=1).reshape(-1)
-            extra[f"X_{suffix}"] = read_only(digits.pixels(index), "inputs")
-            extra[f"y_{suffix}"] = np.tile([1.0, 0.0], count)
-    options: dict[str, object] = {
-        "pretrain": int(pretrain),
-        "harmful": int(harmful),
-        "labels": labels,
-        "seed": seed,
-        "rows": rows,
-    }
-    provenance = replace(digits.provenance, options={**digits.provenance.options, **options})
+            arrays[f"X_{sample}"] = digits.pixels(np.stack([own, drawn], axis=1).reshape(-1))
+            arrays[f"y_{sample}"] = np.tile([1.0, 0.0], count)
+    options = {
+        "pretrain": int(pretrain), "harmful": int(harmful), "labels": labels, "seed": seed, "rows": rows,
+    }  # fmt: skip
     return TaskPair(
-        X_P=read_only(digits.pixels(np.flatnonzero(digits.labels == pretrain)[:count]), "X_P"),
-        y_P=np.full(count, 1.0 if balanced else 0.0),
-        X_H=read_only(digits.pixels(np.flatnonzero(digits.labels == harmful)[:count]), "X_H"),
-        y_H=np.ones(count),
+        **arrays,
         name=digits.name,
         pretrain_name=f"digit {pretrain}",
         harmful_name=f"digit {harmful}",
         feature_names=digits.feature_names,
         checksum=digits.checksum,
-        provenance=provenance,
+        provenance=replace(digits.provenance, options={**digits.provenance.options, **options}),
         allow_constant_target=True,
-        **extra,
     )
 
 
-# Data that scikit-learn carries: nothing to fetch, the same everywhere.
-
-
-DiabetesFeatures = Literal["clean", "published"]
-
-#: Code of `sex` in the table (1 or 2, without further meaning) of each task.
-_PRETRAIN_SEX, _HARMFUL_SEX = 1.0, 2.0
+# Data that scikit-learn carries: nothing to fetch, the same everywhere. Its import takes a second.
 
 
 def load_small_digits() -> Digits:
@@ -202,18 +180,14 @@ def load_small_digits() -> Digits:
 
     Examples:
         >>> digits = load_small_digits()
-        >>> digits.images.shape, sum(digits.counts)
-        ((1797, 8, 8), 1797)
-        >>> bool(abs(digits.pixels().mean()) < 1e-12)
-        True
+        >>> digits.images.shape, bool(abs(digits.pixels().mean()) < 1e-12)
+        ((1797, 8, 8), True)
     """
-    from sklearn import __version__, datasets  # a second to import: only when asked for
+    from sklearn import __version__, datasets
 
     bunch = datasets.load_digits()
-    images = np.asarray(bunch.images).astype(np.uint8)
-    labels = np.asarray(bunch.target).astype(np.uint8)
-    checksum = sha256_arrays(images=images, labels=labels)
-    scaled = images / 16.0
+    images, labels = bunch.images.astype(np.uint8), bunch.target.astype(np.uint8)
+    checksum, scaled = sha256_arrays(images=images, labels=labels), images / 16.0
     return Digits(
         images=images,
         labels=labels,
@@ -268,12 +242,11 @@ def load_diabetes_tasks(*, features: DiabetesFeatures = "clean") -> TaskPair:
     dropped = {"bmi", "sex"} if features == "clean" else {"bmi"}
     kept = [i for i, name in enumerate(columns) if name not in dropped]
     sex, bmi = data[:, columns.index("sex")], data[:, columns.index("bmi")]
-    pretrain, harmful = sex == _PRETRAIN_SEX, sex == _HARMFUL_SEX
     return TaskPair(
-        X_P=standardise(data[pretrain][:, kept]),
-        y_P=standardise(bmi[pretrain]),
-        X_H=standardise(data[harmful][:, kept]),
-        y_H=standardise(target[harmful]),
+        X_P=standardise(data[sex == 1][:, kept]),
+        y_P=standardise(bmi[sex == 1]),
+        X_H=standardise(data[sex == 2][:, kept]),
+        y_H=standardise(target[sex == 2]),
         name="diabetes",
         pretrain_name="bmi, sex coded 1",
         harmful_name="disease progression, sex coded 2",

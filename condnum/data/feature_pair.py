@@ -28,7 +28,7 @@ MOST_LABELS = 20
 ANSWERS = frozenset(
     {"label", "labels", "target", "targets", "y", "class", "outcome", "response", "diagnosis"}
 )
-#: Rows that are read at a time: a few MiB, whatever a block holds.
+#: Rows that are looked at in one go: a few MiB, whatever a block holds.
 _CHUNK = 4096
 
 
@@ -61,9 +61,22 @@ def odd_columns(columns: pd.DataFrame) -> list[str]:
     return [str(name) for name in columns["column"][columns["look"].str.startswith(("label", "index"))]]
 
 
-def names_in(text: str) -> tuple[str, ...]:
-    """Return the names in a list separated by commas, as `--drop` and the lesson take it."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
+def _words(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _some(names: Sequence[str] | pd.Series) -> str:
+    return ", ".join(map(str, names[:5])) + (", …" if len(names) > 5 else "")
+
+
+@contextmanager
+def _at_fault(field: str) -> Generator[None]:
+    """Name the setting that an error comes from."""
+    try:
+        yield
+    except CondnumError as error:
+        error.field = error.field or field
+        raise
 
 
 def open_pair(
@@ -90,7 +103,7 @@ def open_pair(
         InvalidInputError: More than two keys.
         CondnumError: As `open_feature_stream` and `match_streams`; its `field` names the file at fault.
     """
-    keys: list[str | None] = [*names_in(key)] or [None]
+    keys: list[str | None] = [*_words(key)] or [None]
     if len(keys) > 2:
         raise InvalidInputError(f"key names {len(keys)} arrays ({key}); give one, or one for each file.")
     with _at_fault("pretrain"):
@@ -105,24 +118,20 @@ def match_streams(
 ) -> tuple[FeatureStream, FeatureStream, list[str]]:
     """Bring two streams to the same columns: by name when both files name them, else by position.
 
-    Examples:
-        >>> from condnum.data.feature_stream import array_stream
-        >>> P, H, _ = match_streams(array_stream(np.eye(3)), array_stream(np.ones((4, 3))), drop="x1")
-        >>> P.columns, H.columns
-        (('x0', 'x2'), ('x0', 'x2'))
+    Returns them with notes on what was done.
     """
-    dropped, notes = names_in(drop), []
+    dropped, notes = _words(drop), list[str]()
     with _at_fault("drop"):
         for name in dropped:
-            if name not in P.columns and name not in H.columns:
-                raise UnknownNameError(
-                    "column to leave out (drop)", name, dict.fromkeys(P.columns + H.columns)
-                )
+            if name not in P.columns + H.columns:
+                known = dict.fromkeys(P.columns + H.columns)
+                raise UnknownNameError("column to leave out (drop)", name, known)
     with _at_fault("harmful"):  # the second file does not fit the first
-        kept = [[name for name in stream.columns if name not in dropped] for stream in (P, H)]
         if P.named != H.named and P.dimension == H.dimension:  # by position: one column, two names
-            pairs = [pair for pair in zip(P.columns, H.columns, strict=True) if not {*pair} & {*dropped}]
-            kept = [[pair[which] for pair in pairs] for which in (0, 1)]
+            both = [pair for pair in zip(P.columns, H.columns, strict=True) if not {*pair} & {*dropped}]
+            kept = [[pair[0] for pair in both], [pair[1] for pair in both]]
+        else:
+            kept = [[name for name in stream.columns if name not in dropped] for stream in (P, H)]
         if not all(kept):
             raise InvalidInputError(f"drop={drop} leaves no column; name fewer of them.")
         if P.named and H.named:
@@ -153,16 +162,6 @@ def match_streams(
         with _at_fault(field):
             stream.check_text()
     return P, H, notes
-
-
-@contextmanager
-def _at_fault(field: str) -> Generator[None]:
-    """Name the setting that an error comes from."""
-    try:
-        yield
-    except CondnumError as error:
-        error.field = error.field or field
-        raise
 
 
 def look_at(
@@ -201,23 +200,32 @@ def look_at(
         >>> pair.notes[0], pair.columns["look"].tolist()
         ('D_P: 1 of 3 rows has missing entries and is left out (x0: 1).', ['', 'constant'])
     """
-    surveys, said = [], list(notes)
-    for name, field, stream in (("D_P", "pretrain", pretrain), ("D_H", "harmful", harmful)):
+    said, surveys, streams = list(notes), [], [pretrain, harmful]
+    for task, field, stream in zip(("D_P", "D_H"), ("pretrain", "harmful"), streams, strict=True):
         with _at_fault(field):
-            surveys.append(_survey(stream))
-        said += _rows_words(name, surveys[-1], stream)
+            survey = _survey(stream)
+        surveys.append(survey)
+        total, rows, D = len(survey.complete), int(survey.complete.sum()), stream.dimension
+        if rows < total:
+            worst = [i for i in np.argsort(-survey.gaps)[:3] if survey.gaps[i]]
+            where = ", ".join(f"{stream.columns[i]}: {survey.gaps[i]:,d}" for i in worst)
+            verb = "has missing entries and is" if total - rows == 1 else "have missing entries and are"
+            said.append(f"{task}: {total - rows:,d} of {total:,d} rows {verb} left out ({where}).")
+        if rows < D:
+            said.append(
+                f"{task} has fewer rows than columns ({rows:,d} < {D:,d}): its rank is at most {rows:,d}, "
+                "and κ is that of this sample, not of the task."
+            )
     P, H = surveys
     answers = np.zeros(pretrain.dimension, dtype=bool)
     if targets is not None:
         answers = _functions_of(complete_targets(targets, H, harmful)[: len(H.head)], H.head)
-    looks = _looks(pretrain.columns, P, H, answers)
     table = pd.DataFrame({"column": list(pretrain.columns)})
-    for task, survey in (("pretrain", P), ("harmful", H)):
+    for field, survey in (("pretrain", P), ("harmful", H)):
         for figure in ("mean", "deviation", "smallest", "largest"):
-            table[f"{figure}_{task}"] = getattr(survey, figure)
-    table["look"] = looks
-    said += _look_words(table, targets is not None)
-    streams = [pretrain, harmful]
+            table[f"{figure}_{field}"] = getattr(survey, figure)
+    table["look"] = _looks(pretrain.columns, P, H, answers)
+    said += _warnings(table, targets is not None)
     if standardise:
         streams = [
             replace(stream, centre=survey.mean, scale=survey.deviation)
@@ -241,36 +249,36 @@ def _survey(stream: FeatureStream) -> Survey:
     """Read all rows once; means and deviations by Chan's sums, which do not cancel."""
     D, masks, heads = stream.dimension, list[NDArray[np.bool_]](), list[FloatArray]()
     mean, squares, gaps = np.zeros(D), np.zeros(D), np.zeros(D, dtype=np.int64)
-    smallest, largest, rows = np.full(D, np.inf), np.full(D, -np.inf), 0
-    for block in stream.raw_blocks():
-        for start in range(0, len(block), _CHUNK):
-            with np.errstate(all="ignore"):  # what float64 cannot hold becomes infinite, which is refused
-                X = whole = np.asarray(block[start : start + _CHUNK], dtype=np.float64)
-            missing = np.isnan(X)
-            masks.append(np.asarray(~missing.any(axis=1), dtype=np.bool_))
-            if not masks[-1].all():
-                gaps += missing.sum(axis=0)
-                X = X[masks[-1]]
-            if not len(X):
-                continue
-            smallest, largest = np.minimum(smallest, X.min(axis=0)), np.maximum(largest, X.max(axis=0))
-            if not (np.isfinite(smallest).all() and np.isfinite(largest).all()):
-                row, column = np.argwhere(np.isinf(whole))[0]
-                raise DataFormatError(
-                    f"{stream.source} holds infinite values, the first in data row "
-                    f"{sum(len(mask) for mask in masks[:-1]) + row + 1:,d}, column "
-                    f"'{stream.columns[column]}'; replace them, or drop these rows."
-                )
-            n = len(X)
-            with np.errstate(all="ignore"):  # squares beyond float64 are refused below
-                own = X.mean(axis=0)
-                shift = own - mean
-                squares += ((X - own) ** 2).sum(axis=0) + shift**2 * (rows * n / (rows + n))
-                mean, rows = mean + shift * (n / (rows + n)), rows + n
-            if sum(map(len, heads)) < LOOK:
-                heads.append(X[: LOOK - sum(map(len, heads))])
+    smallest, largest, rows, total = np.full(D, np.inf), np.full(D, -np.inf), 0, 0
+    chunks = (block[at : at + _CHUNK] for block in stream.raw_blocks() for at in range(0, len(block), _CHUNK))
+    for chunk in chunks:
+        with np.errstate(all="ignore"):  # what float64 cannot hold becomes infinite, which is refused
+            whole = np.asarray(chunk, dtype=np.float64)
+        missing = np.isnan(whole)
+        masks.append(np.asarray(~missing.any(axis=1), dtype=np.bool_))
+        total += len(whole)
+        X = whole
+        if not masks[-1].all():
+            gaps += missing.sum(axis=0)
+            X = whole[masks[-1]]
+        n = len(X)
+        if not n:
+            continue
+        smallest, largest = np.minimum(smallest, X.min(axis=0)), np.maximum(largest, X.max(axis=0))
+        if not (np.isfinite(smallest).all() and np.isfinite(largest).all()):
+            row, column = np.argwhere(np.isinf(whole))[0]
+            raise DataFormatError(
+                f"{stream.source} holds infinite values, the first in data row "
+                f"{total - len(whole) + row + 1:,d}, column '{stream.columns[column]}'; replace them, or "
+                "drop these rows."
+            )
+        heads.append(X[: max(0, LOOK - rows)])
+        with np.errstate(all="ignore"):  # squares beyond float64 are refused below
+            own = X.mean(axis=0)
+            shift = own - mean
+            squares += ((X - own) ** 2).sum(axis=0) + shift**2 * (rows * n / (rows + n))
+            mean, rows = mean + shift * (n / (rows + n)), rows + n
     if rows < 2:
-        total = sum(len(mask) for mask in masks)
         empty = [f"'{stream.columns[i]}'" for i in np.argsort(-gaps)[:5] if 2 * gaps[i] > total]
         where = f" (mostly empty: {', '.join(empty)})" if empty else ""
         raise InvalidInputError(
@@ -338,56 +346,33 @@ def _functions_of(targets: NDArray[Any], X: FloatArray) -> NDArray[np.bool_]:
     return (left <= 1e-14 * total) & (total > 0) & (len(X) > 2 * Q.shape[1])
 
 
-def _rows_words(name: str, survey: Survey, stream: FeatureStream) -> list[str]:
-    """Say which rows were left out, and whether there are few."""
-    total, rows, D = len(survey.complete), int(survey.complete.sum()), stream.dimension
-    notes = []
-    if rows < total:
-        worst = [i for i in np.argsort(-survey.gaps)[:3] if survey.gaps[i]]
-        where = ", ".join(f"{stream.columns[i]}: {survey.gaps[i]:,d}" for i in worst)
-        verb = "has missing entries and is" if total - rows == 1 else "have missing entries and are"
-        notes.append(f"{name}: {total - rows:,d} of {total:,d} rows {verb} left out ({where}).")
-    if rows < D:
-        notes.append(
-            f"{name} has fewer rows than columns ({rows:,d} < {D:,d}): its rank is at most {rows:,d}, and "
-            "κ is that of this sample, not of the task."
-        )
-    return notes
-
-
-def _look_words(table: pd.DataFrame, targets: bool) -> list[str]:
+def _warnings(table: pd.DataFrame, targets: bool) -> list[str]:
     """Say what is odd about columns, and what to do about it."""
-    notes, looks = [], table["look"].str
-    answers, index = (table[looks.startswith(kind)] for kind in ("label", "index"))
-    if len(answers):
-        why = answers["look"].iloc[0].removeprefix("label: ")
-        given = "targets are given as well, so that the answer may be among the features" if targets else (
-            "an answer is no feature")  # fmt: skip
-        notes.append(
-            f"{len(answers)} column(s) look like the answer ({_some(answers['column'])}: {why}); {given}. "
-            f"Leave out what is one: drop={','.join(answers['column'][:5])}."
-        )
-    if len(index):
-        notes.append(
-            f"{len(index)} column(s) look like an index of the rows ({_some(index['column'])}): its size "
-            f"enters κ and says nothing. Leave out what is one: drop={','.join(index['column'][:5])}."
-        )
+    notes = []
+    given = "an answer is no feature"
+    if targets:
+        given = "targets are given as well, so that the answer may be among the features"
+    for kind in ("label", "index"):
+        odd = table[table["look"].str.startswith(kind)]
+        if len(odd):
+            why = odd["look"].iloc[0].removeprefix("label: ")
+            says = {
+                "label": f"the answer ({_some(odd['column'])}: {why}); {given}",
+                "index": f"an index of the rows ({_some(odd['column'])}): its size enters κ and says nothing",
+            }[kind]
+            drop = ",".join(odd["column"][:5])
+            notes.append(f"{len(odd)} column(s) look like {says}. Leave out what is one: drop={drop}.")
     for task, label in (("pretrain", "D_P"), ("harmful", "D_H")):
         flat = table[table[f"smallest_{task}"] == table[f"largest_{task}"]]
         zero = flat[f"largest_{task}"] == 0
-        zeros, others = flat["column"][zero], flat["column"][~zero]
-        if len(zeros):
-            notes.append(
-                f"{label} has {len(zeros)} column(s) of zeros ({_some(zeros)}): they lower the rank."
-            )
-        if len(others):
-            notes.append(
-                f"{label} has {len(others)} constant column(s) ({_some(others)}): K is not centred, so that "
-                "each acts as an intercept; standardising turns it into zeros."
-            )
+        for kind, names, so in (
+            ("column(s) of zeros", flat["column"][zero], "they lower the rank"),
+            (
+                "constant column(s)",
+                flat["column"][~zero],
+                "K is not centred, so that each acts as an intercept; standardising turns it into zeros",
+            ),
+        ):
+            if len(names):
+                notes.append(f"{label} has {len(names)} {kind} ({_some(names)}): {so}.")
     return notes
-
-
-def _some(names: Sequence[str] | pd.Series) -> str:
-    """Return the first names of a list."""
-    return ", ".join(map(str, names[:5])) + (", …" if len(names) > 5 else "")

@@ -18,11 +18,10 @@ import zipfile
 import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -67,8 +66,12 @@ _DAMAGE = (
     lzma.LZMAError,
 )
 
+Columns: TypeAlias = "list[int] | slice"
 #: Blocks from one on, of so many rows, of some columns; only the last block may be shorter.
-Reader = Callable[[int, int, Sequence[int]], Iterator[NDArray[Any]]]
+Reader: TypeAlias = Callable[[int, int, Columns], Iterator[NDArray[Any]]]
+#: What the beginning of a file says: a reader, N (None where only reading tells) and D, the stored type, the
+#: names of the columns (none if the file has none), and the types of those that are known to hold no numbers.
+Opened: TypeAlias = tuple[Reader, tuple[Any, ...], np.dtype[Any], tuple[str, ...], Mapping[str, str]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,8 +89,8 @@ class FeatureStream:
     named: bool  # whether the file named its columns
     dtype: np.dtype[Any]  # the stored type; float64 for text
     count: int | None  # rows; None where only reading tells
-    text: Mapping[str, str] = field(default_factory=dict)  # columns known to hold no numbers, and their types
-    stamp: tuple[int, int, int] | None = None  # of the file when it was opened; None: rows in memory
+    text: Mapping[str, str]  # columns known to hold no numbers, and their types
+    stamp: tuple[int, int, int] | None  # of the file when it was opened; None: rows in memory
     centre: FloatArray | None = None  # (D,) is subtracted, where columns are standardised
     scale: FloatArray | None = None  # (D,) divides; 0 turns a constant column into zeros
 
@@ -103,12 +106,7 @@ class FeatureStream:
 
     @property
     def block_rows(self) -> int:
-        """Rows of a block: a power of two that depends on the width alone: every reader has the same grid.
-
-        Examples:
-            >>> array_stream(np.zeros((3, 512))).block_rows
-            65536
-        """
+        """Rows of a block: a power of two that depends on the width alone: every reader has the same grid."""
         fitting = max(1, BLOCK_BYTES // (4 * self.width))
         return int(min(MAX_BLOCK_ROWS, 2 ** (fitting.bit_length() - 1)))
 
@@ -122,8 +120,9 @@ class FeatureStream:
         """Read blocks of rows in the stored type, rows with gaps and all, as they are in the file."""
         self.check_text()
         path = Path(self.source).expanduser()
+        whole = self.order == tuple(range(self.width))  # a block of which all columns are kept is not copied
         with readable(path) if self.stamp else nullcontext():
-            blocks = self.read(first, self.block_rows, self.order)
+            blocks = self.read(first, self.block_rows, slice(None) if whole else list(self.order))
             for block in islice(blocks, None if last is None else last - first):
                 yield block
                 if self.stamp and _stamp(path) != self.stamp:
@@ -157,13 +156,7 @@ class FeatureStream:
         return np.concatenate(parts)
 
     def select(self, columns: Sequence[str]) -> FeatureStream:
-        """Return a stream of some of the columns, in the order asked for.
-
-        Examples:
-            >>> stream = array_stream(np.array([[1.0, 2.0, 3.0]])).select(["x2", "x0"])
-            >>> next(stream.blocks())
-            array([[3., 1.]])
-        """
+        """Return a stream of some of the columns, in the order asked for."""
         place = dict(zip(self.columns, self.order, strict=True))
         return replace(self, columns=tuple(columns), order=tuple(place[name] for name in columns))
 
@@ -176,14 +169,6 @@ def open_feature_stream(
     `.npy` is read by position (either order of memory), `.parquet` by row groups, `.csv` and `.npz` from
     the start. A CSV is separated by commas and has a line of names unless every cell of its first line is a
     number; empty cells and NA are NaN. Nothing in a file is executed: pickles are refused.
-
-    Examples:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     np.save(Path(folder) / "X.npy", np.ones((5, 2), np.float32))
-        ...     stream = open_feature_stream(Path(folder) / "X.npy")
-        ...     [block.shape for block in stream.blocks()], stream.stored_eps == 2.0**-23
-        ([(5, 2)], True)
     """
     file = Path(path).expanduser()
     with readable(file):
@@ -192,8 +177,7 @@ def open_feature_stream(
                 f"{path} ends in '{file.suffix}', which is no table of features; save it as one of "
                 f"{', '.join(OPENERS)}."
             )
-        opened = OPENERS[file.suffix.lower()](file, key)
-    return _stream(str(path), opened, max_dimension, _stamp(file))
+        return _stream(str(path), OPENERS[file.suffix.lower()](file, key), max_dimension, _stamp(file))
 
 
 def array_stream(
@@ -206,32 +190,26 @@ def array_stream(
     """Return a stream over a matrix in memory.
 
     Examples:
-        >>> array_stream(np.eye(3)).columns
-        ('x0', 'x1', 'x2')
+        >>> next(array_stream(np.eye(3)).select(["x2", "x0"]).blocks())
+        array([[0., 1.],
+               [0., 0.],
+               [1., 0.]])
     """
     X = np.asarray(features)
-    if X.ndim != 2 or 0 in X.shape or X.dtype.kind not in "fiub":
-        raise InvalidInputError(
-            f"{name} must be a matrix (N, D) of real numbers, got shape {X.shape} of {X.dtype}."
-        )
-    return _stream(name, _Opened(partial(_slices, X), X.shape, X.dtype, tuple(columns)), max_dimension, None)
-
-
-class _Opened(NamedTuple):
-    """What the beginning of a file says."""
-
-    read: Reader
-    shape: tuple[int | None, int]
-    dtype: np.dtype[Any]
-    names: tuple[str, ...] = ()  # empty: the file has none
-    text: Mapping[str, str] = {}
+    return _stream(name, (_slices(X), X.shape, X.dtype, tuple(columns), {}), max_dimension, None)
 
 
 def _stream(
-    source: str, opened: _Opened, max_dimension: int, stamp: tuple[int, int, int] | None
+    source: str, opened: Opened, max_dimension: int, stamp: tuple[int, int, int] | None
 ) -> FeatureStream:
-    """Check shape and names, and say how columns without names are called."""
-    N, D = opened.shape
+    """Refuse what is no matrix of numbers, and say how columns without names are called."""
+    read, shape, dtype, names, text = opened
+    if len(shape) != 2 or 0 in shape or dtype.kind not in "fiub":
+        raise (InvalidInputError if stamp is None else DataFormatError)(
+            f"{source} holds an array of shape {shape} and type {dtype}; features are a matrix (N, D) of "
+            "real numbers, one row a sample: save X.astype(float), images as X.reshape(len(X), -1)."
+        )
+    N, D = shape
     if max_dimension < D:
         gib = 8 * D**2 / 2**30
         raise InvalidInputError(
@@ -240,14 +218,11 @@ def _stream(
             "GiB, and an eigendecomposition takes time in D³. Project the features to fewer columns, or "
             "raise the limit (max_dimension=, --max-dimension) on a machine that has this memory."
         )
-    names = opened.names or tuple(f"x{i}" for i in range(D))
-    if len(set(names)) < D:
-        twice = next(name for name in names if names.count(name) > 1)
+    columns = names or tuple(f"x{i}" for i in range(D))
+    if len(set(columns)) < D:
+        twice = next(name for name in columns if columns.count(name) > 1)
         raise InvalidInputError(f"{source} has the column '{twice}' twice; rename or drop one.")
-    return FeatureStream(
-        source=source, read=opened.read, columns=names, order=tuple(range(D)), width=D,
-        named=bool(opened.names), dtype=opened.dtype, count=N, text=opened.text, stamp=stamp,
-    )  # fmt: skip
+    return FeatureStream(source, read, columns, tuple(range(D)), D, bool(names), dtype, N, text, stamp)
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
@@ -270,40 +245,20 @@ def readable(path: Path) -> Generator[None]:
         raise  # some of them are OSErrors or ValueErrors too, and say more
     except (OSError, *_DAMAGE) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            reason = error.strerror or error
-            raise DataNotFoundError(f"cannot read {path}: {reason}; check the path.") from error
+            raise DataNotFoundError(
+                f"cannot read {path}: {error.strerror or error}; check the path."
+            ) from error
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise DataFormatError(
             f"{path} is damaged, or not what its ending says ({reason}); write it again, in numbers only."
         ) from error
 
 
-def _checked(shape: tuple[int, ...], dtype: np.dtype[Any], path: Path) -> tuple[int, int]:
-    """Refuse what is no matrix of numbers."""
-    if dtype.kind not in "fiub":
-        raise DataFormatError(
-            f"{path} holds entries of type '{dtype}'; features are real numbers: save X.astype(float)."
-        )
-    if len(shape) != 2 or 0 in shape:
-        raise DataFormatError(
-            f"{path} holds an array of shape {shape}; features are a matrix (N, D), one row a sample: "
-            "reshape it, images for example by X.reshape(len(X), -1)."
-        )
-    return shape[0], shape[1]
-
-
-def _in_order(block: NDArray[Any], order: Sequence[int]) -> NDArray[Any]:
-    """Return the columns of a block that are kept; a block of which all are is not copied."""
-    return block if tuple(order) == tuple(range(block.shape[1])) else block[:, list(order)]
-
-
-def _slices(X: NDArray[Any], first: int, size: int, order: Sequence[int]) -> Iterator[NDArray[Any]]:
-    """Yield the rows of a matrix in memory."""
-    for begin in range(first * size, len(X), size):
-        yield _in_order(X[begin : begin + size], order)
-
-
 # Arrays of NumPy: `.npy` by position, `.npz` from the start.
+
+
+def _slices(X: NDArray[Any]) -> Reader:
+    return lambda first, size, kept: (X[at : at + size, kept] for at in range(first * size, len(X), size))
 
 
 def mapped_array(path: Path) -> NDArray[Any]:
@@ -325,25 +280,10 @@ def mapped_array(path: Path) -> NDArray[Any]:
     return array
 
 
-def _open_npy(path: Path, key: str | None) -> _Opened:
+def _open_npy(path: Path, _: str | None) -> Opened:
     array = mapped_array(path)
-    shape = _checked(array.shape, array.dtype, path)
-    read = partial(_npy_blocks, path, shape, array.dtype, array.offset, not array.flags.c_contiguous)  # type: ignore[attr-defined]
-    return _Opened(read, shape, array.dtype)
-
-
-def _npy_blocks(
-    path: Path,
-    shape: tuple[int, int],
-    dtype: np.dtype[Any],
-    offset: int,
-    fortran: bool,
-    first: int,
-    size: int,
-    order: Sequence[int],
-) -> Iterator[NDArray[Any]]:
-    """Read blocks by position, in Fortran order column by column."""
-    N, D = shape
+    shape, dtype, offset = array.shape, array.dtype, array.offset  # type: ignore[attr-defined]
+    fortran = not array.flags.c_contiguous
 
     def entries(place: int, count: int) -> NDArray[Any]:
         found = np.fromfile(path, dtype, count, offset=offset + place * dtype.itemsize)
@@ -351,12 +291,17 @@ def _npy_blocks(
             raise EOFError("it ends before its last row")
         return found
 
-    for begin in range(first * size, N, size):
-        rows = min(size, N - begin)
-        if fortran:
-            yield np.stack([entries(column * N + begin, rows) for column in order], axis=1)
-        else:
-            yield _in_order(entries(begin * D, rows * D).reshape(rows, D), order)
+    def read(first: int, size: int, kept: Columns) -> Iterator[NDArray[Any]]:
+        N, D = shape
+        for begin in range(first * size, N, size):
+            rows = min(size, N - begin)
+            if fortran:  # column by column
+                places = np.arange(D)[kept].tolist()
+                yield np.stack([entries(place * N + begin, rows) for place in places], axis=1)
+            else:
+                yield entries(begin * D, rows * D).reshape(rows, D)[:, kept]
+
+    return read, shape, dtype, (), {}
 
 
 @contextmanager
@@ -392,36 +337,31 @@ def whole_array(path: Path, key: str | None, limit: int, advice: str, kinds: str
         return flat.reshape(shape, order="F" if fortran else "C")
 
 
-def _open_npz(path: Path, key: str | None) -> _Opened:
-    with archived_array(path, key) as (_, found, fortran, dtype):
-        shape = _checked(found, dtype, path)
+def _open_npz(path: Path, key: str | None) -> Opened:
+    with archived_array(path, key) as (_, shape, fortran, dtype):
+        pass
     if fortran:
         advice = (
             "its columns come one after the other (Fortran order), and an archive cannot be read by rows "
             "then; save numpy.ascontiguousarray(X), or save it with numpy.save."
         )
-        return _Opened(partial(_slices, whole_array(path, key, WHOLE_BYTES, advice)), shape, dtype)
-    return _Opened(partial(_npz_blocks, path, key), shape, dtype)
+        return _slices(whole_array(path, key, WHOLE_BYTES, advice)), shape, dtype, (), {}
 
+    def read(first: int, size: int, kept: Columns) -> Iterator[NDArray[Any]]:
+        with archived_array(path, key) as (stream, (N, D), _, dtype):
+            for begin in range(0, N, size):  # a compressed stream has no middle
+                rows = min(size, N - begin)
+                block = np.frombuffer(stream.read(rows * D * dtype.itemsize), dtype).reshape(rows, D)
+                if begin >= first * size:
+                    yield block[:, kept]
 
-def _npz_blocks(
-    path: Path, key: str | None, first: int, size: int, order: Sequence[int]
-) -> Iterator[NDArray[Any]]:
-    """Read blocks from the start, as a compressed stream must be."""
-    with archived_array(path, key) as (stream, shape, _, dtype):
-        N, D = shape
-        for begin in range(0, N, size):
-            rows = min(size, N - begin)
-            block = np.frombuffer(stream.read(rows * D * dtype.itemsize), dtype).reshape(rows, D)
-            if begin >= first * size:
-                yield _in_order(block, order)
+    return read, shape, dtype, (), {}
 
 
 # Tables: `.csv` parsed from the start, `.parquet` by row groups.
 
 
 def _text_error(source: object, names: Sequence[str], example: str) -> DataFormatError:
-    """Say which columns hold text, and what to do about them."""
     shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
     return DataFormatError(
         f"{source}: {len(names)} column(s) do not hold numbers: {shown} ({example}); leave them out (drop) "
@@ -430,7 +370,7 @@ def _text_error(source: object, names: Sequence[str], example: str) -> DataForma
 
 
 def first_line(path: Path) -> list[str]:
-    """Return the cells of the first line of a table in CSV; other separators than commas are recognised."""
+    """Return the cells of the first line of a table in CSV."""
     with path.open(encoding="utf-8-sig", newline="") as stream:
         beginning = stream.read(MAX_LINE)
     if len(beginning) == MAX_LINE and not {"\n", "\r"} & set(beginning):
@@ -452,7 +392,7 @@ def all_numbers(cells: Sequence[str]) -> bool:
         return False
 
 
-def _open_csv(path: Path, key: str | None) -> _Opened:
+def _open_csv(path: Path, _: str | None) -> Opened:
     cells = first_line(path)
     for sign, word in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
         apart = ",".join(cells).split(sign)
@@ -464,43 +404,41 @@ def _open_csv(path: Path, key: str | None) -> _Opened:
                 "index=False)."
             )
     names = () if all_numbers(cells) else tuple(cell.strip() for cell in cells)
-    read = partial(_csv_blocks, path, names)
-    return _Opened(read, (None, len(cells)), np.dtype(np.float64), names)
+    called = np.array(names or [f"x{i}" for i in range(len(cells))], dtype=object)
+
+    def read(first: int, size: int, kept: Columns) -> Iterator[NDArray[Any]]:
+        # pandas, not Arrow: Arrow takes the types of all rows from those of the first block.
+        frames = pd.read_csv(
+            path, header=0 if names else None, encoding="utf-8-sig", skipinitialspace=True, chunksize=size,
+            index_col=False, low_memory=False,
+        )  # fmt: skip
+        with frames:
+            for frame in islice(frames, first, None):
+                if not len(frame):  # a line of names alone
+                    return
+                chosen = frame.iloc[:, kept]
+                values = chosen.apply(pd.to_numeric, errors="coerce")
+                text = (values.isna() & chosen.notna()).to_numpy()
+                if text.any():
+                    column = int(text.any(axis=0).argmax())
+                    row, wrong = int(text[:, column].argmax()), called[kept][text.any(axis=0)].tolist()
+                    cell = f"'{str(chosen.iloc[row, column])[:40]}'"
+                    where = f"data row {int(frame.index[row]) + 1} of '{wrong[0]}'"
+                    raise _text_error(path, wrong, f"{where} is {cell}")
+                yield values.to_numpy(dtype=np.float64)
+
+    return read, (None, len(cells)), np.dtype(np.float64), names, {}
 
 
-def _csv_blocks(
-    path: Path, names: tuple[str, ...], first: int, size: int, order: Sequence[int]
-) -> Iterator[NDArray[Any]]:
-    """Parse blocks from the start; name the columns that hold text, with a cell of the first."""
-    frames = pd.read_csv(
-        path, header=0 if names else None, encoding="utf-8-sig", skipinitialspace=True, chunksize=size,
-        index_col=False, low_memory=False,
-    )  # fmt: skip
-    with frames:
-        for frame in islice(frames, first, None):
-            if not len(frame):  # a line of names alone
-                return
-            kept = frame.iloc[:, list(order)]
-            values = kept.apply(pd.to_numeric, errors="coerce")
-            text = (values.isna() & kept.notna()).to_numpy()
-            if text.any():
-                places = np.flatnonzero(text.any(axis=0))
-                wrong = [names[order[i]] if names else f"x{order[i]}" for i in places.tolist()]
-                row = int(text[:, places[0]].argmax())
-                cell = str(kept.iloc[row, int(places[0])])[:40]
-                example = f"data row {int(frame.index[row]) + 1} of '{wrong[0]}' is '{cell}'"
-                raise _text_error(path, wrong, example)
-            yield values.to_numpy(dtype=np.float64)
-
-
-def _open_parquet(path: Path, key: str | None) -> _Opened:
+def _open_parquet(path: Path, _: str | None) -> Opened:
     parquet = require("pyarrow.parquet", "notebooks")
     with parquet.ParquetFile(path) as file:
-        schema, rows = file.schema_arrow, file.metadata.num_rows
-    # pandas' index is no feature.
-    columns = [column for column in schema if not column.name.startswith("__index_level_")]
-    kinds, text = list[np.dtype[Any]]([np.dtype(np.float16)]), dict[str, str]()
-    for column in columns:
+        schema, count = file.schema_arrow, file.metadata.num_rows
+    kinds, text, names = list[np.dtype[Any]]([np.dtype(np.float16)]), dict[str, str](), list[str]()
+    for column in schema:
+        if column.name.startswith("__index_level_"):  # pandas' index is no feature
+            continue
+        names.append(column.name)
         try:
             dtype = np.dtype(column.type.to_pandas_dtype())
         except (NotImplementedError, TypeError):
@@ -510,38 +448,32 @@ def _open_parquet(path: Path, key: str | None) -> _Opened:
         else:
             text[column.name] = str(column.type)
     stored = np.result_type(*kinds)
-    shape = _checked((rows, len(columns)), stored, path)
-    names = tuple(column.name for column in columns)
-    return _Opened(partial(_parquet_blocks, path, names, stored), shape, stored, names, text)
+
+    def read(first: int, size: int, kept: Columns) -> Iterator[NDArray[Any]]:
+        chosen = np.array(names, dtype=object)[kept].tolist()
+        with parquet.ParquetFile(path, memory_map=False) as file:
+            metadata = file.metadata
+            ends = np.cumsum([metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)])
+            groups = np.flatnonzero(ends > first * size).tolist()  # from the one with the first row on
+            if not groups:
+                return
+            skip = first * size - (int(ends[groups[0] - 1]) if groups[0] else 0)
+            waiting = np.empty((0, len(chosen)), stored)
+            for batch in file.iter_batches(size, row_groups=groups, columns=chosen):
+                columns = [batch.column(name).to_numpy(zero_copy_only=False) for name in chosen]
+                rows = np.stack([column.astype(stored) for column in columns], axis=1)[skip:]
+                skip = max(0, skip - batch.num_rows)
+                waiting = np.concatenate([waiting, rows]) if len(waiting) else rows
+                while len(waiting) >= size:
+                    yield waiting[:size]
+                    waiting = waiting[size:]
+            if len(waiting):
+                yield waiting
+
+    return read, (count, len(names)), stored, tuple(names), text
 
 
-def _parquet_blocks(
-    path: Path, names: tuple[str, ...], dtype: np.dtype[Any], first: int, size: int, order: Sequence[int]
-) -> Iterator[NDArray[Any]]:
-    """Read blocks from the row group on that holds the first row."""
-    parquet = require("pyarrow.parquet", "notebooks")
-    chosen = [names[i] for i in order]
-    with parquet.ParquetFile(path, memory_map=False) as file:
-        metadata = file.metadata
-        ends = np.cumsum([metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)])
-        groups = np.flatnonzero(ends > first * size).tolist()
-        if not groups:
-            return
-        skip = first * size - (int(ends[groups[0] - 1]) if groups[0] else 0)
-        waiting = np.empty((0, len(order)), dtype)
-        for batch in file.iter_batches(size, row_groups=groups, columns=chosen):
-            columns = [batch.column(name).to_numpy(zero_copy_only=False) for name in chosen]
-            rows = np.stack([column.astype(dtype) for column in columns], axis=1)[skip:]
-            skip = max(0, skip - batch.num_rows)
-            waiting = np.concatenate([waiting, rows]) if len(waiting) else rows
-            while len(waiting) >= size:
-                yield waiting[:size]
-                waiting = waiting[size:]
-        if len(waiting):
-            yield waiting
-
-
-OPENERS: dict[str, Callable[[Path, str | None], _Opened]] = {
+OPENERS: dict[str, Callable[[Path, str | None], Opened]] = {
     ".npy": _open_npy,
     ".npz": _open_npz,
     ".csv": _open_csv,

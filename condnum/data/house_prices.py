@@ -13,9 +13,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from condnum.data.resolver import DataFiles, Source, obtain, opened
-from condnum.data.task_pair import Provenance, TaskPair, check_rows, label_encode, standardise
+from condnum.data.resolver import DataFiles, Source, obtain
+from condnum.data.task_pair import Provenance, TaskPair, check_rows, standardise
 from condnum.errors import DataFormatError, UnknownNameError
+from condnum.files import opened
 
 Features = Literal["clean", "published"]
 Encoders = Literal["union", "per_domain"]
@@ -45,6 +46,12 @@ MiscVal MoSold YrSold SaleType* SaleCondition* SalePrice
 COLUMNS = tuple(name.removesuffix("*") for name in _HEADER.split())
 CATEGORICAL = frozenset(name.removesuffix("*") for name in _HEADER.split() if name.endswith("*"))
 PRETRAIN_TARGET, HARMFUL_TARGET = "LotArea", "SalePrice"
+SPLIT_COLUMN, HARMFUL_ZONE = "MSZoning", "RL"
+#: Columns that are no features, by feature set.
+DROPPED = {
+    "published": {PRETRAIN_TARGET, HARMFUL_TARGET},
+    "clean": {PRETRAIN_TARGET, HARMFUL_TARGET, "Id", SPLIT_COLUMN},
+}
 
 #: Largest file that is read, a hundred times the table.
 MAX_BYTES = 48 << 20
@@ -72,36 +79,27 @@ def read_table(path: str | os.PathLike[str], *, missing: Missing = "pandas") -> 
     if absent:
         shown = ", ".join(absent[:8]) + (", …" if len(absent) > 8 else "")
         raise DataFormatError(f"{path} lacks {len(absent)} of the 81 columns: {shown}; {FILES.advice}")
-    return pd.DataFrame({name: _filled(raw[name], path) for name in COLUMNS})
-
-
-def _filled(column: pd.Series, path: object) -> NDArray[Any]:
-    """Return a column with "0" or 0 for missing cells; refuse words where numbers belong."""
-    empty = column.isna().to_numpy()
-    if column.name in CATEGORICAL:
-        # Object first: pandas 3 strings and categoricals refuse a fill value that they do not hold.
-        return column.astype(object).where(~empty, "0").to_numpy(dtype=str)
-    values = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-    wrong = np.flatnonzero(~np.isfinite(values) & ~empty)
-    if len(wrong):
-        raise DataFormatError(
-            f"{path}: column '{column.name}' must hold finite numbers; {len(wrong)} cell(s) do not, "
-            f"the first in data row {wrong[0] + 1}: '{column.iloc[wrong[0]]}'."
-        )
-    if column.name in (PRETRAIN_TARGET, HARMFUL_TARGET) and empty.any():
-        raise DataFormatError(
-            f"{path}: target column '{column.name}' has {empty.sum()} missing value(s), the first in "
-            f"data row {np.flatnonzero(empty)[0] + 1}; drop these rows, a target cannot be filled with 0."
-        )
-    return np.where(empty, 0.0, values)
-
-
-SPLIT_COLUMN, HARMFUL_ZONE = "MSZoning", "RL"
-#: Columns that are no features, by feature set.
-DROPPED = {
-    "published": frozenset({PRETRAIN_TARGET, HARMFUL_TARGET}),
-    "clean": frozenset({PRETRAIN_TARGET, HARMFUL_TARGET, "Id", SPLIT_COLUMN}),
-}
+    table: dict[str, NDArray[Any]] = {}
+    for name in COLUMNS:
+        empty = raw[name].isna().to_numpy()
+        if name in CATEGORICAL:
+            # Object first: pandas 3 strings and categoricals refuse a fill value that they do not hold.
+            table[name] = raw[name].astype(object).where(~empty, "0").to_numpy(dtype=str)
+            continue
+        values = pd.to_numeric(raw[name], errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+        wrong = np.flatnonzero(~np.isfinite(values) & ~empty)
+        if len(wrong):
+            raise DataFormatError(
+                f"{path}: column '{name}' must hold finite numbers; {len(wrong)} cell(s) do not, "
+                f"the first in data row {wrong[0] + 1}: '{raw[name].iloc[wrong[0]]}'."
+            )
+        if name in (PRETRAIN_TARGET, HARMFUL_TARGET) and empty.any():
+            raise DataFormatError(
+                f"{path}: target column '{name}' has {empty.sum()} missing value(s), the first in "
+                f"data row {np.flatnonzero(empty)[0] + 1}; drop these rows, a target cannot be filled with 0."
+            )
+        table[name] = np.where(empty, 0.0, values)
+    return pd.DataFrame(table)
 
 
 def load_house_prices(
@@ -144,22 +142,17 @@ def load_house_prices(
         'house-prices, condnum's box: 309 rows D_P, 1151 rows D_H, D = 77, SHA-256 1e18addf'
     """
     options: dict[str, object] = {
-        "features": features,
-        "rows": rows,
-        "encoders": encoders,
-        "normalise": normalise,
-        "missing": missing,
-    }
-    for name, choices in (
-        ("features", Features), ("encoders", Encoders), ("normalise", Normalise), ("missing", Missing),
-    ):  # fmt: skip
-        if options[name] not in get_args(choices):
+        "features": features, "rows": rows, "encoders": encoders, "normalise": normalise, "missing": missing,
+    }  # fmt: skip
+    choices = {"features": Features, "encoders": Encoders, "normalise": Normalise, "missing": Missing}
+    for name, allowed in choices.items():
+        if options[name] not in get_args(allowed):
             kind = "feature set" if name == "features" else name
-            raise UnknownNameError(kind, options[name], get_args(choices))
+            raise UnknownNameError(kind, options[name], get_args(allowed))
     if rows is not None:
         check_rows(rows)
     found = obtain(FILES, source)
-    path, (checksum,) = found.paths[0], found.checksums
+    path = found.paths[0]
     table = read_table(path, missing=missing)
     harmful = np.asarray(table[SPLIT_COLUMN] == HARMFUL_ZONE)
     if min(harmful.sum(), (~harmful).sum()) < 2:
@@ -171,28 +164,25 @@ def load_house_prices(
         )
     domains = [harmful, ~harmful] if encoders == "per_domain" else [slice(None)]
     for name in CATEGORICAL:
-        values, codes = table[name].to_numpy(dtype=str), np.empty(len(table))
-        for domain in domains:  # categories are numbered within each
-            codes[domain] = label_encode(values[domain])
+        words, codes = table[name].to_numpy(dtype=str), np.empty(len(table))
+        for domain in domains:  # categories are numbered in sorted order within each
+            codes[domain] = np.unique(words[domain], return_inverse=True)[1]
         table[name] = codes
     names = [name for name in COLUMNS if name not in DROPPED[features]]
-    X, parts = table[names].to_numpy(dtype=np.float64), []
-    for mask, target in ((~harmful, PRETRAIN_TARGET), (harmful, HARMFUL_TARGET)):
+    arrays: dict[str, Any] = {}
+    for task, mask, target in (("P", ~harmful, PRETRAIN_TARGET), ("H", harmful, HARMFUL_TARGET)):
         kept = np.flatnonzero(mask)[:rows]
-        for values in (X, table[target].to_numpy(dtype=np.float64)):
+        for letter, chosen in (("X", names), ("y", target)):
+            values = table[chosen].to_numpy(dtype=np.float64)
             reference = values if normalise == "before_split" else None
-            parts.append(standardise(values[kept], reference=reference))
-    X_P, y_P, X_H, y_H = parts
+            arrays[f"{letter}_{task}"] = standardise(values[kept], reference=reference)
     return TaskPair(
-        X_P=X_P,
-        y_P=y_P,
-        X_H=X_H,
-        y_H=y_H,
+        **arrays,
         name="house-prices",
         pretrain_name=f"{PRETRAIN_TARGET}, zoning not {HARMFUL_ZONE}",
         harmful_name=f"{HARMFUL_TARGET}, zoning {HARMFUL_ZONE}",
         feature_names=tuple(names),
-        checksum=checksum,
+        checksum=found.checksum,
         provenance=Provenance(
             source=found.source,
             location=str(path),
@@ -202,7 +192,7 @@ def load_house_prices(
             citation="D. De Cock (2011), Ames, Iowa: Alternative to the Boston Housing Data, "
             "J. Stat. Educ. 19(3).",
             known_checksum=found.known,
-            files={"train.csv": checksum},
+            files={"train.csv": found.checksum},
             options=options,
         ),
     )

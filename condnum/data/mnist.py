@@ -13,11 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condnum.data.digits import Digits
-from condnum.data.resolver import DataFiles, Source, obtain, opened, short_names, user_cache
-from condnum.data.task_pair import Provenance, combine_checksums
+from condnum.data.resolver import DataFiles, Source, obtain, user_cache
+from condnum.data.task_pair import Provenance
 from condnum.errors import DataFormatError, DataNotFoundError, OutputError, UnknownNameError
-from condnum.files import atomic_write, output_folder
+from condnum.files import atomic_write, opened, output_folder
 
+Split = Literal["train", "test"]
+
+#: Mean and standard deviation of the pixels of the 60 000 training images in [0, 1].
+MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
+#: The published order on OpenML: 60 000 training images first.
+_TRAIN_ROWS, _ROWS = 60_000, 70_000
 #: Largest array that is read, five times MNIST's: a header that says more is damaged.
 MAX_BYTES = 256 << 20
 #: How far a file is read beyond its last entry, for the message.
@@ -33,8 +39,7 @@ def read_idx(path: str | Path) -> NDArray[np.uint8]:
     """
     with opened(path) as stream:
         shape = _shape(stream, path)
-        expected = math.prod(shape)
-        sizes = "×".join(map(str, shape))
+        expected, sizes = math.prod(shape), "×".join(map(str, shape))
         if max(expected, math.prod(filter(None, shape))) > MAX_BYTES:  # NumPy counts past a 0 too
             raise DataFormatError(
                 f"{path} says {sizes} = {expected} bytes, above the limit of {MAX_BYTES} (MNIST's "
@@ -43,7 +48,7 @@ def read_idx(path: str | Path) -> NDArray[np.uint8]:
         content = stream.read(expected + _MORE)
     if len(content) != expected:
         kind = "is truncated" if len(content) < expected else "has trailing bytes"
-        follow = f"{len(content)} or more" if len(content) == expected + _MORE else f"{len(content)}"
+        follow = f"{len(content)}{' or more' if len(content) == expected + _MORE else ''}"
         raise DataFormatError(
             f"{path} {kind}: its header says {sizes} = {expected} bytes, {follow} follow; fetch it again."
         )
@@ -57,7 +62,6 @@ def read_idx_shape(path: str | Path) -> tuple[int, ...]:
 
 
 def _shape(stream: IO[bytes], path: str | Path) -> tuple[int, ...]:
-    """Read the header: the sizes of the dimensions."""
     magic = stream.read(4)
     if len(magic) < 4 or magic[:3] != _MAGIC or not 0 < magic[3] <= 64:
         raise DataFormatError(
@@ -79,21 +83,8 @@ def write_idx(path: str | Path, array: NDArray[np.uint8]) -> None:
     Path(path).write_bytes(gzip.compress(header + array.astype(np.uint8).tobytes(), compresslevel=6, mtime=0))
 
 
-Split = Literal["train", "test"]
-
-#: Mean and standard deviation of the pixels of the 60 000 training images in [0, 1].
-MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
-#: The published order on OpenML: 60 000 training images first.
-_TRAIN_ROWS, _ROWS = 60_000, 70_000
-
-
 def mnist_files(split: Split | None = None) -> DataFiles:
-    """Return the two files of a split, in torchvision's layout.
-
-    Examples:
-        >>> mnist_files("test").names[1]
-        ('t10k-labels-idx1-ubyte.gz', 't10k-labels-idx1-ubyte')
-    """
+    """Return the two files of a split, in torchvision's layout."""
     if split not in (None, *get_args(Split)):
         raise UnknownNameError("split", split, get_args(Split))
     stem = "t10k" if split == "test" else "train"
@@ -137,22 +128,22 @@ def load_mnist_images(source: Source = "auto", split: Split | None = None) -> Di
     found = obtain(mnist_files(split), source)
     which = "test" if found.files.dataset == "mnist-test" else "training"
     images, labels = (read_idx(path) for path in found.paths)
-    where = short_names(found.paths)
     if images.ndim != 3 or images.shape[1:] != (28, 28) or labels.ndim != 1:
         raise DataFormatError(
-            f"{where}: images must be (N, 28, 28) and labels (N,), got {images.shape} and {labels.shape}."
+            f"{found.location}: images must be (N, 28, 28) and labels (N,), got {images.shape} and "
+            f"{labels.shape}."
         )
     return Digits(
         images=images,
         labels=labels,
         name="mnist",
-        checksum=combine_checksums(found.checksums),
+        checksum=found.checksum,
         pixel_max=255.0,
         mean=MNIST_MEAN,
         std=MNIST_STD,
         provenance=Provenance(
             source=found.source,
-            location=where,
+            location=found.location,
             description=f"MNIST handwritten digits, {which} images, 28×28 pixels, grey values 0 to 255.",
             url="https://www.openml.org/d/554",
             licence="CC BY-SA 3.0",
@@ -183,15 +174,14 @@ def download_mnist() -> Path:
             f"OpenML's mnist_784 must be ({_ROWS}, 784) with {_ROWS} labels, "
             f"got {images.shape} and {labels.shape}."
         )
-    images = images.astype(np.uint8).reshape(_ROWS, 28, 28)
-    labels = labels.astype(np.uint8)
+    arrays = images.astype(np.uint8).reshape(_ROWS, 28, 28), labels.astype(np.uint8)
+    parts: dict[Split, slice] = {"train": slice(_TRAIN_ROWS), "test": slice(_TRAIN_ROWS, None)}
     try:
         output_folder(folder)
-        for split, part in (("train", slice(_TRAIN_ROWS)), ("test", slice(_TRAIN_ROWS, None))):
-            (image_name, _), (label_name, _) = mnist_files(split).names  # type: ignore[arg-type]
-            for name, array in ((image_name, images[part]), (label_name, labels[part])):
+        for split, part in parts.items():
+            for (name, _), array in zip(mnist_files(split).names, arrays, strict=True):
                 with atomic_write(folder / name) as temporary:
-                    write_idx(temporary, array)
+                    write_idx(temporary, array[part])
     except OutputError as error:
         raise OutputError(
             f"cannot write to {folder}: {error.__cause__}; set XDG_CACHE_HOME to a writable folder."

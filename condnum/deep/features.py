@@ -22,13 +22,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from condnum.arrays import resolve_device
-from condnum.data.task_pair import sha256_file
 from condnum.deep.backbone import Backbone
 from condnum.deep.images import ImageBatch, ImageData, Unreadable, check_unreadable, image_loader
 from condnum.deep.transforms import ImageTransform
 from condnum.deep.weights import state_checksum
 from condnum.errors import CondnumError, InvalidInputError, UnknownNameError
-from condnum.files import atomic_write, output_folder, write_json
+from condnum.files import atomic_write, output_folder, sha256_file, write_json
 from condnum.machine import memory_advice
 from condnum.progress import report_event
 

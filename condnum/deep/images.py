@@ -24,9 +24,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from condnum.data.task_pair import sha256_arrays, sha256_file
+from condnum.data.task_pair import sha256_arrays
 from condnum.deep.transforms import ImageTransform
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, UnknownNameError, require
+from condnum.files import sha256_file
 from condnum.progress import report_event
 
 if TYPE_CHECKING:

@@ -114,7 +114,7 @@ class _Tally:
         )
         if cell is not None and "seed" in cell.at:
             coordinates["seed"] = cell["seed"]
-        report_event(**coordinates, done=done, total=self.total, **progress.facts.known())
+        report_event(**coordinates, **progress.event)
         if self.on_progress is not None:
             self.on_progress(progress)
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from condnum.files import output_folder, write_csv, write_text
+from condnum.files import output_folder, write_tables, write_text
 from condnum.machine import describe_device, is_out_of_memory, limited_threads, source_revision, versions
 from condnum.methods import get_method, immunize, immunize_batch
 from condnum.methods.descent import make_optimizer
@@ -335,7 +335,7 @@ class GpuReport:
         """Write every table that has rows, and the page that shows them."""
         for name, rows in self.tables.items():
             if rows:
-                write_csv(self.folder / f"{name}.csv", pd.DataFrame(rows))
+                write_tables(self.folder, {f"{name}.csv": pd.DataFrame(rows)})
         parts = [
             f"### {self.titles[name]}\n```\n{self._text(name)}\n```"
             for name, rows in self.tables.items()

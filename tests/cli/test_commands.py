@@ -17,9 +17,9 @@ from condnum.data import catalog
 from condnum.data.catalog import CheckResult, DataStatus
 from condnum.errors import RankError
 
-HERE = DataStatus("houses", True, "CONDNUM_DATA", "/d/train.csv", 10, "a" * 64, True, "")
-ODD = DataStatus("odd", True, "CONDNUM_DATA", "/d/odd.csv", None, "b" * 64, False, "Run a full check.")
-GONE = DataStatus("gone", False, None, "", None, "", False, "gone: put a.csv into data/.")
+HERE = DataStatus("houses", "CONDNUM_DATA", "/d/train.csv", 10, "a" * 64, True, "")
+ODD = DataStatus("odd", "CONDNUM_DATA", "/d/odd.csv", None, "b" * 64, False, "Run a full check.")
+GONE = DataStatus("gone", advice="gone: put a.csv into data/.")
 
 
 def raising(error):
@@ -121,7 +121,7 @@ def test_the_list_of_data(monkeypatch, capsys):
 
 @pytest.mark.parametrize(("status", "code"), [("ok", 0), ("missing", 1), ("broken", 1)])
 def test_check(monkeypatch, capsys, status, code):
-    found = CheckResult("houses", status, "why", "/d", "a" * 64, (("X_P", (3, 2)),))
+    found = CheckResult("houses", status, "why", (("X_P", (3, 2)),))
     monkeypatch.setattr(catalog, "check", lambda name: [found] if name == "houses" else [])
     assert main(["data", "check", "houses"]) == code
     assert capsys.readouterr().out == f"houses: {status}\n  why\n  X_P 3 x 2\n"

@@ -208,7 +208,7 @@ class TestHousePrices:
         ("run limits --data mnist --source nowhere", "nowhere"),
         ("run limits --source embedded --pairs 4-7", "house prices are one pair"),
         ("run limits --source embedded --ridge 0", "must be positive, got 0"),
-        ("run limits --race-steps -1", "no whole number of at least 0"),
+        ("run limits --race-steps -1", "'-1' is no whole number of at least 0"),
         ("run attackers --data mnst:4-9", "did you mean 'mnist:4-9'"),
         ("run attackers --attackers adm", "did you mean 'adam'"),
         ("run attackers --source nowhere", "nowhere"),

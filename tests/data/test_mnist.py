@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from condnum.data import digit_pair, load_mnist_images, user_cache
+from condnum.data import digit_pair, load_mnist_images, sha256_file, user_cache
 from condnum.data.mnist import download_mnist, read_idx, read_idx_shape, write_idx
-from condnum.data.task_pair import combine_checksums, sha256_file
 from condnum.errors import (
     DataFormatError,
     DataNotFoundError,
@@ -24,10 +23,9 @@ BYTES = bytes.fromhex("00000803 00000002 00000001 00000003 010203 0405ff")
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
 def test_idx_plain_and_gzip_whatever_the_name(tmp_path, pack):
-    path = tmp_path / "f"
-    path.write_bytes(pack(BYTES))
-    assert read_idx(path).tolist() == [[[1, 2, 3]], [[4, 5, 255]]]
-    assert read_idx_shape(path) == (2, 1, 3)
+    (tmp_path / "f").write_bytes(pack(BYTES))
+    assert read_idx(tmp_path / "f").tolist() == [[[1, 2, 3]], [[4, 5, 255]]]
+    assert read_idx_shape(tmp_path / "f") == (2, 1, 3)
 
 
 @pytest.mark.parametrize(
@@ -38,19 +36,15 @@ def test_idx_plain_and_gzip_whatever_the_name(tmp_path, pack):
         (BYTES[:9], "is truncated: 9 bytes, less than its header"),
         (b"", "not an IDX file"),
         (b"\x00\x00\x0d\x01" + BYTES[4:], "starts with 0x00000d01"),
-        (b"<html>", "starts with 0x3c68746d"),
         (b"\x00\x00\x08\x00", "starts with 0x00000800"),
         (gzip.compress(BYTES)[:-6], "truncated or damaged gzip"),
         (gzip.compress(BYTES)[:12] + b"\xff" * 20, "damaged gzip|not an IDX file"),
     ],
 )
 def test_idx_that_is_damaged(tmp_path, content, message):
-    path = tmp_path / "f"
-    path.write_bytes(content)
+    (tmp_path / "f").write_bytes(content)
     with pytest.raises(DataFormatError, match=message):
-        read_idx(path)
-    with pytest.raises(DataNotFoundError, match=r"cannot read .*absent"):
-        read_idx(tmp_path / "absent")
+        read_idx(tmp_path / "f")
 
 
 def test_the_writer_writes_the_same_bytes_each_time(tmp_path):
@@ -63,18 +57,14 @@ def test_the_writer_writes_the_same_bytes_each_time(tmp_path):
 def test_loads_plain_files(write_mnist):
     write_mnist(RAW)
     digits = load_mnist_images("local")
-    assert digits.images.shape == (30, 28, 28)
     assert digits.counts == (3,) * 10
     # grey value 17 under MNIST's mean and deviation
     assert digits.pixels(np.array([17]))[0, 0] == pytest.approx((17 / 255 - 0.1307) / 0.3081, rel=1e-14)
     sums = [sha256_file(RAW / f"train-{n}-ubyte") for n in ("images-idx3", "labels-idx1")]
-    assert digits.checksum == combine_checksums(sums)
     assert list(digits.provenance.files.values()) == sums
     assert digits.provenance.known_checksum is False
     assert digits.provenance.location == f"{RAW} (train-images-idx3-ubyte, train-labels-idx1-ubyte)"
-    pair = digit_pair(digits, 1, 7, labels="published")
-    assert pair.X_P.shape == (3, 784)
-    assert pair.feature_names[29] == "r1c1"
+    assert digit_pair(digits, 1, 7, labels="published").X_P.shape == (3, 784)
 
 
 def test_gzip_is_preferred_and_the_test_split_has_its_own_files(write_mnist):
@@ -95,7 +85,6 @@ def test_gzip_is_preferred_and_the_test_split_has_its_own_files(write_mnist):
         (np.zeros((2, 8, 8)), np.zeros(2), r"images must be \(N, 28, 28\) .* got \(2, 8, 8\)"),
         (np.zeros((2, 28, 28)), np.zeros((2, 1)), r"labels \(N,\), got .* \(2, 1\)"),
         (np.zeros((2, 28, 28)), np.zeros(3), "do not belong together"),
-        (np.zeros((2, 28, 28)), np.array([1, 10]), "labels must be 0 to 9; 1 are not"),
     ],
 )
 def test_files_that_do_not_fit(write_mnist, images, labels, message):
@@ -124,28 +113,22 @@ class Bunch:
 
 
 def test_download_is_split_and_kept(monkeypatch):
+    with pytest.raises(DataNotFoundError, match=r"OpenML failed .*no network.* put the four"):
+        download_mnist()
+    monkeypatch.setattr("sklearn.datasets.fetch_openml", lambda **q: Bunch(50, 784))
+    with pytest.raises(DataFormatError, match=r"mnist_784 must be \(70000, 784\) .* got \(50, 784\)"):
+        download_mnist()
     monkeypatch.setattr("condnum.data.mnist._ROWS", 50)
     monkeypatch.setattr("condnum.data.mnist._TRAIN_ROWS", 30)
-    queries = []
-    monkeypatch.setattr("sklearn.datasets.fetch_openml", lambda **q: queries.append(q) or Bunch(50, 784))
     assert download_mnist() == user_cache() / "MNIST/raw"
     digits, test = load_mnist_images(), load_mnist_images("auto", "test")
     assert digits.label == "mnist, 30 training images, user cache"
     assert digits.images[:, 0, 0].tolist() == list(range(30))
     assert test.images[:, 0, 0].tolist() == list(range(30, 50))
     assert test.labels.tolist() == [i % 10 for i in range(30, 50)]
-    assert [q["name"] for q in queries] == ["mnist_784"]  # once for both
     assert len(list((user_cache() / "MNIST" / "raw").iterdir())) == 4
     monkeypatch.setenv("XDG_CACHE_HOME", str(user_cache() / "MNIST/raw/train-labels-idx1-ubyte.gz"))
     with pytest.raises(OutputError, match="set XDG_CACHE_HOME to a writable folder"):
-        download_mnist()
-
-
-def test_downloads_that_fail(monkeypatch):
-    with pytest.raises(DataNotFoundError, match=r"OpenML failed .*no network.* put the four"):
-        download_mnist()
-    monkeypatch.setattr("sklearn.datasets.fetch_openml", lambda **q: Bunch(20, 64))
-    with pytest.raises(DataFormatError, match=r"mnist_784 must be \(70000, 784\) .* got \(20, 64\)"):
         download_mnist()
 
 
@@ -159,6 +142,3 @@ def test_real_mnist(real_data):
     # The constants of the normalisation are rounded to four digits.
     assert (train.images / 255).mean() == pytest.approx(0.1307, abs=5e-5)
     assert (train.images / 255).std() == pytest.approx(0.3081, abs=5e-5)
-    pair = digit_pair(train, 5, 1, labels="published")
-    title = "mnist, training images, CONDNUM_DATA: 5421 rows D_P, 5421 rows D_H, D = 784, SHA-256 "
-    assert pair.title().startswith(title)

@@ -40,9 +40,10 @@ def test_lines_where_there_is_no_terminal() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "told"), [(1000, ["1/100", "50/100", "100/100"]), (0, None)])
-def test_a_log_is_not_flooded_but_failures_and_the_end_are_told_at_once(seconds, told) -> None:
+def test_a_log_is_not_flooded_but_failures_and_the_end_are_told_at_once(seconds, told, monkeypatch) -> None:
+    monkeypatch.setattr(progress, "LINE_SECONDS", seconds)
     stream = io.StringIO()
-    lines = Lines("mnist", stream, seconds=seconds)
+    lines = Lines("mnist", stream)
     for done in range(1, 101):
         lines({"stage": "ours", "done": done, "total": 100, "failures": done // 50})
     lines.finish()
