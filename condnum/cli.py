@@ -203,20 +203,15 @@ def run_command(name: str, command: NotebookCommand, given: Mapping[str, Any]) -
 def loaded(config: str, values: Mapping[str, Any]) -> tuple[str, Mapping[str, str]]:
     """Build a study's configuration and load its data: what cannot run fails before a kernel starts."""
     home, _, name = config.partition(":")
-    module = importlib.import_module(home)
-    kind = getattr(module, name)
+    kind = getattr(importlib.import_module(home), name)
     given = {field.name: values[field.name] for field in dataclasses.fields(kind) if field.name in values}
     if values.get("scheduler") and "jobs" in values:
         from condnum.studies.executors import choose_executor
 
         choose_executor(1, values["scheduler"])  # is it an address?
-    if hasattr(kind, "from_parameters"):
-        chosen = kind.from_parameters(**given)
-        data = chosen.load()
-        chosen.cells(data)  # makes what the cells start from, such as a backbone
-    else:
-        chosen = kind(**given)
-        data = module.load(chosen)
+    chosen = kind.from_parameters(**given)
+    data = chosen.load()
+    chosen.cells(data)  # makes what the cells start from, such as a backbone
     origin = getattr(data, "provenance", None)
     if origin is not None and not origin.known_checksum:
         say(
