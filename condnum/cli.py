@@ -29,7 +29,7 @@ from typer.core import TyperGroup
 from condnum.errors import CondnumError, UnknownNameError, require
 
 if TYPE_CHECKING:
-    from condnum.report.reproduce import ExperimentRecord
+    from condnum.report.reproduce import Experiment
 
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
@@ -525,7 +525,7 @@ def reproduce(
     output_folder(site)
     stream = None if quiet else sys.stderr
 
-    def on_end(index: int, total: int, entry: ExperimentRecord) -> None:
+    def on_end(index: int, total: int, entry: Experiment) -> None:
         """Let the site grow by what an experiment left."""
         if index < total and entry.status != "reused":
             with contextlib.suppress(CondnumError):  # the last build says what is wrong

@@ -9,18 +9,18 @@ import hashlib
 import io
 import json
 import os
-import shlex
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TextIO, get_args
+from typing import Any, Literal, TextIO
 
 from condnum.data.catalog import available
 from condnum.data.resolver import data_folders
@@ -30,45 +30,54 @@ from condnum.machine import describe_device, source_revision, versions
 from condnum.progress import PROGRESS_VARIABLE, OnProgress, duration, following, terminal_progress
 from condnum.report.notebook import is_whole
 
-Scale = Literal["quick", "full"]
-Kind = Literal["experiment", "lesson"]
+#: `reused`: an earlier run had the same parameters, data and code. `waiting`: asked for, and its turn has not
+#: come or not ended. `not run`: never asked for here, or its data are missing.
+Status = Literal["finished", "reused", "failed", "waiting", "not run"]
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One command, with what it needs and how it is shown."""
+    """One command, what it needs, how it is shown, and what became of it."""
 
     name: str  # of its folder and page: "house-prices"
     title: str
     summary: str  # one sentence
-    words: tuple[str, ...]  # after `condnum`, without --out and --jobs; "{imagenet}" is a folder of images
+    command: str  # without --out and --jobs; "{cars}" is a folder of images under a data folder
     data: tuple[str, ...] = ()  # names of `condnum.data.catalog` whose checksums decide about reuse
-    folders: tuple[str, ...] = ()  # folders of images that no command fetches, under a data folder
-    kind: Kind = "experiment"
     parallel: bool = True  # whether it takes --jobs
-
-    def command(self) -> tuple[str, ...] | None:
-        """Return the words with the folders of images filled in; None if a folder is not here."""
-        places = {
-            name: str(place / name)
-            for name in self.folders
-            for place in reversed(data_folders())
-            if (place / name).is_dir()
-        }
-        if set(self.folders) - set(places):
-            return None
-        return tuple(word.format_map(places) if word.startswith("{") else word for word in self.words)
+    status: Status = "not run"
+    folder: str | None = None  # of a finished result, relative to the record; also of an older one
+    error: str = "was not asked for"  # "" unless failed or not run
+    seconds: float = 0.0  # of the run that made the folder
+    fingerprint: str = ""  # of what the folder depends on
 
     @property
-    def missing(self) -> str:
-        """What to do when `command` is None."""
-        names = " and ".join(f"{name}/" for name in self.folders)
-        shown = " ".join(word.strip("{}") if word.startswith("{") else word for word in self.words)
-        return (
-            f"needs the images of {names}, which nobody may hand on and nothing here downloads; put them "
-            f"into a data folder ({', '.join(str(folder) for folder in data_folders())}), or run it on "
-            f"folders of your own: condnum {shown}"
-        )
+    def ok(self) -> bool:
+        """Whether the folder holds what was asked for."""
+        return self.status in ("finished", "reused")
+
+    @property
+    def typed(self) -> str:
+        """The command as it can be typed."""
+        return re.sub(r"[{}]", "", self.command)
+
+    @property
+    def words(self) -> tuple[str, ...] | None:
+        """The command after `condnum`, folders of images filled in; None if one is not here."""
+        here = {
+            name: folder / name
+            for folder in reversed(data_folders())
+            for name in self.images
+            if (folder / name).is_dir()
+        }
+        if set(self.images) - set(here):
+            return None
+        return tuple(word.format_map(here) for word in self.command.split()[1:])
+
+    @property
+    def images(self) -> list[str]:
+        """The names of its folders of images."""
+        return re.findall(r"{(\w+)}", self.command)
 
 
 #: Of the 90 ordered pairs (D_P, D_H), those of each digit with the next one and with the third after it: each
@@ -79,21 +88,21 @@ _HOUSE_PRICES = Experiment(
     "house-prices",
     "House prices (Table 1, Figure 1)",
     "The Ames house prices: every method of the paper, two controls and the closed forms, five seeds.",
-    ("run", "house-prices", "--seeds", "5"),
+    "condnum run house-prices --seeds 5",
     ("house-prices",),
 )
 _LIMITS = Experiment(
     "limits",
     "House prices: how much is possible",
     "RIR ceilings against ε, the front of (i) and (ii), and each method's share of the ceiling.",
-    ("run", "limits"),
+    "condnum run limits",
     ("house-prices",),
 )
 _ATTACKERS = Experiment(
     "attackers",
     "House prices: the attack panel",
     "Thirteen training algorithms, each at its best, against raw, initial and immunized features.",
-    ("run", "attackers"),
+    "condnum run attackers",
     ("house-prices",),
     parallel=False,
 )
@@ -101,15 +110,14 @@ _RELEASE = Experiment(
     "reproduction-audit",
     "House prices: why numbers differ",
     "The choices of the authors' release, turned into the corrected ones one at a time.",
-    ("run", "reproduction-audit"),
+    "condnum run reproduction-audit",
     ("house-prices",),
 )
 _CORRECTIONS = Experiment(
     "corrections",
     "Where the paper is wrong",
     "Each theoretical correction with its counter-example, computed on the spot.",
-    ("run", "corrections"),
-    kind="lesson",
+    "condnum run corrections",
     parallel=False,
 )
 
@@ -120,44 +128,34 @@ _QUICK = (
         "mnist",
         "MNIST, 20 of 90 digit pairs (Table 2, Figure 2)",
         "Each digit as D_P against the next one and the third after it, one seed, the published 30 epochs.",
-        (
-            *("run", "mnist", "--seeds", "1", "--epochs", "30"),
-            *("--methods", "ours,opt_kappa,imma,r_ill_only"),
-            *("--pairs", ",".join(f"{pretrain}-{harmful}" for pretrain, harmful in QUICK_PAIRS)),
-        ),
+        "condnum run mnist --seeds 1 --epochs 30 --methods ours,opt_kappa,imma,r_ill_only --pairs "
+        + ",".join(f"{pretrain}-{harmful}" for pretrain, harmful in QUICK_PAIRS),
         ("mnist",),
     ),
     Experiment(
         "deep",
         "Small nets on 8×8 digits (in place of Table 3, Figure 3)",
         "A small ResNet and a small ViT, trained on digits 0–4, immunized against digits 5–9.",
-        ("run", "deep", "--seeds", "1"),
+        "condnum run deep --seeds 1",
         ("digits-8x8",),
     ),
-    replace(_LIMITS, words=(*_LIMITS.words, "--seeds", "1")),
+    replace(_LIMITS, command="condnum run limits --seeds 1"),
     _ATTACKERS,
     replace(
         _RELEASE,
         summary=f"{_RELEASE.summary} From ten epochs of the release, one seed.",
-        words=("run", "reproduction-audit", "--seeds", "1", "--epochs", "10", "--ends", "0"),
+        command="condnum run reproduction-audit --seeds 1 --epochs 10 --ends 0",
     ),
     _CORRECTIONS,
 )
 
-
-def _deep(backbone: str, harmful: str, preset: str, label: str) -> Experiment:
-    """Return a row of Table 3, which needs images that the reader has."""
-    return Experiment(
-        f"deep-{preset}",
-        f"{label} (Table 3, Figure 3)",
-        "The published deep-net experiment, on images that you have.",
-        (
-            *("run", "deep", "--backbone", backbone, "--pretrain", "{imagenet}"),
-            *("--harmful", f"{{{harmful}}}", "--preset", preset),
-        ),
-        folders=("imagenet", harmful),
-    )
-
+#: Rows of Table 3: backbone in words and timm's name of it, data set in words, and both in a preset's name.
+_NETS = (
+    ("ResNet18", "resnet18", "Stanford Cars", "resnet18-cars"),
+    ("ResNet18", "resnet18", "Country211", "resnet18-country211"),
+    ("ViT", "vit_base_patch16_clip_224", "Stanford Cars", "vit-cars"),
+    ("ViT", "vit_base_patch16_clip_224", "Country211", "vit-country211"),
+)
 
 _FULL = (
     _HOUSE_PRICES,
@@ -169,14 +167,14 @@ _FULL = (
         "limits-mnist",
         "MNIST: how much is possible",
         "The same limits for five pairs of digits, and the closed form against 1000 steps of Algorithm 1.",
-        ("run", "limits", "--data", "mnist"),
+        "condnum run limits --data mnist",
         ("mnist",),
     ),
     Experiment(
         "attackers-mnist",
         "MNIST 4 against 9: the attack panel",
         "Thirteen training algorithms against raw, initial and immunized pixels.",
-        ("run", "attackers", "--data", "mnist:4-9"),
+        "condnum run attackers --data mnist:4-9",
         ("mnist",),
         parallel=False,
     ),
@@ -184,23 +182,29 @@ _FULL = (
         "deep-mnist",
         "Deep nets on MNIST 0–4 against 5–9 (as Table 3, Figure 3)",
         "ResNet18 and a ViT, trained on digits 0–4, immunized against digits 5–9, three seeds.",
-        ("run", "deep", "--data", "mnist"),
+        "condnum run deep --data mnist",
         ("mnist", "mnist-test"),
     ),
     Experiment(
         "mnist",
         "MNIST, 90 digit pairs (Table 2, Figure 2)",
         "Ninety ordered pairs of digits, four methods of the paper and the closed form, three seeds.",
-        ("run", "mnist"),
+        "condnum run mnist",
         ("mnist",),
     ),
-    _deep("resnet18", "cars", "resnet18-cars", "ResNet18, ImageNet against Stanford Cars"),
-    _deep("resnet18", "country211", "resnet18-country211", "ResNet18, ImageNet against Country211"),
-    _deep("vit_base_patch16_clip_224", "cars", "vit-cars", "ViT, ImageNet against Stanford Cars"),
-    _deep("vit_base_patch16_clip_224", "country211", "vit-country211", "ViT, ImageNet against Country211"),
+    *(
+        Experiment(
+            f"deep-{preset}",
+            f"{net}, ImageNet against {images} (Table 3, Figure 3)",
+            "The published deep-net experiment, on images that you have.",
+            f"condnum run deep --backbone {backbone} --pretrain {{imagenet}} "
+            f"--harmful {{{preset.partition('-')[2]}}} --preset {preset}",
+        )
+        for net, backbone, images, preset in _NETS
+    ),
 )
 
-_SCALES: dict[str, tuple[Experiment, ...]] = {"quick": _QUICK, "full": _FULL}
+_SCALES = {"quick": _QUICK, "full": _FULL}
 
 
 def experiments(scale: str, only: Sequence[str] = ()) -> tuple[Experiment, ...]:
@@ -211,7 +215,7 @@ def experiments(scale: str, only: Sequence[str] = ()) -> tuple[Experiment, ...]:
         ['mnist', 'limits']
     """
     if scale not in _SCALES:
-        raise UnknownNameError("scale", scale, list(get_args(Scale)))
+        raise UnknownNameError("scale", scale, list(_SCALES))
     names = [experiment.name for experiment in _SCALES[scale]]
     for name in only:
         if name not in names:
@@ -221,9 +225,6 @@ def experiments(scale: str, only: Sequence[str] = ()) -> tuple[Experiment, ...]:
 
 #: Seconds that an interrupted experiment has to keep what it finished.
 GRACE_SECONDS = 60.0
-
-#: Characters of a message that the record keeps.
-_SHOWN = 2000
 
 
 @dataclass(frozen=True)
@@ -236,15 +237,12 @@ class Ended:
     @property
     def error(self) -> str:
         """Why it failed, in words; "" if it did not."""
-        if self.status == 0:
-            return ""
-        if self.status < 0:
-            return (
-                f"killed by {signal.Signals(-self.status).name}"
-                + (" (most often for lack of memory)" if self.status == -signal.SIGKILL else "")
-                + (f": {self.message}" if self.message else "")
-            )
-        return self.message or f"ended with status {self.status} and without a message"
+        if self.status >= 0:
+            silent = f"ended with status {self.status} and without a message"
+            return "" if self.status == 0 else self.message or silent
+        killed = f"killed by {signal.Signals(-self.status).name}"
+        killed += " (most often for lack of memory)" if self.status == -signal.SIGKILL else ""
+        return f"{killed}: {self.message}" if self.message else killed
 
 
 def run_command(words: Sequence[str], *, progress: OnProgress) -> Ended:
@@ -254,14 +252,13 @@ def run_command(words: Sequence[str], *, progress: OnProgress) -> Ended:
     """
     with tempfile.TemporaryDirectory(prefix="condnum-") as scratch:
         events, errors = Path(scratch) / "progress.jsonl", Path(scratch) / "stderr"
-        environment = {**os.environ, PROGRESS_VARIABLE: str(events)}
         with following(events, progress), errors.open("wb") as stream:
             process = subprocess.Popen(
                 [sys.executable, "-m", "condnum", *words],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stream,
-                env=environment,
+                env={**os.environ, PROGRESS_VARIABLE: str(events)},
                 start_new_session=True,
             )
             try:
@@ -275,51 +272,16 @@ def run_command(words: Sequence[str], *, progress: OnProgress) -> Ended:
                     process.wait()
                 raise
         text = errors.read_text(encoding="utf-8", errors="replace")
-    if "Traceback (most recent call last)" in text:
-        return Ended(status, text.strip()[-_SHOWN:])
-    words = " ".join(text.split()).removeprefix("condnum: ")
-    return Ended(status, words if len(words) <= _SHOWN else f"… {words[-_SHOWN:]}")
+    if "Traceback (most recent call last)" not in text:
+        text = " ".join(text.split()).removeprefix("condnum: ")
+    return Ended(status, text.strip()[-2000:])
 
 
 #: What ran, what became of it, and what it depended on.
 RECORD = "reproduction.json"
 
 #: Of the file: a reader refuses others.
-FORMAT = 1
-
-#: `reused`: an earlier run had the same parameters, data and code. `waiting`: asked for, and its turn has not
-#: come or not ended. `not run`: never asked for here, or its data are missing.
-Status = Literal["finished", "reused", "failed", "waiting", "not run"]
-
-
-@dataclass(frozen=True)
-class Fingerprint:
-    """What a result depends on; equal fingerprints give equal results."""
-
-    words: tuple[str, ...]  # the command without --out and --jobs
-    data: Mapping[str, str]  # SHA-256 by data set
-    code: str  # SHA-256 of the package, its notebook and the versions of what computes
-
-
-@dataclass(frozen=True)
-class ExperimentRecord:
-    """One experiment of a reproduction."""
-
-    name: str
-    title: str
-    summary: str
-    kind: str
-    command: str  # as it can be typed
-    status: Status
-    folder: str | None  # of a finished result, relative to the record; also of an older one after a failure
-    error: str  # "" unless failed or not run
-    seconds: float  # of the run that made the folder
-    fingerprint: Fingerprint | None  # of the folder; None if there is none
-
-    @property
-    def ok(self) -> bool:
-        """Whether the folder holds what was asked for."""
-        return self.status in ("finished", "reused")
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -332,12 +294,12 @@ class ReproductionRecord:
     source: Mapping[str, Any] | None  # git revision, dirty
     versions: Mapping[str, str]
     device: Mapping[str, Any]
-    experiments: tuple[ExperimentRecord, ...]
+    experiments: tuple[Experiment, ...]
     format: int = FORMAT
 
-    def __getitem__(self, name: str) -> ExperimentRecord:
+    def __getitem__(self, name: str) -> Experiment:
         """Return an experiment by name."""
-        return next(record for record in self.experiments if record.name == name)
+        return next(experiment for experiment in self.experiments if experiment.name == name)
 
     def save(self, folder: Path) -> Path:
         """Write `reproduction.json` atomically."""
@@ -348,24 +310,13 @@ def read_record(folder: Path) -> ReproductionRecord | None:
     """Read the record of a reproduction."""
     path = folder / RECORD
     try:
-        text = path.read_text(encoding="utf-8")
+        value = json.loads(path.read_text(encoding="utf-8"))
+        (FORMAT,).index(value["format"])  # refuses others
+        rows = (Experiment(**row | {"data": tuple(row["data"])}) for row in value["experiments"])
+        return ReproductionRecord(**value | {"experiments": tuple(rows)})
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInputError(f"{path} cannot be read ({error}); remove it to start anew.") from error
-    try:
-        value = json.loads(text)
-        (FORMAT,).index(value["format"])  # refuses others
-        rows = []
-        for row in value["experiments"]:
-            get_args(Status).index(row["status"])
-            if (mark := row["fingerprint"]) is not None:
-                mark = Fingerprint(tuple(mark["words"]), dict(mark["data"]), str(mark["code"]))
-            known = {field.name for field in fields(ExperimentRecord)}
-            rows.append(ExperimentRecord(**{name: row[name] for name in known} | {"fingerprint": mark}))
-        known = {field.name for field in fields(ReproductionRecord)}
-        return ReproductionRecord(**{name: value[name] for name in known} | {"experiments": tuple(rows)})
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise InvalidInputError(
             f"{path} is no record of this version of condnum ({type(error).__name__}: {error}); "
             "remove it to start anew; the finished folders beside it stay."
@@ -378,18 +329,18 @@ _SHOWING = tuple(
 )
 
 
-def fingerprint(words: Sequence[str], data: Sequence[str], *, tree: Path | None = None) -> Fingerprint:
-    """Return what a command's result depends on, now."""
+def fingerprint(words: Sequence[str], data: Sequence[str]) -> str:
+    """Return a SHA-256 of what a command's result depends on, now; "" while data are not known."""
     sums = {status.name: status.checksum for status in available() if status.name in data} if data else {}
-    return Fingerprint(tuple(words), sums, code_checksum(tree or Path(__file__).resolve().parents[2]))
+    parts = [list(words), sorted(sums.items()), code_checksum(Path(__file__).resolve().parents[2])]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest() if all(sums.values()) else ""
 
 
 @cache
 def code_checksum(tree: Path) -> str:
     """Return one SHA-256 over the package, the experiments' notebooks and the versions of the libraries."""
     package = tree / "condnum"
-    shown = {package / name for name in _SHOWING}
-    sources = [path for path in package.rglob("*.py") if path not in shown]
+    sources = set(package.rglob("*.py")) - {package / name for name in _SHOWING}
     digest = hashlib.sha256()
     for path in sorted([*sources, *(tree / "notebooks" / "experiments").glob("*.ipynb")]):
         digest.update(path.relative_to(tree).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
@@ -404,7 +355,7 @@ def reproduce(
     only: Sequence[str] = (),
     jobs: int = 0,
     stream: TextIO | None = None,
-    on_end: Callable[[int, int, ExperimentRecord], None] = lambda index, total, record: None,
+    on_end: Callable[[int, int, Experiment], None] = lambda index, total, record: None,
     runner: Callable[..., Ended] = run_command,
 ) -> ReproductionRecord:
     """Run the experiments of a scale; reuse those whose parameters, data and code are unchanged.
@@ -415,16 +366,32 @@ def reproduce(
     """
     chosen = experiments(scale, only)
     folder, shown = output_folder(root), stream or io.StringIO()
-    opened = _opened(scale, folder)
-    names = {experiment.name for experiment in chosen}
-    waiting = (replace(e, status="waiting", error="") if e.name in names else e for e in opened.experiments)
-    record = replace(opened, experiments=tuple(waiting))
+    left = _left_by_an_earlier_run(scale, folder)
+    asked = {experiment.name for experiment in chosen}
+    record = ReproductionRecord(
+        scale=scale,
+        started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
+        seconds=0.0,
+        source=source_revision(),
+        versions=versions(),
+        device=describe_device("cpu"),
+        experiments=tuple(
+            replace(entry, status="waiting", error="") if name in asked else entry
+            for name, entry in left.items()
+        ),
+    )
     began = time.monotonic()
     for index, experiment in enumerate(chosen, start=1):
-        place, before, words = f"[{index}/{len(chosen)}]", opened[experiment.name], experiment.command()
+        place, before, words = f"[{index}/{len(chosen)}]", left[experiment.name], experiment.words
         if words is None:
-            after = replace(before, status="not run", error=experiment.missing)
-        elif _reusable(before, fingerprint(words, experiment.data), folder):
+            names = " and ".join(f"{name}/" for name in experiment.images)
+            missing = (
+                f"needs the images of {names}, which nobody may hand on and nothing here downloads; put them "
+                f"into a data folder ({', '.join(str(place) for place in data_folders())}), or run it on "
+                f"folders of your own: {experiment.typed}"
+            )
+            after = replace(before, status="not run", error=missing)
+        elif before.ok and before.fingerprint and before.fingerprint == fingerprint(words, experiment.data):
             after = replace(before, status="reused", error="")
         else:
             print(f"  {place} {experiment.name}: {experiment.title}", file=shown, flush=True)
@@ -453,70 +420,36 @@ def reproduce(
     return record
 
 
-def _opened(scale: str, folder: Path) -> ReproductionRecord:
-    """Return the record of this run before anything ran: every experiment as an earlier one left it."""
+def _left_by_an_earlier_run(scale: str, folder: Path) -> dict[str, Experiment]:
+    """Return every experiment of a scale as an earlier run left it; none stands whose folder is not whole."""
     old = read_record(folder)
     if old is not None and old.scale != scale:
         raise InvalidInputError(
             f"{folder} holds a reproduction of scale '{old.scale}', not '{scale}'; choose another folder "
             "with --out."
         )
-    known = {} if old is None else {entry.name: entry for entry in old.experiments}
-    entries = []
-    for experiment in experiments(scale):
-        fresh = ExperimentRecord(
-            name=experiment.name,
-            title=experiment.title,
-            summary=experiment.summary,
-            kind=experiment.kind,
-            command=shlex.join(["condnum", *(word.strip("{}") for word in experiment.words)]),
-            status="not run",
-            folder=None,
-            error="was not asked for",
-            seconds=0.0,
-            fingerprint=None,
-        )
-        before = known.get(experiment.name)
-        if before is not None and before.folder and is_whole(folder / before.folder):
-            fresh = replace(
-                fresh,
+    entries = {experiment.name: experiment for experiment in experiments(scale)}
+    for before in old.experiments if old else ():
+        if before.name in entries and before.folder and is_whole(folder / before.folder):
+            entries[before.name] = replace(
+                entries[before.name],
                 status="reused" if before.ok or before.status == "waiting" else before.status,
                 folder=before.folder,
                 error=before.error,
                 seconds=before.seconds,
                 fingerprint=before.fingerprint,
             )
-        entries.append(fresh)
-    return ReproductionRecord(
-        scale=scale,
-        started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-        seconds=0.0,
-        source=source_revision(),
-        versions=versions(),
-        device=describe_device("cpu"),
-        experiments=tuple(entries),
-    )
-
-
-def _reusable(before: ExperimentRecord, mark: Fingerprint, folder: Path) -> bool:
-    """Whether an earlier result stands for the run: same fingerprint, all data known, and it is whole."""
-    return (
-        before.ok
-        and before.fingerprint == mark
-        and all(mark.data.values())
-        and before.folder is not None
-        and is_whole(folder / before.folder)
-    )
+    return entries
 
 
 _SIGNS = {"finished": "✓", "reused": "=", "failed": "✗", "waiting": "…", "not run": "–"}
 
 
-def ending(record: ExperimentRecord) -> str:
+def ending(record: Experiment) -> str:
     """Return what became of an experiment, in one line."""
     if record.status == "finished":
         return f"{record.name} finished in {duration(record.seconds)}"
     if record.status == "reused":
         return f"{record.name} reused: same parameters, data and code (it took {duration(record.seconds)})"
-    message = record.error.strip().splitlines()[-1] if record.error.strip() else ""
+    message = record.error.strip().rpartition("\n")[2]
     return f"{record.name} {record.status}: {message[:200]}{'…' if len(message) > 200 else ''}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import shlex
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +15,7 @@ import pandas as pd
 from condnum.errors import DataFormatError, InvalidInputError, require
 from condnum.files import RECORD, atomic_write
 from condnum.report.notebook import REPORT
-from condnum.report.reproduce import ExperimentRecord
+from condnum.report.reproduce import Experiment
 
 #: Names become file names and addresses.
 _NAME = re.compile(r"[a-z0-9]+(?:[-_][a-z0-9]+)*")
@@ -32,7 +31,7 @@ LARGEST = 1_000_000
 class Result:
     """An experiment, with its folder if there is one."""
 
-    record: ExperimentRecord
+    record: Experiment
     folder: Path | None  # of a finished run, perhaps an older one
 
     @property
@@ -48,7 +47,7 @@ class Result:
     @property
     def study(self) -> str:
         """The word after `condnum run`: `house-prices`, `digits`, …; empty if the command has none."""
-        words = shlex.split(self.record.command)
+        words = self.record.command.split()
         return words[2] if words[1:2] == ["run"] and len(words) > 2 else ""
 
     @property
@@ -112,7 +111,7 @@ class Result:
         return sizes
 
 
-def read_result(record: ExperimentRecord, root: Path) -> Result:
+def read_result(record: Experiment, root: Path) -> Result:
     """Return an experiment with its folder."""
     if not _NAME.fullmatch(record.name):
         raise InvalidInputError(

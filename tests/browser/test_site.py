@@ -31,7 +31,7 @@ _DRAWN = """count => Array.from(document.querySelectorAll('.plot-frame'))
 @pytest.fixture(scope="session")
 def site(embedded_run, condnum, tmp_path_factory):
     """The site of a small real reproduction: four finished runs, one failure."""
-    from condnum.report.reproduce import ExperimentRecord, ReproductionRecord
+    from condnum.report.reproduce import Experiment, ReproductionRecord
     from condnum.report.site import build_site
 
     root = tmp_path_factory.mktemp("reproduction")
@@ -50,10 +50,10 @@ def site(embedded_run, condnum, tmp_path_factory):
         versions={"python": "3.11"},
         device={"name": "a processor"},
         experiments=tuple(
-            ExperimentRecord(
-                name, f"Title of {name}", "One sentence.", "experiment", command,
-                "failed" if name == "deep" else "finished", None if name == "deep" else name,
-                "no memory" if name == "deep" else "", 1.0, None,
+            Experiment(
+                name, f"Title of {name}", "One sentence.", command, seconds=1.0,
+                status="failed" if name == "deep" else "finished", folder=None if name == "deep" else name,
+                error="no memory" if name == "deep" else "",
             )
             for name, command in commands.items()
         ),

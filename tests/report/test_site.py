@@ -20,7 +20,7 @@ from condnum.files import folder_lock
 from condnum.lessons.corrections import aligned_remark, correction_table
 from condnum.report import site
 from condnum.report.pages import figure_html
-from condnum.report.reproduce import ExperimentRecord, ReproductionRecord
+from condnum.report.reproduce import Experiment, ReproductionRecord
 from condnum.report.results import read_result
 from condnum.report.scoreboard import claims, compare, scoreboard, tally
 from condnum.report.site import build_site
@@ -32,8 +32,8 @@ PLOTLY = "application/vnd.plotly.v1+json"
 
 def make_entry(name, command, status="finished", *, folder="", error=""):
     title, place = f"Title of {name}", name if folder == "" and status != "not run" else folder
-    return ExperimentRecord(
-        name, title, "One sentence.", "experiment", command, status, place or None, error, 12.34, None
+    return Experiment(
+        name, title, "One sentence.", command, status=status, folder=place or None, error=error, seconds=12.34
     )
 
 

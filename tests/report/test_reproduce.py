@@ -1,0 +1,278 @@
+"""Reproductions: experiments in order, what is reused, what failures and stops leave; their processes."""
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.report import reproduce as module
+from condnum.report.reproduce import (
+    QUICK_PAIRS,
+    RECORD,
+    Ended,
+    code_checksum,
+    experiments,
+    fingerprint,
+    read_record,
+    reproduce,
+    run_command,
+)
+
+NAMES = [experiment.name for experiment in experiments("quick")]
+
+
+class FakeRunner:
+    """Leaves whole run folders, fails or is stopped where told."""
+
+    def __init__(self, fails: str = "", stops: str = "") -> None:
+        self.fails, self.stops, self.ran = fails, stops, []
+
+    def __call__(self, words, *, progress) -> Ended:
+        folder = Path(words[words.index("--out") + 1])
+        if folder.name == self.stops:
+            raise KeyboardInterrupt
+        self.ran.append(folder.name)
+        if folder.name == self.fails:
+            return Ended(2, "no room on Mars; take fewer rows.")
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("report.html", "report.ipynb", "provenance.json"):
+            (folder / name).write_text(" ".join(words))
+        return Ended(0, "")
+
+
+def ran(folder, **options):
+    """Run a quick reproduction whose experiments end at once; return which ran."""
+    runner = FakeRunner()
+    reproduce("quick", folder, runner=runner, **options)
+    return runner.ran
+
+
+def statuses(folder):
+    return [entry.status for entry in read_record(folder).experiments]
+
+
+@pytest.fixture
+def known(monkeypatch):
+    """Checksums that a test can change: of the code, and of every data set."""
+    parts = {"code": "a" * 64, "data": "b" * 64}
+    sets = {name for experiment in experiments("full") + experiments("quick") for name in experiment.data}
+    monkeypatch.setattr(module, "code_checksum", lambda tree: parts["code"])
+    monkeypatch.setattr(
+        module, "available", lambda: [SimpleNamespace(name=name, checksum=parts["data"]) for name in sets]
+    )
+    return parts
+
+
+def test_all_run_in_order_and_what_is_unchanged_is_reused(tmp_path, known):
+    seen, runner = [], FakeRunner()
+    record = reproduce("quick", tmp_path, runner=runner, on_end=lambda i, n, entry: seen.append((i, n)))
+    assert runner.ran == NAMES
+    assert seen == [(i, len(NAMES)) for i in range(1, len(NAMES) + 1)]
+    assert all(entry.status == "finished" and entry.folder == entry.name for entry in record.experiments)
+    assert read_record(tmp_path) == record
+    assert ran(tmp_path) == []
+    assert statuses(tmp_path) == ["reused"] * len(NAMES)
+    assert read_record(tmp_path)["deep"].seconds == record["deep"].seconds
+    (tmp_path / "mnist" / "report.html").unlink()
+    assert ran(tmp_path) == ["mnist"]  # was not whole
+
+
+@pytest.mark.parametrize(("part", "value"), [("code", "c"), ("data", "c"), ("data", "")])
+def test_changed_code_or_data_runs_again_and_unknown_data_always(tmp_path, known, part, value):
+    ran(tmp_path)
+    known[part] = value
+    assert ran(tmp_path) == [e.name for e in experiments("quick") if e.data or part == "code"]
+
+
+def test_a_failure_does_not_stop_the_others_and_keeps_an_older_result(tmp_path, known):
+    first = reproduce("quick", tmp_path, runner=FakeRunner(fails="limits"))
+    assert (first["limits"].status, first["limits"].folder) == ("failed", None)
+    known["code"] = "d" * 64
+    runner = FakeRunner(fails="deep")
+    record = reproduce("quick", tmp_path, runner=runner)
+    assert runner.ran == NAMES
+    failed = record["deep"]
+    assert (failed.status, failed.folder) == ("failed", "deep")
+    assert failed.error == "no room on Mars; take fewer rows."
+    assert failed.fingerprint == first["deep"].fingerprint  # the folder's, not this try's
+    assert all(entry.status == "finished" for entry in record.experiments if entry.name != "deep")
+    assert ran(tmp_path) == ["deep"]
+
+
+def test_a_stop_keeps_what_is_finished_and_what_waited_for_its_check(tmp_path, known):
+    with pytest.raises(KeyboardInterrupt):
+        reproduce("quick", tmp_path, runner=FakeRunner(stops=NAMES[2]))
+    assert statuses(tmp_path)[:3] == ["finished", "finished", "waiting"]
+    (tmp_path / NAMES[0] / "report.html").unlink()
+    with pytest.raises(KeyboardInterrupt):
+        reproduce("quick", tmp_path, runner=FakeRunner(stops=NAMES[0]))
+    assert ran(tmp_path) == [NAMES[0], *NAMES[2:]]
+
+
+def test_only_some_leave_the_others_as_they_were(tmp_path, known):
+    seen, rest = [], ["not run"] * (len(NAMES) - 2)
+    ran(tmp_path, only=NAMES[:2], on_end=lambda *_: seen.append(statuses(tmp_path)))
+    assert seen == [["finished", "waiting", *rest], ["finished", "finished", *rest]]
+    ran(tmp_path)
+    (tmp_path / "deep" / "report.html").unlink()
+    assert ran(tmp_path, only=["limits"]) == []
+    record = read_record(tmp_path)
+    assert (record["limits"].status, record["mnist"].status) == ("reused", "reused")
+    assert (record["deep"].status, record["deep"].folder) == ("not run", None)
+
+
+def test_images_that_nobody_may_hand_on(tmp_path, known, monkeypatch):
+    monkeypatch.setenv("CONDNUM_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    entry = reproduce("full", tmp_path / "out", only=["deep-vit-cars"], runner=FakeRunner())["deep-vit-cars"]
+    assert entry.status == "not run"
+    assert "needs the images of imagenet/ and cars/" in entry.error
+    assert entry.error.endswith("--pretrain imagenet --harmful cars --preset vit-cars")
+    for name in ("imagenet", "cars"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+    again = reproduce("full", tmp_path / "out", only=["deep-vit-cars"], runner=FakeRunner())
+    assert again["deep-vit-cars"].status == "finished"
+    said = (tmp_path / "out" / "deep-vit-cars" / "report.html").read_text()
+    assert f"--pretrain {tmp_path}/data/imagenet --harmful {tmp_path}/data/cars" in said
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda value: "no json",
+        lambda value: json.dumps([]),
+        lambda value: json.dumps(value | {"format": 1}),
+        lambda value: json.dumps({name: part for name, part in value.items() if name != "source"}),
+        lambda value: json.dumps(value | {"experiments": [{"name": "mnist"}]}),
+    ],
+    ids=["text", "list", "format", "field", "experiment"],
+)
+def test_wrong_names_and_folders_are_refused(tmp_path, known, damage):
+    with pytest.raises(UnknownNameError, match="scale"):
+        experiments("huge")
+    with pytest.raises(UnknownNameError, match="mnits"):
+        experiments("quick", ["mnits"])
+    ran(tmp_path, only=["mnist"])
+    with pytest.raises(InvalidInputError, match="scale 'quick', not 'full'"):
+        reproduce("full", tmp_path, runner=FakeRunner())
+    value = json.loads((tmp_path / RECORD).read_text())
+    (tmp_path / RECORD).write_text(damage(value))
+    with pytest.raises(InvalidInputError, match=r"reproduction\.json is no record.*remove it"):
+        ran(tmp_path)
+
+
+def test_the_quick_pairs_have_each_digit_twice_on_each_side():
+    assert len(set(QUICK_PAIRS)) == 20
+    for side in zip(*QUICK_PAIRS, strict=True):
+        assert sorted(side) == sorted([*range(10)] * 2)
+
+
+def test_the_code_checksum_sees_code_and_experiments_only(tmp_path):
+    lesson, experiment = "notebooks/4_ceiling.ipynb", "notebooks/experiments/limits.ipynb"
+    changes = {
+        "README.md": False, "condnum/report/site.py": False, "condnum/spectra.py": True, lesson: False,
+        experiment: True,
+    }  # fmt: skip
+    for name in changes:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1")
+    before = code_checksum(tmp_path)
+    for name, changed in changes.items():
+        code_checksum.cache_clear()
+        (tmp_path / name).write_text("2")
+        assert (code_checksum(tmp_path) != before) == changed, name
+        before = code_checksum(tmp_path)
+
+
+def test_a_fingerprint_knows_its_words_and_its_data():
+    marks = {fingerprint(words, data) for words in (["a"], ["b"]) for data in ([], ["digits-8x8"])}
+    assert len(marks) == 4
+    assert {len(mark) for mark in marks} == {64}
+
+
+# Processes.
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """Replace `python -m condnum` by a small program."""
+
+    def put(text: str) -> None:
+        package = tmp_path / "condnum"
+        package.mkdir()
+        (package / "__init__.py").write_text("")
+        (package / "__main__.py").write_text(text)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        monkeypatch.chdir(tmp_path)
+
+    return put
+
+
+def test_endings_in_words(program):
+    assert "SIGKILL (most often for lack of memory)" in Ended(-signal.SIGKILL, "").error
+    assert Ended(-signal.SIGSEGV, "said something").error == "killed by SIGSEGV: said something"
+    assert Ended(3, "").error == "ended with status 3 and without a message"
+    program("import sys; sys.exit('condnum: a message\\nof two lines') if sys.argv[1:] else 1 / 0")
+    ended = run_command(["x"], progress=lambda event: None)
+    assert (ended.status, ended.error) == (1, "a message of two lines")
+    bug = run_command([], progress=lambda event: None).error
+    assert bug.startswith("Traceback")
+    assert bug.endswith("ZeroDivisionError: division by zero")
+
+
+def test_progress_comes_through_while_it_runs(program):
+    program(
+        "import json, os\n"
+        "with open(os.environ['CONDNUM_PROGRESS'], 'a') as f:\n"
+        "    for k in range(3): f.write(json.dumps({'stage': 'ours', 'done': k + 1, 'total': 3}) + '\\n')\n"
+    )
+    events: list = []
+    ended = run_command([], progress=events.append)
+    assert (ended.status, ended.error) == (0, "")
+    assert [(e["stage"], e["done"], e["total"]) for e in events] == [("ours", k, 3) for k in (1, 2, 3)]
+
+
+_STUBBORN = "import pathlib, signal, time\nsignal.signal(signal.SIGTERM, {handler})\n"
+_READY = "pathlib.Path('ready').write_text('')\ntime.sleep(60)\n"
+
+
+@pytest.mark.parametrize(
+    ("handler", "grace"),
+    [("lambda *_: (pathlib.Path('kept').write_text(''), exit(130))", 20.0), ("signal.SIG_IGN", 0.5)],
+    ids=["keeps its work", "does not listen"],
+)
+def test_an_interrupted_process_ends(program, tmp_path, monkeypatch, handler, grace):
+    program(_STUBBORN.format(handler=handler) + _READY)
+    monkeypatch.setattr(module, "GRACE_SECONDS", grace)
+    started: list = []
+    popen = module.subprocess.Popen
+
+    def noticed(*arguments, **options):
+        started.append(popen(*arguments, **options))
+        return started[0]
+
+    monkeypatch.setattr(module.subprocess, "Popen", noticed)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def interrupt() -> None:
+        while not (tmp_path / "ready").exists():
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    try:
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            run_command([], progress=lambda event: None)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        thread.join()
+    assert started[0].poll() is not None
+    assert (tmp_path / "kept").exists() == ("kept" in handler)
