@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import html
+from typing import Any
 
 import pandas as pd
 
 from condnum.report.tables import (
     GAP,
     RATIOS,
+    Column,
     bullets,
     count_of,
+    first,
+    groups_of,
     label,
+    mean,
     number,
-    published_spreads,
+    published,
+    reasons,
     rounded,
+    rows_of,
     span,
-    spreads,
-    stopped_by,
+    with_spread,
 )
 from condnum.theory.spectra import Convention
 
@@ -41,28 +47,47 @@ def net_label(name: object) -> str:
     return "θ<sub>0</sub>" if name == "initial" else label(name)
 
 
+def _text(name: object) -> str:
+    return html.escape(str(name))
+
+
+#: What every table begins with.
+_NAMES: dict[str, Column] = {"backbone": ("backbone", _text), "method": ("method", net_label)}
+
+
+def _lines(title: str, *lines: tuple[str, Column]) -> dict[str, Column]:
+    """Return a column whose cells have several lines, each of a column of its own; the heading names them."""
+    counts = [len(names.split()) for _, (names, _) in lines]
+
+    def write(*values: Any) -> str:
+        cells, rest = [], list(values)
+        for (_, (_, of_line)), count in zip(lines, counts, strict=True):
+            cells.append(of_line(*rest[:count]))
+            del rest[:count]
+        return "<br>".join(cells)
+
+    heading = "<br>".join(name for name, _ in lines if name)
+    return {f"{title}<br><small>{heading}</small>": (" ".join(names for _, (names, _) in lines), write)}
+
+
 def net_table(summary: pd.DataFrame, *, convention: Convention) -> pd.DataFrame:
     """Format Table 3 in one convention: on training images, on test images, and as published."""
-    rows = in_percent(summary[summary["convention"] == convention])
-    table = _names(rows)
+
+    def of_paper(name: str) -> tuple[str, Column]:
+        names, write = published(name)
+        return "published", (names, lambda *values: f"<small>{write(*values)}</small>")
+
+    def immunized(method: str, rate: float, seeds: int) -> str:
+        return "—" if method == "initial" else count_of(rate * seeds, seeds)
+
+    columns = dict(_NAMES)
     for name, title in NET_RATIOS.items():
-        lines = [spreads(rows, f"{kind}{name}") for kind in _IMAGES]
-        head = f"{title}<br><small>{'<br>'.join([*_IMAGES.values(), 'published'])}</small>"
-        table[head] = _stacked(*lines, _small(published_spreads(rows, name)))
-    table["D<sub>P</sub> test acc. (%) ↑<br><small>published</small>"] = _stacked(
-        spreads(rows, "accuracy"), _small(published_spreads(rows, "accuracy"))
-    )
-    counts = [
-        [
-            "—" if method == "initial" else count_of(rate * seeds, seeds)
-            for method, rate, seeds in zip(
-                rows["method"], rows[f"{kind}success_rate"], rows["seeds"], strict=True
-            )
-        ]
-        for kind in _IMAGES
-    ]
-    table[f"immunized<br><small>{'<br>'.join(_IMAGES.values())}</small>"] = _stacked(*counts)
-    return pd.DataFrame(table)
+        obtained = ((images, with_spread(f"{kind}{name}")) for kind, images in _IMAGES.items())
+        columns |= _lines(title, *obtained, of_paper(name))
+    columns |= _lines("D<sub>P</sub> test acc. (%) ↑", ("", with_spread("accuracy")), of_paper("accuracy"))
+    counts = ((images, (f"method {kind}success_rate seeds", immunized)) for kind, images in _IMAGES.items())
+    columns |= _lines("immunized", *counts)
+    return rows_of(in_percent(summary[summary["convention"] == convention]), columns)
 
 
 def in_percent(summary: pd.DataFrame) -> pd.DataFrame:
@@ -91,49 +116,45 @@ def published_note(summary: pd.DataFrame) -> str:
 
 def probe_table(summary: pd.DataFrame) -> pd.DataFrame:
     """Format what Fig. 3 shows as numbers, in percent."""
-    rows = in_percent(summary[summary["convention"] == "compact"])
-    return pd.DataFrame(
-        _names(rows)
-        | {
-            "GD probe, last epoch (%)": spreads(rows, "probe_final"),
-            "GD probe, mean over epochs (%)": spreads(rows, "probe_mean"),
-            "convex probe (%)": spreads(rows, "convex"),
-            "commonest class (%)": [number(value) for value in rows["chance"]],
-        }
+    columns: dict[str, Column] = {
+        "GD probe, last epoch (%)": with_spread("probe_final"),
+        "GD probe, mean over epochs (%)": with_spread("probe_mean"),
+        "convex probe (%)": with_spread("convex"),
+        "commonest class (%)": ("chance", number),
+    }
+    return rows_of(in_percent(summary[summary["convention"] == "compact"]), _NAMES | columns)
+
+
+def _draws(rir: pd.Series, deviation: pd.Series, least: pd.Series, largest: pd.Series) -> str:
+    """Format RIR with its deviation over groups and its range over draws of the groups."""
+    return (
+        f"{mean(rir)}{GAP}±{GAP}{rounded(deviation.mean())}, "
+        f"{number(least.min())}{GAP}–{GAP}{number(largest.max())}"
     )
+
+
+_DRAWS = "{0}rir {0}rir_group_std {0}rir_least_draw {0}rir_largest_draw"
+
+_EVIDENCE: dict[str, Column] = {
+    "backbone": ("backbone", first(_text)),
+    "method": ("method", first(net_label)),
+    "samples × features": ("group_size dimension", lambda n, d: f"{n.iloc[0]}{GAP}×{GAP}{d.iloc[0]}"),
+    "rank H_P": ("rank_pretrain", span),
+    "rank H_H": ("rank_harmful", span),
+    "κ H_P": ("kappa_pretrain_after", span),
+    "κ H_H": ("kappa_harmful_after", span),
+    "RIR ± over groups, draws": (_DRAWS.format(""), _draws),
+    "the same, test images": (_DRAWS.format("test_"), _draws),
+    "steps": ("steps", span),
+    "kept at step": ("best_step", span),
+    "seconds a seed": ("seconds", mean),
+    "stopped by": ("stop_reason", reasons),
+}
 
 
 def evidence_table(results: pd.DataFrame) -> pd.DataFrame:
     """Format what the ratios rest on: ranks, condition numbers, steps, seconds."""
-    rows = []
-    compact = results[results["convention"] == "compact"]
-    for (backbone, method), group in compact.groupby(["backbone", "method"], sort=False):
-        drawn = []
-        for kind in _IMAGES:
-            deviation = rounded(group[f"{kind}rir_group_std"].mean())
-            low, high = group[f"{kind}rir_least_draw"].min(), group[f"{kind}rir_largest_draw"].max()
-            drawn.append(
-                f"{number(group[f'{kind}rir'].mean())}{GAP}±{GAP}{deviation}, "
-                f"{number(low)}{GAP}–{GAP}{number(high)}"
-            )
-        rows.append(
-            {
-                "backbone": html.escape(str(backbone)),
-                "method": net_label(method),
-                "samples × features": f"{group['group_size'].iloc[0]}{GAP}×{GAP}{group['dimension'].iloc[0]}",
-                "rank H_P": span(group["rank_pretrain"]),
-                "rank H_H": span(group["rank_harmful"]),
-                "κ H_P": span(group["kappa_pretrain_after"]),
-                "κ H_H": span(group["kappa_harmful_after"]),
-                "RIR ± over groups, draws": drawn[0],
-                "the same, test images": drawn[1],
-                "steps": span(group["steps"]),
-                "kept at step": span(group["best_step"]),
-                "seconds a seed": number(group["seconds"].mean()),
-                "stopped by": stopped_by(group),
-            }
-        )
-    return pd.DataFrame(rows)
+    return groups_of(results[results["convention"] == "compact"], ["backbone", "method"], _EVIDENCE)
 
 
 def net_verdict(summary: pd.DataFrame) -> str:
@@ -145,23 +166,19 @@ def net_verdict(summary: pd.DataFrame) -> str:
             rows[rows["convention"] == name].set_index("method") for name in ("compact", "ridge")
         )
         for name in compact.index.drop("initial", errors="ignore"):
-            cost = _cost_words(
-                compact.loc[name, "accuracy_mean"] - compact.loc[name, "accuracy_theta_0_mean"]
-            )
+            change = compact.loc[name, "accuracy_mean"] - compact.loc[name, "accuracy_theta_0_mean"]
+            verb = "loses" if change < 0 else "gains"
+            cost = f"{verb} {abs(change):.1f} points of D<sub>P</sub> test accuracy"
+            if abs(change) < 0.05:
+                cost = "keeps D<sub>P</sub> test accuracy to within 0.05 points"
+            elif change < -PUBLISHED_LOSS:
+                cost += f", more than the {PUBLISHED_LOSS} of the paper"
             items.append(
                 f"<b>{net}, {net_label(name)}</b> {cost}.<br>compact: {_measured_words(compact.loc[name])}"
                 f"<br>ridge: {_measured_words(ridge.loc[name])}"
             )
         items.append(f"<b>{net}, attackers</b>: {_attack_words(compact)}")
     return bullets(items)
-
-
-def _cost_words(change: float) -> str:
-    """Say what a method costs on D_P, in points of accuracy."""
-    if abs(change) < 0.05:
-        return "keeps D<sub>P</sub> test accuracy to within 0.05 points"
-    words = f"{'loses' if change < 0 else 'gains'} {abs(change):.1f} points of D<sub>P</sub> test accuracy"
-    return words + (f", more than the {PUBLISHED_LOSS} of the paper" if change < -PUBLISHED_LOSS else "")
 
 
 def _measured_words(row: pd.Series) -> str:
@@ -204,20 +221,3 @@ def _attack_words(compact: pd.DataFrame) -> str:
         f"{words}. A convex solver on standardised features of {net_label(lowest)} reaches "
         f"{best[lowest]:.1f} %, {informed}."
     )
-
-
-def _names(rows: pd.DataFrame) -> dict[str, list[str]]:
-    """Start a table with the names of nets and methods."""
-    return {
-        "backbone": [html.escape(str(name)) for name in rows["backbone"]],
-        "method": [net_label(name) for name in rows["method"]],
-    }
-
-
-def _small(texts: list[str]) -> list[str]:
-    return [f"<small>{text}</small>" for text in texts]
-
-
-def _stacked(*lines: list[str]) -> list[str]:
-    """Return cells with a line of each list."""
-    return ["<br>".join(cell) for cell in zip(*lines, strict=True)]

@@ -5,11 +5,12 @@ Code is folded, plotly.js is written in once, formulas are MathML, and widgets' 
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib import metadata
@@ -21,7 +22,6 @@ from bs4 import BeautifulSoup
 from jinja2 import Environment, pass_context
 from nbconvert.exporters import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
-from nbconvert.preprocessors import Preprocessor
 
 from condnum.errors import require
 from condnum.files import write_text
@@ -47,15 +47,11 @@ def mathml(tex: str, *, display: bool = False) -> str:
     found = re.sub(r"\\([{}])", r"\1", found)  # of \Bigl\{
     if "\\" in found:  # a command that it does not know stays one
         return f'<code class="tex">{escape(tex.strip())}</code>'
-    return re.sub(r'<mi mathvariant="script">([A-Z])</mi>', _script_letter, found)
-
-
-def _script_letter(match: re.Match[str]) -> str:
-    """Return a script letter as its own character: browsers know no variant of another."""
-    try:
-        return f"<mi>{unicodedata.lookup(f'SCRIPT CAPITAL {match[1]}')}</mi>"
-    except KeyError:  # Unicode keeps the oldest ones elsewhere
-        return f"<mi>{unicodedata.lookup(f'MATHEMATICAL SCRIPT CAPITAL {match[1]}')}</mi>"
+    for letter in re.findall(r'<mi mathvariant="script">([A-Z])</mi>', found):
+        older = "" if letter in "BEFHILMR" else "MATHEMATICAL "  # Unicode keeps the oldest ones elsewhere
+        script = unicodedata.lookup(f"{older}SCRIPT CAPITAL {letter}")  # browsers know no variant of another
+        found = found.replace(f'<mi mathvariant="script">{letter}</mi>', f"<mi>{script}</mi>")
+    return found
 
 
 PLOTLY = "application/vnd.plotly.v1+json"
@@ -63,55 +59,45 @@ PLOTLY = "application/vnd.plotly.v1+json"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 WIDGET_NOTE = "An interactive control: open the notebook to use it."
 
-#: Types that a page without a network cannot show.
-_DEAD_TYPES = ("application/javascript", "text/vnd.mermaid")
 
-
-class ReportPreprocessor(Preprocessor):
-    """Takes plotly figures out, leaving numbered slots, and drops what only a live notebook shows.
+def _shown(notebook: Any) -> tuple[Any, list[dict[str, Any]]]:
+    """Return what of a notebook a page without a kernel shows, with numbered slots for its plotly figures.
 
     The figures go back in after the export: nbconvert parses its whole page once more, which is slow
     for 5 MB of plotly.js and might change it.
     """
+    shown, figures = copy.deepcopy(notebook), list[dict[str, Any]]()
+    shown.metadata.pop("widgets", None)
+    shown.cells = [cell for cell in shown.cells if "injected-parameters" not in cell.metadata.get("tags", [])]
+    for cell in shown.cells:
+        if PARAMETERS_TAG in cell.metadata.get("tags", []):
+            cell.metadata["condnum_summary"] = "Code: default parameters"
+        if "remove-input" in cell.metadata.get("tags", []):
+            cell.source = ""
+        for output in cell.get("outputs", []):
+            if "data" in output:
+                output.data = type(output.data)(_page_data(output.data, figures))
+        if "outputs" in cell:
+            cell.outputs = [output for output in cell.outputs if output.get("data", True)]
+    return shown, figures
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.figures: list[dict[str, Any]] = []
 
-    def preprocess(self, nb: Any, resources: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Change a copy of the notebook for the page."""
-        nb.metadata.pop("widgets", None)
-        nb.cells = [cell for cell in nb.cells if "injected-parameters" not in cell.metadata.get("tags", [])]
-        for cell in nb.cells:
-            if PARAMETERS_TAG in cell.metadata.get("tags", []):
-                cell.metadata["condnum_summary"] = "Code: default parameters"
-            if "remove-input" in cell.metadata.get("tags", []):
-                cell.source = ""
-            if "outputs" in cell:
-                cell.outputs = [output for output in cell.outputs if self._keep(output)]
-        return nb, resources
-
-    def _keep(self, output: Any) -> bool:
-        """Reduce one output to a type that the page can show."""
-        data = output.get("data")
-        if not data:
-            return output.output_type in ("stream", "error")
-        if PLOTLY in data:
-            figure = data[PLOTLY]
-            self.figures.append(json.loads(figure) if isinstance(figure, str) else figure)
-            data = {"text/html": f'<div class="figure" data-slot="{len(self.figures) - 1}"></div>'}
-        elif WIDGET in data:
-            data = {"text/html": f'<p class="note">{WIDGET_NOTE}</p>'}
-        elif "text/latex" in data and "text/html" not in data:
-            tex = data["text/latex"].strip()
-            formula = tex.strip("$").replace(r"\displaystyle", "")
-            data = {"text/html": mathml(formula, display=tex.startswith("$$"))}
-        else:
-            data = {kind: value for kind, value in data.items() if kind not in _DEAD_TYPES}
-            if list(data) == ["text/plain"] and len(output.data) > 1:
-                return False  # "<IPython.core.display.Javascript object>" tells a reader nothing
-        output.data = type(output.data)(data)
-        return bool(data)
+def _page_data(data: Mapping[str, Any], figures: list[dict[str, Any]]) -> dict[str, Any]:
+    """Reduce an output to the types that a page can show; collect its figure."""
+    if PLOTLY in data:
+        figure = data[PLOTLY]
+        figures.append(json.loads(figure) if isinstance(figure, str) else figure)
+        return {"text/html": f'<div class="figure" data-slot="{len(figures) - 1}"></div>'}
+    if WIDGET in data:
+        return {"text/html": f'<p class="note">{WIDGET_NOTE}</p>'}
+    if "text/latex" in data and "text/html" not in data:
+        tex = data["text/latex"].strip()
+        formula = tex.strip("$").replace(r"\displaystyle", "")
+        return {"text/html": mathml(formula, display=tex.startswith("$$"))}
+    dead = ("application/javascript", "text/vnd.mermaid")
+    live = {kind: value for kind, value in data.items() if kind not in dead}
+    # "<IPython.core.display.Javascript object>" tells a reader nothing.
+    return {} if list(live) == ["text/plain"] and len(data) > 1 else live
 
 
 class _Renderer(IPythonRenderer):
@@ -145,25 +131,15 @@ class ReportExporter(HTMLExporter):
 
 
 def highlight_css() -> str:
-    """Return the colours of code, light and dark."""
-    formatter = require("pygments.formatters", "notebooks").HtmlFormatter
-
-    def rules(style: str) -> Iterator[str]:
-        for line in formatter(style=style).get_style_defs(".highlight").splitlines():
-            # Only token colours: backgrounds come from the page.
-            if line.startswith(".highlight ."):
-                yield re.sub(r"background-color: [^;}]+;? ?", "", line)
-
-    dark = "\n".join(rules("github-dark"))
-    return "\n".join(rules("default")) + f"\n@media (prefers-color-scheme: dark) {{\n{dark}\n}}"
+    """Return the colours of code, light and dark; its background is the page's."""
+    formatter, looks = require("pygments.formatters", "notebooks").HtmlFormatter, []
+    for style in ("default", "github-dark"):
+        lines = formatter(style=style).get_style_defs(".highlight").splitlines()
+        tokens = "\n".join(line for line in lines if line.startswith(".highlight ."))
+        looks.append(re.sub(r"background-color: [^;}]+;? ?", "", tokens))
+    return f"{looks[0]}\n@media (prefers-color-scheme: dark) {{\n{looks[1]}\n}}"
 
 
-#: Elements and the attribute through which they load something.
-_LOADERS = {
-    "script": "src", "link": "href", "img": "src", "iframe": "src", "video": "src", "audio": "src",
-    "source": "src", "embed": "src", "object": "data", "track": "src", "input": "src", "image": "href",
-    "use": "href", "frame": "src",
-}  # fmt: skip
 _REMOTE = re.compile(r"^\s*(?:[a-z][a-z0-9+.-]*:)?//", re.IGNORECASE)
 _CSS_REMOTE = re.compile(r"@import\s+[^;]*//[^;]*;?|url\(\s*['\"]?(?:[a-z]+:)?//[^)]*\)", re.IGNORECASE)
 
@@ -172,47 +148,32 @@ def remove_remote(soup: Any) -> None:
     """Remove everything that a browser would fetch from elsewhere; ordinary links stay.
 
     A remote picture becomes a link to it. Scripts that import a remote module go as a whole.
-
-    Examples:
-        >>> from bs4 import BeautifulSoup
-        >>> page = BeautifulSoup('<p>a<script src="//example.org/a.js"></script></p>', "html.parser")
-        >>> remove_remote(page)
-        >>> str(page)
-        '<p>a</p>'
     """
-    for name, attribute in _LOADERS.items():
-        for element in soup.find_all(name):
-            address = str(element.get(attribute) or element.get(f"xlink:{attribute}") or "")
-            if not _REMOTE.match(address):
-                continue
-            if name == "img":
-                link = soup.new_tag("a", href=address)
-                link.string = element.get("alt") or address
-                element.replace_with(link)
-            else:
-                element.decompose()
-    for element in soup.find_all(attrs={"srcset": True}):
-        if "//" in element["srcset"]:
-            del element["srcset"]
-    for element in soup.find_all("script"):
-        if re.search(r"\bimport\b[^;]*['\"](?:[a-z]+:)?//", element.get_text(), re.IGNORECASE):
+    for element in soup.find_all(lambda element: element.name not in ("a", "area")):
+        if element.decomposed:
+            continue
+        addresses = [element.get(name, "") for name in ("src", "href", "xlink:href", "data", "poster")]
+        remote = next((address for address in addresses if _REMOTE.match(str(address))), None)
+        imports = element.name == "script" and re.search(
+            r"\bimport\b[^;]*['\"](?:[a-z]+:)?//", element.get_text(), re.IGNORECASE
+        )
+        if remote and element.name == "img":
+            link = soup.new_tag("a", href=remote)
+            link.string = element.get("alt") or remote
+            element.replace_with(link)
+        elif remote or imports:
             element.decompose()
-    for element in soup.find_all("style"):
-        element.string = _CSS_REMOTE.sub("", element.get_text())
-    for element in soup.find_all(style=True):
-        element["style"] = _CSS_REMOTE.sub("", element["style"])
+        else:
+            if "//" in element.get("srcset", ""):
+                del element["srcset"]
+            if element.name == "style":
+                element.string = _CSS_REMOTE.sub("", element.get_text())
+            if element.get("style"):
+                element["style"] = _CSS_REMOTE.sub("", element["style"])
 
-
-#: Figures follow the window's width; plotly's button that uploads a chart to its cloud is off.
-FIGURE_CONFIG = {"responsive": True, "displaylogo": False, "showSendToCloud": False}
-
-#: Height of a figure whose layout gives none.
-FIGURE_HEIGHT = "450px"
 
 #: Figures keep the colours that they were drawn with; the site draws its own anew.
 _LIGHT_FIGURES = ".figure { background: #fff; color-scheme: light; }"
-
-_SLOT = re.compile(r'<div class="figure" data-slot="(\d+)">\s*</div>')
 
 
 @dataclass(frozen=True)
@@ -250,14 +211,27 @@ def render_html(notebook: Any, *, title: str | None = None, name: str = "report"
         contents=contents,
         css="\n".join([report_css(), read_asset("assets/site.css"), _LIGHT_FIGURES]),
     )
-    return _with_figures(page, body.figures)
+    drawn = []
+    for number, figure in enumerate(body.figures):
+        html = require("plotly.io", "viz").to_html(
+            dict(figure),
+            full_html=False,
+            include_plotlyjs=number == 0,
+            config={"responsive": True, "displaylogo": False, "showSendToCloud": False},  # to plotly's cloud
+            default_height="450px",
+            validate=False,
+            div_id=f"figure-{number}",
+        )
+        least = 760 if "xaxis2" in figure.get("layout", {}) else 300  # panels side by side scroll
+        drawn.append(f'<div class="figure"><div style="min-width:{least}px">{html}</div></div>')
+    return fill_slots(page, drawn)
 
 
 def notebook_body(notebook: Any, *, title: str | None = None, name: str = "report") -> NotebookBody:
     """Convert the cells of an executed notebook: folded code, MathML, nothing from a network."""
     heading = first_heading(notebook)
-    preprocessor = ReportPreprocessor(enabled=True)
-    cells, _ = ReportExporter(preprocessors=[preprocessor]).from_notebook_node(notebook)
+    shown, figures = _shown(notebook)
+    cells, _ = ReportExporter().from_notebook_node(shown)
     soup = BeautifulSoup(cells, "html.parser")
     remove_remote(soup)
     mark_words(soup)
@@ -268,20 +242,16 @@ def notebook_body(notebook: Any, *, title: str | None = None, name: str = "repor
         title=title or heading or name,
         has_heading=heading is not None,
         html=str(soup),
-        figures=tuple(preprocessor.figures),
+        figures=tuple(figures),
         parameters=dict(known or papermill.get("parameters", {})),
         footer=f"condnum {metadata.version('condnum')}" + (f", run on {started} UTC" if started else ""),
     )
 
 
 def fill_slots(page: str, drawn: Sequence[str]) -> str:
-    """Put figures into their slots.
-
-    Examples:
-        >>> fill_slots('a <div class="figure" data-slot="0"></div>', ["<b>figure</b>"])
-        'a <b>figure</b>'
-    """
-    return _SLOT.sub(lambda match: drawn[int(match.group(1))], page)
+    """Put figures into their slots."""
+    slot = r'<div class="figure" data-slot="(\d+)">\s*</div>'
+    return re.sub(slot, lambda match: drawn[int(match[1])], page)
 
 
 def report_css() -> str:
@@ -292,25 +262,3 @@ def report_css() -> str:
 def read_asset(name: str) -> str:
     """Return a file of this package as text."""
     return files("condnum.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _with_figures(page: str, figures: Sequence[Mapping[str, Any]]) -> str:
-    """Put the figures into their slots, and plotly.js once in front of the first."""
-    if not figures:
-        return page
-    plotly_io = require("plotly.io", "viz")
-
-    def drawn(number: int) -> str:
-        html = plotly_io.to_html(
-            dict(figures[number]),
-            full_html=False,
-            include_plotlyjs=number == 0,
-            config=FIGURE_CONFIG,
-            default_height=FIGURE_HEIGHT,
-            validate=False,
-            div_id=f"figure-{number}",
-        )
-        least = 760 if "xaxis2" in figures[number].get("layout", {}) else 300  # panels side by side scroll
-        return f'<div class="figure"><div style="min-width:{least}px">{html}</div></div>'
-
-    return fill_slots(page, [drawn(number) for number in range(len(figures))])

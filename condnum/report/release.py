@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
-from condnum.report.tables import bullets, count_of, number, rounded
+from condnum.report.tables import Column, bullets, count_of, number, rounded, rows_of
 from condnum.studies.release import DETAILS, TEXTS
 
 #: The conventions in words.
@@ -28,30 +28,13 @@ Stage: TypeAlias = Mapping[str, Any] | pd.Series
 
 
 def switch_table(switches: Sequence[str]) -> pd.DataFrame:
-    """List what each switch does, a row per switch.
-
-    Examples:
-        >>> switch_table(["bias"])["the release"][0]
-        'the extractor has one, and its RIR counts it'
-    """
-    chosen = [TEXTS[name] for name in switches]
-    return pd.DataFrame(
-        {
-            "switch": [text.title for text in chosen],
-            "the release": [text.released for text in chosen],
-            "the corrected protocol": [text.corrected for text in chosen],
-            "why it can matter": [text.why for text in chosen],
-        }
-    )
+    """List what each switch does, a row per switch."""
+    headings = ["switch", "the release", "the corrected protocol", "why it can matter"]
+    return pd.DataFrame([TEXTS[name] for name in switches]).set_axis(headings, axis="columns")
 
 
 def detail_table(switches: Sequence[str]) -> pd.DataFrame:
-    """List what the rebuilt loop takes from the release beside the switches, and where it differs.
-
-    Examples:
-        >>> len(detail_table(["bias", "rows", "normalise"])) - len(detail_table(["bias"]))
-        1
-    """
+    """List what the rebuilt loop takes from the release beside the switches, and where it differs."""
     rows = [(what, how) for about, what, how in DETAILS if not about or about in switches]
     return pd.DataFrame(rows, columns=["what", "how it is here"])
 
@@ -73,22 +56,22 @@ def landing_words(landing: pd.DataFrame) -> str:
     return bullets(said) if said else ""
 
 
+def _range(low: float, high: float) -> str:
+    return "—" if math.isnan(low) else f"{number(low)} – {number(high)}"
+
+
+_LANDING: dict[str, Column] = {
+    "epochs": ("epochs", str),
+    "updates": ("updates", str),
+    "RIR, mean": ("rir_mean", number),
+    "least to largest": ("rir_min rir_max", _range),
+    "reported": ("reported_min reported_max", _range),
+}
+
+
 def landing_table(landing: pd.DataFrame) -> pd.DataFrame:
     """Format the release's end by epochs."""
-    return pd.DataFrame(
-        [
-            {
-                "epochs": str(row["epochs"]),
-                "updates": str(row["updates"]),
-                "RIR, mean": number(row["rir_mean"]),
-                "least to largest": f"{number(row['rir_min'])} – {number(row['rir_max'])}",
-                "reported": "—"
-                if math.isnan(row["reported_min"])
-                else f"{number(row['reported_min'])} – {number(row['reported_max'])}",
-            }
-            for row in landing.to_dict("records")
-        ]
-    )
+    return rows_of(landing, _LANDING)
 
 
 def effect_table(waterfall: pd.DataFrame, epochs: int) -> pd.DataFrame:
@@ -134,16 +117,18 @@ def factor_words(row: Stage) -> str:
     """
     if not math.isfinite(row["change"]):
         return "—"
-    text = f"× {rounded(row['factor'])}"
-    if not math.isfinite(row["change_std"]):
-        return text
-    low, high = (10 ** (row["change"] + side * row["change_std"]) for side in (-1, 1))
-    return f"{text} ({rounded(low)} – {rounded(high)})"
+    ends = [10 ** (row["change"] + side * row["change_std"]) for side in (-1, 1)]
+    spread = f" ({' – '.join(map(rounded, ends))})" if math.isfinite(row["change_std"]) else ""
+    return f"× {rounded(row['factor'])}{spread}"
 
 
 def audit_words(waterfall: pd.DataFrame, epochs: int) -> str:
     """Say what the waterfall from one start shows, from its numbers alone."""
     start = waterfall[(waterfall["start_epochs"] == epochs) & (waterfall["path"] == "cumulative")]
+
+    def turned(stage: pd.Series) -> str:
+        return f"“{html.escape(str(TITLES.get(stage['switch'], stage['switch'])))}” ({factor_words(stage)})"
+
     said = []
     for convention, name in _NAMES.items():
         rows = start[start["convention"] == convention].sort_values("index")
@@ -151,10 +136,10 @@ def audit_words(waterfall: pd.DataFrame, epochs: int) -> str:
         up, down = (steps.loc[place] for place in (steps["change"].idxmax(), steps["change"].idxmin()))
         text = (
             f"<b>{name} convention</b>: RIR {number(first['rir'])} as released, {number(last['rir'])} "
-            f"corrected (geometric means). The switch that raises it most in turn is {_title_and_factor(up)}"
+            f"corrected (geometric means). The switch that raises it most in turn is {turned(up)}"
         )
         if down["change"] < 0:
-            text += f", the one that lowers it most {_title_and_factor(down)}"
+            text += f", the one that lowers it most {turned(down)}"
         said.append(f"{text}.")
     last_switch = waterfall[(waterfall["start_epochs"] == epochs) & (waterfall["switch"] == "epochs")]
     rir = last_switch.set_index(["path", "convention"])["rir"].to_dict()
@@ -170,30 +155,26 @@ def audit_words(waterfall: pd.DataFrame, epochs: int) -> str:
         )
     steps = start[start["index"] > 0]
     opposed = [
-        TITLES.get(name, name)
+        html.escape(str(TITLES.get(name, name)))
         for name, both in steps.groupby("switch", sort=False)
         if {_direction(row) for row in both.to_dict("records")} == {"raises", "lowers"}
     ]
     if opposed:
         said.append(
             f"The two conventions move in opposite directions at {len(opposed)} of "
-            f"{steps['switch'].nunique()} switches, each beyond its spread over seeds: "
-            f"{html.escape(', '.join(opposed))}. Neither number alone says whether a change helped."
+            f"{steps['switch'].nunique()} switches, each beyond its spread over seeds: {', '.join(opposed)}. "
+            "Neither number alone says whether a change helped."
         )
-    counts = []
-    for place in (0, start["index"].max()):
-        ends = start[start["index"] == place].set_index("convention")
-        counts.append(", ".join(f"{ends.at[c, 'immunized']} of {ends.at[c, 'seeds']}" for c in _NAMES))
+    released, corrected = (
+        ", ".join(f"{ends.at[c, 'immunized']} of {ends.at[c, 'seeds']}" for c in _NAMES)
+        for place in (0, start["index"].max())
+        for ends in [start[start["index"] == place].set_index("convention")]
+    )
     said.append(
         "Seeds that meet (i) &gt; 1 and (ii) ≤ 1, θ as trained (floor, compact): "
-        f"released {counts[0]}; corrected {counts[1]}."
+        f"released {released}; corrected {corrected}."
     )
     return bullets(said)
-
-
-def _title_and_factor(stage: pd.Series) -> str:
-    """Name a stage's switch and what it multiplies RIR by."""
-    return f"“{html.escape(str(TITLES.get(stage['switch'], stage['switch'])))}” ({factor_words(stage)})"
 
 
 def _effect_words(floor: Stage, compact: Stage, alone: Stage) -> str:

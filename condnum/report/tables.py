@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import math
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -72,17 +73,6 @@ def spread(mean: float, deviation: float, digits: int = 2) -> str:
     return f"{number(mean)}{GAP}±{GAP}{rounded(known, digits)}"
 
 
-def spreads(table: pd.DataFrame, name: str, digits: int = 2) -> list[str]:
-    """Format the columns `NAME_mean` and `NAME_std` of a summary, row by row."""
-    return [spread(*both, digits) for both in zip(table[f"{name}_mean"], table[f"{name}_std"], strict=True)]
-
-
-def published_spreads(table: pd.DataFrame, name: str) -> list[str]:
-    """Format the published numbers beside a summary, with the digits of the paper."""
-    columns = table[f"published_{name}"], table[f"published_{name}_std"]
-    return [spread(*both, 4) for both in zip(*columns, strict=True)]
-
-
 def span(values: Iterable[float], to: str = f"{GAP}–{GAP}") -> str:
     """Format the least and the largest value, once if they read alike.
 
@@ -106,9 +96,52 @@ def label(name: object) -> str:
     return (get_method(text).label if text in method_names() else html.escape(text)).replace(" ", GAP)
 
 
-def stopped_by(group: pd.DataFrame) -> str:
-    """Name what ended the descents of some runs."""
-    return ", ".join(sorted(set(group["stop_reason"]))).replace("_", " ")
+#: A column of a table for people: the columns that it is made of, and how a row's (or a group's) are written.
+Column: TypeAlias = tuple[str, Callable[..., str]]
+
+
+def rows_of(table: pd.DataFrame, columns: Mapping[str, Column]) -> pd.DataFrame:
+    """Format a table row by row, by heading.
+
+    Examples:
+        >>> table = pd.DataFrame({"good": [2, 0], "seeds": [3, 4]})
+        >>> rows_of(table, {"immunized": ("good seeds", "{} of {}".format)})["immunized"].tolist()
+        ['2 of 3', '0 of 4']
+    """
+    return pd.DataFrame(
+        {
+            heading: list(map(write, *(table[name] for name in names.split())))
+            for heading, (names, write) in columns.items()
+        }
+    )
+
+
+def groups_of(table: pd.DataFrame, by: str | list[str], columns: Mapping[str, Column]) -> pd.DataFrame:
+    """Format a table with a row per group, by heading."""
+    return pd.DataFrame(
+        [
+            {
+                heading: write(*(group[name] for name in names.split()))
+                for heading, (names, write) in columns.items()
+            }
+            for _, group in table.groupby(by, sort=False)
+        ]
+    )
+
+
+def first(write: Callable[[Any], str]) -> Callable[[pd.Series], str]:
+    """Write the first value of a group, of what is the same in all of it."""
+    return lambda values: write(values.iloc[0])
+
+
+def mean(values: pd.Series) -> str:
+    """Write the mean of a group."""
+    return number(values.mean())
+
+
+def reasons(values: pd.Series) -> str:
+    """Name what ended the descents of a group."""
+    return ", ".join(sorted(set(values))).replace("_", " ")
 
 
 def formula_html(text: str) -> str:
@@ -172,43 +205,51 @@ def is_number(text: str) -> bool:
     return bool(_NUMBER.match(text))
 
 
+def with_spread(name: str) -> Column:
+    """Return a column of means over seeds ± their deviation."""
+    return f"{name}_mean {name}_std", spread
+
+
+def published(name: str) -> Column:
+    """Return a column of published numbers, with the digits of the paper."""
+    return f"published_{name} published_{name}_std", functools.partial(spread, digits=4)
+
+
 def comparison_table(summary: pd.DataFrame, *, convention: Convention, gauge: str) -> pd.DataFrame:
     """Format one convention of a summary, published numbers beside the obtained ones."""
     rows = summary[(summary["convention"] == convention) & (summary["gauge"] == gauge)]
-    table = {"method": [label(name) for name in rows["method"]]}
+    columns: dict[str, Column] = {"method": ("method", label)}
     for name, title in RATIOS.items():
-        table[title] = spreads(rows, name)
+        columns[title] = with_spread(name)
         if rows[f"published_{name}"].notna().any():
-            table[f"{title} published"] = published_spreads(rows, name)
+            columns[f"{title} published"] = published(name)
     if rows["rir_ceiling"].notna().any():
-        table["RIR ceiling"] = [number(value) for value in rows["rir_ceiling"]]
-        table["RIR / ceiling"] = [number(value) for value in rows["rir_share"]]
-    counts = rows["seeds"] * rows.get("pairs", 1)
-    table["immunized"] = [
-        count_of(rate * count, count) for rate, count in zip(rows["success_rate"], counts, strict=True)
-    ]
-    return pd.DataFrame(table)
+        columns |= {"RIR ceiling": ("rir_ceiling", number), "RIR / ceiling": ("rir_share", number)}
+    columns["immunized"] = ("success_rate cells", lambda rate, cells: count_of(rate * cells, cells))
+    return rows_of(rows.assign(cells=rows["seeds"] * rows.get("pairs", 1)), columns)
 
 
 def evidence_table(results: pd.DataFrame) -> pd.DataFrame:
     """Format what a ratio rests on: ranks, κ(θ), the loss gap of clause (c), steps and seconds."""
-    rows = []
-    for name, group in results[results["convention"] == "compact"].groupby("method", sort=False):
-        gap = group["loss_gap"].max()
-        rows.append(
-            {
-                "method": label(name),
-                "rank H_P": span(group["rank_pretrain"]),
-                "rank H_H": span(group["rank_harmful"]),
-                "κ(θ)": span(group["theta_condition"]),
-                "loss gap, clause (c)": "0 (to round-off)" if abs(gap) < 1e-9 else number(gap),
-                "RIR ceiling": number(group["rir_ceiling"].iloc[0]),
-                "steps": span(group["steps"]),
-                "seconds a seed": number(group["seconds"].mean()),
-                "stopped by": stopped_by(group),
-            }
-        )
-    return pd.DataFrame(rows)
+
+    def gap(values: pd.Series) -> str:
+        return "0 (to round-off)" if abs(values.max()) < 1e-9 else number(values.max())
+
+    return groups_of(
+        results[results["convention"] == "compact"],
+        "method",
+        {
+            "method": ("method", first(label)),
+            "rank H_P": ("rank_pretrain", span),
+            "rank H_H": ("rank_harmful", span),
+            "κ(θ)": ("theta_condition", span),
+            "loss gap, clause (c)": ("loss_gap", gap),
+            "RIR ceiling": ("rir_ceiling", first(number)),
+            "steps": ("steps", span),
+            "seconds a seed": ("seconds", mean),
+            "stopped by": ("stop_reason", reasons),
+        },
+    )
 
 
 def probe_table(curves: pd.DataFrame, *, threshold: float = 1e-6) -> pd.DataFrame:
@@ -220,12 +261,9 @@ def probe_table(curves: pd.DataFrame, *, threshold: float = 1e-6) -> pd.DataFram
         row = {"method": label(name)}
         for task, symbol in (("pretrain", "D_P"), ("harmful", "D_H")):
             part = group[group["task"] == task]
-            reached, seeds = (
-                part[part["value"] <= threshold].groupby("seed")["x"].min(),
-                part["seed"].nunique(),
-            )
-            steps, missing = span(reached), seeds - len(reached)
-            if missing:
+            reached = part[part["value"] <= threshold].groupby("seed")["x"].min()
+            steps, seeds = span(reached), part["seed"].nunique()
+            if missing := seeds - len(reached):
                 late = f"> {last:,.0f}"
                 steps = f"{steps} ({missing} of {seeds} seeds: {late})" if len(reached) else late
             row[f"{symbol}: ratio after {last:,.0f} steps"] = span(part[part["x"] == last]["value"])
@@ -236,57 +274,59 @@ def probe_table(curves: pd.DataFrame, *, threshold: float = 1e-6) -> pd.DataFram
 
 def sensitivity_table(sensitivity: pd.DataFrame) -> pd.DataFrame:
     """Format the compact convention at several rank tolerances."""
-    rows = []
-    for (name, rtol), group in sensitivity.groupby(["method", "rtol"], sort=False):
-        rows.append(
-            {
-                "method": label(name),
-                "rtol": number(float(rtol)),
-                "mean RIR": number(group["rir"].mean()),
-                "median RIR": number(group["rir"].median()),
-                "immunized": count_of(group["success"].sum(), len(group)),
-                "rank H_P": span(group["rank_pretrain"]),
-                "rank H_H": span(group["rank_harmful"]),
-            }
-        )
-    return pd.DataFrame(rows)
+    return groups_of(
+        sensitivity,
+        ["method", "rtol"],
+        {
+            "method": ("method", first(label)),
+            "rtol": ("rtol", first(number)),
+            "mean RIR": ("rir", mean),
+            "median RIR": ("rir", lambda values: number(values.median())),
+            "immunized": ("success", lambda verdicts: count_of(verdicts.sum(), len(verdicts))),
+            "rank H_P": ("rank_pretrain", span),
+            "rank H_H": ("rank_harmful", span),
+        },
+    )
 
 
 def verdict(summary: pd.DataFrame) -> str:
     """Say in words what the conventions agree and disagree on, from the numbers of this run alone."""
     unit = summary[summary["gauge"] == "unit"].set_index(["method", "convention"])
-    ceilings = unit["rir_ceiling"].groupby("convention").first()
-    compact, ridge = number(ceilings["compact"]), number(ceilings["ridge"])
+    compact, ridge = (
+        number(unit["rir_ceiling"].xs(name, level="convention").iloc[0]) for name in ("compact", "ridge")
+    )
+    room = (
+        f"no linear extractor can have an RIR above {compact} (compact) or {ridge} (ridge, ε = 1e-6) on "
+        "this pair of tasks."
+    )
     if compact == "∞":
         room = (
             "the harmful task has directions that the pre-training task lacks, so no extractor is the best "
             f"one: compact RIR has no upper limit (ridge, ε = 1e-6: at most {ridge})."
         )
-    else:
-        room = (
-            f"no linear extractor can have an RIR above {compact} (compact) or {ridge} (ridge, ε = 1e-6) on "
-            "this pair of tasks."
-        )
     items = [f"<b>Room</b>: {room}"]
     for name in dict.fromkeys(summary["method"]):
-        judged = "; ".join(_judgement(unit.loc[name, kind], kind) for kind in ("compact", "ridge"))
-        items.append(f"<b>{label(name)}</b>: {judged}.")
+        said = []
+        for convention in ("compact", "ridge"):
+            row = unit.loc[name, convention]
+            count = int(row["seeds"])
+            good = round(float(row["success_rate"]) * count)
+            text = f"{convention}: immunized in {good} of {count} seeds"
+            failing = failed_clauses(row["harmful_ratio_mean"], row["pretrain_ratio_mean"])
+            if good == count:
+                text = f"{convention}: immunized in all {count} seeds (mean RIR {number(row['rir_mean'])})"
+            elif failing:
+                text += f", on average {failing}"
+            said.append(text)
+        items.append(f"<b>{label(name)}</b>: {'; '.join(said)}.")
     return bullets(items)
 
 
-def _judgement(row: pd.Series, convention: str) -> str:
-    """Say for one convention how many seeds are immunized and which ratio fails on average."""
-    count = int(row["seeds"])
-    good = round(float(row["success_rate"]) * count)
-    if good == count:
-        return f"{convention}: immunized in all {count} seeds (mean RIR {number(row['rir_mean'])})"
-    failing = []
-    if not row["harmful_ratio_mean"] > 1:
-        failing.append(f"(i) = {number(row['harmful_ratio_mean'])} is not above 1")
-    if row["pretrain_ratio_mean"] > 1:
-        failing.append(f"(ii) = {number(row['pretrain_ratio_mean'])} is above 1")
-    why = f", on average {' and '.join(failing)}" if failing else ""
-    return f"{convention}: immunized in {good} of {count} seeds{why}"
+def failed_clauses(harmful: float, pretrain: float) -> str:
+    """Say which clauses of Definition 3.1 two mean ratios do not meet; "" if they meet both."""
+    said = {f"(i) = {number(harmful)} is not above 1": not harmful > 1}
+    said[f"(ii) = {number(pretrain)} is above 1"] = pretrain > 1
+    return " and ".join(text for text, fails in said.items() if fails)
 
 
 def extractor_table(report: AttackReport, immunization: pd.DataFrame) -> pd.DataFrame:
@@ -317,14 +357,15 @@ def prediction_table(report: AttackReport) -> pd.DataFrame:
     def whole(value: float) -> str:
         return f"{value:,.0f}" if value < 1e6 else number(float(value))
 
-    return pd.DataFrame(
+    return rows_of(
+        known,
         {
-            "attacker": known["label"],
-            "extractor": known["extractor"],
-            "observed": _observed_steps(known),
-            "from the spectrum": known["predicted_spectrum"].map(whole),
-            "from κ alone": known["predicted_kappa"].map(whole),
-        }
+            "attacker": ("label", str),
+            "extractor": ("extractor", str),
+            "observed": ("steps last_step", _observed),
+            "from the spectrum": ("predicted_spectrum", whole),
+            "from κ alone": ("predicted_kappa", whole),
+        },
     )
 
 
@@ -332,22 +373,19 @@ def choice_table(report: AttackReport) -> pd.DataFrame:
     """Format the best hyper-parameters, passes and seconds to the headline target."""
     place = {name: i for i, name in enumerate(dict.fromkeys(report.steps["label"]))}  # order of the panel
     table = report.at(report.steps, None)
-    table = table.sort_values("label", kind="stable", key=lambda labels: labels.map(place))
-    return pd.DataFrame(
+    return rows_of(
+        table.sort_values("label", kind="stable", key=lambda labels: labels.map(place)),
         {
-            "attacker": table["label"],
-            "extractor": table["extractor"],
-            "choice": table["choice"] + np.where(table["at_edge"], " (edge)", ""),
-            "steps": _observed_steps(table),
-            "passes": table["passes"].map(number),
-            "seconds": table["seconds"].map(rounded),
-        }
+            "attacker": ("label", str),
+            "extractor": ("extractor", str),
+            "choice": ("choice at_edge", lambda choice, edge: f"{choice}{' (edge)' * edge}"),
+            "steps": ("steps last_step", _observed),
+            "passes": ("passes", number),
+            "seconds": ("seconds", rounded),
+        },
     )
 
 
-def _observed_steps(table: pd.DataFrame) -> list[str]:
+def _observed(steps: float, last: float) -> str:
     """Format steps, `>N` where they did not suffice."""
-    return [
-        f"{steps:,.0f}" if np.isfinite(steps) else f">{last:,.0f}"
-        for steps, last in zip(table["steps"], table["last_step"], strict=True)
-    ]
+    return f"{steps:,.0f}" if np.isfinite(steps) else f">{last:,.0f}"
