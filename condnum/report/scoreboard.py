@@ -6,7 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+from typing import Literal, NamedTuple
 
 import pandas as pd
 
@@ -54,8 +55,57 @@ PAIRS = 90
 Row = Published | PublishedNet
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Protocol(NamedTuple):
+    """What the paper did, for one kind of run."""
+
+    title: str  # of its table
+    published: Mapping[str, Row]
+    dataset: str  # whose results are comparable
+    seeds: int
+    budget: str  # of the immunization
+    measure: str  # of the published numbers
+
+
+_LINEAR = "κ with a floor of 1e-6 under the eigenvalues (ridge), θ as trained, whose scale moves (i) and (ii)"
+_DIGITS = Protocol(
+    "Table 2, MNIST, linear extractor",
+    TABLE_2,
+    "mnist",
+    3,
+    "30 epochs, in the release of batches of 64",
+    _LINEAR,
+)
+
+#: By the word after `condnum run`.
+PROTOCOLS = {
+    "house-prices": Protocol(
+        "Table 1, house prices, linear extractor",
+        TABLE_1,
+        "house-prices",
+        5,
+        "100 epochs in Sec. 5.1, 1000 in Table 4, 10 in the release, which takes batches of 64",
+        _LINEAR,
+    ),
+    "mnist": _DIGITS,
+    "digits": _DIGITS,
+    "deep": Protocol(
+        "Table 3",
+        {},  # by backbone and data set
+        "imagenet",
+        3,
+        "2 or 3 epochs over ImageNet",
+        "κ over groups of 100 images, not stated how; here compact",
+    ),
+}
+
+#: What a linear method does here and not in the paper, beside its budget.
+_CHOICES = {
+    "ours": "λ balanced at the first step, fixed in the paper",
+    "opt_kappa": "λ balanced, on the floor of the release",
+}
+
+
+class Verdict(NamedTuple):
     """What a comparison says, and why."""
 
     kind: VerdictKind
@@ -63,8 +113,7 @@ class Verdict:
     reason: str  # the tolerance
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(NamedTuple):
     """One statement of a published table."""
 
     text: str  # HTML
@@ -72,18 +121,7 @@ class Claim:
     standing: Standing
 
 
-@dataclass(frozen=True)
-class Protocol:
-    """What the paper did, for one kind of run."""
-
-    dataset: str  # whose results are comparable
-    seeds: int
-    budget: str  # of the immunization
-    measure: str  # of the published numbers
-
-
-@dataclass(frozen=True)
-class Score:
+class Score(NamedTuple):
     """One number: published, obtained, and what that says."""
 
     published: str
@@ -91,8 +129,7 @@ class Score:
     verdict: Verdict | None  # None: of other data, there is nothing to compare
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """One method of a table."""
 
     method: str  # HTML
@@ -111,61 +148,110 @@ class Section:
     data: str  # what was run on
     comparable: bool  # whether these are the paper's data
     columns: Mapping[str, str]  # HTML by column
-    lines: tuple[Line, ...]
-    differs: str  # in what the run as a whole is not the paper's; "" if in nothing
-    claims: tuple[Claim, ...]
+    published: Mapping[str, Row]
+    summary: pd.DataFrame  # a row per method, in the measure of the published numbers
+    results: pd.DataFrame | None
 
     @property
     def paper(self) -> Protocol:
         """What the paper did."""
         return PROTOCOLS[self.run.study]
 
+    @cached_property
+    def lines(self) -> list[Line]:
+        """The methods, ours first."""
+        rows, steps, linear = self.summary.set_index("method"), {}, self.run.study != "deep"
+        if self.results is not None and "steps" in self.results:
+            steps = self.results.groupby("method")["steps"].max().to_dict()
+        found = []
+        for name, paper in reversed(list(self.published.items())):
+            if name not in rows.index:
+                continue
+            scores = {}
+            for column in self.columns:
+                mean, deviation = (float(rows.at[name, f"{column}_{kind}"]) for kind in ("mean", "std"))
+                known = getattr(paper, column), getattr(paper, f"{column}_std")
+                verdict = compare(*known, mean) if self.comparable else None
+                scores[column] = Score(spread(*known, 4), spread(mean, deviation), verdict)
+            budget = []
+            if name in steps:
+                budget.append(f"{int(steps[name]):,} {'full-batch steps' if linear else 'steps'}")
+                if self.comparable and linear and name in _CHOICES:
+                    budget.append(_CHOICES[name])
+            found.append(Line(net_label(name), scores, "; ".join(budget)))
+        return found
 
-_LINEAR = "κ with a floor of 1e-6 under the eigenvalues (ridge), θ as trained, whose scale moves (i) and (ii)"
-_DIGITS = Protocol("mnist", 3, "30 epochs, in the release of batches of 64", _LINEAR)
+    @cached_property
+    def claims(self) -> list[Claim]:
+        """What the published table says of the methods."""
+        return [] if self.results is None else claims(self.published, self.results)
 
-#: By the word after `condnum run`.
-PROTOCOLS = {
-    "house-prices": Protocol(
-        "house-prices",
-        5,
-        "100 epochs in Sec. 5.1, 1000 in Table 4, 10 in the release, which takes batches of 64",
-        _LINEAR,
-    ),
-    "mnist": _DIGITS,
-    "digits": _DIGITS,
-    "deep": Protocol(
-        "imagenet",
-        3,
-        "2 or 3 epochs over ImageNet",
-        "κ over groups of 100 images, not stated how; here compact",
-    ),
-}
-
-#: What a linear method does here and not in the paper, beside its budget.
-_CHOICES = {
-    "ours": "λ balanced at the first step, fixed in the paper",
-    "opt_kappa": "λ balanced, on the floor of the release",
-}
+    @property
+    def differs(self) -> str:
+        """In what the run as a whole is not the paper's, in one line; "" if in nothing."""
+        seeds = int(self.summary["seeds"].max())
+        pairs = int(self.summary["pairs"].iloc[0]) if "pairs" in self.summary else PAIRS
+        rows = self.run.parameters.get("rows")
+        said = {
+            "other data than the paper's: the numbers cannot be compared, the order of the methods can": (
+                not self.comparable
+            ),
+            "the 10 000 test images, where the paper takes the 60 000 training images": (
+                self.comparable and "test images" in self.data
+            ),
+            f"{pairs} of the {PAIRS} ordered pairs of digits": pairs != PAIRS,
+            f"{seeds} seed{'s'[: seeds != 1]} instead of {self.paper.seeds}": seeds != self.paper.seeds,
+            f"the first {rows} rows of each task": rows,
+            "an older result than was asked for": self.run.older,
+        }
+        return "; ".join(text for text, applies in said.items() if applies)
 
 
 def scoreboard(results: Sequence[Result]) -> list[Section]:
     """Set every published table beside the runs that belong to it, those on the paper's data first."""
     sections = list[Section]()
-    for key, title, published, studies in (
-        ("table-1", "Table 1, house prices, linear extractor", TABLE_1, ("house-prices",)),
-        ("table-2", "Table 2, MNIST, linear extractor", TABLE_2, ("mnist", "digits")),
-    ):
-        for run in results:
-            summary = run.table("summary") if run.study in studies else None
-            if summary is not None:
-                anchor = key if key not in (one.key for one in sections) else f"{key}-{run.name}"
-                sections.append(_linear(anchor, title, published, run, summary))
     for run in results:
-        summary = run.table("summary") if run.study == "deep" else None
-        if summary is not None:
+        summary = run.table("summary") if run.study in PROTOCOLS else None
+        if summary is None:
+            continue
+        if run.study == "deep":
             sections += _nets(run, in_percent(summary))
-    return sorted(sections, key=lambda section: not section.comparable)
+            continue
+        # The published numbers are in the ridge convention, θ as trained.
+        rows = summary[(summary["convention"] == "ridge") & (summary["gauge"] == "as_trained")]
+        paper, dataset = PROTOCOLS[run.study], str(summary["dataset"].iloc[0])
+        data, table = ", ".join(run.provenance.get("data", {})) or dataset, paper.title.split(", ")[0]
+        key = table.lower().replace(" ", "-")
+        if key in (section.key for section in sections):
+            key += f"-{run.name}"
+        short, same, cells = f"{table}: {data}", dataset == paper.dataset, run.table("results")
+        sections.append(
+            Section(key, paper.title, short, run, data, same, RATIOS, paper.published, rows, cells)
+        )
+    return sorted(sections, key=lambda section: (not section.comparable, section.title[: len("Table 1")]))
+
+
+def _nets(run: Result, summary: pd.DataFrame) -> list[Section]:
+    """Compare Table 3: a section per backbone."""
+    sections = list[Section]()
+    cells = run.table("results")
+    columns = NET_RATIOS | {"accuracy": "D<sub>P</sub> test acc. (%)"}
+    for backbone, rows in summary[summary["convention"] == "compact"].groupby("backbone", sort=False):
+        rir = rows.set_index("method")["published_rir"]
+        setting = ("vit" if "vit" in str(backbone).lower() else "resnet18", "cars")
+        for known, table in TABLE_3.items():  # whose numbers the summary carries
+            if all(math.isclose(table[name].rir, value) for name, value in rir.items() if name in table):
+                setting = known
+                break
+        published = {name: row for name, row in TABLE_3[setting].items() if name != "initial"}
+        data = f"{rows['pretrain_data'].iloc[0]} against {rows['harmful_data'].iloc[0]}"
+        title = f"Table 3, {backbone} beside the published {NET_NAMES[setting]}"
+        key, same = f"table-3-{run.name}-{len(sections) + 1}", bool(rows["published_same"].all())
+        mine = None if cells is None else cells[cells["backbone"] == backbone]
+        sections.append(
+            Section(key, title, f"Table 3: {backbone}", run, data, same, columns, published, rows, mine)
+        )
+    return sections
 
 
 def tally(sections: Iterable[Section]) -> str:
@@ -184,80 +270,6 @@ def tally(sections: Iterable[Section]) -> str:
         f"Of {kinds.total()} published numbers, of RIR and its parts, {', '.join(told)}. "
         f"Of {standings.total()} claims about the methods {', '.join(claimed)}."
     )
-
-
-def _linear(
-    key: str, title: str, published: Mapping[str, Published], run: Result, summary: pd.DataFrame
-) -> Section:
-    """Compare a linear table in the convention of the published numbers: ridge, θ as trained."""
-    rows = summary[(summary["convention"] == "ridge") & (summary["gauge"] == "as_trained")]
-    dataset = str(summary["dataset"].iloc[0])
-    data = ", ".join(run.provenance.get("data", {})) or dataset
-    short, same = f"{title.split(', ')[0]}: {data}", dataset == PROTOCOLS[run.study].dataset
-    return _section(key, title, short, run, data, same, RATIOS, published, rows, run.table("results"))
-
-
-def _nets(run: Result, summary: pd.DataFrame) -> list[Section]:
-    """Compare Table 3: a section per backbone."""
-    sections = list[Section]()
-    cells = run.table("results")
-    columns = NET_RATIOS | {"accuracy": "D<sub>P</sub> test acc. (%)"}
-    for backbone, rows in summary[summary["convention"] == "compact"].groupby("backbone", sort=False):
-        setting = _setting(str(backbone), rows)
-        published = {name: row for name, row in TABLE_3[setting].items() if name != "initial"}
-        data = f"{rows['pretrain_data'].iloc[0]} against {rows['harmful_data'].iloc[0]}"
-        title = f"Table 3, {backbone} beside the published {NET_NAMES[setting]}"
-        key, same = f"table-3-{run.name}-{len(sections) + 1}", bool(rows["published_same"].all())
-        mine = None if cells is None else cells[cells["backbone"] == backbone]
-        sections.append(
-            _section(key, title, f"Table 3: {backbone}", run, data, same, columns, published, rows, mine)
-        )
-    return sections
-
-
-def _setting(backbone: str, rows: pd.DataFrame) -> tuple[str, str]:
-    """Return the column of Table 3 whose numbers a run's summary carries."""
-    rir = rows.set_index("method")["published_rir"]
-    for setting, table in TABLE_3.items():
-        if all(math.isclose(table[name].rir, value) for name, value in rir.items() if name in table):
-            return setting
-    return ("vit" if "vit" in backbone.lower() else "resnet18", "cars")
-
-
-def _section(
-    key: str,
-    title: str,
-    short: str,
-    run: Result,
-    data: str,
-    comparable: bool,
-    columns: Mapping[str, str],
-    published: Mapping[str, Row],
-    summary: pd.DataFrame,  # a row per method, in the measure of the published numbers
-    results: pd.DataFrame | None,
-) -> Section:
-    """Compare a table, method by method, ours first."""
-    rows, linear = summary.set_index("method"), run.study != "deep"
-    steps = {} if results is None or "steps" not in results else results.groupby("method")["steps"].max()
-    lines = []
-    for name, paper in reversed(list(published.items())):
-        if name not in rows.index:
-            continue
-        scores = {}
-        for column in columns:
-            mean, deviation = (float(rows.at[name, f"{column}_{kind}"]) for kind in ("mean", "std"))
-            known = getattr(paper, column), getattr(paper, f"{column}_std")
-            verdict = compare(*known, mean) if comparable else None
-            scores[column] = Score(spread(*known, 4), spread(mean, deviation), verdict)
-        budget = []
-        if name in steps:
-            budget.append(f"{int(steps[name]):,} {'full-batch steps' if linear else 'steps'}")
-            if comparable and linear and name in _CHOICES:
-                budget.append(_CHOICES[name])
-        lines.append(Line(net_label(name), scores, "; ".join(budget)))
-    differs = differences(run, summary, data, comparable=comparable)
-    found = () if results is None else tuple(claims(published, results))
-    return Section(key, title, short, run, data, comparable, columns, tuple(lines), differs, found)
 
 
 def compare(published: float, deviation: float, obtained: float) -> Verdict:
@@ -282,67 +294,42 @@ def compare(published: float, deviation: float, obtained: float) -> Verdict:
     return Verdict(kind, f"{kind} ×{factor}", f"beyond ± {number(allowed)}")
 
 
-def differences(run: Result, summary: pd.DataFrame, data: str, *, comparable: bool) -> str:
-    """Say in one line in what a run as a whole differs from the published."""
-    paper, seeds, said = PROTOCOLS[run.study], int(summary["seeds"].max()), list[str]()
-    if not comparable:
-        said.append(
-            "other data than the paper's: the numbers cannot be compared, the order of the methods can"
-        )
-    elif "test images" in data:
-        said.append("the 10 000 test images, where the paper takes the 60 000 training images")
-    pairs = int(summary["pairs"].iloc[0]) if "pairs" in summary else PAIRS
-    if pairs != PAIRS:
-        said.append(f"{pairs} of the {PAIRS} ordered pairs of digits")
-    if seeds != paper.seeds:
-        said.append(f"{seeds} seed{'s'[: seeds != 1]} instead of {paper.seeds}")
-    if run.parameters.get("rows"):
-        said.append(f"the first {run.parameters['rows']} rows of each task")
-    if run.older:
-        said.append("an older result than was asked for")
-    return "; ".join(said)
-
-
 def claims(published: Mapping[str, Row], results: pd.DataFrame) -> list[Claim]:
     """Check the order of the methods and Definition 3.1 as a published table has them."""
     unit = results[results["gauge"] == "unit"]
     parts = {name: part for name, part in unit.groupby("convention") if name in CONVENTIONS}
     rows = {name: row for name, row in published.items() if name in set(unit["method"])}
     found = []
+
+    def add(text: str, answers: Mapping[str, tuple[int, int, str]]) -> None:
+        """Sum up how many cells of each convention agree with a claim."""
+        shares = [count / total for count, total, _ in answers.values()]
+        standing: Standing = "does not hold" if all(share <= 0.5 for share in shares) else "in part"
+        if all(share == 1 for share in shares):
+            standing = "holds"
+        said = {name: f"{count} of {total} {what}" for name, (count, total, what) in answers.items()}
+        found.append(Claim(text, said, standing))
+
     if len(rows) > 1:
         best = max(rows, key=lambda name: rows[name].rir)
-        text = f"{net_label(best)} has the largest RIR of {len(rows)} methods"
-        found.append(_claim(text, {name: _largest(best, part, rows) for name, part in parts.items()}))
+        answers = {}
+        for convention, part in parts.items():
+            known = part[part["method"].isin(rows)]
+            means = known.groupby(["seed", "method"])["rir"].mean().unstack().dropna()
+            overall = known.groupby("method")["rir"].mean()
+            other = str(overall.drop(best).idxmax())
+            what = (
+                f"seed{'s'[: len(means) != 1]}: RIR {number(overall[best])} against "
+                f"{number(overall[other])} ({net_label(other)})"
+            )
+            answers[convention] = (int((means.idxmax(axis=1) == best).sum()), len(means), what)
+        add(f"{net_label(best)} has the largest RIR of {len(rows)} methods", answers)
     for method, row in rows.items():
         met = row.harmful_ratio > 1 and row.pretrain_ratio <= 1
         means = f"published (i) = {number(row.harmful_ratio)}, (ii) = {number(row.pretrain_ratio)}"
-        text = f"{net_label(method)} {'meets' if met else 'misses'} (i) > 1 and (ii) ≤ 1 ({means})"
-        counts = {}
-        for name, part in parts.items():
+        answers = {}
+        for convention, part in parts.items():
             cells = part.loc[part["method"] == method, "success"].astype(bool)
-            count = int((cells == met).sum())
-            counts[name] = (count, len(cells), f"{count} of {len(cells)} cells")
-        found.append(_claim(text, counts))
+            answers[convention] = (int((cells == met).sum()), len(cells), "cells")
+        add(f"{net_label(method)} {'meets' if met else 'misses'} (i) > 1 and (ii) ≤ 1 ({means})", answers)
     return found
-
-
-def _largest(best: str, cells: pd.DataFrame, names: Mapping[str, object]) -> tuple[int, int, str]:
-    """Count the seeds in which a method's mean RIR is the largest; name the runner-up or the winner."""
-    known = cells[cells["method"].isin(names)]
-    means = known.groupby(["seed", "method"])["rir"].mean().unstack().dropna()
-    count = int((means.idxmax(axis=1) == best).sum())
-    overall = known.groupby("method")["rir"].mean()
-    other = str(overall.drop(best).idxmax())
-    words = f"RIR {number(overall[best])} against {number(overall[other])} ({net_label(other)})"
-    return count, len(means), f"{count} of {len(means)} seed{'s'[: len(means) != 1]}: {words}"
-
-
-def _claim(text: str, counts: Mapping[str, tuple[int, int, str]]) -> Claim:
-    """Sum up how many cells of each convention agree with a claim."""
-    shares = [count / total for count, total, _ in counts.values()]
-    standing: Standing = "in part"
-    if all(share == 1 for share in shares):
-        standing = "holds"
-    elif all(share <= 0.5 for share in shares):
-        standing = "does not hold"
-    return Claim(text, {name: words for name, (_, _, words) in counts.items()}, standing)
