@@ -48,10 +48,10 @@ def test_each_bar_starts_where_the_one_before_ended(table):
 def test_bars_say_their_factor_and_their_spread(table):
     figure = waterfall_figure(table, "some data", epochs=10, titles=TITLES)
     rise = next(trace for trace in figure.data if trace.name == "RIR rises" and trace.xaxis == "x")
-    assert rise.text == ("× 10",)
+    assert tuple(rise.text) == ("× 10",)
     assert list(rise.error_x.array) == [0.1]
     large = next(trace for trace in figure.data if trace.name == "RIR rises" and trace.xaxis == "x2")
-    assert large.text == ("× 3.2", "× 3,200")
+    assert tuple(large.text) == ("× 3.2", "× 3,200")
     fall = next(trace for trace in figure.data if trace.name == "RIR falls")
     assert fall.marker.pattern.shape == "/"  # not by colour alone
     assert fall.marker.color != rise.marker.color
