@@ -15,9 +15,6 @@ from numpy.typing import NDArray
 from condnum.errors import InvalidInputError, UnknownNameError, require
 from condnum.figures.style import finish, method_style, panels
 
-# From the table of digit pairs to what one heatmap shows of one method: cells, verdicts, hover texts.
-
-
 DIGITS = 10
 
 PAIR_COLUMNS = [
@@ -47,24 +44,11 @@ MEASURE_NAMES = {
 class PairCells:
     """One method's 10×10 cells; rows are pre-training digits, columns harmful digits."""
 
+    title: str  # mean RIR over pairs ± std over seeds, and the number of pairs that succeed in every seed
     log_rir: NDArray[np.float64]  # (10, 10), mean of ln RIR over seeds; NaN, ±inf where a seed has them
     present: NDArray[np.bool_]  # (10, 10), whether any seed has a result
     failed: NDArray[np.bool_]  # (10, 10), whether any seed fails Definition 3.1
     hover: NDArray[np.object_]  # (10, 10), HTML
-    seed_means: NDArray[np.float64]  # (seeds,), mean RIR over the pairs with a finite one
-
-    @property
-    def summary(self) -> str:
-        """Mean RIR over pairs ± std over seeds, and the number of pairs that succeed in every seed."""
-        means = self.seed_means[np.isfinite(self.seed_means)]
-        text = f"RIR {means.mean():.4g}" if len(means) else "RIR"
-        if len(means) > 1:
-            text += f" ± {means.std(ddof=1):.2g}"
-        pairs = int(self.present.sum())
-        odd = int((self.present & ~np.isfinite(self.log_rir)).sum())
-        notes = ["one seed"] * (len(means) == 1) + [f"{odd} not finite"] * (odd > 0)
-        note = f" ({', '.join(notes)})" if notes else ""
-        return f"{text}{note}, success {pairs - int(self.failed.sum())} of {pairs}"
 
 
 def check_pair_results(results: pd.DataFrame) -> pd.DataFrame:
@@ -100,25 +84,35 @@ def pair_cells(results: pd.DataFrame, method: str, *, convention: str, gauge: st
             f"method '{method}' has no rows of convention '{convention}' with gauge '{gauge}'; "
             f"it has: {choices or 'nothing'}."
         )
-    log_rir = np.full((DIGITS, DIGITS), np.nan)
-    present = np.zeros((DIGITS, DIGITS), dtype=bool)
-    failed = present.copy()
     label, seeds = method_style(method).label, shown["seed"].nunique()
-    hover = np.array([[_empty_hover(label, p, h) for h in range(DIGITS)] for p in range(DIGITS)], object)
+    log_rir = np.full((DIGITS, DIGITS), np.nan)
+    present, failed = np.zeros((2, DIGITS, DIGITS), dtype=bool)
+    hover = np.full((DIGITS, DIGITS), "the same digit twice: no pair", dtype=object)
+    head = "<b>D<sub>P</sub>: digit {}, D<sub>H</sub>: digit {}</b><br>{}".format
+    for p, h in zip(*np.nonzero(~np.eye(DIGITS, dtype=bool)), strict=True):
+        hover[p, h] = head(p, h, f"{label}: no result")
     everything = dict(iter(table.groupby(["pretrain_digit", "harmful_digit"])))
     for (p, h), cell in shown.groupby(["pretrain_digit", "harmful_digit"]):
-        success = _verdicts(cell)
+        success = cell["success"] == 1  # a verdict that is missing counts as a failure
         log_rir[p, h] = _mean_log(cell["rir"])
         present[p, h], failed[p, h] = True, not success.all()
-        lines = [
-            f"<b>D<sub>P</sub>: digit {p}, D<sub>H</sub>: digit {h}</b>",
-            f"{label}, {_count(cell, seeds)}",
-        ]
-        lines.append(f"Definition 3.1: succeeds in {success.sum()} of {len(cell)}")
-        hover[p, h] = "<br>".join([*lines, *_measures(everything[p, h], convention, gauge)])
+        count = "1 seed" if seeds == 1 else f"{seeds} seeds"
+        if len(cell) < seeds:
+            count = f"{len(cell)} of {seeds} seeds (the others have no result)"
+        verdict = f"{label}, {count}<br>Definition 3.1: succeeds in {success.sum()} of {len(cell)}"
+        hover[p, h] = "<br>".join(
+            [head(p, h, verdict), *_measures(everything[p, h], shown=(convention, gauge))]
+        )
     finite = shown[np.isfinite(shown["rir"].astype(float))]
     means = finite.groupby("seed")["rir"].mean().to_numpy(dtype=float)
-    return PairCells(log_rir, present, failed, hover, means)
+    spread = f" ± {means.std(ddof=1):.2g}" if len(means) > 1 else ""
+    odd = int((present & ~np.isfinite(log_rir)).sum())
+    notes = ", ".join(["one seed"] * (len(means) == 1) + [f"{odd} not finite"] * (odd > 0))
+    title = (
+        f"<b>{label}</b><br>RIR{f' {means.mean():.4g}' if len(means) else ''}{spread}"
+        f"{f' ({notes})' if notes else ''}, success {present.sum() - failed.sum()} of {present.sum()}"
+    )
+    return PairCells(title, log_rir, present, failed, hover)
 
 
 def comparable(names: Sequence[str]) -> list[str]:
@@ -140,82 +134,43 @@ def color_limit(results: pd.DataFrame, methods: Sequence[str], *, convention: st
     return max(float(means[np.isfinite(means)].max(initial=0.0)), 0.1) if np.isfinite(means).any() else 1.0
 
 
-def _verdicts(cell: pd.DataFrame) -> NDArray[np.bool_]:
-    """Return the verdict of each seed; one that is missing counts as a failure."""
-    return np.array([value is not None and value == 1 for value in cell["success"]], dtype=bool)
-
-
 def _mean_log(values: pd.Series) -> float:
     """Return the mean of ln over seeds: NaN or ±inf as soon as a seed is."""
     with np.errstate(all="ignore"):
         return float(np.mean(np.log(values.to_numpy(dtype=float))))
 
 
-def _empty_hover(label: str, pretrain: int, harmful: int) -> str:
-    """Return what the cell of a pair without a row says."""
-    if pretrain == harmful:
-        return "the same digit twice: no pair"
-    return f"{_pair_name(pretrain, harmful)}<br>{label}: no result"
-
-
-def _pair_name(pretrain: int, harmful: int) -> str:
-    """Return the first line of a hover text."""
-    return f"<b>D<sub>P</sub>: digit {pretrain}, D<sub>H</sub>: digit {harmful}</b>"
-
-
-def _count(cell: pd.DataFrame, seeds: int) -> str:
-    """Return the number of seeds in words, with how many there should be where some are missing."""
-    if len(cell) < seeds:
-        return f"{len(cell)} of {seeds} seeds (the others have no result)"
-    return "1 seed" if seeds == 1 else f"{seeds} seeds"
-
-
-def _measures(rows: pd.DataFrame, convention: str, gauge: str) -> list[str]:
+def _measures(rows: pd.DataFrame, *, shown: tuple[str, str]) -> list[str]:
     """Return the hover lines: ratios, RIR and ranks in every convention and gauge, the shown one marked."""
     lines = []
-    for key, name in MEASURE_NAMES.items():
-        part = rows[(rows["convention"] == key[0]) & (rows["gauge"] == key[1])]
-        mark = " (shown)" if key == (convention, gauge) else ""
+    for (convention, gauge), name in MEASURE_NAMES.items():
+        part = rows[(rows["convention"] == convention) & (rows["gauge"] == gauge)]
         if part.empty:
             lines.append(f"<i>{name}</i>: not measured")
             continue
-        ratios = [_ratio(part[column]) for column in ("harmful_ratio", "pretrain_ratio", "rir")]
-        lines.append(f"<i>{name}{mark}</i>")
-        ranks = [_range(part[column]) for column in ("rank_pretrain", "rank_harmful")]
-        lines.append("(i) {}, (ii) {}, RIR {}".format(*ratios))
-        lines.append("ranks: H<sub>P</sub> {}, H<sub>H</sub> {}".format(*ranks))
-        odd = _odd(part["rir"])
-        if odd:
-            lines.append(f"RIR is {odd} of {len(part)} seeds")
+        means = [_geometric(part[column]) for column in ("harmful_ratio", "pretrain_ratio", "rir")]
+        ranks = [
+            "–".join(dict.fromkeys(f"{rank:g}" for rank in (part[column].min(), part[column].max())))
+            for column in ("rank_pretrain", "rank_harmful")
+        ]
+        lines += [
+            f"<i>{name}{' (shown)' * ((convention, gauge) == shown)}</i>",
+            "(i) {}, (ii) {}, RIR {}".format(*means),
+            "ranks: H<sub>P</sub> {}, H<sub>H</sub> {}".format(*ranks),
+        ]
+        rir = part["rir"].to_numpy(dtype=float)
+        odd = {"infinite": rir == np.inf, "zero": rir == 0, "not a number": np.isnan(rir) | (rir < 0)}
+        told = ", ".join(f"{word} in {where.sum()}" for word, where in odd.items() if where.any())
+        lines += [f"RIR is {told} of {len(part)} seeds"] if told else []
     return lines
 
 
-def _ratio(values: pd.Series) -> str:
-    """Return the geometric mean over seeds."""
+def _geometric(values: pd.Series) -> str:
+    """Return the geometric mean over seeds; beyond the floats' range it stays a power of ten."""
     mean = _mean_log(values)
     if not np.isfinite(mean):
-        return number_text(mean) if mean != -np.inf else "0"
-    # A mean logarithm beyond the floats' range stays a power of ten.
+        return "0" if mean == -np.inf else number_text(mean)
     return f"{np.exp(mean):.3g}" if mean < 700 else f"1e{mean / np.log(10):.0f}"
-
-
-def _range(values: pd.Series) -> str:
-    """Return one rank, or the least and the largest over seeds."""
-    ranks = sorted({int(value) for value in values.dropna()})
-    if not ranks:
-        return "?"
-    return str(ranks[0]) if len(ranks) == 1 else f"{ranks[0]}–{ranks[-1]}"
-
-
-def _odd(values: pd.Series) -> str:
-    """Say in how many seeds RIR is not a positive finite number."""
-    array = values.to_numpy(dtype=float)
-    counts = {
-        "infinite": (array == np.inf).sum(),
-        "zero": (array == 0).sum(),
-        "not a number": (np.isnan(array) | (array < 0)).sum(),
-    }
-    return ", ".join(f"{name} in {count}" for name, count in counts.items() if count)
 
 
 def number_text(value: float) -> str:
@@ -227,10 +182,8 @@ def number_text(value: float) -> str:
     """
     if np.isnan(value):
         return "NaN"
-    if np.isinf(value):
-        return "∞" if value > 0 else "−∞"
-    rounded = round(value, 1) + 0.0
-    return f"{rounded:.1f}".replace("-", "−")
+    text = "∞" if np.isinf(value) else f"{abs(round(value, 1)):.1f}"
+    return f"−{text}" if round(value, 1) < 0 else text
 
 
 #: ColorBrewer's RdBu, safe for the common kinds of colour blindness: blue immunizes, red fails.
@@ -275,9 +228,27 @@ def pair_heatmaps(
     if not 0 < limit < math.inf:
         raise InvalidInputError(f"limit must be positive and finite, got {limit}.")
     columns = min(2, len(names))
-    figure = _grid(names, shown, columns)
+    rows = math.ceil(len(names) / columns)
+    inner = rows * PANEL + (rows - 1) * GAP
+    figure = panels(
+        rows=rows,
+        cols=columns,
+        subplot_titles=[cells.title for cells in shown],
+        horizontal_spacing=0.08,
+        vertical_spacing=GAP / inner if rows > 1 else 0,
+    )
+    plain = {"dtick": 1, "tick0": 0, "ticks": "", "showgrid": False, "zeroline": False, "showline": False}
+    figure.update_xaxes(range=[-0.5, DIGITS - 0.5], constrain="domain")
+    figure.update_yaxes(range=[DIGITS - 0.5, -0.5], constrain="domain")  # 0 on top
     for index, cells in enumerate(shown):
-        _add_panel(figure, cells, limit, row=index // columns + 1, col=index % columns + 1)
+        row, col = index // columns + 1, index % columns + 1
+        _add_panel(figure, cells, limit, row=row, col=col)
+        panel = figure.get_subplot(row, col)
+        panel.yaxis.scaleanchor = panel.yaxis.anchor
+        if col == 1:
+            panel.yaxis.title = {"text": "pre-training digit D<sub>P</sub>", "standoff": 6}
+        if index + columns >= len(names):
+            panel.xaxis.title = {"text": "harmful digit D<sub>H</sub>", "standoff": 6}
     measure = MEASURE_NAMES.get((convention, gauge), f"{convention}, {gauge}")
     lines = textwrap.wrap(
         f"{subtitle}. Measured with {measure}. Blue: RIR > 1, red: RIR < 1; cells: mean of ln RIR over "
@@ -286,28 +257,17 @@ def pair_heatmaps(
         LINE[columns],
     )
     top = 84 + 22 * len(lines)
-    rows = math.ceil(len(names) / columns)
-    height = top + BOTTOM + rows * PANEL + (rows - 1) * GAP
+    height = top + BOTTOM + inner
     pairs = len(table[["pretrain_digit", "harmful_digit"]].drop_duplicates())
     finish(figure, f"ln RIR of {pairs} of 90 pairs of digits", "<br>".join(lines), height=height)
-    figure.update_layout(margin={"t": top, "b": BOTTOM, "l": 60, "r": 90}, title_y=1 - 22 / height)
-    return _lay_out(figure, limit, len(names), columns)
-
-
-def _grid(names: Sequence[str], shown: Sequence[PairCells], columns: int) -> Any:
-    """Return an empty figure with titled panels."""
-    rows = math.ceil(len(names) / columns)
-    inner = rows * PANEL + (rows - 1) * GAP
-    titles = [
-        f"<b>{method_style(name).label}</b><br>{cells.summary}"
-        for name, cells in zip(names, shown, strict=True)
-    ]
-    return panels(
-        rows=rows,
-        cols=columns,
-        subplot_titles=titles,
-        horizontal_spacing=0.08,
-        vertical_spacing=GAP / inner if rows > 1 else 0,
+    figure.update_xaxes(**plain)
+    figure.update_yaxes(**plain)
+    figure.update_annotations(font_size=14)
+    bar = {"title": {"text": "ln RIR"}, "len": PANEL, "lenmode": "pixels", "thickness": 16}
+    return figure.update_layout(
+        margin={"t": top, "b": BOTTOM, "l": 60, "r": 90},
+        title_y=1 - 22 / height,
+        coloraxis={"colorscale": SCALE, "cmin": -limit, "cmax": limit, "cmid": 0, "colorbar": bar},
     )
 
 
@@ -359,24 +319,3 @@ def _ink(log_rir: NDArray[np.float64], limit: float) -> NDArray[np.object_]:
         luminance = linear @ np.array([0.2126, 0.7152, 0.0722])
         ink[finite] = np.where(luminance < 0.179, "#FFFFFF", "#000000")
     return ink
-
-
-def _lay_out(figure: Any, limit: float, count: int, columns: int) -> Any:
-    """Set square cells, digits on both axes with 0 on top, one colour bar, and room for the titles."""
-    plain = {"dtick": 1, "tick0": 0, "ticks": "", "showgrid": False, "zeroline": False, "showline": False}
-    figure.update_xaxes(range=[-0.5, DIGITS - 0.5], constrain="domain", **plain)
-    figure.update_yaxes(range=[DIGITS - 0.5, -0.5], constrain="domain", **plain)
-    for index in range(count):
-        row, col = index // columns + 1, index % columns + 1
-        panel = figure.get_subplot(row, col)
-        panel.yaxis.scaleanchor = panel.yaxis.anchor
-        if col == 1:
-            panel.yaxis.title = {"text": "pre-training digit D<sub>P</sub>", "standoff": 6}
-        if index + columns >= count:
-            panel.xaxis.title = {"text": "harmful digit D<sub>H</sub>", "standoff": 6}
-    bar = {"title": {"text": "ln RIR"}, "len": PANEL, "lenmode": "pixels", "thickness": 16}
-    figure.update_layout(
-        coloraxis={"colorscale": SCALE, "cmin": -limit, "cmax": limit, "cmid": 0, "colorbar": bar},
-    )
-    figure.update_annotations(font_size=14)
-    return figure
