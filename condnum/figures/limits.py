@@ -150,12 +150,10 @@ def front_figure(points: pd.DataFrame, methods: pd.DataFrame, region: FeasibleRe
         raise InvalidInputError("there are no points of this pair to draw; take one of the run's pairs.")
     figure = empty()
     add_region(figure, region)
-    pair = "(ii) = %{x:.4g}, (i) = %{y:.4g}"
+    pair, methods = "(ii) = %{x:.4g}, (i) = %{y:.4g}", methods.dropna(subset="rir")
+    line = {"mode": "lines", "line": {"color": GREEN, "width": 3, "dash": "dash"}}
     looks: dict[str, tuple[str, dict[str, Any]]] = {
-        "family": (
-            "(K<sub>P</sub> + εI)<sup>−s/2</sup>, from I to θ*",
-            {"mode": "lines", "line": {"color": GREEN, "width": 3, "dash": "dash"}},
-        ),
+        "family": ("(K<sub>P</sub> + εI)<sup>−s/2</sup>, from I to θ*", line),
         "front": ("θ<sub>s</sub> of the front", _marks(ORANGE, "star", 13)),
         "random": ("random θ", _marks(PURPLE, "circle", 5)),
         "climbed": ("θ pushed against the ceiling", _marks(NEUTRAL, "triangle-up", 11)),
@@ -167,35 +165,29 @@ def front_figure(points: pd.DataFrame, methods: pd.DataFrame, region: FeasibleRe
                 x=part["pretrain_ratio"], y=part["harmful_ratio"], name=f"{name} ({len(part)})",
                 hovertemplate=pair, **look,
             )  # fmt: skip
-    for method, part in methods.dropna(subset="rir").groupby("method", sort=False):
+    for method, part in methods.groupby("method", sort=False):
         style = method_style(str(method))
         figure.add_scatter(
             x=part["pretrain_ratio"], y=part["harmful_ratio"], name=style.label,
             hovertemplate=pair + "<br>%{customdata:.2e} of the ceiling", customdata=part["rir_share"],
             **_marks(_visible(style.color), _SYMBOLS.get(str(method), "diamond"), 11),
         )  # fmt: skip
-    drawn = pd.concat([points, methods.dropna(subset="rir")])
-    start = region.start
-    for axis, column, at in (
-        (figure.update_xaxes, "pretrain_ratio", 0),
-        (figure.update_yaxes, "harmful_ratio", 1),
+    drawn = pd.concat([points, methods])
+    for update, column, start, ratio, task in (
+        (figure.update_xaxes, "pretrain_ratio", region.start[0], "ii", "P"),
+        (figure.update_yaxes, "harmful_ratio", region.start[1], "i", "H"),
     ):
-        values = np.r_[drawn[column], start[at], 1.0]
+        values = np.r_[drawn[column], start, 1.0]
         logs = np.log10(values[np.isfinite(values) & (values > 0)])
-        title = (
-            "(ii) = κ(H<sub>P</sub>(θ)) / κ(H<sub>P</sub>(I))",
-            "(i) = κ(H<sub>H</sub>(θ)) / κ(H<sub>H</sub>(I))",
-        )
-        axis(**log_axis(title[at], values), range=[logs.min() - 0.8, logs.max() + 0.8])
+        title = f"({ratio}) = κ(H<sub>{task}</sub>(θ)) / κ(H<sub>{task}</sub>(I))"
+        update(**log_axis(title, values), range=[logs.min() - 0.8, logs.max() + 0.8])
     limit = region.ceiling
     note = (
         f"{subtitle}. Compact κ of K + εI, ε = {num(limit.ridge or 0)}; RIR<sub>max</sub> = "
-        f"{num(limit.value, 4)}. "
-        "Grey: what no θ reaches"
+        f"{num(limit.value, 4)}. Grey: what no θ reaches"
     )
-    finish(
-        figure, "Both ratios of Eq. 15: the front, and what tries to get beyond it", lines(note), height=600
-    )
+    title = "Both ratios of Eq. 15: the front, and what tries to get beyond it"
+    finish(figure, title, lines(note), height=600)
     return figure.update_layout(legend_title_text="", margin_t=120, title_y=0.97)
 
 
@@ -211,12 +203,7 @@ def _marks(color: str, symbol: str, size: int) -> dict[str, Any]:
 
 
 def lines(text: str) -> str:
-    """Break a subtitle into lines that fit a report's page.
-
-    Examples:
-        >>> lines("short")
-        'short'
-    """
+    """Break a subtitle into lines that fit a report's page."""
     return "<br>".join(textwrap.wrap(text, 140))
 
 
@@ -226,14 +213,11 @@ SHOWN_FEATURES = 12
 
 def direction_bars(directions: pd.DataFrame, subtitle: str) -> Any:
     """Draw the inputs that make up the first and the last generalised eigenvector of a pair."""
-    ends = _ends(directions)
-    titles = [
-        f"{which}: λ = {num(float(part['eigenvalue'].iloc[0]))}" for which, part in zip(
-            ("most harmful", "least harmful"), ends, strict=True
-        )
-    ]  # fmt: skip
-    figure = panels(rows=1, cols=2, horizontal_spacing=0.2, subplot_titles=titles)
-    for column, (part, color) in enumerate(zip(ends, (ORANGE, BLUE), strict=True), start=1):
+    parts = _directions(directions)
+    ends = {"most harmful": (parts[0], ORANGE), "least harmful": (parts[-1], BLUE)}
+    titles = [f"{which}: λ = {num(float(part['eigenvalue'].iloc[0]))}" for which, (part, _) in ends.items()]
+    figure = panels(cols=2, horizontal_spacing=0.2, subplot_titles=titles)
+    for column, (part, color) in enumerate(ends.values(), start=1):
         order = part["share"].abs().sort_values(ascending=False).index[:SHOWN_FEATURES]
         shown = part.loc[order[::-1]]
         figure.add_bar(
@@ -255,20 +239,19 @@ def direction_bars(directions: pd.DataFrame, subtitle: str) -> Any:
 
 def direction_images(directions: pd.DataFrame, subtitle: str) -> Any:
     """Draw generalised eigenvectors of a pair of digits as images: patterns above, filters below."""
-    if directions.empty:
-        raise InvalidInputError("there are no directions of this pair to draw; take one of the run's pairs.")
-    groups = list(directions.groupby("index", sort=True))
-    side = math.isqrt(len(groups[0][1]))
-    if side**2 != len(groups[0][1]):
+    parts = _directions(directions)
+    side = math.isqrt(len(parts[0]))
+    if side**2 != len(parts[0]):
         raise InvalidInputError(
-            f"{len(groups[0][1])} features are no square image; draw them with direction_bars."
+            f"{len(parts[0])} features are no square image; draw them with direction_bars."
         )
-    titles = [f"λ<sub>{index}</sub> = {num(float(part['eigenvalue'].iloc[0]))}" for index, part in groups]
+    firsts = [part.iloc[0] for part in parts]
     figure = panels(
-        rows=2, cols=len(groups), subplot_titles=titles, horizontal_spacing=0.02, vertical_spacing=0.05,
+        rows=2, cols=len(parts), horizontal_spacing=0.02, vertical_spacing=0.05,
+        subplot_titles=[f"λ<sub>{row['index']}</sub> = {num(float(row['eigenvalue']))}" for row in firsts],
         row_titles=["pattern K<sub>P</sub>w", "filter w"],
     )  # fmt: skip
-    for column, (_, part) in enumerate(groups, start=1):
+    for column, part in enumerate(parts, start=1):
         for row, quantity in enumerate(("pattern", "filter"), start=1):
             image = part[quantity].to_numpy().reshape(side, side)
             limit = float(np.abs(image).max())
@@ -284,14 +267,12 @@ def direction_images(directions: pd.DataFrame, subtitle: str) -> Any:
     figure.update_xaxes(visible=False, constrain="domain")
     figure.update_yaxes(visible=False, autorange="reversed", constrain="domain")
     for trace in figure.data:
-        axis = trace.yaxis.replace("y", "yaxis")
-        figure.layout[axis].scaleanchor = trace.xaxis
+        figure.layout[trace.yaxis.replace("y", "yaxis")].scaleanchor = trace.xaxis
     return figure.update_layout(margin={"t": 140, "r": 40})
 
 
-def _ends(directions: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the first and the last direction."""
+def _directions(directions: pd.DataFrame) -> list[pd.DataFrame]:
+    """Return the directions of a pair, the most harmful first."""
     if directions.empty:
         raise InvalidInputError("there are no directions of this pair to draw; take one of the run's pairs.")
-    index = directions["index"]
-    return directions[index == index.min()], directions[index == index.max()]
+    return [part for _, part in directions.groupby("index", sort=True)]

@@ -14,9 +14,6 @@ from condnum.errors import InvalidInputError
 from condnum.figures.curves import norm_ratio_figure, spectra_figure
 from condnum.figures.style import TASK_TITLES, finish, panels
 
-#: Ink on paper, so that a digit reads as it was written.
-INK_SCALE = [[0, "#FFFFFF"], [1, "#000000"]]
-
 
 @dataclass(frozen=True)
 class PairDetail:
@@ -59,8 +56,6 @@ def _mean_digits(images: list[NDArray[np.float64]], titles: list[str], subtitle:
             z=image, coloraxis="coloraxis", row=1, col=column,
             hovertemplate="row %{y}, column %{x}: %{z:.3g}<extra></extra>",
         )  # fmt: skip
-    title = {"text": "mean pixel"}
-    low, high = min(float(image.min()) for image in images), max(float(image.max()) for image in images)
     finish(figure, "Mean image of each task", subtitle, height=380)
     frame = {"constrain": "domain", "mirror": True, "showticklabels": False, "ticks": "", "showgrid": False}
     figure.update_xaxes(zeroline=False, **frame)
@@ -68,11 +63,10 @@ def _mean_digits(images: list[NDArray[np.float64]], titles: list[str], subtitle:
     for column in (1, 2):
         panel = figure.get_subplot(1, column)
         panel.yaxis.scaleanchor = panel.yaxis.anchor
-    figure.update_layout(
-        coloraxis={"colorscale": INK_SCALE, "cmin": low, "cmax": high, "colorbar": {"title": title}},
-        margin={"b": 20},
-    )
-    return figure
+    ink = [[0, "#FFFFFF"], [1, "#000000"]]  # on paper, so that a digit reads as it was written
+    scale = {"colorscale": ink, "cmin": np.min(images), "cmax": np.max(images)}
+    title = {"text": "mean pixel"}
+    return figure.update_layout(coloraxis=scale | {"colorbar": {"title": title}}, margin_b=20)
 
 
 def _image(values: ArrayLike, name: str) -> NDArray[np.float64]:

@@ -273,16 +273,17 @@ def pair_heatmaps(
 
 def _add_panel(figure: Any, cells: PairCells, limit: float, *, row: int, col: int) -> None:
     """Add one method: grey cells, coloured cells, their texts, and crosses on failures."""
+    gap = np.array(None)  # a NaN would make a widget's message invalid JSON
     digits = np.arange(DIGITS)
     P, H = np.meshgrid(digits, digits, indexing="ij")
     finite = np.isfinite(cells.log_rir)
     grid = {"x": digits, "y": digits, "xgap": 1, "ygap": 1, "row": row, "col": col}
     figure.add_heatmap(
-        z=_where(cells.present & ~finite, np.ones_like(cells.log_rir)), zmin=0, zmax=1, showscale=False,
+        z=np.where(cells.present & ~finite, 1.0, gap), zmin=0, zmax=1, showscale=False,
         colorscale=[[0, GREY], [1, GREY]], hoverinfo="skip", **grid,
     )  # fmt: skip
     figure.add_heatmap(
-        z=_where(finite, cells.log_rir), coloraxis="coloraxis", text=cells.hover,
+        z=np.where(finite, cells.log_rir, gap), coloraxis="coloraxis", text=cells.hover,
         customdata=np.stack([P, H], axis=-1), hovertemplate="%{text}<extra></extra>", **grid,
     )  # fmt: skip
     ink = _ink(cells.log_rir, limit)
@@ -296,13 +297,6 @@ def _add_panel(figure: Any, cells: PairCells, limit: float, *, row: int, col: in
         x=H[at] + 0.36, y=P[at] - 0.35, mode="markers", hoverinfo="skip", showlegend=False,
         marker={"symbol": "x-thin", "size": 6, "line": {"width": 1.5, "color": ink[at]}}, row=row, col=col,
     )  # fmt: skip
-
-
-def _where(mask: NDArray[np.bool_], values: NDArray[np.float64]) -> NDArray[np.object_]:
-    """Return values with gaps of None: a NaN would make a widget's message invalid JSON."""
-    cells = np.full(values.shape, None, dtype=object)
-    cells[mask] = values[mask]
-    return cells
 
 
 def _ink(log_rir: NDArray[np.float64], limit: float) -> NDArray[np.object_]:

@@ -21,50 +21,34 @@ from condnum.figures.style import (
 #: θ₀ is no immunized model: drawn unlike any of them.
 _START = MethodStyle("θ<sub>0</sub> (not immunized)", "#666666", "dash")
 
+#: RIR of the θ that was kept: its mark, and on which images.
+_KEPT = {"kept_rir": ("circle", "training"), "kept_test_rir": ("diamond", "test")}
+
 
 def probe_accuracy_figure(curves: pd.DataFrame, subtitle: str) -> Any:
     """Draw Fig. 3: gradient descent at its best learning rate, and the optimum of the same probe.
 
-    Args:
-        curves: Of `deep_tables.curves_table`.
-        subtitle: The data sets.
-
-    Returns:
-        A plotly figure, a panel per backbone: mean over seeds, band from the least to the largest; the
-        dotted level in the same colour is what a convex solver reaches on the same features.
-
-    Raises:
-        InvalidInputError: The table has no probe curves.
-        MissingExtraError: Plotly is missing.
+    A panel per backbone: mean over seeds, band from the least to the largest; the dotted level in the same
+    colour is what a convex solver reaches on the same features.
     """
-    table = curves[curves["quantity"] == "probe_accuracy"]
-    if table.empty:
-        raise InvalidInputError("the curves hold no 'probe_accuracy'; pass the curves of a deep-net run.")
-    figure, columns = _panels(table, shared_y=False)
-    for backbone, column in columns.items():
-        for name in dict.fromkeys(table["method"]):
-            rows = table[(table["backbone"] == backbone) & (table["method"] == name)]
-            if rows.empty:
-                continue
-            style = net_style(str(name))
-            wide = 100 * rows.pivot_table(index="x", columns="seed", values="value")
-            add_band(
-                figure, wide, style, geometric=False, legendgroup=str(name), showlegend=column == 1,
-                hovertemplate="epoch %{x}: %{y:.1f} %", row=1, col=column,
+    figure, panels_of = _panels(curves, "probe_accuracy", shared_y=False)
+    for column, name, style, own in panels_of:
+        probed = own[own["quantity"] == "probe_accuracy"]
+        if probed.empty:
+            continue
+        wide = 100 * probed.pivot_table(index="x", columns="seed", values="value")
+        add_band(
+            figure, wide, style, geometric=False, legendgroup=name, showlegend=column == 1,
+            hovertemplate="epoch %{x}: %{y:.1f} %", row=1, col=column,
+        )  # fmt: skip
+        optimum = own[own["quantity"] == "convex_accuracy"]["value"]
+        if len(optimum):
+            level = 100 * float(optimum.mean())
+            add_line(
+                figure, f"{style.label}, convex", [wide.index.min(), wide.index.max()], [level, level],
+                style.color, "dot", width=1.6, legendgroup=name, showlegend=False,
+                hovertemplate=f"convex solver: {level:.1f} %<extra>{style.label}</extra>", row=1, col=column,
             )  # fmt: skip
-            optimum = curves[
-                (curves["quantity"] == "convex_accuracy")
-                & (curves["backbone"] == backbone)
-                & (curves["method"] == name)
-            ]["value"]
-            if len(optimum):
-                level = 100 * float(optimum.mean())
-                add_line(
-                    figure, f"{style.label}, convex", [wide.index.min(), wide.index.max()], [level, level],
-                    style.color, "dot", width=1.6, legendgroup=name, showlegend=False,
-                    hovertemplate=f"convex solver: {level:.1f} %<extra>{style.label}</extra>", row=1,
-                    col=column,
-                )  # fmt: skip
     add_line(figure, "convex solver (level)", [None], [None], GREY, "dot", width=1.6, hoverinfo="skip")
     figure.update_xaxes(title_text="epoch of the probe (one full-batch step)")
     figure.update_yaxes(title_text="test accuracy on D<sub>H</sub> (%)", col=1)
@@ -75,58 +59,44 @@ def probe_accuracy_figure(curves: pd.DataFrame, subtitle: str) -> Any:
 def ratio_history_figure(curves: pd.DataFrame, subtitle: str) -> Any:
     """Draw RIR_θ0 while the methods train, and what was reported of θ_I.
 
-    Args:
-        curves: Of `deep_tables.curves_table`.
-        subtitle: The data sets.
-
-    Returns:
-        A plotly figure, a panel per backbone: geometric mean over seeds, band from the least to the largest;
-        dotted: on held-out images; a dot and a diamond with the span over draws: of the θ that was
-        kept, on training and on test images.
-
-    Raises:
-        InvalidInputError: The table has no histories.
-        MissingExtraError: Plotly is missing.
+    A panel per backbone: geometric mean over seeds, band from the least to the largest; dotted: on held-out
+    images; a dot and a diamond with the span over draws: of the θ that was kept, on training and on test
+    images.
     """
-    table = curves[(curves["quantity"] == "rir") & (curves["value"] > 0)]
-    if table.empty:
-        raise InvalidInputError("the curves hold no 'rir'; pass the curves of a deep-net run.")
-    figure, columns = _panels(table, shared_y=True)
-    for backbone, column in columns.items():
-        for name in dict.fromkeys(table["method"]):
-            own = curves[
-                (curves["backbone"] == backbone) & (curves["method"] == name) & (curves["value"] > 0)
-            ]
-            style = net_style(str(name))
-            for quantity, dash, images in (("rir", style.dash, "training"), ("held_rir", "dot", "held-out")):
-                rows = own[own["quantity"] == quantity]
-                if rows.empty:
-                    continue
-                wide = rows.pivot_table(index="x", columns="seed", values="value")
-                add_band(
-                    figure, wide, style._replace(dash=dash), legendgroup=str(name),
-                    showlegend=quantity == "rir" and column == 1,
-                    hovertemplate=f"step %{{x}}, {images} images: %{{y:.3g}}", row=1, col=column,
+    shown = ["rir", "held_rir", "kept_rir", "kept_test_rir"]
+    curves = curves[curves["quantity"].isin(shown) & (curves["value"] > 0)]
+    figure, panels_of = _panels(curves, "rir", shared_y=True)
+    for column, name, style, own in panels_of:
+        for quantity, dash, images in (("rir", style.dash, "training"), ("held_rir", "dot", "held-out")):
+            rows = own[own["quantity"] == quantity]
+            if rows.empty:
+                continue
+            add_band(
+                figure, rows.pivot_table(index="x", columns="seed", values="value"),
+                style._replace(dash=dash), legendgroup=name, showlegend=quantity == "rir" and column == 1,
+                hovertemplate=f"step %{{x}}, {images} images: %{{y:.3g}}", row=1, col=column,
+            )  # fmt: skip
+        for quantity, (symbol, images) in _KEPT.items():
+            for _, of_seed in own[own["quantity"] == quantity].groupby("seed"):
+                value, low, high = of_seed["value"]
+                figure.add_scatter(
+                    x=of_seed["x"].iloc[:1], y=[value], mode="markers", legendgroup=name, showlegend=False,
+                    marker={"color": style.color, "symbol": symbol, "size": 9, "line_width": 1},
+                    error_y={"array": [high - value], "arrayminus": [value - low], "color": style.color},
+                    hovertemplate=f"{images} images: %{{y:.3g}}"
+                    f" ({low:.3g} to {high:.3g} over draws)<extra>{style.label}</extra>",
+                    row=1, col=column,
                 )  # fmt: skip
-            for quantity, symbol in (("kept_rir", "circle"), ("kept_test_rir", "diamond")):
-                _add_kept(figure, own[own["quantity"] == quantity], style, symbol, str(name), column)
-        figure.add_hline(y=1, line_color=GREY, line_width=1, row=1, col=column)
-    grey = {"color": GREY, "width": 1.6}
-    for label, kind in (
-        ("held-out images", {"mode": "lines", "line": grey | {"dash": "dot"}}),
-        (
-            "θ<sub>I</sub>, training images",
-            {"mode": "markers", "marker": {"symbol": "circle", "color": GREY}},
-        ),
-        (
-            "θ<sub>I</sub>, test images",
-            {"mode": "markers", "marker": {"symbol": "diamond", "color": GREY}},
-        ),
-    ):
-        figure.add_scatter(x=[None], y=[None], name=label, hoverinfo="skip", **kind)
+    figure.add_hline(y=1, line_color=GREY, line_width=1)
+    add_line(figure, "held-out images", [None], [None], GREY, "dot", width=1.6, hoverinfo="skip")
+    for symbol, images in _KEPT.values():
+        marker = {"symbol": symbol, "color": GREY}
+        figure.add_scatter(
+            x=[None], y=[None], name=f"θ<sub>I</sub>, {images} images", hoverinfo="skip", mode="markers",
+            marker=marker,
+        )  # fmt: skip
     figure.update_xaxes(title_text="step of the immunization")
-    shown = curves[curves["quantity"].isin(["rir", "held_rir", "kept_rir", "kept_test_rir"])]["value"]
-    figure.update_yaxes(**log_axis("", shown[shown > 0]))
+    figure.update_yaxes(**log_axis("", curves["value"]))
     figure.update_yaxes(title_text="RIR<sub>θ0</sub>, compact", col=1)
     note = f"{subtitle}. Line: geometric mean, band: range over seeds; bars: draws of the groups"
     return finish(figure, "RIR<sub>θ0</sub> while the methods train", note)
@@ -142,24 +112,18 @@ def net_style(name: str) -> MethodStyle:
     return _START if name == "initial" else method_style(name)
 
 
-def _add_kept(
-    figure: Any, rows: pd.DataFrame, style: MethodStyle, symbol: str, group: str, column: int
-) -> None:
-    """Add RIR of each seed's θ_I, with the least and the largest over draws of the groups."""
-    for _, of_seed in rows.groupby("seed"):
-        value, low, high = of_seed["value"]
-        figure.add_scatter(
-            x=of_seed["x"].iloc[:1], y=[value], mode="markers", legendgroup=group, showlegend=False,
-            marker={"color": style.color, "symbol": symbol, "size": 9, "line_width": 1},
-            error_y={"array": [high - value], "arrayminus": [value - low], "color": style.color},
-            hovertemplate=f"{'test' if symbol == 'diamond' else 'training'} images: %{{y:.3g}}"
-            f" ({low:.3g} to {high:.3g} over draws)<extra>{style.label}</extra>",
-            row=1, col=column,
-        )  # fmt: skip
-
-
-def _panels(table: pd.DataFrame, *, shared_y: bool) -> tuple[Any, dict[str, int]]:
-    """Return an empty figure with a panel per backbone, and the panels' columns."""
+def _panels(
+    curves: pd.DataFrame, quantity: str, *, shared_y: bool
+) -> tuple[Any, list[tuple[int, str, MethodStyle, pd.DataFrame]]]:
+    """Return an empty figure with a panel per backbone, and for each panel and method its column and rows."""
+    table = curves[curves["quantity"] == quantity]
+    if table.empty:
+        raise InvalidInputError(f"the curves hold no '{quantity}'; pass the curves of a deep-net run.")
     names = [str(name) for name in dict.fromkeys(table["backbone"])]
     figure = panels(cols=len(names), shared_yaxes=shared_y, subplot_titles=names, horizontal_spacing=0.07)
-    return figure, {name: column for column, name in enumerate(names, start=1)}
+    return figure, [
+        (column, str(method), net_style(str(method)), rows[rows["method"] == method])
+        for column, backbone in enumerate(names, start=1)
+        for rows in [curves[curves["backbone"] == backbone]]
+        for method in dict.fromkeys(table["method"])
+    ]
