@@ -18,9 +18,9 @@ from condnum.probing.tasks import Kind
 from condnum.progress import report_event
 from condnum.studies.cells import Cell, CellResult
 from condnum.studies.digit_pairs import DigitPairs, read_pair
-from condnum.studies.executors import Executor, choose_executor
+from condnum.studies.executors import Executor
 from condnum.studies.house_prices import HousePrices, Methods
-from condnum.studies.study import Count, Result, Study, at_least, some_of
+from condnum.studies.study import Count, Result, Study, at_least, choose_executor, some_of
 from condnum.theory.immunization import relative_immunization_ratio
 
 #: θ₀ untrained, Algorithm 1, the closed forms; raw inputs are always there.

@@ -1,4 +1,4 @@
-"""A cell of a study: coordinates and settings, small enough to travel, and what comes of computing it."""
+"""A cell of a study, small enough to travel; what comes of computing it; the store of the results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import os
 import re
 import threading
-import time
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
@@ -21,16 +20,11 @@ from zipfile import ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.errors import (
-    DataFormatError,
-    DataNotFoundError,
-    InvalidInputError,
-    OutputError,
-    UnknownNameError,
-)
+from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, OutputError
 from condnum.files import atomic_write, output_folder, write_text
 from condnum.machine import ProcessPeak, limit_threads, own_peak
 
+T = TypeVar("T")
 Scalar: TypeAlias = str | int | float | bool | None
 Row: TypeAlias = dict[str, Scalar]
 Arrays: TypeAlias = dict[str, NDArray[Any]]
@@ -78,14 +72,26 @@ class Cell:
     def __post_init__(self) -> None:
         """Keep copies of both dictionaries as JSON gives them back, so that the key stays what it is."""
         for name in ("at", "settings"):
-            object.__setattr__(self, name, _as_json(name, getattr(self, name)))
+            for key, item in getattr(self, name).items():
+                try:
+                    json.dumps({key: item}, allow_nan=False, sort_keys=True)
+                except (TypeError, ValueError) as error:
+                    raise InvalidInputError(
+                        f"{name}[{key!r}] of a cell is {item!r}, which JSON does not hold ({error}); "
+                        "use text, finite numbers, booleans, None, or lists and dictionaries of these."
+                    ) from error
+                if not isinstance(key, str):
+                    raise InvalidInputError(
+                        f"'{name}' of a cell must have text for keys, got {key!r}; use str(…)."
+                    )
+            object.__setattr__(self, name, json.loads(json.dumps(dict(getattr(self, name)))))
 
     def named(self, study: str, checksum: str, version: str, folder: str = "") -> Cell:
         """Return the cell with the key that it has in a study."""
-        before = () if self.after is None else (self.after.named(study, checksum, version, folder),)
-        parts = [study, self.at, self.settings, checksum, version, *(cell.key for cell in before)]
+        after = None if self.after is None else self.after.named(study, checksum, version, folder)
+        parts = [study, self.at, self.settings, checksum, version, *([] if after is None else [after.key])]
         key = hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-        return replace(self, after=before[0] if before else None, study=study, key=key, folder=folder)
+        return replace(self, after=after, study=study, key=key, folder=folder)
 
     @property
     def name(self) -> str:
@@ -117,29 +123,77 @@ class Cell:
         return hash(self.key)
 
 
-def _as_json(name: str, value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a dictionary as JSON gives it back, or say what JSON does not hold."""
-    if not isinstance(value, Mapping):
-        raise InvalidInputError(f"'{name}' of a cell must be a dictionary, got {value!r}.")
-    for key, item in value.items():
-        try:
-            json.dumps(item, allow_nan=False, sort_keys=True)
-        except (TypeError, ValueError) as error:
+#: Computes a cell: its row of scalars, and its arrays by name if there are any.
+Compute: TypeAlias = Callable[[Cell], Mapping[str, Any] | tuple[Mapping[str, Any], Mapping[str, Any]]]
+
+
+def checked_result(result: Any) -> CellResult:
+    """Return what a computation gave as plain Python scalars and NumPy arrays, or say what cannot be kept.
+
+    Examples:
+        >>> checked_result(({"kappa": np.float32(2), "steps": np.int64(3)}, {"history": [1.0, 0.5]}))
+        CellResult(row={'kappa': 2.0, 'steps': 3}, arrays={'history': array([1. , 0.5])})
+    """
+    row, arrays = (result, {}) if isinstance(result, Mapping) else result
+    found = CellResult(
+        {name: value.item() if isinstance(value, np.generic) else value for name, value in row.items()},
+        {name: np.asarray(value) for name, value in arrays.items()},
+    )
+    for name in (*row, *arrays):
+        if not isinstance(name, str) or not name:
+            raise InvalidInputError(f"columns and arrays of a cell are named by text, got {name!r}.")
+    for name, value in found.row.items():
+        if not isinstance(value, str | int | float | bool | None):
             raise InvalidInputError(
-                f"{name}[{key!r}] of a cell is {item!r}, which JSON does not hold ({error}); "
-                "use text, finite numbers, booleans, None, or lists and dictionaries of these."
-            ) from error
-        if not isinstance(key, str):
-            raise InvalidInputError(f"'{name}' of a cell must have text for keys, got {key!r}; use str(…).")
-    return dict(json.loads(json.dumps(dict(value))))  # tuples become lists; the order of the keys is kept
+                f"column {name!r} of a cell is a {type(value).__name__}, but a row holds scalars; "
+                "use float(…) for one number, and return long values among the arrays."
+            )
+    for name, array in found.arrays.items():
+        if array.dtype.hasobject:
+            raise InvalidInputError(
+                f"array {name!r} of a cell holds Python objects (shape {array.shape}); "
+                "use numbers, booleans or text of one length."
+            )
+    return found
 
 
-# What a process keeps: data, and what its cells derive from them and share.
+@dataclass(frozen=True)
+class Outcome:
+    """A cell that was tried."""
+
+    cell: Cell
+    result: CellResult | None  # None if it failed
+    error: str = ""  # type and message
+    traceback: str = ""  # as Python prints it; of another process, perhaps
+    memory: ProcessPeak | None = None  # of the process that tried; None if it was lost
+
+    @classmethod
+    def failed(cls, cell: Cell, error: BaseException, memory: ProcessPeak | None = None) -> Outcome:
+        """Return the outcome of a cell that raised an exception, or was lost with its worker."""
+        text = "".join(traceback.format_exception(error))
+        return cls(cell, None, f"{type(error).__name__}: {error}", text, memory)
 
 
-T = TypeVar("T")
+def evaluate(compute: Compute, cell: Cell, threads: int | None = None) -> Outcome:
+    """Compute a cell in this process, with so many threads of torch and BLAS from here on (None leaves them).
 
-#: A digit pair of MNIST shares three things: two tasks of 20 MB each and the ceilings.
+    An error becomes a value, so that the other cells go on.
+
+    Examples:
+        >>> evaluate(lambda cell: {"y": cell["x"] / 2}, Cell({"x": 3})).result.row
+        {'y': 1.5}
+        >>> evaluate(lambda cell: {"y": 1 / 0}, Cell({"x": 3})).error
+        'ZeroDivisionError: division by zero'
+    """
+    try:
+        limit_threads(threads)
+        return Outcome(cell, checked_result(compute(cell)), memory=own_peak())
+    except Exception as error:
+        return Outcome.failed(cell, error, own_peak())
+
+
+#: What a process keeps: data, and what its cells derive from them and share. A digit pair of MNIST shares
+#: three things: two tasks of 20 MB each and the ceilings.
 CACHE_SIZE = 64
 
 _cache: OrderedDict[Hashable, Future[Any]] = OrderedDict()
@@ -179,105 +233,16 @@ def remember(key: Hashable, value: T) -> T:
     return cached(key, lambda: value)
 
 
-# Computing one cell, wherever that happens: an error becomes a value, so that the others go on.
-
-
-#: Computes a cell: its row of scalars, and its arrays by name if there are any.
-Compute: TypeAlias = Callable[[Cell], Mapping[str, Any] | tuple[Mapping[str, Any], Mapping[str, Any]]]
-
-
-def checked_result(result: Any) -> CellResult:
-    """Return what a computation gave as plain Python scalars and NumPy arrays, or say what cannot be kept.
-
-    Examples:
-        >>> checked_result(({"kappa": np.float32(2), "steps": np.int64(3)}, {"history": [1.0, 0.5]}))
-        CellResult(row={'kappa': 2.0, 'steps': 3}, arrays={'history': array([1. , 0.5])})
-    """
-    row, arrays = (result, {}) if isinstance(result, Mapping) else result
-    for name in (*row, *arrays):
-        if not isinstance(name, str) or not name:
-            raise InvalidInputError(f"columns and arrays of a cell are named by text, got {name!r}.")
-    columns = {name: value.item() if isinstance(value, np.generic) else value for name, value in row.items()}
-    for name, value in columns.items():
-        if value is not None and not isinstance(value, str | int | float | bool):
-            raise InvalidInputError(
-                f"column {name!r} of a cell is a {type(value).__name__}, but a row holds scalars; "
-                "use float(…) for one number, and return long values among the arrays."
-            )
-    kept = {name: np.asarray(value) for name, value in arrays.items()}
-    for name, array in kept.items():
-        if array.dtype.hasobject:
-            raise InvalidInputError(
-                f"array {name!r} of a cell holds Python objects (shape {array.shape}); "
-                "use numbers, booleans or text of one length."
-            )
-    return CellResult(columns, kept)
-
-
-@dataclass(frozen=True)
-class CellError:
-    """Why a cell failed."""
-
-    type: str  # name of the exception's class
-    message: str
-    traceback: str  # as Python prints it, with type and message; of another process, perhaps
-
-    def __str__(self) -> str:
-        return f"{self.type}: {self.message}"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A cell that was tried."""
-
-    cell: Cell
-    result: CellResult | None  # None if it failed
-    seconds: float = 0.0
-    error: CellError | None = None
-    memory: ProcessPeak | None = None  # of the process that tried; None if it was lost
-
-    @classmethod
-    def failed(
-        cls, cell: Cell, error: BaseException, seconds: float = 0.0, memory: ProcessPeak | None = None
-    ) -> Outcome:
-        """Return the outcome of a cell that raised an exception, or was lost with its worker."""
-        text = "".join(traceback.format_exception(error))
-        return cls(cell, None, seconds, CellError(type(error).__name__, str(error), text), memory)
-
-
-def evaluate(compute: Compute, cell: Cell, threads: int | None = None) -> Outcome:
-    """Compute a cell in this process, with so many threads of torch and BLAS from here on (None leaves them).
-
-    Examples:
-        >>> evaluate(lambda cell: {"y": cell["x"] / 2}, Cell({"x": 3})).result.row
-        {'y': 1.5}
-        >>> print(evaluate(lambda cell: {"y": 1 / 0}, Cell({"x": 3})).error)
-        ZeroDivisionError: division by zero
-    """
-    started = time.perf_counter()
-    try:
-        limit_threads(threads)
-        result = checked_result(compute(cell))
-    except Exception as error:
-        return Outcome.failed(cell, error, time.perf_counter() - started, own_peak())
-    return Outcome(cell, result, time.perf_counter() - started, memory=own_peak())
-
-
-# The results of a study in a folder: a file a cell, named by its key.
-
-
 #: Folder of a run's store, inside that of its results.
 CELLS = "cells"
 
 #: The index of stores of before, which had one.
 _OLD_INDEX = "results.sqlite"
-_LOCK = ".writer.lock"
 _ROW = "row.json"
-_KEY = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 class ResultStore:
-    """Results by key: one process writes, any number read.
+    """Results in a folder, a file a cell, named by its key: one process writes, any number read.
 
     Examples:
         >>> import tempfile
@@ -290,9 +255,7 @@ class ResultStore:
     """
 
     def __init__(self, folder: str | os.PathLike[str], mode: Literal["write", "read"] = "write") -> None:
-        if mode not in ("write", "read"):
-            raise UnknownNameError("mode", mode, ["write", "read"])
-        self.folder, self._stack = Path(folder).expanduser(), ExitStack()
+        self.folder, self._held = Path(folder).expanduser(), ExitStack()
         if (self.folder / _OLD_INDEX).exists():
             raise DataFormatError(
                 f"{self.folder} holds results of an earlier version of condnum ({_OLD_INDEX}), which this "
@@ -303,17 +266,11 @@ class ResultStore:
             if not self.folder.is_dir():
                 raise DataNotFoundError(f"no results in {self.folder}: run the study first.")
             return
-        output_folder(self.folder)
-        self._lock()
-        for leftover in self.folder.glob(".*.npz"):  # of a writer that was killed
-            leftover.unlink(missing_ok=True)
-
-    def _lock(self) -> None:
-        """Be the one writer; the system takes the lock back however this process ends."""
         from filelock import FileLock, Timeout
 
+        lock = output_folder(self.folder) / ".writer.lock"
         try:
-            self._stack.enter_context(FileLock(self.folder / _LOCK, timeout=0))
+            self._held.enter_context(FileLock(lock, timeout=0))  # the system takes it back from the dead
         except Timeout as error:
             raise OutputError(
                 f"another process is writing results to {self.folder}; wait for it, stop it, or choose "
@@ -321,12 +278,14 @@ class ResultStore:
             ) from error
         except (OSError, NotImplementedError) as error:
             raise OutputError(
-                f"{self.folder / _LOCK} cannot be locked: {error}; choose a folder on a disk of this machine."
+                f"{lock} cannot be locked: {error}; choose a folder on a disk of this machine."
             ) from error
+        for leftover in self.folder.glob(".*.npz"):  # of a writer that was killed
+            leftover.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Let others write."""
-        self._stack.close()
+        self._held.close()
 
     def __enter__(self) -> ResultStore:
         return self
@@ -370,6 +329,6 @@ class ResultStore:
 
     def _path(self, key: str) -> Path:
         """Return the file of a cell."""
-        if not isinstance(key, str) or not _KEY.fullmatch(key):
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", key):
             raise InvalidInputError(f"a key has 1 to 100 letters, digits, - or _, got {key!r}.")
         return self.folder / f"{key}.npz"

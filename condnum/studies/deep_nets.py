@@ -44,8 +44,8 @@ from condnum.studies.deep_cells import (
     weights_source,
 )
 from condnum.studies.deep_tables import curves_table, notes_table, results_table, summary_table
-from condnum.studies.executors import Executor, choose_executor, core_count
-from condnum.studies.study import Count, Names, Result, Study, at_least, some_of
+from condnum.studies.executors import Executor, core_count
+from condnum.studies.study import Count, Names, Result, Study, at_least, choose_executor, some_of
 
 Methods: TypeAlias = Annotated[tuple[str, ...], some_of("method", lambda: METHODS)]
 

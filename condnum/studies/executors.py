@@ -1,7 +1,7 @@
-"""Where cells are computed: here, in worker processes, many at once on a GPU, or on a cluster.
+"""Where cells are computed, if not one by one here: in worker processes, in batches on a GPU, on a cluster.
 
 An executor takes cells and yields their outcomes as they finish, each once, in any order. Closing the
-iterator early, or an interruption, stops the cells that are still running.
+generator early, or an interruption, stops the cells that are still running.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ import time
 import traceback
 import uuid
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from condnum.errors import CondnumError, InvalidInputError, require
-from condnum.machine import is_out_of_memory, limited_threads, own_peak, threads_environment
+from condnum.machine import is_out_of_memory, own_peak, threads_environment
 from condnum.studies.cells import Cell, CellResult, Compute, Outcome, checked_result, evaluate
 
 #: A cell with its function is a few hundred bytes; so many mean that data travel along.
@@ -47,30 +46,32 @@ class Executor(Protocol):
     def where(self) -> str:
         """What computes, for the provenance."""
 
-    def run(self, compute: Compute, cells: Sequence[Cell]) -> Iterator[Outcome]:
+    def run(self, compute: Compute, cells: Sequence[Cell]) -> Generator[Outcome]:
         """Yield the outcome of each cell as it is finished, in any order."""
 
 
-@dataclass(frozen=True)
-class SerialExecutor:
-    """One cell after the other, in this process.
+def core_count() -> int:
+    """Return the number of cores that this process may use."""
+    from joblib import cpu_count
 
-    Examples:
-        >>> cells = [Cell({"x": x}) for x in (2, 3)]
-        >>> [o.result.row for o in SerialExecutor().run(lambda cell: {"y": cell["x"] ** 2}, cells)]
-        [{'y': 4}, {'y': 9}]
-    """
+    return int(cpu_count())
 
-    threads: int | None = None
-    note: str = field(default="", compare=False)
-    where: ClassVar[str] = "1 process"
 
-    def run(self, compute: Compute, cells: Sequence[Cell]) -> Iterator[Outcome]:
-        """Yield the outcomes in the order of the cells; between them the threads are the caller's."""
-        for cell in cells:
-            with limited_threads(self.threads):
-                outcome = evaluate(compute, cell)
-            yield outcome  # ruff: ignore[unnecessary-assign-before-yield]
+def check_travels(compute: Callable[..., Any], cells: Sequence[Cell]) -> None:
+    """Refuse a function that cannot be sent to another process, or that carries data."""
+    from joblib.externals.loky.backend.reduction import dumps  # by cloudpickle
+
+    try:
+        size = len(dumps((compute, *cells[:1])))
+    except Exception as error:
+        raise InvalidInputError(
+            f"{compute!r} cannot be sent to another process ({error}); use a function of a module."
+        ) from error
+    if size > LARGEST_TASK:
+        raise InvalidInputError(
+            f"{compute!r} and a cell take {size} bytes, which would travel with every cell; load the data "
+            "inside, as a study's `load` does."
+        )
 
 
 @dataclass(frozen=True)
@@ -85,11 +86,6 @@ class ProcessExecutor:
     threads: int | None = None
     note: str = field(default="", compare=False)
 
-    def __post_init__(self) -> None:
-        check_jobs(self.jobs)
-        if self.threads is not None and self.threads < 1:
-            raise InvalidInputError(f"threads must be at least 1, got {self.threads!r}.")
-
     @property
     def where(self) -> str:
         """What computes, for the provenance."""
@@ -100,22 +96,21 @@ class ProcessExecutor:
         """Threads of torch and BLAS in each worker."""
         return self.threads or max(1, core_count() // self.jobs)
 
-    def run(self, compute: Compute, cells: Sequence[Cell]) -> Iterator[Outcome]:
+    def run(self, compute: Compute, cells: Sequence[Cell]) -> Generator[Outcome]:
         """Yield the outcomes as they finish."""
         check_travels(compute, cells)
-        waiting, suspects = deque(cells), deque[Cell]()
+        waiting, suspects, guilty = deque(cells), deque[Cell](), deque[Cell]()
         while waiting:
             yield from self._through_a_pool(compute, waiting, self.jobs, suspects)
         while suspects:
-            guilty = deque[Cell]()
             yield from self._through_a_pool(compute, suspects, 1, guilty)
-            for cell in guilty:
-                error = RuntimeError("the worker process died (killed, out of memory, or crashed)")
-                yield Outcome.failed(cell, error)
+        for cell in guilty:
+            error = RuntimeError("the worker process died (killed, out of memory, or crashed)")
+            yield Outcome.failed(cell, error)
 
     def _through_a_pool(
         self, compute: Compute, waiting: deque[Cell], jobs: int, lost: deque[Cell]
-    ) -> Iterator[Outcome]:
+    ) -> Generator[Outcome]:
         """Yield outcomes until nothing waits or a worker dies; the cells of a broken pool go to `lost`."""
         from joblib.externals.loky.process_executor import BrokenProcessPool, ProcessPoolExecutor
 
@@ -148,38 +143,6 @@ class ProcessExecutor:
             completed = True
         finally:
             pool.shutdown(wait=True, kill_workers=broken or not completed)
-
-
-def core_count() -> int:
-    """Return the number of cores that this process may use."""
-    from joblib import cpu_count
-
-    return int(cpu_count())
-
-
-def check_jobs(jobs: int) -> None:
-    """Refuse a number of worker processes that makes no sense."""
-    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
-        raise InvalidInputError(
-            f"jobs must be an integer of at least 1, got {jobs!r}; this machine has {core_count()} cores."
-        )
-
-
-def check_travels(compute: Callable[..., Any], cells: Sequence[Cell]) -> None:
-    """Refuse a function that cannot be sent to another process, or that carries data."""
-    from joblib.externals.loky.backend.reduction import dumps  # by cloudpickle
-
-    try:
-        size = len(dumps((compute, *cells[:1])))
-    except Exception as error:
-        raise InvalidInputError(
-            f"{compute!r} cannot be sent to another process ({error}); use a function of a module."
-        ) from error
-    if size > LARGEST_TASK:
-        raise InvalidInputError(
-            f"{compute!r} and a cell take {size} bytes, which would travel with every cell; load the data "
-            "inside, as a study's `load` does."
-        )
 
 
 def _begin_worker(parent: int) -> None:
@@ -246,8 +209,8 @@ class BatchExecutor:
         words = [f"{count} batch{'es' * (count > 1)} of at most {max(self._sizes)} cells"] if count else []
         return "; ".join([*words, *self._notes])
 
-    def run(self, compute: Compute, cells: Sequence[Cell]) -> Iterator[Outcome]:
-        """Yield the outcomes, those of a batch one after the other, with equal shares of its seconds."""
+    def run(self, compute: Compute, cells: Sequence[Cell]) -> Generator[Outcome]:
+        """Yield the outcomes, those of a batch one after the other."""
         groups: dict[Hashable, list[Cell]] = {}
         for cell in cells:
             groups.setdefault(self.batches.group(cell), []).append(cell)
@@ -257,48 +220,43 @@ class BatchExecutor:
         for cell in alone:
             yield evaluate(compute, cell)
 
-    def _group(self, compute: Compute, cells: list[Cell]) -> Iterator[Outcome]:
+    def _group(self, compute: Compute, cells: list[Cell]) -> Generator[Outcome]:
         """Yield the outcomes of the cells of one group."""
         try:
             size = max(1, self.batches.size(cells))
         except Exception:  # such as a cell whose data cannot be had: each cell says so by itself
             size = 1
-        begin = 0
-        while begin < len(cells):
-            chunk = cells[begin : begin + size]
+        while cells:
+            chunk, rest = cells[:size], cells[size:]
             try:
-                outcomes = self._batch(chunk)
+                results = self.batches.compute(chunk)
+                self._sizes.append(len(chunk))
+                outcomes = [_kept(cell, result) for cell, result in zip(chunk, results, strict=True)]
             except Exception as error:
                 if not is_out_of_memory(error):
                     outcomes = [evaluate(compute, cell) for cell in chunk]
                 else:
                     _release_memory(error)
                     if len(chunk) > 1:
-                        size = max(1, len(chunk) // 2)
+                        size = len(chunk) // 2
                         self._notes.append(
                             f"the device's memory did not hold {len(chunk)} cells "
                             f"({chunk[0].short_label}, …): {size} at a time"
                         )
                         continue
-                    outcomes = [Outcome.failed(chunk[0], error, memory=own_peak())]
+                    outcomes = [Outcome.failed(chunk[0], error, own_peak())]
             yield from outcomes
-            begin += len(chunk)
+            cells = rest
 
-    def _batch(self, cells: list[Cell]) -> list[Outcome]:
-        """Compute a batch."""
-        started = time.perf_counter()
-        results = self.batches.compute(cells)
-        share, memory = (time.perf_counter() - started) / len(cells), own_peak()
-        outcomes = []
-        for cell, result in zip(cells, results, strict=True):
-            try:
-                if isinstance(result, Exception):
-                    raise result
-                outcomes.append(Outcome(cell, checked_result(result), share, memory=memory))
-            except Exception as error:
-                outcomes.append(Outcome.failed(cell, error, share, memory))
-        self._sizes.append(len(cells))
-        return outcomes
+
+def _kept(cell: Cell, result: CellResult | Exception) -> Outcome:
+    """Return the outcome of a cell of a batch."""
+    try:
+        if isinstance(result, Exception):
+            raise result
+        return Outcome(cell, checked_result(result), memory=own_peak())
+    except Exception as error:
+        return Outcome.failed(cell, error, own_peak())
 
 
 def _release_memory(error: Exception) -> None:
@@ -349,73 +307,61 @@ class DaskExecutor:
         """What computes, for the provenance."""
         return self.address
 
-    def run(self, compute: Compute, cells: Sequence[Cell]) -> Iterator[Outcome]:
-        """Yield the outcomes as they arrive."""
+    def run(self, compute: Compute, cells: Sequence[Cell]) -> Generator[Outcome]:
+        """Yield the outcomes as they arrive, as long as somebody works on one."""
         check_travels(compute, cells)
-        with self._client() as client:
-            sweep = uuid.uuid4().hex[:8]  # an earlier sweep's results are not ours
-            arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
-            running = {}
+        no_workers = SchedulerError(
+            f"the scheduler at {self.address} has had no worker for {self.worker_timeout:g} s; start some "
+            f"with `dask worker {self.address} --nthreads 1` and run again: finished cells are kept."
+        )
+        lost = SchedulerError(
+            f"the connection to the scheduler at {self.address} is lost; start it with its workers and run "
+            "again: finished cells are kept."
+        )
+        client, arrived = self._client(), queue.SimpleQueue[Any]()
+        running: dict[str, tuple[Any, Cell]] = {}
+        sweep = uuid.uuid4().hex[:8]  # an earlier sweep's results are not ours
+        try:
+            try:
+                client.wait_for_workers(1, timeout=self.worker_timeout)
+            except TimeoutError as error:
+                raise no_workers from error
             for cell in cells:
                 name = f"condnum-{sweep}-{cell.key}"
                 future = client.submit(evaluate, compute, cell, self.threads, key=name, pure=False)
                 running[name] = (future, cell)
                 future.add_done_callback(arrived.put)
-            try:
-                while running:
-                    future = self._next(client, arrived)
-                    _, cell = running.pop(future.key)
-                    yield self._outcome(future, cell)
-            finally:
-                if running and client.status == "running":
-                    client.cancel([future for future, _ in running.values()], force=True)
-
-    def _next(self, client: Any, arrived: queue.SimpleQueue[Any]) -> Any:
-        """Wait for a future that is finished, as long as somebody works on one."""
-        idle = 0.0
-        while True:
-            try:
-                return arrived.get(timeout=_POLL_SECONDS)
-            except queue.Empty:
-                if client.status != "running":
-                    raise self._lost() from None
-                idle = 0.0 if client.scheduler_info(n_workers=-1)["workers"] else idle + _POLL_SECONDS
-                if idle >= self.worker_timeout:
-                    raise self._no_workers() from None
-
-    def _outcome(self, future: Any, cell: Cell) -> Outcome:
-        """Fetch the result of a finished future."""
-        if future.status in ("cancelled", "lost"):
-            raise self._lost()
-        error = future.exception()
-        if error is not None:  # the cell's own errors are part of its outcome: this is the cluster's
-            return Outcome.failed(cell, error)
-        outcome: Outcome = future.result()
-        future.release()
-        return outcome
-
-    @contextmanager
-    def _client(self) -> Generator[Any, None, None]:
-        """Connect to the scheduler and wait for a worker."""
-        client = self._connected(require("distributed", "cluster"))
-        try:
-            try:
-                client.wait_for_workers(1, timeout=self.worker_timeout)
-            except TimeoutError as error:
-                raise self._no_workers() from error
-            yield client
+            idle = 0.0
+            while running:
+                try:
+                    future = arrived.get(timeout=_POLL_SECONDS)
+                except queue.Empty:
+                    if client.status != "running":
+                        raise lost from None
+                    idle = 0.0 if client.scheduler_info(n_workers=-1)["workers"] else idle + _POLL_SECONDS
+                    if idle >= self.worker_timeout:
+                        raise no_workers from None
+                    continue
+                if future.status in ("cancelled", "lost"):
+                    raise lost
+                idle, (_, cell) = 0.0, running.pop(future.key)
+                fault = future.exception()  # of the cluster: the cell's own are part of its outcome
+                yield future.result() if fault is None else Outcome.failed(cell, fault)
+                future.release()
         finally:
+            if running and client.status == "running":
+                client.cancel([future for future, _ in running.values()], force=True)
             client.close()
 
-    def _connected(self, distributed: Any) -> Any:
-        """Return a client, made in a thread: dask waits without end for a port that stays silent."""
+    def _client(self) -> Any:
+        """Connect in a thread: dask waits without end for a port that stays silent."""
+        distributed = require("distributed", "cluster")
         answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
         def connect() -> None:
             try:
-                answers.put(
-                    distributed.Client(self.address, timeout=self.connect_timeout, set_as_default=False)
-                )
+                options = {"timeout": self.connect_timeout, "set_as_default": False}
+                answers.put(distributed.Client(self.address, **options))
             except Exception as error:
                 answers.put(error)
 
@@ -431,41 +377,3 @@ class DaskExecutor:
                 "that it prints, or look at the firewall between here and there."
             ) from answer
         return answer
-
-    def _no_workers(self) -> SchedulerError:
-        return SchedulerError(
-            f"the scheduler at {self.address} has had no worker for {self.worker_timeout:g} s; start some "
-            f"with `dask worker {self.address} --nthreads 1` and run again: finished cells are kept."
-        )
-
-    def _lost(self) -> SchedulerError:
-        return SchedulerError(
-            f"the connection to the scheduler at {self.address} is lost; start it with its workers and run "
-            "again: finished cells are kept."
-        )
-
-
-def choose_executor(
-    jobs: int = 1, scheduler: str | None = None, cells: int | None = None, *, threads: int | None = None
-) -> Executor:
-    """Return the executor for a number of worker processes, or for a cluster.
-
-    With the same number of threads a cell has the same result on one machine, whoever computes it. The
-    executor's `note` says what became of the options, if they were not followed.
-
-    Examples:
-        >>> choose_executor(1)
-        SerialExecutor(threads=None, note='')
-        >>> choose_executor(8, cells=3).note
-        '3 cells keep 3 of the 8 workers busy: 3 are started.'
-    """
-    check_jobs(jobs)
-    if scheduler:
-        note = f"jobs={jobs} is ignored: the workers of {scheduler} compute." if jobs > 1 else ""
-        return DaskExecutor(scheduler, threads, note=note)
-    note, workers = "", jobs
-    if cells is not None and jobs > max(1, cells):
-        workers = max(1, cells)
-        note = f"{cells} cell{' keeps' if cells == 1 else 's keep'} {workers} of the {jobs} workers busy: "
-        note += f"{workers} {'are' if workers > 1 else 'is'} started."
-    return SerialExecutor(threads, note) if workers == 1 else ProcessExecutor(workers, threads, note)

@@ -11,7 +11,7 @@ import time
 import types
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, Union, get_args, get_origin
@@ -21,28 +21,25 @@ import pandas as pd
 
 from condnum.errors import CondnumError, DataFormatError, InvalidInputError, UnknownNameError
 from condnum.files import write_tables
-from condnum.machine import PeakMemory, ProcessPeak, own_peak
+from condnum.machine import PeakMemory, ProcessPeak, limited_threads, own_peak
 from condnum.progress import SweepProgress, report_event
 from condnum.studies.cells import (
     CELLS,
     Arrays,
     Cell,
-    CellError,
     CellResult,
     Compute,
     Outcome,
     ResultStore,
     Row,
     cached,
+    evaluate,
     remember,
 )
-from condnum.studies.executors import Executor, choose_executor, core_count
+from condnum.studies.executors import DaskExecutor, Executor, ProcessExecutor, core_count
 
-# A sweep: cells in, results out; what is finished is kept, what failed is tried again next time.
-
-
-#: Rates a result; larger is better.
-Score: TypeAlias = Callable[[CellResult], float | None]
+#: Told how far a run is, at its start and after each cell.
+OnProgress: TypeAlias = Callable[[SweepProgress], None]
 
 
 class SweepError(CondnumError, RuntimeError):
@@ -54,7 +51,7 @@ class SweepReport:
     """A sweep that went to its end."""
 
     results: dict[Cell, CellResult]  # of the finished cells, in the order of the cells
-    failures: dict[Cell, CellError]  # of this run, in the order in which they failed
+    failures: dict[Cell, str]  # errors of this run, in the order in which they came
     reused: int  # cells found in the store
     seconds: float
     memory: PeakMemory  # of this process and the workers
@@ -64,60 +61,6 @@ class SweepReport:
         """Cells computed now, without those that failed."""
         return len(self.results) - self.reused
 
-    @property
-    def failure_rows(self) -> list[dict[str, str]]:
-        """`cell` and `error` of each failure, for a table."""
-        return [{"cell": cell.label, "error": str(error)} for cell, error in self.failures.items()]
-
-    def check(self) -> None:
-        """Refuse a sweep that has nothing to show."""
-        if self.failures and not self.results:
-            cell, error = next(iter(self.failures.items()))
-            raise SweepError(
-                f"no cell succeeded: {len(self.failures)} failed, the first one ({cell.label}) with {error}; "
-                "change what it names and run again."
-            )
-
-
-class _Tally:
-    """Counts the cells of a sweep and tells who wants to know."""
-
-    def __init__(
-        self, total: int, on_progress: Callable[[SweepProgress], None] | None, score: Score | None
-    ) -> None:
-        self.total, self.on_progress, self.score = total, on_progress, score
-        self.reused = self.tried = 0
-        self.failures: dict[Cell, CellError] = {}
-        self.best: tuple[float, Cell] | None = None
-        self.started = time.perf_counter()
-        self.peaks: dict[tuple[str, int], ProcessPeak] = {}  # the newest is the largest
-
-    def rate(self, cell: Cell, result: CellResult) -> None:
-        """Keep the result if it is the best; one that cannot be rated is not."""
-        try:
-            score = None if self.score is None else self.score(result)
-        except CondnumError:  # such as a θ of rank 0, which the tables deal with
-            return
-        if score is not None and not math.isnan(score) and (self.best is None or score > self.best[0]):
-            self.best = (float(score), cell)
-
-    def report(self, cell: Cell | None) -> None:
-        """Send an event and call the callback."""
-        done, seconds = self.reused + self.tried, time.perf_counter() - self.started
-        eta = seconds / self.tried * (self.total - done) if self.tried else None
-        progress = SweepProgress(
-            done, self.total, self.reused, len(self.failures), seconds, eta, cell, self.best
-        )
-        # Method and seed as in the events of a cell's own steps, which this one ends.
-        coordinates = (
-            {} if cell is None else {"stage": cell.at.get("method", cell.at.get("stage", cell.study))}
-        )
-        if cell is not None and "seed" in cell.at:
-            coordinates["seed"] = cell["seed"]
-        report_event(**coordinates, **progress.event)
-        if self.on_progress is not None:
-            self.on_progress(progress)
-
 
 def run_sweep(
     cells: Iterable[Cell],
@@ -125,8 +68,8 @@ def run_sweep(
     store: ResultStore,
     executor: Executor,
     *,
-    on_progress: Callable[[SweepProgress], None] | None = None,
-    score: Score | None = None,
+    on_progress: OnProgress | None = None,
+    score: Callable[[CellResult], float | None] = lambda result: None,
 ) -> SweepReport:
     """Compute the cells that the store does not have yet, and keep each as it arrives.
 
@@ -135,65 +78,130 @@ def run_sweep(
 
     Examples:
         >>> import tempfile
-        >>> from condnum.studies.executors import SerialExecutor
         >>> cells = [Cell({"x": x}).named("inverse", "", "1") for x in (4, 0)]
         >>> inverse = lambda cell: {"y": 1 / cell["x"]}
         >>> with tempfile.TemporaryDirectory() as folder, ResultStore(folder) as store:
         ...     first = run_sweep(cells, inverse, store, SerialExecutor())
         ...     again = run_sweep(cells, inverse, store, SerialExecutor())
-        >>> first.failure_rows, first.computed, (again.reused, again.computed)
-        ([{'cell': 'inverse: x=0', 'error': 'ZeroDivisionError: division by zero'}], 1, (1, 0))
+        >>> list(first.failures.values()), first.computed, (again.reused, again.computed)
+        (['ZeroDivisionError: division by zero'], 1, (1, 0))
     """
-    different = list(dict.fromkeys(cells))
+    started, different = time.perf_counter(), list(dict.fromkeys(cells))
     results: dict[Cell, CellResult] = {}
-    tally = _Tally(len(different), on_progress, score)
+    failures: dict[Cell, str] = {}
+    peaks: list[ProcessPeak] = []
+    best: tuple[float, Cell] | None = None
+
+    def keep(cell: Cell, result: CellResult) -> None:
+        """Take a result, and see whether it is the best."""
+        nonlocal best
+        results[cell] = result
+        try:
+            rated = score(result)
+        except CondnumError:  # such as a θ of rank 0, which the tables deal with
+            return
+        if rated is not None and not math.isnan(rated) and (best is None or rated > best[0]):
+            best = (float(rated), cell)
+
+    def report(cell: Cell | None) -> None:
+        """Send an event and call the callback."""
+        done, total, seconds = len(results) + len(failures), len(different), time.perf_counter() - started
+        eta = seconds / (done - reused) * (total - done) if done > reused else None
+        progress = SweepProgress(done, total, reused, len(failures), seconds, eta, cell, best)
+        # Method and seed as in the events of a cell's own steps, which this one ends.
+        named = {} if cell is None else {"stage": cell.name}
+        if cell is not None and "seed" in cell.at:
+            named["seed"] = cell["seed"]
+        report_event(**named, **progress.event)
+        if on_progress is not None:
+            on_progress(progress)
+
     for cell in different:
-        stored = store.get(cell.key)
-        if stored is not None:
-            results[cell] = stored
-            tally.rate(cell, stored)
-    tally.reused = len(results)
-    tally.report(None)
+        if (stored := store.get(cell.key)) is not None:
+            keep(cell, stored)
+    reused = len(results)
+    report(None)
     waiting = [cell for cell in different if cell not in results]
     while waiting:
-        ready = {cell for cell in waiting if cell.after is None or cell.after in results}
-        now = [cell for cell in waiting if cell in ready] or waiting
-        waiting = [cell for cell in waiting if cell not in ready] if ready else []
-        tried = executor.run(compute, now) if ready else _failed_with_their_start(now)
+        ready = [cell for cell in waiting if cell.after is None or cell.after in results]
+        outcomes = executor.run(compute, ready) if ready else _without_start(waiting)
         # Closing stops the cells that are still running, if an error or an interruption ends the loop.
-        with closing(_as_generator(tried)) as outcomes:
+        with closing(outcomes):
             for outcome in outcomes:
                 cell = outcome.cell
                 if outcome.memory is not None:
-                    tally.peaks[outcome.memory.process] = outcome.memory
+                    peaks.append(outcome.memory)
                 if outcome.result is not None:
                     store.put(cell.key, *outcome.result)
-                    results[cell] = outcome.result
-                    tally.rate(cell, outcome.result)
-                elif outcome.error is not None:
-                    store.fail(cell.key, outcome.error.traceback)
-                    tally.failures[cell] = outcome.error
-                tally.tried += 1
-                tally.report(cell)
-    return SweepReport(
-        results={cell: results[cell] for cell in different if cell in results},
-        failures=tally.failures,
-        reused=tally.reused,
-        seconds=time.perf_counter() - tally.started,
-        memory=PeakMemory.of([*tally.peaks.values(), own_peak()]),
-    )
+                    keep(cell, outcome.result)
+                else:
+                    store.fail(cell.key, outcome.traceback)
+                    failures[cell] = outcome.error
+                report(cell)
+        tried = set(ready or waiting)
+        waiting = [cell for cell in waiting if cell not in tried]
+    found = {cell: results[cell] for cell in different if cell in results}
+    memory = PeakMemory.of([*peaks, own_peak()])
+    return SweepReport(found, failures, reused, time.perf_counter() - started, memory)
 
 
-def _as_generator(outcomes: Iterable[Outcome]) -> Generator[Outcome]:
-    """Return the outcomes as a generator, which can be closed whatever the executor returns."""
-    yield from outcomes
-
-
-def _failed_with_their_start(cells: Iterable[Cell]) -> Iterable[Outcome]:
-    """Return the outcomes of cells whose start failed."""
+def _without_start(cells: Iterable[Cell]) -> Generator[Outcome]:
+    """Yield the outcomes of cells whose start failed."""
     for cell in cells:
         start = "" if cell.after is None else cell.after.short_label
         yield Outcome.failed(cell, CondnumError(f"the cell that it starts from ({start}) failed"))
+
+
+@dataclass(frozen=True)
+class SerialExecutor:
+    """One cell after the other, in this process; between them the threads are the caller's.
+
+    Examples:
+        >>> cells = [Cell({"x": x}) for x in (2, 3)]
+        >>> [o.result.row for o in SerialExecutor().run(lambda cell: {"y": cell["x"] ** 2}, cells)]
+        [{'y': 4}, {'y': 9}]
+    """
+
+    threads: int | None = None
+    note: str = field(default="", compare=False)
+    where: ClassVar[str] = "1 process"
+
+    def run(self, compute: Compute, cells: Sequence[Cell]) -> Generator[Outcome]:
+        """Yield the outcomes in the order of the cells."""
+        for cell in cells:
+            with limited_threads(self.threads):
+                outcome = evaluate(compute, cell)
+            yield outcome  # ruff: ignore[unnecessary-assign-before-yield]
+
+
+def choose_executor(
+    jobs: int = 1, scheduler: str | None = None, cells: int | None = None, *, threads: int | None = None
+) -> Executor:
+    """Return the executor for a number of worker processes, or for a cluster.
+
+    With the same number of threads a cell has the same result on one machine, whoever computes it. The
+    executor's `note` says what became of the options, if they were not followed.
+
+    Examples:
+        >>> choose_executor(1)
+        SerialExecutor(threads=None, note='')
+        >>> choose_executor(8, cells=3).note
+        '3 cells keep 3 of the 8 workers busy: 3 are started.'
+    """
+    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
+        raise InvalidInputError(
+            f"jobs must be an integer of at least 1, got {jobs!r}; this machine has {core_count()} cores."
+        )
+    if scheduler:
+        note = f"jobs={jobs} is ignored: the workers of {scheduler} compute." if jobs > 1 else ""
+        return DaskExecutor(scheduler, threads, note=note)
+    workers = jobs if cells is None else min(jobs, max(1, cells))
+    note = ""
+    if workers < jobs:
+        one, are = cells == 1, "are" if workers > 1 else "is"
+        note = f"{cells} cell{' keeps' if one else 's keep'} {workers} of the {jobs} workers busy: "
+        note += f"{workers} {are} started."
+    return SerialExecutor(threads, note) if workers == 1 else ProcessExecutor(workers, threads, note)
 
 
 # Types of fields: what a field may hold is said once, by its annotation.
@@ -234,36 +242,25 @@ Count: TypeAlias = Annotated[int, at_least(1)]
 #: Names, in a notebook or on the command line with commas between them.
 Names: TypeAlias = Annotated[tuple[str, ...], words]
 
+_PLAIN = {int: "an integer", str: "text", bool: "True or False", float: "a finite number"}
+
 
 def _checked(name: str, value: Any, hint: Any) -> Any:
     """Return the value of a field as its type has it, or say what is wrong with it."""
-    if get_origin(hint) in (Union, types.UnionType):
-        kinds = [kind for kind in get_args(hint) if kind is not types.NoneType]
-        return value if value is None and _optional(hint) else _checked(name, value, kinds[0])
+    if get_origin(hint) in (Union, types.UnionType):  # `… | None`
+        return None if value is None else _checked(name, value, get_args(hint)[0])
     if get_origin(hint) is Annotated:
-        kind, *checks = get_args(hint)
-        for check in checks:
-            value = check(name, value)
-        return value if checks else _checked(name, value, kind)
+        return get_args(hint)[1](name, value)
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
             raise UnknownNameError(name.replace("_", " "), value, get_args(hint))
-    elif hint is float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise InvalidInputError(f"{name} must be a finite number, got {value!r}.")
-        return float(value)
-    elif hint in (int, str, bool) and (
-        not isinstance(value, hint) or (hint is int and isinstance(value, bool))
-    ):
-        wanted = {int: "an integer", str: "text", bool: "True or False"}[hint]
-        raise InvalidInputError(f"{name} must be {wanted}, got {value!r}.")
+    elif hint in _PLAIN:
+        kind = int | float if hint is float else hint
+        right = isinstance(value, kind) and (hint is bool or not isinstance(value, bool))
+        if not right or (hint is float and not math.isfinite(value)):
+            raise InvalidInputError(f"{name} must be {_PLAIN[hint]}, got {value!r}.")
+        return hint(value)
     return value
-
-
-def _optional(hint: Any) -> bool:
-    """Tell whether a field has a value that stands for nothing: None, or an empty tuple."""
-    inner = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-    return types.NoneType in get_args(inner) or get_origin(inner) is tuple
 
 
 class Result(NamedTuple):
@@ -312,15 +309,19 @@ class Study:
 
     def __post_init__(self) -> None:
         """Check every field by its type, then what the study itself refuses."""
-        hints = type_hints(type(self), include_extras=True)
-        for field in dataclasses.fields(self):
+        for name, hint in self._hints().items():
             try:
-                value = _checked(field.name, getattr(self, field.name), hints[field.name])
+                object.__setattr__(self, name, _checked(name, getattr(self, name), hint))
             except CondnumError as error:
-                error.field = field.name
+                error.field = name
                 raise
-            object.__setattr__(self, field.name, value)
         self.check()
+
+    @classmethod
+    def _hints(cls) -> dict[str, Any]:
+        """Return the types of the fields."""
+        hints = type_hints(cls, include_extras=True)
+        return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
 
     @classmethod
     def from_parameters(cls, **values: Any) -> Self:
@@ -330,16 +331,15 @@ class Study:
             UnknownNameError: No field has such a name.
             CondnumError: A value is unknown or out of range.
         """
-        hints = type_hints(cls, include_extras=True)
-        fields = [field.name for field in dataclasses.fields(cls)]
-        for name in values:
-            if name not in fields:
-                raise UnknownNameError("parameter", name, fields)
-        given = {
-            name: value
-            for name, value in values.items()
-            if not (_optional(hints[name]) and not isinstance(value, bool) and value in ("", 0))
-        }
+        given, hints = {}, cls._hints()
+        for name, value in values.items():
+            if name not in hints:
+                raise UnknownNameError("parameter", name, list(hints))
+            hint = hints[name]
+            plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+            optional = types.NoneType in get_args(plain) or get_origin(plain) is tuple
+            if not (optional and not isinstance(value, bool) and value in ("", 0)):
+                given[name] = value
         return cls(**given)
 
     def check(self) -> None:
@@ -383,7 +383,14 @@ class Study:
         One thread each, whoever computes: a long descent amplifies the round-off in which differently
         threaded sums differ.
         """
-        return choose_executor(jobs or core_count(), scheduler or None, len(cells), threads=1)
+        return choose_executor(jobs or core_count(), scheduler, len(cells), threads=1)
+
+    def prepare(self, cells: Sequence[Cell], store: ResultStore) -> None:
+        """Look at the store before the sweep, for a study whose cells keep files of their own."""
+
+    def files(self, results: Sequence[Result], folder: Path) -> list[str]:
+        """Write what a run leaves beside its tables; return the names."""
+        return []
 
     @staticmethod
     def checksum(data: Any) -> str:
@@ -408,7 +415,7 @@ class Study:
         jobs: int = 0,
         scheduler: str = "",
         executor: Executor | None = None,
-        on_progress: Callable[[SweepProgress], None] | None = None,
+        on_progress: OnProgress | None = None,
     ) -> StudyRun:
         """Compute the cells, or those that an earlier run has left.
 
@@ -428,7 +435,8 @@ class Study:
             OutputError: Results cannot be kept in `out`.
         """
         data = self.load() if data is None else data
-        remember(("study", self), (data, self.checksum(data)))
+        checksum = self.checksum(data)
+        remember(("study", self), (data, checksum))
         kept = nullcontext(Path(out) / CELLS) if out else tempfile.TemporaryDirectory(prefix="condnum-")
         with kept as place, ResultStore(place) as store:
             cells = self.planned(data, str(Path(place).absolute()))
@@ -436,22 +444,20 @@ class Study:
             self.prepare(cells, store)
             report = run_sweep(
                 sorted(cells, key=self.order),
-                Computation(self, self.checksum(data)),
+                Computation(self, checksum),
                 store,
                 chosen,
                 on_progress=on_progress,
                 score=lambda result: self.score(data, result),
             )
-        report.check()
+        if report.failures and not report.results:
+            (cell, error), count = next(iter(report.failures.items())), len(report.failures)
+            raise SweepError(
+                f"no cell succeeded: {count} failed, the first one ({cell.label}) with {error}; "
+                "change what it names and run again."
+            )
         results = [Result(cell, *report.results[cell]) for cell in cells if cell in report.results]
         return StudyRun(self, data, results, report, chosen.where, chosen.note)
-
-    def prepare(self, cells: Sequence[Cell], store: ResultStore) -> None:
-        """Look at the store before the sweep, for a study whose cells keep files of their own."""
-
-    def files(self, results: Sequence[Result], folder: Path) -> list[str]:
-        """Write what a run leaves beside its tables; return the names."""
-        return []
 
 
 @dataclass(frozen=True)
@@ -495,15 +501,17 @@ class StudyRun:
         return dict(self.study.tables(self.data, self.cells))
 
     def __getattr__(self, name: str) -> pd.DataFrame:
-        found = {} if name.startswith("_") else {Path(file).stem: file for file in self.tables}
+        tables = {} if name.startswith("_") else self.tables
+        found = {Path(file).stem: table for file, table in tables.items()}
         if name not in found:
             raise AttributeError(f"a run has no table '{name}'; there are {', '.join(found)}.")
-        return self.tables[found[name]]
+        return found[name]
 
     @property
     def failures(self) -> pd.DataFrame:
         """Cells that failed, with their errors."""
-        return pd.DataFrame(self.report.failure_rows, columns=["cell", "error"])
+        rows = [(cell.label, error) for cell, error in self.report.failures.items()]
+        return pd.DataFrame(rows, columns=["cell", "error"])
 
     @property
     def provenance_table(self) -> pd.DataFrame:
@@ -512,15 +520,15 @@ class StudyRun:
 
         from condnum import __version__
 
-        seeds = getattr(self.study, "seeds", 0)
+        report, seeds = self.report, getattr(self.study, "seeds", 0)
         facts = {
             **({"seeds": ", ".join(map(str, range(seeds)))} if seeds else {}),
-            "cells": f"{self.report.computed} computed, {self.report.reused} from the store, "
-            f"{len(self.report.failures)} failed",
+            "cells": f"{report.computed} computed, {report.reused} from the store, "
+            f"{len(report.failures)} failed",
             "where": self.where,
             **({"workers": self.note} if self.note else {}),
-            "seconds": f"{self.report.seconds:,.1f}",
-            "peak memory": str(self.report.memory),
+            "seconds": f"{report.seconds:,.1f}",
+            "peak memory": str(report.memory),
             "numerics": "float64",
             "versions": f"condnum {__version__}, torch {torch.__version__}, "
             f"Python {platform.python_version()}",

@@ -30,8 +30,8 @@ from condnum.methods.method import Memory
 from condnum.methods.problem import ImmunizationProblem, ProblemBatch, batch_size
 from condnum.studies.digit_cells import DigitBatches, ceilings, cell_problem, measure_cell
 from condnum.studies.digit_pairs import PAPER_METHODS, DigitPairs, cell_spectra, measured_rows
-from condnum.studies.executors import BatchExecutor, choose_executor, core_count
-from condnum.studies.study import Computation, StudyRun
+from condnum.studies.executors import BatchExecutor, core_count
+from condnum.studies.study import Computation, StudyRun, choose_executor
 
 #: With fewer seconds left nothing more is begun.
 RESERVE = 20
