@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,12 +24,19 @@ from condnum.methods import (
 from condnum.methods.problem import ImmunizationProblem, LinearTask, batch_size, problem_bytes
 from condnum.studies.cells import Cell, CellResult, cached
 from condnum.studies.executors import core_count
+from condnum.studies.measure import spectral_cell
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
 from condnum.theory.extremes import gram
-from condnum.theory.spectra import PUBLISHED_RIDGE, CovarianceRange, covariance_factor, hessian_spectrum
+from condnum.theory.spectra import PUBLISHED_RIDGE, CovarianceRange, covariance_factor
 
 #: What decides the tasks of a cell, beside the data.
 TASKS = ("pretrain", "harmful", "labels", "loss_rows")
+
+#: Values of ε, in units of K = XᵀX, at which the ridge convention is read.
+RIDGES = (1e-9, PUBLISHED_RIDGE, 1e-3, 1.0, 1e3)
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def digit_problem(
@@ -47,52 +53,34 @@ def digit_problem(
     Tasks are built once a process and shared by all cells that need them.
     """
     count = min(digits.counts[pretrain], digits.counts[harmful])
-    data = (digits.name, digits.checksum)
-    tasks = [
-        cached(
-            ("task", *data, digit, count, loss_rows, labels, label, device),
-            partial(_task, digits, digit, count, loss_rows, labels, label, device),
+
+    def task(digit: int, label: float) -> LinearTask:
+        """Return a digit's covariance, from its first `count` images, and its loss on a sample."""
+        own = np.flatnonzero(digits.labels == digit)[:count]
+        X = torch.from_numpy(digits.pixels(own))
+        if labels == "published":
+            index = own[:loss_rows]
+            targets = np.full(len(index), label)
+        else:
+            half = min(count, loss_rows // 2)
+            rest = np.flatnonzero(digits.labels != digit)
+            drawn = np.random.default_rng([digit, count]).choice(rest, size=half, replace=False)
+            index, targets = np.concatenate([own[:half], drawn]), np.repeat([1.0, 0.0], half)
+        K = gram(X)
+        return LinearTask(
+            K.to(device),
+            targets=torch.as_tensor(targets)[:, None].to(device),
+            loss="bce",
+            loss_features=torch.from_numpy(digits.pixels(index)).to(device),
+            known_factor=covariance_factor(K).to(device),
         )
-        # One-vs-rest is one task whichever side it is on; a digit alone has its side's label.
-        for digit, label in ((pretrain, 0.0), (harmful, 1.0 if labels == "published" else 0.0))
-    ]
-    return ImmunizationProblem(*tasks)
 
+    def shared(digit: int, label: float) -> LinearTask:
+        key = ("task", digits.name, digits.checksum, digit, count, loss_rows, labels, label, device)
+        return cached(key, lambda: task(digit, label))
 
-def _task(
-    digits: Digits, digit: int, count: int, loss_rows: int, labels: str, label: float, device: str
-) -> LinearTask:
-    """Return a digit's covariance with its factor, from its first `count` images, and its loss."""
-    X = torch.from_numpy(digits.pixels(np.flatnonzero(digits.labels == digit)[:count]))
-    K = gram(X)
-    rows, targets = _loss_rows(digits, digit, count, loss_rows, labels, label)
-    return LinearTask(
-        K.to(device),
-        targets=targets.to(device),
-        loss="bce",
-        loss_features=rows.to(device),
-        known_factor=covariance_factor(K).to(device),
-    )
-
-
-def _loss_rows(
-    digits: Digits, digit: int, count: int, loss_rows: int, labels: str, label: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the sample of the supervised loss, `(rows, D)` and `(rows, 1)`."""
-    own = np.flatnonzero(digits.labels == digit)[:count]
-    if labels == "published":
-        index = own[:loss_rows]
-        targets = np.full(len(index), label)
-    else:
-        half = min(count, loss_rows // 2)
-        rest = np.flatnonzero(digits.labels != digit)
-        drawn = np.random.default_rng([digit, count]).choice(rest, size=half, replace=False)
-        index, targets = np.concatenate([own[:half], drawn]), np.repeat([1.0, 0.0], half)
-    return torch.from_numpy(digits.pixels(index)), torch.as_tensor(targets)[:, None]
-
-
-#: Values of ε, in units of K = XᵀX, at which the ridge convention is read.
-RIDGES = (1e-9, PUBLISHED_RIDGE, 1e-3, 1.0, 1e3)
+    # One-vs-rest is one task whichever side it is on; a digit alone has its side's label.
+    return ImmunizationProblem(shared(pretrain, 0.0), shared(harmful, 1.0 if labels == "published" else 0.0))
 
 
 def cell_problem(digits: Digits, cell: Cell, device: str) -> ImmunizationProblem:
@@ -103,29 +91,15 @@ def cell_problem(digits: Digits, cell: Cell, device: str) -> ImmunizationProblem
 def measure_cell(
     cell: Cell, problem: ImmunizationProblem, result: ImmunizationResult, bounds: dict[str, float]
 ) -> CellResult:
-    """Measure what a method made of a cell: spectra, from which every convention can be read."""
-    theta = result.theta
-    sigma = torch.linalg.svdvals(theta)
-    row: dict[str, Any] = {
-        "method": cell["method"],
-        "seed": cell["seed"],
+    """Measure what a method made of a cell."""
+    row, arrays = spectral_cell(cell, problem, result, (problem.pretrain.factor, problem.harmful.factor))
+    own = {
         "pretrain_digit": cell["pretrain"],
         "harmful_digit": cell["harmful"],
-        "dimension": problem.dimension,
-        "squared_norm": float(theta.square().sum()),
-        "theta_condition": float(sigma[0] / sigma[-1]),
-        "loss_gap": problem.pretrain.loss_gap(theta),
-        "steps": result.steps,
-        "seconds": result.seconds,
-        "stop_reason": result.stop_reason,
         "eigh_fallbacks": result.counts.get("eigh_fallbacks", 0),
-        **bounds,
     }
-    arrays = {f"history.{name}": values for name, values in result.history.columns.items()}
-    for name, task in (("pretrain", problem.pretrain), ("harmful", problem.harmful)):
-        arrays[f"{name}_before"] = task.factor.square().sum(dim=1).cpu().numpy()  # rows are orthogonal
-        arrays[f"{name}_after"] = hessian_spectrum(theta, task.factor).cpu().numpy()
-    return CellResult(row, arrays)
+    history = {f"history.{name}": values for name, values in result.history.columns.items()}
+    return CellResult(row | own | bounds, arrays | history)
 
 
 def ceilings(problem: ImmunizationProblem) -> dict[str, float]:
@@ -145,10 +119,6 @@ def ridge_ceiling_column(ridge: float) -> str:
     return f"ceiling_ridge_{ridge:g}"
 
 
-T = TypeVar("T")
-R = TypeVar("R")
-
-
 @dataclass
 class DigitBatches:
     """The digit pairs' part of a `BatchExecutor`.
@@ -160,25 +130,23 @@ class DigitBatches:
     digits: Digits
     device: torch.device
     memory_bytes: int | None = None
-    _problems: dict[Any, ImmunizationProblem] = field(default_factory=dict, init=False)
-    _ceilings: dict[Any, dict[str, float]] = field(default_factory=dict, init=False)
+    _pairs: dict[Any, tuple[ImmunizationProblem, dict[str, float]]] = field(default_factory=dict, init=False)
 
     def group(self, cell: Cell) -> Hashable | None:
         """Return method and settings, which the cells of a batch share; None for what knows no batches."""
-        method = cell["method"]
-        if not descends_in_batches(method, _settings(cell)):
+        if not descends_in_batches(cell["method"], _settings(cell)):
             return None
         common = {name: cell[name] for name in ("method", "labels", "loss_rows")}
         return json.dumps([common, cell.settings], sort_keys=True)
 
     def size(self, cells: Sequence[Cell]) -> int:
         """Return how many of these cells fit on the device, by the one that takes most."""
-        largest = max(self._of(cells), key=problem_bytes)
-        return batch_size(largest, self.device, self.memory_bytes)
+        problems, _ = self._of(cells)
+        return batch_size(max(problems, key=problem_bytes), self.device, self.memory_bytes)
 
     def compute(self, cells: Sequence[Cell]) -> list[CellResult | Exception]:
         """Immunize cells together and measure each."""
-        problems = self._of(cells)
+        problems, bounds = self._of(cells)
         results = immunize_batch(
             problems,
             cells[0]["method"],
@@ -187,32 +155,27 @@ class DigitBatches:
             device=self.device,
         )
 
-        def measured(
-            item: tuple[Cell, ImmunizationProblem, ImmunizationResult],
-        ) -> CellResult | Exception:
-            cell, problem, result = item
+        def measured(index: int) -> CellResult | Exception:
+            result = dataclasses.replace(results[index], theta=results[index].theta.cpu())
             try:
-                on_host = dataclasses.replace(result, theta=result.theta.cpu())
-                return measure_cell(cell, problem, on_host, self._ceilings[_tasks(cell)])
+                return measure_cell(cells[index], problems[index], result, bounds[index])
             except Exception as error:
                 return error
 
-        new = {_tasks(cell): problem for cell, problem in zip(cells, problems, strict=True)}
-        new = {tasks: problem for tasks, problem in new.items() if tasks not in self._ceilings}
-        self._ceilings |= dict(zip(new, _on_all_cores(ceilings, list(new.values())), strict=True))
-        return _on_all_cores(measured, list(zip(cells, problems, results, strict=True)))
+        return _on_all_cores(measured, range(len(cells)))
 
-    def _of(self, cells: Sequence[Cell]) -> list[ImmunizationProblem]:
-        """Return the tasks of cells, on the CPU; kept, as every method and seed needs them."""
-        new = {_tasks(cell): cell for cell in cells if _tasks(cell) not in self._problems}
-        built = _on_all_cores(lambda cell: cell_problem(self.digits, cell, "cpu"), list(new.values()))
-        self._problems |= dict(zip(new, built, strict=True))
-        return [self._problems[_tasks(cell)] for cell in cells]
+    def _of(self, cells: Sequence[Cell]) -> tuple[list[ImmunizationProblem], list[dict[str, float]]]:
+        """Return the tasks of cells, on the CPU, and their ceilings; kept for every method and seed."""
 
+        def build(cell: Cell) -> tuple[ImmunizationProblem, dict[str, float]]:
+            problem = cell_problem(self.digits, cell, "cpu")
+            return problem, ceilings(problem)
 
-def _tasks(cell: Cell) -> tuple[Any, ...]:
-    """Return what decides the tasks of a cell."""
-    return tuple(cell[name] for name in TASKS)
+        names = [tuple(cell[name] for name in TASKS) for cell in cells]
+        new = {name: cell for name, cell in zip(names, cells, strict=True) if name not in self._pairs}
+        self._pairs |= dict(zip(new, _on_all_cores(build, list(new.values())), strict=True))
+        found = [self._pairs[name] for name in names]
+        return [problem for problem, _ in found], [bounds for _, bounds in found]
 
 
 def _settings(cell: Cell) -> DescentSettings | None:

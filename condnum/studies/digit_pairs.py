@@ -24,7 +24,7 @@ from condnum.methods import (
     immunize,
     uses_seed,
 )
-from condnum.studies.cells import Cell, CellResult, cached
+from condnum.studies.cells import Arrays, Cell, CellResult, cached
 from condnum.studies.digit_cells import (
     RIDGES,
     DigitBatches,
@@ -36,16 +36,17 @@ from condnum.studies.digit_cells import (
 from condnum.studies.executors import BatchExecutor, Executor
 from condnum.studies.house_prices import Methods
 from condnum.studies.measure import (
-    MEASURES,
     RESULT_COLUMNS,
     TABLE_2,
     Published,
+    cell_spectra,
     result_row,
     settings_table,
+    spectral_rows,
     summary_table,
 )
 from condnum.studies.study import Count, Result, Study, at_least
-from condnum.theory.immunization import HessianSpectra, Immunization, immunization_from_spectra
+from condnum.theory.immunization import immunization_from_spectra
 from condnum.theory.spectra import PUBLISHED_RIDGE, default_rtol
 
 #: The paper's four methods.
@@ -196,10 +197,9 @@ class DigitPairs(Study, name="digit-pairs", version="3"):
         """Measure every cell in every convention, and at several ranks' tolerances and ridges."""
         measured, sensitivity, ridged = [], [], []
         for _, row, arrays in results:
-            spectra = cell_spectra(row, arrays)
-            measured += measured_rows(data.name, row, spectra)
-            sensitivity += sensitivity_rows(row, spectra)
-            ridged += ridge_rows(row, spectra)
+            measured += measured_rows(data.name, row, arrays)
+            sensitivity += sensitivity_rows(row, arrays)
+            ridged += ridge_rows(row, arrays)
         columns = [*RESULT_COLUMNS, "pretrain_digit", "harmful_digit", "eigh_fallbacks"]
         table = pd.DataFrame(measured, columns=columns)
         return {
@@ -211,8 +211,7 @@ class DigitPairs(Study, name="digit-pairs", version="3"):
 
     def score(self, data: Digits, result: CellResult) -> float:
         """Return the RIR of a cell: ridge convention, θ at unit scale."""
-        row: Mapping[str, Any] = result.row
-        spectra = cell_spectra(*result).scaled(row["dimension"] / row["squared_norm"])
+        spectra = cell_spectra(*result, unit=True)
         return immunization_from_spectra(spectra, convention="ridge", gauge="unit").rir
 
     def executor(self, data: Any, cells: Sequence[Cell], jobs: int, scheduler: str = "") -> Executor:
@@ -226,9 +225,7 @@ class DigitPairs(Study, name="digit-pairs", version="3"):
         """Return what the run was made of."""
         facts = {"labels of the loss": f"{self.labels}, at most {self.loss_rows} rows", "device": self.device}
         if (device := resolve_device(self.device)).type == "cuda":
-            peak = (
-                torch.cuda.max_memory_allocated(device) / 2**20
-            )  # of torch's tensors, since the process began
+            peak = torch.cuda.max_memory_allocated(device) / 2**20  # of torch's tensors, since the start
             facts |= {
                 "device": f"{torch.cuda.get_device_name(device)} ({device})",
                 "peak device memory": f"{peak:,.0f} MiB",
@@ -269,58 +266,36 @@ RTOLS = (1e-15, 1e-10)
 _COORDINATES = ("method", "seed", "pretrain_digit", "harmful_digit")
 
 
-def cell_spectra(row: Mapping[str, Any], arrays: Mapping[str, Any]) -> HessianSpectra:
-    """Return a cell's spectra as tensors, for θ as trained."""
-    dimension = int(row["dimension"])
-    return HessianSpectra(
-        pretrain_before=torch.as_tensor(arrays["pretrain_before"]),
-        pretrain_after=torch.as_tensor(arrays["pretrain_after"]),
-        harmful_before=torch.as_tensor(arrays["harmful_before"]),
-        harmful_after=torch.as_tensor(arrays["harmful_after"]),
-        dimension_before=dimension,
-        dimension_after=dimension,
-    )
-
-
-def measured_rows(dataset: str, row: Mapping[str, Any], spectra: HessianSpectra) -> list[dict[str, Any]]:
+def measured_rows(dataset: str, row: Mapping[str, Any], arrays: Arrays) -> list[dict[str, Any]]:
     """Measure one cell in every convention and gauge."""
-    kept = (*_COORDINATES, "theta_condition", "steps", "seconds", "stop_reason", "eigh_fallbacks")
-    facts = {name: row[name] for name in kept} | {
+    facts = {name: row[name] for name in (*_COORDINATES, "eigh_fallbacks")} | {
         "dataset": dataset,
         "pretrain_task": f"digit {row['pretrain_digit']}",
         "harmful_task": f"digit {row['harmful_digit']}",
     }
-    rows = []
-    for convention, gauge in MEASURES:
-        scale = row["dimension"] / row["squared_norm"] if gauge == "unit" else 1.0
-        measured = immunization_from_spectra(
-            spectra.scaled(scale), convention=convention, gauge=gauge, loss_gap=row["loss_gap"]
-        )
-        ceiling = row["ceiling_compact" if convention == "compact" else ridge_ceiling_column(PUBLISHED_RIDGE)]
-        rows.append(result_row(measured, np.nan if gauge == "as_trained" else ceiling, facts))
-    return rows
+    bounds = (row["ceiling_compact"], row[ridge_ceiling_column(PUBLISHED_RIDGE)], np.nan)
+    return spectral_rows(row, arrays, bounds, facts)
 
 
-def ridge_rows(row: Mapping[str, Any], spectra: HessianSpectra) -> list[dict[str, Any]]:
+def ridge_rows(row: Mapping[str, Any], arrays: Arrays) -> list[dict[str, Any]]:
     """Measure one cell in the ridge convention at several ε, θ at unit scale."""
-    unit = spectra.scaled(row["dimension"] / row["squared_norm"])
+    unit, facts = cell_spectra(row, arrays, unit=True), {name: row[name] for name in _COORDINATES}
     rows = []
     for ridge in RIDGES:
         measured = immunization_from_spectra(
             unit, convention="ridge", gauge="unit", ridge=ridge, loss_gap=row["loss_gap"]
         )
-        facts = {name: row[name] for name in _COORDINATES} | {"ridge": ridge}
-        rows.append(result_row(measured, row[ridge_ceiling_column(ridge)], facts))
+        rows.append(result_row(measured, row[ridge_ceiling_column(ridge)], facts | {"ridge": ridge}))
     return rows
 
 
-def sensitivity_rows(row: Mapping[str, Any], spectra: HessianSpectra) -> list[dict[str, Any]]:
+def sensitivity_rows(row: Mapping[str, Any], arrays: Arrays) -> list[dict[str, Any]]:
     """Measure one cell in the compact convention at several rank tolerances."""
+    spectra, facts = cell_spectra(row, arrays), {name: row[name] for name in _COORDINATES}
     rows = []
     for rtol in (RTOLS[0], default_rtol(spectra.dimension_after), RTOLS[1]):
-        measured: Immunization = immunization_from_spectra(
+        measured = immunization_from_spectra(
             spectra, convention="compact", gauge="unit", rtol=rtol, loss_gap=row["loss_gap"]
         )
-        facts = {name: row[name] for name in _COORDINATES} | {"rtol": rtol}
-        rows.append(result_row(measured, row["ceiling_compact"], facts))
+        rows.append(result_row(measured, row["ceiling_compact"], facts | {"rtol": rtol}))
     return rows

@@ -342,12 +342,16 @@ class DaskExecutor:
                     if idle >= self.worker_timeout:
                         raise no_workers from None
                     continue
-                if future.status in ("cancelled", "lost"):
+                if future.status == "lost":  # with the worker that held it: it is computed again
+                    future.add_done_callback(arrived.put)
+                    continue
+                if future.status == "cancelled":
                     raise lost
                 idle, (_, cell) = 0.0, running.pop(future.key)
                 fault = future.exception()  # of the cluster: the cell's own are part of its outcome
-                yield future.result() if fault is None else Outcome.failed(cell, fault)
+                outcome = future.result() if fault is None else Outcome.failed(cell, fault)
                 future.release()
+                yield outcome
         finally:
             if running and client.status == "running":
                 client.cancel([future for future, _ in running.values()], force=True)

@@ -1,4 +1,4 @@
-"""From cells to the tidy tables: results (a row per method × seed × convention), summary, curves."""
+"""What is measured of trained extractors, beside the paper's numbers: results, summary, curves."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from condnum.data import TaskPair
 from condnum.errors import InvalidInputError
@@ -20,69 +21,49 @@ from condnum.methods import DescentSettings, ImmunizationResult, Progress, get_m
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import linear_probe
 from condnum.progress import report_event
-from condnum.studies.cells import CellResult, Row
+from condnum.studies.cells import Arrays, Cell, CellResult
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling, share_of_ceiling
-from condnum.theory.immunization import Immunization, relative_immunization_ratio, unit_gauge
+from condnum.theory.immunization import (
+    HessianSpectra,
+    Immunization,
+    immunization_from_spectra,
+    relative_immunization_ratio,
+    unit_gauge,
+)
 from condnum.theory.spectra import Convention, covariance_factor, hessian_spectrum
 
-# A trained extractor as tables and figures need it, and as the store of a sweep keeps it.
+#: Steps of the exact line search, as in Fig. 1.
+PROBE_STEPS = 20_000
 
+#: The three ways in which RIR is measured: compact κ does not see the gauge, ridge κ does.
+MEASURES: tuple[tuple[Convention, Any], ...] = (
+    ("compact", "unit"),
+    ("ridge", "unit"),
+    ("ridge", "as_trained"),
+)
 
-_HISTORY = "history."
-
-
-@dataclass(frozen=True)
-class Extractor:
-    """θ of one method and seed, with its history."""
-
-    method: str
-    seed: int
-    theta: NDArray[np.float64]  # (D, D)
-    history: dict[str, NDArray[np.float64]]  # column by name
-    steps: int
-    seconds: float
-    stop_reason: str
-    explanation: str = ""  # of a method that tunes itself: whether Definition 3.1 is met, and why not
-
-    @classmethod
-    def of(cls, result: ImmunizationResult) -> Extractor:
-        """Keep of a result what tables and figures need."""
-        return cls(
-            method=result.method,
-            seed=result.seed,
-            theta=result.theta.cpu().numpy(),
-            history=result.history.columns,
-            steps=result.steps,
-            seconds=result.seconds,
-            stop_reason=result.stop_reason,
-            explanation=result.explanation,
-        )
-
-    @classmethod
-    def from_cell(cls, row: Mapping[str, Any], arrays: Mapping[str, Any]) -> Extractor:
-        """Read an extractor from a cell that `to_cell` made."""
-        columns = {
-            name.removeprefix(_HISTORY): values
-            for name, values in arrays.items()
-            if name.startswith(_HISTORY)
-        }
-        return cls(theta=arrays["theta"], history=columns, **row)
-
-    def to_cell(self) -> CellResult:
-        """Return the scalars and the arrays that a store keeps."""
-        arrays = {f"{_HISTORY}{name}": values for name, values in self.history.items()}
-        row: Row = {
-            "method": self.method,
-            "seed": self.seed,
-            "steps": self.steps,
-            "seconds": self.seconds,
-            "stop_reason": self.stop_reason,
-            "explanation": self.explanation,
-        }
-        return CellResult(row, arrays | {"theta": self.theta})
-
-
-# The paper's published numbers (mean, standard deviation), as printed in its tables.
+RESULT_COLUMNS = [
+    "dataset",
+    "method",
+    "seed",
+    "pretrain_task",
+    "harmful_task",
+    "convention",
+    "gauge",
+    "harmful_ratio",
+    "pretrain_ratio",
+    "rir",
+    "success",
+    "rank_pretrain",
+    "rank_harmful",
+    "rir_ceiling",
+    "rir_share",
+    "theta_condition",
+    "loss_gap",
+    "steps",
+    "seconds",
+    "stop_reason",
+]
 
 
 class Published(NamedTuple):
@@ -165,78 +146,6 @@ TABLE_3 = {
 }
 
 
-#: The three ways in which RIR is measured: compact κ does not see the gauge, ridge κ does.
-MEASURES: tuple[tuple[Convention, Any], ...] = (
-    ("compact", "unit"),
-    ("ridge", "unit"),
-    ("ridge", "as_trained"),
-)
-
-RESULT_COLUMNS = [
-    "dataset",
-    "method",
-    "seed",
-    "pretrain_task",
-    "harmful_task",
-    "convention",
-    "gauge",
-    "harmful_ratio",
-    "pretrain_ratio",
-    "rir",
-    "success",
-    "rank_pretrain",
-    "rank_harmful",
-    "rir_ceiling",
-    "rir_share",
-    "theta_condition",
-    "loss_gap",
-    "steps",
-    "seconds",
-    "stop_reason",
-]
-
-
-def results_table(pair: TaskPair, problem: ImmunizationProblem, cells: list[Extractor]) -> pd.DataFrame:
-    """Measure every cell in every convention and gauge."""
-    K_P, K_H = problem.pretrain.covariance, problem.harmful.covariance
-    compact_ceiling = rir_ceiling(K_P, K_H).value
-    rows = []
-    for cell in cells:
-        theta = torch.as_tensor(cell.theta).to(K_P)
-        loss_gap = problem.pretrain.loss_gap(theta)
-        sigma = torch.linalg.svdvals(theta)
-        for convention, gauge in MEASURES:
-            measured = relative_immunization_ratio(
-                theta, K_P, K_H, convention=convention, gauge=gauge, loss_gap=loss_gap
-            )
-            norm = None if gauge == "unit" else float(theta.square().sum())
-            ceiling = (
-                compact_ceiling
-                if convention == "compact"
-                else ridge_convention_ceiling(K_P, K_H, squared_norm=norm)
-            )
-            facts = {
-                "dataset": pair.name,
-                "method": cell.method,
-                "seed": cell.seed,
-                "pretrain_task": pair.pretrain_name,
-                "harmful_task": pair.harmful_name,
-                "theta_condition": float(sigma[0] / sigma[-1]),
-                "steps": cell.steps,
-                "seconds": cell.seconds,
-                "stop_reason": cell.stop_reason,
-            }
-            rows.append(result_row(measured, ceiling, facts))
-    return pd.DataFrame(rows, columns=RESULT_COLUMNS)
-
-
-def current_rir(problem: ImmunizationProblem, extractor: Extractor) -> float:
-    """Return the RIR that progress shows: ridge convention, θ at unit scale."""
-    K_P, K_H = problem.pretrain.covariance, problem.harmful.covariance
-    theta = torch.as_tensor(extractor.theta).to(K_P)
-    return relative_immunization_ratio(theta, K_P, K_H, convention="ridge", gauge="unit").rir
-
-
 def result_row(measured: Immunization, ceiling: float, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row of a results table: what was measured, beside what is known of the cell."""
     return {
@@ -255,29 +164,87 @@ def result_row(measured: Immunization, ceiling: float, facts: Mapping[str, Any])
     }
 
 
+#: Arrays of a cell that keeps spectra, each descending.
+SPECTRA = ("pretrain_before", "pretrain_after", "harmful_before", "harmful_after")
+
+
+def spectral_cell(
+    cell: Cell, problem: ImmunizationProblem, result: ImmunizationResult, factors: Sequence[Tensor]
+) -> CellResult:
+    """Keep the spectra of what a method made of a cell, from which every convention can be read."""
+    theta = result.theta
+    sigma = torch.linalg.svdvals(theta)
+    row = {
+        "method": cell["method"],
+        "seed": cell["seed"],
+        "dimension": problem.dimension,
+        "squared_norm": float(theta.square().sum()),
+        "theta_condition": float(sigma[0] / sigma[-1]),
+        "loss_gap": problem.pretrain.loss_gap(theta),
+        "steps": result.steps,
+        "seconds": result.seconds,
+        "stop_reason": result.stop_reason,
+    }
+    arrays: Arrays = {}
+    for name, factor in zip(("pretrain", "harmful"), factors, strict=True):
+        arrays[f"{name}_before"] = factor.square().sum(dim=1).cpu().numpy()  # its rows are orthogonal
+        arrays[f"{name}_after"] = hessian_spectrum(theta, factor).cpu().numpy()
+    return CellResult(row, arrays)
+
+
+def cell_spectra(row: Mapping[str, Any], arrays: Arrays, *, unit: bool = False) -> HessianSpectra:
+    """Return a cell's spectra as tensors, for θ as trained or at unit scale."""
+    found, D = {name: torch.from_numpy(np.array(arrays[name])) for name in SPECTRA}, int(row["dimension"])
+    spectra = HessianSpectra(**found, dimension_before=D, dimension_after=D)
+    return spectra.scaled(D / row["squared_norm"]) if unit else spectra
+
+
+def spectral_rows(
+    row: Mapping[str, Any], arrays: Arrays, ceilings: Sequence[float], facts: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Measure a cell in every convention and gauge, with a ceiling for each of `MEASURES`."""
+    kept = ("method", "seed", "theta_condition", "steps", "seconds", "stop_reason")
+    facts, rows = {name: row[name] for name in kept} | {**facts}, []
+    for (convention, gauge), ceiling in zip(MEASURES, ceilings, strict=True):
+        spectra = cell_spectra(row, arrays, unit=gauge == "unit")
+        measured = immunization_from_spectra(
+            spectra, convention=convention, gauge=gauge, loss_gap=row["loss_gap"]
+        )
+        rows.append(result_row(measured, ceiling, facts))
+    return rows
+
+
+def averages(group: pd.DataFrame, names: Iterable[str]) -> dict[str, float]:
+    """Return mean and sample deviation of columns."""
+    return {f"{name}_{of}": getattr(group[name], of)() for name in names for of in ("mean", "std")}
+
+
+def published_columns(fields: Iterable[str], known: NamedTuple | None) -> dict[str, float]:
+    """Return what stands beside a row of a summary; NaN where the paper has nothing."""
+    return {f"published_{name}": getattr(known, name, np.nan) for name in fields}
+
+
 def summary_table(results: pd.DataFrame, published: Mapping[str, Published]) -> pd.DataFrame:
     """Average the results over seeds, with the published numbers beside them."""
-    rows = []
-    for (method, convention, gauge), group in results.groupby(["method", "convention", "gauge"], sort=False):
-        row: dict[str, Any] = {
+    rows = [
+        {
             "dataset": group["dataset"].iloc[0],
             "method": method,
             "convention": convention,
             "gauge": gauge,
             "seeds": len(group),
+            **averages(group, ("harmful_ratio", "pretrain_ratio", "rir")),
+            "success_rate": group["success"].mean(),
+            "rir_ceiling": group["rir_ceiling"].mean(),
+            "rir_share": group["rir_share"].mean(),
+            "loss_gap_max": group["loss_gap"].max(),
+            "seconds_mean": group["seconds"].mean(),
+            **published_columns(Published._fields, published.get(str(method))),
         }
-        for name in ("harmful_ratio", "pretrain_ratio", "rir"):
-            row[f"{name}_mean"] = group[name].mean()
-            row[f"{name}_std"] = group[name].std(ddof=1) if len(group) > 1 else np.nan
-        row["success_rate"] = group["success"].mean()
-        row["rir_ceiling"] = group["rir_ceiling"].mean()
-        row["rir_share"] = group["rir_share"].mean()
-        row["loss_gap_max"] = group["loss_gap"].max()
-        row["seconds_mean"] = group["seconds"].mean()
-        known = published.get(str(method))
-        for name in Published._fields:
-            row[f"published_{name}"] = np.nan if known is None else getattr(known, name)
-        rows.append(row)
+        for (method, convention, gauge), group in results.groupby(
+            ["method", "convention", "gauge"], sort=False
+        )
+    ]
     return pd.DataFrame(rows)
 
 
@@ -293,90 +260,80 @@ def settings_table(
     return pd.DataFrame(rows)
 
 
+def curve(facts: Mapping[str, Any], quantity: str, x: Any, value: Any) -> pd.DataFrame:
+    """Return one curve in long form."""
+    return pd.DataFrame({**facts, "quantity": quantity, "x": np.asarray(x, dtype=np.float64), "value": value})
+
+
+#: A trained extractor's scalars, as the store of a study keeps them.
+_SCALARS = ("method", "seed", "steps", "seconds", "stop_reason", "explanation")
+
+
+@dataclass(frozen=True)
+class Extractor:
+    """θ of one method and seed, with its history, as tables and figures need it."""
+
+    method: str
+    seed: int
+    theta: NDArray[np.float64]  # (D, D)
+    history: dict[str, NDArray[np.float64]]  # column by name
+    steps: int
+    seconds: float
+    stop_reason: str
+    explanation: str = ""  # of a method that tunes itself: whether Definition 3.1 is met, and why not
+
+    @classmethod
+    def of(cls, result: ImmunizationResult) -> Extractor:
+        """Keep of a result what tables and figures need."""
+        scalars = {name: getattr(result, name) for name in _SCALARS}
+        return cls(theta=result.theta.cpu().numpy(), history=result.history.columns, **scalars)
+
+    @classmethod
+    def from_cell(cls, row: Mapping[str, Any], arrays: Mapping[str, Any]) -> Extractor:
+        """Read an extractor from a cell that `to_cell` made."""
+        columns = {name.removeprefix("history."): of for name, of in arrays.items() if name != "theta"}
+        return cls(theta=arrays["theta"], history=columns, **row)
+
+    def to_cell(self) -> CellResult:
+        """Return the scalars and the arrays that a store keeps."""
+        columns = {f"history.{name}": values for name, values in self.history.items()}
+        return CellResult({name: getattr(self, name) for name in _SCALARS}, columns | {"theta": self.theta})
+
+
 def curves_table(problem: ImmunizationProblem, cells: list[Extractor], *, probe_steps: int) -> pd.DataFrame:
     """Collect every curve of the report in one long table."""
-    frames = [_history_frame(cell) for cell in cells]
-    thetas = torch.stack([torch.as_tensor(cell.theta) for cell in cells]).to(problem.device)
-    for task_name, task in (("pretrain", problem.pretrain), ("harmful", problem.harmful)):
-        factor = covariance_factor(task.covariance)
-        for cell, theta in zip(cells, thetas, strict=True):
-            sigma = hessian_spectrum(unit_gauge(theta), factor).cpu().numpy()
-            frames.append(_frame(cell, task_name, "spectrum", np.arange(1, len(sigma) + 1), sigma))
-        X = task.supervised_rows
-        if task.targets is None or X is None:
-            continue
-        curve = linear_probe(thetas, X.mT @ X, X.mT @ task.targets, steps=probe_steps)
-        for index, cell in enumerate(cells):
-            for quantity in ("norm_ratio", "excess_loss"):
-                values = getattr(curve, quantity)[index]
-                frames.append(_frame(cell, task_name, quantity, curve.steps, values))
-    return pd.concat(frames, ignore_index=True)
-
-
-def ceiling_sweep(
-    problem: ImmunizationProblem, cells: list[Extractor], *, ridges: NDArray[np.float64] | None = None
-) -> pd.DataFrame:
-    """Measure every cell, and the ceiling, on the ridge covariances `K + εI` for a range of ε.
-
-    Unlike the compact ceiling, which is infinite as soon as the harmful task has a direction of its
-    own, this one is finite and every method can be read as a share of it.
-    """
-    K_P, K_H = problem.pretrain.covariance, problem.harmful.covariance
-    if ridges is None:
-        largest = float(torch.linalg.eigvalsh(K_P)[-1])
-        ridges = np.geomspace(1e-6, max(largest, 1e-3), 25)
-    identity = torch.eye(problem.dimension).to(K_P)
-    rows: list[dict[str, Any]] = []
-    for ridge in ridges:
-        ceiling = rir_ceiling(K_P, K_H, ridge=float(ridge)).value
-        rows.append({"method": "ceiling", "seed": -1, "ridge": ridge, "rir": ceiling})
-        for cell in cells:
-            theta = torch.as_tensor(cell.theta).to(K_P)
-            measured = relative_immunization_ratio(theta, K_P + ridge * identity, K_H + ridge * identity)
-            rows.append({"method": cell.method, "seed": cell.seed, "ridge": ridge, "rir": measured.rir})
-    return pd.DataFrame(rows)
-
-
-def _history_frame(cell: Extractor) -> pd.DataFrame:
-    """Return the cell's history in long form."""
-    columns = {
+    histories = {
         "kappa_pretrain": ("pretrain", "kappa"),
         "kappa_harmful": ("harmful", "kappa"),
         "r_well": ("pretrain", "r_well"),
         "r_ill": ("harmful", "r_ill"),
         "loss": ("pretrain", "loss"),
     }
+
+    def facts(cell: Extractor, task: str) -> dict[str, Any]:
+        return {"method": cell.method, "seed": cell.seed, "task": task}
+
     frames = [
-        _frame(cell, task, quantity, cell.history["step"], cell.history[name])
-        for name, (task, quantity) in columns.items()
+        curve(facts(cell, task), quantity, cell.history["step"], cell.history[name])
+        for cell in cells
+        for name, (task, quantity) in histories.items()
     ]
+    thetas = torch.stack([torch.as_tensor(cell.theta) for cell in cells]).to(problem.device)
+    for name, task in (("pretrain", problem.pretrain), ("harmful", problem.harmful)):
+        factor = covariance_factor(task.covariance)
+        for cell, theta in zip(cells, thetas, strict=True):
+            sigma = hessian_spectrum(unit_gauge(theta), factor).cpu().numpy()
+            frames.append(curve(facts(cell, name), "spectrum", np.arange(1, len(sigma) + 1), sigma))
+        X = task.supervised_rows
+        if task.targets is None or X is None:
+            continue
+        probe = linear_probe(thetas, X.mT @ X, X.mT @ task.targets, steps=probe_steps)
+        frames += [
+            curve(facts(cell, name), quantity, probe.steps, getattr(probe, quantity)[index])
+            for index, cell in enumerate(cells)
+            for quantity in ("norm_ratio", "excess_loss")
+        ]
     return pd.concat(frames, ignore_index=True)
-
-
-def _frame(cell: Extractor, task: str, quantity: str, x: Any, value: Any) -> pd.DataFrame:
-    """Return one curve in long form."""
-    return pd.DataFrame(
-        {
-            "method": cell.method,
-            "seed": cell.seed,
-            "task": task,
-            "quantity": quantity,
-            "x": np.asarray(x, dtype=np.float64),
-            "value": value,
-        }
-    )
-
-
-# The linear experiment on any pair of tasks: methods × seeds, measured in every convention.
-
-
-#: Steps of the exact line search, as in Fig. 1.
-PROBE_STEPS = 20_000
-
-
-def report_step(progress: Progress) -> None:
-    """Pass a recorded step on to whoever follows the run; a callback of `immunize`."""
-    report_event(stage=progress.method, seed=progress.seed, step=progress.step, steps=progress.steps)
 
 
 @dataclass(frozen=True)
@@ -391,16 +348,33 @@ class PairStudy:
     @property
     def explanations(self) -> list[str]:
         """What each run that tuned itself says: is Definition 3.1 met, what is possible, what was chosen."""
-        return [
-            f"{cell.method}, seed {cell.seed}: {cell.explanation}"
-            for cell in self.extractors
-            if cell.explanation
-        ]
+        told = [cell for cell in self.extractors if cell.explanation]
+        return [f"{cell.method}, seed {cell.seed}: {cell.explanation}" for cell in told]
 
     @cached_property
     def results(self) -> pd.DataFrame:
         """A row per method × seed × convention × gauge."""
-        return results_table(self.pair, self.problem, self.extractors)
+        K_P, K_H = self.problem.pretrain.covariance, self.problem.harmful.covariance
+        compact = rir_ceiling(K_P, K_H).value
+        rows = []
+        for cell in self.extractors:
+            theta = torch.as_tensor(cell.theta).to(K_P)
+            sigma, loss_gap = torch.linalg.svdvals(theta), self.problem.pretrain.loss_gap(theta)
+            facts = {name: getattr(cell, name) for name in _SCALARS} | {
+                "dataset": self.pair.name,
+                "pretrain_task": self.pair.pretrain_name,
+                "harmful_task": self.pair.harmful_name,
+                "theta_condition": float(sigma[0] / sigma[-1]),
+            }
+            for convention, gauge in MEASURES:
+                measured = relative_immunization_ratio(
+                    theta, K_P, K_H, convention=convention, gauge=gauge, loss_gap=loss_gap
+                )
+                norm = None if gauge == "unit" else float(theta.square().sum())
+                ridged = convention == "ridge"
+                ceiling = ridge_convention_ceiling(K_P, K_H, squared_norm=norm) if ridged else compact
+                rows.append(result_row(measured, ceiling, facts))
+        return pd.DataFrame(rows, columns=RESULT_COLUMNS)
 
     @cached_property
     def summary(self) -> pd.DataFrame:
@@ -414,8 +388,21 @@ class PairStudy:
 
     @cached_property
     def ceiling_sweep(self) -> pd.DataFrame:
-        """RIR of every extractor, and its ceiling, on `K + εI` against ε."""
-        return ceiling_sweep(self.problem, self.extractors)
+        """RIR of every extractor, and its ceiling, on `K + εI` against ε.
+
+        Unlike the compact ceiling, which is infinite as soon as the harmful task has a direction of its
+        own, this one is finite and every method can be read as a share of it.
+        """
+        K_P, K_H = self.problem.pretrain.covariance, self.problem.harmful.covariance
+        identity = torch.eye(self.problem.dimension).to(K_P)
+        rows: list[tuple[Any, ...]] = []
+        for ridge in np.geomspace(1e-6, max(float(torch.linalg.eigvalsh(K_P)[-1]), 1e-3), 25):
+            rows.append(("ceiling", -1, ridge, rir_ceiling(K_P, K_H, ridge=float(ridge)).value))
+            ridged = (K_P + ridge * identity, K_H + ridge * identity)
+            for cell in self.extractors:
+                measured = relative_immunization_ratio(torch.as_tensor(cell.theta).to(K_P), *ridged)
+                rows.append((cell.method, cell.seed, ridge, measured.rir))
+        return pd.DataFrame(rows, columns=["method", "seed", "ridge", "rir"])
 
     @property
     def tables(self) -> dict[str, pd.DataFrame]:
@@ -425,6 +412,11 @@ class PairStudy:
     def save(self, folder: str | Path) -> list[str]:
         """Write results.csv, summary.csv and curves.parquet."""
         return write_tables(folder, self.tables)
+
+
+def report_step(progress: Progress) -> None:
+    """Pass a recorded step on to whoever follows the run; a callback of `immunize`."""
+    report_event(stage=progress.method, seed=progress.seed, step=progress.step, steps=progress.steps)
 
 
 def compare_methods(
@@ -459,11 +451,10 @@ def compare_methods(
     """
     if seeds < 1 or not methods:
         raise InvalidInputError(f"give at least one seed and one method, got {seeds} and {list(methods)}.")
-    problem = ImmunizationProblem.from_pair(pair)
-    chosen = dict(settings or {})
-    cells = [(name, seed) for name in methods for seed in range(seeds if uses_seed(name) else 1)]
+    problem, chosen = ImmunizationProblem.from_pair(pair), settings or {}
     extractors = [
         Extractor.of(immunize(problem, name, seed=seed, settings=chosen.get(name), callback=report_step))
-        for name, seed in cells
+        for name in methods
+        for seed in range(seeds if uses_seed(name) else 1)
     ]
     return PairStudy(pair, problem, extractors)

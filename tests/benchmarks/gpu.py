@@ -29,7 +29,7 @@ from condnum.methods.descent import make_optimizer
 from condnum.methods.method import Memory
 from condnum.methods.problem import ImmunizationProblem, ProblemBatch, batch_size
 from condnum.studies.digit_cells import DigitBatches, ceilings, cell_problem, measure_cell
-from condnum.studies.digit_pairs import PAPER_METHODS, DigitPairs, cell_spectra, measured_rows
+from condnum.studies.digit_pairs import PAPER_METHODS, DigitPairs, measured_rows
 from condnum.studies.executors import BatchExecutor, core_count
 from condnum.studies.study import Computation, StudyRun, choose_executor
 
@@ -370,10 +370,7 @@ class GpuReport:
 
 def rir_rows(cell) -> list[dict]:
     """Return RIR of a cell in every convention, under the cell's coordinates."""
-    return [
-        {name: row[name] for name in (*CELL, "rir")}
-        for row in measured_rows("", cell[0], cell_spectra(*cell))
-    ]
+    return [{name: row[name] for name in (*CELL, "rir")} for row in measured_rows("", *cell)]
 
 
 def differences(found: pd.DataFrame, expected: pd.DataFrame) -> dict:

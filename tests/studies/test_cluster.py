@@ -10,7 +10,7 @@ import time
 import pytest
 
 from condnum.errors import InvalidInputError, MissingExtraError
-from condnum.studies import executors as cluster
+from condnum.studies import executors
 from condnum.studies.cells import Cell, ResultStore
 from condnum.studies.executors import DaskExecutor, SchedulerError
 from condnum.studies.study import Computation
@@ -119,25 +119,18 @@ def test_a_scheduler_without_workers(dask_cluster):
         next(executor.run(len, [Cell({})]))
 
 
-def test_a_scheduler_that_does_not_answer(distributed):
-    with socket.socket() as silent:  # listens and says nothing
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+@pytest.mark.parametrize("silent", [True, False], ids=["silent port", "nobody there"])
+def test_a_scheduler_that_does_not_answer(distributed, silent):
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        if silent:
+            place.listen()
+        address = f"tcp://127.0.0.1:{place.getsockname()[1]}"
         began = time.monotonic()
-        with pytest.raises(
-            SchedulerError, match=rf"no scheduler answers at {address} within 1 s .*`dask scheduler`"
-        ):
+        message = rf"no scheduler answers at {address} within 1 s .*`dask scheduler`"
+        with pytest.raises(SchedulerError, match=message):
             next(DaskExecutor(address, connect_timeout=1).run(len, [Cell({})]))
         assert time.monotonic() - began < 8
-
-
-def test_no_scheduler_at_the_address(distributed):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
-    with pytest.raises(SchedulerError, match=f"no scheduler answers at {address} within 1 s"):
-        next(DaskExecutor(address, connect_timeout=1).run(len, [Cell({})]))
 
 
 def test_without_dask_the_extra_is_named(monkeypatch):
@@ -152,34 +145,45 @@ def test_addresses(address):
         DaskExecutor(address)
 
 
-class FakeFuture:
-    """A future of the cluster that fails in the cluster, not in the cell."""
+class FakeClient:
+    """A cluster without workers, on which a cell fails in the cluster, not in itself; or nothing comes."""
 
-    key, status = "k", "error"
+    key, released = "", []
+
+    def __init__(self, status="error"):
+        self.status = status
+
+    def wait_for_workers(self, *_, **__):
+        pass
+
+    def submit(self, *_, key, **__):
+        self.key = key
+        return self
+
+    def add_done_callback(self, put):
+        if self.status == "error":
+            put(self)
 
     def exception(self):
         return RuntimeError("three workers died")
 
+    def scheduler_info(self, **_):
+        return {"workers": {}}
 
-def test_errors_of_the_cluster_are_failures():
-    outcome = DaskExecutor("tcp://127.0.0.1:1")._outcome(FakeFuture(), Cell({}))
-    assert str(outcome.error) == "RuntimeError: three workers died"
+    def release(self):
+        self.released.append(self.key)
+
+    cancel = wait_for_workers
+    close = release
 
 
-def test_waiting_ends_when_all_workers_are_gone(monkeypatch):
-    class Client:
-        status = "running"
-
-        def scheduler_info(self, **_):
-            return {"workers": {}}
-
-    class Empty:
-        def get(self, timeout):
-            raise cluster.queue.Empty
-
-    executor = DaskExecutor("tcp://127.0.0.1:1", worker_timeout=5)
-    with pytest.raises(SchedulerError, match="has had no worker for 5 s"):
-        executor._next(Client(), Empty())
-    Client.status = "closed"
-    with pytest.raises(SchedulerError, match="is lost"):
-        executor._next(Client(), Empty())
+def test_errors_of_the_cluster_are_failures_and_waiting_ends(monkeypatch):
+    monkeypatch.setattr(executors, "_POLL_SECONDS", 0.05)
+    executor = DaskExecutor("tcp://127.0.0.1:1", worker_timeout=0.1)
+    monkeypatch.setattr(DaskExecutor, "_client", lambda _: FakeClient())
+    (outcome,) = executor.run(len, [Cell({})])
+    assert outcome.error == "RuntimeError: three workers died"
+    for status, message in (("running", "has had no worker for 0.1 s"), ("closed", "is lost")):
+        monkeypatch.setattr(DaskExecutor, "_client", lambda _, status=status: FakeClient(status))
+        with pytest.raises(SchedulerError, match=message):
+            next(executor.run(len, [Cell({})]))

@@ -1,17 +1,16 @@
-"""Which executor a user's options ask for, and the memory of a worker."""
+"""Executors: what a user's options ask for, workers that die, threads, batches of a device, memory."""
 
+import weakref
+
+import numpy as np
 import pytest
+import torch
 
 from condnum.errors import InvalidInputError
 from condnum.studies import executors
-from condnum.studies.cells import Cell
-from condnum.studies.executors import (
-    DaskExecutor,
-    ProcessExecutor,
-    SerialExecutor,
-    choose_executor,
-    core_count,
-)
+from condnum.studies.cells import Cell, CellResult, ResultStore
+from condnum.studies.executors import BatchExecutor, DaskExecutor, ProcessExecutor, core_count
+from condnum.studies.study import SerialExecutor, choose_executor, run_sweep
 
 
 @pytest.mark.parametrize(
@@ -23,11 +22,7 @@ from condnum.studies.executors import (
         ((8, None, 1), SerialExecutor(), "1 cell keeps 1 of the 8 workers busy: 1 is started."),
         ((8, None, 0), SerialExecutor(), "0 cells keep 1 of the 8 workers busy: 1 is started."),
         ((1, "tcp://h:1", 5), DaskExecutor("tcp://h:1"), ""),
-        (
-            (4, "tcp://h:1", 5),
-            DaskExecutor("tcp://h:1"),
-            "jobs=4 is ignored: the workers of tcp://h:1 compute.",
-        ),
+        ((4, "tcp://h:1"), DaskExecutor("tcp://h:1"), "jobs=4 is ignored: the workers of tcp://h:1 compute."),
     ],
     ids=str,
 )
@@ -40,13 +35,12 @@ def test_choice(options, chosen, note):
 def test_refused(jobs):
     with pytest.raises(InvalidInputError, match=f"at least 1, got {jobs}; this machine has {core_count()} "):
         choose_executor(jobs)
-    with pytest.raises(InvalidInputError, match="threads must be at least 1, got 0"):
-        ProcessExecutor(2, threads=0)
 
 
-def test_cores_are_shared(monkeypatch):
-    monkeypatch.setattr(executors, "core_count", lambda: 8)
-    assert [ProcessExecutor(jobs).inner_threads for jobs in (1, 3, 8, 20)] == [8, 2, 1, 1]
+def test_a_cell_that_kills_its_worker_fails_alone(squares):
+    run = squares(count=12, trouble="killed").run(jobs=2)
+    assert run.results["x"].tolist() == [x for x in range(12) if x != 7]
+    assert "worker process died" in run.failures["error"].item()
 
 
 def test_a_worker_ends_when_its_parent_was_killed(monkeypatch):
@@ -59,18 +53,165 @@ def test_a_worker_ends_when_its_parent_was_killed(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_worker_may_keep_data_for_its_next_cells():
+def test_a_worker_may_keep_data_for_its_next_cells_and_has_its_threads():
     def hoards(cell):
         import os
         import time
 
-        import numpy as np
+        import torch
 
         from condnum.studies.cells import cached
 
-        cached(("hoard", cell["x"]), lambda: np.ones(20_000_000))  # 160 MB, over several looks of loky's
+        cached(("hoard", cell["x"]), lambda: torch.ones(40_000_000))  # 160 MB, over several looks of loky's
         time.sleep(1.2)
-        return {"pid": os.getpid()}
+        return {"pid": os.getpid(), "threads": torch.get_num_threads()}
 
-    outcomes = ProcessExecutor(1).run(hoards, [Cell({"x": x}) for x in range(4)])
-    assert len({outcome.result.row["pid"] for outcome in outcomes}) == 1
+    outcomes = ProcessExecutor(1, threads=3).run(hoards, [Cell({"x": x}) for x in range(4)])
+    rows = [outcome.result.row for outcome in outcomes]
+    assert len({row["pid"] for row in rows}) == 1
+    assert {row["threads"] for row in rows} == {3}
+
+
+def test_threads(monkeypatch):
+    def threads(cell):
+        return {"torch": torch.get_num_threads()}
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        (outcome,) = SerialExecutor(threads=1).run(threads, [Cell({})])
+        assert (outcome.result.row["torch"], torch.get_num_threads()) == (1, 2)
+        (outcome,) = SerialExecutor().run(threads, [Cell({})])
+        assert outcome.result.row["torch"] == 2
+    finally:
+        torch.set_num_threads(before)
+    monkeypatch.setattr(executors, "core_count", lambda: 8)
+    assert [ProcessExecutor(jobs).inner_threads for jobs in (1, 3, 8, 20)] == [8, 2, 1, 1]
+
+
+def test_a_function_that_carries_data_or_cannot_be_sent(tmp_path):
+    data = np.zeros(200_000)
+    with pytest.raises(InvalidInputError, match="would travel with every cell; load the data inside"):
+        next(ProcessExecutor(2).run(lambda cell: {"y": data[0]}, [Cell({})]))
+    with (
+        open(tmp_path / "file", "w") as stream,
+        pytest.raises(InvalidInputError, match="cannot be sent to another process"),
+    ):
+        next(ProcessExecutor(2).run(lambda cell: {"y": stream.name}, [Cell({})]))
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ({"y": [1, 2]}, "column 'y' of a cell is a list"),
+        ({3: 1}, "named by text, got 3"),
+        (({}, {"x": np.array([{}])}), "array 'x' of a cell holds Python objects (shape (1,))"),
+    ],
+    ids=["list", "name", "objects"],
+)
+def test_a_result_that_cannot_be_kept_is_the_cells_error(result, message):
+    (outcome,) = SerialExecutor().run(lambda cell: result, [Cell({})])
+    assert message in outcome.error
+
+
+class Squares:
+    """Even and odd numbers are groups; multiples of ten are computed alone; what fits is given."""
+
+    def __init__(self, size, holds=None, trouble=lambda x, batches: None):
+        self.fits, self.holds, self.trouble = size, holds, trouble
+        self.batches = []
+
+    def group(self, cell):
+        return None if cell["x"] % 10 == 0 else cell["x"] % 2
+
+    def size(self, cells):
+        return self.fits
+
+    def compute(self, cells):
+        self.batches.append([cell["x"] for cell in cells])
+        if self.holds is not None and len(cells) > self.holds:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return [
+            self.trouble(x, self.batches) or CellResult({"x": x, "y": x * x}, {}) for x in self.batches[-1]
+        ]
+
+
+def cells(*numbers):
+    return [Cell({"x": x}).named("squares", "", "1") for x in numbers]
+
+
+def alone(cell):
+    if cell["x"] == 1:
+        raise ValueError("1 is odd")
+    return {"x": cell["x"], "y": cell["x"] ** 2, "alone": True}
+
+
+def found(outcomes):
+    """x of what came out right, and the errors by x."""
+    outcomes = list(outcomes)
+    right = [o.result.row for o in outcomes if o.result is not None]
+    assert all(row["y"] == row["x"] ** 2 for row in right)
+    return sorted(row["x"] for row in right), {o.cell["x"]: o.error for o in outcomes if o.error}
+
+
+class TestBatches:
+    def test_cells_of_a_group_go_together_in_batches_that_fit(self):
+        executor = BatchExecutor(batches := Squares(3))
+        outcomes = list(executor.run(alone, cells(*range(12))))
+        assert found(outcomes) == ([*range(12)], {})
+        assert batches.batches == [[1, 3, 5], [7, 9, 11], [2, 4, 6], [8]]
+        assert [o.cell["x"] for o in outcomes if "alone" in o.result.row] == [0, 10]
+        assert executor.note == "4 batches of at most 3 cells"
+        assert all(o.memory is not None for o in outcomes)
+
+    def test_a_batch_that_the_memory_does_not_hold_is_halved_and_lets_go_of_what_it_held(self):
+        alive = []
+
+        class Hoards(Squares):
+            def compute(self, cells):
+                assert not any(ref() is not None for ref in alive)
+                tensor = torch.zeros(10)
+                alive.append(weakref.ref(tensor))
+                return super().compute(cells)
+
+        executor = BatchExecutor(batches := Hoards(100, holds=2))
+        assert found(executor.run(alone, cells(*range(1, 18, 2)))) == ([*range(1, 18, 2)], {})
+        assert [len(batch) for batch in batches.batches] == [9, 4, 2, 2, 2, 2, 1]
+        note = "5 batches of at most 2 cells; the device's memory did not hold 9 cells"
+        assert executor.note.startswith(note)
+        assert "did not hold 4 cells" in executor.note
+        rows, errors = found(BatchExecutor(Squares(4, holds=0)).run(alone, cells(1, 2, 3)))
+        assert rows == []
+        assert all("Tried to allocate 2.00 GiB" in error for error in errors.values())
+
+    def test_a_batch_that_fails_is_computed_cell_by_cell_and_an_error_of_one_cell_is_its_own(self):
+        def broken(x, batches):
+            raise ValueError("singular")
+
+        executor = BatchExecutor(Squares(4, trouble=broken))
+        assert found(executor.run(alone, cells(1, 2, 3))) == ([2, 3], {1: "ValueError: 1 is odd"})
+
+        def partly(x, batches):
+            wrong = {3: ValueError("3 has no spectrum"), 5: CellResult({"x": x, "y": [x]}, {})}
+            return wrong.get(x)
+
+        rows, errors = found(BatchExecutor(Squares(9, trouble=partly)).run(alone, cells(1, 3, 5, 7)))
+        assert rows == [1, 7]
+        assert errors[3] == "ValueError: 3 has no spectrum"
+        assert "column 'y' of a cell is a list" in errors[5]
+
+    def test_a_sweep_keeps_each_batch_and_goes_on_after_an_interruption(self, tmp_path):
+        def dies(x, batches):
+            if len(batches) == 3:
+                raise KeyboardInterrupt
+
+        wanted, seen = cells(*range(1, 20, 2)), []
+        with ResultStore(tmp_path) as store:
+            executor = BatchExecutor(Squares(3, trouble=dies))
+            with pytest.raises(KeyboardInterrupt):
+                run_sweep(wanted, alone, store, executor, on_progress=seen.append)
+            assert store.count() == 6
+            assert [event.done for event in seen] == [0, 1, 2, 3, 4, 5, 6]  # an event a cell
+            report = run_sweep(wanted, alone, store, BatchExecutor(batches := Squares(3)))
+        assert (report.reused, report.computed) == (6, 4)
+        assert batches.batches == [[13, 15, 17], [19]]

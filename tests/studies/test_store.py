@@ -10,50 +10,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from condnum.errors import (
-    DataFormatError,
-    DataNotFoundError,
-    InvalidInputError,
-    OutputError,
-    UnknownNameError,
-)
+from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, OutputError
 from condnum.studies.cells import ResultStore
 
 
 @pytest.fixture
-def folder(tmp_path):
-    return tmp_path / "cells"
-
-
-@pytest.fixture
-def filled(folder):
+def filled(tmp_path):
     """A closed store with two finished cells, one of them with arrays, and one that failed."""
-    with ResultStore(folder) as store:
-        store.put("a", {"kappa": 2.5, "name": "α", "none": None, "flag": True})
-        store.put("b", {"kappa": 3}, {"history": np.arange(1000.0), "file": np.array(["x", "yz"])})
+    with ResultStore(tmp_path / "cells") as store:
+        store.put("a", {"kappa": 2.5, "name": "α", "none": None, "flag": np.bool_(1), "n": np.int64(3)})
+        store.put("b", {"inf": np.inf}, {"history": np.arange(1000.0), "file": np.array(["x", "yz"])})
         store.fail("c", "ValueError: singular")
-    return folder
+    return tmp_path / "cells"
 
 
 def test_round_trip(filled):
     with ResultStore(filled, mode="read") as store:
-        assert store.get("a") == ({"kappa": 2.5, "name": "α", "none": None, "flag": True}, {})
+        assert store.get("a") == ({"kappa": 2.5, "name": "α", "none": None, "flag": True, "n": 3}, {})
         row, arrays = store.get("b")
-        assert row == {"kappa": 3}
+        assert row == {"inf": np.inf}
         np.testing.assert_array_equal(arrays["history"], np.arange(1000.0))
         assert arrays["file"].tolist() == ["x", "yz"]
         assert store.get("c") is store.get("d") is None
         assert (store.count(), store.failures()) == (2, {"c": "ValueError: singular"})
-
-
-def test_every_digit_and_kind_of_a_number_comes_back(folder):
-    row = {"inf": float("inf"), "nan": np.float64("nan"), "third": 1 / 3, "n": np.int64(3), "b": np.bool_(1)}
-    with ResultStore(folder) as store:
-        store.put("a", row)
-        back = store.get("a").row
-    assert back["nan"] != back["nan"]
-    assert (back["inf"], back["third"], back["n"], back["b"]) == (float("inf"), 1 / 3, 3, True)
-    assert type(back["n"]) is int
 
 
 def test_a_result_replaces_a_failure_and_an_older_result(filled):
@@ -64,22 +43,14 @@ def test_a_result_replaces_a_failure_and_an_older_result(filled):
         assert store.get("b").arrays["history"].tolist() == [1, 1, 1]
         store.fail("b", "the model is gone")
         assert store.get("b") is None
-
-
-@pytest.mark.parametrize(
-    ("key", "row", "message"),
-    [
-        ("../a", {}, "a key has 1 to 100 letters, digits, - or _, got '../a'"),
-        ("", {}, "got ''"),
-        ("a", {"history": [1, 2]}, "column 'history' of a cell is a list"),
-    ],
-    ids=["path", "empty", "list"],
-)
-def test_what_cannot_be_stored(folder, key, row, message):
-    with ResultStore(folder) as store:
-        with pytest.raises(InvalidInputError, match=message):
-            store.put(key, row)
-        assert store.count() == 0
+        for key, row, message in (
+            ("../a", {}, "a key has 1 to 100 letters, digits, - or _, got '../a'"),
+            ("", {}, "got ''"),
+            ("d", {"history": [1, 2]}, "column 'history' of a cell is a list"),
+        ):
+            with pytest.raises(InvalidInputError, match=message):
+                store.put(key, row)
+        assert store.count() == 2
 
 
 @settings(max_examples=60, deadline=None)
@@ -104,22 +75,19 @@ def test_a_damaged_file_is_no_finished_cell(tmp_path_factory, data):
         assert store.get("b").row == {"kappa": 3}
 
 
-def test_no_pickle_is_loaded(filled):
+def test_no_pickle_is_loaded_and_leftovers_of_a_killed_writer_go(filled):
     np.savez(filled / "b.npz", history=np.array([{}], dtype=object))
-    with ResultStore(filled) as store:
-        assert store.get("b") is None
-
-
-def test_leftovers_of_a_killed_writer_are_removed(filled):
     (leftover := filled / ".b-x1.npz").write_bytes(b"half")
     ResultStore(filled, mode="read").close()
     assert leftover.exists()
     with ResultStore(filled) as store:
+        assert store.get("b") is None
         assert not leftover.exists()
         assert store.count() == 2
 
 
-def test_a_second_writer_is_refused_and_readers_are_not(folder):
+def test_a_second_writer_is_refused_and_readers_are_not(tmp_path):
+    folder = tmp_path / "cells"
     with ResultStore(folder) as store:
         store.put("a", {"x": 1})
         code = f"from condnum.studies.cells import ResultStore; ResultStore({str(folder)!r})"
@@ -133,34 +101,27 @@ def test_a_second_writer_is_refused_and_readers_are_not(folder):
         assert store.count() == 2
 
 
-def test_refusals(folder, filled, tmp_path):
-    with pytest.raises(UnknownNameError, match="unknown mode 'wirte'; did you mean 'write'"):
-        ResultStore(folder, mode="wirte")
+def test_refusals(tmp_path, monkeypatch):
+    import fcntl
+
     with pytest.raises(DataNotFoundError, match=r"no results in .*none: run the study first"):
         ResultStore(tmp_path / "none", mode="read")
     (tmp_path / "taken").touch()
     with pytest.raises(OutputError, match="taken"):
         ResultStore(tmp_path / "taken")
-
-
-@pytest.mark.parametrize("mode", ["read", "write"])
-def test_a_store_of_before_is_left_alone(folder, mode):
-    folder.mkdir()
-    (folder / "results.sqlite").write_bytes(b"SQLite format 3\0 and more")
-    with pytest.raises(DataFormatError, match=r"an earlier version .*Move that folder away"):
-        ResultStore(folder, mode=mode)
-    assert [path.name for path in folder.iterdir()] == ["results.sqlite"]
-
-
-def test_a_disk_without_locks(folder, monkeypatch):
-    import fcntl
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "results.sqlite").write_bytes(b"SQLite format 3\0 and more")
+    for mode in ("read", "write"):
+        with pytest.raises(DataFormatError, match=r"an earlier version .*Move that folder away"):
+            ResultStore(tmp_path / "old", mode=mode)
+    assert [path.name for path in (tmp_path / "old").iterdir()] == ["results.sqlite"]
 
     def refuse(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.raises(OutputError, match=r"cannot be locked: .*No locks available; choose"):
-        ResultStore(folder)
+        ResultStore(tmp_path / "cells")
 
 
 def test_a_full_disk(filled, monkeypatch):
