@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,11 @@ import numpy as np
 from condnum.deep.features import Features
 from condnum.deep.images import DECODED_BUDGET, ImageData, Unreadable
 from condnum.deep.probe import convex_probe, probe_accuracy
-from condnum.deep.rir import RirEstimate, RirTheta0, rir_from_features
+from condnum.deep.rir import rir_from_features
 from condnum.deep.training.step import DEEP_METHODS
 from condnum.deep.transforms import Augmentation
-from condnum.errors import InvalidInputError
 from condnum.studies.cells import Arrays, Row
+from condnum.studies.measure import SPECTRA
 
 #: The user's own tasks.
 IMAGES = "images"
@@ -140,24 +139,6 @@ RECIPES: Mapping[str, Recipe] = {
 METHODS = tuple(name for name in ("ours", "opt_kappa", "imma", "r_ill_only") if name in DEEP_METHODS)
 
 
-def weights_source(weights: str) -> str:
-    """Check where weights come from: a word, or a file that is there.
-
-    Examples:
-        >>> weights_source("timm")
-        'timm'
-    """
-    if weights in ("", "none", "timm"):
-        return weights
-    path = Path(weights).expanduser()
-    if not path.is_file():
-        raise InvalidInputError(
-            f"--weights {weights}: there is no such file; give a .safetensors file or a state dict, or one "
-            "of the words none (draw them and train θ₀ on D_P) and timm (timm's own, downloaded)."
-        )
-    return str(path)
-
-
 #: Seed of the images that a limit per class keeps: the same ones for every seed of the run.
 LIMIT_SEED = 0
 
@@ -216,13 +197,14 @@ class DeepTasks:
         return DeepTasks(self.imagenet_head, *kept)
 
     def title(self) -> str:
-        """Return both data sets in one line, for figures."""
-        parts = [
-            f"{symbol} {_short(data.name)} ({len(data):,} images)"
-            for symbol, data in (("D<sub>P</sub>", self.pretrain), ("D<sub>H</sub>", self.harmful))
-        ]
+        """Return both data sets in one line, for figures; of a path the last two parts."""
+        words = []
+        for symbol, data in (("D<sub>P</sub>", self.pretrain), ("D<sub>H</sub>", self.harmful)):
+            path = data.name.replace("\\", "/").rstrip("/").split("/")
+            name = "/".join(path[-2:]) if is_folder(data.name) else data.name
+            words.append(f"{symbol} {name} ({len(data):,} images)")
         origins = dict.fromkeys(data.origin for data in (self.pretrain, self.harmful) if data.origin)
-        return f"{', '.join([*parts, *origins])}, SHA-256 {self.checksum[:8]}"
+        return f"{', '.join([*words, *origins])}, SHA-256 {self.checksum[:8]}"
 
     def describe(self) -> str:
         """Return both tasks in Markdown."""
@@ -242,11 +224,6 @@ class DeepTasks:
 def is_folder(name: str) -> bool:
     """Tell whether `open_images` takes a name for a folder."""
     return name.partition(":")[0] not in ("mnist", "digits-8x8", "timm")
-
-
-def _short(name: str) -> str:
-    """Return the last two parts of a path: a figure's title has no room for more."""
-    return "/".join(name.replace("\\", "/").rstrip("/").split("/")[-2:]) if is_folder(name) else name
 
 
 #: Method of the cell that makes θ₀.
@@ -282,25 +259,33 @@ def measured_features(
     seed: int,
 ) -> tuple[Row, Arrays, list[str]]:
     """Return row, arrays and warnings of a cell, after those of its training: Eq. 17, both probes on D_H."""
+    row: Row = {}
+    warnings = list(said)
     pairs = {
         "": (before.pretrain, after.pretrain, before.harmful, after.harmful),
         "test_": (before.pretrain_test, after.pretrain_test, before.harmful_test, after.harmful_test),
     }
-    row: Row = {}
-    warnings = list(said)
-    for prefix, features in pairs.items():
+    for images, features in pairs.items():
+        size = min(group_size, *map(len, features))
         draws = [
-            rir_from_features(
-                *features,
-                groups=groups,
-                group_size=min(group_size, *map(len, features)),
-                seed=seed + DRAW_STRIDE * draw,
-            )
+            rir_from_features(*features, groups=groups, group_size=size, seed=seed + DRAW_STRIDE * draw)
             for draw in range(DRAWS)
         ]
-        row |= _ratios(draws, prefix)
         new = [text for text in draws[0].warnings if text not in warnings]
-        warnings += [f"{prefix.replace('_', ' images: ')}{text}" for text in new]
+        warnings += [f"{images.replace('_', ' images: ')}{text}" for text in new]
+        for convention in CONVENTIONS:
+            found = [getattr(draw, convention) for draw in draws]
+            first = found[0]
+            prefix = f"{convention}.{images}"
+            for name in ("harmful_ratio", "pretrain_ratio", "rir"):
+                row[f"{prefix}{name}"] = getattr(first, name)
+                row[f"{prefix}{name}_group_std"] = getattr(first, f"{name}_std")
+            row[f"{prefix}rir_least_draw"] = min(draw.rir for draw in found)
+            row[f"{prefix}rir_largest_draw"] = max(draw.rir for draw in found)
+            row[f"{prefix}success"] = first.success
+            for index, role in enumerate(SPECTRA if not images else ()):
+                row[f"{convention}.kappa_{role}"] = float(np.median(first.kappas[index]))
+                row[f"{convention}.rank_{role}"] = int(np.median(first.ranks[index]))
     rows = (after.harmful.values, after.harmful.labels, after.harmful_test.values, after.harmful_test.labels)
     probe = probe_accuracy(*rows, epochs=probe_epochs, seeds=(seed,))
     convex = convex_probe(*rows, seed=seed)
@@ -333,25 +318,3 @@ def rir_sample(data: ImageData, count: int, seed: int) -> ImageData:
         return data
     chosen = np.random.default_rng([seed, 17]).permutation(len(data))[:wanted]
     return data.take(np.sort(chosen))
-
-
-def _ratios(draws: list[RirTheta0], prefix: str) -> dict[str, Any]:
-    """Return both conventions of Eq. 17: of the first draw of groups, and between which values all lie."""
-    columns: dict[str, Any] = {}
-    for convention in CONVENTIONS:
-        estimate: RirEstimate = getattr(draws[0], convention)
-        start = f"{convention}.{prefix}"
-        for name in ("harmful_ratio", "pretrain_ratio", "rir"):
-            columns[f"{start}{name}"] = getattr(estimate, name)
-            columns[f"{start}{name}_group_std"] = getattr(estimate, f"{name}_std")
-        found = [getattr(draw, convention).rir for draw in draws]
-        columns[f"{start}rir_least_draw"], columns[f"{start}rir_largest_draw"] = min(found), max(found)
-        columns[f"{start}success"] = estimate.success
-        if prefix:
-            continue
-        for index, role in enumerate(
-            ("pretrain_before", "pretrain_after", "harmful_before", "harmful_after")
-        ):
-            columns[f"{convention}.kappa_{role}"] = float(np.median(estimate.kappas[index]))
-            columns[f"{convention}.rank_{role}"] = int(np.median(estimate.ranks[index]))
-    return columns

@@ -17,7 +17,7 @@ from condnum.deep.backbone import Backbone, load_backbone, save_backbone
 from condnum.deep.features import Features, cached_features, head_accuracy
 from condnum.deep.image_sets import IMAGENET, imagenet_classes, open_images
 from condnum.deep.images import ImageData
-from condnum.deep.pretraining import Pretraining, pretrain_backbone
+from condnum.deep.pretraining import pretrain_backbone
 from condnum.deep.rir import check_count
 from condnum.deep.training.immunization import immunize_backbone
 from condnum.deep.training.preparation import hold_out
@@ -27,7 +27,7 @@ from condnum.deep.weights import state_checksum
 from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError, require
 from condnum.files import atomic_write, output_folder
 from condnum.methods import get_method
-from condnum.studies.cells import Cell, CellResult, ResultStore, cached
+from condnum.studies.cells import Cell, CellResult, ResultStore, Row, cached
 from condnum.studies.deep_cells import (
     IMAGES,
     INITIAL,
@@ -41,11 +41,13 @@ from condnum.studies.deep_cells import (
     is_folder,
     measured_features,
     rir_sample,
-    weights_source,
 )
-from condnum.studies.deep_tables import curves_table, notes_table, results_table, summary_table
+from condnum.studies.deep_tables import curves_table, results_table, summary_table
 from condnum.studies.executors import Executor, core_count
 from condnum.studies.study import Count, Names, Result, Study, at_least, choose_executor, some_of
+
+#: A model with its row, its history, what was said on the way, and images that do not decode.
+Made: TypeAlias = tuple[Backbone, Row, pd.DataFrame, Sequence[str], Sequence[Any]]
 
 Methods: TypeAlias = Annotated[tuple[str, ...], some_of("method", lambda: METHODS)]
 
@@ -80,8 +82,15 @@ class DeepNets(Study, name="deep", version="3"):
         """Refuse what cannot run, before anything is computed."""
         if self.pretrain and self.harmful:
             object.__setattr__(self, "data", IMAGES)
-        object.__setattr__(self, "weights", weights_source(self.weights))
         object.__setattr__(self, "methods", tuple(name for name in METHODS if name in self.methods))
+        if self.weights not in ("", "none", "timm"):
+            object.__setattr__(self, "weights", str(Path(self.weights).expanduser()))
+            if not Path(self.weights).is_file():
+                raise InvalidInputError(
+                    f"--weights {self.weights}: there is no such file; give a .safetensors file or a state "
+                    "dict, or one of the words none (draw them and train θ₀ on D_P) and timm (timm's own, "
+                    "downloaded)."
+                )
         if self.data not in RECIPES:
             raise UnknownNameError("data", self.data, RECIPES)
         if not self.methods:
@@ -106,19 +115,9 @@ class DeepNets(Study, name="deep", version="3"):
         return RECIPES[self.data]
 
     @property
-    def tasks(self) -> tuple[str, str]:
-        """Names of D_P and D_H for `open_images`."""
-        return self.pretrain or self.defaults.pretrain, self.harmful or self.defaults.harmful
-
-    @property
     def chosen_weights(self) -> str:
         """`none`, `timm` or a file."""
         return self.weights or self.defaults.weights
-
-    @property
-    def images_per_class(self) -> int | None:
-        """Largest number of images of a class in each split; None: all."""
-        return self.limit or self.defaults.limit
 
     @property
     def chosen_backbones(self) -> tuple[str, ...]:
@@ -152,15 +151,11 @@ class DeepNets(Study, name="deep", version="3"):
     def settings_table(self) -> pd.DataFrame:
         """How each method was run, a row per backbone × method."""
         rows = [
-            {
-                "backbone": backbone,
-                "method": get_method(name).label,
-                "settings": self.settings(backbone, name).describe(name),
-            }
+            (backbone, get_method(name).label, self.settings(backbone, name).describe(name))
             for backbone in self.chosen_backbones
             for name in self.methods
         ]
-        return pd.DataFrame(rows)
+        return pd.DataFrame(rows, columns=["backbone", "method", "settings"])
 
     @property
     def theta_0_table(self) -> pd.DataFrame:
@@ -186,7 +181,8 @@ class DeepNets(Study, name="deep", version="3"):
         A D_P whose class folders are all WordNet identifiers of ImageNet-1K gets the label order of timm's
         ImageNet heads, if its weights come with such a head.
         """
-        names, limit = self.tasks, self.images_per_class
+        names = (self.pretrain or self.defaults.pretrain, self.harmful or self.defaults.harmful)
+        limit = self.limit or self.defaults.limit
         own_head = self.chosen_weights != "none" and self.pretrain_epochs is None
 
         def opened(name: str, split: str, classes: tuple[str, ...] | None = None) -> ImageData:
@@ -241,18 +237,22 @@ class DeepNets(Study, name="deep", version="3"):
         backbone = self.create(data, name, seed=0)
         if self.chosen_weights == "none":
             return ""
-        new_head = f"{backbone.split.head}." if self.recipe(name).pretraining is not None else None
-        state = {
-            key: value
-            for key, value in backbone.model.state_dict().items()
-            if new_head is None or not key.startswith(new_head)  # a new head is drawn from the seed
-        }
+        state = backbone.model.state_dict()
+        if self.recipe(name).pretraining is not None:  # a new head is drawn from the seed
+            head = f"{backbone.split.head}."
+            state = {key: value for key, value in state.items() if not key.startswith(head)}
         return state_checksum(state)
 
     def create(self, data: DeepTasks, name: str, seed: int) -> Backbone:
-        """Make the backbone before any training here."""
+        """Make the backbone before any training here; timm is told the side where a model has one only."""
         recipe = self.recipe(name)
-        arguments = {**self._image_size(name), **recipe.arguments}
+        arguments: dict[str, Any] = {}
+        if self.side is not None:
+            timm = require("timm", "deep")
+            known = timm.get_pretrained_cfg(name) if timm.is_model(name.split(".")[0]) else None
+            if getattr(known, "fixed_input_size", False):
+                arguments["img_size"] = self.side
+        arguments |= recipe.arguments
         if self.image_size is not None and "img_size" in arguments:
             arguments["img_size"] = self.image_size
         weights, trained = self.chosen_weights, recipe.pretraining is not None
@@ -272,14 +272,6 @@ class DeepNets(Study, name="deep", version="3"):
             **arguments,
         )
 
-    def _image_size(self, name: str) -> dict[str, int]:
-        """Return timm's `img_size` where the run fixes the side and the model is made for one size."""
-        if self.side is None:
-            return {}
-        timm = require("timm", "deep")
-        known = timm.get_pretrained_cfg(name) if timm.is_model(name.split(".")[0]) else None
-        return {"img_size": self.side} if getattr(known, "fixed_input_size", False) else {}
-
     def transform(self, data: DeepTasks, backbone: Backbone) -> ImageTransform:
         """Return the training transform of a run: weights that are drawn here prescribe no crop.
 
@@ -291,35 +283,49 @@ class DeepNets(Study, name="deep", version="3"):
         return training_transform(backbone, input_size=self.side, augmentation=augmentation, **crop)
 
     def compute(self, data: DeepTasks, cell: Cell) -> CellResult:
-        """Make the model of a cell and measure it."""
+        """Make the model of a cell and measure it beside θ₀, whose own ratios are 1 by definition."""
         tasks = cached(("deep-tasks", self, data.checksum), data.in_memory)
-        return self._initial(tasks, cell) if cell["method"] == INITIAL else self._immunized(tasks, cell)
-
-    def _initial(self, data: DeepTasks, cell: Cell) -> CellResult:
-        """Make θ₀ and measure it: its ratios are 1 by definition."""
         checkpoint = model_file(cell, ".checkpoint")
-        theta_0, made = self.theta_0(data, cell, checkpoint)
-        features = self._features(load_backbone(self._save(theta_0, data, cell)), data, cell, keep=True)
-        row: dict[str, Any] = {
-            "steps": 0,
-            "best_step": 0,
-            "seconds": 0.0 if made is None else made.seconds,
-            "stop_reason": "as loaded" if made is None else "trained",
+        make = self._theta_0 if cell.after is None else self._immunized
+        theta, row, history, said, unreadable = make(tasks, cell, checkpoint)
+        notes = {"method": cell["method"], "seed": str(cell["seed"]), "data": tasks.checksum}
+        save_backbone(theta, model_file(cell), notes=notes)
+        after = self._features(tasks, cell)
+        before = after if cell.after is None else self._features(tasks, cell.after)
+        found, arrays, warnings = measured_features(
+            before,
+            after,
+            said,
+            groups=self.groups,
+            group_size=self.group_size,
+            probe_epochs=self.probe_epochs,
+            seed=cell["seed"],
+        )
+        images = [*unreadable, *(image for part in vars(after).values() for image in part.unreadable)]
+        bad = list(dict.fromkeys(map(str, images)))
+        row = {
+            **{name: cell[name] for name in ("backbone", "method", "seed")},
+            **row,
+            **found,
+            "accuracy": head_accuracy(theta.cpu(), after.pretrain_test),
+            "checksum": theta.checksum,
+            "unreadable": len(bad),
         }
-        history = pd.DataFrame() if made is None else made.history.add_prefix("pretraining.")
-        unreadable = () if made is None else made.unreadable
-        result = self._measured(cell, theta_0, features, features, row, history, [], unreadable)
+        arrays |= {
+            "warnings": np.array(list(dict.fromkeys(warnings)), dtype=np.str_),
+            "unreadable": np.array(bad, dtype=np.str_),
+            **{str(name): history[name].to_numpy(np.float64) for name in history.columns},
+        }
         checkpoint.unlink(missing_ok=True)
-        return result
+        return CellResult(row, arrays)
 
-    def theta_0(
-        self, data: DeepTasks, cell: Cell, checkpoint: Path | None = None
-    ) -> tuple[Backbone, Pretraining | None]:
-        """Make θ₀ of a cell: create the backbone and, if the run says so, train it on D_P."""
+    def _theta_0(self, data: DeepTasks, cell: Cell, checkpoint: Path) -> Made:
+        """Create the backbone and, if the run says so, train it on D_P."""
         backbone = self.create(data, cell["backbone"], cell["seed"])
+        row: Row = {"steps": 0, "best_step": 0, "seconds": 0.0, "stop_reason": "as loaded"}
         options = self.recipe(cell["backbone"]).pretraining
         if options is None:
-            return backbone, None
+            return backbone, row, pd.DataFrame(), (), ()
         made = pretrain_backbone(
             backbone,
             data.pretrain,
@@ -331,12 +337,12 @@ class DeepNets(Study, name="deep", version="3"):
             checkpoint=checkpoint,
             **options,
         )
-        return backbone, made
+        row |= {"seconds": made.seconds, "stop_reason": "trained"}
+        return backbone, row, made.history.add_prefix("pretraining."), (), made.unreadable
 
-    def _immunized(self, data: DeepTasks, cell: Cell) -> CellResult:
-        """Immunize θ₀ by a method and measure θ_I beside it."""
+    def _immunized(self, data: DeepTasks, cell: Cell, checkpoint: Path) -> Made:
+        """Immunize θ₀ by a method."""
         assert cell.after is not None  # cells of methods name their θ₀
-        checkpoint = model_file(cell, ".checkpoint")
         theta_0 = load_backbone(model_file(cell.after))
         transform = self.transform(data, theta_0)
         done = immunize_backbone(
@@ -354,65 +360,18 @@ class DeepNets(Study, name="deep", version="3"):
             checkpoint=checkpoint,
             workers=self.workers,
         )
-        before = self._features(theta_0, data, cell, keep=True)
-        after = self._features(load_backbone(self._save(done.theta_I, data, cell)), data, cell)
-        row: dict[str, Any] = {
-            "steps": done.steps,
-            "best_step": done.best_step,
-            "seconds": done.seconds,
-            "stop_reason": done.stop_reason,
+        row: Row = {
+            **{name: getattr(done, name) for name in ("steps", "best_step", "seconds", "stop_reason")},
             **{f"weight.{name}": value for name, value in done.part_weights.items()},
         }
-        history = done.history.add_prefix("history.")
-        result = self._measured(
-            cell, done.theta_I, before, after, row, history, done.warnings, done.unreadable
-        )
-        checkpoint.unlink(missing_ok=True)
-        return result
+        return done.theta_I, row, done.history.add_prefix("history."), done.warnings, done.unreadable
 
-    def _measured(
-        self,
-        cell: Cell,
-        theta: Backbone,
-        before: FeatureSets,
-        after: FeatureSets,
-        row: dict[str, Any],
-        history: pd.DataFrame,
-        said: Sequence[str],
-        unreadable: Sequence[Any],
-    ) -> CellResult:
-        """Return a cell: what was measured, the accuracy on D_P, and what was said on the way."""
-        found, arrays, warnings = measured_features(
-            before,
-            after,
-            said,
-            groups=self.groups,
-            group_size=self.group_size,
-            probe_epochs=self.probe_epochs,
-            seed=cell["seed"],
-        )
-        bad = {str(image): None for image in unreadable}
-        bad |= {str(image): None for part in vars(after).values() for image in part.unreadable}
-        where = {name: cell[name] for name in ("backbone", "method", "seed")}
-        last = {
-            "accuracy": head_accuracy(theta.cpu(), after.pretrain_test),
-            "checksum": theta.checksum,
-            "unreadable": len(bad),
-        }
-        arrays |= {
-            "warnings": np.array(list(dict.fromkeys(warnings)), dtype=np.str_),
-            "unreadable": np.array(list(bad), dtype=np.str_),
-            **{str(name): history[name].to_numpy(np.float64) for name in history.columns},
-        }
-        return CellResult(where | row | dict(found) | last, arrays)
-
-    def _features(
-        self, backbone: Backbone, data: DeepTasks, cell: Cell, *, keep: bool = False
-    ) -> FeatureSets:
-        """Return the features of a model on all sets; those of θ₀ are kept on the disk."""
+    def _features(self, data: DeepTasks, cell: Cell) -> FeatureSets:
+        """Return the features of a cell's model on all sets; those of θ₀ are kept on the disk."""
+        backbone = load_backbone(model_file(cell))
         transform = self.transform(data, backbone).still
         assert transform is not None  # `training_transform` knows it
-        cache = Path(cell.folder) / "features" if keep else None
+        cache = Path(cell.folder) / "features" if cell.after is None else None
 
         def of(images: ImageData) -> Features:
             return cached_features(
@@ -422,11 +381,6 @@ class DeepNets(Study, name="deep", version="3"):
 
         sample = rir_sample(data.pretrain, self.groups * self.group_size, cell["seed"])
         return FeatureSets(of(sample), of(data.pretrain_test), of(data.harmful), of(data.harmful_test))
-
-    def _save(self, backbone: Backbone, data: DeepTasks, cell: Cell) -> Path:
-        """Write the model of a cell."""
-        notes = {"method": cell["method"], "seed": str(cell["seed"]), "data": data.checksum}
-        return save_backbone(backbone, model_file(cell), notes=notes)
 
     def prepare(self, cells: Sequence[Cell], store: ResultStore) -> None:
         """Mark cells whose model file is gone as not done, so that they are computed again."""
@@ -446,14 +400,18 @@ class DeepNets(Study, name="deep", version="3"):
 
     def tables(self, data: DeepTasks, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
         """Return a row per backbone × seed × method × convention, the mean beside Table 3, and the curves."""
-        cells = [CellResult(row, arrays) for _, row, arrays in results]
-        table = results_table(data, cells)
+        table = results_table(data, results)
         summary = summary_table(table, data)
-        return {"results": table, "summary": summary, "curves.parquet": curves_table(cells)}
+        return {"results": table, "summary": summary, "curves.parquet": curves_table(results)}
 
     def notes(self, results: Sequence[Result], name: str) -> pd.DataFrame:
         """Return what the measurements warn of (`warnings`), or images that do not decode (`unreadable`)."""
-        return notes_table([CellResult(row, arrays) for _, row, arrays in results], name)
+        said: dict[str, list[str]] = {}
+        for _, row, arrays in results:
+            for text in map(str, arrays[name].tolist()):
+                said.setdefault(text, []).append(f"{row['backbone']}, {row['method']}, seed {row['seed']}")
+        rows = [(text, len(where), where[0]) for text, where in said.items()]
+        return pd.DataFrame(rows, columns=["text", "cells", "first"])
 
     def files(self, results: Sequence[Result], folder: Path) -> list[str]:
         """Copy the models: to the top for a single method, else to `<backbone>/seed-<n>[/<method>]`."""
@@ -487,7 +445,7 @@ class DeepNets(Study, name="deep", version="3"):
             shown = ", ".join(task.classes[:12]) + (", …" if len(task.classes) > 12 else "")
             return f"{task.name}: classes {shown}"
 
-        limit = self.images_per_class
+        limit = self.limit or self.defaults.limit
         return {
             "pre-training task": described(data.pretrain),
             "harmful task": described(data.harmful),

@@ -8,14 +8,14 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
-import torch
 
 from condnum.data import Digits, TaskPair
 from condnum.errors import InvalidInputError
 from condnum.studies.cells import Cell, CellResult
-from condnum.studies.release_cells import SPECTRA, AuditData, ProtocolSwitches, compute_cell
+from condnum.studies.measure import cell_spectra, result_row
+from condnum.studies.release_cells import AuditData, ProtocolSwitches, compute_cell
 from condnum.studies.study import Count, Result, Study
-from condnum.theory.immunization import HessianSpectra, immunization_from_spectra
+from condnum.theory.immunization import immunization_from_spectra
 from condnum.theory.spectra import Convention
 
 #: Other values of the ε of the regularised solve that are shown beside the release's.
@@ -71,12 +71,11 @@ class ReproductionAudit(Study, name="reproduction-audit", version="2"):
 
     def check(self) -> None:
         """Fill in what belongs to the data."""
-        if self.epochs in ((), (0,)):
-            object.__setattr__(self, "epochs", self.tasks.default_epochs)
-        if self.ends is None:
-            object.__setattr__(self, "ends", LONG_EPOCHS if self.tasks.name == "house-prices" else ())
-        elif self.ends == (0,):
-            object.__setattr__(self, "ends", ())
+        table, house = self.tasks.pair is None, self.tasks.name == "house-prices"
+        starts = ((10, 100) if table else (1,)) if self.epochs in ((), (0,)) else self.epochs
+        ends = (LONG_EPOCHS if house else ()) if self.ends is None else self.ends
+        object.__setattr__(self, "epochs", starts)
+        object.__setattr__(self, "ends", () if ends == (0,) else ends)
 
     @property
     def tasks(self) -> AuditData:
@@ -89,45 +88,41 @@ class ReproductionAudit(Study, name="reproduction-audit", version="2"):
 
     def released(self, epochs: int) -> ProtocolSwitches:
         """Return the release's setting; switches that mean nothing on these data stand where they end."""
-        switches = ProtocolSwitches.preset("released", epochs=epochs)
-        for name in set(switches.as_payload()) - set(self.tasks.switches):
+        switches = ProtocolSwitches(epochs=epochs)
+        for name in set(asdict(switches)) - set(self.tasks.switches):
             switches = switches.turn(name)
         return switches
 
     def stages(self) -> Iterator[Stage]:
         """Yield every setting of the study; the same one may occur under several names."""
-        names = self.tasks.switches
         for start in self.epochs:
-            switches = self.released(start)
+            switches = released = self.released(start)
             yield Stage("cumulative", start, 0, "released", switches)
-            for index, name in enumerate(names, start=1):
+            for index, name in enumerate(self.tasks.switches, start=1):
                 switches = switches.turn(name)
                 yield Stage("cumulative", start, index, name, switches)
-            for index, name in enumerate(names, start=1):
-                yield Stage("alone", start, index, name, self.released(start).turn(name))
+            for index, name in enumerate(self.tasks.switches, start=1):
+                yield Stage("alone", start, index, name, released.turn(name))
             for index, ridge in enumerate(OTHER_RIDGES):
-                yield Stage("ridge", start, index, f"ε = {ridge:g}", self.released(start), ridge)
+                yield Stage("ridge", start, index, f"ε = {ridge:g}", released, ridge)
         for epochs in self.ends or ():
             yield Stage("released", epochs, 0, "released", self.released(epochs))
 
     def cells(self, data: TaskPair | Digits) -> list[Cell]:
-        """List every stage, seed by seed."""
-        return [self._cell(data, stage, seed) for seed in range(self.seeds) for stage in self.stages()]
-
-    def _cell(self, data: TaskPair | Digits, stage: Stage, seed: int) -> Cell:
-        """Return the cell of a stage; that of an equal setting is the same, whatever it is called."""
-        tasks, switches = self.tasks, stage.switches
-        turned = [name for name in switches.turned() if name in tasks.switches]
-        called = "".join(turned) or "released"
-        if len(turned) > 1:
-            called = f"{len(turned)} of {len(tasks.switches)} switches"
-        if len(turned) == len(tasks.switches):
-            called = "corrected"
-        ridges = tasks.ridges if stage.ridge is None else (stage.ridge, stage.ridge)
-        if switches.preconditioner_side == "input":
-            ridges = (0.0, 0.0)  # there is no such solve
-        at = {"method": called, "data": tasks.label, "switches": switches.as_payload(), "ridges": ridges}
-        return Cell({**at, "seed": seed}, asdict(tasks.settings(switches, data)))
+        """List every stage, seed by seed; a setting is one cell, whatever it is called."""
+        tasks, cells = self.tasks, []
+        for seed in range(self.seeds):
+            for stage in self.stages():
+                turned = [name for name in stage.switches.turned() if name in tasks.switches]
+                names = {0: "released", 1: "".join(turned), len(tasks.switches): "corrected"}
+                called = names.get(len(turned), f"{len(turned)} of {len(tasks.switches)} switches")
+                ridges = tasks.ridges if stage.ridge is None else (stage.ridge, stage.ridge)
+                if stage.switches.preconditioner_side == "input":
+                    ridges = (0.0, 0.0)  # there is no such solve
+                at = {"method": called, "data": tasks.label, "switches": asdict(stage.switches)}
+                settings = asdict(tasks.settings(stage.switches, data))
+                cells.append(Cell({**at, "ridges": ridges, "seed": seed}, settings))
+        return cells
 
     def compute(self, data: TaskPair | Digits, cell: Cell) -> CellResult:
         """Train one extractor and keep its spectra."""
@@ -148,8 +143,7 @@ class ReproductionAudit(Study, name="reproduction-audit", version="2"):
         ]
         table = results_table(data.name, cells)
         waterfall = waterfall_table(table)
-        reported = REPORTED if data.name == "house-prices" else {}
-        landing = landing_table(waterfall, table, reported)
+        landing = landing_table(waterfall, table, REPORTED if data.name == "house-prices" else {})
         return {"results": table, "waterfall": waterfall, "landing": landing}
 
     def title(self, data: TaskPair | Digits) -> str:
@@ -199,29 +193,18 @@ def results_table(dataset: str, cells: Iterable[tuple[Stage, int, CellResult]]) 
     """Measure every cell in both conventions, θ as trained, on the tasks of its own setting."""
     rows: list[dict[str, Any]] = []
     for stage, seed, (row, arrays) in cells:
-        found = {name: torch.from_numpy(np.array(arrays[name])) for name in SPECTRA}
-        dimension = int(str(row["dimension"]))
-        spectra = HessianSpectra(**found, dimension_before=dimension, dimension_after=dimension)
+        facts = row | {
+            "dataset": dataset,
+            "path": stage.path,
+            "start_epochs": stage.start,
+            "index": stage.index,
+            "switch": stage.switch,
+            "seed": seed,
+        }
         for convention in CONVENTIONS:
+            spectra = cell_spectra(row, arrays)
             measured = immunization_from_spectra(spectra, convention=convention, gauge="as_trained")
-            rows.append(
-                {
-                    "dataset": dataset,
-                    "path": stage.path,
-                    "start_epochs": stage.start,
-                    "index": stage.index,
-                    "switch": stage.switch,
-                    "seed": seed,
-                    "convention": convention,
-                    "harmful_ratio": measured.harmful_ratio,
-                    "pretrain_ratio": measured.pretrain_ratio,
-                    "rir": measured.rir,
-                    "success": measured.success,
-                    "rank_pretrain": measured.pretrain_after.rank,
-                    "rank_harmful": measured.harmful_after.rank,
-                }
-                | {name: row[name] for name in RESULT_COLUMNS if name in row and name != "seed"}
-            )
+            rows.append(result_row(measured, np.nan, facts))
     return pd.DataFrame(rows, columns=RESULT_COLUMNS)
 
 
@@ -237,18 +220,15 @@ def waterfall_table(results: pd.DataFrame) -> pd.DataFrame:
     }
     rows = []
     keys = ["path", "start_epochs", "index", "switch", "convention"]
-    for (path, start, index, switch, convention), part in results.groupby(keys, sort=False):
+    for place, part in results.groupby(keys, sort=False):
+        path, start, index, _, convention = place
         own = logs[path, start, index, convention]
-        before = ("cumulative", start, index - 1 if path == "cumulative" else 0, convention)
-        change = (own - logs[before]).dropna() if before in logs else pd.Series(dtype=np.float64)
+        before = logs.get(("cumulative", start, index - 1 if path == "cumulative" else 0, convention))
+        change = pd.Series(dtype=np.float64) if before is None else (own - before).dropna()
         rows.append(
             {
                 "dataset": part["dataset"].iloc[0],
-                "path": path,
-                "start_epochs": start,
-                "index": index,
-                "switch": switch,
-                "convention": convention,
+                **dict(zip(keys, place, strict=True)),
                 "seeds": len(part),
                 "rir": 10 ** own.mean(),
                 "rir_min": part["rir"].min(),
@@ -269,23 +249,18 @@ def landing_table(
     waterfall: pd.DataFrame, results: pd.DataFrame, reported: Mapping[int, tuple[float, float]]
 ) -> pd.DataFrame:
     """Hold the release's end against what it is reported to print, in the floor convention."""
-    ends = waterfall[
-        (waterfall["switch"] == "released")
-        & waterfall["path"].isin(["cumulative", "released"])
-        & (waterfall["convention"] == "ridge")
-    ]
+    ends = waterfall.query(
+        "switch == 'released' and path in ['cumulative', 'released'] and convention == 'ridge'"
+    )
+    floor = results[(results["convention"] == "ridge") & (results["index"] == 0)]
     rows = []
     for end in ends.sort_values("start_epochs").drop_duplicates("start_epochs").to_dict("records"):
-        own = results[
-            (results["path"] == end["path"])
-            & (results["start_epochs"] == end["start_epochs"])
-            & (results["index"] == 0)
-            & (results["convention"] == "ridge")
-        ]["rir"]
-        low, high = reported.get(int(end["start_epochs"]), (np.nan, np.nan))
+        epochs = end["start_epochs"]
+        own = floor[(floor["path"] == end["path"]) & (floor["start_epochs"] == epochs)]["rir"]
+        low, high = reported.get(int(epochs), (np.nan, np.nan))
         rows.append(
             {
-                "epochs": end["start_epochs"],
+                "epochs": epochs,
                 "updates": end["updates"],
                 "seeds": len(own),
                 "rir_mean": own.mean(),

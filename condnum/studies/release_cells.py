@@ -1,10 +1,10 @@
-"""One cell of the reproduction audit: a setting of the switches and a seed → the spectra of what it trained."""
+"""One cell of the reproduction audit: switches and a seed → the spectra of what the release trains."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -364,8 +364,9 @@ class SwitchedAlgorithm1:
         if self.switches.bias == "without":
             return Ours().initial(problem, generator)
         dimension = problem.dimension - 1
+        bound = 1 / math.sqrt(dimension)
         theta, bias = (
-            (2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1) / math.sqrt(dimension)
+            (2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1) * bound
             for shape in ((dimension, dimension), (1, dimension))
         )
         omega = torch.randn((dimension, 1), generator=generator, dtype=torch.float64)

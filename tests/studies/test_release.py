@@ -1,8 +1,10 @@
-"""The release's loop rebuilt with switches: its gradients, its loaders, and both ends of the path."""
+"""The reproduction audit: the release's loop with its switches, both ends of the path, stages, tables."""
 
 from dataclasses import asdict, replace
+from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -12,11 +14,20 @@ from condnum.data.digits import load_small_digits
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.methods import NAMED_SETTINGS
 from condnum.methods.algorithm1 import ill_direction, well_direction
-from condnum.studies.cells import Cell
+from condnum.studies.cells import Cell, CellResult
 from condnum.studies.digit_pairs import SETTINGS as DIGIT_SETTINGS
 from condnum.studies.digit_pairs import DigitPairs
 from condnum.studies.house_prices import SETTINGS as HOUSE_SETTINGS
-from condnum.studies.release import TEXTS, ReproductionAudit
+from condnum.studies.measure import cell_spectra
+from condnum.studies.release import (
+    OTHER_RIDGES,
+    RESULT_COLUMNS,
+    TEXTS,
+    ReproductionAudit,
+    landing_table,
+    results_table,
+    waterfall_table,
+)
 from condnum.studies.release_cells import (
     CORRECTED,
     SWITCHES,
@@ -24,7 +35,7 @@ from condnum.studies.release_cells import (
     PairedBatches,
     ProtocolSwitches,
     SwitchedAlgorithm1,
-    feature_spectra,
+    compute_cell,
     first_rows,
     switched_tasks,
     train_cell,
@@ -32,7 +43,8 @@ from condnum.studies.release_cells import (
 )
 from condnum.theory.immunization import immunization_from_spectra
 
-CORRECTED_FULL = ProtocolSwitches.preset("corrected")
+CORRECTED_FULL = ProtocolSwitches(**CORRECTED)
+DIGITS = ReproductionAudit("digits:4-7", seeds=2, epochs=(1,), ends=(2,))
 
 
 @pytest.fixture
@@ -47,28 +59,28 @@ def theta():
     return torch.randn(7, 7, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
 
 
-def trained(data, switches, seed=0, **overrides):
-    """Tasks and result of a setting."""
+def planned(data, switches, seed=0, **overrides):
+    """Data and cell of a setting."""
     loaded = data.load()
     settings = data.settings(switches, loaded).with_overrides(**overrides)
-    at = {"switches": switches.as_payload(), "ridges": data.ridges, "seed": seed}
-    return train_cell(data, loaded, Cell(at, asdict(settings)))
+    at = {"switches": asdict(switches), "ridges": data.ridges, "seed": seed}
+    return data, loaded, Cell(at, asdict(settings))
+
+
+def trained(*setting, **overrides):
+    """Result of a setting."""
+    return train_cell(*planned(*setting, **overrides))[1]
 
 
 def test_the_two_protocols_are_the_two_ends():
-    released, corrected = (ProtocolSwitches.preset(name) for name in ("released", "corrected"))
-    assert released == ProtocolSwitches()
+    released = turned = ProtocolSwitches()
     assert released.turned() == ()
-    assert corrected.turned() == SWITCHES == tuple(CORRECTED) == tuple(TEXTS)
-    turned = released
+    assert CORRECTED_FULL.turned() == SWITCHES == tuple(CORRECTED) == tuple(TEXTS)
     for name in SWITCHES:
         assert getattr(released, name) != CORRECTED[name]
         assert released.turn(name).turned() == (name,)
         turned = turned.turn(name)
-    assert turned == corrected
-
-
-def test_algorithm_1_is_what_the_five_switches_of_its_gradient_say():
+    assert turned == CORRECTED_FULL
     switches = ProtocolSwitches()
     for name in ("bias", "preconditioner_side", "regularizer_dimension", "kappa_floor"):
         switches = switches.turn(name)
@@ -77,35 +89,19 @@ def test_algorithm_1_is_what_the_five_switches_of_its_gradient_say():
 
 
 @pytest.mark.parametrize(
-    ("make", "error", "words"),
+    ("words", "error", "message"),
     [
-        (lambda: ProtocolSwitches(covariance="some"), UnknownNameError, "minibatch, full"),
-        (lambda: ProtocolSwitches(epochs=0), InvalidInputError, "got 0"),
-        (lambda: ProtocolSwitches(epochs=True), InvalidInputError, "got True"),
-        (lambda: ProtocolSwitches().turn("bais"), UnknownNameError, "did you mean 'bias'"),
-        (lambda: ProtocolSwitches.preset("release"), UnknownNameError, "did you mean 'released'"),
-        (lambda: AuditData.parse("svhn"), UnknownNameError, "svhn"),
-        (lambda: AuditData.parse("mnist"), InvalidInputError, "come with a pair"),
-        (lambda: AuditData.parse("house-prices:4-7"), InvalidInputError, "tables without one"),
-        (lambda: AuditData.parse("digits:4-4"), InvalidInputError, "two different digits"),
-        (lambda: AuditData.parse("embedded", "/data"), InvalidInputError, "has no source '/data'"),
+        (["svhn"], UnknownNameError, "svhn"),
+        (["mnist"], InvalidInputError, "come with a pair"),
+        (["house-prices:4-7"], InvalidInputError, "tables without one"),
+        (["digits:4-4"], InvalidInputError, "two different digits"),
+        (["embedded", "/data"], InvalidInputError, "has no source '/data'"),
     ],
-    ids=[
-        "position",
-        "epochs-0",
-        "epochs-bool",
-        "switch",
-        "protocol",
-        "data",
-        "no-pair",
-        "pair",
-        "equal",
-        "source",
-    ],
+    ids=str,
 )
-def test_bad_choices(make, error, words):
-    with pytest.raises(error, match=words):
-        make()
+def test_bad_data(words, error, message):
+    with pytest.raises(error, match=message):
+        AuditData.parse(*words)
 
 
 def test_turned_switches_give_the_directions_of_the_library(problem, theta):
@@ -202,7 +198,7 @@ def places(batch, task):
 
 
 def test_an_epoch_reads_the_longer_task_in_full_batches_and_repeats_the_shorter(problem):
-    paired, generator = PairedBatches.of(problem), torch.Generator().manual_seed(0)
+    paired, generator = PairedBatches(problem.pretrain, problem.harmful), torch.Generator().manual_seed(0)
     batches = [paired.sample(8, generator) for _ in range(4)]
     assert [len(batch.pretrain.features) for batch in batches] == [8] * 4  # of 20 rows, 4 are left out
     for epoch in (batches[:2], batches[2:]):
@@ -219,22 +215,19 @@ def test_an_epoch_reads_the_longer_task_in_full_batches_and_repeats_the_shorter(
 def test_rows_of_equally_long_tasks_stay_together(problem):
     X = problem.pretrain.features
     both = ImmunizationProblem.from_data(X, X[:, 0], X.flip(1))
-    paired, generator = PairedBatches.of(both), torch.Generator().manual_seed(0)
+    paired, generator = PairedBatches(both.pretrain, both.harmful), torch.Generator().manual_seed(0)
     for _ in range(5):
         batch = paired.sample(8, generator)
         assert places(batch.pretrain, both.pretrain) == places(batch.harmful, both.harmful)
-
-
-def test_fewer_rows_than_a_batch_are_one_batch(problem):
-    batch = PairedBatches.of(problem).sample(64, torch.Generator().manual_seed(0))
+    # Fewer rows than a batch are one batch.
+    batch = PairedBatches(problem.pretrain, problem.harmful).sample(64, torch.Generator().manual_seed(0))
     assert (len(batch.pretrain.features), len(batch.harmful.features)) == (20, 12)
 
 
 def test_updates_stay_those_of_the_releases_loaders():
     data = AuditData.parse("embedded")
-    loaded = data.load()
     for name in ("rows", "covariance"):
-        assert data.settings(ProtocolSwitches().turn(name), loaded).steps == 10 * 3
+        assert data.settings(ProtocolSwitches().turn(name), data.load()).steps == 10 * 3
 
 
 def test_first_rows_are_standardised_again_only_where_the_switch_says_so():
@@ -250,15 +243,13 @@ def test_first_rows_are_standardised_again_only_where_the_switch_says_so():
 
 
 def test_spectra_are_those_of_features_with_their_bias():
-    data = AuditData.parse("embedded")
-    tasks, result = trained(data, ProtocolSwitches(), steps=3)
-    spectra = feature_spectra(tasks, result.theta)
-    W, b = result.theta[:-1], result.theta[-1]
-    features = tasks.inputs.harmful.features @ W + b
-    sigma = torch.linalg.svdvals(features) ** 2
-    torch.testing.assert_close(spectra.harmful_after, sigma[: len(spectra.harmful_after)])
-    raw = torch.linalg.svdvals(tasks.inputs.harmful.features) ** 2
-    torch.testing.assert_close(spectra.harmful_before, raw[: len(spectra.harmful_before)])
+    data, loaded, cell = planned(AuditData.parse("embedded"), ProtocolSwitches(), steps=3)
+    tasks, result = train_cell(data, loaded, cell)
+    spectra = cell_spectra(*compute_cell(data, loaded, cell))
+    X = tasks.inputs.harmful.features
+    features = X @ result.theta[:-1] + result.theta[-1]
+    for found, matrix in ((spectra.harmful_after, features), (spectra.harmful_before, X)):
+        torch.testing.assert_close(found, (torch.linalg.svdvals(matrix) ** 2)[: len(found)])
 
 
 def test_labels_of_a_digit_pair():
@@ -272,44 +263,174 @@ def test_labels_of_a_digit_pair():
     assert float(balanced.problem.pretrain.targets.mean()) == pytest.approx(0.5)
 
 
-def test_the_corrected_end_is_the_registered_method_on_the_embedded_table():
-    data = AuditData.parse("embedded")
-    result = trained(data, CORRECTED_FULL, seed=1)[1]
+def test_the_corrected_end_is_the_registered_method():
+    result = trained(AuditData.parse("embedded"), CORRECTED_FULL, 1)
     problem = ImmunizationProblem.from_pair(load_diabetes_tasks(features="published"))
     registered = NAMED_SETTINGS["diabetes"]
-    expected = immunize(problem, "ours", seed=1, **asdict(registered))
     assert result.steps == registered.steps == 2000
-    assert torch.equal(result.theta, expected.theta)
-
-
-def test_the_corrected_end_is_the_registered_method_on_a_pair_of_digits():
+    assert torch.equal(result.theta, immunize(problem, "ours", seed=1, **asdict(registered)).theta)
     study = DigitPairs("digits")
-    expected = study.immunize(study.load(), study.cell("ours", 0, (4, 7)))
-    result = trained(AuditData.parse("digits:4-7"), CORRECTED_FULL)[1]
+    result = trained(AuditData.parse("digits:4-7"), CORRECTED_FULL)
     assert result.steps == DIGIT_SETTINGS["digits-8x8"]["ours"].steps
-    assert torch.equal(result.theta, expected.theta)
+    assert torch.equal(result.theta, study.immunize(study.load(), study.cell("ours", 0, (4, 7))).theta)
 
 
 def test_the_corrected_end_is_the_registered_method_on_house_prices(real_data):
     data = AuditData.parse("house-prices")
     assert data.settings(CORRECTED_FULL, data.load()) == HOUSE_SETTINGS["ours"].with_overrides(record_every=0)
     # The full length takes half a minute: the same settings over fewer steps tell any difference.
-    result = trained(data, CORRECTED_FULL, seed=2, steps=60)[1]
+    result = trained(data, CORRECTED_FULL, 2, steps=60)
     problem = ImmunizationProblem.from_pair(load_house_prices("local", features="published"))
     settings = HOUSE_SETTINGS["ours"].with_overrides(steps=60)
     assert torch.equal(result.theta, immunize(problem, "ours", seed=2, **asdict(settings)).theta)
 
 
-def rir(data, switches, seed):
-    tasks, result = trained(data, switches, seed)
-    spectra = feature_spectra(tasks, result.theta)
-    return immunization_from_spectra(spectra, convention="ridge", gauge="as_trained").rir
-
-
 def test_the_released_end_behaves_as_reported_on_house_prices(real_data):
-    data = AuditData.parse("house-prices")
-    at_10 = [rir(data, ReproductionAudit().released(10), seed) for seed in range(5)]
+    study, data = ReproductionAudit(), AuditData.parse("house-prices")
+
+    def rir(epochs, seed):
+        found = compute_cell(*planned(data, study.released(epochs), seed))
+        return immunization_from_spectra(cell_spectra(*found), convention="ridge", gauge="as_trained").rir
+
     # Of the release: about 1.6 to 2.2 at 10 epochs and 80 to 115 at 100, here a seed may lie outside.
-    assert 1.6 < np.mean(at_10) < 2.2
-    at_100 = [rir(data, ReproductionAudit().released(100), seed) for seed in (0, 1)]
-    assert all(80 < value < 115 for value in at_100)
+    assert 1.6 < np.mean([rir(10, seed) for seed in range(5)]) < 2.2
+    assert all(80 < rir(100, seed) < 115 for seed in (0, 1))
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    return DIGITS.run(out=tmp_path_factory.mktemp("audit"), jobs=1)
+
+
+def hand_made(rirs):
+    """Results with given RIRs: {(path, index): one a seed}, κ's of 1 but for the harmful task."""
+    rows = []
+    for (path, index), values in rirs.items():
+        for seed, value in enumerate(values):
+            stage = {"dataset": "t", "path": path, "start_epochs": 10, "index": index, "seed": seed}
+            facts = {"switch": "released" if index == 0 else "rows", "convention": "ridge", "rir": value}
+            rows.append(stage | facts | {"success": value > 3, "updates": 40})
+    return pd.DataFrame(rows)
+
+
+def test_paths_go_from_one_protocol_to_the_other():
+    for text in ("house-prices", "embedded", "mnist:4-7", "digits:4-7"):
+        config = ReproductionAudit(text, epochs=(10,))
+        stages = list(config.stages())
+        path = [stage for stage in stages if stage.path == "cumulative"]
+        assert path[0].switches.turned() == tuple(
+            name for name in SWITCHES if name not in config.tasks.switches
+        )
+        assert path[-1].switches == CORRECTED_FULL
+        assert [stage.switch for stage in path[1:]] == list(config.tasks.switches)
+        for before, after in pairwise(path):
+            assert after.switches == before.switches.turn(after.switch)
+        for stage in stages:
+            if stage.path == "alone":
+                assert stage.switches == path[0].switches.turn(stage.switch)
+        ridges = [stage.ridge for stage in stages if stage.path == "ridge" and stage.start == 10]
+        assert ridges == list(OTHER_RIDGES)
+
+
+def test_equal_settings_are_one_cell(digits):
+    stages = list(DIGITS.stages())
+    plans = [cell.key for cell in DIGITS.planned(digits.data)]
+    assert len(plans) == 2 * len(stages)
+    assert len(set(plans)) < len(plans)  # the first switch alone is the second row of the waterfall
+    assert digits.report.computed == len(set(plans))
+    assert len(digits.results) == 2 * len(plans)  # two conventions
+
+
+def test_tables_and_files(digits, tmp_path):
+    assert list(digits.results.columns) == RESULT_COLUMNS
+    assert digits.results.notna().all().all()
+    assert digits.save(tmp_path) == ["results.csv", "waterfall.csv", "landing.csv"]
+    assert len(pd.read_csv(tmp_path / "waterfall.csv")) == len(digits.waterfall)
+    assert digits.landing["epochs"].tolist() == [1, 2]
+    assert digits.landing["reported_min"].isna().all()  # nothing is reported for these data
+    assert "digit 4 (D_P) and 7 (D_H)" in DIGITS.title(digits.data)
+    assert digits.failures.empty
+
+
+def test_the_last_row_is_the_corrected_protocol_at_its_own_length(digits):
+    end = digits.waterfall[(digits.waterfall["path"] == "cumulative")].sort_values("index").iloc[-1]
+    assert end["switch"] == "epochs"
+    assert end["updates"] == DIGITS.tasks.registered.steps
+    others = digits.results[digits.results["switch"] != "epochs"]
+    assert set(others.loc[others["path"] != "released", "updates"]) == {2}  # 178 rows in full batches of 64
+
+
+def test_a_finished_study_is_not_computed_again(tmp_path):
+    study = ReproductionAudit("digits:9-0", seeds=1, epochs=(1,))
+    first, again = (study.run(out=tmp_path, jobs=1) for _ in range(2))
+    assert again.report.computed == 0
+    assert again.report.reused == first.report.computed > 0
+    pd.testing.assert_frame_equal(first.results, again.results)
+
+
+def test_changes_are_paired_by_seed_and_add_up():
+    results = hand_made(
+        {
+            ("cumulative", 0): [1.0, 4.0],
+            ("cumulative", 1): [10.0, 40.0],
+            ("cumulative", 2): [10.0, 10.0],
+            ("alone", 1): [100.0, 4.0],
+        }
+    )
+    table = waterfall_table(results).set_index(["path", "index"])
+    assert table.loc[("cumulative", 1), "change"] == pytest.approx(1)
+    assert table.loc[("cumulative", 1), "change_std"] == pytest.approx(0)  # though RIR itself varies
+    assert table.loc[("cumulative", 1), "rir"] == pytest.approx(20)
+    assert table.loc[("cumulative", 2), "factor"] == pytest.approx(0.5)
+    assert table.loc[("alone", 1), "change"] == pytest.approx(1)  # against the release: 100 and 1
+    assert np.isnan(table.loc[("cumulative", 0), "change"])
+    path = table.loc["cumulative"]
+    assert path["change"].sum() == pytest.approx(path["log10_rir"].iloc[-1] - path["log10_rir"].iloc[0])
+    assert table["immunized"].tolist() == [1, 2, 2, 2]
+
+
+def test_results_are_measured_from_spectra():
+    stage = next(ReproductionAudit("embedded").stages())
+    arrays = {
+        "pretrain_before": np.array([4.0, 1.0]),
+        "pretrain_after": np.array([2.0, 1.0]),
+        "harmful_before": np.array([3.0, 1.0]),
+        "harmful_after": np.array([60.0, 2.0]),
+    }
+    row = {"dimension": 3, "rows_pretrain": 5, "rows_harmful": 6, "updates": 1, "seconds": 0.1}
+    cell = CellResult(row | {"stop_reason": "steps"}, arrays)
+    table = results_table("t", [(stage, 7, cell)]).set_index("convention")
+    assert table.loc["compact", "rir"] == pytest.approx((30 / 3) / (2 / 4))
+    # Rank 2 of 3: at the floor only the largest values count.
+    assert table.loc["ridge", "rir"] == pytest.approx((60 / 3) / (2 / 4), rel=1e-5)
+    assert table.loc["compact", "seed"] == 7
+
+
+def test_landing_holds_the_releases_end_against_the_report():
+    results = hand_made({("cumulative", 0): [1.0, 2.0], ("cumulative", 1): [50.0, 60.0]})
+    (row,) = landing_table(waterfall_table(results), results, {10: (1.8, 2.2)}).to_dict("records")
+    assert (row["epochs"], row["inside"], row["seeds"]) == (10, 1, 2)
+    assert row["miss"] == pytest.approx(1.5 / 1.8)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"seeds": 0}, "seeds must be an integer of at least 1, got 0"),
+        ({"epochs": "10,ten"}, "epochs='10,ten' is no list"),
+        ({"epochs": "10,0"}, "epochs must be an integer of at least 1, got 0"),
+        ({"ends": "-1"}, "ends must be an integer of at least 1, got -1"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_bad_parameters(change, words):
+    parameters = {"data": "embedded", "source": "auto", "seeds": 1, "epochs": "", "ends": ""}
+    with pytest.raises(InvalidInputError, match=words):
+        ReproductionAudit.from_parameters(**parameters | change)
+
+
+def test_ends_of_house_prices_unless_told_otherwise():
+    parameters = {"data": "house-prices", "source": "auto", "seeds": 1, "epochs": "5"}
+    assert ReproductionAudit.from_parameters(**parameters, ends="").ends == (1000,)
+    assert ReproductionAudit.from_parameters(**parameters, ends="0").ends == ()
+    assert ReproductionAudit.from_parameters(**parameters, ends="").epochs == (5,)
