@@ -14,10 +14,9 @@ from condnum.studies.measure import (
     RESULT_COLUMNS,
     TABLE_1,
     Extractor,
+    PairStudy,
     Published,
-    ceiling_sweep,
     curves_table,
-    results_table,
     summary_table,
 )
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
@@ -25,52 +24,26 @@ from condnum.theory.immunization import relative_immunization_ratio
 
 
 @pytest.fixture(scope="module")
-def pair():
-    return load_diabetes_tasks()
-
-
-@pytest.fixture(scope="module")
-def problem(pair):
-    return ImmunizationProblem.from_pair(pair)
-
-
-@pytest.fixture(scope="module")
-def cells(problem):
+def study():
+    pair = load_diabetes_tasks()
+    problem = ImmunizationProblem.from_pair(pair)
     made = []
     for method, seed in (("identity", 0), ("optimal", 0), ("ours", 0), ("ours", 1)):
-        result = immunize(problem, method, seed=seed, **({"steps": 5} if method == "ours" else {}))
-        made.append(
-            Extractor(
-                method,
-                seed,
-                result.theta.numpy(),
-                result.history.columns,
-                result.steps,
-                0.5 + seed,
-                result.stop_reason,
-            )
-        )
-    return made
+        options = {"steps": 5} if method == "ours" else {}
+        made.append(Extractor.of(immunize(problem, method, seed=seed, **options)))
+    return PairStudy(pair, problem, made)
 
 
-@pytest.fixture(scope="module")
-def results(pair, problem, cells):
-    return results_table(pair, problem, cells)
-
-
-class TestResults:
-    def test_a_row_per_cell_and_measure(self, results, cells):
-        assert list(results.columns) == RESULT_COLUMNS
-        assert len(results) == len(cells) * len(MEASURES)
-        assert not results.isna().any().any()
-        assert set(zip(results["convention"], results["gauge"], strict=True)) == set(MEASURES)
-        assert set(results["dataset"]) == {"diabetes"}
-
-    @pytest.mark.parametrize(("convention", "gauge"), MEASURES)
-    def test_a_row_is_the_measure_of_its_cell(self, results, problem, cells, convention, gauge):
-        K = problem.pretrain.covariance, problem.harmful.covariance
+def test_a_row_is_the_measure_of_its_cell(study):
+    results = study.results
+    K = study.problem.pretrain.covariance, study.problem.harmful.covariance
+    assert list(results.columns) == RESULT_COLUMNS
+    assert len(results) == len(study.extractors) * len(MEASURES)
+    assert not results.isna().any().any()
+    assert set(results["dataset"]) == {"diabetes"}
+    for convention, gauge in MEASURES:
         chosen = results[(results["convention"] == convention) & (results["gauge"] == gauge)]
-        for (_, row), cell in zip(chosen.iterrows(), cells, strict=True):
+        for (_, row), cell in zip(chosen.iterrows(), study.extractors, strict=True):
             theta = torch.from_numpy(cell.theta)
             expected = relative_immunization_ratio(theta, *K, convention=convention, gauge=gauge)
             assert row["rir"] == pytest.approx(expected.rir, rel=1e-12)
@@ -81,23 +54,18 @@ class TestResults:
             assert row["theta_condition"] == pytest.approx(np.linalg.cond(cell.theta), rel=1e-9)
             assert row["loss_gap"] == pytest.approx(0, abs=1e-9)
             assert (row["steps"], row["seconds"]) == (cell.steps, cell.seconds)
-            if convention == "compact":
-                ceiling = rir_ceiling(*K).value
-            else:
-                norm = None if gauge == "unit" else float((theta**2).sum())
-                ceiling = ridge_convention_ceiling(*K, squared_norm=norm)
+            norm = None if gauge == "unit" else float((theta**2).sum())
+            ceiling = ridge_convention_ceiling(*K, squared_norm=norm)
+            ceiling = rir_ceiling(*K).value if convention == "compact" else ceiling
             assert row["rir_ceiling"] == pytest.approx(ceiling, rel=1e-12)
-            assert row["rir_share"] == pytest.approx(
-                row["rir"] / ceiling if np.isfinite(ceiling) else np.nan, nan_ok=True
-            )
+            assert row["rir_share"] == pytest.approx(row["rir"] / ceiling)
             assert row["rir"] <= ceiling * (1 + 1e-9)
-
-    def test_controls(self, results):
-        identity = results[results["method"] == "identity"]
-        np.testing.assert_allclose(identity["rir"], 1, rtol=1e-9)
-        assert not identity["success"].any()
-        optimal = results[(results["method"] == "optimal") & (results["convention"] == "compact")].iloc[0]
-        assert optimal["rir"] == pytest.approx(optimal["rir_ceiling"], rel=1e-9)
+    identity = results[results["method"] == "identity"]
+    np.testing.assert_allclose(identity["rir"], 1, rtol=1e-9)
+    assert not identity["success"].any()
+    optimal = results[(results["method"] == "optimal") & (results["convention"] == "compact")].iloc[0]
+    assert optimal["rir"] == pytest.approx(optimal["rir_ceiling"], rel=1e-9)
+    assert study.summary["seeds"].tolist() == [1] * 3 + [1] * 3 + [2] * 3  # a row per convention and gauge
 
 
 class TestSummary:
@@ -129,8 +97,7 @@ class TestSummary:
         assert ours["rir_share"] == pytest.approx(0.3)
         assert (ours["loss_gap_max"], ours["seconds_mean"]) == pytest.approx((0.001, 2))
 
-    def test_one_seed_has_no_deviation(self):
-        imma = summary_table(self.table(), {}).iloc[1]
+        imma = summary_table(self.table(), {}).iloc[1]  # one seed has no deviation
         assert imma["seeds"] == 1
         assert np.isnan(imma["rir_std"])
         assert imma["rir_mean"] == pytest.approx(2.5)
@@ -142,29 +109,18 @@ class TestSummary:
         assert summary.loc["identity"].filter(like="published").isna().all()
         assert len(summary.filter(like="published_").columns) == len(Published._fields)
 
-    def test_a_row_per_convention_and_gauge(self, results):
-        summary = summary_table(results, {})
-        assert len(summary) == 3 * len(MEASURES)
-        assert summary["seeds"].tolist() == [1] * 3 + [1] * 3 + [2] * 3
-
-    def test_table_1_is_that_of_the_paper(self):
-        # RIR is a mean of ratios, so it only roughly equals the ratio of the means.
-        for row in TABLE_1.values():
-            assert row.rir == pytest.approx(row.harmful_ratio / row.pretrain_ratio, rel=0.05)
-        assert list(TABLE_1) == ["r_ill_only", "imma", "opt_kappa", "ours"]
-
 
 @pytest.fixture(scope="module")
-def curves(problem, cells):
-    return curves_table(problem, cells, probe_steps=50)
+def curves(study):
+    return curves_table(study.problem, study.extractors, probe_steps=50)
 
 
 class TestCurves:
-    def test_every_curve_is_there(self, curves, cells):
+    def test_every_curve_is_there(self, curves, study):
         assert list(curves.columns) == ["method", "seed", "task", "quantity", "x", "value"]
         expected = {
             (cell.method, cell.seed, task, quantity)
-            for cell in cells
+            for cell in study.extractors
             for task, quantities in (
                 ("pretrain", ("norm_ratio", "excess_loss", "spectrum", "kappa", "r_well", "loss")),
                 ("harmful", ("norm_ratio", "excess_loss", "spectrum", "kappa", "r_ill")),
@@ -175,54 +131,44 @@ class TestCurves:
         assert found == expected
         without = curves[curves["quantity"] != "loss"]  # a closed form has no ω, so no loss
         assert not without.isna().any().any()
+        P, H = study.problem.pretrain.covariance, study.problem.harmful.covariance
+        bare = ImmunizationProblem.from_covariances(P, H)  # without targets there are no probe curves
+        quantities = set(curves_table(bare, study.extractors, probe_steps=5)["quantity"])
+        assert not {"norm_ratio", "excess_loss"} & quantities
 
     def one(self, curves, **where):
         for name, value in where.items():
             curves = curves[curves[name] == value]
         return curves
 
-    def test_probe_curves(self, curves, problem, cells):
-        for name, task in (("pretrain", problem.pretrain), ("harmful", problem.harmful)):
-            expected = linear_probe(
-                cells[3].theta, task.covariance, task.features.mT @ task.targets, steps=50
-            )
+    def test_each_is_what_its_name_says(self, curves, study):
+        for name, task in (("pretrain", study.problem.pretrain), ("harmful", study.problem.harmful)):
+            XY = task.features.mT @ task.targets
+            expected = linear_probe(study.extractors[3].theta, task.covariance, XY, steps=50)
             for quantity in ("norm_ratio", "excess_loss"):
                 got = self.one(curves, method="ours", seed=1, task=name, quantity=quantity)
                 np.testing.assert_array_equal(got["x"], np.arange(51))
                 np.testing.assert_allclose(got["value"], getattr(expected, quantity), rtol=1e-9)
-
-    def test_spectra_are_in_the_unit_gauge(self, curves, problem, cells):
+        cell = study.extractors[2]
         got = self.one(curves, method="ours", seed=0, task="harmful", quantity="spectrum")
-        theta = cells[2].theta * np.sqrt(8) / np.linalg.norm(cells[2].theta)
-        sigma = np.linalg.eigvalsh(theta.T @ problem.harmful.covariance.numpy() @ theta)[::-1]
+        theta = cell.theta * np.sqrt(8) / np.linalg.norm(cell.theta)  # the unit gauge
+        sigma = np.linalg.eigvalsh(theta.T @ study.problem.harmful.covariance.numpy() @ theta)[::-1]
         # Forming H keeps eps·σ₁; σ_k/σ₁ is above 1e-6 here.
         np.testing.assert_allclose(got["value"], sigma, rtol=1e-8)
         assert got["x"].tolist() == list(range(1, 9))
-
-    def test_histories(self, curves, cells):
         got = self.one(curves, method="ours", seed=0, task="harmful", quantity="kappa")
-        np.testing.assert_array_equal(got["value"], cells[2].history["kappa_harmful"])
-        np.testing.assert_array_equal(got["x"], cells[2].history["step"])
-
-    def test_a_task_without_targets_has_no_probe_curves(self, problem, cells):
-        bare = ImmunizationProblem.from_covariances(problem.pretrain.covariance, problem.harmful.covariance)
-        assert not {"norm_ratio", "excess_loss"} & set(curves_table(bare, cells, probe_steps=5)["quantity"])
+        np.testing.assert_array_equal(got["value"], cell.history["kappa_harmful"])
+        np.testing.assert_array_equal(got["x"], cell.history["step"])
 
 
-class TestCeilingSweep:
-    def test_no_method_exceeds_the_ceiling(self, problem, cells):
-        sweep = ceiling_sweep(problem, cells, ridges=np.array([1e-6, 1.0, 100.0]))
-        assert list(sweep.columns) == ["method", "seed", "ridge", "rir"]
-        assert len(sweep) == 3 * (1 + len(cells))
-        ceilings = sweep[sweep["method"] == "ceiling"].set_index("ridge")["rir"]
-        assert ceilings.is_monotonic_decreasing
-        for _, row in sweep.iterrows():
-            assert row["rir"] <= ceilings[row["ridge"]] * (1 + 1e-9)
-        optimal = sweep[(sweep["method"] == "optimal") & (sweep["ridge"] < 1e-5)]["rir"].iloc[0]
-        assert optimal == pytest.approx(ceilings[1e-6], rel=1e-6)
-
-    def test_default_range(self, problem, cells):
-        sweep = ceiling_sweep(problem, cells[:1])
-        assert sweep["ridge"].min() == pytest.approx(1e-6)
-        largest = float(torch.linalg.eigvalsh(problem.pretrain.covariance)[-1])
-        assert sweep["ridge"].max() == pytest.approx(largest)
+def test_no_method_exceeds_the_ceiling_at_any_ridge(study):
+    sweep = study.ceiling_sweep
+    assert list(sweep.columns) == ["method", "seed", "ridge", "rir"]
+    assert len(sweep) == 25 * (1 + len(study.extractors))
+    largest = float(torch.linalg.eigvalsh(study.problem.pretrain.covariance)[-1])
+    assert (sweep["ridge"].min(), sweep["ridge"].max()) == pytest.approx((1e-6, largest))
+    ceilings = sweep[sweep["method"] == "ceiling"].set_index("ridge")["rir"]
+    assert ceilings.is_monotonic_decreasing
+    assert (sweep["rir"] <= ceilings[sweep["ridge"]].to_numpy() * (1 + 1e-9)).all()
+    optimal = sweep[(sweep["method"] == "optimal") & (sweep["ridge"] < 2e-6)]["rir"].iloc[0]
+    assert optimal == pytest.approx(ceilings.iloc[0], rel=1e-6)
