@@ -70,8 +70,8 @@ from condnum.probing.attackers import AttackBudget
 from condnum.probing.report import AttackReport
 from condnum.progress import report_event
 from condnum.studies.cells import Cell, CellResult, ResultStore, checked_result
-from condnum.studies.executors import Executor, SerialExecutor
-from condnum.studies.study import Result, Study, StudyRun, SweepError, at_least
+from condnum.studies.executors import Executor
+from condnum.studies.study import Result, SerialExecutor, Study, StudyRun, SweepError, at_least
 from condnum.theory.ceiling import RirCeiling, ridge_convention_ceiling, rir_ceiling
 from condnum.theory.spectra import PUBLISHED_RIDGE, CovarianceRange, default_rtol
 
