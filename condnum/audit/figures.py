@@ -28,7 +28,7 @@ def spectra_figure(found: Audit) -> Any:
     figure = _two(("D<sub>P</sub>, pre-training task", "D<sub>H</sub>, harmful task"))
     drawn = []
     for column, task in enumerate((found.pretrain, found.harmful), start=1):
-        sigma = task.spectrum
+        sigma = np.array(task.spectrum)
         floor = max(found.rtol * sigma[0] / 1e3, 1e-300)
         values = np.maximum(sigma, floor)
         drawn.append(values)
@@ -98,7 +98,7 @@ def sensitivity_figure(found: Audit) -> Any:
 def overlap_figure(found: Audit) -> Any:
     """Draw how the eigenvectors of both tasks lie to each other."""
     go = require("plotly.graph_objects", "viz")
-    overlaps, D = found.directions.overlaps, found.directions.dimension
+    overlaps, D = found.overlaps, found.pretrain.dimension
     figure = go.Figure()
     figure.add_heatmap(
         **overlap_map(

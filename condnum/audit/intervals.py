@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from condnum.audit.measures import Comparison, Extractors, TaskSpectra, kappa_rows, measured, task_spectra
+from condnum.audit.measures import Comparison, Extractors, TaskSpectra, kappa_table
 from condnum.audit.moments import SecondMoments
 from condnum.errors import RankError
 from condnum.machine import limited_threads
 from condnum.studies.executors import core_count
 from condnum.studies.measure import MEASURES
 from condnum.theory.ceiling import rir_ceiling
+from condnum.theory.spectra import CovarianceRange
 
 #: Confidence level of the intervals.
 LEVEL = 0.95
@@ -40,19 +42,18 @@ class Intervals:
     level: float = LEVEL
 
 
-def resampled_covariance(moments: SecondMoments, generator: np.random.Generator) -> NDArray[np.float64]:
+def resampled_covariance(moments: SecondMoments, generator: np.random.Generator) -> torch.Tensor:
     """Draw rows, or groups of rows, with replacement and return their covariance."""
+    parts = moments.groups if moments.kept is None else moments.kept
+    counts = np.bincount(generator.integers(len(parts), size=len(parts)), minlength=len(parts))
+    drawn = np.flatnonzero(counts)
     if moments.kept is not None:
-        N = len(moments.kept)
-        counts = np.bincount(generator.integers(N, size=N), minlength=N)
-        X = moments.kept[counts > 0] * np.sqrt(counts[counts > 0])[:, None]
-        return np.asarray(X.T @ X)
-    M = len(moments.groups)
-    counts = np.bincount(generator.integers(M, size=M), minlength=M)
-    total = np.zeros_like(moments.groups[0])
-    for m in np.flatnonzero(counts):
-        total += counts[m] * moments.groups[m]
-    return total
+        X = parts[drawn] * np.sqrt(counts[drawn])[:, None]
+        return torch.from_numpy(X.T @ X)
+    total = np.zeros_like(parts[0])
+    for m in drawn:
+        total += counts[m] * parts[m]
+    return torch.from_numpy(total)
 
 
 def bootstrap(
@@ -76,12 +77,14 @@ def bootstrap(
     """
 
     def replicate(index: int) -> list[float]:
-        drawn = []
-        for which, task in enumerate(moments):
-            generator = np.random.default_rng([seed, which, index, DRAWS])
-            drawn.append(torch.from_numpy(resampled_covariance(task, generator)))
         try:
-            spectra = task_spectra(drawn[0], drawn[1], extractors, rtol=rtol)
+            P, H = (
+                CovarianceRange.of(
+                    resampled_covariance(task, np.random.default_rng([seed, which, index, DRAWS])), rtol=rtol
+                )
+                for which, task in enumerate(moments)
+            )
+            spectra = TaskSpectra.of(P, H, extractors, rtol=rtol)
             return estimates(spectra, compared, ridge)["estimate"].tolist()
         except RankError:
             return [np.nan] * count
@@ -114,15 +117,15 @@ def intervals(draws: NDArray[np.float64], known: pd.DataFrame, unit: str) -> Int
 
 def estimates(spectra: TaskSpectra, compared: Sequence[Comparison], ridge: float) -> pd.DataFrame:
     """Return every number that gets an interval."""
-    rows = []
-    for row in kappa_rows(spectra, ridge=ridge):
-        place = (row["task"], row["extractor"], "", row["convention"])
-        rows.append(("kappa", *place, row["kappa"]))
-        if row["convention"] == "compact":
-            rows.append(("rank", *place, float(row["rank"])))
+    rows: list[tuple[Any, ...]] = []
+    for row in kappa_table(spectra, ridge=ridge).itertuples():
+        place = (row.task, row.extractor, "", row.convention)
+        rows.append(("kappa", *place, row.kappa))
+        if row.convention == "compact":
+            rows.append(("rank", *place, float(row.rank)))
     for pair in compared:
         for convention, gauge in MEASURES[:2]:
-            result = measured(spectra, pair, convention, gauge, ridge=ridge)
+            result = spectra.measured(pair, convention, gauge, ridge=ridge)
             for name in ("harmful_ratio", "pretrain_ratio", "rir"):
                 rows.append((name, "", pair.extractor, pair.baseline, convention, getattr(result, name)))
     ceiling = rir_ceiling(spectra.range_P, spectra.range_H, rtol=spectra.rtol)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ from condnum.theory.immunization import (
 )
 from condnum.theory.pareto import front_immunizer
 from condnum.theory.spectra import (
+    PUBLISHED_RIDGE,
     Convention,
     CovarianceRange,
     condition_from_spectrum,
@@ -38,10 +39,8 @@ from condnum.theory.spectra import (
 
 #: The features as they are, θ = I.
 RAW = "raw"
-#: The closed form θ* = K_P^{-1/2}: not the auditor's, but a yardstick.
-OPTIMAL = "optimal"
-#: The closed form at (ii) just below 1: the same.
-FRONT = "front"
+#: Yardsticks in closed form: θ* = K_P^{-1/2}, and that at (ii) just below 1.
+CLOSED = OPTIMAL, FRONT = "optimal", "front"
 
 #: How each is called in tables.
 LABELS = {
@@ -56,19 +55,28 @@ LABELS = {
 #: A matrix, or where to find one.
 ThetaLike = str | os.PathLike[str] | NDArray[Any]
 
+#: Matrices by name; None stands for the features as they are.
+Extractors = Mapping[str, NDArray[np.float64] | None]
+
 
 @dataclass(frozen=True)
 class Comparison:
     """An extractor and its yardstick: κ after over κ before."""
 
     extractor: str
-    baseline: str
+    baseline: str = RAW
 
     @property
     def label(self) -> str:
         """Both in words; the raw features go without saying."""
         own = LABELS[self.extractor]
         return own if self.baseline == RAW else f"{own} against {LABELS[self.baseline]}"
+
+
+def comparisons(names: Mapping[str, Any]) -> list[Comparison]:
+    """List what is compared with what."""
+    pair = [Comparison("theta_i", "theta_0")] if "theta_i" in names else []
+    return pair + [Comparison(name) for name in ("theta_i", "theta_0", "theta", *CLOSED) if name in names]
 
 
 def read_theta(value: ThetaLike, dimension: int, *, name: str = "theta") -> NDArray[np.float64]:
@@ -101,43 +109,26 @@ def read_extractors(
     theta: ThetaLike | None, theta_0: ThetaLike | None, theta_i: ThetaLike | None, dimension: int
 ) -> dict[str, NDArray[np.float64]]:
     """Read the extractors that were given."""
-    pair = (theta_0 is not None, theta_i is not None)
-    if theta is not None and any(pair):
+    values = {"theta": theta, "theta_0": theta_0, "theta_i": theta_i}
+    given = {name: value for name, value in values.items() if value is not None}
+    if "theta" in given and len(given) > 1:
         raise InvalidInputError("theta excludes theta_0 and theta_i; give either one extractor or the pair.")
-    if any(pair) and not all(pair):
-        missing, given = ("theta_i", "theta_0") if pair[0] else ("theta_0", "theta_i")
+    if len(given) == 1 and "theta" not in given:
+        (name,) = given
+        missing = "theta_i" if name == "theta_0" else "theta_0"
         raise InvalidInputError(
-            f"{given} was given without {missing}: the pair is compared; a single extractor is called theta."
+            f"{name} was given without {missing}: the pair is compared; a single extractor is called theta."
         )
-    given_values = {"theta": theta, "theta_0": theta_0, "theta_i": theta_i}
-    return {
-        name: read_theta(value, dimension, name=name)
-        for name, value in given_values.items()
-        if value is not None
-    }
+    return {name: read_theta(value, dimension, name=name) for name, value in given.items()}
 
 
-def with_yardsticks(
-    extractors: Mapping[str, NDArray[np.float64]],
-    K_P: NDArray[np.float64],
-    K_H: NDArray[np.float64],
-    ranges: tuple[CovarianceRange, CovarianceRange],
-    *,
-    rtol: float,
-) -> dict[str, NDArray[np.float64] | None]:
-    """Put the features as they are in front, and the two closed forms behind."""
+def closed_forms(
+    K_P: NDArray[np.float64], K_H: NDArray[np.float64], ranges: tuple[CovarianceRange, CovarianceRange],
+    *, rtol: float,
+) -> dict[str, NDArray[np.float64]]:  # fmt: skip
+    """Return the yardsticks."""
     optimal = np.asarray(optimal_immunizer(K_P, K_H, rtol=rtol))
-    return {RAW: None, **extractors, OPTIMAL: optimal, FRONT: np.asarray(front_immunizer(*ranges))}
-
-
-def comparisons(names: Mapping[str, Any]) -> list[Comparison]:
-    """List what is compared with what."""
-    pair = [Comparison("theta_i", "theta_0")] if "theta_i" in names else []
-    order = [name for name in ("theta_i", "theta_0", "theta", OPTIMAL, FRONT) if name in names]
-    return pair + [Comparison(name, RAW) for name in order]
-
-
-Extractors = Mapping[str, NDArray[np.float64] | None]
+    return {OPTIMAL: optimal, FRONT: np.asarray(front_immunizer(*ranges))}
 
 
 def covariance_rtol(dimension: int, stored_eps: float) -> float:
@@ -158,52 +149,55 @@ def covariance_rtol(dimension: int, stored_eps: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class TaskSpectra:
-    """The two covariances' ranges, and the non-zero spectra of H(θ) for each θ in the unit gauge."""
+    """The two covariances' ranges, and the non-zero spectra of H(θ) for each θ at unit scale."""
 
     range_P: CovarianceRange
     range_H: CovarianceRange
-    pretrain: Mapping[str, Tensor]  # extractor -> (k,) descending
-    harmful: Mapping[str, Tensor]
+    values: Mapping[str, Mapping[str, Tensor]]  # task -> extractor -> (k,) descending
     dimensions: Mapping[str, int]  # D, or D_hid
-    gains: Mapping[str, float]  # ‖θ‖_F²/D: multiplies a spectrum in the unit gauge to that as trained
+    gains: Mapping[str, float]  # ‖θ‖_F²/D: multiplies a spectrum at unit scale to that as trained
     rtol: float
 
-    def of(self, extractor: str, baseline: str, gauge: Gauge = "unit") -> HessianSpectra:
-        """Return the four spectra that compare an extractor with its baseline."""
-        before, after = (1.0, 1.0) if gauge == "unit" else (self.gains[baseline], self.gains[extractor])
-        return HessianSpectra(
-            self.pretrain[baseline] * before,
-            self.pretrain[extractor] * after,
-            self.harmful[baseline] * before,
-            self.harmful[extractor] * after,
-            self.dimensions[baseline],
-            self.dimensions[extractor],
+    @classmethod
+    def of(
+        cls, P: CovarianceRange, H: CovarianceRange, extractors: Extractors, *, rtol: float
+    ) -> TaskSpectra:
+        """Measure every extractor on the ranges of both covariances."""
+        values = {"pretrain": {RAW: P.values}, "harmful": {RAW: H.values}}
+        dimensions, gains = {RAW: P.dimension}, {RAW: 1.0}
+        for name, matrix in extractors.items():
+            if matrix is None:
+                continue
+            theta = torch.from_numpy(matrix)
+            unit = unit_gauge(theta)
+            dimensions[name], gains[name] = theta.shape[1], float(theta.square().sum()) / P.dimension
+            for task, part in (("pretrain", P), ("harmful", H)):
+                values[task][name] = hessian_spectrum(unit, part.factor)
+        return cls(P, H, values, dimensions, gains, rtol)
+
+    def measured(
+        self, pair: Comparison, convention: Convention, gauge: Gauge = "unit", *, ridge: float,
+        loss_gap: float | None = None,
+    ) -> Immunization:  # fmt: skip
+        """Measure one extractor against its baseline (Eq. 15, Definition 3.1)."""
+        sides = pair.baseline, pair.extractor
+        gain = dict.fromkeys(sides, 1.0) if gauge == "unit" else self.gains
+        before, after = ([values[name] * gain[name] for values in self.values.values()] for name in sides)
+        spectra = HessianSpectra(
+            before[0], after[0], before[1], after[1], *(self.dimensions[name] for name in sides)
+        )
+        return immunization_from_spectra(
+            spectra, convention=convention, gauge=gauge, rtol=self.rtol, ridge=ridge, loss_gap=loss_gap
         )
 
+    def ceiling_against(self, pair: Comparison, ceiling: float) -> float:
+        """Turn the compact ceiling against raw features into that against another baseline.
 
-def task_spectra(K_P: Tensor, K_H: Tensor, extractors: Extractors, *, rtol: float) -> TaskSpectra:
-    """Decompose both covariances and measure every extractor on them."""
-    ranges = CovarianceRange.of(K_P, rtol=rtol, name="K_P"), CovarianceRange.of(K_H, rtol=rtol, name="K_H")
-    return spectra_on(*ranges, extractors, rtol=rtol)
-
-
-def spectra_on(
-    range_P: CovarianceRange, range_H: CovarianceRange, extractors: Extractors, *, rtol: float
-) -> TaskSpectra:
-    """Measure every extractor on ranges that are known."""
-    D = range_P.dimension
-    pretrain, harmful = {RAW: range_P.values}, {RAW: range_H.values}
-    dimensions, gains = {RAW: D}, {RAW: 1.0}
-    for name, matrix in extractors.items():
-        if matrix is None:
-            continue
-        theta = torch.from_numpy(matrix)
-        gains[name] = float(theta.square().sum()) / D
-        unit = unit_gauge(theta)
-        pretrain[name] = hessian_spectrum(unit, range_P.factor)
-        harmful[name] = hessian_spectrum(unit, range_H.factor)
-        dimensions[name] = theta.shape[1]
-    return TaskSpectra(range_P, range_H, pretrain, harmful, dimensions, gains, rtol)
+        RIR multiplies: against θ₀ it is RIR against the raw features over θ₀'s own.
+        """
+        if pair.baseline == RAW:
+            return ceiling
+        return ceiling / self.measured(Comparison(pair.baseline), "compact", ridge=PUBLISHED_RIDGE).rir
 
 
 def cut(part: CovarianceRange, rtol: float) -> CovarianceRange:
@@ -212,86 +206,51 @@ def cut(part: CovarianceRange, rtol: float) -> CovarianceRange:
     return CovarianceRange(part.values[kept], part.vectors[:, kept])
 
 
-def kappa_rows(spectra: TaskSpectra, *, ridge: float) -> list[dict[str, Any]]:
-    """List κ of both tasks' Hessians at every extractor, in the unit gauge."""
+def kappa_table(spectra: TaskSpectra, *, ridge: float) -> pd.DataFrame:
+    """List κ of both tasks' Hessians at every extractor, at unit scale."""
     rows = []
-    for task, values in (("pretrain", spectra.pretrain), ("harmful", spectra.harmful)):
+    for task, values in spectra.values.items():
         for extractor, sigma in values.items():
-            D = spectra.dimensions[extractor]
             for convention in ("compact", "ridge"):
-                kappa, largest, smallest, rank = condition_from_spectrum(
+                D = spectra.dimensions[extractor]
+                found = condition_from_spectrum(
                     sigma, convention=convention, rtol=spectra.rtol, ridge=ridge, dimension=D
                 )
-                rows.append(
-                    {
-                        "task": task, "extractor": extractor, "convention": convention,
-                        "kappa": float(kappa), "sigma_max": float(largest), "sigma_min": float(smallest),
-                        "rank": int(rank), "dimension": D,
-                    }
-                )  # fmt: skip
-    return rows
-
-
-def measured(
-    spectra: TaskSpectra,
-    comparison: Comparison,
-    convention: Convention,
-    gauge: Gauge,
-    *,
-    ridge: float,
-    loss_gap: float | None = None,
-) -> Immunization:
-    """Measure one extractor against its baseline (Eq. 15, Definition 3.1)."""
-    return immunization_from_spectra(
-        spectra.of(comparison.extractor, comparison.baseline, gauge),
-        convention=convention, gauge=gauge, rtol=spectra.rtol, ridge=ridge, loss_gap=loss_gap,
-    )  # fmt: skip
-
-
-def ceiling_against(spectra: TaskSpectra, comparison: Comparison, ceiling: float, ridge: float) -> float:
-    """Turn the ceiling of RIR against raw features into that against another baseline.
-
-    RIR multiplies: against θ₀ it is RIR against the raw features over θ₀'s own, so that the ceiling is
-    divided by the latter (compact convention).
-    """
-    if comparison.baseline == RAW:
-        return ceiling
-    own = measured(spectra, Comparison(comparison.baseline, RAW), "compact", "unit", ridge=ridge)
-    return ceiling / own.rir
+                rows.append((task, extractor, convention, *(number.item() for number in found), D))
+    names = ["task", "extractor", "convention", "kappa", "sigma_max", "sigma_min", "rank", "dimension"]
+    return pd.DataFrame(rows, columns=names)
 
 
 def measures_table(
     spectra: TaskSpectra,
-    compared: Iterable[Comparison],
+    compared: Sequence[Comparison],
     *,
     ridge: float,
-    loss_gaps: dict[str, float | None],
+    loss_gaps: Mapping[str, float | None],
 ) -> pd.DataFrame:
     """Measure every comparison in every convention and gauge, beside its ceiling."""
-    compact_ceiling = float(rir_ceiling(spectra.range_P, spectra.range_H, rtol=spectra.rtol))
+    P, H, rtol = spectra.range_P, spectra.range_H, spectra.rtol
+    compact_ceiling = float(rir_ceiling(P, H, rtol=rtol))
     rows = []
     for pair in compared:
         for convention, gauge in MEASURES:
-            gap = loss_gaps.get(pair.extractor)
-            result = measured(spectra, pair, convention, gauge, ridge=ridge, loss_gap=gap)
-            ceiling = math.nan
+            gap, ceiling = loss_gaps.get(pair.extractor), math.nan
+            result = spectra.measured(pair, convention, gauge, ridge=ridge, loss_gap=gap)
             if convention == "compact":
-                ceiling = ceiling_against(spectra, pair, compact_ceiling, ridge)
-            elif pair.baseline == RAW and spectra.dimensions[pair.extractor] >= spectra.range_P.dimension:
-                D = spectra.range_P.dimension
-                norm = D if gauge == "unit" else D * spectra.gains[pair.extractor]
-                ceiling = ridge_convention_ceiling(
-                    spectra.range_P, spectra.range_H, ridge=ridge, squared_norm=norm, rtol=spectra.rtol
-                )
+                ceiling = spectra.ceiling_against(pair, compact_ceiling)
+            elif pair.baseline == RAW and spectra.dimensions[pair.extractor] >= P.dimension:
+                norm = P.dimension * (1 if gauge == "unit" else spectra.gains[pair.extractor])
+                ceiling = ridge_convention_ceiling(P, H, ridge=ridge, squared_norm=norm, rtol=rtol)
             share = result.rir / ceiling if 0 < ceiling < math.inf else math.nan
-            rows.append({"extractor": pair.extractor, "baseline": pair.baseline, **_row(result),
-                         "rir_ceiling": ceiling, "share": share})  # fmt: skip
+            rows.append(_row(pair, result) | {"rir_ceiling": ceiling, "share": share})
     return pd.DataFrame(rows)
 
 
-def _row(result: Immunization) -> dict[str, Any]:
+def _row(pair: Comparison, result: Immunization) -> dict[str, Any]:
     """Return one measurement as columns."""
     return {
+        "extractor": pair.extractor,
+        "baseline": pair.baseline,
         "convention": result.convention,
         "gauge": result.gauge,
         "harmful_ratio": result.harmful_ratio,
@@ -311,7 +270,6 @@ def rtol_sweep(
     extractors: Extractors,
     compared: Sequence[Comparison],
     *,
-    ridge: float,
     default: float,
 ) -> pd.DataFrame:
     """Measure compact κ's, ranks, RIR and its ceiling against the rank tolerance, from round-off up."""
@@ -323,73 +281,59 @@ def rtol_sweep(
             ceiling = float(rir_ceiling(P, H, rtol=rtol))
         except RankError:  # the directions that are left have nothing in common
             ceiling = math.nan
-        here = spectra_on(P, H, extractors, rtol=rtol)
+        here = TaskSpectra.of(P, H, extractors, rtol=rtol)
         facts = {
             "rtol": rtol, "rank_P": P.rank, "rank_H": H.rank,
             "kappa_P": float(P.values[0] / P.values[-1]), "kappa_H": float(H.values[0] / H.values[-1]),
         }  # fmt: skip
         for pair in compared:
-            result = measured(here, pair, "compact", "unit", ridge=ridge)
-            rows.append({**facts, "extractor": pair.extractor, "baseline": pair.baseline, **_row(result),
-                         "rir_ceiling": ceiling_against(here, pair, ceiling, ridge)})  # fmt: skip
+            result = here.measured(pair, "compact", ridge=PUBLISHED_RIDGE)
+            bound = {"rir_ceiling": here.ceiling_against(pair, ceiling)}
+            rows.append(facts | _row(pair, result) | bound)
     return pd.DataFrame(rows)
 
 
-def ridge_sweep(
-    spectra: TaskSpectra, compared: Sequence[Comparison], *, ridge: float, count: int = 17
-) -> pd.DataFrame:
+def ridge_sweep(spectra: TaskSpectra, compared: Sequence[Comparison], *, ridge: float) -> pd.DataFrame:
     """Measure ridge κ's and RIR (unit gauge) against ε, in the units of K and relative to σ₁."""
     top = max(float(spectra.range_P.values[0]), float(spectra.range_H.values[0]))
+    kept = ("harmful_ratio", "pretrain_ratio", "rir", "clause_a", "clause_b")
     rows = []
-    for epsilon in sorted({ridge, *(top * np.geomspace(1e-16, 1, count)).tolist()}):
+    for epsilon in sorted({ridge, *(top * np.geomspace(1e-16, 1, 17)).tolist()}):
         for pair in compared:
-            result = measured(spectra, pair, "ridge", "unit", ridge=epsilon)
+            result = spectra.measured(pair, "ridge", ridge=epsilon)
+            row = _row(pair, result)
             rows.append(
                 {
                     "ridge": epsilon, "relative": epsilon / top, "extractor": pair.extractor,
                     "baseline": pair.baseline, "kappa_P": result.pretrain_before.value,
-                    "kappa_H": result.harmful_before.value, "harmful_ratio": result.harmful_ratio,
-                    "pretrain_ratio": result.pretrain_ratio, "rir": result.rir,
-                    "clause_a": result.clauses["a"], "clause_b": result.clauses["b"],
+                    "kappa_H": result.harmful_before.value, **{name: row[name] for name in kept},
                 }
             )  # fmt: skip
     return pd.DataFrame(rows)
-
-
-# How the singular vectors of both tasks and of an extractor lie to each other (Proposition 3.2).
 
 
 #: Rows and columns of the map of overlaps; more directions are averaged in blocks.
 MAP_SIZE = 64
 
 
-@dataclass(frozen=True, eq=False)
-class Directions:
-    """Overlaps of the tasks' eigenvectors, and Eq. 10 beside the truth for every extractor."""
-
-    overlaps: NDArray[np.float64]  # (m, m) |q_Piᵀq_Hj|², each row's sum 1; blocks summed if D > MAP_SIZE
-    dimension: int  # D
-    table: pd.DataFrame  # a row per extractor × task
-
-
-def directions(
+def predictions(
     K_P: NDArray[np.float64], K_H: NDArray[np.float64], extractors: Extractors, *, rtol: float
-) -> Directions:
-    """Measure the overlaps of both tasks, and how far Eq. 10 is from the spectrum of each extractor."""
+) -> pd.DataFrame:
+    """Measure how far Eq. 10 is from the spectrum of each extractor on each task."""
     columns = ["extractor", "task", "misalignment", "predicted_kappa", "kappa", "majorised",
                "ostrowski_holds", "u_unique"]  # fmt: skip
     rows = []
     for name, theta in extractors.items():
-        if theta is None:
-            continue
         for task, K in (("pretrain", K_P), ("harmful", K_H)):
+            if theta is None:
+                continue
             try:
                 found = alignment(theta, K, rtol=rtol)
             except RankError:  # θ leaves this task nothing
                 continue
             rows.append((name, task, found.misalignment, found.predicted_condition, found.true_condition,
                          found.majorised, found.ostrowski_holds, found.u_unique))  # fmt: skip
-    return Directions(overlap_map(K_P, K_H), len(K_P), pd.DataFrame(rows, columns=columns))
+    return pd.DataFrame(rows, columns=columns)
 
 
 def overlap_map(K_P: NDArray[np.float64], K_H: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -411,58 +355,40 @@ def overlap_map(K_P: NDArray[np.float64], K_H: NDArray[np.float64]) -> NDArray[n
     return np.asarray(summed / np.diff(edges)[:, None], dtype=np.float64)
 
 
-# Clause (c) of Definition 3.1: is the pre-training task still solved as well after θ?
-
-
 @dataclass(frozen=True)
 class ClauseC:
-    """Clause (c) for one extractor: can the pre-training task still be fitted as well?"""
+    """Clause (c) of Definition 3.1 for one extractor: can the pre-training task still be fitted as well?"""
 
     kept: bool | None  # None: it cannot be said without targets
     gap: float | None  # rise of the best squared loss over the loss of predicting zero
     reason: str
 
 
-@dataclass(frozen=True, eq=False)
-class TargetMoments:
-    """What the squared loss knows of targets."""
-
-    moment: NDArray[np.float64]  # (D, m), XᵀY
-    squared_norm: float  # ‖Y‖_F²
-
-
-def target_moments(stream: FeatureStream, targets: NDArray[np.float64]) -> TargetMoments:
-    """Read the rows once and sum their products with the targets."""
+def target_moments(stream: FeatureStream, targets: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Read the rows once and sum their products with the targets: `XᵀY`, `(D, m)`."""
     moment, done = np.zeros((stream.dimension, targets.shape[1])), 0
     for block in stream.blocks():
         moment += block.astype(np.float64).T @ targets[done : done + len(block)]
         done += len(block)
-    return TargetMoments(moment, float((targets**2).sum()))
+    return moment
 
 
-def keeps_range(part: CovarianceRange, theta: NDArray[np.float64]) -> bool:
-    """Tell whether features Xθ can fit whatever X can: whether θ keeps the rank of X."""
-    s = torch.linalg.svdvals(part.factor @ torch.from_numpy(theta))
-    return int((s > default_rtol(max(theta.shape)) * s[0]).sum()) == part.rank
-
-
-def loss_gap(part: CovarianceRange, theta: NDArray[np.float64], targets: TargetMoments) -> float:
-    """Return clause (c) as a rise of the best squared loss, over the loss of predicting zero."""
-    if targets.squared_norm == 0:
-        return 0.0
-    T = part.values.rsqrt()[:, None] * (part.vectors.mT @ torch.from_numpy(targets.moment))  # (r, m)
+def clause_c(
+    part: CovarianceRange,
+    theta: NDArray[np.float64],
+    moment: NDArray[np.float64] | None = None,
+    squared_norm: float = 0.0,
+) -> ClauseC:
+    """Decide clause (c) from the range of K_P, and from XᵀY and ‖Y‖² where θ loses rank."""
     U, s, _ = torch.linalg.svd(part.factor @ torch.from_numpy(theta), full_matrices=False)
-    fitted = U[:, s > default_rtol(max(theta.shape)) * s[0]].mT @ T
-    return float(T.square().sum() - fitted.square().sum()) / targets.squared_norm
-
-
-def clause_c(part: CovarianceRange, theta: NDArray[np.float64], targets: TargetMoments | None) -> ClauseC:
-    """Decide clause (c) for one extractor."""
-    if keeps_range(part, theta):
+    kept = s > default_rtol(max(theta.shape)) * s[0]
+    if int(kept.sum()) == part.rank:
         return ClauseC(True, 0.0, "θ keeps the rank of the features, so that nothing is lost for any targets")
-    if targets is None:
+    if moment is None:
         words = "θ loses rank on the pre-training features; what that costs depends on targets, "
         return ClauseC(None, None, words + "and none were given")
-    gap = loss_gap(part, theta, targets)
+    T = part.values.rsqrt()[:, None] * (part.vectors.mT @ torch.from_numpy(moment))  # (r, m)
+    lost = float(T.square().sum() - (U[:, kept].mT @ T).square().sum())
+    gap = lost / squared_norm if squared_norm else 0.0
     words = f"the best squared loss rises by {gap:.3g} of the loss of predicting zero"
     return ClauseC(gap <= LOSS_TOLERANCE, gap, f"{words} (allowed: {LOSS_TOLERANCE:g})")

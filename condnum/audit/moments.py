@@ -13,7 +13,7 @@ not do: the order of the rows would count.)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -247,10 +247,10 @@ class TaskFacts:
     rows: int  # N
     dimension: int  # D
     stored_eps: float
-    spectrum: NDArray[np.float64]  # (D,) eigenvalues of K, descending; those below 0 by round-off are 0
+    spectrum: Sequence[float]  # (D,) eigenvalues of K, descending; those below 0 by round-off are 0
     rank: int
     near: int  # eigenvalues within a factor `NEAR` of the rank tolerance
-    equal_columns: tuple[tuple[str, str], ...]  # pairs (earlier, later), without columns of zeros
+    equal_columns: Sequence[Sequence[str]]  # pairs (earlier, later), without columns of zeros
 
     @property
     def warnings(self) -> list[str]:
@@ -283,7 +283,7 @@ def task_facts(name: str, stream: FeatureStream, rows: int, K: NDArray[np.float6
         >>> X = np.array([[1.0, 5.0, 1.0, 0.0], [2.0, 5.0, 2.0, 0.0], [4.0, 5.0, 4.0, 0.0]])
         >>> facts = task_facts("D_P", array_stream(X), 3, X.T @ X, 1e-15)
         >>> facts.rank, facts.equal_columns
-        (2, (('x0', 'x2'),))
+        (2, [('x0', 'x2')])
     """
     sigma = np.maximum(np.linalg.eigvalsh(K)[::-1], 0.0)
     limit, squares, equal = rtol * sigma[0], np.diagonal(K), []
@@ -299,8 +299,8 @@ def task_facts(name: str, stream: FeatureStream, rows: int, K: NDArray[np.float6
         rows=rows,
         dimension=stream.dimension,
         stored_eps=stream.stored_eps,
-        spectrum=sigma,
+        spectrum=sigma.tolist(),
         rank=int((sigma > limit).sum()),
         near=int(((sigma > limit / NEAR) & (sigma < limit * NEAR)).sum()),
-        equal_columns=tuple(equal),
+        equal_columns=equal,
     )

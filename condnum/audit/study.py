@@ -1,4 +1,4 @@
-"""The audit as a study: columns, second moments, spectra, alignment, bootstrap and attackers are its cells.
+"""The audit as a study: columns, second moments, spectra, the bootstrap and the attackers are its cells.
 
 An audit that is interrupted goes on from the cells that it finished: a pass over the rows leaves D×D sums.
 """
@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from condnum.audit import measures
 from condnum.audit.attacks import (
     PANEL_BUDGET,
     AttackSection,
@@ -29,27 +30,7 @@ from condnum.audit.attacks import (
     read_targets,
 )
 from condnum.audit.intervals import bootstrap, estimates, intervals
-from condnum.audit.measures import (
-    FRONT,
-    OPTIMAL,
-    RAW,
-    ClauseC,
-    Directions,
-    ThetaLike,
-    clause_c,
-    comparisons,
-    covariance_rtol,
-    cut,
-    directions,
-    kappa_rows,
-    measures_table,
-    read_extractors,
-    ridge_sweep,
-    rtol_sweep,
-    spectra_on,
-    target_moments,
-    with_yardsticks,
-)
+from condnum.audit.measures import RAW, ClauseC, TaskSpectra, ThetaLike, comparisons
 from condnum.audit.moments import (
     SecondMoments,
     TaskFacts,
@@ -69,25 +50,47 @@ from condnum.machine import own_peak
 from condnum.probing.attackers import AttackBudget
 from condnum.probing.report import AttackReport
 from condnum.progress import report_event
-from condnum.studies.cells import Cell, CellResult, ResultStore, checked_result
-from condnum.studies.executors import Executor
-from condnum.studies.study import Result, SerialExecutor, Study, StudyRun, SweepError, at_least
+from condnum.studies.cells import Cell, CellResult, ResultStore
+from condnum.studies.executors import Executor, SerialExecutor
+from condnum.studies.study import Result, Study, StudyRun, SweepError, at_least
 from condnum.theory.ceiling import RirCeiling, ridge_convention_ceiling, rir_ceiling
 from condnum.theory.spectra import PUBLISHED_RIDGE, CovarianceRange, default_rtol
 
 #: Replicates of the bootstrap in one cell.
 BATCH = 50
 
-#: Both tasks by what they are called in results and in words.
-TASKS = {"pretrain": "D_P", "harmful": "D_H"}
+#: Both tasks, and the stages that sum their rows.
+TASKS = {"pretrain": "rows of D_P", "harmful": "rows of D_H"}
 
 #: A matrix, where to find one, or a stream of one.
 FeaturesLike = str | os.PathLike[str] | NDArray[Any] | FeatureStream
 
+#: What a stage found, by name: numbers, words, lists and dictionaries of them, tables, arrays.
+Found = dict[str, Any]
+
+
+def to_cell(found: Mapping[str, Any]) -> CellResult:
+    """Keep what a stage found: arrays as they are, all else as JSON, which gives every number back."""
+
+    def plain(value: Any) -> Any:
+        """Return what JSON does not know: tables by column, arrays, records."""
+        if isinstance(value, pd.DataFrame):
+            return value.to_dict("list")
+        return value.tolist() if hasattr(value, "tolist") else vars(value)
+
+    arrays = {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
+    rest = {name: value for name, value in found.items() if name not in arrays}
+    return CellResult({"found": json.dumps(rest, default=plain)}, arrays)
+
+
+def from_cell(result: CellResult) -> Found:
+    """Return what a stage found; tables are their columns."""
+    return json.loads(str(result.row["found"])) | result.arrays
+
 
 @dataclass(eq=False)
 class AuditData:
-    """What an audit reads, opened, and the cells that this process has finished."""
+    """What an audit reads, opened, and what this process knows of its finished cells."""
 
     pretrain: FeatureStream
     harmful: FeatureStream
@@ -97,7 +100,7 @@ class AuditData:
     pretrain_targets: NDArray[Any] | None
     budget: AttackBudget | None = None  # of each attacker; None: that of an audit
     threads: int | None = None  # at a time; None: one a core
-    done: dict[Cell, CellResult] = field(default_factory=dict)
+    done: dict[Cell, Found] = field(default_factory=dict)
 
     @cached_property
     def checksum(self) -> str:
@@ -111,7 +114,7 @@ class AuditData:
         given = dict(self.extractors), self.targets, self.pretrain_targets, self.budget
         return str(content_hash([*streams, *given]))
 
-    def before(self, cell: Cell, stage: str) -> CellResult:
+    def before(self, cell: Cell, stage: str) -> Found:
         """Return what an earlier stage found: now, or in the run that this one resumes."""
         start = cell.after
         while start is not None and start["stage"] != stage:
@@ -119,10 +122,19 @@ class AuditData:
         assert start is not None  # every stage comes after those that it asks for
         if start not in self.done:
             with ResultStore(start.folder, mode="read") as store:
-                found = store.get(start.key)
-            assert found is not None  # it would have been computed
-            self.done[start] = found
+                kept = store.get(start.key)
+            assert kept is not None  # else it would have been computed
+            self.done[start] = from_cell(kept)
         return self.done[start]
+
+
+def as_stream(features: FeaturesLike, max_dimension: int) -> FeatureStream:
+    """Return a stream of whatever was given."""
+    if isinstance(features, FeatureStream):
+        return features
+    if isinstance(features, str | os.PathLike):
+        return open_feature_stream(features, max_dimension=max_dimension)
+    return array_stream(features, max_dimension=max_dimension)
 
 
 def open_audit(
@@ -143,25 +155,14 @@ def open_audit(
     if isinstance(pretrain, str | os.PathLike) and isinstance(harmful, str | os.PathLike):
         P, H, notes = open_pair(pretrain, harmful, key=key, drop=drop, max_dimension=max_dimension)
     else:
-        opened = [
-            given
-            if isinstance(given, FeatureStream)
-            else open_feature_stream(given, max_dimension=max_dimension)
-            if isinstance(given, str | os.PathLike)
-            else array_stream(given, max_dimension=max_dimension)
-            for given in (pretrain, harmful)
-        ]
-        P, H, notes = match_streams(opened[0], opened[1], drop=drop)
-    return AuditData(
-        P,
-        H,
-        notes,
-        read_extractors(theta, theta_0, theta_i, P.dimension),
-        None if targets is None else read_targets(targets, kind=kind),
-        None
-        if pretrain_targets is None
-        else read_targets(pretrain_targets, kind=kind, name="pretrain_targets"),
+        streams = as_stream(pretrain, max_dimension), as_stream(harmful, max_dimension)
+        P, H, notes = match_streams(*streams, drop=drop)
+    extractors = measures.read_extractors(theta, theta_0, theta_i, P.dimension)
+    y, y_P = (
+        None if given is None else read_targets(given, kind=kind, name=name)
+        for name, given in (("targets", targets), ("pretrain_targets", pretrain_targets))
     )
+    return AuditData(P, H, notes, extractors, y, y_P)
 
 
 class BackboneFeatures(NamedTuple):
@@ -261,34 +262,35 @@ class FeatureAudit(Study, name="audit"):
             )
         at_least(0)("seed", self.seed)
 
-    def load(self) -> AuditData:
+    def load(self) -> Any:
         """Open the files, whose rows are read later; features of a backbone are kept in the user cache."""
-        features: tuple[Any, ...] = (self.pretrain, self.harmful, None, None)
+        P: Any = self.pretrain
+        H: Any = self.harmful
+        labels: list[Any] = [None, None]
         if self.backbone:
-            places, cache = (self.pretrain_images, self.harmful_images), user_cache() / "features"
-            features = backbone_features(
-                self.backbone, *places, weights=self.weights, cache=cache, seed=self.seed
-            )
-        elif not self.pretrain:
+            P, H, *labels = backbone_features(
+                self.backbone, self.pretrain_images, self.harmful_images, weights=self.weights,
+                cache=user_cache() / "features", seed=self.seed,
+            )  # fmt: skip
+        elif not P:
             digits = load_small_digits()
-            X, labels = np.asarray(digits.images).reshape(len(digits), -1), np.asarray(digits.labels)
-            low = labels < 5
-            streams = array_stream(X[low], name="digits 0-4"), array_stream(X[~low], name="digits 5-9")
-            features = (*streams, labels[low], labels[~low])
-        P, H, pretrain_labels, harmful_labels = features
+            X, y = np.asarray(digits.images).reshape(len(digits), -1), np.asarray(digits.labels)
+            low = y < 5
+            P, H = array_stream(X[low], name="digits 0-4"), array_stream(X[~low], name="digits 5-9")
+            labels = [y[low], y[~low]]
         return open_audit(
             P, H, theta=self.theta or None, theta_0=self.theta_0 or None, theta_i=self.theta_i or None,
-            targets=self.targets or harmful_labels, kind=self.kind, key=self.key, drop=self.drop,
-            pretrain_targets=self.pretrain_targets or pretrain_labels, max_dimension=self.max_dimension,
+            targets=self.targets or labels[1], pretrain_targets=self.pretrain_targets or labels[0],
+            kind=self.kind, key=self.key, drop=self.drop, max_dimension=self.max_dimension,
         )  # fmt: skip
 
     def cells(self, data: Any) -> list[Cell]:
         """List the stages, each after those whose results it needs; the bootstrap in batches."""
         columns = Cell({"stage": "columns"}, {"standardise": self.standardise})
-        pretrain = Cell({"stage": "rows of D_P"}, {"seed": self.seed}, columns)
-        harmful = Cell({"stage": "rows of D_H"}, {}, pretrain)
+        pretrain = Cell({"stage": TASKS["pretrain"]}, {"seed": self.seed}, columns)
+        harmful = Cell({"stage": TASKS["harmful"]}, {}, pretrain)
         spectra = Cell({"stage": "spectra"}, {"ridge": self.ridge, "rtol": self.rtol}, harmful)
-        cells = [columns, pretrain, harmful, spectra, Cell({"stage": "alignment"}, {}, spectra)]
+        cells = [columns, pretrain, harmful, spectra]
         for first in range(0, self.bootstrap, BATCH):
             count = min(BATCH, self.bootstrap - first)
             cells.append(Cell({"stage": "bootstrap", "first": first}, {"count": count}, spectra))
@@ -304,137 +306,123 @@ class FeatureAudit(Study, name="audit"):
         """Audit, or go on where an audit was interrupted; without spectra there is nothing to show."""
         run = super().run(data, **options)
         for cell, error in run.report.failures.items():
-            if cell["stage"] not in ("alignment", "bootstrap", "attackers"):
+            if cell["stage"] not in ("bootstrap", "attackers"):
                 raise SweepError(f"the audit ended at its stage '{cell['stage']}' with {error}")
         return run
 
     def compute(self, data: AuditData, cell: Cell) -> CellResult:
         """Compute a stage."""
-        stages = {
-            "columns": self._columns, "rows of D_P": self._moments, "rows of D_H": self._moments,
-            "spectra": self._spectra, "alignment": self._alignment, "bootstrap": self._bootstrap,
+        stages = dict.fromkeys(TASKS.values(), self._moments) | {
+            "columns": self._columns,
+            "spectra": self._spectra,
+            "bootstrap": self._bootstrap,
             "attackers": self._attackers,
-        }  # fmt: skip
+        }
         started = time.perf_counter()
-        row, arrays = stages[cell["stage"]](data, cell)
-        result = checked_result((row | {"seconds": time.perf_counter() - started}, arrays))
-        data.done[cell] = result
-        return result
+        found = stages[cell["stage"]](data, cell)
+        kept = to_cell(found)
+        data.done[cell] = from_cell(kept)
+        return CellResult(kept.row | {"seconds": time.perf_counter() - started}, kept.arrays)
 
-    def _columns(self, data: AuditData, cell: Cell) -> CellResult:
+    def _columns(self, data: AuditData, cell: Cell) -> Found:
         """Look at all rows once: gaps, scales, odd columns."""
         pair = look_at(
             data.pretrain, data.harmful, data.notes, standardise=self.standardise, targets=data.targets
         )
         if data.pretrain_targets is not None:
             complete_targets(data.pretrain_targets, pair.surveys[0], data.pretrain)  # are there as many?
-        arrays = {
+        seen = {
             f"{name}_{task}": getattr(survey, name)
             for task, survey in zip(TASKS, pair.surveys, strict=True)
             for name in ("complete", "mean", "deviation")
         }
-        return CellResult({"columns": as_text(pair.columns), "notes": json.dumps(pair.notes)}, arrays)
+        return {"columns": pair.columns, "notes": pair.notes, **seen}
 
     def _stream(self, data: AuditData, cell: Cell, task: str) -> FeatureStream:
         """Return the rows of a task, standardised if that was asked for."""
-        stream, seen = getattr(data, task), data.before(cell, "columns").arrays
+        stream: FeatureStream = getattr(data, task)
         if not self.standardise:
             return stream
+        seen = data.before(cell, "columns")
         return replace(stream, centre=seen[f"mean_{task}"], scale=seen[f"deviation_{task}"])
 
-    def _moments(self, data: AuditData, cell: Cell) -> CellResult:
+    def _moments(self, data: AuditData, cell: Cell) -> Found:
         """Sum the second moments of a task's rows."""
-        which = ("rows of D_P", "rows of D_H").index(cell["stage"])
+        which = list(TASKS.values()).index(cell["stage"])
         stream = self._stream(data, cell, list(TASKS)[which])
-        groups = group_count(stream.dimension)
-        seed = int(np.random.SeedSequence([self.seed, which]).generate_state(1)[0])
+        options: dict[str, Any] = {
+            "groups": group_count(stream.dimension),
+            "seed": int(np.random.SeedSequence([self.seed, which]).generate_state(1)[0]),
+        }
         if self.scheduler:
-            moments = cluster_moments(stream, self.scheduler, groups=groups, seed=seed)
-        else:
-            moments = second_moments(
-                stream, groups=groups, seed=seed, threads=data.threads,
-                on_rows=lambda done, total: report_event(stage=cell["stage"], step=done, steps=total),
-            )  # fmt: skip
-        arrays = {"groups": moments.groups} | ({} if moments.kept is None else {"kept": moments.kept})
-        return CellResult({"rows": moments.rows}, arrays)
+            return vars(cluster_moments(stream, self.scheduler, **options))
+
+        def tell(done: int, total: int | None) -> None:
+            report_event(stage=cell["stage"], step=done, steps=total)
+
+        return vars(second_moments(stream, **options, threads=data.threads, on_rows=tell))
 
     @staticmethod
-    def _both_moments(data: AuditData, cell: Cell) -> list[SecondMoments]:
+    def _both_moments(data: AuditData, cell: Cell) -> tuple[SecondMoments, SecondMoments]:
         """Return the second moments of both tasks."""
-        found = [data.before(cell, f"rows of {name}") for name in TASKS.values()]
-        return [SecondMoments(int(row["rows"] or 0), a["groups"], a.get("kept")) for row, a in found]
+        P, H = (data.before(cell, stage) for stage in TASKS.values())
+        return (
+            SecondMoments(P["rows"], P["groups"], P["kept"]),
+            SecondMoments(H["rows"], H["groups"], H["kept"]),
+        )
 
     @staticmethod
-    def _extractors(data: AuditData, cell: Cell) -> dict[str, NDArray[np.float64] | None]:
+    def _extractors(data: AuditData, closed: Mapping[str, Any]) -> dict[str, NDArray[np.float64] | None]:
         """Return the extractors that were given between the raw features and the closed forms."""
-        closed = data.before(cell, "spectra").arrays
-        return {RAW: None, **data.extractors, OPTIMAL: closed[OPTIMAL], FRONT: closed[FRONT]}
+        return {RAW: None, **data.extractors, **{name: closed[name] for name in measures.CLOSED}}
 
-    def _spectra(self, data: AuditData, cell: Cell) -> CellResult:
+    def _spectra(self, data: AuditData, cell: Cell) -> Found:
         """Measure both covariances, every extractor, and how both move with the conventions."""
         streams = [self._stream(data, cell, task) for task in TASKS]
-        P, H = streams
-        moments = self._both_moments(data, cell)
+        D, moments = streams[0].dimension, self._both_moments(data, cell)
         K_P, K_H = (part.covariance for part in moments)
-        rtol = self.rtol
+        rtol, ridge = self.rtol, self.ridge
         if rtol is None:
-            rtol = covariance_rtol(P.dimension, max(P.stored_eps, H.stored_eps))
-        tasks = [
-            task_facts(name, stream, part.rows, K, rtol)
-            for name, stream, part, K in zip(TASKS.values(), streams, moments, (K_P, K_H), strict=True)
-        ]
-        finest_rtol = min(rtol, default_rtol(P.dimension))
+            rtol = measures.covariance_rtol(D, max(stream.stored_eps for stream in streams))
+        finest_rtol = min(rtol, default_rtol(D))
         finest = (
             CovarianceRange.of(torch.from_numpy(K_P), rtol=finest_rtol, name="K_P"),
             CovarianceRange.of(torch.from_numpy(K_H), rtol=finest_rtol, name="K_H"),
         )
-        ranges = cut(finest[0], rtol), cut(finest[1], rtol)
-        extractors = with_yardsticks(data.extractors, K_P, K_H, ranges, rtol=rtol)
+        ranges = measures.cut(finest[0], rtol), measures.cut(finest[1], rtol)
+        closed = measures.closed_forms(K_P, K_H, ranges, rtol=rtol)
+        extractors = self._extractors(data, closed)
         compared = comparisons(extractors)
-        spectra = spectra_on(*ranges, extractors, rtol=rtol)
-        known = None
+        spectra = TaskSpectra.of(*ranges, extractors, rtol=rtol)
+        known: tuple[Any, ...] = ()
         if data.pretrain_targets is not None:
-            kept = data.before(cell, "columns").arrays["complete_pretrain"]
-            known = target_moments(P, one_hot(data.pretrain_targets[kept]))
-        clauses = {
-            name: clause_c(ranges[0], matrix, known)
-            for name, matrix in extractors.items()
-            if matrix is not None
-        }
+            y = one_hot(data.pretrain_targets[data.before(cell, "columns")["complete_pretrain"]])
+            known = measures.target_moments(streams[0], y), float((y**2).sum())
+        thetas = {name: theta for name, theta in extractors.items() if theta is not None}
+        clauses = {name: measures.clause_c(ranges[0], theta, *known) for name, theta in thetas.items()}
         gaps = {name: clause.gap for name, clause in clauses.items()}
-        facts = {
+        return {
             "rtol": rtol,
             "groups": len(moments[0].groups),
-            "tasks": [{**vars(task), "spectrum": None} for task in tasks],
-            "extractors": {
-                name: 2 * [P.dimension] if matrix is None else matrix.shape
-                for name, matrix in extractors.items()
-            },
-            "ceiling": vars(rir_ceiling(*ranges, rtol=rtol)),
-            "ridge_limit": ridge_convention_ceiling(*ranges, ridge=self.ridge, rtol=rtol),
-            "clause_c": {name: vars(clause) for name, clause in clauses.items()},
+            "pretrain": task_facts("D_P", streams[0], moments[0].rows, K_P, rtol),
+            "harmful": task_facts("D_H", streams[1], moments[1].rows, K_H, rtol),
+            "extractors": {RAW: [D, D], **{name: theta.shape for name, theta in thetas.items()}},
+            "ceiling": rir_ceiling(*ranges, rtol=rtol),
+            "ridge_limit": ridge_convention_ceiling(*ranges, ridge=ridge, rtol=rtol),
+            "clause_c": clauses,
+            "kappa": measures.kappa_table(spectra, ridge=ridge),
+            "measures": measures.measures_table(spectra, compared, ridge=ridge, loss_gaps=gaps),
+            "rtol_sweep": measures.rtol_sweep(finest, extractors, compared, default=rtol),
+            "ridge_sweep": measures.ridge_sweep(spectra, compared, ridge=ridge),
+            "alignment": measures.predictions(K_P, K_H, extractors, rtol=rtol),
+            "overlaps": measures.overlap_map(K_P, K_H),
+            "estimates": estimates(spectra, compared, ridge),
+            **closed,
         }
-        tables = {
-            "kappa": pd.DataFrame(kappa_rows(spectra, ridge=self.ridge)),
-            "measures": measures_table(spectra, compared, ridge=self.ridge, loss_gaps=gaps),
-            "rtol_sweep": rtol_sweep(finest, extractors, compared, ridge=self.ridge, default=rtol),
-            "ridge_sweep": ridge_sweep(spectra, compared, ridge=self.ridge),
-            "estimates": estimates(spectra, compared, self.ridge),
-        }
-        row = {"facts": json.dumps(facts)} | {name: as_text(table) for name, table in tables.items()}
-        arrays: dict[str, Any] = {f"spectrum_{task.name}": task.spectrum for task in tasks}
-        return CellResult(dict(row), arrays | {name: extractors[name] for name in (OPTIMAL, FRONT)})
 
-    def _alignment(self, data: AuditData, cell: Cell) -> CellResult:
-        """Compare the directions of both tasks and of every extractor."""
-        K_P, K_H = (part.covariance for part in self._both_moments(data, cell))
-        rtol = facts_of(data.before(cell, "spectra"))["rtol"]
-        found = directions(K_P, K_H, self._extractors(data, cell), rtol=rtol)
-        return CellResult({"table": as_text(found.table)}, {"overlaps": found.overlaps})
-
-    def _bootstrap(self, data: AuditData, cell: Cell) -> CellResult:
+    def _bootstrap(self, data: AuditData, cell: Cell) -> Found:
         """Measure a batch of resampled pairs of tasks, or say why not."""
-        P, H = self._both_moments(data, cell)
+        P, H = moments = self._both_moments(data, cell)
         spectra, first = data.before(cell, "spectra"), cell["first"]
         if not (P.can_resample and H.can_resample):
             D = P.groups.shape[1]
@@ -442,108 +430,79 @@ class FeatureAudit(Study, name="audit"):
                 f"at D = {D:,d} the covariances of enough groups of rows, {8 * D**2 / 2**20:,.0f} MiB each, "
                 "do not fit into the memory set aside for them"
             )
-            return CellResult({"reason": reason}, {})
-        extractors = self._extractors(data, cell)
+            return {"reason": reason, "draws": np.empty((0, 0))}
 
         def tell(done: int) -> None:
             report_event(stage="bootstrap", step=first + done, steps=self.bootstrap)
 
+        extractors = self._extractors(data, spectra)
         draws = bootstrap(
-            (P, H), extractors, comparisons(extractors), count=len(as_table(spectra.row["estimates"])),
-            rtol=facts_of(spectra)["rtol"], ridge=self.ridge, seed=self.seed, threads=data.threads,
+            moments, extractors, comparisons(extractors), count=len(spectra["estimates"]["estimate"]),
+            rtol=spectra["rtol"], ridge=self.ridge, seed=self.seed, threads=data.threads,
             replicates=range(first, first + cell.settings["count"]), on_replicate=tell,
         )  # fmt: skip
-        unit = f"{P.unit('D_P')} and {H.unit('D_H')}"
-        return CellResult({"reason": "", "unit": unit}, {"draws": draws})
+        return {"reason": "", "unit": f"{P.unit('D_P')} and {H.unit('D_H')}", "draws": draws}
 
-    def _attackers(self, data: AuditData, cell: Cell) -> CellResult:
+    def _attackers(self, data: AuditData, cell: Cell) -> Found:
         """Run the attack panel."""
-        stream, y = self._stream(data, cell, "harmful"), data.targets
+        y = data.targets
         if y is not None:
-            y = y[data.before(cell, "columns").arrays["complete_harmful"]]
+            y = y[data.before(cell, "columns")["complete_harmful"]]
         section = attack_section(
-            stream, self._both_moments(data, cell)[1].rows, y, self._extractors(data, cell), kind=self.kind,
-            budget=data.budget or replace(PANEL_BUDGET, seed=self.seed), seed=self.seed,
+            self._stream(data, cell, "harmful"), self._both_moments(data, cell)[1].rows, y,
+            self._extractors(data, data.before(cell, "spectra")), kind=self.kind, seed=self.seed,
+            budget=data.budget or replace(PANEL_BUDGET, seed=self.seed),
             on_attack=lambda extractor, attacker: report_event(stage=f"{attacker} on {extractor}"),
         )  # fmt: skip
-        row = {name: getattr(section, name) for name in ("reason", "rows", "held_out", "of_rows")}
-        report = section.report
-        if report is not None:
-            row |= {name: as_text(getattr(report, name)) for name in PANEL_TABLES}
-            about = {name: getattr(report, name) for name in ("baseline", "kind", "held_out", "title")}
-            row["facts"] = json.dumps(about | {"budget": asdict(report.budget)})
-        return CellResult(row, {})
+        return vars(section)
 
     def found(self, results: Iterable[Result]) -> Audit:
         """Put what the stages found together."""
-        stages: dict[str, list[CellResult]] = {}
+        stages: dict[str, list[Found]] = {}
+        seconds: dict[str, float] = {}
         for cell, row, arrays in results:
-            stages.setdefault(cell["stage"], []).append(CellResult(row, arrays))
-        (columns,), (spectra,), (alignment,) = (stages[name] for name in ("columns", "spectra", "alignment"))
-        facts, table = facts_of(spectra), lambda name: as_table(spectra.row[name])
-        resampled, reason, drawn = stages.get("bootstrap", []), "it was switched off", None
-        if resampled:
-            missing = self.bootstrap - sum(len(arrays.get("draws", [])) for _, arrays in resampled)
-            reason = str(resampled[0].row["reason"]) or f"{missing} replicates failed" * (missing > 0)
-        elif self.bootstrap:
-            reason = "it failed"
-        if resampled and not reason:
-            draws = np.concatenate([arrays["draws"] for _, arrays in resampled])
-            drawn = intervals(draws, table("estimates"), str(resampled[0].row["unit"]))
-            if drawn is None:
-                reason = "nearly all resampled pairs of tasks have rank 0"
+            stages.setdefault(cell["stage"], []).append(from_cell(CellResult(row, arrays)))
+            seconds[cell["stage"]] = seconds.get(cell["stage"], 0.0) + float(row["seconds"] or 0)
+        (columns,), (spectra,) = stages["columns"], stages["spectra"]
+        tables = ("kappa", "measures", "rtol_sweep", "ridge_sweep", "alignment")
+        no_intervals, drawn, batches = "it was switched off", None, stages.get("bootstrap", [])
+        if self.bootstrap:
+            no_intervals = "it failed" if not batches else batches[0]["reason"]
+        if batches and not no_intervals:
+            draws = np.concatenate([batch["draws"] for batch in batches])
+            drawn = intervals(draws, pd.DataFrame(spectra["estimates"]), batches[0]["unit"])
+            no_intervals = "" if drawn else "nearly all resampled pairs of tasks have rank 0"
+        attack = AttackSection(None, "the panel failed" if self.attackers else "the panel was switched off")
+        for section in stages.get("attackers", []):
+            attack = AttackSection(**section)
+            if section["report"] is not None:
+                attack = replace(attack, report=AttackReport.from_columns(section["report"]))
         return Audit(
-            **{
-                task: TaskFacts(**known | {"spectrum": spectra.arrays[f"spectrum_{known['name']}"]})
-                for task, known in zip(TASKS, facts["tasks"], strict=True)
-            },
-            extractors={name: tuple(shape) for name, shape in facts["extractors"].items()},
-            compared=tuple(comparisons(facts["extractors"])),
-            rtol=facts["rtol"],
+            pretrain=TaskFacts(**spectra["pretrain"]),
+            harmful=TaskFacts(**spectra["harmful"]),
+            extractors=spectra["extractors"],
+            rtol=spectra["rtol"],
             ridge=self.ridge,
-            ceiling=RirCeiling(**facts["ceiling"]),
-            ridge_limit=facts["ridge_limit"],
-            kappa=table("kappa"),
-            measures=table("measures"),
-            rtol_sweep=table("rtol_sweep"),
-            ridge_sweep=table("ridge_sweep"),
-            directions=Directions(
-                alignment.arrays["overlaps"],
-                facts["tasks"][0]["dimension"],
-                as_table(alignment.row["table"]),
-            ),
-            clause_c={name: ClauseC(**clause) for name, clause in facts["clause_c"].items()},
+            ceiling=RirCeiling(**spectra["ceiling"]),
+            ridge_limit=spectra["ridge_limit"],
+            overlaps=spectra["overlaps"],
+            clause_c={name: ClauseC(**clause) for name, clause in spectra["clause_c"].items()},
             intervals=drawn,
-            no_intervals=reason,
-            attack=self._section(stages.get("attackers", [])),
-            columns=as_table(columns.row["columns"]),
-            notes=tuple(json.loads(str(columns.row["notes"]))),
+            no_intervals=no_intervals,
+            attack=attack,
+            columns=pd.DataFrame(columns["columns"]),
+            notes=tuple(columns["notes"]),
             settings={
                 "standardise": self.standardise,
                 "replicates": self.bootstrap,
-                "groups": facts["groups"],
+                "groups": spectra["groups"],
                 "scheduler": bool(self.scheduler),
             },
-            seconds={
-                stage: sum(float(row["seconds"] or 0) for row, _ in parts) for stage, parts in stages.items()
-            },
+            seconds=seconds,
             peak_mib=own_peak().mib,
             seed=self.seed,
+            **{name: pd.DataFrame(spectra[name]) for name in tables},
         )
-
-    def _section(self, results: Sequence[CellResult]) -> AttackSection:
-        """Return what the attackers' cell found, or why there is none."""
-        if not results:
-            return AttackSection(None, "the panel failed" if self.attackers else "the panel was switched off")
-        row, report = results[0].row, None
-        if "facts" in row:
-            facts = facts_of(results[0])
-            budget = facts.pop("budget")
-            budget["epsilons"] = tuple(budget["epsilons"])
-            tables: dict[str, Any] = {name: as_table(row[name]) for name in PANEL_TABLES}
-            report = AttackReport(**tables, budget=AttackBudget(**budget), **facts)
-        counts: dict[str, Any] = {name: row[name] for name in ("rows", "held_out", "of_rows")}
-        return AttackSection(report, str(row["reason"]), **counts)
 
     def tables(self, data: Any, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
         """Return none: audit.json holds them all."""
@@ -554,27 +513,8 @@ class FeatureAudit(Study, name="audit"):
         return self.found(results).save(folder)
 
     def facts(self, data: Any) -> dict[str, str]:
-        """Leave it to `condnum.audit.tables.run_words` to say what was read."""
+        """Leave it to `run_words` to say what was read."""
         return {}
-
-
-#: Tables of an attack report.
-PANEL_TABLES = ("steps", "curves", "extractors", "spectra", "skipped")
-
-
-def as_text(table: pd.DataFrame) -> str:
-    """Return a table as a cell keeps it: JSON gives every number back."""
-    return json.dumps(table.to_dict("list"))
-
-
-def as_table(text: Any) -> pd.DataFrame:
-    """Return a table that a cell has kept."""
-    return pd.DataFrame(json.loads(text))
-
-
-def facts_of(result: CellResult) -> dict[str, Any]:
-    """Return what a cell has kept beside tables and arrays."""
-    return dict(json.loads(str(result.row["facts"])))
 
 
 @dataclass(frozen=True)
@@ -597,7 +537,7 @@ class AuditCommand(FeatureAudit, name="audit"):
                 "with --pretrain-images DIR and --harmful-images DIR."
             )
 
-    def load(self) -> Any:
+    def load(self) -> AuditFiles:
         """Read the beginnings of files only; images are left to the kernel."""
         if self.pretrain:
             data = super().load()

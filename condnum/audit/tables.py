@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import html
 
+import numpy as np
 import pandas as pd
 
 from condnum.audit.measures import LABELS, Comparison
-from condnum.audit.result import Audit, interval_words, verdict_rows
+from condnum.audit.result import Audit
+from condnum.audit.words import interval_words
 from condnum.report.tables import as_html, formula_html, number
 
 _MARK = {True: "holds", False: "fails", None: "not known"}
@@ -29,7 +31,7 @@ def verdict_table(found: Audit) -> pd.DataFrame:
             "immunized": {True: "yes", False: "no", None: "not known"}[verdict["all"]],
         }
         for pair in found.compared
-        for verdict in verdict_rows(found, pair)
+        for verdict in found.verdict(pair)
     )
 
 
@@ -58,38 +60,37 @@ def kappa_words(found: Audit) -> pd.DataFrame:
     """κ's and ranks of both tasks at every extractor, with intervals."""
     return pd.DataFrame(
         {
-            "task": _TASKS[row["task"]],
-            "extractor": LABELS[row["extractor"]],
-            "convention": row["convention"],
-            "κ": number(row["kappa"]),
+            "task": _TASKS[row.task],
+            "extractor": LABELS[row.extractor],
+            "convention": row.convention,
+            "κ": number(row.kappa),
             "95 % interval": interval_words(
-                found, "kappa", row["convention"], task=row["task"], extractor=row["extractor"]
+                found, "kappa", row.convention, task=row.task, extractor=row.extractor
             ),
-            "rank": f"{row['rank']} of {row['dimension']}",
-            "σ₁": number(row["sigma_max"]),
-            "σ least": number(row["sigma_min"]),
+            "rank": f"{row.rank} of {row.dimension}",
+            "σ₁": number(row.sigma_max),
+            "σ least": number(row.sigma_min),
         }
-        for row in found.kappa.to_dict("records")
+        for row in found.kappa.itertuples()
     )
 
 
 def measures_words(found: Audit) -> pd.DataFrame:
     """(i), (ii) and RIR of every comparison in every convention and gauge, with ceilings and intervals."""
     rows = []
-    for row in found.measures.to_dict("records"):
-        place = {"extractor": row["extractor"], "baseline": row["baseline"]}
-        unit = row["gauge"] == "unit"
+    for row in found.measures.itertuples():
+        pair, unit = Comparison(row.extractor, row.baseline), row.gauge == "unit"
         rows.append(
             {
-                "extractor": Comparison(**place).label,
-                "convention": row["convention"],
+                "extractor": pair.label,
+                "convention": row.convention,
                 "scale of θ": "‖θ‖ = √D" if unit else "as given",
-                "(i) ↑": number(row["harmful_ratio"]),
-                "(ii) ↓": number(row["pretrain_ratio"]),
-                "RIR ↑": number(row["rir"]),
-                "95 % interval": interval_words(found, "rir", row["convention"], **place) if unit else "—",
-                "ceiling": number(row["rir_ceiling"]),
-                "RIR / ceiling": number(row["share"]),
+                "(i) ↑": number(row.harmful_ratio),
+                "(ii) ↓": number(row.pretrain_ratio),
+                "RIR ↑": number(row.rir),
+                "95 % interval": interval_words(found, "rir", row.convention, **vars(pair)) if unit else "—",
+                "ceiling": number(row.rir_ceiling),
+                "RIR / ceiling": number(row.share),
             }
         )
     return pd.DataFrame(rows)
@@ -98,36 +99,30 @@ def measures_words(found: Audit) -> pd.DataFrame:
 def sensitivity_words(found: Audit) -> pd.DataFrame:
     """Compact ranks, κ's and the main comparison at every rank tolerance."""
     pair = found.main or found.compared[-1]
-    table = found.rtol_sweep
-    chosen = table[(table["extractor"] == pair.extractor) & (table["baseline"] == pair.baseline)]
-    return pd.DataFrame(
-        {
-            "rank tolerance": number(row["rtol"]) + " (this audit)" * (row["rtol"] == found.rtol),
-            "rank K<sub>P</sub>": str(row["rank_P"]),
-            "rank K<sub>H</sub>": str(row["rank_H"]),
-            "κ(K<sub>P</sub>)": number(row["kappa_P"]),
-            "κ(K<sub>H</sub>)": number(row["kappa_H"]),
-            f"(i) of {LABELS[pair.extractor]}": number(row["harmful_ratio"]),
-            "(ii)": number(row["pretrain_ratio"]),
-            "RIR": number(row["rir"]),
-            "ceiling": number(row["rir_ceiling"]),
-        }
-        for row in chosen.to_dict("records")
-    )
+    chosen = found.rtol_sweep.query("extractor == @pair.extractor and baseline == @pair.baseline")
+    columns = {
+        "rank_P": "rank K<sub>P</sub>", "rank_H": "rank K<sub>H</sub>", "kappa_P": "κ(K<sub>P</sub>)",
+        "kappa_H": "κ(K<sub>H</sub>)", "harmful_ratio": f"(i) of {LABELS[pair.extractor]}",
+        "pretrain_ratio": "(ii)", "rir": "RIR", "rir_ceiling": "ceiling",
+    }  # fmt: skip
+    words = chosen[list(columns)].map(number).rename(columns=columns)
+    tolerances = chosen["rtol"].map(number) + np.where(chosen["rtol"] == found.rtol, " (this audit)", "")
+    words.insert(0, "rank tolerance", tolerances)
+    return words
 
 
 def alignment_words(found: Audit) -> pd.DataFrame:
     """Eq. 10 beside the truth for every extractor."""
+    table = found.alignment
     return pd.DataFrame(
         {
-            "extractor": LABELS[row["extractor"]],
-            "task": _TASKS[row["task"]],
-            "misalignment": number(row["misalignment"]),
-            "κ by Eq. 10": number(row["predicted_kappa"]),
-            "κ": number(row["kappa"]),
-            "Eq. 10 single-valued": "yes" if row["u_unique"] else "no (repeated singular values)",
+            "extractor": table["extractor"].map(LABELS),
+            "task": table["task"].map(_TASKS),
+            "misalignment": table["misalignment"].map(number),
+            "κ by Eq. 10": table["predicted_kappa"].map(number),
+            "κ": table["kappa"].map(number),
+            "Eq. 10 single-valued": np.where(table["u_unique"], "yes", "no (repeated singular values)"),
         }
-        for row in found.directions.table.to_dict("records")
     )
 
 
@@ -136,10 +131,11 @@ def attack_words(found: Audit) -> pd.DataFrame:
     report = found.attack.report
     if report is None:
         return pd.DataFrame()
-    steps, factors = report.steps_table(), report.factor_table()
-    titles = {name: f"steps, {LABELS[name]}" for name in steps.columns if name != "attacker"}
-    marks = {name: f"factor, {LABELS[name]}" for name in factors.columns if name != "attacker"}
-    return steps.rename(columns=titles).merge(factors.rename(columns=marks), on="attacker", how="left")
+    tables = {"steps": report.steps_table(), "factor": report.factor_table()}
+    for title, table in tables.items():
+        table.columns = [LABELS.get(name, name) for name in table]
+        tables[title] = table.set_index("attacker").add_prefix(f"{title}, ")
+    return tables["steps"].join(tables["factor"]).reset_index()
 
 
 def evaluation_words(found: Audit) -> pd.DataFrame:

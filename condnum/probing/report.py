@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,9 @@ import pandas as pd
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.probing.attackers import AttackBudget
 from condnum.probing.tasks import Kind
+
+#: Tables of a report; the others follow from them.
+TABLES = ("steps", "curves", "extractors", "spectra", "skipped")
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,9 +44,16 @@ class AttackReport:
             field: getattr(self, field).assign(
                 extractor=lambda table: table["extractor"].map(lambda name: names.get(name, name))
             )
-            for field in ("steps", "curves", "extractors", "spectra", "skipped")
+            for field in TABLES
         }
         return replace(self, **tables, baseline=names.get(self.baseline, self.baseline))
+
+    @classmethod
+    def from_columns(cls, found: Mapping[str, Any]) -> AttackReport:
+        """Return a report from its fields as JSON gives them back, tables by column."""
+        budget = found["budget"] | {"epsilons": tuple(found["budget"]["epsilons"])}
+        tables = {name: pd.DataFrame(found[name]) for name in TABLES}
+        return cls(**{**found, **tables, "budget": AttackBudget(**budget)})
 
     @cached_property
     def factors(self) -> pd.DataFrame:
