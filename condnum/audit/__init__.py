@@ -5,6 +5,6 @@ Figures and tables for a report are in `condnum.audit.figures` and `condnum.audi
 
 from condnum.audit.moments import SecondMoments, second_moments
 from condnum.audit.result import Audit
-from condnum.audit.study import FeatureAudit, audit, backbone_features
+from condnum.audit.study import FeatureAudit, audit
 
-__all__ = ["Audit", "FeatureAudit", "SecondMoments", "audit", "backbone_features", "second_moments"]
+__all__ = ["Audit", "FeatureAudit", "SecondMoments", "audit", "second_moments"]

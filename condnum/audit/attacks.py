@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from condnum.audit.measures import FRONT, LABELS, OPTIMAL, RAW, Extractors
+from condnum.audit.measures import CLOSED, LABELS, OPTIMAL, RAW, Extractors
 from condnum.data.feature_stream import (
     FeatureStream,
     all_numbers,
@@ -27,9 +27,9 @@ from condnum.probing.attackers import AttackBudget
 from condnum.probing.panel import attack_panel
 from condnum.probing.report import AttackReport, attack_sentences
 from condnum.probing.tasks import AttackTask
+from condnum.probing.tasks import Kind as TaskKind
 
 Kind = Literal["auto", "regression", "classification"]
-KINDS: tuple[Kind, ...] = ("auto", "regression", "classification")
 
 #: Whole numbers with at most so many different values are taken for labels.
 MOST_CLASSES = 100
@@ -49,15 +49,21 @@ def read_targets(value: TargetsLike, *, kind: Kind = "auto", name: str = "target
         >>> read_targets(np.array([0.5, 1.5])).shape
         (2, 1)
     """
-    if kind not in KINDS:
-        raise UnknownNameError("kind of targets", kind, KINDS)
+    if kind not in get_args(Kind):
+        raise UnknownNameError("kind of targets", kind, get_args(Kind))
     Y = _loaded(Path(value).expanduser()) if isinstance(value, str | os.PathLike) else np.asarray(value)
     if Y.ndim == 2 and Y.shape[1] == 1:
         Y = Y[:, 0]
     if Y.ndim not in (1, 2) or not Y.size:
         raise InvalidInputError(f"{name} must be (N,) or (N, m), one for each row, got shape {Y.shape}.")
     if Y.dtype.kind == "O":
-        Y = _words(Y, name)
+        for row, cell in enumerate(Y.reshape(-1)):
+            if not isinstance(cell, str | bool | int | float | np.generic | Decimal) or cell != cell:
+                raise InvalidInputError(
+                    f"{name} has {type(cell).__name__} {str(cell)[:40]!r} among its values (number {row}); "
+                    "a label is a word or a number, one for each row: fill or drop empty cells."
+                )
+        Y = Y.astype(str if any(isinstance(cell, str) for cell in Y.reshape(-1)) else np.float64)
     labels = Y.dtype.kind in "USb"
     if Y.dtype.kind in "fiu" and Y.ndim == 1 and np.isfinite(Y).all() and (np.round(Y) == Y).all():
         labels = len(np.unique(Y)) <= min(MOST_CLASSES, max(2, len(Y) // 5))
@@ -75,26 +81,6 @@ def read_targets(value: TargetsLike, *, kind: Kind = "auto", name: str = "target
             f"{name} has NaN or infinite values, the first in row {first}; drop such rows."
         )
     return Y
-
-
-def _words(Y: NDArray[Any], name: str) -> NDArray[Any]:
-    """Return objects of a table as words, or as numbers where they are none; refuse empty cells and lists."""
-    for row, value in enumerate(Y.reshape(-1)):
-        if not isinstance(value, str | bool | int | float | np.generic | Decimal) or value != value:
-            raise InvalidInputError(
-                f"{name} has {type(value).__name__} {str(value)[:40]!r} among its values (number {row}); "
-                "a label is a word or a number, one for each row: fill or drop empty cells."
-            )
-    if any(isinstance(value, str) for value in Y.reshape(-1)):
-        return Y.astype(str)
-    return Y.astype(np.float64)
-
-
-def one_hot(targets: NDArray[Any]) -> NDArray[np.float64]:
-    """Return labels as one column a class, the targets of a least-squares probe; numbers as they are."""
-    if targets.dtype.kind == "f":
-        return np.asarray(targets, dtype=np.float64)
-    return np.eye(int(targets.max()) + 1)[targets]
 
 
 def _loaded(path: Path) -> NDArray[Any]:
@@ -117,6 +103,11 @@ def _loaded(path: Path) -> NDArray[Any]:
             require("pyarrow", "notebooks")
             return pd.read_parquet(path).to_numpy()
     raise DataFormatError(f"{path} ends in '{ending}'; targets come as .npy, .npz, .csv or .parquet.")
+
+
+def one_hot(targets: NDArray[Any]) -> NDArray[np.float64]:
+    """Return labels as one column a class, the targets of a least-squares probe; numbers as they are."""
+    return targets if targets.dtype.kind == "f" else np.eye(int(targets.max()) + 1)[targets]
 
 
 #: Rows that attackers train on at most: each of them runs many times over them.
@@ -159,10 +150,8 @@ def attack_section(
     targets: NDArray[Any] | None,
     extractors: Extractors,
     *,
+    budget: AttackBudget,
     kind: Kind = "auto",
-    attackers: bool = True,
-    limit: int = PANEL_ROWS,
-    budget: AttackBudget | None = None,
     seed: int = 0,
     on_attack: Callable[[str, str], None] | None = None,
 ) -> AttackSection:
@@ -172,50 +161,38 @@ def attack_section(
     θᵀKθ is that of the squared loss, and logistic attackers take minutes instead of seconds. θ* is attacked
     only where no other extractor was given.
     """
-    if not attackers:
-        return AttackSection(None, "the panel was switched off")
     if targets is None:
         return AttackSection(
             None, "no targets of the harmful task were given (--targets), and every attacker learns targets"
         )
-    generator = np.random.default_rng([seed, SAMPLE])
-    size = min(rows, round(limit / (1 - HELD_OUT)))
+    size = min(rows, round(PANEL_ROWS / (1 - HELD_OUT)))
     held_out = min(size - 2, round(size * HELD_OUT)) if size >= LEAST_ROWS else 0
-    drawn = generator.choice(rows, size=size, replace=False)
+    drawn = np.random.default_rng([seed, SAMPLE]).choice(rows, size=size, replace=False)
     chosen = np.sort(drawn)
     test = np.isin(chosen, drawn[:held_out])
-    if targets.dtype.kind == "i":  # what no attacker has seen cannot be asked of one
+    labels = targets.dtype.kind == "i"
+    if labels:  # what no attacker has seen cannot be asked of one
         known = np.isin(targets[chosen], targets[chosen[~test]])
         chosen, test = chosen[known], test[known]
-        held_out = int(test.sum())
-    X, y = sampled_rows(stream, chosen), targets[chosen]
-    if y.dtype.kind == "i":
-        y = np.unique(y, return_inverse=True)[1].astype(np.int64)
-        if y[~test].max() == y[~test].min():
-            return AttackSection(None, "all targets are one class, so that there is nothing to learn")
-    logistic = kind == "classification"
-    Y = y if logistic else one_hot(y)
-    task = AttackTask(
-        X[~test],
-        Y[~test],
-        "classification" if logistic else "regression",
-        X[test] if held_out else None,
-        Y[test] if held_out else None,
-        name=f"{Path(stream.source).name}, {len(X) - held_out:,d} rows",
-    )
-    own = {name: theta for name, theta in extractors.items() if name not in (RAW, OPTIMAL, FRONT)}
-    chosen_extractors = own or {OPTIMAL: extractors[OPTIMAL]}
-    spend = replace(PANEL_BUDGET, seed=seed) if budget is None else budget
-    with np.errstate(over="ignore", invalid="ignore"):  # candidates that diverge are part of the race
-        report = attack_panel({RAW: None, **chosen_extractors}, task, budget=spend, on_attack=on_attack)
-    return AttackSection(report, "", len(X) - held_out, held_out, rows)
-
-
-def sampled_rows(stream: FeatureStream, chosen: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Read some rows of a stream."""
     parts, seen = [], 0
     for block in stream.blocks():
         here = chosen[(chosen >= seen) & (chosen < seen + len(block))] - seen
         parts.append(block[here].astype(np.float64))
         seen += len(block)
-    return np.concatenate(parts)
+    X, y, held_out = np.concatenate(parts), targets[chosen], int(test.sum())
+    if labels:
+        y = np.unique(y, return_inverse=True)[1].astype(np.int64)
+        if y.max() == 0:
+            return AttackSection(None, "all targets are one class, so that there is nothing to learn")
+    learned: TaskKind = "classification" if kind == "classification" else "regression"
+    Y = y if learned == "classification" else one_hot(y)
+    fit = len(X) - held_out
+    name = f"{Path(stream.source).name}, {fit:,d} rows"
+    task = AttackTask(X[~test], Y[~test], learned, name=name)
+    if held_out:
+        task = replace(task, X_test=X[test], y_test=Y[test])
+    own = {name: theta for name, theta in extractors.items() if name not in (RAW, *CLOSED)}
+    attacked = {RAW: None, **(own or {OPTIMAL: extractors[OPTIMAL]})}
+    with np.errstate(over="ignore", invalid="ignore"):  # candidates that diverge are part of the race
+        report = attack_panel(attacked, task, budget=budget, on_attack=on_attack)
+    return AttackSection(report, "", fit, held_out, rows)

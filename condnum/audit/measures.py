@@ -105,12 +105,8 @@ def read_theta(value: ThetaLike, dimension: int, *, name: str = "theta") -> NDAr
     return theta
 
 
-def read_extractors(
-    theta: ThetaLike | None, theta_0: ThetaLike | None, theta_i: ThetaLike | None, dimension: int
-) -> dict[str, NDArray[np.float64]]:
-    """Read the extractors that were given."""
-    values = {"theta": theta, "theta_0": theta_0, "theta_i": theta_i}
-    given = {name: value for name, value in values.items() if value is not None}
+def read_extractors(given: Mapping[str, ThetaLike], dimension: int) -> dict[str, NDArray[np.float64]]:
+    """Read the extractors that were given: `theta`, or `theta_0` and `theta_i`."""
     if "theta" in given and len(given) > 1:
         raise InvalidInputError("theta excludes theta_0 and theta_i; give either one extractor or the pair.")
     if len(given) == 1 and "theta" not in given:

@@ -13,7 +13,7 @@ not do: the order of the rows would count.)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -24,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condnum.data.feature_stream import FeatureStream, open_feature_stream
-from condnum.errors import DataFormatError, InvalidInputError, require
+from condnum.errors import DataFormatError, InvalidInputError
 from condnum.machine import limited_threads
-from condnum.studies.executors import SchedulerError, core_count
+from condnum.studies.executors import DaskExecutor, SchedulerError, core_count
 
 #: Groups of rows, where memory allows: intervals then have about 63 degrees of freedom.
 GROUPS = 64
@@ -116,20 +116,35 @@ def second_moments(
         raise InvalidInputError(f"groups must be at least 1, got {groups}.")
     D, workers = stream.dimension, threads or core_count()
     total, rows, kept = np.zeros((groups, D, D)), 0, list[NDArray[np.float64]]()
-    with limited_threads(1), ThreadPoolExecutor(workers) as pool:
-        for index, block in enumerate(_ahead(stream.blocks(first, last)), start=first):
+    blocks = stream.blocks(first, last)
+
+    def add_groups(block: NDArray[Any], members: list[NDArray[np.int64]], share: NDArray[np.int64]) -> bool:
+        """Add one block's rows of some groups; tell whether all of them are finite."""
+        product, finite = np.empty((D, D)), True
+        with np.errstate(all="ignore"):  # NaN and overflow are found below, on the diagonal
+            for m in share:
+                X = block[members[m]].astype(np.float64)
+                # X on both sides: NumPy takes the symmetric product, half the work.
+                total[m] += np.matmul(X.T, X, out=product)
+                finite &= bool(np.isfinite(product.diagonal()).all())
+        return finite
+
+    # A block is read while the one before it is worked on: two blocks in memory.
+    with limited_threads(1), ThreadPoolExecutor(workers) as pool, ThreadPoolExecutor(1) as reader:
+        waiting, index = reader.submit(next, blocks, None), first
+        while (block := waiting.result()) is not None:
+            waiting = reader.submit(next, blocks, None)
             label = np.random.default_rng([seed, index, LABELS]).integers(groups, size=len(block))
             order = np.argsort(label, kind="stable")
-            edges = np.searchsorted(label[order], np.arange(groups + 1))
+            members = np.split(order, np.searchsorted(label[order], np.arange(1, groups)))
             shares = np.array_split(np.arange(groups), workers)
-            work = [pool.submit(_add_groups, total, block, order, edges, share) for share in shares]
-            finite = [future.result() for future in work]  # waits for all, whatever one finds
-            if not all(finite):
+            work = [pool.submit(add_groups, block, members, share) for share in shares]
+            if not all(future.result() for future in work):
                 raise DataFormatError(
                     f"{stream.source} holds numbers so large that their squares overflow float64 (above "
                     "1e154), or infinite ones; rescale them (standardise)."
                 )
-            rows += len(block)
+            rows, index = rows + len(block), index + 1
             kept_bytes -= 8 * block.size
             kept = [*kept, block.astype(np.float64)] if kept_bytes >= 0 else []
             if on_rows is not None:
@@ -137,42 +152,6 @@ def second_moments(
     if not rows:
         raise InvalidInputError(f"{stream.source} has no rows.")
     return SecondMoments(rows, total, np.concatenate(kept) if kept else None)
-
-
-def _add_groups(
-    total: NDArray[np.float64],
-    block: NDArray[Any],
-    order: NDArray[np.int64],
-    edges: NDArray[np.int64],
-    share: NDArray[np.int64],
-) -> bool:
-    """Add one block's rows of some groups; tell whether all of them are finite."""
-    if not len(share):
-        return True
-    D = block.shape[1]
-    buffer, product = np.empty((int(np.diff(edges)[share].max()), D)), np.empty((D, D))
-    finite = True
-    with np.errstate(all="ignore"):  # NaN and overflow are found below, on the diagonal
-        for m in share:
-            X = buffer[: edges[m + 1] - edges[m]]
-            X[:] = block[order[edges[m] : edges[m + 1]]]  # gathers a group's rows and casts them
-            # X on both sides: NumPy takes the symmetric product, half the work.
-            total[m] += np.matmul(X.T, X, out=product)
-            finite &= bool(np.isfinite(product.diagonal()).all())
-    return finite
-
-
-def _ahead(blocks: Iterator[NDArray[Any]]) -> Iterator[NDArray[Any]]:
-    """Read the next block in a thread while this one is worked on: two blocks in memory."""
-    with ThreadPoolExecutor(1, "condnum-read-ahead") as reader:
-        waiting = reader.submit(next, blocks, None)
-        while (block := waiting.result()) is not None:
-            waiting = reader.submit(next, blocks, None)
-            yield block
-
-
-#: Seconds to wait for the scheduler and a first worker.
-TIMEOUT = 60.0
 
 
 def cluster_moments(
@@ -189,47 +168,37 @@ def cluster_moments(
             f"{stream.source} cannot be read from the middle, as many workers must; "
             "save it as .npy or .parquet."
         )
-    distributed = require("distributed", "cluster")
     blocks = math.ceil(stream.count / stream.block_rows)
-    try:
-        client = distributed.Client(address, timeout=TIMEOUT, set_as_default=False)
-    except (OSError, TimeoutError, ValueError) as error:
-        raise SchedulerError(
-            f"no scheduler answers at {address} ({error}); start one with `dask scheduler` and give the "
-            "address that it prints."
-        ) from error
-    with client:
+
+    def part(first: int, last: int) -> SecondMoments:
+        """Read some blocks of the file on a worker."""
+        here = open_feature_stream(stream.source, max_dimension=stream.width)
+        if here.count != stream.count:
+            raise InvalidInputError(
+                f"{stream.source} has {here.count} rows on a worker and {stream.count} here; all machines "
+                "must see the same file."
+            )
+        own = replace(stream, read=here.read, stamp=here.stamp)
+        return second_moments(own, groups=groups, seed=seed, first=first, last=last, kept_bytes=0, threads=1)
+
+    cluster = DaskExecutor(address)
+    with cluster.client() as client:
         try:
-            client.wait_for_workers(1, timeout=TIMEOUT)
+            client.wait_for_workers(1, timeout=cluster.worker_timeout)
         except TimeoutError as error:
             raise SchedulerError(
-                f"the scheduler at {address} has had no worker for {TIMEOUT:g} s; start some with "
+                f"the scheduler at {address} has had no worker for {cluster.worker_timeout:g} s; start some with "
                 f"`dask worker {address} --nthreads 1`."
             ) from error
         workers = len(client.scheduler_info(n_workers=-1)["workers"])
-        count = min(blocks, 2 * workers if parts is None else parts)
+        count = min(blocks, parts or 2 * workers)
         edges = [round(i * blocks / count) for i in range(count + 1)]
-        level = [
-            client.submit(_part, stream, groups, seed, first, last, pure=False)
-            for first, last in pairwise(edges)
-        ]
+        level = [client.submit(part, first, last, pure=False) for first, last in pairwise(edges)]
         while len(level) > 1:
             pairs = [level[i : i + 2] for i in range(0, len(level), 2)]
             level = [client.submit(add, *pair, pure=False) if len(pair) == 2 else pair[0] for pair in pairs]
         result: SecondMoments = level[0].result()
     return result
-
-
-def _part(stream: FeatureStream, groups: int, seed: int, first: int, last: int) -> SecondMoments:
-    """Read some blocks of a file; what a worker does."""
-    here = open_feature_stream(stream.source, max_dimension=stream.width)
-    if here.count != stream.count:
-        raise InvalidInputError(
-            f"{stream.source} has {here.count} rows on a worker and {stream.count} here; all machines "
-            "must see the same file."
-        )
-    own = replace(stream, read=here.read, stamp=here.stamp)
-    return second_moments(own, groups=groups, seed=seed, first=first, last=last, kept_bytes=0, threads=1)
 
 
 #: Columns that agree to this share of their squared length count as equal: seven digits.

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,7 +30,7 @@ from condnum.audit.attacks import (
     one_hot,
     read_targets,
 )
-from condnum.audit.intervals import bootstrap, estimates, intervals
+from condnum.audit.intervals import FEWEST_REPLICATES, bootstrap, estimates, intervals
 from condnum.audit.measures import RAW, ClauseC, TaskSpectra, ThetaLike, comparisons
 from condnum.audit.moments import (
     SecondMoments,
@@ -51,8 +52,8 @@ from condnum.probing.attackers import AttackBudget
 from condnum.probing.report import AttackReport
 from condnum.progress import report_event
 from condnum.studies.cells import Cell, CellResult, ResultStore
-from condnum.studies.executors import Executor, SerialExecutor
-from condnum.studies.study import Result, Study, StudyRun, SweepError, at_least
+from condnum.studies.executors import Executor
+from condnum.studies.study import Result, SerialExecutor, Study, StudyRun, SweepError, at_least
 from condnum.theory.ceiling import RirCeiling, ridge_convention_ceiling, rir_ceiling
 from condnum.theory.spectra import PUBLISHED_RIDGE, CovarianceRange, default_rtol
 
@@ -96,8 +97,8 @@ class AuditData:
     harmful: FeatureStream
     notes: Sequence[str]  # what was done to match their columns
     extractors: Mapping[str, NDArray[np.float64]]  # those that were given
-    targets: NDArray[Any] | None
-    pretrain_targets: NDArray[Any] | None
+    targets: NDArray[Any] | None = None
+    pretrain_targets: NDArray[Any] | None = None
     budget: AttackBudget | None = None  # of each attacker; None: that of an audit
     threads: int | None = None  # at a time; None: one a core
     done: dict[Cell, Found] = field(default_factory=dict)
@@ -126,82 +127,6 @@ class AuditData:
             assert kept is not None  # else it would have been computed
             self.done[start] = from_cell(kept)
         return self.done[start]
-
-
-def as_stream(features: FeaturesLike, max_dimension: int) -> FeatureStream:
-    """Return a stream of whatever was given."""
-    if isinstance(features, FeatureStream):
-        return features
-    if isinstance(features, str | os.PathLike):
-        return open_feature_stream(features, max_dimension=max_dimension)
-    return array_stream(features, max_dimension=max_dimension)
-
-
-def open_audit(
-    pretrain: FeaturesLike,
-    harmful: FeaturesLike,
-    *,
-    theta: ThetaLike | None = None,
-    theta_0: ThetaLike | None = None,
-    theta_i: ThetaLike | None = None,
-    targets: TargetsLike | None = None,
-    pretrain_targets: TargetsLike | None = None,
-    kind: Kind = "auto",
-    key: str = "",
-    drop: str = "",
-    max_dimension: int = MAX_DIMENSION,
-) -> AuditData:
-    """Open features, extractors and targets, and refuse those that do not fit; see `audit`."""
-    if isinstance(pretrain, str | os.PathLike) and isinstance(harmful, str | os.PathLike):
-        P, H, notes = open_pair(pretrain, harmful, key=key, drop=drop, max_dimension=max_dimension)
-    else:
-        streams = as_stream(pretrain, max_dimension), as_stream(harmful, max_dimension)
-        P, H, notes = match_streams(*streams, drop=drop)
-    extractors = measures.read_extractors(theta, theta_0, theta_i, P.dimension)
-    y, y_P = (
-        None if given is None else read_targets(given, kind=kind, name=name)
-        for name, given in (("targets", targets), ("pretrain_targets", pretrain_targets))
-    )
-    return AuditData(P, H, notes, extractors, y, y_P)
-
-
-class BackboneFeatures(NamedTuple):
-    """Features of both tasks, with the labels of their images."""
-
-    pretrain: FeatureStream
-    harmful: FeatureStream
-    pretrain_labels: NDArray[np.int64]  # (N_P,)
-    harmful_labels: NDArray[np.int64]  # (N_H,)
-
-
-def backbone_features(
-    name: str,
-    pretrain_images: str | os.PathLike[str],
-    harmful_images: str | os.PathLike[str],
-    *,
-    weights: str | os.PathLike[str] = "",
-    cache: str | os.PathLike[str] | None = None,
-    limit: int | None = None,
-    device: str = "auto",
-    seed: int = 0,
-) -> BackboneFeatures:
-    """Extract pooled features of un-augmented images with a timm model (Eq. 18).
-
-    Images are a folder or a name of `open_images`, `limit` of a class at most. `weights` is `pretrained`,
-    which downloads timm's, a file with a state dict, or empty: drawn from `seed`. Features are kept in
-    `cache`, if there is one.
-    """
-    from condnum.deep import Backbone, cached_features, evaluation_transform, open_images
-
-    pretrained: bool | str = True if os.fspath(weights) == "pretrained" else os.fspath(weights) or False
-    backbone = Backbone(name, pretrained=pretrained, seed=seed)
-    transform, streams, labels = evaluation_transform(backbone), [], []
-    for place in (pretrain_images, harmful_images):
-        images = open_images(place, limit=limit, seed=seed)
-        found = cached_features(backbone, images, transform, cache=cache, name=name, device=device)
-        streams.append(array_stream(found.values, name=Path(place).name))
-        labels.append(found.labels)
-    return BackboneFeatures(streams[0], streams[1], labels[0], labels[1])
 
 
 @dataclass(frozen=True)
@@ -244,45 +169,82 @@ class FeatureAudit(Study, name="audit"):
             if bool(getattr(self, first)) != bool(getattr(self, second)):
                 given, missing = (first, second) if getattr(self, first) else (second, first)
                 raise InvalidInputError(f"{given} was given without {missing}: an audit compares two tasks.")
-        if bool(self.backbone) != bool(self.pretrain_images):
-            raise InvalidInputError(
+        for wrong, message in (
+            (
+                bool(self.backbone) != bool(self.pretrain_images),
                 "a backbone and the images of both tasks belong together: give --backbone, --pretrain-images "
-                "and --harmful-images."
-            )
-        if self.backbone and self.pretrain:
-            raise InvalidInputError("give files of features, or a backbone with images, not both.")
-        if not self.ridge > 0:
-            raise InvalidInputError(f"ridge must be positive and finite, got {self.ridge}.")
-        if self.rtol is not None and not 0 <= self.rtol < 1:
-            raise InvalidInputError(f"rtol must lie in [0, 1), got {self.rtol}.")
-        if self.bootstrap != 0 and self.bootstrap < 20:
-            raise InvalidInputError(
-                f"replicates must be 0 (no bootstrap) or at least 20, got {self.bootstrap}: fewer make no "
-                "interval."
-            )
+                "and --harmful-images.",
+            ),
+            (
+                self.backbone and self.pretrain,
+                "give files of features, or a backbone with images, not both.",
+            ),
+            (self.ridge <= 0, f"ridge must be positive, got {self.ridge}."),
+            (not 0 <= (self.rtol or 0) < 1, f"rtol must lie in [0, 1), got {self.rtol}."),
+            (
+                self.bootstrap != 0 and self.bootstrap < FEWEST_REPLICATES,
+                f"replicates must be 0 (no bootstrap) or at least {FEWEST_REPLICATES}, got {self.bootstrap}: "
+                "fewer make no interval.",
+            ),
+        ):
+            if wrong:
+                raise InvalidInputError(message)
         at_least(0)("seed", self.seed)
 
     def load(self) -> Any:
         """Open the files, whose rows are read later; features of a backbone are kept in the user cache."""
-        P: Any = self.pretrain
-        H: Any = self.harmful
+        streams: list[Any] = [self.pretrain, self.harmful]
         labels: list[Any] = [None, None]
         if self.backbone:
-            P, H, *labels = backbone_features(
-                self.backbone, self.pretrain_images, self.harmful_images, weights=self.weights,
-                cache=user_cache() / "features", seed=self.seed,
-            )  # fmt: skip
-        elif not P:
+            streams, labels = self._backbone_features()
+        elif not self.pretrain:
             digits = load_small_digits()
             X, y = np.asarray(digits.images).reshape(len(digits), -1), np.asarray(digits.labels)
             low = y < 5
-            P, H = array_stream(X[low], name="digits 0-4"), array_stream(X[~low], name="digits 5-9")
+            streams = [array_stream(X[low], name="digits 0-4"), array_stream(X[~low], name="digits 5-9")]
             labels = [y[low], y[~low]]
-        return open_audit(
-            P, H, theta=self.theta or None, theta_0=self.theta_0 or None, theta_i=self.theta_i or None,
+        return self.open(
+            *streams, theta=self.theta or None, theta_0=self.theta_0 or None, theta_i=self.theta_i or None,
             targets=self.targets or labels[1], pretrain_targets=self.pretrain_targets or labels[0],
-            kind=self.kind, key=self.key, drop=self.drop, max_dimension=self.max_dimension,
         )  # fmt: skip
+
+    def _backbone_features(self) -> tuple[list[Any], list[Any]]:
+        """Extract pooled features of un-augmented images with a timm model (Eq. 18), and their labels."""
+        from condnum.deep import Backbone, cached_features, evaluation_transform, open_images
+
+        pretrained: bool | str = self.weights == "pretrained" or self.weights or False
+        backbone = Backbone(self.backbone, pretrained=pretrained, seed=self.seed)
+        transform, streams, labels = evaluation_transform(backbone), [], []
+        for place in (self.pretrain_images, self.harmful_images):
+            images = open_images(place, seed=self.seed)
+            options: dict[str, Any] = {"cache": user_cache() / "features", "name": self.backbone}
+            found = cached_features(backbone, images, transform, device="auto", **options)
+            streams.append(array_stream(found.values, name=Path(place).name))
+            labels.append(found.labels)
+        return streams, labels
+
+    def open(self, pretrain: FeaturesLike, harmful: FeaturesLike, **given: Any) -> AuditData:
+        """Open features, extractors and targets, and refuse those that do not fit; see `audit`."""
+        given = {name: value for name, value in given.items() if value is not None}
+        options: dict[str, Any] = {"max_dimension": self.max_dimension}
+        if isinstance(pretrain, str | os.PathLike) and isinstance(harmful, str | os.PathLike):
+            P, H, notes = open_pair(pretrain, harmful, key=self.key, drop=self.drop, **options)
+        else:
+            streams = [
+                features
+                if isinstance(features, FeatureStream)
+                else open_feature_stream(features, **options)
+                if isinstance(features, str | os.PathLike)
+                else array_stream(features, **options)
+                for features in (pretrain, harmful)
+            ]
+            P, H, notes = match_streams(*streams, drop=self.drop)
+        answers: dict[str, Any] = {
+            name: read_targets(given.pop(name), kind=self.kind, name=name)
+            for name in ("targets", "pretrain_targets")
+            if name in given
+        }
+        return AuditData(P, H, notes, measures.read_extractors(given, P.dimension), **answers)
 
     def cells(self, data: Any) -> list[Cell]:
         """List the stages, each after those whose results it needs; the bootstrap in batches."""
@@ -518,13 +480,6 @@ class FeatureAudit(Study, name="audit"):
 
 
 @dataclass(frozen=True)
-class AuditFiles:
-    """The files of an audit."""
-
-    checksums: dict[str, str]  # SHA-256 by the file's name
-
-
-@dataclass(frozen=True)
 class AuditCommand(FeatureAudit, name="audit"):
     """What `condnum audit` is given: refused here, where it cannot be audited, before a kernel starts."""
 
@@ -537,15 +492,15 @@ class AuditCommand(FeatureAudit, name="audit"):
                 "with --pretrain-images DIR and --harmful-images DIR."
             )
 
-    def load(self) -> AuditFiles:
-        """Read the beginnings of files only; images are left to the kernel."""
+    def load(self) -> Any:
+        """Read the beginnings of files only, for their checksums; images are left to the kernel."""
         if self.pretrain:
             data = super().load()
             for stream in (data.pretrain, data.harmful):
                 next(stream.raw_blocks(), None)  # columns of text in a CSV
-        named = (self.pretrain, self.harmful, self.theta, self.theta_0, self.theta_i, self.targets,
-                 self.pretrain_targets)  # fmt: skip
-        return AuditFiles({Path(name).name: sha256_file(Path(name)) for name in named if name})
+        places = "pretrain", "harmful", "theta", "theta_0", "theta_i", "targets", "pretrain_targets"
+        files = [Path(getattr(self, name)) for name in places if getattr(self, name)]
+        return SimpleNamespace(checksums={file.name: sha256_file(file) for file in files})
 
 
 def audit(
@@ -620,12 +575,12 @@ def audit(
         (True, True)
     """
     study = FeatureAudit(
-        kind=kind, standardise=standardise, ridge=ridge, rtol=rtol, bootstrap=replicates, attackers=attackers,
-        seed=seed, scheduler=scheduler,
+        kind=kind, key=key, drop=drop, standardise=standardise, ridge=ridge, rtol=rtol, bootstrap=replicates,
+        attackers=attackers, seed=seed, scheduler=scheduler, max_dimension=max_dimension,
     )  # fmt: skip
-    data = open_audit(
+    data = study.open(
         pretrain, harmful, theta=theta, theta_0=theta_0, theta_i=theta_i, targets=targets,
-        pretrain_targets=pretrain_targets, kind=kind, key=key, drop=drop, max_dimension=max_dimension,
+        pretrain_targets=pretrain_targets,
     )  # fmt: skip
     data.budget, data.threads = budget, threads
     return study.found([Result(cell, *study.compute(data, cell)) for cell in study.planned(data)])

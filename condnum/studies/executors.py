@@ -318,7 +318,7 @@ class DaskExecutor:
             f"the connection to the scheduler at {self.address} is lost; start it with its workers and run "
             "again: finished cells are kept."
         )
-        client, arrived = self._client(), queue.SimpleQueue[Any]()
+        client, arrived = self.client(), queue.SimpleQueue[Any]()
         running: dict[str, tuple[Any, Cell]] = {}
         sweep = uuid.uuid4().hex[:8]  # an earlier sweep's results are not ours
         try:
@@ -357,7 +357,7 @@ class DaskExecutor:
                 client.cancel([future for future, _ in running.values()], force=True)
             client.close()
 
-    def _client(self) -> Any:
+    def client(self) -> Any:
         """Connect in a thread: dask waits without end for a port that stays silent."""
         distributed = require("distributed", "cluster")
         answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
