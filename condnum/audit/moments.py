@@ -187,8 +187,8 @@ def cluster_moments(
             client.wait_for_workers(1, timeout=cluster.worker_timeout)
         except TimeoutError as error:
             raise SchedulerError(
-                f"the scheduler at {address} has had no worker for {cluster.worker_timeout:g} s; start some with "
-                f"`dask worker {address} --nthreads 1`."
+                f"the scheduler at {address} has had no worker for {cluster.worker_timeout:g} s; start some "
+                f"with `dask worker {address} --nthreads 1`."
             ) from error
         workers = len(client.scheduler_info(n_workers=-1)["workers"])
         count = min(blocks, parts or 2 * workers)

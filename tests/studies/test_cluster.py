@@ -180,10 +180,10 @@ class FakeClient:
 def test_errors_of_the_cluster_are_failures_and_waiting_ends(monkeypatch):
     monkeypatch.setattr(executors, "_POLL_SECONDS", 0.05)
     executor = DaskExecutor("tcp://127.0.0.1:1", worker_timeout=0.1)
-    monkeypatch.setattr(DaskExecutor, "_client", lambda _: FakeClient())
+    monkeypatch.setattr(DaskExecutor, "client", lambda _: FakeClient())
     (outcome,) = executor.run(len, [Cell({})])
     assert outcome.error == "RuntimeError: three workers died"
     for status, message in (("running", "has had no worker for 0.1 s"), ("closed", "is lost")):
-        monkeypatch.setattr(DaskExecutor, "_client", lambda _, status=status: FakeClient(status))
+        monkeypatch.setattr(DaskExecutor, "client", lambda _, status=status: FakeClient(status))
         with pytest.raises(SchedulerError, match=message):
             next(executor.run(len, [Cell({})]))
