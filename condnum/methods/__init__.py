@@ -1,8 +1,14 @@
 """Algorithm 1, its baselines and its controls: one file a method, one registry, one loop."""
 
 from condnum.methods.baselines import ImmaSettings, OptKappaSettings
-from condnum.methods.descent import Callback
-from condnum.methods.method import NAMED_SETTINGS, DescentSettings, History, ImmunizationResult, Progress
+from condnum.methods.method import (
+    NAMED_SETTINGS,
+    Callback,
+    DescentSettings,
+    History,
+    ImmunizationResult,
+    Progress,
+)
 from condnum.methods.registry import (
     descends_in_batches,
     get_method,

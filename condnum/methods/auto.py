@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import get_args
 
@@ -32,15 +33,15 @@ from torch import Tensor
 
 from condnum.errors import RankError
 from condnum.methods.method import (
-    SMALL,
+    Callback,
     DescentSettings,
     History,
     ImmunizationResult,
     Progress,
     StopReason,
-    random_extractor,
+    random_weights,
 )
-from condnum.methods.problem import ImmunizationProblem, LinearTask, ProblemBatch, SquaredLoss, measure
+from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask, ProblemBatch, SquaredLoss, measure
 from condnum.theory.ceiling import rir_ceiling, share_of_ceiling
 from condnum.theory.immunization import (
     HessianSpectra,
@@ -78,11 +79,7 @@ class _StopError(Exception):
 
 
 def descend_auto(
-    problem: ImmunizationProblem,
-    settings: DescentSettings,
-    *,
-    seed: int,
-    callback: Callable[[Progress], bool | None] | None = None,
+    problem: ImmunizationProblem, settings: DescentSettings, *, seed: int, callback: Callback | None = None
 ) -> ImmunizationResult:
     """Run Algorithm 1 so that Definition 3.1 is met and RIR is large, without settings."""
     started = time.perf_counter()
@@ -112,19 +109,14 @@ class _Auto:
     """The state of one run."""
 
     def __init__(
-        self,
-        problem: ImmunizationProblem,
-        settings: DescentSettings,
-        seed: int,
-        callback: Callable[[Progress], bool | None] | None,
+        self, problem: ImmunizationProblem, settings: DescentSettings, seed: int, callback: Callback | None
     ) -> None:
-        self.problem = problem
-        self.settings = settings
-        self.seed = seed
-        self.callback = callback
+        self.problem, self.settings, self.seed, self.callback = problem, settings, seed, callback
         self.pretrain, self.harmful = (task.factor for task in (problem.pretrain, problem.harmful))
-        self.ceiling = _ceiling(problem)
-        self.theta = random_extractor(problem, torch.Generator().manual_seed(seed))
+        self.ceiling = math.nan  # of tasks that share no direction
+        with suppress(RankError):
+            self.ceiling = rir_ceiling(problem.pretrain.covariance, problem.harmful.covariance).value
+        self.theta = random_weights(problem, problem.dimension, torch.Generator().manual_seed(seed))
         self.before = [torch.linalg.svdvals(factor).square() for factor in (self.pretrain, self.harmful)]
         kappa = float(self.before[0][0] / self.before[0][-1])
         self.flat = min(FLAT, kappa**0.05)
@@ -330,33 +322,22 @@ def _best_probe(task: LinearTask) -> Tensor | None:
     return torch.as_tensor(found.x).reshape(shape).to(X)
 
 
-def _ceiling(problem: ImmunizationProblem) -> float:
-    """Return the compact ceiling; NaN for tasks that share no direction."""
-    try:
-        return rir_ceiling(problem.pretrain.covariance, problem.harmful.covariance).value
-    except RankError:
-        return math.nan
-
-
 def _explain(run: _Auto, theta: Tensor, verdict: Immunization, reason: StopReason) -> str:
     """Say in words whether Definition 3.1 is met, what is possible, and what was chosen."""
-    numbers = (
-        f"(i) = {verdict.harmful_ratio:.4g}, (ii) = {verdict.pretrain_ratio:.4g}, RIR = {verdict.rir:.4g}"
-    )
-    if verdict.success:
-        text = f"Definition 3.1 is met: {numbers}"
-    else:
-        failed = ", ".join(f"({clause})" for clause, kept in verdict.clauses.items() if kept is False)
-        text = f"Definition 3.1 is NOT met, {failed} fails: {numbers}"
-    ceiling = run.ceiling
-    share = share_of_ceiling(verdict.rir, ceiling)
-    if math.isfinite(share):
-        text += f", {share:.1%} of the ceiling {ceiling:.4g}."
+
+    def ratios(found: Immunization) -> str:
+        return f"(i) = {found.harmful_ratio:.4g}, (ii) = {found.pretrain_ratio:.4g}"
+
+    failed = ", ".join(f"({clause})" for clause, kept in verdict.clauses.items() if kept is False)
+    met = "met" if verdict.success else f"NOT met, {failed} fails"
+    text = f"Definition 3.1 is {met}: {ratios(verdict)}, RIR = {verdict.rir:.4g}"
+    if math.isfinite(run.ceiling):
+        text += f", {share_of_ceiling(verdict.rir, run.ceiling):.1%} of the ceiling {run.ceiling:.4g}."
     else:
         text += "; no ceiling: the harmful task has directions of its own."
     if len(run.before[1]) == 1:
         text += " K_H has rank 1, so that κ(H_H) = 1 whatever θ is: no extractor can meet clause (a)."
-    elif ceiling <= 1 + 1e-6:
+    elif run.ceiling <= 1 + 1e-6:
         text += " A ceiling of 1 means that no extractor can immunize this pair."
     text += (
         f" Chosen: {run.steps['well']} steps on R_well (λ_H = 0) to κ(H_P) = {run.flattened:.3g}, "
@@ -368,16 +349,7 @@ def _explain(run: _Auto, theta: Tensor, verdict: Immunization, reason: StopReaso
         "cancelled": "; cancelled.",
         "diverged": "; stopped by a failed decomposition.",
     }
-    text += ends.get(reason, ".")
-    problem = run.problem
-    ridge = relative_immunization_ratio(
-        theta,
-        problem.pretrain.covariance,
-        problem.harmful.covariance,
-        convention="ridge",
-        loss_gap=verdict.loss_gap,
-    )
-    return text + (
-        f" Ridge convention (ε = 1e-6): {'met' if ridge.success else 'NOT met'}, "
-        f"(i) = {ridge.harmful_ratio:.4g}, (ii) = {ridge.pretrain_ratio:.4g}."
-    )
+    K = run.problem.pretrain.covariance, run.problem.harmful.covariance
+    ridge = relative_immunization_ratio(theta, *K, convention="ridge", loss_gap=verdict.loss_gap)
+    kept = "met" if ridge.success else "NOT met"
+    return f"{text}{ends[reason]} Ridge convention (ε = 1e-6): {kept}, {ratios(ridge)}."

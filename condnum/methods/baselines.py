@@ -1,4 +1,4 @@
-"""The baseline IMMA (Zheng & Yeh, 2024): a bi-level game against a simulated fine-tuner."""
+"""The paper's baselines: IMMA's bi-level game (Zheng & Yeh, 2024), and descent on the condition numbers."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from condnum.errors import InvalidInputError, UnknownNameError
-from condnum.methods.algorithm1 import kappa_gradients
+from condnum.errors import InvalidInputError
+from condnum.methods.algorithm1 import Hessians
 from condnum.methods.method import (
     DescentSettings,
     Gradients,
     Memory,
     OuterGradient,
     Parameters,
-    random_extractor,
-    random_probe,
+    random_weights,
 )
-from condnum.methods.problem import ImmunizationProblem, LinearTask, ProblemBatch, SupervisedLoss
-from condnum.theory.spectra import PUBLISHED_RIDGE, Convention, symmetric_part
+from condnum.methods.problem import ImmunizationProblem, ProblemBatch, SupervisedLoss, TaskBatch
+from condnum.theory.spectra import PUBLISHED_RIDGE, Convention
 
 
 @dataclass(frozen=True)
@@ -31,27 +30,13 @@ class ImmaSettings(DescentSettings):
     inner_steps: int = 1  # gradient steps of the simulated fine-tuner on θ
     inner_rate: float = 0.01  # their step size
 
-    def __post_init__(self) -> None:
-        """Refuse values that cannot mean anything."""
-        super().__post_init__()
-        self._require_positive("inner_rate")
-        if (
-            isinstance(self.inner_steps, bool)
-            or not isinstance(self.inner_steps, int)
-            or self.inner_steps < 1
-        ):
-            raise InvalidInputError(f"inner_steps must be a positive integer, got {self.inner_steps!r}.")
-
     def describe(self, parts: Collection[str] = ()) -> str:
         """Return the settings in one line."""
         return super().describe(parts) + f", {self.inner_steps} inner step(s) of size {self.inner_rate:g}"
 
 
 def bilevel_gradient(
-    harmful: SupervisedLoss,
-    pretrain: SupervisedLoss,
-    parameters: Parameters,
-    settings: ImmaSettings,
+    harmful: SupervisedLoss, pretrain: SupervisedLoss, parameters: Parameters, settings: ImmaSettings
 ) -> Tensor:
     """Return the gradient in θ of `L(D_P, ω, θ*) − L(D_H, w, θ*)`, through the inner steps.
 
@@ -79,17 +64,12 @@ class Imma:
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
         """Return θ₀, ω₀ and w₀, all uniform in ±1/√D."""
-        missing = [
-            name
-            for name, task in (("y_P", problem.pretrain), ("y_H", problem.harmful))
-            if task.supervised is None
-        ]
-        if missing:
-            raise InvalidInputError(f"imma needs the targets of both tasks; missing: {', '.join(missing)}.")
-        theta = random_extractor(problem, generator)
-        omega = random_probe(problem, problem.pretrain.targets, generator)
-        w = random_probe(problem, problem.harmful.targets, generator)
-        return {"theta": theta, "omega": omega["omega"], "w": w["omega"]}
+        drawn = {"theta": random_weights(problem, problem.dimension, generator)}
+        for name, task, targets in (("omega", problem.pretrain, "y_P"), ("w", problem.harmful, "y_H")):
+            if task.targets is None:
+                raise InvalidInputError(f"imma needs the targets of both tasks; missing: {targets}.")
+            drawn[name] = random_weights(problem, task.targets.shape[1], generator)
+        return drawn
 
     def batched_gradients(
         self, problems: ProblemBatch, parameters: Parameters, settings: ImmaSettings, memory: Memory
@@ -99,15 +79,11 @@ class Imma:
         pretrain, harmful = problems.pretrain.loss, problems.harmful.loss
         assert pretrain is not None  # `initial` has refused such problems
         assert harmful is not None
-        outer = bilevel_gradient(harmful, pretrain, parameters, settings)
         probes = {
             "omega": theta.mT @ pretrain.derivative(theta @ omega),
             "w": theta.mT @ harmful.derivative(theta @ w),
         }
-        return Gradients({"bilevel": outer}, probes)
-
-
-# The baseline `opt_kappa`: gradient descent on the condition numbers themselves.
+        return Gradients({"bilevel": bilevel_gradient(harmful, pretrain, parameters, settings)}, probes)
 
 
 @dataclass(frozen=True)
@@ -118,43 +94,34 @@ class OptKappaSettings(DescentSettings):
     convention: Convention = "compact"  # which κ; the released code has the absolute floor of `ridge`
     ridge: float = PUBLISHED_RIDGE  # ε of the ridge convention
 
-    def __post_init__(self) -> None:
-        """Refuse values that cannot mean anything."""
-        super().__post_init__()
-        if self.objective not in ("difference", "log"):
-            raise UnknownNameError("objective", self.objective, ["difference", "log"])
-        if self.convention not in ("compact", "ridge"):
-            raise UnknownNameError("convention", self.convention, ["compact", "ridge"])
-        self._require_positive("ridge")
-
     def describe(self, parts: Collection[str] = ()) -> str:
         """Return the settings in one line."""
         return super().describe(parts) + f", {self.objective} of {self.convention} κ"
 
 
-def kappa_gradient(task: LinearTask, theta: Tensor, settings: OptKappaSettings) -> tuple[Tensor, Tensor]:
-    r"""Return κ(H(θ)) and its gradient in θ, from the two extreme eigenpairs.
+def kappa_gradients(
+    tasks: TaskBatch, theta: Tensor, memory: Memory, name: str, settings: OptKappaSettings
+) -> tuple[Tensor, OuterGradient]:
+    r"""Return κ(H(θ)) and its gradient in θ of each problem, a product of rank two.
 
-    .. math:: \nabla_\theta\kappa = 2K\theta\left(v_1v_1^\top/\sigma_k - \sigma_1v_kv_k^\top/\sigma_k^2\right)
+    .. math:: \nabla_\theta\kappa = 2K\theta\left(v_1v_1^\top - \kappa v_kv_k^\top\right)/\sigma_k
 
-    In the ridge convention σ₁ + ε and σ_D + ε take the places of σ₁ and σ_k; for a rank-deficient H
-    the second term vanishes and κ is σ₁/ε, up to a constant.
+    In the ridge convention σ₁ + ε and σ_D + ε take the places of σ₁ and σ_k; for a rank-deficient H the
+    second term vanishes and κ is σ₁/ε, up to a constant.
     """
-    H = symmetric_part(theta.mT @ task.covariance @ theta)
-    sigma, V = torch.linalg.eigh(H)
-    features = task.covariance @ theta
-    k = min(task.rank, H.shape[0])
+    hessians = Hessians(tasks, theta, memory, name)
+    needed = (tasks.ranks == theta.shape[2]) | (settings.convention == "compact")
+    sigma_1, v_1 = hessians.largest()
+    sigma_k, v_k = hessians.smallest(torch.where(needed, -torch.inf, torch.inf))
     # Where σ_k is below the round-off of H, its computed value may be negative.
-    smallest = sigma[-k].clamp_min(torch.finfo(H.dtype).eps * sigma[-1])
-    v_1, v_k = V[:, -1:], V[:, -k].unsqueeze(-1)
-    ridge = 0.0
-    if settings.convention == "ridge":
-        ridge = settings.ridge
-        if k < H.shape[0]:
-            smallest, v_k = torch.zeros_like(smallest), torch.zeros_like(v_k)
-    kappa = (sigma[-1] + ridge) / (smallest + ridge)
-    gradient = (features @ v_1) @ v_1.mT - kappa * (features @ v_k) @ v_k.mT
-    return kappa, 2 / (smallest + ridge) * gradient
+    sigma_k = torch.maximum(sigma_k, torch.where(needed, torch.finfo(theta.dtype).eps * sigma_1, 0.0))
+    ridge = settings.ridge if settings.convention == "ridge" else 0.0
+    kappa = (sigma_1 + ridge) / (sigma_k + ridge)
+    pair = torch.stack([v_1, v_k], dim=2)
+    weights = torch.stack([torch.ones_like(kappa), -kappa], dim=1) * (2 / (sigma_k + ridge))[:, None]
+    K, images = tasks.small_covariance, theta @ pair
+    images = tasks.factor.mT @ (tasks.factor @ images) if K is None else K @ images
+    return kappa, OuterGradient(images * weights[:, None, :], pair)
 
 
 class OptKappa:
@@ -168,34 +135,18 @@ class OptKappa:
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
         """Return θ₀, uniform in ±1/√D."""
-        return {"theta": random_extractor(problem, generator)}
-
-    def gradients(
-        self,
-        problem: ImmunizationProblem,
-        parameters: Parameters,
-        settings: OptKappaSettings,
-        memory: Memory,
-    ) -> Gradients:
-        """Return the gradients of `+κ_P` and `−κ_H` (or of their logarithms)."""
-        theta = parameters["theta"]
-        kappa_P, pretrain = kappa_gradient(problem.pretrain, theta, settings)
-        kappa_H, harmful = kappa_gradient(problem.harmful, theta, settings)
-        if settings.objective == "log":
-            pretrain, harmful = pretrain / kappa_P, harmful / kappa_H
-        return Gradients({"kappa_pretrain": pretrain, "kappa_harmful": -harmful})
+        return {"theta": random_weights(problem, problem.dimension, generator)}
 
     def batched_gradients(
         self, problems: ProblemBatch, parameters: Parameters, settings: OptKappaSettings, memory: Memory
     ) -> Gradients:
-        """Return the same in factor form."""
-        ridge = settings.ridge if settings.convention == "ridge" else None
+        """Return the gradients of `+κ_P` and `−κ_H` (or of their logarithms)."""
         parts = {}
         for part, tasks, sign in (
             ("kappa_pretrain", problems.pretrain, 1.0),
             ("kappa_harmful", problems.harmful, -1.0),
         ):
-            kappa, gradient = kappa_gradients(tasks, parameters["theta"], memory, part, ridge=ridge)
+            kappa, found = kappa_gradients(tasks, parameters["theta"], memory, part, settings)
             scale = sign / kappa if settings.objective == "log" else torch.full_like(kappa, sign)
-            parts[part] = OuterGradient(scale[:, None, None] * gradient.left, gradient.right)
-        return Gradients(outer_parts=parts)
+            parts[part] = OuterGradient(scale[:, None, None] * found.left, found.right)
+        return Gradients(parts)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, Protocol
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +12,7 @@ from torch.optim.adam import adam
 
 from condnum.errors import InvalidInputError
 from condnum.methods.method import (
-    SMALL,
+    Callback,
     DescentMethod,
     DescentSettings,
     Gradients,
@@ -23,13 +22,10 @@ from condnum.methods.method import (
     Parameters,
     Progress,
     StopReason,
-    can,
     few_threads,
+    knows_batches,
 )
-from condnum.methods.problem import ImmunizationProblem, ProblemBatch, measure
-
-#: Told of each recorded step; returning True asks the run to stop there.
-Callback = Callable[[Progress], bool | None]
+from condnum.methods.problem import SMALL, ImmunizationProblem, ProblemBatch, measure
 
 
 def descend(
@@ -58,30 +54,16 @@ def descend_batch(
 ) -> list[ImmunizationResult]:
     """Run a descent method on many problems at once, each from the random start of its seed."""
     started = time.perf_counter()
-    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-
-    def start(problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
-        drawn = method.initial(problem, generator)
-        return {name: tensor.to(device) for name, tensor in drawn.items()}
-
-    with ThreadPoolExecutor() as pool:  # draws happen on the CPU, one core each
-        starts = list(pool.map(start, problems, generators))
-    shapes = sorted({str({name: tuple(tensor.shape) for name, tensor in one.items()}) for one in starts})
-    if len(shapes) > 1:
-        raise InvalidInputError(
-            f"the problems of a batch must have parameters of the same shapes, got {' and '.join(shapes)}."
-        )
-    parameters = {name: torch.stack([one[name] for one in starts]) for name in starts[0]}
-    del starts
-    run = _Run(problems, method, settings, parameters, seeds, generators, callback)
+    run = _Descent(problems, method, settings, seeds, device, callback)
     run.loop()
     counts = {name: values.tolist() for name, values in run.memory.counts.items()}
+    omega = run.parameters.get("omega")
     histories = run.histories()
     share = (time.perf_counter() - started) / len(problems)
     return [
         ImmunizationResult(
             theta=run.parameters["theta"][index],
-            omega=run.parameters["omega"][index] if "omega" in run.parameters else None,
+            omega=None if omega is None else omega[index],
             method=method.name,
             seed=seed,
             settings=settings,
@@ -97,7 +79,7 @@ def descend_batch(
     ]
 
 
-class _Run:
+class _Descent:
     """The state of a descent: a problem that stops keeps its θ, the others go on."""
 
     def __init__(
@@ -105,34 +87,32 @@ class _Run:
         problems: Sequence[ImmunizationProblem],
         method: DescentMethod,
         settings: DescentSettings,
-        parameters: Parameters,
         seeds: Sequence[int],
-        generators: Sequence[torch.Generator],
+        device: torch.device,
         callback: Callback | None,
     ) -> None:
-        self.problems = problems
+        self.problems, self.seeds, self.device = problems, seeds, device
+        self.settings, self.callback = settings, callback
         self.method: Any = method
-        self.settings = settings
-        self.parameters = parameters
-        self.seeds = seeds
-        self.generators = generators
-        self.callback = callback
-        self.device = parameters["theta"].device
-        self.batch = ProblemBatch.of(problems, self.device)
+        self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        drawn = [method.initial(*start) for start in zip(problems, self.generators, strict=True)]
+        shapes = {str({name: tuple(tensor.shape) for name, tensor in one.items()}) for one in drawn}
+        if len(shapes) > 1:
+            raise InvalidInputError(
+                "the problems of a batch must have parameters of the same shapes, got "
+                f"{' and '.join(sorted(shapes))}."
+            )
+        self.parameters = {name: torch.stack([one[name].to(device) for one in drawn]) for name in drawn[0]}
+        self.batch = ProblemBatch.of(problems, device)
         self.step = 0
         self.weights: dict[str, Tensor] = {}
         self.reasons: list[StopReason] = ["steps"] * len(problems)
         self.steps = [settings.steps] * len(problems)
-        self.active = torch.ones(len(problems), dtype=torch.bool, device=self.device)
-        self.memory = Memory(self.active)
-        self._safe = {name: torch.empty_like(tensor) for name, tensor in parameters.items()}
+        self.memory = Memory(torch.ones(len(problems), dtype=torch.bool, device=device))
+        self._safe = {name: torch.empty_like(tensor) for name, tensor in self.parameters.items()}
         self._norms: dict[str, Tensor] = {}
         self._rows: list[list[dict[str, float]]] = [[] for _ in problems]
-        small = len(problems) == 1 and problems[0].dimension <= SMALL
-        self._single: Any = None
-        if can(method, "gradients") and (small or not can(method, "batched_gradients")):
-            self._single = method
-        self._optimizer = make_optimizer(settings.optimizer, parameters)
+        self._optimizer = make_optimizer(settings.optimizer, self.parameters)
 
     def loop(self) -> None:
         """Step until nothing is active; leave the last finite parameters of each problem behind."""
@@ -144,18 +124,18 @@ class _Run:
             try:
                 directions = self._directions()
             except torch.linalg.LinAlgError:
-                return self._stop(self.active, "diverged")
+                return self._stop(self.memory.active, "diverged")
             norm = torch.linalg.vector_norm(directions["theta"], dim=(1, 2))
             self._stop(~torch.isfinite(norm), "diverged")
             if self.step in self.settings.recorded_steps:
-                self._record(dict.fromkeys(self.active.nonzero()[:, 0].tolist(), self.step))
+                self._record()
             if first_norm is None:
                 first_norm = norm
             elif self.settings.tolerance > 0:
                 self._stop(norm < self.settings.tolerance * first_norm, "tolerance")
             self._optimizer.step(directions, self.settings.rate(self.step))
             self._keep_finite()
-            if not bool(self.active.any()):
+            if not bool(self.memory.active.any()):
                 return None
         return None
 
@@ -168,62 +148,62 @@ class _Run:
 
     def _gradients(self) -> Gradients:
         """Return the gradients of the method at the parameters, on the full problems or on mini-batches."""
-        size, problems, batch = self.settings.batch_size, self.problems, self.batch
+        size, problems = self.settings.batch_size, self.problems
         if size is not None:
             problems = [one.sample(size, draw) for one, draw in zip(problems, self.generators, strict=True)]
-        if self._single is None:
-            batch = batch if size is None else ProblemBatch.of(problems, self.device)
+        if knows_batches(self.method):
+            batch = self.batch if size is None else ProblemBatch.of(problems, self.device)
             return self.method.batched_gradients(batch, self.parameters, self.settings, self.memory)
         (problem,) = problems  # what knows no batches is descended one by one
         alone = {name: tensor[0] for name, tensor in self.parameters.items()}
-        return self._single.gradients(problem, alone, self.settings, self.memory).as_batch()
+        found = self.method.gradients(problem, alone, self.settings, self.memory)
+        parts, others = ({name: x[None] for name, x in kind.items()} for kind in (found.parts, found.others))
+        return Gradients(parts, others)
 
     def _directions(self) -> dict[str, Tensor]:
         """Return the gradients of each parameter; those of θ are the weighted sums of their parts."""
-        self.memory.active = self.active
-        theta = self.parameters["theta"]
-        gradients = self._gradients()
+        theta, gradients = self.parameters["theta"], self._gradients()
         if not self.weights or self.step in self.settings.recorded_steps:
-            norms = gradients.norms(theta, self.memory)
-            before = self._norms or norms
-            self._norms = {part: torch.where(self.active, norms[part], before[part]) for part in norms}
+            norms, before = gradients.norms(theta, self.memory), self._norms
+            active = self.memory.active
+            self._norms = {part: torch.where(active, norms[part], before.get(part, 0.0)) for part in norms}
         if not self.weights:
-            columns = {part: values.tolist() for part, values in self._norms.items()}
-            rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-            chosen = [part_weights(row, self.settings) for row in rows]
-            self.weights = {part: theta.new_tensor([weights[part] for weights in chosen]) for part in columns}
+            chosen = [
+                part_weights(
+                    {part: float(norms[index]) for part, norms in self._norms.items()}, self.settings
+                )
+                for index in range(len(self.problems))
+            ]
+            self.weights = {
+                part: theta.new_tensor([weights[part] for weights in chosen]) for part in self._norms
+            }
         return {"theta": gradients.weighted_sum(theta, self.weights, self.memory)} | gradients.others
 
     def _stop(self, which: Tensor, reason: StopReason) -> None:
         """Let problems stop where they are."""
-        which = which & self.active
-        if not bool(which.any()):
-            return
+        which = which & self.memory.active
         for index in which.nonzero()[:, 0].tolist():
-            self.reasons[index] = reason
-            self.steps[index] = self.step
-        self.active = self.active & ~which
+            self.reasons[index], self.steps[index] = reason, self.step
+        self.memory.active = self.memory.active & ~which
 
     def _keep_finite(self) -> None:
         """Take back the step of the problems that have stopped, or whose parameters it made infinite."""
         sizes = [torch.linalg.vector_norm(x, ord=torch.inf, dim=(1, 2)) for x in self.parameters.values()]
-        finite = self.active & torch.isfinite(torch.stack(sizes)).all(dim=0)
+        finite = self.memory.active & torch.isfinite(torch.stack(sizes)).all(dim=0)
         if not bool(finite.all()):
             for name, tensor in self.parameters.items():
                 tensor.copy_(torch.where(finite[:, None, None], tensor, self._safe[name]))
             self._stop(~finite, "diverged")
 
-    def _record(self, steps: dict[int, int]) -> None:
-        """Append a row to the histories of some problems, and tell the callback."""
-        self._measure(steps)
-        if self.callback is None:
-            return
-        for index in steps:
-            progress = Progress(
-                self.method.name, self.seeds[index], self.step, self.settings.steps, self._rows[index][-1]
-            )
-            if self.callback(progress) is True:
-                self._stop(torch.arange(len(self.active), device=self.device) == index, "cancelled")
+    def _record(self) -> None:
+        """Append a row to the histories of the problems that still descend, and tell the callback."""
+        active = self.memory.active.nonzero()[:, 0].tolist()
+        self._measure(dict.fromkeys(active, self.step))
+        for index in active if self.callback else ():
+            row = self._rows[index][-1]
+            progress = Progress(self.method.name, self.seeds[index], self.step, self.settings.steps, row)
+            if self.callback is not None and self.callback(progress) is True:
+                self._stop(torch.arange(len(self.problems), device=self.device) == index, "cancelled")
 
     def _measure(self, steps: dict[int, int]) -> None:
         """Append a row to the histories of some problems, each under its number of steps."""
@@ -252,25 +232,14 @@ def part_weights(norms: dict[str, float], settings: DescentSettings) -> dict[str
     return {part: chosen.get(part, 1.0) for part in norms}
 
 
-#: Above this dimension one fused pass over θ is worth its different rounding.
-LARGE = 128
-
-
-class Optimizer(Protocol):
-    """Changes parameters in place."""
-
-    def step(self, gradients: dict[str, Tensor], learning_rate: float) -> None:
-        """Take one step against the gradients, by parameter name."""
-
-
 class GradientDescent:
     """`x ← x − ηg`."""
 
-    def __init__(self, parameters: dict[str, Tensor]) -> None:
+    def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
 
-    def step(self, gradients: dict[str, Tensor], learning_rate: float) -> None:
-        """Take one step against the gradients, by parameter name."""
+    def step(self, gradients: Parameters, learning_rate: float) -> None:
+        """Take one step against the gradients, in place."""
         for name, gradient in gradients.items():
             self._parameters[name].add_(gradient, alpha=-learning_rate)
 
@@ -281,28 +250,31 @@ class Adam:
     `torch.optim.Adam` runs the same function, but loads torch's compiler first: 5 s a process.
     """
 
-    def __init__(self, parameters: dict[str, Tensor]) -> None:
+    def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
-        self._mean = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
-        self._square = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
-        self._fused = max(tensor.shape[-2] for tensor in parameters.values()) > LARGE
-        # The fused form counts its steps where the parameters live, the other one on the CPU.
-        self._steps = {
-            name: torch.zeros((), device=tensor.device if self._fused else "cpu")
+        # One fused pass over a large θ is worth its different rounding. It counts its steps where the
+        # parameters live, the other form on the CPU.
+        self._fused = max(tensor.shape[-2] for tensor in parameters.values()) > SMALL
+        self._state = {
+            name: (
+                torch.zeros_like(tensor),  # means of the gradients
+                torch.zeros_like(tensor),  # means of their squares
+                torch.zeros((), device=tensor.device if self._fused else "cpu"),  # steps
+            )
             for name, tensor in parameters.items()
         }
 
     @torch.no_grad()
-    def step(self, gradients: dict[str, Tensor], learning_rate: float) -> None:
-        """Take one step against the gradients, by parameter name."""
-        names = list(gradients)
+    def step(self, gradients: Parameters, learning_rate: float) -> None:
+        """Take one step against the gradients, in place."""
+        means, squares, steps = (list(kind) for kind in zip(*map(self._state.get, gradients), strict=True))
         adam(
-            [self._parameters[name] for name in names],
-            [gradients[name] for name in names],
-            [self._mean[name] for name in names],
-            [self._square[name] for name in names],
+            [self._parameters[name] for name in gradients],
+            list(gradients.values()),
+            means,
+            squares,
             [],
-            [self._steps[name] for name in names],
+            steps,
             fused=self._fused or None,
             amsgrad=False,
             beta1=0.9,
@@ -314,7 +286,7 @@ class Adam:
         )
 
 
-def make_optimizer(name: Literal["adam", "gd"], parameters: dict[str, Tensor]) -> Optimizer:
+def make_optimizer(name: Literal["adam", "gd"], parameters: Parameters) -> Adam | GradientDescent:
     """Return the optimizer of that name on these parameters.
 
     Examples:

@@ -1,13 +1,23 @@
-"""What a method is: either a gradient to descend along, or a closed form; and what a run leaves behind."""
+"""What a method is, a gradient to descend along or a closed form; its settings; what a run leaves behind."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, TypeVar, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    Protocol,
+    Self,
+    get_args,
+    get_origin,
+    get_type_hints,
+    runtime_checkable,
+)
 
 import numpy as np
 import torch
@@ -16,15 +26,11 @@ from torch import Tensor
 
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.machine import limited_threads
-from condnum.methods.problem import ImmunizationProblem, ProblemBatch
+from condnum.methods.problem import SMALL, ImmunizationProblem
 from condnum.theory.immunization import Immunization
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-# Settings of a descent method: frozen, validated at once, changed by `with_overrides`.
-
 
 #: What `auto` leaves to the caller.
 _HEEDED = {"auto", "steps", "record_every"}
@@ -53,18 +59,23 @@ class DescentSettings:
     auto: bool = False  # η, λ_P, λ_H and the number of steps follow from the spectra
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot mean anything."""
-        for name, choices in (
-            ("optimizer", ("adam", "gd")),
-            ("schedule", ("constant", "cosine")),
-            ("weights", ("balanced", "fixed")),
-        ):
-            if getattr(self, name) not in choices:
-                raise UnknownNameError(name, getattr(self, name), choices)
-        self._require_positive("learning_rate", "ratio", "loss_weight", "lambda_pretrain", "lambda_harmful")
-        self._require_counts("steps", "batch_size")
-        if self.record_every != 0:
-            self._require_counts("record_every")
+        """Refuse what a field of its type cannot mean: another word, a number that is not positive."""
+        hints = get_type_hints(type(self))
+        for name, value in vars(self).items():
+            kind = hints[name]
+            if get_origin(kind) is Literal:
+                if value not in get_args(kind):
+                    raise UnknownNameError(name, value, get_args(kind))
+            elif name == "tolerance":
+                if not 0 <= value < 1:
+                    raise InvalidInputError(f"tolerance must lie in [0, 1), got {value}.")
+            elif kind is float:
+                if not (isinstance(value, int | float) and 0 < value < math.inf):
+                    raise InvalidInputError(f"{name} must be a positive number, got {value!r}.")
+            elif kind in (int, int | None):
+                left_out = (value is None and kind is not int) or (name, value) == ("record_every", 0)
+                if not left_out and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                    raise InvalidInputError(f"{name} must be a positive integer, got {value!r}.")
         if self.auto:
             given = [
                 field.name
@@ -75,8 +86,6 @@ class DescentSettings:
                 raise InvalidInputError(
                     f"auto=True chooses {', '.join(given)} by itself: leave that out, or pass auto=False."
                 )
-        if not 0 <= self.tolerance < 1:
-            raise InvalidInputError(f"tolerance must lie in [0, 1), got {self.tolerance}.")
 
     @cached_property
     def recorded_steps(self) -> frozenset[int]:
@@ -88,18 +97,11 @@ class DescentSettings:
             return frozenset()
         if self.record_every is not None:
             return frozenset(range(0, self.steps + 1, self.record_every))
-        log_spaced = np.geomspace(1, self.steps, 100).round().astype(int)
-        even = np.linspace(0, self.steps, 101).round().astype(int)
-        return frozenset(map(int, np.concatenate([log_spaced, even])))
+        spaced = np.concatenate([np.geomspace(1, self.steps, 100), np.linspace(0, self.steps, 101)])
+        return frozenset(map(int, spaced.round()))
 
     def rate(self, step: int) -> float:
-        """Return η of a step.
-
-        Args:
-            step: From 0.
-
-        Returns:
-            `learning_rate`, in the cosine schedule multiplied by `(1 + cos(π·step/steps))/2`.
+        """Return η of a step: constant, or multiplied by `(1 + cos(π·step/steps))/2`.
 
         Examples:
             >>> settings = DescentSettings(learning_rate=0.1, steps=4)
@@ -111,16 +113,7 @@ class DescentSettings:
         return self.learning_rate * 0.5 * (1 + math.cos(math.pi * step / self.steps))
 
     def with_overrides(self, **overrides: Any) -> Self:
-        """Return a copy with some settings changed.
-
-        Args:
-            **overrides: New values by field name.
-
-        Returns:
-            Settings of the same class. Naming a setting that `auto` would choose turns `auto` off.
-
-        Raises:
-            UnknownNameError: There is no such setting.
+        """Return a copy with some settings changed; naming one that `auto` would choose turns `auto` off.
 
         Examples:
             >>> DescentSettings().with_overrides(steps=3).steps
@@ -137,13 +130,7 @@ class DescentSettings:
         return replace(self, **overrides)
 
     def describe(self, parts: Collection[str] = ()) -> str:
-        """Return the settings in one line, leaving out what has no effect.
-
-        Args:
-            parts: The gradient parts of the method, which decide what the weights weigh.
-
-        Returns:
-            A phrase for tables.
+        """Return in one line what has an effect; the gradient's parts decide what the weights weigh.
 
         Examples:
             >>> DescentSettings(steps=100).describe(["well", "ill", "supervised"])
@@ -163,22 +150,6 @@ class DescentSettings:
             text += f", λ balanced with ratio {self.ratio:g}"
         return text + (f", loss weight {self.loss_weight:g}" if "supervised" in parts else "")
 
-    def _require_positive(self, *names: str) -> None:
-        """Raise unless each named setting is a positive finite number."""
-        for name in names:
-            value = getattr(self, name)
-            if not (isinstance(value, int | float) and 0 < value < math.inf):
-                raise InvalidInputError(f"{name} must be a positive number, got {value!r}.")
-
-    def _require_counts(self, *names: str) -> None:
-        """Raise unless each named setting is a positive integer (or None where that is allowed)."""
-        for name in names:
-            value = getattr(self, name)
-            if value is None and name != "steps":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InvalidInputError(f"{name} must be a positive integer, got {value!r}.")
-
 
 #: Fixed settings of `ours` by name: the former default, and those that the paper's experiments were tuned to.
 #: On other data they may fail without a word: see `auto`.
@@ -191,12 +162,6 @@ NAMED_SETTINGS = {
     ),
     "diabetes": DescentSettings(learning_rate=0.1, ratio=5.0, loss_weight=0.1, steps=2000),
 }
-
-
-#: Up to this dimension a full `eigh` of one Hessian is as fast as anything cleverer.
-SMALL = 128
-
-SettingsT = TypeVar("SettingsT", bound=DescentSettings)
 
 #: Named tensors that a method trains; every method has "theta" `(D, D)`.
 Parameters = dict[str, Tensor]
@@ -226,22 +191,12 @@ class Memory:
 
 @dataclass(frozen=True)
 class HessianGradient:
-    """`∇_H R(H) = aH + c·vvᵀ` of each problem, in its parts: many of them share one product with θ."""
+    """A part of θ's gradient given as `∇_H R = aH + c·vvᵀ`; its preconditioned direction is `2θ∇_H R`."""
 
     hessian: Tensor  # (b, D, D), H
     scale: Tensor  # (b,), a
     coefficient: Tensor  # (b,), c
     vector: Tensor  # (b, D), v
-
-    def add_to(self, total: Tensor, weight: Tensor, *, fresh: bool = False) -> Tensor:
-        """Add `weight·∇_H R` to running sums in place (fresh ones are overwritten), and return them."""
-        scale = (weight * self.scale)[:, None, None]
-        if fresh:
-            torch.mul(self.hessian, scale, out=total)
-        else:
-            total.addcmul_(self.hessian, scale)
-        scaled = (weight * self.coefficient)[:, None] * self.vector
-        return total.baddbmm_(scaled[:, :, None], self.vector[:, None, :])
 
 
 @dataclass(frozen=True)
@@ -251,104 +206,59 @@ class OuterGradient:
     left: Tensor  # (b, D, m)
     right: Tensor  # (b, D_hid, m)
 
-    def add_to(self, total: Tensor, weight: Tensor) -> Tensor:
-        """Add `weight·left·rightᵀ` to running sums in place, and return them."""
-        return total.baddbmm_(self.left * weight[:, None, None], self.right.mT)
-
 
 @dataclass(frozen=True)
 class Gradients:
-    """Gradients of one step: θ's in named, unweighted parts; the others whole.
+    """Gradients of one step: θ's in named, unweighted parts; the other parameters' whole."""
 
-    A part may be given unevaluated: as `∇_H R`, whose preconditioned direction is `2θ∇_H R`, so that all
-    such parts share one product with θ, or as an outer product.
-    """
-
-    theta_parts: dict[str, Tensor] = field(default_factory=dict)  # each as θ
+    parts: Mapping[str, Tensor | HessianGradient | OuterGradient]
     others: dict[str, Tensor] = field(default_factory=dict)  # by parameter name
-    hessian_parts: dict[str, HessianGradient] = field(default_factory=dict)
-    outer_parts: dict[str, OuterGradient] = field(default_factory=dict)
-
-    def as_batch(self) -> Gradients:
-        """Return the gradients of one problem, given whole, as those of a batch of one."""
-        theta_parts, others = (
-            {name: value[None] for name, value in parts.items()} for parts in (self.theta_parts, self.others)
-        )
-        return Gradients(theta_parts, others)
 
     def weighted_sum(self, theta: Tensor, weights: dict[str, Tensor], memory: Memory) -> Tensor:
-        """Return the weighted sum of all parts; Hessian parts share one product with θ."""
-        direct = [weights[part][:, None, None] * value for part, value in self.theta_parts.items()]
-        if not self.hessian_parts and not self.outer_parts:
-            return torch.stack(direct).sum(dim=0)
-        total = memory.buffer("total", theta, *theta.shape[1:])
-        if self.hessian_parts:
-            inner = memory.buffer("hessian_sum", theta, theta.shape[2], theta.shape[2])
-            for index, (part, gradient) in enumerate(self.hessian_parts.items()):
-                gradient.add_to(inner, 2 * weights[part], fresh=index == 0)
-            torch.bmm(theta, inner, out=total)
-        else:
-            total.zero_()
-        for part, outer in self.outer_parts.items():
-            outer.add_to(total, weights[part])
-        for value in direct:
-            total += value
-        return total
+        """Return the weighted sum of the parts; those given as `∇_H R` share one product with θ."""
+        total = memory.buffer("total", theta, *theta.shape[1:]).zero_()
+        inner = None
+        for name, part in self.parts.items():
+            weight = weights[name][:, None]
+            if isinstance(part, Tensor):
+                total.addcmul_(weight[:, None], part)
+            elif isinstance(part, OuterGradient):
+                total.baddbmm_(weight[:, None] * part.left, part.right.mT)
+            else:
+                if inner is None:
+                    inner = memory.buffer("hessian_sum", theta, *part.hessian.shape[1:]).zero_()
+                inner.addcmul_(part.hessian, (2 * weight * part.scale[:, None])[:, None])
+                scaled = 2 * weight * part.coefficient[:, None] * part.vector
+                inner.baddbmm_(scaled[:, :, None], part.vector[:, None])
+        return total if inner is None else total.baddbmm_(theta, inner)
 
     def norms(self, theta: Tensor, memory: Memory) -> dict[str, Tensor]:
         """Return the Frobenius norms `(b,)` of each part's directions."""
-        ones = theta.new_ones(len(theta))
-        alone = {
-            **{part: Gradients(hessian_parts={part: value}) for part, value in self.hessian_parts.items()},
-            **{part: Gradients(outer_parts={part: value}) for part, value in self.outer_parts.items()},
-            **{part: Gradients({part: value}) for part, value in self.theta_parts.items()},
-        }
+        one = theta.new_ones(len(theta))
         return {
-            part: torch.linalg.vector_norm(one.weighted_sum(theta, {part: ones}, memory), dim=(1, 2))
-            for part, one in alone.items()
+            name: torch.linalg.vector_norm(
+                Gradients({name: part}).weighted_sum(theta, {name: one}, memory), dim=(1, 2)
+            )
+            for name, part in self.parts.items()
         }
 
 
-class _Start(Protocol, Generic[SettingsT]):
-    """What every method that descends declares."""
+class DescentMethod(Protocol):
+    """A method that descends: the loop weighs the parts of its gradient, steps, records and stops.
+
+    It has one of two functions of `(problem, parameters, settings, memory)`, both with `Gradients` for an
+    answer: `batched_gradients`, where the problems (a `ProblemBatch`) and all tensors have a leading batch
+    dimension, or `gradients` of one `ImmunizationProblem` or a mini-batch of it, whose parts are tensors.
+    """
 
     name: str
     label: str  # for people; may hold <sub> and <sup>
     summary: str
     parts: tuple[str, ...]  # names of θ's gradient parts
-    defaults: SettingsT
+    defaults: Any  # its settings
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
         """Return the parameters at step 0."""
-
-
-class SingleMethod(_Start[SettingsT], Protocol[SettingsT]):
-    """A method that descends one problem at a time. The loop weighs the parts, steps, records and stops.
-
-    A method that knows batches too is asked this way for one problem of at most `SMALL` dimensions.
-    """
-
-    def gradients(
-        self, problem: ImmunizationProblem, parameters: Parameters, settings: SettingsT, memory: Memory
-    ) -> Gradients:
-        """Return `theta_parts` and `others` at the parameters, on the full problem or on a mini-batch."""
-
-
-class BatchedMethod(_Start[SettingsT], Protocol[SettingsT]):
-    """A method that descends many problems at once: everything has a leading batch dimension."""
-
-    def batched_gradients(
-        self, problems: ProblemBatch, parameters: Parameters, settings: SettingsT, memory: Memory
-    ) -> Gradients:
-        """Return the gradients at the parameters, on the full problems or on mini-batches of them."""
-
-
-DescentMethod = SingleMethod[Any] | BatchedMethod[Any]
-
-
-def can(method: object, name: str) -> bool:
-    """Tell whether a method has this function; one of a user's own may lack the rest of a protocol."""
-    return callable(getattr(method, name, None))
 
 
 @runtime_checkable
@@ -366,31 +276,22 @@ class ClosedFormMethod(Protocol):
         """Return the extractor `(D, D)`."""
 
 
+def knows_batches(method: object) -> bool:
+    """Tell whether a method has gradients of many problems at once."""
+    return callable(getattr(method, "batched_gradients", None))
+
+
 def few_threads(problem: ImmunizationProblem) -> AbstractContextManager[None]:
     """Give a small problem one thread: beside other work, several mostly wait for each other."""
     return limited_threads(1 if problem.dimension <= SMALL and problem.device.type == "cpu" else None)
 
 
-def random_extractor(problem: ImmunizationProblem, generator: torch.Generator) -> Tensor:
-    """Return θ₀ with entries uniform in ±1/√D, as the paper's linear layer is initialised.
+def random_weights(problem: ImmunizationProblem, columns: int, generator: torch.Generator) -> Tensor:
+    """Return `(D, columns)` uniform in ±1/√D, as the paper's linear layers are initialised.
 
     The draw happens on the CPU, so that a seed gives the same θ₀ on every device.
     """
-    return _uniform(problem, (problem.dimension, problem.dimension), generator)
-
-
-def random_probe(
-    problem: ImmunizationProblem, targets: Tensor | None, generator: torch.Generator
-) -> Parameters:
-    """Return `{"omega": ω₀}` for a task with targets, nothing for one without."""
-    if targets is None:
-        return {}
-    return {"omega": _uniform(problem, (problem.dimension, targets.shape[1]), generator)}
-
-
-def _uniform(problem: ImmunizationProblem, shape: tuple[int, int], generator: torch.Generator) -> Tensor:
-    """Draw a matrix uniform in ±1/√D."""
-    unit = torch.rand(shape, generator=generator, dtype=torch.float64)
+    unit = torch.rand((problem.dimension, columns), generator=generator, dtype=torch.float64)
     return ((2 * unit - 1) / math.sqrt(problem.dimension)).to(problem.device)
 
 
@@ -453,3 +354,7 @@ class Progress:
     step: int
     steps: int
     record: dict[str, float]  # the history's row
+
+
+#: Told of each recorded step; returning True asks the run to stop there.
+Callback = Callable[[Progress], bool | None]

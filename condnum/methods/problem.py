@@ -1,11 +1,11 @@
-"""The pair of tasks that a method immunizes, built from data, from a loaded pair or from covariances."""
+"""The pair of tasks that a method immunizes, from data or covariances; alone, or many pairs in a batch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -16,24 +16,17 @@ from torch.nn.functional import softplus
 from condnum.arrays import ArrayLike, as_tensor
 from condnum.errors import InvalidInputError, RankError, UnknownNameError
 from condnum.theory.extremes import TriangularFactor
-from condnum.theory.spectra import covariance_factor, default_rtol, symmetric_part
+from condnum.theory.spectra import covariance_factor, covariance_pair, default_rtol, symmetric_part
 
-# Supervised losses of a linear predictor `β = θω`, each with its own derivative; of one task or of a batch.
+LossName = Literal["mse", "bce"]
 
-
-class SupervisedLoss(Protocol):
-    """A loss of the predictor `β = θω` (Eq. 4) that knows its own derivative."""
-
-    def value(self, predictor: Tensor) -> Tensor:
-        """Return the mean loss `(...)` of `β` `(..., D, m)`, differentiable by autograd."""
-
-    def derivative(self, predictor: Tensor) -> Tensor:
-        """Return `∂L/∂β`; then `∇_θ L = (∂L/∂β)ωᵀ` and `∇_ω L = θᵀ(∂L/∂β)`."""
+#: Up to this dimension a full `eigh` of one Hessian is as fast as anything cleverer.
+SMALL = 128
 
 
 @dataclass(frozen=True)
 class SquaredLoss:
-    """Mean squared error from sufficient statistics: `L(β) = (βᵀKβ − 2βᵀXᵀY + ‖Y‖²)/N`."""
+    """Mean squared error of `β = θω` (Eq. 4) from its statistics: `L(β) = (βᵀKβ − 2βᵀXᵀY + ‖Y‖²)/N`."""
 
     covariance: Tensor  # (..., D, D), XᵀX
     moment: Tensor  # (..., D, m), XᵀY
@@ -41,12 +34,12 @@ class SquaredLoss:
     rows: int | Tensor  # (..., 1, 1), N
 
     def value(self, predictor: Tensor) -> Tensor:
-        """Return the mean squared error of `β`."""
+        """Return the loss `(...)` of `β` `(..., D, m)`, differentiable by autograd."""
         products = predictor * (self.covariance @ predictor - 2 * self.moment)
         return ((products.sum(dim=(-2, -1), keepdim=True) + self.energy) / self.rows)[..., 0, 0]
 
     def derivative(self, predictor: Tensor) -> Tensor:
-        """Return `(2/N)(Kβ − XᵀY)`."""
+        """Return `∂L/∂β = (2/N)(Kβ − XᵀY)`; then `∇_θL = (∂L/∂β)ωᵀ` and `∇_ωL = θᵀ(∂L/∂β)`."""
         return (2 / self.rows) * (self.covariance @ predictor - self.moment)
 
 
@@ -59,22 +52,20 @@ class LogisticLoss:
     rows: int | Tensor  # (..., 1, 1), rows that are not padding
 
     def value(self, predictor: Tensor) -> Tensor:
-        """Return the mean cross-entropy of `β`, in nats."""
+        """Return the loss `(...)` of `β` `(..., D, m)`, in nats."""
         logits = self.features @ predictor
         own = torch.arange(logits.shape[-2], device=logits.device)[:, None] < self.rows
         losses = (softplus(logits) - self.targets * logits) * own  # a row of zeros has log 2
         return (losses.sum(dim=(-2, -1), keepdim=True) / (self.rows * logits.shape[-1]))[..., 0, 0]
 
     def derivative(self, predictor: Tensor) -> Tensor:
-        """Return `Xᵀ(sigmoid(Xβ) − Y)/N`, to which rows of zeros add nothing."""
+        """Return `∂L/∂β = Xᵀ(sigmoid(Xβ) − Y)/N`, to which rows of zeros add nothing."""
         excess = torch.sigmoid(self.features @ predictor) - self.targets
         return self.features.mT @ excess / (self.rows * self.targets.shape[-1])
 
 
-# A task as the optimiser sees it: a covariance and a supervised loss.
-
-
-LossName = Literal["mse", "bce"]
+#: Supervised losses that know their own derivative.
+SupervisedLoss = SquaredLoss | LogisticLoss
 
 
 @dataclass(frozen=True)
@@ -108,11 +99,8 @@ class LinearTask:
         return covariance_factor(self.covariance)
 
     @cached_property
-    def triangular_factor(self) -> TriangularFactor | None:
-        """The factor in triangular form, where that saves work: on the CPU, with r not far below D."""
-        rows, dimension = self.factor.shape
-        if self.factor.device.type != "cpu" or not dimension / 2 <= rows <= dimension:
-            return None
+    def triangular_factor(self) -> TriangularFactor:
+        """The factor in triangular form."""
         return TriangularFactor.of(self.factor)
 
     @cached_property
@@ -146,16 +134,11 @@ class LinearTask:
             index = torch.randperm(rows, generator=generator)[: min(size, rows)]
             return index.to(self.covariance.device)
 
-        chosen = draw(self.features.shape[0])
-        X = self.features[chosen]
-        loss_rows = None if self.loss_features is None else draw(self.loss_features.shape[0])
-        return LinearTask(
-            X.mT @ X,
-            X,
-            None if self.targets is None else self.targets[chosen if loss_rows is None else loss_rows],
-            self.loss,
-            None if self.loss_features is None else self.loss_features[loss_rows],
-        )
+        chosen = draw(len(self.features))
+        X, Z = self.features[chosen], self.loss_features
+        loss_rows = chosen if Z is None else draw(len(Z))
+        targets = None if self.targets is None else self.targets[loss_rows]
+        return LinearTask(X.mT @ X, X, targets, self.loss, None if Z is None else Z[loss_rows])
 
     def optimal_squared_loss(self, theta: Tensor) -> float:
         """Return `min_ω ‖Xθω − Y‖²/N` by least squares on the data, at any rank."""
@@ -175,6 +158,11 @@ class LinearTask:
             explained = float((left[:, sigma > tolerance * sigma[0]].mT @ self.targets).square().sum())
         return max(float(self.targets.square().sum()) - explained, 0.0) / X.shape[0]
 
+    @cached_property
+    def raw_loss(self) -> float:
+        """The best squared loss on raw inputs."""
+        return self.optimal_squared_loss(torch.eye(len(self.covariance)).to(self.covariance))
+
     def loss_gap(self, theta: Tensor) -> float:
         """Return condition (c) of Definition 3.1 as the rise of the best squared loss.
 
@@ -186,12 +174,7 @@ class LinearTask:
         zero_loss = float(self.targets.square().sum()) / len(self.targets)
         if zero_loss == 0:  # targets of zeros, such as the paper's single class with label 0
             return 0.0
-        return (self.optimal_squared_loss(theta) - self._raw_loss) / zero_loss
-
-    @cached_property
-    def _raw_loss(self) -> float:
-        """The best squared loss on raw inputs."""
-        return self.optimal_squared_loss(torch.eye(len(self.covariance)).to(self.covariance))
+        return (self.optimal_squared_loss(theta) - self.raw_loss) / zero_loss
 
 
 @dataclass(frozen=True)
@@ -222,18 +205,8 @@ class ImmunizationProblem:
         cls, pair: Any, *, loss: LossName = "mse", device: str | torch.device = "cpu"
     ) -> ImmunizationProblem:
         """Build a problem from a loaded `TaskPair`, or what has its arrays; see `from_data`."""
-        return cls.from_data(
-            pair.X_P,
-            pair.y_P,
-            pair.X_H,
-            pair.y_H,
-            loss=loss,
-            X_loss=pair.X_loss,
-            y_loss=pair.y_loss,
-            X_probe=pair.X_probe,
-            y_probe=pair.y_probe,
-            device=device,
-        )
+        others = {name: getattr(pair, name) for name in ("X_loss", "y_loss", "X_probe", "y_probe")}
+        return cls.from_data(pair.X_P, pair.y_P, pair.X_H, pair.y_H, loss=loss, device=device, **others)
 
     @classmethod
     def from_data(
@@ -281,8 +254,8 @@ class ImmunizationProblem:
         for X, y, names in ((X_loss, y_loss, "X_loss and y_loss"), (X_probe, y_probe, "X_probe and y_probe")):
             if (X is None) != (y is None):
                 raise InvalidInputError(f"{names} go together: pass both or neither.")
-        P = _task(X_P, y_P if y_loss is None else y_loss, loss, device, ("X_P", "y_P"), X_loss)
-        H = _task(X_H, y_H if y_probe is None else y_probe, loss, device, ("X_H", "y_H"), X_probe)
+        P = _task(X_P, y_P if y_loss is None else y_loss, loss, device, "P", X_loss)
+        H = _task(X_H, y_H if y_probe is None else y_probe, loss, device, "H", X_probe)
         if P.covariance.shape != H.covariance.shape:
             raise InvalidInputError(
                 f"X_P has {P.covariance.shape[0]} features and X_H {H.covariance.shape[0]}: "
@@ -310,19 +283,7 @@ class ImmunizationProblem:
             >>> ImmunizationProblem.from_covariances([[2.0]], [[3.0]]).dimension
             1
         """
-        tasks = []
-        for name, matrix in (
-            ("pretrain_covariance", pretrain_covariance),
-            ("harmful_covariance", harmful_covariance),
-        ):
-            K = as_tensor(matrix, name, ndim=2)
-            if K.shape[0] != K.shape[1]:
-                raise InvalidInputError(f"{name} must be square, got shape {tuple(K.shape)}.")
-            tasks.append(LinearTask(symmetric_part(K)))
-        if tasks[0].covariance.shape != tasks[1].covariance.shape:
-            shapes = [tuple(task.covariance.shape) for task in tasks]
-            raise InvalidInputError(f"the two covariances must have the same shape, got {shapes}.")
-        return cls(*tasks)
+        return cls(*map(LinearTask, covariance_pair(pretrain_covariance, harmful_covariance)))
 
 
 def _task(
@@ -330,63 +291,45 @@ def _task(
     y: ArrayLike | None,
     loss: LossName,
     device: str | torch.device,
-    names: tuple[str, str],
+    name: Literal["P", "H"],
     X_loss: ArrayLike | None,
 ) -> LinearTask:
     """Validate one task's arrays and move them to the device."""
-    features = as_tensor(X, names[0], ndim=2).to(device)
-    rows = None if X_loss is None else as_tensor(X_loss, f"other inputs of {names[1]}", ndim=2).to(device)
+    features = as_tensor(X, f"X_{name}", ndim=2).to(device)
+    rows = None if X_loss is None else as_tensor(X_loss, f"other inputs of y_{name}", ndim=2).to(device)
     if rows is not None and rows.shape[1] != features.shape[1]:
         raise InvalidInputError(
-            f"the other inputs of {names[1]} have {rows.shape[1]} features, {names[0]} has "
+            f"the other inputs of y_{name} have {rows.shape[1]} features, X_{name} has "
             f"{features.shape[1]}: both must live in one input space."
         )
     K = features.mT @ features
     if y is None:
         return LinearTask(K, features, None, loss)
-    targets = as_tensor(y, names[1], minimum_ndim=1).to(device)
+    targets = as_tensor(y, f"y_{name}", minimum_ndim=1).to(device)
     targets = targets[:, None] if targets.ndim == 1 else targets
-    expected = features.shape[0] if rows is None else rows.shape[0]
-    if targets.ndim != 2 or targets.shape[0] != expected:
+    expected = len(features if rows is None else rows)
+    if targets.ndim != 2 or len(targets) != expected:
         raise InvalidInputError(
-            f"{names[1]} has shape {tuple(targets.shape)} for {expected} rows: one target per row is needed."
+            f"y_{name} has shape {tuple(targets.shape)} for {expected} rows: one target per row is needed."
         )
     if loss == "bce" and not bool(((targets >= 0) & (targets <= 1)).all()):
         raise InvalidInputError(
-            f"{names[1]} has values outside [0, 1] (from {float(targets.min()):.3g} to "
+            f"y_{name} has values outside [0, 1] (from {float(targets.min()):.3g} to "
             f"{float(targets.max()):.3g}): the bce loss needs labels or probabilities; use loss='mse'."
         )
     return LinearTask(K, features, targets, loss, rows)
 
 
-# Many problems of one dimension in a few tensors: stacked, measured, and how many fit on a device.
-
-
-def stack_padded(matrices: Sequence[Tensor], device: torch.device) -> Tensor:
+def _stacked(matrices: Sequence[Tensor], device: torch.device) -> Tensor:
     """Stack matrices below which rows of zeros make all equally high.
 
     A matrix that occurs more than once travels to the device once: 180 tasks of 90 digit pairs share
     55 covariances.
-
-    Examples:
-        >>> stack_padded([torch.ones(1, 2), torch.ones(2, 2)], torch.device("cpu"))[0]
-        tensor([[1., 1.],
-                [0., 0.]])
     """
-    widths = sorted({matrix.shape[1] for matrix in matrices})
-    if len(widths) != 1:
-        raise InvalidInputError(f"the problems of a batch must have the same dimensions, got {widths}.")
-    places: dict[int, int] = {}
-    different: list[Tensor] = []
-    for matrix in matrices:
-        if id(matrix) not in places:
-            places[id(matrix)] = len(different)
-            different.append(matrix)
-    stacked = torch.zeros(
-        (len(different), max(len(matrix) for matrix in different), widths[0]),
-        dtype=different[0].dtype,
-        device=device,
-    )
+    different = list({id(matrix): matrix for matrix in matrices}.values())
+    places = {id(matrix): place for place, matrix in enumerate(different)}
+    shape = len(different), max(map(len, different)), different[0].shape[1]
+    stacked = torch.zeros(shape, dtype=different[0].dtype, device=device)
     for target, matrix in zip(stacked, different, strict=True):
         target[: len(matrix)].copy_(matrix)
     if len(different) == len(matrices):
@@ -394,87 +337,78 @@ def stack_padded(matrices: Sequence[Tensor], device: torch.device) -> Tensor:
     return stacked[torch.tensor([places[id(matrix)] for matrix in matrices], device=device)]
 
 
-def stack_losses(losses: Sequence[SupervisedLoss | None], device: torch.device) -> SupervisedLoss | None:
-    """Stack the losses of a batch of tasks."""
-
-    def numbers(values: list[Any]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float64, device=device)[:, None, None]
-
-    if all(loss is None for loss in losses):
-        return None
-    squared = [loss for loss in losses if isinstance(loss, SquaredLoss)]
-    logistic = [loss for loss in losses if isinstance(loss, LogisticLoss)]
-    if len(squared) == len(losses):
-        return SquaredLoss(
-            stack_padded([loss.covariance for loss in squared], device),
-            stack_padded([loss.moment for loss in squared], device),
-            numbers([loss.energy for loss in squared]),
-            numbers([loss.rows for loss in squared]),
-        )
-    if len(logistic) == len(losses):
-        return LogisticLoss(
-            stack_padded([loss.features for loss in logistic], device),
-            stack_padded([loss.targets for loss in logistic], device),
-            numbers([loss.features.shape[0] for loss in logistic]),
-        )
-    kinds = sorted({type(loss).__name__ for loss in losses})
-    raise InvalidInputError(f"the tasks of a batch must have one kind of loss, got {', '.join(kinds)}.")
-
-
 @dataclass(frozen=True)
 class TaskBatch:
-    """One task of each problem. `BᵀB = K` holds with the padding too: rows of zeros add nothing."""
+    """One task of each problem, as stacked tensors that are made when they are first asked for."""
 
-    factor: Tensor  # (b, r, D), B of each task below which zeros make r = max rank
-    ranks: Tensor  # (b,), number of rows of B that are not padding, all of them independent
-    loss: SupervisedLoss | None
-    triangular: TriangularFactor | None = None  # of the only task, where that saves work
+    tasks: Sequence[LinearTask]
+    device: torch.device
 
-    @classmethod
-    def of(cls, tasks: Sequence[LinearTask], device: torch.device) -> Self:
-        """Stack tasks."""
-        factors = [task.factor for task in tasks]
-        return cls(
-            stack_padded(factors, device),
-            torch.tensor([len(factor) for factor in factors], device=device),
-            stack_losses([task.supervised for task in tasks], device),
-            tasks[0].triangular_factor if len(tasks) == 1 and device.type == "cpu" else None,
-        )
+    @cached_property
+    def factor(self) -> Tensor:
+        """`B` with `BᵀB = K` of each task, below which zeros make r = max rank; `(b, r, D)`."""
+        return _stacked([task.factor for task in self.tasks], self.device)
+
+    @cached_property
+    def ranks(self) -> Tensor:
+        """Number of rows of each B that are not padding, all of them independent; `(b,)`."""
+        return torch.tensor([task.rank for task in self.tasks], device=self.device)
+
+    @cached_property
+    def small_covariance(self) -> Tensor | None:
+        """K of a single task of at most `SMALL` dimensions, whose Hessian is formed and decomposed whole."""
+        K = self.tasks[0].covariance
+        return K.to(self.device) if len(self.tasks) == 1 and len(K) <= SMALL else None
+
+    @cached_property
+    def triangular(self) -> TriangularFactor | None:
+        """The factor of a single task in triangular form, where that saves work: on the CPU, r near D."""
+        _, rows, dimension = self.factor.shape
+        if len(self.tasks) > 1 or self.device.type != "cpu" or not dimension / 2 <= rows <= dimension:
+            return None
+        return self.tasks[0].triangular_factor
+
+    @cached_property
+    def loss(self) -> SupervisedLoss | None:
+        """The supervised losses of all tasks, or None for tasks without."""
+        losses = [task.supervised for task in self.tasks]
+        kind = type(losses[0])
+        if any(type(loss) is not kind for loss in losses):
+            names = ", ".join(sorted({type(loss).__name__ for loss in losses}))
+            raise InvalidInputError(f"the tasks of a batch must have one kind of loss, got {names}.")
+        if losses[0] is None:
+            return None
+        columns: dict[str, Tensor] = {}
+        for name in [field.name for field in fields(losses[0])]:
+            values = [getattr(loss, name) for loss in losses]
+            if isinstance(values[0], Tensor):
+                columns[name] = _stacked(values, self.device)
+            else:
+                columns[name] = torch.tensor(values, dtype=torch.float64, device=self.device)[:, None, None]
+        return type(losses[0])(**columns)
 
 
 @dataclass(frozen=True)
 class ProblemBatch:
-    """The pairs (D_P, D_H) of a batch."""
+    """The pairs (D_P, D_H) of many problems of one dimension.
+
+    Examples:
+        >>> full, deficient = [[4.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 0.0]]
+        >>> problem = ImmunizationProblem.from_covariances(full, deficient)
+        >>> batch = ProblemBatch.of([problem, problem], torch.device("cpu"))
+        >>> tuple(batch.pretrain.factor.shape), batch.harmful.ranks.tolist()
+        ((2, 2, 2), [1, 1])
+    """
 
     pretrain: TaskBatch
     harmful: TaskBatch
 
-    @property
-    def size(self) -> int:
-        """b, the number of problems."""
-        return self.pretrain.factor.shape[0]
-
-    @property
-    def dimension(self) -> int:
-        """D, shared by all."""
-        return self.pretrain.factor.shape[2]
-
     @classmethod
     def of(cls, problems: Sequence[ImmunizationProblem], device: torch.device) -> Self:
-        """Stack problems.
-
-        Examples:
-            >>> full, deficient = [[4.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 0.0]]
-            >>> problem = ImmunizationProblem.from_covariances(full, deficient)
-            >>> batch = ProblemBatch.of([problem, problem], torch.device("cpu"))
-            >>> batch.size, batch.dimension, batch.harmful.ranks.tolist()
-            (2, 2, [1, 1])
-        """
-        if not problems:
-            raise InvalidInputError("a batch needs at least one problem.")
+        """Put problems side by side on a device."""
         return cls(
-            TaskBatch.of([problem.pretrain for problem in problems], device),
-            TaskBatch.of([problem.harmful for problem in problems], device),
+            TaskBatch([problem.pretrain for problem in problems], device),
+            TaskBatch([problem.harmful for problem in problems], device),
         )
 
 
@@ -484,60 +418,30 @@ def measure(problems: ProblemBatch, theta: Tensor, omega: Tensor | None) -> dict
     κ is taken over rank(K), the rank that H(θ) has for invertible θ: along a run a fixed rank gives
     a continuous curve, whereas a rank decided anew at every step jumps near the tolerance.
     """
-    sigma_P, sigma_H = (_spectra(tasks, theta) for tasks in (problems.pretrain, problems.harmful))
-    mean_square = (sigma_H**2).sum(dim=1) / _kept(problems.harmful, sigma_H)
-    spread = (mean_square - _smallest(problems.harmful, sigma_H) ** 2) / 2
+    spectra, smallest, kappa = {}, {}, {}
+    for name, tasks in (("pretrain", problems.pretrain), ("harmful", problems.harmful)):
+        # cuSOLVER batches singular value decompositions up to 32×32: larger ones are the host's.
+        F = (tasks.factor @ theta).cpu()
+        finite = torch.isfinite(torch.linalg.vector_norm(F, ord=torch.inf, dim=(1, 2)))
+        sigma = torch.linalg.svdvals(torch.where(finite[:, None, None], F, 0.0)).square()
+        spectra[name] = sigma = torch.where(finite[:, None], sigma, torch.inf)
+        k = tasks.ranks.cpu().clamp_max(sigma.shape[1])  # zeros of the padding follow
+        smallest[name] = sigma.gather(1, (k - 1)[:, None]).squeeze(1)
+        usable = torch.isfinite(sigma).all(dim=1) & (smallest[name] > 0)
+        kappa[name] = torch.where(usable, sigma[:, 0] / smallest[name], torch.inf)
+    P, H = spectra["pretrain"], spectra["harmful"]
+    spread = (H.square().sum(dim=1) / k - smallest["harmful"].square()) / 2
     loss = torch.full_like(spread, torch.nan)
     if problems.pretrain.loss is not None and omega is not None:
         loss = problems.pretrain.loss.value(theta @ omega)
     columns = {
         "loss": loss,
-        "r_well": (sigma_P[:, 0] ** 2 - (sigma_P**2).sum(dim=1) / theta.shape[2]) / 2,
+        "r_well": (P[:, 0].square() - P.square().sum(dim=1) / theta.shape[2]) / 2,
         "r_ill": torch.where(spread > 0, 1 / spread, torch.inf),
-        "kappa_pretrain": _kappa(problems.pretrain, sigma_P),
-        "kappa_harmful": _kappa(problems.harmful, sigma_H),
+        "kappa_pretrain": kappa["pretrain"],
+        "kappa_harmful": kappa["harmful"],
     }
     return {name: column.tolist() for name, column in columns.items()}
-
-
-def _spectra(tasks: TaskBatch, theta: Tensor) -> Tensor:
-    """Return the spectra of H(θ), zeros behind rank(K), on the host `(b, n)`.
-
-    cuSOLVER batches singular value decompositions up to 32×32: larger ones are the host's.
-    """
-    F = (tasks.factor @ theta).cpu()
-    finite = torch.isfinite(torch.linalg.vector_norm(F, ord=torch.inf, dim=(1, 2)))
-    sigma = torch.linalg.svdvals(torch.where(finite[:, None, None], F, 0.0)) ** 2
-    return torch.where(finite[:, None], sigma, torch.inf)
-
-
-def _kept(tasks: TaskBatch, sigma: Tensor) -> Tensor:
-    """Return k, the number of values of each spectrum before the zeros of the padding."""
-    return tasks.ranks.cpu().clamp_max(sigma.shape[1])
-
-
-def _smallest(tasks: TaskBatch, sigma: Tensor) -> Tensor:
-    """Return σ_k of each spectrum."""
-    return sigma.gather(1, (_kept(tasks, sigma) - 1)[:, None]).squeeze(1)
-
-
-def _kappa(tasks: TaskBatch, sigma: Tensor) -> Tensor:
-    """Return σ₁/σ_k, infinite where σ_k is exactly zero or the features overflow."""
-    smallest = _smallest(tasks, sigma)
-    usable = torch.isfinite(sigma).all(dim=1) & (smallest > 0)
-    return torch.where(usable, sigma[:, 0] / smallest, torch.inf)
-
-
-# How many problems fit on a device at once.
-
-
-#: Share of the free memory that a batch may take; the rest is for what the libraries allocate.
-_SHARE = 0.8
-#: Matrices of the size of θ that a descent holds: θ, its copy, gradient, two moments of Adam, two
-#: Hessians, their sum, and as many again for what lives inside a step (IMMA's graph, norms).
-_SQUARES = 16
-#: Budget on a CPU, where nobody says what is free: as a sweep's workers take.
-_CPU_BYTES = 2 * 2**30
 
 
 def problem_bytes(problem: ImmunizationProblem) -> int:
@@ -548,22 +452,14 @@ def problem_bytes(problem: ImmunizationProblem) -> int:
         456
     """
     D = problem.dimension
-    numbers = _SQUARES * D**2 + 32 * D  # and the basis of Lanczos
+    # θ, its copy, gradient, two moments of Adam, two Hessians, their sum, and as many again for what lives
+    # inside a step (IMMA's graph, norms); the basis of Lanczos.
+    numbers = 16 * D**2 + 32 * D
     for task in (problem.pretrain, problem.harmful):
-        r = task.rank
-        rows = 0 if task.supervised_rows is None else task.supervised_rows.shape[0]
-        numbers += 2 * r * D + rows * D
-    numbers += 4 * r**2 + r * D  # the inverse of the harmful task's dual Gram matrix
-    return 8 * numbers
-
-
-def free_bytes(device: torch.device) -> int:
-    """Return the memory that a batch may take on a device."""
-    if device.type != "cuda":
-        return _CPU_BYTES
-    free, _ = torch.cuda.mem_get_info(device)
-    reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(_SHARE * (free + reusable))
+        rows = 0 if task.supervised_rows is None else len(task.supervised_rows)
+        numbers += 2 * task.rank * D + rows * D
+    r = problem.harmful.rank
+    return 8 * (numbers + 4 * r**2 + r * D)  # the inverse of the harmful task's dual Gram matrix
 
 
 def batch_size(problem: ImmunizationProblem, device: torch.device, memory_bytes: int | None = None) -> int:
@@ -574,5 +470,10 @@ def batch_size(problem: ImmunizationProblem, device: torch.device, memory_bytes:
         >>> batch_size(problem, torch.device("cpu"), memory_bytes=1000)
         2
     """
-    available = free_bytes(device) if memory_bytes is None else memory_bytes
-    return max(1, available // problem_bytes(problem))
+    if memory_bytes is None and device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        memory_bytes = int(0.8 * (free + reusable))  # the rest is for what the libraries allocate
+    elif memory_bytes is None:
+        memory_bytes = 2 * 2**30  # nobody says what is free: as a sweep's workers take
+    return max(1, memory_bytes // problem_bytes(problem))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,77 +15,69 @@ from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.methods.algorithm1 import Ours, RIllOnly
 from condnum.methods.auto import descend_auto
 from condnum.methods.baselines import Imma, OptKappa
-from condnum.methods.descent import Callback, descend, descend_batch
+from condnum.methods.descent import descend, descend_batch
 from condnum.methods.method import (
     NAMED_SETTINGS,
+    Callback,
     ClosedFormMethod,
     DescentMethod,
     DescentSettings,
     History,
     ImmunizationResult,
-    can,
     few_threads,
-    random_extractor,
+    knows_batches,
+    random_weights,
 )
 from condnum.methods.problem import ImmunizationProblem, ProblemBatch, measure
 from condnum.theory.ceiling import optimal_immunizer
 from condnum.theory.pareto import front_immunizer
 
-# Methods with nothing to iterate: two controls and the closed-form immunizer.
-
-
-class Identity:
-    """The control θ = I: raw inputs, RIR = 1 by definition."""
-
-    name = "identity"
-    label = "Identity (θ = I)"
-    summary = "control: no feature extractor"
-    seeded = False
-
-    def theta(self, problem: ImmunizationProblem, generator: torch.Generator) -> Tensor:
-        """Return I."""
-        return torch.eye(problem.dimension, dtype=torch.float64, device=problem.device)
-
-
-class Initial:
-    """The control θ = θ₀, untrained: what a random extractor does by itself."""
-
-    name = "initial"
-    label = "Initial (θ = θ<sub>0</sub>)"
-    summary = "control: the random θ₀ that every trained method starts from"
-
-    def theta(self, problem: ImmunizationProblem, generator: torch.Generator) -> Tensor:
-        """Return θ₀, the same draw as the trained methods' for the same seed."""
-        return random_extractor(problem, generator)
-
-
-class Optimal:
-    """The closed form θ* = K_P^{-1/2}, which attains the ceiling of the compact convention."""
-
-    name = "optimal"
-    label = "Optimal (K<sub>P</sub><sup>−1/2</sup>)"
-    summary = "closed form: attains the RIR ceiling of the compact convention"
-    seeded = False
-
-    def theta(self, problem: ImmunizationProblem, generator: torch.Generator) -> Tensor:
-        """Return θ*, in the unit gauge."""
-        return torch.as_tensor(optimal_immunizer(problem.pretrain.covariance, problem.harmful.covariance))
-
-
-class Front:
-    """The closed form on the Pareto front at (ii) = 1 − 1e-3: immunized wherever the ceiling allows it."""
-
-    name = "front"
-    label = "Front ((ii) just below 1)"
-    summary = "closed form: the largest (i) that (ii) ≤ 1 allows"
-    seeded = False
-
-    def theta(self, problem: ImmunizationProblem, generator: torch.Generator) -> Tensor:
-        """Return `front_immunizer`, in the unit gauge."""
-        return torch.as_tensor(front_immunizer(problem.pretrain.covariance, problem.harmful.covariance))
-
-
 Method = DescentMethod | ClosedFormMethod
+
+
+@dataclass
+class ClosedForm:
+    """A method with nothing to iterate."""
+
+    name: str
+    label: str
+    summary: str
+    theta: Callable[[ImmunizationProblem, torch.Generator], Tensor]
+    seeded: bool = False
+
+
+#: Two controls, and the two closed forms in the unit gauge.
+CLOSED_FORMS = (
+    ClosedForm(
+        "identity",
+        "Identity (θ = I)",
+        "control: no feature extractor",
+        lambda problem, generator: torch.eye(problem.dimension, dtype=torch.float64, device=problem.device),
+    ),
+    ClosedForm(
+        "initial",
+        "Initial (θ = θ<sub>0</sub>)",
+        "control: the random θ₀ that every trained method starts from",
+        lambda problem, generator: random_weights(problem, problem.dimension, generator),
+        seeded=True,
+    ),
+    ClosedForm(
+        "optimal",
+        "Optimal (K<sub>P</sub><sup>−1/2</sup>)",
+        "closed form: attains the RIR ceiling of the compact convention",
+        lambda problem, generator: torch.as_tensor(
+            optimal_immunizer(problem.pretrain.covariance, problem.harmful.covariance)
+        ),
+    ),
+    ClosedForm(
+        "front",
+        "Front ((ii) just below 1)",
+        "closed form: the largest (i) that (ii) ≤ 1 allows",
+        lambda problem, generator: torch.as_tensor(
+            front_immunizer(problem.pretrain.covariance, problem.harmful.covariance)
+        ),
+    ),
+)
 
 _METHODS: dict[str, Method] = {}
 
@@ -107,6 +100,10 @@ def register(method: Method) -> None:
     if method.name in _METHODS:
         raise InvalidInputError(f"a method named '{method.name}' is registered already; choose another name.")
     _METHODS[method.name] = method
+
+
+for _method in (Ours(), OptKappa(), Imma(), RIllOnly(), *CLOSED_FORMS):
+    register(_method)
 
 
 def method_names() -> list[str]:
@@ -196,14 +193,12 @@ def immunize(
         if settings is not None or overrides:
             given = ", ".join(overrides) or "settings"
             raise InvalidInputError(f"method '{method}' has nothing to set; leave out: {given}.")
-        with few_threads(problem):
-            return _closed_form(problem, chosen, seed)
+        return _closed_form(problem, chosen, seed)
     if isinstance(settings, str):
         if settings not in NAMED_SETTINGS:
             raise UnknownNameError("settings", settings, NAMED_SETTINGS)
         settings = NAMED_SETTINGS[settings]
-    base = _settings_of(chosen, settings)
-    base = base.with_overrides(**overrides)
+    base = _settings_of(chosen, settings).with_overrides(**overrides)
     if not base.auto:
         return descend(problem, chosen, base, seed=seed, callback=callback)
     if not isinstance(chosen, Ours):
@@ -215,8 +210,9 @@ def immunize(
 def _closed_form(problem: ImmunizationProblem, method: ClosedFormMethod, seed: int) -> ImmunizationResult:
     """Evaluate a closed form and measure it once."""
     started = time.perf_counter()
-    theta = method.theta(problem, torch.Generator().manual_seed(seed))
-    record = {"step": [0.0]} | measure(ProblemBatch.of([problem], problem.device), theta[None], None)
+    with few_threads(problem):
+        theta = method.theta(problem, torch.Generator().manual_seed(seed))
+        record = {"step": [0.0]} | measure(ProblemBatch.of([problem], problem.device), theta[None], None)
     return ImmunizationResult(
         theta=theta,
         omega=None,
@@ -242,9 +238,9 @@ def descends_in_batches(method: str, settings: DescentSettings | None = None) ->
         False
     """
     chosen = get_method(method)
-    if isinstance(chosen, ClosedFormMethod) or not can(chosen, "batched_gradients"):
+    if isinstance(chosen, ClosedFormMethod) or not knows_batches(chosen):
         return False
-    chosen_settings = chosen.defaults if settings is None else settings
+    chosen_settings = settings or chosen.defaults
     return chosen_settings.batch_size is None and not chosen_settings.auto
 
 
@@ -272,31 +268,15 @@ def immunize_batch(
             immunize(problem, method, seed=seed, settings=settings)
             for problem, seed in zip(problems, seeds, strict=True)
         ]
-    base = _settings_of(chosen, settings)
     where = problems[0].device if device is None else torch.device(device)
-    return descend_batch(problems, chosen, base, seeds=seeds, device=where)
+    return descend_batch(problems, chosen, _settings_of(chosen, settings), seeds=seeds, device=where)
 
 
 def _settings_of(method: DescentMethod, settings: DescentSettings | None) -> DescentSettings:
     """Return the settings, or the method's defaults; raise for those of another method."""
-    if settings is None:
-        return method.defaults
-    if not isinstance(settings, type(method.defaults)):
+    kind = type(method.defaults)
+    if settings is not None and not isinstance(settings, kind):
         raise InvalidInputError(
-            f"method '{method.name}' takes {type(method.defaults).__name__}, got {type(settings).__name__}."
+            f"method '{method.name}' takes {kind.__name__}, got {type(settings).__name__}."
         )
-    return settings
-
-
-_BUILT_IN: tuple[Method, ...] = (
-    Ours(),
-    OptKappa(),
-    Imma(),
-    RIllOnly(),
-    Identity(),
-    Initial(),
-    Optimal(),
-    Front(),
-)
-for _method in _BUILT_IN:
-    register(_method)
+    return settings or method.defaults

@@ -16,7 +16,7 @@ from condnum.data.digits import load_small_digits
 from condnum.data.task_pair import standardise
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.methods import NAMED_SETTINGS, ImmunizationResult
-from condnum.methods.algorithm1 import Ours, supervised_gradients
+from condnum.methods.algorithm1 import Ours
 from condnum.methods.descent import descend
 from condnum.methods.method import DescentSettings, Gradients, Memory, Parameters
 from condnum.methods.problem import ImmunizationProblem, LinearTask
@@ -380,14 +380,15 @@ class SwitchedAlgorithm1:
         memory: Memory,
     ) -> Gradients:
         """Return the parts of θ's gradient on all rows or on a mini-batch, and the head's gradient."""
-        theta = parameters["theta"]
-        supervised, omega = supervised_gradients(problem.pretrain, theta, parameters["omega"])
+        theta, omega, loss = parameters["theta"], parameters["omega"], problem.pretrain.supervised
+        assert loss is not None  # all data sets of the audit have targets
+        slope = loss.derivative(theta @ omega)
         parts = {
             "well": self.direction(problem.pretrain, theta, "well"),
             "ill": self.direction(problem.harmful, theta, "ill"),
-            "supervised": supervised,
+            "supervised": slope @ omega.mT,
         }
-        return Gradients(parts, {"omega": omega})
+        return Gradients(parts, {"omega": theta.mT @ slope})
 
     def direction(self, task: LinearTask, theta: Tensor, part: Literal["well", "ill"]) -> Tensor:
         r"""Return the preconditioned gradient of one regularizer in θ.

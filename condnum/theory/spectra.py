@@ -323,6 +323,18 @@ class CovarianceRange:
         return torch.eye(self.dimension).to(self.vectors) - self.vectors @ self.vectors.mT
 
 
+def covariance_pair(pretrain: ArrayLike, harmful: ArrayLike) -> tuple[Tensor, Tensor]:
+    """Return two covariances of one input space as symmetric tensors on one device."""
+    K_P = as_tensor(pretrain, "pretrain_covariance", ndim=2)
+    K_H = as_tensor(harmful, "harmful_covariance", ndim=2).to(K_P.device)
+    if K_P.shape != K_H.shape or K_P.shape[0] != K_P.shape[1]:
+        raise InvalidInputError(
+            f"pretrain_covariance {tuple(K_P.shape)} and harmful_covariance {tuple(K_H.shape)} must be "
+            "square and of the same shape: both tasks share one input space."
+        )
+    return symmetric_part(K_P), symmetric_part(K_H)
+
+
 def task_ranges(
     pretrain: ArrayLike | CovarianceRange,
     harmful: ArrayLike | CovarianceRange,
@@ -340,13 +352,7 @@ def task_ranges(
     elif isinstance(pretrain, CovarianceRange) or isinstance(harmful, CovarianceRange):
         raise InvalidInputError("pass two covariances or two ranges, not one of each.")
     else:
-        K_P = as_tensor(pretrain, "pretrain_covariance", ndim=2)
-        K_H = as_tensor(harmful, "harmful_covariance", ndim=2).to(K_P.device)
-        if K_P.shape != K_H.shape or K_P.shape[0] != K_P.shape[1]:
-            raise InvalidInputError(
-                f"pretrain_covariance {tuple(K_P.shape)} and harmful_covariance {tuple(K_H.shape)} must be "
-                "square and of the same shape: both tasks share one input space."
-            )
-        P = CovarianceRange.of(symmetric_part(K_P), rtol=rtol, name="pretrain_covariance")
-        H = CovarianceRange.of(symmetric_part(K_H), rtol=rtol, name="harmful_covariance")
+        K_P, K_H = covariance_pair(pretrain, harmful)
+        P = CovarianceRange.of(K_P, rtol=rtol, name="pretrain_covariance")
+        H = CovarianceRange.of(K_H, rtol=rtol, name="harmful_covariance")
     return (P, H) if ridge is None else (P.ridged(ridge), H.ridged(ridge))

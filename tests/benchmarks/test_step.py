@@ -10,8 +10,8 @@ from condnum.data import load_mnist_images
 from condnum.machine import limited_threads
 from condnum.methods.algorithm1 import Ours
 from condnum.methods.descent import make_optimizer
-from condnum.methods.method import SMALL, Memory
-from condnum.methods.problem import ImmunizationProblem, LinearTask, ProblemBatch
+from condnum.methods.method import Memory
+from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask, ProblemBatch
 from condnum.theory.extremes import gram
 from condnum.theory.spectra import covariance_factor
 
@@ -49,11 +49,7 @@ def prepared_step(problem, well=1e-3, ill=1e-3, rate=1e-4):
     optimizer = make_optimizer("adam", parameters)
 
     def step():
-        if problem.dimension <= SMALL:  # as the loop does for one problem
-            alone = {"theta": theta[0]}
-            gradients = method.gradients(problem, alone, method.defaults, memory).as_batch()
-        else:
-            gradients = method.batched_gradients(batch, parameters, method.defaults, memory)
+        gradients = method.batched_gradients(batch, parameters, method.defaults, memory)
         optimizer.step({"theta": gradients.weighted_sum(theta, weights, memory)}, rate)
 
     return step, memory

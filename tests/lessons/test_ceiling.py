@@ -20,11 +20,10 @@ from condnum.lessons.ceiling import (
 )
 from condnum.lessons.ridge_ceiling import ridge_ceiling_demo, ridge_ceiling_figure, ridge_reading, ridge_table
 from condnum.lessons.two_tasks import NULL_LABELS, attacks, attacks_figure, two_tasks, whiten
-from condnum.methods.algorithm1 import ill_direction, well_direction
-from condnum.methods.problem import LinearTask
 from condnum.theory.ceiling import optimal_immunizer, rir_ceiling
 from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.pareto import front_extractor
+from condnum.theory.regularizers import r_ill_gradient, r_well_gradient
 from condnum.theory.spectra import condition_number
 
 #: κ up to 1e4 · 1e4 from a Cholesky-free SVD in float64: relative error below 1e-9.
@@ -112,13 +111,14 @@ def test_the_family_leads_from_the_identity_to_the_optimum_below_the_front():
 def test_the_path_is_algorithm_1_by_hand():
     """θ ← θ − η(λ_P·2θ∇R_well + λ_H·2θ∇R_ill), λ's balanced at θ = I."""
     K_P, K_H = two_tasks(angle=45.0)
-    tasks = [LinearTask(torch.from_numpy(K)) for K in (K_P, K_H)]
+    tasks = [torch.from_numpy(K) for K in (K_P, K_H)]
     theta = torch.eye(4, dtype=torch.float64)
     demo = ceiling_demo(angle=45.0, ratio=2.0, learning_rate=0.1, step=3)
     lambdas = None
     for t in range(4):
         np.testing.assert_allclose(demo.path[t], ratios(theta, K_P, K_H), rtol=1e-9)
-        parts = [well_direction(tasks[0], theta), ill_direction(tasks[1], theta)]
+        H_P, H_H = (theta.mT @ K @ theta for K in tasks)
+        parts = [2 * theta @ found.gradient for found in (r_well_gradient(H_P), r_ill_gradient(H_H))]
         lambdas = lambdas or [1 / float(parts[0].norm()), 2 / float(parts[1].norm())]
         theta = theta - 0.1 * sum(w * part for w, part in zip(lambdas, parts, strict=True))
     assert demo.path.shape == (PATH_STEPS + 1, 2)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from condnum import NAMED_SETTINGS, DescentSettings, immunize, relative_immunization_ratio
 from condnum.errors import InvalidInputError, UnknownNameError
-from condnum.methods.algorithm1 import ill_direction, well_direction
 from condnum.methods.auto import MARGIN, _Auto, _scaled
 from condnum.methods.problem import ImmunizationProblem
+from condnum.theory.steps import ill_step, well_step
 
 AUTO = DescentSettings(auto=True, steps=20_000)
 
@@ -33,12 +33,7 @@ def pair(seed, dimension, kappas=(1e3, 50.0), ranks=(None, None)):
 
 
 @settings(max_examples=25, deadline=None)
-@given(
-    st.integers(0, 10**6),
-    st.integers(3, 24),
-    st.floats(0.5, 5),
-    st.floats(0.5, 5),
-)
+@given(st.integers(0, 10**6), st.integers(3, 24), st.floats(0.5, 5), st.floats(0.5, 5))
 def test_full_rank_pairs_are_immunized_up_to_their_ceiling(seed, dimension, pretrain, harmful):
     problem = pair(seed, dimension, (10**pretrain, 10**harmful))
     result = immunize(problem, "ours", seed=seed % 3)
@@ -57,14 +52,13 @@ def test_each_step_is_a_step_of_algorithm_1():
     problem = pair(3, 9)
     run = _Auto(problem, AUTO, 0, None)
     theta = run.theta
-    for task, factors_of, direction, part in (
-        (problem.pretrain, run._well_factors, well_direction, "well"),
-        (problem.harmful, lambda s: run._ill_factors(s, 0.25), ill_direction, "ill"),
+    for task, factors_of, step, part in (
+        (problem.pretrain, run._well_factors, well_step, "well"),
+        (problem.harmful, lambda s: run._ill_factors(s, 0.25), ill_step, "ill"),
     ):
-        factor = run.pretrain if part == "well" else run.harmful
-        _, s, rows = torch.linalg.svd(factor @ theta, full_matrices=False)
+        _, s, rows = torch.linalg.svd(task.factor @ theta, full_matrices=False)
         moved = _scaled(theta, rows, factors_of(s.square().numpy()))
-        by_hand = theta - run.weights[part] * direction(task, theta)
+        by_hand = step(theta, task.covariance, run.weights[part])
         torch.testing.assert_close(moved, by_hand, rtol=1e-9, atol=1e-12)
 
 

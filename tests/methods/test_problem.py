@@ -1,6 +1,4 @@
-"""Tasks: sufficient statistics against the plain loss, sampling, loss gap, construction."""
-
-import math
+"""Tasks: sufficient statistics against the plain loss, sampling, loss gap, construction, batches."""
 
 import numpy as np
 import pytest
@@ -9,10 +7,12 @@ from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 
 from condnum.data import load_diabetes_tasks
 from condnum.errors import InvalidInputError, RankError, UnknownNameError
-from condnum.methods.problem import ImmunizationProblem, LinearTask, LogisticLoss, SquaredLoss
+from condnum.methods.problem import ImmunizationProblem, LinearTask, batch_size, problem_bytes
 
 # Sums of a few dozen products: a few hundred round-offs.
 CLOSE = {"rtol": 1e-12, "atol": 1e-13}
+#: Four rows whose two columns are orthogonal.
+CROSS = torch.tensor([[1.0, 1], [-1, 1], [1, -1], [-1, -1]]).double()
 
 
 def draw(*shape, seed=0):
@@ -23,68 +23,31 @@ def task_of(X, Y, loss="mse"):
     return LinearTask(X.mT @ X, X, Y, loss)
 
 
-class TestSquaredLoss:
-    def test_by_hand(self):
-        # X = [[1, 0], [1, 2]], y = (1, 3), β = (2, 1): residuals 1 and 1.
-        X, y = torch.tensor([[1.0, 0], [1, 2]]).double(), torch.tensor([[1.0], [3.0]]).double()
-        loss = task_of(X, y).supervised
-        assert isinstance(loss, SquaredLoss)
-        value, gradient = (
-            loss.value(torch.tensor([[2.0], [1.0]]).double()),
-            loss.derivative(torch.tensor([[2.0], [1.0]]).double()),
-        )
-        assert float(value) == pytest.approx(1)
-        # (2/N)Xᵀr = (1 + 1, 0 + 2).
-        torch.testing.assert_close(gradient, torch.tensor([[2.0], [2.0]]).double())
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize(("kind", "plain"), [("mse", mse_loss), ("bce", binary_cross_entropy_with_logits)])
+def test_losses_equal_the_plain_ones_and_their_gradients(kind, plain, outputs):
+    X, Y = draw(9, 5), torch.sigmoid(draw(9, outputs, seed=1))
+    beta = draw(5, outputs, seed=2).requires_grad_()
+    expected = plain(X @ beta, Y) * (outputs if kind == "mse" else 1)  # ‖·‖² sums over the outputs
+    expected.backward()
+    loss = task_of(X, Y, kind).supervised
+    torch.testing.assert_close(loss.value(beta.detach()), expected.detach(), **CLOSE)
+    torch.testing.assert_close(loss.derivative(beta.detach()), beta.grad, **CLOSE)
 
 
-class TestLogisticLoss:
-    def test_by_hand(self):
-        # Logits 0 and 2 with labels 0 and 1.
-        X, y = torch.tensor([[0.0], [2.0]]).double(), torch.tensor([[0.0], [1.0]]).double()
-        loss = task_of(X, y, "bce").supervised
-        assert isinstance(loss, LogisticLoss)
-        value, gradient = (
-            loss.value(torch.tensor([[1.0]]).double()),
-            loss.derivative(torch.tensor([[1.0]]).double()),
-        )
-        assert float(value) == pytest.approx((math.log(2) + math.log1p(math.exp(-2))) / 2)
-        assert float(gradient) == pytest.approx(2 * (1 / (1 + math.exp(-2)) - 1) / 2)
-
-    @pytest.mark.parametrize("outputs", [1, 3])
-    def test_equals_the_plain_loss_and_its_gradients(self, outputs):
-        X, Y = draw(9, 5), torch.sigmoid(draw(9, outputs, seed=1))
-        beta = draw(5, outputs, seed=2).requires_grad_()
-        plain = binary_cross_entropy_with_logits(X @ beta, Y)
-        plain.backward()
-        loss = task_of(X, Y, "bce").supervised
-        value, gradient = loss.value(beta.detach()), loss.derivative(beta.detach())
-        torch.testing.assert_close(value, plain.detach(), **CLOSE)
-        torch.testing.assert_close(loss.value(beta.detach()), plain.detach(), **CLOSE)
-        torch.testing.assert_close(gradient, beta.grad, **CLOSE)
-
-    def test_large_logits_do_not_overflow(self):
-        X, y = torch.tensor([[1e4], [-1e4]]).double(), torch.tensor([[0.0], [0.0]]).double()
-        loss, beta = task_of(X, y, "bce").supervised, torch.ones(1, 1).double()
-        value, gradient = loss.value(beta), loss.derivative(beta)
-        assert float(value) == pytest.approx(5e3)
-        assert float(gradient) == pytest.approx(5e3)
+def test_large_logits_do_not_overflow():
+    X, y = torch.tensor([[1e4], [-1e4]]).double(), torch.tensor([[0.0], [0.0]]).double()
+    loss, beta = task_of(X, y, "bce").supervised, torch.ones(1, 1).double()
+    assert (float(loss.value(beta)), float(loss.derivative(beta))) == (pytest.approx(5e3), pytest.approx(5e3))
 
 
-class TestLinearTask:
-    def test_rank(self):
-        assert LinearTask(torch.diag(torch.tensor([3.0, 0.0, 1.0])).double()).rank == 2
-        X = draw(3, 6)
-        assert LinearTask(X.mT @ X).rank == 3
-        with pytest.raises(RankError, match="task's covariance has rank 0"):
-            _ = LinearTask(torch.zeros(2, 2).double()).rank
-
-    def test_loss_rows_of_its_own(self):
-        X, Z, Y = draw(4, 3), draw(7, 3, seed=1), draw(7, 1, seed=2)
-        task = LinearTask(X.mT @ X, X, Y, "mse", Z)
-        beta = draw(3, 1, seed=3)
-        torch.testing.assert_close(task.supervised.value(beta), mse_loss(Z @ beta, Y), **CLOSE)
-        assert task.supervised_rows is Z
+def test_rank():
+    assert LinearTask(torch.diag(torch.tensor([3.0, 0.0, 1.0])).double()).rank == 2
+    X = draw(3, 6)
+    assert task_of(X, None).rank == 3
+    assert task_of(X, None).factor is X  # independent rows are their own factor
+    with pytest.raises(RankError, match="task's covariance has rank 0"):
+        _ = LinearTask(torch.zeros(2, 2).double()).rank
 
 
 class TestSample:
@@ -118,26 +81,24 @@ class TestLossGap:
             # Orthogonal projections onto one space by two bases, κ(θ) below 1e3.
             assert task.loss_gap(draw(6, 6, seed=10 + seed)) == pytest.approx(0, abs=1e-10)
 
-    def test_one_when_the_predictive_direction_is_killed(self):
-        # y = x₁ and x₁ ⟂ x₂: without x₁ nothing is left.
-        X = torch.tensor([[1.0, 1], [-1, 1], [1, -1], [-1, -1]]).double()
-        task = task_of(X, X[:, :1])
-        assert task.loss_gap(torch.diag(torch.tensor([0.0, 1.0])).double()) == pytest.approx(1)
-        assert task.loss_gap(torch.diag(torch.tensor([1.0, 0.0])).double()) == pytest.approx(0, abs=1e-15)
-        assert task.loss_gap(torch.zeros(2, 2).double()) == pytest.approx(1)
-
-    def test_a_share_by_hand(self):
+    @pytest.mark.parametrize(
+        ("theta", "gap"),
+        [([[1.0, 0], [0, 0]], 0.1), ([[1.0], [0.0]], 0.1), ([[0.0, 0], [0, 1]], 0.9), ([[0.0], [0.0]], 1)],
+        ids=["loses-x2", "one-column", "loses-x1", "loses-all"],
+    )
+    def test_a_share_by_hand(self, theta, gap):
         # y = 3x₁ + x₂ with orthogonal columns: losing x₂ costs 1 of 9 + 1.
-        X = torch.tensor([[1.0, 1], [-1, 1], [1, -1], [-1, -1]]).double()
-        task = task_of(X, 3 * X[:, :1] + X[:, 1:])
-        assert task.loss_gap(torch.tensor([[1.0], [0.0]]).double()) == pytest.approx(0.1)
+        task = task_of(CROSS, 3 * CROSS[:, :1] + CROSS[:, 1:])
+        assert task.loss_gap(torch.tensor(theta).double()) == pytest.approx(gap)
 
-    def test_on_loss_rows(self):
+    def test_on_loss_rows_and_without_anything_to_lose(self):
         X, Z, Y = draw(4, 3), draw(7, 3, seed=1), draw(7, 1, seed=2)
-        task = LinearTask(X.mT @ X, X, Y, "mse", Z)
-        assert task.loss_gap(torch.zeros(3, 3).double()) == pytest.approx(
-            task_of(Z, Y).loss_gap(torch.zeros(3, 3).double())
-        )
+        nothing = torch.zeros(3, 3).double()
+        gap = LinearTask(X.mT @ X, X, Y, "mse", Z).loss_gap(nothing)
+        assert gap == pytest.approx(task_of(Z, Y).loss_gap(nothing))
+        assert task_of(X, torch.zeros(4, 1).double()).loss_gap(nothing) == 0
+        with pytest.raises(InvalidInputError, match="no targets"):
+            task_of(X, None).loss_gap(nothing)
 
 
 class TestFromData:
@@ -150,23 +111,23 @@ class TestFromData:
         assert problem.harmful.targets.shape == (4, 2)
         assert (problem.dimension, problem.device) == (3, torch.device("cpu"))
         assert problem.pretrain.covariance.dtype == torch.float64
+        assert ImmunizationProblem.from_data(X_P, None, X_H).pretrain.supervised is None
 
     def test_other_rows_for_loss_and_probe(self):
         X, Z, y = draw(6, 3), draw(9, 3, seed=1), draw(9, seed=2)
-        problem = ImmunizationProblem.from_data(
-            X, None, X, None, X_loss=Z, y_loss=y, X_probe=2 * Z, y_probe=-y
-        )
+        others = {"X_loss": Z, "y_loss": y, "X_probe": 2 * Z, "y_probe": -y}
+        problem = ImmunizationProblem.from_data(X, None, X, None, **others)
         torch.testing.assert_close(problem.pretrain.covariance, X.mT @ X)
         for task, rows, targets in ((problem.pretrain, Z, y), (problem.harmful, 2 * Z, -y)):
             beta = draw(3, 1, seed=4)
-            torch.testing.assert_close(
-                task.supervised.value(beta), mse_loss(rows @ beta, targets[:, None]), **CLOSE
-            )
+            plain = mse_loss(rows @ beta, targets[:, None])
+            torch.testing.assert_close(task.supervised.value(beta), plain, **CLOSE)
 
-    def test_without_targets(self):
-        problem = ImmunizationProblem.from_data(draw(4, 2), None, draw(4, 2, seed=1))
-        assert problem.pretrain.supervised is None
-        assert problem.harmful.supervised is None
+    def test_of_a_loaded_pair(self):
+        pair = load_diabetes_tasks()
+        problem = ImmunizationProblem.from_pair(pair)
+        np.testing.assert_allclose(problem.harmful.covariance, pair.X_H.T @ pair.X_H)
+        np.testing.assert_array_equal(problem.pretrain.targets[:, 0], pair.y_P)
 
     @pytest.mark.parametrize(
         ("arguments", "options", "error", "message"),
@@ -183,9 +144,9 @@ class TestFromData:
             ((np.eye(2), None, np.eye(2)), {"y_probe": [1, 2]}, InvalidInputError, "X_probe and y_probe go"),
             (
                 (np.eye(2), None, np.eye(2)),
-                {"X_loss": np.eye(2), "y_loss": [1]},
+                {"X_probe": np.ones((2, 3)), "y_probe": [0.0, 1.0]},
                 InvalidInputError,
-                "for 2 rows",
+                "other inputs of y_H have 3 features, X_H has 2",
             ),
         ],
     )
@@ -193,43 +154,28 @@ class TestFromData:
         with pytest.raises(error, match=message):
             ImmunizationProblem.from_data(*arguments, **options)
 
-    @pytest.mark.parametrize("name", ["X_loss", "X_probe"])
-    def test_other_rows_live_in_the_same_space(self, name):
-        options = {name: np.ones((2, 3)), name.replace("X", "y"): [0.0, 1.0]}
-        with pytest.raises(InvalidInputError, match=r"3 features.*2|2 features.*3"):
-            ImmunizationProblem.from_data(np.eye(2), None, np.eye(2), **options)
+
+@pytest.mark.parametrize(
+    ("P", "H", "message"),
+    [
+        (np.ones((2, 3)), np.eye(2), "square and of the same shape"),
+        (np.eye(2), np.eye(3), "square and of the same shape"),
+        (np.eye(2), np.diag([1.0, np.inf]), "harmful_covariance holds 1 non-finite"),
+    ],
+)
+def test_from_covariances_refuses(P, H, message):
+    with pytest.raises(InvalidInputError, match=message):
+        ImmunizationProblem.from_covariances(P, H)
 
 
-class TestFromCovariances:
-    @pytest.mark.parametrize(
-        ("P", "H", "message"),
-        [
-            (np.ones((2, 3)), np.eye(2), r"pretrain_covariance must be square, got shape \(2, 3\)"),
-            (np.eye(2), np.ones((2, 3)), "harmful_covariance must be square"),
-            (np.eye(2), np.eye(3), r"same shape, got \[\(2, 2\), \(3, 3\)\]"),
-            (np.eye(2), np.full((2, 2), np.inf), "harmful_covariance holds 4 non-finite"),
-        ],
-        ids=["P", "H", "differ", "infinite"],
-    )
-    def test_refused(self, P, H, message):
-        with pytest.raises(InvalidInputError, match=message):
-            ImmunizationProblem.from_covariances(P, H)
-
-
-class TestFromPair:
-    def test_diabetes(self):
-        pair = load_diabetes_tasks()
-        problem = ImmunizationProblem.from_pair(pair)
-        np.testing.assert_allclose(problem.pretrain.covariance, pair.X_P.T @ pair.X_P)
-        np.testing.assert_array_equal(problem.harmful.targets[:, 0], pair.y_H)
-        # A standardised target: predicting zero costs its variance, 1.
-        assert float(problem.pretrain.supervised.value(torch.zeros(8, 1).double())) == pytest.approx(1)
-        # Tensors of its own: the pair is read-only.
-        problem.pretrain.covariance.add_(0)
-
-
-def test_targets_of_zeros_lose_nothing():
-    """The paper's D_P of digit pairs holds one class with label 0: predicting zero is perfect."""
-    X = np.random.default_rng(0).normal(size=(6, 3))
-    problem = ImmunizationProblem.from_data(X, np.zeros(6), X, np.ones(6), loss="bce")
-    assert problem.pretrain.loss_gap(torch.eye(3, dtype=torch.float64)) == pytest.approx(0, abs=0)
+def test_the_batch_size_fills_the_memory_and_is_never_zero(monkeypatch):
+    problem, cpu = ImmunizationProblem.from_covariances(np.eye(140), np.eye(140)), torch.device("cpu")
+    each = problem_bytes(problem)
+    assert each >= 8 * 14 * 140**2
+    assert batch_size(problem, cpu, 10 * each) == 10
+    assert batch_size(problem, cpu, each // 2) == 1
+    assert batch_size(problem, cpu) == 2 * 2**30 // each
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (8 * each, 100 * each))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 3 * each)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: each)
+    assert batch_size(problem, torch.device("cuda")) == 8  # 0.8 × (8 + 3 − 1)

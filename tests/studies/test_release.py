@@ -13,7 +13,6 @@ from condnum.data import load_diabetes_tasks, load_house_prices
 from condnum.data.digits import load_small_digits
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.methods import NAMED_SETTINGS
-from condnum.methods.algorithm1 import ill_direction, well_direction
 from condnum.studies.cells import Cell, CellResult
 from condnum.studies.digit_pairs import SETTINGS as DIGIT_SETTINGS
 from condnum.studies.digit_pairs import DigitPairs
@@ -42,6 +41,8 @@ from condnum.studies.release_cells import (
     with_constant_input,
 )
 from condnum.theory.immunization import immunization_from_spectra
+from condnum.theory.regularizers import r_ill_gradient, r_well_gradient
+from condnum.theory.spectra import hessian
 
 CORRECTED_FULL = ProtocolSwitches(**CORRECTED)
 DIGITS = ReproductionAudit("digits:4-7", seeds=2, epochs=(1,), ends=(2,))
@@ -107,12 +108,10 @@ def test_bad_data(words, error, message):
 def test_turned_switches_give_the_directions_of_the_library(problem, theta):
     # Forced through the general path, which `gradients` leaves to `Ours` when all are turned.
     method = SwitchedAlgorithm1(CORRECTED_FULL, image_side=None)
-    torch.testing.assert_close(
-        method.direction(problem.pretrain, theta, "well"), well_direction(problem.pretrain, theta)
-    )
-    torch.testing.assert_close(
-        method.direction(problem.harmful, theta, "ill"), ill_direction(problem.harmful, theta)
-    )
+    well = r_well_gradient(hessian(theta, problem.pretrain.covariance))
+    ill = r_ill_gradient(hessian(theta, problem.harmful.covariance), rank=problem.harmful.rank)
+    torch.testing.assert_close(method.direction(problem.pretrain, theta, "well"), 2 * theta @ well.gradient)
+    torch.testing.assert_close(method.direction(problem.harmful, theta, "ill"), 2 * theta @ ill.gradient)
 
 
 @pytest.mark.parametrize("rows", [4, 12], ids=["fewer-rows-than-features", "more"])
@@ -188,7 +187,7 @@ def test_gradient_of_the_loss_with_a_bias(problem):
     X = biased.pretrain.features
     prediction = X @ leaves["theta"] @ leaves["omega"]
     (prediction - biased.pretrain.targets).square().mean().backward()
-    torch.testing.assert_close(found.theta_parts["supervised"], leaves["theta"].grad)
+    torch.testing.assert_close(found.parts["supervised"], leaves["theta"].grad)
     torch.testing.assert_close(found.others["omega"], leaves["omega"].grad)
 
 
