@@ -74,7 +74,8 @@ from condnum.studies.cells import ResultStore
 with ResultStore(folder / "cells") as store:
     store.put("ours-0", {"rir": 2.0})
 if mode == "some fail":
-    (folder / "failures.csv").write_text("cell,error\\nours,ZeroDivisionError: 1\\nimma,RankError: 2\\n")
+    rows = [f'"ours, {i}",ZeroDivisionError: 1' for i in range(count)]
+    (folder / "failures.csv").write_text("\\n".join(["cell,error", *rows]))
 if mode == "wait":
     (folder / "waiting").write_text("")
     time.sleep(60)

@@ -9,9 +9,12 @@ import zipfile
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import strategies as st
+from safetensors.torch import save
 
 from condnum.audit.attacks import read_targets
 from condnum.audit.measures import read_theta
@@ -20,32 +23,31 @@ from condnum.data.feature_stream import open_feature_stream
 from condnum.data.house_prices import CATEGORICAL, COLUMNS, load_house_prices, read_table
 from condnum.data.mnist import load_mnist_images, read_idx, read_idx_shape
 from condnum.deep.weights import VERSION, read_metadata, read_state, read_weights
-from condnum.errors import CondnumError, DataFormatError
+from condnum.errors import CondnumError
 from condnum.report.notebook import checked_parameters, parameters_of
 from condnum.studies.cells import ResultStore
 
 HUGE = [0, 1, 2, 3, 255, 2**16, 2**31, 2**32 - 1, 2**40, 10**12, 2**63 - 1, 2**64, -1]
-RNG = np.random.default_rng(0)
-X = RNG.normal(size=(7, 3))
+X = np.random.default_rng(0).normal(size=(7, 3))
+pick = st.sampled_from
 
 
-def stored(save, *arguments, **options):
+def stored(write, *arguments, **options):
     stream = io.BytesIO()
-    save(stream, *arguments, **options)
+    write(stream, *arguments, **options)
     return stream.getvalue()
 
 
-# --- IDX -------------------------------------------------------------------------------------------------
-
-IMAGES = struct.pack(">BBBB3I", 0, 0, 8, 3, 4, 2, 2) + bytes(range(16))
-sizes = st.lists(st.one_of(st.integers(0, 5), st.sampled_from([2**16, 2**31, 2**32 - 1])), max_size=70)
+# IDX and the house table.
 
 
-def lying_idx(shape, body, kind):
+def idx(shape, body=b"", kind=8):
     return struct.pack(f">BBBB{len(shape)}I", 0, 0, kind, len(shape), *shape) + body
 
 
-idx_files = st.builds(lying_idx, sizes, st.binary(max_size=64), st.sampled_from([8, 8, 8, 8, 9, 0x0D, 0]))
+IMAGES = idx((4, 2, 2), bytes(range(16)))
+sizes = st.lists(st.one_of(st.integers(0, 5), pick([2**16, 2**31, 2**32 - 1])), max_size=70)
+idx_files = st.builds(idx, sizes, st.binary(max_size=64), pick([8, 8, 8, 8, 9, 0x0D, 0]))
 
 
 def test_idx(fuzz, damaged, written):
@@ -59,47 +61,29 @@ def test_idx(fuzz, damaged, written):
 
 
 def test_mnist_folder(fuzz, damaged, written, tmp_path):
-    images = lying_idx((3, 28, 28), bytes(3 * 784), 8)
-    labels = lying_idx((3,), b"\1\2\3", 8)
-
     def load(contents):
-        for name, content in zip(
-            ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"), contents, strict=True
-        ):
-            written(f"raw/{name}", content)
+        for name, content in zip(("images-idx3", "labels-idx1"), contents, strict=True):
+            written(f"raw/train-{name}-ubyte", content)
         found = load_mnist_images(str(tmp_path / "raw"))
         assert found.images.shape == (len(found.labels), 28, 28)
 
-    fuzz(st.tuples(damaged([images]), damaged([labels])), load)
+    fuzz(st.tuples(damaged([idx((3, 28, 28), bytes(3 * 784))]), damaged([idx((3,), b"\1\2\3")])), load)
 
 
-# --- the house table -------------------------------------------------------------------------------------
-
-
-def house_csv(rows):
-    cells = {
-        name: [("RL" if i % 2 else "RM") if name in CATEGORICAL else i + 1 for i in range(rows)]
-        for name in COLUMNS
-    }
-    return pd.DataFrame(cells).to_csv(index=False).encode()
-
-
-HOUSES = house_csv(6)
-CELLS = 'NA None nan inf -inf 1e400 1_000 0x10 " \0 RL ١٢'
-cell = st.one_of(
-    st.sampled_from(["", *CELLS.split(" ")]),
-    st.text(max_size=8),
-    st.floats().map(repr),
+HOUSES = pd.DataFrame(
+    {n: [("RL" if i % 2 else "RM") if n in CATEGORICAL else i + 1 for i in range(6)] for n in COLUMNS}
 )
+CELLS = 'NA None nan inf -inf 1e400 1_000 0x10 " \0 RL ١٢'
+cell = st.one_of(pick(["", *CELLS.split(" ")]), st.text(max_size=8), st.floats().map(repr))
 
 
 @st.composite
 def house_tables(draw):
-    table = pd.read_csv(io.BytesIO(HOUSES), dtype=object)
+    table = HOUSES.astype(object)
     for _ in range(draw(st.integers(0, 4))):
         table.iloc[draw(st.integers(0, 5)), draw(st.integers(0, 80))] = draw(cell)
     if draw(st.booleans()):
-        table = table.drop(columns=draw(st.sampled_from(COLUMNS)))
+        table = table.drop(columns=draw(pick(COLUMNS)))
     return table.to_csv(index=False).encode("utf-8", "surrogatepass")
 
 
@@ -111,22 +95,22 @@ def test_house_prices(fuzz, damaged, written):
         assert np.isfinite(pair.X_P).all()
         assert np.isfinite(pair.X_H).all()
 
-    fuzz(st.one_of(damaged([HOUSES]), house_tables(), st.binary(max_size=300)), load)
+    valid = [HOUSES.to_csv(index=False).encode()]
+    fuzz(st.one_of(damaged(valid), house_tables(), st.binary(max_size=300)), load)
 
 
-# --- feature matrices ------------------------------------------------------------------------------------
+# Feature matrices.
 
-numbers = st.one_of(st.integers(-3, 12), st.sampled_from(HUGE))
+numbers = st.one_of(st.integers(-3, 12), pick(HUGE))
 shapes = st.one_of(
     st.tuples(numbers, numbers),
     st.lists(numbers, max_size=70).map(tuple),
-    st.sampled_from(["3", "(3,)*4", "None", "(True, False)", "(1.5, 2)", "((2, 3),)", "()"]),
+    pick(["3", "(3,)*4", "None", "(True, False)", "(1.5, 2)", "((2, 3),)", "()"]),
 )
 TYPES = "<f8 <f4 >f8 <f2 <i8 |u1 |b1 |O <U9 |S3 <c16 <M8[s] |V8 <f16 |S0"
-types = st.sampled_from(TYPES.split())
 
 
-def lying_npy(shape, dtype, fortran, body, version):
+def npy(shape, dtype, fortran, body, version):
     header = f"{{'descr': '{dtype}', 'fortran_order': {fortran}, 'shape': {shape}, }}".encode()
     header += b" " * (-(len(header) + 11) % 64) + b"\n"
     length = struct.pack("<H" if version[0] == 1 else "<I", len(header))
@@ -134,12 +118,12 @@ def lying_npy(shape, dtype, fortran, body, version):
 
 
 npy_files = st.builds(
-    lying_npy,
+    npy,
     shapes,
-    types,
-    st.sampled_from([True, False, 1, "None"]),
+    pick(TYPES.split()),
+    pick([True, False, 1, "None"]),
     st.one_of(st.binary(max_size=96), st.just(X.tobytes())),
-    st.sampled_from([(1, 0), (2, 0), (3, 0), (9, 9)]),
+    pick([(1, 0), (2, 0), (3, 0), (9, 9)]),
 )
 
 
@@ -151,85 +135,62 @@ def zipped(members, compressed=True):
     return stream.getvalue()
 
 
-names = st.sampled_from(["X.npy", "X", "../X.npy", "a/b.npy", "é\u202e.npy", "__class__.npy"])
+names = pick(["X.npy", "X", "../X.npy", "a/b.npy", "é\u202e.npy", "__class__.npy"])
 npz_files = st.builds(zipped, st.dictionaries(names, npy_files, max_size=3), st.booleans())
-NPY = [stored(np.save, X), stored(np.save, np.asfortranarray(X)), stored(np.save, X.astype(">f4"))]
-NPZ = [stored(np.savez, X), stored(np.savez_compressed, X=X), stored(np.savez, np.asfortranarray(X))]
-
-csv_cells = st.lists(st.lists(cell, min_size=1, max_size=4), max_size=5)
 csv_files = st.builds(
     lambda rows, sep, end: end.join(sep.join(row) for row in rows).encode("utf-8", "surrogatepass"),
-    csv_cells,
-    st.sampled_from([",", ",", ";", "\t", ", "]),
-    st.sampled_from(["\n", "\r\n", "\r"]),
+    st.lists(st.lists(cell, min_size=1, max_size=4), max_size=5),
+    pick([",", ",", ";", "\t", ", "]),
+    pick(["\n", "\r\n", "\r"]),
 )
-CSV = [b"a,b\n1,2\n3,4\n", b"1,2\n3,4\n", "\ufeffa,b\n1,\n".encode()]
+ARROWS = {
+    "float": pa.array([1.0, None, 3.0]),
+    "half": pa.array(np.ones(3, np.float16)),
+    "int": pa.array([1, 2, 3]),
+    "bool": pa.array([True, None, False]),
+    "text": pa.array(["1", "2", "x"]),
+    "list": pa.array([[1.0], [2.0, 3.0], None]),
+    "struct": pa.array([{"a": 1}, {"a": 2}, None]),
+    "dictionary": pa.array(["a", "b", "a"]).dictionary_encode(),
+    "null": pa.nulls(3),
+    "time": pa.array([1, 2, 3], pa.timestamp("ns")),
+    "decimal": pa.array([1, 2, 3]).cast(pa.decimal128(30, 2)),
+    "binary": pa.array([b"\0", b"", None]),
+    "huge": pa.array([2**63, 2**64 - 1, 0], pa.uint64()),
+    "empty": pa.array([]),
+}
 
 
-def table(columns):
-    import pyarrow as pa
-
-    kinds = {
-        "float": pa.array([1.0, None, 3.0]),
-        "half": pa.array(np.ones(3, np.float16)),
-        "int": pa.array([1, 2, 3]),
-        "bool": pa.array([True, None, False]),
-        "text": pa.array(["1", "2", "x"]),
-        "list": pa.array([[1.0], [2.0, 3.0], None]),
-        "struct": pa.array([{"a": 1}, {"a": 2}, None]),
-        "dictionary": pa.array(["a", "b", "a"]).dictionary_encode(),
-        "null": pa.nulls(3),
-        "time": pa.array([1, 2, 3], pa.timestamp("ns")),
-        "decimal": pa.array([1, 2, 3]).cast(pa.decimal128(30, 2)),
-        "binary": pa.array([b"\0", b"", None]),
-        "huge": pa.array([2**63, 2**64 - 1, 0], pa.uint64()),
-        "empty": pa.array([]),
-    }
-    pairs = [(name, kinds[kind]) for name, kind in columns]
-    length = min((len(values) for _, values in pairs), default=0)
-    return pa.table([values[:length] for _, values in pairs], names=[name for name, _ in pairs])
+def parquet(columns):
+    length = min((len(ARROWS[kind]) for _, kind in columns), default=0)
+    table = pa.table([ARROWS[kind][:length] for _, kind in columns], names=[name for name, _ in columns])
+    return stored(lambda stream: pq.write_table(table, stream))
 
 
-def parquet_bytes(columns):
-    import pyarrow.parquet as pq
-
-    return stored(lambda stream, content: pq.write_table(content, stream), table(columns))
-
-
-kinds = ["float", "half", "int", "bool", "text", "list", "struct", "dictionary", "null", "time", "decimal",
-         "binary", "huge", "empty"]  # fmt: skip
-columns = st.lists(
-    st.tuples(st.sampled_from(["a", "b", "", "__index_level_0__", "a.b", "é"]), st.sampled_from(kinds)),
-    max_size=4,
-)
-PARQUET = [parquet_bytes([("a", "float"), ("b", "int")])]
-
-GENERATED = {".npy": npy_files, ".npz": npz_files, ".csv": csv_files, ".parquet": columns.map(parquet_bytes)}
-VALID = {".npy": NPY, ".npz": NPZ, ".csv": CSV, ".parquet": PARQUET}
-ENDINGS = sorted(VALID)
+named = st.tuples(pick(["a", "b", "", "__index_level_0__", "a.b", "é"]), pick(sorted(ARROWS)))
+WHOLE = X, np.asfortranarray(X), X.astype(">f4")
+FEATURES = {
+    ".npy": (npy_files, [stored(np.save, array) for array in WHOLE]),
+    ".npz": (npz_files, [stored(np.savez, array) for array in WHOLE] + [stored(np.savez_compressed, X=X)]),
+    ".csv": (csv_files, [b"a,b\n1,2\n3,4\n", b"1,2\n3,4\n", "\ufeffa,b\n1,\n".encode()]),
+    ".parquet": (st.lists(named, max_size=4).map(parquet), [parquet([("a", "float"), ("b", "int")])]),
+}
 
 
-@pytest.fixture
-def feature_files(damaged):
-    def files(ending):
-        return st.one_of(GENERATED[ending], damaged(VALID[ending]))
+def features(path):
+    stream = open_feature_stream(path)
+    rows = sum(len(block) for block in stream.raw_blocks())
+    assert stream.count in (None, rows)
+    for block in stream.blocks(1, 2):
+        assert block.shape[1] == stream.dimension
+    assert not np.isnan(stream.array()).any()
+    pair = look_at(*match_streams(stream, stream), standardise=True)
+    assert np.isfinite(pair.pretrain.array()).all()
 
-    return files
 
-
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_feature_files(fuzz, feature_files, written, ending):
+@pytest.mark.parametrize("ending", sorted(FEATURES))
+def test_feature_files(fuzz, damaged, written, ending):
     """As features, as an extractor and as targets: each reads it or refuses it in words."""
-
-    def features(path):
-        stream = open_feature_stream(path)
-        rows = sum(len(block) for block in stream.raw_blocks())
-        assert stream.count in (None, rows)
-        for block in stream.blocks(1, 2):
-            assert block.shape[1] == stream.dimension
-        assert not np.isnan(stream.array()).any()
-        pair = look_at(*match_streams(stream, stream), standardise=True)
-        assert np.isfinite(pair.pretrain.array()).all()
 
     def load(value):
         content, kind = value
@@ -247,19 +208,22 @@ def test_feature_files(fuzz, feature_files, written, ending):
         if refused:
             raise refused[0]
 
-    kinds = st.sampled_from(["auto", "regression", "classification"])
-    fuzz(st.tuples(feature_files(ending), kinds), load)
+    generated, valid = FEATURES[ending]
+    kinds = pick(["auto", "regression", "classification"])
+    fuzz(st.tuples(st.one_of(generated, damaged(valid)), kinds), load)
 
 
-# --- weights ---------------------------------------------------------------------------------------------
+# Weights.
 
 STATE = {"fc.weight": torch.arange(6.0).reshape(2, 3), "fc.bias": torch.zeros(2)}
-TORCH = [
-    stored(lambda stream: torch.save(STATE, stream)),
-    stored(lambda stream: torch.save({"model": STATE}, stream)),
-    stored(lambda stream: torch.save(STATE, stream, _use_new_zipfile_serialization=False)),
-    stored(lambda stream: torch.save([1, "x"], stream)),
-]
+
+
+def pickled(value, **options):
+    return stored(lambda stream: torch.save(value, stream, **options))
+
+
+TORCH = [pickled(STATE), pickled({"model": STATE}), pickled([1, "x"])]
+TORCH.append(pickled(STATE, _use_new_zipfile_serialization=False))
 
 
 def repacked(content, damage, compressed):
@@ -274,67 +238,62 @@ def repacked(content, damage, compressed):
 
 
 damages = st.tuples(st.integers(0, 9), st.integers(0, 400), st.integers(0, 255))
-torch_archives = st.builds(repacked, st.sampled_from(TORCH[:2]), damages, st.booleans())
+torch_archives = st.builds(repacked, pick(TORCH[:2]), damages, st.booleans())
 
 
-def test_checkpoint(fuzz, damaged, written):
-    def load(content):
-        assert read_weights(written("w.pt", content)).state
-
-    fuzz(st.one_of(damaged(TORCH), torch_archives, st.binary(max_size=200)), load)
-
-
-def lying_safetensors(header, length, body):
+def safetensors(header, length, body):
     text = json.dumps(header).encode()
     return struct.pack("<Q", len(text) if length is None else length % 2**64) + text + body
 
 
 entries = st.fixed_dictionaries(
     {
-        "dtype": st.sampled_from(["F32", "F64", "BF16", "I8", "F8_E4M3", "X", 3, None]),
-        "shape": st.lists(st.sampled_from([0, 1, 2, 2**32, 2**63, -1, 1.5]), max_size=4),
-        "data_offsets": st.lists(st.sampled_from([0, 4, 8, 2**40, 2**64 - 1, -1]), max_size=3),
+        "dtype": pick(["F32", "F64", "BF16", "I8", "F8_E4M3", "X", 3, None]),
+        "shape": st.lists(pick([0, 1, 2, 2**32, 2**63, -1, 1.5]), max_size=4),
+        "data_offsets": st.lists(pick([0, 4, 8, 2**40, 2**64 - 1, -1]), max_size=3),
     }
 )
-safetensors_files = st.builds(
-    lying_safetensors,
-    st.dictionaries(
-        st.sampled_from(["w", "__metadata__", "", "é"]), st.one_of(entries, st.just({"sha256": "0"}))
+headers = st.dictionaries(pick(["w", "__metadata__", "", "é"]), st.one_of(entries, st.just({"sha256": "0"})))
+lengths = st.one_of(st.none(), st.none(), pick(HUGE))
+safetensors_files = st.builds(safetensors, headers, lengths, st.binary(max_size=16))
+
+THETA = {"items": [["step", 3], ["theta", {"tensor": "0", "channels_last": False}]]}
+WHOLE_STATE = {"version": VERSION, "identity": {"seed": 0}, "state": THETA}
+STATES = [
+    save({"0": torch.ones(2)}, {"state": json.dumps(content)})
+    for content in (WHOLE_STATE, {**WHOLE_STATE, "identity": 3}, [WHOLE_STATE])
+]
+
+
+def training(path):
+    return read_state(path, {"seed": 0}, "training")
+
+
+WEIGHTS = {
+    "w.pt": (st.one_of(torch_archives, st.binary(max_size=200)), TORCH, [read_weights]),
+    "w.safetensors": (
+        safetensors_files,
+        [save(STATE, {"format": "pt"}), save({}, {"a": "b"})],
+        [read_metadata, read_weights],
     ),
-    st.one_of(st.none(), st.none(), st.sampled_from(HUGE)),
-    st.binary(max_size=16),
-)
+    "s.checkpoint": (safetensors_files, STATES, [training]),
+}
 
 
-def test_safetensors(fuzz, damaged, written):
-    from safetensors.torch import save
-
-    valid = [save(STATE, {"format": "pt"}), save({}, {"a": "b"})]
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_weights(fuzz, damaged, written, name):
+    generated, valid, readers = WEIGHTS[name]
 
     def load(content):
-        path = written("w.safetensors", content)
-        read_metadata(path)
-        read_weights(path)
-
-    fuzz(st.one_of(damaged(valid), safetensors_files), load)
-
-
-def test_state_of_a_training(fuzz, damaged, written):
-    from safetensors.torch import save
-
-    theta = {"items": [["step", 3], ["theta", {"tensor": "0", "channels_last": False}]]}
-    whole = {"version": VERSION, "identity": {"seed": 0}, "state": theta}
-    texts = [json.dumps(content) for content in (whole, {**whole, "identity": 3}, [whole])]
-    valid = [save({"0": torch.ones(2)}, {"state": text}) for text in texts]
-
-    def load(content):
-        read_state(written("s.checkpoint", content), {"seed": 0}, "training")
+        path = written(name, content)
+        for read in readers:
+            read(path)
 
     load(valid[0])
-    fuzz(st.one_of(damaged(valid), safetensors_files), load)
+    fuzz(st.one_of(damaged(valid), generated), load)
 
 
-# --- results and parameters ------------------------------------------------------------------------------
+# Results and parameters.
 
 
 def test_store(fuzz, damaged, written, tmp_path):
@@ -351,34 +310,29 @@ def test_store(fuzz, damaged, written, tmp_path):
     fuzz(damaged([whole]), load)
 
 
+words = st.text(max_size=5)
+leaves = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), words, st.binary(max_size=3))
 values = st.recursive(
-    st.one_of(
-        st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.binary(max_size=3)
-    ),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)
-    ),
+    leaves,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(words, inner, max_size=3)),
     max_leaves=6,
 )
+KINDS = [
+    "",
+    ": int",
+    ": 'str | None'",
+    ": list[int]",
+    ": Literal['a', 3]",
+    ": Optional[int]",
+    ": ]",
+    ": 'a b'",
+]
+ODD = ["{[]: 1}", "f()", "1" * 5000, "(" * 300, "-" * 5000 + "1", "\0", "'\\ud800'"]
 assignments = st.builds(
     lambda name, kind, value: f"{name}{kind} = {value}",
-    st.sampled_from(["seeds", "é", "a.b", "x, y", "class", "a[0]"]),
-    st.sampled_from(
-        [
-            "",
-            ": int",
-            ": 'str | None'",
-            ": list[int]",
-            ": Literal['a', 3]",
-            ": Optional[int]",
-            ": ]",
-            ": 'a b'",
-        ]
-    ),
-    st.one_of(
-        values.map(repr),
-        st.sampled_from(["{[]: 1}", "f()", "1" * 5000, "(" * 300, "-" * 5000 + "1", "\0", "'\\ud800'"]),
-    ),
+    pick(["seeds", "é", "a.b", "x, y", "class", "a[0]"]),
+    pick(KINDS),
+    st.one_of(values.map(repr), pick(ODD)),
 )
 
 
@@ -392,7 +346,7 @@ def test_parameters(fuzz):
     fuzz(st.tuples(sources, values), load)
 
 
-# --- what takes no chance to find ------------------------------------------------------------------------
+# What takes no chance to find.
 
 
 class Exploit:
@@ -405,74 +359,61 @@ class Exploit:
         return (open, (str(self.path), "w"))
 
 
-def loaders():
-    return {
-        "stream.npy": lambda path: list(open_feature_stream(path).blocks()),
-        "theta.npy": lambda path: read_theta(path, 1),
-        "y.npy": read_targets,
-        "stream.npz": lambda path: list(open_feature_stream(path).blocks()),
-        "y.npz": read_targets,
-        "weights.pt": read_weights,
-        "legacy.pt": read_weights,
-        "raw.pt": read_weights,
-        "state.checkpoint": lambda path: read_state(path, {}, "training"),
-        "pickle.csv": lambda path: list(open_feature_stream(path).blocks()),
-        "pickle.parquet": open_feature_stream,
-        "w.safetensors": read_weights,
-        "idx": read_idx,
-        "train.csv": read_table,
-    }
+def blocks(path):
+    return list(open_feature_stream(path).blocks())
 
 
-@pytest.mark.parametrize("name", sorted(loaders()))
-def test_a_pickle_in_any_file_is_never_executed(tmp_path, name):
-    proof, path = tmp_path / "proof", tmp_path / name
-    bad = Exploit(proof)
-    array = np.empty((1, 1), dtype=object)
-    array[0, 0] = bad
-    if name.endswith(".npy"):
-        content = stored(np.save, array, allow_pickle=True)
-    elif name.endswith(".npz"):
-        content = stored(np.savez, array, allow_pickle=True)
-    elif name in ("weights.pt", "state.checkpoint"):
-        content = stored(
-            lambda stream: torch.save({"w": bad, "version": VERSION, "identity": {}, "state": {}}, stream)
-        )
-    elif name == "legacy.pt":
-        content = stored(lambda stream: torch.save({"w": bad}, stream, _use_new_zipfile_serialization=False))
-    else:
-        content = pickle.dumps(bad)
-    path.write_bytes(content)
+def in_array(save):
+    return lambda bad: stored(save, np.array([[bad]], dtype=object), allow_pickle=True)
+
+
+def in_checkpoint(bad, **options):
+    return pickled({"w": bad, "version": VERSION, "identity": {}, "state": {}}, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "read", "write"),
+    [
+        ("X.npy", blocks, in_array(np.save)),
+        ("theta.npy", lambda path: read_theta(path, 1), in_array(np.save)),
+        ("y.npy", read_targets, in_array(np.save)),
+        ("X.npz", blocks, in_array(np.savez)),
+        ("y.npz", read_targets, in_array(np.savez)),
+        ("w.pt", read_weights, in_checkpoint),
+        ("legacy.pt", read_weights, lambda bad: in_checkpoint(bad, _use_new_zipfile_serialization=False)),
+        ("s.checkpoint", training, in_checkpoint),
+        ("raw.pt", read_weights, pickle.dumps),
+        ("X.csv", blocks, pickle.dumps),
+        ("X.parquet", blocks, pickle.dumps),
+        ("w.safetensors", read_weights, pickle.dumps),
+        ("idx", read_idx, pickle.dumps),
+        ("train.csv", read_table, pickle.dumps),
+    ],
+)
+def test_a_pickle_in_any_file_is_never_executed(tmp_path, written, name, read, write):
+    proof = tmp_path / "proof"
     with pytest.raises(CondnumError):
-        loaders()[name](path)
+        read(written(name, write(Exploit(proof))))
     assert not proof.exists()
-    pickle.loads(pickle.dumps(bad)).close()  # the exploit itself works
+    pickle.loads(pickle.dumps(Exploit(proof))).close()  # the exploit itself works
     assert proof.exists()
-
-
-def bomb(head, size):
-    """Compress a header and `size` zero bytes into about a thousandth of them."""
-    stream = io.BytesIO()
-    block = bytes(1 << 24)
-    with gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=1) as archive:
-        archive.write(head)
-        for _ in range(size >> 24):
-            archive.write(block)
-    return stream.getvalue()
 
 
 @pytest.mark.parametrize(
     "shape", [(60_000, 28, 28), (2**31, 1, 1), (2**32 - 1, 2**32 - 1, 28)], ids=["mnist", "2-gib", "lie"]
 )
 def test_a_gzip_bomb_is_not_unpacked(fuzz, written, shape):
-    content = bomb(lying_idx(shape, b"", 8), 1 << 30)
-    assert len(content) < 8 << 20
+    stream, zeros = io.BytesIO(), bytes(1 << 24)
+    with gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=1) as archive:
+        archive.write(idx(shape))
+        for _ in range(64):  # a GiB
+            archive.write(zeros)
 
-    def load(value):
-        with pytest.raises(DataFormatError):
-            read_idx(written("f.gz", value))
+    def load(content):
+        with pytest.raises(CondnumError):
+            read_idx(written("f.gz", content))
 
-    fuzz(st.just(content), load, examples=1)
+    fuzz(st.just(stream.getvalue()), load, examples=1)
 
 
 def test_a_line_of_a_million_columns(fuzz, written):
@@ -480,9 +421,8 @@ def test_a_line_of_a_million_columns(fuzz, written):
 
     def load(content):
         path = written("X.csv", content)
-        with pytest.raises(CondnumError):
-            open_feature_stream(path)
-        with pytest.raises(CondnumError):
-            read_theta(path, 3)
+        for read in (open_feature_stream, lambda path: read_theta(path, 3)):
+            with pytest.raises(CondnumError):
+                read(path)
 
-    fuzz(st.sampled_from(lines), load, examples=4)
+    fuzz(pick(lines), load, examples=4)

@@ -8,6 +8,8 @@ import zipfile
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -36,59 +38,48 @@ def npy(header, version=(1, 0), length=None, body=b""):
     return b"\x93NUMPY" + bytes(version) + struct.pack(kind, size) + header + body
 
 
-NPY = {
-    "unknown version": npy(HEADER % b"(1, 1)", (0x59, 1)),
-    "header of 4 GiB": npy(b"{", (2, 0), 2**32 - 1),
-    "no dictionary": npy(b"[] \n"),
-    "brackets": npy(b"(" * 900 + b"\n"),
-    "promises a terabyte": npy(HEADER % b"(1000000, 1000000)"),
-    "overflow": npy(HEADER % b"(9223372036854775807, 9223372036854775807)"),
-    "negative": npy(HEADER % b"(-1, 3)"),
-    "wide": npy(HEADER % b"(1, 1099511627776)"),
-    "booleans as sizes": npy(HEADER % b"(True, 2)", body=struct.pack("<2d", 1, 2)),
-}
-LINES = [b"," * 10**6, b"," * 30_000, b"a" * 200_000 + b"\n1\n", b'"' + b"x" * 200_000]
+NPY = [
+    npy(HEADER % b"(1, 1)", (0x59, 1)),  # unknown version
+    npy(b"{", (2, 0), 2**32 - 1),  # a header of 4 GiB
+    npy(b"[] \n"),
+    npy(b"(" * 900 + b"\n"),
+    npy(HEADER % b"(1000000, 1000000)"),  # a terabyte
+    npy(HEADER % b"(9223372036854775807, 9223372036854775807)"),
+    npy(HEADER % b"(-1, 3)"),
+    npy(HEADER % b"(True, 2)", body=struct.pack("<2d", 1, 2)),
+]
+LINES = [b"," * 30_000, b"a" * 200_000 + b"\n1\n", b'"' + b"x" * 200_000]
 CHECKPOINTS = [b"s", b"r", b"q", b"(l.", b"\x80\x02}q\x00.", b"PK\3\4", b"X\x00\x00\x00B"]
 FILES = [
     *[("f", idx(*s), read_idx, "above the limit of") for s in ((0, 2**16, 2**16, 2**31), (2**28 + 1,))],
     ("f", idx(*[1] * 65) + b"\0", read_idx, "is not an IDX file"),
     ("f.gz", gzip.compress(idx(2) + bytes(64 << 20), 1), read_idx, "1048578 or more follow"),
-    *[("X.npy", NPY[name], open_feature_stream, "is not a whole NumPy file") for name in NPY],
-    *[("X.npy", NPY[name], read_targets, "is not a whole NumPy file") for name in NPY],
+    *[("X.npy", content, open_feature_stream, "is not a whole NumPy file") for content in NPY],
+    *[("X.npy", content, read_targets, "is not a whole NumPy file") for content in NPY],
     *[("X.csv", line, open_feature_stream, "") for line in LINES],
-    ("train.csv.gz", gzip.compress(b"Id,MSZoning\n1,RL\n"), read_table, r"is not a CSV table|lacks"),
     *[("w.pt", content, read_weights, "is not opened|is not a whole|not a state") for content in CHECKPOINTS],
 ]
 
 
 @pytest.mark.parametrize(("name", "content", "reader", "message"), FILES)
-def test_files_that_lie(tmp_path, name, content, reader, message):
-    (tmp_path / name).write_bytes(content)
+def test_files_that_lie(written, name, content, reader, message):
     with pytest.raises((DataFormatError, InvalidInputError), match=message or None):
-        reader(tmp_path / name)
+        reader(written(name, content))
 
 
-def test_idx_with_an_empty_dimension_is_empty(tmp_path):
-    (tmp_path / "f").write_bytes(idx(0, 28, 28))
-    assert read_idx(tmp_path / "f").shape == (0, 28, 28)
-
-
-def test_a_large_fortran_array_in_an_archive_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(feature_stream, "WHOLE_BYTES", 100)
-    np.savez(tmp_path / "X.npz", np.asfortranarray(np.ones((5, 3))))
-    with pytest.raises(DataFormatError, match="columns come one after the other"):
-        open_feature_stream(tmp_path / "X.npz")
-
-
-def test_an_archive_with_a_password(tmp_path):
-    np.savez(tmp_path / "X.npz", np.ones((2, 2)))
-    content = bytearray((tmp_path / "X.npz").read_bytes())
+def test_archives_in_fortran_order_or_with_a_password(tmp_path, written, monkeypatch):
+    path = tmp_path / "X.npz"
+    np.savez(path, np.ones((2, 2)))
+    content = bytearray(path.read_bytes())
     for mark, place in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
         content[content.index(mark) + place] |= 1
-    (tmp_path / "Y.npz").write_bytes(content)
     for reader in (open_feature_stream, read_targets):
         with pytest.raises(DataFormatError, match="is damaged"):
-            reader(tmp_path / "Y.npz")
+            reader(written("Y.npz", content))
+    monkeypatch.setattr(feature_stream, "WHOLE_BYTES", 100)
+    np.savez(path, np.asfortranarray(np.ones((5, 3))))
+    with pytest.raises(DataFormatError, match="columns come one after the other"):
+        open_feature_stream(path)
 
 
 @pytest.mark.parametrize(
@@ -106,15 +97,12 @@ def test_targets_that_are_neither_words_nor_numbers(tmp_path, values, kind):
 
 
 def test_decimals_are_numbers(tmp_path):
-    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    column = pa.array([1, 2, 4]).cast(pa.decimal128(30, 2))
-    pq.write_table(pa.table({"y": column}), tmp_path / "y.parquet")
+    pq.write_table(pa.table({"y": pa.array([1, 2, 4]).cast(pa.decimal128(30, 2))}), tmp_path / "y.parquet")
     assert read_targets(tmp_path / "y.parquet", kind="regression").ravel().tolist() == [1, 2, 4]
 
 
-def test_a_house_table_of_gigabytes_is_not_read(tmp_path):
-    path = tmp_path / "train.csv"
-    path.write_bytes(b"Id\n")
+def test_a_house_table_of_gigabytes_is_not_read(written):
+    path = written("train.csv", b"Id\n")
     with path.open("r+b") as stream:
         stream.truncate(2 << 30)
     with pytest.raises(DataFormatError, match="takes more than 48 MiB"):
@@ -133,19 +121,13 @@ def test_a_compressed_checkpoint_is_not_unpacked(tmp_path):
         read_weights(tmp_path / "z.pt")
 
 
-@pytest.mark.parametrize("source", ["seeds: 'a b' = 3", "seeds: ']' = 3"])
-def test_types_of_parameters_that_do_not_parse(source):
-    with pytest.raises(InvalidInputError, match=r"the type of parameter 'seeds' .* is not valid Python"):
-        checked_parameters({"seeds": 3}, parameters_of(source))
-
-
-@pytest.mark.parametrize("source", ["a = '\0'", "a = " + "(" * 5000, "a = " + "-" * 50_000 + "1"], ids=len)
-def test_cells_that_python_cannot_parse(source):
-    with pytest.raises(InvalidInputError, match="is not valid Python"):
-        parameters_of(source)
-
-
-def test_a_literal_that_is_none():
+def test_parameters_that_do_not_parse():
+    for source in ("seeds: 'a b' = 3", "seeds: ']' = 3"):
+        with pytest.raises(InvalidInputError, match=r"the type of parameter 'seeds' .* is not valid Python"):
+            checked_parameters({"seeds": 3}, parameters_of(source))
+    for source in ("a = '\0'", "a = " + "(" * 5000, "a = " + "-" * 50_000 + "1"):
+        with pytest.raises(InvalidInputError, match="is not valid Python"):
+            parameters_of(source)
     assert parameters_of("a = {[]: 1}")["a"].default is None
 
 
@@ -156,18 +138,14 @@ def test_words_that_are_no_text(command, capsys):
         assert ascii(word)[1:-1] in capsys.readouterr().err
 
 
-def test_numbers_beyond_float64_are_infinite_and_refused(tmp_path):
+def test_long_doubles_beyond_float64_and_those_that_are_none(tmp_path):
     if np.finfo(np.longdouble).max <= np.finfo(np.float64).max:
         pytest.skip("long double is double here")
     np.save(tmp_path / "X.npy", np.full((2, 2), np.longdouble("1e4000")))
     with pytest.raises(DataFormatError, match="holds infinite values"):
         look_at(*[open_feature_stream(tmp_path / "X.npy")] * 2)
-
-
-def test_an_extractor_in_numbers_that_are_none(tmp_path):
     bits = b"\xf4\x84\xec\xbb\xda\xba\x3f\x00\xed\x43\xe6\x18\x34\x24\xe1\xbf"
-    wide = np.frombuffer(bits * 4, np.longdouble)
-    np.save(tmp_path / "theta.npy", wide.reshape(2, -1))
+    np.save(tmp_path / "theta.npy", np.frombuffer(bits * 4, np.longdouble).reshape(2, -1))
     try:
         read_theta(tmp_path / "theta.npy", 2)  # a warning is an error here
     except CondnumError as error:
