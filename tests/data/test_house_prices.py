@@ -48,19 +48,12 @@ def test_published_keeps_id_and_a_split_column_that_is_zero_on_the_harmful_task(
     assert column(pair, "MSZoning", "X_H") == [0, 0, 0]
 
 
-def test_missing_numbers_become_zero(houses):
-    pair = houses(LotFrontage=["1", "NA", "1", "4", "1"])
-    assert column(pair, "LotFrontage") == [-1, 1]  # 0 and 4
-
-
-def test_missing_categories_are_the_class_of_the_string_zero(houses):
+def test_missing_cells_are_zero_or_the_class_of_the_string_zero(houses):
     # "0" sorts before letters: NA → 0, a → 1, b → 2; the D_H rows are b, NA, a.
-    pair = houses(Alley=["b", "a", "NA", "a", "a"])
+    pair = houses(LotFrontage=["1", "NA", "1", "4", "1"], Alley=["b", "a", "NA", "a", "a"])
+    assert column(pair, "LotFrontage") == [-1, 1]  # 0 and 4
     assert column(pair, "Alley", "X_H") == pytest.approx([THIRD, -THIRD, 0])
     assert column(pair, "Alley") == [0, 0]
-
-
-def test_none_is_missing_as_in_pandas_or_a_category_as_in_the_dictionary(houses):
     # D_H rows: None, Brick, Wood. pandas: 0, Brick 1, Wood 2. dictionary: Brick 0, None 1, Wood 2.
     cells = ["None", "Brick", "Brick", "Brick", "Wood"]
     assert column(houses(MasVnrType=cells), "MasVnrType", "X_H") == pytest.approx([-THIRD, 0, THIRD])
