@@ -64,7 +64,7 @@ def texts_of(trace):
 
 def test_cells_are_means_of_ln_rir_with_rows_for_pretraining(results):
     figure = plots.pair_heatmaps(results, "toy")
-    _, ours, texts, _ = panel(figure, 0)
+    _, ours, texts, crosses = panel(figure, 0)
     z = np.asarray(ours.z, dtype=float)
     assert z.shape == (10, 10)
     assert z[3, 8] == pytest.approx(3)  # (2 + 4) / 2
@@ -72,13 +72,11 @@ def test_cells_are_means_of_ln_rir_with_rows_for_pretraining(results):
     assert np.isfinite(z).sum() == 2
     assert texts_of(texts) == {(3, 8): "3.0", (0, 1): "−1.0"}
     assert list(ours.customdata[3][8]) == [3, 8]
-
-
-def test_gaps_are_null_in_json(results):
-    results.loc[0, "rir"] = math.nan
-    figure = plots.pair_heatmaps(results, "toy")
-    for trace in (*panel(figure, 0)[:2], *panel(figure, 1)[:2]):
-        json.dumps(trace.z.tolist(), allow_nan=False)
+    assert cells_of(crosses) == {(0, 1)}  # fails in one seed
+    assert cells_of(panel(figure, 1)[3]) == {(3, 8)}
+    unknown = results.astype({"success": object})
+    unknown.loc[0, "success"] = None  # a missing verdict is no success
+    assert cells_of(panel(plots.pair_heatmaps(unknown, "toy"), 0)[3]) == {(0, 1), (3, 8)}
 
 
 def test_one_scale_symmetric_around_zero(results):
@@ -90,24 +88,9 @@ def test_one_scale_symmetric_around_zero(results):
     low, high = (plotly.colors.unlabel_rgb(scale.colorscale[i][1]) for i in (0, -1))
     assert low[0] > low[2]  # red fails
     assert high[2] > high[0]  # blue immunizes
-
-
-def test_a_limit_given_is_the_scale(results):
     assert plots.pair_heatmaps(results, "toy", limit=2.5).layout.coloraxis.cmin == pytest.approx(-2.5)
     with pytest.raises(InvalidInputError, match="limit must be positive and finite, got -1"):
         plots.pair_heatmaps(results, "toy", limit=-1)
-
-
-def test_crosses_on_pairs_that_fail_in_any_seed(results):
-    figure = plots.pair_heatmaps(results, "toy")
-    assert cells_of(panel(figure, 0)[3]) == {(0, 1)}
-    assert cells_of(panel(figure, 1)[3]) == {(3, 8)}
-
-
-def test_a_missing_verdict_is_no_success(results):
-    results["success"] = results["success"].astype(object)
-    results.loc[0, "success"] = None
-    assert cells_of(panel(plots.pair_heatmaps(results, "toy"), 0)[3]) == {(0, 1), (3, 8)}
 
 
 def test_titles_hold_mean_rir_over_pairs_and_std_over_seeds(results):
@@ -134,9 +117,6 @@ def test_hover_has_every_convention_ranks_and_counts(results):
         == "<b>D<sub>P</sub>: digit 4, D<sub>H</sub>: digit 8</b><br>Ours (Algorithm 1): no result"
     )
     assert "no pair" in hover[4][4]
-
-
-def test_hover_says_when_seeds_are_missing(results):
     hover = panel(plots.pair_heatmaps(results.drop(index=1), "toy"), 0)[1].text
     assert "1 of 2 seeds (the others have no result)" in hover[3][8]
 
@@ -166,6 +146,8 @@ def test_nothing_finite_at_all(results):
     figure = plots.pair_heatmaps(results.assign(rir=math.nan), "toy")
     assert figure.layout.coloraxis.cmax == 1
     assert "<br>RIR (2 not finite), success" in figure.layout.annotations[0].text
+    for trace in figure.data[:2]:
+        json.dumps(trace.z.tolist(), allow_nan=False)  # gaps are null
 
 
 def test_text_contrasts_with_its_cell():
@@ -186,9 +168,9 @@ def test_text_contrasts_with_its_cell():
         assert (light + 0.05) / (dark + 0.05) >= 4.5  # WCAG 2, level AA
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("count", [1, 3, 4])
 def test_every_panel_is_square_with_zero_on_top_and_its_axes_named(count):
-    names = ["ours", "imma", "opt_kappa", "r_ill_only", "identity"][:count]
+    names = ["ours", "imma", "opt_kappa", "r_ill_only"][:count]
     figure = plots.pair_heatmaps(full_table(names), "mnist: 70 000 rows")
     assert "mnist: 70 000 rows" in figure.layout.title.text
     assert len(figure.data) == 4 * count
@@ -202,31 +184,32 @@ def test_every_panel_is_square_with_zero_on_top_and_its_axes_named(count):
     assert sides == ["pre-training digit D<sub>P</sub>"] * math.ceil(count / 2)
 
 
-def test_methods_choose_and_order_the_panels(results):
+def test_methods_and_conventions_are_chosen(results):
     figure = plots.pair_heatmaps(results, "toy", methods=["imma", "ours"])
     assert "IMMA" in figure.layout.annotations[0].text
-    with pytest.raises(UnknownNameError, match="Choices: ours, imma"):
-        plots.pair_heatmaps(results, "toy", methods=["our"])
-    with pytest.raises(InvalidInputError, match="methods is empty"):
-        plots.pair_heatmaps(results, "toy", methods=[])
-
-
-def test_another_convention_has_its_own_colors(results):
     figure = plots.pair_heatmaps(results, "toy", convention="compact", methods=["ours"])
     assert np.asarray(figure.data[1].z, dtype=float)[3, 8] == pytest.approx(math.log(7))
     assert "Measured with compact κ" in figure.layout.title.text
-    with pytest.raises(InvalidInputError, match="it has: ridge/unit"):
-        plots.pair_heatmaps(results, "toy", convention="compact", methods=["imma"])
+    with pytest.raises(UnknownNameError, match="Choices: ours, imma"):
+        plots.pair_heatmaps(results, "toy", methods=["our"])
 
 
-def test_a_malformed_table_is_refused(results):
-    with pytest.raises(InvalidInputError, match="lacks the columns: gauge, rank_harmful"):
-        plots.pair_heatmaps(results.drop(columns=["gauge", "rank_harmful"]), "toy")
-    with pytest.raises(InvalidInputError, match="has no rows"):
-        plots.pair_heatmaps(results.iloc[:0], "toy")
-    with pytest.raises(InvalidInputError, match="harmful_digit must be one of 0 … 9, got 10"):
-        plots.pair_heatmaps(results.assign(harmful_digit=10), "toy")
-    with pytest.raises(InvalidInputError, match=r"two different digits, got \(3, 3\)"):
-        plots.pair_heatmaps(results.assign(harmful_digit=results["pretrain_digit"]), "toy")
-    with pytest.raises(InvalidInputError, match=r"two rows are of the same cell: .*'seed': 0"):
-        plots.pair_heatmaps(pd.concat([results, results.iloc[:1]]), "toy")
+@pytest.mark.parametrize(
+    ("change", "options", "match"),
+    [
+        (lambda table: table, {"methods": []}, "methods is empty"),
+        (lambda table: table, {"convention": "compact", "methods": ["imma"]}, "it has: ridge/unit"),
+        (lambda table: table.drop(columns=["gauge"]), {}, "lacks the columns: gauge"),
+        (lambda table: table.iloc[:0], {}, "has no rows"),
+        (lambda table: table.assign(harmful_digit=10), {}, "harmful_digit must be one of 0 … 9, got 10"),
+        (
+            lambda table: table.assign(harmful_digit=3, pretrain_digit=3),
+            {},
+            r"different digits, got \(3, 3\)",
+        ),
+        (lambda table: pd.concat([table, table.iloc[:1]]), {}, r"two rows are of the same cell: .*'seed': 0"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(results, change, options, match):
+    with pytest.raises(InvalidInputError, match=match):
+        plots.pair_heatmaps(change(results), "toy", **options)

@@ -1,11 +1,8 @@
 """What every teaching figure shares: a legend of what is drawn, and panels below each other on a phone."""
 
 import numpy as np
-import pytest
-
-pytest.importorskip("plotly", reason="the extra viz is not installed")
-
 import plotly.graph_objects as go
+import pytest
 from plotly.subplots import make_subplots
 
 from condnum.figures.style import (
