@@ -30,32 +30,20 @@ def test_record_is_json_and_complete() -> None:
     assert str(Path.home()) not in json.dumps(record["command"])
 
 
-def test_versions_of_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(module.PACKAGES, "absent", "condnum-has-no-such-distribution")
     found = versions()
     assert found["numpy"] == np.__version__
     assert {"python", "condnum", "torch", "sklearn", "plotly", "papermill"} <= set(found)
     assert "absent" not in found
-
-
-def test_device() -> None:
-    record = describe_device("cpu")
-    assert record["threads"] == torch.get_num_threads()
-    assert record["name"] == record["cpu"]
-
-
-def test_cuda_device_gives_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = describe_device("cpu")
+    assert device["threads"] == torch.get_num_threads()
+    assert device["name"] == device["cpu"]
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {device}")
     assert describe_device("cuda:0")["name"] == "GPU cuda:0"
-
-
-def test_home_of_root_is_no_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert command_line([]) == ""
     monkeypatch.setattr(module.Path, "home", lambda: Path("/"))
     assert without_home("/a/b") == "/a/b"
-
-
-def test_no_command() -> None:
-    assert command_line([]) == ""
 
 
 def test_revision_inside_and_outside_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
