@@ -1,4 +1,4 @@
-"""The two experiment notebooks in a real JupyterLab, with few epochs on the embedded data."""
+"""An experiment's notebook in a real JupyterLab, with few epochs on the embedded data."""
 
 import pytest
 
@@ -27,19 +27,6 @@ def scroll_to(notebook, text):
         }""",
         text,
     )
-
-
-def test_house_prices(lab):
-    parameters = {"data": "embedded", "methods": "ours,identity,initial", "seeds": 1, "epochs": 40}
-    notebook = lab("experiments/house_prices", figures=0, parameters=parameters)
-    titles = notebook.drawn_titles()
-    assert len(titles) == 4  # norm ratios, spectra, histories, ceiling
-    assert all("diabetes" in title for title in titles), titles
-    scroll_to(notebook, "norm_ratio_figure")
-    notebook.screenshot("house_prices_norm_ratio")
-    scroll_to(notebook, "comparison_table")
-    notebook.screenshot("house_prices_table")
-    assert notebook.problems == []
 
 
 def test_a_click_in_the_pair_browser_shows_that_pair(lab):

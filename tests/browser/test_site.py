@@ -1,17 +1,14 @@
-"""The site of a reproduction in a real browser: figures, keyboard, copy button, phone, dark, print, sizes."""
+"""Pages in a real browser: a run's report; the site by keyboard, on a phone, in the dark, on paper."""
 
 import json
 import re
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.slow,
-    pytest.mark.xdist_group("embedded_run"),
-]
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("embedded_run")]
 
 #: Bytes of a page beside the shared plotly file.
 LARGEST_PAGE = 1_000_000
@@ -22,7 +19,6 @@ _RUNS = {
         *("attackers", "--source", "embedded", "--methods", "initial,ours", "--epochs", "60"),
         *("--attackers", "gd,line_search,cg", "--steps", "500"),
     ),
-    "corrections": ("notebook", "corrections"),
 }
 _DRAWN = """count => Array.from(document.querySelectorAll('.plot-frame'))
     .filter(g => g._fullLayout && g.querySelector('.main-svg') && g._fullData.length).length === count"""
@@ -30,7 +26,7 @@ _DRAWN = """count => Array.from(document.querySelectorAll('.plot-frame'))
 
 @pytest.fixture(scope="session")
 def site(embedded_run, condnum, tmp_path_factory):
-    """The site of a small real reproduction: four finished runs, one failure."""
+    """The site of a small real reproduction: three finished runs, one failure."""
     from condnum.report.reproduce import Experiment, ReproductionRecord
     from condnum.report.site import build_site
 
@@ -79,6 +75,11 @@ def watched(window):
     return window
 
 
+def strangers(window) -> list[str]:
+    """What a page fetched from elsewhere."""
+    return [url for url in window.fetched if not url.startswith(("file:", "data:", "blob:"))]
+
+
 def open_page(window, path: Path) -> int:
     """Open a page, wait until all of its figures are drawn, return how many there are."""
     window.goto(path.as_uri())
@@ -87,6 +88,7 @@ def open_page(window, path: Path) -> int:
     return count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1280])
 def test_every_page_draws_its_figures_offline_and_does_not_scroll_sideways(site, watched, width):
     watched.set_viewport_size({"width": width, "height": 844})
@@ -95,7 +97,7 @@ def test_every_page_draws_its_figures_offline_and_does_not_scroll_sideways(site,
         counts[path.stem] = open_page(watched, path)
         assert watched.evaluate("document.documentElement.scrollWidth") <= width, path.name
     assert watched.problems == []
-    assert [u for u in watched.fetched if not u.startswith(("file:", "data:", "blob:"))] == []
+    assert strangers(watched) == []
     expected = {run.parent.name: figures_in(run) for run in site.glob("site/runs/*/report.ipynb")}
     assert counts == {"index": 3, "glossary": 0, **expected}
     assert set(expected) == {"house-prices", *_RUNS}
@@ -112,6 +114,7 @@ def figures_in(notebook: Path) -> int:
     return sum("application/vnd.plotly.v1+json" in output.get("data", {}) for output in outputs)
 
 
+@pytest.mark.slow
 def test_every_number_of_the_scoreboard_leads_to_its_run(site, window):
     window.goto((site / "index.html").as_uri())
     cells = window.locator(".board a.obtained")
@@ -138,35 +141,35 @@ _POINT = """() => {
     const {xaxis, yaxis} = g._fullLayout, i = 10;
     return [box.left + xaxis._offset + xaxis.d2p(t.x[i]), box.top + yaxis._offset + yaxis.d2p(t.y[i])];
 }"""
+_HIDDEN = """() => document.querySelector('.js-plotly-plot')._fullData
+    .filter(t => t.legendgroup === 'ours' && t.visible === 'legendonly').length"""
 
 
-def test_a_figure_answers_to_the_mouse(site, window):
-    open_page(window, site / "site" / "house-prices.html")
-    window.locator("#figure-0").scroll_into_view_if_needed()
-    x, y = window.evaluate(_POINT)
-    window.mouse.move(x - 3, y - 3)
-    window.mouse.move(x, y, steps=4)
-    window.wait_for_function("document.querySelectorAll('#figure-0 .hoverlayer .hovertext').length > 0")
-    hidden = """() => document.querySelector('#figure-0')._fullData
-        .filter(t => t.legendgroup === 'ours' && t.visible === 'legendonly').length"""
-    assert window.evaluate(hidden) == 0
-    window.locator("#figure-0 .legendtoggle").first.click()
-    window.wait_for_function(f"({hidden})() >= 2")
-
-
-def test_a_figure_of_the_front_is_the_run_s(site, window, embedded_run):
-    import pandas as pd
-
-    open_page(window, site / "index.html")
-    last = window.evaluate(
-        """() => Array.from(document.querySelector('#plot-norm-ratio-house-prices')._fullData.find(
+def test_the_report_of_a_run_draws_its_numbers_offline_and_answers(embedded_run, watched):
+    watched.goto((embedded_run.folder / "report.html").as_uri())
+    watched.wait_for_function("document.querySelectorAll('.js-plotly-plot .main-svg').length >= 4")
+    assert watched.locator(".js-plotly-plot").count() == 4
+    assert watched.problems == []
+    assert strangers(watched) == []
+    assert watched.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    last = watched.evaluate(
+        """() => Array.from(document.querySelector('.js-plotly-plot')._fullData.find(
             t => t.name && t.name.startsWith('Identity') && t.xaxis !== 'x2').y).at(-1)"""
     )
     curves = pd.read_parquet(embedded_run.folder / "curves.parquet")
     chosen = curves.query("method == 'identity' and task == 'pretrain' and quantity == 'norm_ratio'")
     assert last == pytest.approx(chosen.loc[chosen["x"].idxmax(), "value"], rel=1e-6, abs=0)
+    assert watched.evaluate(_HIDDEN) == 0
+    watched.locator(".js-plotly-plot").first.locator(".legendtoggle").first.click()
+    watched.wait_for_function(f"({_HIDDEN})() >= 2")  # in both panels
+    watched.locator("#figure-0").scroll_into_view_if_needed()
+    x, y = watched.evaluate(_POINT)
+    watched.mouse.move(x - 3, y - 3)
+    watched.mouse.move(x, y, steps=4)
+    watched.wait_for_function("document.querySelectorAll('#figure-0 .hoverlayer .hovertext').length > 0")
 
 
+@pytest.mark.slow
 def test_the_contents_are_reached_by_keyboard(site, window):
     open_page(window, site / "site" / "house-prices.html")
     window.keyboard.press("Tab")
@@ -189,6 +192,7 @@ def test_the_contents_are_reached_by_keyboard(site, window):
     assert window.evaluate("document.activeElement.id") == "main"
 
 
+@pytest.mark.slow
 def test_the_contents_fold_on_a_phone(site, window):
     window.set_viewport_size({"width": 390, "height": 844})
     open_page(window, site / "site" / "digits.html")
@@ -199,6 +203,7 @@ def test_the_contents_fold_on_a_phone(site, window):
     assert not window.locator(".contents details").evaluate("element => element.open")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clipboard", [True, False], ids=["clipboard", "without"])
 def test_the_command_is_copied(site, window, clipboard):
     if not clipboard:  # as browsers have it that give no clipboard to files
@@ -228,32 +233,26 @@ _COLOURS = """() => ({
 })"""
 
 
-def test_dark_and_light_follow_the_reader(site, window):
+@pytest.mark.slow
+def test_dark_and_light_follow_the_reader_and_print_is_light_and_narrow(site, window):
     window.emulate_media(color_scheme="dark")
     open_page(window, site / "index.html")
     dark = window.evaluate(_COLOURS)
     assert dark["page"] == "rgb(20, 24, 30)"
     assert set(dark["figures"]) == {"#14181e"}
     assert set(dark["identity"]) == {"#e3e8ef"}  # black would not be seen
+    white = "document.querySelector('.plot-frame')._fullLayout.paper_bgcolor.toLowerCase() === '#ffffff'"
     window.emulate_media(color_scheme="light")
-    window.wait_for_function(
-        "document.querySelector('.plot-frame')._fullLayout.paper_bgcolor.toLowerCase() === '#ffffff'"
-    )
+    window.wait_for_function(white)
     light = window.evaluate(_COLOURS)
     assert light["page"] == "rgb(255, 255, 255)"
     assert set(light["identity"]) == {"#000000"}
-
-
-def test_print_is_light_and_narrow_without_the_bar(site, window):
     window.emulate_media(color_scheme="dark")
     open_page(window, site / "site" / "house-prices.html")
     window.emulate_media(media="print", color_scheme="dark")
-    window.wait_for_function(
-        "document.querySelector('.plot-frame')._fullLayout.paper_bgcolor.toLowerCase() === '#ffffff'"
-    )
-    assert not window.locator(".bar").is_visible()
-    assert not window.locator(".contents").is_visible()
-    assert not window.locator(".copy").first.is_visible()
+    window.wait_for_function(white)
+    for name in (".bar", ".contents", ".copy"):
+        assert not window.locator(name).first.is_visible()
     widths = window.evaluate("[...document.querySelectorAll('.plot-frame')].map(g => g._fullLayout.width)")
     assert max(widths) <= 940
     assert window.pdf(format="A4")[:4] == b"%PDF"

@@ -1,6 +1,7 @@
 """The site: scoreboard and verdicts, what pages say, links that resolve, a build that is whole or not."""
 
 import base64
+import itertools
 import json
 import os
 import re
@@ -112,20 +113,12 @@ def parsed(page):
     return BeautifulSoup(page.read_text("utf-8"), "html.parser")
 
 
-@pytest.mark.parametrize(
-    ("published", "deviation", "obtained", "text"),
-    [
-        (10.0, 0.1, 12.0, "agrees"),  # exactly 20 %
-        (10.0, 0.1, 12.01, "higher ×1.2"),
-        (10.0, 2.0, 6.0, "agrees"),  # exactly two deviations
-        (10.0, 2.0, 5.0, "lower ×2"),
-        (10.0, float("nan"), 8.5, "agrees"),
-        (10.0, 1.0, 0.0, "lower ×∞"),
-        (10.0, 1.0, float("nan"), "not finite"),
-    ],
-)
-def test_verdict(published, deviation, obtained, text):
-    assert compare(published, deviation, obtained).text == text
+def test_verdicts():
+    nan = float("nan")
+    given = [(0.1, 12.0), (0.1, 12.01), (2.0, 6.0), (2.0, 5.0), (nan, 8.5), (1.0, 0.0), (1.0, nan)]
+    assert [compare(10.0, deviation, obtained).text for deviation, obtained in given] == [
+        "agrees", "higher ×1.2", "agrees", "lower ×2", "agrees", "lower ×∞", "not finite",
+    ]  # fmt: skip
 
 
 def test_claims_are_counted_by_seed_and_cell_at_unit_scale():
@@ -330,32 +323,15 @@ def test_the_run_behind_a_page(built):
     assert page.select("script:not([src]):not([type='application/json'])") == []
 
 
-def test_corrections_are_those_that_the_run_computed(site_of):
-    table = correction_table([aligned_remark()]).assign(computed="κ(H_P): 123 → 4")
-    page = site_of(corrections=("condnum run notebook corrections", {"corrections": table}))
-    (item,) = page.select(".corrections li")
-    assert item.find("h3").get_text() == "Remark after Proposition 3.2"
-    assert item.find("a").decode_contents() == "κ(H<sub>P</sub>): 123 → 4"
-    assert item.find("a")["href"] == "site/corrections.html#run"
-    assert item.find(class_="chip").get_text() == "refuted"
-
-
 def test_figures_of_the_front_say_what_their_runs_found(site_of):
     def golden(name):
         return {p.stem: pd.read_csv(p) for p in (REPORTS.parent / "tests/golden" / name).glob("*.csv")}
 
-    curves = pd.DataFrame(
-        [
-            {"method": method, "seed": seed, "task": task, "quantity": "norm_ratio", "x": x, "value": 2.0**-x}
-            for method in ("ours", "identity", "imma")
-            for seed in (0, 1)
-            for task in ("pretrain", "harmful")
-            for x in (0.0, 5.0)
-        ]
-    )
-    houses = golden("house-prices") | {"curves": curves}
+    keys = itertools.product(("ours", "identity", "imma"), (0, 1), ("pretrain", "harmful"), (0.0, 5.0))
+    curves = pd.DataFrame(keys, columns=["method", "seed", "task", "x"])
+    curves = curves.assign(quantity="norm_ratio", value=2.0 ** -curves["x"])
     page = site_of(
-        houses=("condnum run house-prices", houses),
+        houses=("condnum run house-prices", golden("house-prices") | {"curves": curves}),
         digits=("condnum run digits", golden("digits")),
         attackers=("condnum run attackers", golden("attackers")),
     )
@@ -365,17 +341,21 @@ def test_figures_of_the_front_say_what_their_runs_found(site_of):
     assert "Identity (θ = I): 0.031 on D P , 0.031 on D H" in figures["norm-ratio-houses"]
     assert "θ at unit scale: Ours (Algorithm 1) 0 of 2, Opt κ" in figures["heatmaps-digits"]
     assert "slows least: ours: " in figures["attackers-attackers"]
-    drawn_ids = {frame["id"] for frame in page.select(".plot-frame")}
-    assert drawn_ids == {f"plot-{key}" for key in figures}
+    assert {frame["id"] for frame in page.select(".plot-frame")} == {f"plot-{key}" for key in figures}
 
 
-@pytest.mark.parametrize(("rows", "name"), [(10, "results.csv"), (60_000, "results.csv.gz")])
-def test_large_tables_are_published_compressed(site_of, tmp_path, rows, name):
-    table = pd.DataFrame({"x": range(rows)})
-    site_of(lesson=("condnum run notebook lesson", {"results": table}))
-    (published,) = (tmp_path / "reports/site/runs/lesson").glob("*.csv*")
-    assert published.name == name
-    pd.testing.assert_frame_equal(pd.read_csv(published), table)
+def test_corrections_and_tables_of_a_run(site_of, tmp_path):
+    table = correction_table([aligned_remark()]).assign(computed="κ(H_P): 123 → 4")
+    large = pd.DataFrame({"x": range(60_000)})
+    page = site_of(corrections=("condnum run corrections", {"corrections": table, "results": large}))
+    (item,) = page.select(".corrections li")
+    assert item.find("h3").get_text() == "Remark after Proposition 3.2"
+    assert item.find("a").decode_contents() == "κ(H<sub>P</sub>): 123 → 4"
+    assert item.find("a")["href"] == "site/corrections.html#run"
+    assert item.find(class_="chip").get_text() == "refuted"
+    published = tmp_path / "reports/site/runs/corrections"
+    assert {path.name for path in published.glob("*.csv*")} == {"corrections.csv", "results.csv.gz"}
+    pd.testing.assert_frame_equal(pd.read_csv(published / "results.csv.gz"), large)
 
 
 def drawn(figure):
