@@ -20,7 +20,7 @@ from condnum.deep.images import ImageData
 from condnum.deep.pretraining import pretrain_backbone
 from condnum.deep.rir import check_count
 from condnum.deep.training.immunization import immunize_backbone
-from condnum.deep.training.preparation import hold_out
+from condnum.deep.training.samples import hold_out
 from condnum.deep.training.settings import DeepSettings, deep_preset
 from condnum.deep.transforms import ImageTransform, training_transform
 from condnum.deep.weights import state_checksum

@@ -14,20 +14,13 @@ from torch import nn
 from condnum.deep import Backbone
 from condnum.deep.regularizers import feature_rtol
 from condnum.deep.training.processes import Processes
-from condnum.deep.training.samples import Batch, ImageSamples, autocast
+from condnum.deep.training.samples import Batch, autocast
 from condnum.deep.training.settings import DeepSettings
-from condnum.deep.training.step import FEATURE_PARTS, Objective, TaskBatches
+from condnum.deep.training.step import Objective
 from condnum.machine import limited_threads
 from condnum.theory.spectra import condition_number
 
 IMAGES, SIDE, ROUNDS = 50, 224, 5
-
-
-class Images(ImageSamples):
-    """Images that are tensors already."""
-
-    def __init__(self) -> None:
-        """Nothing to read."""
 
 
 def prepared_steps(name, images, side, device, precision):
@@ -44,15 +37,12 @@ def prepared_steps(name, images, side, device, precision):
     settings = DeepSettings(precision=precision, precondition=True)
     parameters = [*backbone.trainable_parameters(), *backbone.head_parameters()]
     optimizer = torch.optim.SGD(parameters, lr=1e-6, momentum=0.9, nesterov=True)
-    objective = Objective(backbone, settings, Processes(device))
-    tasks = {
-        name: TaskBatches(Images(), [batch])
-        for name, batch in zip(("pretrain", "harmful"), batches, strict=True)
-    }
+    objective = Objective(backbone, "ours", settings, Processes(device))
+    tasks = {"pretrain": batches[:1], "harmful": batches[1:]}
     weights = {"supervised": 1.0, "well": 1e-9, "ill": 1e-3}
 
     def immunize():
-        objective.backward(tasks, FEATURE_PARTS["ours"], weights, (0,))
+        objective.backward(tasks, weights, (0,))
         optimizer.step()
 
     def fine_tune():

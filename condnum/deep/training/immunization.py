@@ -11,20 +11,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 
-from condnum.arrays import resolve_device
 from condnum.deep.backbone import Backbone
 from condnum.deep.images import ImageData, Unreadable
+from condnum.deep.rir import check_count
 from condnum.deep.training.loop import DeepProgress, DeepStopReason, Training
-from condnum.deep.training.monitor import Evaluation
-from condnum.deep.training.preparation import RunInputs, check_tasks, prepare
-from condnum.deep.training.processes import FabricProcesses, Processes
+from condnum.deep.training.monitor import Evaluation, Monitor
+from condnum.deep.training.processes import Processes
+from condnum.deep.training.samples import Samples, TaskStream, hold_out
 from condnum.deep.training.settings import DeepSettings, deep_preset
-from condnum.deep.training.step import DEEP_METHODS, harmful_probe
+from condnum.deep.training.step import DEEP_METHODS, Objective, Task
 from condnum.deep.transforms import ImageTransform, evaluation_transform
-from condnum.errors import UnknownNameError
+from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.files import output_folder
 
 
@@ -139,30 +140,80 @@ def immunize_backbone(
     chosen = deep_preset(settings) if isinstance(settings, str) else settings or DeepSettings()
     if method not in DEEP_METHODS:
         raise UnknownNameError("method", method, DEEP_METHODS)
-    check_tasks(backbone, D_P, D_H, chosen.group_size)
-    processes = Processes(resolve_device(device)) if fabric is None else FabricProcesses(fabric)
-    inputs = RunInputs(
-        D_P,
-        D_H,
-        validation,
-        validation_H,
-        transform_P or evaluation_transform(backbone),
-        transform_H or evaluation_transform(backbone),
-        seed,
-        workers,
-    )
-    ready = prepare(backbone, inputs, chosen, processes)
-    probe = None
-    if method == "imma":
-        probe = harmful_probe(ready.net.num_features, len(D_H.classes), seed)
-        probe = probe.to(processes.device, next(ready.net.parameters()).dtype)
-    training = Training(ready, method, chosen, processes, probe=probe, seed=seed)
-    start = training.state.best
-    path, identity = None, {}
-    if checkpoint is not None:
-        path = Path(checkpoint).expanduser()
+    if not any(p.requires_grad for p in backbone.trainable_parameters()):
+        raise InvalidInputError(
+            "a snapshot is a record of θ and cannot be trained; pass the backbone it is of."
+        )
+    top = int(D_P.labels.max())
+    if top >= backbone.num_classes:
+        raise InvalidInputError(
+            f"{D_P.name} has label {top} ('{D_P.classes[top]}'), out of range: the head of {backbone.name} "
+            f"has {backbone.num_classes} outputs. Make the backbone with num_classes={len(D_P.classes)} and "
+            "a head that is trained on these classes."
+        )
+    check_count(len(D_P), "D_P", chosen.group_size)
+    check_count(len(D_H), "D_H", chosen.group_size)
+    processes = Processes(device, fabric)
+    here = processes.device
+    net = copy.deepcopy(backbone).to(here).eval()
+    net = net.double() if chosen.precision == "float64" else net
+
+    def samples(data: ImageData, transform: ImageTransform) -> Samples:
+        """Return the images as the run sees them: through the frozen trunk already, if they can be kept."""
+        found = Samples(data, transform, seed=seed, workers=workers)
+        found.keep_activations(net, chosen, here)
+        return found
+
+    transforms = [transform or evaluation_transform(backbone) for transform in (transform_P, transform_H)]
+    tasks: dict[Task, TaskStream] = {}
+    seen, held = [], []  # what the monitor looks at
+    known: list[tuple[Task, ImageData, ImageData | None]] = [
+        ("pretrain", D_P, validation),
+        ("harmful", D_H, validation_H),
+    ]
+    for (task, data, apart), transform in zip(known, transforms, strict=True):
+        own = samples(data, transform)
+        rows, out = hold_out(own.labels, seed) if apart is None else (np.arange(len(own.labels)), None)
+        check_count(len(rows), f"D_{task[0].upper()} without what is held out", chosen.group_size)
+        tasks[task] = TaskStream(own, rows, chosen.batch_size, chosen.accumulate, seed, stream=len(tasks))
+        if processes.rank == 0:
+            still = transform.still or evaluation_transform(backbone, input_size=transform.input_size)
+            plain = samples(data, still) if transform.random else own
+            seen.append((plain, rows))
+            other = plain if apart is None else samples(apart, still)
+            held.append((other, np.arange(len(other.labels)) if out is None else out))
+    monitor = None
+    if processes.rank == 0:
+        monitor = Monitor(net, tasks=seen, held=held, settings=chosen, device=here, seed=seed)
+    if chosen.compile:  # in place: the trainable modules, and the children of the trunk that hold none
+        children = [name for name, _ in net.model.named_children()]
+        parts = net.split.trainable
+        for name in (
+            *parts,
+            *(c for c in children if not any(f"{part}.".startswith(f"{c}.") for part in parts)),
+        ):
+            net.model.get_submodule(name).compile()
+    objective = Objective(net, method, chosen, processes, harmful_classes=len(D_H.classes), seed=seed)
+    training = Training(objective, tasks, monitor, seed)
+    path = None if checkpoint is None else Path(checkpoint).expanduser()
+    identity = {}
+    if path is not None:
         output_folder(path.parent)
-        identity = _identity(backbone, inputs, method, chosen)
+        sets = ["held out" if data is None else data.checksum for data in (validation, validation_H)]
+        described = "\n".join(transform.description for transform in transforms)
+        identity = {
+            "backbone": backbone.name,
+            "weights": backbone.checksum,
+            "trainable part": ", ".join(backbone.split.trainable),
+            "BatchNorm": backbone.batch_norm,
+            "D_P": D_P.checksum,
+            "D_H": D_H.checksum,
+            "validation": " and ".join(sets),
+            "transforms": hashlib.sha256(described.encode()).hexdigest(),
+            "method": method,
+            "settings": json.dumps(asdict(chosen), sort_keys=True),
+            "seed": str(seed),
+        }
     reason = training.run(path, identity, on_progress)
     state = training.state
     immunized = copy.deepcopy(backbone)
@@ -177,32 +228,12 @@ def immunize_backbone(
         part_weights=dict(state.part_weights),
         steps=state.step,
         best=state.best,
-        start=start,
+        start=training.start,
         seconds=state.seconds,
         stop_reason=reason,
-        unreadable=tuple(dict.fromkeys(u for task in ready.tasks.values() for u in task.samples.unreadable)),
+        unreadable=tuple(dict.fromkeys(u for task in tasks.values() for u in task.samples.unreadable)),
         warnings=tuple(_warnings(training, reason)),
     )
-
-
-def _identity(backbone: Backbone, inputs: RunInputs, method: str, settings: DeepSettings) -> dict[str, str]:
-    """Return what a run is, for its checkpoint."""
-    transforms = f"{inputs.transform_P.description}\n{inputs.transform_H.description}"
-    return {
-        "backbone": backbone.name,
-        "weights": backbone.checksum,
-        "trainable part": ", ".join(backbone.split.trainable),
-        "BatchNorm": backbone.batch_norm,
-        "D_P": inputs.pretrain.checksum,
-        "D_H": inputs.harmful.checksum,
-        "validation": " and ".join(
-            "held out" if data is None else data.checksum for data in (inputs.validation, inputs.validation_H)
-        ),
-        "transforms": hashlib.sha256(transforms.encode()).hexdigest(),
-        "method": method,
-        "settings": json.dumps(asdict(settings), sort_keys=True),
-        "seed": str(inputs.seed),
-    }
 
 
 def _warnings(training: Training, reason: DeepStopReason) -> list[str]:

@@ -5,27 +5,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from condnum.deep.training.monitor import Evaluation
-from condnum.deep.training.preparation import Preparation
-from condnum.deep.training.processes import Processes
-from condnum.deep.training.settings import DeepSettings
-from condnum.deep.training.step import (
-    FEATURE_PARTS,
-    SUPERVISED,
-    BilevelObjective,
-    NotFiniteError,
-    Objective,
-    Task,
-    TaskBatches,
-    gradient_norm,
-)
+from condnum.deep.training.monitor import Evaluation, Monitor
+from condnum.deep.training.samples import TaskStream
+from condnum.deep.training.step import SUPERVISED, Batches, NotFiniteError, Objective, Task
 from condnum.deep.weights import read_state, write_state
 from condnum.errors import CancelledError, RankError
 from condnum.machine import memory_advice
@@ -61,17 +51,17 @@ class RunState:
     net: State  # θ, ω and their statistics, at a checkpoint; the frozen trunk is θ₀'s
     best: Evaluation
     best_net: State
-    mean: State = field(default_factory=dict)  # of `net` over the steps, with adaptive weights
+    mean: State  # of `net` over the steps, with adaptive weights
+    ratio: float  # λ_H‖g_H‖ against λ_P‖g_P‖, but for `pull`
+    loss_weight: float
+    record: float  # largest RIR_θ0 so far
     probe: State = field(default_factory=dict)  # w of `imma`; empty for the others
     optimizer: dict[str, Any] = field(default_factory=dict)
     part_weights: dict[str, float] = field(default_factory=dict)  # λ; empty before the first step
     balance: bool = True  # λ are to be found at the next step
-    ratio: float = 1.0  # λ_H‖g_H‖ against λ_P‖g_P‖, but for `pull`
-    pull: float = 1.0  # its factor until the next evaluation
-    loss_weight: float = 1.0
+    pull: float = 1.0  # the factor of `ratio` until the next evaluation
     rate_scale: float = 1.0  # of η
     since_best: int = 0  # evaluations without a better one or a larger RIR_θ0
-    record: float = 1.0  # that RIR_θ0
     seconds: float = 0.0
     history: list[dict[str, float]] = field(default_factory=list)
 
@@ -91,38 +81,29 @@ class Training:
     """One run of a method on a backbone."""
 
     def __init__(
-        self,
-        ready: Preparation,
-        method: str,
-        settings: DeepSettings,
-        processes: Processes,
-        *,
-        probe: nn.Linear | None,
-        seed: int,
+        self, objective: Objective, tasks: Mapping[Task, TaskStream], monitor: Monitor | None, seed: int
     ) -> None:
-        self.backbone = ready.net
-        self.method = method
-        self.settings = settings
-        self.processes = processes
-        self.tasks = ready.tasks
-        self.probe = probe
+        self.objective = objective
+        self.settings = settings = objective.settings
+        self.tasks = tasks
+        self.monitor = monitor  # in the first process only
         self.seed = seed
-        self.steps = ready.steps
-        self.monitor = monitor = ready.monitor
-        self.objective = Objective(ready.net, settings, processes)
-        self.bilevel = None if probe is None else BilevelObjective(self.objective, probe)
+        of = min if settings.epochs_of == "shorter" else max
+        epoch = of(task.steps_per_epoch for task in tasks.values())
+        self.steps = settings.epochs * epoch if settings.steps is None else settings.steps
         self.optimizer = self._optimizer()
-        known = None if monitor is None else (monitor.start, monitor.accuracy_floor)
-        start, self.accuracy_floor = cast(tuple[Evaluation, float], processes.share(known))
+        own = None if monitor is None else monitor.start
+        self.start = start = cast(Evaluation, objective.processes.share(own))
+        self.accuracy_floor = start.accuracy - settings.max_accuracy_drop
         self.state = RunState(
             step=0,
             net={},
             best=start,
             best_net=self._net(),
+            mean=self._net() if settings.weights == "adaptive" else {},
             ratio=settings.ratio,
             loss_weight=settings.loss_weight,
             record=start.least_rir,
-            mean=self._net() if settings.weights == "adaptive" else {},
         )
 
     def run(
@@ -132,73 +113,67 @@ class Training:
         on_progress: Callable[[DeepProgress], None] | None,
     ) -> DeepStopReason:
         """Train, or go on from a checkpoint; afterwards `state` holds all there is to know."""
+        settings, method, processes = self.settings, self.objective.method, self.objective.processes
         stored = None if checkpoint is None else read_state(checkpoint, identity, "immunization")
         if stored is not None:
             self.state = RunState(**{**stored, "best": Evaluation(**stored["best"])})
             self._load(self.state.net)
             self.optimizer.load_state_dict(self.state.optimizer)
-            if self.probe is not None:
-                self.probe.load_state_dict(self.state.probe)
-        if self._exhausted():
+            if self.objective.probe is not None:
+                self.objective.probe.load_state_dict(self.state.probe)
+        state = self.state
+        if self._exhausted:
             return "early_stopping"
-        every = self.settings.evaluate_every or max(1, self.steps // 10)
-        streams = {name: task.steps(self.state.step, self.processes) for name, task in self.tasks.items()}
-        self.backbone.train()
-        started = time.perf_counter() - self.state.seconds
-        while self.state.step < self.steps:
-            batches = {
-                name: TaskBatches(self.tasks[name].samples, next(stream)) for name, stream in streams.items()
-            }
-            with memory_advice(self.settings.batch_size, self.processes.device, f"a step of {self.method}"):
+        every = settings.evaluate_every or max(1, self.steps // 10)
+        streams = {name: task.steps(state.step, processes) for name, task in self.tasks.items()}
+        self.objective.backbone.train()
+        started = time.perf_counter() - state.seconds
+        while state.step < self.steps:
+            batches = {name: next(stream) for name, stream in streams.items()}
+            with memory_advice(settings.batch_size, processes.device, f"a step of {method}"):
                 row = self._step(batches)
             if row is None:
                 return "diverged"
-            self.state.step += 1
-            done = self.state.step
-            due = done % every == 0 or done == self.steps
+            state.step += 1
+            due = state.step % every == 0 or state.step == self.steps
             if due:
                 evaluation = self._evaluate()
                 if evaluation is None:
                     return "diverged"
-                row |= evaluation
-            self.state.seconds = time.perf_counter() - started
-            self.state.history.append(row)
+                row |= asdict(evaluation) | {"step": row["step"]}
+            state.seconds = time.perf_counter() - started
+            state.history.append(row)
             if due and checkpoint is not None:
-                self.state.net = self._net()
-                self.state.probe = {} if self.probe is None else dict(self.probe.state_dict())
-                self.state.optimizer = self.optimizer.state_dict()
-                if self.processes.rank == 0:
-                    write_state(checkpoint, identity, {**vars(self.state), "best": asdict(self.state.best)})
-            report_event(stage=f"immunize ({self.method})", seed=self.seed, step=done, steps=self.steps)
+                probe = self.objective.probe
+                state.net, state.optimizer = self._net(), self.optimizer.state_dict()
+                state.probe = {} if probe is None else dict(probe.state_dict())
+                if processes.rank == 0:
+                    write_state(checkpoint, identity, {**vars(state), "best": asdict(state.best)})
+            report_event(stage=f"immunize ({method})", seed=self.seed, step=state.step, steps=self.steps)
             try:
                 if on_progress is not None:
-                    on_progress(DeepProgress(self.method, self.seed, done, self.steps, row))
+                    on_progress(DeepProgress(method, self.seed, state.step, self.steps, row))
             except CancelledError:
                 return "cancelled"
-            if self._exhausted():
+            if self._exhausted:
                 return "early_stopping"
         return "steps"
 
-    def _step(self, batches: Mapping[Task, TaskBatches]) -> dict[str, float] | None:
+    def _step(self, batches: Batches) -> dict[str, float] | None:
         """Take one step; return its row, or None (θ unmoved) where a value or gradient is not finite."""
-        state, step = self.state, self.state.step
+        state, objective, step = self.state, self.objective, self.state.step
         key = (self.seed, step)
         try:
             if state.balance:
                 state.part_weights = self._balance(batches, key)
                 state.balance = False
-            if self.bilevel is not None:
-                values = self.bilevel.backward(batches, state.loss_weight, key)
-            else:
-                parts = FEATURE_PARTS[self.method]
-                values = self.objective.backward(batches, parts, state.part_weights, key)
+            values = objective.backward(batches, state.part_weights, key)
         except (RankError, NotFiniteError):
             if step == 0:
                 raise  # θ₀ itself cannot be immunized on these samples
             return None
-        norm = gradient_norm(self.backbone)
-        heads = [*self.backbone.head_parameters(), *(() if self.probe is None else self.probe.parameters())]
-        finite = all(p.grad is None or bool(torch.isfinite(p.grad).all()) for p in heads)
+        norm = objective.gradient_norm
+        finite = all(p.grad is None or bool(torch.isfinite(p.grad).all()) for p in objective.heads)
         if not (finite and all(map(math.isfinite, (norm, *values.values())))):
             return None
         rate = state.rate_scale * self.settings.rate(step, self.steps)
@@ -209,19 +184,18 @@ class Training:
             for name, value in self._net().items():
                 mean = state.mean[name]
                 state.mean[name] = mean.lerp(value, 1 - MEMORY) if mean.is_floating_point() else value
-        nothing = {f.name: math.nan for f in fields(Evaluation) if f.name != "step"}
         moved = {"gradient_norm": norm, "rate": rate}
         if self.settings.weights == "adaptive":
             moved |= {"ratio": state.ratio * state.pull, "loss_weight": state.loss_weight}
+        nothing = {part.name: math.nan for part in fields(Evaluation) if part.name != "step"}
         return {"step": float(step + 1), **values, **moved, **nothing}
 
-    def _balance(self, batches: Mapping[Task, TaskBatches], key: tuple[int, ...]) -> dict[str, float]:
+    def _balance(self, batches: Batches, key: tuple[int, ...]) -> dict[str, float]:
         """Return λ of each part: fixed, or from the norms of the parts' gradients in θ at this step."""
-        settings, state = self.settings, self.state
+        settings, state, parts = self.settings, self.state, self.objective.parts
         weights = {SUPERVISED: state.loss_weight}
-        if self.bilevel is not None:
+        if not parts:
             return weights
-        parts = FEATURE_PARTS[self.method]
         if settings.weights == "fixed":
             known = {"pretrain": settings.lambda_pretrain, "harmful": settings.lambda_harmful}
             return weights | {part.name: known[part.task] for part in parts}
@@ -230,8 +204,8 @@ class Training:
         if settings.weights == "adaptive":
             wanted |= weights
         for name, weight in wanted.items():
-            self.objective.backward(batches, parts, {name: 1.0}, key)
-            norm = gradient_norm(self.backbone)
+            self.objective.backward(batches, {name: 1.0}, key)
+            norm = self.objective.gradient_norm
             if not (math.isfinite(norm) and norm > 0):
                 raise RankError(
                     f"the gradient of {name} in θ has norm {norm} at step {state.step}, so that λ cannot be "
@@ -240,36 +214,34 @@ class Training:
             weights[name] = weight / norm
         return weights
 
-    def _evaluate(self) -> dict[str, float] | None:
+    def _evaluate(self) -> Evaluation | None:
         """Evaluate in the first process; keep θ if it is the best. None: its features overflow."""
-        state = self.state
+        state, settings = self.state, self.settings
         live = self._net() if state.mean else {}
         self._load(state.mean)
-        verdict: tuple[Evaluation | None, bool] = (None, False)
+        measured: Evaluation | None = None
         if self.monitor is not None:
-            try:
-                now = self.monitor.evaluate(self.backbone, state.step)
-                better = self.settings.keep == "last" or self.monitor.better(now, state.best)
-                verdict = now, better
-            except NotFiniteError:
-                pass
-        found, better = self.processes.share(verdict)
+            with suppress(NotFiniteError):
+                measured = self.monitor.evaluate(self.objective.backbone, state.step)
+        found = self.objective.processes.share(measured)
         if found is None:
             return None
+        floor = self.accuracy_floor
+        better = settings.keep == "last" or found.rank(floor) > state.best.rank(floor)
         if better:
             state.best, state.best_net = found, self._net()
         self._load(live)
         grown = found.least_rir > GROWTH * state.record
         state.record = found.least_rir if grown else state.record
         state.since_best = 0 if better or grown else state.since_best + 1
-        if self.settings.weights == "adaptive":
+        if settings.weights == "adaptive":
             self._adapt(found)
-        return {name: value for name, value in asdict(found).items() if name != "step"}
+        return found
 
     def _adapt(self, found: Evaluation) -> None:
         """Move λ_H by (ii), the loss weight by the accuracy, and η where nothing improves or θ is lost."""
         state, settings = self.state, self.settings
-        both = len({part.task for part in FEATURE_PARTS.get(self.method, ())}) == 2
+        both = len({part.task for part in self.objective.parts}) == 2
         spare = (found.accuracy - self.accuracy_floor) / max(settings.max_accuracy_drop, 1e-3)
         lost = spare < -1 or (both and found.largest_pretrain_ratio > LOST)
         if both:  # a method without a part on D_P has nothing to hold (ii) with
@@ -280,7 +252,7 @@ class Training:
         elif spare > 0.5:
             state.loss_weight = max(state.loss_weight / 1.25, LEAST_LOSS * settings.loss_weight)
         state.balance = True
-        tired = self._exhausted() and state.rate_scale > LEAST_RATE
+        tired = self._exhausted and state.rate_scale > LEAST_RATE
         if lost or tired:
             state.rate_scale /= 2 if lost else 3
             state.since_best = max(0, state.since_best - 1) if lost else 0
@@ -288,30 +260,28 @@ class Training:
             state.mean = dict(state.best_net)
             self.optimizer = self._optimizer()
 
+    @property
     def _exhausted(self) -> bool:
-        """Tell whether patience is at its end."""
+        """Whether patience is at its end."""
         return self.settings.patience is not None and self.state.since_best >= self.settings.patience
 
     def _net(self) -> State:
         """Return copies of what training can change, on the CPU."""
-        names = (*self.backbone.split.trainable, self.backbone.split.head)
-        return {
-            key: value.detach().cpu().clone()
-            for key, value in self.backbone.model.state_dict().items()
-            if any(key.startswith(f"{name}.") for name in names)
-        }
+        backbone = self.objective.backbone
+        changing = tuple(f"{name}." for name in (*backbone.split.trainable, backbone.split.head))
+        state = backbone.model.state_dict()
+        return {key: part.detach().cpu().clone() for key, part in state.items() if key.startswith(changing)}
 
     def _load(self, net: State) -> None:
         """Put weights into the backbone, those that are given."""
-        self.backbone.model.load_state_dict(net, strict=False)
+        self.objective.backbone.model.load_state_dict(net, strict=False)
 
     def _optimizer(self) -> torch.optim.Optimizer:
         """Return the optimizer of C.2: no weight decay on θ, some on the heads."""
         settings = self.settings
-        heads = [*self.backbone.head_parameters(), *(() if self.probe is None else self.probe.parameters())]
         groups: list[dict[str, Any]] = [
-            {"params": list(self.backbone.trainable_parameters()), "weight_decay": 0.0},
-            {"params": heads, "weight_decay": settings.weight_decay_head},
+            {"params": self.objective.theta, "weight_decay": 0.0},
+            {"params": self.objective.heads, "weight_decay": settings.weight_decay_head},
         ]
         if settings.optimizer == "adam":
             return torch.optim.Adam(groups, lr=settings.learning_rate)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from condnum.deep.backbone import Backbone
 from condnum.deep.features import Features, head_accuracy
 from condnum.deep.rir import rir_from_features
-from condnum.deep.training.samples import Samples, autocast, features_of
+from condnum.deep.training.samples import Samples, autocast
 from condnum.deep.training.settings import DeepSettings
 from condnum.deep.training.step import check_finite
 from condnum.machine import memory_advice
@@ -55,7 +55,7 @@ class Evaluation:
 
     @property
     def least_harmful_ratio(self) -> float:
-        """(i), on training or on held-out images, whichever is smaller."""
+        """(i), likewise."""
         return min(self.harmful_ratio, self.held_harmful_ratio)
 
     @property
@@ -71,6 +71,20 @@ class Evaluation:
         the fewer are held out, the likelier they are missing there.
         """
         return max(self.pretrain_ratio, self.held_pretrain_ratio + 2 * self.held_pretrain_std)
+
+    def rank(self, accuracy_floor: float) -> tuple[bool, bool, float]:
+        """Return what compares with that of another evaluation: the larger, the better.
+
+        First comes D_P accuracy at or above the floor, then (i) of at least `HARMFUL_LIMIT` with an expected
+        (ii) of at most `PRETRAIN_LIMIT`, then the smaller RIR_θ0 of training and of held-out images; where
+        (ii) is larger, that weighs against it, and RIR_θ0 above `ENOUGH` does not make up for it.
+        """
+        excess = max(1.0, self.expected_pretrain_ratio / PRETRAIN_LIMIT)
+        return (
+            self.accuracy >= accuracy_floor,
+            self.least_harmful_ratio >= HARMFUL_LIMIT and excess == 1,
+            self.least_rir if excess == 1 else min(self.least_rir, ENOUGH) / excess,
+        )
 
 
 class Monitor:
@@ -88,72 +102,54 @@ class Monitor:
     ) -> None:
         self.settings = settings
         self.device = device
-        self.seed = seed
+        self.seed = seed + _STREAM
         generator = np.random.default_rng([seed, _STREAM])
         most = settings.groups * settings.group_size
         drawn = [(samples, np.sort(generator.permutation(rows)[:most])) for samples, rows in tasks]
         self._sets = [*drawn, *held]  # D_P and D_H to train on, D_P and D_H held out
-        self._before = [self._features(theta_0, *part) for part in self._sets]
+        self._before = self._features(theta_0)
         self.start = self.evaluate(theta_0, 0)
-
-    @property
-    def accuracy_floor(self) -> float:
-        """Smallest D_P accuracy that a result may have."""
-        return self.start.accuracy - self.settings.max_accuracy_drop
 
     def evaluate(self, backbone: Backbone, step: int) -> Evaluation:
         """Measure θ_t."""
         training = backbone.training
         backbone.eval()
         try:
-            after = [self._features(backbone, *part) for part in self._sets]
+            after = self._features(backbone)
             with autocast(self.device, self.settings.precision):
                 accuracy = head_accuracy(backbone, after[2])
         finally:
             backbone.train(training)
-
-        def ratios(P: int, H: int) -> tuple[float, float, float, float]:
-            """RIR_θ0, (i), (ii) on two of the sets, and the deviation of (ii) over the groups."""
-            found = rir_from_features(
+        own, held = (
+            rir_from_features(
                 self._before[P], after[P], self._before[H], after[H],
                 groups=self.settings.groups,
                 group_size=min(self.settings.group_size, len(after[P]), len(after[H])),
-                seed=self.seed + _STREAM,
-            )  # fmt: skip
-            spread = float(np.nan_to_num(found.compact.pretrain_ratio_std))  # NaN: a single group
-            return found.rir, found.harmful_ratio, found.pretrain_ratio, spread
+                seed=self.seed,
+            ).compact
+            for P, H in ((0, 1), (2, 3))
+        )  # fmt: skip
+        return Evaluation(
+            step,
+            *(own.rir, own.harmful_ratio, own.pretrain_ratio),
+            *(held.rir, held.harmful_ratio, held.pretrain_ratio),
+            float(np.nan_to_num(held.pretrain_ratio_std)),  # NaN: a single group
+            accuracy,
+        )
 
-        return Evaluation(step, *ratios(0, 1)[:3], *ratios(2, 3), accuracy)
-
-    def better(self, one: Evaluation, other: Evaluation) -> bool:
-        """Tell whether an evaluation beats another.
-
-        First comes D_P accuracy at or above the floor, then (i) of at least `HARMFUL_LIMIT` with an expected
-        (ii) of at most `PRETRAIN_LIMIT`, then the smaller RIR_θ0 of training and of held-out images; where
-        (ii) is larger, that weighs against it, and RIR_θ0 above `ENOUGH` does not make up for it.
-        """
-
-        def rank(evaluation: Evaluation) -> tuple[bool, bool, float]:
-            excess = max(1.0, evaluation.expected_pretrain_ratio / PRETRAIN_LIMIT)
-            return (
-                evaluation.accuracy >= self.accuracy_floor,
-                evaluation.least_harmful_ratio >= HARMFUL_LIMIT and excess == 1,
-                evaluation.least_rir if excess == 1 else min(evaluation.least_rir, ENOUGH) / excess,
-            )
-
-        return rank(one) > rank(other)
-
-    def _features(self, backbone: Backbone, samples: Samples, rows: NDArray[np.int64]) -> Features:
-        """Return the features of some samples."""
+    def _features(self, backbone: Backbone) -> list[Features]:
+        """Return the features of each set."""
         size, precision = self.settings.batch_size, self.settings.precision
-        parts = [rows[k : k + size] for k in range(0, len(rows), size)]
-        features, labels = [], []
-        with torch.no_grad(), memory_advice(size, self.device, "an evaluation"):
-            for batch in samples.batches(0, parts):
-                if len(batch.labels):
-                    found = features_of(samples, backbone, batch.inputs, self.device, precision)
-                    check_finite(found, "evaluated")
-                    features.append(found.cpu())
-                    labels.append(batch.labels.cpu())
-        X = torch.cat(features).numpy()
-        return Features(X, torch.cat(labels).numpy(), np.arange(len(X)), ())
+        found = []
+        for samples, rows in self._sets:
+            features, labels = [], []
+            with torch.no_grad(), memory_advice(size, self.device, "an evaluation"):
+                for batch in samples.batches(0, [rows[k : k + size] for k in range(0, len(rows), size)]):
+                    if len(batch.labels):
+                        X = batch.features(backbone, self.device, precision)
+                        check_finite(X, "evaluated")
+                        features.append(X.cpu().numpy())
+                        labels.append(batch.labels.cpu().numpy())
+            values = np.concatenate(features)
+            found.append(Features(values, np.concatenate(labels), np.arange(len(values)), ()))
+        return found

@@ -15,51 +15,34 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from condnum.arrays import resolve_device
 from condnum.errors import InvalidInputError
 
 T = TypeVar("T")
 
 
 class Processes:
-    """The usual case: this process alone."""
+    """This process alone, or those of a launched `lightning_fabric.Fabric`."""
 
-    rank = 0  # number of this process, from 0
-    size = 1  # number of processes
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device  # where this process computes
-
-    def gather(self, rows: Tensor) -> tuple[Tensor, slice]:
-        """Return the rows of all processes `(N, …)` without gradients, and where this one's own lie."""
-        return rows.detach(), slice(0, len(rows))
-
-    def sum_(self, tensors: Iterable[Tensor]) -> None:
-        """Replace each tensor by its sum over the processes, in place."""
-
-    def share(self, value: T) -> T:
-        """Return the first process's value on every one."""
-        return value
-
-
-class FabricProcesses(Processes):
-    """The processes of a launched `lightning_fabric.Fabric`."""
-
-    def __init__(self, fabric: Any) -> None:
+    def __init__(self, device: str | torch.device, fabric: Any = None) -> None:
         wanted = ("all_gather", "all_reduce", "broadcast", "global_rank", "world_size", "device")
-        if not all(hasattr(fabric, name) for name in wanted):
+        if fabric is not None and not all(hasattr(fabric, name) for name in wanted):
             raise InvalidInputError(
                 f"fabric must be a lightning_fabric.Fabric, got {type(fabric).__name__}; make one by "
                 "Fabric(devices=2) and call its launch() first."
             )
-        super().__init__(fabric.device)
         self.fabric = fabric
-        self.rank = fabric.global_rank
-        self.size = fabric.world_size
+        self.device: torch.device = resolve_device(device) if fabric is None else fabric.device
+        self.rank: int = 0 if fabric is None else fabric.global_rank  # number of this process, from 0
+        self.size: int = 1 if fabric is None else fabric.world_size  # number of processes
 
     def gather(self, rows: Tensor) -> tuple[Tensor, slice]:
-        """Return the rows of all processes, whose numbers may differ: they are padded on the way."""
+        """Return the rows of all processes `(N, …)` without gradients, and where this one's own lie.
+
+        Their numbers may differ: they are padded on the way.
+        """
         if self.size == 1:
-            return super().gather(rows)
+            return rows.detach(), slice(0, len(rows))
         counts = self.fabric.all_gather(torch.tensor([len(rows)], device=self.device)).reshape(-1).tolist()
         padded = rows.new_zeros(max(counts), *rows.shape[1:])
         padded[: len(rows)] = rows.detach()
@@ -69,7 +52,7 @@ class FabricProcesses(Processes):
         return everything, slice(start, start + len(rows))
 
     def sum_(self, tensors: Iterable[Tensor]) -> None:
-        """Sum over the processes, in one message a dtype."""
+        """Replace each tensor by its sum over the processes, in place, in one message a dtype."""
         if self.size == 1:
             return
         by_type: dict[torch.dtype, list[Tensor]] = {}
@@ -82,5 +65,5 @@ class FabricProcesses(Processes):
 
     def share(self, value: T) -> T:
         """Return the first process's value on every one."""
-        shared: T = self.fabric.broadcast(value, src=0)
+        shared: T = value if self.fabric is None else self.fabric.broadcast(value, src=0)
         return shared

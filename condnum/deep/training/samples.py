@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,15 +18,48 @@ from torch.utils.data import DataLoader
 
 from condnum.deep.backbone import Backbone
 from condnum.deep.features import collect
-from condnum.deep.images import ImageData, TransformedImages, Unreadable, check_unreadable, collate
+from condnum.deep.images import (
+    ImageData,
+    TransformedImages,
+    Unreadable,
+    check_unreadable,
+    collate,
+    hold_out_rows,
+)
 from condnum.deep.training.processes import Processes
-from condnum.deep.training.settings import TrainingPrecision
+from condnum.deep.training.settings import DeepSettings, TrainingPrecision
 from condnum.deep.transforms import ImageTransform
 from condnum.errors import InvalidInputError
 from condnum.machine import memory_advice
 
 #: Activations of a task that are kept take at most this many bytes; larger ones are computed again each time.
 ACTIVATION_BUDGET = 2 << 30
+#: Images of a task that are held out: enough to tell an accuracy to two points …
+HELD_OUT = 500
+#: … but a share of the task between these.
+HELD_OUT_SHARES = (0.1, 0.2)
+
+
+def hold_out(labels: Tensor | NDArray[np.int64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Split rows into those to train on and a part of each class to judge on.
+
+    Examples:
+        >>> rest, held = hold_out(torch.tensor([0] * 20 + [1] * 10), seed=0)
+        >>> len(rest), len(held)
+        (24, 6)
+    """
+    known = np.asarray(labels)
+    return hold_out_rows(known, float(np.clip(HELD_OUT / len(known), *HELD_OUT_SHARES)), [seed, 2])
+
+
+def autocast(device: torch.device, precision: TrainingPrecision) -> Any:
+    """Return the context in which the net runs."""
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
+
+
+def as_input(inputs: Tensor, device: torch.device, precision: TrainingPrecision) -> Tensor:
+    """Move a batch's inputs to the device, in the type that the net has."""
+    return inputs.to(device, torch.float64 if precision == "float64" else inputs.dtype, non_blocking=True)
 
 
 class Batch(NamedTuple):
@@ -34,113 +67,76 @@ class Batch(NamedTuple):
 
     inputs: Tensor  # (n, …)
     labels: Tensor  # (n,) int64
+    activations: bool = False  # inputs are those of the frozen trunk, no images
+
+    def features(self, backbone: Backbone, device: torch.device, precision: TrainingPrecision) -> Tensor:
+        """Return the features `(n, D)`, differentiable in θ, float32 at least."""
+        inputs = as_input(self.inputs, device, precision)
+        if not len(inputs):
+            return inputs.new_zeros(0, backbone.num_features)
+        with autocast(device, precision):
+            features: Tensor = backbone.features_from(inputs) if self.activations else backbone(inputs)
+        return features.float() if features.dtype == torch.bfloat16 else features
 
 
-class ImageSamples:
-    """Images that are decoded, augmented and run through the whole net each time."""
+class Samples:
+    """A task's images, run through the whole net each time, or through what follows the frozen trunk."""
 
     def __init__(self, data: ImageData, transform: ImageTransform, *, seed: int, workers: int) -> None:
         self.data = data
         self.images = TransformedImages(data, transform, seed=seed)
         self.workers = workers
-        self.labels = torch.from_numpy(np.array(data.labels))
-        self._unreadable: dict[str, Unreadable] = {}
+        self.labels = torch.from_numpy(np.array(data.labels))  # (N,)
+        self.activations: Tensor | None = None  # (views, N, …), which never change
+        self.unreadable: dict[Unreadable, None] = {}  # images that were met and do not decode
 
-    def __len__(self) -> int:
-        return len(self.data)
+    def keep_activations(self, backbone: Backbone, settings: DeepSettings, device: torch.device) -> None:
+        """Run the frozen trunk once for each augmentation, as many as fit the budget, if it is a trunk."""
+        size, what = settings.batch_size, f"activations of {self.data.title}"
+        views = settings.views if self.images.transform.random else 1
 
-    @property
-    def unreadable(self) -> tuple[Unreadable, ...]:
-        """Images that were met and do not decode."""
-        return tuple(self._unreadable.values())
+        def run(images: Tensor) -> Tensor:
+            with memory_advice(size, device, what), autocast(device, settings.precision):
+                return backbone.frozen_activations(as_input(images, device, settings.precision))
+
+        items = (self.images[index] for index in range(len(self.data) if views else 0))
+        first = next((item[0] for item in items if not isinstance(item, Unreadable)), None)
+        if first is None:
+            return
+        try:
+            one = run(first[None])[0]
+        except InvalidInputError:
+            return  # what follows the trunk is no chain of modules
+        views = min(views, ACTIVATION_BUDGET // (one.numel() * one.element_size() * len(self.data)))
+        if not views:
+            return
+        values = one.new_empty(views, len(self.data), *one.shape, device="cpu")
+        loader = self._loader(batch_size=size)
+        for epoch, view in enumerate(values):
+            self.images.set_epoch(epoch)
+            done = epoch * len(self.data)
+            kept = collect(run, loader, what, view, done=done, total=values.shape[0] * values.shape[1])
+            check_unreadable(kept.unreadable, len(self.data), self.data.title)
+            self.unreadable |= dict.fromkeys(kept.unreadable)
+        self.labels, self.activations = kept.labels, values[:, : len(kept.labels)]
 
     def batches(self, epoch: int, rows: Sequence[NDArray[np.int64]]) -> Iterator[Batch]:
-        """Yield the images of each entry of `rows` that decode, with the augmentations of an epoch."""
+        """Yield what of each entry of `rows` decodes; after V epochs kept augmentations come again."""
+        if self.activations is not None:
+            values = self.activations[epoch % len(self.activations)]
+            for part in rows:
+                chosen = torch.from_numpy(part)
+                yield Batch(values[chosen], self.labels[chosen], activations=True)
+            return
         self.images.set_epoch(epoch)
-        loader: DataLoader[Any] = DataLoader(
-            self.images,
-            batch_sampler=[part.tolist() for part in rows],
-            num_workers=self.workers,
-            collate_fn=collate,
-        )
-        for batch in loader:
+        for batch in self._loader(batch_sampler=[part.tolist() for part in rows]):
             if batch.unreadable:
-                self._unreadable |= {str(image): image for image in batch.unreadable}
-                check_unreadable(self.unreadable, len(self.data), self.data.title)
+                self.unreadable |= dict.fromkeys(batch.unreadable)
+                check_unreadable(list(self.unreadable), len(self.data), self.data.title)
             yield Batch(batch.images, batch.labels)
 
-    def features(self, backbone: Backbone, inputs: Tensor) -> Tensor:
-        """Return the features `(n, D)` of a batch's inputs, differentiable in θ."""
-        features: Tensor = backbone(inputs)
-        return features
-
-
-class ActivationSamples:
-    """Activations of the frozen trunk, which never change: only what is trained is run again."""
-
-    def __init__(self, values: Tensor, labels: Tensor, unreadable: tuple[Unreadable, ...] = ()) -> None:
-        self.values = values  # (views, N, …)
-        self.labels = labels  # (N,)
-        self.unreadable = unreadable
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def batches(self, epoch: int, rows: Sequence[NDArray[np.int64]]) -> Iterator[Batch]:
-        """Yield activations; after V epochs their augmentations come again."""
-        values = self.values[epoch % len(self.values)]
-        for part in rows:
-            chosen = torch.from_numpy(part).to(values.device)
-            yield Batch(values[chosen], self.labels[chosen])
-
-    def features(self, backbone: Backbone, inputs: Tensor) -> Tensor:
-        """Return the features `(n, D)` of a batch's inputs, differentiable in θ."""
-        return backbone.features_from(inputs)
-
-
-Samples: TypeAlias = ImageSamples | ActivationSamples
-
-
-def task_samples(
-    backbone: Backbone,
-    data: ImageData,
-    transform: ImageTransform,
-    *,
-    seed: int,
-    workers: int,
-    batch_size: int,
-    device: torch.device,
-    precision: TrainingPrecision,
-    views: int = 0,
-    budget: int = ACTIVATION_BUDGET,
-) -> Samples:
-    """Return a task's samples: activations where they fit the budget, else images."""
-    images = ImageSamples(data, transform, seed=seed, workers=workers)
-    passes = views if transform.random else 1
-    what = f"activations of {data.title}"
-
-    def activations(batch: Tensor) -> Tensor:
-        with memory_advice(batch_size, device, what), autocast(device, precision):
-            return backbone.frozen_activations(as_input(batch, device, precision))
-
-    items = (images.images[index] for index in range(len(data) if passes else 0))
-    first = next((item[0] for item in items if not isinstance(item, Unreadable)), None)
-    if first is None:
-        return images
-    try:
-        one = activations(first[None])[0]
-    except InvalidInputError:
-        return images  # what follows the trunk is no chain of modules
-    passes = min(passes, budget // (one.numel() * one.element_size() * len(data)))
-    if not passes:
-        return images
-    values = one.new_empty(passes, len(data), *one.shape, device="cpu")
-    loader: DataLoader[Any] = DataLoader(images.images, batch_size, num_workers=workers, collate_fn=collate)
-    for epoch, view in enumerate(values):
-        images.images.set_epoch(epoch)
-        kept = collect(activations, loader, what, view, done=epoch * len(data), total=passes * len(data))
-        check_unreadable(kept.unreadable, len(data), data.title)
-    return ActivationSamples(values[:, : len(kept.labels)], kept.labels, tuple(kept.unreadable))
+    def _loader(self, **options: Any) -> DataLoader[Any]:
+        return DataLoader(self.images, num_workers=self.workers, collate_fn=collate, **options)
 
 
 @dataclass(frozen=True)
@@ -172,38 +168,14 @@ class TaskStream:
     def steps(self, first: int, processes: Processes) -> Iterator[list[Batch]]:
         """Yield this process's batches of each step from `first` on, without end: the task cycles."""
         epoch, offset = divmod(first, self.steps_per_epoch)
+        starts = range(0, self.step_size, self.batch_size)
         while True:
             order = np.random.default_rng([self.seed, self.stream, epoch]).permutation(len(self.rows))
             parts = []
             for step in range(offset, self.steps_per_epoch):
                 chosen = self.rows[order[step * self.step_size : (step + 1) * self.step_size]]
-                for start in range(0, self.step_size, self.batch_size):
-                    parts.append(chosen[start : start + self.batch_size][processes.rank :: processes.size])
-            size = -(-self.step_size // self.batch_size)
+                parts += [chosen[k : k + self.batch_size][processes.rank :: processes.size] for k in starts]
             batches = self.samples.batches(epoch, parts)
             for _ in range(offset, self.steps_per_epoch):
-                yield [next(batches) for _ in range(size)]
+                yield [next(batches) for _ in starts]
             epoch, offset = epoch + 1, 0
-
-
-def features_of(
-    samples: Samples,
-    backbone: Backbone,
-    inputs: Tensor,
-    device: torch.device,
-    precision: TrainingPrecision,
-) -> Tensor:
-    """Return the features `(n, D)` of a batch's inputs in the precision of a run, float32 at least."""
-    with autocast(device, precision):
-        features = samples.features(backbone, as_input(inputs, device, precision))
-    return features.float() if features.dtype == torch.bfloat16 else features
-
-
-def as_input(inputs: Tensor, device: torch.device, precision: TrainingPrecision) -> Tensor:
-    """Move a batch's inputs to the device, in the type that the net has."""
-    return inputs.to(device, torch.float64 if precision == "float64" else inputs.dtype, non_blocking=True)
-
-
-def autocast(device: torch.device, precision: TrainingPrecision) -> Any:
-    """Return the context in which the net runs."""
-    return torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()

@@ -25,8 +25,7 @@ class DeepSettings:
     after the second time the run ends; where (ii) or the accuracy is far off, it is taken up at half
     of η. The paper's own settings are `deep_preset`s.
 
-    Settings that a method does not use (the inner steps of `imma`, the objective of `opt_kappa`) have
-    no effect on it.
+    Settings that a method does not use have no effect on it.
     """
 
     optimizer: Literal["sgd", "adam"] = "adam"  # sgd: with Nesterov momentum
@@ -66,39 +65,25 @@ class DeepSettings:
             value = getattr(self, name)
             if get_origin(kind) is Literal and value not in get_args(kind):
                 raise UnknownNameError(name, value, get_args(kind))
-            if kind in (int, int | None) and not (value is None and kind is not int):
-                wanted = "an integer of at least 0" if name in _FROM_ZERO else "a positive integer"
-                if isinstance(value, bool) or not isinstance(value, int) or value < (name not in _FROM_ZERO):
-                    raise InvalidInputError(f"{name} must be {wanted}, got {value!r}.")
-            if kind is float:
-                known = isinstance(value, int | float) and 0 <= value < math.inf
-                if name in _SHARES:
-                    wanted, known = "lie in [0, 1)", known and value < 1
-                elif name in _FROM_ZERO:
-                    wanted = "be at least 0"
-                else:
-                    wanted, known = "be a positive number", known and value > 0
-                if not known:
-                    raise InvalidInputError(f"{name} must {wanted}, got {value!r}.")
+            if kind not in (int, int | None, float) or (value is None and kind is not float):
+                continue
+            zero, below = name in (*_SHARES, *_FROM_ZERO), 1 if name in _SHARES else math.inf
+            known = isinstance(value, int | float if kind is float else int) and not isinstance(value, bool)
+            if not known or value is None or not (0 < value < below or (zero and value == 0)):
+                wanted = "a number" if kind is float else "an integer"
+                raise InvalidInputError(
+                    f"{name} must be {wanted} {'of at least' if zero else 'above'} 0"
+                    f"{' and below 1' if name in _SHARES else ''}, got {value!r}."
+                )
 
     def rate(self, step: int, steps: int) -> float:
-        """Return η of a step (from 0): constant, or multiplied by `(1 + cos(π·step/steps))/2`.
-
-        Examples:
-            >>> DeepSettings(learning_rate=0.1, schedule="cosine").rate(5, 10)
-            0.05
-        """
+        """Return η of a step (from 0): constant, or multiplied by `(1 + cos(π·step/steps))/2`."""
         if self.schedule == "constant":
             return self.learning_rate
         return self.learning_rate * 0.5 * (1 + math.cos(math.pi * step / steps))
 
     def with_overrides(self, **overrides: Any) -> Self:
-        """Return a copy with some settings changed, by field name.
-
-        Examples:
-            >>> DeepSettings().with_overrides(steps=3).steps
-            3
-        """
+        """Return a copy with some settings changed, by field name."""
         names = [field.name for field in fields(self)]
         for name in overrides:
             if name not in names:
@@ -114,37 +99,29 @@ class DeepSettings:
             λ and loss weight adaptive, label smoothing 0.1'
         """
         epochs = f"{self.epochs} epochs ({self.epochs_of} task)"
-        text = (
-            f"{'at most ' if self.patience else ''}{epochs if self.steps is None else f'{self.steps} steps'}"
-        )
-        text += f" of {self.optimizer}"
-        text += f" (momentum {self.momentum:g})" if self.optimizer == "sgd" else ""
-        text += f", η = {self.learning_rate:g} ({self.schedule})"
-        text += f", {self.batch_size * self.accumulate} images a task and step"
+        length = epochs if self.steps is None else f"{self.steps} steps"
+        momentum = f" (momentum {self.momentum:g})" if self.optimizer == "sgd" else ""
+        parts = [
+            f"{'at most ' if self.patience else ''}{length} of {self.optimizer}{momentum}",
+            f"η = {self.learning_rate:g} ({self.schedule})",
+            f"{self.batch_size * self.accumulate} images a task and step",
+        ]
         if method == "imma":
-            text += f", {self.inner_steps} inner step(s) of size {self.inner_rate:g}"
+            parts.append(f"{self.inner_steps} inner step(s) of size {self.inner_rate:g}")
         elif self.weights == "fixed":
-            text += f", λ_P = {self.lambda_pretrain:g}, λ_H = {self.lambda_harmful:g}"
+            parts.append(f"λ_P = {self.lambda_pretrain:g}, λ_H = {self.lambda_harmful:g}")
         elif self.weights == "balanced":
-            text += f", λ balanced with ratio {self.ratio:g}"
+            parts.append(f"λ balanced with ratio {self.ratio:g}")
         if method == "opt_kappa":
-            text += f", {self.objective} of compact κ"
+            parts.append(f"{self.objective} of compact κ")
         elif method in ("ours", "r_ill_only") and self.precondition:
-            text += ", preconditioned"
+            parts.append("preconditioned")
         adaptive = self.weights == "adaptive"
-        text += ", λ and loss weight adaptive" if adaptive else f", loss weight {self.loss_weight:g}"
-        return f"{text}, label smoothing {self.label_smoothing:g}"
+        parts.append("λ and loss weight adaptive" if adaptive else f"loss weight {self.loss_weight:g}")
+        return ", ".join([*parts, f"label smoothing {self.label_smoothing:g}"])
 
 
-#: Table 4 of the paper, with the optimizer of C.2 (SGD, Nesterov 0.9, no decay on θ, 2e-5 on ω) and fixed λ.
-_TABLE_4: dict[str, dict[str, Any]] = {
-    "resnet18-cars": {"lambda_pretrain": 5e-5, "lambda_harmful": 2e6, "epochs": 3},
-    "resnet18-country211": {"lambda_pretrain": 1e-4, "lambda_harmful": 2e6, "epochs": 3},
-    "vit-cars": {"lambda_pretrain": 3e-6, "lambda_harmful": 3e8, "epochs": 2},
-    "vit-country211": {"lambda_pretrain": 1e-6, "lambda_harmful": 1e8, "epochs": 2},
-}
-
-#: What Table 4 leaves to the text, for all of them.
+#: What Table 4 and the text say of all: SGD, Nesterov 0.9, no decay on θ, 2e-5 on ω (C.2), fixed λ.
 _PAPER: dict[str, Any] = {
     "optimizer": "sgd",
     "learning_rate": 1e-5,
@@ -156,14 +133,16 @@ _PAPER: dict[str, Any] = {
     "patience": None,
 }
 
+_TABLE_4: dict[str, dict[str, Any]] = {
+    "resnet18-cars": {"lambda_pretrain": 5e-5, "lambda_harmful": 2e6, "epochs": 3},
+    "resnet18-country211": {"lambda_pretrain": 1e-4, "lambda_harmful": 2e6, "epochs": 3},
+    "vit-cars": {"lambda_pretrain": 3e-6, "lambda_harmful": 3e8, "epochs": 2},
+    "vit-country211": {"lambda_pretrain": 1e-6, "lambda_harmful": 1e8, "epochs": 2},
+}
+
 
 def deep_preset_names() -> tuple[str, ...]:
-    """Return the names of the presets.
-
-    Examples:
-        >>> deep_preset_names()
-        ('resnet18-cars', 'resnet18-country211', 'vit-cars', 'vit-country211')
-    """
+    """Return the names of the presets, those of Table 4."""
     return tuple(_TABLE_4)
 
 
@@ -188,5 +167,5 @@ def deep_preset(name: str) -> DeepSettings:
         (1e-05, 300000000.0, 2)
     """
     if name not in _TABLE_4:
-        raise UnknownNameError("preset", name, deep_preset_names())
+        raise UnknownNameError("preset", name, _TABLE_4)
     return DeepSettings(**_PAPER, **_TABLE_4[name])

@@ -1,28 +1,12 @@
-"""A tiny backbone and tiny tasks: gratings of five angles (D_P) and five frequencies (D_H), 16×16."""
+"""A tiny backbone and two tiny tasks."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from condnum.deep import Backbone, ImageData, ImageTransform, evaluation_transform
-from condnum.deep.images import ArrayImages
 
-
-def gratings(name: str, kind: str, count: int, *, seed: int = 0, split: str = "train") -> ImageData:
-    """Return noisy gratings whose class is their angle or their frequency."""
-    generator = np.random.default_rng([seed, len(name)])
-    labels = np.arange(count) % 5
-    y, x = np.mgrid[0:16, 0:16] / 16
-    angle = (labels if kind == "angle" else generator.integers(0, 5, count)) * np.pi / 5
-    frequency = 1 + (labels if kind == "frequency" else generator.integers(0, 5, count))
-    phase = generator.uniform(0, 2 * np.pi, count)
-    wave = np.cos(angle)[:, None, None] * x + np.sin(angle)[:, None, None] * y
-    pixels = np.sin(2 * np.pi * frequency[:, None, None] * wave + phase[:, None, None])
-    noisy = 128 + 90 * pixels + 15 * generator.standard_normal(pixels.shape)
-    grey = np.clip(noisy, 0, 255).astype(np.uint8)
-    classes = tuple(f"{kind} {c}" for c in range(5))
-    return ImageData(name, split, classes, labels, ArrayImages(grey, name), np.arange(count))
+from .processes_script import gratings
 
 
 @pytest.fixture(scope="session")
