@@ -108,7 +108,8 @@ class Backbone(nn.Module):
         weights = None if isinstance(pretrained, bool) else read_weights(pretrained)
         self.model = _create(name, pretrained is True, seed, {"num_classes": num_classes, **model_arguments})
         if weights is not None:
-            fit_weights(self.model, weights, new=split_head(self.model) if classifier == "new" else None)
+            new = split_head(self.model) if classifier == "new" else None
+            fit_weights(self.model, weights, str(pretrained), new=new)
         self.split = split(self.model, trainable)
         self._learnable = {key for key, p in self.model.named_parameters() if p.requires_grad}
         self._chain: tuple[str, ...] | None = None
@@ -153,7 +154,14 @@ class Backbone(nn.Module):
         train with `features_from`. The first call traces the model, to see that what follows the trunk is
         a chain of modules.
         """
-        return activations_before(self.model, self._traced(images)[0], images)
+        if self._chain is None:
+            training = self.training
+            self.eval()
+            try:
+                self._chain = trainable_chain(self.model, self.split.trainable, images)
+            finally:
+                self.train(training)
+        return activations_before(self.model, self._chain[0], images)
 
     def features_from(self, activations: Tensor) -> Tensor:
         """Return the features `(B, D)` of `frozen_activations`, equal to those of the images.
@@ -223,17 +231,6 @@ class Backbone(nn.Module):
 
     def _is_trainable(self, key: str) -> bool:
         return any(key.startswith(f"{name}.") for name in self.split.trainable)
-
-    def _traced(self, images: Tensor) -> tuple[str, ...]:
-        """Return the chain of modules after the trunk, traced once in evaluation mode."""
-        if self._chain is None:
-            training = self.training
-            self.eval()
-            try:
-                self._chain = trainable_chain(self.model, self.split.trainable, images)
-            finally:
-                self.train(training)
-        return self._chain
 
     def _pooled(self, maps: Tensor) -> Tensor:
         """Return timm's pooled features `(B, D)`, checked."""

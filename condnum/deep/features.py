@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import chain
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
@@ -104,11 +103,13 @@ def extract_features(
         )
     if precision not in get_args(Precision):
         raise UnknownNameError("precision", precision, get_args(Precision))
-    target = resolve_device(device) if device is not None else _home(model)
     module = model if isinstance(model, nn.Module) else None
-    if module is not None and _home(module) != target:
+    parts = () if module is None else chain(module.parameters(), module.buffers())
+    home = next((part.device for part in parts), torch.device("cpu"))
+    target = home if device is None else resolve_device(device)
+    if module is not None and home != target:
         model = module = copy.deepcopy(module).to(target)
-    flags = [(part, part.training) for part in module.modules()] if module is not None else []
+    flags = [] if module is None else [(part, part.training) for part in module.modules()]
     loader = image_loader(
         data, transform, batch_size=batch_size, workers=workers, pin_memory=target.type == "cuda"
     )
@@ -142,15 +143,8 @@ def extract_features(
         fix = "use precision='float32' or 'bfloat16'" if precision == "float16" else "check its weights"
         raise InvalidInputError(f"{what}: the model returns NaN or infinity for {wrong} image(s); {fix}.")
     values.setflags(write=False)
-    return Features(
-        values,
-        kept.labels.numpy(),
-        kept.indices.numpy(),
-        data.classes,
-        tuple(kept.unreadable),
-        precision,
-        data.title,
-    )
+    labels, indices, bad = kept.labels.numpy(), kept.indices.numpy(), tuple(kept.unreadable)
+    return Features(values, labels, indices, data.classes, bad, precision, data.title)
 
 
 class Collected(NamedTuple):
@@ -187,12 +181,6 @@ def collect(
     if out is None or not count:
         return Collected(torch.empty(0, 0), torch.empty(0), torch.empty(0), unreadable)
     return Collected(out[:count], torch.cat(labels), torch.cat(indices), unreadable)
-
-
-def _home(model: Extractor) -> torch.device:
-    """Return the device of a module's first parameter or buffer, else the CPU."""
-    parts = chain(model.parameters(), model.buffers()) if isinstance(model, nn.Module) else ()
-    return next((part.device for part in parts), torch.device("cpu"))
 
 
 #: Raised when what is computed or stored changes, so that old entries are not taken for new ones.
@@ -253,14 +241,9 @@ def cached_features(
         OutputError: The cache cannot be written.
         CondnumError: What was written does not read back.
     """
-
-    def compute() -> Features:
-        return extract_features(
-            model, data, transform, device=device, batch_size=batch_size, precision=precision, workers=workers
-        )
-
+    options: dict[str, Any] = {"device": device, "batch_size": batch_size, "workers": workers}
     if cache is None:
-        return compute()
+        return extract_features(model, data, transform, precision=precision, **options)
     if not isinstance(model, nn.Module):
         raise InvalidInputError(
             f"features are cached by their model's weights, and {type(model).__name__} is no torch module; "
@@ -268,55 +251,43 @@ def cached_features(
         )
     key = feature_key(model, data, transform, name=name, precision=precision)
     folder = output_folder(cache)
-    stored = _load(folder, key, data)
-    if stored is None:
-        _store(folder, key, compute())
-        stored = _load(folder, key, data)
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
+    paths = {"values": folder / f"{digest}.npy", "rows": folder / f"{digest}.rows.npy"}
+    meta = folder / f"{digest}.json"
+
+    def load() -> Features | None:
+        """Read the entry; whatever is wrong with it, it is computed anew."""
+        try:
+            known: dict[str, Any] = json.loads(meta.read_text(encoding="utf-8"))
+            if known["key"] != key or known["sha256"] != {name: sha256_file(p) for name, p in paths.items()}:
+                return None
+            values: NDArray[np.float32] = np.load(paths["values"], mmap_mode="r", allow_pickle=False)
+            labels, indices = np.load(paths["rows"], allow_pickle=False)
+            bad = tuple(Unreadable(**image) for image in known["unreadable"])
+            return Features(values, labels, indices, tuple(known["classes"]), bad, precision, data.title)
+        except (OSError, ValueError, KeyError, TypeError, CondnumError):
+            return None
+
+    stored = load()
+    if stored is not None:
+        return stored
+    features = extract_features(model, data, transform, precision=precision, **options)
+    meta.unlink(missing_ok=True)  # from here to the last line there is no entry
+    sums = {}
+    for array, of in ((features.values, "values"), (np.stack([features.labels, features.indices]), "rows")):
+        with atomic_write(paths[of]) as temporary:
+            np.save(temporary, array, allow_pickle=False)
+            sums[of] = sha256_file(temporary)
+    unreadable = [asdict(image) for image in features.unreadable]
+    content = {"key": key, "sha256": sums, "unreadable": unreadable, "classes": features.classes}
+    write_json(meta, content)
+    stored = load()
     if stored is None:
         raise CondnumError(
             f"features that were just written to {folder} do not read back; the disk or another program "
             "changes them: use another cache folder."
         )
     return stored
-
-
-def _store(folder: Path, key: dict[str, Any], features: Features) -> None:
-    """Write an entry, replacing a broken one."""
-    paths, sums = _paths(folder, key), {}
-    paths["meta"].unlink(missing_ok=True)  # from here to the last line there is no entry
-    rows = np.stack([features.labels, features.indices])
-    arrays: dict[str, NDArray[Any]] = {"values": features.values, "rows": rows}
-    for name, array in arrays.items():
-        with atomic_write(paths[name]) as temporary:
-            np.save(temporary, array, allow_pickle=False)
-            sums[name] = sha256_file(temporary)
-    unreadable = [asdict(image) for image in features.unreadable]
-    content = {"key": key, "sha256": sums, "unreadable": unreadable, "classes": features.classes}
-    write_json(paths["meta"], content)
-
-
-def _load(folder: Path, key: dict[str, Any], data: ImageData) -> Features | None:
-    """Read an entry; whatever is wrong with it, it is computed anew."""
-    paths = _paths(folder, key)
-    try:
-        meta: dict[str, Any] = json.loads(paths["meta"].read_text(encoding="utf-8"))
-        sums = {name: sha256_file(paths[name]) for name in ("values", "rows")}
-        if meta["key"] != key or meta["sha256"] != sums:
-            return None
-        values: NDArray[np.float32] = np.load(paths["values"], mmap_mode="r", allow_pickle=False)
-        labels, indices = np.load(paths["rows"], allow_pickle=False)
-        unreadable = tuple(Unreadable(**image) for image in meta["unreadable"])
-        classes = tuple(meta["classes"])
-    except (OSError, ValueError, KeyError, TypeError, CondnumError):
-        return None
-    return Features(values, labels, indices, classes, unreadable, key["precision"], data.title)
-
-
-def _paths(folder: Path, key: dict[str, Any]) -> dict[str, Path]:
-    """Return where an entry's features, rows and description lie."""
-    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
-    suffixes = {"values": "npy", "rows": "rows.npy", "meta": "json"}
-    return {name: folder / f"{digest[:32]}.{suffix}" for name, suffix in suffixes.items()}
 
 
 #: Rows that go through the head at a time.
@@ -354,8 +325,7 @@ def head_accuracy(backbone: Backbone, features: Features) -> float:
             f"{features.name} has labels up to {features.labels.max()}, but the head of {backbone.name} has "
             f"{backbone.num_classes} outputs; use the classes that the head was trained on."
         )
-    home = next(backbone.parameters()).device
-    training = backbone.training
+    home, training = next(backbone.parameters()).device, backbone.training
     backbone.eval()
     right = 0
     try:

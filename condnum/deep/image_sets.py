@@ -48,13 +48,17 @@ def open_images(
 
     Args:
         name: `mnist:0-4` and `digits-8x8:5-9` (digits as grey images), `timm:NAME` or `timm:NAME@FOLDER`
-            (see `open_timm`), else a folder (see `open_folder` for the layouts).
+            (what `timm.data.create_dataset` opens, if it has a length), else a folder: `train/CLASS/…` and
+            `test/`, `val/` or `valid/`, classes alone, or Stanford Cars in its original files. A folder
+            without a test split gives a fifth of each class as `test`, the images whose relative path
+            hashes lowest, so that an image stays on its side when others are added. A wrapping folder that
+            holds the layout and nothing else is entered.
         split: `train` or `test`, or the name of a folder's split (`valid`).
         limit: Largest number of images of a class, drawn from `seed`; see `ImageData.limit`.
         seed: Of that draw.
         classes: Class names in label order, for folders; `"imagenet-1k"` takes the order in which timm's
             ImageNet heads are trained, which a folder with a part of ImageNet's classes needs.
-        checksum: How the checksum of a folder is taken, see `files_checksum`.
+        checksum: How the checksum of a folder is taken, see `FileImages.checksum`.
         source: Of MNIST's files: `auto`, `local` or a folder.
 
     Returns:
@@ -77,12 +81,11 @@ def open_images(
     if isinstance(known, str):
         raise InvalidInputError(f"classes must be a sequence of names or '{IMAGENET}', got '{known}'.")
     if kind == "timm":
-        dataset, _, root = rest.partition("@")
-        data = open_timm(dataset, split, root=root or None)
+        data = _open_timm(*rest.partition("@")[::2], split)
     elif kind in ("mnist", "digits-8x8"):
-        data = open_digits(kind, rest, split, source=source)
+        data = _open_digits(kind, rest, split, source)
     else:
-        return open_folder(text, split, classes=known, checksum=checksum).limit(limit, seed=seed)
+        return _open_folder(text, split, known, checksum).limit(limit, seed=seed)
     if known is not None and tuple(known) != data.classes:
         raise InvalidInputError(
             f"'{text}' has class names of its own ({', '.join(data.classes[:3])}, …); leave out `classes`."
@@ -95,20 +98,8 @@ def imagenet_classes() -> tuple[str, ...]:
     return tuple(require("timm.data", "deep").ImageNetInfo(IMAGENET).label_names())
 
 
-def open_folder(
-    root: str | os.PathLike[str],
-    split: str = "train",
-    *,
-    classes: Sequence[str] | None = None,
-    checksum: ChecksumMode = "auto",
-) -> ImageData:
-    """Open one split of an image folder; nothing is decoded yet.
-
-    A folder without a test split gives a fifth of each class as `test` and the rest as `train`: the
-    images whose relative path hashes lowest, so that the split is the same on every machine and an
-    image stays on its side when others are added. A wrapping folder that holds the layout and
-    nothing else is entered.
-    """
+def _open_folder(root: str, split: str, classes: Sequence[str] | None, checksum: ChecksumMode) -> ImageData:
+    """Open one split of an image folder; nothing is decoded yet."""
     base = Path(root).expanduser()
     if not base.is_dir():
         raise DataNotFoundError(f"there is no folder {base.absolute()}; give the folder of the data set.")
@@ -118,9 +109,23 @@ def open_folder(
             break
         base = inside[0]
     if (base / "devkit" / "cars_meta.mat").is_file() and (base / "cars_train").is_dir():
-        return _open_cars(base, split, checksum)
+        return _open_cars(root, base, split, checksum)
     folder, holdout = _split_folder(base, split)
-    found = _class_files(folder)
+    found: dict[str, list[str]] = {}  # relative paths of each class
+    for child in _folders(folder):
+        paths = (Path(at) / name for at, _, names in os.walk(child, followlinks=True) for name in names)
+        found[child.name] = sorted(p.relative_to(folder).as_posix() for p in paths if _is_image(p))
+    if not found:
+        raise DataFormatError(
+            f"{folder} has no class sub-folders; put each class's images into a folder of its own, "
+            f"{folder}/<class>/<image>."
+        )
+    empty = [name for name, members in found.items() if not members]
+    if empty:
+        raise DataFormatError(
+            f"{folder}: class folder '{empty[0]}' holds no image ({', '.join(sorted(SUFFIXES))}), one of "
+            f"{len(empty)} such of {len(found)}; add images or remove the folder."
+        )
     names = tuple(classes) if classes is not None else tuple(found)
     unknown = [name for name in found if name not in names]
     if unknown:
@@ -132,22 +137,19 @@ def open_folder(
     files: list[str] = []
     labels: list[int] = []
     for name, members in found.items():
-        chosen = members if holdout is None else _held_out(members, holdout)
-        files += chosen
-        labels += [names.index(name)] * len(chosen)
+        if holdout is not None:
+            count = round(HOLDOUT * len(members))
+            if not count:
+                raise InvalidInputError(
+                    f"a class has {len(members)} image(s) ({members[0]}), too few to hold out a fifth for "
+                    "testing; add images, or a test/ folder."
+                )
+            order = sorted(members, key=lambda member: hashlib.sha256(os.fsencode(member)).digest())
+            members = sorted(order[:count] if holdout == "test" else order[count:])
+        files += members
+        labels += [names.index(name)] * len(members)
     source = FileImages(folder, tuple(files), checksum)
-    return ImageData(str(root), split, names, np.array(labels), source, np.arange(len(files)))
-
-
-def natural_key(name: str) -> tuple[tuple[int, int | str], ...]:
-    """Return a sort key that puts `class10` after `class9`.
-
-    Examples:
-        >>> sorted(["c10", "c9", "b"], key=natural_key)
-        ['b', 'c9', 'c10']
-    """
-    parts = re.split(r"(\d+)", name.lower())
-    return tuple((0, int(part)) if i % 2 else (1, part) for i, part in enumerate(parts))
+    return ImageData(root, split, names, np.array(labels), source, np.arange(len(files)))
 
 
 def _is_image(path: Path) -> bool:
@@ -156,10 +158,16 @@ def _is_image(path: Path) -> bool:
 
 
 def _folders(path: Path) -> list[Path]:
-    """Return the visible sub-folders, in natural order."""
+    """Return the visible sub-folders, in natural order: `class10` after `class9`."""
+
+    def natural(child: Path) -> tuple[Any, ...]:
+        parts = re.split(r"(\d+)", child.name.lower())
+        return [int(part) if i % 2 else part for i, part in enumerate(parts)], child.name
+
+    hidden = (".", "__")
     return sorted(
-        (child for child in path.iterdir() if child.is_dir() and not child.name.startswith((".", "__"))),
-        key=lambda child: (natural_key(child.name), child.name),
+        (child for child in path.iterdir() if child.is_dir() and not child.name.startswith(hidden)),
+        key=natural,
     )
 
 
@@ -195,43 +203,7 @@ def _split_folder(base: Path, split: str) -> tuple[Path, str | None]:
     return base, split
 
 
-def _class_files(folder: Path) -> dict[str, list[str]]:
-    """Return the relative paths of each class, classes in natural order."""
-    found: dict[str, list[str]] = {}
-    for child in _folders(folder):
-        paths = (Path(at) / name for at, _, names in os.walk(child, followlinks=True) for name in names)
-        found[child.name] = sorted(p.relative_to(folder).as_posix() for p in paths if _is_image(p))
-    if not found:
-        raise DataFormatError(
-            f"{folder} has no class sub-folders; put each class's images into a folder of its own, "
-            f"{folder}/<class>/<image>."
-        )
-    empty = [name for name, members in found.items() if not members]
-    if len(empty) == len(found):
-        raise DataFormatError(
-            f"{folder}: none of its {len(found)} sub-folders holds an image ({', '.join(sorted(SUFFIXES))})."
-        )
-    if empty:
-        raise DataFormatError(
-            f"{folder}: class folder '{empty[0]}' holds no image ({len(empty)} such folder(s)); add images "
-            "or remove the folder."
-        )
-    return found
-
-
-def _held_out(members: list[str], side: str) -> list[str]:
-    """Return one side of the 80/20 split of a class."""
-    count = round(HOLDOUT * len(members))
-    if not count:
-        raise InvalidInputError(
-            f"a class has {len(members)} image(s) ({members[0]}), too few to hold out a fifth for testing; "
-            "add images, or a test/ folder."
-        )
-    test = set(sorted(members, key=lambda name: hashlib.sha256(os.fsencode(name)).digest())[:count])
-    return [name for name in members if (name in test) == (side == "test")]
-
-
-def _open_cars(root: Path, split: str, checksum: ChecksumMode) -> ImageData:
+def _open_cars(name: str, root: Path, split: str, checksum: ChecksumMode) -> ImageData:
     """Open a split of Stanford Cars' original files."""
     if split not in _CARS:
         raise DataNotFoundError(f"Stanford Cars has the splits train and test, not '{split}'.")
@@ -242,23 +214,23 @@ def _open_cars(root: Path, split: str, checksum: ChecksumMode) -> ImageData:
             f"{root}: {' or '.join(candidates)} is missing; it holds the labels of {folder}/ (the "
             "annotations of the devkit's own test file have none)."
         )
-    classes = tuple(str(name) for name in _matlab(root / "devkit" / "cars_meta.mat", "class_names"))
+    classes = tuple(map(str, _matlab(root / "devkit" / "cars_meta.mat", "class_names")))
     rows = _matlab(path, "annotations")
     if rows.dtype.names is None or not {"fname", "class"} <= set(rows.dtype.names):
         raise DataFormatError(
             f"{path}: 'annotations' must have the fields 'fname' and 'class', as the devkit has."
         )
-    files = tuple(str(name) for name in rows["fname"])
-    for name in files:
-        if Path(name).name != name:
-            raise DataFormatError(f"{path}: '{name}' is not the name of a file in {folder}/.")
-        if not (root / folder / name).is_file():
+    files = tuple(map(str, rows["fname"]))
+    for file in files:
+        if Path(file).name != file:
+            raise DataFormatError(f"{path}: '{file}' is not the name of a file in {folder}/.")
+        if not (root / folder / file).is_file():
             raise DataNotFoundError(
-                f"{root / folder / name} is missing, but {path} lists it; unpack {folder} anew."
+                f"{root / folder / file} is missing, but {path} lists it; unpack {folder} anew."
             )
     labels = np.array([int(c) - 1 for c in rows["class"]])  # MATLAB counts from 1
     source = FileImages(root / folder, files, checksum)
-    return ImageData(str(root), split, classes, labels, source, np.arange(len(files)))
+    return ImageData(name, split, classes, labels, source, np.arange(len(files)))
 
 
 def _matlab(path: Path, field: str) -> Any:
@@ -277,57 +249,33 @@ def _matlab(path: Path, field: str) -> Any:
     return np.atleast_1d(content[field])
 
 
-def open_timm(
-    name: str, split: str = "train", *, root: str | None = None, download: bool = False
-) -> ImageData:
+def _open_timm(name: str, root: str, split: str) -> ImageData:
     """Open a data set through `timm.data.create_dataset`, which the paper uses (App. C.2).
 
-    Only data sets with a length and random access: Eq. 17 draws groups. Images of a folder reader are
-    decoded here, because timm quietly puts the next image in the place of one that does not decode.
+    Images of a folder reader are decoded here, because timm quietly puts the next image in the place of
+    one that does not decode.
     """
-    create = require("timm.data", "deep").create_dataset
+    title = f"timm:{name}"
     folder = root or next((str(path) for path in data_folders() if path.is_dir()), "data")
-    timm_split = {"test": "validation"}.get(split, split)
     if name.lower().startswith(("tfds/", "wds/", "hfids/")):
         raise InvalidInputError(
-            f"timm:{name} is a stream; Eq. 17 draws random groups and needs random access: use a folder, "
+            f"{title} is a stream; Eq. 17 draws random groups and needs random access: use a folder, "
             "torch/… or hfds/…."
         )
+    create, timm_split = require("timm.data", "deep").create_dataset, {"test": "validation"}.get(split, split)
     try:
-        dataset = create(name, root=folder, split=timm_split, download=download)
+        dataset = create(name, root=folder, split=timm_split)
     except (RuntimeError, OSError, ValueError, AssertionError, ImportError) as error:
         raise DataNotFoundError(
             f"timm cannot open '{name}' ({split}) in {folder}: {error}. Put the data there, give its folder "
-            f"as 'timm:{name}@FOLDER', or give an image folder."
+            f"as '{title}@FOLDER', or give an image folder."
         ) from error
-    title = f"timm:{name}"
-    labels = _labels(dataset, title)
     reader = getattr(dataset, "reader", None)
-    index = getattr(reader, "class_to_idx", None)
-    if getattr(dataset, "classes", None):
-        classes = tuple(str(known) for known in dataset.classes)
-    elif index:
-        classes = tuple(sorted(index, key=index.__getitem__))
-    else:
-        classes = tuple(str(c) for c in range(int(labels.max(initial=-1)) + 1))
-    array: NDArray[Any] = np.asarray([] if getattr(dataset, "data", None) is None else dataset.data)
-    images = dataset if reader is None else reader
-    source: ImageSource
-    if array.dtype == np.uint8 and (array.ndim == 3 or (array.ndim == 4 and array.shape[-1] == 3)):
-        source = ArrayImages(array, title)
-    else:
-        source = ReaderImages(lambda i: images[i][0], len(dataset), title)
-    return ImageData(title, split, classes, labels, source, np.arange(len(labels)))
-
-
-def _labels(dataset: Any, title: str) -> NDArray[np.int64]:
-    """Return `(N,)` labels, without decoding the images where the data set keeps them in a table."""
-    reader = getattr(dataset, "reader", None)
-    if getattr(dataset, "targets", None) is not None:
+    if getattr(dataset, "targets", None) is not None:  # images need not be decoded for their labels
         found = dataset.targets
     elif reader is not None and hasattr(reader, "samples"):
         found = [label for _, label in reader.samples]
-    elif reader is not None and hasattr(reader, "dataset") and hasattr(reader, "label_key"):
+    elif reader is not None and hasattr(reader, "label_key"):
         found = reader.dataset[reader.label_key]
     else:
         found = [dataset[i][1] for i in range(len(dataset))]
@@ -336,61 +284,46 @@ def _labels(dataset: Any, title: str) -> NDArray[np.int64]:
         raise DataFormatError(
             f"{title}: labels must be integers, got {labels.dtype}; it is no classification data."
         )
-    return labels.astype(np.int64)
+    index = getattr(reader, "class_to_idx", None) or {}
+    classes = getattr(dataset, "classes", None) or sorted(index, key=index.__getitem__)
+    if not classes:
+        classes = range(int(labels.max(initial=-1)) + 1)
+    array: NDArray[Any] = np.asarray([] if getattr(dataset, "data", None) is None else dataset.data)
+    images = dataset if reader is None else reader
+    source: ImageSource = ReaderImages(lambda i: images[i][0], title)
+    if array.dtype == np.uint8 and (array.ndim == 3 or (array.ndim == 4 and array.shape[-1] == 3)):
+        source = ArrayImages(array, title)
+    return ImageData(title, split, tuple(map(str, classes)), labels, source, np.arange(len(labels)))
 
 
-def parse_digits(subset: str) -> tuple[int, ...]:
-    """Return the digits of `0-4`, `5-9` or `1,3,7-9`; all ten for an empty string.
-
-    Examples:
-        >>> parse_digits("0-4")
-        (0, 1, 2, 3, 4)
-        >>> parse_digits("7-9,1")
-        (1, 7, 8, 9)
-    """
-    if not subset:
-        return tuple(range(10))
-    digits: set[int] = set()
-    for part in subset.split(","):
-        match = re.fullmatch(r"\s*(\d)\s*(?:-\s*(\d)\s*)?", part)
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if first > last:
-            raise InvalidInputError(f"'{subset}' is no set of digits; write it like 0-4 or 1,3,7-9.")
-        digits |= set(range(first, last + 1))
-    if len(digits) < 2:
-        raise InvalidInputError(f"'{subset}' is one class only; a task needs two digits or more.")
-    return tuple(sorted(digits))
-
-
-def open_digits(
-    dataset: str, subset: str = "", split: str = "train", *, source: Source = "auto"
-) -> ImageData:
-    """Open a subset of the digits; class names are the digits, labels count from 0.
-
-    Examples:
-        >>> data = open_digits("digits-8x8", "5-9")
-        >>> data.classes, len(data), len(open_digits("digits-8x8", "5-9", "test"))
-        (('5', '6', '7', '8', '9'), 718, 178)
-    """
-    if dataset not in ("mnist", "digits-8x8"):
-        raise UnknownNameError("digit data set", dataset, ["mnist", "digits-8x8"])
+def _open_digits(dataset: str, subset: str, split: str, source: Source) -> ImageData:
+    """Open the digits `0-4`, `1,3,7-9`, or all; class names are the digits, labels count from 0."""
     if split not in ("train", "test"):
         raise UnknownNameError("split", split, ["train", "test"])
-    wanted = parse_digits(subset)
-    digits = load_small_digits() if dataset == "digits-8x8" else load_mnist_images(source)
-    if digits.provenance.options.get("split") == "training":
-        digits = digits if split == "train" else load_mnist_images(source, "test")
-        side = np.ones(len(digits), dtype=bool)
+    wanted: set[int] = set() if subset else set(range(10))
+    for part in subset.split(",") if subset else ():
+        match = re.fullmatch(r"\s*(\d)\s*(?:-\s*(\d)\s*)?", part)
+        digits = range(int(match[1]), int(match[2] or match[1]) + 1) if match else ()
+        if not digits:
+            raise InvalidInputError(f"'{subset}' is no set of digits; write it like 0-4 or 1,3,7-9.")
+        wanted |= set(digits)
+    if len(wanted) < 2:
+        raise InvalidInputError(f"'{subset}' is one class only; a task needs two digits or more.")
+    found = load_small_digits() if dataset == "digits-8x8" else load_mnist_images(source)
+    if found.provenance.options.get("split") == "training":
+        found = found if split == "train" else load_mnist_images(source, "test")
+        side = np.ones(len(found), dtype=bool)
     else:
-        side = (np.arange(len(digits)) % _HOLDOUT_EVERY == 0) == (split == "test")
-    positions = np.flatnonzero(np.isin(digits.labels, wanted) & side)
-    grey = np.round(digits.images * (255.0 / digits.pixel_max)).astype(np.uint8)
+        side = (np.arange(len(found)) % _HOLDOUT_EVERY == 0) == (split == "test")
+    classes = sorted(wanted)
+    positions = np.flatnonzero(np.isin(found.labels, classes) & side)
+    grey = np.round(found.images * (255.0 / found.pixel_max)).astype(np.uint8)
     return ImageData(
         name=f"{dataset}:{subset}" if subset else dataset,
         split=split,
-        classes=tuple(str(digit) for digit in wanted),
-        labels=np.searchsorted(wanted, digits.labels[positions]),
+        classes=tuple(map(str, classes)),
+        labels=np.searchsorted(classes, found.labels[positions]),
         source=ArrayImages(grey, f"{dataset} {split}"),
         positions=positions,
-        origin=digits.label,
+        origin=found.label,
     )

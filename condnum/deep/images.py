@@ -10,10 +10,10 @@ import hashlib
 import os
 import random
 import struct
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
@@ -54,7 +54,8 @@ class ImageSource:
 
     title: str  # what messages call it, "mnist" or "timm:torch/cifar10"
 
-    def __len__(self) -> int:
+    def read(self, index: int) -> Any:
+        """Return a PIL image, or the path or the open file of an encoded one."""
         raise NotImplementedError
 
     def name(self, index: int) -> str:
@@ -63,7 +64,13 @@ class ImageSource:
 
     def load(self, index: int) -> Image:
         """Decode an image, in its own mode; raises what the decoder raises."""
-        raise NotImplementedError
+        pil = require("PIL.Image", "deep")
+        item = self.read(index)
+        if isinstance(item, pil.Image):
+            return item
+        with item if hasattr(item, "read") else nullcontext(), pil.open(item) as image:
+            image.load()
+            return image
 
     def checksum(self, indices: Sequence[int]) -> str:
         """Return a SHA-256 of these images, by mode, size and pixels; one that fails counts as such."""
@@ -85,22 +92,49 @@ class FileImages(ImageSource):
     files: tuple[str, ...]  # (N,) relative paths with forward slashes
     mode: ChecksumMode = "auto"
 
-    def __len__(self) -> int:
-        return len(self.files)
+    def read(self, index: int) -> Path:
+        """Return the path."""
+        return self.root / self.files[index]
 
     def name(self, index: int) -> str:
-        """Return the path."""
-        return str(self.root / self.files[index])
-
-    def load(self, index: int) -> Image:
-        """Open and decode the file."""
-        with require("PIL.Image", "deep").open(self.root / self.files[index]) as image:
-            image.load()
-        return image
+        """Return the path in words."""
+        return str(self.read(index))
 
     def checksum(self, indices: Sequence[int]) -> str:
-        """Return `files_checksum` of these files."""
-        return files_checksum(self.root, [self.files[i] for i in indices], self.mode)
+        """Return the SHA-256 of files: their names, their sizes, and the bytes of all or of some.
+
+        `full` reads every byte, by several threads: seconds for a gigabyte. ImageNet's 140 GB would take
+        many minutes of reading before the first step, so `sampled` takes the name and size of **every**
+        file, but the bytes of the 2048 files whose names hash lowest only. A file that was added, removed,
+        renamed or resized always changes the sum; one that was replaced by another of exactly the same
+        size goes unnoticed unless it is in the sample. `auto` is full up to 1 GiB. The mode is part of what
+        is hashed, so the two never pass for one another.
+        """
+        if self.mode not in get_args(ChecksumMode):
+            raise UnknownNameError("checksum mode", self.mode, get_args(ChecksumMode))
+
+        def size(name: str) -> int:
+            try:
+                return os.stat(self.root / name).st_size
+            except OSError as error:
+                raise DataNotFoundError(
+                    f"cannot read {self.root / name}: {error.strerror}; was the folder changed?"
+                ) from error
+
+        def encoded(text: str) -> bytes:  # names that are no UTF-8 too
+            return text.encode("utf-8", "surrogateescape")
+
+        names = sorted(self.files[i] for i in indices)
+        by_hash = sorted(names, key=lambda name: hashlib.sha256(encoded(name)).digest())  # not by class
+        with ThreadPoolExecutor(_THREADS) as pool:
+            sizes = list(pool.map(size, names))
+            full = self.mode == "full" or (self.mode == "auto" and sum(sizes) <= FULL_BYTES)
+            chosen = set(names if full else by_hash[:SAMPLED_FILES])
+            sums = pool.map(lambda name: sha256_file(self.root / name) if name in chosen else "-", names)
+            digest = hashlib.sha256(b"full\n" if full else b"sampled\n")
+            for name, length, content in zip(names, sizes, sums, strict=True):
+                digest.update(encoded(f"{name}\0{length}\0{content}\n"))
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,10 +144,7 @@ class ArrayImages(ImageSource):
     images: NDArray[np.uint8]
     title: str
 
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def load(self, index: int) -> Image:
+    def read(self, index: int) -> Image:
         """Wrap one image."""
         return require("PIL.Image", "deep").fromarray(self.images[index])
 
@@ -126,81 +157,12 @@ class ArrayImages(ImageSource):
 class ReaderImages(ImageSource):
     """Images that a function hands out by position; the checksum has to decode each of them."""
 
-    read: Callable[[int], Any]  # a PIL image, or an open file with an encoded one
-    length: int
+    reader: Callable[[int], Any]  # a PIL image, or an open file with an encoded one
     title: str
 
-    def __len__(self) -> int:
-        return self.length
-
-    def load(self, index: int) -> Image:
-        """Read and decode one image."""
-        item = self.read(index)
-        if not hasattr(item, "read"):
-            return item
-        with item, require("PIL.Image", "deep").open(item) as image:
-            image.load()
-            return image
-
-
-@dataclass(frozen=True, eq=False)
-class KeptImages(ImageSource):
-    """Images of another source that are decoded already; the others are read from it as ever."""
-
-    source: ImageSource
-    pixels: Mapping[int, NDArray[np.uint8]]  # position → (h, w, 3)
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def name(self, index: int) -> str:
-        """Return the source's name of it."""
-        return self.source.name(index)
-
-    def load(self, index: int) -> Image:
-        """Wrap the pixels, or decode."""
-        kept = self.pixels.get(index)
-        return self.source.load(index) if kept is None else require("PIL.Image", "deep").fromarray(kept)
-
-    def checksum(self, indices: Sequence[int]) -> str:
-        """Return the source's."""
-        return self.source.checksum(indices)
-
-
-def files_checksum(root: Path, names: Sequence[str], mode: ChecksumMode = "auto") -> str:
-    """Return the SHA-256 of files: their names, their sizes, and the bytes of all or of some.
-
-    `full` reads every byte, by several threads: seconds for a gigabyte. ImageNet's 140 GB would take
-    many minutes of reading before the first step, so `sampled` takes the name and size of **every**
-    file, but the bytes of the 2048 files whose names hash lowest only. A file that was added, removed,
-    renamed or resized always changes the sum; one that was replaced by another of exactly the same
-    size goes unnoticed unless it is in the sample. `auto` is full up to 1 GiB. The mode is part of what
-    is hashed, so the two never pass for one another.
-    """
-    if mode not in get_args(ChecksumMode):
-        raise UnknownNameError("checksum mode", mode, get_args(ChecksumMode))
-
-    def size(name: str) -> int:
-        try:
-            return os.stat(root / name).st_size
-        except OSError as error:
-            raise DataNotFoundError(
-                f"cannot read {root / name}: {error.strerror}; was the folder changed?"
-            ) from error
-
-    def name_hash(name: str) -> bytes:  # an order that has nothing to do with classes
-        return hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
-
-    ordered = sorted(names)
-    with ThreadPoolExecutor(_THREADS) as pool:
-        sizes = list(pool.map(size, ordered))
-        full = mode == "full" or (mode == "auto" and sum(sizes) <= FULL_BYTES)
-        chosen = set(ordered if full else sorted(ordered, key=name_hash)[:SAMPLED_FILES])
-        sums = pool.map(lambda name: sha256_file(root / name) if name in chosen else "-", ordered)
-        digest = hashlib.sha256(b"full\n" if full else b"sampled\n")
-        for name, length, content in zip(ordered, sizes, sums, strict=True):
-            digest.update(f"{name}\0{length}\0{content}\n".encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()
+    def read(self, index: int) -> Any:
+        """Ask the function."""
+        return self.reader(index)
 
 
 def decode_errors() -> tuple[type[Exception], ...]:
@@ -240,6 +202,9 @@ class ImageData:
     source: ImageSource  # where the images are
     positions: NDArray[np.int64]  # (N,) in the source, read-only
     origin: str = ""  # data set, images and place in words, where the name says less; for titles
+    decoded: Mapping[int, NDArray[np.uint8]] = field(
+        default_factory=dict, repr=False
+    )  # (h, w, 3) by position
 
     def __post_init__(self) -> None:
         labels = np.array(self.labels, dtype=np.int64)
@@ -262,9 +227,9 @@ class ImageData:
                 f"({len(labels)} images); a task needs two or more: give the folder that holds the "
                 "class sub-folders."
             )
-        for field, array in (("labels", labels), ("positions", positions)):
+        for name, array in (("labels", labels), ("positions", positions)):
             array.setflags(write=False)
-            object.__setattr__(self, field, array)
+            object.__setattr__(self, name, array)
 
     def __len__(self) -> int:
         """Return the number of images N."""
@@ -278,25 +243,24 @@ class ImageData:
     @property
     def counts(self) -> tuple[int, ...]:
         """Number of images of each class, `(C,)`."""
-        return tuple(int(n) for n in np.bincount(self.labels, minlength=len(self.classes)))
+        return tuple(np.bincount(self.labels, minlength=len(self.classes)).tolist())
 
     @cached_property
     def checksum(self) -> str:
-        """SHA-256 of the images in use, their order and their labels; see `files_checksum`."""
+        """SHA-256 of the images in use, their order and their labels; see `FileImages.checksum`."""
         pixels = self.source.checksum(self.positions.tolist())
         order = sha256_arrays(positions=self.positions, labels=self.labels)
         return hashlib.sha256(f"{pixels}\n{order}\n{len(self.classes)}\n".encode()).hexdigest()
 
-    def image_name(self, index: int) -> str:
-        """Return the path or position of image `index`, for messages."""
-        return self.source.name(int(self.positions[index]))
-
     def image(self, index: int) -> Image | Unreadable:
         """Decode an image to RGB, or say why there is none: a broken file must not end an hour's work."""
+        position = int(self.positions[index])
+        if position in self.decoded:
+            return require("PIL.Image", "deep").fromarray(self.decoded[position])
         try:
-            return self.source.load(int(self.positions[index])).convert("RGB")
+            return self.source.load(position).convert("RGB")
         except decode_errors() as error:
-            return Unreadable(self.image_name(index), f"{type(error).__name__}: {error}")
+            return Unreadable(self.source.name(position), f"{type(error).__name__}: {error}")
 
     def take(self, indices: Sequence[int] | NDArray[np.integer]) -> ImageData:
         """Return the images at these indices `(n,)`, in this order, with the same classes."""
@@ -313,10 +277,10 @@ class ImageData:
             return self
         if isinstance(per_class, bool) or not isinstance(per_class, int) or per_class < 1:
             raise InvalidInputError(f"the limit per class must be a positive integer, got {per_class!r}.")
-        kept = []
-        for c in range(len(self.classes)):
-            own = np.flatnonzero(self.labels == c)
-            kept.append(np.random.default_rng([seed, c]).permutation(own)[:per_class])
+        kept = [
+            np.random.default_rng([seed, c]).permutation(np.flatnonzero(self.labels == c))[:per_class]
+            for c in range(len(self.classes))
+        ]
         return self.take(np.sort(np.concatenate(kept)))
 
     def in_memory(self, budget: int = DECODED_BUDGET) -> ImageData:
@@ -324,28 +288,26 @@ class ImageData:
 
         As many of them are kept as fit into `budget` bytes; the checksum stays.
         """
-        if isinstance(self.source, ArrayImages | KeptImages):
+        if isinstance(self.source, ArrayImages) or self.decoded:
             return self
         kept: dict[int, NDArray[np.uint8]] = {}
-        left = budget
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             for start in range(0, len(self), _CHUNK):
                 rows = range(start, min(start + _CHUNK, len(self)))
                 for index, image in zip(rows, pool.map(self.image, rows), strict=True):
-                    pixels = None if isinstance(image, Unreadable) else np.asarray(image)
-                    left -= 0 if pixels is None else pixels.nbytes
-                    if left < 0:
-                        return replace(self, source=KeptImages(self.source, kept))
-                    if pixels is not None:
+                    if not isinstance(image, Unreadable):
+                        pixels = np.asarray(image)
+                        budget -= pixels.nbytes
+                        if budget < 0:
+                            return replace(self, decoded=kept)
                         kept[int(self.positions[index])] = pixels
                 report_event(stage=f"decoding {self.name}", done=rows.stop, total=len(self))
-        return replace(self, source=KeptImages(self.source, kept))
+        return replace(self, decoded=kept)
 
     @property
     def decoded_bytes(self) -> int:
         """Bytes of pixels that `in_memory` keeps."""
-        kept = self.source.pixels if isinstance(self.source, KeptImages) else {}
-        return sum(pixels.nbytes for pixels in kept.values())
+        return sum(pixels.nbytes for pixels in self.decoded.values())
 
 
 def hold_out_rows(
@@ -403,13 +365,21 @@ class TransformedImages(Dataset[tuple[Tensor, int, int] | Unreadable]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int, int] | Unreadable:
         """Return (tensor, label, index), or the record of an image that does not decode."""
-        image = self.data.image(index)
+        image, label = self.data.image(index), int(self.data.labels[index])
         if isinstance(image, Unreadable):
             return image
         if not self.transform.random:
-            return self.transform(image), int(self.data.labels[index]), index
-        with _random_stream(self.seed, self.epoch, index):
-            return self.transform(image), int(self.data.labels[index]), index
+            return self.transform(image), label, index
+        key = repr((self.seed, self.epoch, index)).encode()
+        value = int.from_bytes(hashlib.sha256(key).digest()[:8], "big") >> 1
+        state = random.getstate()
+        with torch.random.fork_rng(devices=[]):  # timm and torchvision draw from both generators
+            try:
+                random.seed(value)
+                torch.default_generator.manual_seed(value)  # the CPU's: torch.manual_seed reaches the GPU too
+                return self.transform(image), label, index
+            finally:
+                random.setstate(state)
 
 
 def collate(items: list[tuple[Tensor, int, int] | Unreadable]) -> ImageBatch:
@@ -428,7 +398,6 @@ def image_loader(
     shuffle: bool = False,
     seed: int = 0,
     workers: int = 0,
-    drop_last: bool = False,
     pin_memory: bool = False,
 ) -> DataLoader[tuple[Tensor, int, int] | Unreadable]:
     """Return a loader of `ImageBatch`es; images that do not decode are left out and listed.
@@ -441,14 +410,10 @@ def image_loader(
         seed: Of the order and of random transforms.
         workers: Processes that decode; 0: this one. They start anew for each pass, so that
             `loader.dataset.set_epoch` reaches them.
-        drop_last: Leave out a last, smaller batch.
         pin_memory: Page-locked memory, for copies to a GPU.
 
     Returns:
         The loader.
-
-    Raises:
-        InvalidInputError: Bad `batch_size` or `workers`.
 
     Examples:
         >>> from condnum.deep import evaluation_transform, open_images
@@ -457,30 +422,12 @@ def image_loader(
         >>> next(iter(loader)).images.shape
         torch.Size([8, 3, 16, 16])
     """
-    for name, value, least in (("batch_size", batch_size, 1), ("workers", workers, 0)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InvalidInputError(f"{name} must be an integer of at least {least}, got {value!r}.")
     return DataLoader(
         TransformedImages(data, transform, seed=seed),
         batch_size=batch_size,
         shuffle=shuffle,
         num_workers=workers,
         collate_fn=collate,
-        drop_last=drop_last,
         pin_memory=pin_memory,
         generator=torch.Generator().manual_seed(seed),
     )
-
-
-@contextmanager
-def _random_stream(*key: int) -> Generator[None]:
-    """Seed what timm and torchvision draw from, and put the process's own state back afterwards."""
-    value = int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:8], "big") >> 1
-    python_state, torch_state = random.getstate(), torch.get_rng_state()
-    try:
-        random.seed(value)
-        torch.default_generator.manual_seed(value)  # the CPU's alone: torch.manual_seed reaches the GPU too
-        yield
-    finally:
-        random.setstate(python_state)
-        torch.set_rng_state(torch_state)

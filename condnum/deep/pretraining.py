@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import pandas as pd
 import torch
@@ -148,6 +148,7 @@ def pretrain_backbone(
     unreadable: dict[str, Unreadable] = {}
     rows: list[dict[str, float]] = []
     steps = math.ceil(len(data) / batch_size)
+    rising = round(warmup * epochs * steps)
 
     def one_epoch(epoch: int) -> dict[str, float]:
         """Pass once over the images and return the row of the history."""
@@ -158,11 +159,15 @@ def pretrain_backbone(
             data, used, batch_size=batch_size, shuffle=True, seed=stream, workers=workers,
             pin_memory=target.type == "cuda",
         )  # fmt: skip
-        for index, batch in enumerate(loader):
+        for step, batch in enumerate(loader, epoch * steps):
             unreadable.update({image.name: image for image in batch.unreadable})
             if len(batch.labels) < 2:  # BatchNorm needs two rows
                 continue
-            rate = scheduled_rate(epoch * steps + index, epochs * steps, peak=learning_rate, warmup=warmup)
+            if step < rising:
+                rate = learning_rate * (step + 1) / rising
+            else:
+                falling = (step - rising) / max(1, epochs * steps - rising)
+                rate = learning_rate * 0.5 * (1 + math.cos(math.pi * falling))
             for group in stepper.param_groups:
                 group["lr"] = rate
             images, labels = (part.to(target, non_blocking=True) for part in (batch.images, batch.labels))
@@ -184,7 +189,16 @@ def pretrain_backbone(
 
     forked = [target] if target.type == "cuda" else []
     with torch.random.fork_rng(devices=forked), backbone.pretraining():
-        stepper = _optimizer(backbone, optimizer, learning_rate, weight_decay)
+        stepper: torch.optim.Optimizer
+        learned = [p for p in backbone.parameters() if p.requires_grad]
+        groups: list[dict[str, Any]] = [
+            {"params": [p for p in learned if p.ndim > 1], "weight_decay": weight_decay},
+            {"params": [p for p in learned if p.ndim <= 1], "weight_decay": 0.0},
+        ]
+        if optimizer == "adamw":
+            stepper = torch.optim.AdamW(groups, lr=learning_rate, fused=True)
+        else:
+            stepper = torch.optim.SGD(groups, lr=learning_rate, momentum=0.9, nesterov=True)
         if file is not None and (state := read_state(file, recipe, "pre-training")) is not None:
             backbone.model.load_state_dict(state["model"])
             stepper.load_state_dict(state["optimizer"])
@@ -217,30 +231,3 @@ def pretrain_backbone(
         seconds=time.perf_counter() - started,
         unreadable=tuple(unreadable.values()),
     )
-
-
-def scheduled_rate(step: int, steps: int, *, peak: float, warmup: float) -> float:
-    """Return the learning rate of a step: linear up to `peak`, then half a cosine to zero.
-
-    Examples:
-        >>> [round(scheduled_rate(step, 10, peak=1.0, warmup=0.2), 3) for step in (0, 1, 2, 6)]
-        [0.5, 1.0, 1.0, 0.5]
-    """
-    rising = round(warmup * steps)
-    if step < rising:
-        return peak * (step + 1) / rising
-    return peak * 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
-
-
-def _optimizer(
-    backbone: Backbone, name: PretrainingOptimizer, learning_rate: float, weight_decay: float
-) -> torch.optim.Optimizer:
-    """Return the optimizer; only matrices and convolutions decay."""
-    parameters = [p for p in backbone.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    if name == "adamw":
-        return torch.optim.AdamW(groups, lr=learning_rate, fused=True)
-    return torch.optim.SGD(groups, lr=learning_rate, momentum=0.9, nesterov=True)

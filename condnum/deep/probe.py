@@ -8,7 +8,7 @@ of the features pass for immunization. The rate is chosen on a held-out part of 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -18,8 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from condnum.arrays import resolve_device
+from condnum.arrays import as_tensor, resolve_device
 from condnum.deep.images import hold_out_rows
+from condnum.deep.regularizers import smaller_gram
 from condnum.errors import InvalidInputError, UnknownNameError
 
 Rows: TypeAlias = "NDArray[Any] | Tensor"
@@ -145,9 +146,9 @@ def probe_accuracy(
             raise InvalidInputError(f"{name} must be a positive integer, got {value!r}.")
     if not seeds or len(set(seeds)) != len(seeds) or any(seed < 0 for seed in seeds):
         raise InvalidInputError(f"seeds must be different integers of at least 0, got {list(seeds)}.")
-    data = _probe_data(features_train, y_train, features_test, y_test, preprocessing, resolve_device(device))
-    X, y, test = data.X_train, data.y_train, (data.X_test, data.y_test)
-    curvature = smoothness(X)
+    known = _probe_data(features_train, y_train, features_test, y_test, preprocessing)
+    X, y, *test = (part.to(resolve_device(device)) for part in known)
+    classes, curvature = int(y.max()) + 1, smoothness(X)
     rates = (
         np.array(MULTIPLES) / curvature
         if learning_rates is None
@@ -158,28 +159,44 @@ def probe_accuracy(
     options: dict[str, Any] = {"epochs": epochs, "optimizer": optimizer, "batch_size": batch_size}
     tables, chosen = [], []
     for seed in seeds:
-        fit, held = data.split(seed)
-        sets = [(X[held], y[held]), test]
-        grid = torch.from_numpy(rates)
-        tried = descend(X[fit], y[fit], data.classes, grid, sets, seed=seed, **options)
-        best = _choose(tried, rates, criterion)
-        once = slice(best, best + 1)
-        again = descend(X, y, data.classes, grid[once], [test], seed=seed, **options)
-        heldout, accuracy = tried.accuracies[:, 0], tried.accuracies[:, 1]
-        tables.append(_table(seed, "grid", rates, tried.train_loss, heldout, accuracy))
-        missing = np.full_like(again.train_loss, np.nan)
-        tables.append(_table(seed, "best", rates[once], again.train_loss, missing, again.accuracies[:, 0]))
+        fit, held = _held_out(y, seed)
+        sets = [(X[fit], y[fit]), (X[held], y[held]), (test[0], test[1])]
+        accuracy, loss = descend(sets, classes, torch.from_numpy(rates), seed=seed, **options)
+        score = (
+            accuracy[-1, 1] if criterion == "final" else accuracy[1:, 1].mean(axis=0)
+        )  # NaN if it diverges
+        usable = np.flatnonzero(np.isfinite(score))
+        if not usable.size:
+            tried = ", ".join(f"{rate:.3g}" for rate in rates)
+            raise InvalidInputError(f"every learning rate diverges ({tried}); give smaller ones.")
+        best = min(usable, key=lambda k: (-score[k], loss[-1, 1, k], rates[k]))
+        once = rates[best : best + 1]
+        again = descend([(X, y), sets[2]], classes, torch.from_numpy(once), seed=seed, **options)
+        missing = np.full((epochs + 1, 1), np.nan)
+        for role, of, train_loss, heldout, final in (
+            ("grid", rates, loss[:, 0], accuracy[:, 1], accuracy[:, 2]),
+            ("best", once, again[1][:, 0], missing, again[0][:, 1]),
+        ):
+            columns = {
+                "seed": seed,
+                "role": role,
+                "learning_rate": np.repeat(of, epochs + 1),
+                "multiple": np.repeat(of, epochs + 1) * curvature,
+                "epoch": np.tile(np.arange(epochs + 1), len(of)),
+                "train_loss": train_loss.T.reshape(-1),
+                "heldout_accuracy": heldout.T.reshape(-1),
+                "test_accuracy": final.T.reshape(-1),
+            }
+            tables.append(pd.DataFrame(columns))
         chosen.append(float(rates[best]))
-    curves = pd.concat(tables, ignore_index=True)
-    curves.insert(3, "multiple", curves["learning_rate"] * curvature)
     return ProbeAccuracy(
-        curves=curves,
+        curves=pd.concat(tables, ignore_index=True),
         learning_rates=tuple(chosen),
         at_edge=len(rates) > 1 and any(rate in (rates[0], rates[-1]) for rate in chosen),
         optimizer=optimizer,
         criterion=criterion,
         epochs=epochs,
-        classes=data.classes,
+        classes=classes,
         smoothness=curvature,
     )
 
@@ -222,27 +239,25 @@ def convex_probe(
         >>> convex_probe(X, y, X, y).test_accuracy
         1.0
     """
+    from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
     if not penalties or min(penalties) <= 0 or not np.isfinite(penalties).all():
         raise InvalidInputError(f"penalties must be positive and finite, got {list(penalties)}.")
     if isinstance(max_iterations, bool) or max_iterations < 1:
         raise InvalidInputError(f"max_iterations must be a positive integer, got {max_iterations!r}.")
-    cpu = torch.device("cpu")
-    data = _probe_data(features_train, y_train, features_test, y_test, preprocessing, cpu)
-    X, y = data.X_train.double().numpy(), data.y_train.numpy()
-    Z, z = data.X_test.double().numpy(), data.y_test.numpy()
+    data = _probe_data(features_train, y_train, features_test, y_test, preprocessing)
+    X, Z = (part.double().cpu().numpy() for part in data[::2])
+    y, z = (part.numpy() for part in data[1::2])
 
-    def fit(C: float, rows: np.ndarray | slice) -> LogisticRegression:
-        from sklearn.exceptions import ConvergenceWarning
-
+    def fit(C: float, rows: Any) -> LogisticRegression:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # it is a field of the result
             return LogisticRegression(C=C, max_iter=max_iterations).fit(X[rows], y[rows])
 
     scores: list[float] = []
     if len(penalties) > 1:
-        inside, held = (part.numpy() for part in data.split(seed))
+        inside, held = (rows.numpy() for rows in _held_out(data[1], seed))
         scores = [float(fit(C, inside).score(X[held], y[held])) for C in penalties]
     C = penalties[int(np.argmax(scores))] if scores else penalties[0]
     model = fit(C, slice(None))
@@ -258,44 +273,27 @@ def convex_probe(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _ProbeData:
-    """Training and test rows, float32, on one device."""
-
-    X_train: Tensor  # (N, D)
-    y_train: Tensor  # (N,) int64, 0 … C−1
-    X_test: Tensor  # (M, D)
-    y_test: Tensor  # (M,)
-    classes: int  # C
-
-    def split(self, seed: int) -> tuple[Tensor, Tensor]:
-        """Return `(fit, held_out)` positions of training rows: a fifth of each class is held out.
-
-        A class of one row stays in `fit`.
-        """
-        fit, out = hold_out_rows(self.y_train.cpu().numpy(), HELD_OUT, [seed, 0])
-        if not out.size:
-            raise InvalidInputError(
-                "no class has two training rows, so none can be held out to choose the learning rate; "
-                "add rows."
-            )
-        device = self.y_train.device
-        return torch.from_numpy(fit).to(device), torch.from_numpy(out).to(device)
-
-
 def _probe_data(
-    features_train: Rows,
-    y_train: Rows,
-    features_test: Rows,
-    y_test: Rows,
-    preprocessing: Preprocessing,
-    device: torch.device,
-) -> _ProbeData:
-    """Check features and labels, and standardise if asked for."""
+    features_train: Rows, y_train: Rows, features_test: Rows, y_test: Rows, preprocessing: Preprocessing
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return features `(N, D)` and `(M, D)` as float32, standardised if asked for, each with its labels."""
     if preprocessing not in get_args(Preprocessing):
         raise UnknownNameError("preprocessing", preprocessing, get_args(Preprocessing))
-    X, Z = _features(features_train, "features_train"), _features(features_test, "features_test")
-    y, z = _labels(y_train, len(X), "y_train"), _labels(y_test, len(Z), "y_test")
+    found: list[Tensor] = []
+    for name, rows, labels in (("train", features_train, y_train), ("test", features_test, y_test)):
+        X = as_tensor(rows, f"features_{name}", ndim=2).detach().float()
+        own = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+        if own.shape != (len(X),) or own.dtype.kind not in "iu":
+            raise InvalidInputError(
+                f"y_{name} must hold one integer for each of the {len(X)} rows, got shape {own.shape}, "
+                f"{own.dtype}."
+            )
+        if own.min() < 0:
+            raise InvalidInputError(
+                f"y_{name} holds {own.min()}, out of range: labels count from 0; drop unlabelled rows."
+            )
+        found += [X, torch.from_numpy(own.astype(np.int64))]
+    X, y, Z, z = found
     if X.shape[1] != Z.shape[1]:
         raise InvalidInputError(
             f"features_train has {X.shape[1]} columns and features_test {Z.shape[1]}; use one model for both."
@@ -315,42 +313,17 @@ def _probe_data(
         varies = std > torch.finfo(torch.float32).eps * X.double().abs().amax(dim=0)
         scale = torch.where(varies, 1 / torch.where(varies, std, 1.0), 0.0)
         X, Z = (((x.double() - mean) * scale).float() for x in (X, Z))
-    return _ProbeData(X.to(device), y.to(device), Z.to(device), z.to(device), int(known[-1]) + 1)
+    return X, y, Z, z
 
 
-def _features(rows: Rows, name: str) -> Tensor:
-    """Return `(N, D)` float32, finite; a read-only memory map is copied."""
-    tensor = rows.detach() if isinstance(rows, Tensor) else torch.from_numpy(np.array(rows, np.float32))
-    if tensor.ndim != 2 or not tensor.numel():
-        raise InvalidInputError(f"{name} must be (N, D) and not empty, got shape {tuple(tensor.shape)}.")
-    tensor = tensor.float()
-    if not bool(torch.isfinite(tensor).all()):
-        raise InvalidInputError(f"{name} holds NaN or infinity (as float32); check the model, or rescale.")
-    return tensor
-
-
-def _labels(labels: Rows, count: int, name: str) -> Tensor:
-    """Return `(N,)` int64 from 0."""
-    array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
-    if array.shape != (count,) or array.dtype.kind not in "iu":
+def _held_out(y: Tensor, seed: int) -> list[Tensor]:
+    """Return `(fit, held_out)` positions of training rows; a class of one row stays in `fit`."""
+    parts = hold_out_rows(y.cpu().numpy(), HELD_OUT, [seed, 0])
+    if not parts[1].size:
         raise InvalidInputError(
-            f"{name} must hold one integer for each of the {count} rows, got shape {array.shape}, "
-            f"{array.dtype}."
+            "no class has two training rows, so none can be held out to choose the learning rate; add rows."
         )
-    if array.min() < 0:
-        raise InvalidInputError(
-            f"{name} holds {array.min()}, out of range: labels count from 0; drop unlabelled rows."
-        )
-    return torch.from_numpy(array.astype(np.int64))
-
-
-@dataclass(frozen=True, eq=False)
-class DescentCurves:
-    """Loss and accuracy after each epoch; row 0 is the start. NaN from where a rate diverges."""
-
-    train_loss: NDArray[np.float64]  # (epochs + 1, rates) mean cross-entropy
-    accuracies: NDArray[np.float64]  # (epochs + 1, sets, rates) of each evaluation set
-    losses: NDArray[np.float64]  # (epochs + 1, sets, rates)
+    return [torch.from_numpy(rows).to(y.device) for rows in parts]
 
 
 def smoothness(X: Tensor) -> float:
@@ -361,105 +334,68 @@ def smoothness(X: Tensor) -> float:
         0.5
     """
     extended = torch.cat([X.double(), X.new_ones(len(X), 1).double()], dim=1)
-    N, D = extended.shape
-    gram = extended @ extended.mT if N < D else extended.mT @ extended
-    return 0.5 * float(torch.linalg.eigvalsh(gram)[-1]) / N
+    return 0.5 * float(torch.linalg.eigvalsh(smaller_gram(extended))[-1]) / len(X)
 
 
 def descend(
-    X: Tensor,
-    y: Tensor,
+    sets: Sequence[tuple[Tensor, Tensor]],
     classes: int,
     learning_rates: Tensor,
-    evaluation: list[tuple[Tensor, Tensor]],
     *,
     epochs: int,
     optimizer: Optimizer,
     batch_size: int,
     seed: int,
-) -> DescentCurves:
-    """Fit a softmax regression from zero weights at each learning rate."""
-    rates = len(learning_rates)
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Fit a softmax regression to the first set from zero weights at each learning rate.
+
+    Accuracy and mean loss of each set come back, `(epochs + 1, sets, rates)`, row 0 the start; NaN from
+    where a rate diverges.
+    """
+    X, y = sets[0]
     step = learning_rates.to(X).repeat_interleave(classes)
-    W, b = X.new_zeros(X.shape[1], rates * classes), X.new_zeros(rates * classes)
+    W, b = X.new_zeros(X.shape[1], len(step)), X.new_zeros(len(step))
     generator = torch.Generator().manual_seed(seed)
-    records = [_record(W, b, [(X, y), *evaluation], classes)]
+    records = [_record(W, b, sets, classes)]
     for _ in range(epochs):
-        if optimizer == "gd":
-            batches: tuple[Tensor | None, ...] = (None,)
-        else:
+        batches: Sequence[Any] = (slice(None),)
+        if optimizer == "sgd":
             batches = torch.randperm(len(X), generator=generator).to(X.device).split(batch_size)
         for batch in batches:
-            rows, labels = (X, y) if batch is None else (X[batch], y[batch])
-            G_W, g_b = _gradient(W, b, rows, labels, classes)
-            W -= step * G_W
-            b -= step * g_b
-        records.append(_record(W, b, [(X, y), *evaluation], classes))
-    accuracies, losses = (np.stack([record[k] for record in records]) for k in (0, 1))
-    return DescentCurves(losses[:, 0], accuracies[:, 1:], losses[:, 1:])
+            count = len(y[batch])
+            G_W, g_b = torch.zeros_like(W), torch.zeros_like(b)
+            for rows, own, logits in _parts(W, b, X[batch], y[batch], classes):
+                residual = torch.softmax(logits, dim=-1)
+                residual[torch.arange(len(rows), device=X.device), :, own] -= 1
+                flat = residual.view(len(rows), -1)
+                G_W += rows.mT @ flat
+                g_b += flat.sum(dim=0)
+            W -= step * (G_W / count)
+            b -= step * (g_b / count)
+        records.append(_record(W, b, sets, classes))
+    accuracies, losses = np.stack(records, axis=1)
+    return accuracies, losses
 
 
-def _chunks(X: Tensor, y: Tensor, outputs: int) -> list[tuple[Tensor, Tensor]]:
-    """Return the rows in parts whose logits fit into memory."""
-    size = max(1, _LOGITS // outputs)
-    return list(zip(X.split(size), y.split(size), strict=True))
+def _parts(
+    W: Tensor, b: Tensor, X: Tensor, y: Tensor, classes: int
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield rows and labels in parts whose logits `(n, rates, classes)` fit into memory, with these."""
+    size = max(1, _LOGITS // W.shape[1])
+    for rows, labels in zip(X.split(size), y.split(size), strict=True):
+        yield rows, labels, torch.addmm(b, rows, W).view(len(rows), -1, classes)
 
 
-def _gradient(W: Tensor, b: Tensor, X: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Return the gradient of the mean loss, of all rates."""
-    G_W, g_b = torch.zeros_like(W), torch.zeros_like(b)
-    for rows, labels in _chunks(X, y, W.shape[1]):
-        residual = torch.softmax(torch.addmm(b, rows, W).view(len(rows), -1, classes), dim=-1)
-        residual[torch.arange(len(rows), device=X.device), :, labels] -= 1
-        flat = residual.view(len(rows), -1)
-        G_W += rows.mT @ flat
-        g_b += flat.sum(dim=0)
-    return G_W / len(X), g_b / len(X)
-
-
-def _record(
-    W: Tensor, b: Tensor, sets: list[tuple[Tensor, Tensor]], classes: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return accuracy and mean loss of each set and rate, `(sets, rates)`; NaN where weights overflow."""
+def _record(W: Tensor, b: Tensor, sets: Sequence[tuple[Tensor, Tensor]], classes: int) -> NDArray[np.float64]:
+    """Return accuracy and mean loss of each set and rate, `(2, sets, rates)`; NaN where weights overflow."""
     alive = (torch.isfinite(W).all(dim=0) & torch.isfinite(b)).view(-1, classes).all(dim=1)
     found = []
     for X, y in sets:
         correct, loss = torch.zeros(2, len(alive), dtype=torch.float64, device=X.device)
-        for rows, labels in _chunks(X, y, W.shape[1]):
-            log_p = torch.log_softmax(torch.addmm(b, rows, W).view(len(rows), -1, classes), dim=-1)
+        for rows, labels, logits in _parts(W, b, X, y, classes):
+            log_p = torch.log_softmax(logits, dim=-1)
             correct += (log_p.argmax(dim=-1) == labels[:, None]).sum(dim=0)
             loss -= log_p[torch.arange(len(rows), device=X.device), :, labels].sum(dim=0, dtype=torch.float64)
         values = torch.stack([correct, loss]) / len(X)
         found.append(torch.where(alive & torch.isfinite(loss), values, torch.nan).cpu().numpy())
-    stacked = np.stack(found)
-    return stacked[:, 0], stacked[:, 1]
-
-
-def _choose(tried: DescentCurves, rates: np.ndarray, criterion: Criterion) -> int:
-    """Return the position of the best rate by held-out accuracy, then held-out loss, then size."""
-    accuracy, loss = tried.accuracies[:, 0], tried.losses[:, 0]
-    score = accuracy[-1] if criterion == "final" else accuracy[1:].mean(axis=0)  # NaN if it diverges
-    usable = np.flatnonzero(np.isfinite(score))
-    if not usable.size:
-        raise InvalidInputError(
-            f"every learning rate diverges ({', '.join(f'{rate:.3g}' for rate in rates)}); give smaller ones."
-        )
-    return int(min(usable, key=lambda k: (-score[k], loss[-1, k], rates[k])))
-
-
-def _table(
-    seed: int, role: str, rates: np.ndarray, loss: np.ndarray, heldout: np.ndarray, test: np.ndarray
-) -> pd.DataFrame:
-    """Return `(epochs + 1, rates)` arrays as tidy rows, epochs running fastest."""
-    epochs = len(loss)
-    return pd.DataFrame(
-        {
-            "seed": seed,
-            "role": role,
-            "learning_rate": np.repeat(rates, epochs),
-            "epoch": np.tile(np.arange(epochs), len(rates)),
-            "train_loss": loss.T.reshape(-1),
-            "heldout_accuracy": heldout.T.reshape(-1),
-            "test_accuracy": test.T.reshape(-1),
-        }
-    )
+    return np.stack(found, axis=1)

@@ -92,7 +92,14 @@ def precondition_gradient(
             "both need the same last dimension, (..., D) and (N, D)."
         )
     S = smaller_gram(X)
-    epsilon = _resolve_ridge(ridge, S)
+    if ridge is None:
+        epsilon = RELATIVE_RIDGE * torch.linalg.eigvalsh(S)[-1]
+        if not bool(epsilon > 0):
+            raise RankError("the samples are all zero, without a covariance; pass ridge=….")
+    elif 0 < ridge < float("inf"):
+        epsilon = S.new_tensor(ridge)
+    else:
+        raise InvalidInputError(f"ridge must be a positive number, got {ridge}.")
     factor = torch.linalg.cholesky(S + epsilon * torch.eye(len(S), dtype=S.dtype, device=S.device))
     result: Tensor = PreconditionedIdentity.apply(Z, X, factor, epsilon)
     return result
@@ -109,19 +116,6 @@ def apply_inverse_covariance(gradient: Tensor, samples: Tensor, factor: Tensor, 
 def smaller_gram(samples: Tensor) -> Tensor:
     """Return `X̃X̃ᵀ` where N < D, else `X̃ᵀX̃`: the same non-zero spectrum, `(n, n)` with `n = min(N, D)`."""
     return samples @ samples.mT if samples.shape[0] < samples.shape[1] else samples.mT @ samples
-
-
-def _resolve_ridge(ridge: float | None, gram: Tensor) -> Tensor:
-    if ridge is not None:
-        if not 0 < ridge < float("inf"):
-            raise InvalidInputError(f"ridge must be a positive number, got {ridge}.")
-        return gram.new_tensor(ridge)
-    largest = torch.linalg.eigvalsh(gram)[-1]
-    if not bool(largest > 0):
-        raise RankError(
-            "the samples are all zero: there is no covariance to precondition with; pass ridge=…."
-        )
-    return RELATIVE_RIDGE * largest
 
 
 def feature_r_well(features: Tensor, *, dimension: int | None = None) -> Tensor:

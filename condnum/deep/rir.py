@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from condnum.arrays import storage_eps
 from condnum.deep.features import Extractor, Features, Precision, cached_features
 from condnum.deep.images import ImageData
 from condnum.deep.regularizers import squared_rtol
@@ -77,12 +78,12 @@ class RirTheta0:
 
     @property
     def harmful_ratio(self) -> float:
-        """(i) of Eq. 17, compact."""
+        """(i), compact."""
         return self.compact.harmful_ratio
 
     @property
     def pretrain_ratio(self) -> float:
-        """(ii) of Eq. 17, compact."""
+        """(ii), compact."""
         return self.compact.pretrain_ratio
 
     @property
@@ -133,7 +134,7 @@ def rir_from_features(
         UnknownNameError: Unknown gauge.
 
     Examples:
-        Two orthogonal features; θ_I shrinks the second tenfold on D_H: κ grows by 100.
+        θ_I shrinks the second of two orthogonal features tenfold on D_H: κ grows by 100.
 
         >>> X = np.tile(np.eye(2), (50, 1))
         >>> result = rir_from_features(X, X, X, X * [1.0, 0.1], groups=1, group_size=100)
@@ -146,18 +147,32 @@ def rir_from_features(
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise InvalidInputError(f"{name} must be an integer of at least {least}, got {value!r}.")
     features = (features_0_P, features_I_P, features_0_H, features_I_H)  # as ROLES
+    stored = [part.values if isinstance(part, Features) else part for part in features]
     X: list[Tensor] = []
-    overlap = []
-    for stream, (task, before, after) in enumerate((("D_P", *features[:2]), ("D_H", *features[2:]))):
-        _check_rows(before, after, task)
+    warnings: list[str] = []
+    for stream, task in enumerate(("D_P", "D_H")):
+        before, after = pair = stored[2 * stream : 2 * stream + 2]
+        for part, model in zip(pair, ("θ₀", "θ_I"), strict=True):
+            if not isinstance(part, np.ndarray | Tensor) or part.ndim != 2:
+                raise InvalidInputError(
+                    f"the features of {model} on {task} must be an array (N, D), got "
+                    f"{tuple(part.shape) if hasattr(part, 'shape') else type(part).__name__}."
+                )
+        if len(before) != len(after):
+            raise InvalidInputError(
+                f"θ₀ has {len(before)} rows on {task} and θ_I {len(after)}; use the same images."
+            )
+        known = [part.indices for part in features[2 * stream :][:2] if isinstance(part, Features)]
+        if len(known) == 2 and not np.array_equal(known[0], known[1]):
+            raise InvalidInputError(f"the features of θ₀ and θ_I on {task} are of different images.")
         check_count(len(before), task, group_size)
         generator = np.random.default_rng([seed, stream])
         if len(before) >= groups * group_size:
             rows = generator.permutation(len(before))[: groups * group_size].reshape(groups, group_size)
         else:
             rows = np.stack([generator.permutation(len(before))[:group_size] for _ in range(groups)])
-            overlap.append(task)
-        X += [_gather(part, rows, task) for part in (before, after)]
+            warnings.append(f"{task} has too few images for groups without overlap; the spread is too small.")
+        X += [_gather(part, rows, task) for part in pair]
     widths = [x.shape[-1] for x in X]
     if widths[:2] != widths[2:]:
         raise InvalidInputError(
@@ -165,18 +180,25 @@ def rir_from_features(
             f"θ_I {widths[1]} and {widths[3]}."
         )
     sigma = [singular_values(x, kind="features") for x in X]
-    eps = [_stored_eps(part) for part in features]
-    found = [squared_rtol(x.shape[-2:], stored) for x, stored in zip(X, eps, strict=True)]
+    eps = [storage_eps(part) for part in stored]
+    found = [squared_rtol(x.shape[-2:], own) for x, own in zip(X, eps, strict=True)]
     rtols = found if rtol is None else [rtol] * 4
-    compact = _estimate(sigma, widths, rtols, ridge, "compact")
     scales = [1.0] * 4
     if gauge == "unit":  # features of each model have mean square 1 over both tasks
         scales = [float((X[k].square().mean() + X[k + 2].square().mean()) / 2) for k in (0, 1)] * 2
+    compact = _estimate(sigma, widths, rtols, ridge, "compact")
     scaled = [s / scale for s, scale in zip(sigma, scales, strict=True)]
     floored = _estimate(scaled, widths, rtols, ridge, "ridge")
     carried = max(*eps, *(part.eps for part in features if isinstance(part, Features)), 0.0)
-    warnings = tuple(_warnings(sigma, compact, widths, group_size, carried, rtols, overlap))
-    return RirTheta0(compact, floored, groups, group_size, widths[1], ridge, gauge, warnings)
+    if group_size < max(widths):
+        warnings.insert(
+            0,
+            f"each group has N = {group_size} samples of D = {max(widths)} features: the Hessian's rank is "
+            f"at most {group_size}, so κ is that of the sample, not of the task, and the ridge convention "
+            "sees σ_D = 0.",
+        )
+    warnings += _rank_warnings(sigma, compact, widths, group_size, carried, rtols)
+    return RirTheta0(compact, floored, groups, group_size, widths[1], ridge, gauge, tuple(warnings))
 
 
 def check_count(count: int, task: str, group_size: int) -> None:
@@ -188,31 +210,8 @@ def check_count(count: int, task: str, group_size: int) -> None:
         )
 
 
-def _values(features: FeatureLike) -> NDArray[Any] | Tensor:
-    return features.values if isinstance(features, Features) else features
-
-
-def _check_rows(before: FeatureLike, after: FeatureLike, task: str) -> None:
-    """Refuse features whose rows are not the same images."""
-    for part, name in ((before, "θ₀"), (after, "θ_I")):
-        values = _values(part)
-        if not isinstance(values, np.ndarray | Tensor) or values.ndim != 2:
-            raise InvalidInputError(
-                f"the features of {name} on {task} must be an array (N, D), got "
-                f"{tuple(values.shape) if hasattr(values, 'shape') else type(values).__name__}."
-            )
-    if len(before) != len(after):
-        raise InvalidInputError(
-            f"θ₀ has {len(before)} rows on {task} and θ_I {len(after)}; use the same images."
-        )
-    indices = [part.indices for part in (before, after) if isinstance(part, Features)]
-    if len(indices) == 2 and not np.array_equal(indices[0], indices[1]):
-        raise InvalidInputError(f"the features of θ₀ and θ_I on {task} are of different images.")
-
-
-def _gather(features: FeatureLike, rows: NDArray[np.int64], task: str) -> Tensor:
+def _gather(values: NDArray[Any] | Tensor, rows: NDArray[np.int64], task: str) -> Tensor:
     """Return the chosen rows `(groups, N, D)`; only they are read from a memory map."""
-    values = _values(features)
     if isinstance(values, Tensor):
         chosen = values.detach()[torch.from_numpy(rows).to(values.device)].double().cpu()
     else:
@@ -220,14 +219,6 @@ def _gather(features: FeatureLike, rows: NDArray[np.int64], task: str) -> Tensor
     if not bool(torch.isfinite(chosen).all()):
         raise InvalidInputError(f"features of {task} hold NaN or infinity; check the model's weights.")
     return chosen
-
-
-def _stored_eps(features: FeatureLike) -> float:
-    """Return the round-off of the stored numbers."""
-    values = _values(features)
-    if isinstance(values, Tensor):
-        return float(torch.finfo(values.dtype if values.is_floating_point() else torch.float64).eps)
-    return float(np.finfo(values.dtype if values.dtype.kind == "f" else np.float64).eps)
 
 
 def _estimate(
@@ -240,33 +231,26 @@ def _estimate(
     ]
     kappas, _, sigma_min, ranks = (torch.stack(list(part)).numpy() for part in zip(*measured, strict=True))
     pretrain, harmful = kappas[1] / kappas[0], kappas[3] / kappas[2]
-    (i, i_std), (ii, ii_std), (rir, rir_std) = map(_spread, (harmful, pretrain, harmful / pretrain))
-    return RirEstimate(i, ii, rir, i_std, ii_std, rir_std, kappas, sigma_min, ranks, convention)
+    found: dict[str, Any] = {}
+    for name, values in (
+        ("harmful_ratio", harmful),
+        ("pretrain_ratio", pretrain),
+        ("rir", harmful / pretrain),
+    ):
+        found[name] = float(values.mean())
+        found[f"{name}_std"] = float(values.std(ddof=1)) if len(values) > 1 else math.nan
+    return RirEstimate(**found, kappas=kappas, sigma_min=sigma_min, ranks=ranks, convention=convention)
 
 
-def _spread(values: FloatArray) -> tuple[float, float]:
-    """Return mean and sample deviation."""
-    return float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else math.nan
-
-
-def _warnings(
+def _rank_warnings(
     sigma: Sequence[Tensor],
     compact: RirEstimate,
     widths: Sequence[int],
     group_size: int,
     eps: float,
     rtols: Sequence[float],
-    overlap: Sequence[str],
 ) -> Iterator[str]:
-    """Say in plain sentences what group size, overlap, round-off and rank mean for the result."""
-    if group_size < max(widths):
-        yield (
-            f"each group has N = {group_size} samples of D = {max(widths)} features: the Hessian's rank is "
-            f"at most {group_size}, so κ is that of the sample, not of the task, and the ridge convention "
-            "sees σ_D = 0."
-        )
-    for task in overlap:
-        yield f"{task} has too few images for groups without overlap; the spread is too small."
+    """Say in plain sentences what round-off and rank mean for the result."""
     sigma_min, ranks = compact.sigma_min, compact.ranks
     uncertain = near = 0
     for s, smallest, width, rtol in zip(sigma, sigma_min, widths, rtols, strict=True):
@@ -346,15 +330,15 @@ def rir_theta0(
         InvalidInputError: `theta_0` and `theta_I` are one object (RIR would be 1 whatever was trained),
             fewer images than a group, and all that `extract_features` raises.
     """
-    if theta_0 is theta_I or _shares_parameters(theta_0, theta_I):
+    trained = [
+        {id(p) for p in model.parameters() if p.requires_grad} if isinstance(model, nn.Module) else set()
+        for model in (theta_0, theta_I)
+    ]
+    if theta_0 is theta_I or trained[0] & trained[1]:
         raise InvalidInputError(
             "theta_0 and theta_I are one model or share trainable parameters, so RIR_θ0 would compare the "
             "immunized model with itself; keep a copy of θ₀ (copy.deepcopy) before immunizing."
         )
-    options: dict[str, Any] = {
-        "cache": cache, "name": name, "device": device, "batch_size": batch_size, "precision": precision,
-        "workers": workers,
-    }  # fmt: skip
     used = evaluation_transform(theta_0) if transform is None else transform
     features = []
     for stream, (task, data) in enumerate((("D_P", D_P), ("D_H", D_H))):
@@ -362,15 +346,12 @@ def rir_theta0(
         count = min(len(data), groups * group_size + groups * group_size // 10)
         order = np.random.default_rng([seed, stream, 1]).permutation(len(data))
         sample = data if count == len(data) else data.take(np.sort(order[:count]))
-        features += [cached_features(theta, sample, used, **options) for theta in (theta_0, theta_I)]
+        for theta in (theta_0, theta_I):
+            found = cached_features(
+                theta, sample, used, cache=cache, name=name, device=device, batch_size=batch_size,
+                precision=precision, workers=workers,
+            )  # fmt: skip
+            features.append(found)
     return rir_from_features(
         *features, groups=groups, group_size=group_size, seed=seed, ridge=ridge, rtol=rtol, gauge=gauge
     )
-
-
-def _shares_parameters(theta_0: Extractor, theta_I: Extractor) -> bool:  # ruff: ignore[invalid-argument-name]
-    """Tell whether training one model would change the other."""
-    if not (isinstance(theta_0, nn.Module) and isinstance(theta_I, nn.Module)):
-        return False
-    trained = {id(p) for p in theta_0.parameters() if p.requires_grad}
-    return not trained.isdisjoint(id(p) for p in theta_I.parameters())

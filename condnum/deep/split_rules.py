@@ -42,43 +42,38 @@ def split(model: nn.Module, trainable: str | Sequence[str] | None = None) -> Spl
         >>> import timm
         >>> split(timm.create_model("resnet18", num_classes=2))
         Split(trainable=('layer4',), head='fc', rule='resnet')
-        >>> split(timm.create_model("resnet18", num_classes=2), "layer4.1").trainable
-        ('layer4.1',)
     """
     head = split_head(model)
-    choices = split_choices(model)
+    choices = f"Choices: {', '.join(split_choices(model)) or 'none, it has no module with weights'}."
     if trainable is None:
-        for rule in _RULES:
-            found = rule.find(model, head)
-            if found is not None:
-                return Split((found,), head, rule.name)
-        raise InvalidInputError(
-            f"no rule knows which part of {type(model).__name__} to train; name one with trainable=…. "
-            f"Choices: {', '.join(choices) or 'none, it has no module with weights'}."
-        )
+        found = ((rule.find(model, head), rule.name) for rule in _RULES)
+        part, rule = next((pair for pair in found if pair[0] is not None), (None, BY_NAME))
+        if part is None:
+            raise InvalidInputError(
+                f"no rule knows which part of {type(model).__name__} to train; name one with trainable=…. "
+                f"{choices}"
+            )
+        return Split((part,), head, rule)
     names = (trainable,) if isinstance(trainable, str) else tuple(trainable)
     if not names:
-        raise InvalidInputError(f"trainable names no module. Choices: {', '.join(choices)}.")
+        raise InvalidInputError(f"trainable names no module. {choices}")
     modules = dict(model.named_modules())
     for name in names:
         if name not in modules:
-            raise UnknownNameError("module", name, choices)
+            raise UnknownNameError("module", name, split_choices(model))
         if _holds(name, head) or _holds(head, name):
             raise InvalidInputError(
                 f"module '{name}' cannot be the trainable part: it holds or belongs to the head '{head}', "
-                f"which is trained anyway. Choices: {', '.join(choices)}."
+                f"which is trained anyway. {choices}"
             )
         if not any(True for _ in modules[name].parameters()):
-            raise InvalidInputError(
-                f"module '{name}' has no parameters to train. Choices: {', '.join(choices)}."
-            )
+            raise InvalidInputError(f"module '{name}' has no parameters to train. {choices}")
     return Split(names, head, BY_NAME)
 
 
 def split_head(model: nn.Module) -> str:
     """Return the module path of the classifier."""
-    get_classifier = getattr(model, "get_classifier", None)
-    classifier = get_classifier() if get_classifier else None
+    classifier = getattr(model, "get_classifier", lambda: None)()
     if not isinstance(classifier, nn.Module):
         count = len(classifier) if isinstance(classifier, tuple) else 0
         raise InvalidInputError(

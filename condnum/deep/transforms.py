@@ -21,6 +21,7 @@ _AUGMENTATIONS: Mapping[str, dict[str, Any]] = {
     "photograph": {"scale": (0.3, 1.0), "ratio": (3 / 4, 4 / 3), "hflip": 0.5, "color_jitter": 0.2},
     "gentle": {"scale": (0.7, 1.0), "ratio": (0.9, 1.1), "hflip": 0.0, "color_jitter": None},
 }
+_OVERRIDES = ("crop_pct", "interpolation", "mean", "std")
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,7 @@ def evaluation_transform(
         >>> transform(Image.new("RGB", (50, 40))).shape, transform.random
         (torch.Size([3, 32, 32]), False)
     """
-    config = _data_config(model, input_size, overrides)
-    return _build(config, "evaluation", {"is_training": False, **config})
+    return _transform("evaluation", {}, model, input_size, overrides)
 
 
 def training_transform(
@@ -100,23 +100,24 @@ def training_transform(
     """
     if augmentation not in get_args(Augmentation):
         raise UnknownNameError("augmentation", augmentation, get_args(Augmentation))
-    if augmentation == "none":
-        return evaluation_transform(model, input_size=input_size, **overrides)
-    config = _data_config(model, input_size, overrides)
-    kept = {name: value for name, value in config.items() if name not in ("crop_pct", "crop_mode")}
     still = evaluation_transform(model, input_size=input_size, **overrides)
-    options = {"is_training": True, **kept, **_AUGMENTATIONS[augmentation]}
-    return replace(_build(config, augmentation, options), augmented_from=still)
+    if augmentation == "none":
+        return still
+    made = _transform(augmentation, _AUGMENTATIONS[augmentation], model, input_size, overrides)
+    return replace(made, random=True, augmented_from=still)
 
 
-def _data_config(
-    model: Any, input_size: int | tuple[int, int, int] | None, overrides: dict[str, Any]
-) -> dict[str, Any]:
-    """Return timm's data configuration of a model, with the caller's changes."""
-    known = ("crop_pct", "interpolation", "mean", "std")
+def _transform(
+    kind: str,
+    augmentation: Mapping[str, Any],
+    model: Any,
+    input_size: int | tuple[int, int, int] | None,
+    overrides: dict[str, Any],
+) -> ImageTransform:
+    """Return timm's transform by a model's data configuration, with the caller's changes."""
     for name in overrides:
-        if name not in known:
-            raise UnknownNameError("transform option", name, known)
+        if name not in _OVERRIDES:
+            raise UnknownNameError("transform option", name, _OVERRIDES)
     size = (3, input_size, input_size) if isinstance(input_size, int) else input_size
     if size is not None and (len(size) != 3 or size[0] != 3 or min(size) < 1):
         raise InvalidInputError(f"input_size must be a side or (3, height, width), got {input_size!r}.")
@@ -130,24 +131,17 @@ def _data_config(
     made_for = getattr(getattr(inner, "patch_embed", None), "img_size", None)  # a ViT's grid is fixed
     if size is None and made_for is not None:
         size = (3, *made_for)
-    arguments = {**overrides, "input_size": size}
-    config = require("timm.data", "deep").resolve_data_config(arguments, pretrained_cfg=cfg)
-    if config["input_size"][0] != 3:
-        raise InvalidInputError(
-            f"images are read as RGB, but the model takes {config['input_size'][0]} channel(s); "
-            "use a backbone with 3."
-        )
-    return config
-
-
-def _build(config: dict[str, Any], kind: str, options: dict[str, Any]) -> ImageTransform:
-    """Return timm's transform with its description."""
-    apply = require("timm.data", "deep").create_transform(**options)
-    versions = {
-        "timm": require("timm", "deep").__version__,
-        "torchvision": require("torchvision", "deep").__version__,
-        "pillow": require("PIL", "deep").__version__,
-    }
-    text = json.dumps({"kind": kind, **options, **versions}, sort_keys=True)
+    data = require("timm.data", "deep")
+    config = data.resolve_data_config({**overrides, "input_size": size}, pretrained_cfg=cfg)
     channels, height, width = config["input_size"]
-    return ImageTransform(apply, text, (channels, height, width), kind != "evaluation")
+    if channels != 3:
+        raise InvalidInputError(
+            f"images are read as RGB, but the model takes {channels} channel(s); use a backbone with 3."
+        )
+    if augmentation:
+        config = {key: value for key, value in config.items() if key not in ("crop_pct", "crop_mode")}
+    options = {"is_training": bool(augmentation), **config, **augmentation}
+    modules = {"timm": "timm", "torchvision": "torchvision", "pillow": "PIL"}
+    versions = {name: require(module, "deep").__version__ for name, module in modules.items()}
+    text = json.dumps({"kind": kind, **options, **versions}, sort_keys=True)
+    return ImageTransform(data.create_transform(**options), text, (channels, height, width), random=False)

@@ -43,14 +43,33 @@ def trainable_chain(model: nn.Module, trainable: tuple[str, ...], images: Tensor
             "train it on images instead, or choose a later trainable part."
         )
 
-    result, calls = _trace(model, images)
+    names = {module: name for name, module in model.named_modules() if name}
+    calls: list[_Call] = []
+    running: list[_Call] = []
+
+    def begin(module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        inputs = (*arguments, *(value for value in options.values() if value is not None))
+        calls.append(_Call(names[module], inputs, getattr(inputs[0], "_version", 0) if inputs else 0))
+        running.append(calls[-1])
+
+    def end(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
+        call = running.pop()
+        call.output, call.after = output, len(calls)
+
+    handles = [module.register_forward_pre_hook(begin, with_kwargs=True) for module in names]
+    handles += [module.register_forward_hook(end) for module in names]
+    try:
+        with torch.no_grad():
+            result = model.forward_features(images)  # type: ignore[operator]
+    finally:
+        for handle in handles:
+            handle.remove()
     index = next((i for i, call in enumerate(calls) if call.name in trainable), None)
     if index is None:
         raise InvalidInputError(f"forward_features never calls the trainable part {', '.join(trainable)}.")
-    start = calls[index]
-    first = start.inputs[0]
-    if first._version != start.version:
-        raise refusal(f"'{start.name}' writes over its input")
+    first = calls[index].inputs[0]
+    if first._version != calls[index].version:
+        raise refusal(f"'{calls[index].name}' writes over its input")
     current, chain = first, []
     while index < len(calls):
         call = calls[index]
@@ -90,29 +109,3 @@ def run_chain(model: nn.Module, chain: tuple[str, ...], activations: Tensor) -> 
     for name in chain:
         activations = model.get_submodule(name)(activations)
     return activations
-
-
-def _trace(model: nn.Module, images: Tensor) -> tuple[Tensor, list[_Call]]:
-    """Run `forward_features` and return its result with the calls of inner modules, as they begin."""
-    names = {module: name for name, module in model.named_modules() if name}
-    calls: list[_Call] = []
-    running: list[_Call] = []
-
-    def begin(module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
-        inputs = (*arguments, *(value for value in options.values() if value is not None))
-        calls.append(_Call(names[module], inputs, getattr(inputs[0], "_version", 0) if inputs else 0))
-        running.append(calls[-1])
-
-    def end(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
-        call = running.pop()
-        call.output, call.after = output, len(calls)
-
-    handles = [module.register_forward_pre_hook(begin, with_kwargs=True) for module in names]
-    handles += [module.register_forward_hook(end) for module in names]
-    try:
-        with torch.no_grad():
-            result = model.forward_features(images)  # type: ignore[operator]
-    finally:
-        for handle in handles:
-            handle.remove()
-    return result, calls

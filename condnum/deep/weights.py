@@ -10,10 +10,8 @@ import io
 import json
 import os
 import pickle
-import struct
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,23 +31,8 @@ VERSION = 2
 _NESTS = ("state_dict_ema", "model_ema", "state_dict", "model")
 _PREFIXES = ("module.", "_orig_mod.")
 
-#: How readers say that a file is not what its writer wrote: they were made for files that are.
-_DAMAGED = (
-    RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError, AttributeError, AssertionError,
-    OverflowError, struct.error, zipfile.BadZipFile, NotImplementedError,
-)  # fmt: skip
-
 #: Keys of one kind that a message shows.
 _SHOWN = 6
-
-
-@dataclass(frozen=True)
-class Weights:
-    """A state dict with what its file says about itself."""
-
-    state: dict[str, Tensor]
-    metadata: dict[str, str]  # empty for a file without
-    source: str  # the path
 
 
 def state_checksum(state: Mapping[str, Any]) -> str:
@@ -70,22 +53,20 @@ def state_checksum(state: Mapping[str, Any]) -> str:
     return digest.hexdigest()
 
 
-def read_weights(path: str | os.PathLike[str]) -> Weights:
-    """Read a safetensors file or a PyTorch checkpoint, without running what it may hold.
+def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """Read the state dict of a safetensors file or a PyTorch checkpoint, without running what it may hold.
 
-    Of a training checkpoint the state dict is taken (the moving average where there is one); the prefixes
-    that `DataParallel` and `torch.compile` leave are removed.
+    Of a training checkpoint the moving average is taken where there is one; the prefixes that
+    `DataParallel` and `torch.compile` leave are removed.
     """
     file = _existing(path)
-    if file.suffix == ".safetensors":
-        state, metadata = _read_safetensors(file)
-    else:
-        state, metadata = _read_torch(file), {}
-    if not state or not all(isinstance(value, Tensor) for value in state.values()):
-        wrong = next((key for key, value in state.items() if not isinstance(value, Tensor)), None)
-        reason = f"its entry '{wrong}' is no tensor" if wrong is not None else "it is empty"
+    safe = file.suffix == ".safetensors"
+    state: dict[str, Any] = {**_read_safetensors(file)[0]} if safe else _read_torch(file)
+    wrong = [key for key, value in state.items() if not isinstance(value, Tensor)]
+    if wrong or not state:
+        reason = f"its entry '{wrong[0]}' is no tensor" if wrong else "it is empty"
         raise DataFormatError(f"{file} is not a state dict: {reason}; save model.state_dict() instead.")
-    return Weights(state, metadata, str(file))
+    return state
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
@@ -94,14 +75,15 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     return _read_safetensors(file, tensors=False)[1] if file.suffix == ".safetensors" else {}
 
 
-def fit_weights(model: nn.Module, weights: Weights, *, new: str | None = None) -> None:
+def fit_weights(
+    model: nn.Module, state: Mapping[str, Tensor], source: str, *, new: str | None = None
+) -> None:
     """Copy weights into a model, every key at its place or none at all; of the module `new`, none."""
     own = model.state_dict()
-
-    def wanted(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {key: value for key, value in state.items() if new is None or not key.startswith(f"{new}.")}
-
-    ours, theirs = wanted(own), wanted(weights.state)
+    ours, theirs = (
+        {key: value for key, value in known.items() if new is None or not key.startswith(f"{new}.")}
+        for known in (own, state)
+    )
     problems = {
         "missing": [key for key in ours if key not in theirs],
         "unexpected": [key for key in theirs if key not in ours],
@@ -111,15 +93,13 @@ def fit_weights(model: nn.Module, weights: Weights, *, new: str | None = None) -
             if key in theirs and theirs[key].shape != ours[key].shape
         ],
     }
-    if any(problems.values()):
-        found = [
-            f"{len(keys)} {kind}: {', '.join(keys[:_SHOWN])}"
-            + (f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else "")
-            for kind, keys in problems.items()
-            if keys
-        ]
+    found = []
+    for kind, keys in problems.items():
+        more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+        found += [f"{len(keys)} {kind}: {', '.join(keys[:_SHOWN])}{more}"] if keys else []
+    if found:
         raise DataFormatError(
-            f"the weights in {weights.source} do not fit {type(model).__name__}: {'; '.join(found)}. "
+            f"the weights in {source} do not fit {type(model).__name__}: {'; '.join(found)}. "
             "Check the backbone's name, num_classes and image size against the model that they are from."
         )
     model.load_state_dict({**own, **theirs})
@@ -175,14 +155,13 @@ def read_state(path: Path, identity: Mapping[str, Any], what: str) -> dict[str, 
         content = json.loads(metadata[STATE])
         version, known = content["version"], dict(content["identity"])
         state = dict(restored(content["state"])) if version == VERSION else {}
-    except _DAMAGED as error:  # what safetensors cannot read is a DataFormatError, and so a ValueError
+    except Exception as error:
         raise DataFormatError(
             f"{path} is not a whole checkpoint ({what}); remove it to start anew."
         ) from error
     if version != VERSION:
         raise DataFormatError(
-            f"{path} is a checkpoint of format {version}, this program writes {VERSION}; remove it to start "
-            "anew."
+            f"{path} is a checkpoint of format {version}, not {VERSION}; remove it to start anew."
         )
     different = [
         f"{name}: {known.get(name, 'nothing')} there, {value} here"
@@ -234,16 +213,17 @@ def _read_torch(file: Path) -> dict[str, Tensor]:
                 if any(entry.file_size > entry.compress_size for entry in archive.infolist()):
                     raise ValueError("it is compressed, which torch.save never does")
             content: Any = torch.load(file, map_location="cpu", weights_only=True)
-        else:
-            with _Clamped(io.FileIO(file)) as stream:
-                content = torch.load(stream, map_location="cpu", weights_only=True)
+        else:  # read whole: from a file Python reserves whatever length a damaged one asks for
+            content = torch.load(io.BytesIO(file.read_bytes()), map_location="cpu", weights_only=True)
+    except MemoryError:
+        raise
     except pickle.UnpicklingError as error:
         raise DataFormatError(
             f"{file} is not opened: it is no checkpoint of torch.save, or it holds objects other than "
             "tensors, which could run code; where you trust it, load it yourself and save "
             "model.state_dict() as safetensors."
         ) from error
-    except _DAMAGED as error:
+    except Exception as error:  # readers are made for whole files, and say the rest in many ways
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise DataFormatError(
             f"{file} is not a whole file of torch.save ({reason}); fetch it again."
@@ -258,11 +238,3 @@ def _read_torch(file: Path) -> dict[str, Tensor]:
             name = name.removeprefix(prefix)
         state[name] = value
     return state
-
-
-class _Clamped(io.BufferedReader):
-    """A file that hands out what is left of it; Python's own reserves what a damaged length asks for."""
-
-    def read(self, size: int | None = -1) -> bytes:
-        left = max(0, os.fstat(self.fileno()).st_size - self.tell())
-        return super().read(left if size is None or size < 0 else min(size, left))

@@ -6,14 +6,7 @@ from torch import nn
 
 from condnum.deep import feature_r_ill, feature_r_well, feature_rtol, precondition_gradient
 from condnum.errors import InvalidInputError, RankError
-from condnum.theory.regularizers import (
-    r_ill,
-    r_ill_gradient,
-    r_ill_theta_gradient,
-    r_well,
-    r_well_gradient,
-    r_well_theta_gradient,
-)
+from condnum.theory.regularizers import r_ill, r_ill_theta_gradient, r_well, r_well_theta_gradient
 from condnum.theory.spectra import condition_number
 
 
@@ -44,8 +37,7 @@ def value_and_gradient(function, X):
 @pytest.mark.parametrize("X", SHAPES.values(), ids=SHAPES)
 def test_both_are_those_of_the_full_hessian(X):
     k = int(torch.linalg.matrix_rank(X))
-    pairs = ((feature_r_well, r_well), (feature_r_ill, lambda H: r_ill(H, rank=k)))
-    for of_features, of_hessian in pairs:
+    for of_features, of_hessian in ((feature_r_well, r_well), (feature_r_ill, lambda H: r_ill(H, rank=k))):
         value, gradient = value_and_gradient(of_features, X)
         expected, reference = value_and_gradient(lambda Z, f=of_hessian: f(Z.T @ Z), X)
         torch.testing.assert_close(value, expected, rtol=1e-10, atol=0)
@@ -56,8 +48,6 @@ def test_dimension_of_r_well():
     X = torch.eye(2, 5).double()
     assert feature_r_well(X, dimension=2).item() == 0  # flat non-zero spectrum
     assert feature_r_well(X).item() == pytest.approx(0.5 - 2 / 10)  # three more values are zero
-    with pytest.raises(InvalidInputError, match="at least 2"):
-        feature_r_well(X, dimension=1)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -68,9 +58,8 @@ def test_spectra_are_float64_whatever_the_features_are(dtype):
         for enabled in (False, True):
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
                 value, gradient = value_and_gradient(function, X)
-            assert value.dtype == torch.float64
-            assert gradient.dtype == dtype
             assert value == exact
+            assert gradient.dtype == dtype
             assert torch.equal(gradient, reference.to(dtype))  # rounded once, at the end
 
 
@@ -96,41 +85,34 @@ def test_repeated_extremes_give_the_stated_subgradient_not_nan():
         assert gradient[2, 2] == gradient[3, 3]
 
 
-@pytest.mark.parametrize("function", [feature_r_well, feature_r_ill])
 @pytest.mark.parametrize(
-    ("features", "error", "message"),
+    ("call", "error", "message"),
     [
-        (torch.zeros(3, 4), RankError, "rank 0"),
-        (torch.full((3, 4), torch.inf), InvalidInputError, "non-finite"),
-        (torch.ones(2, 3, 4), InvalidInputError, "2 dimension"),
+        (lambda: feature_r_ill(torch.zeros(3, 4)), RankError, "rank 0"),
+        (lambda: feature_r_well(torch.full((3, 4), torch.inf)), InvalidInputError, "non-finite"),
+        (lambda: feature_r_well(torch.ones(2, 3, 4)), InvalidInputError, "2 dimension"),
+        (lambda: feature_r_well(torch.eye(2, 5), dimension=1), InvalidInputError, "at least 2"),
+        (lambda: feature_r_ill(randn(3, 9), rank=4), InvalidInputError, "between 1 and 3"),
+        (lambda: feature_rtol(torch.ones(2, 2, dtype=torch.int64)), InvalidInputError, "float dtype"),
+        (lambda: value_and_gradient(feature_r_ill, torch.eye(3)), RankError, "infinite"),
+        (lambda: precondition_gradient(randn(2, 3), randn(4, 5)), InvalidInputError, "same last dimension"),
+        (
+            lambda: precondition_gradient(randn(2, 3), ridge=0.0),
+            InvalidInputError,
+            "positive number, got 0.0",
+        ),
+        (lambda: precondition_gradient(torch.zeros(2, 3)), RankError, "all zero"),
     ],
-    ids=["zero", "infinite", "batched"],
 )
-def test_bad_features(function, features, error, message):
+def test_bad_input(call, error, message):
     with pytest.raises(error, match=message):
-        function(features)
-
-
-def test_bad_rank_and_flat_spectra():
-    with pytest.raises(InvalidInputError, match="between 1 and 3"):
-        feature_r_ill(randn(3, 9), rank=4)
-    flat = torch.eye(3).double().requires_grad_()
-    with pytest.raises(RankError, match="infinite"):
-        feature_r_ill(flat).backward()
-    with pytest.raises(InvalidInputError, match="float dtype"):
-        feature_rtol(torch.ones(2, 2, dtype=torch.int64))
+        call()
 
 
 def explicit(gradient, samples, ridge):
     """G (XᵀX + εI)⁻¹ by a dense inverse."""
-    D = samples.shape[1]
-    return gradient @ torch.linalg.inv(samples.T @ samples + ridge * torch.eye(D, dtype=torch.float64))
-
-
-def backward(values, samples, upstream, ridge):
-    leaf = values.clone().requires_grad_()
-    precondition_gradient(leaf, samples, ridge=ridge).backward(upstream)
-    return leaf.grad
+    identity = torch.eye(samples.shape[1], dtype=torch.float64)
+    return gradient @ torch.linalg.inv(samples.T @ samples + ridge * identity)
 
 
 @pytest.mark.parametrize("ridge", [1e-2, 1.0, 30.0])
@@ -140,31 +122,24 @@ def backward(values, samples, upstream, ridge):
     ids=["wide", "tall", "square", "one sample", "one feature"],
 )
 def test_backward_is_the_explicit_formula(N, D, out, ridge):
-    X, W, G = randn(N, D, seed=1), randn(out, D, seed=2), randn(out, D, seed=3)
+    X, W, G = randn(N, D, seed=1), randn(out, D, seed=2).requires_grad_(), randn(out, D, seed=3)
+    precondition_gradient(W, X, ridge=ridge).backward(G)
     expected = explicit(G, X, ridge)
     # Both lose eps·(σ₁+ε)/ε of the largest entry of G/ε.
-    torch.testing.assert_close(
-        backward(W, X, G, ridge), expected, rtol=1e-10, atol=1e-10 * float(expected.abs().max())
-    )
+    torch.testing.assert_close(W.grad, expected, rtol=1e-10, atol=1e-10 * float(expected.abs().max()))
 
 
 @pytest.mark.parametrize("kind", ["well", "ill"])
 def test_on_a_weight_it_is_line_6_of_algorithm_1(kind):
     """`W = θᵀ` of shape (out, in), out ≠ in: the inverse belongs to the input side."""
     X, theta = randn(30, 6, seed=11), randn(6, 4, seed=12)
-    K, ridge = X.T @ X, 1e-9
+    K = X.T @ X
     reference = (r_well_theta_gradient if kind == "well" else r_ill_theta_gradient)(theta, K)
     W = theta.T.clone().requires_grad_()
-    features = nn.functional.linear(X, precondition_gradient(W, X, ridge=ridge))
+    features = nn.functional.linear(X, precondition_gradient(W, X, ridge=1e-9))
     (feature_r_well if kind == "well" else feature_r_ill)(features).backward()
     expected = torch.linalg.solve(K, reference.gradient)
     torch.testing.assert_close(W.grad.T, expected, rtol=1e-8, atol=1e-9 * float(expected.abs().max()))
-    # and there the inverse cancels: K⁻¹∇_θR = 2θ∇_H R (THEORY: no solve is needed for linear extractors)
-    H = theta.T @ K @ theta
-    inner = (r_well_gradient if kind == "well" else r_ill_gradient)(H).gradient
-    torch.testing.assert_close(
-        expected, 2 * theta @ inner, rtol=1e-8, atol=1e-9 * float(expected.abs().max())
-    )
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -173,27 +148,9 @@ def test_under_autocast_the_algebra_stays_float64(dtype):
     Z, G = randn(6, 16, dtype=torch.float32), randn(6, 16, seed=1)
     leaf = Z.clone().requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype is torch.bfloat16):
-        out = precondition_gradient(leaf, ridge=1e-3)
-        (out * G).sum().backward()
+        (precondition_gradient(leaf, ridge=1e-3) * G).sum().backward()
     assert leaf.grad.dtype == torch.float32
     expected = explicit(G, Z.double(), 1e-3)
     torch.testing.assert_close(
         leaf.grad.double(), expected, rtol=3e-7, atol=3e-7 * float(expected.abs().max())
     )
-
-
-@pytest.mark.parametrize(
-    ("values", "samples", "ridge", "error", "message"),
-    [
-        (randn(2, 3), randn(4, 5), 1.0, InvalidInputError, "same last dimension"),
-        (randn(2, 3), randn(3), 1.0, InvalidInputError, "2 dimension"),
-        (randn(2, 3), None, 0.0, InvalidInputError, "positive number, got 0.0"),
-        (randn(2, 3), None, float("nan"), InvalidInputError, "positive number, got nan"),
-        (torch.full((2, 3), torch.nan), None, 1.0, InvalidInputError, "non-finite"),
-        (torch.zeros(2, 3), None, None, RankError, "all zero"),
-    ],
-    ids=["width", "vector", "zero ridge", "nan ridge", "nan", "zero"],
-)
-def test_bad_samples(values, samples, ridge, error, message):
-    with pytest.raises(error, match=message):
-        precondition_gradient(values, samples, ridge=ridge)
