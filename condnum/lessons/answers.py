@@ -1,4 +1,4 @@
-"""What a check says: right, wrong or not answered, and why."""
+"""What a check says: right, wrong or not answered, and why; and fields to type answers in."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ import inspect
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import linalg
 
 from condnum.errors import CondnumError, InvalidInputError, require
 from condnum.figures.style import num
+from condnum.lessons.condition_number import Floats
 from condnum.lessons.figure_view import on_a_page
 
-Status = Literal["right", "wrong", "not answered yet"]
+ipywidgets = require("ipywidgets", "notebooks")
+VBox: Any = ipywidgets.VBox
 
-_COLORS = {"right": "#009E73", "wrong": "#D55E00", "not answered yet": "#8A8A8A"}
-_MARKS = {"right": "✔", "wrong": "✘", "not answered yet": "…"}
+#: Colour and mark of each status.
+LOOKS = {"right": ("#009E73", "✔"), "wrong": ("#D55E00", "✘"), "not answered yet": ("#8A8A8A", "…")}
 
 
 @dataclass(frozen=True)
@@ -34,17 +35,17 @@ class Verdict:
         right: κ is 49.
     """
 
-    status: Status
-    reason: str  # plain text, one or two sentences
+    status: str  # of `LOOKS`
+    reason: str = ""  # plain text, one or two sentences
 
     def __repr__(self) -> str:
         return f"{self.status}: {self.reason}" if self.reason else self.status
 
     def _repr_html_(self) -> str:
         """Return the line for a notebook."""
-        style = f"border-left:6px solid {_COLORS[self.status]};padding:4px 12px;font-size:1.1em"
-        reason = html.escape(self.reason)
-        return f'<div style="{style}"><b>{_MARKS[self.status]} {self.status}.</b> {reason}</div>'
+        color, mark = LOOKS[self.status]
+        style = f"border-left:6px solid {color};padding:4px 12px;font-size:1.1em"
+        return f'<div style="{style}"><b>{mark} {self.status}.</b> {html.escape(self.reason)}</div>'
 
 
 class AnswerError(Exception):
@@ -55,10 +56,13 @@ class NotAnsweredError(Exception):
     """A function returned None or `...`: its body is still to be written."""
 
 
-Check = Callable[..., str]
+def need(holds: Any, reason: str) -> None:
+    """Call an answer wrong, and say why, unless something holds."""
+    if not holds:
+        raise AnswerError(reason)
 
 
-def check(examine: Check) -> Callable[..., Verdict]:
+def check(examine: Callable[..., str]) -> Callable[..., Verdict]:
     """Turn a function that raises `AnswerError`, or returns why an answer is right, into a check.
 
     An answer that is None or `...` is not answered yet. Whatever a learner's own code raises is a
@@ -67,8 +71,7 @@ def check(examine: Check) -> Callable[..., Verdict]:
     Examples:
         >>> @check
         ... def check_even(n):
-        ...     if n % 2:
-        ...         raise AnswerError(f"{n} leaves a remainder of 1.")
+        ...     need(n % 2 == 0, f"{n} leaves a remainder of 1.")
         ...     return f"{n} is twice {n // 2}."
         >>> check_even(3), check_even(4), check_even(...)
         (wrong: 3 leaves a remainder of 1., right: 4 is twice 2., not answered yet)
@@ -76,12 +79,12 @@ def check(examine: Check) -> Callable[..., Verdict]:
 
     @functools.wraps(examine)
     def checked(*answers: Any) -> Verdict:
-        if any(is_blank(answer) for answer in answers):
-            return Verdict("not answered yet", "")
         try:
+            if any(answer is None or answer is ... for answer in answers):
+                raise NotAnsweredError
             return Verdict("right", examine(*answers))
         except NotAnsweredError:
-            return Verdict("not answered yet", "")
+            return Verdict("not answered yet")
         except AnswerError as finding:
             return Verdict("wrong", str(finding))
         except CondnumError as error:
@@ -92,71 +95,54 @@ def check(examine: Check) -> Callable[..., Verdict]:
     return checked
 
 
-def is_blank(answer: Any) -> bool:
-    """Tell whether an answer is still the gap of the exercise."""
-    return answer is None or answer is ...
-
-
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a learner's function with copies of the arguments, so that it cannot change ours."""
-    if not callable(function):
-        raise AnswerError(f"a function is asked for, got {type(function).__name__}.")
+    need(callable(function), f"a function is asked for, got {type(function).__name__}.")
     result = function(*(a.copy() if isinstance(a, np.ndarray) else a for a in arguments))
-    if is_blank(result):
+    if result is None or result is ...:
         raise NotAnsweredError
     return result
 
 
-def real(answer: Any, name: str, kind: str = "made of numbers") -> NDArray[np.float64]:
-    """Return an answer as real numbers; imaginary parts that are round-off, as of `sqrtm`, are dropped.
-
-    Examples:
-        >>> real([4 + 0j], "σ")
-        array([4.])
-    """
+def real(answer: Any, name: str, kind: str = "made of numbers") -> Floats:
+    """Return an answer as real numbers; imaginary parts that are round-off, as of `sqrtm`, are dropped."""
     try:
         values = np.array(answer, dtype=np.complex128)
     except (TypeError, ValueError) as error:
         raise AnswerError(f"{name} must be {kind}, got {answer!r}.") from error
     off = np.abs(values.imag).max(initial=0)
-    if off > 1e-9 * np.abs(values).max(initial=0):
-        raise AnswerError(
-            f"{name} must be real, but has imaginary parts up to {num(off, 2)}: a root of a "
-            "negative number, or "
-            "eigenvectors of a matrix that is not symmetric?"
-        )
+    need(
+        not off > 1e-9 * np.abs(values).max(initial=0),
+        f"{name} must be real, but has imaginary parts up to {num(off, 2)}: a root of a negative number, or "
+        "eigenvectors of a matrix that is not symmetric?",
+    )
     return np.array(values.real)
 
 
 def number(answer: Any, name: str) -> float:
     """Return an answer as a finite float."""
     values = real(answer, name, "a number")
-    if values.size != 1:
-        raise AnswerError(f"{name} must be a number, got {answer!r}.")
-    value = float(values.item())
-    if not np.isfinite(value):
-        raise AnswerError(f"{name} must be finite, got {value}.")
-    return value
+    need(values.size == 1, f"{name} must be a number, got {answer!r}.")
+    need(np.isfinite(values).all(), f"{name} must be finite, got {values.item()}.")
+    return float(values.item())
 
 
-def matrix(answer: Any, shape: tuple[int, int], name: str) -> NDArray[np.float64]:
+def matrix(answer: Any, shape: tuple[int, ...], name: str) -> Floats:
     """Return an answer as a finite matrix of a given shape."""
     value = real(answer, name)
-    if value.shape != shape:
-        raise AnswerError(f"{name} must have shape {shape}, got {value.shape}.")
-    if not np.isfinite(value).all():
-        raise AnswerError(f"{name} holds entries that are not finite.")
+    need(value.shape == shape, f"{name} must have shape {shape}, got {value.shape}.")
+    need(np.isfinite(value).all(), f"{name} holds entries that are not finite.")
     return value
 
 
-def covariance_like(answer: Any, size: int, name: str) -> NDArray[np.float64]:
+def covariance_like(answer: Any, size: int, name: str) -> Floats:
     """Return an answer as a symmetric positive semi-definite matrix."""
     K = matrix(answer, (size, size), name)
-    if not np.allclose(K, K.T, rtol=1e-9, atol=1e-12 * np.abs(K).max()):
-        raise AnswerError(f"{name} is not symmetric, so it is no covariance.")
+    symmetric = np.allclose(K, K.T, rtol=1e-9, atol=1e-12 * np.abs(K).max())
+    need(symmetric, f"{name} is not symmetric, so it is no covariance.")
     gamma = np.linalg.eigvalsh(K)
-    if gamma[0] < -1e-9 * np.abs(gamma).max():
-        raise AnswerError(f"{name} has the negative eigenvalue {num(gamma[0])}, so it is no covariance XᵀX.")
+    negative = f"{name} has the negative eigenvalue {num(gamma[0])}, so it is no covariance XᵀX."
+    need(gamma[0] >= -1e-9 * np.abs(gamma).max(), negative)
     return K
 
 
@@ -177,17 +163,24 @@ def _sized(make: Callable[..., Any]) -> Callable[..., Any]:
 
 #: What a formula may call.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "abs": np.abs, "sqrt": np.sqrt, "exp": np.exp, "log": np.log, "ceil": np.ceil, "floor": np.floor,
-    "max": np.max, "min": np.min, "sum": np.sum, "len": len, "diag": np.diag, "trace": np.trace,
-    "inv": np.linalg.inv, "solve": np.linalg.solve, "cond": np.linalg.cond, "cholesky": np.linalg.cholesky,
-    "eigh": np.linalg.eigh, "eigvalsh": np.linalg.eigvalsh, "eigvals": np.linalg.eigvals,
-    "svd": np.linalg.svd, "sqrtm": linalg.sqrtm,
-    "eye": _sized(np.eye), "linspace": _sized(np.linspace), "geomspace": _sized(np.geomspace),
-}  # fmt: skip
-_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.MatMult: operator.matmul, ast.Pow: np.float_power, ast.USub: operator.neg, ast.UAdd: operator.pos,
-}  # fmt: skip
+    **{name: getattr(np, name) for name in ("abs", "sqrt", "exp", "log", "ceil", "floor")},
+    **{name: getattr(np, name) for name in ("max", "min", "sum", "diag", "trace")},
+    **{name: getattr(np.linalg, name) for name in ("inv", "solve", "cond", "cholesky", "svd")},
+    **{name: getattr(np.linalg, name) for name in ("eigh", "eigvalsh", "eigvals")},
+    **{name: _sized(getattr(np, name)) for name in ("eye", "linspace", "geomspace")},
+    "len": len,
+    "sqrtm": linalg.sqrtm,
+}
+OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.MatMult: operator.matmul,
+    ast.Pow: np.float_power,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+}
 
 
 def formula(text: str, names: tuple[str, ...] = ()) -> Any:
@@ -208,24 +201,27 @@ def formula(text: str, names: tuple[str, ...] = ()) -> Any:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise InvalidInputError(f"this is no formula: {error}.") from error
 
+    @np.errstate(all="ignore")  # the checks name what is not finite
     def value(*arguments: Any) -> Any:
         known = dict(zip(names, arguments, strict=True))
         for line in lines[:-1]:
-            if not isinstance(line, ast.Assign) or len(line.targets) != 1:
-                raise InvalidInputError("each line but the last is name = formula.")
-            target, result = line.targets[0], _value(line.value, known)
-            if isinstance(target, ast.Name):
-                known[target.id] = result
-            elif isinstance(target, ast.Tuple) and all(isinstance(part, ast.Name) for part in target.elts):
-                known |= {part.id: one for part, one in zip(target.elts, result, strict=True)}  # type: ignore[attr-defined]
-            else:
-                raise InvalidInputError("on the left of = stands a name, or names with commas.")
+            match line:
+                case ast.Assign(targets=[ast.Name(id=name)]):
+                    known[name] = _value(line.value, known)
+                case ast.Assign(targets=[ast.Tuple(elts=parts)]) if all(
+                    isinstance(p, ast.Name) for p in parts
+                ):
+                    found = _value(line.value, known)
+                    known |= {ast.unparse(part): one for part, one in zip(parts, found, strict=True)}
+                case ast.Assign():
+                    raise InvalidInputError("on the left of = stands a name, or names with commas.")
+                case _:
+                    raise InvalidInputError("each line but the last is name = formula.")
         if not isinstance(lines[-1], ast.Expr):
             raise InvalidInputError("the last line is the answer: a formula without name =.")
         return _value(lines[-1].value, known)
 
-    quiet = np.errstate(all="ignore")(value)  # the checks name what is not finite
-    return quiet if names else quiet()
+    return value if names else value()
 
 
 def _value(node: ast.AST | None, known: Mapping[str, Any]) -> Any:
@@ -235,10 +231,10 @@ def _value(node: ast.AST | None, known: Mapping[str, Any]) -> Any:
             return number
         case ast.Name(id=name) if name in known:
             return known[name]
-        case ast.BinOp() if type(node.op) in _OPERATORS:
-            return _OPERATORS[type(node.op)](_value(node.left, known), _value(node.right, known))
-        case ast.UnaryOp() if type(node.op) in _OPERATORS:
-            return _OPERATORS[type(node.op)](_value(node.operand, known))
+        case ast.BinOp() if type(node.op) in OPERATORS:
+            return OPERATORS[type(node.op)](_value(node.left, known), _value(node.right, known))
+        case ast.UnaryOp() if type(node.op) in OPERATORS:
+            return OPERATORS[type(node.op)](_value(node.operand, known))
         case ast.List() | ast.Tuple():
             array = np.array([_value(part, known) for part in node.elts])
             if array.ndim > 2 or max(array.shape) > LARGEST:
@@ -267,10 +263,6 @@ def _index(node: ast.AST, known: Mapping[str, Any]) -> Any:
     return _value(node, known)
 
 
-ipywidgets = require("ipywidgets", "notebooks")
-VBox: Any = ipywidgets.VBox
-
-
 class AnswerBox(VBox):
     """Fields for the answers to one exercise, read as formulas by `formula`.
 
@@ -281,11 +273,20 @@ class AnswerBox(VBox):
 
     def __init__(self, examine: Callable[..., Verdict], **answers: Any) -> None:
         self._examine = examine
-        self._names = {
-            name: tuple(inspect.signature(gap).parameters) if callable(gap) else ()
-            for name, gap in answers.items()
-        }
-        self.fields = {name: _field(name, arguments) for name, arguments in self._names.items()}
+        self._arguments: dict[str, tuple[str, ...]] = {}
+        self.fields = {}
+        tip = (
+            f"A formula with + - * / ** @ .T [ ] and {', '.join(FUNCTIONS)}; lines name = formula before it."
+        )
+        for name, gap in answers.items():
+            arguments = tuple(inspect.signature(gap).parameters) if callable(gap) else ()
+            kind, label, hint = ipywidgets.Text, f"{name} =", "a number, or a matrix such as [[2, 1], [1, 2]]"
+            if arguments:
+                listed = ", ".join(arguments)
+                kind, label, hint = ipywidgets.Textarea, f"{name}({listed}) =", f"a formula in {listed}"
+            look = {"style": {"description_width": "16ch"}, "layout": {"width": "640px", "max_width": "100%"}}
+            self._arguments[name] = arguments
+            self.fields[name] = kind(description=label, placeholder=hint, tooltip=tip, **look)
         self.button = ipywidgets.Button(description="Check", tooltip="Is this right, and why?")
         self.verdict = ipywidgets.HTML()
         self.button.on_click(self._on_click)
@@ -293,36 +294,15 @@ class AnswerBox(VBox):
 
     @classmethod
     def show(cls, examine: Callable[..., Verdict], **answers: Any) -> Any:
-        """Return the verdict on the answers; on a page of Voilà, while they are gaps, the box.
-
-        Args:
-            examine: One of the checks of `condnum.lessons.exercises`.
-            **answers: What the cells hold.
-
-        Returns:
-            What a notebook's cell displays.
-        """
+        """Return the verdict on what the cells hold; on a page of Voilà, while they are gaps, the box."""
         verdict = examine(*answers.values())
         return cls(examine, **answers) if on_a_page() and verdict.status == "not answered yet" else verdict
 
     def _on_click(self, _: Any) -> None:
         """Read the fields and examine them; a formula that cannot be read is a finding as well."""
         try:
-            answers = [formula(self.fields[name].value, names) for name, names in self._names.items()]
-            verdict = self._examine(*answers)
+            found = [formula(self.fields[name].value, names) for name, names in self._arguments.items()]
+            verdict = self._examine(*found)
         except Exception as error:  # of the formula: it may divide by zero, or invert what cannot be inverted
             verdict = Verdict("wrong", f"the answer cannot be computed: {error}")
         self.verdict.value = verdict._repr_html_()
-
-
-def _field(name: str, arguments: tuple[str, ...]) -> Any:
-    """Return the field of one answer."""
-    tip = f"A formula with + - * / ** @ .T [ ] and {', '.join(FUNCTIONS)}; lines name = formula before it."
-    kind, hint = ipywidgets.Text, "a number, or a matrix such as [[2, 1], [1, 2]]"
-    if arguments:
-        kind, hint = ipywidgets.Textarea, f"a formula in {', '.join(arguments)}"
-    label = f"{name}({', '.join(arguments)}) =" if arguments else f"{name} ="
-    return kind(
-        description=label, placeholder=hint, tooltip=tip, style={"description_width": "16ch"},
-        layout={"width": "640px", "max_width": "100%"},
-    )  # fmt: skip

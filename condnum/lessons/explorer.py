@@ -1,31 +1,31 @@
-"""The base of all explorers: state in traits, one figure, one reading line, exports.
+"""The frame of all explorers: a pure function of its controls, shown as a figure, a sentence and a table.
 
-A lesson's computing function says in its annotations what each argument may be; `checked` holds it to that,
-and an explorer makes the trait and the control of the same name from it. See `Explorer`.
+`checked` says what each argument of a lesson's function may be and how a reader sets it, and holds callers to
+that; an `Explorer` makes a trait and a widget of it.
 """
 
 from __future__ import annotations
 
 import functools
-import html
 import inspect
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
 import pandas as pd
 
-from condnum.errors import CondnumError, InvalidInputError, MissingExtraError, UnknownNameError, require
+from condnum.errors import InvalidInputError, MissingExtraError, UnknownNameError, require
 from condnum.figures.style import apply_theme, honest_legend, num, stacked
 from condnum.lessons.figure_view import (
     EXPLORER_CLASS,
-    courier,
-    deliver,
+    Courier,
+    alarm,
     display_with_picture,
+    errors_shown,
     figure_widget,
     redraw,
 )
@@ -39,77 +39,40 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class Shown(ABC):
+    """What a lesson's function returns."""
+
+    @abstractmethod
+    def figure(self) -> Any:
+        """Return a plotly figure, always of the same traces."""
+
+    @abstractmethod
+    def reading(self) -> str:
+        """Say in HTML what is to be seen."""
+
+    @abstractmethod
+    def table(self) -> pd.DataFrame:
+        """Return the data of the figure."""
+
+
 @dataclass(frozen=True)
 class Between:
-    """The range of an argument, of its trait and of its slider."""
+    """The range of an argument without a control."""
 
     low: float
     high: float
 
 
-#: Degrees.
-Angle = Annotated[float, Between(0, 90)]
-
-
-def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Refuse what the annotations do not allow: a number not `Between`, a name that no `Literal` has.
-
-    Examples:
-        >>> @checked
-        ... def turned(angle: Angle, way: Literal["left", "right"]) -> float:
-        ...     return angle if way == "left" else -angle
-        >>> turned(30.0, "right")
-        -30.0
-        >>> turned(100.0, "left")
-        Traceback (most recent call last):
-        condnum.errors.InvalidInputError: angle must lie between 0 and 90, got 100.0.
-    """
-    hints, signature = get_type_hints(function, include_extras=True), inspect.signature(function)
-
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        for name, value in signature.bind(*args, **kwargs).arguments.items():
-            allowed = get_args(hints[name])
-            if get_origin(hints[name]) is Literal and value not in allowed:
-                raise UnknownNameError(name, str(value), [str(choice) for choice in allowed])
-            if get_origin(hints[name]) is Annotated and not allowed[1].low <= value <= allowed[1].high:
-                low, high = num(allowed[1].low, 10), num(allowed[1].high, 10)
-                raise InvalidInputError(f"{name} must lie between {low} and {high}, got {value}.")
-        return function(*args, **kwargs)
-
-    return call
-
-
-def trait_of(hint: Any, default: Any, text: str) -> Any:
-    """Return the trait of an argument: its annotation says what it may be."""
-    if get_origin(hint) is Literal:
-        return traitlets.Enum(list(get_args(hint)), default, help=text)
-    if get_origin(hint) is Annotated:
-        kind, within = get_args(hint)
-        numbers = traitlets.Int if kind is int else traitlets.Float
-        return numbers(default, min=kind(within.low), max=kind(within.high), help=text)
-    return {bool: traitlets.Bool, str: traitlets.Unicode}[hint](default, help=text)
-
-
-#: Width of one column of controls: two fit beside each other in a window of 1280 pixels.
-CONTROL_WIDTH = 500
-#: 1,000 but not 1,5.
-_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?")
-
-
 @dataclass(frozen=True)
 class Control(ABC):
-    """What every control has; its range and start are those of the argument of its name."""
+    """How a reader sets an argument."""
 
-    name: str  # of the argument, and of the trait that it shows and sets
     label: str  # plain text, with Greek letters; nothing here renders HTML
     help: str
-    unit: str = ""  # shown in brackets behind the label
 
-    @property
-    def description(self) -> str:
-        """Label and unit."""
-        return f"{self.label} ({self.unit})" if self.unit else self.label
+    @abstractmethod
+    def trait(self, kind: Any, default: Any) -> Any:
+        """Return the trait of an argument of this type."""
 
     @abstractmethod
     def widget(self, trait: Any, **common: Any) -> Any:
@@ -118,31 +81,29 @@ class Control(ABC):
 
 @dataclass(frozen=True)
 class Slider(Control):
-    """A slider over the trait's bounds: whole numbers for an `Int`, else fractions."""
+    """A slider from `low` to `high`, with a box for numbers beside it."""
 
-    step: float = 1
+    low: float
+    high: float
+    step: float | None = None  # 1; on a logarithmic scale 0.1, in decades
+    log: bool = False
     continuous: bool = True  # False where a redraw takes more than 100 ms
+    play: int = 0  # milliseconds a step of a play button, 0 for none
+
+    def trait(self, kind: Any, default: Any) -> Any:
+        """Return a number within the range."""
+        numbers = traitlets.Int if kind is int else traitlets.Float
+        return numbers(default, min=kind(self.low), max=kind(self.high), help=self.help)
 
     def widget(self, trait: Any, **common: Any) -> Any:
-        """Return the slider for whole numbers or the one for fractions."""
-        whole = isinstance(trait, traitlets.Int)
-        slider = ipywidgets.IntSlider if whole else ipywidgets.FloatSlider
-        return slider(min=trait.min, max=trait.max, **self._common(common))
-
-    def _common(self, common: dict[str, Any]) -> dict[str, Any]:
-        return {**common, "step": self.step, "continuous_update": self.continuous, "readout": False}
-
-
-@dataclass(frozen=True)
-class LogSlider(Slider):
-    """A slider on a logarithmic scale between the trait's positive bounds."""
-
-    step: float = 0.1  # in decades
-
-    def widget(self, trait: Any, **common: Any) -> Any:
-        """Return the logarithmic slider."""
-        low, high = math.log10(trait.min), math.log10(trait.max)
-        return ipywidgets.FloatLogSlider(base=10, min=low, max=high, **self._common(common))
+        """Return the slider for whole numbers, for fractions or for decades."""
+        common |= {"step": self.step or (0.1 if self.log else 1), "continuous_update": self.continuous}
+        low, high, slider = trait.min, trait.max, ipywidgets.FloatSlider
+        if self.log:
+            low, high, slider = math.log10(low), math.log10(high), ipywidgets.FloatLogSlider
+        elif isinstance(trait, traitlets.Int):
+            slider = ipywidgets.IntSlider
+        return slider(min=low, max=high, readout=False, **common)
 
 
 @dataclass(frozen=True)
@@ -150,6 +111,10 @@ class Choice(Control):
     """A dropdown over the values of a `Literal`; `labels` words them."""
 
     labels: Mapping[Any, str] = field(default_factory=dict)
+
+    def trait(self, kind: Any, default: Any) -> Any:
+        """Return one of the values."""
+        return traitlets.Enum(list(get_args(kind)), default, help=self.help)
 
     def widget(self, trait: Any, **common: Any) -> Any:
         """Return the dropdown."""
@@ -161,16 +126,47 @@ class Choice(Control):
 class Check(Control):
     """A checkbox for a `bool`."""
 
+    def trait(self, kind: Any, default: Any) -> Any:
+        """Return yes or no."""
+        return traitlets.Bool(default, help=self.help)
+
     def widget(self, trait: Any, **common: Any) -> Any:
         """Return the checkbox."""
         return ipywidgets.Checkbox(**common)
 
 
-@dataclass(frozen=True)
-class Stepper(Slider):
-    """A slider of whole numbers with a play button, which moves it in the browser."""
+def checked(**rules: Between | Control) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Give arguments ranges or controls; refuse a number out of its range and a name that no `Literal` has.
 
-    interval: int = 400  # milliseconds a step
+    Examples:
+        >>> @checked(angle=Between(0, 90))
+        ... def turned(angle: float, way: Literal["left", "right"]) -> float:
+        ...     return angle if way == "left" else -angle
+        >>> turned(30.0, "right")
+        -30.0
+        >>> turned(100.0, "left")
+        Traceback (most recent call last):
+        condnum.errors.InvalidInputError: angle must lie between 0 and 90, got 100.0.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        hints, signature = get_type_hints(function), inspect.signature(function)
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            for name, value in signature.bind(*args, **kwargs).arguments.items():
+                choices, rule = get_args(hints[name]), rules.get(name)
+                if get_origin(hints[name]) is Literal and value not in choices:
+                    raise UnknownNameError(name, str(value), map(str, choices))
+                if isinstance(rule, Between | Slider) and not rule.low <= value <= rule.high:
+                    low, high = num(rule.low, 10), num(rule.high, 10)
+                    raise InvalidInputError(f"{name} must lie between {low} and {high}, got {value}.")
+            return function(*args, **kwargs)
+
+        call.controls = {name: rule for name, rule in rules.items() if isinstance(rule, Control)}  # type: ignore[attr-defined]
+        return call
+
+    return decorate
 
 
 @dataclass(frozen=True)
@@ -183,7 +179,7 @@ class Preset:
 
 
 def number_in(text: str, trait: Any, label: str) -> float:
-    """Return the number that a reader typed.
+    """Return the number that a reader typed; a comma parts thousands.
 
     Examples:
         >>> from traitlets import Float
@@ -191,15 +187,14 @@ def number_in(text: str, trait: Any, label: str) -> float:
         1000.0
     """
     whole, plain = isinstance(trait.default_value, int), text.strip()
+    thousands = re.fullmatch(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?", plain)  # 1,000 but not 1,5
     try:
-        value = float(plain.replace(",", "") if _THOUSANDS.fullmatch(plain) else plain)
+        value = float(plain.replace(",", "") if thousands else plain)
     except ValueError:
         value = math.nan
     if not trait.min <= value <= trait.max or (whole and value != int(value)):
-        kind = "a whole number" if whole else "a number"
-        raise InvalidInputError(
-            f"{label} must be {kind} from {num(trait.min, 10)} to {num(trait.max, 10)}, got {plain!r}."
-        )
+        kind, ends = "a whole number" if whole else "a number", (num(trait.min, 10), num(trait.max, 10))
+        raise InvalidInputError(f"{label} must be {kind} from {ends[0]} to {ends[1]}, got {plain!r}.")
     return int(value) if whole else value
 
 
@@ -214,139 +209,105 @@ def is_rounding(box: Any, wanted: Any, shown: Any) -> bool:
         >>> is_rounding(box, 37.0, 10**1.6), is_rounding(box, 37.0, 10**1.5), is_rounding(box, 37.0, 38.0)
         (True, False, False)
     """
-    if not isinstance(box, ipywidgets.FloatLogSlider | ipywidgets.FloatSlider) or not box.step:
-        return False
     logarithmic = isinstance(box, ipywidgets.FloatLogSlider)
+    if not (logarithmic or isinstance(box, ipywidgets.FloatSlider)):
+        return False
     told, mark = (math.log(value, box.base) if logarithmic else value for value in (wanted, shown))
     steps, moved = (mark - box.min) / box.step, abs(mark - told) / box.step
     return abs(steps - round(steps)) < 1e-6 and moved <= 0.5 + 1e-6
 
 
-#: Size of an exported picture in pixels, before `PNG_SCALE`.
-PNG_WIDTH, PNG_SCALE = 1200, 2
-#: Media type of each kind of file.
-EXPORTS = {"html": "text/html", "png": "image/png", "csv": "text/csv"}
-
-
-def png_bytes(figure: Any) -> bytes:
-    """Return a figure as a picture."""
-    require("kaleido", "viz")
-    try:
-        return bytes(figure.to_image(format="png", width=PNG_WIDTH, scale=PNG_SCALE))
-    except (ValueError, RuntimeError) as error:
-        raise MissingExtraError(
-            f"a PNG needs kaleido and a Chromium or Chrome that starts ({error}); install both, "
-            "or use the camera above the figure, which works in the browser."
-        ) from error
+#: Width of one column of controls: two fit beside each other in a window of 1280 pixels.
+CONTROL_WIDTH = 500
+#: Button and media type of each kind of file.
+EXPORTS = {
+    "html": ("Figure as HTML", "text/html"),
+    "png": ("Figure as PNG", "image/png"),
+    "csv": ("Data as CSV", "text/csv"),
+}
+COPY = "Copy settings as code"
 
 
 class Explorer(VBox):
     """A figure with controls: each control sets a trait, and all of them are the state.
 
+    A subclass declares `compute`, a `checked` function of keyword arguments that returns a `Shown`, and
+    `presets`, buttons that set several traits.
+
     Setting a trait (`explorer.kappa = 50`) recomputes and redraws before it returns. A value that the
     trait forbids raises `traitlets.TraitError`; an exception in between is shown in the red line `alert`
-    and kept in `error`, because Jupyter hides what a callback raises in a log. What cannot be drawn leaves no
-    figure, table, code line or export of what was shown before. A subclass declares
-
-    * `compute`, a pure function of keyword arguments that returns a result;
-    * `figure`, `data` and `reading`: from that result to a plotly figure (always the same traces), to a
-      table and to a line of HTML that says what is to be seen;
-    * `controls`, each for an argument of `compute`, or one of `figure` that changes the drawing alone. Its
-      range and its start are those of the argument;
-    * `presets`, buttons that set several traits.
+    and kept in `error`. What cannot be drawn leaves no figure, table, code line or export of what was shown
+    before.
     """
 
-    controls: ClassVar[tuple[Control, ...]] = ()
+    compute: ClassVar[Callable[..., Any]]
     presets: ClassVar[tuple[Preset, ...]] = ()
-    view_settings: ClassVar[tuple[str, ...]] = ()
-    compute: ClassVar[staticmethod[..., Any]]
-    figure: ClassVar[staticmethod[..., Any]]
-    data: ClassVar[staticmethod[[Any], pd.DataFrame]]
-    reading: ClassVar[staticmethod[[Any], str]]
+    controls: ClassVar[dict[str, Control]] = {}
 
     theme = traitlets.Enum(
         ["auto", "light", "dark"], "auto", help="Colours of the figure; auto follows the page."
     )
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Make a trait of the argument of each control."""
+        """Make a trait of each argument that has a control."""
         super().__init_subclass__(**kwargs)
-        arguments: dict[str, tuple[Any, Any]] = {}
-        for function in (cls.figure, cls.compute):
-            hints = get_type_hints(function, include_extras=True)
-            signature = inspect.signature(function).parameters.items()
-            arguments |= {name: (hints.get(name), parameter.default) for name, parameter in signature}
-        for control in cls.controls:
-            trait = trait_of(*arguments[control.name], control.help)
-            trait.class_init(cls, control.name)
-            setattr(cls, control.name, trait)
-        drawn = inspect.signature(cls.figure).parameters
-        cls.view_settings = tuple(control.name for control in cls.controls if control.name in drawn)
+        cls.controls, hints = cls.compute.controls, get_type_hints(cls.compute)  # type: ignore[attr-defined]
+        for name, control in cls.controls.items():
+            trait = control.trait(hints[name], inspect.signature(cls.compute).parameters[name].default)
+            trait.class_init(cls, name)
+            setattr(cls, name, trait)
 
     def __init__(self, **settings: Any) -> None:
+        names = [*self.controls, "theme"]
+        for unknown in settings.keys() - names:
+            raise UnknownNameError(f"setting of {type(self).__name__}", unknown, names)
         self.result: Any = None  # what `compute` returned last
+        self.view: Any = None  # the live figure, once a first drawing has succeeded
         self.redraws = 0  # how often the figure was drawn
         self.error = ""  # what the red line says; empty when all is well
         self._drawn: tuple[Any, ...] | None = None
-        names = [control.name for control in self.controls]
-        unknown = sorted(set(settings) - {*names, "theme"})
-        if unknown:
-            raise UnknownNameError(f"setting of {type(self).__name__}", unknown[0], [*names, "theme"])
-        self.courier = courier()
+        self.courier = Courier()
         super().__init__(**settings)
         self._start = self.settings
+        self.inputs: dict[str, Any] = {}  # the widget of each control, by trait
+        self.typed: dict[str, Any] = {}  # the box beside each slider, by trait
+        self.alerts: dict[str, Any] = {}  # red lines beside controls, for errors that name their `field`
+        self.buttons: dict[str, Any] = {}  # by their labels
         self.reading_line = ipywidgets.HTML(layout={"min_height": "3.6em", "margin": "0 8px"})
         self.alert = ipywidgets.HTML()
-        self.inputs: dict[str, Any] = {}  # the widget of each control, by trait
-        self.alerts: dict[str, Any] = {}  # red lines beside controls, for errors that name their `field`
-        self.typed: dict[str, Any] = {}  # the box beside each slider, by trait
-        self.buttons: dict[str, Any] = {}  # by their labels
-        self.code = ipywidgets.Text(description="as code", disabled=False, layout={"width": "99%"})
-        self.view: Any = None  # the live figure, once a first drawing has succeeded
+        self.code = ipywidgets.Text(description="as code", layout={"width": "99%"})
+        self.place = ipywidgets.Box()  # of the figure
         self.add_class(EXPLORER_CLASS)
-        figure_place = ipywidgets.Box(layout={"display": "block"})
-        hidden = [] if self.courier is None else [self.courier]
         lines = [self.reading_line, self.alert, self._tools(), self.code]
-        self.children = [self._panel(), figure_place, *lines, *hidden]
+        self.children = [self._panel(), self.place, *lines, self.courier]
         self._draw()
-        self.observe(self._draw, [*names, "theme"])
-        if self.courier is not None:
-            self.courier.tips = {control.description: control.help for control in self.controls} | {
-                "theme": type(self).theme.help
-            }
-            self.courier.observe(self._draw, ["dark", "narrow"])
-            self.courier.on_msg(lambda _, message, __: self._say_copied(bool(message.get("copied"))))
+        self.observe(self._draw, names)
+        self.courier.tips = {control.label: control.help for control in self.controls.values()} | {
+            "theme": type(self).theme.help
+        }
+        self.courier.observe(self._draw, ["dark", "narrow"])
+        self.courier.on_msg(lambda _, message, __: self._say_copied(bool(message.get("copied"))))
 
     @classmethod
     def show(cls, *, static: bool = False, **settings: Any) -> Any:
         """Return the explorer, or the plain figure of these settings."""
         explorer = cls(**settings)  # checks the settings
-        if not static:
-            return explorer
-        if explorer.error:
+        if static and explorer.error:
             raise InvalidInputError(explorer.error)
-        return explorer.plain_figure()
+        return explorer.plain_figure() if static else explorer
 
     def _ipython_display_(self) -> None:
-        hidden_when_live = self.courier is not None and self.result is not None
-        display_with_picture(self, self.plain_figure() if hidden_when_live else None)
+        display_with_picture(self, None if self.result is None else self.plain_figure())
 
     @property
     def settings(self) -> dict[str, Any]:
         """The state: the value of each trait that has a control."""
-        return {control.name: getattr(self, control.name) for control in self.controls}
+        return {name: getattr(self, name) for name in self.controls}
 
     @property
     def dark(self) -> bool:
         """Whether the figure is drawn light on dark."""
-        if self.theme == "auto":
-            return self.courier is not None and bool(self.courier.dark)
-        return bool(self.theme == "dark")
-
-    @property
-    def narrow(self) -> bool:
-        """Whether the panels lie below each other, as on a phone."""
-        return self.courier is not None and bool(self.courier.narrow)
+        return bool(self.courier.dark if self.theme == "auto" else self.theme == "dark")
 
     @property
     def settings_code(self) -> str:
@@ -356,13 +317,8 @@ class Explorer(VBox):
 
     def plain_figure(self) -> Any:
         """Return what is shown as a plotly figure without a widget, in the colours of the theme."""
-        view = {name: getattr(self, name) for name in self.view_settings}
-        figure = honest_legend(type(self).figure(self.result, **view))
-        return apply_theme(stacked(figure) if self.narrow else figure, dark=self.dark)
-
-    def table(self) -> pd.DataFrame:
-        """Return the data of the figure, which the button CSV exports."""
-        return type(self).data(self.result)
+        figure = honest_legend(self.result.figure())
+        return apply_theme(stacked(figure) if self.courier.narrow else figure, dark=self.dark)
 
     def change(self, **settings: Any) -> None:
         """Set several traits at once and draw once; where a value is not allowed nothing is changed."""
@@ -375,59 +331,56 @@ class Explorer(VBox):
         self.change(**self._start)
         self._draw()  # what a failed upload has taken away
 
-    def copy_settings(self) -> None:
-        """Put `settings_code` on the reader's clipboard, where the browser allows it."""
-        if self.courier is None:
-            self._say_copied(False)
-        else:
-            self.courier.send({"kind": "copy", "text": self.settings_code})
-
     def export(self, kind: str) -> None:
         """Send the figure or its data to the browser."""
-        if kind not in EXPORTS:
-            raise UnknownNameError("export", kind, EXPORTS)
         if self.result is None:
             raise InvalidInputError(f"there is nothing to export: {self.error}")
         if kind == "csv":
-            content = self.table().to_csv(index=False).encode()
+            content = self.result.table().to_csv(index=False).encode()
         elif kind == "html":
             content = self.plain_figure().to_html(include_plotlyjs=True, full_html=True).encode()
         else:
-            content = png_bytes(self.plain_figure())
-        sent = deliver(self.courier, f"{type(self).__name__}.{kind}", content, EXPORTS[kind])
-        self._say(html.escape(sent))
+            require("kaleido", "viz")
+            try:
+                content = self.plain_figure().to_image(format="png", width=1200, scale=2)
+            except (ValueError, RuntimeError) as error:
+                raise MissingExtraError(
+                    f"a PNG needs kaleido and a Chromium or Chrome that starts ({error}); install both, "
+                    "or use the camera above the figure, which works in the browser."
+                ) from error
+        name = f"{type(self).__name__}.{kind}"
+        message = {"kind": "download", "name": name, "type": EXPORTS[kind][1]}
+        self.courier.send(message, buffers=[content])
+        self._say(f"Sent {name} to your browser's downloads.")
 
     def _panel(self) -> Any:
         """Return the controls, in as many columns as the window has room for, and the presets below."""
         place = {"width": f"{CONTROL_WIDTH}px", "max_width": "100%"}
-        longest = max((len(control.description) for control in self.controls), default=0)
+        longest = max(len(control.label) for control in self.controls.values())
         style = {"description_width": f"{0.85 * longest + 1:.0f}ch"}
         rows = []
-        for control in self.controls:
-            trait, value = self.traits()[control.name], getattr(self, control.name)
-            box = control.widget(
-                trait, value=value, description=control.description, tooltip=control.help, style=style,
-                layout=dict(place),
-            )  # fmt: skip
-            self.inputs[control.name] = box
-            self._join(control.name, box)
+        for name, control in self.controls.items():
+            trait, value = self.traits()[name], getattr(self, name)
+            texts = {"description": control.label, "tooltip": control.help, "style": style}
+            box = control.widget(trait, value=value, layout=dict(place), **texts)
+            self.inputs[name] = box
+            self._join(name, box)
             if isinstance(control, Slider):
                 box.layout.width, box.layout.flex = "auto", "1 1 240px"
-                parts = [box, self._typed(control, trait)]
-                if isinstance(control, Stepper):
-                    play = ipywidgets.Play(
-                        value=value, min=box.min, max=box.max, interval=control.interval, tooltip="play"
+                parts = [box, self._number_box(name, control, trait)]
+                if control.play:
+                    player = ipywidgets.Play(
+                        value=value, min=box.min, max=box.max, interval=control.play, tooltip="play"
                     )
-                    ipywidgets.jslink((play, "value"), (box, "value"))
-                    parts.append(play)
+                    ipywidgets.jslink((player, "value"), (box, "value"))
+                    parts.append(player)
                 box = ipywidgets.HBox(parts, layout=place | {"flex_flow": "row wrap"})
             rows.append(box)
-        if self.presets:
-            buttons = [
-                self._button(one.label, one.help, functools.partial(self.change, **one.settings))
-                for one in self.presets
-            ]
-            rows.append(ipywidgets.Box(buttons, layout={"flex_flow": "row wrap", "width": "100%"}))
+        buttons = [
+            self._button(one.label, one.help, functools.partial(self.change, **one.settings))
+            for one in self.presets
+        ]
+        rows.append(ipywidgets.Box(buttons, layout={"flex_flow": "row wrap", "width": "100%"}))
         return ipywidgets.Box(rows, layout={"flex_flow": "row wrap", "margin": "0 0 8px 0"})
 
     def _join(self, name: str, box: Any) -> None:
@@ -436,7 +389,7 @@ class Explorer(VBox):
         def to_trait(change: Any) -> None:
             if is_rounding(box, getattr(self, name), change["new"]):
                 return
-            with self._visible_errors(f"{name} stays {getattr(self, name)}"):
+            with errors_shown(f"{name} stays {getattr(self, name)}", self._alarm):
                 setattr(self, name, change["new"])
             box.value = getattr(self, name)
 
@@ -446,19 +399,16 @@ class Explorer(VBox):
         box.observe(to_trait, "value")
         self.observe(to_control, name)
 
-    def _typed(self, control: Slider, trait: Any) -> Any:
+    def _number_box(self, name: str, control: Slider, trait: Any) -> Any:
         """Return the box beside a slider: a typed number is taken as it is, or refused in the red line."""
-        name = control.name
-        tip = f"{control.description}: a number from {num(trait.min, 10)} to {num(trait.max, 10)}, then Enter"
-        box = ipywidgets.Text(
-            continuous_update=False, tooltip=tip, layout={"width": "84px", "flex": "0 0 auto"}
-        )
-        self.typed[name] = box
+        tip = f"{control.label}: a number from {num(trait.min, 10)} to {num(trait.max, 10)}, then Enter"
+        layout = {"width": "84px", "flex": "0 0 auto"}
+        self.typed[name] = box = ipywidgets.Text(continuous_update=False, tooltip=tip, layout=layout)
 
         def read(change: Any) -> None:
             if change["new"] == num(getattr(self, name), 4):  # what `show` wrote, rounded
                 return
-            with self._visible_errors(f"{name} stays {num(getattr(self, name), 10)}"):
+            with errors_shown(f"{name} stays {num(getattr(self, name), 10)}", self._alarm):
                 setattr(self, name, number_in(change["new"], trait, control.label))
             show()
 
@@ -474,52 +424,59 @@ class Explorer(VBox):
         show()
         return box
 
-    def _button(self, label: str, tip: str, action: Callable[[], None]) -> Any:
+    def _button(self, label: str, tip: str, action: Callable[[], Any]) -> Any:
         """Return a button; the errors of what it does are seen."""
 
         def run(_: Any) -> None:
-            with self._visible_errors(label):
+            with errors_shown(label, self._alarm):
                 action()
 
-        button = ipywidgets.Button(description=label, tooltip=tip, layout={"width": "auto"})
+        self.buttons[label] = button = ipywidgets.Button(
+            description=label, tooltip=tip, layout={"width": "auto"}
+        )
         button.on_click(run)
-        self.buttons[label] = button
         return button
 
     def _tools(self) -> Any:
         """Return the row of buttons and the theme."""
         buttons = [
             self._button("Reset", "Back to the settings at the start", self.reset),
-            self._button("Copy settings as code", "Copy the line below to the clipboard", self.copy_settings),
+            self._button(
+                COPY,
+                "Copy the line below to the clipboard",
+                lambda: self.courier.send({"kind": "copy", "text": self.settings_code}),
+            ),
         ]
-        for kind, text in (("html", "Figure as HTML"), ("png", "Figure as PNG"), ("csv", "Data as CSV")):
-            action = functools.partial(self.export, kind)
-            buttons.append(self._button(text, f"Download as a .{kind} file", action))
+        for kind, (label, _) in EXPORTS.items():
+            tip = f"Download as a .{kind} file"
+            buttons.append(self._button(label, tip, functools.partial(self.export, kind)))
         themes = ipywidgets.Dropdown(
-            options=["auto", "light", "dark"], value=self.theme, description="theme",
-            style={"description_width": "initial"}, layout={"width": "150px"},
-        )  # fmt: skip
+            options=type(self).theme.values,
+            value=self.theme,
+            description="theme",
+            style={"description_width": "initial"},
+            layout={"width": "150px"},
+        )
         self._join("theme", themes)
         return ipywidgets.Box([*buttons, themes], layout={"flex_flow": "row wrap"})
 
     def _draw(self, _: Any = None) -> None:
         """Compute and draw the state, unless it is drawn already."""
-        state = (*self.settings.values(), self.dark, self.narrow)
+        state = (*self.settings.values(), self.dark, self.courier.narrow)
         if state == self._drawn:
             return
         self._drawn, failed = state, True
-        with self._visible_errors("nothing can be drawn for these settings"):
-            chosen = {key: value for key, value in self.settings.items() if key not in self.view_settings}
+        with errors_shown("nothing can be drawn for these settings", self._alarm):
             # Small matrices: threads cost more than they give, on a busy machine most.
             with limited_threads(1):
-                self.result = type(self).compute(**chosen)
+                self.result = type(self).compute(**self.settings)
             figure = self.plain_figure()
             if self.view is None:
                 self.view = figure_widget(figure)
-                self.children[1].children = [self.view]
+                self.place.children = [self.view]
             else:
                 redraw(self.view, figure)
-            self._say(type(self).reading(self.result))
+            self._say(self.result.reading())
             self.redraws += 1
             failed = False
         self._blank(failed)
@@ -528,9 +485,9 @@ class Explorer(VBox):
         """Take away, or give back, all that a result is shown by: nothing old stands for new settings."""
         if blank:
             self.result, self._drawn, self.reading_line.value = None, None, ""
-        self.children[1].layout.display = "none" if blank else "block"
+        self.place.layout.display = "none" if blank else "block"
         self.code.value = "" if blank else self.settings_code
-        for label in ("Copy settings as code", "Figure as HTML", "Figure as PNG", "Data as CSV"):
+        for label in (COPY, *(label for label, _ in EXPORTS.values())):
             self.buttons[label].disabled = blank
 
     def _say_copied(self, copied: bool) -> None:
@@ -541,20 +498,12 @@ class Explorer(VBox):
     def _say(self, text: str) -> None:
         """Show a line of HTML below the figure, and take back an error."""
         self.reading_line.value = f'<span role="status" style="font-size:1.15em">{text}</span>'
-        self.error = ""
+        self._alarm("")
+
+    def _alarm(self, error: str, field: str = "") -> None:
+        """Show an error in the red line, that of its field if there is one."""
+        self.error = error
         for line in (self.alert, *self.alerts.values()):
             line.value = ""
-
-    @contextmanager
-    def _visible_errors(self, what: str) -> Generator[None]:
-        """Turn an exception into a red line; nothing else would show it."""
-        try:
-            yield
-        except Exception as error:
-            kind = "" if isinstance(error, CondnumError) else f"{type(error).__name__}: "
-            self.error = f"{what}: {kind}{error}"
-            style = "color:var(--jp-error-color1, #D32F2F);font-weight:bold"
-            for line in (self.alert, *self.alerts.values()):
-                line.value = ""
-            place = self.alerts.get(getattr(error, "field", ""), self.alert)
-            place.value = f'<span role="alert" style="{style}">{html.escape(self.error)}</span>'
+        if error:
+            self.alerts.get(field, self.alert).value = alarm(error)

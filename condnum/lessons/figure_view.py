@@ -1,35 +1,29 @@
-"""One plotly figure in a widget: alive with anywidget, a picture in an `Output` without it.
-
-The rest of `condnum.lessons` draws through these functions and need not know which of the two it has.
-"""
+"""A live plotly figure, the picture that its cell keeps, and errands in the reader's browser."""
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
-from functools import cache, partial
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from condnum.errors import require
+from condnum.errors import CondnumError, require
 from condnum.figures.style import apply_theme, honest_legend, stacked
 
-# Errands in the reader's browser: downloads, the clipboard, the page's theme, the width of figures.
-
-
 traitlets = require("traitlets", "notebooks")
+ipywidgets = require("ipywidgets", "notebooks")
+AnyWidget: Any = require("anywidget", "notebooks").AnyWidget
+go = require("plotly.graph_objects", "notebooks")
 
-#: Where downloads go without anywidget, below the kernel's working directory.
-EXPORT_FOLDER = Path("exports")
-
-#: CSS class of the box whose figures the courier fits to the page.
-EXPLORER_CLASS = "condnum-explorer"
-#: The same for a figure without controls.
-FIGURE_CLASS = "condnum-figure"
+#: CSS classes of the boxes whose figures the courier fits to the page: with controls, and without.
+EXPLORER_CLASS, FIGURE_CLASS = "condnum-explorer", "condnum-figure"
 
 _SCRIPT = """
 function initialize({ model }) {
@@ -105,45 +99,18 @@ _STYLE = """
 """.replace("EXPLORER", f":is(.{EXPLORER_CLASS}, .{FIGURE_CLASS})")
 
 
-def courier() -> Any | None:
-    """Return a new courier, to be placed among the children of a box."""
-    try:
-        return _courier_class()()
-    except ImportError:
-        return None
+class Courier(AnyWidget):
+    """Downloads, the clipboard, the page's theme and the width of figures; placed among a box's children."""
 
-
-@cache
-def _courier_class() -> Any:
-    """Define the widget's class once anywidget is known to be there."""
-    base = import_module("anywidget").AnyWidget
-    told = {name: traitlets.Bool(False).tag(sync=True) for name in ("dark", "narrow")}
+    _esm, _css = _SCRIPT, _STYLE
+    dark = traitlets.Bool(False).tag(sync=True)
+    narrow = traitlets.Bool(False).tag(sync=True)
     tips = traitlets.Dict().tag(sync=True)  # help of each control, by its description
-    members = {"_esm": _SCRIPT, "_css": _STYLE, **told, "tips": tips, "__module__": __name__}
-    return type("Courier", (base,), members | {"__doc__": "Downloads, clipboard and theme of the page."})
-
-
-def deliver(to: Any | None, name: str, content: bytes, mime: str) -> str:
-    """Send a file to the browser, or write it where there is no courier."""
-    if to is not None:
-        to.send({"kind": "download", "name": name, "type": mime}, buffers=[content])
-        return f"Sent {name} to your browser's downloads."
-    EXPORT_FOLDER.mkdir(exist_ok=True)
-    path = EXPORT_FOLDER / name
-    path.write_bytes(content)
-    return f"Wrote {path.resolve()}."
-
-
-ipywidgets = require("ipywidgets", "notebooks")
-go = require("plotly.graph_objects", "notebooks")
 
 
 def figure_widget(figure: Any) -> Any:
-    """Return a live figure, or an `Output` that shows it where anywidget is missing."""
-    try:
-        widget = go.FigureWidget(figure)
-    except ImportError:
-        return ipywidgets.Output(outputs=(figure_output(figure),))
+    """Return a live figure that follows the width of its place."""
+    widget = go.FigureWidget(figure)
     widget._config = widget._config | {"responsive": True, "displaylogo": False}
     return widget
 
@@ -154,9 +121,6 @@ def redraw(widget: Any, figure: Any) -> None:
     The data are changed in place, in one message to the page: nothing flickers, and the reader's zoom
     and hidden legend entries stay.
     """
-    if isinstance(widget, ipywidgets.Output):
-        widget.outputs = (figure_output(figure),)
-        return
     for axis in (*figure.select_xaxes({"domain": None}), *figure.select_yaxes({"domain": None})):
         axis.domain = (0, 1)  # else it keeps the one that it has below other panels
     with widget.batch_update():
@@ -165,21 +129,29 @@ def redraw(widget: Any, figure: Any) -> None:
         widget.layout.update(_changed(widget.layout, figure.layout))
 
 
+def _changed(old: Any, new: Any) -> dict[str, Any]:
+    """Return what differs at the first level: plotly checks all that it is given, entry by entry."""
+    before = old.to_plotly_json()
+    after = new.to_plotly_json().items()
+    return {name: value for name, value in after if name not in before or not _same(before[name], value)}
+
+
+def _same(old: Any, new: Any) -> bool:
+    """Compare two properties; arrays with gaps (NaN) are equal where both have one."""
+    if isinstance(old, np.ndarray) or isinstance(new, np.ndarray):
+        numeric = all(np.asarray(values).dtype.kind in "fiu" for values in (old, new))
+        return bool(np.array_equal(old, new, equal_nan=numeric))
+    if isinstance(old, dict) and isinstance(new, dict):
+        return old.keys() == new.keys() and all(_same(old[key], new[key]) for key in old)
+    return bool(old == new)
+
+
 def shown_figure(figure: Any, *, static: bool = False) -> Any:
-    """Return a figure without controls that follows the page's theme and width, or the plain one.
-
-    Args:
-        figure: A plotly figure.
-        static: As it is, for reports and papermill.
-
-    Returns:
-        What a notebook's cell displays.
-    """
+    """Return a figure without controls that follows the page's theme and width, or with `static` as it is."""
     honest_legend(figure)
-    guide = None if static else courier()
-    if guide is None:
+    if static:
         return figure
-    view, source = figure_widget(figure), go.Figure(figure)
+    view, source, guide = figure_widget(figure), go.Figure(figure), Courier()
 
     def draw(_: Any) -> None:
         fresh = go.Figure(source)
@@ -206,40 +178,32 @@ def on_a_page() -> bool:
 
 def figure_output(figure: Any) -> dict[str, Any]:
     """Return a figure as the output of a cell: set as a whole, it neither flickers nor piles up."""
-    data = {
-        "application/vnd.plotly.v1+json": json.loads(figure.to_json()),
-        "text/plain": str(figure.layout.title.text),
-    }
+    plotly, text = json.loads(figure.to_json()), str(figure.layout.title.text)
+    data = {"application/vnd.plotly.v1+json": plotly, "text/plain": text}
     return {"output_type": "display_data", "data": data, "metadata": {}}
+
+
+@contextmanager
+def errors_shown(what: str, show: Callable[[str, str], None]) -> Generator[None]:
+    """Hand the words of an exception, and the field at fault, to `show`: Jupyter hides them in a log."""
+    try:
+        yield
+    except Exception as error:
+        kind = "" if isinstance(error, CondnumError) else f"{type(error).__name__}: "
+        show(f"{what}: {kind}{error}", getattr(error, "field", ""))
+
+
+def alarm(text: str) -> str:
+    """Return the red line of an error."""
+    style = "color:var(--jp-error-color1, #D32F2F);font-weight:bold"
+    return f'<span role="alert" style="{style}">{html.escape(text)}</span>'
 
 
 def plain_label(label: str) -> str:
     """Write the subscripts and superscripts of a label without tags, for what cannot render HTML.
 
     Examples:
-        >>> plain_label("R<sub>ill</sub> only")
-        'R_ill only'
         >>> plain_label("K<sub>P</sub><sup>−1/2</sup>")
         'K_P^(−1/2)'
     """
     return re.sub(r"<sup>(.*?)</sup>", r"^(\1)", re.sub(r"<sub>(.*?)</sub>", r"_\1", label))
-
-
-def _changed(old: Any, new: Any) -> dict[str, Any]:
-    """Return what differs at the first level: plotly checks all that it is given, entry by entry."""
-    before = old.to_plotly_json()
-    return {
-        name: value
-        for name, value in new.to_plotly_json().items()
-        if name not in before or not _same(before[name], value)
-    }
-
-
-def _same(old: Any, new: Any) -> bool:
-    """Compare two properties; arrays with gaps (NaN) are equal where both have one."""
-    if isinstance(old, np.ndarray) or isinstance(new, np.ndarray):
-        numeric = all(np.asarray(values).dtype.kind in "fiu" for values in (old, new))
-        return bool(np.array_equal(old, new, equal_nan=numeric))
-    if isinstance(old, dict) and isinstance(new, dict):
-        return old.keys() == new.keys() and all(_same(old[key], new[key]) for key in old)
-    return bool(old == new)

@@ -48,12 +48,8 @@ class Lessons(Voila):
 
     def init_handlers(self) -> list[Any]:
         """Exchange the handler that ends kernels."""
-        return [
-            (address, ShutdownHandler, *rest)
-            if handler is VoilaShutdownKernelHandler
-            else (address, handler, *rest)
-            for address, handler, *rest in super().init_handlers()
-        ]
+        ours = {VoilaShutdownKernelHandler: ShutdownHandler}
+        return [(at, ours.get(handler, handler), *rest) for at, handler, *rest in super().init_handlers()]
 
 
 if __name__ == "__main__":

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from condnum.errors import InvalidInputError
-from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, empty, num, teaching_layout
-from condnum.lessons.condition_number import SpectrumShape, spectrum
-from condnum.lessons.explorer import Angle, Between, checked
+from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, num
+from condnum.lessons.condition_number import Floats, SpectrumShape, spectrum
+from condnum.lessons.explorer import Between, Choice, Slider, checked
+from condnum.lessons.sheet import Sheet, log
 from condnum.probing import ProbeCurve, linear_probe
 from condnum.theory.ceiling import optimal_immunizer
 from condnum.theory.spectra import covariance_factor
@@ -27,42 +27,36 @@ NULL_LABELS = {
     "harmful": "in the harmful task",
     "pretrain": "in pre-training",
 }
+#: Controls of two tasks, as several explorers have them.
+TASKS: dict[str, Any] = {
+    "kappa_pretrain": Slider("κ of K_P", "κ(K_P), of the pre-training task.", 1, 100, log=True),
+    "kappa_harmful": Slider("κ of K_H", "κ(K_H), of the harmful task.", 1, 100, log=True),
+    "angle": Slider(
+        "angle of K_H to K_P (degrees)",
+        "0°: large directions in common; 90°: the largest is the other's smallest.",
+        *(0, 90),
+    ),
+    "null": Choice("last feature dead", "Where the last feature is always zero.", NULL_LABELS),
+}
 #: Arguments of `two_tasks`, to be remembered by.
 Tasks = tuple[float, float, float, int, SpectrumShape, NullKind]
-#: κ of a task that a slider offers.
-TaskKappa = Annotated[float, Between(1, 100)]
 
 
-@checked
+@checked(angle=Between(0, 90))
 def two_tasks(
     kappa_pretrain: float = 100.0,
     kappa_harmful: float = 10.0,
-    angle: Angle = 45.0,
+    angle: float = 45.0,
     dimension: int = 4,
     shape: SpectrumShape = "geometric",
     null: NullKind = "none",
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return `K_P = diag(γ_P)` and `K_H = Q diag(γ_H) Qᵀ`.
+) -> tuple[Floats, Floats]:
+    """Return `K_P = diag(γ_P)` and `K_H = Q diag(γ_H) Qᵀ`, `(D, D)` with largest eigenvalue 1.
 
     Q turns the plane of the i-th and the i-th last eigenvector by `angle`, for every i: at 0° both tasks
     have their large directions in common, at 90° the largest direction of one is the smallest of the other.
     With a null space the last feature is kept out of this. A task that uses it has the geometric mean of its
     extreme eigenvalues there, so that κ stays as chosen.
-
-    Args:
-        kappa_pretrain: κ(K_P) ≥ 1.
-        kappa_harmful: κ(K_H) ≥ 1.
-        angle: Degrees, from 0 to 90.
-        dimension: D ≥ 2; ≥ 3 with a null space.
-        shape: Of both spectra, see `spectrum`.
-        null: The task, or both, whose covariance is zero in the last feature.
-
-    Returns:
-        Two `(D, D)` covariances with largest eigenvalue 1.
-
-    Raises:
-        InvalidInputError: An argument is out of its range.
-        UnknownNameError: No such shape or kind of null space.
 
     Examples:
         >>> K_P, K_H = two_tasks(kappa_pretrain=4.0, kappa_harmful=2.0, angle=90.0, dimension=2)
@@ -71,30 +65,29 @@ def two_tasks(
     """
     turned = dimension - (null != "none")
     if turned < 2:
+        least = 2 + dimension - turned
         raise InvalidInputError(
-            f"dimension must be at least {2 + dimension - turned} with null space '{null}', got {dimension}."
+            f"dimension must be at least {least} with null space '{null}', got {dimension}."
         )
     gamma_P, gamma_H = (spectrum(shape, turned, kappa) for kappa in (kappa_pretrain, kappa_harmful))
-    Q, first = np.eye(turned), np.arange(turned // 2)
-    last, phi = turned - 1 - first, np.deg2rad(angle)
+    Q, first, phi = np.eye(turned), np.arange(turned // 2), np.deg2rad(angle)
+    last = turned - 1 - first
     Q[first, first] = Q[last, last] = np.cos(phi)
     Q[last, first], Q[first, last] = np.sin(phi), -np.sin(phi)
-    K_P, K_H = np.diag(gamma_P), (Q * gamma_H) @ Q.T
-    if null == "none":
-        return K_P, K_H
-    return (
-        _extended(K_P, 0.0 if null in ("both", "pretrain") else kappa_pretrain**-0.5),
-        _extended(K_H, 0.0 if null in ("both", "harmful") else kappa_harmful**-0.5),
-    )
-
-
-def _extended(K: NDArray[np.float64], value: float) -> NDArray[np.float64]:
-    """Append a feature that is uncorrelated with the others."""
-    return np.pad(K, (0, 1)) + np.diag([0.0] * len(K) + [value])
+    tasks = []
+    for K, kappa, own in (
+        (np.diag(gamma_P), kappa_pretrain, "pretrain"),
+        ((Q * gamma_H) @ Q.T, kappa_harmful, "harmful"),
+    ):
+        if null != "none":
+            K = np.pad(K, (0, 1))
+            K[-1, -1] = 0.0 if null in ("both", own) else kappa**-0.5
+        tasks.append(K)
+    return tasks[0], tasks[1]
 
 
 #: Steps of exact line search that are followed, and the share of the excess loss at which a curve ends.
-ATTACK_STEPS, _LEAST_LOSS = 2000, 1e-12
+ATTACK_STEPS, LEAST_LOSS = 2000, 1e-12
 
 
 @dataclass(frozen=True)
@@ -103,7 +96,7 @@ class Attack:
 
     name: str  # of the features
     kappa: float  # κ of the probe's Hessian
-    spectrum: NDArray[np.float64]  # (D,) descending
+    spectrum: Floats  # (D,) descending
     curve: ProbeCurve  # excess loss of exact line search
 
     def steps_to(self, share: float) -> int | None:
@@ -112,7 +105,7 @@ class Attack:
         return int(self.curve.steps[reached[0]]) if len(reached) else None
 
 
-def whiten(theta: NDArray[np.float64], covariance: NDArray[np.float64]) -> NDArray[np.float64]:
+def whiten(theta: Floats, covariance: Floats) -> Floats:
     r"""Return `θV Σ^{-1/2}` for `θᵀKθ = VΣVᵀ`: features whose covariance is the identity.
 
     It takes nothing but the features of the attacker's own data.
@@ -127,104 +120,49 @@ def whiten(theta: NDArray[np.float64], covariance: NDArray[np.float64]) -> NDArr
     return np.asarray(theta @ (B / (B**2).sum(axis=1, keepdims=True)).T)
 
 
-def attacks(
-    *,
-    kappa_pretrain: float = 100.0,
-    kappa_harmful: float = 10.0,
-    angle: float = 45.0,
-    dimension: int = 16,
-    shape: SpectrumShape = "geometric",
-    seed: int = 0,
-) -> list[Attack]:
-    """Probe one harmful task through four feature extractors, from a start at 0.
+def attacks(*, angle: float = 45.0, dimension: int = 16, seed: int = 0) -> list[Attack]:
+    """Probe the harmful one of `two_tasks` through four feature extractors, from a start at 0.
 
     The targets are `y = X_Hβ` with Gaussian β, the same for all. θ*, rotated, has one κ and many spectra
     between the extremes: the third extractor keeps κ(H_H) and moves every other eigenvalue to the top.
-
-    Args:
-        kappa_pretrain: κ(K_P) ≥ 1, see `two_tasks`.
-        kappa_harmful: κ(K_H) ≥ 1.
-        angle: Degrees between the eigenbases.
-        dimension: D.
-        shape: Of both spectra.
-        seed: Of β.
-
-    Returns:
-        Raw inputs, θ*, the same κ with another spectrum, and θ* whitened by the attacker.
-
-    Raises:
-        InvalidInputError: An argument is out of its range.
-        UnknownNameError: No such shape.
 
     Examples:
         >>> raw, immunized, same_kappa, whitened = attacks()
         >>> whitened.steps_to(1e-6), immunized.steps_to(1e-6) > raw.steps_to(1e-6)
         (1, True)
     """
-    K_P, K_H = two_tasks(
-        kappa_pretrain=kappa_pretrain,
-        kappa_harmful=kappa_harmful,
-        angle=angle,
-        dimension=dimension,
-        shape=shape,
-    )
+    K_P, K_H = two_tasks(angle=angle, dimension=dimension)
     best = np.asarray(optimal_immunizer(K_P, K_H))
+    mu, V = np.linalg.eigh(best.T @ K_H @ best)
+    gain = np.append(1.0, np.sqrt(mu[-1] / mu[1:]))
     extractors = {
         "raw inputs, θ = I": np.eye(dimension),
         "θ*": best,
-        "same κ, rest of the spectrum at the top": best @ _lift(best.T @ K_H @ best),
+        "same κ, rest of the spectrum at the top": best @ (V * gain) @ V.T,
         "θ*, whitened by the attacker": whiten(best, K_H),
     }
-    moment = K_H @ np.random.default_rng(seed).normal(size=dimension)
-    return [_attack(name, theta, K_H, moment) for name, theta in extractors.items()]
-
-
-def _attack(
-    name: str, theta: NDArray[np.float64], K: NDArray[np.float64], moment: NDArray[np.float64]
-) -> Attack:
-    """Probe with exact line search."""
-    sigma = np.linalg.eigvalsh(theta.T @ K @ theta)[::-1].astype(np.float64)
-    curve = linear_probe(theta, K, moment, steps=ATTACK_STEPS)
-    return Attack(name, float(sigma[0] / sigma[-1]), sigma, curve)
-
-
-def _lift(H: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return S with `SᵀHS` of H's extremes and every other eigenvalue at the largest."""
-    sigma, V = np.linalg.eigh(H)
-    gain = np.sqrt(sigma[-1] / sigma)
-    gain[0] = 1.0
-    return (V * gain) @ V.T
+    moment, found = K_H @ np.random.default_rng(seed).normal(size=dimension), []
+    for name, theta in extractors.items():
+        sigma = np.linalg.eigvalsh(theta.T @ K_H @ theta)[::-1]
+        curve = linear_probe(theta, K_H, moment, steps=ATTACK_STEPS)
+        found.append(Attack(name, float(sigma[0] / sigma[-1]), sigma, curve))
+    return found
 
 
 def attacks_figure(runs: Sequence[Attack]) -> Any:
-    """Draw the excess loss of an attacker through several extractors.
-
-    Args:
-        runs: Of `attacks`, up to four.
-
-    Returns:
-        A plotly figure: a curve each; the marker is the first step.
-
-    Raises:
-        MissingExtraError: Plotly is missing.
-    """
-    figure = empty()
+    """Draw the excess loss of an attacker through up to four extractors, from the first step on."""
+    sheet = Sheet()
+    (panel,) = sheet.panels
     looks = ((NEUTRAL, "solid"), (ORANGE, "solid"), (PURPLE, "dash"), (BLUE, "dot"))
-    for run, (color, dash) in zip(runs, looks, strict=False):
-        share = np.maximum(run.curve.excess_loss, _LEAST_LOSS)
-        kept = int(np.argmax(share <= _LEAST_LOSS)) or len(share) - 1
-        t = run.curve.steps[1 : kept + 1]
-        figure.add_scatter(
-            x=t, y=share[1 : kept + 1], mode="lines+markers" if len(t) < 5 else "lines",
-            name=f"{run.name} (κ = {num(run.kappa)})", line={"color": color, "dash": dash, "width": 3},
-            marker={"size": 13}, hovertemplate="t = %{x:,d}: %{y:.2e}",
-        )  # fmt: skip
+    for run, look in zip(runs, looks, strict=False):
+        share = np.maximum(run.curve.excess_loss, LEAST_LOSS)
+        shown = slice(1, 1 + (int(np.argmax(share <= LEAST_LOSS)) or len(share) - 1))
+        t, name = run.curve.steps[shown], f"{run.name} (κ = {num(run.kappa)})"
+        size = 13 if len(t) < 5 else 0
+        panel.line(name, t, share[shown], *look, size=size, hover="t = %{x:,d}: %{y:.2e}")
+    panel.axes(
+        log("step t of exact line search", -0.05, math.log10(ATTACK_STEPS)),
+        log("excess loss", math.log10(LEAST_LOSS) - 0.5, 0.3, dtick=2),
+    )
     note = "Share of the excess loss that is left after t steps; curves end at 10<sup>−12</sup>"
-    teaching_layout(figure, "An attacker on the harmful task", note)
-    figure.update_xaxes(
-        type="log", range=[-0.05, math.log10(ATTACK_STEPS)], dtick=1, title_text="step t of exact line search"
-    )
-    figure.update_yaxes(
-        type="log", range=[math.log10(_LEAST_LOSS) - 0.5, 0.3], dtick=2, title_text="excess loss"
-    )
-    return figure
+    return sheet.finish("An attacker on the harmful task", note)

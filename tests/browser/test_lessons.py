@@ -7,19 +7,17 @@ import urllib.request
 import numpy as np
 import pytest
 
-from condnum.lessons.aligned_tasks import aligned_tasks, aligned_tasks_figure
-from condnum.lessons.alignment import alignment_figure, rotated_alignment
-from condnum.lessons.ceiling import ceiling_demo, ceiling_plane_figure
-from condnum.lessons.condition_number import spectrum_descent, spectrum_descent_figure, zigzag, zigzag_figure
-from condnum.lessons.own_data import own_data, own_data_figure
+from condnum.lessons.aligned_tasks import aligned_tasks
+from condnum.lessons.alignment import rotated_alignment
+from condnum.lessons.ceiling import ceiling_demo
+from condnum.lessons.condition_number import spectrum_descent, zigzag
+from condnum.lessons.own_data import own_data
 from condnum.lessons.regularizer_paths import (
     joint_steps,
-    joint_steps_figure,
     regularizer_path,
-    regularizer_path_figure,
 )
-from condnum.lessons.regularizers import counter_example, regularizer_step, regularizer_step_figure
-from condnum.lessons.ridge_ceiling import ridge_ceiling_demo, ridge_ceiling_figure
+from condnum.lessons.regularizers import counter_example, regularizer_step
+from condnum.lessons.ridge_ceiling import ridge_ceiling_demo
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser"), pytest.mark.slow]
 
@@ -31,50 +29,50 @@ NINE = regularizer_step(dimension=9)
 #: the figure that it leads to.
 LESSONS = {
     "1_condition_number": [
-        (0, None, lambda: zigzag_figure(zigzag(kappa=10.0))),
-        (0, ("condition number κ", "ArrowRight"), lambda: zigzag_figure(zigzag(kappa=10**1.1))),
-        (1, ("dimension D", "End"), lambda: spectrum_descent_figure(spectrum_descent(dimension=256))),
+        (0, None, lambda: zigzag(kappa=10.0).figure()),
+        (0, ("condition number κ", "ArrowRight"), lambda: zigzag(kappa=10**1.1).figure()),
+        (1, ("dimension D", "End"), lambda: spectrum_descent(dimension=256).figure()),
     ],
     "2_alignment": [
-        (0, None, lambda: alignment_figure(rotated_alignment(angle=45.0))),
-        (0, ("angle of U to Q", "ArrowRight"), lambda: alignment_figure(rotated_alignment(angle=46.0))),
-        (0, "By hand: D = 2, Eq. 10 fails", lambda: alignment_figure(rotated_alignment(**BY_HAND))),
-        (0, "Generic: a Haar draw", lambda: alignment_figure(rotated_alignment(rotation="haar", angle=45.0))),
-        (1, "Counter-example to the remark", lambda: aligned_tasks_figure(aligned_tasks(exponent=1.0))),
+        (0, None, lambda: rotated_alignment(angle=45.0).figure()),
+        (0, ("angle of U to Q", "ArrowRight"), lambda: rotated_alignment(angle=46.0).figure()),
+        (0, "By hand: D = 2, Eq. 10 fails", lambda: rotated_alignment(**BY_HAND).figure()),
+        (0, "Generic: a Haar draw", lambda: rotated_alignment(rotation="haar", angle=45.0).figure()),
+        (1, "Counter-example to the remark", lambda: aligned_tasks(exponent=1.0).figure()),
     ],
     "3_regularizers": [
-        (0, None, lambda: regularizer_step_figure(regularizer_step())),
+        (0, None, lambda: regularizer_step().figure()),
         (
             0,
             ("dimension k = D", "ArrowRight"),
-            lambda: regularizer_step_figure(regularizer_step(dimension=9)),
+            lambda: regularizer_step(dimension=9).figure(),
         ),
         (
             0,
             "Counter-example to printed bound (1)",
-            lambda: regularizer_step_figure(regularizer_step(**WELL)),
+            lambda: regularizer_step(**WELL).figure(),
         ),
         (
             0,
             "Counter-example to printed bound (2)",
-            lambda: regularizer_step_figure(regularizer_step(**ILL), scale="near"),
+            lambda: regularizer_step(**ILL, scale="near").figure(),
         ),
         (
             1,
             {"step sizes": "constant η"},
-            lambda: regularizer_path_figure(regularizer_path(sizes="constant")),
+            lambda: regularizer_path(sizes="constant").figure(),
         ),
-        (2, ("angle of the tasks", "End"), lambda: joint_steps_figure(joint_steps(angle=90.0))),
+        (2, ("angle of the tasks", "End"), lambda: joint_steps(angle=90.0).figure()),
     ],
     "4_ceiling": [
-        (0, None, lambda: ceiling_plane_figure(ceiling_demo())),
-        (0, ("angle of K_H to K_P", "ArrowRight"), lambda: ceiling_plane_figure(ceiling_demo(angle=46.0))),
+        (0, None, lambda: ceiling_demo().figure()),
+        (0, ("angle of K_H to K_P", "ArrowRight"), lambda: ceiling_demo(angle=46.0).figure()),
         (
             0,
             {"last feature dead": "in pre-training"},
-            lambda: ceiling_plane_figure(ceiling_demo(angle=46.0, null="pretrain")),
+            lambda: ceiling_demo(angle=46.0, null="pretrain").figure(),
         ),
-        (1, ("ridge ε", "End"), lambda: ridge_ceiling_figure(ridge_ceiling_demo(ridge=10.0))),
+        (1, ("ridge ε", "End"), lambda: ridge_ceiling_demo(ridge=10.0).figure()),
     ],
 }
 
@@ -113,7 +111,7 @@ def use_the_tools(notebook):
     before = notebook.figure_data(0)
     notebook.button("Reset").click()
     notebook.changed(before)
-    notebook.assert_shows(zigzag_figure(zigzag()))
+    notebook.assert_shows(zigzag().figure())
     notebook.press("step t", "End")
     notebook.button("Copy settings as code").click()
     notebook.page.get_by_text("Copied the line below").wait_for()
@@ -144,7 +142,7 @@ def test_in_voila(voila):
     notebook = voila("1_condition_number", figures=2)
     assert notebook.figures_when_text_appeared == 0
     notebook.press("condition number κ", "ArrowRight")
-    notebook.assert_shows(zigzag_figure(zigzag(kappa=10**1.1)))
+    notebook.assert_shows(zigzag(kappa=10**1.1).figure())
     notebook.screenshot("1_voila")
     with notebook.page.expect_download() as caught:
         notebook.button("Data as CSV").click()
@@ -232,12 +230,12 @@ def upload(notebook, label, path):
 def test_own_data(lab, tmp_path):
     notebook = lab("5_bring_your_own")
     notebook.page.set_viewport_size({"width": 1280, "height": 1500})
-    notebook.assert_shows(own_data_figure(own_data()))
+    notebook.assert_shows(own_data().figure())
     notebook.press("ridge ε", "ArrowRight")
     before = notebook.figure_data()
     notebook.dropdown("example").select_option(label="digits 4 and 7")
     notebook.changed(before)
-    notebook.assert_shows(own_data_figure(own_data(ridge=10**-5.9, example="digits")))
+    notebook.assert_shows(own_data(ridge=10**-5.9, example="digits").figure())
     notebook.screenshot("5_own_data_digits", 0)
 
     rng = np.random.default_rng(0)
@@ -251,7 +249,7 @@ def test_own_data(lab, tmp_path):
     upload(notebook, "Upload X_H", tmp_path / "mine_H.npy")
     notebook.changed(before)
     paths = {"pretrain": str(tmp_path / "mine_P.npy"), "harmful": str(tmp_path / "mine_H.npy")}
-    notebook.assert_shows(own_data_figure(own_data(**paths, ridge=10**-5.9)))
+    notebook.assert_shows(own_data(**paths, ridge=10**-5.9).figure())
     assert notebook.explorer().locator("[role=alert]").count() == 0
 
     upload(notebook, "Upload X_H", tmp_path / "bad.csv")

@@ -15,8 +15,8 @@ from condnum.figures.style import (
     stacked,
     teaching_layout,
 )
-from condnum.lessons.alignment import alignment_figure, rotated_alignment
-from condnum.lessons.own_data import own_data, own_data_figure
+from condnum.lessons.alignment import rotated_alignment
+from condnum.lessons.own_data import own_data
 
 
 def test_the_legend_lists_what_is_to_be_seen():
@@ -36,15 +36,15 @@ def test_the_legend_lists_what_is_to_be_seen():
 
 
 def test_panels_lie_below_each_other_with_their_titles():
-    wide = alignment_figure(rotated_alignment())
-    layout = stacked(alignment_figure(rotated_alignment())).layout
+    wide = rotated_alignment().figure()
+    layout = stacked(rotated_alignment().figure()).layout
     tops = [layout[name].domain[1] for name in ("yaxis", "yaxis2", "yaxis3")]
     assert tops == sorted(tops, reverse=True)
     assert all(layout[name].domain == (0, 1) for name in ("xaxis", "xaxis2", "xaxis3"))
     assert [note.y for note in layout.annotations] == tops
     assert [note.text for note in layout.annotations] == [note.text for note in wide.layout.annotations]
     assert layout.height > 2 * wide.layout.height - 300
-    own = stacked(own_data_figure(own_data())).layout  # its map of overlaps is lower than its neighbours
+    own = stacked(own_data().figure()).layout  # its map of overlaps is lower than its neighbours
     assert [note.y for note in own.annotations] == sorted((n.y for n in own.annotations), reverse=True)
     assert own.yaxis2.domain[1] < own.annotations[1].y < own.yaxis.domain[0]
 

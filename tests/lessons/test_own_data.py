@@ -17,9 +17,6 @@ from condnum.lessons.own_data import (
     UPLOAD_BYTES,
     OwnDataExplorer,
     own_data,
-    own_data_figure,
-    own_data_reading,
-    own_data_table,
 )
 from condnum.probing import linear_probe
 
@@ -151,7 +148,7 @@ def test_zeros_strangers_and_very_wide_features(files, tmp_path):
 
 def test_it_draws_spectra_overlaps_and_probes():
     result = own_data(ridge=1e-3, goal=0.05)
-    figure = own_data_figure(result)
+    figure = result.figure()
     by_name = {trace.name: trace for trace in figure.data}
     np.testing.assert_array_equal(by_name["K<sub>H</sub>"].y, result.harmful.sigma)
     assert list(by_name["ridge ε"].y) == [1e-3, 1e-3]
@@ -160,7 +157,7 @@ def test_it_draws_spectra_overlaps_and_probes():
     shown = by_name["D<sub>H</sub> as is"].y
     np.testing.assert_array_equal(shown, np.maximum(result.probes.norm_ratio[2], RATIO_FLOOR / 10))
     assert "470 at rank 8" in figure.layout.title.text
-    table = own_data_table(result)
+    table = result.table()
     assert table["quantity"].nunique() == 6
     ratio = table.query("quantity == 'ratio_H_immunized'")["value"]
     np.testing.assert_array_equal(ratio, result.probes.norm_ratio[3])
@@ -169,7 +166,7 @@ def test_it_draws_spectra_overlaps_and_probes():
 def test_what_lies_below_the_axis_is_drawn_on_its_floor():
     result = own_data(example="digits", goal=1e-6)
     assert result.costs == (-1, 1, -1, -1)
-    figure = own_data_figure(result)
+    figure = result.figure()
     floor = figure.data[1].y[-1]
     assert result.harmful.sigma[-1] < floor < result.harmful.tolerance
     assert np.log10(floor) == pytest.approx(figure.layout.yaxis.range[0])
@@ -205,7 +202,7 @@ def test_two_uploads_replace_the_example(tmp_path):
 
 
 def blank(explorer):
-    shown = (explorer.children[1].layout.display, explorer.code.value, explorer.reading_line.value)
+    shown = (explorer.place.layout.display, explorer.code.value, explorer.reading_line.value)
     return explorer.result is None and shown == ("none", "", "") and explorer.buttons["Data as CSV"].disabled
 
 
@@ -250,10 +247,10 @@ def test_columns_are_listed_flagged_and_left_out(tmp_path):
 
 
 def test_the_reading_has_numbers_verdict_and_warnings():
-    text = own_data_reading(own_data())
+    text = own_data().reading()
     for part in ("469.8", "360.2", "RIR ≤ 4.187", "falls as well", "235 × 8"):
         assert part in text
-    digits = own_data_reading(own_data(example="digits"))
+    digits = own_data(example="digits").reading()
     assert "RIR ≤ ∞" in digits
     assert "more than 1,000" in digits
     assert digits.count("<li>") == 5

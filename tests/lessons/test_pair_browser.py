@@ -1,23 +1,17 @@
 """The browser of pairs: clicks and dropdowns set its traits, traits draw, errors are seen."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pandas as pd
 import pytest
 
-pytest.importorskip("ipywidgets", reason="the extra notebooks is not installed")
-pytest.importorskip("plotly", reason="the extra notebooks is not installed")
+pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
-import ipywidgets
 import traitlets
 from plotly.callbacks import Points
 
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.figures import PairDetail
 from condnum.figures.pairs import PAIR_COLUMNS
-from condnum.lessons import figure_view
 from condnum.lessons.pair_browser import PairBrowser, digit_pair_detail
 from condnum.studies.digit_pairs import DigitPairs
 
@@ -60,7 +54,6 @@ def detail():
 
 @pytest.fixture
 def browser(results, detail):
-    pytest.importorskip("anywidget")
     return PairBrowser(results, detail, subtitle="toy")
 
 
@@ -148,33 +141,9 @@ def test_values_that_are_no_choice_are_refused(browser):
         browser.pretrain = 10
 
 
-def test_without_anywidget_the_dropdowns_do_everything(results, detail, monkeypatch):
-    def missing(_):
-        raise ImportError("Please install anywidget")
-
-    monkeypatch.setattr(figure_view.go, "FigureWidget", missing)
-    browser = PairBrowser(results, detail)
-    assert isinstance(browser.heatmap, ipywidgets.Output)
-    browser.choices[0].value = "r_ill_only"
-    (shown,) = browser.heatmap.outputs
-    assert "R<sub>ill</sub> only" in shown["data"][PLOTLY]["layout"]["annotations"][0]["text"]
-    browser.choices[1].value = 0
-    browser.choices[2].value = 1
-    assert drawn_digits(browser) == ["0", "1"]
-
-
 def test_a_malformed_table_is_refused(results, detail):
     with pytest.raises(InvalidInputError, match="lacks the columns: rir"):
         PairBrowser(results.drop(columns="rir"), detail)
-
-
-def test_importing_without_the_extra_names_it():
-    code = "import sys; sys.modules['ipywidgets'] = None\nimport condnum.lessons.pair_browser"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
-    )
-    assert done.returncode == 1
-    assert "pip install 'condnum[notebooks]'" in done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -7,30 +7,23 @@ from hypothesis import strategies as st
 
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
-from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.lessons.regularizer_paths import (
     MOST_LINES,
-    JointStepsExplorer,
-    RegularizerPathExplorer,
     joint_step,
     joint_steps,
-    joint_steps_figure,
     largest_safe_step,
     regularizer_path,
-    regularizer_path_figure,
     value_plane,
     value_plane_figure,
 )
 from condnum.lessons.regularizers import (
     CURVE_POINTS,
     STEP_RANGE,
-    RegularizerExplorer,
     bent_spectrum,
     counter_example,
     kappas,
     next_spectrum,
     regularizer_step,
-    regularizer_step_figure,
 )
 from condnum.theory.regularizers import r_ill, r_ill_gradient, r_well, r_well_gradient
 from condnum.theory.spectra import hessian
@@ -111,25 +104,6 @@ def test_spectra_fall_strictly_between_their_ends():
         assert well_step_bound(sigma) > 0  # σ₁ counts as unique
 
 
-@pytest.mark.parametrize(
-    ("call", "arguments", "error", "match"),
-    [
-        (bent_spectrum, {"kappa": 1.0, "dimension": 2}, InvalidInputError, "kappa must be above 1 and"),
-        (bent_spectrum, {"kappa": 2.0, "dimension": 1}, InvalidInputError, "dimension must be at least 2"),
-        (bent_spectrum, {"kappa": 2.0, "dimension": 2, "bend": 0}, InvalidInputError, "bend must be"),
-        (regularizer_step, {"step": -1.0}, InvalidInputError, r"step must lie between 0\.025.* got -1\.0"),
-        (regularizer_step, {"regularizer": "wel"}, UnknownNameError, "did you mean 'well'"),
-        (regularizer_path, {"sizes": "const"}, UnknownNameError, "did you mean 'constant'"),
-        (joint_steps, {"share_ill": 1.0}, InvalidInputError, r"share_ill must lie between 0\.001 and 0\.99"),
-        (counter_example, {"regularizer": "il"}, UnknownNameError, "did you mean 'ill'"),
-    ],
-    ids=["kappa", "dimension", "bend", "step", "regularizer", "sizes", "share", "example"],
-)  # fmt: skip
-def test_bad_arguments(call, arguments, error, match):
-    with pytest.raises(error, match=match):
-        call(**arguments)
-
-
 @settings(max_examples=25, deadline=None)
 @given(
     st.sampled_from(["well", "ill"]), st.floats(0.02, 0.95), st.floats(1.5, 200.0),
@@ -173,18 +147,18 @@ def test_a_path_is_made_of_safe_steps(regularizer):
 
 
 def test_r_ill_does_not_know_kappa():
-    plane = value_plane()
-    figure = value_plane_figure(plane)
-    for trace, (kappa, value) in zip(figure.data, plane.curves.values(), strict=False):
+    curves = value_plane()
+    figure = value_plane_figure(curves)
+    for trace, (kappa, value) in zip(figure.data, curves.values(), strict=False):
         np.testing.assert_array_equal(trace.x, kappa)
         np.testing.assert_array_equal(trace.y, value)
-    kappa, value = plane.curves["vanishing"]
+    kappa, value = curves["vanishing"]
     assert kappa[-1] > 9e5
     np.testing.assert_allclose(value[-1], 4.8, rtol=1e-9)  # 1/((1 + 1/4)/6)
-    kappa, value = plane.curves["scaled"]
+    kappa, value = curves["scaled"]
     np.testing.assert_allclose(kappa, 10, rtol=1e-12)
     assert value[-1] == pytest.approx(value[0] / 1e6)
-    kappa, value = plane.curves["descended"]
+    kappa, value = curves["descended"]
     assert (np.diff(kappa) > 0).all()
     assert (np.diff(value) < 0).all()
 
@@ -230,7 +204,7 @@ def test_a_run_that_diverges_ends_before():
 
 def test_a_step_shows_spectra_gradient_and_curve():
     run = regularizer_step(step=0.3)
-    figure = regularizer_step_figure(run)
+    figure = run.figure()
     np.testing.assert_array_equal(by_name(figure, "before").y, run.sigma)
     np.testing.assert_allclose(by_name(figure, "after").y, run.next_sigma)
     np.testing.assert_array_equal(by_name(figure, "g<sub>i</sub>").customdata, run.gradient)
@@ -247,26 +221,25 @@ def test_a_step_shows_spectra_gradient_and_curve():
 def test_what_has_no_place_is_not_drawn_or_lies_on_the_edge():
     run = regularizer_step(regularizer="ill", kappa=3.0, dimension=2, top=100.0)
     assert run.printed < 0
-    figure = regularizer_step_figure(run)
+    figure = run.figure()
     assert np.isnan(by_name(figure, "printed bound").x).all()
     assert np.isnan(by_name(figure, "corrected bound").x).all()  # infinite: every step is shaded
     assert max(by_name(figure, "below the corrected").x) == STEP_RANGE[1]
-    figure = regularizer_step_figure(regularizer_step(**counter_example("well")))
+    figure = regularizer_step(**counter_example("well")).figure()
     after = by_name(figure, "after")
     assert np.log10(after.y[0]) > figure.layout.yaxis.range[0]
     assert list(after.customdata) == [0.0, 1.5625]
     assert by_name(figure, "this step").marker.symbol == "triangle-up"  # κ = ∞ lies above the panel
     assert figure.layout.title.text.endswith("κ = 4 → ∞")
-    run = regularizer_step(**counter_example("ill"))
     for scale in ("decades", "near"):
-        figure = regularizer_step_figure(run, scale=scale)
-        low, high = figure.layout.yaxis2.range
+        run = regularizer_step(**counter_example("ill"), scale=scale)
+        low, high = run.figure().layout.yaxis2.range
         assert low < (np.log10(run.next_kappa) if scale == "decades" else run.next_kappa) < high
 
 
 def test_a_path_has_a_line_a_value():
     run = regularizer_path(dimension=3, sizes="constant", share=0.5)
-    figure = regularizer_path_figure(run)
+    figure = run.figure()
     assert len(figure.data) == MOST_LINES + 3
     np.testing.assert_array_equal(by_name(figure, "σ<sub>k</sub>").y, run.sigma[:, -1])
     between = [trace for trace in figure.data if trace.name.startswith("between")]
@@ -276,36 +249,9 @@ def test_a_path_has_a_line_a_value():
 
 def test_a_joint_run_shows_both_kappas_and_the_verdict():
     run = joint_steps(angle=15.0)
-    figure = joint_steps_figure(run)
+    figure = run.figure()
     np.testing.assert_array_equal(by_name(figure, "κ(H<sub>P").y, run.kappa_pretrain)
     assert len(by_name(figure, "wrong way").x) == run.pretrain_rises.sum() + run.harmful_falls.sum() > 0
     path, ceiling = by_name(figure, "path"), by_name(figure, "RIR")
     np.testing.assert_array_equal(path.y, run.ratio_harmful)
     np.testing.assert_allclose(np.divide(ceiling.y, ceiling.x), run.rir_max)
-
-
-@pytest.mark.parametrize(
-    ("explorer", "settings", "said"),
-    [
-        (RegularizerExplorer, counter_example("well"), "annihilated (rank 2 → 1)"),
-        (RegularizerExplorer, counter_example("ill"), "κ falls from 1.631 to 1.562: <b>the wrong way</b>"),
-        (RegularizerExplorer, {"regularizer": "ill", "dimension": 2, "top": 100.0}, "printed bound is neg"),
-        (RegularizerExplorer, {"regularizer": "ill", "dimension": 2}, "allows every step (k = 2)"),
-        (RegularizerPathExplorer, {}, "Monotone is not convergent"),
-        (RegularizerPathExplorer, {"sizes": "constant"}, "steps κ does not fall"),
-        (RegularizerPathExplorer, {"regularizer": "ill"}, "leave float64"),
-        (JointStepsExplorer, {"share_ill": 0.8}, "<b>not immunized</b>"),
-        (JointStepsExplorer, {"angle": 90.0}, ": immunized by"),
-    ],
-)  # fmt: skip
-def test_readings(explorer, settings, said):
-    assert said in explorer(**settings).reading_line.value
-
-
-def test_a_slider_rounded_by_the_page_leaves_the_state_alone():
-    explorer = RegularizerExplorer(**counter_example("ill"))
-    step = explorer.step
-    explorer.inputs["step"].value = 10**1.08  # the mark next to 12.12: what the page reports
-    assert explorer.step == step
-    explorer.inputs["step"].value = 10**1.10  # one mark up from there: the reader's move
-    assert explorer.step == pytest.approx(10**1.10)

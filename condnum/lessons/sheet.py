@@ -1,0 +1,94 @@
+"""What the lessons draw with: panels beside each other, with lines, marks and areas on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from condnum.figures.style import panels, teaching_layout
+
+
+class Panel:
+    """One panel of a `Sheet`."""
+
+    def __init__(self, sheet: Sheet, number: int) -> None:
+        self._sheet, self._number = sheet, "" if number == 1 else str(number)
+
+    def line(
+        self,
+        name: str,
+        x: Any,
+        y: Any,
+        color: str,
+        dash: str = "solid",
+        *,
+        width: float = 3,
+        size: float = 0,
+        **more: Any,
+    ) -> None:
+        """Draw a line, with points of a size on it."""
+        line, marker = {"color": color, "dash": dash, "width": width}, {"size": size} | more.pop("marker", {})
+        self.trace(name, x, y, mode="lines+markers" if size else "lines", line=line, marker=marker, **more)
+
+    def marks(self, name: str, x: Any, y: Any, symbol: Any, size: Any, color: Any, **more: Any) -> None:
+        """Draw points."""
+        marker = {"symbol": symbol, "size": size, "color": color} | more.pop("marker", {})
+        self.trace(name, x, y, mode="markers", marker=marker, **more)
+
+    def area(self, name: str, x: Any, y: Any, color: str, **more: Any) -> None:
+        """Fill a polygon."""
+        self.trace(
+            name,
+            x,
+            y,
+            mode="lines",
+            fill="toself",
+            fillcolor=color,
+            line={"width": 0},
+            hoverinfo="skip",
+            **more,
+        )
+
+    def trace(
+        self, name: str, x: Any, y: Any, *, hover: str | None = None, legend: bool = True, **more: Any
+    ) -> None:
+        """Draw any trace; where `honest_legend` may not list it, `legend` is False."""
+        x, y = np.asarray(x), np.asarray(y)  # a NaN in a list would be one in the page's JSON, which has none
+        place = {"xaxis": f"x{self._number}", "yaxis": f"y{self._number}"}
+        shown = {"hovertemplate": hover, "showlegend": None if legend else False}
+        self._sheet.traces.append({"type": "scatter", "name": name, "x": x, "y": y, **shown, **place, **more})
+
+    def axes(self, x: dict[str, Any], y: dict[str, Any]) -> None:
+        """Set both axes."""
+        self._sheet.layout |= {f"xaxis{self._number}": x, f"yaxis{self._number}": y}
+
+
+class Sheet:
+    """A figure of panels; `finish` hands all over at once, since plotly checks every change."""
+
+    def __init__(
+        self,
+        *titles: str,
+        gap: float = 0.1,
+        column_widths: Sequence[float] | None = None,
+        grid: Mapping[str, Any] | None = None,
+    ) -> None:
+        one_row = {"cols": len(titles) or 1, "column_widths": column_widths}
+        self.grid = panels(**(grid or one_row), horizontal_spacing=gap, subplot_titles=titles or None)
+        self.panels: Any = [Panel(self, number) for number in range(1, max(len(titles), 1) + 1)]
+        self.traces: list[dict[str, Any]] = []
+        self.layout: dict[str, Any] = {"legend": {"traceorder": "normal"}}
+
+    def finish(self, title: str, note: str = "", *, height: int = 520) -> Any:
+        """Return the figure."""
+        self.grid.add_traces(self.traces)
+        teaching_layout(self.grid, title, note, height=height)
+        return self.grid.update_layout(self.layout)
+
+
+def log(title: str, low: float | None = None, high: float | None = None, dtick: Any = 1) -> dict[str, Any]:
+    """Return a logarithmic axis; its ends are exponents of ten."""
+    ends = None if low is None else [low, high]
+    return {"type": "log", "title_text": title, "range": ends, "dtick": dtick}
