@@ -122,12 +122,11 @@ class Attackers(Study, name="attackers"):
     @property
     def base(self) -> HousePrices | DigitPairs:
         """The study that immunizes: the extractors are its own, for the same settings and seed."""
+        common = (self.methods, self.seed + 1, self.epochs)
         if self.dataset == "house-prices":
-            options: dict[str, Any] = {"rows": self.rows, "device": "cpu"}
-            return HousePrices(self.source, self.methods, self.seed + 1, self.epochs, **options)
-        source = "auto" if self.source == "embedded" else self.source
+            return HousePrices(self.source, *common, rows=self.rows, device="cpu")
         name: Any = self.dataset
-        return DigitPairs(name, source, self.methods, self.seed + 1, self.epochs, (self.pair,))
+        return DigitPairs(name, "auto" if self.source == "embedded" else self.source, *common, (self.pair,))
 
     def load(self) -> AttackData:
         """Load the pair of tasks."""
@@ -146,22 +145,20 @@ class Attackers(Study, name="attackers"):
         cells = []
         for name in (RAW, *self.methods):
             settings = None if name == RAW else self.base.settings(name)
-            at = {"method": name, "seed": self.seed}
-            cells.append(Cell(at, {"panel": panel, "method": asdict(settings) if settings else {}}))
+            own = {"panel": panel, "method": asdict(settings) if settings else {}}
+            cells.append(Cell({"method": name, "seed": self.seed}, own))
         return cells
 
     def compute(self, data: AttackData, cell: Cell) -> CellResult:
         """Attack the features of one extractor, and measure how far it is immunized."""
-        name = cell["method"]
-        theta = None if name == RAW else self.theta(data, name)
-        chosen = self.attackers or tuple(attacker_names())
+        name, chosen = cell["method"], self.attackers or tuple(attacker_names())
+        thetas = {} if name == RAW else {name: self.theta(data, name)}
 
         def on_attack(extractor: str, attacker: str) -> None:
-            """Tell whoever follows the run."""
             report_event(stage=f"{attacker} on {extractor}", step=chosen.index(attacker), steps=len(chosen))
 
         report = attack_panel(
-            {RAW: None} if theta is None else {RAW: None, name: theta},
+            {RAW: None, **thetas},
             attack_task(self, data.pair),
             budget=self.budget,
             attackers=chosen,
@@ -169,19 +166,17 @@ class Attackers(Study, name="attackers"):
             on_attack=on_attack,
         )
         tables = {kept: getattr(report, kept) for kept in _KEPT}
-        tables["immunization"] = immunization_table(data.pair, {} if theta is None else {name: theta})
-        texts = {
-            kept: json.dumps((table[table["extractor"] == name] if len(table) else table).to_dict("list"))
-            for kept, table in tables.items()
+        tables = {
+            kept: table[table["extractor"] == name] if len(table) else table for kept, table in tables.items()
         }
-        return CellResult(dict(texts), {})
+        tables["immunization"] = immunization_table(data.pair, thetas)
+        return CellResult({kept: json.dumps(table.to_dict("list")) for kept, table in tables.items()}, {})
 
     def theta(self, data: AttackData, method: str) -> Tensor:
         """Train or evaluate an extractor as its own study does."""
-        base, origin = self.base, data.origin
-        if isinstance(base, DigitPairs):
-            return base.immunize(origin, base.cell(method, self.seed, self.pair)).theta
-        return base.immunize(origin, base.cell(method, self.seed)).theta
+        base: Any = self.base
+        where = (self.pair,) if isinstance(base, DigitPairs) else ()
+        return base.immunize(data.origin, base.cell(method, self.seed, *where)).theta
 
     def report(self, data: AttackData, results: Sequence[Result]) -> AttackReport:
         """Put together what the panel found."""
@@ -198,14 +193,14 @@ class Attackers(Study, name="attackers"):
     def tables(self, data: AttackData, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
         """Return what each attacker needed, the factors, and how far each extractor is immunized."""
         report = self.report(data, results)
-        tables = {
+        return {
             "results": report.steps,
             "factors": report.factors,
             "extractors": report.extractors,
             "immunization": _joined(results, "immunization"),
             "curves.parquet": report.curves,
+            **({"skipped": report.skipped} if len(report.skipped) else {}),
         }
-        return tables | ({"skipped": report.skipped} if len(report.skipped) else {})
 
     def executor(self, data: Any, cells: Sequence[Cell], jobs: int, scheduler: str = "") -> Executor:
         """Attack one extractor after the other unless told otherwise: seconds are measured."""
@@ -251,20 +246,12 @@ def immunization_table(pair: TaskPair, thetas: Mapping[str, Tensor]) -> pd.DataF
     """Measure (i), (ii) and RIR of each extractor in both conventions."""
     problem = ImmunizationProblem.from_pair(pair)
     K_P, K_H = problem.pretrain.covariance, problem.harmful.covariance
+    measures = ("convention", "harmful_ratio", "pretrain_ratio", "rir", "success")
     rows = []
     for name, theta in thetas.items():
         for convention in ("compact", "ridge"):
             measured = relative_immunization_ratio(theta, K_P, K_H, convention=convention)
-            rows.append(
-                {
-                    "extractor": name,
-                    "convention": convention,
-                    "harmful_ratio": measured.harmful_ratio,
-                    "pretrain_ratio": measured.pretrain_ratio,
-                    "rir": measured.rir,
-                    "success": measured.success,
-                }
-            )
+            rows.append({"extractor": name} | {measure: getattr(measured, measure) for measure in measures})
     return pd.DataFrame(rows)
 
 
