@@ -10,16 +10,17 @@ from typing import Annotated, Any, Literal, NamedTuple
 import pandas as pd
 from torch import Tensor
 
-from condnum.data import Digits, TaskPair, digit_pair
-from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.data import TaskPair, digit_pair
+from condnum.errors import InvalidInputError
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import AttackBudget, AttackReport, AttackTask, attack_panel, attacker_names
 from condnum.probing.tasks import Kind
 from condnum.progress import report_event
 from condnum.studies.cells import Cell, CellResult
-from condnum.studies.digit_pairs import DigitPairs, read_pair
+from condnum.studies.digit_pairs import DigitPairs
 from condnum.studies.executors import Executor
 from condnum.studies.house_prices import HousePrices, Methods
+from condnum.studies.named_tasks import NamedTasks
 from condnum.studies.study import Count, Result, Study, at_least, choose_executor, some_of
 from condnum.theory.immunization import relative_immunization_ratio
 
@@ -75,43 +76,30 @@ class Attackers(Study, name="attackers"):
 
     def check(self) -> None:
         """Refuse what cannot run, before anything is computed."""
-        if self.data == "embedded":
-            object.__setattr__(self, "data", "house-prices")
-            object.__setattr__(self, "source", "embedded")
-        if self.dataset not in ("house-prices", "mnist", "digits"):
-            raise UnknownNameError("data set", self.data, ["house-prices", "mnist:4-9", "digits:4-9"])
-        if self.dataset == "house-prices" and self.data != "house-prices":
-            raise InvalidInputError(f"data '{self.data}': house prices are one pair; leave out the colon.")
-        if self.dataset == "mnist" and self.source == "embedded":
-            raise InvalidInputError("MNIST is not embedded; the 8×8 digits are: data 'digits:4-9'.")
-        if self.dataset != "house-prices":
-            pretrain, harmful = self.pair
-            if pretrain == harmful:
-                raise InvalidInputError(f"data '{self.data}': give two different digits, such as 4-9.")
-        if self.loss == "logistic" and self.dataset == "house-prices":
+        if self.loss == "logistic" and self.pair is None:
             raise InvalidInputError("house prices are a regression: the loss must be squared, or auto.")
         _ = self.budget  # checks seed and steps
 
     @property
-    def dataset(self) -> str:
-        """`house-prices`, `mnist` or `digits`."""
-        return self.data.partition(":")[0]
+    def tasks(self) -> NamedTasks:
+        """Which tasks."""
+        return NamedTasks.parse(self.data, self.source)
 
     @property
-    def pair(self) -> tuple[int, int]:
-        """Digits of D_P and D_H."""
-        return read_pair(self.data.partition(":")[2])
+    def pair(self) -> tuple[int, int] | None:
+        """Digits of D_P and D_H; None for house prices."""
+        return self.tasks.pair
 
     @property
     def kind(self) -> Kind:
         """What the attacker learns."""
-        logistic = self.dataset != "house-prices" and self.loss != "squared"
+        logistic = self.pair is not None and self.loss != "squared"
         return "classification" if logistic else "regression"
 
     @property
     def budget(self) -> AttackBudget:
         """What each attacker may spend."""
-        dense = AttackBudget.dense_steps if self.dataset == "house-prices" else DIGIT_DENSE_STEPS
+        dense = AttackBudget.dense_steps if self.pair is None else DIGIT_DENSE_STEPS
         return AttackBudget(
             AttackBudget.steps if self.steps is None else self.steps,
             dense if self.dense_steps is None else self.dense_steps,
@@ -123,15 +111,16 @@ class Attackers(Study, name="attackers"):
     def base(self) -> HousePrices | DigitPairs:
         """The study that immunizes: the extractors are its own, for the same settings and seed."""
         common = (self.methods, self.seed + 1, self.epochs)
-        if self.dataset == "house-prices":
-            return HousePrices(self.source, *common, rows=self.rows, device="cpu")
-        name: Any = self.dataset
-        return DigitPairs(name, "auto" if self.source == "embedded" else self.source, *common, (self.pair,))
+        if self.pair is None:
+            return HousePrices(self.tasks.source, *common, rows=self.rows, device="cpu")
+        if self.tasks.name == "mnist":
+            return DigitPairs("mnist", self.source, *common, (self.pair,))
+        return DigitPairs("digits", "auto", *common, (self.pair,))
 
     def load(self) -> AttackData:
         """Load the pair of tasks."""
-        origin = self.base.load()
-        return AttackData(digit_pair(origin, *self.pair) if isinstance(origin, Digits) else origin, origin)
+        origin: Any = self.base.load()
+        return AttackData(origin if self.pair is None else digit_pair(origin, *self.pair), origin)
 
     def cells(self, data: AttackData) -> list[Cell]:
         """List the extractors, raw inputs first; the panel attacks each by itself."""
@@ -175,7 +164,7 @@ class Attackers(Study, name="attackers"):
     def theta(self, data: AttackData, method: str) -> Tensor:
         """Train or evaluate an extractor as its own study does."""
         base: Any = self.base
-        where = (self.pair,) if isinstance(base, DigitPairs) else ()
+        where = () if self.pair is None else (self.pair,)
         return base.immunize(data.origin, base.cell(method, self.seed, *where)).theta
 
     def report(self, data: AttackData, results: Sequence[Result]) -> AttackReport:
@@ -222,16 +211,9 @@ class Attackers(Study, name="attackers"):
 
 
 def attack_task(study: Attackers, pair: TaskPair) -> AttackTask:
-    """Return what the attacker learns: the probe sample of D_H, of a digit with a fifth held out.
-
-    Examples:
-        >>> study = Attackers("digits:4-9", rows=50)
-        >>> task = attack_task(study, study.load().pair)
-        >>> task.X.shape, task.X_test.shape
-        ((80, 64), (20, 64))
-    """
+    """Return what the attacker learns: the probe sample of D_H, of a digit with a fifth held out."""
     X, y = pair.probe_sample
-    if study.dataset == "house-prices":
+    if study.pair is None:
         return AttackTask(X, y, name=f"{pair.harmful_name}, {len(X)} rows")
     rows = 2 * (study.rows or DIGIT_ROWS)
     X, y = X[:rows], y[:rows]  # the digit and the rest in turn, so every part is balanced

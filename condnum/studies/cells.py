@@ -128,12 +128,7 @@ Compute: TypeAlias = Callable[[Cell], Mapping[str, Any] | tuple[Mapping[str, Any
 
 
 def checked_result(result: Any) -> CellResult:
-    """Return what a computation gave as plain Python scalars and NumPy arrays, or say what cannot be kept.
-
-    Examples:
-        >>> checked_result(({"kappa": np.float32(2), "steps": np.int64(3)}, {"history": [1.0, 0.5]}))
-        CellResult(row={'kappa': 2.0, 'steps': 3}, arrays={'history': array([1. , 0.5])})
-    """
+    """Return what a computation gave as plain Python scalars and NumPy arrays, or say what cannot be kept."""
     row, arrays = (result, {}) if isinstance(result, Mapping) else result
     found = CellResult(
         {name: value.item() if isinstance(value, np.generic) else value for name, value in row.items()},
@@ -178,12 +173,6 @@ def evaluate(compute: Compute, cell: Cell, threads: int | None = None) -> Outcom
     """Compute a cell in this process, with so many threads of torch and BLAS from here on (None leaves them).
 
     An error becomes a value, so that the other cells go on.
-
-    Examples:
-        >>> evaluate(lambda cell: {"y": cell["x"] / 2}, Cell({"x": 3})).result.row
-        {'y': 1.5}
-        >>> evaluate(lambda cell: {"y": 1 / 0}, Cell({"x": 3})).error
-        'ZeroDivisionError: division by zero'
     """
     try:
         limit_threads(threads)
@@ -205,10 +194,6 @@ def cached(key: Hashable, load: Callable[[], T]) -> T:
 
     Threads that want one key wait for the first of them; different keys are loaded side by side. An error is
     passed on and nothing is kept.
-
-    Examples:
-        >>> cached("answer", lambda: [42]) is cached("answer", lambda: [42])
-        True
     """
     own: Future[T] = Future()
     with _lock:
@@ -242,17 +227,7 @@ _ROW = "row.json"
 
 
 class ResultStore:
-    """Results in a folder, a file a cell, named by its key: one process writes, any number read.
-
-    Examples:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder, ResultStore(folder) as store:
-        ...     store.put("a1", {"kappa": 2.5}, {"history": np.array([4, 1])})
-        ...     store.fail("b2", "ValueError: singular")
-        ...     store.get("a1"), store.get("b2"), store.count(), store.failures()
-        (CellResult(row={'kappa': 2.5}, arrays={'history': array([4, 1])}), None, 1,
-         {'b2': 'ValueError: singular'})
-    """
+    """Results in a folder, a file a cell, named by its key: one process writes, any number read."""
 
     def __init__(self, folder: str | os.PathLike[str], mode: Literal["write", "read"] = "write") -> None:
         self.folder, self._held = Path(folder).expanduser(), ExitStack()

@@ -110,12 +110,7 @@ def ceilings(problem: ImmunizationProblem) -> dict[str, float]:
 
 
 def ridge_ceiling_column(ridge: float) -> str:
-    """Return the name of a stored ceiling of the ridge convention.
-
-    Examples:
-        >>> ridge_ceiling_column(1e-6)
-        'ceiling_ridge_1e-06'
-    """
+    """Return the name of a stored ceiling of the ridge convention."""
     return f"ceiling_ridge_{ridge:g}"
 
 

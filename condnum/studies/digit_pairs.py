@@ -45,6 +45,7 @@ from condnum.studies.measure import (
     spectral_rows,
     summary_table,
 )
+from condnum.studies.named_tasks import read_pair
 from condnum.studies.study import Count, Result, Study, at_least
 from condnum.theory.immunization import immunization_from_spectra
 from condnum.theory.spectra import PUBLISHED_RIDGE, default_rtol
@@ -76,37 +77,11 @@ SETTINGS: dict[str, dict[str, DescentSettings]] = {
 }
 
 
-def read_pair(word: str) -> tuple[int, int]:
-    """Read a pair of digits.
-
-    Examples:
-        >>> read_pair("4-7")
-        (4, 7)
-    """
-    digits = word.strip().split("-")
-    if len(digits) != 2 or not all(len(d) == 1 and d in "0123456789" for d in digits):
-        raise InvalidInputError(
-            f"'{word.strip()}' is no pair of digits; write it as 4-7, several as 4-7,9-0."
-        )
-    return int(digits[0]), int(digits[1])
-
-
 def read_pairs(name: str, value: Any) -> tuple[tuple[int, int], ...]:
-    """Read pairs of digits from a text such as `4-7,9-0`, or take them as they are; check of a field.
-
-    Examples:
-        >>> read_pairs("pairs", "4-7, 9-0")
-        ((4, 7), (9, 0))
-    """
-    given = (
-        [read_pair(word) for word in value.split(",") if word.strip()] if isinstance(value, str) else value
-    )
-    for pretrain, harmful in given:
-        if pretrain == harmful or not {pretrain, harmful} <= set(range(10)):
-            raise InvalidInputError(
-                f"pair ({pretrain}, {harmful}) is none: give two different digits from 0 to 9."
-            )
-    return tuple(dict.fromkeys(tuple(pair) for pair in given))
+    """Read pairs of digits from a text such as `4-7,9-0`, or take them as they are; check of a field."""
+    if isinstance(value, str):
+        return tuple(dict.fromkeys(read_pair(word) for word in value.split(",") if word.strip()))
+    return tuple(dict.fromkeys(read_pair("-".join(map(str, pair))) for pair in value))
 
 
 Pairs: TypeAlias = Annotated[tuple[tuple[int, int], ...], read_pairs]

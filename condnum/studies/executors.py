@@ -183,18 +183,6 @@ class BatchExecutor:
     A batch for which the device's memory does not suffice is tried again in halves, and so are the batches
     of its group that follow. A batch that fails otherwise is computed cell by cell, so that the cell at
     fault fails alone.
-
-    Examples:
-        >>> class Squares:
-        ...     def group(self, cell): return "all"
-        ...     def size(self, cells): return 2
-        ...     def compute(self, cells): return [CellResult({"y": cell["x"] ** 2}, {}) for cell in cells]
-        >>> executor = BatchExecutor(Squares())
-        >>> cells = [Cell({"x": x}) for x in (2, 3, 4)]
-        >>> [outcome.result.row["y"] for outcome in executor.run(lambda cell: {}, cells)]
-        [4, 9, 16]
-        >>> executor.note
-        '2 batches of at most 2 cells'
     """
 
     batches: BatchComputation

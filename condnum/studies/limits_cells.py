@@ -53,12 +53,7 @@ CONTESTANTS = ("generalised eigenproblem", "Cholesky factor", "Algorithm 1")
 
 
 def absolute_ridge(pretrain: CovarianceRange, share: float) -> float:
-    """Return ε in the units of K.
-
-    Examples:
-        >>> absolute_ridge(CovarianceRange.of(torch.diag(torch.tensor([3.0, 0.0])).double()), 0.1)
-        0.15...
-    """
+    """Return ε in the units of K."""
     return share * float(pretrain.values.sum()) / pretrain.dimension
 
 

@@ -11,10 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from condnum.data import Digits, TaskPair, load_diabetes_tasks, load_house_prices, load_mnist_images
-from condnum.data.digits import load_small_digits
+from condnum.data import Digits, TaskPair, load_house_prices
 from condnum.data.task_pair import standardise
-from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.methods import NAMED_SETTINGS, ImmunizationResult
 from condnum.methods.algorithm1 import Ours
 from condnum.methods.descent import descend
@@ -22,8 +20,9 @@ from condnum.methods.method import DescentSettings, Gradients, Memory, Parameter
 from condnum.methods.problem import ImmunizationProblem, LinearTask
 from condnum.studies.cells import Cell, CellResult, cached
 from condnum.studies.digit_cells import digit_problem
-from condnum.studies.digit_pairs import DigitPairs, read_pair
+from condnum.studies.digit_pairs import DigitPairs
 from condnum.studies.measure import SPECTRA
+from condnum.studies.named_tasks import NamedTasks
 from condnum.theory.extremes import gram
 from condnum.theory.regularizers import ill_gradient_from_pair, well_gradient_from_pair
 from condnum.theory.spectra import (
@@ -49,10 +48,6 @@ class ProtocolSwitches:
     """One setting of every switch; the defaults are the release, on house prices.
 
     The order of the fields is the order in which the waterfall turns them.
-
-    Examples:
-        >>> ProtocolSwitches(bias="without").turned()
-        ('bias',)
     """
 
     encoders: Literal["per_domain", "union"] = "per_domain"
@@ -75,12 +70,7 @@ class ProtocolSwitches:
         return gradient <= set(self.turned())
 
     def turn(self, name: str) -> ProtocolSwitches:
-        """Return a copy with one switch at its corrected position.
-
-        Examples:
-            >>> ProtocolSwitches().turn("rows").rows
-            'all'
-        """
+        """Return a copy with one switch at its corrected position."""
         return replace(self, **{name: CORRECTED[name]})
 
     def turned(self) -> tuple[str, ...]:
@@ -107,9 +97,6 @@ CORRECTED: dict[str, Any] = {
 #: Names of all switches, in the order in which they are turned.
 SWITCHES = tuple(field.name for field in fields(ProtocolSwitches))
 
-#: Data set by the word that a user types.
-_KINDS = {"house-prices": "house-prices", "embedded": "diabetes", "mnist": "mnist", "digits": "digits-8x8"}
-
 _COMMON = DescentSettings(schedule="constant", weights="fixed", batch_size=BATCH, record_every=0)
 
 #: Table 4 and the release's configuration, of tables and of digits: η, λ_P, λ_H; Adam.
@@ -117,40 +104,8 @@ _TABLES = _COMMON.with_overrides(learning_rate=5e-3, lambda_pretrain=100.0, lamb
 _DIGITS = _COMMON.with_overrides(learning_rate=1e-3, lambda_pretrain=1.0, lambda_harmful=5e7)
 
 
-@dataclass(frozen=True)
-class AuditData:
+class AuditData(NamedTasks):
     """Which data, and what is known of them before they are loaded."""
-
-    name: str  # house-prices, diabetes, mnist or digits-8x8
-    source: str  # what the loader is told
-    label: str  # what a user types for these data
-    pair: tuple[int, int] | None = None  # (pretrain, harmful) digits
-
-    @classmethod
-    def parse(cls, text: str, source: str = "auto") -> AuditData:
-        """Read what a user types.
-
-        Examples:
-            >>> AuditData.parse("mnist:4-7").pair
-            (4, 7)
-        """
-        kind, _, digits = text.partition(":")
-        if kind not in _KINDS:
-            known = ["house-prices", "embedded", "mnist:4-7", "digits:4-7"]
-            raise UnknownNameError("data set of the audit", text, known)
-        if (kind in ("mnist", "digits")) != bool(digits):
-            raise InvalidInputError(
-                f"data '{text}': digits come with a pair, as in mnist:4-7, tables without one."
-            )
-        if kind in ("embedded", "digits"):
-            if source not in ("auto", "embedded"):
-                raise InvalidInputError(f"{text} is embedded and has no source '{source}': leave it out.")
-            source = "embedded"
-        pair = read_pair(digits) if digits else None
-        if pair is not None and pair[0] == pair[1]:
-            raise InvalidInputError(f"pair '{digits}' is none: give two different digits from 0 to 9.")
-        label = kind if pair is None else f"{kind}:{pair[0]}-{pair[1]}"
-        return cls(_KINDS[kind], source, label, pair)
 
     @property
     def switches(self) -> tuple[str, ...]:
@@ -161,24 +116,11 @@ class AuditData:
             without |= {"encoders"} if self.name == "diabetes" else set()
         return tuple(name for name in SWITCHES if name not in without)
 
-    def load(self) -> TaskPair | Digits:
-        """Load the data as the corrected protocol has them."""
-        if self.name == "house-prices":
-            return load_house_prices(self.source, features="published")
-        if self.name == "diabetes":
-            return load_diabetes_tasks(features="published")
-        return load_mnist_images(self.source) if self.name == "mnist" else load_small_digits()
-
     def settings(self, switches: ProtocolSwitches, data: TaskPair | Digits) -> DescentSettings:
         """Return how a setting of the switches descends.
 
         The number of updates is that of the release's own loaders, whatever the other switches are, so that
         turning `rows` or `covariance` does not change the budget at the same time.
-
-        Examples:
-            >>> data = AuditData.parse("embedded")
-            >>> data.settings(ProtocolSwitches(), data.load()).describe(["well", "ill"])
-            '30 steps of adam, η = 0.005 (constant), 64 rows a step, λ_P = 100, λ_H = 1e+07'
         """
         ours, chosen = self.registered, _TABLES if self.pair is None else _DIGITS
         if switches.covariance == "full":
@@ -247,13 +189,7 @@ def _table_tasks(data: AuditData, loaded: TaskPair, switches: ProtocolSwitches) 
 
 
 def first_rows(pair: TaskPair, *, standardise_again: bool) -> TaskPair:
-    """Cut a pair to the first 200 rows of each task, as the release does.
-
-    Examples:
-        >>> from condnum.data import load_diabetes_tasks
-        >>> first_rows(load_diabetes_tasks(), standardise_again=True).rows_harmful
-        200
-    """
+    """Cut a pair to the first 200 rows of each task, as the release does."""
     cut: dict[str, Any] = {}
     for name in ("X_P", "y_P", "X_H", "y_H"):
         kept = np.array(getattr(pair, name)[:FIRST_ROWS])
@@ -278,14 +214,7 @@ def _digit_tasks(data: AuditData, digits: Digits, switches: ProtocolSwitches) ->
 
 
 def with_constant_input(problem: ImmunizationProblem) -> ImmunizationProblem:
-    """Append a constant input 1 to every row, so that a bias is one more row of θ.
-
-    Examples:
-        >>> problem = ImmunizationProblem.from_data([[2.0], [3.0]], [0.0, 1.0], [[1.0]])
-        >>> with_constant_input(problem).pretrain.covariance
-        tensor([[13.,  5.],
-                [ 5.,  2.]], dtype=torch.float64)
-    """
+    """Append a constant input 1 to every row, so that a bias is one more row of θ."""
 
     def longer(X: Tensor) -> Tensor:
         return torch.cat([X, X.new_ones(len(X), 1)], dim=1)

@@ -75,16 +75,6 @@ def run_sweep(
 
     A sweep that is stopped, in any way, goes on from there when it is run again. A cell that occurs twice is
     computed once. One that comes `after` another waits until that is finished, and fails with it.
-
-    Examples:
-        >>> import tempfile
-        >>> cells = [Cell({"x": x}).named("inverse", "", "1") for x in (4, 0)]
-        >>> inverse = lambda cell: {"y": 1 / cell["x"]}
-        >>> with tempfile.TemporaryDirectory() as folder, ResultStore(folder) as store:
-        ...     first = run_sweep(cells, inverse, store, SerialExecutor())
-        ...     again = run_sweep(cells, inverse, store, SerialExecutor())
-        >>> list(first.failures.values()), first.computed, (again.reused, again.computed)
-        (['ZeroDivisionError: division by zero'], 1, (1, 0))
     """
     started, different = time.perf_counter(), list(dict.fromkeys(cells))
     results: dict[Cell, CellResult] = {}
@@ -154,13 +144,7 @@ def _without_start(cells: Iterable[Cell]) -> Generator[Outcome]:
 
 @dataclass(frozen=True)
 class SerialExecutor:
-    """One cell after the other, in this process; between them the threads are the caller's.
-
-    Examples:
-        >>> cells = [Cell({"x": x}) for x in (2, 3)]
-        >>> [o.result.row for o in SerialExecutor().run(lambda cell: {"y": cell["x"] ** 2}, cells)]
-        [{'y': 4}, {'y': 9}]
-    """
+    """One cell after the other, in this process; between them the threads are the caller's."""
 
     threads: int | None = None
     note: str = field(default="", compare=False)
@@ -181,12 +165,6 @@ def choose_executor(
 
     With the same number of threads a cell has the same result on one machine, whoever computes it. The
     executor's `note` says what became of the options, if they were not followed.
-
-    Examples:
-        >>> choose_executor(1)
-        SerialExecutor(threads=None, note='')
-        >>> choose_executor(8, cells=3).note
-        '3 cells keep 3 of the 8 workers busy: 3 are started.'
     """
     if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
         raise InvalidInputError(
