@@ -1,4 +1,4 @@
-"""The house-price study and the same on tasks of one's own: settings, cells, a short run, failures."""
+"""The house-price study and the same on tasks of one's own: settings, cells, what is measured, failures."""
 
 import dataclasses
 import json
@@ -6,14 +6,27 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from condnum.data import TaskPair, load_diabetes_tasks
-from condnum.errors import CondnumError, InvalidInputError, RankError, UnknownNameError
+from condnum.errors import CondnumError, RankError
 from condnum.methods import DescentSettings, get_method, immunize, method_names
+from condnum.methods.problem import ImmunizationProblem
+from condnum.probing import linear_probe
 from condnum.studies import house_prices
 from condnum.studies.cells import CellResult
 from condnum.studies.house_prices import SETTINGS, HousePrices
-from condnum.studies.measure import TABLE_1, compare_methods
+from condnum.studies.measure import (
+    MEASURES,
+    RESULT_COLUMNS,
+    TABLE_1,
+    Published,
+    compare_methods,
+    curves_table,
+    summary_table,
+)
+from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
+from condnum.theory.immunization import relative_immunization_ratio
 
 SHORT = HousePrices("embedded", seeds=2, epochs=4, device="cpu")
 
@@ -23,123 +36,218 @@ def finished():
     return SHORT.run(jobs=1)
 
 
-class TestStudy:
-    @pytest.mark.parametrize(
-        ("values", "error", "message"),
-        [
-            ({"methods": ("our",)}, UnknownNameError, "unknown method 'our'; did you mean 'ours'"),
-            ({"features": "clear"}, UnknownNameError, "unknown features 'clear'; did you mean 'clean'"),
-            ({"rows": 1}, InvalidInputError, "rows must be an integer of at least 2, got 1"),
-            ({"device": "gpu"}, InvalidInputError, "unknown device 'gpu'"),
-            ({"device": "cuda:99"}, CondnumError, "cuda:99"),
-        ],
-        ids=str,
-    )
-    def test_refused(self, values, error, message):
-        with pytest.raises(error, match=message):
-            HousePrices(**values)
-
-    def test_methods_and_settings(self):
-        assert HousePrices().chosen_methods == tuple(method_names())
-        assert HousePrices(methods=("imma", "ours")).chosen_methods == ("ours", "imma")
-        assert HousePrices().settings("ours") == SETTINGS["ours"]
-        assert HousePrices().settings("identity") is None
-        assert HousePrices(epochs=7).settings("imma") == SETTINGS["imma"].with_overrides(steps=7)
-        assert HousePrices("embedded").settings("imma") == SETTINGS["imma"]
-        for name, settings in SETTINGS.items():
-            assert isinstance(settings, type(get_method(name).defaults))
-
-    def test_on_another_table_ours_tunes_itself_and_is_immunized(self):
-        study = HousePrices("embedded", ("ours",), seeds=3)
-        assert study.settings("ours").auto
-        cells = study.run().results
-        assert cells.loc[cells["convention"] == "compact", "success"].all()  # by fixed settings: in no seed
-
-    def test_data(self, tmp_path):
-        assert (SHORT.load().name, SHORT.load().dimension) == ("diabetes", 9)
-        assert dataclasses.replace(SHORT, features="clean").load().dimension == 8
-        assert dataclasses.replace(SHORT, rows=20).load().rows_harmful == 20
-
-    def test_keys(self):
-        pair = load_diabetes_tasks()
-        moved = dataclasses.replace(pair, provenance=dataclasses.replace(pair.provenance, location="/else"))
-        assert SHORT.planned(pair) == SHORT.planned(moved)
-        longer = dataclasses.replace(SHORT, epochs=5).planned(pair)
-        same = {a["method"] for a, b in zip(SHORT.planned(pair), longer, strict=True) if a == b}
-        assert same == {"identity", "initial", "optimal", "front"}
-        options = [
-            {"features": features, "rows": rows} for features in ("clean", "published") for rows in (None, 30)
-        ]
-        studies = [dataclasses.replace(SHORT, **chosen) for chosen in options]
-        assert len({study.planned(study.load())[0].key for study in studies}) == 4
+@pytest.fixture(scope="module")
+def study(finished):
+    """The extractors with all that is measured of them."""
+    return SHORT.measured(finished.data, finished.cells)
 
 
-class TestRun:
-    def test_tables(self, finished):
-        assert len(finished.cells) == 2 * len(method_names())
-        assert len(finished.results) == 3 * len(finished.cells)
-        assert not finished.results.isna().any().any()
-        assert len(finished.summary) == 3 * len(method_names())
-        # Table 1 is about other data.
-        assert finished.summary.filter(like="published").isna().all().all()
-        assert set(finished.curves["method"]) == set(method_names())
-        measured = SHORT.measured(finished.data, finished.cells)
-        assert (measured.ceiling_sweep["method"] == "ceiling").sum() == 25
-        table = SHORT.settings_table
-        assert table["method"].tolist() == [get_method(name).label for name in method_names()]
-        assert table["settings"].str.contains("4 steps|at most 4").sum() == 4
-        facts = finished.provenance_table.set_index("what")["value"]
-        assert finished.data.checksum in facts["SHA-256"]
-        assert (facts["rows"], facts["seeds"]) == ("235 (D_P), 207 (D_H)", "0, 1")
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"methods": ("our",)}, "unknown method 'our'; did you mean 'ours'"),
+        ({"features": "clear"}, "unknown features 'clear'; did you mean 'clean'"),
+        ({"rows": 1}, "rows must be an integer of at least 2, got 1"),
+        ({"device": "gpu"}, "unknown device 'gpu'"),
+        ({"device": "cuda:99"}, "cuda:99"),
+    ],
+    ids=str,
+)
+def test_refused(values, message):
+    with pytest.raises(CondnumError, match=message):
+        HousePrices(**values)
 
-    def test_two_workers_change_nothing(self, finished):
-        again = SHORT.run(jobs=2)
-        timeless = [name for name in finished.results.columns if name != "seconds"]
-        # One thread each in both cases; BLAS may still order its sums differently.
-        pd.testing.assert_frame_equal(finished.results[timeless], again.results[timeless], rtol=1e-9)
 
-    def test_a_cell_is_the_run_that_it_stands_for(self, finished):
-        cell, row, arrays = next(c for c in finished.cells if (c.row["method"], c.row["seed"]) == ("ours", 1))
-        result = immunize(SHORT.problem(finished.data), "ours", seed=1, settings=SHORT.settings("ours"))
-        np.testing.assert_allclose(arrays["theta"], result.theta, rtol=1e-9, atol=1e-12)
-        assert arrays["history.step"].tolist() == result.history["step"].tolist()
-        assert (row["steps"], row["stop_reason"]) == (4, "steps")
-        assert cell["features"] == "published"
+def test_methods_settings_and_data():
+    assert HousePrices().chosen_methods == tuple(method_names())
+    assert HousePrices(methods=("imma", "ours")).chosen_methods == ("ours", "imma")
+    assert HousePrices().settings("ours") == SETTINGS["ours"]
+    assert HousePrices().settings("identity") is None
+    assert HousePrices(epochs=7).settings("imma") == SETTINGS["imma"].with_overrides(steps=7)
+    assert HousePrices("embedded").settings("imma") == SETTINGS["imma"]
+    for name, settings in SETTINGS.items():
+        assert isinstance(settings, type(get_method(name).defaults))
+    assert (SHORT.load().name, SHORT.load().dimension) == ("diabetes", 9)
+    assert dataclasses.replace(SHORT, features="clean").load().dimension == 8
+    assert dataclasses.replace(SHORT, rows=20).load().rows_harmful == 20
 
-    @pytest.mark.parametrize(("epochs", "jobs"), [(4, 1), (20_000, 7)], ids=["short", "long"])
-    def test_workers_are_started_if_that_pays(self, epochs, jobs, monkeypatch):
-        monkeypatch.setattr(house_prices, "core_count", lambda: 7)
-        study = dataclasses.replace(SHORT, epochs=epochs)
-        cells = study.planned(study.load())
-        assert getattr(study.executor(None, cells, 0), "jobs", 1) == jobs
-        steps = [cell.settings.get("steps", 0) for cell in sorted(cells, key=study.order)]
-        assert steps[0] == 0
-        assert steps[-1] == min(filter(None, steps))  # closed forms, then long cells before short ones
 
-    def test_progress_shows_the_rir_of_the_tables(self, finished, tmp_path, monkeypatch):
-        rows = finished.results.query("convention == 'ridge' and gauge == 'unit'")
-        rir = [SHORT.score(finished.data, CellResult(*cell[1:])) for cell in finished.cells]
-        np.testing.assert_allclose(rir, rows["rir"], rtol=1e-12)
-        monkeypatch.setenv("CONDNUM_PROGRESS", str(tmp_path / "events"))
-        dataclasses.replace(SHORT, methods=("ours",), seeds=1).run(jobs=1)
-        events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
-        assert {"stage": "ours", "seed": 0, "step": 0, "steps": 4} in events
-        assert events[-1]["best_cell"] == "ours, seed 0"
+def test_on_another_table_ours_tunes_itself_and_is_immunized():
+    study = HousePrices("embedded", ("ours",), seeds=3)
+    assert study.settings("ours").auto
+    cells = study.run().results
+    assert cells.loc[cells["convention"] == "compact", "success"].all()  # by fixed settings: in no seed
 
-    def test_a_cell_that_fails_is_listed_and_the_others_go_on(self, monkeypatch, tmp_path):
-        def singular(problem, method, **options):
-            if method == "imma":
-                raise RankError("rank 0")
-            return immunize(problem, method, **options)
 
-        monkeypatch.setattr(house_prices, "immunize", singular)
-        partly = dataclasses.replace(SHORT, methods=("ours", "imma"), seeds=1).run(jobs=1)
-        assert partly.failures["error"].tolist() == ["RankError: rank 0"]
-        assert "method=imma, seed=0" in partly.failures["cell"].item()
-        assert set(partly.results["method"]) == {"ours"}
-        assert partly.save(tmp_path) == ["results.csv", "summary.csv", "curves.parquet", "failures.csv"]
-        again = pd.read_csv(tmp_path / "results.csv")
-        np.testing.assert_allclose(again["rir"], partly.results["rir"], rtol=1e-12)
+def test_keys():
+    pair = load_diabetes_tasks()
+    moved = dataclasses.replace(pair, provenance=dataclasses.replace(pair.provenance, location="/else"))
+    assert SHORT.planned(pair) == SHORT.planned(moved)
+    longer = dataclasses.replace(SHORT, epochs=5).planned(pair)
+    same = {a["method"] for a, b in zip(SHORT.planned(pair), longer, strict=True) if a == b}
+    assert same == {"identity", "initial", "optimal", "front"}
+    options = [{"features": of, "rows": rows} for of in ("clean", "published") for rows in (None, 30)]
+    studies = [dataclasses.replace(SHORT, **chosen) for chosen in options]
+    assert len({study.planned(study.load())[0].key for study in studies}) == 4
+
+
+@pytest.mark.parametrize(("epochs", "jobs"), [(4, 1), (20_000, 7)], ids=["short", "long"])
+def test_workers_are_started_if_that_pays(epochs, jobs, monkeypatch):
+    monkeypatch.setattr(house_prices, "core_count", lambda: 7)
+    study = dataclasses.replace(SHORT, epochs=epochs)
+    cells = study.planned(study.load())
+    assert getattr(study.executor(None, cells, 0), "jobs", 1) == jobs
+    steps = [cell.settings.get("steps", 0) for cell in sorted(cells, key=study.order)]
+    assert steps[0] == 0
+    assert steps[-1] == min(filter(None, steps))  # closed forms, then long cells before short ones
+
+
+def test_a_row_is_the_measure_of_its_cell(finished, study):
+    results, problem = finished.results, study.problem
+    K = problem.pretrain.covariance, problem.harmful.covariance
+    assert list(results.columns) == RESULT_COLUMNS
+    assert len(results) == 2 * len(method_names()) * len(MEASURES)
+    assert not results.isna().any().any()
+    for convention, gauge in MEASURES:
+        chosen = results[(results["convention"] == convention) & (results["gauge"] == gauge)]
+        for (_, row), cell in zip(chosen.iterrows(), study.extractors, strict=True):
+            theta = torch.from_numpy(cell.theta)
+            expected = relative_immunization_ratio(theta, *K, convention=convention, gauge=gauge)
+            assert row["rir"] == pytest.approx(expected.rir, rel=1e-12)
+            assert row["rir"] == pytest.approx(row["harmful_ratio"] / row["pretrain_ratio"], rel=1e-12)
+            assert bool(row["success"]) is expected.success
+            assert (row["rank_pretrain"], row["rank_harmful"]) == (8, 8)
+            assert row["theta_condition"] == pytest.approx(np.linalg.cond(cell.theta), rel=1e-9)
+            assert row["loss_gap"] == pytest.approx(0, abs=1e-6)
+            norm = None if gauge == "unit" else float((theta**2).sum())
+            ceiling = ridge_convention_ceiling(*K, squared_norm=norm)
+            ceiling = rir_ceiling(*K).value if convention == "compact" else ceiling
+            assert row["rir_ceiling"] == pytest.approx(ceiling, rel=1e-12)
+            assert row["rir_share"] == pytest.approx(row["rir"] / ceiling)
+            assert row["rir"] <= ceiling * (1 + 1e-9)
+    identity = results[results["method"] == "identity"]
+    np.testing.assert_allclose(identity["rir"], 1, rtol=1e-9)
+    assert not identity["success"].any()
+    optimal = results[(results["method"] == "optimal") & (results["convention"] == "compact")].iloc[0]
+    assert optimal["rir"] == pytest.approx(optimal["rir_ceiling"], rel=1e-9)
+
+
+def test_tables_and_facts(finished, study):
+    assert len(finished.summary) == 3 * len(method_names())
+    assert finished.summary.filter(like="published").isna().all().all()  # Table 1 is about other data
+    table = SHORT.settings_table
+    assert table["method"].tolist() == [get_method(name).label for name in method_names()]
+    assert table["settings"].str.contains("4 steps|at most 4").sum() == 4
+    facts = finished.provenance_table.set_index("what")["value"]
+    assert finished.data.checksum in facts["SHA-256"]
+    assert (facts["rows"], facts["seeds"]) == ("235 (D_P), 207 (D_H)", "0, 1")
+    sweep = study.ceiling_sweep  # no method exceeds the ceiling at any ridge
+    assert list(sweep.columns) == ["method", "seed", "ridge", "rir"]
+    assert len(sweep) == 25 * (1 + len(study.extractors))
+    largest = float(torch.linalg.eigvalsh(study.problem.pretrain.covariance)[-1])
+    assert (sweep["ridge"].min(), sweep["ridge"].max()) == pytest.approx((1e-6, largest))
+    ceilings = sweep[sweep["method"] == "ceiling"].set_index("ridge")["rir"]
+    assert ceilings.is_monotonic_decreasing
+    assert (sweep["rir"] <= ceilings[sweep["ridge"]].to_numpy() * (1 + 1e-9)).all()
+
+
+def test_curves(study):
+    curves = curves_table(study.problem, study.extractors, probe_steps=50)
+    assert list(curves.columns) == ["method", "seed", "task", "quantity", "x", "value"]
+    both = {"norm_ratio", "excess_loss", "spectrum", "kappa"}
+    for task, own in (("pretrain", {"r_well", "loss"}), ("harmful", {"r_ill"})):
+        found = curves[curves["task"] == task].groupby(["method", "seed"])["quantity"].unique()
+        assert len(found) == len(study.extractors)
+        assert all(set(quantities) == both | own for quantities in found)
+    cell = next(cell for cell in study.extractors if (cell.method, cell.seed) == ("ours", 1))
+    mine = curves[(curves["method"] == "ours") & (curves["seed"] == 1)].set_index(["task", "quantity"])
+    for name, task in (("pretrain", study.problem.pretrain), ("harmful", study.problem.harmful)):
+        expected = linear_probe(cell.theta, task.covariance, task.features.mT @ task.targets, steps=50)
+        for quantity in ("norm_ratio", "excess_loss"):
+            got = mine.loc[name, quantity]
+            np.testing.assert_array_equal(got["x"], np.arange(51))
+            np.testing.assert_allclose(got["value"], getattr(expected, quantity), rtol=1e-9)
+    theta = cell.theta * np.sqrt(len(cell.theta)) / np.linalg.norm(cell.theta)  # the unit gauge
+    sigma = np.linalg.eigvalsh(theta.T @ study.problem.harmful.covariance.numpy() @ theta)[::-1][:8]
+    # Forming H keeps eps·σ₁; σ_k/σ₁ is above 1e-6 here.
+    np.testing.assert_allclose(mine.loc["harmful", "spectrum"]["value"], sigma, rtol=1e-8)
+    got = mine.loc["harmful", "kappa"]
+    np.testing.assert_array_equal(got["value"], cell.history["kappa_harmful"])
+    np.testing.assert_array_equal(got["x"], cell.history["step"])
+    P, H = study.problem.pretrain.covariance, study.problem.harmful.covariance
+    bare = ImmunizationProblem.from_covariances(P, H)  # without targets there are no probe curves
+    assert not {"norm_ratio", "excess_loss"} & set(curves_table(bare, [cell], probe_steps=5)["quantity"])
+
+
+def test_a_cell_is_the_run_that_it_stands_for_and_two_workers_change_nothing(finished):
+    _, row, arrays = next(c for c in finished.cells if (c.row["method"], c.row["seed"]) == ("ours", 1))
+    result = immunize(SHORT.problem(finished.data), "ours", seed=1, settings=SHORT.settings("ours"))
+    np.testing.assert_allclose(arrays["theta"], result.theta, rtol=1e-9, atol=1e-12)
+    assert arrays["history.step"].tolist() == result.history["step"].tolist()
+    assert (row["steps"], row["stop_reason"]) == (4, "steps")
+    again = SHORT.run(jobs=2)
+    timeless = [name for name in finished.results.columns if name != "seconds"]
+    # One thread each in both cases; BLAS may still order its sums differently.
+    pd.testing.assert_frame_equal(finished.results[timeless], again.results[timeless], rtol=1e-9)
+
+
+def test_progress_shows_the_rir_of_the_tables(finished, tmp_path, monkeypatch):
+    rows = finished.results.query("convention == 'ridge' and gauge == 'unit'")
+    rir = [SHORT.score(finished.data, CellResult(*cell[1:])) for cell in finished.cells]
+    np.testing.assert_allclose(rir, rows["rir"], rtol=1e-12)
+    monkeypatch.setenv("CONDNUM_PROGRESS", str(tmp_path / "events"))
+    dataclasses.replace(SHORT, methods=("ours",), seeds=1).run(jobs=1)
+    events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
+    assert {"stage": "ours", "seed": 0, "step": 0, "steps": 4} in events
+    assert events[-1]["best_cell"] == "ours, seed 0"
+
+
+def test_a_cell_that_fails_is_listed_and_the_others_go_on(monkeypatch, tmp_path):
+    def singular(problem, method, **options):
+        if method == "imma":
+            raise RankError("rank 0")
+        return immunize(problem, method, **options)
+
+    monkeypatch.setattr(house_prices, "immunize", singular)
+    partly = dataclasses.replace(SHORT, methods=("ours", "imma"), seeds=1).run(jobs=1)
+    assert partly.failures["error"].tolist() == ["RankError: rank 0"]
+    assert "method=imma, seed=0" in partly.failures["cell"].item()
+    assert set(partly.results["method"]) == {"ours"}
+    assert partly.save(tmp_path) == ["results.csv", "summary.csv", "curves.parquet", "failures.csv"]
+    again = pd.read_csv(tmp_path / "results.csv")
+    np.testing.assert_allclose(again["rir"], partly.results["rir"], rtol=1e-12)
+
+
+def test_summary_by_hand():
+    columns = {
+        "dataset": "toy",
+        "method": ["ours", "ours", "identity"],
+        "convention": "compact",
+        "gauge": "unit",
+        "harmful_ratio": [2.0, 4.0, 5.0],
+        "pretrain_ratio": [0.5, 0.5, 2.0],
+        "rir": [4.0, 8.0, 2.5],
+        "success": [True, False, False],
+        "rir_ceiling": [10.0, 10.0, 10.0],
+        "rir_share": [0.2, 0.4, 0.1],
+        "loss_gap": [0.0, 0.001, 0.002],
+        "seconds": [1.0, 3.0, 5.0],
+    }
+    summary = summary_table(pd.DataFrame(columns), TABLE_1)
+    ours, identity = summary.iloc[0], summary.iloc[1]
+    assert (ours["method"], ours["seeds"], identity["seeds"]) == ("ours", 2, 1)
+    assert (ours["harmful_ratio_mean"], ours["rir_mean"]) == pytest.approx((3, 6))
+    # Sample deviation of (2, 4) and of (4, 8); one seed has none.
+    assert (ours["harmful_ratio_std"], ours["rir_std"]) == pytest.approx((2**0.5, 8**0.5))
+    assert np.isnan(identity["rir_std"])
+    assert (ours["success_rate"], ours["rir_ceiling"], ours["rir_share"]) == pytest.approx((0.5, 10, 0.3))
+    assert (ours["loss_gap_max"], ours["seconds_mean"]) == pytest.approx((0.001, 2))
+    assert (ours["published_rir"], ours["published_pretrain_ratio_std"]) == pytest.approx((356.20, 0.002))
+    assert identity.filter(like="published").isna().all()
+    assert len(summary.filter(like="published_").columns) == len(Published._fields)
+    # RIR is a mean of ratios, so it only roughly equals the ratio of the means.
+    for row in TABLE_1.values():
+        assert row.rir == pytest.approx(row.harmful_ratio / row.pretrain_ratio, rel=0.05)
 
 
 @pytest.mark.realdata
@@ -162,56 +270,48 @@ def test_real_house_prices(real_data):
     assert published.loc["ours"].iloc[0] == pytest.approx(TABLE_1["ours"].rir)
 
 
-class TestOwnTasks:
-    @pytest.fixture(scope="class")
-    def pair(self) -> TaskPair:
-        rng = np.random.default_rng(0)
-        X_P, X_H = rng.normal(size=(50, 4)), rng.normal(size=(40, 4)) * [3, 1, 1, 0.2]
-        return TaskPair.from_arrays(X_P, X_P[:, 0], X_H, X_H @ [1, 2, 3, 4], name="toy")
+@pytest.fixture(scope="module")
+def pair():
+    rng = np.random.default_rng(0)
+    X_P, X_H = rng.normal(size=(50, 4)), rng.normal(size=(40, 4)) * [3, 1, 1, 0.2]
+    return TaskPair.from_arrays(X_P, X_P[:, 0], X_H, X_H @ [1, 2, 3, 4], name="toy")
 
-    def test_arrays_become_a_pair_with_a_checksum_of_their_values(self, pair):
-        again = TaskPair.from_arrays(pair.X_P, pair.y_P, pair.X_H, pair.y_H)
-        other = TaskPair.from_arrays(pair.X_P + 1e-12, pair.y_P, pair.X_H, pair.y_H)
-        assert again.checksum == pair.checksum != other.checksum
-        assert pair.title().startswith("toy, given arrays: 50 rows D_P, 40 rows D_H, D = 4")
-        for X_P, text in (
-            ([1.0, 2.0], r"X_P must be \(N, D\)"),
-            ([[np.nan, 1.0], [1.0, 0.0]], "non-finite"),
-            ("abc", "real numbers"),
-        ):
-            with pytest.raises(CondnumError, match=text):
-                TaskPair.from_arrays(X_P, [1.0, 2.0], [[1.0, 0.0], [0.0, 1.0]], [1.0, 2.0])
 
-    def test_methods_seeds_and_tables(self, pair, tmp_path):
-        settings = {"ours": DescentSettings(steps=20, learning_rate=0.05)}
-        study = compare_methods(pair, ["ours", "identity", "optimal"], seeds=2, settings=settings)
-        assert study.explanations == []
-        assert [(e.method, e.seed, e.steps) for e in study.extractors] == [
-            ("ours", 0, 20), ("ours", 1, 20), ("identity", 0, 0), ("optimal", 0, 0),
-        ]  # fmt: skip
-        optimal = study.results.query("method == 'optimal' and convention == 'compact'")
-        assert optimal["rir_share"].item() == pytest.approx(1, rel=1e-9)  # θ* attains the ceiling
-        assert study.summary["published_rir"].isna().all()
-        assert study.save(tmp_path) == ["results.csv", "summary.csv", "curves.parquet"]
+def test_arrays_become_a_pair_with_a_checksum_of_their_values(pair):
+    again = TaskPair.from_arrays(pair.X_P, pair.y_P, pair.X_H, pair.y_H)
+    other = TaskPair.from_arrays(pair.X_P + 1e-12, pair.y_P, pair.X_H, pair.y_H)
+    assert again.checksum == pair.checksum != other.checksum
+    assert pair.title().startswith("toy, given arrays: 50 rows D_P, 40 rows D_H, D = 4")
+    for X_P, text in (
+        ([1.0, 2.0], r"X_P must be \(N, D\)"),
+        ([[np.nan, 1.0], [1.0, 0.0]], "non-finite"),
+        ("abc", "real numbers"),
+    ):
+        with pytest.raises(CondnumError, match=text):
+            TaskPair.from_arrays(X_P, [1.0, 2.0], [[1.0, 0.0], [0.0, 1.0]], [1.0, 2.0])
 
-    def test_the_same_numbers_as_the_study(self, finished):
-        settings = {"ours": SHORT.settings("ours")}
-        again = compare_methods(finished.data, ["ours"], seeds=2, settings=settings)
-        columns = ["harmful_ratio", "pretrain_ratio", "rir"]
-        ours = finished.results.query("method == 'ours'")
-        np.testing.assert_allclose(again.results[columns], ours[columns], rtol=1e-9)
 
-    def test_nothing_to_compare(self, pair):
-        for methods, seeds, message in (
-            (["ours"], 0, "at least one seed"),
-            ([], 1, "one method"),
-            (["our"], 1, "did you mean 'ours'"),
-        ):
-            with pytest.raises(CondnumError, match=message):
-                compare_methods(pair, methods, seeds=seeds)
-
-    def test_ours_tunes_itself_and_says_what_came_of_it(self, pair):
-        study = compare_methods(pair, ["ours", "front"], seeds=1)
-        assert len(study.explanations) == 1
-        assert study.explanations[0].startswith("ours, seed 0: Definition 3.1 is ")
-        assert study.results.query("convention == 'compact'")["success"].all()
+def test_methods_compared_on_tasks_of_ones_own(pair, finished, tmp_path):
+    settings = {"ours": DescentSettings(steps=20, learning_rate=0.05)}
+    study = compare_methods(pair, ["ours", "identity", "optimal"], seeds=2, settings=settings)
+    assert study.explanations == []
+    steps = [(e.method, e.seed, e.steps) for e in study.extractors]
+    assert steps == [("ours", 0, 20), ("ours", 1, 20), ("identity", 0, 0), ("optimal", 0, 0)]
+    optimal = study.results.query("method == 'optimal' and convention == 'compact'")
+    assert optimal["rir_share"].item() == pytest.approx(1, rel=1e-9)  # θ* attains the ceiling
+    assert study.save(tmp_path) == ["results.csv", "summary.csv", "curves.parquet"]
+    again = compare_methods(finished.data, ["ours"], seeds=2, settings={"ours": SHORT.settings("ours")})
+    columns = ["harmful_ratio", "pretrain_ratio", "rir"]
+    ours = finished.results.query("method == 'ours'")
+    np.testing.assert_allclose(again.results[columns], ours[columns], rtol=1e-9)
+    tuned = compare_methods(pair, ["ours", "front"], seeds=1)
+    assert len(tuned.explanations) == 1
+    assert tuned.explanations[0].startswith("ours, seed 0: Definition 3.1 is ")
+    assert tuned.results.query("convention == 'compact'")["success"].all()
+    for methods, seeds, message in (
+        (["ours"], 0, "at least one seed"),
+        ([], 1, "one method"),
+        (["our"], 1, "did you mean 'ours'"),
+    ):
+        with pytest.raises(CondnumError, match=message):
+            compare_methods(pair, methods, seeds=seeds)
