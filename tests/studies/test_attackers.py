@@ -12,47 +12,34 @@ from condnum.studies.digit_pairs import DigitPairs
 PANEL = ("gd", "cg", "whiten", "closed_form")
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    study = Attackers("embedded", attackers=PANEL, epochs=60, steps=3000)
-    return study.run(out=tmp_path_factory.mktemp("attackers"))
-
-
-def test_tables_of_the_diabetes_pair(run, tmp_path):
-    assert list(run.extractors["extractor"]) == ["raw", "initial", "ours", "optimal", "front"]
-    assert len(run.results) == 5 * len(PANEL) * 3
-    names = run.save(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == set(names)
-    again = pd.read_csv(tmp_path / "results.csv")
-    np.testing.assert_allclose(again["steps"], run.results["steps"])
-    facts = run.provenance_table.set_index("what")["value"]
-    assert facts["cells"] == "5 computed, 0 from the store, 0 failed"
-    assert facts["budget"].startswith("3,000 steps")
-
-
-def test_rir_stands_beside_the_factors(run):
-    report = run.study.report(run.data, run.cells)
-    table = attack_tables.extractor_table(report, run.immunization)
-    assert list(table["extractor"]) == ["raw", "initial", "ours", "optimal", "front"]
-    assert table.iloc[0, -1] == "—"
-    assert len(attack_tables.choice_table(report)) == 20
-    predicted = attack_tables.prediction_table(report)
-    assert set(predicted["attacker"]) == {"Gradient descent", "Conjugate gradients", "Whiten + GD"}
-
-
-def test_a_stopped_run_resumes(tmp_path):
+def test_tables_of_the_diabetes_pair_resume_and_stand_beside_rir(tmp_path):
     def stop(progress):
         if progress.done == 2:
             raise KeyboardInterrupt
 
-    study = Attackers("embedded", methods=("initial", "optimal"), attackers=("gd", "cg"), steps=300)
+    study = Attackers("embedded", attackers=PANEL, epochs=60, steps=3000)
     with pytest.raises(KeyboardInterrupt):
-        study.run(out=tmp_path, on_progress=stop)
-    again = study.run(out=tmp_path)
-    assert (again.report.reused, again.report.computed) == (2, 1)
-    whole = study.run()
-    timed = ["seconds"]
-    pd.testing.assert_frame_equal(again.results.drop(columns=timed), whole.results.drop(columns=timed))
+        study.run(out=tmp_path / "out", on_progress=stop)
+    run = study.run(out=tmp_path / "out")
+    whole = study.run().results
+    pd.testing.assert_frame_equal(run.results.drop(columns="seconds"), whole.drop(columns="seconds"))
+    names = ["raw", "initial", "ours", "optimal", "front"]
+    assert list(run.extractors["extractor"]) == names
+    assert len(run.results) == 5 * len(PANEL) * 3
+    files = run.save(tmp_path / "saved")
+    assert {path.name for path in (tmp_path / "saved").iterdir()} == set(files)
+    again = pd.read_csv(tmp_path / "saved" / "results.csv")
+    np.testing.assert_allclose(again["steps"], run.results["steps"])
+    facts = run.provenance_table.set_index("what")["value"]
+    assert facts["cells"] == "3 computed, 2 from the store, 0 failed"
+    assert facts["budget"].startswith("3,000 steps")
+    report = study.report(run.data, run.cells)
+    table = attack_tables.extractor_table(report, run.immunization)
+    assert list(table["extractor"]) == names
+    assert table.iloc[0, -1] == "—"
+    assert len(attack_tables.choice_table(report)) == 20
+    predicted = attack_tables.prediction_table(report)
+    assert set(predicted["attacker"]) == {"Gradient descent", "Conjugate gradients", "Whiten + GD"}
 
 
 def test_ours_is_that_of_the_digit_study():
@@ -77,13 +64,9 @@ def test_a_digit_is_told_from_the_rest_with_rows_held_out():
     assert attack_tables.prediction_table(report).empty
     assert found.curves.dropna(subset="accuracy")["accuracy"].max() > 0.7  # 24 balanced rows: chance is 0.5
     assert found.provenance_table.set_index("what")["value"]["held-out rows"] == "24"
-
-
-def test_squared_loss_on_labels_is_a_regression():
-    study = Attackers("digits:4-9", loss="squared", rows=20)
+    study = Attackers("digits:4-9", loss="squared", rows=20)  # on labels: a regression
     task = attack_task(study, study.load().pair)
-    assert task.kind == "regression"
-    assert study.budget.headline == pytest.approx(0.01)
+    assert (task.kind, study.budget.headline) == ("regression", 0.01)
     assert set(np.unique(task.y)) == {-1.0, 1.0}
 
 
@@ -92,8 +75,8 @@ def test_squared_loss_on_labels_is_a_regression():
     [
         ({"data": "mnst:4-9"}, "did you mean 'mnist:4-9'"),
         ({"data": "digits:4-4"}, "two different digits"),
-        ({"data": "digits"}, "no pair of digits"),
-        ({"data": "house-prices:4-9"}, "leave out the colon"),
+        ({"data": "digits"}, "come with a pair"),
+        ({"data": "house-prices:4-9"}, "tables without one"),
         ({"data": "mnist:4-9", "source": "embedded"}, "not embedded"),
         ({"attackers": ("adm",)}, "did you mean 'adam'"),
         ({"loss": "hinge"}, "unknown loss"),
