@@ -11,7 +11,6 @@ from condnum import ImmunizationProblem, immunize, r_ill, r_well
 from condnum.data import load_diabetes_tasks, load_house_prices
 from condnum.errors import CondnumError
 from condnum.methods import NAMED_SETTINGS
-from condnum.methods.algorithm1 import ill_direction, well_direction
 from condnum.studies.cells import Cell
 from condnum.studies.digit_pairs import DigitPairs
 from condnum.studies.house_prices import SETTINGS as HOUSE_SETTINGS
@@ -38,6 +37,8 @@ from condnum.studies.release_cells import (
     with_constant_input,
 )
 from condnum.theory.immunization import immunization_from_spectra
+from condnum.theory.regularizers import r_ill_gradient, r_well_gradient
+from condnum.theory.spectra import hessian
 
 FULL = ProtocolSwitches(**CORRECTED)
 DIGITS = ReproductionAudit("digits:4-7", seeds=2, epochs=(1,), ends=(2,))
@@ -89,8 +90,10 @@ def test_the_two_protocols_are_the_two_ends():
 def test_turned_switches_give_the_directions_of_the_library(problem, theta):
     # Forced through the general path, which cells leave to `Ours` when all are turned.
     method, P, H = SwitchedAlgorithm1(FULL, image_side=None), problem.pretrain, problem.harmful
-    torch.testing.assert_close(method.direction(P, theta, "well"), well_direction(P, theta))
-    torch.testing.assert_close(method.direction(H, theta, "ill"), ill_direction(H, theta))
+    well = r_well_gradient(hessian(theta, P.covariance))
+    ill = r_ill_gradient(hessian(theta, H.covariance), rank=H.rank)
+    torch.testing.assert_close(method.direction(P, theta, "well"), 2 * theta @ well.gradient)
+    torch.testing.assert_close(method.direction(H, theta, "ill"), 2 * theta @ ill.gradient)
     gradient = {"bias", "preconditioner_side", "regularizer_dimension", "kappa_floor", "covariance"}
     assert ProtocolSwitches(**{name: CORRECTED[name] for name in gradient}).is_algorithm_1
     for name in gradient:
@@ -151,7 +154,7 @@ def test_start_and_gradient_of_the_loss_with_a_bias(problem):
     leaves = {name: value.clone().requires_grad_() for name, value in start.items()}
     prediction = biased.pretrain.features @ leaves["theta"] @ leaves["omega"]
     (prediction - biased.pretrain.targets).square().mean().backward()
-    torch.testing.assert_close(found.theta_parts["supervised"], leaves["theta"].grad)
+    torch.testing.assert_close(found.parts["supervised"], leaves["theta"].grad)
     torch.testing.assert_close(found.others["omega"], leaves["omega"].grad)
 
 
