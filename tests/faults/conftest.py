@@ -2,7 +2,6 @@
 
 import csv
 import os
-import signal
 import sys
 import traceback
 from collections import Counter
@@ -24,22 +23,10 @@ CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.chmo
 Fault = Callable[[], None]
 
 
-def kill() -> None:
-    """End this process as `kill -9` and a power cut do: nothing runs after it."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def in_child(action: Callable[[], Any], folder: Path, step: int, fault: Fault) -> tuple[int, bool]:
     """Run an action in a forked process that meets a fault right before its k-th change inside a folder.
 
-    Args:
-        action: What to run.
-        folder: Changes elsewhere are not counted.
-        step: Which change, from 1.
-        fault: Raises, or ends the process.
-
-    Returns:
-        The exit status (negative: the signal), and whether the fault came.
+    Returns the exit status (negative: the signal), and whether the fault came.
     """
     reading, writing = os.pipe()
     child = os.fork()

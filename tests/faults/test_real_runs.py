@@ -1,6 +1,7 @@
 """Real commands, stopped: old or new results stand whole; the next run has the undisturbed run's numbers."""
 
 import ctypes
+import functools
 import hashlib
 import json
 import os
@@ -9,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pandas as pd
@@ -31,14 +32,14 @@ COMMANDS = {
 LONG = bool(os.environ.get("CONDNUM_FAULTS_LONG"))
 #: A real run takes 10 s and more: `make test` has one kill and what goes beside it, `make faults` everything.
 NAMES = sorted(COMMANDS) if LONG else ["audit"]
-#: How often each command is stopped by Ctrl-C, and how often killed.
-STOPS = {"house-prices": 10, "digits": 4, "audit": 4} if LONG else {"audit": 1}
-KILLS = {"house-prices": 5, "digits": 3, "audit": 3} if LONG else {"audit": 1}
+#: How often each command is stopped.
+STOPS = {
+    "Ctrl-C": {"house-prices": 10, "digits": 4, "audit": 4},
+    "kill -9": {"house-prices": 5, "digits": 3, "audit": 3},
+}
+if not LONG:
+    STOPS = {"kill -9": {"audit": 1}}
 slow_sweep = pytest.mark.skipif(not LONG, reason="part of the long sweep: make faults")
-
-
-def words(name, *more):
-    return [sys.executable, "-m", "condnum", *COMMANDS[name].split(), "--out", "out", *more]
 
 
 def heed():
@@ -46,17 +47,17 @@ def heed():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def launch(name, folder, *more, before=heed):
-    return subprocess.Popen(
-        words(name, *more), cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        preexec_fn=before, start_new_session=True,
-    )  # fmt: skip
+def launch(name, folder, before=heed):
+    words = [sys.executable, "-m", "condnum", *COMMANDS[name].split(), "--out", "out", "--quiet"]
+    options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "start_new_session": True}
+    return subprocess.Popen(words, cwd=folder, text=True, preexec_fn=before, **options)
 
 
 def finished(process, seconds=300):
-    out, err = process.communicate(timeout=seconds)
+    """Return the status, and what was said on one line."""
+    _, err = process.communicate(timeout=seconds)
     assert "Traceback" not in err, err
-    return process.returncode, out, " ".join(err.split())
+    return process.returncode, " ".join(err.split())
 
 
 def inputs(folder):
@@ -66,14 +67,11 @@ def inputs(folder):
     np.save(folder / "theta.npy", rng.normal(size=(5, 4)))
 
 
-def visible(out):
-    return {p.relative_to(out).as_posix() for p in out.rglob("*") if p.is_file()}
-
-
 def whole(out):
     """Check every file against the record of the run; return the record."""
     record = json.loads((out / "provenance.json").read_text())
-    assert visible(out) - {"report.failed.ipynb"} == {*record["files"], "provenance.json"}
+    found = {p.relative_to(out).as_posix() for p in out.rglob("*") if p.is_file()}
+    assert found - {"report.failed.ipynb"} == {*record["files"], "provenance.json"}
     for name, digest in record["files"].items():
         assert hashlib.sha256((out / name).read_bytes()).hexdigest() == digest, name
     assert record["duration_seconds"] >= 0
@@ -92,42 +90,27 @@ def numbers(out):
     return {name: t.drop(columns=[c for c in t if "seconds" in str(c)]) for name, t in tables.items()}
 
 
-def same_numbers(out, reference):
-    found, wanted = numbers(out), numbers(reference)
-    assert found.keys() == wanted.keys()
-    assert found
-    for name, table in wanted.items():
-        pd.testing.assert_frame_equal(found[name], table, check_exact=True)
-
-
-class Undisturbed:
-    """One run of each command, during which a second one is refused."""
-
-    def __init__(self, base, outcome):
-        self.base, self.outcome, self.runs = base, outcome, {}
-
-    def __call__(self, name):
-        if name not in self.runs:
-            folder = self.base / name
-            folder.mkdir()
-            inputs(folder)
-            began = time.monotonic()
-            first = launch(name, folder, "--quiet")
-            while not (folder / "out.partial").exists() and first.poll() is None:
-                time.sleep(0.05)
-            status, _, message = finished(launch(name, folder, "--quiet"))
-            assert status == 2
-            assert "another run is writing to out; wait for it, or choose another folder" in message
-            assert finished(first)[0] == 0
-            whole(folder / "out")
-            self.outcome("two runs into one folder", name, "second refused, first whole")
-            self.runs[name] = folder / "out", time.monotonic() - began
-        return self.runs[name]
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory, outcome):
-    return Undisturbed(tmp_path_factory.mktemp("undisturbed"), outcome)
+    """One run of each command, during which a second one is refused: its results and seconds."""
+
+    @functools.cache
+    def run(name):
+        folder = tmp_path_factory.mktemp("undisturbed")
+        inputs(folder)
+        began = time.monotonic()
+        first = launch(name, folder)
+        while not (folder / "out.partial").exists() and first.poll() is None:
+            time.sleep(0.05)
+        status, message = finished(launch(name, folder))
+        assert status == 2
+        assert "another run is writing to out; wait for it, or choose another folder" in message
+        assert finished(first)[0] == 0
+        whole(folder / "out")
+        outcome("two runs into one folder", name, "second refused, first whole")
+        return folder / "out", time.monotonic() - began
+
+    return run
 
 
 def prepared(folder, reference):
@@ -140,16 +123,18 @@ def prepared(folder, reference):
 def resumed(name, folder, reference):
     """Run the command again, later if a kernel whose parent was killed still writes; compare the numbers."""
     for _ in range(10):
-        status, _, message = finished(launch(name, folder, "--quiet"))
+        status, message = finished(launch(name, folder))
         if "is writing" not in message:
             break
         time.sleep(2)
     assert status == 0, message
-    record = whole(folder / "out")
+    whole(folder / "out")
     assert not (folder / "out.partial").exists()
     assert not (folder / "out.old").exists()
-    same_numbers(folder / "out", reference)
-    return record
+    found, wanted = numbers(folder / "out"), numbers(reference)
+    assert found.keys() == wanted.keys() != set()
+    for table, values in wanted.items():
+        pd.testing.assert_frame_equal(found[table], values, check_exact=True)
 
 
 def left(out, old):
@@ -159,50 +144,40 @@ def left(out, old):
     return "old results" if whole(out) == old else "new results"
 
 
-def moments(counts):
-    """Return commands, each with random shares of its duration."""
+def stops():
+    """Commands, how they are stopped, and at which random share of their duration."""
     rng = np.random.default_rng(7)
-    pairs = [(name, share) for name in NAMES for share in rng.uniform(0.1, 1.0, counts[name])]
-    return [pytest.param(name, share, id=f"{name}-{share:.2f}") for name, share in pairs]
+    for how, counts in STOPS.items():
+        for name, count in counts.items():
+            for share in rng.uniform(0.1, 1.0, count):
+                yield pytest.param(how, name, share, id=f"{how}-{name}-{share:.2f}")
 
 
-@slow_sweep
-@pytest.mark.parametrize(("name", "share"), moments(STOPS))
-def test_ctrl_c(tmp_path, undisturbed, outcome, name, share):
+@pytest.mark.parametrize(("how", "name", "share"), list(stops()))
+def test_a_stopped_run_leaves_old_or_new_results_and_resumes(
+    tmp_path, undisturbed, outcome, how, name, share
+):
+    """Ctrl-C goes to the group; `kill -9` to the command alone, in half of the cases to its family too."""
     reference, seconds = undisturbed(name)
     old = prepared(tmp_path, reference)
-    process = launch(name, tmp_path, "--quiet")
+    process = launch(name, tmp_path)
     time.sleep(share * seconds)
     if process.poll() is None:
-        os.killpg(process.pid, signal.SIGINT)
-    status, _, message = finished(process, 60)
-    assert status in (0, 130, -signal.SIGINT), message  # -2: before Python could listen
+        family = psutil.Process(process.pid).children(recursive=True)
+        if how == "Ctrl-C":
+            os.killpg(process.pid, signal.SIGINT)
+        else:
+            process.kill()
+            for child in family if round(100 * share) % 2 else []:
+                with suppress(psutil.NoSuchProcess):
+                    child.kill()
+    status, message = finished(process, 60)
     what = left(tmp_path / "out", old)
-    assert what == "old results" or status == 0 or "are complete" in message
+    if how == "Ctrl-C":
+        assert status in (0, 130, -signal.SIGINT), message  # -2: before Python could listen
+        assert what == "old results" or status == 0 or "are complete" in message
     resumed(name, tmp_path, reference)
-    outcome("Ctrl-C at a random moment, then again", name, what)
-
-
-@pytest.mark.parametrize(("name", "share"), moments(KILLS))
-def test_kill_9(tmp_path, undisturbed, outcome, name, share):
-    """The command alone in half of the cases, its kernel and workers too in the others."""
-    reference, seconds = undisturbed(name)
-    old = prepared(tmp_path, reference)
-    process = launch(name, tmp_path, "--quiet")
-    time.sleep(share * seconds)
-    family = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
-    process.kill()
-    if round(100 * share) % 2:
-        for child in family:
-            try:
-                child.kill()
-            except psutil.NoSuchProcess:
-                continue
-    process.communicate(timeout=60)
-    what = left(tmp_path / "out", old)
-    record = resumed(name, tmp_path, reference)
-    assert 0 <= record["duration_seconds"] < 10 * seconds + 60
-    outcome("kill -9 at a random moment, then again", name, what)
+    outcome(f"{how} at a random moment, then again", name, what)
 
 
 @contextmanager
@@ -219,19 +194,15 @@ def small_disk(folder, size):
         subprocess.run(["umount", "-l", folder], check=True)
 
 
-def full_disks():
-    """Room for nothing but a store, for the notebook, for almost everything."""
-    return [(name, room) for name in NAMES for room in (0.05, 0.5, 0.9)]
-
-
 @slow_sweep
-@pytest.mark.parametrize(("name", "room"), full_disks())
+@pytest.mark.parametrize("room", [0.05, 0.5, 0.9], ids=["a store", "the notebook", "almost all"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_full_disk(tmp_path, undisturbed, outcome, name, room):
     reference, _ = undisturbed(name)
     need = sum(path.stat().st_size for path in reference.rglob("*") if path.is_file())
     with small_disk(tmp_path / "disk", round((1.1 + room) * need)):
         old = prepared(tmp_path / "disk", reference)
-        status, _, message = finished(launch(name, tmp_path / "disk", "--quiet"))
+        status, message = finished(launch(name, tmp_path / "disk"))
         assert status == 2, message
         assert "free some space" in message
         what = left(tmp_path / "disk" / "out", old)
@@ -255,13 +226,13 @@ def test_a_folder_that_is_or_becomes_read_only(tmp_path, undisturbed, outcome, n
     old, out = prepared(tmp_path, reference), tmp_path / "out"
     if not late:
         out.chmod(0o555)
-    process = launch(name, tmp_path, "--quiet", before=without_root_rights)
+    process = launch(name, tmp_path, before=without_root_rights)
     try:
         if late:
             while not (tmp_path / "out.partial").exists() and process.poll() is None:
                 time.sleep(0.05)
             (tmp_path / "out.partial").chmod(0o555)
-        status, _, message = finished(process)
+        status, message = finished(process)
     finally:
         for folder in (out, tmp_path / "out.partial"):
             if folder.exists():
