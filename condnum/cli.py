@@ -446,9 +446,9 @@ def data(context: typer.Context) -> None:
 
     rows, statuses = [("data set", "source", "rows", "SHA-256", "location")], available()
     for found in statuses:
-        checksum = found.checksum[:8] + " (unknown)" * bool(found.source and not found.known_checksum)
+        checksum = found.checksum[:8] + " (unknown)" * (found.status == "unknown checksum")
         count = "" if found.rows is None else str(found.rows)
-        rows.append((found.name, found.source or "missing", count, checksum, found.location))
+        rows.append((found.name, found.source or found.status, count, checksum, found.location))
     typer.echo("\n\n".join([in_columns(rows), *(found.advice for found in statuses if found.advice)]))
 
 
@@ -457,14 +457,18 @@ def check_data(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One data set; default: all.")] = None,
 ) -> None:
     """Load data sets in full and compare their checksums; the exit status is 1 unless all are well."""
-    from condnum.data.catalog import check
+    from condnum.data.catalog import available, check
 
-    results = check(name)
-    for result in results:
-        typer.echo(f"{result.name}: {result.status}\n  {result.message}")
-        for array, shape in result.shapes:
+    results = available() if name is None else [check(name)]
+    for found in results:
+        typer.echo(f"{found.name}: {found.status}")
+        if found.shapes:
+            typer.echo(f"  loads, all values finite, SHA-256 {found.checksum}, from {found.location}")
+        for array, shape in found.shapes:
             typer.echo(f"  {array} {' x '.join(map(str, shape))}")
-    if any(result.status != "ok" for result in results):
+        if found.advice:
+            typer.echo(f"  {found.advice}")
+    if any(found.status != "ok" for found in results):
         raise typer.Exit(1)
 
 

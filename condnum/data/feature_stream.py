@@ -16,7 +16,7 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -69,9 +69,9 @@ _DAMAGE = (
 Columns: TypeAlias = "list[int] | slice"
 #: Blocks from one on, of so many rows, of some columns; only the last block may be shorter.
 Reader: TypeAlias = Callable[[int, int, Columns], Iterator[NDArray[Any]]]
-#: What the beginning of a file says: a reader, N (None where only reading tells) and D, the stored type, the
-#: names of the columns (none if the file has none), and the types of those that are known to hold no numbers.
-Opened: TypeAlias = tuple[Reader, tuple[Any, ...], np.dtype[Any], tuple[str, ...], Mapping[str, str]]
+#: What the beginning of a file says: a reader, N (None where only reading tells) and D, the stored type, and
+#: the names of the columns (none if the file has none).
+Opened: TypeAlias = tuple[Reader, tuple[Any, ...], np.dtype[Any], tuple[str, ...]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +89,6 @@ class FeatureStream:
     named: bool  # whether the file named its columns
     dtype: np.dtype[Any]  # the stored type; float64 for text
     count: int | None  # rows; None where only reading tells
-    text: Mapping[str, str]  # columns known to hold no numbers, and their types
     stamp: tuple[int, int, int] | None  # of the file when it was opened; None: rows in memory
     centre: FloatArray | None = None  # (D,) is subtracted, where columns are standardised
     scale: FloatArray | None = None  # (D,) divides; 0 turns a constant column into zeros
@@ -110,15 +109,8 @@ class FeatureStream:
         fitting = max(1, BLOCK_BYTES // (4 * self.width))
         return int(min(MAX_BLOCK_ROWS, 2 ** (fitting.bit_length() - 1)))
 
-    def check_text(self) -> None:
-        """Refuse columns of text; those of a CSV are known only when they are read."""
-        wrong = [name for name in self.columns if name in self.text]
-        if wrong:
-            raise _text_error(self.source, wrong, f"'{wrong[0]}' is of type {self.text[wrong[0]]}")
-
     def raw_blocks(self, first: int = 0, last: int | None = None) -> Iterator[NDArray[Any]]:
         """Read blocks of rows in the stored type, rows with gaps and all, as they are in the file."""
-        self.check_text()
         path = Path(self.source).expanduser()
         whole = self.order == tuple(range(self.width))  # a block of which all columns are kept is not copied
         with readable(path) if self.stamp else nullcontext():
@@ -196,14 +188,14 @@ def array_stream(
                [1., 0.]])
     """
     X = np.asarray(features)
-    return _stream(name, (_slices(X), X.shape, X.dtype, tuple(columns), {}), max_dimension, None)
+    return _stream(name, (_slices(X), X.shape, X.dtype, tuple(columns)), max_dimension, None)
 
 
 def _stream(
     source: str, opened: Opened, max_dimension: int, stamp: tuple[int, int, int] | None
 ) -> FeatureStream:
     """Refuse what is no matrix of numbers, and say how columns without names are called."""
-    read, shape, dtype, names, text = opened
+    read, shape, dtype, names = opened
     if len(shape) != 2 or 0 in shape or dtype.kind not in "fiub":
         raise (InvalidInputError if stamp is None else DataFormatError)(
             f"{source} holds an array of shape {shape} and type {dtype}; features are a matrix (N, D) of "
@@ -222,7 +214,7 @@ def _stream(
     if len(set(columns)) < D:
         twice = next(name for name in columns if columns.count(name) > 1)
         raise InvalidInputError(f"{source} has the column '{twice}' twice; rename or drop one.")
-    return FeatureStream(source, read, columns, tuple(range(D)), D, bool(names), dtype, N, text, stamp)
+    return FeatureStream(source, read, columns, tuple(range(D)), D, bool(names), dtype, N, stamp)
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
@@ -301,7 +293,7 @@ def _open_npy(path: Path, _: str | None) -> Opened:
             else:
                 yield entries(begin * D, rows * D).reshape(rows, D)[:, kept]
 
-    return read, shape, dtype, (), {}
+    return read, shape, dtype, ()
 
 
 @contextmanager
@@ -345,7 +337,7 @@ def _open_npz(path: Path, key: str | None) -> Opened:
             "its columns come one after the other (Fortran order), and an archive cannot be read by rows "
             "then; save numpy.ascontiguousarray(X), or save it with numpy.save."
         )
-        return _slices(whole_array(path, key, WHOLE_BYTES, advice)), shape, dtype, (), {}
+        return _slices(whole_array(path, key, WHOLE_BYTES, advice)), shape, dtype, ()
 
     def read(first: int, size: int, kept: Columns) -> Iterator[NDArray[Any]]:
         with archived_array(path, key) as (stream, (N, D), _, dtype):
@@ -355,7 +347,7 @@ def _open_npz(path: Path, key: str | None) -> Opened:
                 if begin >= first * size:
                     yield block[:, kept]
 
-    return read, shape, dtype, (), {}
+    return read, shape, dtype, ()
 
 
 # Tables: `.csv` parsed from the start, `.parquet` by row groups.
@@ -427,7 +419,7 @@ def _open_csv(path: Path, _: str | None) -> Opened:
                     raise _text_error(path, wrong, f"{where} is {cell}")
                 yield values.to_numpy(dtype=np.float64)
 
-    return read, (None, len(cells)), np.dtype(np.float64), names, {}
+    return read, (None, len(cells)), np.dtype(np.float64), names
 
 
 def _open_parquet(path: Path, _: str | None) -> Opened:
@@ -451,6 +443,9 @@ def _open_parquet(path: Path, _: str | None) -> Opened:
 
     def read(first: int, size: int, kept: Columns) -> Iterator[NDArray[Any]]:
         chosen = np.array(names, dtype=object)[kept].tolist()
+        wrong = [name for name in chosen if name in text]
+        if wrong:
+            raise _text_error(path, wrong, f"'{wrong[0]}' is of type {text[wrong[0]]}")
         with parquet.ParquetFile(path, memory_map=False) as file:
             metadata = file.metadata
             ends = np.cumsum([metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)])
@@ -470,7 +465,7 @@ def _open_parquet(path: Path, _: str | None) -> Opened:
             if len(waiting):
                 yield waiting
 
-    return read, (count, len(names)), stored, tuple(names), text
+    return read, (count, len(names)), stored, tuple(names)
 
 
 OPENERS: dict[str, Callable[[Path, str | None], Opened]] = {

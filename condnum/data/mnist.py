@@ -7,7 +7,7 @@ import http.client
 import math
 import struct
 from pathlib import Path
-from typing import IO, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +38,18 @@ def read_idx(path: str | Path) -> NDArray[np.uint8]:
     The header is `0x00 0x00 0x08 n`, then `n` sizes as big-endian 32-bit integers.
     """
     with opened(path) as stream:
-        shape = _shape(stream, path)
+        magic = stream.read(4)
+        if len(magic) < 4 or magic[:3] != _MAGIC or not 0 < magic[3] <= 64:
+            raise DataFormatError(
+                f"{path} is not an IDX file of unsigned bytes: it starts with 0x{magic.hex()}, not 0x000008 "
+                "and the number of dimensions; fetch it again."
+            )
+        header = stream.read(4 * magic[3])
+        if len(header) < 4 * magic[3]:
+            raise DataFormatError(
+                f"{path} is truncated: {4 + len(header)} bytes, less than its header; fetch it again."
+            )
+        shape = struct.unpack(f">{magic[3]}I", header)
         expected, sizes = math.prod(shape), "×".join(map(str, shape))
         if max(expected, math.prod(filter(None, shape))) > MAX_BYTES:  # NumPy counts past a 0 too
             raise DataFormatError(
@@ -53,27 +64,6 @@ def read_idx(path: str | Path) -> NDArray[np.uint8]:
             f"{path} {kind}: its header says {sizes} = {expected} bytes, {follow} follow; fetch it again."
         )
     return np.frombuffer(content, np.uint8).reshape(shape)
-
-
-def read_idx_shape(path: str | Path) -> tuple[int, ...]:
-    """Read the sizes in the header only."""
-    with opened(path) as stream:
-        return _shape(stream, path)
-
-
-def _shape(stream: IO[bytes], path: str | Path) -> tuple[int, ...]:
-    magic = stream.read(4)
-    if len(magic) < 4 or magic[:3] != _MAGIC or not 0 < magic[3] <= 64:
-        raise DataFormatError(
-            f"{path} is not an IDX file of unsigned bytes: it starts with 0x{magic.hex()}, not 0x000008 and "
-            "the number of dimensions; fetch it again."
-        )
-    sizes = stream.read(4 * magic[3])
-    if len(sizes) < 4 * magic[3]:
-        raise DataFormatError(
-            f"{path} is truncated: {4 + len(sizes)} bytes, less than its header; fetch it again."
-        )
-    return struct.unpack(f">{magic[3]}I", sizes)
 
 
 def write_idx(path: str | Path, array: NDArray[np.uint8]) -> None:

@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from condnum.data.catalog import available
+from condnum.data.catalog import check
 from condnum.data.resolver import data_folders
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.files import output_folder, write_json
@@ -331,7 +331,7 @@ _SHOWING = tuple(
 
 def fingerprint(words: Sequence[str], data: Sequence[str]) -> str:
     """Return a SHA-256 of what a command's result depends on, now; "" while data are not known."""
-    sums = {status.name: status.checksum for status in available() if status.name in data} if data else {}
+    sums = {name: check(name).checksum for name in data}
     parts = [list(words), sorted(sums.items()), code_checksum(Path(__file__).resolve().parents[2])]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest() if all(sums.values()) else ""
 

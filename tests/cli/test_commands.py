@@ -14,11 +14,12 @@ import typer
 from condnum import cli
 from condnum.cli import main
 from condnum.data import catalog
-from condnum.data.catalog import CheckResult, DataStatus
+from condnum.data.catalog import DataStatus
 
-HERE = DataStatus("houses", "CONDNUM_DATA", "/d/train.csv", 10, "a" * 64, True, "")
-ODD = DataStatus("odd", "CONDNUM_DATA", "/d/odd.csv", None, "b" * 64, False, "Run a full check.")
-GONE = DataStatus("gone", advice="gone: put a.csv into data/.")
+SHAPES = (("X_P", (3, 2)),)
+HERE = DataStatus("houses", "ok", "", "CONDNUM_DATA", "/d/train.csv", 10, "a" * 64, SHAPES)
+ODD = DataStatus("odd", "unknown checksum", "odd: compare.", "CONDNUM_DATA", "/d/odd.csv", 3, "b" * 64)
+GONE = DataStatus("gone", "missing", "gone: put a.csv into data/.")
 
 
 def raising(error):
@@ -101,12 +102,13 @@ def test_the_list_of_data(monkeypatch, capsys):
     assert lines[1].split() == ["houses", "CONDNUM_DATA", "10", "aaaaaaaa", "/d/train.csv"]
     assert "bbbbbbbb (unknown)" in lines[2]
     assert lines[3].split() == ["gone", "missing"]
-    assert lines[4:] == ["", "Run a full check.", "", "gone: put a.csv into data/."]
+    assert lines[4:] == ["", "odd: compare.", "", "gone: put a.csv into data/."]
 
 
-@pytest.mark.parametrize(("status", "code"), [("ok", 0), ("missing", 1), ("broken", 1)])
-def test_check(monkeypatch, capsys, status, code):
-    found = CheckResult("houses", status, "why", (("X_P", (3, 2)),))
-    monkeypatch.setattr(catalog, "check", lambda name: [found] if name == "houses" else [])
-    assert main(["data", "check", "houses"]) == code
-    assert capsys.readouterr().out == f"houses: {status}\n  why\n  X_P 3 x 2\n"
+@pytest.mark.parametrize(("found", "code"), [(HERE, 0), (GONE, 1)], ids=["ok", "missing"])
+def test_check(monkeypatch, capsys, found, code):
+    monkeypatch.setattr(catalog, "check", {"it": found}.get)
+    assert main(["data", "check", "it"]) == code
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{found.name}: {found.status}"
+    assert lines[-1] == ("  X_P 3 x 2" if code == 0 else "  gone: put a.csv into data/.")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from condnum.data import digit_pair, load_mnist_images, sha256_file, user_cache
-from condnum.data.mnist import download_mnist, read_idx, read_idx_shape, write_idx
+from condnum.data.mnist import download_mnist, read_idx, write_idx
 from condnum.errors import (
     DataFormatError,
     DataNotFoundError,
@@ -25,7 +25,6 @@ BYTES = bytes.fromhex("00000803 00000002 00000001 00000003 010203 0405ff")
 def test_idx_plain_and_gzip_whatever_the_name(tmp_path, pack):
     (tmp_path / "f").write_bytes(pack(BYTES))
     assert read_idx(tmp_path / "f").tolist() == [[[1, 2, 3]], [[4, 5, 255]]]
-    assert read_idx_shape(tmp_path / "f") == (2, 1, 3)
 
 
 @pytest.mark.parametrize(

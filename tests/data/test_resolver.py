@@ -162,55 +162,37 @@ def test_sums_of_arrays_depend_on_name_shape_type_and_values():
     assert sha256_arrays(a=a) == sha256_arrays(a=a.astype(">f8"))
 
 
-def by_name(records):
-    return {record.name: record for record in records}
-
-
 class TestCatalog:
     def test_nothing_here_but_what_comes_along(self):
-        status, results = by_name(available()), by_name(check())
-        assert tuple(status) == tuple(results) == dataset_names()
-        assert [s.source for s in status.values()] == ["condnum's box"] * 3 + ["embedded"] * 2
-        assert [s.rows for s in status.values()] == [1460, 10_000, 10_000, 1797, 442]
-        assert [name for name, s in status.items() if s.advice] == ["mnist"]
-        assert "these are the test images" in status["mnist"].advice
-        assert all(found.status == "ok" and found.message.endswith("is known.") for found in results.values())
+        found = {status.name: status for status in available()}
+        assert tuple(found) == dataset_names()
+        assert [s.source for s in found.values()] == ["condnum's box"] * 3 + ["embedded"] * 2
+        assert [s.rows for s in found.values()] == [1460, 10_000, 10_000, 1797, 442]
+        assert [s.status for s in found.values()] == ["ok"] * 5
+        assert [name for name, s in found.items() if s.advice] == ["mnist"]
+        assert "these are the test images" in found["mnist"].advice
         arrays = (("X_P", (235, 8)), ("y_P", (235,)), ("X_H", (207, 8)), ("y_H", (207,)))
-        assert results["diabetes"].shapes == arrays
+        assert found["diabetes"].shapes == arrays
 
-    def test_files_with_an_unknown_sum(self, write_houses, write_mnist):
+    def test_unknown_and_broken_files_are_statuses(self, write_houses, write_mnist, monkeypatch):
         path = write_houses(Path("data/house_prices/train.csv"))
-        write_mnist(RAW)
-        status, results = by_name(available()), by_name(check())
-        houses = status["house-prices"]
-        assert (houses.rows, status["mnist"].rows) == (5, 30)
-        assert (houses.checksum, houses.known_checksum) == (sha256_file(path), False)
-        assert houses.advice.startswith("The checksum is not a known one")
-        assert results["house-prices"].status == results["mnist"].status == "unknown checksum"
-        assert "images 30×28×28, labels 30; SHA-256" in results["mnist"].message
-
-    def test_broken_files_are_results_not_exceptions(self, write_houses, write_mnist):
+        houses = check("house-prices")
+        assert (houses.status, houses.rows, houses.checksum) == ("unknown checksum", 5, sha256_file(path))
+        assert "recorded numbers were measured on other bytes" in houses.advice
         write_houses(Path("data/house_prices/train.csv"), drop=("SalePrice",))
+        houses = check("house-prices")
+        assert houses.status == "broken"
+        assert "train.csv lacks 1 of the 81 columns: SalePrice" in houses.advice
         write_mnist(RAW)
-        (RAW / "train-images-idx3-ubyte").write_bytes(b"<html>")
-        results, status = by_name(check()), by_name(available())["mnist"]
-        assert results["house-prices"].status == "broken"
-        assert "train.csv lacks 1 of the 81 columns: SalePrice" in results["house-prices"].message
-        assert "not an IDX file" in results["mnist"].message
-        assert (status.source, status.rows) == ("./data", None)
-        assert "not an IDX file" in status.advice
-
-    def test_names_that_are_none(self, monkeypatch):
+        assert check("mnist").shapes == (("images", (30, 28, 28)), ("labels", (30,)))
         monkeypatch.setenv("CONDNUM_DATA", "typo")
-        status = by_name(available())["mnist"]
-        assert (status.source, status.rows) == (None, None)
-        assert "CONDNUM_DATA is 'typo'" in status.advice
-        assert by_name(check())["mnist"].status == "missing"
+        mnist = check("mnist")
+        assert (mnist.status, mnist.source, mnist.rows) == ("missing", "", None)
+        assert "CONDNUM_DATA is 'typo'" in mnist.advice
         with pytest.raises(UnknownNameError, match="unknown data set 'mnits'; did you mean 'mnist'"):
             check("mnits")
 
     @pytest.mark.realdata
     def test_real_data_is_whole(self, real_data):
-        assert all(result.status == "ok" for result in check())
         assert [s.rows for s in available()] == [1460, 60_000, 10_000, 1797, 442]
-        assert all(s.advice == "" for s in available())
+        assert all(s.status == "ok" and s.advice == "" for s in available())

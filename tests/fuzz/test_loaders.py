@@ -21,7 +21,7 @@ from condnum.audit.measures import read_theta
 from condnum.data.feature_pair import look_at, match_streams
 from condnum.data.feature_stream import open_feature_stream
 from condnum.data.house_prices import CATEGORICAL, COLUMNS, load_house_prices, read_table
-from condnum.data.mnist import load_mnist_images, read_idx, read_idx_shape
+from condnum.data.mnist import load_mnist_images, read_idx
 from condnum.deep.weights import VERSION, read_metadata, read_state, read_weights
 from condnum.errors import CondnumError
 from condnum.report.notebook import checked_parameters, parameters_of
@@ -52,9 +52,7 @@ idx_files = st.builds(idx, sizes, st.binary(max_size=64), pick([8, 8, 8, 8, 9, 0
 
 def test_idx(fuzz, damaged, written):
     def load(content):
-        path = written("f", content)
-        shape = read_idx_shape(path)
-        assert read_idx(path).shape == shape
+        assert read_idx(written("f", content)).dtype == np.uint8
 
     files = st.one_of(idx_files, damaged([IMAGES]))
     fuzz(st.one_of(files, files.map(gzip.compress), damaged([gzip.compress(IMAGES)])), load)
