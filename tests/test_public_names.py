@@ -23,3 +23,10 @@ def test_contract(module, name):
     assert "Returns:" in text or signature.return_annotation == "None" or not signature.parameters
     if module is condnum:
         assert ">>> " in text
+
+
+def test_names_are_listed_once_and_sorted_out():
+    assert len(condnum.__all__) == len(set(condnum.__all__))
+    assert set(condnum.__all__) <= set(dir(condnum))
+    with pytest.raises(AttributeError, match="module 'condnum' has no attribute 'nothing'"):
+        _ = condnum.nothing

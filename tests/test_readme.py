@@ -85,12 +85,3 @@ def test_links_and_anchors_lead_somewhere(request, name):
             continue
         assert not place or (path.parent / place).exists(), link
         assert place or anchor in anchors, link
-
-
-def test_every_public_name_is_importable_and_listed_once():
-    import condnum
-
-    assert sorted(condnum.__all__) == sorted(set(condnum.__all__))
-    assert set(condnum.__all__) == set(condnum._HOME)
-    for name in condnum.__all__:
-        assert getattr(condnum, name).__doc__

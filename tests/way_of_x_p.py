@@ -11,21 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-COMMAND = (
-    "run",
-    "house-prices",
-    "--seeds",
-    "1",
-    "--epochs",
-    "20",
-    "--rows",
-    "50",
-    "-j",
-    "1",
-    "-q",
-    "--out",
-    "out",
-)
+COMMAND = "run house-prices --seeds 1 --epochs 20 --rows 50 -j 1 -q --out out"
 
 RECORDER = """
 import atexit, os, sys, threading
@@ -69,7 +55,9 @@ def files_on_the_way() -> list[str]:
         (hook / "sitecustomize.py").write_text(RECORDER)
         paths = os.pathsep.join([str(hook), str(Path(__file__).resolve().parents[1])])
         environment = {**os.environ, "WAY_OF_X_P": str(kept), "PYTHONPATH": paths}
-        subprocess.run([sys.executable, "-m", "condnum", *COMMAND], cwd=work, env=environment, check=True)
+        subprocess.run(
+            [sys.executable, "-m", "condnum", *COMMAND.split()], cwd=work, env=environment, check=True
+        )
         return sorted({line for path in kept.iterdir() for line in path.read_text().splitlines()})
 
 
