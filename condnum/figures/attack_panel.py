@@ -51,36 +51,29 @@ def _curves(report: AttackReport, subtitle: str, column: str, axis: str, title: 
         rows=count, cols=columns, subplot_titles=names, shared_yaxes=True, shared_xaxes=True,
         horizontal_spacing=0.04, vertical_spacing=0.09 if count > 1 else 0,
     )  # fmt: skip
-    labels = dict(zip(report.curves["attacker"], report.curves["label"], strict=True))
     log = column == "excess"
-    ceiling = 2 * report.steps["start_loss"].max()  # momentum may overshoot by orders of magnitude
-    for index, attacker in enumerate(labels):
-        line = {
-            "color": _COLORS[index % len(_COLORS)],
-            "dash": _DASHES[index // len(_COLORS) % 2],
-            "width": 2,
-        }
+    curves = report.curves.dropna(subset=column).query("step > 0")
+    shown = curves[column].clip(lower=FLOOR) if log else curves[column]
+    for index, (attacker, of_attacker) in enumerate(
+        curves.assign(shown=shown).groupby("attacker", sort=False)
+    ):
+        look = (_COLORS[index % len(_COLORS)], _DASHES[index // len(_COLORS) % 2])
         for place, name in enumerate(names):
-            table = report.curves
-            table = table[(table["attacker"] == attacker) & (table["extractor"] == name)].dropna(
-                subset=column
-            )
-            table = table[table["step"] > 0]
-            values = table[column].clip(lower=FLOOR) if log else table[column]
-            figure.add_scatter(
-                x=table["step"], y=values, name=labels[attacker], legendgroup=attacker, line=line,
-                mode="lines+markers" if len(table) < 4 else "lines", showlegend=place == 0,
-                hovertemplate="step %{x:,.0f}: %{y:.3g}", row=place // columns + 1, col=place % columns + 1,
+            table = of_attacker[of_attacker["extractor"] == name]
+            add_line(
+                figure, of_attacker["label"].iloc[0], table["step"], table["shown"], *look, width=2,
+                mode="lines+markers" if len(table) < 4 else "lines", legendgroup=attacker,
+                showlegend=place == 0, hovertemplate="step %{x:,.0f}: %{y:.3g}",
+                row=place // columns + 1, col=place % columns + 1,
             )  # fmt: skip
     if log:
         for epsilon in report.budget.epsilons:
             figure.add_hline(y=epsilon, line={"color": GREY, "dash": "dot", "width": 1})
-        figure.update_yaxes(**log_axis("", report.curves[column].clip(lower=FLOOR)))
-        figure.update_yaxes(range=[np.log10(min(report.budget.epsilons) / 3), 0.1])
-    elif column == "evaluation_loss":
-        seen = report.curves[column].dropna()
-        figure.update_yaxes(**log_axis("", seen.clip(upper=ceiling)))
-        figure.update_yaxes(range=[np.log10(0.8 * seen.min()), np.log10(ceiling)])
+        low, high = min(report.budget.epsilons) / 3, 10**0.1
+    elif column == "evaluation_loss":  # momentum may overshoot by orders of magnitude
+        low, high = 0.8 * shown.min(), 2 * report.steps["start_loss"].max()
+    if column != "accuracy":
+        figure.update_yaxes(**log_axis("", shown.clip(upper=high)), range=[np.log10(low), np.log10(high)])
     figure.update_xaxes(**log_axis("", report.curves["step"]))
     figure.update_xaxes(title_text="step of the attacker", row=count)
     figure.update_yaxes(title_text=axis, col=1, title_standoff=4)

@@ -83,12 +83,7 @@ _SYMBOLS = {"identity": "x", "initial": "square"}
 
 
 def pair_label(pretrain_task: str, harmful_task: str) -> str:
-    """Return a pair of tasks in a few characters.
-
-    Examples:
-        >>> pair_label("digit 4", "digit 9")
-        '4 → 9'
-    """
+    """Return a pair of tasks in a few characters."""
     names = (pretrain_task, harmful_task)
     if all(name.startswith("digit ") for name in names):
         return " → ".join(name.removeprefix("digit ") for name in names)

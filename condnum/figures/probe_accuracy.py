@@ -103,12 +103,7 @@ def ratio_history_figure(curves: pd.DataFrame, subtitle: str) -> Any:
 
 
 def net_style(name: str) -> MethodStyle:
-    """Return how a method is drawn here; `initial` is θ₀.
-
-    Examples:
-        >>> net_style("initial").dash, net_style("ours").color
-        ('dash', '#0072B2')
-    """
+    """Return how a method is drawn here; `initial` is θ₀."""
     return _START if name == "initial" else method_style(name)
 
 

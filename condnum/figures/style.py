@@ -66,12 +66,7 @@ def num(value: float, digits: int = 3) -> str:
 
 
 def translucent(color: str, alpha: float) -> str:
-    """Return `#rrggbb` as an rgba() colour.
-
-    Examples:
-        >>> translucent("#0072B2", 0.2)
-        'rgba(0,114,178,0.2)'
-    """
+    """Return `#rrggbb` as an rgba() colour."""
     red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},{alpha})"
 
@@ -145,7 +140,7 @@ def add_line(
 ) -> None:
     """Add a line to a figure, or to a panel of it."""
     line = {"color": color, "dash": dash, "width": width}
-    figure.add_scatter(x=x, y=y, mode="lines", name=name, line=line, **more)
+    figure.add_scatter(x=x, y=y, name=name, line=line, **{"mode": "lines"} | more)
 
 
 def add_band(
@@ -199,13 +194,7 @@ def teaching_layout(figure: Any, title: str, subtitle: str = "", *, height: int 
 
 
 def apply_theme(figure: Any, *, dark: bool) -> Any:
-    """Set the background of a figure.
-
-    Examples:
-        >>> import plotly.graph_objects as go
-        >>> apply_theme(go.Figure(), dark=True).layout.template.layout.paper_bgcolor
-        'rgb(17,17,17)'
-    """
+    """Set the background of a figure."""
     if dark or figure.layout.template.layout.paper_bgcolor != _LIGHT:  # setting it is slow
         figure.update_layout(template="plotly_dark" if dark else "plotly_white")
     return figure
@@ -215,12 +204,6 @@ def honest_legend(figure: Any) -> Any:
     """Take out of the legend what is not to be seen: traces without data, or outside of their axes.
 
     Powers of ten on axes get the size of other labels.
-
-    Examples:
-        >>> import plotly.graph_objects as go
-        >>> figure = go.Figure([{"y": [1, 2], "name": "a"}, {"y": [None, None], "name": "b"}])
-        >>> [trace.showlegend for trace in honest_legend(figure).data]
-        [True, False]
     """
     for trace in figure.data:
         if trace.type == "scatter" and trace.showlegend is not False:
@@ -256,14 +239,7 @@ _PANEL, _BETWEEN, _ROW = 240, 92, 19
 
 
 def stacked(figure: Any) -> Any:
-    """Put panels that lie beside each other below each other, for a window as narrow as a phone.
-
-    Examples:
-        >>> from plotly.subplots import make_subplots
-        >>> layout = stacked(make_subplots(rows=1, cols=2)).layout
-        >>> layout.xaxis2.domain, layout.yaxis.domain[0] > layout.yaxis2.domain[1]
-        ((0, 1), True)
-    """
+    """Put panels that lie beside each other below each other, for a window as narrow as a phone."""
     layout = figure.layout
     panels = {}
     for x in figure.select_xaxes():

@@ -38,12 +38,7 @@ PUBLISHED_LOSS = 5.9
 
 
 def net_label(name: object) -> str:
-    """Return a method's label; `initial` is θ₀.
-
-    Examples:
-        >>> net_label("initial")
-        'θ<sub>0</sub>'
-    """
+    """Return a method's label; `initial` is θ₀."""
     return "θ<sub>0</sub>" if name == "initial" else label(name)
 
 

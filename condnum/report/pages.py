@@ -60,10 +60,6 @@ def headings(page: str) -> list[tuple[str, str, Markup]]:
     """List the headings of a page for its contents: name of the element, id, text.
 
     Those of the second and third level that have an id; `data-short` is a shorter text.
-
-    Examples:
-        >>> headings('<h2 id="a">K<sub>P</sub></h2><h3>no id</h3><h3 id="b" data-short="B">long</h3>')
-        [('h2', 'a', Markup('K<sub>P</sub>')), ('h3', 'b', Markup('B'))]
     """
     found = BeautifulSoup(page, "html.parser").select("h2[id], h3[id]")
     return [
@@ -100,14 +96,7 @@ def glossary_html(footer: str) -> str:
 
 
 def add_anchors(soup: Any) -> None:
-    """Give every heading of the second and third level an id of its own.
-
-    Examples:
-        >>> page = BeautifulSoup("<h2>Why κ?</h2><h3>R_ill (1): run</h3><h3>Run</h3>", "html.parser")
-        >>> add_anchors(page)
-        >>> [element["id"] for element in page.find_all(id=True)]
-        ['why-κ', 'r-ill-1-run', 'run-2']
-    """
+    """Give every heading of the second and third level an id of its own."""
     used = {*_TAKEN, *(element["id"] for element in soup.find_all(id=True))}
     for element in soup.find_all(["h2", "h3"]):
         base = re.sub(r"[\W_]+", "-", element.get_text().lower()).strip("-") or "part"
@@ -120,14 +109,7 @@ def add_anchors(soup: Any) -> None:
 
 
 def mark_indices(soup: Any, names: Iterable[str]) -> None:
-    """Write `K_P` with an index in the text of some elements; code stays as it is.
-
-    Examples:
-        >>> page = BeautifulSoup("<p>K_P <code>K_P</code></p>", "html.parser")
-        >>> mark_indices(page, ["p"])
-        >>> str(page)
-        '<p>K<sub>P</sub> <code>K_P</code></p>'
-    """
+    """Write `K_P` with an index in the text of some elements; code stays as it is."""
     for element in soup.find_all(list(names)):
         for text in element.find_all(string=re.compile(r"_")):
             if text.find_parent(["code", "math"]) is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import html
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -74,12 +75,7 @@ def spread(mean: float, deviation: float, digits: int = 2) -> str:
 
 
 def span(values: Iterable[float], to: str = f"{GAP}–{GAP}") -> str:
-    """Format the least and the largest value, once if they read alike.
-
-    Examples:
-        >>> span([3.0, 1.0, 2.0], " to "), span([2.0, 2.0])
-        ('1 to 3', '2')
-    """
+    """Format the least and the largest value, once if they read alike."""
     known = pd.Series(values, dtype=float)
     low, high = number(known.min()), number(known.max())
     return low if low == high else f"{low}{to}{high}"
@@ -101,13 +97,7 @@ Column: TypeAlias = tuple[str, Callable[..., str]]
 
 
 def rows_of(table: pd.DataFrame, columns: Mapping[str, Column]) -> pd.DataFrame:
-    """Format a table row by row, by heading.
-
-    Examples:
-        >>> table = pd.DataFrame({"good": [2, 0], "seeds": [3, 4]})
-        >>> rows_of(table, {"immunized": ("good seeds", "{} of {}".format)})["immunized"].tolist()
-        ['2 of 3', '0 of 4']
-    """
+    """Format a table row by row, by heading."""
     return pd.DataFrame(
         {
             heading: list(map(write, *(table[name] for name in names.split())))
@@ -163,12 +153,7 @@ def bullets(items: Iterable[str]) -> str:
 
 
 def sentence_list(sentences: Sequence[str]) -> str:
-    """Return plain sentences as an HTML list.
-
-    Examples:
-        >>> sentence_list(["κ < 2"])
-        '<ul><li>κ &lt; 2</li></ul>'
-    """
+    """Return plain sentences as an HTML list."""
     return bullets(map(html.escape, sentences))
 
 
@@ -183,15 +168,10 @@ def mark_words(soup: Any) -> None:
         rows = [row.find_all(["th", "td"], recursive=False) for row in table.find_all("tr")]
         if any(int(cell.get("colspan") or 1) > 1 for row in rows for cell in row):
             continue  # columns cannot be counted by position
-        wordy = {
-            column
-            for row in rows
-            for column, cell in enumerate(row)
-            if cell.name == "td" and not is_number(cell.get_text())
-        }
-        for row in rows:
-            for column, cell in enumerate(row):
-                if column in wordy:
+        for cells in itertools.zip_longest(*rows):
+            column = [cell for cell in cells if cell is not None]
+            if any(cell.name == "td" and not is_number(cell.get_text()) for cell in column):
+                for cell in column:
                     cell["class"] = [*cell.get("class", []), "words"]
 
 
