@@ -1,18 +1,30 @@
-"""The RIR ceiling and the closed-form immunizer: by hand, against SciPy, and as theorems."""
+"""Ceilings, null spaces, directions, the closed-form immunizer: by hand, against SciPy, as theorems."""
 
 import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.linalg import eigh
 
 from condnum.errors import InvalidInputError, RankError
-from condnum.theory.ceiling import optimal_immunizer, ridge_convention_ceiling, rir_ceiling
+from condnum.theory.ceiling import (
+    null_spaces,
+    optimal_immunizer,
+    pencil_directions,
+    ridge_convention_ceiling,
+    rir_ceiling,
+)
 from condnum.theory.immunization import relative_immunization_ratio
+from condnum.theory.spectra import CovarianceRange, covariance_factor
 
 SEEDS = st.integers(0, 2**32 - 1)
+# κ(H) of the factor route keeps eps·√κ(H) and K's smallest value eps·κ(K): with κ(K) ≤ 1e6 and κ(θ) mostly
+# below 1e4 that is 1e-9. ε-regularised κ's: ‖θ‖²σ₁(K) stays below 1e5, so that the rank tolerance of the
+# measured H, 1e-15·1e5, is far below every ε.
+SLACK = 1 + 1e-6
 
 
 def orthogonal(rng, D):
@@ -25,13 +37,6 @@ def covariance_of(rng, D, rank, kappa, scale=1.0):
     values[:rank] = scale * np.geomspace(1, 1 / kappa, rank)
     Q = orthogonal(rng, D)
     return (Q * values) @ Q.T
-
-
-def same_null_space(rng, D, rank, kappa_P, kappa_H):
-    """Two covariances of one rank whose null spaces are the same; also a basis of their range."""
-    Q = orthogonal(rng, D)[:, :rank]
-    K_P, K_H = (Q @ covariance_of(rng, rank, rank, kappa) @ Q.T for kappa in (kappa_P, kappa_H))
-    return K_P, K_H, Q
 
 
 def extractor(rng, D, kind, columns=None):
@@ -48,139 +53,125 @@ def rir(theta, K_P, K_H, **options):
     return relative_immunization_ratio(theta, K_P, K_H, **options).rir
 
 
-class TestByHand:
-    def test_diagonal_pair_with_its_evidence(self):
+@pytest.mark.parametrize(
+    ("P", "H", "value", "pencil", "ranks"),
+    [
         # Pencil: 2/100 and 1/1, so 50; κ_P = 100, κ_H = 2: 50·100/2.
-        ceiling = rir_ceiling(np.diag([100.0, 1.0]), np.diag([2.0, 1.0]))
-        assert ceiling.value == pytest.approx(2500, rel=1e-14)
-        assert float(ceiling) == pytest.approx(2500, rel=1e-14)
-        assert (ceiling.lambda_max, ceiling.lambda_min) == pytest.approx((1.0, 0.02), rel=1e-14)
-        assert (ceiling.rank_pretrain, ceiling.rank_harmful, ceiling.harmful_only_dimension) == (2, 2, 0)
-        assert ceiling.ridge is None
-
-    def test_pretraining_may_have_directions_of_its_own(self):
+        ([100.0, 1.0], [2.0, 1.0], 2500, (1, 0.02), (2, 2, 0)),
         # Only λ = 2/100 and 1/1 are non-zero; κ(K_P) over all three directions is 200.
-        ceiling = rir_ceiling(np.diag([100.0, 1.0, 0.5]), np.diag([2.0, 1.0, 0.0]))
-        assert ceiling.value == pytest.approx(50 * 200 / 2, rel=1e-14)
-        assert (ceiling.rank_pretrain, ceiling.rank_harmful) == (3, 2)
-
-    def test_a_harmful_direction_of_its_own_makes_it_infinite(self):
-        ceiling = rir_ceiling(np.diag([4.0, 1.0, 0.0, 0.0]), np.diag([2.0, 1.0, 3.0, 0.0]))
-        assert ceiling.value == math.inf
-        assert ceiling.harmful_only_dimension == 1
-        assert (ceiling.lambda_max, ceiling.lambda_min) == pytest.approx((1.0, 0.5), rel=1e-14)
-
-    def test_one_harmful_direction_has_no_condition_number_to_worsen(self):
-        # rank(K_H) = 1: κ(H_H) = 1 whatever θ is, so only κ(K_P) = 4 can be gained.
-        K_P, K_H = np.diag([4.0, 1.0, 0.0]), np.ones((3, 3))
-        assert rir_ceiling(K_P, K_H).value == pytest.approx(4, rel=1e-13)
-        assert rir(optimal_immunizer(K_P, K_H, null_gain=100.0), K_P, K_H) == pytest.approx(4, rel=1e-10)
-
-    def test_crossed_spectra_beyond_double_precision(self):
-        # κ(M) = 1e20; at θ = diag(10^-2.5, 1) RIR is 1e15/1e5 and must not exceed the ceiling.
-        K_P, K_H = np.diag([1e10, 1.0]), np.diag([1.0, 1e10])
-        assert rir_ceiling(K_P, K_H).value == pytest.approx(1e20, rel=1e-10)
-        assert rir(np.diag([10**-2.5, 1.0]), K_P, K_H) == pytest.approx(1e10, rel=1e-9)
+        ([100.0, 1.0, 0.5], [2.0, 1.0, 0.0], 50 * 200 / 2, (1, 0.02), (3, 2, 0)),
+        ([4.0, 1.0, 0.0, 0.0], [2.0, 1.0, 3.0, 0.0], math.inf, (1, 0.5), (2, 3, 1)),
+        # κ(M) = 1e20.
+        ([1e10, 1.0], [1.0, 1e10], 1e20, (1e10, 1e-10), (2, 2, 0)),
+    ],
+    ids=["diagonal", "pretrain's-own", "harmful's-own", "crossed-beyond-double-precision"],
+)
+def test_by_hand_with_its_evidence(P, H, value, pencil, ranks):
+    ceiling = rir_ceiling(np.diag(P), np.diag(H))
+    assert (float(ceiling), ceiling.value) == pytest.approx((value, value), rel=1e-10)
+    assert (ceiling.lambda_max, ceiling.lambda_min) == pytest.approx(pencil, rel=1e-10)
+    assert (ceiling.rank_pretrain, ceiling.rank_harmful, ceiling.harmful_only_dimension) == ranks
 
 
-class TestAgainstScipy:
-    @pytest.mark.parametrize("D", [2, 5, 20])
-    @pytest.mark.parametrize("kappa", [10.0, 1e4], ids=["well", "ill"])
-    def test_full_rank(self, D, kappa):
-        rng = np.random.default_rng(D)
-        K_P, K_H = covariance_of(rng, D, D, kappa), covariance_of(rng, D, D, kappa, scale=7.0)
-        ceiling = rir_ceiling(K_P, K_H)
-        pencil = eigh(K_H, K_P, eigvals_only=True)
-        # The pencil's κ is at most κ², 1e8: SciPy keeps eps·1e8 of λ_min, a few 1e-8.
-        tolerance = 1e-12 * kappa**1.5 + 1e-12
-        assert ceiling.lambda_max == pytest.approx(pencil[-1], rel=tolerance)
-        assert ceiling.lambda_min == pytest.approx(pencil[0], rel=tolerance)
-        expected = pencil[-1] / pencil[0] * np.linalg.cond(K_P) / np.linalg.cond(K_H)
-        assert ceiling.value == pytest.approx(expected, rel=tolerance)
-
-    @pytest.mark.parametrize("ridge", [1e-6, 1e-2, 1.0])
-    def test_ridge(self, ridge):
-        rng = np.random.default_rng(2)
-        K_P, K_H = covariance_of(rng, 6, 4, 5.0), covariance_of(rng, 6, 3, 5.0)
-        R_P, R_H = K_P + ridge * np.eye(6), K_H + ridge * np.eye(6)
-        pencil = eigh(R_H, R_P, eigvals_only=True)
-        expected = pencil[-1] / pencil[0] * np.linalg.cond(R_P) / np.linalg.cond(R_H)
-        assert rir_ceiling(K_P, K_H).value == math.inf
-        # κ(M) ≤ 1/ε² = 1e12 at ε = 1e-6, and SciPy's λ_min keeps 1e12·eps.
-        tolerance = max(1e-10, 1e-15 / ridge**2)
-        assert rir_ceiling(K_P, K_H, ridge=ridge).value == pytest.approx(expected, rel=tolerance)
+def test_one_harmful_direction_has_no_condition_number_to_worsen():
+    # rank(K_H) = 1: κ(H_H) = 1 whatever θ is, so only κ(K_P) = 4 can be gained.
+    K_P, K_H = np.diag([4.0, 1.0, 0.0]), np.ones((3, 3))
+    assert rir_ceiling(K_P, K_H).value == pytest.approx(4, rel=1e-13)
+    assert rir(optimal_immunizer(K_P, K_H, null_gain=100.0), K_P, K_H) == pytest.approx(4, rel=1e-10)
 
 
-class TestTheorem:
-    # κ(H) of the factor route keeps eps·√κ(H) and K's smallest value eps·κ(K): with κ(K) ≤ 1e6
-    # and κ(θ) mostly below 1e4 that is 1e-9.
-    SLACK = 1 + 1e-6
-
-    @settings(max_examples=150, deadline=None)
-    @given(
-        seed=SEEDS,
-        D=st.integers(2, 6),
-        logs=st.tuples(st.floats(0, 6), st.floats(0, 6)),
-        kind=st.sampled_from(["plain", "skewed"]),
-    )
-    def test_no_invertible_extractor_exceeds_it(self, seed, D, logs, kind):
-        rng = np.random.default_rng(seed)
-        K_P, K_H = (covariance_of(rng, D, D, 10**log, 10 ** rng.uniform(-3, 3)) for log in logs)
-        assert rir(extractor(rng, D, kind), K_P, K_H) <= rir_ceiling(K_P, K_H).value * self.SLACK
-
-    @settings(max_examples=80, deadline=None)
-    @given(seed=SEEDS, D=st.integers(3, 6), drop=st.integers(1, 2), kind=st.sampled_from(["plain", "skewed"]))
-    def test_nor_on_a_common_null_space(self, seed, D, drop, kind):
-        rng = np.random.default_rng(seed)
-        K_P, K_H, _ = same_null_space(rng, D, D - drop, 100.0, 30.0)
-        ceiling = rir_ceiling(K_P, K_H)
-        assert ceiling.harmful_only_dimension == 0
-        assert rir(extractor(rng, D, kind), K_P, K_H) <= ceiling.value * self.SLACK
-
-    @settings(max_examples=60, deadline=None)
-    @given(seed=SEEDS, D=st.integers(2, 6), logs=st.tuples(st.floats(0, 3), st.floats(0, 3)))
-    def test_the_closed_form_attains_it(self, seed, D, logs):
-        rng = np.random.default_rng(seed)
-        K_P, K_H = (covariance_of(rng, D, D, 10**log) for log in logs)
-        result = relative_immunization_ratio(optimal_immunizer(K_P, K_H), K_P, K_H)
-        # κ(K) ≤ 1e3 and κ(M) ≤ 1e6: eps·1e3 of the spectra, a few hundred times that of the product.
-        assert result.rir == pytest.approx(rir_ceiling(K_P, K_H).value, rel=1e-10)
-        assert result.pretrain_after.value == pytest.approx(1, rel=1e-10)
+@pytest.mark.parametrize("ridge", [None, 1e-6, 1e-2, 1.0])
+@pytest.mark.parametrize("kappa", [10.0, 1e4], ids=["well", "ill"])
+def test_ceiling_and_directions_against_scipy(kappa, ridge):
+    """`K_H w = λK_P w`, with a ridge also for singular covariances."""
+    D, rng = 6, np.random.default_rng(2)
+    ranks = (D, D) if ridge is None else (4, 3)
+    K_P, K_H = (covariance_of(rng, D, rank, kappa, scale) for rank, scale in zip(ranks, (1, 7), strict=True))
+    R_P, R_H = (K + (ridge or 0) * np.eye(D) for K in (K_P, K_H))
+    pencil = eigh(R_H, R_P, eigvals_only=True)
+    expected = pencil[-1] / pencil[0] * np.linalg.cond(R_P) / np.linalg.cond(R_H)
+    # SciPy keeps eps·κ(M) of λ_min, with κ(M) ≤ κ(R_P)κ(R_H).
+    tolerance = 1e-12 + 1e-15 * np.linalg.cond(R_P) * np.linalg.cond(R_H)
+    ceiling = rir_ceiling(K_P, K_H, ridge=ridge)
+    assert ceiling.lambda_max == pytest.approx(pencil[-1], rel=1e-9)
+    assert ceiling.value == pytest.approx(expected, rel=tolerance)
+    if kappa < 100 and ridge in (None, 1e-2, 1.0):
+        found = pencil_directions(K_P, K_H, ridge=ridge)
+        np.testing.assert_allclose(found.values, pencil[::-1], rtol=1e-9)
+        # One pattern for both tasks, up to λ.
+        np.testing.assert_allclose(found.patterns, R_P @ found.filters.numpy(), atol=1e-8)
+        np.testing.assert_allclose(found.patterns * found.values, R_H @ found.filters.numpy(), atol=1e-7)
 
 
-class TestOptimalImmunizer:
-    def test_null_gain_makes_rir_grow_with_its_square(self):
-        # K_P = diag(4, 1, 0), K_H = diag(2, 1, 3): θ* ∝ diag(½, 1, g), so H_H ∝ (½, 1, 3g²) and
-        # κ_H = 6g² for g² ≥ 1/3; before, κ_P = 4 and κ_H = 3: RIR = 6g²/3·4 = 8g².
-        K_P, K_H = np.diag([4.0, 1.0, 0.0]), np.diag([2.0, 1.0, 3.0])
-        for gain in (1.0, 10.0, 1e3):
-            theta = optimal_immunizer(K_P, K_H, null_gain=gain)
-            assert rir(theta, K_P, K_H) == pytest.approx(8 * gain**2, rel=1e-9)
+def test_shares_sum_to_one_and_do_not_see_units():
+    K_P, K_H = (X.T @ X for X in np.random.default_rng(2).normal(size=(2, 10, 6)))
+    units = np.diag([1.0, 1000.0, 0.01, 3.0, 1.0, 7.0])
+    plain = pencil_directions(K_P, K_H)
+    scaled = pencil_directions(units @ K_P @ units, units @ K_H @ units)
+    np.testing.assert_allclose(plain.shares.sum(dim=0), np.ones(6), rtol=1e-9)
+    np.testing.assert_allclose(scaled.shares, plain.shares, atol=1e-6)  # κ of the units is 1e10
+    found = pencil_directions(np.diag([4.0, 1.0, 0.0]), np.diag([2.0, 3.0, 9.0]))  # the range alone counts
+    np.testing.assert_allclose(found.values, [3.0, 0.5])
+    np.testing.assert_allclose(found.filters[2], 0, atol=1e-12)
 
-    @pytest.mark.parametrize("rank", [5, 3], ids=["full-rank", "singular"])
-    def test_symmetric_positive_definite_in_the_unit_gauge(self, rank):
-        rng = np.random.default_rng(7)
-        theta = optimal_immunizer(covariance_of(rng, 5, rank, 30.0), covariance_of(rng, 5, 5, 3.0))
-        np.testing.assert_array_equal(theta, theta.T)
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=SEEDS,
+    D=st.integers(2, 6),
+    drop=st.integers(0, 2),
+    logs=st.tuples(st.floats(0, 6), st.floats(0, 6)),
+    kind=st.sampled_from(["plain", "skewed"]),
+)
+def test_no_invertible_extractor_exceeds_it(seed, D, drop, logs, kind):
+    """Also on a null space of `drop` dimensions that both tasks share."""
+    rng = np.random.default_rng(seed)
+    rank = max(D - drop, 1)
+    if rank < D:
+        logs = [min(log, 2) for log in logs]
+    Q = orthogonal(rng, D)[:, :rank]
+    K_P, K_H = (Q @ covariance_of(rng, rank, rank, 10**log, 10 ** rng.uniform(-3, 3)) @ Q.T for log in logs)
+    ceiling = rir_ceiling(K_P, K_H)
+    assert ceiling.harmful_only_dimension == 0
+    assert rir(extractor(rng, D, kind), K_P, K_H) <= ceiling.value * SLACK
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=SEEDS, D=st.integers(2, 6), logs=st.tuples(st.floats(0, 3), st.floats(0, 3)))
+def test_the_closed_form_attains_it(seed, D, logs):
+    rng = np.random.default_rng(seed)
+    K_P, K_H = (covariance_of(rng, D, D, 10**log) for log in logs)
+    result = relative_immunization_ratio(optimal_immunizer(K_P, K_H), K_P, K_H)
+    # κ(K) ≤ 1e3 and κ(M) ≤ 1e6: eps·1e3 of the spectra, a few hundred times that of the product.
+    assert result.rir == pytest.approx(rir_ceiling(K_P, K_H).value, rel=1e-10)
+    assert result.pretrain_after.value == pytest.approx(1, rel=1e-10)
+
+
+def test_null_gain_makes_rir_grow_with_its_square():
+    # K_P = diag(4, 1, 0), K_H = diag(2, 1, 3): θ* ∝ diag(½, 1, g), so H_H ∝ (½, 1, 3g²) and
+    # κ_H = 6g² for g² ≥ 1/3; before, κ_P = 4 and κ_H = 3: RIR = 6g²/3·4 = 8g².
+    K_P, K_H = np.diag([4.0, 1.0, 0.0]), np.diag([2.0, 1.0, 3.0])
+    for gain in (1.0, 10.0, 1e3):
+        theta = optimal_immunizer(K_P, K_H, null_gain=gain)
+        assert rir(theta, K_P, K_H) == pytest.approx(8 * gain**2, rel=1e-9)
         assert np.linalg.eigvalsh(theta)[0] > 0
-        assert np.linalg.norm(theta) ** 2 == pytest.approx(5, rel=1e-14)
+        assert np.linalg.norm(theta) ** 2 == pytest.approx(3, rel=1e-14)  # the unit gauge
 
 
 class TestRidgeConventionCeiling:
-    # ε-regularised κ's are as accurate as the spectra; ‖θ‖²σ₁(K) stays below 1e5 here, so that the
-    # rank tolerance of the measured H, 1e-15·1e5, is far below every ε.
-    SLACK = 1 + 1e-6
-
-    def test_by_hand_full_rank(self):
-        # s = 2, ε = 2: floor 1. Pencil (3/5, 2/2) and the bound 1/(3/5); κ_ε(K_P) = (4+2)/(1+2) = 2,
-        # κ_ε(K_H) = (2+2)/(1+2) = 4/3.
-        value = ridge_convention_ceiling(np.diag([4.0, 1.0]), np.diag([2.0, 1.0]), ridge=2.0)
-        assert value == pytest.approx((5 / 3) * 2 / (4 / 3), rel=1e-14)
-
-    def test_by_hand_singular(self):
-        # s = 2, ε = 2: floor 1, pencil ((2+1)/(4+1), (1+1)/1): 2; κ_ε(K_P) = 6/2, κ_ε(K_H) = 4/3.
-        value = ridge_convention_ceiling(np.diag([4.0, 0.0]), np.diag([2.0, 1.0]), ridge=2.0)
-        assert value == pytest.approx(2 * 3 / (4 / 3), rel=1e-14)
+    @pytest.mark.parametrize(
+        ("P", "value"),
+        [
+            # s = 2, ε = 2: floor 1. Pencil (3/5, 2/2) and the bound 1/(3/5); κ_ε(K_P) = (4+2)/(1+2) = 2.
+            ([4.0, 1.0], (5 / 3) * 2 / (4 / 3)),
+            # Pencil ((2+1)/(4+1), (1+1)/1): 2; κ_ε(K_P) = 6/2.
+            ([4.0, 0.0], 2 * 3 / (4 / 3)),
+        ],
+        ids=["full-rank", "singular"],
+    )
+    def test_by_hand(self, P, value):
+        found = ridge_convention_ceiling(np.diag(P), np.diag([2.0, 1.0]), ridge=2.0)  # κ_ε(K_H) = 4/3
+        assert found == pytest.approx(value, rel=1e-14)
 
     @settings(max_examples=150, deadline=None)
     @given(
@@ -213,16 +204,15 @@ class TestRidgeConventionCeiling:
         else:
             theta = extractor(rng, D, kind, D + wider)
         unit = rir(theta, K_P, K_H, convention="ridge", ridge=ridge)
-        assert unit <= ridge_convention_ceiling(K_P, K_H, ridge=ridge) * self.SLACK
+        assert unit <= ridge_convention_ceiling(K_P, K_H, ridge=ridge) * SLACK
         theta = theta / np.linalg.norm(theta) * 10 ** rng.uniform(-2, 1.5)
         trained = rir(theta, K_P, K_H, convention="ridge", ridge=ridge, gauge="as_trained")
         bound = ridge_convention_ceiling(K_P, K_H, ridge=ridge, squared_norm=float((theta**2).sum()))
-        assert trained <= bound * self.SLACK
+        assert trained <= bound * SLACK
 
-    @pytest.mark.parametrize("ridge", [1e-6, 1e-3])
-    @pytest.mark.parametrize("seed", range(5))
-    def test_singular_pairs_come_close_with_extractors_near_rank_one(self, seed, ridge):
-        D = 6
+    @pytest.mark.parametrize("seed", range(3))
+    def test_singular_pairs_come_close_with_extractors_near_rank_one(self, seed):
+        D, ridge = 6, 1e-6
         rng = np.random.default_rng(seed)
         K_P, K_H = covariance_of(rng, D, 4, 20.0), covariance_of(rng, D, 3, 10.0)
         floor = ridge / D * np.eye(D)
@@ -233,10 +223,6 @@ class TestRidgeConventionCeiling:
         # zᵀK_Pz ≈ (ε/D)-sized next to K_P of 1: SciPy's z is good to about 1e-16/(ε/D) < 1e-8.
         assert rir(theta, K_P, K_H, convention="ridge", ridge=ridge) == pytest.approx(bound, rel=1e-4)
 
-    def test_one_null_space_and_equal_tasks(self):
-        K = np.diag([3.0, 1.0, 0.0])
-        assert ridge_convention_ceiling(K, K) == pytest.approx(1, rel=1e-12)
-
     def test_wants_at_least_as_many_features_as_inputs(self):
         # Fewer columns can cut null(K_P) away; the bound is not for them: κ_ε(H_P) = 1 here.
         K_P, K_H = np.diag([1.0, 1.0, 0.0]), np.diag([1.0, 1e-4, 0.0])
@@ -244,40 +230,111 @@ class TestRidgeConventionCeiling:
         assert narrow > 1000 * ridge_convention_ceiling(K_P, K_H)
 
 
-class TestErrors:
-    FUNCTIONS = pytest.mark.parametrize(
-        "function", [rir_ceiling, ridge_convention_ceiling, optimal_immunizer], ids=lambda f: f.__name__
-    )
+class TestNullSpaces:
+    def test_by_hand(self):
+        spaces = null_spaces(np.diag([4.0, 1.0, 0.0, 0.0, 0.0]), np.diag([0.0, 2.0, 5.0, 1.0, 0.0]))
+        assert (spaces.dimension, spaces.rank_pretrain, spaces.rank_harmful) == (5, 2, 3)
+        assert (spaces.harmful_only, spaces.intersection, spaces.pretrain_only, spaces.common) == (2, 2, 1, 1)
+        energies = (spaces.harmful_energy, spaces.intersection_energy, spaces.pretrain_energy)
+        assert energies == pytest.approx((6 / 8, 6 / 8, 4 / 5))
+        np.testing.assert_allclose(spaces.energies, [5 / 8, 1 / 8])
+        np.testing.assert_allclose(spaces.directions.abs(), np.eye(5)[:, 2:4], atol=1e-12)
+        # v at 60° to e₁: a share sin²60° of its energy is in null(K_P), but v is not.
+        v = np.array([0.5, np.sqrt(0.75)])
+        spaces = null_spaces(np.diag([1.0, 0.0]), np.outer(v, v))
+        assert (spaces.harmful_only, spaces.intersection, spaces.intersection_energy) == (1, 0, 0)
+        assert spaces.harmful_energy == pytest.approx(0.75)
 
-    @FUNCTIONS
-    @pytest.mark.parametrize(
-        ("K_P", "K_H", "error", "message"),
-        [
-            (np.eye(2), np.eye(3), InvalidInputError, r"\(2, 2\).*\(3, 3\).*same shape"),
-            (np.ones((2, 3)), np.ones((2, 3)), InvalidInputError, "must be square"),
-            (np.ones(2), np.eye(2), InvalidInputError, r"pretrain_covariance must have 2 dimension"),
-            (np.eye(2), np.diag([1.0, np.nan]), InvalidInputError, "harmful_covariance holds 1 non-finite"),
-            (np.zeros((2, 2)), np.eye(2), RankError, "pretrain_covariance has rank 0"),
-            (np.eye(2), np.zeros((2, 2)), RankError, "harmful_covariance has rank 0"),
-            (np.diag([1.0, -0.5]), np.eye(2), InvalidInputError, "not positive semidefinite.*-0.5"),
-        ],
-        ids=["shapes", "not-square", "vector", "nan", "zero-P", "zero-H", "indefinite"],
-    )
-    def test_covariances(self, function, K_P, K_H, error, message):
-        with pytest.raises(error, match=message):
-            function(K_P, K_H)
+    @given(seed=SEEDS, shared=st.integers(1, 3), own=st.tuples(st.integers(0, 2), st.integers(0, 2)))
+    @settings(max_examples=60, deadline=None)
+    def test_dimensions_in_a_random_basis(self, seed, shared, own):
+        """`shared` directions of both tasks, some of one's own, one of neither, turned by a rotation."""
+        pretrain, harmful = own
+        rng = np.random.default_rng(seed)
+        Q = orthogonal(rng, shared + pretrain + harmful + 1)
+        parts = np.split(Q, np.cumsum([shared, pretrain, harmful]), axis=1)
+        K_P, K_H = (
+            B @ np.diag(rng.uniform(1, 5, B.shape[1])) @ B.T
+            for B in (np.hstack(parts[:2]), np.hstack([parts[0], parts[2]]))
+        )
+        spaces = null_spaces(K_P, K_H)
+        found = (spaces.harmful_only, spaces.intersection, spaces.pretrain_only, spaces.common)
+        assert found == (harmful, harmful, pretrain, 1)
+        energy = np.trace(parts[2].T @ K_H @ parts[2]) / np.trace(K_H)
+        assert spaces.harmful_energy == pytest.approx(energy, abs=1e-12)
+        assert float(spaces.energies.sum()) == pytest.approx(energy, abs=1e-12)
+        assert np.isinf(rir_ceiling(K_P, K_H).value) == (harmful > 0 and spaces.rank_harmful > 1)
 
-    @FUNCTIONS
-    @pytest.mark.parametrize("ridge", [0.0, -1.0, math.inf, math.nan])
-    def test_ridge(self, function, ridge):
-        with pytest.raises(InvalidInputError, match=f"ridge must be positive and finite, got {ridge}"):
-            function(np.eye(2), np.eye(2), ridge=ridge)
 
-    @pytest.mark.parametrize("gain", [0.0, -1.0, math.inf, math.nan])
-    def test_null_gain(self, gain):
-        with pytest.raises(InvalidInputError, match=f"null_gain must be positive and finite, got {gain}"):
-            optimal_immunizer(np.eye(2), np.eye(2), null_gain=gain)
+class TestRanges:
+    """The range of a covariance, which ceilings take instead of the covariance."""
 
-    def test_tasks_that_share_no_direction(self):
-        with pytest.raises(RankError, match="share no direction"):
-            rir_ceiling(np.diag([1.0, 0.0]), np.diag([0.0, 1.0]))
+    @pytest.mark.parametrize("rank", [1, 3, 5])
+    def test_of_a_covariance_and_of_it_with_a_ridge(self, rank):
+        K = torch.from_numpy(covariance_of(np.random.default_rng(0), 5, rank, 30.0))
+        part = CovarianceRange.of(K)
+        assert (part.rank, part.dimension) == (rank, 5)
+        torch.testing.assert_close(part.factor.mT @ part.factor, K)
+        torch.testing.assert_close(K @ part.null_projector, torch.zeros_like(K), atol=1e-9, rtol=0)
+        assert float(part.null_projector.trace()) == pytest.approx(5 - rank)
+        ridged = part.ridged(0.3)
+        torch.testing.assert_close(
+            ridged.factor.mT @ ridged.factor, K + 0.3 * torch.eye(5).double(), rtol=1e-12, atol=1e-12
+        )
+        for each in (part, ridged):
+            assert bool((each.values.diff() <= 0).all())
+            gram = each.vectors.mT @ each.vectors
+            torch.testing.assert_close(gram, torch.eye(each.rank).double(), rtol=0, atol=1e-13)
+
+    @pytest.mark.parametrize("ranks", [(6, 6), (6, 4), (4, 6), (3, 3)])
+    def test_ceilings_of_ranges_are_those_of_the_covariances(self, ranks):
+        rng = np.random.default_rng(2)
+        K_P, K_H = (torch.from_numpy(covariance_of(rng, 6, rank, 30.0)) for rank in ranks)
+        P, H = (CovarianceRange.of_factor(covariance_factor(K)) for K in (K_P, K_H))
+        assert rir_ceiling(P, H).value == pytest.approx(rir_ceiling(K_P, K_H).value, rel=1e-9)
+        bound = ridge_convention_ceiling(K_P, K_H)
+        assert ridge_convention_ceiling(P, H) == pytest.approx(bound, rel=1e-6)
+
+    def test_a_ridge_far_below_round_off_is_exact(self):
+        """K + εI itself would lose ε beside 1: two tasks that share nothing but a direction."""
+        ranges = [CovarianceRange.of(torch.diag(torch.tensor(v)).double()) for v in ([1.0, 0.0], [1.0, 1.0])]
+        # diag(1, ε) and diag(1, 1): κ(M)·κ(K_P)/κ(K_H) = (1/ε)·(1/ε).
+        assert rir_ceiling(*ranges, ridge=1e-18).value == pytest.approx(1e36, rel=1e-12)
+
+
+FUNCTIONS = [rir_ceiling, ridge_convention_ceiling, optimal_immunizer, null_spaces]
+RANGE = CovarianceRange.of(torch.eye(2).double())
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    ("K_P", "K_H", "error", "message"),
+    [
+        (np.eye(2), np.eye(3), InvalidInputError, r"\(2, 2\).*\(3, 3\).*same shape"),
+        (np.ones((2, 3)), np.ones((2, 3)), InvalidInputError, "must be square"),
+        (np.ones(2), np.eye(2), InvalidInputError, r"pretrain_covariance must have 2 dimension"),
+        (np.eye(2), np.diag([1.0, np.nan]), InvalidInputError, "harmful_covariance holds 1 non-finite"),
+        (np.zeros((2, 2)), np.eye(2), RankError, "pretrain_covariance has rank 0"),
+        (np.diag([1.0, -0.5]), np.eye(2), InvalidInputError, "not positive semidefinite.*-0.5"),
+        (RANGE, np.eye(2), InvalidInputError, "not one of each"),
+        (RANGE, CovarianceRange.of(torch.eye(3).double()), InvalidInputError, "2 and 3 dimensions"),
+    ],
+    ids=["shapes", "not-square", "vector", "nan", "zero", "indefinite", "mixed", "dimensions"],
+)
+def test_covariances_that_are_refused(function, K_P, K_H, error, message):
+    with pytest.raises(error, match=message):
+        function(K_P, K_H)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
+def test_options_that_are_refused(value):
+    for function in FUNCTIONS[:3]:
+        with pytest.raises(InvalidInputError, match=f"ridge must be positive and finite, got {value}"):
+            function(np.eye(2), np.eye(2), ridge=value)
+    with pytest.raises(InvalidInputError, match=f"null_gain must be positive and finite, got {value}"):
+        optimal_immunizer(np.eye(2), np.eye(2), null_gain=value)
+
+
+def test_tasks_that_share_no_direction():
+    with pytest.raises(RankError, match="share no direction"):
+        rir_ceiling(np.diag([1.0, 0.0]), np.diag([0.0, 1.0]))

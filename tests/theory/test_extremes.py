@@ -9,9 +9,12 @@ from condnum.theory import extremes
 from condnum.theory.extremes import TriangularFactor, grams, largest_pairs, smallest_pairs
 
 
+def draw(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
 def matrix(values, seed):
-    generator = torch.Generator().manual_seed(seed)
-    Q, _ = torch.linalg.qr(torch.randn(len(values), len(values), generator=generator, dtype=torch.float64))
+    Q, _ = torch.linalg.qr(draw(len(values), len(values), seed=seed))
     A = (Q * torch.as_tensor(values)) @ Q.mT
     return (A + A.mT) / 2
 
@@ -61,11 +64,8 @@ def test_a_fall_back_gives_the_pair_of_its_own_matrix(monkeypatch, spectra):
 
 def test_smallest_pairs_are_those_of_the_own_rows():
     """Ranks 60, 1 and 35 padded to 60: the zeros are nobody's smallest eigenvalue."""
-    generator = torch.Generator().manual_seed(0)
-    F = torch.zeros(3, 60, 80, dtype=torch.float64)
     ranks = [60, 1, 35]
-    for i, rank in enumerate(ranks):
-        F[i, :rank] = torch.randn(rank, 80, generator=generator, dtype=torch.float64)
+    F = draw(3, 60, 80) * (torch.arange(60)[:, None] < torch.tensor(ranks)[:, None, None])
     pairs = smallest_pairs(F, torch.tensor(ranks))
     for i, rank in enumerate(ranks):
         own = F[i, :rank]
@@ -74,10 +74,7 @@ def test_smallest_pairs_are_those_of_the_own_rows():
         v = pairs.vectors[i]
         assert float((own.mT @ (own @ v) - expected * v).norm()) <= 1e-9
     assert not pairs.fallbacks.any()
-
-
-def test_equal_rows_and_padding_are_told_apart():
-    """All own eigenvalues equal: the padding's must not be taken for one of them."""
+    # All own eigenvalues equal: the padding's must not be taken for one of them.
     F = torch.zeros(2, 3, 4, dtype=torch.float64)
     F[0, :2, :2] = 3 * torch.eye(2)
     F[1] = 3 * torch.eye(3, 4)
@@ -101,7 +98,7 @@ def test_a_matrix_that_is_not_finite_disturbs_no_other(bad):
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_grams_are_symmetric_and_written_where_they_are_told(count):
-    F = torch.randn(count, 5, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    F = draw(count, 5, 7)
     out = torch.empty(count, 7, 7, dtype=torch.float64)
     assert grams(F, out=out) is out
     torch.testing.assert_close(out, F.mT @ F)
@@ -112,9 +109,7 @@ def test_grams_are_symmetric_and_written_where_they_are_told(count):
 @given(seed=st.integers(0, 2**31), D=st.integers(1, 12), columns=st.integers(1, 12), data=st.data())
 def test_the_triangular_product_has_the_gram_matrix_of_the_factor(seed, D, columns, data):
     rows = data.draw(st.integers(1, D))
-    generator = torch.Generator().manual_seed(seed)
-    B = torch.randn(rows, D, generator=generator, dtype=torch.float64)
-    theta = torch.randn(D, columns, generator=generator, dtype=torch.float64)
+    B, theta = draw(rows, D, seed=seed), draw(D, columns, seed=seed + 1)
     before, out = theta.clone(), torch.empty(rows, columns, dtype=torch.float64)
     F, expected = TriangularFactor.of(B).times(theta, out=out), B @ theta
     assert F is out
@@ -124,9 +119,7 @@ def test_the_triangular_product_has_the_gram_matrix_of_the_factor(seed, D, colum
 
 def test_small_singular_values_survive_the_triangular_form():
     # Rows graded over 12 orders, as those of a covariance factor: each keeps its own digits.
-    generator = torch.Generator().manual_seed(0)
-    Q, _ = torch.linalg.qr(torch.randn(40, 30, generator=generator, dtype=torch.float64))
-    B = torch.logspace(0, -6, 30, dtype=torch.float64)[:, None] * Q.mT
-    theta = torch.randn(40, 40, generator=generator, dtype=torch.float64)
+    Q, _ = torch.linalg.qr(draw(40, 30))
+    B, theta = torch.logspace(0, -6, 30, dtype=torch.float64)[:, None] * Q.mT, draw(40, 40, seed=1)
     obtained = torch.linalg.svdvals(TriangularFactor.of(B).times(theta))
     torch.testing.assert_close(obtained, torch.linalg.svdvals(B @ theta), rtol=1e-9, atol=0)

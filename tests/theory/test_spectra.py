@@ -17,15 +17,7 @@ from condnum.theory.spectra import (
     is_symmetric,
 )
 
-# Numbers of a few dozen entries: LAPACK's routes differ by a small multiple of eps·σ₁.
-CLOSE = {"rtol": 1e-11}
-
-
-def with_spectrum(sigma, rows, columns, seed=0):
-    rng = np.random.default_rng(seed)
-    U, _ = np.linalg.qr(rng.normal(size=(rows, rows)))
-    V, _ = np.linalg.qr(rng.normal(size=(columns, columns)))
-    return U[:, : len(sigma)] @ np.diag(sigma) @ V[:, : len(sigma)].T
+ARRAYS = pytest.mark.parametrize("array", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
 
 
 class TestCompact:
@@ -34,23 +26,28 @@ class TestCompact:
         assert (result.value, result.sigma_max, result.sigma_min) == (4.0, 4.0, 1.0)
         assert (result.rank, result.dimension, result.convention) == (3, 4, "compact")
         assert float(result) == pytest.approx(4.0)
-        assert type(result.value) is float
-        assert type(result.rank) is int
+        assert (type(result.value), type(result.rank)) == (float, int)
         with pytest.raises(dataclasses.FrozenInstanceError):
             result.value = 1.0
 
-    def test_negative_eigenvalues_count_by_size(self):
-        assert condition_number(np.diag([-6.0, 2.0])).value == pytest.approx(3)
-
-    def test_full_2x2(self):
-        assert condition_number([[2.0, 1.0], [1.0, 2.0]]).value == pytest.approx(3)
-        # [[1, 1], [0, 1]] has singular values φ and 1/φ.
-        assert condition_number([[1, 1], [0, 1]]).value == pytest.approx(((1 + 5**0.5) / 2) ** 2)
+    @pytest.mark.parametrize(
+        ("matrix", "kappa"),
+        [
+            (np.diag([-6.0, 2.0]), 3),  # by size
+            ([[2.0, 1.0], [1.0, 2.0]], 3),
+            ([[1, 1], [0, 1]], ((1 + 5**0.5) / 2) ** 2),  # singular values φ and 1/φ
+            # Symmetric part 0: eigenvalues of it would say that the matrix is zero.
+            (np.array([[0.0, 2.0], [-2.0, 0.0]]), 1),
+        ],
+        ids=["negative", "full", "triangular", "skew"],
+    )
+    def test_by_hand(self, matrix, kappa):
+        assert condition_number(matrix).value == pytest.approx(kappa)
 
     @pytest.mark.parametrize("shape", [(5, 5), (7, 4), (4, 7)], ids=str)
     def test_general_equals_numpy(self, shape):
         M = np.random.default_rng(0).normal(size=shape)
-        assert condition_number(M).value == pytest.approx(np.linalg.cond(M), **{"rel": 1e-11})
+        assert condition_number(M).value == pytest.approx(np.linalg.cond(M), rel=1e-11)
 
     def test_rank_follows_rtol(self):
         M = np.diag([1.0, 1e-3, 1e-9])
@@ -60,140 +57,113 @@ class TestCompact:
         # Strictly above: σ = rtol·σ₁ is dropped.
         assert condition_number(np.diag([1.0, 0.25]), rtol=0.25).rank == 1
 
-
-class TestRidge:
-    def test_rank_deficient_takes_zero_for_the_smallest(self):
-        result = condition_number(np.diag([4.0, 2.0, 0.0]), convention="ridge", ridge=0.5)
-        assert result.value == pytest.approx(9)
-        assert (result.sigma_min, result.rank) == (0.0, 2)
-
-    def test_round_off_in_null_directions_is_not_kept(self):
-        M = with_spectrum([1e6, 1.0], 4, 4)
-        result = condition_number(M @ M.T, convention="ridge")
-        assert result.sigma_min == 0
-        assert result.value == pytest.approx((1e12 + PUBLISHED_RIDGE) / PUBLISHED_RIDGE, rel=1e-9)
-
-    @pytest.mark.parametrize("ridge", [0.0, -1.0, np.inf, np.nan])
-    def test_bad_ridge(self, ridge):
-        with pytest.raises(InvalidInputError, match=f"ridge must be positive and finite, got {ridge}"):
-            condition_number(np.eye(2), convention="ridge", ridge=ridge)
-
-
-class TestFeatures:
-    @pytest.mark.parametrize("shape", [(9, 4), (4, 9), (5, 5)], ids=["tall", "wide", "square"])
-    @pytest.mark.parametrize("convention", ["compact", "ridge"])
-    def test_equals_the_dense_hessian(self, shape, convention):
-        X = np.random.default_rng(1).normal(size=shape)
-        dense = condition_number(X.T @ X, convention=convention, ridge=0.1)
-        dual = condition_number(X, kind="features", convention=convention, ridge=0.1)
-        assert dual.value == pytest.approx(dense.value, rel=1e-9)
-        assert (dual.rank, dual.dimension) == (dense.rank, dense.dimension) == (min(shape), shape[1])
-        assert dual.sigma_min == pytest.approx(dense.sigma_min, rel=1e-9)
-
-
-class TestKindsAndBatches:
-    @pytest.mark.parametrize("kind", ["auto", "general", "symmetric", "features"])
-    @pytest.mark.parametrize("array", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
-    def test_a_batch_is_its_matrices(self, kind, array):
-        A = np.random.default_rng(2).normal(size=(2, 3, 4, 4))
-        A = A + np.swapaxes(A, -1, -2)
-        given = array(A)
-        for convention in ("compact", "ridge"):
-            result = condition_number(given, kind=kind, convention=convention)
-            for field in (result.value, result.sigma_max, result.sigma_min, result.rank):
-                assert type(field) is type(given)
-                assert tuple(field.shape) == (2, 3)
-            for index in np.ndindex(2, 3):
-                single = condition_number(A[index], kind=kind, convention=convention)
-                assert float(result.value[index]) == pytest.approx(single.value, rel=1e-9)
-
     def test_float32_has_a_float32_tolerance(self):
-        sigma = [1.0, 1e-3, 1e-8]  # 1e-8 is below 3·2⁻²³
+        matrix = np.diag([1.0, 1e-3, 1e-8])  # 1e-8 is below 3·2⁻²³
         for array in (np.float32, lambda M: torch.tensor(M, dtype=torch.float32)):
-            assert condition_number(array(np.diag(sigma))).rank == 2
-        assert condition_number(np.diag(sigma)).rank == 3
-        assert condition_number(np.diag(sigma).astype(np.float32), rtol=0.0).rank == 3
-
-    def test_auto_takes_the_svd_of_an_asymmetric_matrix(self):
-        # Symmetric part 0: eigenvalues of it would say that the matrix is zero.
-        assert condition_number(np.array([[0.0, 2.0], [-2.0, 0.0]])).sigma_max == pytest.approx(2)
-        assert not is_symmetric(torch.ones(2, 3), 1.0)
+            assert condition_number(array(matrix)).rank == 2
+            assert condition_number(array(matrix), rtol=0.0).rank == 3
+        assert condition_number(matrix).rank == 3
 
 
-class TestErrors:
-    @pytest.mark.parametrize(
-        ("matrix", "options", "error", "message"),
-        [
-            (np.ones(3), {}, InvalidInputError, "matrix must have at least 2 dimension"),
-            (np.ones((0, 3)), {}, InvalidInputError, "matrix is empty"),
-            (np.array([[1.0, np.inf]]), {}, InvalidInputError, r"1 non-finite value.*\(0, 1\)"),
-            (np.eye(2), {"rtol": -1.0}, InvalidInputError, r"rtol must lie in \[0, 1\), got -1.0"),
-            (np.eye(2), {"rtol": 1.0}, InvalidInputError, r"rtol must lie in \[0, 1\), got 1.0"),
-            (np.zeros((2, 2)), {}, RankError, "rank 0"),
-            (np.zeros((2, 2)), {"convention": "ridge"}, RankError, "rank 0"),
-            (np.stack([np.eye(2), np.zeros((2, 2))]), {}, RankError, "a matrix has rank 0"),
-            (
-                np.ones((2, 3)),
-                {"kind": "symmetric"},
-                InvalidInputError,
-                r"must be square, got shape \(2, 3\)",
-            ),
-            (np.eye(2), {"convention": "ridg"}, UnknownNameError, "unknown convention 'ridg'; did you mean"),
-            (np.eye(2), {"kind": "feature"}, UnknownNameError, "did you mean 'features'"),
-        ],
-    )
-    def test_condition_number(self, matrix, options, error, message):
-        with pytest.raises(error, match=message):
-            condition_number(matrix, **options)
+def test_ridge_takes_zero_for_the_smallest_where_the_rank_is_deficient():
+    result = condition_number(np.diag([4.0, 2.0, 0.0]), convention="ridge", ridge=0.5)
+    assert result.value == pytest.approx(9)
+    assert (result.sigma_min, result.rank) == (0.0, 2)
+    # Round-off in null directions is not kept.
+    B = np.random.default_rng(0).normal(size=(4, 4))[:, :2] * [1e6, 1]
+    result = condition_number(B @ B.T, convention="ridge")
+    assert result.sigma_min == 0
+    assert result.value == pytest.approx((result.sigma_max + PUBLISHED_RIDGE) / PUBLISHED_RIDGE, rel=1e-9)
 
 
-class TestCovarianceAndHessian:
-    @pytest.mark.parametrize("array", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
-    def test_batches_and_kinds(self, array):
-        rng = np.random.default_rng(5)
-        X, theta = rng.normal(size=(3, 6, 4)), rng.normal(size=(3, 4, 2))
-        K = covariance(array(X))
-        H = hessian(array(theta), K)
-        assert type(K) is type(H) is type(array(X))
-        for i in range(3):
-            np.testing.assert_allclose(K[i], X[i].T @ X[i], **CLOSE)
-            features = X[i] @ theta[i]
-            np.testing.assert_allclose(H[i], features.T @ features, **CLOSE)
-
-    @pytest.mark.parametrize(("theta", "K"), [((3, 2), (2, 2)), ((2, 2), (2, 3)), ((2, 2), (3, 3))], ids=str)
-    def test_shapes_that_do_not_fit(self, theta, K):
-        with pytest.raises(InvalidInputError, match="do not fit"):
-            hessian(np.ones(theta), np.ones(K))
+@pytest.mark.parametrize("shape", [(9, 4), (4, 9), (5, 5)], ids=["tall", "wide", "square"])
+@pytest.mark.parametrize("convention", ["compact", "ridge"])
+def test_features_stand_for_their_dense_hessian(shape, convention):
+    X = np.random.default_rng(1).normal(size=shape)
+    dense = condition_number(X.T @ X, convention=convention, ridge=0.1)
+    dual = condition_number(X, kind="features", convention=convention, ridge=0.1)
+    assert dual.value == pytest.approx(dense.value, rel=1e-9)
+    assert (dual.rank, dual.dimension) == (dense.rank, dense.dimension) == (min(shape), shape[1])
+    assert dual.sigma_min == pytest.approx(dense.sigma_min, rel=1e-9)
 
 
-class TestFactor:
-    """H's spectrum from a factor of K, where forming H would drown it in round-off."""
+@pytest.mark.parametrize("kind", ["auto", "general", "symmetric", "features"])
+@ARRAYS
+def test_a_batch_is_its_matrices(kind, array):
+    A = np.random.default_rng(2).normal(size=(2, 3, 4, 4))
+    A = A + np.swapaxes(A, -1, -2)
+    given = array(A)
+    for convention in ("compact", "ridge"):
+        result = condition_number(given, kind=kind, convention=convention)
+        for field in (result.value, result.sigma_max, result.sigma_min, result.rank):
+            assert type(field) is type(given)
+            assert tuple(field.shape) == (2, 3)
+        for index in np.ndindex(2, 3):
+            single = condition_number(A[index], kind=kind, convention=convention)
+            assert float(result.value[index]) == pytest.approx(single.value, rel=1e-9)
 
-    @pytest.mark.parametrize("samples", [9, 3], ids=["full", "rank-3"])
-    def test_factor_reproduces_the_covariance(self, samples):
-        X = torch.from_numpy(np.random.default_rng(7).normal(size=(samples, 5)))
-        K = covariance(X)
-        B = covariance_factor(K)
-        assert B.shape == (min(samples, 5), 5)
-        torch.testing.assert_close(B.mT @ B, K, rtol=1e-12, atol=1e-12)
-        gram = B @ B.mT
-        torch.testing.assert_close(gram, torch.diag(gram.diagonal()), rtol=0, atol=1e-12)
-        assert bool((gram.diagonal().diff() < 0).all())
 
-    @pytest.mark.parametrize("columns", [2, 5, 7])
-    def test_spectrum_equals_that_of_the_dense_hessian(self, columns):
-        rng = np.random.default_rng(8)
-        theta, K = rng.normal(size=(5, columns)), covariance(rng.normal(size=(3, 5)))
-        sigma = hessian_spectrum(torch.from_numpy(theta), covariance_factor(torch.from_numpy(K)))
-        dense = np.linalg.svd(theta.T @ K @ theta, compute_uv=False)[: min(3, columns)]
-        np.testing.assert_allclose(sigma, dense, rtol=1e-9)
+@pytest.mark.parametrize(
+    ("matrix", "options", "error", "message"),
+    [
+        (np.ones(3), {}, InvalidInputError, "matrix must have at least 2 dimension"),
+        (np.ones((0, 3)), {}, InvalidInputError, "matrix is empty"),
+        (np.array([[1.0, np.inf]]), {}, InvalidInputError, r"1 non-finite value.*\(0, 1\)"),
+        (np.eye(2), {"rtol": -1.0}, InvalidInputError, r"rtol must lie in \[0, 1\), got -1.0"),
+        (np.eye(2), {"convention": "ridge", "ridge": 0.0}, InvalidInputError, "positive and finite, got 0.0"),
+        (np.eye(2), {"convention": "ridge", "ridge": np.nan}, InvalidInputError, "finite, got nan"),
+        (np.zeros((2, 2)), {"convention": "ridge"}, RankError, "rank 0"),
+        (np.stack([np.eye(2), np.zeros((2, 2))]), {}, RankError, "a matrix has rank 0"),
+        (np.ones((2, 3)), {"kind": "symmetric"}, InvalidInputError, r"square, got shape \(2, 3\)"),
+        (np.eye(2), {"convention": "ridg"}, UnknownNameError, "unknown convention 'ridg'; did you mean"),
+        (np.eye(2), {"kind": "feature"}, UnknownNameError, "did you mean 'features'"),
+    ],
+)
+def test_refused(matrix, options, error, message):
+    with pytest.raises(error, match=message):
+        condition_number(matrix, **options)
 
-    def test_null_directions_stay_out_where_the_dense_hessian_lets_them_in(self):
-        # θ shrinks K's one large direction by 1e-8: H's values are 1, 1 and round-off of K/1e16.
-        rng = np.random.default_rng(9)
-        Q = torch.from_numpy(np.linalg.qr(rng.normal(size=(4, 4)))[0])
-        K = Q @ torch.diag(torch.tensor([1e16, 1.0, 0, 0]).double()) @ Q.mT
-        theta = Q @ torch.diag(torch.tensor([1e-8, 1.0, 1, 1]).double())
-        assert condition_number(hessian(theta, K)).rank > 2
-        B = torch.diag(torch.tensor([1e8, 1.0]).double()) @ Q.mT[:2]
-        np.testing.assert_allclose(hessian_spectrum(theta, B), [1, 1], rtol=1e-7)
+
+@ARRAYS
+def test_covariances_and_hessians_of_batches(array):
+    rng = np.random.default_rng(5)
+    X, theta = rng.normal(size=(3, 6, 4)), rng.normal(size=(3, 4, 2))
+    K = covariance(array(X))
+    H = hessian(array(theta), K)
+    assert type(K) is type(H) is type(array(X))
+    for i in range(3):
+        np.testing.assert_allclose(K[i], X[i].T @ X[i], rtol=1e-11)
+        features = X[i] @ theta[i]
+        np.testing.assert_allclose(H[i], features.T @ features, rtol=1e-11)
+    assert not is_symmetric(torch.ones(2, 3), 1.0)
+
+
+@pytest.mark.parametrize(("theta", "K"), [((3, 2), (2, 2)), ((2, 2), (2, 3))], ids=str)
+def test_shapes_that_do_not_fit(theta, K):
+    with pytest.raises(InvalidInputError, match="do not fit"):
+        hessian(np.ones(theta), np.ones(K))
+
+
+@pytest.mark.parametrize("samples", [9, 3], ids=["full", "rank-3"])
+@pytest.mark.parametrize("columns", [2, 5, 7])
+def test_the_spectrum_from_a_factor_is_that_of_the_dense_hessian(samples, columns):
+    rng = np.random.default_rng(8)
+    theta, K = rng.normal(size=(5, columns)), covariance(torch.from_numpy(rng.normal(size=(samples, 5))))
+    B = covariance_factor(K)
+    assert B.shape == (min(samples, 5), 5)
+    torch.testing.assert_close(B.mT @ B, K, rtol=1e-12, atol=1e-12)
+    gram = B @ B.mT
+    torch.testing.assert_close(gram, torch.diag(gram.diagonal()), rtol=0, atol=1e-12)
+    assert bool((gram.diagonal().diff() < 0).all())
+    dense = np.linalg.svd(theta.T @ K.numpy() @ theta, compute_uv=False)[: min(len(B), columns)]
+    np.testing.assert_allclose(hessian_spectrum(torch.from_numpy(theta), B), dense, rtol=1e-9)
+
+
+def test_null_directions_stay_out_where_the_dense_hessian_lets_them_in():
+    # θ shrinks K's one large direction by 1e-8: H's values are 1, 1 and round-off of K/1e16.
+    Q = torch.from_numpy(np.linalg.qr(np.random.default_rng(9).normal(size=(4, 4)))[0])
+    K = Q @ torch.diag(torch.tensor([1e16, 1.0, 0, 0]).double()) @ Q.mT
+    theta = Q @ torch.diag(torch.tensor([1e-8, 1.0, 1, 1]).double())
+    assert condition_number(hessian(theta, K)).rank > 2
+    B = torch.diag(torch.tensor([1e8, 1.0]).double()) @ Q.mT[:2]
+    np.testing.assert_allclose(hessian_spectrum(theta, B), [1, 1], rtol=1e-7)

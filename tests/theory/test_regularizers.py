@@ -1,0 +1,340 @@
+"""R_well, R_ill and their gradients: by hand, autograd, finite differences, Theorems 4.1 and A.1."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from condnum.errors import CondnumError, InvalidInputError, RankError
+from condnum.theory.regularizers import (
+    ill_gradient_from_pair,
+    r_ill,
+    r_ill_from_pair,
+    r_ill_gradient,
+    r_ill_theta_gradient,
+    r_well,
+    r_well_from_pair,
+    r_well_gradient,
+    r_well_theta_gradient,
+    well_gradient_from_pair,
+)
+
+# A hand-derived fraction and its float64 evaluation differ by a few units in the last place.
+HAND = {"rtol": 1e-14, "atol": 1e-15}
+# Central differences with step h: truncation h², round-off eps/h; h = 1e-6 leaves about 1e-9 of
+# values and third derivatives of order 10.
+STEP = 1e-6
+BOTH = pytest.mark.parametrize(("value", "gradient"), [(r_well, r_well_gradient), (r_ill, r_ill_gradient)])
+FULL = np.array([[2.0, 1], [1, 2]])  # eigenpairs 3: (1,1)/√2 and 1: (1,-1)/√2
+WIDE = np.array([[0, 2.0, 0], [1, 0, 0]])
+
+
+def orthogonal(rng, size):
+    return np.linalg.qr(rng.normal(size=(size, size)))[0]
+
+
+@pytest.mark.parametrize(
+    ("matrix", "well", "well_gradient", "ill", "ill_gradient"),
+    [
+        (np.diag([3.0, 1.0]), 2.0, np.diag([1.5, -0.5]), 1 / 2, np.diag([-3 / 8, 1 / 8])),
+        (
+            np.diag([3.0, 2, 1]),
+            13 / 6,
+            np.diag([2.0, -2 / 3, -1 / 3]),
+            6 / 11,
+            np.diag([-36.0, -24, 24]) / 121,
+        ),
+        # k = 2, not 3: ρ = 5/4 − 1/2.
+        (np.diag([2.0, 1, 0]), 7 / 6, np.diag([4.0, -1, 0]) / 3, 4 / 3, np.diag([-1.0, 0.5, 0]) * 16 / 9),
+        (np.diag([-3.0, 1.0]), 2.0, np.diag([-1.5, -0.5]), 1 / 2, np.diag([3 / 8, 1 / 8])),
+        (
+            WIDE,
+            3 / 4,
+            np.array([[0, 1.0, 0], [-0.5, 0, 0]]),
+            4 / 3,
+            np.array([[0, -1.0, 0], [0.5, 0, 0]]) * 16 / 9,
+        ),
+        (FULL, 2.0, np.array([[0.5, 1.0], [1.0, 0.5]]), 1 / 2, np.array([[-1.0, -2], [-2, -1]]) / 8),
+    ],
+    ids=["diagonal-2", "diagonal-3", "rank-deficient", "indefinite", "rectangular", "full"],
+)
+def test_by_hand(matrix, well, well_gradient, ill, ill_gradient):
+    for value, gradient, number, expected in (
+        (r_well, r_well_gradient, well, well_gradient),
+        (r_ill, r_ill_gradient, ill, ill_gradient),
+    ):
+        result = gradient(matrix)
+        assert type(value(matrix)) is float
+        np.testing.assert_allclose([value(matrix), result.value], number, **HAND)
+        np.testing.assert_allclose(result.gradient, expected, **HAND)
+        assert result.differentiable is True
+
+
+def test_results_carry_their_evidence_and_are_frozen():
+    well, ill = r_well_gradient(np.diag([4.0, 3, 1, 0])), r_ill_gradient(np.diag([4.0, 3, 1, 0]))
+    assert (well.sigma, well.gap, well.rank, well.multiplicity) == (4.0, 0.25, 3, 1)
+    assert (ill.sigma, ill.gap, ill.rank, ill.multiplicity) == (1.0, 0.5, 3, 1)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        well.value = 0.0
+
+
+def test_dimension_counts_the_zeros_that_a_dual_matrix_leaves_out():
+    # 2x2 dual of a 4x4 Hessian with the same non-zero spectrum: ½·9 − 10/8.
+    assert r_well(np.diag([3.0, 1.0]), dimension=4) == pytest.approx(13 / 4)
+    assert r_well(np.diag([3.0, 1, 0, 0])) == pytest.approx(13 / 4)
+    gradient = r_well_gradient(np.diag([3.0, 1.0]), dimension=4).gradient
+    np.testing.assert_allclose(gradient, np.diag([9 / 4, -1 / 4]), **HAND)
+
+
+@pytest.mark.parametrize("sigma", [1e-2, 1e-4, 1e-8])
+def test_theorem_41_1_is_false_r_ill_stays_at_4_8_while_kappa_diverges(sigma):
+    # ρ = (1 + ¼ + σ²)/6 − σ²/2 → 5/24.
+    assert r_ill(np.diag([1.0, 0.5, sigma])) == pytest.approx(4.8, rel=10 * sigma**2 + 1e-14)
+
+
+class TestRepeatedExtremes:
+    def test_the_centre_of_the_subdifferential(self):
+        well, ill = r_well_gradient(np.diag([2.0, 2, 1])), r_ill_gradient(np.diag([2.0, 1, 1]))  # ρ = 1/2
+        np.testing.assert_allclose(well.gradient, np.diag([1.0, 1, -1]) / 3, **HAND)
+        np.testing.assert_allclose(ill.gradient, np.diag([-8.0, 2, 2]) / 3, **HAND)
+        for result in (well, ill):
+            assert (result.differentiable, result.multiplicity, result.gap) == (False, 2, 0.0)
+
+    @pytest.mark.parametrize("function", [r_well_gradient, r_ill_gradient])
+    def test_the_choice_does_not_depend_on_the_basis(self, function):
+        rng = np.random.default_rng(0)
+        spectrum = np.diag([3.0, 3, 2, 1, 1])
+        expected = function(spectrum).gradient
+        for _ in range(5):
+            Q, P = orthogonal(rng, 5), orthogonal(rng, 5)
+            for right in (Q, P):  # symmetric, general
+                found = function(Q @ spectrum @ right.T, rtol=1e-12)
+                assert not found.differentiable
+                np.testing.assert_allclose(found.gradient, Q @ expected @ right.T, atol=1e-12)
+
+    def test_the_well_answer_is_a_subgradient(self):
+        # ½σ₁² is convex: it lies above every supporting plane, here G + S/p.
+        rng = np.random.default_rng(1)
+        S = np.diag([2.0, 2, 1])
+        G = r_well_gradient(S).gradient + S / 3
+        for delta in rng.normal(size=(200, 3, 3)):
+            assert (np.linalg.norm(S + delta, 2) ** 2 - 4) / 2 >= np.sum(G * delta) - 1e-12
+
+    def test_small_values_are_equal_within_the_round_off_of_the_largest(self):
+        # 1e-17 apart: relative to themselves 1e-7, yet no eigensolver could tell at σ₁ = 1.
+        result = r_ill_gradient(np.diag([1.0, 1e-10, 1e-10 - 1e-17]))
+        assert (result.rank, result.multiplicity) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    "matrix",
+    [np.diag([3.0, 0, 0]), 2 * np.eye(3), np.array([[7.0]]), orthogonal(np.random.default_rng(0), 6)],
+    ids=["rank-1", "flat", "scalar", "orthogonal"],
+)
+def test_an_infinite_r_ill_has_no_gradient(matrix):
+    assert r_ill(matrix) == np.inf
+    with pytest.raises(RankError, match="infinite and has no gradient"):
+        r_ill_gradient(matrix)
+    with pytest.raises(RankError, match="infinite and has no gradient"):
+        r_ill(torch.from_numpy(matrix).requires_grad_()).backward()
+
+
+@pytest.mark.parametrize("function", [r_well, r_ill, r_well_gradient, r_ill_gradient])
+@pytest.mark.parametrize(
+    ("matrix", "error", "message"),
+    [
+        (np.zeros((2, 3)), RankError, "rank 0"),
+        (np.ones(3), InvalidInputError, r"S must have at least 2 dimension"),
+        (np.array([[1.0, np.nan], [0.0, 1.0]]), InvalidInputError, r"first at index \(0, 1\)"),
+    ],
+    ids=["zero", "vector", "nan"],
+)
+def test_matrices_that_are_refused(function, matrix, error, message):
+    with pytest.raises(error, match=message):
+        function(matrix)
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "message"),
+    [
+        (r_well, {"dimension": 2}, "at least 3.*got 2"),
+        (r_well, {"dimension": 3.5}, "at least 3.*got 3.5"),
+        (r_ill, {"rank": 0}, "between 1 and 3, got 0"),
+        (r_ill, {"rank": 4}, "between 1 and 3, got 4"),
+        (r_ill, {"rank": 1.5}, "between 1 and 3, got 1.5"),
+        (r_ill, {"rtol": -0.1}, r"rtol must lie in \[0, 1\)"),
+        (r_ill, {"rtol": float("nan")}, r"rtol must lie in \[0, 1\)"),
+    ],
+    ids=str,
+)
+def test_options_that_are_refused(function, options, message):
+    with pytest.raises(InvalidInputError, match=message):
+        function(np.diag([3.0, 2, 1]), **options)
+
+
+def central_differences(function, point):
+    gradient = np.zeros_like(point)
+    for index in np.ndindex(point.shape):
+        step = np.zeros_like(point)
+        step[index] = STEP
+        gradient[index] = (function(point + step) - function(point - step)) / (2 * STEP)
+    return gradient
+
+
+@pytest.mark.parametrize(
+    ("shape", "rank"),
+    [((4, 4), None), ((5, 3), None), ((3, 5), None), ((4, 6), "psd"), ((4, 2), 2)],
+    ids=["square", "tall", "wide", "psd", "psd-rank-2"],
+)
+def test_gradients_against_finite_differences_and_gradcheck(shape, rank):
+    # At fixed k: a general perturbation raises the rank, and with it the default k.
+    matrix = np.random.default_rng(3).normal(size=shape)
+    matrix, rank = (matrix, None) if rank is None else (matrix @ matrix.T, rank if rank == 2 else None)
+
+    def ill(S):
+        return r_ill(S, rank=rank)
+
+    close = {"rtol": 1e-6, "atol": 1e-7}
+    np.testing.assert_allclose(r_well_gradient(matrix).gradient, central_differences(r_well, matrix), **close)
+    found = r_ill_gradient(matrix, rank=rank).gradient
+    np.testing.assert_allclose(found, central_differences(ill, matrix), **close)
+    S = torch.from_numpy(matrix).requires_grad_()
+    assert torch.autograd.gradcheck(r_well, (S,))
+    assert torch.autograd.gradcheck(ill, (S,))
+
+
+@pytest.mark.parametrize(
+    ("shape", "samples"),
+    [((4, 4), 6), ((5, 3), 8), ((4, 4), 3), ((3, 5), 6)],
+    ids=["square", "reducing", "singular-K", "expanding"],
+)
+def test_theta_gradients_against_finite_differences(shape, samples):
+    rng = np.random.default_rng(7)
+    X, theta, rank = rng.normal(size=(samples, shape[0])), rng.normal(size=shape), min(*shape, samples)
+    K = X.T @ X
+    well = central_differences(lambda t: r_well(t.T @ K @ t), theta)
+    ill = central_differences(lambda t: r_ill(t.T @ K @ t, rank=rank), theta)
+    found = r_well_theta_gradient(theta, K).gradient
+    np.testing.assert_allclose(found, well, atol=1e-7 * np.abs(well).max())
+    result = r_ill_theta_gradient(theta, K, rank=rank)
+    np.testing.assert_allclose(result.gradient, ill, atol=1e-6 * np.abs(ill).max())
+    assert result.rank == rank
+
+
+class TestBackward:
+    def test_multiplies_by_the_upstream_gradient(self):
+        S = torch.diag(torch.tensor([3.0, 1.0], dtype=torch.float64)).requires_grad_()
+        (5 * r_well(S) + 16 * r_ill(S)).backward()
+        # 5·diag(3/2, −1/2) + 16·diag(−3/8, 1/8)
+        torch.testing.assert_close(S.grad, torch.diag(torch.tensor([1.5, -0.5], dtype=torch.float64)))
+
+    @pytest.mark.parametrize("regularizer", [r_well, r_ill])
+    def test_second_derivatives_are_refused_not_wrong(self, regularizer):
+        S = torch.diag(torch.tensor([3.0, 1.0], dtype=torch.float64)).requires_grad_()
+        (G,) = torch.autograd.grad(regularizer(S), S, create_graph=True)
+        torch.testing.assert_close(G, torch.autograd.grad(regularizer(S), S)[0])
+        with pytest.raises(CondnumError, match="first derivative only"):
+            (G.sum() + S.sum()).backward()
+
+    def test_is_finite_where_that_of_the_svd_is_not(self):
+        # Null singular values are repeated: the derivative of the SVD's vectors is NaN, ours is not.
+        X = torch.randn(2, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        T = torch.eye(5, dtype=torch.float64, requires_grad=True)
+        r_ill(T.mT @ (X.mT @ X) @ T, rank=2).backward()
+        assert torch.isfinite(T.grad).all()
+        assert T.grad.abs().max() > 0
+
+    def test_float32_is_computed_in_float64_and_comes_back_in_float32(self):
+        X = np.random.default_rng(3).normal(size=(9, 6))
+        matrix = (X.T @ X).astype(np.float32)
+        S = torch.from_numpy(matrix).requires_grad_()
+        value = r_well(S)
+        value.backward()
+        assert (value.dtype, S.grad.dtype) == (torch.float64, torch.float32)
+        reference = r_well_gradient(matrix.astype(np.float64))
+        assert value.item() == pytest.approx(reference.value, rel=1e-12)
+        # The one rounding is that of the answer to float32.
+        np.testing.assert_allclose(S.grad, reference.gradient, rtol=1e-6, atol=1e-6)
+
+
+@BOTH
+@pytest.mark.parametrize("array", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
+@pytest.mark.parametrize("symmetric", [True, False], ids=["symmetric", "general"])
+def test_a_batch_is_its_matrices(value, gradient, array, symmetric):
+    stack = np.random.default_rng(5).normal(size=(2, 3, 4, 4))
+    stack = stack @ np.swapaxes(stack, -1, -2) if symmetric else stack[..., :3]
+    given = array(stack)
+    values, result = value(given), gradient(given)
+    assert type(values) is type(result.gradient) is type(given)
+    assert tuple(values.shape) == tuple(result.differentiable.shape) == (2, 3)
+    for index in np.ndindex(2, 3):
+        single = gradient(stack[index])
+        assert float(values[index]) == pytest.approx(single.value, rel=1e-12)
+        np.testing.assert_allclose(result.gradient[index], single.gradient, rtol=1e-9, atol=1e-12)
+        assert int(result.rank[index]) == single.rank
+
+
+def test_a_batch_of_different_ranks_and_multiplicities():
+    spectra = torch.tensor([[3.0, 2, 1], [2, 1, 0], [2, 1, 1]], dtype=torch.float64)
+    result = r_ill_gradient(torch.diag_embed(spectra))
+    assert result.rank.tolist() == [3, 2, 3]
+    assert result.differentiable.tolist() == [True, True, False]
+    assert result.value.tolist() == pytest.approx([6 / 11, 4 / 3, 2])
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-4)])
+def test_the_pair_functions_equal_the_public_ones(dtype, tolerance):
+    X = torch.randn(2, 3, 4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    H = X.mT @ X  # 6x6 of rank 4
+    values, vectors = torch.linalg.eigh(H)
+    parts = (H, values[..., -1], vectors[..., -1], values[..., 2], vectors[..., 2])
+    h, sigma_1, v_1, sigma_k, v_k = (part.to(dtype) for part in parts)
+    well, ill, before = r_well_gradient(H), r_ill_gradient(H), h.clone()
+    value, gradient = ill_gradient_from_pair(h, sigma_k, v_k, torch.full((2, 3), 4))
+    for actual, expected in (
+        (r_well_from_pair(h, sigma_1, 6), well.value),
+        (well_gradient_from_pair(h, sigma_1, v_1, 6), well.gradient),
+        (value, ill.value),
+        (gradient, ill.gradient),
+        (r_ill_from_pair(h, sigma_k, 4), ill.value),
+    ):
+        assert actual.dtype is dtype
+        assert (actual.double() - expected).abs().max() <= tolerance * expected.abs().max()
+    assert torch.equal(h, before)
+
+
+@st.composite
+def matrices(draw):
+    """A spectrum and a (k + extra, k) matrix of it.
+
+    A smallest value and ratios of neighbours of at least 1.01, steps (below) of at least 0.01 of the bound: κ
+    moves by at least 1e-5 of itself, nine orders above round-off, so that inequalities are strict.
+    """
+    ratios = draw(st.lists(st.floats(1.01, 4.0), min_size=1, max_size=5))
+    sigma = draw(st.floats(0.05, 20.0)) * np.cumprod([1.0, *ratios])[::-1]
+    rng, k = np.random.default_rng(draw(st.integers(0, 2**32 - 1))), len(sigma)
+    return sigma, orthogonal(rng, k + draw(st.integers(0, 2)))[:, :k] @ np.diag(sigma) @ orthogonal(rng, k).T
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(drawn=matrices(), fraction=st.floats(0.01, 0.99), scale=st.floats(0.01, 100))
+def test_theorems_41_and_a1(drawn, fraction, scale):
+    sigma, S = drawn
+    k, kappa = len(sigma), sigma[0] / sigma[-1]
+    well, ill = r_well_gradient(S), r_ill_gradient(S)
+    # (2), upper bounds. Two close values make both sides equal to second order: 1e-9 for round-off.
+    assert 1 / np.log(kappa) <= sigma[0] ** 2 * ill.value * (1 + 1e-9)
+    assert np.log(kappa) <= k * well.value / sigma[-1] ** 2 * (1 + 1e-9)
+    # (4), a step along the gradient moves κ.
+    for result, eta in (
+        (ill, fraction * k / (k - 1) / ill.value**2),
+        (well, fraction * (kappa - 1) / ((1 - 1 / k) * kappa + 1 / k)),
+    ):
+        moved = np.linalg.svd(S - eta * result.gradient, compute_uv=False)
+        assert (moved[0] > kappa * moved[-1]) == (result is ill)
+    # Neither is invariant to scale.
+    assert r_well(scale * S) == pytest.approx(scale**2 * well.value, rel=1e-9)
+    assert r_ill(scale * S) == pytest.approx(ill.value / scale**2, rel=1e-9)

@@ -1,0 +1,189 @@
+"""Theorem 4.3: steps, predicted spectra, printed and corrected bounds, by hand and as properties."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from condnum.errors import InvalidInputError, RankError
+from condnum.theory.regularizers import r_ill, r_ill_theta_gradient, r_well_theta_gradient
+from condnum.theory.spectra import condition_number, hessian
+from condnum.theory.steps import (
+    ill_spectrum_step,
+    ill_step,
+    ill_step_bound,
+    well_spectrum_step,
+    well_step,
+    well_step_bound,
+)
+
+PRINTED_2 = np.array([2.15920825, 1.9376387, 1.32386916])
+MANY = settings(max_examples=200, deadline=None, derandomize=True)
+FRACTION = st.floats(0.01, 0.99)
+
+
+@st.composite
+def spectra(draw, minimum=2):
+    """Ratios of neighbours of at least 1.01: with steps of at least 0.01 of the bound κ moves by 1e-5."""
+    ratios = draw(st.lists(st.floats(1.01, 4.0), min_size=minimum - 1, max_size=5))
+    return draw(st.floats(0.05, 20.0)) * np.cumprod([1.0, *ratios])[::-1]
+
+
+def spectrum_of(theta, K, rank):
+    return np.linalg.eigvalsh(theta.T @ K @ theta)[::-1][:rank].copy()
+
+
+class TestCounterExamples:
+    """The printed bounds fail where the theory notes say so; the corrected ones do not."""
+
+    def test_printed_well_bound(self):
+        K = np.diag([4.0, 1.0])
+        assert well_step_bound([4.0, 1.0], source="printed") == pytest.approx(0.5, rel=1e-15)
+        np.testing.assert_array_equal(well_spectrum_step([4.0, 1.0], 0.25, 2), [0.0, 25 / 16])
+        # On matrices: the step below the printed bound annihilates σ₁; another one multiplies κ.
+        after = hessian(well_step(np.eye(2), K, 0.25), K)
+        np.testing.assert_allclose(after, np.diag([0.0, 25 / 16]), atol=1e-15)
+        assert condition_number(hessian(well_step(np.eye(2), K, 0.24), K)).value > 200
+
+    def test_printed_ill_bound(self):
+        eta = 0.8063 * ill_step_bound(PRINTED_2, source="printed")
+        assert eta > ill_step_bound(PRINTED_2)
+        after, K = ill_spectrum_step(PRINTED_2, eta), np.diag(PRINTED_2)
+        assert PRINTED_2[0] / PRINTED_2[-1] == pytest.approx(1.631, abs=5e-4)
+        assert after.max() / after.min() == pytest.approx(1.562, abs=5e-4)
+        moved = condition_number(hessian(ill_step(np.eye(3), K, eta), K)).value
+        assert moved == pytest.approx(1.562, abs=5e-4)
+
+    def test_exact_annihilation_lowers_the_rank(self):
+        # k = 3, σ = (3, 2, 1): ρ = 11/6, η = ρ²/(2·(2/3)·1).
+        eta, K = (11 / 6) ** 2 * 3 / 4, np.diag([3.0, 2.0, 1.0])
+        assert ill_spectrum_step([3.0, 2.0, 1.0], eta)[-1] == pytest.approx(0, abs=1e-30)
+        assert condition_number(hessian(ill_step(np.eye(3), K, eta), K)).rank == 2
+
+    def test_how_often_on_one_draw(self):
+        rng = np.random.default_rng(0)
+        failures, negative = {"printed": 0, "corrected": 0}, 0
+        for _ in range(1000):
+            sigma = np.sort(rng.uniform(0.1, 3.0, size=rng.integers(2, 7)))[::-1].copy()
+            kappa, fraction = sigma[0] / sigma[-1], rng.uniform(0.01, 1)
+            negative += ill_step_bound(sigma, source="printed") < 0
+            for source in failures:
+                after = well_spectrum_step(sigma, fraction * well_step_bound(sigma, source=source))
+                failures[source] += after.max() >= kappa * after.min()
+        assert failures["corrected"] == 0
+        assert min(failures["printed"], negative) > 50
+
+
+class TestBounds:
+    def test_by_hand(self):
+        # D = 3, σ = (16, 4, 1): (1 − ¼)/(2·⅔·16) = 9/256; (2 − 1)·3/8.
+        assert well_step_bound([16.0, 4.0, 1.0]) == pytest.approx(9 / 256)
+        assert well_step_bound([16.0, 4.0, 1.0], source="printed") == pytest.approx(3 / 32)
+        # D = 4: ¾/(2·¾·16) = 1/32.
+        assert well_step_bound([16.0, 4.0, 1.0], dimension=4) == pytest.approx(1 / 32)
+        # The second term rules: (√(1.21) − 1)·3/2.
+        assert well_step_bound([1.21, 1.0, 1e-6]) == pytest.approx(0.15)
+        for source in ("corrected", "printed"):
+            assert ill_step_bound([3.0, 2.0, 1.0], source=source) == pytest.approx((11 / 6) ** 2 * 3)
+        assert ill_step_bound([5.0, 0.1]) == ill_step_bound([3.0, 1.0], source="printed") == np.inf
+
+    @pytest.mark.parametrize("bound", [well_step_bound, ill_step_bound])
+    @pytest.mark.parametrize(
+        ("sigma", "error", "message"),
+        [
+            ([2.0], RankError, "at least 2 values, got 1"),
+            ([1.0, 2.0], InvalidInputError, "descending, got"),
+            ([1.0, 0.0], InvalidInputError, "must be positive, got 0.0"),
+            ([2.0, np.inf], InvalidInputError, "non-finite"),
+            (2.0, InvalidInputError, "at least 1 dimension"),
+        ],
+    )
+    def test_bad_spectra(self, bound, sigma, error, message):
+        with pytest.raises(error, match=message):
+            bound(np.asarray(sigma))
+
+    def test_repeated_extremes(self):
+        with pytest.raises(InvalidInputError, match=r"σ₁ = σ₂.*bound is 0"):
+            well_step_bound([2.0, 2.0, 1.0])
+        with pytest.raises(InvalidInputError, match=r"smallest singular value is repeated.*undefined"):
+            ill_step_bound([2.0, 1.0, 1.0])
+        # The other extreme may be repeated.
+        assert min(well_step_bound([4.0, 1.0, 1.0]), ill_step_bound([2.0, 2.0, 1.0])) > 0
+
+    @MANY
+    @given(sigma=spectra(), extra=st.integers(0, 3), fraction=FRACTION)
+    def test_within_the_corrected_ones_kappa_falls_and_rises(self, sigma, extra, fraction):
+        kappa, dimension = sigma[0] / sigma[-1], len(sigma) + extra
+        after = well_spectrum_step(sigma, fraction * well_step_bound(sigma, dimension=dimension), dimension)
+        assert after.min() > 0
+        assert after.max() / after.min() < kappa
+        bound = ill_step_bound(sigma)
+        # k = 2: any step does; take up to ten times the step that annihilates σ_k.
+        scale = bound if np.isfinite(bound) else 10 / (r_ill(np.diag(sigma)) ** 2 * sigma[-1])
+        after = ill_spectrum_step(sigma, fraction * scale)
+        assert after.max() > kappa * after.min()  # without a division, for after.min() may be 0
+
+    @MANY
+    @given(sigma=spectra(minimum=3))
+    def test_the_corrected_ill_one_is_where_the_smallest_value_stops_falling_behind(self, sigma):
+        # At the bound itself |factor of σ_k| equals that of any other value of the size of σ_k.
+        k, rho = len(sigma), 1 / r_ill(np.diag(sigma))
+        eta = ill_step_bound(sigma)
+        grown = sigma[-1] * (1 + 2 * eta * sigma[-1] / (k * rho**2)) ** 2
+        assert ill_spectrum_step(sigma, eta)[-1] == pytest.approx(grown, rel=1e-9)
+
+
+class TestSteps:
+    def test_by_hand(self):
+        theta, K = np.diag([1.0, 2.0]), np.diag([3.0, 1.0])  # H = diag(3, 4)
+        np.testing.assert_allclose(well_step(theta, K, 0.1), np.diag([1.3, 1.2]), rtol=1e-15)
+        # ρ = 25/4 − 9/2 = 7/4; G = diag(3/2, −2)/ρ².
+        expected = np.diag([1 - 0.2 * 1.5 * 16 / 49, 2 + 0.2 * 2 * 2 * 16 / 49])
+        np.testing.assert_allclose(ill_step(theta, K, 0.1), expected, rtol=1e-14)
+
+    @pytest.mark.parametrize(
+        ("rows", "columns", "samples"), [(5, 5, 9), (5, 3, 9), (4, 6, 9), (5, 5, 3)], ids=str
+    )
+    def test_preconditioned_gradients_and_predicted_spectra(self, rows, columns, samples):
+        rng = np.random.default_rng(rows + columns)
+        X, theta, rank = (
+            rng.normal(size=(samples, rows)),
+            rng.normal(size=(rows, columns)),
+            min(rows, columns, samples),
+        )
+        K = X.T @ X
+        sigma = spectrum_of(theta, K, rank)
+        bound = ill_step_bound(sigma)
+        etas = 0.9 * well_step_bound(sigma, dimension=columns), 0.3 * (bound if np.isfinite(bound) else 1.0)
+        moved = well_step(theta, K, etas[0]), ill_step(theta, K, etas[1], rank=rank)
+        if samples > rows:  # forming the inverse costs κ(K)·eps, here about 1e-13
+            gradients = r_well_theta_gradient(theta, K), r_ill_theta_gradient(theta, K, rank=rank)
+            for step, eta, gradient in zip(moved, etas, gradients, strict=True):
+                by_inverse = theta - eta * np.linalg.inv(K) @ gradient.gradient
+                np.testing.assert_allclose(step, by_inverse, rtol=1e-9, atol=1e-9)
+        predicted = well_spectrum_step(sigma, etas[0], columns), ill_spectrum_step(sigma, etas[1])
+        for step, spectrum in zip(moved, predicted, strict=True):
+            # eigvalsh is accurate to a small multiple of eps·σ₁.
+            expected = np.sort(spectrum)[::-1]
+            np.testing.assert_allclose(spectrum_of(step, K, rank), expected, atol=1e-11 * expected[0])
+
+    def test_repeated_extremes_move_together(self):
+        K = np.diag([3.0, 3.0, 1.0, 1.0])
+        after = np.diag(hessian(well_step(np.eye(4), K, 0.05), K))
+        np.testing.assert_allclose(after, well_spectrum_step(np.diag(K), 0.05, 4), rtol=1e-14)
+        assert after[0] == after[1] < 3
+        after = np.diag(hessian(ill_step(np.eye(4), K, 0.5), K))
+        np.testing.assert_allclose(after, ill_spectrum_step(np.diag(K), 0.5), rtol=1e-14)
+        assert after[2] == after[3] < 1
+
+    @pytest.mark.parametrize("eta", [-0.1, np.inf, np.nan])
+    @pytest.mark.parametrize("step", [well_step, ill_step, well_spectrum_step, ill_spectrum_step])
+    def test_bad_eta(self, step, eta):
+        given = ([2.0, 1.0],) if "spectrum" in step.__name__ else (np.eye(2), np.diag([2.0, 1.0]))
+        with pytest.raises(InvalidInputError, match=f"non-negative, got {eta}"):
+            step(*given, eta)
+
+    def test_infinite_r_ill(self):
+        for call in (lambda: ill_step(np.eye(2), np.eye(2), 0.1), lambda: ill_spectrum_step([2.0, 2.0], 0.1)):
+            with pytest.raises(RankError, match="infinite"):
+                call()
