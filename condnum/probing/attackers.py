@@ -1,19 +1,6 @@
 """What an attacker is, and the registry of attackers.
 
-An attacker is an object with a name and a method `run`; see `Attacker`. One that descends on the loss in
-lock-step needs a dozen lines::
-
-    class SignDescent(AttackerBase):
-        name, label, summary = "sign", "Sign descent", "gradient descent on signs, grid of rates"
-
-        def run(self, problem, budget):
-            race = self.race(problem.space, ["rate 0.01"], budget)
-            space, W, step = problem.space, np.zeros(...), 0
-            while race.observe(step, *space.objective.evaluate(W)[:1], lambda: W):
-                ...
-            return AttackRun(race.traces(), space)
-
-    register_attacker(SignDescent())
+An attacker is an object with a name and a method `run`; see `Attacker`, and README for one in a dozen lines.
 """
 
 from __future__ import annotations
@@ -103,10 +90,8 @@ class Race:
         evaluate: Evaluate | None = None,
         edges: Sequence[bool] | None = None,
     ) -> None:
-        self.choices = list(choices)
+        self.choices, self.last, self.target = list(choices), last, min(budget.epsilons)
         self.edges = [False] * len(self.choices) if edges is None else list(edges)
-        self.last = last
-        self.target = min(budget.epsilons)
         self._evaluate = evaluate
         self._due = set(log_spaced_steps(last, 60).tolist()) if evaluate else set()
         self._steps: list[int] = []
@@ -225,17 +210,10 @@ class AttackerBase:
         dense: bool = True,
         open_ended: bool = False,
     ) -> Race:
-        """Return a race of these candidates that is evaluated in a space.
+        """Return a race of candidates, named by their hyper-parameters, that is evaluated in a space.
 
-        Args:
-            space: Where the weights live.
-            choices: Hyper-parameters in words.
-            budget: Steps and targets.
-            dense: Count with `dense_steps`.
-            open_ended: The first and last candidate are ends of a grid that could go on.
-
-        Returns:
-            The race.
+        Steps are counted with `dense_steps` unless `dense` is False; of an `open_ended` grid the first and
+        last candidate are at its edge.
         """
         last = budget.dense_steps if dense else budget.steps
         ends = [open_ended and i in (0, len(choices) - 1) for i in range(len(choices))]
@@ -246,14 +224,7 @@ _ATTACKERS: dict[str, Attacker] = {}
 
 
 def register_attacker(attacker: Attacker) -> None:
-    """Add an attacker to the registry under its name.
-
-    Args:
-        attacker: Anything with the attributes of `Attacker`.
-
-    Raises:
-        InvalidInputError: The name is taken, or it is no attacker.
-    """
+    """Add an attacker to the registry under its name."""
     if not isinstance(attacker, Attacker):
         raise InvalidInputError(
             f"{attacker!r} is no attacker: it needs name, label, summary, informed, obstacle and run."

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -53,11 +53,6 @@ MULTIPLES = (0.3, 1.0, 1.9, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 BETAS = (0.9, 0.99)
 
 
-def _column(values: Array, like: Array) -> Array:
-    """Return one value a candidate, shaped to multiply an array `(B, …)`."""
-    return values.reshape(-1, *(1,) * (like.ndim - 1))
-
-
 class Momentum:
     """`v ← βv + g`, then `w ← w − η v`, or with `nesterov` `w ← w − η (g + βv)`: torch's SGD.
 
@@ -77,10 +72,10 @@ class Momentum:
         if not self._velocity:
             self._velocity = [np.zeros_like(w) for w in parameters]
         for w, g, v in zip(parameters, gradients, self._velocity, strict=True):
-            beta = _column(self.betas, w)
+            rate, beta = (values.reshape(-1, *(1,) * (w.ndim - 1)) for values in (self.rates, self.betas))
             v *= beta
             v += g
-            w -= _column(self.rates, w) * (g + beta * v if self.nesterov else v)
+            w -= rate * (g + beta * v if self.nesterov else v)
 
 
 class Adam:
@@ -112,48 +107,60 @@ class Adam:
         self._optimizer.step()
 
 
-def descend(space: ProbeSpace, rule: Momentum | Adam, race: Race) -> None:
-    """Descend on the full loss with a grid of candidates until the race ends."""
-    W, step = zero_weights(space, len(race.choices)), 0
+def descend(space: ProbeSpace, rule: Momentum | Adam, race: Race, first: Array | None = None) -> None:
+    """Descend on the full loss with a grid of candidates until the race ends.
+
+    With `first` the weights are `W = UV` from `U = first`, `V = 0`: `∇_U L = (∇_W L)Vᵀ`, `∇_V L = Uᵀ∇_W L`.
+    """
+    B, step = len(race.choices), 0
+    factors = [zero_weights(space, B)]
+    if first is not None:
+        factors = [np.repeat(first[None], B, axis=0), np.zeros((B, first.shape[1], space.objective.outputs))]
     with np.errstate(over="ignore", invalid="ignore"):
         while True:
+            W = factors[0] if first is None else factors[0] @ factors[1]
             excess, G = space.objective.evaluate(W)
             excess = np.where(excess < 1e6, excess, np.nan)
             if not race.observe(step, excess, W.copy):
                 return
-            rule.step([W], [G])
+            if first is None:
+                rule.step(factors, [G])
+            else:
+                U, V = factors
+                rule.step(factors, [G @ V.transpose(0, 2, 1), U.transpose(0, 2, 1) @ G])
             step += 1
 
 
-class _Descent(AttackerBase, ABC):
+@dataclass(frozen=True)
+class Descent(AttackerBase):
     """A two-term recurrence on the squared loss, a grid of rates (and momenta) on the logistic loss."""
 
-    recurrence: ClassVar[Callable[[Array, float], TwoTerm]]
-    betas: ClassVar[tuple[float, ...]] = (0.0,)
-    lookahead: ClassVar[bool] = False
-
-    @abstractmethod
-    def contraction(self, kappa: float) -> float:
-        """Return the asymptotic contraction of the error in one step, with the textbook's parameters."""
-
-    def space(self, problem: AttackProblem) -> ProbeSpace:
-        """Return the space in which this attacker works."""
-        return problem.space
+    name: str
+    label: str
+    summary: str
+    recurrence: Callable[[Array, float], TwoTerm]
+    contraction: Callable[[float], float]  # of the error in one step by κ, with the textbook's parameters
+    betas: tuple[float, ...] = (0.0,)
+    lookahead: bool = False
+    informed: bool = False  # type: ignore[misc]  # of each, not of the class
+    coordinates: Callable[[ProbeSpace], ProbeSpace] = lambda space: space
 
     def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
         """Descend with every candidate; on the squared loss with predictions of the number of steps."""
-        space = self.space(problem)
-        return self._quadratic(space, budget) if space.kind == "regression" else self._convex(space, budget)
-
-    def _quadratic(self, space: ProbeSpace, budget: AttackBudget) -> AttackRun:
-        """Run the recurrence over the grid of assumed smallest eigenvalues."""
+        space = self.coordinates(problem.space)
+        if space.kind == "classification":
+            grid = [(multiple, beta) for beta in self.betas for multiple in MULTIPLES]
+            words = [f"rate {m:g}/L" + (f", β = {b:g}" if b else "") for m, b in grid]
+            race = self.race(space, words, budget)
+            race.edges = [multiple in (MULTIPLES[0], MULTIPLES[-1]) for multiple, _ in grid]
+            rates, betas = np.array(grid).T
+            descend(space, Momentum(rates / space.objective.smoothness, betas, nesterov=self.lookahead), race)
+            return AttackRun(race.traces(), space)
         S = space.spectrum
-        recurrence = type(self).recurrence
-        candidates = [recurrence(S.sigma, mu) for mu in assumed_minima(S.sigma)]
+        candidates = [self.recurrence(S.sigma, mu) for mu in assumed_minima(S.sigma)]
         race = self.race(space, [c.choice for c in candidates], budget, dense=False)
         run_two_term(candidates, S, race, multiplied(space))
-        traces = race.traces()
-        by_kappa, by_spectrum = {}, {}
+        traces, by_kappa, by_spectrum = race.traces(), {}, {}
         for epsilon in budget.epsilons:
             by_kappa[epsilon] = rate_steps(self.contraction(S.condition), epsilon)
             chosen, step = best(traces, epsilon)
@@ -162,76 +169,52 @@ class _Descent(AttackerBase, ABC):
             by_spectrum[epsilon] = min(predicted_steps(c, S.shares, epsilon) for c in asked)
         return AttackRun(traces, space, by_kappa, by_spectrum)
 
-    def _convex(self, space: ProbeSpace, budget: AttackBudget) -> AttackRun:
-        """Run the grid of rates and momenta in lock-step."""
-        grid = [(multiple, beta) for beta in self.betas for multiple in MULTIPLES]
-        words = [f"rate {m:g}/L" + (f", β = {b:g}" if b else "") for m, b in grid]
-        race = self.race(space, words, budget)
-        race.edges = [multiple in (MULTIPLES[0], MULTIPLES[-1]) for multiple, _ in grid]
-        rates, betas = np.array(grid).T
-        rule = Momentum(rates / space.objective.smoothness, betas, nesterov=self.lookahead)
-        descend(space, rule, race)
-        return AttackRun(race.traces(), space)
+
+def gradient_contraction(kappa: float) -> float:
+    """Return `(κ − 1)/(κ + 1)`, of gradient descent with the best constant step."""
+    return (kappa - 1) / (kappa + 1)
 
 
-class GradientDescent(_Descent):
-    """Gradient descent with the best constant step."""
-
-    name, label = "gd", "Gradient descent"
-    summary = "constant step: 2/(σ₁ + μ) over a grid of μ down to σ_k; classification: a grid around 1/L"
-    recurrence = staticmethod(gradient_descent)  # type: ignore[assignment]
-
-    def contraction(self, kappa: float) -> float:
-        """Return `(κ − 1)/(κ + 1)`."""
-        return (kappa - 1) / (kappa + 1)
-
-
-class HeavyBall(_Descent):
-    """Polyak's momentum with the best constant parameters."""
-
-    name, label = "momentum", "Momentum (heavy ball)"
-    summary = "Polyak's parameters over a grid of assumed κ; classification: β = 0.9, 0.99 × rates"
-    recurrence = staticmethod(heavy_ball)  # type: ignore[assignment]
-    betas = BETAS
-
-    def contraction(self, kappa: float) -> float:
-        """Return `(√κ − 1)/(√κ + 1)`, the asymptotic rate without its transient."""
-        return (math.sqrt(kappa) - 1) / (math.sqrt(kappa) + 1)
-
-
-class Nesterov(_Descent):
-    """Nesterov's method with the best constant parameters."""
-
-    name, label = "nesterov", "Nesterov"
-    summary = "Lessard's parameters over a grid of assumed κ; classification: β = 0.9, 0.99 × rates"
-    recurrence = staticmethod(nesterov)  # type: ignore[assignment]
-    betas, lookahead = BETAS, True
-
-    def contraction(self, kappa: float) -> float:
-        """Return `1 − 2/√(3κ + 1)`."""
-        return 1 - 2 / math.sqrt(3 * kappa + 1)
-
-
-class Standardised(GradientDescent):
-    """Gradient descent after a `StandardScaler`, with an intercept."""
-
-    name, label, informed = "standardise", "Standardise + GD", True
-    summary = "columns centred and scaled, an intercept, then gradient descent"
-
-    def space(self, problem: AttackProblem) -> ProbeSpace:
-        """Return the standardised space."""
-        return problem.space.standardised
-
-
-class Whitened(GradientDescent):
-    """Gradient descent on whitened features: `H = I`."""
-
-    name, label, informed = "whiten", "Whiten + GD", True
-    summary = "features times H^{-1/2} on their range, then gradient descent"
-
-    def space(self, problem: AttackProblem) -> ProbeSpace:
-        """Return the whitened space."""
-        return problem.space.whitened
+GRADIENT_DESCENT = Descent(
+    "gd",
+    "Gradient descent",
+    "constant step: 2/(σ₁ + μ) over a grid of μ down to σ_k; classification: a grid around 1/L",
+    gradient_descent,
+    gradient_contraction,
+)
+HEAVY_BALL = Descent(
+    "momentum",
+    "Momentum (heavy ball)",
+    "Polyak's parameters over a grid of assumed κ; classification: β = 0.9, 0.99 × rates",
+    heavy_ball,
+    lambda kappa: gradient_contraction(math.sqrt(kappa)),  # asymptotic, without the transient
+    BETAS,
+)
+NESTEROV = Descent(
+    "nesterov",
+    "Nesterov",
+    "Lessard's parameters over a grid of assumed κ; classification: β = 0.9, 0.99 × rates",
+    nesterov,
+    lambda kappa: 1 - 2 / math.sqrt(3 * kappa + 1),
+    BETAS,
+    lookahead=True,
+)
+STANDARDISED = replace(
+    GRADIENT_DESCENT,
+    name="standardise",
+    label="Standardise + GD",
+    summary="columns centred and scaled, an intercept, then gradient descent",
+    informed=True,
+    coordinates=lambda space: space.standardised,
+)
+WHITENED = replace(
+    GRADIENT_DESCENT,
+    name="whiten",
+    label="Whiten + GD",
+    summary="features times H^{-1/2} on their range, then gradient descent",
+    informed=True,
+    coordinates=lambda space: space.whitened,
+)
 
 
 class LineSearch(AttackerBase):
@@ -246,34 +229,78 @@ class LineSearch(AttackerBase):
         space = problem.space
         race = self.race(space, ["exact step"], budget, dense=False)
         run_line_search(space.spectrum, race, multiplied(space))
-        kappa = space.spectrum.condition
-        bound = {e: rate_steps((kappa - 1) / (kappa + 1), e) for e in budget.epsilons}
+        contraction = gradient_contraction(space.spectrum.condition)
+        bound = {e: rate_steps(contraction, e) for e in budget.epsilons}
         return AttackRun(race.traces(), space, bound)
 
 
-#: Learning rates of Adam for features of unit mean square: half a decade apart.
-ADAM_RATES = tuple(10.0 ** (j / 2) for j in range(-8, 5))
+def half_decades(first: float, last: float) -> tuple[float, ...]:
+    """Return learning rates from `10^first` to `10^last`, half a decade apart."""
+    return tuple(10.0 ** (j / 2) for j in range(round(2 * first), round(2 * last) + 1))
+
+
+class AdamAttacker(AttackerBase):
+    """Full-batch Adam over a grid of learning rates, for features of unit mean square."""
+
+    name, label = "adam", "Adam"
+    summary = "full batch, learning rates 1e-4 to 100, half a decade apart (features at unit mean square)"
+    rates = half_decades(-4, 2)
+
+    def start(self, problem: AttackProblem, budget: AttackBudget) -> tuple[ProbeSpace, Array | None]:
+        """Return the space of the attack, and the first layer where there are two."""
+        return problem.space, None
+
+    def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
+        """Descend with all rates side by side."""
+        space, first = self.start(problem, budget)
+        race = self.race(space, [f"rate {rate:.3g}" for rate in self.rates], budget, open_ended=True)
+        descend(space, Adam(np.array(self.rates)), race, first)
+        return AttackRun(race.traces(), space)
+
+
+#: Columns of the stacked layer.
+WIDTH = 32
+
+
+class StackedLayer(AdamAttacker):
+    """A linear layer stacked on the features: the probe re-parametrised as `W = UV`."""
+
+    name, label = "stacked", "Stacked linear layer"
+    summary = "W = UV with 32 columns between, Adam on both, learning rates half a decade apart"
+    rates = half_decades(-4, 0)
+
+    def start(self, problem: AttackProblem, budget: AttackBudget) -> tuple[ProbeSpace, Array]:
+        """Begin at a random orthogonal U, and V = 0."""
+        k = problem.space.features.shape[1]
+        drawn = np.random.default_rng(budget.seed).normal(size=(k, min(k, WIDTH)))
+        return problem.space, np.linalg.qr(drawn)[0]
+
+
+class FineTuning(AdamAttacker):
+    """Full fine-tuning: θ and the probe are trained together on the raw inputs."""
+
+    name, label = "fine_tune", "Fine-tuning of θ"
+    summary = "θ and the probe together, Adam, learning rates half a decade apart"
+    rates = half_decades(-4, -1.5)
+
+    def obstacle(self, problem: AttackProblem) -> str | None:
+        """Return why it cannot run: without θ and raw inputs there is nothing to tune."""
+        if problem.theta is None or problem.inputs is None:
+            return "it needs a linear θ and the raw inputs; only features are known"
+        return super().obstacle(problem)
+
+    def start(self, problem: AttackProblem, budget: AttackBudget) -> tuple[ProbeSpace, Array]:
+        """Begin at θ as released and a zero probe; the optimum is that of the raw inputs."""
+        assert problem.inputs is not None  # see obstacle
+        assert problem.theta is not None
+        return problem.inputs, problem.theta
+
 
 #: Rates of SGD in units of 1/L of the whole data.
 SGD_MULTIPLES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
 #: Measurements of the full loss in one pass over the data; later ones are 2 % of the steps apart.
 MEASUREMENTS, SPACING = 10, 50
-
-
-class AdamAttacker(AttackerBase):
-    """Full-batch Adam over a grid of learning rates."""
-
-    name, label = "adam", "Adam"
-    summary = "full batch, learning rates 1e-4 to 100, half a decade apart (features at unit mean square)"
-
-    def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
-        """Descend with all rates side by side."""
-        space = problem.space
-        words = [f"rate {rate:.3g}" for rate in ADAM_RATES]
-        race = self.race(space, words, budget, open_ended=True)
-        descend(space, Adam(np.array(ADAM_RATES)), race)
-        return AttackRun(race.traces(), space)
 
 
 class StochasticDescent(AttackerBase):
@@ -291,7 +318,7 @@ class StochasticDescent(AttackerBase):
         race.edges = [m in (SGD_MULTIPLES[0], SGD_MULTIPLES[-1]) for m, _ in grid]
         rates = np.array([m for m, _ in grid]) / space.objective.smoothness
         falling = np.array([falls for _, falls in grid])
-        N = space.objective.rows
+        N = len(space.features)
         batches = max(1, N // budget.batch_size)
         generator = np.random.default_rng(budget.seed)
         race.last = min(race.last, batches * budget.dense_steps)
@@ -317,10 +344,10 @@ class StochasticDescent(AttackerBase):
 MEMORIES = (10, 50)
 
 
-def scipy_trace(space: ProbeSpace, method: str, choice: str, race: Race, options: dict[str, float]) -> Trace:
+def scipy_trace(space: ProbeSpace, method: str, race: Race, options: dict[str, float]) -> Trace:
     """Minimise the relative excess loss with SciPy from zero weights; a step is an iteration."""
     objective = space.objective
-    shape = (1, space.features.shape[1], objective.outputs)
+    shape = zero_weights(space, 1).shape
     scale = objective.start_loss - objective.optimum
     count, passes = 0, [0.0]
 
@@ -330,21 +357,16 @@ def scipy_trace(space: ProbeSpace, method: str, choice: str, race: Race, options
         excess, gradient = objective.evaluate(flat.reshape(shape))
         return float(excess[0]), gradient.ravel() / scale
 
-    step = 0
-
-    def callback(intermediate_result: object) -> None:
-        nonlocal step
-        step += 1
+    def callback(intermediate_result: Any) -> None:
+        x, value = intermediate_result.x, intermediate_result.fun
         passes.append(float(count))
-        x, value = intermediate_result.x, intermediate_result.fun  # type: ignore[attr-defined]
-        if not race.observe(step, np.array([float(value)]), lambda: x.reshape(shape)):
+        if not race.observe(len(passes) - 1, np.array([float(value)]), lambda: x.reshape(shape)):
             raise StopIteration
 
-    start = np.zeros(math.prod(shape))
-    race.observe(0, np.array([1.0]), lambda: start.reshape(shape))
-    minimize(function, start, jac=True, method=method, callback=callback, options=options)
-    (trace,) = race.traces()
-    return Trace(choice, trace.steps, trace.excess, False, trace.evaluated, np.array(passes))
+    start = np.zeros(shape)
+    race.observe(0, np.array([1.0]), lambda: start)
+    minimize(function, start.ravel(), jac=True, method=method, callback=callback, options=options)
+    return replace(race.traces()[0], passes=np.array(passes))
 
 
 class ConjugateGradients(AttackerBase):
@@ -359,13 +381,13 @@ class ConjugateGradients(AttackerBase):
         if space.kind == "classification":
             race = self.race(space, ["Polak–Ribière"], budget)
             options = {"gtol": 0.0, "maxiter": budget.dense_steps}
-            return AttackRun([scipy_trace(space, "CG", race.choices[0], race, options)], space)
+            return AttackRun([scipy_trace(space, "CG", race, options)], space)
         race = self.race(space, ["no parameters"], budget, dense=False)
         run_conjugate_gradients(space.spectrum, race, multiplied(space))
-        root = math.sqrt(space.spectrum.condition)
-        bound = {e: rate_steps((root - 1) / (root + 1), e, constant=4.0) for e in budget.epsilons}
+        contraction = gradient_contraction(math.sqrt(space.spectrum.condition))
         most = float(space.spectrum.rank)
-        return AttackRun(race.traces(), space, {e: min(most, steps) for e, steps in bound.items()})
+        bound = {e: min(most, rate_steps(contraction, e, constant=4.0)) for e in budget.epsilons}
+        return AttackRun(race.traces(), space, bound)
 
 
 class LimitedMemoryBfgs(AttackerBase):
@@ -381,71 +403,8 @@ class LimitedMemoryBfgs(AttackerBase):
             race = self.race(space, [f"{memory} pairs"], budget)
             options = {"maxcor": memory, "maxiter": budget.dense_steps, "ftol": 0.0, "gtol": 0.0}
             options["maxfun"] = 20 * budget.dense_steps
-            traces.append(scipy_trace(space, "L-BFGS-B", race.choices[0], race, options))
+            traces.append(scipy_trace(space, "L-BFGS-B", race, options))
         return AttackRun(traces, space)
-
-
-#: Columns of the stacked layer.
-WIDTH = 32
-
-STACKED_RATES = tuple(10.0 ** (j / 2) for j in range(-8, 1))
-FINE_TUNING_RATES = tuple(10.0 ** (j / 2) for j in range(-8, -2))
-
-
-def descend_factored(space: ProbeSpace, first: Array, rule: Momentum | Adam, race: Race) -> None:
-    """Train `W = UV` from `U = first`, `V = 0`: `∇_U L = (∇_W L)Vᵀ`, `∇_V L = Uᵀ∇_W L`."""
-    B = len(race.choices)
-    U = np.repeat(first[None], B, axis=0)
-    V = np.zeros((B, first.shape[1], space.objective.outputs))
-    step = 0
-    with np.errstate(over="ignore", invalid="ignore"):
-        while True:
-            W = U @ V
-            excess, G = space.objective.evaluate(W)
-            excess = np.where(excess < 1e6, excess, np.nan)
-            if not race.observe(step, excess, W.copy):
-                return
-            rule.step([U, V], [G @ V.transpose(0, 2, 1), U.transpose(0, 2, 1) @ G])
-            step += 1
-
-
-class StackedLayer(AttackerBase):
-    """A linear layer stacked on the features: the probe re-parametrised as `W = UV`."""
-
-    name, label = "stacked", "Stacked linear layer"
-    summary = "W = UV with 32 columns between, Adam on both, learning rates half a decade apart"
-
-    def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
-        """Train both layers by Adam from a random orthogonal U and V = 0."""
-        space = problem.space
-        k = space.features.shape[1]
-        generator = np.random.default_rng(budget.seed)
-        first, _ = np.linalg.qr(generator.normal(size=(k, min(k, WIDTH))))
-        race = self.race(space, [f"rate {r:.3g}" for r in STACKED_RATES], budget, open_ended=True)
-        descend_factored(space, first, Adam(np.array(STACKED_RATES)), race)
-        return AttackRun(race.traces(), space)
-
-
-class FineTuning(AttackerBase):
-    """Full fine-tuning: θ and the probe are trained together on the raw inputs."""
-
-    name, label = "fine_tune", "Fine-tuning of θ"
-    summary = "θ and the probe together, Adam, learning rates half a decade apart"
-
-    def obstacle(self, problem: AttackProblem) -> str | None:
-        """Return why it cannot run: without θ and raw inputs there is nothing to tune."""
-        if problem.theta is None or problem.inputs is None:
-            return "it needs a linear θ and the raw inputs; only features are known"
-        return super().obstacle(problem)
-
-    def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
-        """Train from θ as released and a zero probe; the optimum is that of the raw inputs."""
-        assert problem.inputs is not None  # see obstacle
-        assert problem.theta is not None
-        space = problem.inputs
-        race = self.race(space, [f"rate {r:.3g}" for r in FINE_TUNING_RATES], budget, open_ended=True)
-        descend_factored(space, problem.theta, Adam(np.array(FINE_TUNING_RATES)), race)
-        return AttackRun(race.traces(), space)
 
 
 #: Ridge relative to σ₁ of FᵀF/N.
@@ -463,60 +422,50 @@ class ClosedForm(AttackerBase):
 
     def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
         """Solve with each strength of the penalty."""
-        space = problem.space
-        started = time.perf_counter()
-        traces = _ridge(space) if space.kind == "regression" else _logistic(space)
+        space, started = problem.space, time.perf_counter()
+        solved = self._ridge(space) if space.kind == "regression" else self._logistic(space)
+        traces = []
+        for choice, W, steps in solved:
+            both, at = np.stack([np.zeros_like(W), W]), np.array([0, steps])
+            excess, _ = space.objective.evaluate(both)
+            traces.append(Trace(choice, at, excess, False, np.stack([at, *space.evaluate(both)], axis=1)))
         return AttackRun(traces, space, seconds=(time.perf_counter() - started) / len(traces))
 
+    @staticmethod
+    def _ridge(space: ProbeSpace) -> Iterator[tuple[str, Array, int]]:
+        """Yield the solution of each ridge, all from one decomposition."""
+        U, s, right = np.linalg.svd(space.features, full_matrices=False)
+        projected = U.T @ space.regression_targets
+        for ridge in RIDGES:
+            W = right.T @ ((s / (s**2 + ridge * s[0] ** 2))[:, None] * projected)
+            yield f"ridge {ridge:g}·σ₁", W, 1
 
-def _ridge(space: ProbeSpace) -> list[Trace]:
-    """Return a step of each ridge: the solution itself."""
-    U, s, right = np.linalg.svd(space.features, full_matrices=False)
-    projected = U.T @ space.regression_targets
-    traces = []
-    for ridge in RIDGES:
-        W = right.T @ ((s / (s**2 + ridge * s[0] ** 2))[:, None] * projected)
-        traces.append(_trace(space, f"ridge {ridge:g}·σ₁", W[None], 1))
-    return traces
+    @staticmethod
+    def _logistic(space: ProbeSpace) -> Iterator[tuple[str, Array, int]]:
+        """Yield what Newton's method gives for each penalty, after as many steps as it took."""
+        from sklearn.linear_model import LogisticRegression
 
-
-def _logistic(space: ProbeSpace) -> list[Trace]:
-    """Return what Newton's method gives for each penalty, after as many steps as it took."""
-    from sklearn.linear_model import LogisticRegression
-
-    traces = []
-    for C in PENALTIES:
-        model = LogisticRegression(C=C, solver="newton-cholesky", fit_intercept=False, max_iter=100)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a singular Hessian falls back to L-BFGS; the loss tells
-            model.fit(space.features, space.targets)
-        W = model.coef_.T[None]
-        traces.append(_trace(space, f"C = {C:g}", W, int(np.max(model.n_iter_))))
-    return traces
-
-
-def _trace(space: ProbeSpace, choice: str, W: np.ndarray, steps: int) -> Trace:
-    """Return a trace of the start and the solution."""
-    both = np.concatenate([np.zeros_like(W), W])
-    excess, _ = space.objective.evaluate(both)
-    at = np.array([0, steps])
-    evaluated = np.stack([at, *space.evaluate(both)], axis=1)
-    return Trace(choice, at, excess, False, evaluated)
+        for C in PENALTIES:
+            model = LogisticRegression(C=C, solver="newton-cholesky", fit_intercept=False, max_iter=100)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a singular Hessian falls back to L-BFGS; the loss tells
+                model.fit(space.features, space.targets)
+            yield f"C = {C:g}", model.coef_.T, int(np.max(model.n_iter_))
 
 
 BUILT_IN: tuple[Attacker, ...] = (
-    GradientDescent(),
+    GRADIENT_DESCENT,
     LineSearch(),
-    HeavyBall(),
-    Nesterov(),
+    HEAVY_BALL,
+    NESTEROV,
     StochasticDescent(),
     AdamAttacker(),
     ConjugateGradients(),
     LimitedMemoryBfgs(),
     StackedLayer(),
     FineTuning(),
-    Standardised(),
-    Whitened(),
+    STANDARDISED,
+    WHITENED,
     ClosedForm(),
 )
 for _attacker in BUILT_IN:

@@ -9,6 +9,7 @@ size costs the same.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -92,30 +93,6 @@ def linear_probe(
         >>> np.round(curve.excess_loss, 12).tolist()
         [1.0, 0.25, 0.0625]
     """
-    T, K, b = _validated(theta, covariance, moment)
-    if isinstance(steps, bool) or steps < 1:
-        raise InvalidInputError(f"steps must be a positive integer, got {steps!r}.")
-    recorded = _recorded(record, steps)
-    w_0 = None if start is None else as_tensor(start, "start", minimum_ndim=1)
-    if w_0 is not None and w_0.shape[0] != T.shape[-1]:
-        raise InvalidInputError(f"start has {w_0.shape[0]} entries, but theta gives {T.shape[-1]} features.")
-    batch = torch.broadcast_shapes(T.shape[:-2], K.shape[:-2], b.shape[:-2])
-    T, K, b = (x.expand(*batch, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in (T, K, b))
-    modes = [_modes(t, k, m, w_0, rtol) for t, k, m in zip(T, K, b, strict=True)]
-    return _assemble(modes, recorded, tuple(batch))
-
-
-@dataclass(frozen=True)
-class _Modes:
-    """One probe in the eigenbasis of its Hessian."""
-
-    sigma: NDArray[np.float64]  # (k,) descending
-    squares: NDArray[np.float64]  # (k,) e_i² at the start
-    reach: float  # max(‖w*‖, ‖w₀‖)², the scale of round-off
-
-
-def _validated(theta: ArrayLike, covariance: ArrayLike, moment: ArrayLike) -> tuple[Tensor, Tensor, Tensor]:
-    """Return θ, K and Xᵀy as tensors of matrices that fit each other."""
     T = as_tensor(theta, "theta", minimum_ndim=2)
     K = as_tensor(covariance, "covariance", minimum_ndim=2).to(T.device)
     b = as_tensor(moment, "moment", minimum_ndim=1).to(T.device)
@@ -127,47 +104,17 @@ def _validated(theta: ArrayLike, covariance: ArrayLike, moment: ArrayLike) -> tu
             f"theta {tuple(T.shape)}, covariance {tuple(K.shape)} and moment {tuple(b.shape)} do not fit: "
             "they must be (..., D, D_hid), (..., D, D) and (..., D) or (..., D, m)."
         )
-    return T, K, b
-
-
-def _recorded(record: ArrayLike | None, steps: int) -> NDArray[np.int64]:
-    """Return the steps to record, validated."""
-    if record is None:
-        return np.arange(steps + 1) if steps <= 2000 else log_spaced_steps(steps)
-    wanted = np.asarray(record)
-    if wanted.ndim != 1 or not len(wanted) or wanted.dtype.kind not in "iu" or (np.diff(wanted) <= 0).any():
-        raise InvalidInputError("record must be a non-empty increasing list of integer steps.")
-    if wanted[0] < 0 or wanted[-1] > steps:
-        raise InvalidInputError(f"record runs from {wanted[0]} to {wanted[-1]}, outside 0..{steps}.")
-    return wanted.astype(np.int64)
-
-
-def _modes(T: Tensor, K: Tensor, b: Tensor, w_0: Tensor | None, rtol: float | None) -> _Modes:
-    """Diagonalise one probe: with `K = BᵀB` and `Bθ = UΣVᵀ`, `σ = Σ²` and `Vᵀw* = Σ⁻¹Uᵀc`, `Bᵀc = Xᵀy`."""
-    B = covariance_factor(K, rtol=rtol)
-    target = (B @ b) / B.square().sum(dim=1, keepdim=True)  # rows of B are orthogonal: c = (BBᵀ)⁻¹Bb
-    U, root, right = torch.linalg.svd(B @ T, full_matrices=False)
-    kept = root**2 > default_rtol(T.shape[1]) * root[0] ** 2
-    solution = (U[:, kept].mT @ target) / root[kept, None]
-    error = -solution
-    reach = solution.square().sum()
-    if w_0 is not None:
-        w_0 = (w_0.unsqueeze(-1) if w_0.ndim == 1 else w_0).to(T.device)
-        error = right[kept] @ w_0 - solution
-        reach = torch.maximum(reach, w_0.square().sum())
-    squares = error.square().sum(dim=1)
-    if float(squares.sum()) <= 0:
-        raise InvalidInputError(
-            "the probe starts at its optimum (Xᵀy is zero on the range of Xθ): nothing to converge to; "
-            "check the targets, or pass another start."
-        )
-    return _Modes((root[kept] ** 2).cpu().numpy(), squares.cpu().numpy(), float(reach))
-
-
-def _assemble(modes: list[_Modes], recorded: NDArray[np.int64], batch: tuple[int, ...]) -> ProbeCurve:
-    """Pad the probes to one width, run them together, give the batch its shape back."""
-    width = max(len(mode.sigma) for mode in modes)
-    sigma, squares = np.zeros((2, len(modes), width))
+    if isinstance(steps, bool) or steps < 1:
+        raise InvalidInputError(f"steps must be a positive integer, got {steps!r}.")
+    recorded = _recorded(record, steps)
+    w_0 = None if start is None else as_tensor(start, "start", minimum_ndim=1).to(T.device)
+    if w_0 is not None and w_0.shape[0] != T.shape[-1]:
+        raise InvalidInputError(f"start has {w_0.shape[0]} entries, but theta gives {T.shape[-1]} features.")
+    batch = tuple(torch.broadcast_shapes(T.shape[:-2], K.shape[:-2], b.shape[:-2]))
+    T, K, b = (x.expand(*batch, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in (T, K, b))
+    modes = [_modes(t, k, m, w_0, rtol) for t, k, m in zip(T, K, b, strict=True)]
+    # The probes run together, padded to one width.
+    sigma, squares = np.zeros((2, len(modes), max(len(mode.sigma) for mode in modes)))
     for row, mode in enumerate(modes):
         sigma[row, : len(mode.sigma)] = mode.sigma / mode.sigma[0]
         squares[row, : len(mode.sigma)] = mode.squares
@@ -182,6 +129,48 @@ def _assemble(modes: list[_Modes], recorded: NDArray[np.int64], batch: tuple[int
         condition=np.array([mode.sigma[0] / mode.sigma[-1] for mode in modes]).reshape(batch),
         rank=np.array([len(mode.sigma) for mode in modes]).reshape(batch),
     )
+
+
+def _recorded(record: ArrayLike | None, steps: int) -> NDArray[np.int64]:
+    """Return the steps to record, validated."""
+    if record is None:
+        return np.arange(steps + 1) if steps <= 2000 else log_spaced_steps(steps)
+    wanted = np.asarray(record)
+    if wanted.ndim != 1 or not len(wanted) or wanted.dtype.kind not in "iu" or (np.diff(wanted) <= 0).any():
+        raise InvalidInputError("record must be a non-empty increasing list of integer steps.")
+    if wanted[0] < 0 or wanted[-1] > steps:
+        raise InvalidInputError(f"record runs from {wanted[0]} to {wanted[-1]}, outside 0..{steps}.")
+    return wanted.astype(np.int64)
+
+
+class _Modes(NamedTuple):
+    """One probe in the eigenbasis of its Hessian."""
+
+    sigma: NDArray[np.float64]  # (k,) descending
+    squares: NDArray[np.float64]  # (k,) e_i² at the start
+    reach: float  # max(‖w*‖, ‖w₀‖)², the scale of round-off
+
+
+def _modes(T: Tensor, K: Tensor, b: Tensor, w_0: Tensor | None, rtol: float | None) -> _Modes:
+    """Diagonalise one probe: with `K = BᵀB` and `Bθ = UΣVᵀ`, `σ = Σ²` and `Vᵀw* = Σ⁻¹Uᵀc`, `Bᵀc = Xᵀy`."""
+    B = covariance_factor(K, rtol=rtol)
+    target = (B @ b) / B.square().sum(dim=1, keepdim=True)  # rows of B are orthogonal: c = (BBᵀ)⁻¹Bb
+    U, root, right = torch.linalg.svd(B @ T, full_matrices=False)
+    kept = root**2 > default_rtol(T.shape[1]) * root[0] ** 2
+    solution = (U[:, kept].mT @ target) / root[kept, None]
+    error = -solution
+    reach = solution.square().sum()
+    if w_0 is not None:
+        w_0 = w_0.unsqueeze(-1) if w_0.ndim == 1 else w_0
+        error = right[kept] @ w_0 - solution
+        reach = torch.maximum(reach, w_0.square().sum())
+    squares = error.square().sum(dim=1)
+    if float(squares.sum()) <= 0:
+        raise InvalidInputError(
+            "the probe starts at its optimum (Xᵀy is zero on the range of Xθ): nothing to converge to; "
+            "check the targets, or pass another start."
+        )
+    return _Modes((root[kept] ** 2).cpu().numpy(), squares.cpu().numpy(), float(reach))
 
 
 def _recurrence(

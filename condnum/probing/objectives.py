@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator, cg
+from scipy.special import expit, log_softmax, softmax
 
 from condnum.errors import InvalidInputError, RankError
 from condnum.probing.tasks import Kind
@@ -66,20 +67,15 @@ class SquaredObjective:
         """Number of outputs m."""
         return self.targets.shape[1]
 
-    @property
-    def rows(self) -> int:
-        """Number of rows N."""
-        return len(self.targets)
-
     @cached_property
     def start_loss(self) -> float:
         """`‖Y‖²/N`."""
-        return float((self.targets**2).sum()) / self.rows
+        return float((self.targets**2).sum()) / len(self.targets)
 
     @cached_property
     def hessian(self) -> Array:
         """`FᵀF/N`, `(k, k)`; half of the Hessian of L."""
-        return self.features.T @ self.features / self.rows
+        return self.features.T @ self.features / len(self.features)
 
     @cached_property
     def smoothness(self) -> float:
@@ -113,11 +109,6 @@ class LogisticObjective:
         return 1 if self.classes == 2 else self.classes
 
     @property
-    def rows(self) -> int:
-        """Number of rows N."""
-        return len(self.labels)
-
-    @property
     def start_loss(self) -> float:
         """`ln C`."""
         return float(np.log(self.classes))
@@ -127,19 +118,18 @@ class LogisticObjective:
         """`σ₁(FᵀF/N)/4` for two classes, `/2` for more (Böhning 1992)."""
         F = self.features
         gram = F.T @ F if F.shape[1] <= F.shape[0] else F @ F.T
-        return float(np.linalg.eigvalsh(gram)[-1]) / self.rows / (4 if self.classes == 2 else 2)
+        return float(np.linalg.eigvalsh(gram)[-1]) / len(F) / (4 if self.classes == 2 else 2)
 
     def evaluate(self, weights: Array) -> tuple[Array, Array]:
         """Return relative excess loss `(B,)` and the gradient `(B, k, m)`."""
         loss, residual = cross_entropy(predict(self.features, weights), self.labels)
         excess = (loss - self.optimum) / (self.start_loss - self.optimum)
-        return excess, pull_back(self.features, residual) / self.rows
+        return excess, pull_back(self.features, residual) / len(self.labels)
 
     def batch_gradient(self, weights: Array, index: NDArray[np.int64]) -> Array:
         """Return the gradient of the mean loss of the rows `index`."""
-        F = self.features[index]
-        _, residual = cross_entropy(predict(F, weights), self.labels[index])
-        return pull_back(F, residual) / len(index)
+        rows = replace(self, features=self.features[index], labels=self.labels[index])
+        return rows.evaluate(weights)[1]
 
 
 Objective = SquaredObjective | LogisticObjective
@@ -155,19 +145,11 @@ def cross_entropy(logits: Array, labels: NDArray[np.int64]) -> tuple[Array, Arra
     """
     if logits.shape[2] == 1:
         signed = np.where(labels == 1, -1.0, 1.0)[:, None, None]
-        margin = signed * logits
-        tail = np.exp(-np.abs(margin))  # log(1 + e^m) = max(m, 0) + log1p(e^{−|m|})
-        loss = np.maximum(margin, 0) + np.log1p(tail)
-        share = np.where(margin >= 0, 1.0, tail) / (1 + tail)
-        return loss.mean(axis=(0, 2)), signed * share
-    shifted = logits - logits.max(axis=2, keepdims=True)
-    exponential = np.exp(shifted)
-    total = exponential.sum(axis=2, keepdims=True)
-    at = np.arange(len(labels))
-    loss = (np.log(total)[:, :, 0] - shifted[at, :, labels]).mean(axis=0)
-    residual = exponential / total
+        return np.logaddexp(0, signed * logits).mean(axis=(0, 2)), signed * expit(signed * logits)
+    logs, at = log_softmax(logits, axis=2), np.arange(len(labels))
+    residual = np.exp(logs)
     residual[at, :, labels] -= 1
-    return loss, residual
+    return -logs[at, :, labels].mean(axis=0), residual
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,52 +185,44 @@ def logistic_optimum(
         (0.5623, True)
     """
     N, r = basis.shape
-    m = 1 if classes == 2 else classes
+    m, enough = 1 if classes == 2 else classes, tolerance * np.log(classes)
+
+    def losses(W: Array) -> tuple[float, Array]:
+        loss, residual = cross_entropy(predict(basis, W[None]), labels)
+        return float(loss[0]), residual[:, 0, :]
+
     W = np.zeros((r, m)) if start is None else basis.T @ start / N
-    loss, residual = _losses(basis @ W, labels)
+    loss, residual = losses(W)
     error, iterations = np.inf, 0
     while iterations < max_iterations:
         iterations += 1
         gradient = basis.T @ residual / N
         direction = _newton_direction(basis, basis @ W, gradient)
         error = 0.5 * abs(float((gradient * direction).sum()))
-        if error <= tolerance * np.log(classes) or loss <= tolerance * np.log(classes):
+        if min(error, loss) <= enough:
             break
         length = 1.0
         while length > 1e-8:
-            trial, next_residual = _losses(basis @ (W + length * direction), labels)
+            trial, next_residual = losses(W + length * direction)
             if trial <= loss - 1e-4 * length * 2 * error:
                 break
             length /= 2
         else:
             break  # round-off: no descent is left
         W, loss, residual = W + length * direction, trial, next_residual
-    converged = bool(min(error, loss) <= tolerance * np.log(classes))
-    return ConvexOptimum(loss, error, iterations, converged, basis @ W)
-
-
-def _losses(logits: Array, labels: NDArray[np.int64]) -> tuple[float, Array]:
-    """Return the mean loss and its derivative by the logits `(N, m)`."""
-    loss, residual = cross_entropy(logits[:, None, :], labels)
-    return float(loss[0]), residual[:, 0, :]
+    return ConvexOptimum(loss, error, iterations, bool(min(error, loss) <= enough), basis @ W)
 
 
 def _newton_direction(basis: Array, logits: Array, gradient: Array) -> Array:
     """Solve `∇²L d = −g` by conjugate gradients, with a ridge of round-off size for flat directions."""
-    N, (r, m) = len(basis), gradient.shape
-    if m == 1:
-        p = 1 / (1 + np.exp(-np.clip(logits, -500, 500)))
-        weight = p * (1 - p)
-    else:
-        p = np.exp(logits - logits.max(axis=1, keepdims=True))
-        p /= p.sum(axis=1, keepdims=True)
+    N, (r, m), ridge = len(basis), gradient.shape, 1e-10
+    p = expit(logits) if m == 1 else softmax(logits, axis=1)
 
     def product(vector: Array) -> Array:
         Z = basis @ vector.reshape(r, m)
-        Z = weight * Z if m == 1 else p * (Z - (p * Z).sum(axis=1, keepdims=True))
+        Z = p * (1 - p) * Z if m == 1 else p * (Z - (p * Z).sum(axis=1, keepdims=True))
         return (basis.T @ Z / N).ravel() + ridge * vector
 
-    ridge = 1e-10
     operator = LinearOperator((r * m, r * m), matvec=product, dtype=np.float64)
     direction, _ = cg(operator, -gradient.ravel(), rtol=1e-2, maxiter=400)
     return direction.reshape(r, m)
@@ -325,26 +299,27 @@ class ProbeSpace:
         return S.right @ ((S.left.T @ self.regression_targets) / scale[:, None])
 
     @cached_property
+    def labels(self) -> NDArray[np.int64]:
+        """The targets of a classification."""
+        return np.asarray(self.targets, dtype=np.int64)
+
+    @cached_property
     def convex_optimum(self) -> ConvexOptimum:
         """L* of this space, with its evidence; of squared loss in closed form."""
         if self.kind == "regression":
-            Y = self.regression_targets
-            U = self.spectrum.left
-            residual = Y - U @ (U.T @ Y)
-            return ConvexOptimum(float((residual**2).sum()) / len(Y), 0.0, 0, True)
+            Y, U = self.regression_targets, self.spectrum.left
+            return ConvexOptimum(float(((Y - U @ (U.T @ Y)) ** 2).sum()) / len(Y), 0.0, 0, True)
         basis = self.spectrum.left * np.sqrt(len(self.features))
         start = None if self.reference is None else self.reference.convex_optimum.logits
-        labels = np.asarray(self.targets, dtype=np.int64)
-        return logistic_optimum(basis, labels, self.classes, start=start)
+        return logistic_optimum(basis, self.labels, self.classes, start=start)
 
     @cached_property
     def objective(self) -> Objective:
         """The training loss."""
+        optimum = self.convex_optimum.loss
         if self.kind == "regression":
-            Y = self.regression_targets
-            return SquaredObjective(self.features, Y, self.solution, self.convex_optimum.loss)
-        labels = np.asarray(self.targets, dtype=np.int64)
-        return LogisticObjective(self.features, labels, self.classes, self.convex_optimum.loss)
+            return SquaredObjective(self.features, self.regression_targets, self.solution, optimum)
+        return LogisticObjective(self.features, self.labels, self.classes, optimum)
 
     @cached_property
     def seconds_per_pass(self) -> float:

@@ -12,7 +12,6 @@ from condnum.arrays import ArrayLike
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.probing.attackers import (
     AttackBudget,
-    Attacker,
     AttackProblem,
     AttackRun,
     attacker_names,
@@ -139,13 +138,21 @@ def attack_features(
                 on_attack(extractor, attacker.name)
             run = attacker.run(problem, budget)
             facts = {"extractor": extractor, "attacker": attacker.name, "label": attacker.label}
-            steps += _step_rows(run, attacker, facts, budget, scale)
+            steps += [
+                facts | {"informed": attacker.informed} | _step(run, epsilon, scale)
+                for epsilon in budget.epsilons
+            ]
             curves.append(_curve(run, facts, budget, scale))
+    spectra = []
+    for name, problem in problems.items():
+        S = problem.space.spectrum
+        columns = {"index": np.arange(1, S.rank + 1), "sigma": S.sigma, "share": S.shares}
+        spectra.append(pd.DataFrame({"extractor": name, **columns}))
     return AttackReport(
         steps=pd.DataFrame(steps, columns=STEP_COLUMNS),
         curves=pd.concat(curves, ignore_index=True) if curves else pd.DataFrame(),
-        extractors=extractor_facts(problems, baseline, budget, scale),
-        spectra=pd.concat([spectrum_rows(name, p.space.spectrum) for name, p in problems.items()]),
+        extractors=_extractor_facts(problems, baseline, budget, scale),
+        spectra=pd.concat(spectra),
         skipped=pd.DataFrame(skipped, columns=["extractor", "attacker", "reason"]),
         baseline=baseline,
         kind=kind,
@@ -160,6 +167,7 @@ def _problems(
 ) -> tuple[dict[str, AttackProblem], float]:
     """Validate targets, bring everything to unit scale; return also the scale of squared losses."""
     problems: dict[str, AttackProblem] = {}
+    spaces: list[ProbeSpace] = []  # raw inputs are one object for all extractors: one optimum serves all
     unit = 1.0
     for name, given in features.items():
         labels = targets(y, len(given.features), kind, "y")
@@ -177,25 +185,16 @@ def _problems(
         test = None if given.test is None or held is None else given.test / size
         first = next(iter(problems.values())).space if problems else None
         space = ProbeSpace(given.features / size, labels, kind, test, held, reference=first)
-        inputs = theta = None
+        raw = theta = None
         if given.inputs is not None and given.theta is not None:
             raw_size = _root_mean_square(given.inputs, "inputs")
-            theta = given.theta * (raw_size / size)
-            inputs = _raw_space(problems, given.inputs / raw_size, labels, kind)
-        problems[name] = AttackProblem(space, inputs, theta)
+            theta, inputs = given.theta * (raw_size / size), given.inputs / raw_size
+            raw = next((known for known in spaces if np.array_equal(known.features, inputs)), None)
+            raw = ProbeSpace(inputs, labels, kind) if raw is None else raw
+            spaces.append(raw)
+        spaces.append(space)
+        problems[name] = AttackProblem(space, raw, theta)
     return problems, unit**2
-
-
-def _raw_space(
-    problems: Mapping[str, AttackProblem], inputs: np.ndarray, labels: Any, kind: Kind
-) -> ProbeSpace:
-    """Return the space of the raw inputs, the same object for all extractors: one optimum serves all."""
-    for problem in problems.values():
-        if problem.inputs is not None and np.array_equal(problem.inputs.features, inputs):
-            return problem.inputs
-        if np.array_equal(problem.space.features, inputs):
-            return problem.space
-    return ProbeSpace(inputs, labels, kind)
 
 
 def _root_mean_square(values: np.ndarray, what: str) -> float:
@@ -206,37 +205,27 @@ def _root_mean_square(values: np.ndarray, what: str) -> float:
     return size
 
 
-def _step_rows(
-    run: AttackRun, attacker: Attacker, facts: dict[str, Any], budget: AttackBudget, scale: float
-) -> list[dict[str, Any]]:
-    """Return a row per target: the best candidate for it."""
-    rows = []
-    objective = run.space.objective
-    for epsilon in budget.epsilons:
-        trace, step = best(run.traces, epsilon)
-        last = int(trace.steps[-1])
-        passes = trace.passes_to(last if step is None else step) * run.pass_share
-        seconds = run.seconds
-        if np.isnan(seconds):
-            seconds = run.space.setup_seconds + passes * run.space.seconds_per_pass
-        rows.append(
-            facts
-            | {
-                "informed": attacker.informed,
-                "epsilon": epsilon,
-                "steps": np.nan if step is None else float(step),
-                "last_step": last,
-                "passes": passes,
-                "seconds": seconds,
-                "choice": trace.choice,
-                "at_edge": trace.edge,
-                "predicted_kappa": run.kappa_steps.get(epsilon, np.nan),
-                "predicted_spectrum": run.spectrum_steps.get(epsilon, np.nan),
-                "start_loss": objective.start_loss * scale,
-                "optimum": (objective.optimum if run.optimum is None else run.optimum) * scale,
-            }
-        )
-    return rows
+def _step(run: AttackRun, epsilon: float, scale: float) -> dict[str, Any]:
+    """Return the best candidate for a target."""
+    trace, step = best(run.traces, epsilon)
+    last, objective = int(trace.steps[-1]), run.space.objective
+    passes = trace.passes_to(last if step is None else step) * run.pass_share
+    seconds = run.seconds
+    if np.isnan(seconds):
+        seconds = run.space.setup_seconds + passes * run.space.seconds_per_pass
+    return {
+        "epsilon": epsilon,
+        "steps": np.nan if step is None else float(step),
+        "last_step": last,
+        "passes": passes,
+        "seconds": seconds,
+        "choice": trace.choice,
+        "at_edge": trace.edge,
+        "predicted_kappa": run.kappa_steps.get(epsilon, np.nan),
+        "predicted_spectrum": run.spectrum_steps.get(epsilon, np.nan),
+        "start_loss": objective.start_loss * scale,
+        "optimum": (objective.optimum if run.optimum is None else run.optimum) * scale,
+    }
 
 
 def _curve(run: AttackRun, facts: dict[str, Any], budget: AttackBudget, scale: float) -> pd.DataFrame:
@@ -277,7 +266,7 @@ def effective_condition(spectrum: Spectrum, epsilon: float, *, removed: int = 0)
     return float(spectrum.sigma[min(removed, needed)] / spectrum.sigma[needed])
 
 
-def extractor_facts(
+def _extractor_facts(
     problems: Mapping[str, AttackProblem], baseline: str, budget: AttackBudget, scale: float
 ) -> pd.DataFrame:
     """Return a row per extractor: spectrum in numbers, both optima and their evidence."""
@@ -302,11 +291,3 @@ def extractor_facts(
             }
         )
     return pd.DataFrame(rows)
-
-
-def spectrum_rows(name: str, spectrum: Spectrum) -> pd.DataFrame:
-    """Return eigenvalues and shares in long form."""
-    index = np.arange(1, spectrum.rank + 1)
-    return pd.DataFrame(
-        {"extractor": name, "index": index, "sigma": spectrum.sigma, "share": spectrum.shares}
-    )

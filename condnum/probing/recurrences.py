@@ -87,11 +87,9 @@ def assumed_minima(sigma: Array) -> list[float]:
 def run_two_term(candidates: Sequence[TwoTerm], spectrum: Spectrum, race: Race, weights: Weights) -> None:
     """Run candidates side by side until the race ends."""
     a, b = (np.stack([getattr(c, name) for c in candidates]) for name in ("current", "previous"))
-    q, before = np.ones_like(a), np.ones_like(a)
-    step = 0
+    q, before, step = np.ones_like(a), np.ones_like(a), 0
     while race.observe(step, (q * q) @ spectrum.shares, partial(weights, q)):
-        q, before = a * q + b * before, q
-        step += 1
+        q, before, step = a * q + b * before, q, step + 1
         if step % FLUSH_INTERVAL == 0:
             q[np.abs(q) < NEGLIGIBLE] = 0
 

@@ -7,7 +7,7 @@ from scipy.optimize import minimize
 
 from condnum.probing import AttackBudget
 from condnum.probing.attackers import AttackProblem, Race, zero_weights
-from condnum.probing.descents import Adam, Momentum, StochasticDescent, descend, descend_factored
+from condnum.probing.descents import Adam, Momentum, StochasticDescent, descend
 from condnum.probing.objectives import ProbeSpace, logistic_optimum
 
 
@@ -121,7 +121,7 @@ def test_grids_take_the_steps_of_torchs_optimisers(space, rule):
 def test_a_stacked_layer_is_trained_as_by_autograd(space):
     first = np.linalg.qr(np.random.default_rng(1).normal(size=(4, 3)))[0]
     race = Race(["only"], 6, AttackBudget(epsilons=(1e-9,), headline=1e-9))
-    descend_factored(space, first, Adam(np.array([0.03])), race)
+    descend(space, Adam(np.array([0.03])), race, first)
     U = torch.from_numpy(first.copy()).requires_grad_()
     V = torch.zeros(3, space.objective.outputs, dtype=torch.float64, requires_grad=True)
     optimizer, values, objective = torch.optim.Adam([U, V], lr=0.03), [], space.objective
