@@ -91,46 +91,48 @@ def test_separable_classes_have_optimum_zero_and_a_warm_start_takes_fewer_iterat
     assert warm.loss == pytest.approx(cold.loss, abs=1e-6)
 
 
+def losses_by_torch(space, parameters, optimizer, steps):
+    """Relative excess losses of an optimiser of torch; two parameters are the factors of the weights."""
+    values, objective = [], space.objective
+    for _ in range(steps + 1):
+        optimizer.zero_grad()
+        loss = torch_loss(space, parameters[0] if len(parameters) == 1 else parameters[0] @ parameters[1])
+        loss.backward()
+        values.append((loss.item() - objective.optimum) / (objective.start_loss - objective.optimum))
+        optimizer.step()
+    return values
+
+
+FAR = AttackBudget(epsilons=(1e-9,), headline=1e-9)
+
+
 @pytest.mark.parametrize("rule", ["gd", "heavy", "nesterov", "adam"])
 def test_grids_take_the_steps_of_torchs_optimisers(space, rule):
     rates = np.array([0.01, 0.05])
-    make_rule, make_torch = {
-        "gd": (Momentum(rates, np.zeros(2)), lambda w, r: torch.optim.SGD([w], lr=r)),
-        "heavy": (Momentum(rates, np.full(2, 0.9)), lambda w, r: torch.optim.SGD([w], lr=r, momentum=0.9)),
+    ours, options = {
+        "gd": (Momentum(rates, np.zeros(2)), {}),
+        "heavy": (Momentum(rates, np.full(2, 0.9)), {"momentum": 0.9}),
         "nesterov": (
-            Momentum(rates, np.full(2, 0.9), nesterov=True),
-            lambda w, r: torch.optim.SGD([w], lr=r, momentum=0.9, nesterov=True),
+            Momentum(rates, np.full(2, 0.9), nesterov=True), {"momentum": 0.9, "nesterov": True},
         ),
-        "adam": (Adam(rates), lambda w, r: torch.optim.Adam([w], lr=r)),
-    }[rule]
-    race = Race(["a", "b"], 8, AttackBudget(epsilons=(1e-9,), headline=1e-9))
-    descend(space, make_rule, race)
-    objective = space.objective
+        "adam": (Adam(rates), {}),
+    }[rule]  # fmt: skip
+    race = Race(["a", "b"], 8, FAR)
+    descend(space, ours, race)
     for trace, rate in zip(race.traces(), rates, strict=True):
-        w = torch.zeros(zero_weights(space, 1).shape[1:], dtype=torch.float64, requires_grad=True)
-        optimizer, values = make_torch(w, float(rate)), []
-        for _ in range(9):
-            optimizer.zero_grad()
-            loss = torch_loss(space, w)
-            loss.backward()
-            values.append((loss.item() - objective.optimum) / (objective.start_loss - objective.optimum))
-            optimizer.step()
+        w = torch.from_numpy(zero_weights(space, 1)[0]).requires_grad_()
+        kind = torch.optim.Adam if rule == "adam" else torch.optim.SGD
+        values = losses_by_torch(space, [w], kind([w], lr=float(rate), **options), 8)
         np.testing.assert_allclose(trace.excess, values, rtol=1e-7)
 
 
 def test_a_stacked_layer_is_trained_as_by_autograd(space):
     first = np.linalg.qr(np.random.default_rng(1).normal(size=(4, 3)))[0]
-    race = Race(["only"], 6, AttackBudget(epsilons=(1e-9,), headline=1e-9))
+    race = Race(["only"], 6, FAR)
     descend(space, Adam(np.array([0.03])), race, first)
     U = torch.from_numpy(first.copy()).requires_grad_()
     V = torch.zeros(3, space.objective.outputs, dtype=torch.float64, requires_grad=True)
-    optimizer, values, objective = torch.optim.Adam([U, V], lr=0.03), [], space.objective
-    for _ in range(7):
-        optimizer.zero_grad()
-        loss = torch_loss(space, U @ V)
-        loss.backward()
-        values.append((loss.item() - objective.optimum) / (objective.start_loss - objective.optimum))
-        optimizer.step()
+    values = losses_by_torch(space, [U, V], torch.optim.Adam([U, V], lr=0.03), 6)
     np.testing.assert_allclose(race.traces()[0].excess, values, rtol=1e-7)
 
 
