@@ -1,15 +1,20 @@
-"""Second moments in one pass: exact, whatever the file; groups that resample like rows."""
+"""Second moments in one pass: exact, whatever the file and the machines; groups that resample like rows."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 
-from condnum.audit.intervals import resampled_covariance
-from condnum.audit.moments import FEWEST_GROUPS, group_count, second_moments
+from condnum.audit.intervals import bootstrap, estimates, intervals, resampled_covariance
+from condnum.audit.measures import RAW, Comparison, TaskSpectra
+from condnum.audit.moments import FEWEST_GROUPS, cluster_moments, group_count, second_moments
 from condnum.data import feature_stream
 from condnum.data.feature_stream import array_stream, open_feature_stream
 from condnum.errors import DataFormatError, InvalidInputError
+from condnum.theory.spectra import CovarianceRange
 
 
 @pytest.fixture
@@ -32,23 +37,11 @@ def test_sums_are_those_of_all_rows(groups, threads, small_blocks):
     np.testing.assert_array_equal(moments.kept, X)
 
 
-def test_parts_of_a_file_add_up_to_the_same_groups(small_blocks, tmp_path):
-    X = matrix()
-    np.save(tmp_path / "X.npy", X)
-    stream = open_feature_stream(tmp_path / "X.npy")
-    whole = second_moments(stream, groups=8, seed=3)
-    parts = second_moments(stream, groups=8, seed=3, last=2) + second_moments(
-        stream, groups=8, seed=3, first=2
-    )
-    np.testing.assert_allclose(parts.groups, whole.groups, rtol=1e-12, atol=1e-12)
-
-
 def test_float32_is_summed_in_float64():
     # 1 + 2^-20 squared needs 40 bits: a float32 sum of 30 000 of them is off in the fourth digit.
     X = np.full((30_000, 1), 1 + 2.0**-20, dtype=np.float32)
     moments = second_moments(array_stream(X), kept_bytes=0)
-    exact = 30_000 * float(X[0, 0]) ** 2
-    assert moments.covariance[0, 0] == pytest.approx(exact, rel=1e-13)
+    assert moments.covariance[0, 0] == pytest.approx(30_000 * float(X[0, 0]) ** 2, rel=1e-13)
     assert moments.kept is None
 
 
@@ -59,8 +52,7 @@ def test_resampling_groups_has_the_spread_of_resampling_rows_even_if_rows_are_so
     for seed in range(30):
         moments = second_moments(array_stream(X), groups=64, seed=seed, kept_bytes=0)
         generator = np.random.default_rng(1000 + seed)
-        draws = [resampled_covariance(moments, generator)[0, 0] for _ in range(200)]
-        found.append(np.var(draws))
+        found.append(np.var([resampled_covariance(moments, generator)[0, 0] for _ in range(200)]))
     assert np.mean(found) == pytest.approx((1 - 1 / 64) * (X**4).sum(), rel=0.1)
 
 
@@ -71,27 +63,76 @@ def test_rows_of_small_data_are_resampled_one_by_one():
     assert set(np.round(np.diagonal(drawn), 9)) <= {0, 1, 2, 3, 4}
 
 
-class TestRefused:
-    def test_overflow(self):
-        with pytest.raises(DataFormatError, match="squares overflow float64"):
-            second_moments(array_stream(np.full((3, 2), 1e200)))
-
-    def test_no_groups(self):
-        with pytest.raises(InvalidInputError, match="groups must be at least 1, got 0"):
-            second_moments(array_stream(matrix()), groups=0)
+def resampled(moments, extractors, compared, **options):
+    """The intervals of these moments."""
+    ranges = (CovarianceRange.of(torch.from_numpy(task.covariance), rtol=1e-14) for task in moments)
+    known = estimates(TaskSpectra.of(*ranges, extractors, rtol=1e-14), compared, 1e-6)
+    draws = bootstrap(moments, extractors, compared, count=len(known), rtol=1e-14, ridge=1e-6, **options)
+    return intervals(draws, known, "rows").table
 
 
-def test_an_error_in_the_reader_reaches_the_caller():
+def test_intervals_are_the_same_for_any_number_of_threads():
+    moments = tuple(second_moments(array_stream(matrix(seed=seed))) for seed in (0, 1))
+    extractors, pair = {RAW: None, "theta": matrix(5)}, [Comparison("theta")]
+    one, two = (resampled(moments, extractors, pair, threads=t, replicates=range(20)) for t in (1, 2))
+    pd.testing.assert_frame_equal(one, two, check_exact=False, rtol=1e-12)
+
+
+@pytest.mark.slow
+def test_intervals_cover_the_truth_about_as_often_as_they_say():
+    """κ of N(0, diag(4, 1)) is 4; 95 % intervals from 200 rows should hold it most of the time."""
+    hits = 0
+    for seed in range(40):
+        moments = second_moments(array_stream(np.random.default_rng(seed).normal(size=(200, 2)) * [2.0, 1.0]))
+        table = resampled((moments, moments), {RAW: None}, [], replicates=range(100), seed=seed, threads=1)
+        row = table[(table["quantity"] == "kappa") & (table["task"] == "pretrain")].iloc[0]
+        hits += row["low"] <= 4 <= row["high"]
+    # Binomial(40, 0.95) is at least 33 with probability 0.997; percentile intervals are a bit short.
+    assert hits >= 32
+
+
+def test_groups_and_rows_give_similar_intervals():
+    widths = []
+    for kept in (0, 1 << 30):
+        moments = second_moments(array_stream(matrix(4000, 3)), kept_bytes=kept)
+        table = resampled((moments, moments), {RAW: None}, [], replicates=range(300))
+        row = table[table["quantity"] == "kappa"].iloc[0]
+        widths.append(math.log(row["high"] / row["low"]))
+    # 63 degrees of freedom: the spread itself is known to 9 %, its percentiles to about twice that.
+    assert widths[0] == pytest.approx(widths[1], rel=0.4)
+
+
+def test_what_cannot_be_summed_is_refused():
+    with pytest.raises(DataFormatError, match="squares overflow float64"):
+        second_moments(array_stream(np.full((3, 2), 1e200)))
+    with pytest.raises(InvalidInputError, match="cannot be read from the middle"):
+        cluster_moments(array_stream(np.eye(2)), "tcp://127.0.0.1:1")
+
     def broken(first, size, order):
         yield np.ones((1, 1))
         raise DataFormatError("cut off")
 
-    stream = replace(array_stream(np.ones((3, 1))), read=broken)
     with pytest.raises(DataFormatError, match="cut off"):
-        second_moments(stream)
+        second_moments(replace(array_stream(np.ones((3, 1))), read=broken))
 
 
 def test_groups_fit_into_memory_or_there_are_none():
     for D in (64, 512, 1500, 2000, 5000):
         M = group_count(D)
         assert M == 1 or (M >= FEWEST_GROUPS and 8 * M * D**2 <= 384 << 20)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("dask")
+def test_two_workers_give_the_sums_of_one_machine(tmp_path):
+    distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'condnum[cluster]'")
+    np.save(tmp_path / "X.npy", matrix(150_000, 4).astype(np.float32))
+    stream = open_feature_stream(tmp_path / "X.npy")
+    alone = second_moments(stream, groups=8, seed=5, kept_bytes=0)
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=None, processes=True
+    ) as workers:
+        for parts in (2, 3):  # an odd number leaves one part over at the first level of the tree
+            spread = cluster_moments(stream, workers.scheduler_address, groups=8, seed=5, parts=parts)
+            np.testing.assert_allclose(spread.groups, alone.groups, rtol=1e-10, atol=1e-10)
+            assert spread.rows == 150_000
