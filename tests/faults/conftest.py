@@ -5,9 +5,7 @@ import os
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,13 +18,11 @@ _OUTCOMES: dict[tuple[str, str], Counter[str]] = {}
 #: Changes of a file system, as Python announces them before it makes them.
 CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.chmod", "os.truncate"}
 
-Fault = Callable[[], None]
 
-
-def in_child(action: Callable[[], Any], folder: Path, step: int, fault: Fault) -> tuple[int, bool]:
+def in_child(action, folder, step, fault):
     """Run an action in a forked process that meets a fault right before its k-th change inside a folder.
 
-    Returns the exit status (negative: the signal), and whether the fault came.
+    Return the exit status (negative: the signal), and whether the fault came.
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -34,17 +30,15 @@ def in_child(action: Callable[[], Any], folder: Path, step: int, fault: Fault) -
         os.close(reading)
         count = 0
 
-        def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        def watch(event, arguments):
             nonlocal count
-            opened = (
-                event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
-            )
-            if not (opened or event in CHANGES) or str(folder) not in str(arguments[0]):
-                return
-            count += 1
-            if count == step:
-                os.write(writing, b"x")
-                fault()
+            flags = arguments[2] if event == "open" else 0
+            written = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
+            if (written or event in CHANGES) and str(folder) in str(arguments[0]):
+                count += 1
+                if count == step:
+                    os.write(writing, b"x")
+                    fault()
 
         status = 1
         try:
@@ -62,17 +56,12 @@ def in_child(action: Callable[[], Any], folder: Path, step: int, fault: Fault) -
 
 
 @pytest.fixture(scope="session")
-def outcome() -> Callable[[str, str, str], None]:
-    """`outcome(fault, command, what)`: count what a fault led to, for the table."""
-
-    def count(fault: str, command: str, what: str) -> None:
-        _OUTCOMES.setdefault((fault, command), Counter())[what] += 1
-
-    return count
+def outcome():
+    """`outcome(fault, command, what)`: count what a fault led to, for the table of a long run."""
+    return lambda fault, command, what: _OUTCOMES.setdefault((fault, command), Counter()).update([what])
 
 
-def pytest_sessionfinish() -> None:
-    """Write the table of a long run."""
+def pytest_sessionfinish():
     if not REPORT or not _OUTCOMES:
         return
     names = sorted({name for counts in _OUTCOMES.values() for name in counts})
@@ -85,12 +74,12 @@ def pytest_sessionfinish() -> None:
 
 
 @pytest.fixture(scope="session")
-def long() -> bool:
+def long():
     """Whether every moment is tried."""
     return LONG
 
 
 @pytest.fixture(scope="session")
-def faulty() -> Callable[..., tuple[int, bool]]:
+def faulty():
     """`faulty(action, folder, step, fault)`: see `in_child`."""
     return in_child
