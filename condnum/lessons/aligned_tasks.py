@@ -101,15 +101,7 @@ class AlignedTasks(Shown):
 def aligned_tasks(
     *, exponent: float = 0.0, pretrain_kappa: float = 100.0, harmful_kappa: float = 2.0
 ) -> AlignedTasks:
-    """Walk along `θ_s = K_P^{-s/2}` with `K_P = diag(κ_P, 1)` and `K_H = diag(κ_H, 1)`, s from 0 to 1.
-
-    Examples:
-        >>> run = aligned_tasks(exponent=1.0)  # κ(H_P) falls 100 -> 1, κ(H_H) rises 2 -> 50
-        >>> run.pretrain_condition[[0, -1]].round(9).tolist()
-        [100.0, 1.0]
-        >>> run.harmful_condition[[0, -1]].round(9).tolist(), round(run.ceiling, 6)
-        ([2.0, 50.0], 2500.0)
-    """
+    """Walk along `θ_s = K_P^{-s/2}` with `K_P = diag(κ_P, 1)` and `K_H = diag(κ_H, 1)`, s from 0 to 1."""
     K_P, K_H = np.diag([pretrain_kappa, 1.0]), np.diag([harmful_kappa, 1.0])
 
     def theta(s: float) -> Floats:

@@ -173,13 +173,6 @@ def ceiling_demo(
 
     The path is plain gradient descent on the two regularizers with Algorithm 1's preconditioner and
     λ_P = 1/‖g_P‖, λ_H = ratio/‖g_H‖ at the start, from θ = I and without a supervised loss (no targets).
-
-    Examples:
-        Aligned spectra with one shape: κ(M) = 100/10, and RIR_max = 10·100/10.
-
-        >>> demo = ceiling_demo(kappa_pretrain=100.0, kappa_harmful=10.0, angle=0.0, step=0)
-        >>> round(demo.plane.ceiling.value, 9), demo.rir[0].round(9)
-        (100.0, np.float64(1.0))
     """
     tasks = (kappa_pretrain, kappa_harmful, angle, dimension, shape, null)
     return CeilingDemo(_plane(tasks), step, *_path(tasks, ratio, learning_rate))

@@ -323,13 +323,7 @@ def spectrum_descent(
     steps: int = SPECTRUM_STEPS,
     seed: int = 0,
 ) -> SpectrumDescent:
-    """Run `linear_probe` on the diagonal Hessian of a chosen spectrum.
-
-    Examples:
-        >>> run = spectrum_descent(kappa=3.0, start="worst", steps=2)
-        >>> np.round(run.curve.excess_loss, 12).tolist()
-        [1.0, 0.25, 0.0625]
-    """
+    """Run `linear_probe` on the diagonal Hessian of a chosen spectrum."""
     sigma = spectrum(shape, dimension, kappa)
     ends = np.isin(np.arange(dimension), [0, dimension - 1]) / sigma
     solution = ends if start == "worst" else np.random.default_rng(seed).normal(size=dimension)

@@ -243,12 +243,7 @@ HEADINGS = {
 
 
 def correction_table(found: Sequence[Correction]) -> pd.DataFrame:
-    """Return corrections as a table, without the raw numbers.
-
-    Examples:
-        >>> correction_table([theorem_4_1()])[["key", "refuted"]].to_dict("records")
-        [{'key': 'theorem-4-1', 'refuted': True}]
-    """
+    """Return corrections as a table, without the raw numbers."""
     return pd.DataFrame([asdict(one) for one in found], columns=["key", *HEADINGS, "refuted"])
 
 

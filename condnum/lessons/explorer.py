@@ -70,9 +70,9 @@ class Control(ABC):
     label: str  # plain text, with Greek letters; nothing here renders HTML
     help: str
 
-    @abstractmethod
     def trait(self, kind: Any, default: Any) -> Any:
         """Return the trait of an argument of this type."""
+        return {bool: traitlets.Bool, str: traitlets.Unicode}[kind](default, help=self.help)
 
     @abstractmethod
     def widget(self, trait: Any, **common: Any) -> Any:
@@ -125,10 +125,6 @@ class Choice(Control):
 @dataclass(frozen=True)
 class Check(Control):
     """A checkbox for a `bool`."""
-
-    def trait(self, kind: Any, default: Any) -> Any:
-        """Return yes or no."""
-        return traitlets.Bool(default, help=self.help)
 
     def widget(self, trait: Any, **common: Any) -> Any:
         """Return the checkbox."""
@@ -226,6 +222,11 @@ EXPORTS = {
     "csv": ("Data as CSV", "text/csv"),
 }
 COPY = "Copy settings as code"
+#: What is said of the clipboard.
+COPIED = {
+    True: "Copied the line below to the clipboard.",
+    False: "This browser keeps its clipboard to itself: select the line below and press Ctrl+C.",
+}
 
 
 class Explorer(VBox):
@@ -286,7 +287,7 @@ class Explorer(VBox):
             "theme": type(self).theme.help
         }
         self.courier.observe(self._draw, ["dark", "narrow"])
-        self.courier.on_msg(lambda _, message, __: self._say_copied(bool(message.get("copied"))))
+        self.courier.on_msg(lambda _, message, __: self._say(COPIED[bool(message.get("copied"))]))
 
     @classmethod
     def show(cls, *, static: bool = False, **settings: Any) -> Any:
@@ -439,24 +440,19 @@ class Explorer(VBox):
 
     def _tools(self) -> Any:
         """Return the row of buttons and the theme."""
-        buttons = [
-            self._button("Reset", "Back to the settings at the start", self.reset),
-            self._button(
-                COPY,
+        tools: dict[str, tuple[str, Callable[[], Any]]] = {
+            "Reset": ("Back to the settings at the start", self.reset),
+            COPY: (
                 "Copy the line below to the clipboard",
-                lambda: self.courier.send({"kind": "copy", "text": self.settings_code}),
+                lambda: self.courier.send({"kind": "copy", "text": self.code.value}),
             ),
-        ]
+        }
         for kind, (label, _) in EXPORTS.items():
-            tip = f"Download as a .{kind} file"
-            buttons.append(self._button(label, tip, functools.partial(self.export, kind)))
-        themes = ipywidgets.Dropdown(
-            options=type(self).theme.values,
-            value=self.theme,
-            description="theme",
-            style={"description_width": "initial"},
-            layout={"width": "150px"},
-        )
+            tools[label] = (f"Download as a .{kind} file", functools.partial(self.export, kind))
+        buttons = [self._button(label, tip, action) for label, (tip, action) in tools.items()]
+        look = {"style": {"description_width": "initial"}, "layout": {"width": "150px"}}
+        values = type(self).theme.values
+        themes = ipywidgets.Dropdown(options=values, value=self.theme, description="theme", **look)
         self._join("theme", themes)
         return ipywidgets.Box([*buttons, themes], layout={"flex_flow": "row wrap"})
 
@@ -489,11 +485,6 @@ class Explorer(VBox):
         self.code.value = "" if blank else self.settings_code
         for label in (COPY, *(label for label, _ in EXPORTS.values())):
             self.buttons[label].disabled = blank
-
-    def _say_copied(self, copied: bool) -> None:
-        """Say whether the clipboard holds the code, and what to do if not."""
-        manual = "This browser keeps its clipboard to itself: select the line below and press Ctrl+C."
-        self._say("Copied the line below to the clipboard." if copied else manual)
 
     def _say(self, text: str) -> None:
         """Show a line of HTML below the figure, and take back an error."""

@@ -44,7 +44,6 @@ from condnum.theory.spectra import (
 )
 
 ipywidgets = require("ipywidgets", "notebooks")
-traitlets = require("traitlets", "notebooks")
 
 Example = Literal["diabetes", "digits"]
 #: Widest features that lesson 5 takes: each eigendecomposition takes seconds from there on.
@@ -69,22 +68,16 @@ class OwnPair:
 
 def own_pair(pretrain: str, harmful: str, example: Example, **reading: Any) -> OwnPair:
     """Return the pair of two files, or the example; each version of a file is read once."""
-    stamps = []  # what changes when a file is written again
-    for path, other, field, name in (
-        (pretrain, harmful, "pretrain", "X_P"),
-        (harmful, pretrain, "harmful", "X_H"),
-    ):
-        if other and not path:
-            error = InvalidInputError(
-                f"{'X_H' if name == 'X_P' else 'X_P'} is there, {name} is still missing: give both, or "
-                "neither for the example."
-            )
-            error.field = field
-            raise error
-        file = Path(path).expanduser()
-        status = file.stat() if path and file.exists() else None
-        stamps.append(status and (status.st_mtime_ns, status.st_size))
-    return _looked_at(pretrain, harmful, tuple(stamps), example, **reading)
+    if bool(pretrain) != bool(harmful):
+        given, missing, field = ("X_P", "X_H", "harmful") if pretrain else ("X_H", "X_P", "pretrain")
+        both = f"{given} is there, {missing} is still missing: give both, or neither for the example."
+        error = InvalidInputError(both)
+        error.field = field
+        raise error
+    files = (Path(path).expanduser() for path in (pretrain, harmful) if path)
+    written = [file.stat() for file in files if file.exists()]
+    stamps = tuple((status.st_mtime_ns, status.st_size) for status in written)
+    return _looked_at(pretrain, harmful, stamps, example, **reading)
 
 
 @lru_cache(maxsize=4)
@@ -294,10 +287,6 @@ class PathField(Control):
     """A line of text for a path, taken over on Enter."""
 
     hint: str = "path, then Enter; empty: the example"
-
-    def trait(self, kind: Any, default: Any) -> Any:
-        """Return a text."""
-        return traitlets.Unicode(default, help=self.help)
 
     def widget(self, trait: Any, **common: Any) -> Any:
         """Return the field, which waits for Enter: half a path is no file."""

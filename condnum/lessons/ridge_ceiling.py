@@ -91,13 +91,7 @@ def ridge_ceiling_demo(
     kappa_harmful: float = 10.0,
     angle: float = 45.0,
 ) -> RidgeCeiling:
-    """Compare the ceiling of the compact convention with the two that know a ridge.
-
-    Examples:
-        >>> demo = ridge_ceiling_demo(null="pretrain")
-        >>> demo.compact, bool(np.isfinite(demo.of_data).all())
-        (inf, True)
-    """
+    """Compare the ceiling of the compact convention with the two that know a ridge."""
     K_P, K_H, theta, of_data, of_measure, attained = _curves(kappa_pretrain, kappa_harmful, angle, null)
     at_ridge = relative_immunization_ratio(theta, K_P, K_H, convention="ridge", ridge=ridge)
     at_compact, limit = relative_immunization_ratio(theta, K_P, K_H), rir_ceiling(K_P, K_H).value

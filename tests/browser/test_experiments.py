@@ -55,9 +55,7 @@ def test_a_click_in_the_pair_browser_shows_that_pair(lab):
     )
     assert "digit 9" in shown
     assert "digit 4" not in shown
-    notebook.screenshot("mnist_pairs_browser")
     page.locator(".widget-vbox select").first.select_option(label="IMMA")
     status.get_by_text("IMMA, digit 9 against digit 0: RIR").wait_for()
     scroll_to(notebook, "pair_heatmaps")
-    notebook.screenshot("mnist_pairs_heatmaps")
     assert notebook.problems == []

@@ -17,7 +17,6 @@ from condnum.lessons.alignment import (
     rotated_alignment,
     rotation_matrix,
 )
-from condnum.lessons.condition_number import spectrum
 
 #: Products of orthogonal matrices of size ≤ 16: far above their round-off.
 ROUND_OFF = 1e-12
@@ -39,12 +38,6 @@ def test_rotations_are_orthogonal_and_of_the_chosen_size(rotation, dimension):
     assert (np.abs(R - again).max() > 0.01) == (rotation == "random" and dimension > 2)
 
 
-def test_planes_are_those_that_they_are_named_after():
-    c, s = np.cos(np.pi / 6), np.sin(np.pi / 6)
-    np.testing.assert_allclose(rotation_matrix("ends", 3, 30.0), [[c, 0, -s], [0, 1, 0], [s, 0, c]])
-    np.testing.assert_allclose(rotation_matrix("neighbours", 3, 30.0), [[c, -s, 0], [s, c, 0], [0, 0, 1]])
-
-
 @pytest.mark.parametrize("dimension", [2, 64])
 def test_only_a_haar_draw_is_generic(dimension):
     draws = [rotated_alignment(rotation="haar", dimension=dimension, seed=seed) for seed in range(40)]
@@ -54,15 +47,6 @@ def test_only_a_haar_draw_is_generic(dimension):
     assert sum(low <= value <= high for value in overlaps) >= 30
     bounded = rotated_alignment(rotation="random", angle=90.0, dimension=dimension)
     assert bounded.exact if dimension == 2 else bounded.diagonal_overlap > 1.5 * high
-
-
-def test_the_matrices_have_the_chosen_spectra():
-    run = rotated_alignment(
-        angle=50.0, dimension=6, data_kappa=40.0, data_spectrum="linear", theta_kappa=7.0, pairing="opposite"
-    )
-    theta_values = np.linalg.svd(run.theta, compute_uv=False)
-    np.testing.assert_allclose(theta_values, spectrum("geometric", 6, 7.0), rtol=1e-12)
-    np.testing.assert_array_equal(np.diag(run.covariance), spectrum("linear", 6, 40.0))
 
 
 def test_by_hand():
@@ -138,11 +122,3 @@ def test_a_sweep_has_a_curve_a_rotation_in_each_panel():
     np.testing.assert_allclose(median.y, np.median(sweeps[3].misalignment))
     legend = [trace.name for trace in figure.data if trace.showlegend is not False]
     assert len(legend) == len(set(legend)) == 4
-
-
-def test_aligned_tasks_show_both_kappas_and_the_ceiling():
-    run = aligned_tasks(exponent=0.5)
-    figure = run.figure()
-    np.testing.assert_array_equal(by_name(figure, "κ(H<sub>H</sub>)").y, run.harmful_condition)
-    np.testing.assert_allclose(by_name(figure, "shown s").y, [10, 5], rtol=1e-9)  # 100^½ and 100^½/2
-    assert set(by_name(figure, "ceiling").y) == {run.ceiling}

@@ -93,13 +93,6 @@ def test_a_plateau_of_the_predicted_order(precision):
     assert figure.data[0].line.color == figure.data[1].marker.color != figure.data[2].line.color
 
 
-def test_before_the_plateau_both_precisions_agree():
-    single, double = plateau(100.0, "float32"), plateau(100.0, "float64")
-    early = double.norm_ratio > 1e3 * single.round_off
-    wanted = np.interp(double.steps[early], single.steps, single.norm_ratio)
-    np.testing.assert_allclose(np.log(wanted), np.log(double.norm_ratio[early]), atol=0.05)
-
-
 def test_the_zigzag_is_drawn_as_computed():
     run = zigzag(kappa=5.0, angle=30.0, step=3)
     figure = run.figure()
@@ -113,11 +106,3 @@ def test_the_zigzag_is_drawn_as_computed():
     np.testing.assert_array_equal(by_name(figure, "shown step").y, [run.norm_ratio[3], run.energy_ratio[3]])
     assert figure.layout.title.text.endswith("κ = 5, t = 3")
     assert "κ = 1,000, t" in zigzag(kappa=1000.0).figure().layout.title.text
-
-
-def test_a_descent_is_drawn_as_computed():
-    run = spectrum_descent(dimension=6, kappa=50.0)
-    figure = run.figure()
-    np.testing.assert_array_equal(figure.data[0].y, run.sigma)
-    np.testing.assert_array_equal(by_name(figure, "energy bound").y[:50], run.energy_bound[1:51])
-    assert set(by_name(figure, "float64").y) == {run.round_off}

@@ -1,7 +1,4 @@
-"""Every teaching notebook runs by papermill, as it is and with plain figures, without error.
-
-As it is on a kernel of its own; with plain figures on the shared kernel.
-"""
+"""Every teaching notebook runs by papermill, as it is and with plain figures, without error."""
 
 import re
 from pathlib import Path
@@ -20,8 +17,6 @@ PATIENCE = 600  # seconds for a notebook: a kernel that hangs, not one on a busy
 WIDGET, PLOTLY = "application/vnd.jupyter.widget-view+json", "application/vnd.plotly.v1+json"
 
 EXERCISES = FOLDER / "6_exercises.ipynb"
-
-each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
 def test_the_start_shows_every_notebook_and_its_commands_and_links_exist():
@@ -43,44 +38,31 @@ def test_the_start_shows_every_notebook_and_its_commands_and_links_exist():
         assert main([*command.split(), "--help"]) == 0, command
 
 
-@each_notebook
-def test_it_declares_the_switch_static(path):
-    node = read_notebook(path)
-    static = parameters_of(parameters_cell(node))["static"]
-    assert (static.annotation, static.default) == ("bool", False)
-    assert all(not cell.get("outputs") for cell in node.cells)
-
-
-@each_notebook
 @pytest.mark.slow
 @pytest.mark.parametrize("static", [False, True], ids=["widgets", "static"])
-def test_it_runs_and_its_cells_keep_a_picture(path, static, tmp_path, request):
-    if static:
-        request.getfixturevalue("on_shared_kernel")
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_runs_and_its_cells_keep_a_picture(path, static, tmp_path, on_shared_kernel):
+    node = read_notebook(path)
+    switch = parameters_of(parameters_cell(node))["static"]
+    assert (switch.annotation, switch.default) == ("bool", False)
+    assert all(not cell.get("outputs") for cell in node.cells)
     report = run_notebook(path, {"static": static}, tmp_path / "out", quiet=True, timeout=PATIENCE)
-    assert "static=static" in path.read_text(encoding="utf-8")
-    for cell in read_notebook(report).cells:
-        if "static=static" not in cell.source:
-            continue
+    drawn = [cell for cell in read_notebook(report).cells if "static=static" in cell.source]
+    assert drawn
+    for cell in drawn:
         kinds = [kind for output in cell.outputs for kind in output.data]
         assert kinds.count(PLOTLY) == 1  # beside a widget it is what a reader without a kernel sees
         assert kinds.count(WIDGET) == (not static)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("solutions", "status"), [(False, "not answered yet"), (True, "right")])
-def test_the_exercises(on_shared_kernel, solutions, status, tmp_path):
-    report = run_notebook(
-        EXERCISES, {"solutions": solutions, "static": True}, tmp_path / "out", quiet=True, timeout=PATIENCE
-    )
-    said = [
-        output["data"]["text/plain"]
-        for cell in read_notebook(report).cells
-        for output in cell.get("outputs", [])
-        if output.output_type == "execute_result"
-    ]
+def test_the_solutions_of_the_exercises_are_right(on_shared_kernel, tmp_path):
+    parameters = {"solutions": True, "static": True}
+    report = run_notebook(EXERCISES, parameters, tmp_path / "out", quiet=True, timeout=PATIENCE)
+    outputs = [output for cell in read_notebook(report).cells for output in cell.get("outputs", [])]
+    said = [one["data"]["text/plain"] for one in outputs if one.output_type == "execute_result"]
     assert len(said) == 11
-    assert all(text.startswith(status) for text in said), said
+    assert all(text.startswith("right") for text in said), said
 
 
 def test_solutions_are_hidden_and_depend_on_the_switch():

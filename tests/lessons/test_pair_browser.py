@@ -141,11 +141,6 @@ def test_values_that_are_no_choice_are_refused(browser):
         browser.pretrain = 10
 
 
-def test_a_malformed_table_is_refused(results, detail):
-    with pytest.raises(InvalidInputError, match="lacks the columns: rir"):
-        PairBrowser(results.drop(columns="rir"), detail)
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     study = DigitPairs(methods=("imma",), seeds=1, epochs=3, pairs=((4, 7),))

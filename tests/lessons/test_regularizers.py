@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
 from condnum.lessons.regularizer_paths import (
-    MOST_LINES,
     joint_step,
     joint_steps,
     largest_safe_step,
@@ -94,14 +93,6 @@ def test_every_step_below_the_corrected_bound_keeps_its_promise_at_any_scale(reg
     assert scaled.corrected / scaled.unit == pytest.approx(run.corrected / run.unit, rel=1e-9)
     if regularizer == "well":  # the printed bound of ill depends on the scale, and may turn negative
         assert scaled.printed / scaled.unit == pytest.approx(run.printed / run.unit, rel=1e-9)
-
-
-def test_spectra_fall_strictly_between_their_ends():
-    for bend in (0.2, 1.0, 5.0):
-        sigma = bent_spectrum(kappa=50.0, dimension=64, bend=bend, top=3.0)
-        assert (np.diff(sigma) < 0).all()
-        assert sigma[[0, -1]] == pytest.approx([3, 0.06])
-        assert well_step_bound(sigma) > 0  # σ₁ counts as unique
 
 
 @settings(max_examples=25, deadline=None)
@@ -235,23 +226,3 @@ def test_what_has_no_place_is_not_drawn_or_lies_on_the_edge():
         run = regularizer_step(**counter_example("ill"), scale=scale)
         low, high = run.figure().layout.yaxis2.range
         assert low < (np.log10(run.next_kappa) if scale == "decades" else run.next_kappa) < high
-
-
-def test_a_path_has_a_line_a_value():
-    run = regularizer_path(dimension=3, sizes="constant", share=0.5)
-    figure = run.figure()
-    assert len(figure.data) == MOST_LINES + 3
-    np.testing.assert_array_equal(by_name(figure, "σ<sub>k</sub>").y, run.sigma[:, -1])
-    between = [trace for trace in figure.data if trace.name.startswith("between")]
-    assert sum(np.isfinite(trace.y).any() for trace in between) == 1
-    np.testing.assert_array_equal(by_name(figure, "κ went").x, np.flatnonzero(run.wrong_way) + 1)
-
-
-def test_a_joint_run_shows_both_kappas_and_the_verdict():
-    run = joint_steps(angle=15.0)
-    figure = run.figure()
-    np.testing.assert_array_equal(by_name(figure, "κ(H<sub>P").y, run.kappa_pretrain)
-    assert len(by_name(figure, "wrong way").x) == run.pretrain_rises.sum() + run.harmful_falls.sum() > 0
-    path, ceiling = by_name(figure, "path"), by_name(figure, "RIR")
-    np.testing.assert_array_equal(path.y, run.ratio_harmful)
-    np.testing.assert_allclose(np.divide(ceiling.y, ceiling.x), run.rir_max)
