@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -25,8 +24,7 @@ from condnum.report.tables import CORRECTIONS_CSV
 PAPER_METHODS = ("ours", "opt_kappa", "imma", "r_ill_only")
 
 
-@dataclass(frozen=True)
-class FrontFigure:
+class FrontFigure(NamedTuple):
     """A figure of the front page, drawn from the tables of a run."""
 
     key: str  # anchor
@@ -61,24 +59,20 @@ def front_html(record: ReproductionRecord, results: Sequence[Result], footer: st
 
 def front_figures(results: Sequence[Result]) -> list[FrontFigure]:
     """Draw norm ratios, heatmaps and the attack panel, where these ran."""
-    builders = {
-        _norm_ratios: ("house-prices",),
-        _heatmaps: ("mnist", "digits"),
-        _attackers: ("attackers",),
-    }
-    drawn = (
-        build(run)
-        for build, studies in builders.items()
-        for run in results
-        if run.study in studies and run.folder is not None
-    )
-    return [figure for figure in drawn if figure is not None]
-
-
-def _figure(key: str, title: str, caption: str, run: Result, figure: Any) -> FrontFigure:
-    anchor = f"{key}-{run.name}"
-    drawn = figure_html(json.loads(figure.to_json()), f"plot-{anchor}")
-    return FrontFigure(anchor, title, caption, run, drawn)
+    drawn = []
+    for key, draw, studies in (
+        ("norm-ratio", _norm_ratios, ("house-prices",)),
+        ("heatmaps", _heatmaps, ("mnist", "digits")),
+        ("attackers", _attackers, ("attackers",)),
+    ):
+        for run in results:
+            found = draw(run) if run.study in studies and run.folder else None
+            if found is not None:
+                title, caption, figure = found
+                anchor = f"{key}-{run.name}"
+                html = figure_html(json.loads(figure.to_json()), f"plot-{anchor}")
+                drawn.append(FrontFigure(anchor, title, caption, run, html))
+    return drawn
 
 
 def _data_words(run: Result) -> str:
@@ -87,35 +81,30 @@ def _data_words(run: Result) -> str:
     return "; ".join(f"{name}, SHA-256 {str(checksum)[:12]}" for name, checksum in data.items())
 
 
-def _norm_ratios(run: Result) -> FrontFigure | None:
+def _norm_ratios(run: Result) -> tuple[str, str, Any] | None:
     """Draw Fig. 1 and say where the curves of `ours` end."""
     curves = run.table("curves")
-    ratios = None if curves is None else curves[curves["quantity"] == "norm_ratio"]
-    if curves is None or ratios is None or ratios.empty:
+    if curves is None or "norm_ratio" not in set(curves["quantity"]):
         return None
+    ratios = curves[curves["quantity"] == "norm_ratio"]
     shown = curves[curves["method"].isin([*PAPER_METHODS, "identity", "initial"])]
     last = ratios[ratios["x"] == ratios["x"].max()]
     words = []
     for method in ("ours", "identity"):
         ends = last[last["method"] == method].groupby("task")["value"]
         if len(ends):
-            good, bad = (_range(ends.get_group(task)) for task in ("pretrain", "harmful"))
+            spans = (ends.get_group(task).agg(["min", "max"]) for task in ("pretrain", "harmful"))
+            good, bad = (" to ".join(dict.fromkeys(f"{value:.2g}" for value in span)) for span in spans)
             words.append(f"{method_style(method).label}: {good} on D<sub>P</sub>, {bad} on D<sub>H</sub>")
     caption = (
         f"The norm ratio after {int(last['x'].max()):,} steps of exact line search, least to largest over "
         f"seeds. {'; '.join(words)}."
     )
     figure = norm_ratio_figure(shown, _data_words(run))
-    return _figure("norm-ratio", "Convergence of linear probing (Figure 1)", caption, run, figure)
+    return "Convergence of linear probing (Figure 1)", caption, figure
 
 
-def _range(values: pd.Series) -> str:
-    """Return the least and the largest value to two digits."""
-    low, high = f"{values.min():.2g}", f"{values.max():.2g}"
-    return low if low == high else f"{low} to {high}"
-
-
-def _heatmaps(run: Result) -> FrontFigure | None:
+def _heatmaps(run: Result) -> tuple[str, str, Any] | None:
     """Draw Fig. 2 and count the pairs that are immunized in every seed."""
     results = run.table("results")
     if results is None:
@@ -130,10 +119,10 @@ def _heatmaps(run: Result) -> FrontFigure | None:
     caption = f"Cells (pair × seed) that meet Definition 3.1, ridge, θ at unit scale: {', '.join(counts)}."
     pairs = len(results[["pretrain_digit", "harmful_digit"]].drop_duplicates())
     figure = pair_heatmaps(results, _data_words(run), methods=names or None)
-    return _figure("heatmaps", f"ln RIR of {pairs} ordered pairs of digits (Figure 2)", caption, run, figure)
+    return f"ln RIR of {pairs} ordered pairs of digits (Figure 2)", caption, figure
 
 
-def _attackers(run: Result) -> FrontFigure | None:
+def _attackers(run: Result) -> tuple[str, str, Any] | None:
     """Draw the factor of each attacker; say who is slowed and who is not."""
     steps, factors, extractors = (run.table(name) for name in ("results", "factors", "extractors"))
     if steps is None or factors is None or extractors is None:
@@ -160,4 +149,4 @@ def _attackers(run: Result) -> FrontFigure | None:
         f"slows least: {'; '.join(words)}."
     )
     figure = attack_factor_heatmap(report, _data_words(run))
-    return _figure("attackers", "What each attacker loses", caption, run, figure)
+    return "What each attacker loses", caption, figure

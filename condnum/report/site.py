@@ -49,11 +49,14 @@ def _write(record: ReproductionRecord, results: Sequence[Result], scratch: Path)
     site = scratch / SITE
     site.mkdir()
     footer = f"condnum {metadata.version('condnum')}, reproduction of {record.started_utc[:10]}"
-    write_text(site / "site.css", f"{report_css()}\n{read_asset('assets/site.css')}")
-    write_text(site / "site.js", read_asset("assets/site.js"))
-    write_text(site / "templates.js", templates_script())
-    write_text(site / "plotly.min.js", require("plotly.offline", "viz").get_plotlyjs())
-    write_text(site / "glossary.html", glossary_html(footer))
+    for name, text in {
+        "site.css": f"{report_css()}\n{read_asset('assets/site.css')}",
+        "site.js": read_asset("assets/site.js"),
+        "templates.js": templates_script(),
+        "plotly.min.js": require("plotly.offline", "viz").get_plotlyjs(),
+        "glossary.html": glossary_html(footer),
+    }.items():
+        write_text(site / name, text)
     shown = [run for run in results if run.page]
     for run, before, after in zip(shown, [None, *shown], [*shown[1:], None], strict=False):
         path = Path(run.folder or "") / REPORT
@@ -71,10 +74,9 @@ def _scratch(folder: Path) -> Generator[Path]:
     """Give a hidden folder on the same disk; it is removed, and so are those that killed builds left."""
     for stale in folder.glob(f"{_HIDDEN}*"):  # the lock is ours: nobody works there
         shutil.rmtree(stale, ignore_errors=True)
-    scratch = None
     try:
-        scratch = Path(tempfile.mkdtemp(dir=folder, prefix=_HIDDEN))
-        yield scratch
+        with tempfile.TemporaryDirectory(dir=folder, prefix=_HIDDEN, ignore_cleanup_errors=True) as scratch:
+            yield Path(scratch)
     except CondnumError:
         raise  # some of them are OSErrors too
     except OSError as error:
@@ -82,9 +84,6 @@ def _scratch(folder: Path) -> Generator[Path]:
             f"the site cannot be written to {folder}: {error.strerror or error}; free some space there, make "
             "it writable, or choose another folder. The old site is as it was."
         ) from error
-    finally:
-        if scratch is not None:
-            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _swap(scratch: Path, folder: Path) -> None:
