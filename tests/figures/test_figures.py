@@ -40,7 +40,8 @@ def as_drawn(figure):
     yield f"= {figure.layout.title.text}"
     for axis in (*figure.select_xaxes(), *figure.select_yaxes()):
         span = "" if axis.range is None else " {:.4g} … {:.4g}".format(*axis.range)
-        yield f"{axis.plotly_name} {axis.type or ''} {axis.title.text or ''}{span}"
+        parts = (axis.plotly_name, axis.type, axis.title.text, "square" if axis.scaleanchor else "")
+        yield " ".join(filter(None, parts)) + span
     yield from (f"note {note.text}" for note in figure.layout.annotations)
     for drawn in figure.data:
         parts = [drawn.type, drawn.xaxis or "x", drawn.name or "", "listed" * (drawn.showlegend is not False)]
@@ -93,6 +94,9 @@ def drawn_figures(curves, net_curves):
     yield plots.ceiling_figure(sweep, "toy data", ridge="condition number")
     image = np.arange(64.0).reshape(8, 8)
     yield from plots.pair_detail_figures(plots.PairDetail(3, 8, curves, image, 2 * image.ravel(), "toy data"))
+    digits = golden("digits/results")
+    yield plots.pair_heatmaps(digits, "toy data")
+    yield plots.pair_heatmaps(digits, "toy data", convention="compact", methods=["ours", "optimal", "imma"])
     ridged, points = golden("limits/ridged"), golden("limits/points")
     yield limits.ceilings_figure(golden("limits/ceilings"), "toy data")
     yield limits.shares_figure(ridged, "toy data")
