@@ -42,16 +42,11 @@ class Backbone(nn.Module):
     """Any timm model, split for immunization.
 
     Frozen means frozen: no gradients, and BatchNorm, dropout and stochastic depth of everything outside
-    the trainable part stay in evaluation mode whatever `train()` is told, so that running statistics
-    never move. In the trainable part
-
-    * `batch_norm="frozen"` (default) trains the scales and shifts of BatchNorm but normalises with the
-      running statistics of θ₀. Otherwise D_P and D_H would each be normalised by its own batch, the
-      statistics would drift to a mixture of both, and the features that are measured (in evaluation)
-      would not be those that were trained.
-    * `batch_norm="batch"` is PyTorch's usual training mode, with that drift.
-
-    Dropout right before the classifier counts as frozen: features are a deterministic function of θ.
+    the trainable part stay in evaluation mode whatever `train()` is told, dropout right before the
+    classifier too. In the trainable part `batch_norm="frozen"` trains the scales and shifts of BatchNorm but
+    normalises with the running statistics of θ₀. With `"batch"`, PyTorch's usual mode, D_P and D_H are each
+    normalised by its own batch, the statistics drift to a mixture of both, and the features that are
+    measured (in evaluation) are not those that were trained.
 
     Args:
         name: Of `timm.create_model`.
@@ -64,10 +59,6 @@ class Backbone(nn.Module):
         seed: Of the weights that are drawn; the global generator is left as it was.
         **model_arguments: Further arguments of `timm.create_model`, such as `img_size`.
 
-    Attributes:
-        model: The timm model.
-        split: Which modules are trained, and by which rule.
-
     Raises:
         UnknownNameError: timm has no such model, the model no such module, or an unknown option.
         InvalidInputError: Arguments that the model does not take, or a model that cannot be split.
@@ -76,12 +67,11 @@ class Backbone(nn.Module):
         MissingExtraError: timm is not installed.
 
     Examples:
-        >>> import torch
         >>> backbone = Backbone("test_resnet", num_classes=10)
         >>> backbone.split.trainable, backbone.num_features
         (('layer4',), 96)
-        >>> backbone(torch.zeros(2, 3, 32, 32)).shape, backbone.logits(torch.zeros(2, 3, 32, 32)).shape
-        (torch.Size([2, 96]), torch.Size([2, 10]))
+        >>> backbone(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 96])
     """
 
     def __init__(
@@ -150,9 +140,7 @@ class Backbone(nn.Module):
     def frozen_activations(self, images: Tensor) -> Tensor:
         """Run the frozen trunk alone, without gradients: the input `(B, …)` of the trainable part.
 
-        Un-augmented images have the same activations in every epoch: compute them once, keep them, and
-        train with `features_from`. The first call traces the model, to see that what follows the trunk is
-        a chain of modules.
+        The first call traces the model, to see that what follows the trunk is a chain of modules.
         """
         if self._chain is None:
             training = self.training
@@ -164,10 +152,7 @@ class Backbone(nn.Module):
         return activations_before(self.model, self._chain[0], images)
 
     def features_from(self, activations: Tensor) -> Tensor:
-        """Return the features `(B, D)` of `frozen_activations`, equal to those of the images.
-
-        Gradients reach the trainable part.
-        """
+        """Return the features `(B, D)` of `frozen_activations`, equal to those of the images."""
         if self._chain is None:
             raise CondnumError(
                 "features_from needs activations of this backbone: call frozen_activations first."
@@ -192,8 +177,8 @@ class Backbone(nn.Module):
 
     def trainable_parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters of θ that are immunized (weight decay 0 in the paper)."""
-        names = self._learnable
-        return (p for key, p in self.model.named_parameters() if self._is_trainable(key) and key in names)
+        named = self.model.named_parameters()
+        return (p for key, p in named if self._is_trainable(key) and key in self._learnable)
 
     def head_parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters of the head ω (weight decay 2e-5 in the paper)."""
@@ -258,7 +243,6 @@ def save_backbone(
 
     Raises:
         OutputError: It cannot be written, or does not end in `.safetensors`.
-        MissingExtraError: safetensors is not installed.
     """
     if Path(path).suffix != ".safetensors":
         raise OutputError(f"a backbone is written as safetensors: name the file {path}.safetensors.")
@@ -285,7 +269,6 @@ def load_backbone(path: str | os.PathLike[str], **changes: Any) -> Backbone:
     Raises:
         DataFormatError: The file does not say which backbone it holds, or is damaged.
         DataNotFoundError: No such file.
-        MissingExtraError: timm or safetensors is not installed.
     """
     metadata = read_metadata(path)
     if "backbone" not in metadata or "recipe" not in metadata:

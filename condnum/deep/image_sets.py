@@ -68,7 +68,6 @@ def open_images(
         DataNotFoundError: Not here; the message says what to put where.
         DataFormatError: Not in a known layout, or labels out of range.
         InvalidInputError: One class only, bad digits or limit, `classes` for data with its own.
-        MissingExtraError: timm is not installed and is needed.
 
     Examples:
         >>> data = open_images("digits-8x8:0-4", limit=10)

@@ -103,12 +103,9 @@ class FileImages(ImageSource):
     def checksum(self, indices: Sequence[int]) -> str:
         """Return the SHA-256 of files: their names, their sizes, and the bytes of all or of some.
 
-        `full` reads every byte, by several threads: seconds for a gigabyte. ImageNet's 140 GB would take
-        many minutes of reading before the first step, so `sampled` takes the name and size of **every**
-        file, but the bytes of the 2048 files whose names hash lowest only. A file that was added, removed,
-        renamed or resized always changes the sum; one that was replaced by another of exactly the same
-        size goes unnoticed unless it is in the sample. `auto` is full up to 1 GiB. The mode is part of what
-        is hashed, so the two never pass for one another.
+        `full` reads every byte, many minutes for ImageNet. `sampled` takes the name and size of **every**
+        file, but the bytes of the 2048 files whose names hash lowest only: one that was replaced by another
+        of exactly the same size goes unnoticed unless it is in the sample. `auto` is full up to 1 GiB.
         """
         if self.mode not in get_args(ChecksumMode):
             raise UnknownNameError("checksum mode", self.mode, get_args(ChecksumMode))

@@ -75,9 +75,8 @@ def pretrain_backbone(
 ) -> Pretraining:
     """Train all of a backbone on D_P, in place, with a linear warm-up and a cosine to zero.
 
-    The same seed gives the same weights on the same machine. After an epoch (after several, where writing
-    takes long beside them) everything that the next one depends on is in `checkpoint`; a run that was
-    stopped goes on from there to the same end.
+    The same seed gives the same weights on the same machine, whether or not the run was stopped and went on
+    from its checkpoint.
 
     Args:
         backbone: Trained in place, BatchNorm statistics included; its head has an output for each class.
@@ -91,29 +90,28 @@ def pretrain_backbone(
         label_smoothing: Of the cross-entropy, 0 to 1.
         warmup: Share of all steps in which the rate rises.
         transform: Training transform, possibly random; default: un-augmented.
-        test_transform: Un-augmented; default that of `transform`, else `evaluation_transform(backbone)`.
+        test_transform: Un-augmented; default that of `transform`, else the backbone's own.
         seed: Of the order, of augmentations and of dropout; the global generators are left as they were.
         device: `auto`, `cpu`, `cuda[:i]`; the backbone ends there.
         workers: Processes that decode.
-        checkpoint: File of the state after each epoch; an existing one is continued.
+        checkpoint: File of the state after an epoch (or several, where writing takes long); an existing
+            one is continued.
         on_progress: Told after each epoch.
 
     Returns:
         The history and the test accuracy.
 
     Raises:
-        InvalidInputError: Bad options, a head of another size than D_P's classes, or a loss that is not
-            finite.
-        UnknownNameError: Unknown optimizer.
+        InvalidInputError: Bad options, a head of another size than D_P's classes, a loss that is not
+            finite, or a checkpoint of other settings.
         DeviceError: No such device, or out of memory (the message says which batch size to try).
         DataFormatError: More than a tenth of the test images does not decode.
-        CondnumError: A checkpoint of other settings, or a snapshot.
 
     Examples:
         >>> from condnum.deep import Backbone, evaluation_transform, open_images
         >>> data = open_images("digits-8x8:0-1", limit=20)
         >>> backbone = Backbone("test_resnet", num_classes=2)
-        >>> small = evaluation_transform(backbone, input_size=16, crop_pct=1.0)
+        >>> small = evaluation_transform(backbone, input_size=16)
         >>> made = pretrain_backbone(backbone, data, epochs=2, transform=small, device="cpu")
         >>> len(made.history), made.images
         (2, 40)

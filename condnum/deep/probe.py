@@ -103,8 +103,8 @@ def probe_accuracy(
     """Probe features by softmax regression and report test accuracy after each epoch (Fig. 3).
 
     For each seed a fifth of each class of the **training** rows is held out; all learning rates are
-    fitted on the rest in one vectorised run; the best one by `criterion` is fitted anew on all training
-    rows. The test rows choose nothing. Ties go to the smaller held-out loss, then to the smaller rate.
+    fitted on the rest in one vectorised run; the best one by `criterion` (then by held-out loss, then the
+    smaller) is fitted anew on all training rows. The test rows choose nothing.
 
     Args:
         features_train: `(N, D)` features of D_H's training images.
@@ -114,8 +114,7 @@ def probe_accuracy(
         epochs: Passes over the training rows; 50 in the paper.
         optimizer: `gd`, one full-batch step an epoch, or `sgd`; both from zero weights, without momentum.
         learning_rates: Rates to try; default `MULTIPLES` of 1/L of these features.
-        criterion: `final`: highest held-out accuracy after the last epoch; `mean`: highest on average over
-            the epochs, the rate of an attacker in a hurry.
+        criterion: `final`: held-out accuracy after the last epoch; `mean`: over all epochs, in a hurry.
         seeds: Of the held-out part and of the order of `sgd`.
         batch_size: Of `sgd`.
         preprocessing: `none`, the attacker of the paper, or `standardise`, an informed one.
@@ -128,7 +127,6 @@ def probe_accuracy(
         InvalidInputError: Bad shapes, labels out of range, one class only, bad options, or every learning
             rate diverges.
         DeviceError: No such device.
-        UnknownNameError: Unknown optimizer, criterion or preprocessing.
 
     Examples:
         >>> generator = np.random.default_rng(0)
@@ -231,7 +229,6 @@ def convex_probe(
 
     Raises:
         InvalidInputError: Bad shapes, labels out of range, one class only, bad penalties or iterations.
-        UnknownNameError: Unknown preprocessing.
 
     Examples:
         >>> y = np.arange(60) % 3

@@ -1,12 +1,8 @@
-r"""R_well and R_ill of a feature matrix, through the smaller of its two Gram matrices.
+"""R_well and R_ill of a feature matrix, through the smaller of its two Gram matrices.
 
-The Hessian of the linear probe on features is :math:`\tilde H = \tilde X^\top\tilde X`, `(D, D)` (Eq. 18).
-It has the non-zero spectrum of :math:`\tilde X\tilde X^\top`, `(N, N)`, and the regularizers depend on
-nothing but the spectrum: so they are taken of the smaller one, and
-
-.. math:: \nabla_{\tilde X}R = 2\tilde X\,\nabla_{\tilde H}R = 2\,(\nabla_{\tilde X\tilde X^\top}R)\,\tilde X
-
-follows by the chain rule. Spectra are float64 whatever the features are, inside autocast too.
+The Hessian of the linear probe on features is H̃ = X̃ᵀX̃, `(D, D)` (Eq. 18). It has the non-zero spectrum of
+X̃X̃ᵀ, `(N, N)`, and the regularizers depend on nothing but the spectrum: so they are taken of the smaller
+one. Spectra are float64 whatever the features are, inside autocast too.
 """
 
 from __future__ import annotations
@@ -31,11 +27,7 @@ class PreconditionedIdentity(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, samples: Tensor, factor: Tensor, ridge: Tensor) -> Tensor:
-        """Return `values` `(..., D)` unchanged.
-
-        Constants are `samples` X̃ `(N, D)`, float64, the lower Cholesky `factor` of the smaller of
-        `X̃X̃ᵀ + εI` and `X̃ᵀX̃ + εI`, and ε, `()`.
-        """
+        """Return `values` `(..., D)`; `factor` is Cholesky's of the smaller of `X̃X̃ᵀ + εI`, `X̃ᵀX̃ + εI`."""
         ctx.save_for_backward(samples, factor, ridge)
         return values.view_as(values)
 
@@ -62,14 +54,12 @@ def precondition_gradient(
 
     Args:
         values: `(..., D)` of any float dtype: features, or the weight `(out, in)` of a linear map.
-        samples: `(N, D)` X̃ whose covariance preconditions; default the values themselves. Taken as a
-            constant, in float64.
+        samples: `(N, D)` X̃, a constant; default the values themselves.
         ridge: ε > 0, absolute, in the units of `X̃ᵀX̃`; default `1e-6·σ₁`. Parts of G outside the row space of
             X̃ are divided by ε, round-off included: about `eps·‖G‖/ε` in all.
 
     Returns:
-        `(..., D)` float64, so that what comes back from the spectra is preconditioned before it is
-        rounded to the trunk's dtype.
+        `(..., D)` float64, so that gradients are preconditioned before they are rounded.
 
     Raises:
         InvalidInputError: Widths differ, non-finite entries, or ridge not positive.
@@ -174,14 +164,12 @@ def feature_r_ill(features: Tensor, *, rank: int | None = None, rtol: float | No
 
 
 def feature_rtol(features: Tensor) -> float:
-    r"""Return the relative rank tolerance of `H̃ = X̃ᵀX̃` that its features' round-off asks for.
+    """Return the relative rank tolerance of `H̃ = X̃ᵀX̃` that its features' round-off asks for.
 
     The rank of H̃ is that of X̃, whose singular values are exact to `max(N, D)·eps·s₁` (NumPy's and MATLAB's
-    rule). Those of H̃ are their squares, so the tolerance is squared too; it is never below the
-    round-off of the float64 Gram matrix, `min(N, D)·2⁻⁵²`. Taking `D·eps(float32)` of H̃ itself would call
-    every κ above 1e4 at D = 768 a lack of rank.
-
-    Half-precision features count as float32: by their own round-off hardly any direction would be left.
+    rule). Those of H̃ are their squares, so the tolerance is squared too, `(max(N, D)·eps)²`; it is never
+    below the round-off of the float64 Gram matrix, `min(N, D)·2⁻⁵²`. Half-precision features count as
+    float32: by their own round-off hardly any direction would be left.
 
     Args:
         features: `(N, D)` of any float dtype.

@@ -1,12 +1,4 @@
-r"""RIR_θ0 of two models on two sets of images (Eq. 17).
-
-.. math:: \mathrm{RIR}_{\theta_0} = \frac{\kappa(\tilde H_H(\theta_I))/\kappa(\tilde H_H(\theta_0))}
-   {\kappa(\tilde H_P(\theta_I))/\kappa(\tilde H_P(\theta_0))}, \qquad
-   \tilde H(\theta) = \tilde X(\theta)^\top \tilde X(\theta)
-
-(Eq. 17, 18). The paper draws 20 groups of 100 samples and averages; `rir_from_features` does that on
-features, `rir_theta0` takes them from images first.
-"""
+"""RIR_θ0 of two models on two sets of images (Eq. 17), on features or taken from images first."""
 
 from __future__ import annotations
 
@@ -105,7 +97,11 @@ def rir_from_features(
     rtol: float | None = None,
     gauge: Gauge = "unit",
 ) -> RirTheta0:
-    """Measure RIR_θ0 (Eq. 17) on features of θ₀ and θ_I.
+    r"""Measure RIR_θ0 (Eq. 17, 18) on features of θ₀ and θ_I, the mean over groups of samples.
+
+    .. math:: \mathrm{RIR}_{\theta_0} = \frac{\kappa(\tilde H_H(\theta_I))/\kappa(\tilde H_H(\theta_0))}
+       {\kappa(\tilde H_P(\theta_I))/\kappa(\tilde H_P(\theta_0))}, \qquad
+       \tilde H(\theta) = \tilde X(\theta)^\top \tilde X(\theta)
 
     A group is the same images for θ₀ and θ_I. Groups do not overlap while there are enough images;
     else each is drawn anew, and a warning says so.
@@ -119,9 +115,7 @@ def rir_from_features(
         group_size: Samples of a group; 100 in the paper.
         seed: Of the draws; a local generator.
         ridge: ε > 0 of the ridge convention.
-        rtol: Relative rank tolerance on the spectrum of `X̃ᵀX̃`; default as `feature_rtol`:
-            `(max(N, D)·eps)²` with the round-off of the stored features (singular values of X̃ below
-            `max(N, D)·eps·s₁` are noise), at least `min(N, D)·eps` of float64.
+        rtol: Relative rank tolerance on the spectrum of `X̃ᵀX̃`; default that of `feature_rtol`.
         gauge: `unit` scales the features of each model to a mean square of 1 over the groups of both
             tasks, which only the ridge convention sees (cf. the gauge of θ); `as_trained` does not.
 
@@ -131,7 +125,6 @@ def rir_from_features(
     Raises:
         InvalidInputError: Rows that do not correspond, fewer images than a group, non-finite features.
         RankError: The features of a group are all zero.
-        UnknownNameError: Unknown gauge.
 
     Examples:
         θ_I shrinks the second of two orthogonal features tenfold on D_H: κ grows by 100.

@@ -61,7 +61,6 @@ def evaluation_transform(
 
     Raises:
         InvalidInputError: A bad size or an unknown override, or a model that names no size.
-        MissingExtraError: timm is not installed.
 
     Examples:
         >>> from PIL import Image
@@ -94,9 +93,7 @@ def training_transform(
         The transform; `image_loader` draws its random numbers.
 
     Raises:
-        InvalidInputError: A bad size or an unknown override.
-        UnknownNameError: Unknown augmentation.
-        MissingExtraError: timm is not installed.
+        InvalidInputError: A bad size, or an unknown override or augmentation.
     """
     if augmentation not in get_args(Augmentation):
         raise UnknownNameError("augmentation", augmentation, get_args(Augmentation))

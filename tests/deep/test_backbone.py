@@ -1,7 +1,6 @@
 """Backbones: frozen means frozen, θ₀ is a copy, steps from activations equal those from images; splits."""
 
 import copy
-import sys
 
 import pytest
 import timm
@@ -11,7 +10,7 @@ from torch import nn
 from condnum.deep import Backbone, SplitRule, register_split_rule
 from condnum.deep.split_rules import _RULES, BY_NAME, split
 from condnum.deep.trunk import trainable_chain
-from condnum.errors import CondnumError, InvalidInputError, MissingExtraError, UnknownNameError
+from condnum.errors import CondnumError, InvalidInputError, UnknownNameError
 
 #: Backbones of the three kinds of rules, small enough for a test; the ResNet has BatchNorm everywhere.
 SMALL = {
@@ -44,21 +43,20 @@ def train(backbone):
 
 
 @pytest.mark.parametrize("kind", SMALL)
-def test_forward_is_what_timm_calls_features_and_logits(kind):
-    backbone, x = small(kind), images()
+def test_features_are_timms_and_training_moves_the_split_alone_from_images_or_activations(kind):
+    backbone, kept, x = small(kind), small(kind), images()
     with torch.no_grad():
         expected = backbone.model.forward_head(backbone.model.forward_features(x), pre_logits=True)
         assert torch.equal(backbone(x), expected)
         assert torch.equal(backbone.logits(x), backbone.model(x))
     assert expected.shape == (4, backbone.num_features)
-    assert backbone.num_classes == 5
-
-
-@pytest.mark.parametrize("kind", SMALL)
-def test_training_moves_only_the_trainable_part_and_the_head(kind):
-    backbone = small(kind)
     before = copy.deepcopy(backbone.model.state_dict())
+    activations = [kept.frozen_activations(images(step)) for step in range(3)]
+    assert not any(a.requires_grad for a in activations)
     train(backbone)
+    kept.train()
+    train_steps(lambda step: kept.head(kept.features_from(activations[step])), kept.parameters())
+    assert backbone.checksum == kept.checksum  # bit for bit, on a CPU
     moved = {key for key, value in backbone.model.state_dict().items() if not torch.equal(value, before[key])}
     parts = tuple(f"{part}." for part in (*backbone.split.trainable, backbone.split.head))
     assert all(key.startswith(parts) for key in moved)
@@ -107,17 +105,6 @@ def test_pretraining_trains_everything_and_gives_the_split_back():
     assert not any(m.training for m in backbone.modules())
 
 
-@pytest.mark.parametrize("kind", SMALL)
-def test_activations_give_the_same_features_gradients_and_training(kind):
-    direct, kept = small(kind), small(kind)
-    activations = [kept.frozen_activations(images(step)) for step in range(3)]
-    assert not any(a.requires_grad for a in activations)
-    train(direct)
-    kept.train()
-    train_steps(lambda step: kept.head(kept.features_from(activations[step])), kept.parameters())
-    assert direct.checksum == kept.checksum  # bit for bit, on a CPU
-
-
 @pytest.mark.parametrize(
     ("trainable", "run", "reason"),
     [
@@ -157,12 +144,6 @@ def test_what_is_no_chain_is_refused(trainable, run, reason):
 def test_bad_arguments(arguments, error, message):
     with pytest.raises(error, match=message):
         Backbone(**arguments)
-
-
-def test_without_timm_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(MissingExtraError, match=r"condnum\[deep\]"):
-        Backbone("test_resnet")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from torch import nn
 
 from condnum.data import load_small_digits
 from condnum.deep import evaluation_transform, image_loader, open_images, training_transform
-from condnum.deep.image_sets import imagenet_classes
 from condnum.deep.images import ArrayImages, FileImages, ImageData, Unreadable
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError
 
@@ -46,13 +45,6 @@ class TestLayouts:
         with pytest.raises(DataFormatError, match=f"first is '{classes[0]}'"):
             open_images(root, "test", classes=train.classes[1:])
 
-    def test_a_part_of_imagenet_keeps_the_labels_of_the_pretrained_head(self, folder):
-        known = imagenet_classes()
-        root = folder(("train", "val"), (known[7], known[217]), count=2)
-        data = open_images(root, classes="imagenet-1k")
-        assert sorted(set(data.labels.tolist())) == [7, 217]
-        assert len(data.classes) == 1000
-
     def test_stanford_cars_as_class_folders_in_a_wrapping_folder(self, folder, tmp_path):
         classes = ("Acura RL Sedan 2012", "AM General Hummer SUV 2000")  # timm sorts without regard to case
         folder(("train", "test"), classes, count=2, root=tmp_path / "outer" / "car_data")
@@ -82,6 +74,8 @@ class TestLayouts:
             with pytest.raises(error, match=message):
                 open_images(*arguments)
 
+        for text in ("4-0", "a", "3", "0-4;5", "12-14", "1,,2"):
+            refused(InvalidInputError, "digits", f"digits-8x8:{text}")
         refused(DataNotFoundError, "there is no folder", tmp_path / "nowhere")
         refused(DataNotFoundError, "no folder 'dev'", folder(), "dev")
         root = folder(("train",), root=tmp_path / "imagenet")
@@ -96,42 +90,34 @@ class TestLayouts:
         refused(InvalidInputError, "too few to hold out", folder(("",), count=2, root=tmp_path / "few"))
 
 
-class TestDevkit:
-    def make(self, root, field="class"):
-        for split in ("cars_train", "cars_test"):
-            for i in range(3):
-                paint(root / split / f"{i:05}.jpg", 40 * i)
-        (root / "devkit").mkdir()
-        names = np.array(["AM General Hummer", "Acura RL"], dtype=object)
-        savemat(root / "devkit" / "cars_meta.mat", {"class_names": names})
-        rows = np.array(
-            [(f"{i:05}.jpg", c) for i, c in enumerate((1, 2, 2))], dtype=[("fname", object), (field, object)]
-        )
-        savemat(root / "devkit" / "cars_train_annos.mat", {"annotations": rows})
-        savemat(root / "cars_test_annos_withlabels.mat", {"annotations": rows})
-        return root
-
-    @pytest.mark.parametrize("split", ["train", "test"])
-    def test_original_files(self, tmp_path, split):
-        data = open_images(self.make(tmp_path), split)
-        assert data.classes == ("AM General Hummer", "Acura RL")
+def test_the_original_files_of_stanford_cars(tmp_path):
+    names = np.array(["AM General Hummer", "Acura RL"], dtype=object)
+    rows = [(f"{i:05}.jpg", c) for i, c in enumerate((1, 2, 2))]
+    (tmp_path / "devkit").mkdir()
+    savemat(tmp_path / "devkit" / "cars_meta.mat", {"class_names": names})
+    places = {"train": "devkit/cars_train_annos.mat", "test": "cars_test_annos_withlabels.mat"}
+    for split, place in places.items():
+        for i in range(3):
+            paint(tmp_path / f"cars_{split}" / f"{i:05}.jpg", 40 * i)
+        table = np.array(rows, dtype=[("fname", object), ("class", object)])
+        savemat(tmp_path / place, {"annotations": table})
+        data = open_images(tmp_path, split)
+        assert data.classes == tuple(names)
         assert data.labels.tolist() == [0, 1, 1]  # MATLAB counts from 1
         assert data.image(2).size == (12, 12)
-
-    def test_missing_images_labels_and_fields(self, tmp_path):
-        root = self.make(tmp_path / "a", field="klass")
-        with pytest.raises(DataFormatError, match="must have the fields 'fname' and 'class'"):
-            open_images(root)
-        root = self.make(tmp_path / "b")
-        (root / "cars_train" / "00001.jpg").unlink()
-        with pytest.raises(DataNotFoundError, match=r"00001\.jpg is missing"):
-            open_images(root)
-        (root / "cars_test_annos_withlabels.mat").unlink()
-        with pytest.raises(DataNotFoundError, match="cars_test_annos_withlabels"):
-            open_images(root, "test")
-        (root / "devkit" / "cars_train_annos.mat").write_bytes(b"not a table" * 20)
-        with pytest.raises(DataFormatError, match="cannot be read as a MATLAB 5 file"):
-            open_images(root)
+    (tmp_path / "cars_train" / "00001.jpg").unlink()
+    with pytest.raises(DataNotFoundError, match=r"00001\.jpg is missing"):
+        open_images(tmp_path)
+    (tmp_path / places["test"]).unlink()
+    with pytest.raises(DataNotFoundError, match="cars_test_annos_withlabels"):
+        open_images(tmp_path, "test")
+    table = np.array(rows, dtype=[("fname", object), ("klass", object)])
+    savemat(tmp_path / places["train"], {"annotations": table})
+    with pytest.raises(DataFormatError, match="must have the fields 'fname' and 'class'"):
+        open_images(tmp_path)
+    (tmp_path / places["train"]).write_bytes(b"not a table" * 20)
+    with pytest.raises(DataFormatError, match="cannot be read as a MATLAB 5 file"):
+        open_images(tmp_path)
 
 
 def test_limit_is_deterministic_nested_and_seeded(folder):
@@ -223,33 +209,28 @@ def test_image_data_checks_labels():
         ImageData("toy", "train", ("a", "b"), np.array([], int), source, np.array([], int))
 
 
-class TestDigits:
-    @pytest.mark.parametrize("text", ["4-0", "a", "3", "0-4;5", "12-14", "1,,2"])
-    def test_bad_subsets(self, text):
-        with pytest.raises(InvalidInputError):
-            open_images(f"digits-8x8:{text}")
+def test_bundled_digits_split_without_overlap_and_keep_their_pixels():
+    train, test = open_images("digits-8x8:7-9,5,6"), open_images("digits-8x8:5-9", "test")
+    assert train.classes == test.classes == tuple("56789")
+    assert not set(train.positions.tolist()) & set(test.positions.tolist())
+    digits = load_small_digits()
+    assert len(train) + len(test) == int((digits.labels >= 5).sum())
+    position = train.positions[3]
+    assert train.labels[3] == digits.labels[position] - 5
+    grey = np.asarray(train.image(3))[..., 0]
+    assert np.abs(grey / 255 - digits.images[position] / 16).max() < 0.002  # half a grey level of 255
 
-    def test_bundled_digits_split_without_overlap_and_keep_their_pixels(self):
-        train, test = open_images("digits-8x8:7-9,5,6"), open_images("digits-8x8:5-9", "test")
-        assert train.classes == test.classes == tuple("56789")
-        assert not set(train.positions.tolist()) & set(test.positions.tolist())
-        digits = load_small_digits()
-        assert len(train) + len(test) == int((digits.labels >= 5).sum())
-        position = train.positions[3]
-        assert train.labels[3] == digits.labels[position] - 5
-        grey = np.asarray(train.image(3))[..., 0]
-        assert np.abs(grey / 255 - digits.images[position] / 16).max() < 0.002  # half a grey level of 255
 
-    def test_the_test_images_of_mnist_are_split_where_they_are_all(self, monkeypatch, tmp_path):
-        monkeypatch.delenv("CONDNUM_DATA", raising=False)
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        monkeypatch.chdir(tmp_path)
-        train, test = open_images("mnist:0-4"), open_images("mnist:0-4", "test")
-        assert not set(train.positions) & set(test.positions)
-        assert sum(train.counts) + sum(test.counts) == 5139  # of digits 0 to 4
-        assert train.take([0, 2500]).origin == test.origin == "mnist, 10,000 test images, condnum's box"
-        with pytest.raises(DataNotFoundError, match="MNIST/raw"):
-            open_images("mnist:0-4", source="local")
+def test_the_test_images_of_mnist_are_split_where_they_are_all(monkeypatch, tmp_path):
+    monkeypatch.delenv("CONDNUM_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    train, test = open_images("mnist:0-4"), open_images("mnist:0-4", "test")
+    assert not set(train.positions) & set(test.positions)
+    assert sum(train.counts) + sum(test.counts) == 5139  # of digits 0 to 4
+    assert train.take([0, 2500]).origin == test.origin == "mnist, 10,000 test images, condnum's box"
+    with pytest.raises(DataNotFoundError, match="MNIST/raw"):
+        open_images("mnist:0-4", source="local")
 
 
 class TestTimm:

@@ -44,12 +44,6 @@ def test_both_are_those_of_the_full_hessian(X):
         torch.testing.assert_close(gradient, reference, rtol=1e-8, atol=1e-9 * float(reference.abs().max()))
 
 
-def test_dimension_of_r_well():
-    X = torch.eye(2, 5).double()
-    assert feature_r_well(X, dimension=2).item() == 0  # flat non-zero spectrum
-    assert feature_r_well(X).item() == pytest.approx(0.5 - 2 / 10)  # three more values are zero
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_spectra_are_float64_whatever_the_features_are(dtype):
     X = randn(6, 20).to(dtype)
@@ -76,23 +70,10 @@ def test_float32_round_off_is_no_rank_and_a_large_kappa_is_no_lack_of_it():
     assert kappa.value == pytest.approx(1e6, rel=1e-2)
 
 
-def test_repeated_extremes_give_the_stated_subgradient_not_nan():
-    X = torch.diag(torch.tensor([2.0, 2.0, 1.0, 1.0])).double()
-    for function in (feature_r_well, feature_r_ill):
-        _, gradient = value_and_gradient(function, X)
-        assert torch.isfinite(gradient).all()
-        assert gradient[0, 0] == gradient[1, 1]
-        assert gradient[2, 2] == gradient[3, 3]
-
-
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
         (lambda: feature_r_ill(torch.zeros(3, 4)), RankError, "rank 0"),
-        (lambda: feature_r_well(torch.full((3, 4), torch.inf)), InvalidInputError, "non-finite"),
-        (lambda: feature_r_well(torch.ones(2, 3, 4)), InvalidInputError, "2 dimension"),
-        (lambda: feature_r_well(torch.eye(2, 5), dimension=1), InvalidInputError, "at least 2"),
-        (lambda: feature_r_ill(randn(3, 9), rank=4), InvalidInputError, "between 1 and 3"),
         (lambda: feature_rtol(torch.ones(2, 2, dtype=torch.int64)), InvalidInputError, "float dtype"),
         (lambda: value_and_gradient(feature_r_ill, torch.eye(3)), RankError, "infinite"),
         (lambda: precondition_gradient(randn(2, 3), randn(4, 5)), InvalidInputError, "same last dimension"),

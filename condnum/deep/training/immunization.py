@@ -87,31 +87,27 @@ def immunize_backbone(
     .. math:: \min_{\omega,\theta}\; L(D_P, \omega, \theta) + \lambda_P R_{well}(\tilde H_P(\theta))
        + \lambda_H R_{ill}(\tilde H_H(\theta)), \qquad \tilde H = \tilde X^\top\tilde X
 
-    Each step takes images of both tasks; the smaller task cycles. `backbone` stays as it is; the result
-    holds a snapshot of it and θ_I. Un-augmented images (the default) go through the frozen trunk
-    once. Every `evaluate_every` steps RIR_θ0 on training and on held-out images and the accuracy on held-out
-    images of D_P are measured, the weights adapt, a checkpoint is written, and the best θ so far is
-    kept: accuracy above its floor comes first, then (i) ≥ 1.2 with (ii) ≤ 0.8, then the smaller of the two
-    RIR_θ0. No test image is involved.
+    Each step takes images of both tasks; the smaller task cycles. Un-augmented images (the default) go
+    through the frozen trunk once. Every `evaluate_every` steps RIR_θ0 on training and on held-out images and
+    the accuracy on held-out images of D_P are measured, the weights adapt, a checkpoint is written, and the
+    best θ so far is kept: accuracy above its floor comes first, then (i) ≥ 1.2 with (ii) ≤ 0.8, then the
+    smaller of the two RIR_θ0. No test image is involved.
 
     Args:
-        backbone: θ₀ with its head ω on D_P's classes.
+        backbone: θ₀ with its head ω on D_P's classes; it stays as it is.
         D_P: Pre-training images, labels in the order of the head's outputs.
         D_H: Harmful images.
-        method: `ours`; `r_ill_only`, without R_well; `opt_kappa`, κ_P − κ_H itself; `imma`, bi-level. All
-            of them descend the supervised loss on D_P too.
+        method: `ours`; `r_ill_only`, without R_well; `opt_kappa`, κ_P − κ_H itself; `imma`, bi-level; all
+            with the supervised loss on D_P.
         settings: `DeepSettings`, the name of a preset, or None for the defaults.
-        validation: Held-out images of D_P, for the accuracy and RIR_θ0; best some that θ₀ has not seen
-            either. None holds out a part of D_P (`hold_out`).
+        validation: Held-out images of D_P, best some that θ₀ has not seen either; None holds out a part.
         validation_H: Likewise of D_H.
         transform_P: Of D_P's images, random or not; default `evaluation_transform(backbone)`.
         transform_H: Of D_H's.
         seed: Of the order, the augmentations, the held-out part and the groups.
         device: `auto`, `cpu` or `cuda[:i]`; with a fabric, its own.
-        checkpoint: File to keep the run in. If it is there, the run goes on from it, and ends as it would
-            have ended undisturbed.
-        fabric: A launched `lightning_fabric.Fabric`: each process calls this function with the same
-            arguments, and gets the same result.
+        checkpoint: File to keep the run in; if it is there, the run goes on from it, to the same end.
+        fabric: A launched `lightning_fabric.Fabric`: each process makes this call and gets the same result.
         workers: Processes that decode.
         on_progress: Told after each step; raising `CancelledError` ends the run with the best θ so far.
 
@@ -123,7 +119,6 @@ def immunize_backbone(
         InvalidInputError: Labels beyond the head's outputs, fewer images than a group, settings that cannot
             be, or a checkpoint of another run.
         RankError: Features of θ₀ without a spectrum to act on.
-        UnknownNameError: Unknown method, preset or setting.
         DataFormatError: More than a tenth of the images does not decode; a damaged checkpoint.
         DeviceError: No such device, or out of memory (the message says which batch size to try).
 

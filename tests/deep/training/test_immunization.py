@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from condnum.deep import Backbone, DeepSettings, deep_preset, immunize_backbone, training_transform
+from condnum.deep import Backbone, DeepSettings, immunize_backbone, training_transform
 from condnum.deep.images import ArrayImages
 from condnum.deep.training import loop
 from condnum.deep.training.monitor import Evaluation, Monitor
 from condnum.deep.training.samples import Samples, hold_out
-from condnum.deep.training.step import DEEP_METHODS, Objective
-from condnum.errors import CancelledError, DataFormatError, DeviceError, InvalidInputError, UnknownNameError
+from condnum.deep.training.step import DEEP_METHODS
+from condnum.errors import CancelledError, DataFormatError, InvalidInputError, UnknownNameError
 
 SHORT = DeepSettings(
     steps=8, batch_size=100, evaluate_every=2, groups=1, optimizer="sgd", learning_rate=1e-3,
@@ -44,24 +44,19 @@ def moved(before, net):
     return {key for key, value in net.state_dict().items() if not torch.equal(value, before[key])}
 
 
-@pytest.mark.parametrize("method", DEEP_METHODS)
-def test_only_the_trainable_part_and_the_head_move(run, backbone, method):
+@pytest.mark.parametrize(
+    ("method", "mode"), [*((name, "frozen") for name in DEEP_METHODS), ("ours", "batch")]
+)
+def test_only_the_trainable_part_and_the_head_move(run, method, mode):
+    backbone = Backbone("test_resnet", num_classes=5, seed=1, batch_norm=mode)
     before = copy.deepcopy(backbone.state_dict())
-    result = run(SHORT.with_overrides(keep="last"), method=method)
+    result = run(SHORT.with_overrides(keep="last", steps=4), method=method, net=backbone)
     assert not moved(before, backbone)
     assert states_equal(result.theta_0, backbone)
     assert not result.theta_I.training
     keys = moved(before, result.theta_I)
     assert {key.split(".")[1] for key in keys} == {*backbone.split.trainable, backbone.split.head}
-    assert not any("running" in key or "num_batches" in key for key in keys), "BatchNorm statistics moved"
-
-
-def test_statistics_of_the_trainable_part_move_only_in_batch_mode(run):
-    net = Backbone("test_resnet", num_classes=5, seed=1, batch_norm="batch")
-    result = run(SHORT.with_overrides(keep="last", steps=2), net=net)
-    statistics = {key for key in moved(net.state_dict(), result.theta_I) if "running" in key}
-    assert statistics
-    assert all(key.startswith("model.layer4.") for key in statistics)
+    assert any("running" in key for key in keys) == (mode == "batch")  # BatchNorm's statistics
 
 
 @pytest.mark.parametrize(
@@ -157,15 +152,6 @@ def test_bad_input_is_refused(run, settings, options, message):
         run(**{"settings": SHORT.with_overrides(**settings), **options})
 
 
-def test_out_of_memory_names_the_batch_size(run, monkeypatch):
-    def exhausted(*arguments, **options):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(Objective, "backward", exhausted)
-    with pytest.raises(DeviceError, match="batch size of 50"):
-        run()
-
-
 def test_compiled_steps_give_the_same_theta(run, monkeypatch):
     """Traced and split as ever, but run without a C++ compiler, which a machine may not have."""
     original, modules = nn.Module.compile, []
@@ -189,12 +175,6 @@ def test_bfloat16_runs_and_stays_near_float32(run):
     full, half = (run(settings.with_overrides(precision=name), net=net) for name in ("float32", "bfloat16"))
     assert half.history["supervised"].iloc[0] == pytest.approx(full.history["supervised"].iloc[0], rel=0.05)
     assert next(half.theta_I.parameters()).dtype == torch.float32
-
-
-def test_presets_are_table_4():
-    settings = deep_preset("resnet18-country211")
-    assert (settings.learning_rate, settings.lambda_pretrain, settings.lambda_harmful) == (1e-5, 1e-4, 2e6)
-    assert (settings.optimizer, settings.momentum, settings.weight_decay_head) == ("sgd", 0.9, 2e-5)
 
 
 FINE = {
@@ -270,11 +250,11 @@ def test_where_nothing_improves_the_best_theta_is_taken_up_again_at_a_lower_rate
 def test_a_larger_rir_is_progress_and_what_is_not_met_is_said(run, answers):
     """(ii) is above 1, and more so with each step: λ_H has yet to come down."""
     answers(lambda step: {"pretrain_ratio": 1.2 + step, "held_pretrain_ratio": 1.3 + step,
-            "rir": 20.0 + min(step, 6), "held_rir": 30.0})  # fmt: skip
+            "rir": 20.0 + min(step, 4), "held_rir": 30.0})  # fmt: skip
     options = {"patience": 1, "evaluate_every": 1, "learning_rate": 1e-9}
-    result = run(ADAPTIVE.with_overrides(steps=40, **options))
+    result = run(ADAPTIVE.with_overrides(steps=9, **options))
     assert result.best_step == 0
-    assert result.steps > 6
+    assert result.steps > 4
     (text,) = run(ADAPTIVE.with_overrides(steps=1, keep="last", **options)).warnings
     assert "no θ met all conditions; this is the nearest, after step 1" in text
     assert "(ii) ≤ 1 is not met: 2.2 on training and 2.3 on held-out images" in text
