@@ -1,8 +1,8 @@
-"""Which modules of a backbone are immunized: a registry of rules, one line an architecture.
+"""Which modules of a backbone are immunized: a registry of rules.
 
 The paper immunizes the last stage of ResNet18 (its two residual blocks) and the last block of the ViT
-(Sec. 5.2); everything before stays at θ₀. Other architectures take what timm calls their last stage,
-or else the last child of the trunk that holds a weight matrix. A caller may always name modules.
+(Sec. 5.2), which is what timm calls their last stage; where timm names none, it is the last child of the
+trunk that holds a weight matrix. Everything before stays at θ₀. A caller may always name modules.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from condnum.errors import InvalidInputError, UnknownNameError, require
+from condnum.errors import InvalidInputError, UnknownNameError
 
 #: Name of the rule when the caller names the modules.
 BY_NAME = "by name"
@@ -41,7 +41,7 @@ def split(model: nn.Module, trainable: str | Sequence[str] | None = None) -> Spl
     Examples:
         >>> import timm
         >>> split(timm.create_model("resnet18", num_classes=2))
-        Split(trainable=('layer4',), head='fc', rule='resnet')
+        Split(trainable=('layer4',), head='fc', rule='timm stage')
     """
     head = split_head(model)
     choices = f"Choices: {', '.join(split_choices(model)) or 'none, it has no module with weights'}."
@@ -110,18 +110,6 @@ def register_split_rule(rule: SplitRule) -> None:
     _RULES.insert(0, rule)
 
 
-def _resnet(model: nn.Module, head: str) -> str | None:
-    """Last stage, with all its residual blocks."""
-    resnet = require("timm.models.resnet", "deep").ResNet
-    return "layer4" if isinstance(model, resnet) else None
-
-
-def _vit(model: nn.Module, head: str) -> str | None:
-    """Last transformer block."""
-    vit = require("timm.models.vision_transformer", "deep").VisionTransformer
-    return f"blocks.{len(model.blocks) - 1}" if isinstance(model, vit) else None
-
-
 def _timm_stage(model: nn.Module, head: str) -> str | None:
     """The last stage by timm's own `feature_info`, where that is a module with a weight matrix."""
     stages = getattr(model, "feature_info", None)
@@ -142,12 +130,7 @@ def _last_child(model: nn.Module, head: str) -> str | None:
     return name
 
 
-_RULES = [
-    SplitRule("resnet", _resnet),
-    SplitRule("vit", _vit),
-    SplitRule("timm stage", _timm_stage),
-    SplitRule("last child", _last_child),
-]
+_RULES = [SplitRule("timm stage", _timm_stage), SplitRule("last child", _last_child)]
 
 
 def _trunk(model: nn.Module, head: str) -> list[tuple[str, nn.Module]]:

@@ -153,19 +153,23 @@ def read_state(path: Path, identity: Mapping[str, Any], what: str) -> dict[str, 
     try:
         tensors, metadata = _read_safetensors(path)
         content = json.loads(metadata[STATE])
-        version, known = content["version"], dict(content["identity"])
-        state = dict(restored(content["state"])) if version == VERSION else {}
-    except Exception as error:
+        known = {"format": content["version"], **content["identity"]}
+        state = dict(restored(content["state"])) if content["version"] == VERSION else {}
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        OSError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise DataFormatError(
             f"{path} is not a whole checkpoint ({what}); remove it to start anew."
         ) from error
-    if version != VERSION:
-        raise DataFormatError(
-            f"{path} is a checkpoint of format {version}, not {VERSION}; remove it to start anew."
-        )
     different = [
         f"{name}: {known.get(name, 'nothing')} there, {value} here"
-        for name, value in identity.items()
+        for name, value in {"format": VERSION, **identity}.items()
         if known.get(name) != value
     ]
     if different:

@@ -181,13 +181,12 @@ def immunize_backbone(
     if processes.rank == 0:
         monitor = Monitor(net, tasks=seen, held=held, settings=chosen, device=here, seed=seed)
     if chosen.compile:  # in place: the trainable modules, and the children of the trunk that hold none
-        children = [name for name, _ in net.model.named_children()]
         parts = net.split.trainable
-        for name in (
-            *parts,
-            *(c for c in children if not any(f"{part}.".startswith(f"{c}.") for part in parts)),
-        ):
-            net.model.get_submodule(name).compile()
+        for name, child in net.model.named_children():
+            if not any(f"{part}.".startswith(f"{name}.") for part in parts):
+                child.compile()
+        for part in parts:
+            net.model.get_submodule(part).compile()
     objective = Objective(net, method, chosen, processes, harmful_classes=len(D_H.classes), seed=seed)
     training = Training(objective, tasks, monitor, seed)
     path = None if checkpoint is None else Path(checkpoint).expanduser()
