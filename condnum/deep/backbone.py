@@ -130,7 +130,7 @@ class Backbone(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the features X̃(θ) `(B, D)` of normalised images `(B, C, h, w)`, pooled by timm (Eq. 18)."""
-        return self._pooled(self.model.forward_features(images))  # type: ignore[operator]
+        return self.model.forward_head(self.model.forward_features(images), pre_logits=True)  # type: ignore[operator]
 
     def logits(self, images: Tensor) -> Tensor:
         """Return the head's output `(B, num_classes)` for images `(B, C, h, w)`."""
@@ -157,7 +157,7 @@ class Backbone(nn.Module):
             raise CondnumError(
                 "features_from needs activations of this backbone: call frozen_activations first."
             )
-        return self._pooled(run_chain(self.model, self._chain, activations))
+        return self.model.forward_head(run_chain(self.model, self._chain, activations), pre_logits=True)  # type: ignore[operator]
 
     def train(self, mode: bool = True) -> Self:
         """Set the trainable part and the head to training mode; the rest stays in evaluation mode."""
@@ -216,16 +216,6 @@ class Backbone(nn.Module):
 
     def _is_trainable(self, key: str) -> bool:
         return any(key.startswith(f"{name}.") for name in self.split.trainable)
-
-    def _pooled(self, maps: Tensor) -> Tensor:
-        """Return timm's pooled features `(B, D)`, checked."""
-        features: Tensor = self.model.forward_head(maps, pre_logits=True)  # type: ignore[operator]
-        if features.ndim != 2:
-            raise InvalidInputError(
-                f"{self.name} gives features of shape {tuple(features.shape)}, not (B, D): "
-                "pass global_pool='avg', or choose a model that pools."
-            )
-        return features
 
 
 def save_backbone(

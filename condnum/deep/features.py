@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import chain
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, Unpack, get_args
 
 import numpy as np
 import torch
@@ -60,6 +60,15 @@ class Features:
     def eps(self) -> float:
         """Unit round-off of the precision in which the model ran."""
         return float(torch.finfo(getattr(torch, self.precision)).eps)
+
+
+class Extraction(TypedDict, total=False):
+    """How a model is run over images; see `extract_features`."""
+
+    device: str | torch.device | None
+    batch_size: int
+    precision: Precision
+    workers: int
 
 
 def extract_features(
@@ -213,10 +222,7 @@ def cached_features(
     *,
     cache: str | os.PathLike[str] | None,
     name: str = "",
-    device: str | torch.device | None = None,
-    batch_size: int = 64,
-    precision: Precision = "float32",
-    workers: int = 0,
+    **options: Unpack[Extraction],
 ) -> Features:
     """Return a model's features, from the cache when it has them, else computed and stored.
 
@@ -226,10 +232,7 @@ def cached_features(
         transform: Un-augmented.
         cache: Folder of the cache, made if need be; None: compute and keep nothing.
         name: What the backbone is called.
-        device: As for `extract_features`.
-        batch_size: As for `extract_features`.
-        precision: As for `extract_features`.
-        workers: As for `extract_features`.
+        **options: Of `extract_features`: device, batch size, precision and workers.
 
     Returns:
         The features; `values` is a read-only memory map when there is a cache.
@@ -238,14 +241,14 @@ def cached_features(
         InvalidInputError: A plain function with a cache, and all that `extract_features` raises.
         OutputError: The cache cannot be written.
     """
-    options: dict[str, Any] = {"device": device, "batch_size": batch_size, "workers": workers}
     if cache is None:
-        return extract_features(model, data, transform, precision=precision, **options)
+        return extract_features(model, data, transform, **options)
     if not isinstance(model, nn.Module):
         raise InvalidInputError(
             f"features are cached by their model's weights, and {type(model).__name__} is no torch module; "
             "pass a module, or cache=None."
         )
+    precision = options.get("precision", "float32")
     key = feature_key(model, data, transform, name=name, precision=precision)
     folder = output_folder(cache)
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
@@ -268,7 +271,7 @@ def cached_features(
     stored = load()
     if stored is not None:
         return stored
-    features = extract_features(model, data, transform, precision=precision, **options)
+    features = extract_features(model, data, transform, **options)
     meta.unlink(missing_ok=True)  # from here to the last line there is no entry
     sums = {}
     for array, of in ((features.values, "values"), (np.stack([features.labels, features.indices]), "rows")):
@@ -278,13 +281,7 @@ def cached_features(
     unreadable = [asdict(image) for image in features.unreadable]
     content = {"key": key, "sha256": sums, "unreadable": unreadable, "classes": features.classes}
     write_json(meta, content)
-    stored = load()
-    if stored is None:
-        raise CondnumError(
-            f"features that were just written to {folder} do not read back; the disk or another program "
-            "changes them: use another cache folder."
-        )
-    return stored
+    return load() or features
 
 
 #: Rows that go through the head at a time.
@@ -302,7 +299,7 @@ def head_accuracy(backbone: Backbone, features: Features) -> float:
         0 to 1.
 
     Raises:
-        InvalidInputError: Another number of features than the head takes, or labels beyond its outputs.
+        InvalidInputError: Labels beyond the head's outputs.
 
     Examples:
         >>> backbone = Backbone("test_resnet", num_classes=2)
@@ -310,11 +307,6 @@ def head_accuracy(backbone: Backbone, features: Features) -> float:
         >>> head_accuracy(backbone, Features(X, np.array([0, 0, 1]), np.arange(3), ("0", "1"))) < 1
         True
     """
-    if features.dimension != backbone.num_features:
-        raise InvalidInputError(
-            f"{features.name} has {features.dimension} features, but {backbone.name} gives "
-            f"{backbone.num_features}; pass the features of this backbone."
-        )
     if features.labels.max() >= backbone.num_classes:
         raise InvalidInputError(
             f"{features.name} has labels up to {features.labels.max()}, but the head of {backbone.name} has "

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, Unpack
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from condnum.arrays import storage_eps
-from condnum.deep.features import Extractor, Features, Precision, cached_features
+from condnum.deep.features import Extraction, Extractor, Features, cached_features
 from condnum.deep.images import ImageData
 from condnum.deep.regularizers import squared_rtol
 from condnum.deep.transforms import ImageTransform, evaluation_transform
@@ -284,13 +284,10 @@ def rir_theta0(
     transform: ImageTransform | None = None,
     cache: str | os.PathLike[str] | None = None,
     name: str = "",
-    device: str | torch.device | None = None,
-    batch_size: int = 64,
-    precision: Precision = "float32",
-    workers: int = 0,
     ridge: float = PUBLISHED_RIDGE,
     rtol: float | None = None,
     gauge: Gauge = "unit",
+    **options: Unpack[Extraction],
 ) -> RirTheta0:
     """Measure RIR_θ0 (Eq. 17) of two models on two sets of images, un-augmented.
 
@@ -308,13 +305,10 @@ def rir_theta0(
         transform: Un-augmented; default `evaluation_transform(theta_0)`.
         cache: Folder of the feature cache; None keeps nothing.
         name: What the backbone is called, for the cache.
-        device: See `extract_features`.
-        batch_size: See `extract_features`.
-        precision: See `extract_features`.
-        workers: See `extract_features`.
         ridge: See `rir_from_features`.
         rtol: See `rir_from_features`.
         gauge: See `rir_from_features`.
+        **options: Of `extract_features`: device, batch size, precision and workers.
 
     Returns:
         As `rir_from_features`.
@@ -339,12 +333,10 @@ def rir_theta0(
         count = min(len(data), groups * group_size + groups * group_size // 10)
         order = np.random.default_rng([seed, stream, 1]).permutation(len(data))
         sample = data if count == len(data) else data.take(np.sort(order[:count]))
-        for theta in (theta_0, theta_I):
-            found = cached_features(
-                theta, sample, used, cache=cache, name=name, device=device, batch_size=batch_size,
-                precision=precision, workers=workers,
-            )  # fmt: skip
-            features.append(found)
+        features += [
+            cached_features(theta, sample, used, cache=cache, name=name, **options)
+            for theta in (theta_0, theta_I)
+        ]
     return rir_from_features(
         *features, groups=groups, group_size=group_size, seed=seed, ridge=ridge, rtol=rtol, gauge=gauge
     )
