@@ -154,9 +154,7 @@ class Backbone(nn.Module):
     def features_from(self, activations: Tensor) -> Tensor:
         """Return the features `(B, D)` of `frozen_activations`, equal to those of the images."""
         if self._chain is None:
-            raise CondnumError(
-                "features_from needs activations of this backbone: call frozen_activations first."
-            )
+            raise CondnumError("there are no activations yet: call frozen_activations first.")
         return self.model.forward_head(run_chain(self.model, self._chain, activations), pre_logits=True)  # type: ignore[operator]
 
     def train(self, mode: bool = True) -> Self:
@@ -188,9 +186,7 @@ class Backbone(nn.Module):
     def pretraining(self) -> Generator[Self, None, None]:
         """Train everything in the block, BatchNorm statistics included, to make a θ₀ in the first place."""
         if self._phase == "snapshot":
-            raise CondnumError(
-                "a snapshot is a record of θ and cannot be trained; train the backbone it is of."
-            )
+            raise CondnumError("a snapshot cannot be trained; train the backbone it is of.")
         self._phase = "pretraining"
         for key, parameter in self.model.named_parameters():
             parameter.requires_grad_(key in self._learnable)
@@ -288,8 +284,7 @@ def _create(name: str, download: bool, seed: int, arguments: Mapping[str, Any]) 
             reason = (str(error).strip().splitlines() or ["no reason given"])[0][:200]
             raise DataNotFoundError(
                 f"the pretrained weights of {name} cannot be had from timm ({type(error).__name__}: "
-                f"{reason}); fetch its model.safetensors on a machine with a network and pass "
-                "pretrained=PATH."
+                f"{reason}); fetch its model.safetensors elsewhere and pass pretrained=PATH."
             ) from error
     forward_head = getattr(model, "forward_head", None)
     known = forward_head is not None and "pre_logits" in inspect.signature(forward_head).parameters

@@ -105,10 +105,7 @@ def extract_features(
         UnknownNameError: Unknown precision.
     """
     if transform.random:
-        raise InvalidInputError(
-            "features are taken of un-augmented images, but this transform is random; "
-            "use evaluation_transform."
-        )
+        raise InvalidInputError("this transform is random; take features with evaluation_transform.")
     if precision not in get_args(Precision):
         raise UnknownNameError("precision", precision, get_args(Precision))
     module = model if isinstance(model, nn.Module) else None
@@ -245,8 +242,7 @@ def cached_features(
         return extract_features(model, data, transform, **options)
     if not isinstance(model, nn.Module):
         raise InvalidInputError(
-            f"features are cached by their model's weights, and {type(model).__name__} is no torch module; "
-            "pass a module, or cache=None."
+            f"{type(model).__name__} is no torch module, by whose weights features are cached: cache=None."
         )
     precision = options.get("precision", "float32")
     key = feature_key(model, data, transform, name=name, precision=precision)
@@ -309,8 +305,8 @@ def head_accuracy(backbone: Backbone, features: Features) -> float:
     """
     if features.labels.max() >= backbone.num_classes:
         raise InvalidInputError(
-            f"{features.name} has labels up to {features.labels.max()}, but the head of {backbone.name} has "
-            f"{backbone.num_classes} outputs; use the classes that the head was trained on."
+            f"{features.name} has labels up to {features.labels.max()}, beyond the {backbone.num_classes} "
+            f"outputs of {backbone.name}; use the classes that the head was trained on."
         )
     home, training = next(backbone.parameters()).device, backbone.training
     backbone.eval()

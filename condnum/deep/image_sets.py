@@ -116,8 +116,7 @@ def _open_folder(root: str, split: str, classes: Sequence[str] | None, checksum:
         found[child.name] = sorted(p.relative_to(folder).as_posix() for p in paths if _is_image(p))
     if not found:
         raise DataFormatError(
-            f"{folder} has no class sub-folders; put each class's images into a folder of its own, "
-            f"{folder}/<class>/<image>."
+            f"{folder} has no class sub-folders; put the images into {folder}/<class>/<image>."
         )
     empty = [name for name, members in found.items() if not members]
     if empty:
@@ -129,9 +128,8 @@ def _open_folder(root: str, split: str, classes: Sequence[str] | None, checksum:
     unknown = [name for name in found if name not in names]
     if unknown:
         raise DataFormatError(
-            f"{folder}: {len(unknown)} class folder(s) are not among the {len(names)} expected classes, the "
-            f"first is '{unknown[0]}' (expected {', '.join(names[:3])}, …); train and test "
-            "need the same classes."
+            f"{folder}: {len(unknown)} class folder(s) are not among the {len(names)} expected classes "
+            f"({', '.join(names[:3])}, …), the first is '{unknown[0]}'; train and test need the same."
         )
     files: list[str] = []
     labels: list[int] = []
@@ -140,8 +138,7 @@ def _open_folder(root: str, split: str, classes: Sequence[str] | None, checksum:
             count = round(HOLDOUT * len(members))
             if not count:
                 raise InvalidInputError(
-                    f"a class has {len(members)} image(s) ({members[0]}), too few to hold out a fifth for "
-                    "testing; add images, or a test/ folder."
+                    f"'{name}' has {len(members)} image(s), too few to hold out a fifth; add a test/ folder."
                 )
             order = sorted(members, key=lambda member: hashlib.sha256(os.fsencode(member)).digest())
             members = sorted(order[:count] if holdout == "test" else order[count:])
@@ -178,26 +175,22 @@ def _split_folder(base: Path, split: str) -> tuple[Path, str | None]:
     }
     if split not in splits:
         if not (base / split).is_dir():
-            raise DataNotFoundError(
-                f"{base} has no folder '{split}'; use 'train', 'test' or one of its folders."
-            )
+            raise DataNotFoundError(f"{base} has no folder '{split}'; use train, test or a folder's name.")
         return base / split, None
     if splits["train"] and not splits["test"]:
         tests = (base / name for name in SPLIT_FOLDERS["test"])  # ImageNet ships its `val` without classes
         flat = next((f for f in tests if f.is_dir() and any(map(_is_image, f.iterdir()))), None)
         if split == "test" and flat:
             raise DataFormatError(
-                f"{flat} holds images but no class sub-folders; sort them into one folder a class as in "
-                f"{splits['train'][0]} (for ImageNet's val: the usual valprep.sh), or remove that folder "
-                "to hold out a fifth of the training images."
+                f"{flat} holds images but no class sub-folders; sort them into one folder a class (for "
+                "ImageNet: valprep.sh), or remove it to hold out a fifth of the training images."
             )
         return splits["train"][0], None if flat else split
     if splits[split]:
         return splits[split][0], None
     if splits["test"]:
         raise DataNotFoundError(
-            f"{base} has {splits['test'][0].name}/ but no train/ folder; add it, or give {splits['test'][0]} "
-            "itself to split that."
+            f"{base} has {splits['test'][0].name}/ but no train/ folder; add it, or give that to split it."
         )
     return base, split
 
@@ -210,23 +203,16 @@ def _open_cars(name: str, root: Path, split: str, checksum: ChecksumMode) -> Ima
     path = next((root / name for name in candidates if (root / name).is_file()), None)
     if path is None:
         raise DataNotFoundError(
-            f"{root}: {' or '.join(candidates)} is missing; it holds the labels of {folder}/ (the "
-            "annotations of the devkit's own test file have none)."
+            f"{root}: {' or '.join(candidates)} is missing; it holds the labels of {folder}/."
         )
     classes = tuple(map(str, _matlab(root / "devkit" / "cars_meta.mat", "class_names")))
     rows = _matlab(path, "annotations")
     if rows.dtype.names is None or not {"fname", "class"} <= set(rows.dtype.names):
-        raise DataFormatError(
-            f"{path}: 'annotations' must have the fields 'fname' and 'class', as the devkit has."
-        )
+        raise DataFormatError(f"{path}: 'annotations' must have the fields 'fname' and 'class'.")
     files = tuple(map(str, rows["fname"]))
     for file in files:
-        if Path(file).name != file:
-            raise DataFormatError(f"{path}: '{file}' is not the name of a file in {folder}/.")
         if not (root / folder / file).is_file():
-            raise DataNotFoundError(
-                f"{root / folder / file} is missing, but {path} lists it; unpack {folder} anew."
-            )
+            raise DataNotFoundError(f"{root / folder / file} is missing; unpack {folder} anew.")
     labels = np.array([int(c) - 1 for c in rows["class"]])  # MATLAB counts from 1
     source = FileImages(root / folder, files, checksum)
     return ImageData(name, split, classes, labels, source, np.arange(len(files)))
@@ -240,9 +226,7 @@ def _matlab(path: Path, field: str) -> Any:
     try:
         content = loadmat(path, squeeze_me=True, variable_names=[field])
     except (MatReadError, ValueError, TypeError, NotImplementedError, OSError) as error:
-        raise DataFormatError(
-            f"{path} cannot be read as a MATLAB 5 file ({error}); fetch it again."
-        ) from error
+        raise DataFormatError(f"{path} cannot be read as a MATLAB 5 file ({error}).") from error
     if field not in content:
         raise DataFormatError(f"{path} has no variable '{field}'; it is not the file of the devkit.")
     return np.atleast_1d(content[field])
@@ -258,16 +242,14 @@ def _open_timm(name: str, root: str, split: str) -> ImageData:
     folder = root or next((str(path) for path in data_folders() if path.is_dir()), "data")
     if name.lower().startswith(("tfds/", "wds/", "hfids/")):
         raise InvalidInputError(
-            f"{title} is a stream; Eq. 17 draws random groups and needs random access: use a folder, "
-            "torch/… or hfds/…."
+            f"{title} is a stream, but Eq. 17 draws random groups: use a folder, torch/… or hfds/…."
         )
     create, timm_split = require("timm.data", "deep").create_dataset, {"test": "validation"}.get(split, split)
     try:
         dataset = create(name, root=folder, split=timm_split)
     except (RuntimeError, OSError, ValueError, AssertionError, ImportError) as error:
         raise DataNotFoundError(
-            f"timm cannot open '{name}' ({split}) in {folder}: {error}. Put the data there, give its folder "
-            f"as '{title}@FOLDER', or give an image folder."
+            f"timm cannot open '{name}' ({split}) in {folder}: {error}. Give its folder, '{title}@FOLDER'."
         ) from error
     reader = getattr(dataset, "reader", None)
     if getattr(dataset, "targets", None) is not None:  # images need not be decoded for their labels
@@ -280,9 +262,7 @@ def _open_timm(name: str, root: str, split: str) -> ImageData:
         found = [dataset[i][1] for i in range(len(dataset))]
     labels = np.asarray(found)
     if labels.dtype.kind not in "iu":
-        raise DataFormatError(
-            f"{title}: labels must be integers, got {labels.dtype}; it is no classification data."
-        )
+        raise DataFormatError(f"{title} is no classification data: its labels are {labels.dtype}.")
     index = getattr(reader, "class_to_idx", None) or {}
     classes = getattr(dataset, "classes", None) or sorted(index, key=index.__getitem__)
     if not classes:

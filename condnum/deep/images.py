@@ -214,15 +214,13 @@ class ImageData:
         wrong = np.flatnonzero((labels < 0) | (labels >= len(self.classes)))
         if wrong.size:
             raise DataFormatError(
-                f"{self.title}: labels must be 0 to {len(self.classes) - 1} for {len(self.classes)} classes; "
-                f"{wrong.size} are out of range, the first is {labels[wrong[0]]} of "
-                f"{self.source.name(int(positions[wrong[0]]))}. Drop unlabelled images or give all classes."
+                f"{self.title}: labels are 0 to {len(self.classes) - 1}; {wrong.size} are out of range, the "
+                f"first is {labels[wrong[0]]} of {self.source.name(int(positions[wrong[0]]))}; drop them."
             )
         if np.all(labels == labels[0]):
             raise InvalidInputError(
-                f"{self.title} holds one class only, '{self.classes[labels[0]]}' "
-                f"({len(labels)} images); a task needs two or more: give the folder that holds the "
-                "class sub-folders."
+                f"{self.title} holds one class only, '{self.classes[labels[0]]}' ({len(labels)} images); "
+                "give the folder that holds the class sub-folders."
             )
         for name, array in (("labels", labels), ("positions", positions)):
             array.setflags(write=False)
@@ -324,8 +322,7 @@ def check_unreadable(failed: Sequence[Unreadable], total: int, what: str) -> Non
     """Refuse a data set most of which cannot be read, a few broken files being normal."""
     if failed and (len(failed) == total or len(failed) > max(1, UNREADABLE_SHARE * total)):
         raise DataFormatError(
-            f"{what}: {len(failed)} of {total} images do not decode, the first: {failed[0]}. "
-            "The copy seems to be damaged or incomplete; fetch it again."
+            f"{what}: {len(failed)} of {total} images do not decode, the first: {failed[0]}; fetch it again."
         )
 
 

@@ -128,9 +128,8 @@ def pretrain_backbone(
     for part in (data, test):
         if part is not None and len(part.classes) != backbone.num_classes:
             raise InvalidInputError(
-                f"the head of {backbone.name} has {backbone.num_classes} outputs, but {part.name} "
-                f"({part.split}) has {len(part.classes)} classes; make it with "
-                f"num_classes={len(part.classes)}."
+                f"the head of {backbone.name} has {backbone.num_classes} outputs, but {part.title} has "
+                f"{len(part.classes)} classes; make it with num_classes={len(part.classes)}."
             )
     target = resolve_device(device)
     clean = test_transform or (transform and transform.still) or evaluation_transform(backbone)

@@ -278,19 +278,14 @@ def _probe_data(
         own = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
         if own.shape != (len(X),) or own.dtype.kind not in "iu":
             raise InvalidInputError(
-                f"y_{name} must hold one integer for each of the {len(X)} rows, got shape {own.shape}, "
-                f"{own.dtype}."
+                f"y_{name} must hold one integer for each of the {len(X)} rows, got {own.shape} {own.dtype}."
             )
         if own.min() < 0:
-            raise InvalidInputError(
-                f"y_{name} holds {own.min()}, out of range: labels count from 0; drop unlabelled rows."
-            )
+            raise InvalidInputError(f"y_{name} holds {own.min()}, out of range: labels count from 0.")
         found += [X, torch.from_numpy(own.astype(np.int64))]
     X, y, Z, z = found
     if X.shape[1] != Z.shape[1]:
-        raise InvalidInputError(
-            f"features_train has {X.shape[1]} columns and features_test {Z.shape[1]}; use one model for both."
-        )
+        raise InvalidInputError(f"features_train has {X.shape[1]} columns and features_test {Z.shape[1]}.")
     known = torch.unique(y)
     if len(known) < 2:
         raise InvalidInputError(f"y_train holds one class only ({int(known[0])}); a probe needs two or more.")
@@ -298,8 +293,7 @@ def _probe_data(
     if len(foreign):
         raise InvalidInputError(
             f"y_test holds {len(foreign)} label(s) out of the range of training, the first is "
-            f"{int(foreign[0])}; training has {len(known)} classes, {int(known[0])} to {int(known[-1])}. "
-            "Use the same classes."
+            f"{int(foreign[0])}, against {int(known[0])} to {int(known[-1])}; use the same classes."
         )
     if preprocessing == "standardise":
         mean, std = X.double().mean(dim=0), X.double().std(dim=0, correction=0)
@@ -313,9 +307,7 @@ def _held_out(y: Tensor, seed: int) -> list[Tensor]:
     """Return `(fit, held_out)` positions of training rows; a class of one row stays in `fit`."""
     parts = hold_out_rows(y.cpu().numpy(), HELD_OUT, [seed, 0])
     if not parts[1].size:
-        raise InvalidInputError(
-            "no class has two training rows, so none can be held out to choose the learning rate; add rows."
-        )
+        raise InvalidInputError("no class has two training rows, of which one could be held out; add rows.")
     return [torch.from_numpy(rows).to(y.device) for rows in parts]
 
 

@@ -78,8 +78,7 @@ def precondition_gradient(
     X = (Z if samples is None else as_tensor(samples, "samples", ndim=2)).detach()
     if X.ndim != 2 or X.shape[-1] != Z.shape[-1]:
         raise InvalidInputError(
-            f"values {tuple(Z.shape)} and samples {tuple(X.shape)} do not fit: "
-            "both need the same last dimension, (..., D) and (N, D)."
+            f"values {tuple(Z.shape)} and samples {tuple(X.shape)} need the same last dimension."
         )
     S = smaller_gram(X)
     if ridge is None:

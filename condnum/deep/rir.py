@@ -169,8 +169,7 @@ def rir_from_features(
     widths = [x.shape[-1] for x in X]
     if widths[:2] != widths[2:]:
         raise InvalidInputError(
-            f"one model gives one number of features, got θ₀ {widths[0]} on D_P and {widths[2]} on D_H, "
-            f"θ_I {widths[1]} and {widths[3]}."
+            f"θ₀ and θ_I have {widths[:2]} features on D_P but {widths[2:]} on D_H; use one model for both."
         )
     sigma = [singular_values(x, kind="features") for x in X]
     eps = [storage_eps(part) for part in stored]
@@ -198,8 +197,7 @@ def check_count(count: int, task: str, group_size: int) -> None:
     """Refuse fewer images than one group."""
     if count < group_size:
         raise InvalidInputError(
-            f"{task} has {count} image(s), fewer than one group of {group_size}; add images or lower "
-            "group_size."
+            f"{task} has {count} image(s), fewer than one group of {group_size}; add some."
         )
 
 
@@ -323,8 +321,7 @@ def rir_theta0(
     ]
     if theta_0 is theta_I or trained[0] & trained[1]:
         raise InvalidInputError(
-            "theta_0 and theta_I are one model or share trainable parameters, so RIR_θ0 would compare the "
-            "immunized model with itself; keep a copy of θ₀ (copy.deepcopy) before immunizing."
+            "theta_0 and theta_I are one model or share trainable parameters; keep a copy of θ₀."
         )
     used = evaluation_transform(theta_0) if transform is None else transform
     features = []

@@ -50,8 +50,7 @@ def split(model: nn.Module, trainable: str | Sequence[str] | None = None) -> Spl
         part, rule = next((pair for pair in found if pair[0] is not None), (None, BY_NAME))
         if part is None:
             raise InvalidInputError(
-                f"no rule knows which part of {type(model).__name__} to train; name one with trainable=…. "
-                f"{choices}"
+                f"no rule knows which part of {type(model).__name__} to train; name one. {choices}"
             )
         return Split((part,), head, rule)
     names = (trainable,) if isinstance(trainable, str) else tuple(trainable)
@@ -63,8 +62,7 @@ def split(model: nn.Module, trainable: str | Sequence[str] | None = None) -> Spl
             raise UnknownNameError("module", name, split_choices(model))
         if _holds(name, head) or _holds(head, name):
             raise InvalidInputError(
-                f"module '{name}' cannot be the trainable part: it holds or belongs to the head '{head}', "
-                f"which is trained anyway. {choices}"
+                f"module '{name}' holds or belongs to the head '{head}', which is trained anyway. {choices}"
             )
         if not any(True for _ in modules[name].parameters()):
             raise InvalidInputError(f"module '{name}' has no parameters to train. {choices}")
@@ -77,8 +75,7 @@ def split_head(model: nn.Module) -> str:
     if not isinstance(classifier, nn.Module):
         count = len(classifier) if isinstance(classifier, tuple) else 0
         raise InvalidInputError(
-            f"{type(model).__name__} has {count} classifiers, but immunization needs exactly one; "
-            "take a model without a distillation head."
+            f"{type(model).__name__} has {count} classifiers, not one; take it without a distillation head."
         )
     return next(name for name, module in model.named_modules() if module is classifier)
 

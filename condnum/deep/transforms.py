@@ -122,8 +122,7 @@ def _transform(
     cfg = dict(getattr(inner, "pretrained_cfg", None) or {})
     if model is not None and not cfg and size is None:
         raise InvalidInputError(
-            f"{type(model).__name__} does not say which images it takes (no timm `pretrained_cfg`); give "
-            "input_size, or a transform of your own."
+            f"{type(model).__name__} has no `pretrained_cfg` that tells the size of images; give input_size."
         )
     made_for = getattr(getattr(inner, "patch_embed", None), "img_size", None)  # a ViT's grid is fixed
     if size is None and made_for is not None:
@@ -132,9 +131,7 @@ def _transform(
     config = data.resolve_data_config({**overrides, "input_size": size}, pretrained_cfg=cfg)
     channels, height, width = config["input_size"]
     if channels != 3:
-        raise InvalidInputError(
-            f"images are read as RGB, but the model takes {channels} channel(s); use a backbone with 3."
-        )
+        raise InvalidInputError(f"images are read as RGB, but the model takes {channels} channel(s).")
     if augmentation:
         config = {key: value for key, value in config.items() if key not in ("crop_pct", "crop_mode")}
     options = {"is_training": bool(augmentation), **config, **augmentation}

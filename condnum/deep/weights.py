@@ -99,8 +99,8 @@ def fit_weights(
         found += [f"{len(keys)} {kind}: {', '.join(keys[:_SHOWN])}{more}"] if keys else []
     if found:
         raise DataFormatError(
-            f"the weights in {source} do not fit {type(model).__name__}: {'; '.join(found)}. "
-            "Check the backbone's name, num_classes and image size against the model that they are from."
+            f"the weights in {source} do not fit {type(model).__name__}: {'; '.join(found)}. Check the "
+            "backbone's name, num_classes and image size."
         )
     model.load_state_dict({**own, **theirs})
 
@@ -164,9 +164,7 @@ def read_state(path: Path, identity: Mapping[str, Any], what: str) -> dict[str, 
         TypeError,
         ValueError,
     ) as error:
-        raise DataFormatError(
-            f"{path} is not a whole checkpoint ({what}); remove it to start anew."
-        ) from error
+        raise DataFormatError(f"{path} is not a whole checkpoint; remove it to start anew.") from error
     different = [
         f"{name}: {known.get(name, 'nothing')} there, {value} here"
         for name, value in {"format": VERSION, **identity}.items()
@@ -174,8 +172,7 @@ def read_state(path: Path, identity: Mapping[str, Any], what: str) -> dict[str, 
     ]
     if different:
         raise InvalidInputError(
-            f"{path} is the checkpoint of another {what} ({'; '.join(different)}); give another path, or "
-            "remove it."
+            f"{path} is the checkpoint of another {what} ({'; '.join(different)}); remove it to start anew."
         )
     return state
 
@@ -184,9 +181,7 @@ def _existing(path: str | os.PathLike[str]) -> Path:
     """Return the path of a file that is there."""
     file = Path(path).expanduser()
     if not file.is_file():
-        raise DataNotFoundError(
-            f"no weights at {file}; pass the path of a .safetensors file or a state dict of torch.save."
-        )
+        raise DataNotFoundError(f"no weights at {file}; pass a .safetensors file or one of torch.save.")
     return file
 
 
@@ -224,14 +219,11 @@ def _read_torch(file: Path) -> dict[str, Tensor]:
     except pickle.UnpicklingError as error:
         raise DataFormatError(
             f"{file} is not opened: it is no checkpoint of torch.save, or it holds objects other than "
-            "tensors, which could run code; where you trust it, load it yourself and save "
-            "model.state_dict() as safetensors."
+            "tensors, which could run code; if you trust it, load it and save model.state_dict()."
         ) from error
     except Exception as error:  # readers are made for whole files, and say the rest in many ways
         reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise DataFormatError(
-            f"{file} is not a whole file of torch.save ({reason}); fetch it again."
-        ) from error
+        raise DataFormatError(f"{file} is not a whole file of torch.save ({reason}).") from error
     if not isinstance(content, dict):
         raise DataFormatError(f"{file} holds a {type(content).__name__}, not a state dict of tensors.")
     nest = next((key for key in _NESTS if isinstance(content.get(key), dict)), None)

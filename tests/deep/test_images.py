@@ -281,7 +281,7 @@ def test_a_backbone_is_asked_for_its_model_and_a_vit_for_the_size_it_was_built_f
     wrapped.model = vit = timm.create_model("test_vit", pretrained=False, img_size=64)
     assert evaluation_transform(vit).input_size == (3, 64, 64)
     assert evaluation_transform(wrapped).description == evaluation_transform(vit).description
-    with pytest.raises(InvalidInputError, match="Linear does not say which images it takes"):
+    with pytest.raises(InvalidInputError, match="Linear has no `pretrained_cfg`"):
         evaluation_transform(nn.Linear(2, 2))
 
 

@@ -137,7 +137,7 @@ BROKEN = np.where(np.arange(4) == 0, np.nan, X)
             InvalidInputError,
             "different images",
         ),
-        ((X, X, X[:, :3], X), {}, InvalidInputError, "one number of features"),
+        ((X, X, X[:, :3], X), {}, InvalidInputError, "use one model for both"),
         ((X[0], X, X, X), {}, InvalidInputError, r"array \(N, D\)"),
         ((X, X, X, BROKEN), {}, InvalidInputError, "features of D_H hold NaN"),
         ((X, X, X, 0 * X), {}, RankError, "rank 0"),

@@ -136,15 +136,12 @@ def immunize_backbone(
     if method not in DEEP_METHODS:
         raise UnknownNameError("method", method, DEEP_METHODS)
     if not any(p.requires_grad for p in backbone.trainable_parameters()):
-        raise InvalidInputError(
-            "a snapshot is a record of θ and cannot be trained; pass the backbone it is of."
-        )
+        raise InvalidInputError("a snapshot cannot be trained; pass the backbone it is of.")
     top = int(D_P.labels.max())
     if top >= backbone.num_classes:
         raise InvalidInputError(
             f"{D_P.name} has label {top} ('{D_P.classes[top]}'), out of range: the head of {backbone.name} "
-            f"has {backbone.num_classes} outputs. Make the backbone with num_classes={len(D_P.classes)} and "
-            "a head that is trained on these classes."
+            f"has {backbone.num_classes} outputs. Make and train it with num_classes={len(D_P.classes)}."
         )
     check_count(len(D_P), "D_P", chosen.group_size)
     check_count(len(D_H), "D_H", chosen.group_size)

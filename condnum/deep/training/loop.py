@@ -208,8 +208,7 @@ class Training:
             norm = self.objective.gradient_norm
             if not (math.isfinite(norm) and norm > 0):
                 raise RankError(
-                    f"the gradient of {name} in θ has norm {norm} at step {state.step}, so that λ cannot be "
-                    "balanced; use more samples a step, or fixed λ."
+                    f"the gradient of {name} in θ has norm {norm}: use more samples a step, or fixed λ."
                 )
             weights[name] = weight / norm
         return weights

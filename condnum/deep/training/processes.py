@@ -28,8 +28,7 @@ class Processes:
         wanted = ("all_gather", "all_reduce", "broadcast", "global_rank", "world_size", "device")
         if fabric is not None and not all(hasattr(fabric, name) for name in wanted):
             raise InvalidInputError(
-                f"fabric must be a lightning_fabric.Fabric, got {type(fabric).__name__}; make one by "
-                "Fabric(devices=2) and call its launch() first."
+                f"fabric must be a lightning_fabric.Fabric after its launch(), got {type(fabric).__name__}."
             )
         self.fabric = fabric
         self.device: torch.device = resolve_device(device) if fabric is None else fabric.device

@@ -59,8 +59,7 @@ class FeaturePart:
         value = self.value(X, feature_rtol(features), settings)
         if not bool(torch.isfinite(value)):
             raise RankError(
-                f"{self.name} is infinite on {len(X)} samples: the non-zero spectrum is flat, "
-                "so that it has no gradient; use more samples a step."
+                f"{self.name} is infinite, the spectrum of {len(X)} samples flat; use more samples a step."
             )
         (gradient,) = torch.autograd.grad(value, X)
         return float(value.detach()), gradient
@@ -113,8 +112,7 @@ def check_finite(features: Tensor, task: str) -> None:
     """Refuse features that no spectrum can be taken of."""
     if not bool(torch.isfinite(features).all()):
         raise NotFiniteError(
-            f"the features of the {task} task hold NaN or infinity: check the weights, or lower the learning "
-            "rate."
+            f"features of the {task} task hold NaN or infinity: check the weights or the learning rate."
         )
 
 
