@@ -287,12 +287,5 @@ class Adam:
 
 
 def make_optimizer(name: Literal["adam", "gd"], parameters: Parameters) -> Adam | GradientDescent:
-    """Return the optimizer of that name on these parameters.
-
-    Examples:
-        >>> x = {"x": torch.tensor([1.0])}
-        >>> make_optimizer("gd", x).step({"x": torch.tensor([2.0])}, 0.25)
-        >>> x["x"]
-        tensor([0.5000])
-    """
+    """Return the optimizer of that name on these parameters."""
     return Adam(parameters) if name == "adam" else GradientDescent(parameters)

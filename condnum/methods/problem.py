@@ -390,15 +390,7 @@ class TaskBatch:
 
 @dataclass(frozen=True)
 class ProblemBatch:
-    """The pairs (D_P, D_H) of many problems of one dimension.
-
-    Examples:
-        >>> full, deficient = [[4.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 0.0]]
-        >>> problem = ImmunizationProblem.from_covariances(full, deficient)
-        >>> batch = ProblemBatch.of([problem, problem], torch.device("cpu"))
-        >>> tuple(batch.pretrain.factor.shape), batch.harmful.ranks.tolist()
-        ((2, 2, 2), [1, 1])
-    """
+    """The pairs (D_P, D_H) of many problems of one dimension."""
 
     pretrain: TaskBatch
     harmful: TaskBatch
@@ -445,12 +437,7 @@ def measure(problems: ProblemBatch, theta: Tensor, omega: Tensor | None) -> dict
 
 
 def problem_bytes(problem: ImmunizationProblem) -> int:
-    """Estimate the memory that one more problem takes in a batch.
-
-    Examples:
-        >>> problem_bytes(ImmunizationProblem.from_covariances([[2.0]], [[1.0]]))
-        456
-    """
+    """Estimate the memory that one more problem takes in a batch."""
     D = problem.dimension
     # θ, its copy, gradient, two moments of Adam, two Hessians, their sum, and as many again for what lives
     # inside a step (IMMA's graph, norms); the basis of Lanczos.
@@ -463,13 +450,7 @@ def problem_bytes(problem: ImmunizationProblem) -> int:
 
 
 def batch_size(problem: ImmunizationProblem, device: torch.device, memory_bytes: int | None = None) -> int:
-    """Return how many problems like this one fit on a device at once.
-
-    Examples:
-        >>> problem = ImmunizationProblem.from_covariances([[2.0]], [[1.0]])
-        >>> batch_size(problem, torch.device("cpu"), memory_bytes=1000)
-        2
-    """
+    """Return how many problems like this one fit on a device at once."""
     if memory_bytes is None and device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

@@ -9,6 +9,7 @@ false in general. What holds: the overlaps are doubly stochastic; Eq. 10 is majo
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,10 +91,11 @@ def alignment(theta: ArrayLike, covariance: ArrayLike, *, rtol: float | None = N
     """
     T, K, tolerance = _checked(theta, covariance, rtol)
     D, columns = T.shape
+    m = min(D, columns)
     U, s, _ = torch.linalg.svd(T, full_matrices=True)
     gamma, Q = (part.flip(-1) for part in torch.linalg.eigh(K))
     gamma = gamma.clamp_min(0)
-    A = U[:, : s.shape[0]] * s  # UΣ
+    A = U[:, :m] * s  # UΣ
     M = symmetric_part(A.mT @ K @ A)
     spectrum = torch.linalg.eigvalsh(M).flip(-1).clamp_min(0)
     scale = s[0].square() * gamma[0]  # bounds every entry of M, and so its round-off
@@ -103,15 +105,26 @@ def alignment(theta: ArrayLike, covariance: ArrayLike, *, rtol: float | None = N
             "that there is no spectrum to predict."
         )
     diagonal = M.diagonal().clamp_min(0)
-    off = M - torch.diag(M.diagonal())
-    slack = 4 * tolerance * scale
-    predicted, truth = _padded(diagonal, columns), _padded(spectrum, columns)
-    lower, upper = _ostrowski(s, gamma, D, columns)
+    lower, upper = s[-1].square() * gamma[D - m :], s[0].square() * gamma[:m]
+    predicted, truth, lower, upper = (
+        torch.nn.functional.pad(values, (0, columns - m)) for values in (diagonal, spectrum, lower, upper)
+    )
+    kappas, ranks = [], []
+    for values in (diagonal.sort(descending=True).values, spectrum):
+        kappa, _, _, rank = condition_from_spectrum(
+            values, convention="compact", rtol=tolerance, ridge=1.0, dimension=m
+        )
+        kappas.append(float(kappa))
+        ranks.append(int(rank))
     sums = predicted.sort(descending=True).values.cumsum(0), truth.cumsum(0)
-    predicted_kappa, predicted_rank = _compact(diagonal.sort(descending=True).values, tolerance)
-    kappa, rank = _compact(spectrum, tolerance)
-    theta_gap = _least_gap(s[s > tolerance * s[0]])
-    covariance_gap = _least_gap(gamma)
+    slack = 4 * tolerance * scale
+    # Round-off adds up along the partial sums, hence one slack for each term.
+    room = slack * torch.arange(1, columns + 1, device=T.device)
+    excess = sums[0] - sums[1]
+    theta_gap, covariance_gap = (
+        float((values[:-1] - values[1:]).min() / values[0]) if len(values) > 1 else math.inf
+        for values in (s[s > tolerance * s[0]], gamma)
+    )
     to = like(theta)
     return Alignment(
         overlaps=to((U.mT @ Q).square()),
@@ -119,15 +132,15 @@ def alignment(theta: ArrayLike, covariance: ArrayLike, *, rtol: float | None = N
         spectrum=to(truth),
         theta_singular_values=to(s),
         covariance_eigenvalues=to(gamma),
-        misalignment=float(torch.linalg.norm(off) / torch.linalg.norm(M)),
-        majorised=_majorised(*sums, slack),
+        misalignment=float(torch.linalg.norm(M - torch.diag(M.diagonal())) / torch.linalg.norm(M)),
+        majorised=bool((excess <= room).all() and excess[-1].abs() <= room[-1]),
         predicted_partial_sums=to(sums[0]),
         true_partial_sums=to(sums[1]),
-        predicted_condition=predicted_kappa,
-        true_condition=kappa,
-        condition_ratio=predicted_kappa / kappa,
-        predicted_rank=predicted_rank,
-        rank=rank,
+        predicted_condition=kappas[0],
+        true_condition=kappas[1],
+        condition_ratio=kappas[0] / kappas[1],
+        predicted_rank=ranks[0],
+        rank=ranks[1],
         ostrowski_lower=to(lower),
         ostrowski_upper=to(upper),
         ostrowski_holds=bool(((lower <= truth + slack) & (truth <= upper + slack)).all()),
@@ -139,6 +152,7 @@ def alignment(theta: ArrayLike, covariance: ArrayLike, *, rtol: float | None = N
 
 
 def _checked(theta: ArrayLike, covariance: ArrayLike, rtol: float | None) -> tuple[Tensor, Tensor, float]:
+    """Return θ, K and the tolerance, or say what is wrong with them."""
     T = as_tensor(theta, "theta", ndim=2).detach()
     K = as_tensor(covariance, "covariance", ndim=2).detach().to(T.device)
     eps = max(storage_eps(theta), storage_eps(covariance))
@@ -164,34 +178,3 @@ def _checked(theta: ArrayLike, covariance: ArrayLike, rtol: float | None) -> tup
             "pass XᵀX (spectra.covariance)."
         )
     return T, K, tolerance
-
-
-def _padded(values: Tensor, length: int) -> Tensor:
-    return torch.nn.functional.pad(values, (0, length - values.shape[0]))
-
-
-def _ostrowski(s: Tensor, gamma: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor]:
-    m = min(rows, columns)
-    lower = s[-1].square() * gamma[rows - m :]
-    upper = s[0].square() * gamma[:m]
-    return _padded(lower, columns), _padded(upper, columns)
-
-
-def _majorised(predicted: Tensor, truth: Tensor, slack: Tensor) -> bool:
-    # Round-off adds up along the partial sums, hence one slack for each term.
-    room = slack * torch.arange(1, len(truth) + 1, device=truth.device)
-    never_above = bool((predicted <= truth + room).all())
-    return never_above and bool((predicted[-1] - truth[-1]).abs() <= room[-1])
-
-
-def _compact(sigma: Tensor, rtol: float) -> tuple[float, int]:
-    value, _, _, rank = condition_from_spectrum(
-        sigma, convention="compact", rtol=rtol, ridge=1.0, dimension=sigma.shape[0]
-    )
-    return float(value), int(rank)
-
-
-def _least_gap(values: Tensor) -> float:
-    if values.shape[0] < 2:
-        return float("inf")
-    return float((values[:-1] - values[1:]).min() / values[0])

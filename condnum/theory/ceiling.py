@@ -30,9 +30,6 @@ from condnum.theory.spectra import (
     task_ranges,
 )
 
-# What one task has and the other lacks: null(K_P) against range(K_H).
-
-
 #: Sine of a principal angle below which a direction lies in both subspaces.
 ANGLE_TOLERANCE = 1e-6
 
@@ -85,7 +82,9 @@ def null_spaces(
     N_P, N_H = P.null_basis, H.null_basis
     harmful, own = own_directions(H, N_P, rtol=rtol)
     pretrain, _ = own_directions(P, N_H, rtol=rtol)
-    lying = _intersection(N_P, N_H)
+    # An orthonormal basis of null(K_P) ∩ range(K_H), range(K_H) = null(K_H)^⊥.
+    _, sines, rows = torch.linalg.svd(N_H.mT @ N_P, full_matrices=True)
+    lying = N_P @ rows[(torch.nn.functional.pad(sines, (0, len(rows) - len(sines))) < ANGLE_TOLERANCE)].mT
     totals = float(H.values.sum()), float(P.values.sum())
     return NullSpaces(
         dimension=P.dimension,
@@ -107,14 +106,6 @@ def own_directions(task: CovarianceRange, null_basis: Tensor, *, rtol: float) ->
     _, sigma, rows = torch.linalg.svd(task.factor @ null_basis, full_matrices=False)
     kept = sigma.square() > rtol * task.values[0]
     return sigma[kept].square(), null_basis @ rows[kept].mT
-
-
-def _intersection(null_pretrain: Tensor, null_harmful: Tensor) -> Tensor:
-    """Return an orthonormal basis of null(K_P) ∩ range(K_H), `(D, k)`, range(K_H) = null(K_H)^⊥."""
-    _, sines, rows = torch.linalg.svd(null_harmful.mT @ null_pretrain, full_matrices=True)
-    aligned = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
-    aligned[: len(sines)] = sines < ANGLE_TOLERANCE
-    return null_pretrain @ rows[aligned].mT
 
 
 def pencil_decomposition(
@@ -250,8 +241,13 @@ def ridge_convention_ceiling(
     floor = ridge / (P.dimension if squared_norm is None else squared_norm)
     # Each end of the pencil as a largest eigenvalue: those are accurate.
     smallest = min(1.0, 1 / _largest_ratio(P, H, floor)) if P.rank == P.dimension else 1.0
-    ratio = _ridge_kappa(P, ridge) / _ridge_kappa(H, ridge)
-    return max(1.0, _largest_ratio(H, P, floor)) / smallest * ratio
+    kappa_P, kappa_H = (
+        condition_from_spectrum(
+            task.values, convention="ridge", rtol=0.0, ridge=ridge, dimension=task.dimension
+        )[0].item()
+        for task in (P, H)
+    )
+    return max(1.0, _largest_ratio(H, P, floor)) / smallest * (kappa_P / kappa_H)
 
 
 def share_of_ceiling(rir: float, ceiling: float) -> float:
@@ -318,14 +314,6 @@ def _largest_ratio(above: CovarianceRange, below: CovarianceRange, floor: float)
     whitened = above.factor @ inverse_root
     pencil = whitened.mT @ whitened + floor * inverse_root @ inverse_root
     return float(torch.linalg.eigvalsh(symmetric_part(pencil))[-1])
-
-
-def _ridge_kappa(part: CovarianceRange, ridge: float) -> float:
-    """Return κ_ε of a covariance from its range."""
-    kappa, *_ = condition_from_spectrum(
-        part.values, convention="ridge", rtol=0.0, ridge=ridge, dimension=part.dimension
-    )
-    return float(kappa)
 
 
 @dataclass(frozen=True)

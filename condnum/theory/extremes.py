@@ -25,13 +25,7 @@ _BASIS, _KEEP, _MOST = 32, 12, 240
 
 
 def gram(matrix: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return `FᵀF` by a symmetric rank-k product, half the work of a general one.
-
-    Examples:
-        >>> gram(torch.tensor([[1.0, 2.0]], dtype=torch.float64))
-        tensor([[1., 2.],
-                [2., 4.]], dtype=torch.float64)
-    """
+    """Return `FᵀF` by a symmetric rank-k product, half the work of a general one."""
     if matrix.device.type != "cpu":
         return torch.mm(matrix.mT, matrix, out=out)
     array = matrix.detach().numpy()
@@ -61,22 +55,12 @@ class EigenPairs:
 
 
 def largest_pairs(matrices: Tensor, start: Tensor | None = None) -> EigenPairs:
-    """Return the largest eigenpair of each symmetric positive semidefinite matrix.
-
-    Examples:
-        >>> pairs = largest_pairs(torch.diag_embed(torch.tensor([[1.0, 5.0], [3.0, 2.0]]).double()))
-        >>> [round(value, 12) for value in pairs.values.tolist()], pairs.fallbacks.tolist()
-        ([5.0, 3.0], [False, False])
-    """
+    """Return the largest eigenpair of each symmetric positive semidefinite matrix."""
     A, finite = _finite_ones(matrices)
     if start is None:
         largest = A.diagonal(dim1=1, dim2=2).argmax(dim=1)
         start = A[torch.arange(len(A), device=A.device), :, largest]
-    search = _Search(A)
-    for value, vector, residual, count in _ritz_pairs(lambda q: _times(A, q), start, first_looks=0):
-        if search.offer(value, vector, residual, count):
-            break
-    return search.finish(A, finite, index=-1)
+    return _first_good(_ritz_pairs(lambda q: _times(A, q), start, first_looks=0), A, finite, index=-1)
 
 
 def smallest_pairs(factor: Tensor, ranks: Tensor, start: Tensor | None = None) -> EigenPairs:
@@ -86,12 +70,6 @@ def smallest_pairs(factor: Tensor, ranks: Tensor, start: Tensor | None = None) -
     step. Lanczos runs on its inverse. The inverse of its Cholesky factor is formed once, so that each
     product is one for the whole batch; a triangular solve is a chain of n steps that wait for each
     other. The padding gets a diagonal above the spectrum, and a start that is zero there stays so.
-
-    Examples:
-        >>> F = torch.tensor([[[3.0, 0.0], [0.0, 0.5]], [[2.0, 0.0], [0.0, 0.0]]]).double()
-        >>> pairs = smallest_pairs(F, torch.tensor([2, 1]))
-        >>> [round(value, 9) for value in pairs.values.tolist()]
-        [0.25, 4.0]
     """
     r = factor.shape[1]
     own = torch.arange(r, device=factor.device) < ranks[:, None]
@@ -108,63 +86,57 @@ def smallest_pairs(factor: Tensor, ranks: Tensor, start: Tensor | None = None) -
         return _times(inverse.mT, _times(inverse, q))
 
     guess = torch.ones_like(own, dtype=dual.dtype) if start is None else torch.nan_to_num(start)
-    search = _Search(dual)
-    for _, found, _, count in _ritz_pairs(solve, solve(guess * own), first_looks=4):
-        x = _unit(solve(found))  # what is left of large eigenvectors, F would magnify
-        image = _times(dual, x)
-        value = (x * image).sum(dim=1)
-        residual = torch.linalg.vector_norm(image - value[:, None] * x, dim=1) / scale
-        if search.offer(value, x, torch.where(usable, residual, torch.inf), count):
-            break
-    pairs = search.finish(dual, finite, index=0)
+
+    def candidates() -> Iterator[_Candidate]:
+        for _, found, _, count in _ritz_pairs(solve, solve(guess * own), first_looks=4):
+            x = _unit(solve(found))  # what is left of large eigenvectors, F would magnify
+            image = _times(dual, x)
+            value = (x * image).sum(dim=1)
+            residual = torch.linalg.vector_norm(image - value[:, None] * x, dim=1) / scale
+            yield value, x, torch.where(usable, residual, torch.inf), count
+
+    pairs = _first_good(candidates(), dual, finite, index=0)
     return replace(pairs, vectors=_unit(_times(factor.mT, pairs.vectors)))
 
 
-class _Search:
-    """The first pair of each matrix that passes the residual check."""
-
-    def __init__(self, like: Tensor) -> None:
-        count, n = like.shape[:2]
-        self.values = like.new_zeros(count)
-        self.vectors = like.new_zeros((count, n))
-        self.residuals = like.new_full((count,), torch.inf)
-        self.iterations = torch.full((count,), _MOST, device=like.device)
-        self.done = torch.zeros(count, dtype=torch.bool, device=like.device)
-
-    def offer(self, value: Tensor, vector: Tensor, residual: Tensor, count: int) -> bool:
-        """Take the pairs that are new and good enough; True once all are found."""
-        new = ~self.done & (residual <= RESIDUAL)
-        self.values = torch.where(new, value, self.values)
-        self.vectors = torch.where(new[:, None], vector, self.vectors)
-        self.residuals = torch.where(new, residual, self.residuals)
-        self.iterations = torch.where(new, count, self.iterations)
-        self.done = self.done | new
-        return bool(self.done.all())
-
-    def finish(self, matrices: Tensor, finite: Tensor, *, index: int) -> EigenPairs:
-        """Decompose the matrices for which nothing was found; NaN for those that are not finite."""
-        missing = ~self.done & finite
-        for place in missing.nonzero()[:, 0].tolist():
-            try:
-                values, vectors = torch.linalg.eigh(matrices[place])
-            except torch.linalg.LinAlgError:
-                finite = finite.clone()
-                finite[place] = False
-                continue
-            self.values[place], self.vectors[place] = values[index], vectors[:, index]
-            self.residuals[place] = 0.0
-        return EigenPairs(
-            torch.where(finite, self.values, torch.nan),
-            torch.where(finite[:, None], self.vectors, torch.nan),
-            self.residuals,
-            self.iterations,
-            missing,
-        )
+#: Values `(b,)`, vectors `(b, n)` and residuals `(b,)` after so many products.
+_Candidate = tuple[Tensor, Tensor, Tensor, int]
 
 
-def _ritz_pairs(
-    apply: Callable[[Tensor], Tensor], start: Tensor, first_looks: int
-) -> Iterator[tuple[Tensor, Tensor, Tensor, int]]:
+def _first_good(
+    candidates: Iterator[_Candidate], matrices: Tensor, finite: Tensor, *, index: int
+) -> EigenPairs:
+    """Return of each matrix the first pair that passes the residual check; where none does, that of `eigh`.
+
+    NaN for matrices that are not finite.
+    """
+    values, vectors = matrices.new_zeros(len(matrices)), torch.zeros_like(matrices[:, 0])
+    residuals = torch.full_like(values, torch.inf)
+    iterations = torch.full_like(values, _MOST, dtype=torch.int64)
+    missing = torch.ones_like(finite)
+    for value, vector, residual, count in candidates:
+        new = missing & (residual <= RESIDUAL)
+        values, vectors = torch.where(new, value, values), torch.where(new[:, None], vector, vectors)
+        residuals, iterations = torch.where(new, residual, residuals), torch.where(new, count, iterations)
+        missing = missing & ~new
+        if not bool(missing.any()):
+            break
+    missing = missing & finite
+    for place in missing.nonzero()[:, 0].tolist():
+        try:
+            spectrum, basis = torch.linalg.eigh(matrices[place])
+        except torch.linalg.LinAlgError:
+            finite = finite.index_fill(0, torch.tensor([place], device=finite.device), False)
+            continue
+        values[place], vectors[place], residuals[place] = spectrum[index], basis[:, index], 0.0
+    values, vectors = (
+        torch.where(finite, values, torch.nan),
+        torch.where(finite[:, None], vectors, torch.nan),
+    )
+    return EigenPairs(values, vectors, residuals, iterations, missing)
+
+
+def _ritz_pairs(apply: Callable[[Tensor], Tensor], start: Tensor, first_looks: int) -> Iterator[_Candidate]:
     """Run thick-restart Lanczos with full reorthogonalisation; yield the largest Ritz pairs."""
     n = start.shape[1]
     size = min(_BASIS, n)
@@ -220,9 +192,6 @@ def _unit(vectors: Tensor) -> Tensor:
     )
 
 
-# `Bθ` at half the work: a factor of K brought to triangular form once, multiplied many times.
-
-
 @dataclass(frozen=True)
 class TriangularFactor:
     """`R = QᵀB`, upper trapezoidal, with `RᵀR = BᵀB = K`.
@@ -237,14 +206,7 @@ class TriangularFactor:
 
     @classmethod
     def of(cls, factor: Tensor) -> Self:
-        """Bring a factor to triangular form.
-
-        Examples:
-            >>> B = torch.tensor([[3.0, 1.0], [4.0, 2.0]], dtype=torch.float64)
-            >>> F = TriangularFactor.of(B).times(torch.eye(2, dtype=torch.float64))
-            >>> torch.allclose(F.mT @ F, B.mT @ B)
-            True
-        """
+        """Bring a factor to triangular form."""
         rows = factor.shape[0]
         R: NDArray[np.float64] = np.asarray(np.linalg.qr(factor.numpy(), mode="r"))
         return cls(np.asfortranarray(R[:, :rows]), torch.from_numpy(np.ascontiguousarray(R[:, rows:])))

@@ -69,13 +69,7 @@ class Immunization:
 
 
 def unit_gauge(theta: Tensor) -> Tensor:
-    """Scale θ to `‖θ‖_F = √D`, the norm of the identity.
-
-    Examples:
-        >>> unit_gauge(3 * torch.eye(2))
-        tensor([[1., 0.],
-                [0., 1.]])
-    """
+    """Scale θ to `‖θ‖_F = √D`, the norm of the identity."""
     norm = torch.linalg.matrix_norm(theta, keepdim=True)
     if bool((norm == 0).any()):
         raise RankError("theta is the zero matrix: it extracts nothing and has no condition number.")
@@ -181,39 +175,30 @@ def immunization_from_spectra(
     loss_gap: float | None = None,
 ) -> Immunization:
     """Return RIR and verdict from spectra alone, for sweeps that keep them."""
-
-    def kappa(sigma: Tensor, dimension: int) -> ConditionNumber:
-        """Return κ of one spectrum."""
+    kappas = {}
+    for name in ("pretrain_before", "pretrain_after", "harmful_before", "harmful_after"):
+        dimension = spectra.dimension_before if name.endswith("before") else spectra.dimension_after
         value, largest, smallest, rank = condition_from_spectrum(
-            sigma,
+            getattr(spectra, name),
             convention=convention,
             rtol=default_rtol(dimension) if rtol is None else rtol,
             ridge=ridge,
             dimension=dimension,
         )
-        return ConditionNumber(
-            value.item(), largest.item(), smallest.item(), int(rank), dimension, convention
-        )
-
-    pretrain_before = kappa(spectra.pretrain_before, spectra.dimension_before)
-    pretrain_after = kappa(spectra.pretrain_after, spectra.dimension_after)
-    harmful_before = kappa(spectra.harmful_before, spectra.dimension_before)
-    harmful_after = kappa(spectra.harmful_after, spectra.dimension_after)
-    harmful_ratio = harmful_after.value / harmful_before.value
-    pretrain_ratio = pretrain_after.value / pretrain_before.value
+        numbers = value.item(), largest.item(), smallest.item(), int(rank)
+        kappas[name] = ConditionNumber(*numbers, dimension, convention)
+    harmful_ratio = kappas["harmful_after"].value / kappas["harmful_before"].value
+    pretrain_ratio = kappas["pretrain_after"].value / kappas["pretrain_before"].value
     kept = loss_gap is None or loss_gap <= LOSS_TOLERANCE
     return Immunization(
         harmful_ratio=harmful_ratio,
         pretrain_ratio=pretrain_ratio,
         rir=harmful_ratio / pretrain_ratio,
         success=_rises(harmful_ratio) and not _rises(pretrain_ratio) and kept,
-        harmful_before=harmful_before,
-        harmful_after=harmful_after,
-        pretrain_before=pretrain_before,
-        pretrain_after=pretrain_after,
         loss_gap=loss_gap,
         convention=convention,
         gauge=gauge,
+        **kappas,
     )
 
 

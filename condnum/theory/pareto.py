@@ -14,9 +14,8 @@ the extractor to take where (ii) is wanted: at any rank, and with the ridge conv
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import get_args
 
 import numpy as np
@@ -40,9 +39,6 @@ from condnum.theory.spectra import (
 
 #: `front_immunizer` stays this far below (ii) = 1, so that round-off does not decide clause (b).
 FRONT_MARGIN = 1e-3
-
-#: Gains on null(K_P) that `front_immunizer` tries, beside gains of at most 1 on range(K_P).
-_NULL_GAINS = (1.0, 1e-1, 1e-2, 1e-3)
 
 
 @dataclass(frozen=True)
@@ -212,14 +208,20 @@ def front_immunizer(
         pretrain_ratio = max(1 - FRONT_MARGIN, region.ceiling.value**-0.5)
     elif not 0 < pretrain_ratio <= 1:
         raise InvalidInputError(f"pretrain_ratio must lie in (0, 1], got {pretrain_ratio}.")
-    gains = _NULL_GAINS if P.rank < P.dimension else (1.0,)
-    make: list[Callable[..., Tensor]] = [
-        _own_spike if region.ceiling.harmful_only_dimension else _front_spike
-    ]
+    # Gains on null(K_P), beside gains of at most 1 on range(K_P).
+    gains = (1.0, 1e-1, 1e-2, 1e-3) if P.rank < P.dimension else (1.0,)
     ratios = [pretrain_ratio, pretrain_ratio / 3] if convention == "ridge" else [pretrain_ratio]
+    if region.ceiling.harmful_only_dimension:
+        w = _own_direction(P, H)
+        candidates = [_spiked(P, w, gain) for gain in gains]
+    else:
+        candidates = [_front_spike(P, H, region, x, gain) for gain in gains for x in ratios]
     if convention == "ridge" or min(P.rank, H.rank) < P.dimension:
-        make.append(partial(_ridge_spike, directions=_ridge_directions(P, H)))
-    candidates = [spike(P, H, region, x, gain) for spike in make for gain in gains for x in ratios]
+        directions = _ridge_directions(P, H)
+        kappas = [x * region.kappa_pretrain for x in ratios]
+        candidates += [
+            _spiked(P, _ridge_spike(P, H, x, gain, directions), gain) for gain in gains for x in kappas
+        ]
     theta = unit_gauge(max(candidates, key=lambda theta: _merit(theta, P, H, ridge)))
     return theta if isinstance(pretrain_covariance, CovarianceRange) else like(pretrain_covariance)(theta)
 
@@ -269,13 +271,11 @@ def _front_spike(
     return math.sqrt(float(P.values[-1])) * inside + null_gain * P.null_projector
 
 
-def _own_spike(
-    P: CovarianceRange, H: CovarianceRange, region: FeasibleRegion, ratio: float, null_gain: float
-) -> Tensor:
-    """Return θ with the harmful task's strongest own direction scaled up until κ(H_H) is ten times κ(K_H)."""
+def _own_direction(P: CovarianceRange, H: CovarianceRange) -> Tensor:
+    """Return as w the harmful task's strongest own direction, scaled up until κ(H_H) is ten times κ(K_H)."""
     energies, own = own_directions(H, P.null_basis, rtol=default_rtol(P.dimension))
-    wanted = min(10 * region.kappa_harmful, _largest_kappa(P.dimension)) * float(H.values[0])
-    return _spiked(P, own[:, 0] * math.sqrt(wanted / float(energies[0])), null_gain)
+    wanted = min(10 * float(H.values[0] / H.values[-1]), _largest_kappa(P.dimension)) * float(H.values[0])
+    return own[:, 0] * math.sqrt(wanted / float(energies[0]))
 
 
 def _ridge_directions(P: CovarianceRange, H: CovarianceRange) -> list[Tensor]:
@@ -289,16 +289,10 @@ def _ridge_directions(P: CovarianceRange, H: CovarianceRange) -> list[Tensor]:
 
 
 def _ridge_spike(
-    P: CovarianceRange,
-    H: CovarianceRange,
-    region: FeasibleRegion,
-    ratio: float,
-    null_gain: float,
-    *,
-    directions: list[Tensor],
+    P: CovarianceRange, H: CovarianceRange, kappa: float, null_gain: float, directions: list[Tensor]
 ) -> Tensor:
-    """Return θ with the w of the ridge convention: the ρ and length with the largest (i) that (ii) allows."""
-    floor, top = float(P.values[-1]), float(P.values[0])
+    """Return the w of the ridge convention: the ρ and length with the largest (i) that κ(H_P) allows."""
+    floor = float(P.values[-1])
     filled = float((floor / P.values).sum()) + null_gain**2 * (P.dimension - P.rank)
     best, chosen = -math.inf, torch.zeros_like(directions[0])
     for u in directions:
@@ -307,16 +301,16 @@ def _ridge_spike(
         # w = √a·u: κ(H_P) = 1 + a·uᵀK_Pu/γ_r, and, for a singular K_P, σ₁(H_P) at ‖θ‖_F² = D, bound a.
         bounds = [1e3 * filled / length]
         if on_pretrain > 0:
-            bounds.append((ratio * region.kappa_pretrain - 1) * floor / on_pretrain)
+            bounds.append((kappa - 1) * floor / on_pretrain)
         if P.rank < P.dimension:
-            slope = P.dimension * on_pretrain - ratio * top * length
-            spare = ratio * top * filled - P.dimension * floor
+            slope = P.dimension * on_pretrain - kappa * floor * length
+            spare = kappa * floor * filled - P.dimension * floor
             bounds.append(spare / slope if slope > 0 else math.inf if spare >= 0 else 0.0)
         a = max(min(bounds), 0.0)
         rise = a * on_harmful * P.dimension / (filled + a * length)
         if rise > best:
             best, chosen = rise, math.sqrt(a) * u
-    return _spiked(P, chosen, null_gain)
+    return chosen
 
 
 def _spiked(P: CovarianceRange, w: Tensor, null_gain: float) -> Tensor:

@@ -9,9 +9,14 @@ import torch
 from torch import Tensor
 
 from condnum.arrays import ArrayLike, as_tensor, like, storage_eps
-from condnum.errors import InvalidInputError, RankError
-from condnum.theory.autograd import INFINITE_VALUE, ClosedForm
-from condnum.theory.spectra import default_rtol, hessian, is_symmetric, singular_values, symmetric_part
+from condnum.errors import CondnumError, InvalidInputError, RankError
+from condnum.theory.spectra import default_rtol, hessian, is_symmetric, symmetric_part
+
+INFINITE_VALUE = (
+    "R_ill is infinite and has no gradient: the non-zero singular values of a matrix are all "
+    "equal (always so at rank 1), κ = 1; start from a theta whose Hessian has some spread, or "
+    "pass a smaller rtol if the spread is real."
+)
 
 
 @dataclass(frozen=True)
@@ -59,17 +64,7 @@ def r_well(S: ArrayLike, *, dimension: int | None = None) -> Any:
         2.0
     """
     M = as_tensor(S, "S", minimum_ndim=2)
-    eps = storage_eps(S)
-    p = resolve_dimension(dimension, min(M.shape[-2:]))
-    if M.requires_grad and torch.is_grad_enabled():
-        result = well_core(M.detach(), dimension=p, rtol=None, eps=eps)
-        return ClosedForm.apply(M, result.value, result.gradient)
-    sigma = singular_values(M.detach(), eps=eps)
-    resolve_rank(sigma, None, 0.0)
-    value = well_value(sigma, p)
-    if isinstance(S, Tensor):
-        return value
-    return value.item() if value.ndim == 0 else value.cpu().numpy()
+    return _value(S, M, well_core(M.detach(), dimension=dimension, eps=storage_eps(S)))
 
 
 def r_well_gradient(
@@ -104,8 +99,7 @@ def r_well_gradient(
         False
     """
     M = as_tensor(S, "S", minimum_ndim=2).detach()
-    p = resolve_dimension(dimension, min(M.shape[-2:]))
-    return hand_back(well_core(M, dimension=p, rtol=rtol, eps=storage_eps(S)), S)
+    return _hand_back(well_core(M, dimension=dimension, rtol=rtol, eps=storage_eps(S)), S)
 
 
 def r_well_theta_gradient(
@@ -134,7 +128,7 @@ def r_well_theta_gradient(
                [ 0., -1.]])
     """
     T, C, H, eps = theta_hessian(theta, K)
-    return hand_back(pull_back(T, C, well_core(H, dimension=H.shape[-1], rtol=rtol, eps=eps)), theta)
+    return _hand_back(_pull_back(T, C, well_core(H, rtol=rtol, eps=eps)), theta)
 
 
 def r_ill(S: ArrayLike, *, rank: int | None = None, rtol: float | None = None) -> Any:
@@ -169,17 +163,7 @@ def r_ill(S: ArrayLike, *, rank: int | None = None, rtol: float | None = None) -
         inf
     """
     M = as_tensor(S, "S", minimum_ndim=2)
-    eps = storage_eps(S)
-    if M.requires_grad and torch.is_grad_enabled():
-        result = ill_core(M.detach(), rank=rank, rtol=rtol, eps=eps)
-        return ClosedForm.apply(M, result.value, result.gradient)
-    tolerance = resolve_rtol(rtol, M, eps)
-    sigma = singular_values(M.detach(), eps=eps)
-    k = resolve_rank(sigma, rank, tolerance)
-    value = ill_value(sigma, k, smallest(sigma, k, tolerance))
-    if isinstance(S, Tensor):
-        return value
-    return value.item() if value.ndim == 0 else value.cpu().numpy()
+    return _value(S, M, ill_core(M.detach(), rank=rank, rtol=rtol, eps=storage_eps(S)))
 
 
 def r_ill_gradient(
@@ -215,7 +199,7 @@ def r_ill_gradient(
     M = as_tensor(S, "S", minimum_ndim=2).detach()
     result = ill_core(M, rank=rank, rtol=rtol, eps=storage_eps(S))
     reject_infinite(result.value)
-    return hand_back(result, S)
+    return _hand_back(result, S)
 
 
 def r_ill_theta_gradient(
@@ -249,48 +233,99 @@ def r_ill_theta_gradient(
     T, C, H, eps = theta_hessian(theta, K)
     result = ill_core(H, rank=rank, rtol=rtol, eps=eps)
     reject_infinite(result.value)
-    return hand_back(pull_back(T, C, result), theta)
+    return _hand_back(_pull_back(T, C, result), theta)
 
 
-def well_core(matrix: Tensor, *, dimension: int, rtol: float | None, eps: float) -> RegularizerGradient:
-    """Return value and gradient as tensors, from one decomposition of a detached matrix."""
-    tolerance = resolve_rtol(rtol, matrix, eps)
-    U, sigma, V = decompose(matrix, eps)
-    rank = resolve_rank(sigma, None, tolerance)
-    top = largest(sigma, tolerance)
-    G = (U * (top.weights * sigma).unsqueeze(-2)) @ V.mT - matrix / dimension
-    value = well_value(sigma, dimension)
-    return RegularizerGradient(value, G, top.multiplicity == 1, top.gap, top.sigma, rank, top.multiplicity)
+class ClosedForm(torch.autograd.Function):
+    """Scalar function of each matrix of a batch, with a gradient computed beforehand.
 
-
-def well_value(sigma: Tensor, dimension: int) -> Tensor:
-    """Return R_well `(...)` of a descending spectrum `(..., n)`; missing values are zero.
-
-    A sum of differences of squares: non-negative, and exactly zero at a flat spectrum.
+    Differentiating through `svd` or `eigh` divides by the gaps of all singular values: it is NaN as soon as
+    two of them meet, null ones of a rank-deficient Hessian included. The closed form needs one extreme pair.
     """
-    first = sigma[..., :1]
-    differences = ((first - sigma) * (first + sigma)).sum(dim=-1)
-    return (differences + (dimension - sigma.shape[-1]) * sigma[..., 0].square()) / (2 * dimension)
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
+        """Return `value` and keep `gradient`."""
+        ctx.save_for_backward(matrix, value, gradient)
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
+        """Return `upstream · gradient`."""
+        matrix, value, gradient = ctx.saved_tensors
+        if bool(torch.isinf(value).any()):
+            raise RankError(INFINITE_VALUE)
+        if torch.is_grad_enabled():  # create_graph=True
+            gradient = OnceOnly.apply(matrix, gradient)
+        return upstream[..., None, None] * gradient, None, None
 
 
-def resolve_dimension(dimension: int | None, minimum: int) -> int:
-    """Return p, checked."""
-    if dimension is None:
-        return minimum
-    if int(dimension) != dimension or dimension < minimum:
-        raise InvalidInputError(
-            f"dimension must be a whole number of at least {minimum}, the number of singular values, "
-            f"got {dimension}."
+class OnceOnly(torch.autograd.Function):
+    """A closed-form gradient that refuses to be differentiated again.
+
+    torch's `once_differentiable` would not do: where the upstream derivative is a constant it
+    hands back a constant, and second derivatives come out silently without this term.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, gradient: Tensor) -> Tensor:
+        """Return `gradient` as a function of `matrix`."""
+        return gradient.clone()
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[None, None]:
+        """Refuse."""
+        raise CondnumError(
+            "r_well and r_ill have a closed-form first derivative only; for second derivatives write the "
+            "regularizer with torch.linalg.svdvals, or detach this term."
         )
-    return int(dimension)
+
+
+def _value(S: ArrayLike, matrix: Tensor, result: RegularizerGradient) -> Any:
+    """Return the value in the caller's kind, with the closed form as its backward where that is wanted."""
+    if matrix.requires_grad and torch.is_grad_enabled():
+        return ClosedForm.apply(matrix, result.value, result.gradient)
+    if isinstance(S, Tensor):
+        return result.value
+    return _hand_back(result, S).value
+
+
+def _hand_back(result: RegularizerGradient, reference: ArrayLike) -> RegularizerGradient:
+    """Turn a result of tensors into the caller's kind, with Python scalars for one matrix."""
+    convert = like(reference)
+    return RegularizerGradient(
+        **{name: value.item() if value.ndim == 0 else convert(value) for name, value in vars(result).items()}
+    )
+
+
+def _pull_back(theta: Tensor, covariance: Tensor, result: RegularizerGradient) -> RegularizerGradient:
+    """Return the result with `2Kθ∇_H R` in the place of `∇_H R`."""
+    return replace(result, gradient=2 * (covariance @ (theta @ result.gradient)))
+
+
+def well_core(
+    matrix: Tensor, *, dimension: int | None = None, rtol: float | None = None, eps: float
+) -> RegularizerGradient:
+    """Return value and gradient as tensors, from one decomposition of a detached matrix."""
+    p = resolve_dimension(dimension, min(matrix.shape[-2:]))
+    tolerance = _resolve_rtol(rtol, matrix, eps)
+    U, sigma, V = _decompose(matrix, eps)
+    rank = resolve_rank(sigma, None, tolerance)
+    top = extreme(sigma, tolerance)
+    G = (U * (top.weights * sigma).unsqueeze(-2)) @ V.mT - matrix / p
+    # A sum of differences of squares, those of the missing zeros included: non-negative, and exactly zero at
+    # a flat spectrum.
+    differences = ((top.sigma.unsqueeze(-1) - sigma) * (top.sigma.unsqueeze(-1) + sigma)).sum(dim=-1)
+    value = (differences + (p - sigma.shape[-1]) * top.sigma.square()) / (2 * p)
+    return RegularizerGradient(value, G, top.multiplicity == 1, top.gap, top.sigma, rank, top.multiplicity)
 
 
 def ill_core(matrix: Tensor, *, rank: int | None, rtol: float | None, eps: float) -> RegularizerGradient:
     """Return value and gradient as tensors, from one decomposition; NaN gradient at infinite value."""
-    tolerance = resolve_rtol(rtol, matrix, eps)
-    U, sigma, V = decompose(matrix, eps)
+    tolerance = _resolve_rtol(rtol, matrix, eps)
+    U, sigma, V = _decompose(matrix, eps)
     k = resolve_rank(sigma, rank, tolerance)
-    low = smallest(sigma, k, tolerance)
+    low = extreme(sigma, tolerance, k)
     value = ill_value(sigma, k, low)
     term = (U * (low.weights * sigma).unsqueeze(-2)) @ V.mT
     G = (term - matrix / k[..., None, None]) * value.square()[..., None, None]
@@ -327,7 +362,26 @@ class Extreme:
     gap: Tensor  # (...), distance to the next value over σ₁; inf without one
 
 
-def decompose(matrix: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def extreme(sigma: Tensor, rtol: float, rank: Tensor | None = None) -> Extreme:
+    """Return σ₁ of a descending spectrum `(..., n)`, or σ_k for a rank k `(...)`, with its equals.
+
+    Equal are values within `rtol·σ₁` of it, for σ_k too: that is the size of the round-off in σ_k.
+    """
+    n = sigma.shape[-1]
+    places = torch.arange(n, device=sigma.device)
+    place = (torch.zeros_like(sigma[..., :1]) if rank is None else rank.unsqueeze(-1) - 1).long()
+    beside = place + (1 if rank is None else -1)
+    chosen, next_one = (sigma.gather(-1, index.clamp(0, n - 1)) for index in (place, beside))
+    equal = (sigma - chosen).abs() <= rtol * sigma[..., :1]
+    if rank is not None:
+        equal &= places <= place
+    exists = (beside >= 0) & (beside < n)
+    gap = torch.where(exists, (chosen - next_one).abs() / sigma[..., :1], torch.inf)
+    count = equal.sum(dim=-1)
+    return Extreme(chosen[..., 0], equal.to(sigma.dtype) / count.unsqueeze(-1), count, gap[..., 0])
+
+
+def _decompose(matrix: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return `U, σ, V` with `S = U diag(σ) Vᵀ`, σ descending; `eigh` where S is symmetric."""
     if not is_symmetric(matrix, eps):
         U, sigma, V = torch.linalg.svd(matrix, full_matrices=False)
@@ -341,7 +395,19 @@ def decompose(matrix: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     return V * signs, values.abs(), V
 
 
-def resolve_rtol(rtol: float | None, matrix: Tensor, eps: float) -> float:
+def resolve_dimension(dimension: int | None, minimum: int) -> int:
+    """Return p, checked."""
+    if dimension is None:
+        return minimum
+    if int(dimension) != dimension or dimension < minimum:
+        raise InvalidInputError(
+            f"dimension must be a whole number of at least {minimum}, the number of singular values, "
+            f"got {dimension}."
+        )
+    return int(dimension)
+
+
+def _resolve_rtol(rtol: float | None, matrix: Tensor, eps: float) -> float:
     """Return `rtol`, or the default `max(p_r, p_c)·eps`."""
     if rtol is None:
         return default_rtol(max(matrix.shape[-2:]), eps)
@@ -365,33 +431,6 @@ def resolve_rank(sigma: Tensor, rank: int | None, rtol: float) -> Tensor:
     return torch.full(sigma.shape[:-1], int(rank), dtype=torch.int64, device=sigma.device)
 
 
-def largest(sigma: Tensor, rtol: float) -> Extreme:
-    """Return σ₁ of a descending spectrum `(..., n)`, averaged over values within `rtol·σ₁`."""
-    first = sigma[..., 0]
-    second = sigma[..., 1] if sigma.shape[-1] > 1 else torch.full_like(first, -torch.inf)
-    mask = sigma >= ((1 - rtol) * first).unsqueeze(-1)
-    return _extreme(first, mask, (first - second) / first)
-
-
-def smallest(sigma: Tensor, rank: Tensor, rtol: float) -> Extreme:
-    """Return σ_k of a descending spectrum `(..., n)` of rank k `(...)`, averaged as `largest`.
-
-    The tolerance is relative to σ₁, not σ_k: that is the size of the round-off in σ_k.
-    """
-    first = sigma[..., 0]
-    last = torch.gather(sigma, -1, (rank - 1).unsqueeze(-1)).squeeze(-1)
-    before = torch.gather(sigma, -1, (rank - 2).clamp_min(0).unsqueeze(-1)).squeeze(-1)
-    kept = torch.arange(sigma.shape[-1], device=sigma.device) < rank.unsqueeze(-1)
-    mask = kept & (sigma - last.unsqueeze(-1) <= rtol * first.unsqueeze(-1))
-    gap = torch.where(rank > 1, (before - last) / first, torch.inf)
-    return _extreme(last, mask, gap)
-
-
-def _extreme(sigma: Tensor, mask: Tensor, gap: Tensor) -> Extreme:
-    count = mask.sum(dim=-1)
-    return Extreme(sigma, mask.to(sigma.dtype) / count.unsqueeze(-1), count, gap)
-
-
 def theta_hessian(theta: ArrayLike, covariance: ArrayLike) -> tuple[Tensor, Tensor, Tensor, float]:
     """Return θ, K and H(θ) as detached float64 tensors, and the coarser of their storage epsilons."""
     T = as_tensor(theta, "theta", minimum_ndim=2).detach()
@@ -400,49 +439,20 @@ def theta_hessian(theta: ArrayLike, covariance: ArrayLike) -> tuple[Tensor, Tens
     return T, symmetric_part(K), H, max(storage_eps(theta), storage_eps(covariance))
 
 
-def pull_back(theta: Tensor, covariance: Tensor, result: RegularizerGradient) -> RegularizerGradient:
-    """Return the result with `2Kθ∇_H R` in the place of `∇_H R`."""
-    return replace(result, gradient=2 * (covariance @ (theta @ result.gradient)))
-
-
-def hand_back(result: RegularizerGradient, reference: ArrayLike) -> RegularizerGradient:
-    """Turn a result of tensors into the caller's kind, with Python scalars for one matrix."""
-    convert = like(reference)
-    fields = {
-        name: value.item() if value.ndim == 0 else convert(value) for name, value in vars(result).items()
-    }
-    return RegularizerGradient(**fields)
-
-
 def r_well_from_pair(hessian: Tensor, sigma_1: Tensor, dimension: int) -> Tensor:
-    r"""Return :math:`\tfrac12\sigma_1^2 - \|H\|_F^2/(2p)` (Eq. 3).
-
-    Examples:
-        >>> r_well_from_pair(torch.diag(torch.tensor([3.0, 1.0])), torch.tensor(3.0), 2)
-        tensor(2.)
-    """
-    return sigma_1.square() / 2 - squared_norm(hessian) / (2 * dimension)
+    r"""Return :math:`\tfrac12\sigma_1^2 - \|H\|_F^2/(2p)` (Eq. 3)."""
+    return sigma_1.square() / 2 - torch.linalg.vector_norm(hessian, dim=(-2, -1)).square() / (2 * dimension)
 
 
 def r_ill_from_pair(hessian: Tensor, sigma_k: Tensor, rank: int | Tensor) -> Tensor:
-    r"""Return :math:`1/(\|H\|_F^2/(2k) - \tfrac12\sigma_k^2)` (Eq. 12).
-
-    Examples:
-        >>> r_ill_from_pair(torch.diag(torch.tensor([3.0, 1.0])), torch.tensor(1.0), 2)
-        tensor(0.5000)
-    """
-    return (squared_norm(hessian) / (2 * rank) - sigma_k.square() / 2).reciprocal()
+    r"""Return :math:`1/(\|H\|_F^2/(2k) - \tfrac12\sigma_k^2)` (Eq. 12)."""
+    return (
+        torch.linalg.vector_norm(hessian, dim=(-2, -1)).square() / (2 * rank) - sigma_k.square() / 2
+    ).reciprocal()
 
 
 def well_gradient_from_pair(hessian: Tensor, sigma_1: Tensor, v_1: Tensor, dimension: int) -> Tensor:
-    r"""Return :math:`\nabla_H R_{well} = \sigma_1v_1v_1^\top - H/p` (Theorem A.1 (3)).
-
-    Examples:
-        >>> H = torch.diag(torch.tensor([3.0, 1.0]))
-        >>> well_gradient_from_pair(H, torch.tensor(3.0), torch.tensor([1.0, 0.0]), 2)
-        tensor([[ 1.5000,  0.0000],
-                [ 0.0000, -0.5000]])
-    """
+    r"""Return :math:`\nabla_H R_{well} = \sigma_1v_1v_1^\top - H/p` (Theorem A.1 (3))."""
     scaled = sigma_1.unsqueeze(-1) * v_1
     return (hessian / -dimension).addcmul_(scaled.unsqueeze(-1), v_1.unsqueeze(-2))
 
@@ -450,21 +460,9 @@ def well_gradient_from_pair(hessian: Tensor, sigma_1: Tensor, v_1: Tensor, dimen
 def ill_gradient_from_pair(
     hessian: Tensor, sigma_k: Tensor, v_k: Tensor, rank: int | Tensor
 ) -> tuple[Tensor, Tensor]:
-    r"""Return R_ill and :math:`\nabla_H R_{ill} = (\sigma_kv_kv_k^\top - H/k)\,R_{ill}^2` (Eq. 13).
-
-    Examples:
-        >>> H = torch.diag(torch.tensor([3.0, 1.0]))
-        >>> ill_gradient_from_pair(H, torch.tensor(1.0), torch.tensor([0.0, 1.0]), 2)
-        (tensor(0.5000), tensor([[-0.3750,  0.0000],
-                [ 0.0000,  0.1250]]))
-    """
+    r"""Return R_ill and :math:`\nabla_H R_{ill} = (\sigma_kv_kv_k^\top - H/k)\,R_{ill}^2` (Eq. 13)."""
     value = r_ill_from_pair(hessian, sigma_k, rank)
     square = value.square()
     scaled = (square * sigma_k).unsqueeze(-1) * v_k
     G = hessian * (square / -rank)[..., None, None]
     return value, G.addcmul_(scaled.unsqueeze(-1), v_k.unsqueeze(-2))
-
-
-def squared_norm(matrix: Tensor) -> Tensor:
-    """Return `‖A‖_F²` of every matrix of a batch."""
-    return torch.linalg.vector_norm(matrix, dim=(-2, -1)).square()

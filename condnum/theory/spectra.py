@@ -114,12 +114,7 @@ def is_symmetric(matrix: Tensor, eps: float) -> bool:
 
 
 def singular_values(matrix: Tensor, *, kind: MatrixKind = "auto", eps: float = 2.0**-52) -> Tensor:
-    """Return the singular values, descending, by the cheapest exact route.
-
-    Examples:
-        >>> singular_values(torch.diag(torch.tensor([1.0, -3.0])).double())
-        tensor([3., 1.], dtype=torch.float64)
-    """
+    """Return the singular values, descending, by the cheapest exact route."""
     if kind not in ("auto", "symmetric", "general", "features"):
         raise UnknownNameError("matrix kind", kind, ["auto", "symmetric", "general", "features"])
     if kind == "symmetric" and matrix.shape[-1] != matrix.shape[-2]:
@@ -135,13 +130,7 @@ def singular_values(matrix: Tensor, *, kind: MatrixKind = "auto", eps: float = 2
 
 
 def covariance_factor(covariance: Tensor, *, rtol: float | None = None) -> Tensor:
-    """Return `B` with `K = BᵀB` and as many rows as the numerical rank of K.
-
-    Examples:
-        >>> covariance_factor(torch.diag(torch.tensor([0.0, 9.0, 4.0])).double()).abs()
-        tensor([[0., 3., 0.],
-                [0., 0., 2.]], dtype=torch.float64)
-    """
+    """Return `B` with `K = BᵀB` and as many rows as the numerical rank of K."""
     values, vectors = torch.linalg.eigh(symmetric_part(covariance))
     rtol = default_rtol(len(values)) if rtol is None else rtol
     kept = values > rtol * values[-1].clamp_min(0)
@@ -255,12 +244,7 @@ class CovarianceRange:
 
     @classmethod
     def of(cls, covariance: Tensor, *, rtol: float | None = None, name: str = "covariance") -> Self:
-        """Decompose a covariance.
-
-        Examples:
-            >>> CovarianceRange.of(torch.diag(torch.tensor([1.0, 0.0, 4.0])).double()).values
-            tensor([4., 1.], dtype=torch.float64)
-        """
+        """Decompose a covariance."""
         values, vectors = torch.linalg.eigh(covariance)
         rtol = default_rtol(len(values)) if rtol is None else rtol
         if float(values[-1]) <= 0:
@@ -286,10 +270,6 @@ class CovarianceRange:
 
         What lies below the numerical rank of K counts as exactly zero, so that its directions have the
         eigenvalue ε itself, however small ε is against the round-off of K.
-
-        Examples:
-            >>> CovarianceRange.of(torch.diag(torch.tensor([4.0, 0.0])).double()).ridged(1e-20).values
-            tensor([4.0000e+00, 1.0000e-20], dtype=torch.float64)
         """
         if not 0 < ridge < math.inf:
             raise InvalidInputError(f"ridge must be positive and finite, got {ridge}; leave it out for none.")

@@ -16,13 +16,12 @@ from torch import Tensor
 from condnum.arrays import Array, ArrayLike, as_tensor, like
 from condnum.errors import InvalidInputError, RankError, UnknownNameError
 from condnum.theory.regularizers import (
+    Extreme,
+    extreme,
     ill_core,
     ill_value,
-    largest,
     reject_infinite,
     resolve_dimension,
-    resolve_rank,
-    smallest,
     theta_hessian,
     well_core,
 )
@@ -62,10 +61,9 @@ def well_step_bound(
         >>> well_step_bound([4.0, 1.0], source="printed")
         0.5
     """
-    s = as_spectrum(sigma, minimum=2)
+    s = _as_spectrum(sigma, source, minimum=2)
     D = resolve_dimension(dimension, s.shape[-1])
-    _check_source(source)
-    if bool((largest(s, default_rtol(s.shape[-1])).multiplicity > 1).any()):
+    if bool((extreme(s, default_rtol(s.shape[-1])).multiplicity > 1).any()):
         raise InvalidInputError(
             f"the largest singular value is repeated (σ₁ = σ₂ in {s.tolist()}): Theorem 4.3 (1) asks for a "
             "unique one, and its bound is 0, no step at all."
@@ -74,7 +72,8 @@ def well_step_bound(
     room = (1 - (sk / s1).sqrt()) / 2 if source == "corrected" else torch.ones_like(s1)
     first = room / ((1 - 1 / D) * s1)
     second = ((s1 / s2).sqrt() - 1) * D / (2 * s2)
-    return _hand_back(torch.minimum(first, second), sigma)
+    bound = torch.minimum(first, second)
+    return bound.item() if bound.ndim == 0 else like(sigma)(bound)
 
 
 def ill_step_bound(sigma: ArrayLike, *, source: BoundSource = "corrected") -> Any:
@@ -104,23 +103,23 @@ def ill_step_bound(sigma: ArrayLike, *, source: BoundSource = "corrected") -> An
         >>> ill_step_bound([4.0, 3.0, 2.0], source="printed") < 0
         True
     """
-    s = as_spectrum(sigma, minimum=2)
-    _check_source(source)
-    n = s.shape[-1]
-    k = resolve_rank(s, n, 0.0)
-    low = smallest(s, k, default_rtol(n))
+    s = _as_spectrum(sigma, source, minimum=2)
+    low, value = _low_end(s)
     if bool((low.multiplicity > 1).any()):
         raise InvalidInputError(
             f"the smallest singular value is repeated (σ_k = σ_(k−1) in {s.tolist()}): Theorem 4.3 (2) asks "
             "for a unique one, and its bound is undefined."
         )
-    rho = ill_value(s, k, low).reciprocal()
-    denominator = low.sigma * (1 - 2 / n) if source == "corrected" else 1 - 2 * low.sigma / n
-    return _hand_back(rho.square() / denominator, sigma)
+    k = s.shape[-1]
+    denominator = low.sigma * (1 - 2 / k) if source == "corrected" else 1 - 2 * low.sigma / k
+    bound = value.reciprocal().square() / denominator
+    return bound.item() if bound.ndim == 0 else like(sigma)(bound)
 
 
-def as_spectrum(sigma: ArrayLike, *, minimum: int = 1) -> Tensor:
+def _as_spectrum(sigma: ArrayLike, source: BoundSource = "corrected", *, minimum: int = 1) -> Tensor:
     """Return a detached float64 spectrum `(..., k)`, checked."""
+    if source not in ("corrected", "printed"):
+        raise UnknownNameError("bound source", source, ("corrected", "printed"))
     s = as_tensor(sigma, "sigma", minimum_ndim=1).detach()
     if bool((s <= 0).any()):
         raise InvalidInputError(
@@ -133,13 +132,19 @@ def as_spectrum(sigma: ArrayLike, *, minimum: int = 1) -> Tensor:
     return s
 
 
-def _check_source(source: str) -> None:
-    if source not in ("corrected", "printed"):
-        raise UnknownNameError("bound source", source, ["corrected", "printed"])
+def _low_end(sigma: Tensor) -> tuple[Extreme, Tensor]:
+    """Return σ_k of a spectrum of full rank with its equals, and R_ill."""
+    n = sigma.shape[-1]
+    k = torch.full_like(sigma[..., 0], n, dtype=torch.int64)
+    low = extreme(sigma, default_rtol(n), k)
+    return low, ill_value(sigma, k, low)
 
 
-def _hand_back(bound: Tensor, reference: ArrayLike) -> Any:
-    return bound.item() if bound.ndim == 0 else like(reference)(bound)
+def _step_size(eta: float) -> float:
+    """Return the step size, checked."""
+    if not 0 <= float(eta) < math.inf:
+        raise InvalidInputError(f"eta must be finite and non-negative, got {eta}.")
+    return float(eta)
 
 
 def well_step(theta: ArrayLike, K: ArrayLike, eta: float, *, rtol: float | None = None) -> Any:
@@ -169,10 +174,9 @@ def well_step(theta: ArrayLike, K: ArrayLike, eta: float, *, rtol: float | None 
         array([[0.6, 0. ],
                [0. , 1.1]])
     """
-    step = 2 * checked_eta(eta)
+    step = 2 * _step_size(eta)
     T, _, H, eps = theta_hessian(theta, K)
-    result = well_core(H, dimension=H.shape[-1], rtol=rtol, eps=eps)
-    return like(theta)(T - step * (T @ result.gradient))
+    return like(theta)(T - step * (T @ well_core(H, rtol=rtol, eps=eps).gradient))
 
 
 def ill_step(
@@ -207,7 +211,7 @@ def ill_step(
         array([[1.75, 0.  ],
                [0.  , 0.75]])
     """
-    step = 2 * checked_eta(eta)
+    step = 2 * _step_size(eta)
     T, _, H, eps = theta_hessian(theta, K)
     result = ill_core(H, rank=rank, rtol=rtol, eps=eps)
     reject_infinite(result.value)
@@ -237,10 +241,10 @@ def well_spectrum_step(sigma: ArrayLike, eta: float, dimension: int | None = Non
         >>> well_spectrum_step([4.0, 1.0], 0.25, 2)
         array([0.    , 1.5625])
     """
-    s = as_spectrum(sigma)
+    s = _as_spectrum(sigma)
     D = resolve_dimension(dimension, s.shape[-1])
-    weights = largest(s, default_rtol(s.shape[-1])).weights
-    return like(sigma)(_moved_spectrum(s, (weights - 1 / D) * s, eta))
+    gradient = (extreme(s, default_rtol(s.shape[-1])).weights - 1 / D) * s
+    return like(sigma)(s * (1 - 2 * _step_size(eta) * gradient).square())
 
 
 def ill_spectrum_step(sigma: ArrayLike, eta: float) -> Array:
@@ -266,22 +270,8 @@ def ill_spectrum_step(sigma: ArrayLike, eta: float) -> Array:
         >>> ill_spectrum_step([3.0, 1.0], 1.0)  # ρ = 2
         array([9.1875, 0.5625])
     """
-    s = as_spectrum(sigma, minimum=2)
-    k = resolve_rank(s, s.shape[-1], 0.0)
-    low = smallest(s, k, default_rtol(s.shape[-1]))
-    value = ill_value(s, k, low)
+    s = _as_spectrum(sigma, minimum=2)
+    low, value = _low_end(s)
     reject_infinite(value)
-    g = (low.weights - 1 / s.shape[-1]) * s * value.square().unsqueeze(-1)
-    return like(sigma)(_moved_spectrum(s, g, eta))
-
-
-def _moved_spectrum(sigma: Tensor, gradient: Tensor, eta: float) -> Tensor:
-    return sigma * (1 - 2 * checked_eta(eta) * gradient).square()
-
-
-def checked_eta(eta: float) -> float:
-    """Return the step size as a float."""
-    value = float(eta)
-    if not (math.isfinite(value) and value >= 0):
-        raise InvalidInputError(f"eta must be finite and non-negative, got {eta}.")
-    return value
+    gradient = (low.weights - 1 / s.shape[-1]) * s * value.square().unsqueeze(-1)
+    return like(sigma)(s * (1 - 2 * _step_size(eta) * gradient).square())
