@@ -1,14 +1,7 @@
 """Algorithm 1, its baselines and its controls: one file a method, one registry, one loop."""
 
 from condnum.methods.baselines import ImmaSettings, OptKappaSettings
-from condnum.methods.method import (
-    NAMED_SETTINGS,
-    Callback,
-    DescentSettings,
-    History,
-    ImmunizationResult,
-    Progress,
-)
+from condnum.methods.method import NAMED_SETTINGS, DescentSettings, ImmunizationResult, Progress
 from condnum.methods.registry import (
     descends_in_batches,
     get_method,
@@ -21,9 +14,7 @@ from condnum.methods.registry import (
 
 __all__ = [
     "NAMED_SETTINGS",
-    "Callback",
     "DescentSettings",
-    "History",
     "ImmaSettings",
     "ImmunizationResult",
     "OptKappaSettings",

@@ -23,7 +23,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import get_args
 
 import numpy as np
 import torch
@@ -43,14 +42,7 @@ from condnum.methods.method import (
 )
 from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask, ProblemBatch, SquaredLoss, measure
 from condnum.theory.ceiling import rir_ceiling, share_of_ceiling
-from condnum.theory.immunization import (
-    HessianSpectra,
-    Immunization,
-    immunization_from_spectra,
-    relative_immunization_ratio,
-    unit_gauge,
-)
-from condnum.theory.spectra import Convention
+from condnum.theory.immunization import Immunization, in_both_conventions, relative_immunization_ratio
 
 #: κ(H_P) at which it counts as flat: RIR is then within a factor 1.05² of the ceiling.
 FLAT = 1.05
@@ -97,7 +89,7 @@ def descend_auto(
         steps=run.step,
         seconds=time.perf_counter() - started,
         converged=reason == "settled",
-        counts={"rounds": run.rounds, "steps_well": run.steps["well"], "steps_ill": run.steps["ill"]},
+        counts={"rounds": run.rounds} | {f"steps_{part}": count for part, count in run.steps.items()},
         stop_reason=reason,
         verdict=verdict,
         ceiling=run.ceiling,
@@ -242,14 +234,7 @@ class _Auto:
 
     def _measure(self, theta: Tensor) -> tuple[_Merit, Immunization]:
         """Return what candidates are compared by, and the verdict without clause (c)."""
-        theta = unit_gauge(theta)
-        after = [torch.linalg.svdvals(factor @ theta).square() for factor in (self.pretrain, self.harmful)]
-        D = self.problem.dimension
-        spectra = HessianSpectra(self.before[0], after[0], self.before[1], after[1], D, D)
-        verdict, ridge = (
-            immunization_from_spectra(spectra, convention=convention, gauge="unit")
-            for convention in get_args(Convention)
-        )
+        verdict, ridge = in_both_conventions(theta, (self.pretrain, self.harmful), self.before)
         logs = [math.log(ratio) for ratio in (verdict.harmful_ratio, verdict.pretrain_ratio, verdict.rir)]
         miss = max(0.0, -logs[0]) + max(0.0, logs[1])
         size = logs[2] + 0.1 * logs[0]

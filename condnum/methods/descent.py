@@ -112,7 +112,7 @@ class _Descent:
         self._safe = {name: torch.empty_like(tensor) for name, tensor in self.parameters.items()}
         self._norms: dict[str, Tensor] = {}
         self._rows: list[list[dict[str, float]]] = [[] for _ in problems]
-        self._optimizer = make_optimizer(settings.optimizer, self.parameters)
+        self._optimizer = Optimizer(settings.optimizer, self.parameters)
 
     def loop(self) -> None:
         """Step until nothing is active; leave the last finite parameters of each problem behind."""
@@ -124,7 +124,8 @@ class _Descent:
             try:
                 directions = self._directions()
             except torch.linalg.LinAlgError:
-                return self._stop(self.memory.active, "diverged")
+                self._stop(self.memory.active, "diverged")
+                break
             norm = torch.linalg.vector_norm(directions["theta"], dim=(1, 2))
             self._stop(~torch.isfinite(norm), "diverged")
             if self.step in self.settings.recorded_steps:
@@ -136,8 +137,7 @@ class _Descent:
             self._optimizer.step(directions, self.settings.rate(self.step))
             self._keep_finite()
             if not bool(self.memory.active.any()):
-                return None
-        return None
+                break
 
     def histories(self) -> list[History]:
         """Close each history with the final θ and return them; empty where none is wanted."""
@@ -232,26 +232,14 @@ def part_weights(norms: dict[str, float], settings: DescentSettings) -> dict[str
     return {part: chosen.get(part, 1.0) for part in norms}
 
 
-class GradientDescent:
-    """`x ← x − ηg`."""
-
-    def __init__(self, parameters: Parameters) -> None:
-        self._parameters = parameters
-
-    def step(self, gradients: Parameters, learning_rate: float) -> None:
-        """Take one step against the gradients, in place."""
-        for name, gradient in gradients.items():
-            self._parameters[name].add_(gradient, alpha=-learning_rate)
-
-
-class Adam:
-    """Adam with (0.9, 0.999, 1e-8) (Kingma & Ba, 2015).
+class Optimizer:
+    """Plain gradient descent `x ← x − ηg`, or Adam with (0.9, 0.999, 1e-8) (Kingma & Ba, 2015), in place.
 
     `torch.optim.Adam` runs the same function, but loads torch's compiler first: 5 s a process.
     """
 
-    def __init__(self, parameters: Parameters) -> None:
-        self._parameters = parameters
+    def __init__(self, name: Literal["adam", "gd"], parameters: Parameters) -> None:
+        self._name, self._parameters = name, parameters
         # One fused pass over a large θ is worth its different rounding. It counts its steps where the
         # parameters live, the other form on the CPU.
         self._fused = max(tensor.shape[-2] for tensor in parameters.values()) > SMALL
@@ -266,7 +254,11 @@ class Adam:
 
     @torch.no_grad()
     def step(self, gradients: Parameters, learning_rate: float) -> None:
-        """Take one step against the gradients, in place."""
+        """Take one step against the gradients."""
+        if self._name == "gd":
+            for name, gradient in gradients.items():
+                self._parameters[name].add_(gradient, alpha=-learning_rate)
+            return
         means, squares, steps = (list(kind) for kind in zip(*map(self._state.get, gradients), strict=True))
         adam(
             [self._parameters[name] for name in gradients],
@@ -284,8 +276,3 @@ class Adam:
             eps=1e-8,
             maximize=False,
         )
-
-
-def make_optimizer(name: Literal["adam", "gd"], parameters: Parameters) -> Adam | GradientDescent:
-    """Return the optimizer of that name on these parameters."""
-    return Adam(parameters) if name == "adam" else GradientDescent(parameters)

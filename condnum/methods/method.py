@@ -101,26 +101,13 @@ class DescentSettings:
         return frozenset(map(int, spaced.round()))
 
     def rate(self, step: int) -> float:
-        """Return η of a step: constant, or multiplied by `(1 + cos(π·step/steps))/2`.
-
-        Examples:
-            >>> settings = DescentSettings(learning_rate=0.1, steps=4)
-            >>> [round(settings.rate(step), 6) for step in (0, 2)]
-            [0.1, 0.05]
-        """
+        """Return η of a step: constant, or multiplied by `(1 + cos(π·step/steps))/2`."""
         if self.schedule == "constant":
             return self.learning_rate
         return self.learning_rate * 0.5 * (1 + math.cos(math.pi * step / self.steps))
 
     def with_overrides(self, **overrides: Any) -> Self:
-        """Return a copy with some settings changed; naming one that `auto` would choose turns `auto` off.
-
-        Examples:
-            >>> DescentSettings().with_overrides(steps=3).steps
-            3
-            >>> DescentSettings(auto=True).with_overrides(learning_rate=0.1).auto
-            False
-        """
+        """Return a copy with some settings changed; naming one that `auto` would choose turns `auto` off."""
         names = [field.name for field in fields(self)]
         for name in overrides:
             if name not in names:
@@ -135,8 +122,6 @@ class DescentSettings:
         Examples:
             >>> DescentSettings(steps=100).describe(["well", "ill", "supervised"])
             '100 steps of adam, η = 0.1 (cosine), full batch, λ balanced with ratio 5, loss weight 1'
-            >>> DescentSettings(steps=100, schedule="constant", batch_size=64).describe()
-            '100 steps of adam, η = 0.1 (constant), 64 rows a step'
         """
         if self.auto:
             return f"auto: η, λ and the number of steps (at most {self.steps}) follow from the spectra"

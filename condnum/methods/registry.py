@@ -141,12 +141,7 @@ def get_method(name: str) -> Method:
 
 
 def uses_seed(name: str) -> bool:
-    """Return whether a method's θ depends on the seed.
-
-    Examples:
-        >>> uses_seed("ours"), uses_seed("optimal")
-        (True, False)
-    """
+    """Return whether a method's θ depends on the seed."""
     return bool(getattr(get_method(name), "seeded", True))
 
 
@@ -229,19 +224,12 @@ def _closed_form(problem: ImmunizationProblem, method: ClosedFormMethod, seed: i
 
 
 def descends_in_batches(method: str, settings: DescentSettings | None = None) -> bool:
-    """Tell whether a method has a batched form that can do what the settings ask for.
-
-    Examples:
-        >>> descends_in_batches("ours"), descends_in_batches("ours", DescentSettings())
-        (False, True)
-        >>> descends_in_batches("optimal")
-        False
-    """
+    """Tell whether a method has a batched form that can do what the settings ask for."""
     chosen = get_method(method)
     if isinstance(chosen, ClosedFormMethod) or not knows_batches(chosen):
         return False
-    chosen_settings = settings or chosen.defaults
-    return chosen_settings.batch_size is None and not chosen_settings.auto
+    base = settings or chosen.defaults
+    return base.batch_size is None and not base.auto
 
 
 def immunize_batch(
@@ -252,14 +240,7 @@ def immunize_batch(
     settings: DescentSettings | None = None,
     device: str | torch.device | None = None,
 ) -> list[ImmunizationResult]:
-    """Immunize many problems of one dimension at once; one by one where the method knows no batches.
-
-    Examples:
-        >>> problem = ImmunizationProblem.from_covariances([[9.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 2.0]])
-        >>> results = immunize_batch([problem, problem], seeds=[0, 1], settings=DescentSettings(steps=20))
-        >>> [(result.seed, result.stop_reason) for result in results]
-        [(0, 'steps'), (1, 'steps')]
-    """
+    """Immunize many problems of one dimension at once; one by one where the method knows no batches."""
     if len(problems) != len(seeds) or not problems:
         raise InvalidInputError(f"a batch needs one seed a problem, got {len(problems)} and {len(seeds)}.")
     chosen = get_method(method)

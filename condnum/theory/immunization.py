@@ -8,8 +8,9 @@ caller asks for θ as trained.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -200,6 +201,20 @@ def immunization_from_spectra(
         gauge=gauge,
         **kappas,
     )
+
+
+def in_both_conventions(
+    theta: Tensor, factors: Sequence[Tensor], before: Sequence[Tensor], *, ridge: float = PUBLISHED_RIDGE
+) -> tuple[Immunization, Immunization]:
+    """Return the compact and the ridge verdict of a square θ, from factors and spectra of K_P and K_H."""
+    D, theta = len(theta), unit_gauge(theta)
+    P, H = (hessian_spectrum(theta, factor) for factor in factors)
+    spectra = HessianSpectra(before[0], P, before[1], H, D, D)
+    compact, ridged = (
+        immunization_from_spectra(spectra, convention=convention, gauge="unit", ridge=ridge)
+        for convention in get_args(Convention)
+    )
+    return compact, ridged
 
 
 def _rises(ratio: float) -> bool:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import get_args
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ from condnum.arrays import Array, ArrayLike, like
 from condnum.errors import InvalidInputError
 from condnum.theory.ceiling import RirCeiling, own_directions, pencil_decomposition, rir_ceiling
 from condnum.theory.extremes import gram, largest_pairs
-from condnum.theory.immunization import HessianSpectra, immunization_from_spectra, unit_gauge
+from condnum.theory.immunization import in_both_conventions, unit_gauge
 from condnum.theory.spectra import (
     PUBLISHED_RIDGE,
     Convention,
@@ -240,13 +239,6 @@ def extractor_ratios(
     """Return (ii) and (i) of an invertible θ, over the ranks of both tasks.
 
     No numerical rank is cut: for an invertible θ the ranks of `H(θ)` are those of K.
-
-    Examples:
-        >>> def diagonal(*values):
-        ...     return torch.diag(torch.tensor(values, dtype=torch.float64))
-        >>> P, H = CovarianceRange.of(diagonal(100, 1)), CovarianceRange.of(diagonal(2, 1))
-        >>> [round(r, 12) for r in extractor_ratios(diagonal(0.1, 1), P, H)]
-        [0.01, 25.0]
     """
     ratios = []
     for task in (pretrain, harmful):
@@ -325,13 +317,7 @@ def _spiked(P: CovarianceRange, w: Tensor, null_gain: float) -> Tensor:
 
 def _merit(theta: Tensor, P: CovarianceRange, H: CovarianceRange, ridge: float) -> tuple[float, ...]:
     """Rank candidates: Definition 3.1 in both conventions, kept ranks, then compact RIR."""
-    theta = unit_gauge(theta)
-    after = [hessian_spectrum(theta, task.factor) for task in (P, H)]
-    spectra = HessianSpectra(P.values, after[0], H.values, after[1], P.dimension, P.dimension)
-    compact, ridged = (
-        immunization_from_spectra(spectra, convention=convention, gauge="unit", ridge=ridge)
-        for convention in get_args(Convention)
-    )
+    compact, ridged = in_both_conventions(theta, (P.factor, H.factor), (P.values, H.values), ridge=ridge)
     return compact.success + ridged.success, compact.success, not compact.rank_changed, compact.rir
 
 

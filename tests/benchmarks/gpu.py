@@ -25,7 +25,7 @@ import torch
 from condnum.files import output_folder, write_tables, write_text
 from condnum.machine import describe_device, is_out_of_memory, limited_threads, source_revision, versions
 from condnum.methods import get_method, immunize, immunize_batch
-from condnum.methods.descent import make_optimizer
+from condnum.methods.descent import Optimizer
 from condnum.methods.method import Memory
 from condnum.methods.problem import ImmunizationProblem, ProblemBatch, batch_size
 from condnum.studies.digit_cells import DigitBatches, ceilings, cell_problem, measure_cell
@@ -176,7 +176,7 @@ class GpuReport:
         starts = [method.initial(problem, torch.Generator().manual_seed(seed)) for seed in range(count)]
         theta = torch.stack([start["theta"] for start in starts]).to(self.device)
         memory = Memory(torch.ones(count, dtype=torch.bool, device=self.device))
-        optimizer = make_optimizer("adam", {"theta": theta})
+        optimizer = Optimizer("adam", {"theta": theta})
         weights = dict.fromkeys(("well", "ill"), theta.new_full((count,), 1e-3))
 
         def step():

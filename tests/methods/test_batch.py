@@ -164,6 +164,8 @@ class Mine(RIllOnly):
 def test_what_knows_no_batches_runs_one_by_one(method, registered):
     registered(Mine())
     assert not descends_in_batches(method)
+    assert descends_in_batches("ours", FIXED)
+    assert not descends_in_batches("ours")  # which tunes itself
     chosen = problems((120, 110), (100, 130))
     settings = Mine.defaults.with_overrides(steps=2) if method == "mine" else None
     results = immunize_batch(chosen, method, seeds=[0, 1], settings=settings)

@@ -308,5 +308,6 @@ class TestSettings:
         parts = ("well", "ill", "supervised")
         assert "λ_P = 100, λ_H = 1e+07, loss weight 1" in DescentSettings(weights="fixed").describe(parts)
         assert "λ" not in DescentSettings().describe(["ill"])  # one part has nothing to balance
+        assert "(constant), 64 rows a step" in DescentSettings(schedule="constant", batch_size=64).describe()
         assert ImmaSettings(inner_steps=2).describe().endswith("2 inner step(s) of size 0.01")
         assert OptKappaSettings(convention="ridge").describe().endswith("difference of ridge κ")
