@@ -34,45 +34,92 @@ _RIDGED = {
 
 def norm_ratio_figure(curves: pd.DataFrame, subtitle: str, *, hidden: Sequence[str] = ()) -> Any:
     """Draw Fig. 1: the norm ratio of Eq. 16 against the step, per task and method."""
-    figure = _two_panels()
-    table = _only(curves, "norm_ratio")
-    _add_bands(figure, table, hidden, skip_zero=True)
-    figure.update_xaxes(**log_axis("step of exact line search", table["x"]))
-    vertical = log_axis("", table["value"].clip(lower=FLOOR))
-    figure.update_yaxes(**vertical)
-    figure.update_yaxes(title_text="‖w<sub>t</sub> − w*‖² / ‖w<sub>0</sub> − w*‖²", col=1)
-    _add_scale_switch(figure, vertical["dtick"])
-    note = f"{subtitle}. Line: geometric mean over seeds; band: least to largest"
-    return finish(figure, "Convergence of linear probing (norm ratio, Eq. 16)", note)
+    figure = _of_both_tasks(
+        _only(curves, "norm_ratio"),
+        "Convergence of linear probing (norm ratio, Eq. 16)",
+        f"{subtitle}. Line: geometric mean over seeds; band: least to largest",
+        "step of exact line search",
+        "‖w<sub>t</sub> − w*‖² / ‖w<sub>0</sub> − w*‖²",
+        steps=True,
+        hidden=hidden,
+    )
+    axes = ("yaxis", "yaxis2")
+    buttons = [
+        {
+            "label": scale,
+            "method": "relayout",
+            "args": [{f"{axis}.{k}": v for axis in axes for k, v in to.items()}],
+        }
+        for scale, dtick in (("log", figure.layout.yaxis.dtick), ("linear", 0.2))
+        for to in [{"type": scale, "dtick": dtick, "autorange": True}]
+    ]
+    menu = {"type": "buttons", "direction": "right", "buttons": buttons, "showactive": True}
+    place = {"x": 1.02, "xanchor": "left", "y": 0.02, "yanchor": "bottom"}
+    return figure.update_layout(updatemenus=[menu | place])
 
 
 def spectra_figure(curves: pd.DataFrame, subtitle: str, *, hidden: Sequence[str] = ()) -> Any:
     """Draw the spectra of both Hessians, raw inputs (identity) beside each method."""
-    figure = _two_panels()
-    table = _only(curves, "spectrum")
-    _add_bands(figure, table, hidden)
-    figure.update_xaxes(title_text="index i of the singular value")
-    figure.update_yaxes(**log_axis("", table["value"]))
-    figure.update_yaxes(title_text="σ<sub>i</sub>(θᵀKθ), ‖θ‖<sub>F</sub> = √D", col=1)
-    note = f"{subtitle}. A flat line is well-conditioned, a steep one ill-conditioned"
-    return finish(figure, "Spectra of the probe's Hessian before and after immunization", note)
+    return _of_both_tasks(
+        _only(curves, "spectrum"),
+        "Spectra of the probe's Hessian before and after immunization",
+        f"{subtitle}. A flat line is well-conditioned, a steep one ill-conditioned",
+        "index i of the singular value",
+        "σ<sub>i</sub>(θᵀKθ), ‖θ‖<sub>F</sub> = √D",
+        steps=False,
+        hidden=hidden,
+    )
 
 
 def history_figure(curves: pd.DataFrame, subtitle: str) -> Any:
     """Draw both condition numbers along the descent."""
     table = _only(curves, "kappa")
     lengths = table.groupby("method")["x"].max()
-    descents = [name for name in lengths.index if lengths[name] > 0]
-    figure = _two_panels()
     identity = table[table["method"] == "identity"]
     ends = pd.concat([identity.assign(x=1.0), identity.assign(x=lengths.max())])
-    drawn = pd.concat([table[table["method"].isin(descents)], ends])
-    _add_bands(figure, drawn, (), skip_zero=True)
-    figure.update_xaxes(**log_axis("step of the descent", drawn["x"]))
-    figure.update_yaxes(**log_axis("", drawn["value"]))
-    figure.update_yaxes(title_text="κ(θᵀKθ), compact, over rank(K)", col=1)
-    note = f"{subtitle}. Line: geometric mean over seeds; band: least to largest"
-    return finish(figure, "Condition numbers while the methods descend", note)
+    return _of_both_tasks(
+        pd.concat([table[table["method"].isin(lengths.index[lengths > 0])], ends]),
+        "Condition numbers while the methods descend",
+        f"{subtitle}. Line: geometric mean over seeds; band: least to largest",
+        "step of the descent",
+        "κ(θᵀKθ), compact, over rank(K)",
+        steps=True,
+    )
+
+
+def _of_both_tasks(
+    table: pd.DataFrame,
+    title: str,
+    note: str,
+    across: str,
+    up: str,
+    *,
+    steps: bool,
+    hidden: Sequence[str] = (),
+) -> Any:
+    """Draw a line (geometric mean over seeds) and a band (least to largest) per method, a panel a task.
+
+    Steps lie on a logarithmic axis, without the start; indices on a plain one.
+    """
+    titles = list(TASK_TITLES.values())
+    figure = panels(cols=2, shared_yaxes=True, horizontal_spacing=0.06, subplot_titles=titles)
+    drawn = table[table["x"] > 0] if steps else table
+    for name in dict.fromkeys(table["method"]):
+        visible: bool | str = "legendonly" if name in hidden else True
+        for column, task in enumerate(TASK_TITLES, start=1):
+            rows = drawn[(drawn["method"] == name) & (drawn["task"] == task)]
+            if rows.empty:
+                continue
+            wide = rows.pivot_table(index="x", columns="seed", values="value").clip(lower=FLOOR)
+            add_band(
+                figure, wide, method_style(str(name)), legendgroup=name, visible=visible,
+                showlegend=column == 1, row=1, col=column,
+                hovertemplate="%{x:,.0f}: %{y:.3g} (%{customdata[0]:.2g} … %{customdata[1]:.2g})",
+            )  # fmt: skip
+    figure.update_xaxes(**log_axis(across, table["x"]) if steps else {"title_text": across})
+    figure.update_yaxes(**log_axis("", table["value"].clip(lower=FLOOR)))
+    figure.update_yaxes(title_text=up, col=1)
+    return finish(figure, title, note)
 
 
 def ceiling_figure(
@@ -104,11 +151,6 @@ def ceiling_figure(
     return finish(figure, "How much immunization is possible: RIR and its ceiling", note, height=480)
 
 
-def _two_panels() -> Any:
-    """Return an empty figure with one panel a task, pre-training on the left."""
-    return panels(cols=2, shared_yaxes=True, horizontal_spacing=0.06, subplot_titles=[*TASK_TITLES.values()])
-
-
 def _only(curves: pd.DataFrame, quantity: str) -> pd.DataFrame:
     """Return the rows of one quantity."""
     table = curves[curves["quantity"] == quantity]
@@ -116,39 +158,3 @@ def _only(curves: pd.DataFrame, quantity: str) -> pd.DataFrame:
         known = ", ".join(sorted(set(curves["quantity"])))
         raise InvalidInputError(f"the curves hold no '{quantity}'; they hold: {known or 'nothing'}.")
     return table
-
-
-def _add_scale_switch(figure: Any, dtick: float) -> None:
-    """Add two buttons that switch the vertical axes between logarithmic and linear."""
-    axes = ("yaxis", "yaxis2")
-    buttons = [
-        {
-            "label": label,
-            "method": "relayout",
-            "args": [{f"{axis}.{name}": value for axis in axes for name, value in settings.items()}],
-        }
-        for label, settings in (
-            ("log", {"type": "log", "dtick": dtick, "autorange": True}),
-            ("linear", {"type": "linear", "dtick": 0.2, "autorange": True}),
-        )
-    ]
-    menu = {"type": "buttons", "direction": "right", "buttons": buttons, "showactive": True}
-    figure.update_layout(updatemenus=[menu | {"x": 1.02, "xanchor": "left", "y": 0.02, "yanchor": "bottom"}])
-
-
-def _add_bands(figure: Any, table: pd.DataFrame, hidden: Sequence[str], *, skip_zero: bool = False) -> None:
-    """Add a line (geometric mean over seeds) and a band (least to largest) per method and task."""
-    for name in dict.fromkeys(table["method"]):
-        style = method_style(str(name))
-        visible: bool | str = "legendonly" if name in hidden else True
-        for column, task in enumerate(("pretrain", "harmful"), start=1):
-            rows = table[(table["method"] == name) & (table["task"] == task)]
-            if skip_zero:
-                rows = rows[rows["x"] > 0]
-            if rows.empty:
-                continue
-            wide = rows.pivot_table(index="x", columns="seed", values="value").clip(lower=FLOOR)
-            add_band(
-                figure, wide, style, legendgroup=name, visible=visible, showlegend=column == 1, row=1,
-                col=column, hovertemplate="%{x:,.0f}: %{y:.3g} (%{customdata[0]:.2g} … %{customdata[1]:.2g})",
-            )  # fmt: skip
