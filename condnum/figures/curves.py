@@ -88,14 +88,7 @@ def history_figure(curves: pd.DataFrame, subtitle: str) -> Any:
 
 
 def _of_both_tasks(
-    table: pd.DataFrame,
-    title: str,
-    note: str,
-    across: str,
-    up: str,
-    *,
-    steps: bool,
-    hidden: Sequence[str] = (),
+    table: pd.DataFrame, title: str, note: str, over: str, up: str, *, steps: bool, hidden: Sequence[str] = ()
 ) -> Any:
     """Draw a line (geometric mean over seeds) and a band (least to largest) per method, a panel a task.
 
@@ -116,7 +109,7 @@ def _of_both_tasks(
                 showlegend=column == 1, row=1, col=column,
                 hovertemplate="%{x:,.0f}: %{y:.3g} (%{customdata[0]:.2g} … %{customdata[1]:.2g})",
             )  # fmt: skip
-    figure.update_xaxes(**log_axis(across, table["x"]) if steps else {"title_text": across})
+    figure.update_xaxes(**log_axis(over, table["x"]) if steps else {"title_text": over})
     figure.update_yaxes(**log_axis("", table["value"].clip(lower=FLOOR)))
     figure.update_yaxes(title_text=up, col=1)
     return finish(figure, title, note)
