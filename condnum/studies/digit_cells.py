@@ -98,8 +98,7 @@ def measure_cell(
         "harmful_digit": cell["harmful"],
         "eigh_fallbacks": result.counts.get("eigh_fallbacks", 0),
     }
-    history = {f"history.{name}": values for name, values in result.history.columns.items()}
-    return CellResult(row | own | bounds, arrays | history)
+    return CellResult(row | own | bounds, arrays)
 
 
 def ceilings(problem: ImmunizationProblem) -> dict[str, float]:

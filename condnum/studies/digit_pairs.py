@@ -170,18 +170,19 @@ class DigitPairs(Study, name="digit-pairs", version="3"):
 
     def tables(self, data: Digits, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
         """Measure every cell in every convention, and at several ranks' tolerances and ridges."""
-        measured, sensitivity, ridged = [], [], []
+        measured: list[dict[str, Any]] = []
+        varied: dict[str, list[dict[str, Any]]] = {"rtol": [], "ridge": []}
         for _, row, arrays in results:
             measured += measured_rows(data.name, row, arrays)
-            sensitivity += sensitivity_rows(row, arrays)
-            ridged += ridge_rows(row, arrays)
+            for option, rows in varied.items():
+                rows += varied_rows(row, arrays, option)
         columns = [*RESULT_COLUMNS, "pretrain_digit", "harmful_digit", "eigh_fallbacks"]
         table = pd.DataFrame(measured, columns=columns)
         return {
             "results": table,
             "summary": summary_over_pairs(table, TABLE_2 if self.dataset == "mnist" else {}),
-            "rtol_sensitivity": pd.DataFrame(sensitivity),
-            "ridge_sensitivity": pd.DataFrame(ridged),
+            "rtol_sensitivity": pd.DataFrame(varied["rtol"]),
+            "ridge_sensitivity": pd.DataFrame(varied["ridge"]),
         }
 
     def score(self, data: Digits, result: CellResult) -> float:
@@ -252,25 +253,14 @@ def measured_rows(dataset: str, row: Mapping[str, Any], arrays: Arrays) -> list[
     return spectral_rows(row, arrays, bounds, facts)
 
 
-def ridge_rows(row: Mapping[str, Any], arrays: Arrays) -> list[dict[str, Any]]:
-    """Measure one cell in the ridge convention at several ε, θ at unit scale."""
-    unit, facts = cell_spectra(row, arrays, unit=True), {name: row[name] for name in _COORDINATES}
+def varied_rows(row: Mapping[str, Any], arrays: Arrays, option: str) -> list[dict[str, Any]]:
+    """Measure one cell at several ranks' tolerances (compact) or ridges, θ at unit scale."""
+    ridged = option == "ridge"
+    spectra, facts = cell_spectra(row, arrays, unit=ridged), {name: row[name] for name in _COORDINATES}
+    options: dict[str, Any] = {"convention": "ridge" if ridged else "compact", "loss_gap": row["loss_gap"]}
     rows = []
-    for ridge in RIDGES:
-        measured = immunization_from_spectra(
-            unit, convention="ridge", gauge="unit", ridge=ridge, loss_gap=row["loss_gap"]
-        )
-        rows.append(result_row(measured, row[ridge_ceiling_column(ridge)], facts | {"ridge": ridge}))
-    return rows
-
-
-def sensitivity_rows(row: Mapping[str, Any], arrays: Arrays) -> list[dict[str, Any]]:
-    """Measure one cell in the compact convention at several rank tolerances."""
-    spectra, facts = cell_spectra(row, arrays), {name: row[name] for name in _COORDINATES}
-    rows = []
-    for rtol in (RTOLS[0], default_rtol(spectra.dimension_after), RTOLS[1]):
-        measured = immunization_from_spectra(
-            spectra, convention="compact", gauge="unit", rtol=rtol, loss_gap=row["loss_gap"]
-        )
-        rows.append(result_row(measured, row["ceiling_compact"], facts | {"rtol": rtol}))
+    for value in RIDGES if ridged else (RTOLS[0], default_rtol(spectra.dimension_after), RTOLS[1]):
+        measured = immunization_from_spectra(spectra, gauge="unit", **options | {option: value})
+        ceiling = row[ridge_ceiling_column(value) if ridged else "ceiling_compact"]
+        rows.append(result_row(measured, ceiling, facts | {option: value}))
     return rows

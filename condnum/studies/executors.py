@@ -15,7 +15,7 @@ import time
 import traceback
 import uuid
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Sequence
+from collections.abc import Generator, Hashable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
@@ -23,9 +23,6 @@ from typing import Any, ClassVar, Protocol
 from condnum.errors import CondnumError, InvalidInputError, require
 from condnum.machine import is_out_of_memory, own_peak, threads_environment
 from condnum.studies.cells import Cell, CellResult, Compute, Outcome, checked_result, evaluate
-
-#: A cell with its function is a few hundred bytes; so many mean that data travel along.
-LARGEST_TASK = 1_000_000
 
 #: Cells handed to the pool for each worker: one that runs, one that waits for it.
 _AHEAD = 2
@@ -57,23 +54,6 @@ def core_count() -> int:
     return int(cpu_count())
 
 
-def check_travels(compute: Callable[..., Any], cells: Sequence[Cell]) -> None:
-    """Refuse a function that cannot be sent to another process, or that carries data."""
-    from joblib.externals.loky.backend.reduction import dumps  # by cloudpickle
-
-    try:
-        size = len(dumps((compute, *cells[:1])))
-    except Exception as error:
-        raise InvalidInputError(
-            f"{compute!r} cannot be sent to another process ({error}); use a function of a module."
-        ) from error
-    if size > LARGEST_TASK:
-        raise InvalidInputError(
-            f"{compute!r} and a cell take {size} bytes, which would travel with every cell; load the data "
-            "inside, as a study's `load` does."
-        )
-
-
 @dataclass(frozen=True)
 class ProcessExecutor:
     """Several cells at a time, in worker processes (loky, as joblib brings it).
@@ -98,7 +78,6 @@ class ProcessExecutor:
 
     def run(self, compute: Compute, cells: Sequence[Cell]) -> Generator[Outcome]:
         """Yield the outcomes as they finish."""
-        check_travels(compute, cells)
         waiting, suspects, guilty = deque(cells), deque[Cell](), deque[Cell]()
         while waiting:
             yield from self._through_a_pool(compute, waiting, self.jobs, suspects)
@@ -297,7 +276,6 @@ class DaskExecutor:
 
     def run(self, compute: Compute, cells: Sequence[Cell]) -> Generator[Outcome]:
         """Yield the outcomes as they arrive, as long as somebody works on one."""
-        check_travels(compute, cells)
         no_workers = SchedulerError(
             f"the scheduler at {self.address} has had no worker for {self.worker_timeout:g} s; start some "
             f"with `dask worker {self.address} --nthreads 1` and run again: finished cells are kept."

@@ -108,7 +108,6 @@ def pair_limits(
         "eigenvalue_index": np.array(kept),
         "filters": found.filters[:, kept].numpy(),
         "patterns": found.patterns[:, kept].numpy(),
-        "null_energies": spaces.energies.numpy(),
     }
     return CellResult({name: getattr(spaces, name) for name in NULL_SPACES}, arrays)
 

@@ -162,38 +162,19 @@ class ReproductionAudit(Study, name="reproduction-audit", version="2"):
         return super().facts(data) | {"corrected protocol": described}
 
 
-RESULT_COLUMNS = [
-    "dataset",
-    "path",
-    "start_epochs",
-    "index",
-    "switch",
-    "seed",
-    "convention",
-    "harmful_ratio",
-    "pretrain_ratio",
-    "rir",
-    "success",
-    "rank_pretrain",
-    "rank_harmful",
-    "rows_pretrain",
-    "rows_harmful",
-    "ridge_well",
-    "ridge_ill",
-    "updates",
-    "seconds",
-    "stop_reason",
-]
-
 #: RIR of the release on house prices as it is reported, by epochs: least and largest.
 REPORTED: dict[int, tuple[float, float]] = {10: (1.6, 2.2), 100: (80.0, 115.0), 1000: (2000.0, 2800.0)}
+
+
+#: What a cell tells beside its spectra.
+_KEPT = ("rows_pretrain", "rows_harmful", "ridge_well", "ridge_ill", "updates", "seconds", "stop_reason")
 
 
 def results_table(dataset: str, cells: Iterable[tuple[Stage, int, CellResult]]) -> pd.DataFrame:
     """Measure every cell in both conventions, θ as trained, on the tasks of its own setting."""
     rows: list[dict[str, Any]] = []
     for stage, seed, (row, arrays) in cells:
-        facts = row | {
+        place = {
             "dataset": dataset,
             "path": stage.path,
             "start_epochs": stage.start,
@@ -204,8 +185,8 @@ def results_table(dataset: str, cells: Iterable[tuple[Stage, int, CellResult]]) 
         for convention in CONVENTIONS:
             spectra = cell_spectra(row, arrays)
             measured = immunization_from_spectra(spectra, convention=convention, gauge="as_trained")
-            rows.append(result_row(measured, np.nan, facts))
-    return pd.DataFrame(rows, columns=RESULT_COLUMNS)
+            rows.append(result_row(measured, np.nan, place) | {name: row[name] for name in _KEPT})
+    return pd.DataFrame(rows).drop(columns=["gauge", "rir_ceiling", "rir_share", "loss_gap"])
 
 
 def waterfall_table(results: pd.DataFrame) -> pd.DataFrame:

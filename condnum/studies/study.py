@@ -174,11 +174,7 @@ def choose_executor(
         note = f"jobs={jobs} is ignored: the workers of {scheduler} compute." if jobs > 1 else ""
         return DaskExecutor(scheduler, threads, note=note)
     workers = jobs if cells is None else min(jobs, max(1, cells))
-    note = ""
-    if workers < jobs:
-        one, are = cells == 1, "are" if workers > 1 else "is"
-        note = f"{cells} cell{' keeps' if one else 's keep'} {workers} of the {jobs} workers busy: "
-        note += f"{workers} {are} started."
+    note = f"{workers} of {jobs} are started: no more have a cell to compute." if workers < jobs else ""
     return SerialExecutor(threads, note) if workers == 1 else ProcessExecutor(workers, threads, note)
 
 

@@ -63,7 +63,7 @@ RUNS = {
         "run digits --methods ours,imma --seeds 1 --epochs 4 --pairs 4-7 --jobs 64",
         "results.csv summary.csv rtol_sensitivity.csv ridge_sensitivity.csv",
         3,
-        "2 cells keep 2 of the 64 workers busy",
+        "2 of 64 are started",
     ),
     "deep": (
         "run deep --backbone test_resnet --methods ours,r_ill_only --seeds 1 --epochs 2 --pretrain-epochs 2 "
