@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -23,6 +23,7 @@ from condnum.studies.house_prices import HousePrices, Methods
 from condnum.studies.named_tasks import NamedTasks
 from condnum.studies.study import Count, Result, Study, at_least, choose_executor, some_of
 from condnum.theory.immunization import relative_immunization_ratio
+from condnum.theory.spectra import Convention
 
 #: θ₀ untrained, Algorithm 1, the closed forms; raw inputs are always there.
 METHODS = ("initial", "ours", "optimal", "front")
@@ -37,6 +38,8 @@ LOGISTIC_HEADLINE = 0.1
 
 #: Share of a digit task's rows that is held out for the attacker's accuracy.
 HELD_OUT = 0.2
+
+_CONVENTIONS: tuple[Convention, ...] = ("compact", "ridge")
 
 #: Tables that a cell keeps.
 _KEPT = ("steps", "curves", "extractors", "spectra", "skipped")
@@ -158,7 +161,15 @@ class Attackers(Study, name="attackers"):
         tables = {
             kept: table[table["extractor"] == name] if len(table) else table for kept, table in tables.items()
         }
-        tables["immunization"] = immunization_table(data.pair, thetas)
+        problem = ImmunizationProblem.from_pair(data.pair)
+        K_P, K_H = problem.pretrain.covariance, problem.harmful.covariance
+        names = ("convention", "harmful_ratio", "pretrain_ratio", "rir", "success")
+        rows = []
+        for theta in thetas.values():
+            for convention in _CONVENTIONS:
+                measured = relative_immunization_ratio(theta, K_P, K_H, convention=convention)
+                rows.append({"extractor": name} | {column: getattr(measured, column) for column in names})
+        tables["immunization"] = pd.DataFrame(rows)
         return CellResult({kept: json.dumps(table.to_dict("list")) for kept, table in tables.items()}, {})
 
     def theta(self, data: AttackData, method: str) -> Tensor:
@@ -222,19 +233,6 @@ def attack_task(study: Attackers, pair: TaskPair) -> AttackTask:
     fit = len(X) - held
     name = f"{pair.harmful_name} against the rest, {fit} rows, {study.kind}"
     return AttackTask(X[:fit], targets[:fit], study.kind, X[fit:], targets[fit:], name)
-
-
-def immunization_table(pair: TaskPair, thetas: Mapping[str, Tensor]) -> pd.DataFrame:
-    """Measure (i), (ii) and RIR of each extractor in both conventions."""
-    problem = ImmunizationProblem.from_pair(pair)
-    K_P, K_H = problem.pretrain.covariance, problem.harmful.covariance
-    measures = ("convention", "harmful_ratio", "pretrain_ratio", "rir", "success")
-    rows = []
-    for name, theta in thetas.items():
-        for convention in ("compact", "ridge"):
-            measured = relative_immunization_ratio(theta, K_P, K_H, convention=convention)
-            rows.append({"extractor": name} | {measure: getattr(measured, measure) for measure in measures})
-    return pd.DataFrame(rows)
 
 
 def _joined(results: Sequence[Result], name: str) -> pd.DataFrame:

@@ -142,19 +142,6 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-class BatchComputation(Protocol):
-    """How a study computes many of its cells at once."""
-
-    def group(self, cell: Cell) -> Hashable | None:
-        """Return what the cells of one batch have in common; None for a cell that is computed alone."""
-
-    def size(self, cells: Sequence[Cell]) -> int:
-        """Return how many of these cells fit into one batch, at least 1."""
-
-    def compute(self, cells: Sequence[Cell]) -> Sequence[CellResult | Exception]:
-        """Return a result or an error for each cell of a batch, in order."""
-
-
 @dataclass
 class BatchExecutor:
     """Cells that have a group in common together, batch by batch, in this process; the others one at a time.
@@ -162,9 +149,13 @@ class BatchExecutor:
     A batch for which the device's memory does not suffice is tried again in halves, and so are the batches
     of its group that follow. A batch that fails otherwise is computed cell by cell, so that the cell at
     fault fails alone.
+
+    Attributes:
+        batches: What a study says of its cells: `group(cell)`, what those of a batch have in common (None:
+            computed alone); `size(cells)`, how many fit; `compute(cells)`, a result or an error for each.
     """
 
-    batches: BatchComputation
+    batches: Any
     _sizes: list[int] = field(default_factory=list, init=False)  # of the batches that were computed
     _notes: list[str] = field(default_factory=list, init=False)
     where: ClassVar[str] = "1 process"
@@ -189,6 +180,8 @@ class BatchExecutor:
 
     def _group(self, compute: Compute, cells: list[Cell]) -> Generator[Outcome]:
         """Yield the outcomes of the cells of one group."""
+        import torch
+
         try:
             size = max(1, self.batches.size(cells))
         except Exception:  # such as a cell whose data cannot be had: each cell says so by itself
@@ -203,7 +196,10 @@ class BatchExecutor:
                 if not is_out_of_memory(error):
                     outcomes = [evaluate(compute, cell) for cell in chunk]
                 else:
-                    _release_memory(error)
+                    # Give back what the batch held: its tensors live in the frames of the traceback.
+                    traceback.clear_frames(error.__traceback__)
+                    if torch.cuda.is_available():
+                        torch.cuda.empty_cache()
                     if len(chunk) > 1:
                         size = len(chunk) // 2
                         self._notes.append(
@@ -224,15 +220,6 @@ def _kept(cell: Cell, result: CellResult | Exception) -> Outcome:
         return Outcome(cell, checked_result(result), memory=own_peak())
     except Exception as error:
         return Outcome.failed(cell, error, own_peak())
-
-
-def _release_memory(error: Exception) -> None:
-    """Give back what a batch held: its tensors live in the frames of its traceback."""
-    import torch
-
-    traceback.clear_frames(error.__traceback__)
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 #: Seconds between two looks at a cluster from which nothing comes.

@@ -153,9 +153,15 @@ class Limits(Study, name="limits"):
             }
             for names, _, arrays in parts["pair"]
         )
+        bounds = ("ceiling_compact", "ceiling_ridge", "ceiling_ridge_as_trained")
+        measured = [
+            line
+            for names, row, arrays in parts["method"]
+            for line in spectral_rows(row, arrays, [row[name] for name in bounds], names)
+        ]
         ridged, raced = self._ridged(parts["method"], ceilings), race_table(parts["race"])
         made = {
-            "results": measured_table(parts["method"]),
+            "results": pd.DataFrame(measured, columns=RESULT_COLUMNS),
             "summary": summary_of_limits(self.at_ridge(ridged)),
             "ridged": ridged,
             "ceilings": ceilings,
@@ -168,7 +174,19 @@ class Limits(Study, name="limits"):
             ),
         }
         made["overshoots"] = self._overshoots(made | {"race": raced})
-        made["directions"] = direction_table(parts["pair"], data.feature_names)
+        made["directions"] = _stacked(  # by input feature
+            {
+                **names,
+                "index": index + 1,
+                "eigenvalue": arrays["eigenvalues"][index],
+                "feature": list(data.feature_names),
+                "filter": arrays["filters"][:, column],
+                "pattern": arrays["patterns"][:, column],
+                "share": arrays["filters"][:, column] * arrays["patterns"][:, column],
+            }
+            for names, _, arrays in parts["pair"]
+            for column, index in enumerate(arrays["eigenvalue_index"].tolist())
+        )
         return made | ({"race": raced} if len(raced) else {})
 
     def _ridged(self, methods: Sequence[Named], ceilings: pd.DataFrame) -> pd.DataFrame:
@@ -265,15 +283,6 @@ def _stacked(frames: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     return pd.concat(made, ignore_index=True) if made else pd.DataFrame()
 
 
-def measured_table(cells: Iterable[Named]) -> pd.DataFrame:
-    """Measure the extractors in the conventions and gauges of the other experiments."""
-    bounds = ("ceiling_compact", "ceiling_ridge", "ceiling_ridge_as_trained")
-    rows = []
-    for names, row, arrays in cells:
-        rows += spectral_rows(row, arrays, [row[name] for name in bounds], names)
-    return pd.DataFrame(rows, columns=RESULT_COLUMNS)
-
-
 def summary_of_limits(ridged: pd.DataFrame) -> pd.DataFrame:
     """Average over seeds, at one ridge."""
     return ridged.groupby(["dataset", *TASKS, "method"], sort=False, as_index=False).agg(
@@ -287,23 +296,6 @@ def summary_of_limits(ridged: pd.DataFrame) -> pd.DataFrame:
         rir_share_min=("rir_share", "min"),
         rir_share_max=("rir_share", "max"),
         immunized=("success", "sum"),
-    )
-
-
-def direction_table(cells: Iterable[Named], features: Sequence[str]) -> pd.DataFrame:
-    """List the generalised eigenvectors at both ends of each pencil, by input feature."""
-    return _stacked(
-        {
-            **names,
-            "index": index + 1,
-            "eigenvalue": arrays["eigenvalues"][index],
-            "feature": list(features),
-            "filter": arrays["filters"][:, column],
-            "pattern": arrays["patterns"][:, column],
-            "share": arrays["filters"][:, column] * arrays["patterns"][:, column],
-        }
-        for names, _, arrays in cells
-        for column, index in enumerate(arrays["eigenvalue_index"].tolist())
     )
 
 

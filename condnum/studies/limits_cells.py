@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.linalg import cholesky, eigh, solve_triangular
 from torch import Tensor
 
@@ -102,7 +101,20 @@ def pair_limits(
     spaces, found = null_spaces(pretrain, harmful), pencil_directions(P, H)
     count = min(KEPT_DIRECTIONS, len(found.values) // 2)
     kept = [*range(count), *range(len(found.values) - count, len(found.values))]
-    arrays = tried_points(P, H, seed=seed) | {
+    small = P.dimension <= SMALL
+    steps, powers, samples = POINTS[small]
+    random = random_extractors(P, H, samples, torch.Generator().manual_seed(seed))
+    tried: dict[str, Iterable[Tensor]] = {  # to get beyond what is possible
+        "family": immunizer_family(P, np.linspace(0, 1, steps).tolist()),
+        "front": [torch.as_tensor(front_extractor(P, H, power)) for power in powers],
+        "random": random,
+        **({"climbed": [climb(theta, P, H) for theta in random[:: samples // 6]]} if small else {}),
+    }
+    points = {
+        name: np.array([extractor_ratios(theta, P, H) for theta in thetas]).reshape(-1, 2)
+        for name, thetas in tried.items()
+    }
+    arrays = points | {
         "ceilings": np.array(ceilings),
         "eigenvalues": found.values.numpy(),
         "eigenvalue_index": np.array(kept),
@@ -110,23 +122,6 @@ def pair_limits(
         "patterns": found.patterns[:, kept].numpy(),
     }
     return CellResult({name: getattr(spaces, name) for name in NULL_SPACES}, arrays)
-
-
-def tried_points(P: CovarianceRange, H: CovarianceRange, *, seed: int) -> dict[str, NDArray[np.float64]]:
-    """Return (ii) and (i) of extractors on the family, on the front, and of some that might lie beyond it."""
-    small = P.dimension <= SMALL
-    count, powers, samples = POINTS[small]
-    random = random_extractors(P, H, samples, torch.Generator().manual_seed(seed))
-    points: dict[str, Iterable[Tensor]] = {
-        "family": immunizer_family(P, np.linspace(0, 1, count).tolist()),
-        "front": [torch.as_tensor(front_extractor(P, H, power)) for power in powers],
-        "random": random,
-        **({"climbed": [climb(theta, P, H) for theta in random[:: samples // 6]]} if small else {}),
-    }
-    return {
-        name: np.array([extractor_ratios(theta, P, H) for theta in thetas]).reshape(-1, 2)
-        for name, thetas in points.items()
-    }
 
 
 def random_extractors(

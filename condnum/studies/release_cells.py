@@ -162,30 +162,42 @@ def switched_tasks(data: AuditData, loaded: TaskPair | Digits, switches: Protoco
 
     def build() -> SwitchedTasks:
         if isinstance(loaded, Digits):
-            inputs, side = _digit_tasks(data, loaded, switches), int(loaded.images.shape[1])
+            inputs, side = digits(loaded), int(loaded.images.shape[1])
         else:
-            inputs, side = _table_tasks(data, loaded, switches), None
+            inputs, side = table(loaded), None
         problem = inputs if switches.bias == "without" else with_constant_input(inputs)
         return SwitchedTasks(problem, inputs, side)
+
+    def table(pair: TaskPair) -> ImmunizationProblem:
+        """Return the problem of a table: encoders, standardisation and rows as the switches say."""
+        if data.name == "house-prices":
+            options: dict[str, Any] = {
+                "encoders": switches.encoders,
+                "normalise": "before_split" if switches.normalise == "table" else "per_task",
+            }
+            key = ("house-prices", data.source, pair.checksum, *options.values())
+            pair = cached(key, lambda: load_house_prices(data.source, features="published", **options))
+        if switches.rows == "first":
+            pair = first_rows(pair, standardise_again=switches.normalise == "kept")
+        return ImmunizationProblem.from_pair(pair)
+
+    def digits(images: Digits) -> ImmunizationProblem:
+        """Return the problem of a pair of digits, with rows for mini-batches."""
+        assert data.pair is not None  # digits come with a pair
+        problem = digit_problem(images, *data.pair, loss_rows=LOSS_ROWS, labels=switches.labels)
+        count = images.smaller_count(*data.pair)
+        tasks = []
+        for digit, task in zip(data.pair, (problem.pretrain, problem.harmful), strict=True):
+            X = torch.from_numpy(images.pixels(np.flatnonzero(images.labels == digit)[:count]))
+            if switches.labels == "published":  # the loss is on the images of K themselves, all of one class
+                targets = torch.full((count, 1), float(digit == data.pair[1]), dtype=torch.float64)
+                task = replace(task, targets=targets, loss_features=None)
+            tasks.append(replace(task, features=X))
+        return ImmunizationProblem(*tasks)
 
     names = ("encoders", "normalise", "rows", "labels", "bias")  # those that decide the tasks
     key = tuple(getattr(switches, name) for name in names)
     return cached(("released-tasks", data, loaded.checksum, key), build)
-
-
-def _table_tasks(data: AuditData, loaded: TaskPair, switches: ProtocolSwitches) -> ImmunizationProblem:
-    """Return the problem of a table: encoders, standardisation and rows as the switches say."""
-    pair = loaded
-    if data.name == "house-prices":
-        options: dict[str, Any] = {
-            "encoders": switches.encoders,
-            "normalise": "before_split" if switches.normalise == "table" else "per_task",
-        }
-        key = ("house-prices", data.source, loaded.checksum, *options.values())
-        pair = cached(key, lambda: load_house_prices(data.source, features="published", **options))
-    if switches.rows == "first":
-        pair = first_rows(pair, standardise_again=switches.normalise == "kept")
-    return ImmunizationProblem.from_pair(pair)
 
 
 def first_rows(pair: TaskPair, *, standardise_again: bool) -> TaskPair:
@@ -195,22 +207,6 @@ def first_rows(pair: TaskPair, *, standardise_again: bool) -> TaskPair:
         kept = np.array(getattr(pair, name)[:FIRST_ROWS])
         cut[name] = standardise(kept) if standardise_again else kept
     return replace(pair, **cut)
-
-
-def _digit_tasks(data: AuditData, digits: Digits, switches: ProtocolSwitches) -> ImmunizationProblem:
-    """Return the problem of a pair of digits, with rows for mini-batches."""
-    assert data.pair is not None  # digits come with a pair
-    problem = digit_problem(digits, *data.pair, loss_rows=LOSS_ROWS, labels=switches.labels)
-    count = digits.smaller_count(*data.pair)
-    tasks = []
-    for digit, task in zip(data.pair, (problem.pretrain, problem.harmful), strict=True):
-        X = torch.from_numpy(digits.pixels(np.flatnonzero(digits.labels == digit)[:count]))
-        if switches.labels == "published":  # the loss is on the images of K themselves, all of one class
-            label = float(digit == data.pair[1])
-            targets = torch.full((count, 1), label, dtype=torch.float64)
-            task = replace(task, targets=targets, loss_features=None)
-        tasks.append(replace(task, features=X))
-    return ImmunizationProblem(*tasks)
 
 
 def with_constant_input(problem: ImmunizationProblem) -> ImmunizationProblem:

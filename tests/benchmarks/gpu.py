@@ -315,7 +315,7 @@ class GpuReport:
         started = time.perf_counter()
         with closing(executor.run(Computation(self.on_cpu, self.digits.checksum), self.cells)) as outcomes:
             for outcome in outcomes:
-                done, failed = done + 1, failed + (outcome.error is not None)
+                done, failed = done + 1, failed + (outcome.result is None)
                 if outcome.result is not None:
                     rows += rir_rows(outcome.result)
                 if self.left < RESERVE:
