@@ -14,7 +14,7 @@ import pandas as pd
 from condnum.report.deep_comparison import NET_RATIOS, in_percent, net_label
 from condnum.report.results import Result
 from condnum.report.tables import RATIOS, number, spread
-from condnum.studies.measure import TABLE_1, TABLE_2, TABLE_3, Published, PublishedNet
+from condnum.studies.measure import TABLE_1, TABLE_2, TABLE_3, Published
 
 VerdictKind = Literal["agrees", "higher", "lower", "not finite"]
 Standing = Literal["holds", "in part", "does not hold"]
@@ -52,14 +52,12 @@ NET_NAMES = {
 #: Ordered pairs of two different digits.
 PAIRS = 90
 
-Row = Published | PublishedNet
-
 
 class Protocol(NamedTuple):
     """What the paper did, for one kind of run."""
 
     title: str  # of its table
-    published: Mapping[str, Row]
+    published: Mapping[str, Published]
     dataset: str  # whose results are comparable
     seeds: int
     budget: str  # of the immunization
@@ -148,7 +146,7 @@ class Section:
     data: str  # what was run on
     comparable: bool  # whether these are the paper's data
     columns: Mapping[str, str]  # HTML by column
-    published: Mapping[str, Row]
+    published: Mapping[str, Published]
     summary: pd.DataFrame  # a row per method, in the measure of the published numbers
     results: pd.DataFrame | None
 
@@ -294,7 +292,7 @@ def compare(published: float, deviation: float, obtained: float) -> Verdict:
     return Verdict(kind, f"{kind} ×{factor}", f"beyond ± {number(allowed)}")
 
 
-def claims(published: Mapping[str, Row], results: pd.DataFrame) -> list[Claim]:
+def claims(published: Mapping[str, Published], results: pd.DataFrame) -> list[Claim]:
     """Check the order of the methods and Definition 3.1 as a published table has them."""
     unit = results[results["gauge"] == "unit"]
     parts = {name: part for name, part in unit.groupby("convention") if name in CONVENTIONS}

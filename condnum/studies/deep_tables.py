@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from condnum.studies.deep_cells import CONVENTIONS, INITIAL, DeepTasks
-from condnum.studies.measure import TABLE_3, PublishedNet, averages, curve, published_columns
+from condnum.studies.measure import TABLE_3, Published, averages, curve, published_columns
 from condnum.studies.study import Result
 
 _RATIOS = ("harmful_ratio", "pretrain_ratio", "rir")
@@ -98,7 +98,7 @@ def results_table(tasks: DeepTasks, cells: Sequence[Result]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=RESULT_COLUMNS)
 
 
-def published_column(backbone: str, tasks: DeepTasks) -> tuple[dict[str, PublishedNet], bool]:
+def published_column(backbone: str, tasks: DeepTasks) -> tuple[dict[str, Published], bool]:
     """Return the column of Table 3 to show beside a backbone, and whether it is of the same experiment.
 
     The same means: the paper's architecture, D_P with the 1000 classes of ImageNet, D_H with the 196
@@ -136,7 +136,7 @@ def summary_table(results: pd.DataFrame, tasks: DeepTasks) -> pd.DataFrame:
             "test_rir_largest_draw": group["test_rir_largest_draw"].max(),
             "chance": group["chance"].mean(),
             "seconds_mean": group["seconds"].mean(),
-            **published_columns(PublishedNet._fields, column.get(str(method))),
+            **published_columns(Published._fields, column.get(str(method))),
             "published_same": same,
         }
         rows.append(row)

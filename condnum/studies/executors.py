@@ -71,11 +71,6 @@ class ProcessExecutor:
         """What computes, for the provenance."""
         return f"{self.jobs} processes"
 
-    @property
-    def inner_threads(self) -> int:
-        """Threads of torch and BLAS in each worker."""
-        return self.threads or max(1, core_count() // self.jobs)
-
     def run(self, compute: Compute, cells: Sequence[Cell]) -> Generator[Outcome]:
         """Yield the outcomes as they finish."""
         waiting, suspects, guilty = deque(cells), deque[Cell](), deque[Cell]()
@@ -93,7 +88,7 @@ class ProcessExecutor:
         """Yield outcomes until nothing waits or a worker dies; the cells of a broken pool go to `lost`."""
         from joblib.externals.loky.process_executor import BrokenProcessPool, ProcessPoolExecutor
 
-        threads = self.inner_threads
+        threads = self.threads or max(1, core_count() // self.jobs)  # of torch and BLAS in each worker
         pool = ProcessPoolExecutor(
             max_workers=jobs,
             timeout=_IDLE_SECONDS,

@@ -25,7 +25,7 @@ from condnum.studies.limits_cells import (
     pair_limits,
     race,
 )
-from condnum.studies.measure import RESULT_COLUMNS, settings_table, spectral_rows
+from condnum.studies.measure import RESULT_COLUMNS, spectral_rows
 from condnum.studies.study import Count, Result, Study, StudyRun, at_least
 from condnum.theory.ceiling import RirCeiling, share_of_ceiling
 from condnum.theory.immunization import RATIO_TOLERANCE
@@ -67,17 +67,11 @@ class Limits(Study, name="limits"):
                 f"ridge is a share of the mean eigenvalue of K_P and must be positive, got {self.ridge}."
             )
         if self.pairs and self.data == "house-prices":
-            pairs = ",".join(f"{p}-{h}" for p, h in self.pairs)
             raise InvalidInputError(
-                f"pairs='{pairs}' are of digits; house prices are one pair: leave it out."
+                f"pairs {self.pairs} are of digits; house prices are one pair: leave them out."
             )
         if self.seeds is None:  # a cell of MNIST takes seconds, its spread over seeds is small
             object.__setattr__(self, "seeds", 1 if self.data == "mnist" else 3)
-
-    @property
-    def chosen_methods(self) -> tuple[str, ...]:
-        """The methods to run, in display order."""
-        return tuple(name for name in method_names() if not self.methods or name in self.methods)
 
     @property
     def ridge_shares(self) -> tuple[float, ...]:
@@ -91,13 +85,13 @@ class Limits(Study, name="limits"):
         seeds = self.seeds or 1
         if self.data == "house-prices":
             return HousePrices(self.source, self.methods, seeds, self.epochs, device="cpu")
-        methods = self.methods or self.chosen_methods
+        methods = self.methods or tuple(method_names())
         return DigitPairs(self.data, self.source, methods, seeds, self.epochs, self.pairs or DEFAULT_PAIRS)  # type: ignore[arg-type]
 
     @property
     def settings_table(self) -> pd.DataFrame:
         """How each method was run, a row per method."""
-        return settings_table(self.chosen_methods, self.base.settings)
+        return self.base.settings_table
 
     def load(self) -> TaskPair | Digits:
         """Load the data of the other study."""

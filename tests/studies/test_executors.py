@@ -71,7 +71,7 @@ def test_a_worker_may_keep_data_for_its_next_cells_and_has_its_threads():
     assert {row["threads"] for row in rows} == {3}
 
 
-def test_threads(monkeypatch):
+def test_threads():
     def threads(cell):
         return {"torch": torch.get_num_threads()}
 
@@ -84,8 +84,6 @@ def test_threads(monkeypatch):
         assert outcome.result.row["torch"] == 2
     finally:
         torch.set_num_threads(before)
-    monkeypatch.setattr(executors, "core_count", lambda: 8)
-    assert [ProcessExecutor(jobs).inner_threads for jobs in (1, 3, 8, 20)] == [8, 2, 1, 1]
 
 
 def test_a_function_that_cannot_be_sent_is_the_cells_error(tmp_path):
