@@ -8,103 +8,102 @@ import numpy as np
 
 from condnum.audit.measures import LABELS, RAW
 from condnum.audit.result import Audit
-from condnum.errors import require
-from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, finish, log_axis, overlap_map
+from condnum.figures.style import (
+    BLUE,
+    GREEN,
+    NEUTRAL,
+    ORANGE,
+    PURPLE,
+    add_line,
+    empty,
+    finish,
+    log_axis,
+    overlap_map,
+    panels,
+)
 
-#: Colour and dash of each extractor; the dash is a second code beside colour.
+#: Colour, dash and label of each extractor; the dash is a second code beside colour.
 _LOOK = {
-    "raw": (NEUTRAL, "dot"),
-    "theta": (BLUE, "solid"),
-    "theta_0": (GREEN, "dash"),
-    "theta_i": (BLUE, "solid"),
-    "optimal": (ORANGE, "dashdot"),
-    "front": (PURPLE, "longdash"),
+    "raw": (NEUTRAL, "dot", LABELS["raw"]),
+    "theta": (BLUE, "solid", LABELS["theta"]),
+    "theta_0": (GREEN, "dash", "θ<sub>0</sub>"),
+    "theta_i": (BLUE, "solid", "θ<sub>I</sub>"),
+    "optimal": (ORANGE, "dashdot", LABELS["optimal"]),
+    "front": (PURPLE, "longdash", LABELS["front"]),
 }
-_HTML = {"theta_0": "θ<sub>0</sub>", "theta_i": "θ<sub>I</sub>"}
 
 
 def spectra_figure(found: Audit) -> Any:
     """Draw the spectra of both tasks' features with the rank tolerance and ε."""
-    figure = _two(("D<sub>P</sub>, pre-training task", "D<sub>H</sub>, harmful task"))
+    titles = ("D<sub>P</sub>, pre-training task", "D<sub>H</sub>, harmful task")
+    figure = panels(rows=1, cols=2, subplot_titles=titles, shared_yaxes=True, horizontal_spacing=0.06)
     drawn = []
     for column, task in enumerate((found.pretrain, found.harmful), start=1):
+        place: dict[str, Any] = {"row": 1, "col": column, "showlegend": column == 1}
         sigma = np.array(task.spectrum)
         floor = max(found.rtol * sigma[0] / 1e3, 1e-300)
-        values = np.maximum(sigma, floor)
-        drawn.append(values)
-        index = np.arange(1, len(sigma) + 1)
+        drawn.append(np.maximum(sigma, floor))
         figure.add_scatter(
-            x=index, y=values, mode="markers", name="eigenvalues of K", showlegend=column == 1,
+            x=np.arange(1, len(sigma) + 1), y=drawn[-1], mode="markers", name="eigenvalues of K",
             legendgroup="K", marker={"color": BLUE if column == 1 else ORANGE, "size": 6}, customdata=sigma,
-            hovertemplate="σ<sub>%{x}</sub> = %{customdata:.3e}", row=1, col=column,
+            hovertemplate="σ<sub>%{x}</sub> = %{customdata:.3e}", **place,
         )  # fmt: skip
         for name, level, dash, color in (
             ("rank tolerance", found.rtol * sigma[0], "dash", PURPLE),
             ("ridge ε", found.ridge, "dot", NEUTRAL),
         ):
-            if level < floor:
-                continue
-            figure.add_scatter(
-                x=[0.5, len(sigma) + 0.5], y=[level, level], mode="lines", name=name, legendgroup=name,
-                showlegend=column == 1, line={"color": color, "dash": dash, "width": 2},
-                hovertemplate="%{y:.2e}", row=1, col=column,
-            )  # fmt: skip
+            if level >= floor:
+                ends = [0.5, len(sigma) + 0.5]
+                style: dict[str, Any] = {"legendgroup": name, "width": 2, "hovertemplate": "%{y:.2e}"}
+                add_line(figure, name, ends, [level, level], color, dash, **style, **place)
     figure.update_xaxes(title_text="index i")
     figure.update_yaxes(**log_axis("", np.concatenate(drawn)))
     figure.update_yaxes(title_text="eigenvalue σ<sub>i</sub> of K = XᵀX", col=1)
-    note = f"{_rows(found)}. What is below the tolerance counts as zero and lies on the floor"
+    note = f"{_data(found)}. What is below the tolerance counts as zero and lies on the floor"
     return _legend(finish(figure, "Spectra of the features", note))
 
 
 def sensitivity_figure(found: Audit) -> Any:
     """Draw RIR against the rank tolerance (compact) and against ε (ridge), with the ceiling."""
-    figure = _two(("compact: against the rank tolerance", "ridge, unit scale: against ε"), shared_y=False)
-    left, right = found.rtol_sweep, found.ridge_sweep
-    for pair in found.compared:
-        if pair.baseline != RAW:
-            continue
-        color, dash = _LOOK[pair.extractor]
-        label = _HTML.get(pair.extractor, LABELS[pair.extractor])
+    titles = ("compact: against the rank tolerance", "ridge, unit scale: against ε")
+    figure = panels(rows=1, cols=2, subplot_titles=titles, horizontal_spacing=0.11)
+    left, right = (table[table["baseline"] == RAW] for table in (found.rtol_sweep, found.ridge_sweep))
+    for name in (pair.extractor for pair in found.compared if pair.baseline == RAW):
+        color, dash, label = _LOOK[name]
         for column, (table, x) in enumerate(((left, "rtol"), (right, "ridge")), start=1):
-            rows = table[(table["extractor"] == pair.extractor) & (table["baseline"] == RAW)]
+            rows = table[table["extractor"] == name]
             figure.add_scatter(
-                x=rows[x], y=rows["rir"], mode="lines+markers", name=label, legendgroup=pair.extractor,
+                x=rows[x], y=rows["rir"], mode="lines+markers", name=label, legendgroup=name,
                 showlegend=column == 1, line={"color": color, "dash": dash, "width": 2.5},
                 hovertemplate="%{x:.1e}: RIR %{y:.3g}", row=1, col=column,
             )  # fmt: skip
-    bound = left[left["baseline"] == RAW].drop_duplicates("rtol")
+    bound = left.drop_duplicates("rtol")
     bound = bound[np.isfinite(bound["rir_ceiling"])]
-    figure.add_scatter(
-        x=bound["rtol"], y=bound["rir_ceiling"], mode="lines", name="ceiling, where finite",
-        line={"color": PURPLE, "width": 5}, opacity=0.5, hovertemplate="%{x:.1e}: at most %{y:.3g}",
-        row=1, col=1,
+    add_line(
+        figure, "ceiling, where finite", bound["rtol"], bound["rir_ceiling"], PURPLE, width=5, opacity=0.5,
+        hovertemplate="%{x:.1e}: at most %{y:.3g}", row=1, col=1,
     )  # fmt: skip
-    for column, value in ((1, found.rtol), (2, found.ridge)):
-        figure.add_vline(x=value, line_color=NEUTRAL, line_dash="dot", row=1, col=column)
+    for column, own, title, values in (
+        (1, found.rtol, "rank tolerance, relative to σ₁", left["rtol"]),
+        (2, found.ridge, "ridge ε (units of K)", right["ridge"]),
+    ):
+        figure.add_vline(x=own, line_color=NEUTRAL, line_dash="dot", row=1, col=column)
         figure.add_hline(y=1, line_color=NEUTRAL, line_width=1, row=1, col=column)
-    for column, title, values in (
-        (1, "rank tolerance, relative to σ₁", left["rtol"]), (2, "ridge ε (units of K)", right["ridge"]),
-    ):  # fmt: skip
         decades = float(np.log10(values.max() / values.min()))  # half a figure's width: five labels at most
         axis = {**log_axis(title, values), "dtick": max(1, int(np.ceil(decades / 5))), "tickangle": 0}
         figure.update_xaxes(**axis, row=1, col=column)
     ceilings = np.concatenate([left["rir"], bound["rir_ceiling"]])
     figure.update_yaxes(**log_axis("RIR against raw features", ceilings), row=1, col=1)
     figure.update_yaxes(**log_axis("", right["rir"]), row=1, col=2)
-    note = f"{_rows(found)}. Dotted: what this audit uses; a verdict that moves here is one on conventions"
+    note = f"{_data(found)}. Dotted: what this audit uses; a verdict that moves here is one on conventions"
     return _legend(finish(figure, "How RIR depends on the rank tolerance and on ε", note))
 
 
 def overlap_figure(found: Audit) -> Any:
     """Draw how the eigenvectors of both tasks lie to each other."""
-    go = require("plotly.graph_objects", "viz")
-    overlaps, D = found.overlaps, found.pretrain.dimension
-    figure = go.Figure()
-    figure.add_heatmap(
-        **overlap_map(
-            overlaps, D, x=0, xanchor="left", y=1.02, yanchor="bottom", lenmode="pixels", len=230, ypad=0
-        )
-    )
+    overlaps, D, figure = found.overlaps, found.pretrain.dimension, empty()
+    bar = {"x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "lenmode": "pixels", "len": 230}
+    figure.add_heatmap(**overlap_map(overlaps, D, ypad=0, **bar))
     figure.update_xaxes(title_text="direction j of D<sub>H</sub>", constrain="domain", constraintoward="left")
     figure.update_yaxes(
         title_text="direction i of D<sub>P</sub>", autorange="reversed", scaleanchor="x", constrain="domain",
@@ -117,18 +116,17 @@ def overlap_figure(found: Audit) -> Any:
 
 def attack_figure(found: Audit) -> Any:
     """Draw the immunization factor of every attacker, for every extractor that was attacked."""
-    go = require("plotly.graph_objects", "viz")
     report = found.attack.report
-    table = None if report is None else report.at(report.factors, None).dropna(subset="factor")
-    if report is None or table is None or table.empty:
+    if report is None:
         return None
-    figure = go.Figure()
-    for name in dict.fromkeys(table["extractor"]):
-        rows = table[table["extractor"] == name]
-        color, _ = _LOOK[str(name)]
-        symbols = ["circle" if bound == "exact" else "triangle-right-open" for bound in rows["bound"]]
+    table, figure = report.at(report.factors, None).dropna(subset="factor"), empty()
+    if table.empty:
+        return None
+    for name, rows in table.groupby("extractor", sort=False):
+        color, _, label = _LOOK[str(name)]
+        symbols = np.where(rows["bound"] == "exact", "circle", "triangle-right-open")
         figure.add_scatter(
-            x=rows["factor"], y=rows["label"], mode="markers", name=_HTML.get(str(name), LABELS[str(name)]),
+            x=rows["factor"], y=rows["label"], mode="markers", name=label,
             marker={"color": color, "size": 11, "symbol": symbols, "line": {"width": 2, "color": color}},
             customdata=rows[["baseline_steps", "steps"]],
             hovertemplate="factor %{x:.3g} (%{customdata[0]:.0f} → %{customdata[1]:.0f} steps)",
@@ -143,27 +141,13 @@ def attack_figure(found: Audit) -> Any:
     return _legend(finish(figure, "How much slower attackers become", note, height=shown))
 
 
-def _two(titles: tuple[str, str], *, shared_y: bool = True) -> Any:
-    """Return two empty panels."""
-    subplots = require("plotly.subplots", "viz")
-    return subplots.make_subplots(
-        rows=1, cols=2, subplot_titles=titles, shared_yaxes=shared_y,
-        horizontal_spacing=0.06 if shared_y else 0.11,
-    )  # fmt: skip
-
-
 def _legend(figure: Any) -> Any:
     """Put the legend below the panels and their titles."""
-    figure.update_layout(
-        legend={
-            "orientation": "h", "x": 0, "yref": "container", "y": 0.01, "yanchor": "bottom", "title_text": "",
-        },
-        margin_b=120,
-    )  # fmt: skip
-    return figure
+    place = {"orientation": "h", "x": 0, "yref": "container", "y": 0.01, "yanchor": "bottom"}
+    return figure.update_layout(legend={**place, "title_text": ""}, margin_b=120)
 
 
-def _rows(found: Audit) -> str:
+def _data(found: Audit) -> str:
     """Name the data."""
     P, H = found.pretrain, found.harmful
     return f"D<sub>P</sub>: {P.rows:,d} rows, D<sub>H</sub>: {H.rows:,d} rows, {P.dimension:,d} columns"

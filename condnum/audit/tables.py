@@ -37,63 +37,58 @@ def verdict_table(found: Audit) -> pd.DataFrame:
 
 def columns_html(columns: pd.DataFrame) -> str:
     """Return the scale of every column, odd ones first, in a frame that scrolls; folded if none is odd."""
-    order = columns.loc[columns["look"].eq("").sort_values(kind="stable").index]
-    rows = []
-    for row in order.head(MOST_COLUMNS).to_dict("records"):
-        cells = {"column": html.escape(str(row["column"])), "looks like": html.escape(row["look"])}
-        for task, label in _TASKS.items():
-            mean, deviation, smallest, largest = (
-                number(row[f"{figure}_{task}"]) for figure in ("mean", "deviation", "smallest", "largest")
-            )
-            cells[f"mean ± deviation, {label}"] = f"{mean} ± {deviation}"
-            cells[f"from – to, {label}"] = f"{smallest} – {largest}"
-        rows.append(cells)
+    shown = columns.loc[columns["look"].eq("").sort_values(kind="stable").index].head(MOST_COLUMNS)
+    table = shown[["column", "look"]].map(lambda text: html.escape(str(text)))
+    table.columns = ["column", "looks like"]
+    for task, label in _TASKS.items():
+        for title, low, sign, high in (
+            ("mean ± deviation", "mean", "±", "deviation"), ("from – to", "smallest", "–", "largest")
+        ):  # fmt: skip
+            both = (shown[f"{name}_{task}"].map(number) for name in (low, high))
+            table[f"{title}, {label}"] = next(both) + f" {sign} " + next(both)
     odd = int(columns["look"].ne("").sum())
     return (
         f"<details{' open' * bool(odd)}><summary>{len(columns):,d} columns with their scale, {odd:,d} odd"
-        "</summary><div style='max-height:24em;overflow:auto'>"
-        f"{as_html(pd.DataFrame(rows))}</div></details>"
+        f"</summary><div style='max-height:24em;overflow:auto'>{as_html(table)}</div></details>"
     )
 
 
 def kappa_words(found: Audit) -> pd.DataFrame:
     """κ's and ranks of both tasks at every extractor, with intervals."""
+    table = found.kappa
+    places = table[["convention", "task", "extractor"]].to_dict("records")
     return pd.DataFrame(
         {
-            "task": _TASKS[row.task],
-            "extractor": LABELS[row.extractor],
-            "convention": row.convention,
-            "κ": number(row.kappa),
-            "95 % interval": interval_words(
-                found, "kappa", row.convention, task=row.task, extractor=row.extractor
-            ),
-            "rank": f"{row.rank} of {row.dimension}",
-            "σ₁": number(row.sigma_max),
-            "σ least": number(row.sigma_min),
+            "task": table["task"].map(_TASKS),
+            "extractor": table["extractor"].map(LABELS),
+            "convention": table["convention"],
+            "κ": table["kappa"].map(number),
+            "95 % interval": [interval_words(found, "kappa", **place) for place in places],
+            "rank": table["rank"].astype(str) + " of " + table["dimension"].astype(str),
+            "σ₁": table["sigma_max"].map(number),
+            "σ least": table["sigma_min"].map(number),
         }
-        for row in found.kappa.itertuples()
     )
 
 
 def measures_words(found: Audit) -> pd.DataFrame:
     """(i), (ii) and RIR of every comparison in every convention and gauge, with ceilings and intervals."""
-    rows = []
-    for row in found.measures.itertuples():
-        pair, unit = Comparison(row.extractor, row.baseline), row.gauge == "unit"
-        rows.append(
-            {
-                "extractor": pair.label,
-                "convention": row.convention,
-                "scale of θ": "‖θ‖ = √D" if unit else "as given",
-                "(i) ↑": number(row.harmful_ratio),
-                "(ii) ↓": number(row.pretrain_ratio),
-                "RIR ↑": number(row.rir),
-                "95 % interval": interval_words(found, "rir", row.convention, **vars(pair)) if unit else "—",
-                "ceiling": number(row.rir_ceiling),
-                "RIR / ceiling": number(row.share),
-            }
-        )
-    return pd.DataFrame(rows)
+    table = found.measures
+    places = table[["convention", "extractor", "baseline"]].to_dict("records")
+    unit = table["gauge"] == "unit"
+    return pd.DataFrame(
+        {
+            "extractor": [Comparison(place["extractor"], place["baseline"]).label for place in places],
+            "convention": table["convention"],
+            "scale of θ": np.where(unit, "‖θ‖ = √D", "as given"),
+            "(i) ↑": table["harmful_ratio"].map(number),
+            "(ii) ↓": table["pretrain_ratio"].map(number),
+            "RIR ↑": table["rir"].map(number),
+            "95 % interval": np.where(unit, [interval_words(found, "rir", **place) for place in places], "—"),
+            "ceiling": table["rir_ceiling"].map(number),
+            "RIR / ceiling": table["share"].map(number),
+        }
+    )
 
 
 def sensitivity_words(found: Audit) -> pd.DataFrame:
@@ -131,11 +126,11 @@ def attack_words(found: Audit) -> pd.DataFrame:
     report = found.attack.report
     if report is None:
         return pd.DataFrame()
-    tables = {"steps": report.steps_table(), "factor": report.factor_table()}
-    for title, table in tables.items():
-        table.columns = [LABELS.get(name, name) for name in table]
-        tables[title] = table.set_index("attacker").add_prefix(f"{title}, ")
-    return tables["steps"].join(tables["factor"]).reset_index()
+    steps, factors = (
+        table.set_index("attacker").rename(columns=LABELS).add_prefix(f"{title}, ")
+        for title, table in (("steps", report.steps_table()), ("factor", report.factor_table()))
+    )
+    return steps.join(factors).reset_index()
 
 
 def evaluation_words(found: Audit) -> pd.DataFrame:
@@ -143,15 +138,14 @@ def evaluation_words(found: Audit) -> pd.DataFrame:
     report = found.attack.report
     if report is None:
         return pd.DataFrame()
-    rows, table = "held-out rows" if report.held_out else "training rows", report.evaluation
-    parts = [pd.Series(dict(zip(table["attacker"], table["label"], strict=True)), name="attacker")]
-    for column, title in (("evaluation_loss", "loss"), ("accuracy", "accuracy")):
-        if table[column].notna().any():
-            wide = table.pivot_table(index="attacker", columns="extractor", values=column, sort=False)
-            parts += [
-                wide[name].map(number).rename(f"{title} on {rows}, {LABELS[str(name)]}") for name in wide
-            ]
-    return pd.concat(parts, axis=1).reset_index(drop=True).fillna("—")
+    rows = "held-out rows" if report.held_out else "training rows"
+    columns = {"evaluation_loss": "loss", "accuracy": "accuracy"}
+    table = report.evaluation.dropna(axis=1, how="all")
+    wide = table.pivot_table(
+        index="label", columns="extractor", values=[name for name in columns if name in table], sort=False
+    )
+    wide.columns = [f"{columns[name]} on {rows}, {LABELS[extractor]}" for name, extractor in wide.columns]
+    return wide.map(number).reset_index(names="attacker")
 
 
 def run_words(found: Audit) -> pd.DataFrame:
@@ -163,11 +157,11 @@ def run_words(found: Audit) -> pd.DataFrame:
     facts["rank tolerance, ε"] = (
         f"{number(found.rtol)} relative to σ₁, {number(found.ridge)} in the units of K"
     )
-    if found.intervals is None:
-        facts["bootstrap"] = f"none: {found.no_intervals}"
-    else:
-        failed = f", {found.intervals.failed} of rank 0 left out" if found.intervals.failed else ""
-        facts["bootstrap"] = f"{found.intervals.replicates} times {found.intervals.unit}{failed}"
+    drawn = found.intervals
+    failed = f", {drawn.failed} of rank 0 left out" if drawn is not None and drawn.failed else ""
+    facts["bootstrap"] = (
+        f"none: {found.no_intervals}" if drawn is None else f"{drawn.replicates} times {drawn.unit}{failed}"
+    )
     facts["seed"] = str(found.seed)
     facts["seconds"] = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in found.seconds.items())
     facts["peak memory"] = f"{found.peak_mib:,.0f} MiB resident"
