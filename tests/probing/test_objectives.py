@@ -58,26 +58,18 @@ def test_gradient_and_loss_of_many_candidates_match_autograd(space):
     np.testing.assert_allclose(objective.batch_gradient(W, rows), G, rtol=1e-9, atol=1e-12)
 
 
-def test_zero_weights_have_excess_one_and_the_optimum_is_scipys(space):
-    objective = space.objective
-    assert objective.evaluate(zero_weights(space, 2))[0].tolist() == pytest.approx([1, 1])
-    shape = zero_weights(space, 1).shape[1:]
-    found = minimize(
-        lambda w: float(torch_loss(space, torch.from_numpy(w.reshape(shape)))),
-        np.zeros(shape).ravel(),
-        tol=1e-12,
-    )
+def test_the_optimum_is_scipys_and_smoothness_bounds_the_curvature(space):
+    objective, zero = space.objective, zero_weights(space, 1)[0]
+
+    def loss(w):
+        return torch_loss(space, w.reshape(zero.shape))
+
+    assert objective.evaluate(zero[None])[0].tolist() == pytest.approx([1])
+    found = minimize(lambda w: float(loss(torch.from_numpy(w))), zero.ravel(), tol=1e-12)
     assert objective.optimum == pytest.approx(found.fun, abs=2e-6)
     assert space.convex_optimum.converged
-
-
-def test_smoothness_bounds_the_curvature(space):
-    shape = zero_weights(space, 1).shape[1:]
-    H = torch.autograd.functional.hessian(
-        lambda w: torch_loss(space, w.reshape(shape)),
-        torch.zeros(int(np.prod(shape)), dtype=torch.float64),
-    )
-    assert float(torch.linalg.eigvalsh(H)[-1]) <= space.objective.smoothness * (1 + 1e-9)
+    H = torch.autograd.functional.hessian(loss, torch.from_numpy(zero.ravel()))
+    assert float(torch.linalg.eigvalsh(H)[-1]) <= objective.smoothness * (1 + 1e-9)
 
 
 def test_separable_classes_have_optimum_zero_and_a_warm_start_takes_fewer_iterations():
