@@ -78,12 +78,7 @@ class SecondMoments:
 
 
 def group_count(dimension: int) -> int:
-    """Return how many groups of rows fit into memory; 1, that is no resampling, if too few do.
-
-    Examples:
-        >>> [group_count(D) for D in (512, 1024, 2048, 4096)]
-        [64, 48, 12, 1]
-    """
+    """Return how many groups of rows fit into memory; 1, that is no resampling, if too few do."""
     fitting = min(GROUPS, GROUP_BYTES // (8 * dimension**2))
     return int(fitting) if fitting >= FEWEST_GROUPS else 1
 
@@ -104,13 +99,6 @@ def second_moments(
     Products run in as many threads as there are cores, each on its own groups, while the next block is read.
     The group of a row depends on `seed` and on the row's place in the file alone. Rows are kept as float64
     while they take no more than `kept_bytes`.
-
-    Examples:
-        >>> from condnum.data.feature_stream import array_stream
-        >>> X = np.array([[1.0, 0.0], [1.0, 2.0]])
-        >>> second_moments(array_stream(X), groups=2).covariance
-        array([[2., 2.],
-               [2., 4.]])
     """
     if groups < 1:
         raise InvalidInputError(f"groups must be at least 1, got {groups}.")
@@ -224,10 +212,10 @@ class TaskFacts:
     @property
     def warnings(self) -> list[str]:
         """Sentences on what makes the numbers fragile; empty if nothing does."""
-        D, notes = self.dimension, []
-        if self.rank < D:
+        lost, notes = self.dimension - self.rank, []
+        if lost:
             notes.append(
-                f"{self.name} has rank {self.rank} of {D}: compact κ leaves {D - self.rank} direction(s) "
+                f"{self.name} has rank {self.rank} of {self.dimension}: compact κ leaves {lost} direction(s) "
                 "out, and ridge κ is decided by ε."
             )
         if self.near:
@@ -245,31 +233,14 @@ class TaskFacts:
 
 
 def task_facts(name: str, stream: FeatureStream, rows: int, K: NDArray[np.float64], rtol: float) -> TaskFacts:
-    """Read what K says about a task's columns and rank.
-
-    Examples:
-        >>> from condnum.data.feature_stream import array_stream
-        >>> X = np.array([[1.0, 5.0, 1.0, 0.0], [2.0, 5.0, 2.0, 0.0], [4.0, 5.0, 4.0, 0.0]])
-        >>> facts = task_facts("D_P", array_stream(X), 3, X.T @ X, 1e-15)
-        >>> facts.rank, facts.equal_columns
-        (2, [('x0', 'x2')])
-    """
+    """Read what K says about a task's columns and rank."""
     sigma = np.maximum(np.linalg.eigvalsh(K)[::-1], 0.0)
     limit, squares, equal = rtol * sigma[0], np.diagonal(K), []
     for j in np.flatnonzero(squares):
         # ‖x_i − x_j‖² is 0 to round-off: the first such i < j
-        distance = squares[:j] + squares[j] - 2 * K[:j, j]
-        same = np.flatnonzero(distance <= 4 * SAME * squares[j])
+        same = np.flatnonzero(squares[:j] + squares[j] - 2 * K[:j, j] <= 4 * SAME * squares[j])
         if len(same):
             equal.append((stream.columns[same[0]], stream.columns[j]))
-    return TaskFacts(
-        name=name,
-        source=stream.source,
-        rows=rows,
-        dimension=stream.dimension,
-        stored_eps=stream.stored_eps,
-        spectrum=sigma.tolist(),
-        rank=int((sigma > limit).sum()),
-        near=int(((sigma > limit / NEAR) & (sigma < limit * NEAR)).sum()),
-        equal_columns=equal,
-    )
+    rank, near = int((sigma > limit).sum()), int(((sigma > limit / NEAR) & (sigma < limit * NEAR)).sum())
+    about = (stream.source, rows, stream.dimension, stream.stored_eps)
+    return TaskFacts(name, *about, sigma.tolist(), rank, near, equal)

@@ -169,26 +169,21 @@ class FeatureAudit(Study, name="audit"):
             if bool(getattr(self, first)) != bool(getattr(self, second)):
                 given, missing = (first, second) if getattr(self, first) else (second, first)
                 raise InvalidInputError(f"{given} was given without {missing}: an audit compares two tasks.")
-        for wrong, message in (
-            (
-                bool(self.backbone) != bool(self.pretrain_images),
+        if bool(self.backbone) != bool(self.pretrain_images):
+            raise InvalidInputError(
                 "a backbone and the images of both tasks belong together: give --backbone, --pretrain-images "
-                "and --harmful-images.",
-            ),
-            (
-                self.backbone and self.pretrain,
-                "give files of features, or a backbone with images, not both.",
-            ),
-            (self.ridge <= 0, f"ridge must be positive, got {self.ridge}."),
-            (not 0 <= (self.rtol or 0) < 1, f"rtol must lie in [0, 1), got {self.rtol}."),
-            (
-                self.bootstrap != 0 and self.bootstrap < FEWEST_REPLICATES,
-                f"replicates must be 0 (no bootstrap) or at least {FEWEST_REPLICATES}, got {self.bootstrap}: "
-                "fewer make no interval.",
-            ),
-        ):
-            if wrong:
-                raise InvalidInputError(message)
+                "and --harmful-images."
+            )
+        if self.backbone and self.pretrain:
+            raise InvalidInputError("give files of features, or a backbone with images, not both.")
+        if self.ridge <= 0:
+            raise InvalidInputError(f"ridge must be positive, got {self.ridge}.")
+        if not 0 <= (self.rtol or 0) < 1:
+            raise InvalidInputError(f"rtol must lie in [0, 1), got {self.rtol}.")
+        if self.bootstrap != 0 and self.bootstrap < FEWEST_REPLICATES:
+            raise InvalidInputError(
+                f"replicates must be 0 (no bootstrap) or at least {FEWEST_REPLICATES}, got {self.bootstrap}."
+            )
         at_least(0)("seed", self.seed)
 
     def load(self) -> Any:
@@ -327,11 +322,8 @@ class FeatureAudit(Study, name="audit"):
     @staticmethod
     def _both_moments(data: AuditData, cell: Cell) -> tuple[SecondMoments, SecondMoments]:
         """Return the second moments of both tasks."""
-        P, H = (data.before(cell, stage) for stage in TASKS.values())
-        return (
-            SecondMoments(P["rows"], P["groups"], P["kept"]),
-            SecondMoments(H["rows"], H["groups"], H["kept"]),
-        )
+        P, H = (SecondMoments(**data.before(cell, stage)) for stage in TASKS.values())
+        return P, H
 
     @staticmethod
     def _extractors(data: AuditData, closed: Mapping[str, Any]) -> dict[str, NDArray[np.float64] | None]:
@@ -561,12 +553,10 @@ def audit(
         The audit.
 
     Raises:
-        InvalidInputError: Features, extractors or targets that do not fit each other, or a number out of
-            range.
+        InvalidInputError: What was given does not fit together, or a number is out of range.
         DataNotFoundError: A file is missing.
         DataFormatError: A file is damaged, a pickle, not finite, or changes while it is read.
         RankError: A task without any energy, or tasks without a common direction.
-        MissingExtraError: parquet without pyarrow, a scheduler without dask.
 
     Examples:
         >>> rows = np.random.default_rng(0).normal(size=(200, 4))

@@ -71,15 +71,7 @@ class Trace:
 
 
 class Race:
-    """Records candidates that take their steps together, and ends when one has reached the last target.
-
-    Examples:
-        >>> race = Race(["slow", "fast"], 9, AttackBudget(epsilons=(0.1,), headline=0.1))
-        >>> race.observe(0, np.array([1.0, 1.0])), race.observe(1, np.array([0.5, 0.05]))
-        (True, False)
-        >>> [trace.steps_to(0.1) for trace in race.traces()]
-        [None, 1]
-    """
+    """Records candidates that take their steps together, and ends when one has reached the last target."""
 
     def __init__(
         self,
@@ -125,13 +117,7 @@ class Race:
 
 
 def best(traces: Sequence[Trace], epsilon: float) -> tuple[Trace, int | None]:
-    """Return the candidate that reaches ε first, with its step; if none does, the one that gets nearest.
-
-    Examples:
-        >>> near = Trace("near", np.arange(2), np.array([1.0, 0.2]))
-        >>> best([Trace("far", np.arange(2), np.array([1.0, 0.9])), near], 0.1)[0].choice
-        'near'
-    """
+    """Return the candidate that reaches ε first, with its step; if none does, the one that gets nearest."""
     reached = [(step, i) for i, trace in enumerate(traces) if (step := trace.steps_to(epsilon)) is not None]
     if reached:
         step, i = min(reached)

@@ -54,14 +54,7 @@ BETAS = (0.9, 0.99)
 
 
 class Momentum:
-    """`v ← βv + g`, then `w ← w − η v`, or with `nesterov` `w ← w − η (g + βv)`: torch's SGD.
-
-    Examples:
-        >>> w = np.ones((1, 2))
-        >>> Momentum(np.array([0.5]), np.array([0.0])).step([w], [np.ones((1, 2))])
-        >>> w
-        array([[0.5, 0.5]])
-    """
+    """`v ← βv + g`, then `w ← w − η v`, or with `nesterov` `w ← w − η (g + βv)`: torch's SGD."""
 
     def __init__(self, rates: Array, betas: Array, *, nesterov: bool = False) -> None:
         self.rates, self.betas, self.nesterov = rates, betas, nesterov
@@ -79,16 +72,7 @@ class Momentum:
 
 
 class Adam:
-    """Adam (Kingma and Ba 2015): torch's fused kernel, one rate a candidate, its default betas.
-
-    Examples:
-        The first step has the size of the rate, whatever the gradient.
-
-        >>> w = np.zeros((1, 1))
-        >>> Adam(np.array([0.1])).step([w], [np.full((1, 1), 7.0)])
-        >>> round(float(w[0, 0]), 6)
-        -0.1
-    """
+    """Adam (Kingma and Ba 2015): torch's fused kernel, one rate a candidate, its default betas."""
 
     def __init__(self, rates: Array) -> None:
         self.rates = rates

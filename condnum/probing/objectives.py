@@ -27,12 +27,7 @@ Array = NDArray[np.float64]
 
 
 def predict(features: Array, weights: Array) -> Array:
-    """Return `FW` of all candidates by one matrix product.
-
-    Examples:
-        >>> predict(np.ones((4, 2)), np.ones((3, 2, 1))).shape
-        (4, 3, 1)
-    """
+    """Return `FW` of all candidates by one matrix product."""
     B, k, m = weights.shape
     return (features @ weights.transpose(1, 0, 2).reshape(k, B * m)).reshape(-1, B, m)
 
@@ -136,13 +131,7 @@ Objective = SquaredObjective | LogisticObjective
 
 
 def cross_entropy(logits: Array, labels: NDArray[np.int64]) -> tuple[Array, Array]:
-    """Return the mean cross-entropy of each candidate and its derivative by the logits, times N.
-
-    Examples:
-        >>> loss, residual = cross_entropy(np.zeros((2, 1, 1)), np.array([0, 1]))
-        >>> round(float(loss[0]), 6), residual[:, 0, 0].tolist()
-        (0.693147, [0.5, -0.5])
-    """
+    """Return the mean cross-entropy of each candidate and its derivative by the logits, times N."""
     if logits.shape[2] == 1:
         signed = np.where(labels == 1, -1.0, 1.0)[:, None, None]
         return np.logaddexp(0, signed * logits).mean(axis=(0, 2)), signed * expit(signed * logits)
@@ -176,13 +165,6 @@ def logistic_optimum(
 
     Where the classes can be separated the infimum 0 is not attained: the loss then falls by a factor with
     each iteration, and the search ends when it is `tolerance·ln C`, far below any ε in use.
-
-    Examples:
-        Three of four rows agree, so the best constant logit is ln 3.
-
-        >>> found = logistic_optimum(np.ones((4, 1)), np.array([1, 1, 1, 0]), 2)
-        >>> round(found.loss, 4), found.converged
-        (0.5623, True)
     """
     N, r = basis.shape
     m, enough = 1 if classes == 2 else classes, tolerance * np.log(classes)

@@ -32,23 +32,13 @@ class TwoTerm:
 
 
 def gradient_descent(sigma: Array, mu: float) -> TwoTerm:
-    """Constant step `2/(σ₁ + μ)`: `q_{t+1} = (1 − ασ)q_t`.
-
-    Examples:
-        >>> gradient_descent(np.array([3.0, 1.0]), 1.0).current
-        array([-0.5,  0.5])
-    """
+    """Constant step `2/(σ₁ + μ)`: `q_{t+1} = (1 − ασ)q_t`."""
     step = 2 / (sigma[0] + mu)
     return TwoTerm(f"step {step * sigma[0]:.4g}/σ₁", 1 - step * sigma, np.zeros_like(sigma))
 
 
 def heavy_ball(sigma: Array, mu: float) -> TwoTerm:
-    """Polyak's momentum: `α = 4/(√σ₁ + √μ)²`, `β = ((√σ₁ − √μ)/(√σ₁ + √μ))²`.
-
-    Examples:
-        >>> heavy_ball(np.array([9.0, 1.0]), 1.0).previous
-        array([-0.25, -0.25])
-    """
+    """Polyak's momentum: `α = 4/(√σ₁ + √μ)²`, `β = ((√σ₁ − √μ)/(√σ₁ + √μ))²`."""
     top, low = math.sqrt(sigma[0]), math.sqrt(mu)
     step, beta = 4 / (top + low) ** 2, ((top - low) / (top + low)) ** 2
     choice = f"step {step * sigma[0]:.4g}/σ₁, β = {beta:.4g}"
@@ -56,12 +46,7 @@ def heavy_ball(sigma: Array, mu: float) -> TwoTerm:
 
 
 def nesterov(sigma: Array, mu: float) -> TwoTerm:
-    """Nesterov's method: `α = 4/(3σ₁ + μ)`, `β = (√(3κ+1) − 2)/(√(3κ+1) + 2)`, `κ = σ₁/μ`.
-
-    Examples:
-        >>> nesterov(np.array([1.0]), 1.0).current
-        array([0.])
-    """
+    """Nesterov's method: `α = 4/(3σ₁ + μ)`, `β = (√(3κ+1) − 2)/(√(3κ+1) + 2)`, `κ = σ₁/μ`."""
     root = math.sqrt(3 * sigma[0] / mu + 1)
     step, beta = 4 / (3 * sigma[0] + mu), (root - 2) / (root + 2)
     shrink = 1 - step * sigma
@@ -74,10 +59,6 @@ def assumed_minima(sigma: Array) -> list[float]:
 
     Both ends are natural: below σ₁ no larger step is stable for the top eigenvalue, and the textbook's
     parameters end the other side.
-
-    Examples:
-        >>> assumed_minima(np.array([1.0, 0.25]))
-        [1.0, 0.31622776601683794, 0.25]
     """
     kappa = sigma[0] / sigma[-1]
     grid = [10 ** (j / 2) for j in range(15)]
@@ -136,12 +117,6 @@ def predicted_steps(candidate: TwoTerm, shares: Array, epsilon: float) -> float:
 
     Exact where the excess loss falls monotonically (gradient descent); a method with momentum may dip
     below ε once before. It looks beyond any budget, up to 2⁵⁰ steps.
-
-    Examples:
-        One eigenvalue whose error halves each step: the loss falls by 4, so 1 % takes 4 steps.
-
-        >>> predicted_steps(TwoTerm("", np.array([0.5]), np.array([0.0])), np.array([1.0]), 0.01)
-        4.0
     """
     companion = np.zeros((len(shares), 2, 2))
     companion[:, 0, 0], companion[:, 0, 1], companion[:, 1, 0] = candidate.current, candidate.previous, 1
@@ -162,12 +137,7 @@ def predicted_steps(candidate: TwoTerm, shares: Array, epsilon: float) -> float:
 
 
 def rate_steps(contraction: float, epsilon: float, *, constant: float = 1.0) -> float:
-    """Return the steps after which `constant·contraction^{2t} ≤ ε`, the worst case over all targets.
-
-    Examples:
-        >>> rate_steps(0.5, 0.01)
-        4.0
-    """
+    """Return the steps after which `constant·contraction^{2t} ≤ ε`, the worst case over all targets."""
     if contraction <= 0:
         return 1.0
     if contraction >= 1:

@@ -117,12 +117,7 @@ def matrix(value: ArrayLike, name: str) -> NDArray[np.float64]:
 
 
 def targets(value: ArrayLike, rows: int, kind: Kind, name: str) -> NDArray[np.float64] | NDArray[np.int64]:
-    """Validate targets.
-
-    Examples:
-        >>> targets([1.0, 2.0], 2, "regression", "y").shape
-        (2, 1)
-    """
+    """Validate targets."""
     if kind not in get_args(Kind):
         raise UnknownNameError("kind of task", kind, get_args(Kind))
     y = as_tensor(value, name, minimum_ndim=1).detach().cpu().numpy()
