@@ -19,7 +19,7 @@ import pandas as pd
 from condnum.figures.style import BLUE, GREEN, ORANGE, PURPLE, num
 from condnum.lessons.condition_number import Floats
 from condnum.lessons.explorer import Explorer, Preset, Shown, Slider, checked
-from condnum.lessons.sheet import Sheet, log
+from condnum.lessons.sheet import Sheet
 from condnum.theory.ceiling import rir_ceiling
 from condnum.theory.immunization import Immunization, relative_immunization_ratio
 from condnum.theory.spectra import condition_number, hessian
@@ -62,14 +62,11 @@ class AlignedTasks(Shown):
             "κ": [*self.pretrain_condition, *self.harmful_condition, 1.0],
             "RIR": [*self.ratios, self.ceiling, 1.0],
         }
-        along = {
-            "title_text": "exponent s: θ = I at 0, θ = K<sub>P</sub><sup>−1/2</sup> at 1",
-            "range": [-0.03, 1.03],
-        }
         for panel, (name, values) in zip(sheet.panels, drawn.items(), strict=True):
             low, high = np.log10(min(values)), np.log10(max(*values, 10.0))
             room = 0.08 * (high - low)
-            panel.axes(along, log(name, low - room, high + room))
+            panel.x("exponent s: θ = I at 0, θ = K<sub>P</sub><sup>−1/2</sup> at 1", -0.03, 1.03)
+            panel.y(name, low - room, high + room, log=True)
         start = num(here.pretrain_before.value), num(here.harmful_before.value)
         title = f"s = {num(self.exponent)}: κ(H<sub>P</sub>) {start[0]} → {num(P)}, κ(H<sub>H</sub>) "
         return sheet.finish(f"{title}{start[1]} → {num(H)}")

@@ -21,7 +21,7 @@ from scipy.stats import ortho_group
 from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, num, translucent
 from condnum.lessons.condition_number import SHAPE_LABELS, Floats, SpectrumShape, spectrum
 from condnum.lessons.explorer import Between, Choice, Explorer, Preset, Shown, Slider, checked
-from condnum.lessons.sheet import Sheet, log
+from condnum.lessons.sheet import Sheet
 from condnum.theory.alignment import Alignment, alignment
 from condnum.theory.spectra import default_rtol
 
@@ -106,20 +106,17 @@ class RotatedAlignment(Shown):
         sums.line("gap of the sums", terms, true, BLUE, width=2.5, **fill, **below)
         lowest, each = float(np.log10(lower[-1])), {"dtick": max(1, round(D / 8))}
         along = {"range": [0.5, D + 0.5], "tick0": 1, **each}
-        overlaps.axes(
-            {"title_text": "j of q<sub>j</sub>, eigenvectors of K", **along},
-            {"title_text": "i of u<sub>i</sub>, singular vectors of θ", **along, "range": [D + 0.5, 0.5]},
+        overlaps.x("j of q<sub>j</sub>, eigenvectors of K", **along)
+        overlaps.y("i of u<sub>i</sub>, singular vectors of θ", **along | {"range": [D + 0.5, 0.5]})
+        spectra.x("index i, largest first", **along)
+        spectra.y(
+            "σ<sub>i</sub> over σ<sub>θ,1</sub>² γ<sub>1</sub>",
+            *(1.08 * lowest - 0.1, 0.15 - 0.05 * lowest),
+            log=True,
+            dtick=max(1, round(-lowest / 5)),
         )
-        height = "σ<sub>i</sub> over σ<sub>θ,1</sub>² γ<sub>1</sub>"
-        ticks = max(1, round(-lowest / 5))
-        spectra.axes(
-            {"title_text": "index i, largest first", **along},
-            log(height, 1.08 * lowest - 0.1, 0.15 - 0.05 * lowest, dtick=ticks),
-        )
-        sums.axes(
-            {"title_text": "number m of terms", "range": [0, D], **each},
-            {"title_text": "share of the trace of H", "range": [0, 1.03], "dtick": 0.2},
-        )
+        sums.x("number m of terms", 0, D, **each)
+        sums.y("share of the trace of H", 0, 1.03, dtick=0.2)
         kappas = f"κ of Eq. 10 = {num(result.predicted_condition, 4)}, κ(H) = {num(result.true_condition, 4)}"
         misalignment = 0.0 if self.exact else result.misalignment  # without the round-off of an exact case
         title = f"D = {D}, {self.turned}. Misalignment {misalignment:.3f}: {kappas}"
@@ -304,9 +301,9 @@ def alignment_sweep_figure(sweeps: Sequence[pd.DataFrame]) -> Any:
                 name, color, dash = looks[rotation]
                 more = {"hover": "φ = %{x}°: %{y:.3f}", "legend": first, **group}
                 panel.line(name, sweep["angle"], values, color, dash, **more)
-        rest = {"autorange": True, "rangemode": "tozero", "dtick": 0.1}
-        panel.axes(
-            {"title_text": "angle φ of U to Q (degrees)", "range": [0, 90], "dtick": 30},
-            rest if measure == "misalignment" else {"range": [0, 1.04], "dtick": 0.2},
-        )
+        panel.x("angle φ of U to Q (degrees)", 0, 90, dtick=30)
+        if measure == "misalignment":
+            panel.y("", autorange=True, rangemode="tozero", dtick=0.1)
+        else:
+            panel.y("", 0, 1.04, dtick=0.2)
     return sheet.finish("Away from alignment: Eq. 10 never overestimates κ", height=500)

@@ -28,12 +28,7 @@ LOOKS = {"right": ("#009E73", "✔"), "wrong": ("#D55E00", "✘"), "not answered
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of a check; a notebook shows it as a coloured line.
-
-    Examples:
-        >>> Verdict("right", "κ is 49.")
-        right: κ is 49.
-    """
+    """The outcome of a check; a notebook shows it as a coloured line."""
 
     status: str  # of `LOOKS`
     reason: str = ""  # plain text, one or two sentences
@@ -67,14 +62,6 @@ def check(examine: Callable[..., str]) -> Callable[..., Verdict]:
 
     An answer that is None or `...` is not answered yet. Whatever a learner's own code raises is a
     finding, with the exception's words, and stops no notebook.
-
-    Examples:
-        >>> @check
-        ... def check_even(n):
-        ...     need(n % 2 == 0, f"{n} leaves a remainder of 1.")
-        ...     return f"{n} is twice {n // 2}."
-        >>> check_even(3), check_even(4), check_even(...)
-        (wrong: 3 leaves a remainder of 1., right: 4 is twice 2., not answered yet)
     """
 
     @functools.wraps(examine)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from condnum.errors import InvalidInputError
 from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, log_axis, num
 from condnum.lessons.explorer import Between, Choice, Explorer, Shown, Slider, checked
-from condnum.lessons.sheet import Sheet, log
+from condnum.lessons.sheet import Sheet
 from condnum.probing import ProbeCurve, linear_probe
 from condnum.probing.line_search import log_spaced_steps
 
@@ -108,23 +108,11 @@ class Zigzag(Shown):
         ends[ends <= ZIGZAG_FLOOR * 1e-3] = np.nan
         right.marks("shown step", [self.step] * 2, ends, "circle", [17, 9], [BLUE, ORANGE], legend=False)
         height, anchor = (STEEP, "x") if self.axes == "equal" else (1.25 * max(abs(shown[0, 0]), 1e-3), False)
-        plane.axes(  # `constrain` keeps the ranges whatever the shape of the window
-            {
-                "title_text": "along the flat axis u<sub>2</sub>",
-                "range": [-FLAT, FLAT],
-                "constrain": "domain",
-            },
-            {
-                "title_text": "along the steep axis u<sub>1</sub>",
-                "range": [-height, height],
-                "scaleanchor": anchor,
-                "constrain": "domain",
-            },
-        )
-        right.axes(
-            {"title_text": "step t", "range": [0, t[-1]]},
-            log("share of the start", math.log10(ZIGZAG_FLOOR), 0.3),
-        )
+        frame = {"constrain": "domain"}  # keeps the ranges whatever the shape of the window
+        plane.x("along the flat axis u<sub>2</sub>", -FLAT, FLAT, **frame)
+        plane.y("along the steep axis u<sub>1</sub>", -height, height, scaleanchor=anchor, **frame)
+        right.x("step t", 0, t[-1])
+        right.y("share of the start", math.log10(ZIGZAG_FLOOR), 0.3, log=True)
         rule = "exact line search" if self.rule == "exact" else "constant step 1/σ<sub>1</sub>"
         title = f"Gradient descent with {rule}, κ = {num(self.kappa)}, t = {self.step}"
         return sheet.finish(title, height=540)
@@ -231,10 +219,8 @@ def contours_figure(axes_ratio: float) -> Any:
     energies = np.array([0.25, 0.5, 0.75, 1.0]) ** 2
     contours(plane, "contours", energies, np.array([1.0, axes_ratio**-2]), BLUE, width=2, legend=False)
     plane.marks("w*", [0.0], [0.0], "star", 12, ORANGE, legend=False)
-    plane.axes(
-        {"title_text": "along the flat axis u<sub>2</sub>", "constrain": "domain", "dtick": 1},
-        {"title_text": "along u<sub>1</sub>", "scaleanchor": "x", "dtick": 1},
-    )
+    plane.x("along the flat axis u<sub>2</sub>", constrain="domain", dtick=1)
+    plane.y("along u<sub>1</sub>", scaleanchor="x", dtick=1)
     title = f"Contours of L(w), half-axes {num(axes_ratio)} : 1"
     return sheet.finish(title, height=340).update_layout(margin_b=60)
 
@@ -285,9 +271,10 @@ class SpectrumDescent(Shown):
             ("energy ratio (excess loss)", self.curve.excess_loss[1:], ORANGE, "dot", 3),
             ("float64 round-off, (κ·eps)²", np.full(len(t), self.round_off), PURPLE, "longdash", 2),
         )
-        left.axes({"title_text": "index i"}, log("σ<sub>i</sub>", -6.3, 0.3))
-        floor = math.log10(SPECTRUM_FLOOR)
-        right.axes(log_axis("step t", t), log("share of the start", floor, 1, dtick=4))
+        left.x("index i")
+        left.y("σ<sub>i</sub>", -6.3, 0.3, log=True)
+        right.x(**log_axis("step t", t))
+        right.y("share of the start", math.log10(SPECTRUM_FLOOR), 1, log=True, dtick=4)
         title = f"Exact line search in D = {len(self.sigma)} dimensions, κ = {num(self.kappa)}"
         return sheet.finish(title, height=540)
 
@@ -403,6 +390,7 @@ def plateau_figure(runs: Sequence[Plateau]) -> Any:
         level = [run.round_off]
         panel.marks("(κ·eps)²", run.steps[-1:], level, "diamond", 12, color, hover=hover, legend=False)
     steps, ratios = (np.concatenate([getattr(run, name) for run in runs]) for name in ("steps", "norm_ratio"))
-    panel.axes(log_axis("step t of exact line search", steps), log_axis("norm ratio", ratios))
+    panel.x(**log_axis("step t of exact line search", steps))
+    panel.y(**log_axis("norm ratio", ratios))
     note = "Diamonds: (κ·eps)², the square of the relative error that rounding H and b alone can cause in w"
     return sheet.finish("Where the arithmetic ends", note)

@@ -132,18 +132,7 @@ class Check(Control):
 
 
 def checked(**rules: Between | Control) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Give arguments ranges or controls; refuse a number out of its range and a name that no `Literal` has.
-
-    Examples:
-        >>> @checked(angle=Between(0, 90))
-        ... def turned(angle: float, way: Literal["left", "right"]) -> float:
-        ...     return angle if way == "left" else -angle
-        >>> turned(30.0, "right")
-        -30.0
-        >>> turned(100.0, "left")
-        Traceback (most recent call last):
-        condnum.errors.InvalidInputError: angle must lie between 0 and 90, got 100.0.
-    """
+    """Give arguments ranges or controls; refuse what lies outside, and a name that no `Literal` has."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         hints, signature = get_type_hints(function), inspect.signature(function)
@@ -175,13 +164,7 @@ class Preset:
 
 
 def number_in(text: str, trait: Any, label: str) -> float:
-    """Return the number that a reader typed; a comma parts thousands.
-
-    Examples:
-        >>> from traitlets import Float
-        >>> number_in("1,000", Float(min=1.0, max=1e6), "κ")
-        1000.0
-    """
+    """Return the number that a reader typed; a comma parts thousands."""
     whole, plain = isinstance(trait.default_value, int), text.strip()
     thousands = re.fullmatch(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?", plain)  # 1,000 but not 1,5
     try:
@@ -199,11 +182,6 @@ def is_rounding(box: Any, wanted: Any, shown: Any) -> bool:
 
     In the browser a slider that is told 37 moves to its nearest mark and reports that mark as if a reader
     had moved it. The state keeps what it was told; only a move of more than half a step is the reader's.
-
-    Examples:
-        >>> box = ipywidgets.FloatLogSlider(base=10, min=0, max=3, step=0.1)
-        >>> is_rounding(box, 37.0, 10**1.6), is_rounding(box, 37.0, 10**1.5), is_rounding(box, 37.0, 38.0)
-        (True, False, False)
     """
     logarithmic = isinstance(box, ipywidgets.FloatLogSlider)
     if not (logarithmic or isinstance(box, ipywidgets.FloatSlider)):

@@ -200,10 +200,5 @@ def alarm(text: str) -> str:
 
 
 def plain_label(label: str) -> str:
-    """Write the subscripts and superscripts of a label without tags, for what cannot render HTML.
-
-    Examples:
-        >>> plain_label("K<sub>P</sub><sup>−1/2</sup>")
-        'K_P^(−1/2)'
-    """
+    """Write the subscripts and superscripts of a label without tags, for what cannot render HTML."""
     return re.sub(r"<sup>(.*?)</sup>", r"^(\1)", re.sub(r"<sub>(.*?)</sub>", r"_\1", label))

@@ -28,7 +28,7 @@ from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, log_axis, num, 
 from condnum.lessons.condition_number import Floats
 from condnum.lessons.explorer import CONTROL_WIDTH, Check, Choice, Control, Explorer, Shown, Slider, checked
 from condnum.lessons.figure_view import errors_shown
-from condnum.lessons.sheet import Sheet, log
+from condnum.lessons.sheet import Sheet
 from condnum.probing import ProbeCurve, linear_probe
 from condnum.probing.line_search import log_spaced_steps
 from condnum.theory.alignment import alignment
@@ -195,10 +195,8 @@ class OwnData(Shown):
         heat |= {"type": "heatmap", "hover": heat.pop("hovertemplate"), "showlegend": None}
         middle.trace("overlaps", heat.pop("x"), heat.pop("y"), **heat)
         square = {"constrain": "domain", "scaleanchor": "x2", "constraintoward": "bottom"}
-        middle.axes(
-            {"title_text": "j of K<sub>H</sub>", "constrain": "domain"},
-            {"title_text": "i of K<sub>P</sub>", "autorange": "reversed", "domain": [0, 0.84], **square},
-        )
+        middle.x("j of K<sub>H</sub>", constrain="domain")
+        middle.y("i of K<sub>P</sub>", autorange="reversed", domain=[0, 0.84], **square)
         ratios, steps = np.maximum(self.probes.norm_ratio, RATIO_FLOOR * 0.1), self.probes.steps
         looks = [(BLUE, "solid"), (BLUE, "dash"), (ORANGE, "solid"), (ORANGE, "dash")]
         names = [f"D<sub>{task}</sub> {when}" for task in "PH" for when in ("as is", "after θ*")]
@@ -206,10 +204,8 @@ class OwnData(Shown):
             right.line(name, np.maximum(steps, 0.7), ratio, *look, hover="t = %{x:,.0f}: %{y:.2e}")
         goal = [0.7, steps[-1]], [self.goal] * 2
         right.line("goal", *goal, NEUTRAL, "longdash", width=2, hover="goal %{y:.1e}")
-        right.axes(
-            log_axis("step t (left edge: t = 0)", steps),
-            log("norm ratio (Eq. 16)", np.log10(RATIO_FLOOR), 0.3),
-        )
+        right.x(**log_axis("step t (left edge: t = 0)", steps))
+        right.y("norm ratio (Eq. 16)", np.log10(RATIO_FLOOR), 0.3, log=True)
         kappas = (
             f"compact κ(K<sub>P</sub>) = {num(P.value)} at rank {P.rank}, κ(K<sub>H</sub>) = {num(H.value)} "
             f"at rank {H.rank}"
@@ -236,8 +232,9 @@ class OwnData(Shown):
         ):
             panel.line(name, [0.5, D + 0.5], [level] * 2, color, dash, width=2, hover="%{y:.3e}")
         least, most = np.log10([low, top * 5])
-        axis = log("eigenvalue σ<sub>i</sub>", least, most, dtick=max(1, int(np.ceil((most - least) / 6))))
-        panel.axes({"title_text": "index i", "range": [0, D + 1]}, axis)
+        panel.x("index i", 0, D + 1)
+        ticks = max(1, int(np.ceil((most - least) / 6)))
+        panel.y("eigenvalue σ<sub>i</sub>", least, most, log=True, dtick=ticks)
 
     def reading(self) -> str:
         """Put the numbers into a table, and verdict, warnings and columns below it."""

@@ -30,7 +30,7 @@ from condnum.lessons.regularizers import (
     kappas,
     next_spectrum,
 )
-from condnum.lessons.sheet import Sheet, log
+from condnum.lessons.sheet import Sheet
 from condnum.lessons.two_tasks import two_tasks
 from condnum.theory.ceiling import rir_ceiling
 from condnum.theory.regularizers import r_ill, r_ill_from_pair, r_well_from_pair
@@ -125,9 +125,15 @@ class RegularizerPath(Shown):
         share = self.value / self.value[0]
         shown, hover = np.where(share > 0, share, np.nan), "t = %{x}: %{y:.4g} of the start<extra></extra>"
         right.line(f"{name} over its start", t, shown, PURPLE, "dash", width=2.5, hover=hover)
-        along = {"title_text": "step t", "range": [0, max(t[-1], 10)]}
-        left.axes(along, log_around("σ<sub>i</sub>", self.sigma))
-        right.axes(along, log_around("κ; share of R at the start", np.append(self.kappa, share)))
+        for panel, text, drawn in (
+            (left, "σ<sub>i</sub>", self.sigma),
+            (right, "κ; share of R at the start", np.append(self.kappa, share)),
+        ):
+            decades = np.log10(drawn[drawn > 0])
+            low, high = max(decades.min(), -16.0) - 0.2, decades.max() + 0.2
+            ticks = "D2" if high - low < 2 else 1 if high - low < 7 else 4
+            panel.x("step t", 0, max(t[-1], 10))
+            panel.y(text, low, high, log=True, dtick=ticks)
         rule = "within the bound" if self.sizes == "bound" else "of constant size"
         ends = f"κ = {num(self.kappa[0], 4)} → {num(self.kappa[-1], 4)}"
         return sheet.finish(f"{t[-1]} steps of {name} {rule}: {ends}", height=540)
@@ -153,13 +159,6 @@ class RegularizerPath(Shown):
         columns = {"eta": np.append(self.eta, np.nan), "kappa": self.kappa, "value": self.value}
         columns |= {f"sigma_{i}": column for i, column in enumerate(self.sigma.T, 1)}
         return pd.DataFrame(columns).rename_axis("step").reset_index()
-
-
-def log_around(title: str, values: Any) -> dict[str, Any]:
-    """Return a logarithmic axis that holds all positive values, with a readable number of ticks."""
-    drawn = np.log10(values[values > 0])
-    low, high = max(drawn.min(), -16.0) - 0.2, drawn.max() + 0.2
-    return log(title, low, high, dtick="D2" if high - low < 2 else 1 if high - low < 7 else 4)
 
 
 @checked(
@@ -251,7 +250,8 @@ def value_plane_figure(curves: Mapping[str, tuple[Floats, Floats]]) -> Any:
         panel.line(name, *curves[family], color, dash, width=4, hover=hover)
     start = (curve[:1] for curve in curves["scaled"])
     panel.marks("(1, ½, 0.1)", *start, "star", 17, PURPLE, hover=hover)
-    panel.axes(log("κ(S)", 0.5, 6.1), log("R<sub>ill</sub>(S)", -5.6, 1.3))
+    panel.x("κ(S)", 0.5, 6.1, log=True)
+    panel.y("R<sub>ill</sub>(S)", -5.6, 1.3, log=True)
     note = "Orange: κ → ∞ and R<sub>ill</sub> stays at 4.8. Blue: R<sub>ill</sub> → 0 and κ stays at 10."
     return sheet.finish("R<sub>ill</sub> does not know κ", note)
 
@@ -320,11 +320,10 @@ class JointSteps(Shown):
         right.marks("first and last", *ends, ["circle-open", "star"], [13, 17], GREEN, **rim)
         drawn = (self.kappa_pretrain, self.well_alone, self.kappa_harmful, self.ill_alone)
         top = max(3.0, math.log10(np.max(drawn)) + 0.2)
-        left.axes({"title_text": "step t", "range": [0, max(10, t[-1])]}, log("κ", -0.1, top))
-        right.axes(
-            log("(ii) κ(H<sub>P</sub>)/κ(K<sub>P</sub>), ≤ 1 wanted", low, high),
-            log("(i) κ(H<sub>H</sub>)/κ(K<sub>H</sub>), > 1 wanted", low, high),
-        )
+        left.x("step t", 0, max(10, t[-1]))
+        left.y("κ", -0.1, top, log=True)
+        right.x("(ii) κ(H<sub>P</sub>)/κ(K<sub>P</sub>), ≤ 1 wanted", low, high, log=True)
+        right.y("(i) κ(H<sub>H</sub>)/κ(K<sub>H</sub>), > 1 wanted", low, high, log=True)
         rir = f"RIR = {num(i[-1] / ii[-1])} of at most {num(self.rir_max)}"
         return sheet.finish(f"Algorithm 1 with both terms, t = {t[-1]}: {rir}", height=540)
 

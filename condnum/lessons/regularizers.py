@@ -17,7 +17,7 @@ import pandas as pd
 from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, num, translucent
 from condnum.lessons.condition_number import Floats
 from condnum.lessons.explorer import Between, Choice, Explorer, Preset, Shown, Slider, checked
-from condnum.lessons.sheet import Sheet, log
+from condnum.lessons.sheet import Sheet
 from condnum.theory.regularizers import r_ill, r_ill_gradient, r_well, r_well_gradient
 from condnum.theory.spectra import default_rtol
 from condnum.theory.steps import ill_spectrum_step, ill_step_bound, well_spectrum_step, well_step_bound
@@ -139,21 +139,21 @@ class RegularizerStep(Shown):
         bottom.trace("g<sub>i</sub>", index, shares, type="bar", marker=bar, **told, **hidden)
         along = {"range": [0.4, len(index) + 0.6], "dtick": 1 if len(index) <= 10 else 10}
         ticks = 1 if high - low < 5 else 2
-        top.axes({"showticklabels": False, **along}, log("σ<sub>i</sub>", low, high, dtick=ticks))
-        bottom.axes(
-            {"title_text": "index i", **along},
-            {"title_text": "over max |g|", "range": [-1.1, 1.1], "dtick": 1},
-        )
+        top.x("", showticklabels=False, **along)
+        top.y("σ<sub>i</sub>", low, high, log=True, dtick=ticks)
+        bottom.x("index i", **along)
+        bottom.y("over max |g|", -1.1, 1.1, dtick=1)
 
     def _draw_curve(self, panel: Any) -> None:
         """Draw κ(η) with both bounds; η is in units of η₀."""
         (least, most), well, decades = STEP_RANGE, self.regularizer == "well", self.scale == "decades"
         if decades:
             floor, bottom, top = 0.5, 1.0, self.kappa * 10 ** DECADES[self.regularizer]
-            axis = log("κ(H(θ′))", -0.05, math.log10(top))
+            panel.y("κ(H(θ′))", -0.05, math.log10(top), log=True)
         else:
-            floor, top = NEAR[0] * self.kappa, NEAR[1] * self.kappa
-            bottom, axis = floor, {"title_text": "κ(H(θ′))", "range": [floor, top], "nticks": 9}
+            bottom, top = NEAR[0] * self.kappa, NEAR[1] * self.kappa
+            floor = bottom
+            panel.y("κ(H(θ′))", floor, top, nticks=9)
         corrected = self.corrected / self.unit
         edge = min(max(corrected, least), most)
         shaded = [least, edge, edge, least], [floor, floor, top, top]
@@ -182,8 +182,8 @@ class RegularizerStep(Shown):
         panel.marks("this step", [self.step], [height], symbol, 15, PURPLE, hover=hover, legend=False)
         unit = "1/(2(1 − 1/D)σ<sub>1</sub>)" if well else "ρ²/(2(1 − 1/k)σ<sub>k</sub>)"
         title = f"η / η<sub>0</sub>, η<sub>0</sub> = {unit} = {num(self.unit)}"
-        ticks = {"tickvals": [0.03, 0.1, 0.3, 1, 3, 10, 30]}
-        panel.axes(log(title, math.log10(least), math.log10(most)) | ticks, axis)
+        places = [0.03, 0.1, 0.3, 1, 3, 10, 30]
+        panel.x(title, math.log10(least), math.log10(most), log=True, tickvals=places)
 
     def reading(self) -> str:
         """Say what the step does to κ and R, and what both bounds say about it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partialmethod
 from typing import Any
 
 import numpy as np
@@ -60,9 +61,16 @@ class Panel:
         shown = {"hovertemplate": hover, "showlegend": None if legend else False}
         self._sheet.traces.append({"type": "scatter", "name": name, "x": x, "y": y, **shown, **place, **more})
 
-    def axes(self, x: dict[str, Any], y: dict[str, Any]) -> None:
-        """Set both axes."""
-        self._sheet.layout |= {f"xaxis{self._number}": x, f"yaxis{self._number}": y}
+    def _axis(
+        self, axis: str, title_text: str, low: Any = None, high: Any = None, log: bool = False, **more: Any
+    ) -> None:
+        """Set an axis; the ends of a logarithmic one are exponents of ten."""
+        scale = {"type": "log", "dtick": 1} if log else {}
+        ends = {} if low is None else {"range": [low, high]}
+        self._sheet.layout[f"{axis}{self._number}"] = {"title_text": title_text, **scale, **ends, **more}
+
+    x = partialmethod(_axis, "xaxis")
+    y = partialmethod(_axis, "yaxis")
 
 
 class Sheet:
@@ -86,9 +94,3 @@ class Sheet:
         self.grid.add_traces(self.traces)
         teaching_layout(self.grid, title, note, height=height)
         return self.grid.update_layout(self.layout)
-
-
-def log(title: str, low: float | None = None, high: float | None = None, dtick: Any = 1) -> dict[str, Any]:
-    """Return a logarithmic axis; its ends are exponents of ten."""
-    ends = None if low is None else [low, high]
-    return {"type": "log", "title_text": title, "range": ends, "dtick": dtick}

@@ -14,7 +14,7 @@ from condnum.errors import InvalidInputError
 from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, num
 from condnum.lessons.condition_number import Floats, SpectrumShape, spectrum
 from condnum.lessons.explorer import Between, Choice, Slider, checked
-from condnum.lessons.sheet import Sheet, log
+from condnum.lessons.sheet import Sheet
 from condnum.probing import ProbeCurve, linear_probe
 from condnum.theory.ceiling import optimal_immunizer
 from condnum.theory.spectra import covariance_factor
@@ -154,9 +154,7 @@ def attacks_figure(runs: Sequence[Attack]) -> Any:
         t, name = run.curve.steps[shown], f"{run.name} (κ = {num(run.kappa)})"
         size = 13 if len(t) < 5 else 0
         panel.line(name, t, share[shown], *look, size=size, hover="t = %{x:,d}: %{y:.2e}")
-    panel.axes(
-        log("step t of exact line search", -0.05, math.log10(ATTACK_STEPS)),
-        log("excess loss", math.log10(LEAST_LOSS) - 0.5, 0.3, dtick=2),
-    )
+    panel.x("step t of exact line search", -0.05, math.log10(ATTACK_STEPS), log=True)
+    panel.y("excess loss", math.log10(LEAST_LOSS) - 0.5, 0.3, log=True, dtick=2)
     note = "Share of the excess loss that is left after t steps; curves end at 10<sup>−12</sup>"
     return sheet.finish("An attacker on the harmful task", note)

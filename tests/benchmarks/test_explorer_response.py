@@ -22,7 +22,6 @@ for topic in (
     "own_data",
     "regularizers",
     "regularizer_paths",
-    "ridge_ceiling",
 ):
     import_module(f"condnum.lessons.{topic}")
 KINDS = {kind.__name__: kind for kind in Explorer.__subclasses__()}

@@ -15,8 +15,8 @@ import traitlets
 
 from condnum.errors import InvalidInputError, MissingExtraError, UnknownNameError
 from condnum.lessons.aligned_tasks import AlignedTasksExplorer
-from condnum.lessons.alignment import AlignmentExplorer, rotated_alignment
-from condnum.lessons.ceiling import CeilingExplorer
+from condnum.lessons.alignment import AlignmentExplorer
+from condnum.lessons.ceiling import CeilingExplorer, RidgeCeilingExplorer
 from condnum.lessons.condition_number import (
     GradientDescentExplorer,
     SpectrumDescentExplorer,
@@ -29,7 +29,6 @@ from condnum.lessons.figure_view import shown_figure
 from condnum.lessons.own_data import OwnDataExplorer
 from condnum.lessons.regularizer_paths import JointStepsExplorer, RegularizerPathExplorer
 from condnum.lessons.regularizers import RegularizerExplorer, bent_spectrum, counter_example
-from condnum.lessons.ridge_ceiling import RidgeCeilingExplorer
 from condnum.lessons.sheet import Sheet
 from condnum.lessons.two_tasks import two_tasks, whiten
 
@@ -79,29 +78,21 @@ def test_every_explorer_works_at_the_ends_of_every_control(kind):
 
 READINGS = [
     (GradientDescentExplorer, {}, "0.6694 of the excess loss, exactly Kantorovich"),
-    (GradientDescentExplorer, {"angle": 20.0}, "the worst case is 0.6694"),
     (GradientDescentExplorer, {"kappa": 1.0}, "one step arrives"),
-    (GradientDescentExplorer, {"angle": 90.0}, "one step arrives"),
     (GradientDescentExplorer, {"rule": "constant"}, "With the constant step"),
     (SpectrumDescentExplorer, {"kappa": 1e6, "start": "worst"}, "not within 1,000 steps; Eq. 2 grants"),
     (AlignmentExplorer, 1, "its κ is 64.8% of the true one"),  # 4 / 6.172
-    (AlignmentExplorer, 0, "<b>Eq. 10 is exact</b>."),
     (AlignmentExplorer, 2, "of Haar draws, 90 % lie in 0.050 … 0.221"),
     (AlignmentExplorer, {"angle": 90.0, "rotation": "ends"}, "though not in the order of θ"),
-    (AlignmentExplorer, {"angle": 20.0}, "majorisation and Ostrowski's bounds hold"),
     (AlignmentExplorer, {"theta_kappa": 1.0}, "θ has repeated singular values"),
     (AlignmentExplorer, {"data_spectrum": "clusters"}, "K has repeated eigenvalues"),
     (AlignedTasksExplorer, {}, "nothing is changed yet"),
     (AlignedTasksExplorer, 0, "RIR = 2,500, which is the ceiling: <b>immunized"),
-    (AlignedTasksExplorer, 1, "<b>not immunized</b>"),
     (RegularizerExplorer, 0, "annihilated (rank 2 → 1)"),
-    (RegularizerExplorer, 1, "κ falls from 1.631 to 1.562: <b>the wrong way</b>"),
     (RegularizerExplorer, {"regularizer": "ill", "dimension": 2, "top": 100.0}, "printed bound is neg"),
     (RegularizerExplorer, {"regularizer": "ill", "dimension": 2}, "allows every step (k = 2)"),
-    (RegularizerPathExplorer, {}, "Monotone is not convergent"),
     (RegularizerPathExplorer, {"sizes": "constant"}, "steps κ does not fall"),
     (RegularizerPathExplorer, {"regularizer": "ill"}, "leave float64"),
-    (JointStepsExplorer, {"share_ill": 0.8}, "<b>not immunized</b>"),
     (JointStepsExplorer, {"angle": 90.0}, ": immunized by"),
     (CeilingExplorer, {}, "Of 90 random θ, none lies beyond the front"),
     (CeilingExplorer, {"null": "pretrain"}, "RIR grows without end"),
@@ -129,13 +120,8 @@ def test_what_is_said(kind, settings, said):
             "dimension must lie between 2 and ∞, got 1",
         ),
         (plateau, {"kappa": 1.0}, "kappa must be above 1, got 1"),
-        (plateau, {"kappa": 10.0, "precision": "float16"}, "unknown precision 'float16'"),
-        (rotated_alignment, {"angle": np.nan}, "angle must lie between 0 and 90, got nan"),
         (bent_spectrum, {"kappa": 1.0, "dimension": 2}, "kappa must lie between"),
-        (counter_example, {"regularizer": "il"}, "did you mean 'ill'"),
-        (two_tasks, {"null": "pretrian"}, "did you mean 'pretrain'"),
         (two_tasks, {"null": "both", "dimension": 2}, "at least 3 with null space 'both'"),
-        (two_tasks, {"kappa_harmful": 0.5}, r"kappa must lie between 1 .* got 0\.5"),
         (whiten, {"theta": np.zeros((2, 2)), "covariance": np.eye(2)}, "rank 0"),
     ],
 )

@@ -163,26 +163,6 @@ def uploaded(name, content):
     return (file | {"last_modified": datetime.datetime.now(tz=datetime.UTC)},)
 
 
-def npy(tmp_path, X):
-    np.save(tmp_path / "X.npy", X)
-    return (tmp_path / "X.npy").read_bytes()
-
-
-def test_two_uploads_replace_the_example(tmp_path):
-    explorer = OwnDataExplorer()
-    assert (explorer.error, len(explorer.result.columns)) == ("", 8)
-    explorer.uploads["pretrain"].value = uploaded("P.npy", npy(tmp_path, P))
-    assert "X_P is there, X_H is still missing" in explorer.error
-    explorer.uploads["harmful"].value = uploaded("H.npy", npy(tmp_path, H))
-    assert explorer.error == ""
-    assert explorer.result.pretrain.compact.value == pytest.approx(100)
-    assert explorer.result.harmful.compact.value == pytest.approx(4)
-    again = eval(explorer.settings_code, {"OwnDataExplorer": OwnDataExplorer})
-    assert again.result.ceiling == explorer.result.ceiling
-    explorer.reset()
-    assert (explorer.error, len(explorer.result.columns)) == ("", 8)
-
-
 def blank(explorer):
     shown = (explorer.place.layout.display, explorer.code.value, explorer.reading_line.value)
     return explorer.result is None and shown == ("none", "", "") and explorer.buttons["Data as CSV"].disabled

@@ -19,23 +19,17 @@ PLOTLY = "application/vnd.plotly.v1+json"
 
 
 @pytest.fixture
-def results():
+def browser():
+    """A browser whose `asked` are the pairs that it wanted details of; those of digit 7 fail."""
     rows = [
         [method, 0, p, h, "ridge", "unit", 2 * scale, 2.0, scale, scale > 1, 60, 61]
         for method, scale in (("ours", 5.0), ("r_ill_only", 0.01))
         for p, h in ((3, 8), (8, 3), (0, 1))
     ]
-    return pd.DataFrame(rows, columns=PAIR_COLUMNS)
+    asked = []
 
-
-class Details:
-    """Draws any pair but those of digit 7, and remembers what it was asked."""
-
-    def __init__(self):
-        self.asked = []
-
-    def __call__(self, pretrain, harmful):
-        self.asked.append((pretrain, harmful))
+    def detail(pretrain, harmful):
+        asked.append((pretrain, harmful))
         if pretrain == 7:
             raise ValueError("no images of <7>")
         frames = [
@@ -46,15 +40,9 @@ class Details:
         curves = pd.concat(frames).assign(method="ours", seed=0)
         return PairDetail(pretrain, harmful, curves, np.eye(8), np.eye(8), "toy")
 
-
-@pytest.fixture
-def detail():
-    return Details()
-
-
-@pytest.fixture
-def browser(results, detail):
-    return PairBrowser(results, detail, subtitle="toy")
+    browser = PairBrowser(pd.DataFrame(rows, columns=PAIR_COLUMNS), detail, subtitle="toy")
+    browser.asked = asked
+    return browser
 
 
 def click(browser, pretrain, harmful):
@@ -69,47 +57,30 @@ def drawn_digits(browser):
     return [annotation["text"].rpartition(" ")[2] for annotation in layout["annotations"]]
 
 
-def test_starts_with_the_first_method_and_pair(browser, detail):
+def test_clicks_and_dropdowns_choose_a_pair_and_draw_it_once(browser):
     assert (browser.method, browser.pretrain, browser.harmful) == ("ours", 3, 8)
-    assert detail.asked == [(3, 8)]
     assert drawn_digits(browser) == ["3", "8"]
     assert len(browser.details.outputs) == 3
-    assert "Ours (Algorithm 1), digit 3 against digit 8: RIR 5; Definition 3.1 succeeds in 1 of 1" in (
-        browser.status.value
-    )
-
-
-def test_a_click_sets_both_digits_and_draws_once(browser, detail):
+    said = "Ours (Algorithm 1), digit 3 against digit 8: RIR 5; Definition 3.1 succeeds in 1 of 1"
+    assert said in browser.status.value
     click(browser, 8, 3)
-    assert (browser.pretrain, browser.harmful) == (8, 3)
     click(browser, 4, 4)  # the diagonal changes nothing
-    assert detail.asked == [(3, 8), (8, 3)]  # not (8, 8) on the way
+    assert browser.asked == [(3, 8), (8, 3)]  # not (8, 8) on the way
     assert drawn_digits(browser) == ["8", "3"]
-    assert [dropdown.value for dropdown in browser.choices] == ["ours", 8, 3]
+    method, pretrain, harmful = browser.choices
+    assert (method.value, pretrain.value, harmful.value) == ("ours", 8, 3)
     (frame,) = browser.heatmap.layout.shapes
     assert (frame.x0, frame.x1, frame.y0, frame.y1) == (2.5, 3.5, 7.5, 8.5)
-
-
-def test_dropdowns_do_what_clicks_do(browser, detail):
-    method, pretrain, harmful = browser.choices
     assert method.options[1] == ("R_ill only", "r_ill_only")
     pretrain.value, harmful.value = 0, 1
-    assert (browser.pretrain, browser.harmful) == (0, 1)
-    assert detail.asked[-1] == (0, 1)
-    method.value = "r_ill_only"
-    assert browser.method == "r_ill_only"
-
-
-def test_equal_digits_draw_nothing_and_say_so(browser, detail):
-    browser.harmful = 3
+    assert browser.asked[-1] == (browser.pretrain, browser.harmful) == (0, 1)
+    browser.harmful = 0
     assert "two different digits" in browser.status.value
     assert browser.details.outputs == ()
-    assert detail.asked == [(3, 8)]
 
 
 def test_an_error_of_detail_is_seen_and_passes(browser):
     click(browser, 5, 6)
-    assert drawn_digits(browser) == ["5", "6"]
     assert "no result" in browser.status.value
     click(browser, 7, 1)
     assert 'role="alert"' in browser.status.value
@@ -118,46 +89,35 @@ def test_an_error_of_detail_is_seen_and_passes(browser):
     click(browser, 0, 1)
     assert "alert" not in browser.status.value
     assert drawn_digits(browser) == ["0", "1"]
-
-
-def test_another_method_redraws_the_heatmap_in_the_same_colors(browser, detail):
-    before = browser.heatmap.layout.coloraxis.cmax
-    browser.method = "r_ill_only"
-    _, colored, _, crosses = browser.heatmap.data
-    assert np.asarray(colored.z, dtype=float)[3, 8] == pytest.approx(np.log(0.01))
-    assert len(crosses.x) == 3
-    assert "R<sub>ill</sub> only" in browser.heatmap.layout.annotations[0].text
-    assert browser.heatmap.layout.coloraxis.cmax == before == pytest.approx(-np.log(0.01))
-    assert len(browser.heatmap.layout.shapes) == 1
-    assert detail.asked == [(3, 8)]  # details hold every method
-    browser.method = "ours"
-    assert len(browser.heatmap.data[3].x) == 0
-
-
-def test_values_that_are_no_choice_are_refused(browser):
     with pytest.raises(UnknownNameError, match="did you mean 'ours'"):
         browser.method = "our"
     with pytest.raises(traitlets.TraitError):
         browser.pretrain = 10
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def test_another_method_redraws_the_heatmap_in_the_same_colors(browser):
+    before = browser.heatmap.layout.coloraxis.cmax
+    browser.choices[0].value = "r_ill_only"
+    _, colored, _, crosses = browser.heatmap.data
+    assert np.asarray(colored.z, dtype=float)[3, 8] == pytest.approx(np.log(0.01))
+    assert len(crosses.x) == 3
+    assert "R<sub>ill</sub> only" in browser.heatmap.layout.annotations[0].text
+    assert browser.heatmap.layout.coloraxis.cmax == before == pytest.approx(-np.log(0.01))
+    assert len(browser.heatmap.layout.shapes) == 1
+    assert browser.asked == [(3, 8)]  # details hold every method
+    browser.method = "ours"
+    assert len(browser.heatmap.data[3].x) == 0
+
+
+def test_details_hold_the_methods_of_a_run_and_both_controls(tmp_path):
     study = DigitPairs(methods=("imma",), seeds=1, epochs=3, pairs=((4, 7),))
-    return study.run(out=tmp_path_factory.mktemp("store"), jobs=1)
-
-
-def test_curves_of_the_methods_and_both_controls(run):
+    run = study.run(out=tmp_path, jobs=1)
     detail = digit_pair_detail(run, 4, 7, probe_steps=20)
     assert set(detail.curves["method"]) == {"imma", "identity", "initial"}
-    assert detail.mean_pretrain.shape == (8, 8)
     chosen = run.data.images[run.data.labels == 4]
     np.testing.assert_allclose(detail.mean_pretrain, chosen.mean(axis=0))
     ratio = detail.curves[detail.curves["quantity"] == "norm_ratio"]
     assert ratio["x"].max() == 20
-
-
-@pytest.mark.parametrize(("pair", "text"), [((4, 4), "two different digits"), ((1, 2), "no pair")])
-def test_pairs_that_the_run_lacks(run, pair, text):
-    with pytest.raises(InvalidInputError, match=text):
-        digit_pair_detail(run, *pair)
+    for pair, text in (((4, 4), "two different digits"), ((1, 2), "no pair")):
+        with pytest.raises(InvalidInputError, match=text):
+            digit_pair_detail(run, *pair)

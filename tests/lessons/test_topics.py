@@ -1,0 +1,462 @@
+"""Lessons 1–4: formulas by hand, theorems on random cases, and figures that hold what was computed."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
+
+from condnum.lessons.aligned_tasks import EXPONENTS, aligned_tasks
+from condnum.lessons.alignment import (
+    ROTATIONS,
+    haar_overlap_band,
+    rotated_alignment,
+    rotation_matrix,
+)
+from condnum.lessons.ceiling import PATH_STEPS, RIDGES, ceiling_demo, ridge_ceiling_demo
+from condnum.lessons.condition_number import (
+    kantorovich_bound,
+    norm_bound,
+    plateau,
+    plateau_figure,
+    spectrum,
+    spectrum_descent,
+    zigzag,
+)
+from condnum.lessons.regularizer_paths import (
+    joint_step,
+    joint_steps,
+    largest_safe_step,
+    regularizer_path,
+)
+from condnum.lessons.regularizers import (
+    CURVE_POINTS,
+    bent_spectrum,
+    counter_example,
+    kappas,
+    next_spectrum,
+    regularizer_step,
+)
+from condnum.lessons.two_tasks import NULL_LABELS, attacks, attacks_figure, two_tasks
+from condnum.probing import linear_probe
+from condnum.theory.ceiling import optimal_immunizer, rir_ceiling
+from condnum.theory.immunization import relative_immunization_ratio
+from condnum.theory.regularizers import r_ill, r_ill_gradient, r_well, r_well_gradient
+from condnum.theory.spectra import condition_number, hessian
+from condnum.theory.steps import ill_step, ill_step_bound, well_step, well_step_bound
+
+#: Each factor (1 − ασ_i) is rounded; products of orthogonal matrices of size ≤ 16: far above their round-off.
+ROUND_OFF = 1e-11
+#: κ up to 1e4 · 1e4 from a Cholesky-free SVD in float64: relative error below 1e-9.
+CLOSE = 1e-8
+BOTH = pytest.mark.parametrize("regularizer", ["well", "ill"])
+NULLS = pytest.mark.parametrize("null", NULL_LABELS)
+
+
+def by_name(figure, start):
+    (trace,) = [trace for trace in figure.data if trace.name.startswith(start)]
+    return trace
+
+
+# Lesson 1.
+
+
+def test_bounds_and_both_rules_by_hand():
+    np.testing.assert_allclose(norm_bound(4.0, np.array([0, 1, 3])), [1, 0.75, 0.421875])
+    np.testing.assert_allclose(kantorovich_bound(3.0, np.array([0, 1, 3])), [1, 1 / 4, 1 / 64])
+    run = zigzag(kappa=3.0, angle=45.0, steps=2)
+    start = np.array([1, 3]) / np.sqrt(10)  # He₀ ∝ (1, 1)
+    np.testing.assert_allclose(run.path, [start, start * [-0.5, 0.5], start * 0.25], rtol=1e-14)
+    run = zigzag(kappa=4.0, angle=45.0, rule="constant", steps=3)
+    # α = 1/σ₁ removes the steep part at once; the flat one shrinks by 1 − 1/κ.
+    np.testing.assert_allclose(run.path[1:, 0], 0)
+    np.testing.assert_allclose(run.path[:, 1], (4 / np.sqrt(17)) * 0.75 ** np.arange(4), rtol=1e-14)
+
+
+@given(st.floats(1.0, 1000.0), st.floats(0.0, 90.0))
+@settings(deadline=None)
+def test_contraction_is_the_closed_form_and_within_both_bounds(kappa, angle):
+    run = zigzag(kappa=kappa, angle=angle, steps=40)
+    c, s = np.cos(np.deg2rad(angle)) ** 2, np.sin(np.deg2rad(angle)) ** 2
+    # (κ−1)²/((κ + tan²φ)(κ + cot²φ)), multiplied out so that 0° and 90° need no limit.
+    rate = (kappa - 1) ** 2 * c * s / ((kappa * c + s) * (kappa * s + c))
+    np.testing.assert_allclose(run.energy_ratio[:7], rate ** np.arange(7), rtol=1e-6, atol=1e-12)
+    assert (run.energy_ratio <= run.energy_bound + ROUND_OFF).all()
+    for rule in ("exact", "constant"):
+        other = zigzag(kappa=kappa, angle=angle, rule=rule)
+        assert (other.norm_ratio <= other.norm_bound + ROUND_OFF).all()
+
+
+@given(st.floats(1.0, 1e4), st.integers(2, 12), st.integers(0, 2**16))
+@settings(deadline=None)
+def test_eq_2_holds_for_exact_line_search_in_any_dimension(kappa, dimension, seed):
+    run = spectrum_descent(shape="geometric", dimension=dimension, kappa=kappa, steps=60, seed=seed)
+    assert (run.curve.norm_ratio <= run.norm_bound + ROUND_OFF).all()
+    assert (run.curve.excess_loss <= run.energy_bound + ROUND_OFF).all()
+
+
+def test_the_plane_is_a_case_of_the_probe_and_the_worst_start_attains_the_bound():
+    run, K = zigzag(kappa=7.0, angle=20.0, steps=12), np.diag([1.0, 1 / 7.0])
+    curve = linear_probe(np.eye(2), K, K @ -run.path[0], steps=12)
+    np.testing.assert_allclose(run.norm_ratio, curve.norm_ratio, rtol=1e-9)
+    worst = spectrum_descent(dimension=10, kappa=20.0, start="worst", steps=50)
+    np.testing.assert_allclose(worst.curve.excess_loss, worst.energy_bound, rtol=1e-9)
+
+
+@pytest.mark.parametrize("shape", ["geometric", "linear", "clusters", "outlier"])
+def test_spectra_descend_from_1_to_1_over_kappa(shape):
+    for dimension in (2, 5):
+        sigma = spectrum(shape, dimension, 50.0)
+        assert sigma.shape == (dimension,)
+        assert sigma[[0, -1]] == pytest.approx([1, 1 / 50], rel=1e-14)
+        assert (np.diff(sigma) <= 0).all()
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+def test_a_plateau_of_the_predicted_order(precision):
+    run = plateau(100.0, precision)
+    end = run.norm_ratio[run.steps > 0.8 * run.steps[-1]]
+    # Rounding of b alone rarely cancels: the level is within (κ·eps)² and a ten-thousandth of it; and flat.
+    assert 1e-4 * run.round_off < end.min() <= end.max() <= min(run.round_off, 10 * end.min())
+    figure = plateau_figure([plateau(10.0, precision), run])
+    np.testing.assert_array_equal(figure.data[2].y, run.norm_ratio[1:])
+    assert list(figure.data[3].y) == [run.round_off]
+
+
+def test_the_zigzag_is_drawn_as_computed():
+    run = zigzag(kappa=5.0, angle=30.0, step=3)
+    figure = run.figure()
+    np.testing.assert_array_equal(by_name(figure, "iterates").x, run.path[:4, 1])
+    through = by_name(figure, "contour through")
+    np.testing.assert_allclose(through.y[:-1] ** 2 + through.x[:-1] ** 2 / 5, run.path[3] ** 2 @ [1, 1 / 5])
+    visible, drawn = run.norm_ratio > 1e-11, by_name(figure, "norm ratio").y
+    np.testing.assert_array_equal(drawn, np.where(visible, run.norm_ratio, np.nan))
+    np.testing.assert_array_equal(by_name(figure, "shown step").y, [run.norm_ratio[3], run.energy_ratio[3]])
+
+
+# Lesson 2.
+
+
+@pytest.mark.parametrize("rotation", ROTATIONS[:-1])
+@pytest.mark.parametrize("dimension", [2, 8])
+def test_rotations_are_orthogonal_and_of_the_chosen_size(rotation, dimension):
+    R, again = (rotation_matrix(rotation, dimension, 35.0, seed=seed) for seed in (3, 4))
+    np.testing.assert_allclose(R.T @ R, np.eye(dimension), atol=ROUND_OFF)
+    assert np.linalg.det(R) == pytest.approx(1)
+    assert np.rad2deg(np.abs(np.angle(np.linalg.eigvals(R)))).max() == pytest.approx(35.0)
+    assert (np.abs(R - again).max() > 0.01) == (rotation == "random" and dimension > 2)
+
+
+@pytest.mark.parametrize("dimension", [2, 64])
+def test_only_a_haar_draw_is_generic(dimension):
+    draws = [rotated_alignment(rotation="haar", dimension=dimension, seed=seed) for seed in range(40)]
+    overlaps = [run.diagonal_overlap for run in draws]
+    assert np.mean(overlaps) == pytest.approx(1 / dimension, rel=0.25)  # E|u_iᵀq_i|² = 1/D, 40 draws
+    low, high = haar_overlap_band(dimension)
+    assert sum(low <= value <= high for value in overlaps) >= 30
+    bounded = rotated_alignment(rotation="random", angle=90.0, dimension=dimension)
+    assert bounded.exact if dimension == 2 else bounded.diagonal_overlap > 1.5 * high
+
+
+def test_alignment_by_hand():
+    run = rotated_alignment(angle=45.0, dimension=2, data_kappa=3.0, theta_kappa=2.0)
+    np.testing.assert_allclose(12 * run.sorted_prediction, [8, 2], rtol=1e-12)
+    np.testing.assert_allclose(12 * run.alignment.spectrum, 5 + np.sqrt(13) * np.array([1, -1]), rtol=1e-12)
+    # off-diagonal 2, 2 of [[8, 2], [2, 2]]
+    assert run.alignment.misalignment == pytest.approx(np.sqrt(8 / 76))
+    undone = rotated_alignment(angle=0.0, pairing="opposite", data_kappa=100.0, theta_kappa=10.0)
+    assert undone.exact
+    assert undone.alignment.true_condition == pytest.approx(1)
+
+
+@given(
+    st.floats(0, 90), st.sampled_from(ROTATIONS), st.integers(2, 12), st.floats(1.5, 1e3), st.floats(1.5, 30)
+)
+@settings(deadline=None)
+def test_what_is_true_at_every_angle(angle, rotation, dimension, data_kappa, theta_kappa):
+    spectra = {"dimension": dimension, "data_kappa": data_kappa, "theta_kappa": theta_kappa}
+    result = rotated_alignment(angle=angle, rotation=rotation, **spectra).alignment
+    np.testing.assert_allclose(result.overlaps.sum(0), 1, atol=ROUND_OFF)
+    np.testing.assert_allclose(result.overlaps.sum(1), 1, atol=ROUND_OFF)
+    assert result.majorised
+    assert result.ostrowski_holds
+    assert result.condition_ratio <= 1 + 1e-9  # round-off of σ_D, up to κ(θ)²κ(K)·eps
+
+
+@given(st.floats(1, 1000), st.floats(1, 1000), st.floats(0, 1))
+@settings(deadline=None)
+def test_aligned_tasks_follow_the_closed_form(p, h, s):
+    run = aligned_tasks(pretrain_kappa=p, harmful_kappa=h, exponent=s)
+    np.testing.assert_allclose(run.pretrain_condition, p ** (1 - EXPONENTS), rtol=1e-9)
+    harmful = np.maximum(h / p**EXPONENTS, p**EXPONENTS / h)
+    np.testing.assert_allclose(run.harmful_condition, harmful, rtol=1e-9)
+    assert run.immunization.rir == pytest.approx(max(h / p**s, p**s / h) / p ** (1 - s) * p / h, rel=1e-8)
+    assert run.ceiling == pytest.approx(max(p / h, h / p) * p / h, rel=1e-8)
+    assert (run.ratios <= run.ceiling * (1 + 1e-8)).all()
+
+
+def test_overlaps_spectra_and_partial_sums_are_those_of_the_run():
+    run = rotated_alignment(angle=40.0, dimension=5, pairing="opposite")
+    result, figure = run.alignment, run.figure()
+    np.testing.assert_array_equal(by_name(figure, "overlaps").z, result.overlaps)
+    np.testing.assert_array_equal(by_name(figure, "Eq. 10").y, sorted(result.predicted, reverse=True))
+    below, above = by_name(figure, "sums of Eq. 10").y, by_name(figure, "gap").y
+    np.testing.assert_allclose(np.diff(above), result.spectrum / result.spectrum.sum(), rtol=1e-12)
+    assert (below <= above + 1e-12).all()
+    for arguments in ({}, {"angle": 90.0, "data_kappa": 1e4, "theta_kappa": 30.0}, {"data_kappa": 1.0}):
+        figure = rotated_alignment(**arguments).figure()
+        low, high = figure.layout.yaxis2.range
+        assert all((low <= np.log10(t.y)).all() and (np.log10(t.y) <= high).all() for t in figure.data[1:5])
+
+
+# Lesson 3.
+
+
+def test_steps_by_hand():
+    run = regularizer_step(regularizer="well", step=0.4, kappa=4.0, dimension=2, top=4.0)
+    assert run.unit == pytest.approx(0.25)  # 1/(2 (1 − 1/2) 4)
+    np.testing.assert_allclose(run.gradient, [2.0, -0.5])
+    np.testing.assert_allclose(run.next_sigma, [1.44, 1.21])
+    assert (run.value, run.kappa, run.keeps_promise) == (3.75, 4.0, True)
+    run = regularizer_step(regularizer="ill", step=0.25, kappa=3.0, dimension=2, top=3.0)
+    assert run.unit == pytest.approx(4.0)  # ρ²/(2 (1 − 1/2) 1) with ρ = 2
+    np.testing.assert_allclose(run.next_sigma, [9.1875, 0.5625])
+    assert (run.corrected, run.value) == (np.inf, pytest.approx(0.5))
+    assert run.next_value == pytest.approx(r_ill(np.diag([9.1875, 0.5625])))
+
+
+@BOTH
+def test_the_spectrum_is_that_of_a_step_on_theta_and_lies_on_the_curve(regularizer):
+    run = regularizer_step(regularizer=regularizer, step=0.3, kappa=7.0, dimension=5, bend=0.7, top=2.0)
+    K, move = np.diag(run.sigma), {"well": well_step, "ill": ill_step}[regularizer]
+    moved = hessian(move(np.eye(5), K, run.eta), K)
+    np.testing.assert_allclose(np.linalg.eigvalsh(moved), np.sort(run.next_sigma), rtol=1e-12)
+    for index in range(0, CURVE_POINTS, 37):
+        after = next_spectrum(regularizer, run.sigma, run.curve_steps[index] * run.unit)
+        assert run.curve[index] == pytest.approx(kappas(after), rel=1e-9)
+
+
+SPECTRA = {
+    "kappa": st.floats(1.2, 1e3),
+    "dimension": st.integers(2, 12),
+    "bend": st.floats(0.3, 3.0),
+    "top": st.floats(0.05, 20.0),
+}
+
+
+@given(st.sampled_from(["well", "ill"]), st.fixed_dictionaries(SPECTRA), st.floats(0.3, 5))
+@settings(deadline=None)
+def test_every_step_below_the_corrected_bound_keeps_its_promise_at_any_scale(regularizer, spectrum, factor):
+    run = regularizer_step(regularizer=regularizer, **spectrum)
+    below = run.curve_steps * run.unit < run.corrected * (1 - 1e-9)
+    moved = np.abs(run.curve / run.kappa - 1) > 1e-12  # a step may be lost in round-off
+    assert run.promised[below & moved].all()
+    scaled = regularizer_step(regularizer=regularizer, **(spectrum | {"top": spectrum["top"] * factor}))
+    assert scaled.corrected / scaled.unit == pytest.approx(run.corrected / run.unit, rel=1e-9)
+    if regularizer == "well":  # the printed bound of ill depends on the scale, and may turn negative
+        assert scaled.printed / scaled.unit == pytest.approx(run.printed / run.unit, rel=1e-9)
+
+
+@given(
+    regularizer=st.sampled_from(["well", "ill"]),
+    share=st.floats(0.02, 0.95),
+    kappa=st.floats(1.5, 200.0),
+    dimension=st.integers(2, 8),
+    bend=st.floats(0.4, 2.5),
+)
+@settings(max_examples=25, deadline=None)
+def test_no_step_within_the_bound_goes_the_wrong_way(**path):
+    assert not regularizer_path(**path, steps=40).wrong_way.any()
+
+
+def test_where_paths_end():
+    path = regularizer_path(share=0.2, steps=1000)
+    assert path.end == "repeated"  # monotone is not convergent
+    assert path.kappa[-1] > 6
+    assert path.sigma[-1, 0] == pytest.approx(path.sigma[-1, 1], rel=1e-12)
+    constant = regularizer_path(share=0.2, sizes="constant", steps=1000)
+    assert constant.wrong_way.any()
+    assert constant.kappa[-1] < 1.2
+    ill = regularizer_path(regularizer="ill", share=0.1)
+    assert (ill.end, ill.kappa[-1] < 1e12) == ("round_off", True)
+    assert len(ill.eta) == len(ill.kappa) - 1 < 100
+
+
+@BOTH
+def test_a_path_is_made_of_safe_steps(regularizer):
+    path = regularizer_path(regularizer=regularizer, sizes="constant", share=0.3, steps=7)
+    for before, after, eta in zip(path.sigma, path.sigma[1:], path.eta, strict=False):
+        np.testing.assert_array_equal(after, np.sort(next_spectrum(regularizer, before, eta))[::-1])
+    function = {"well": r_well, "ill": r_ill}[regularizer]
+    np.testing.assert_allclose(path.value, [function(np.diag(s)) for s in path.sigma], rtol=1e-9)
+    sigma = bent_spectrum(kappa=9.0, dimension=5)
+    safe = largest_safe_step("ill", sigma)
+    assert safe < ill_step_bound(sigma) / 2
+    assert next_spectrum("ill", sigma, safe)[-1] == pytest.approx(0, abs=1e-25)
+
+
+def test_a_joint_step_is_line_6_of_algorithm_1():
+    generator = np.random.default_rng(0)
+    A, B, theta = (generator.normal(size=(5, 5)) for _ in range(3))
+    K_P, K_H = A @ A.T, B @ B.T
+    well, ill = r_well_gradient(hessian(theta, K_P)).gradient, r_ill_gradient(hessian(theta, K_H)).gradient
+    wanted = theta - 2 * theta @ (0.01 * well + 0.2 * ill)
+    np.testing.assert_allclose(joint_step(theta, K_P, K_H, 0.01, 0.2), wanted, rtol=1e-10, atol=1e-12)
+
+
+def test_within_both_bounds_both_promises_break_and_alone_they_hold():
+    run = joint_steps(angle=15.0)
+    assert run.pretrain_rises.any()
+    assert run.harmful_falls.any()
+    assert not (run.pretrain_rises & ~run.within).any()
+    for K, kappa in ((run.K_P, run.kappa_pretrain), (run.K_H, run.kappa_harmful)):
+        np.testing.assert_allclose(kappas(np.linalg.eigvalsh(hessian(run.theta, K))), kappa[-1])
+    assert (np.diff(run.ill_alone) > 0).all()
+    assert run.well_alone[-1] < run.well_alone[0] == run.kappa_pretrain[0] == pytest.approx(20)
+    assert run.ill_alone[0] == run.kappa_harmful[0] == pytest.approx(5)
+    first = np.linalg.eigvalsh(run.K_P)[::-1].copy()
+    assert run.eta_pretrain == pytest.approx(0.5 * well_step_bound(first))
+    lost = joint_steps(angle=0.0, share_well=0.9, share_ill=0.95, steps=200)
+    assert len(lost.within) < 200
+    assert np.isfinite(lost.theta).all()
+
+
+@given(st.floats(0, 90), st.floats(0.05, 0.9), st.floats(0.01, 0.5))
+@settings(max_examples=20, deadline=None)
+def test_the_ceiling_holds_along_every_run(angle, share_well, share_ill):
+    run = joint_steps(angle=angle, share_well=share_well, share_ill=share_ill, steps=15)
+    tame = np.maximum(run.kappa_pretrain, run.kappa_harmful) < 1e6  # beyond, κ itself carries round-off
+    assert (run.ratio_harmful / run.ratio_pretrain)[tame].max() <= run.rir_max * (1 + 1e-6)
+
+
+def test_a_step_shows_spectrum_and_curve_and_what_has_no_place_lies_on_the_edge():
+    run = regularizer_step(step=0.3)
+    figure = run.figure()
+    np.testing.assert_allclose(by_name(figure, "after").y, run.next_sigma)
+    good, bad = by_name(figure, "κ falls"), by_name(figure, "κ goes the wrong way")
+    finite = run.curve < 1e3
+    np.testing.assert_allclose(np.where(np.isnan(good.y), bad.y, good.y)[finite], run.curve[finite])
+    assert np.isnan(good.y[run.curve_steps == 1]).all()  # annihilated
+    assert by_name(figure, "printed bound").x[0] == pytest.approx(run.printed / run.unit)
+    figure = regularizer_step(regularizer="ill", kappa=3.0, dimension=2, top=100.0).figure()
+    for name in ("printed bound", "corrected bound"):  # negative; infinite
+        assert np.isnan(by_name(figure, name).x).all()
+    figure = regularizer_step(**counter_example("well")).figure()
+    assert list(by_name(figure, "after").customdata) == [0.0, 1.5625]
+    assert by_name(figure, "this step").marker.symbol == "triangle-up"  # κ = ∞ lies above the panel
+
+
+# Lesson 4.
+
+
+def ratios(theta, K_P, K_H):
+    result = relative_immunization_ratio(theta, K_P, K_H)
+    return np.array([result.pretrain_ratio, result.harmful_ratio])
+
+
+@NULLS
+@pytest.mark.parametrize("angle", [0.0, 30.0, 90.0])
+def test_two_tasks_are_as_asked_for(null, angle):
+    K_P, K_H = two_tasks(kappa_pretrain=50.0, kappa_harmful=7.0, angle=angle, dimension=5, null=null)
+    P, H = condition_number(K_P), condition_number(K_H)
+    np.testing.assert_allclose([P.value, H.value], [50.0, 7.0], rtol=1e-12)
+    assert P.rank == 5 - (null in ("both", "pretrain"))
+    assert H.rank == 5 - (null in ("both", "harmful"))
+    first = np.abs(np.linalg.eigh(two_tasks(angle=angle, dimension=5)[1])[1][:, -1])
+    assert first[[0, -1]] == pytest.approx([np.cos(np.deg2rad(angle)), np.sin(np.deg2rad(angle))], abs=1e-12)
+
+
+def test_the_ceiling_by_hand():
+    """At 90° largest meets smallest: κ(M) = κ(K_P)κ(K_H), and RIR_max = κ(K_P)²."""
+    plane = ceiling_demo(kappa_pretrain=20.0, kappa_harmful=5.0, angle=90.0, dimension=4).plane
+    assert (plane.kappa_pencil, plane.ceiling.value) == pytest.approx((100.0, 400.0), rel=1e-12)
+    np.testing.assert_allclose(plane.optimum, [1 / 20, 20], rtol=1e-12)  # κ(M)/κ(K_H) = 20
+    proportional = ceiling_demo(kappa_pretrain=30.0, kappa_harmful=30.0, angle=0.0).plane
+    assert proportional.ceiling.value == pytest.approx(1.0, rel=1e-12)
+    np.testing.assert_allclose(proportional.cloud[:, 0], proportional.cloud[:, 1], rtol=1e-9)
+
+
+@NULLS
+@pytest.mark.parametrize(("angle", "shape"), [(0.0, "geometric"), (20.0, "outlier"), (75.0, "geometric")])
+def test_no_extractor_leaves_the_region(null, angle, shape):
+    demo = ceiling_demo(null=null, angle=angle, shape=shape, dimension=5, step=0)
+    points = np.concatenate([demo.plane.cloud, demo.plane.family, demo.path])
+    low, high = demo.plane.lowest(points[:, 0]), demo.plane.highest(points[:, 0])
+    assert (points[:, 1] >= low * (1 - CLOSE)).all()
+    assert (points[:, 1] <= high * (1 + CLOSE)).all()
+    assert (points[:, 0] >= (1 - CLOSE) / demo.plane.kappa_pretrain).all()
+    assert np.isinf(demo.plane.ceiling.value) == (null == "pretrain")
+
+
+def test_the_family_leads_from_the_identity_to_the_optimum_below_the_front():
+    K_P, K_H = two_tasks(angle=45.0)
+    plane = ceiling_demo(angle=45.0).plane
+    np.testing.assert_allclose(plane.optimum, ratios(optimal_immunizer(K_P, K_H), K_P, K_H), rtol=1e-10)
+    middle = ratios(np.diag(np.diag(K_P) ** -0.25), K_P, K_H)  # s = 1/2
+    np.testing.assert_allclose(plane.family[[0, 10, -1]], [[1, 1], middle, plane.optimum], rtol=1e-10)
+    assert (np.diff(plane.family[:, 1] / plane.family[:, 0]) > 0).all()
+    assert 0.9 < plane.cloud_share <= 1 + CLOSE
+    free = ceiling_demo(null="pretrain").plane  # without a ceiling a free direction is scaled
+    np.testing.assert_allclose(free.family[-9:, 0], free.optimum[0], rtol=1e-10)  # κ(H_P) does not see it
+    assert free.family[-1, 1] > 1000 * free.family[-9, 1]
+
+
+def test_the_path_is_algorithm_1_by_hand():
+    """θ ← θ − η(λ_P·2θ∇R_well + λ_H·2θ∇R_ill), λ's balanced at θ = I."""
+    K_P, K_H = two_tasks(angle=45.0)
+    tasks = [torch.from_numpy(K) for K in (K_P, K_H)]
+    theta = torch.eye(4, dtype=torch.float64)
+    demo = ceiling_demo(angle=45.0, ratio=2.0, learning_rate=0.1, step=3)
+    lambdas = None
+    for t in range(4):
+        np.testing.assert_allclose(demo.path[t], ratios(theta, K_P, K_H), rtol=1e-9)
+        H_P, H_H = (theta.mT @ K @ theta for K in tasks)
+        parts = [2 * theta @ found.gradient for found in (r_well_gradient(H_P), r_ill_gradient(H_H))]
+        lambdas = lambdas or [1 / float(parts[0].norm()), 2 / float(parts[1].norm())]
+        theta = theta - 0.1 * sum(w * part for w, part in zip(lambdas, parts, strict=True))
+    assert demo.path.shape == (PATH_STEPS + 1, 2)
+    np.testing.assert_array_equal(demo.table().query("kind == 'algorithm_1'")["rir"], demo.rir)
+    with pytest.raises(ValueError, match="read-only"):  # it is remembered
+        demo.path[0, 0] = 5
+    near, lost = ceiling_demo(angle=70.0), ceiling_demo(kappa_pretrain=1.0, learning_rate=1.0)
+    assert near.rir[-1] > 0.9 * near.plane.ceiling.value
+    assert lost.stop_reason == "diverged"
+    assert lost.shown == len(lost.path) - 1 < PATH_STEPS
+    assert (lost.rir <= lost.plane.ceiling.value * (1 + CLOSE)).all()
+
+
+@NULLS
+def test_what_a_ridge_does_to_the_ceiling(null):
+    demo = ridge_ceiling_demo(null=null)
+    assert (demo.attained <= demo.of_measure * (1 + 1e-9)).all()
+    np.testing.assert_allclose(demo.of_data[-1], 1.0, atol=10)  # a huge ridge leaves two like tasks
+    if null == "none":
+        ends = [curve[0] for curve in (demo.of_data, demo.of_measure, demo.attained)]
+        assert ends == pytest.approx([demo.compact] * 3, rel=1e-5)  # ε/σ_D = 1e-6
+    if null == "both":  # κ(K_P + ε)/κ(K_H + ε) → 1 instead of 100/10; κ(M) stays: 1 lies inside M's spectrum
+        assert demo.of_data[0] == pytest.approx(demo.compact / 10, rel=1e-5)
+    if null == "pretrain":
+        slope = np.diff(np.log(demo.of_data[:8])) / np.diff(np.log(RIDGES[:8]))
+        np.testing.assert_allclose(slope, -2.0, atol=1e-3)
+    compact, of_data, _, _, chosen = demo.figure().data
+    np.testing.assert_array_equal(of_data.y, demo.of_data)
+    assert (chosen.x[1], chosen.y[1]) == (1e-3, demo.at_ridge.rir)
+    np.testing.assert_array_equal(compact.y, np.nan if null == "pretrain" else demo.compact)
+
+
+def test_four_attackers():
+    runs = attacks(angle=30.0)
+    raw, best, same, whitened = runs
+    limit = rir_ceiling(*two_tasks(angle=30.0, dimension=16))
+    kappa = limit.lambda_max / limit.lambda_min
+    assert [run.kappa for run in runs] == pytest.approx([10.0, kappa, kappa, 1.0], rel=1e-10)
+    np.testing.assert_allclose(same.spectrum[:-1], same.spectrum[0], rtol=1e-10)
+    assert whitened.steps_to(1e-12) == 1
+    assert same.steps_to(1e-6) < raw.steps_to(1e-6) < best.steps_to(1e-6)
+    assert best.steps_to(1e-300) is None
+    figure = attacks_figure(runs)
+    np.testing.assert_array_equal(figure.data[0].y[:5], raw.curve.excess_loss[1:6])
+    assert list(figure.data[0].y <= 1e-12) == [False] * (len(figure.data[0].y) - 1) + [True]
+    assert (list(figure.data[3].x), list(figure.data[3].y)) == ([1], [1e-12])
