@@ -78,7 +78,7 @@ def _curves(report: AttackReport, subtitle: str, column: str, axis: str, title: 
     figure.update_xaxes(title_text="step of the attacker", row=count)
     figure.update_yaxes(title_text=axis, col=1, title_standoff=4)
     note = f"{subtitle}<br>Start: zero weights" + ("; dotted: targets ε" if log else "")
-    _finish(figure, title, note, height=160 + 300 * count)
+    finish(figure, title, note, height=160 + 300 * count)
     return figure.update_layout(legend_title_text="attacker (click to toggle)")
 
 
@@ -122,7 +122,7 @@ def attack_factor_heatmap(report: AttackReport, subtitle: str, *, epsilon: float
     figure.update_xaxes(title_text="extractor", side="bottom", showgrid=False)
     figure.update_yaxes(showgrid=False, ticks="")
     note = f"{subtitle}<br>Steps to ε = {100 * chosen:g} % over those on {report.baseline}; >: not finished"
-    _finish(figure, "Immunization factor of each attacker", note, height=210 + 30 * len(rows))
+    finish(figure, "Immunization factor of each attacker", note, height=210 + 30 * len(rows))
     return figure.update_layout(margin_l=190)
 
 
@@ -146,11 +146,5 @@ def attack_shares_figure(report: AttackReport, subtitle: str) -> Any:
     figure.update_yaxes(range=[-5, 0.1])
     loss = "squared loss" if report.kind == "regression" else "squared loss on the labels ±1"
     note = f"{subtitle}<br>Excess {loss} of zero weights; dotted: targets ε"
-    _finish(figure, "Where the excess loss lies in the spectrum", note, height=480)
+    finish(figure, "Where the excess loss lies in the spectrum", note, height=480)
     return figure.update_layout(legend_title_text="extractor (click to toggle)")
-
-
-def _finish(figure: Any, title: str, note: str, *, height: int) -> None:
-    """Finish a figure whose subtitle has two lines."""
-    finish(figure, title, note, height=height)
-    figure.update_layout(margin_t=120, title_y=1 - 22 / height)

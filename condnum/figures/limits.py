@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from typing import Any
 
 import numpy as np
@@ -182,8 +181,7 @@ def front_figure(points: pd.DataFrame, methods: pd.DataFrame, region: FeasibleRe
         f"{num(limit.value, 4)}. Grey: what no θ reaches"
     )
     title = "Both ratios of Eq. 15: the front, and what tries to get beyond it"
-    finish(figure, title, lines(note), height=600)
-    return figure.update_layout(legend_title_text="", margin_t=120, title_y=0.97)
+    return finish(figure, title, note, height=600).update_layout(legend_title_text="")
 
 
 def _visible(color: str) -> str:
@@ -195,11 +193,6 @@ def _marks(color: str, symbol: str, size: int) -> dict[str, Any]:
     """Return the look of a scatter of markers."""
     marker = {"color": color, "symbol": symbol, "size": size, "opacity": 0.85, "line": {"width": 0}}
     return {"mode": "markers", "marker": marker}
-
-
-def lines(text: str) -> str:
-    """Break a subtitle into lines that fit a report's page."""
-    return "<br>".join(textwrap.wrap(text, 140))
 
 
 #: Columns of a table that a bar chart has room for.
@@ -224,12 +217,11 @@ def direction_bars(directions: pd.DataFrame, subtitle: str) -> Any:
         )  # fmt: skip
     figure.update_xaxes(title_text="share of the direction's energy", zeroline=True, zerolinecolor=GREY)
     figure.update_yaxes(tickfont_size=11)
-    note = lines(
+    note = (
         f"{subtitle}. λ: energy in the harmful task over energy in the pre-training task, of x<sup>T</sup>w. "
         f"Largest {SHOWN_FEATURES} columns; shares sum to 1, correlated columns can have negative ones"
     )
-    finish(figure, "Which columns carry the ceiling", note, height=520)
-    return figure.update_layout(margin={"t": 140, "l": 130})
+    return finish(figure, "Which columns carry the ceiling", note, height=520).update_layout(margin_l=130)
 
 
 def direction_images(directions: pd.DataFrame, subtitle: str) -> Any:
@@ -254,7 +246,7 @@ def direction_images(directions: pd.DataFrame, subtitle: str) -> Any:
                 z=image, colorscale="RdBu", zmin=-limit, zmax=limit, showscale=False, row=row, col=column,
                 hovertemplate="row %{y}, column %{x}: %{z:.3g}<extra></extra>",
             )  # fmt: skip
-    note = lines(
+    note = (
         f"{subtitle}. Left: features with most energy in the harmful task for what they have in the "
         "pre-training task; right: with least. Blue: positive, red: negative, each image on its own scale"
     )
@@ -263,7 +255,7 @@ def direction_images(directions: pd.DataFrame, subtitle: str) -> Any:
     figure.update_yaxes(visible=False, autorange="reversed", constrain="domain")
     for trace in figure.data:
         figure.layout[trace.yaxis.replace("y", "yaxis")].scaleanchor = trace.xaxis
-    return figure.update_layout(margin={"t": 140, "r": 40})
+    return figure.update_layout(margin_r=40)
 
 
 def _directions(directions: pd.DataFrame) -> list[pd.DataFrame]:

@@ -250,23 +250,21 @@ def pair_heatmaps(
         if index + columns >= len(names):
             panel.xaxis.title = {"text": "harmful digit D<sub>H</sub>", "standoff": 6}
     measure = MEASURE_NAMES.get((convention, gauge), f"{convention}, {gauge}")
-    lines = textwrap.wrap(
+    note = (
         f"{subtitle}. Measured with {measure}. Blue: RIR > 1, red: RIR < 1; cells: mean of ln RIR over "
         "seeds; ✕\u00a0fails Definition 3.1 in at least one seed. Titles: mean RIR over pairs ± std over "
-        "seeds, and the pairs that succeed in every seed",
-        LINE[columns],
+        "seeds, and the pairs that succeed in every seed"
     )
-    top = 84 + 22 * len(lines)
-    height = top + BOTTOM + inner
+    top = 84 + 22 * len(textwrap.wrap(note, LINE[columns]))
     pairs = len(table[["pretrain_digit", "harmful_digit"]].drop_duplicates())
-    finish(figure, f"ln RIR of {pairs} of 90 pairs of digits", "<br>".join(lines), height=height)
+    title, height = f"ln RIR of {pairs} of 90 pairs of digits", top + BOTTOM + inner
+    finish(figure, title, note, height=height, width=LINE[columns])
     figure.update_xaxes(**plain)
     figure.update_yaxes(**plain)
     figure.update_annotations(font_size=14)
     bar = {"title": {"text": "ln RIR"}, "len": PANEL, "lenmode": "pixels", "thickness": 16}
     return figure.update_layout(
         margin={"t": top, "b": BOTTOM, "l": 60, "r": 90},
-        title_y=1 - 22 / height,
         coloraxis={"colorscale": SCALE, "cmin": -limit, "cmax": limit, "cmid": 0, "colorbar": bar},
     )
 

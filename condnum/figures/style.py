@@ -71,27 +71,27 @@ def translucent(color: str, alpha: float) -> str:
     return f"rgba({red},{green},{blue},{alpha})"
 
 
-def finish(figure: Any, title: str, subtitle: str, *, height: int = 460) -> Any:
-    """Give a figure its title, template, legend and margins."""
+def finish(figure: Any, title: str, subtitle: str, *, height: int = 460, width: int = 140) -> Any:
+    """Give a figure its title, template, legend and margins; the subtitle is broken at so many characters."""
+    lines = [part for line in subtitle.split("<br>") for part in textwrap.wrap(line, width) or [""]]
     figure.update_layout(
         template="plotly_white",
         title={
-            "text": f"{title}<br><sup>{subtitle}</sup>",
+            "text": f"{title}<br><sup>{'<br>'.join(lines)}</sup>",
             "x": 0.01,
             "xanchor": "left",
-            "y": 0.95,
+            "y": 1 - 23 / height,
             "yanchor": "top",
             "font": {"size": 17},
         },
         font={"size": 13, "family": "system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"},
         height=height,
-        margin={"l": 70, "r": 20, "t": 95, "b": 60},
+        margin={"l": 70, "r": 20, "t": 73 + 22 * len(lines), "b": 60},
         legend={"title": {"text": "method (click to toggle)"}, "groupclick": "togglegroup"},
         hoverlabel={"namelength": -1},
     )
-    figure.update_xaxes(showline=True, linecolor="#888", ticks="outside", exponentformat="power")
-    figure.update_yaxes(showline=True, linecolor="#888", ticks="outside", exponentformat="power")
-    return figure
+    look = {"showline": True, "linecolor": "#888", "ticks": "outside", "exponentformat": "power"}
+    return figure.update_xaxes(**look).update_yaxes(**look)
 
 
 def log_axis(title: str, values: Any) -> dict[str, Any]:
