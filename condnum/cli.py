@@ -287,16 +287,10 @@ def notebook_command(name: str, command: NotebookCommand) -> Any:
 
     The comment beside a parameter is the help of its option, after `METAVAR: ` if it starts so.
     """
-    from condnum.report.notebook import (
-        find_notebook,
-        first_heading,
-        parameters_cell,
-        parameters_of,
-        read_notebook,
-    )
+    from condnum.report import notebook as notebooks
 
-    notebook, ours = read_notebook(find_notebook(command.notebook)), bool(command.config)
-    source = parameters_cell(notebook)
+    notebook = notebooks.read_notebook(notebooks.find_notebook(command.notebook))
+    source, ours = notebooks.parameters_cell(notebook), bool(command.config)
     kinds: dict[str, dict[str, Any]] = {
         "int": {"metavar": "N", "parser": _reader(int, 0 if ours else -math.inf)},
         "float": {"metavar": "X", "parser": _reader(float)},
@@ -304,7 +298,7 @@ def notebook_command(name: str, command: NotebookCommand) -> Any:
         "bool": {},
     }
     options: dict[str, tuple[Any, Any]] = {}
-    for parameter in parameters_of(source).values():
+    for parameter in notebooks.parameters_of(source).values():
         if parameter.name in (*command.fixed, "out", "quiet", "help"):
             continue
         default = command.defaults.get(parameter.name, parameter.default)
@@ -334,7 +328,8 @@ def notebook_command(name: str, command: NotebookCommand) -> Any:
         run_command(name, command, {key: value for key, value in given.items() if value is not None})
 
     comments = takewhile(lambda line: line[:1] == "#", source.splitlines())
-    call.__doc__ = "\n".join(line[1:].removeprefix(" ") for line in comments) or first_heading(notebook)
+    about_it = "\n".join(line[1:].removeprefix(" ") for line in comments)
+    call.__doc__ = about_it or notebooks.first_heading(notebook)
     call.__annotations__ = {key: annotation for key, (annotation, _) in options.items()}
     call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [

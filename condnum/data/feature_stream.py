@@ -423,23 +423,16 @@ def _open_csv(path: Path, _: str | None) -> Opened:
 
 
 def _open_parquet(path: Path, _: str | None) -> Opened:
-    parquet = require("pyarrow.parquet", "notebooks")
+    parquet, types = require("pyarrow.parquet", "notebooks"), require("pyarrow.types", "notebooks")
     with parquet.ParquetFile(path) as file:
-        schema, count = file.schema_arrow, file.metadata.num_rows
-    kinds, text, names = list[np.dtype[Any]]([np.dtype(np.float16)]), dict[str, str](), list[str]()
-    for column in schema:
-        if column.name.startswith("__index_level_"):  # pandas' index is no feature
-            continue
-        names.append(column.name)
-        try:
-            dtype = np.dtype(column.type.to_pandas_dtype())
-        except (NotImplementedError, TypeError):
-            dtype = np.dtype(object)
-        if dtype.kind in "fiub":
-            kinds.append(dtype if dtype.kind == "f" else np.dtype(np.float64))
-        else:
-            text[column.name] = str(column.type)
-    stored = np.result_type(*kinds)
+        count = file.metadata.num_rows
+        # pandas' index is no feature.
+        kinds = [(c.name, c.type) for c in file.schema_arrow if not c.name.startswith("__index_level_")]
+    numeric = (types.is_floating, types.is_integer, types.is_boolean)
+    text = {name: str(kind) for name, kind in kinds if not any(known(kind) for known in numeric)}
+    floats = (kind.to_pandas_dtype() for _, kind in kinds if types.is_floating(kind))
+    whole = (np.float64 for name, kind in kinds if name not in text and not types.is_floating(kind))
+    stored, names = np.result_type(np.float16, *floats, *whole), [name for name, _ in kinds]
 
     def read(first: int, size: int, kept: Columns) -> Iterator[NDArray[Any]]:
         chosen = np.array(names, dtype=object)[kept].tolist()

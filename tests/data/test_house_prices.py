@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from condnum.data import load_house_prices, sha256_file
-from condnum.data.house_prices import COLUMNS, MISSING_CELLS, read_table
+from condnum.data.house_prices import COLUMNS, MISSING_CELLS
 from condnum.data.resolver import BOX
-from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, UnknownNameError
+from condnum.errors import DataFormatError, InvalidInputError
 
 #: Standardised (1, 2, 3): mean 2, population variance 2/3.
 THIRD = 1.5**0.5
@@ -103,18 +103,17 @@ def test_columns_of_another_order_or_beyond_the_81_change_nothing(houses, isolat
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
+    ("options", "message"),
     [
-        ({"features": "clena"}, UnknownNameError, "unknown feature set 'clena'; did you mean 'clean'"),
-        ({"encoders": "none"}, UnknownNameError, r"unknown encoders 'none'.* union, per_domain"),
-        ({"normalise": "no"}, UnknownNameError, r"unknown normalise 'no'.* per_task, before_split"),
-        ({"missing": "no"}, UnknownNameError, r"unknown missing 'no'.* pandas, dictionary"),
-        ({"rows": 1}, InvalidInputError, "rows must be an integer of at least 2, got 1"),
+        ({"features": "clena"}, "unknown feature set 'clena'; did you mean 'clean'"),
+        ({"encoders": "none"}, r"unknown encoders 'none'.* union, per_domain"),
+        ({"normalise": "no"}, r"unknown normalise 'no'.* per_task, before_split"),
+        ({"missing": "no"}, r"unknown missing 'no'.* pandas, dictionary"),
+        ({"rows": 1}, "rows must be an integer of at least 2, got 1"),
     ],
-    ids=["features", "encoders", "normalise", "missing", "rows"],
 )
-def test_bad_options_are_refused_before_any_file_is_read(options, error, message):
-    with pytest.raises(error, match=message):
+def test_bad_options_are_refused_before_any_file_is_read(options, message):
+    with pytest.raises(InvalidInputError, match=message):
         load_house_prices("local", **options)
 
 
@@ -149,16 +148,6 @@ def test_bad_options_are_refused_before_any_file_is_read(options, error, message
 def test_bad_tables(houses, cells, message):
     with pytest.raises((DataFormatError, InvalidInputError), match=message):
         houses(**cells)
-
-
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00\x01", b'a,"b\nc'], ids=["empty", "binary", "quote"])
-def test_not_a_table(isolated, content):
-    path = isolated / "train.csv"
-    path.write_bytes(content)
-    with pytest.raises(DataFormatError, match=r"train.csv (is not a CSV table|lacks)"):
-        load_house_prices(path)
-    with pytest.raises(DataNotFoundError, match="cannot read"):
-        read_table(isolated)  # a folder
 
 
 def rank(X):
