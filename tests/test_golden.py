@@ -1,5 +1,7 @@
 """Golden tables: the embedded run of every experiment gives the tables that are kept under `tests/golden`.
 
+And it leaves a page, with its figures, and a record of every file.
+
 `CONDNUM_GOLDEN=record pytest tests/test_golden.py` writes them anew; say in the commit why they changed.
 """
 
@@ -17,6 +19,16 @@ from sklearn.datasets import load_digits
 GOLDEN = Path(__file__).parent / "golden"
 #: Seconds differ; a checksum is of float32 weights, whose last bit is the machine's.
 LEFT_OUT = ["seconds", "seconds_mean", "checksum", "peak_memory_mib"]
+#: How many figures the page of a run has, and words that stand on it.
+PAGES = {
+    "house-prices": (4, "Table 1"),
+    "digits": (3, "from the store, 0 failed"),
+    "limits": (4, "lies beyond it"),
+    "attackers": (4, "needs one step on every extractor"),
+    "reproduction-audit": (2, "how it is here"),
+    "deep": (2, "for orientation only"),
+    "audit": (3, ">Verdict</h2>"),
+}
 RUNS = {
     "house-prices": "run house-prices --data embedded --seeds 2 --epochs 60 -j 1",
     "digits": "run digits --pairs 4-7,9-0 --seeds 1 --epochs 5 -j 1",
@@ -53,7 +65,15 @@ def test_tables(name, condnum, tmp_path, monkeypatch):
     np.save(tmp_path / "P.npy", images[labels < 5])
     np.save(tmp_path / "H.npy", images[labels >= 5])
     done = condnum(*RUNS[name].split(), "--out", "out", "-q", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["Results: out", "out/report.html"]
+    page, (figures, words) = (tmp_path / "out/report.html").read_text(encoding="utf-8"), PAGES[name]
+    assert page.count('class="plotly-graph-div"') == figures
+    assert words in page
+    record = json.loads((tmp_path / "out/provenance.json").read_text())
+    left = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.*")}
+    assert left == {*record["files"], "provenance.json"}
+    assert all(len(checksum) == 64 for checksum in record["data"].values())
     tables = {path.name: pd.read_csv(path) for path in sorted((tmp_path / "out").glob("*.csv"))}
     for path in (tmp_path / "out").glob("audit.json"):
         found = numbers(json.loads(path.read_text()))

@@ -13,8 +13,6 @@ import papermill
 import pytest
 
 from condnum.data.mnist import write_idx
-from condnum.deep import load_backbone
-from condnum.deep.weights import read_metadata
 from condnum.studies.cells import ResultStore
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "experiments" / "house_prices.ipynb"
@@ -38,40 +36,8 @@ def files(tmp_path):
     return tmp_path
 
 
-#: The command; what it leaves beside the report; how many figures; words of its page.
+#: Beside the golden runs: the command, what it leaves beside the report, figures and words of its page.
 RUNS = {
-    "attackers": (
-        "run attackers --source embedded --epochs 20 --attackers gd,whiten --steps 500",
-        "results.csv factors.csv extractors.csv immunization.csv curves.parquet",
-        4,
-        "Whiten + GD needs one step on every extractor",
-    ),
-    "limits": (
-        "run limits --data embedded --methods ours,identity --seeds 1 --epochs 20 --race-steps 20 -j 1",
-        "results.csv summary.csv ridged.csv ceilings.csv null_spaces.csv points.csv overshoots.csv "
-        "directions.csv race.csv",
-        4,
-        "lies beyond it",
-    ),
-    "reproduction-audit": (
-        "run reproduction-audit --data embedded --seeds 2 --epochs 3 --ends 5 --jobs 1",
-        "results.csv waterfall.csv landing.csv",
-        2,
-        "how it is here",
-    ),
-    "digits": (
-        "run digits --methods ours,imma --seeds 1 --epochs 4 --pairs 4-7 --jobs 64",
-        "results.csv summary.csv rtol_sensitivity.csv ridge_sensitivity.csv",
-        3,
-        "2 of 64 are started",
-    ),
-    "deep": (
-        "run deep --backbone test_resnet --methods ours,r_ill_only --seeds 1 --epochs 2 --pretrain-epochs 2 "
-        "--limit 40 --groups 2 --group-size 40 --image-size 16 --device cpu --jobs 1",
-        "results.csv summary.csv curves.parquet test_resnet",
-        2,
-        "for orientation only",
-    ),
     "audit": (
         "audit --pretrain both.npz --harmful both.npz --key P,H --theta theta.npy --drop x5 --standardise "
         "--bootstrap 20 --no-attackers",
@@ -86,23 +52,15 @@ RUNS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_what_a_run_leaves(command, files, name):
-    words, tables, figures, text = RUNS[name]
+    words, table, figures, text = RUNS[name]
     done = command(*words.split(), "--out", "o", cwd=files)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "o/report.html"
-    assert "Traceback" not in done.stderr
-    assert name != "digits" or ("2/2 done" in done.stderr and "best RIR" in done.stderr)
-    assert {path.name for path in (files / "o").iterdir()} == {*tables.split(), *REPORT}
+    assert {path.name for path in (files / "o").iterdir()} == {table, *REPORT}
     page = (files / "o" / "report.html").read_text(encoding="utf-8")
     assert page.count('class="plotly-graph-div"') == figures
     assert text in page
     record = json.loads((files / "o" / "provenance.json").read_text())
-    assert all(len(checksum) == 64 for checksum in record["data"].values())
     assert name != "audit" or set(record["data"]) == {"both.npz", "theta.npy"}
-    if name == "deep":
-        checksum = pd.read_csv(files / "o/results.csv").set_index("method").loc["ours", "checksum"].iloc[0]
-        model = files / "o/test_resnet/seed-0/ours/theta_I.safetensors"
-        assert (read_metadata(model)["method"], load_backbone(model).checksum) == ("ours", checksum)
 
 
 @pytest.mark.xdist_group("embedded_run")
@@ -112,6 +70,8 @@ class TestHousePrices:
             "results.csv", "summary.csv", "curves.parquet", *REPORT,
         }  # fmt: skip
         assert embedded_run.stdout.splitlines()[-1] == "out/report.html"
+        assert "done" in embedded_run.stderr
+        assert "best RIR" in embedded_run.stderr
         page = (embedded_run.folder / "report.html").read_text(encoding="utf-8")
         assert "Table 1" in page
         assert page.count('class="plotly-graph-div"') == 4
