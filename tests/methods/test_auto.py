@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from covariances import covariance_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,19 +18,15 @@ from condnum.theory.steps import ill_step, well_step
 AUTO = DescentSettings(auto=True, steps=20_000)
 
 
-def covariance(seed, dimension, kappa, rank=None):
-    """A covariance with a log-spaced spectrum and random eigenvectors."""
-    rng = np.random.default_rng(seed)
-    Q = np.linalg.qr(rng.standard_normal((dimension, dimension)))[0]
-    values = np.geomspace(1, 1 / kappa, dimension)
-    values[dimension if rank is None else rank :] = 0
-    return (Q * values) @ Q.T * 10 ** rng.uniform(-2, 3)
-
-
 def pair(seed, dimension, kappas=(1e3, 50.0), ranks=(None, None)):
-    """Two covariances as a problem without loss."""
-    K = [covariance(2 * seed + i, dimension, kappas[i], ranks[i]) for i in (0, 1)]
-    return ImmunizationProblem.from_covariances(*K)
+    """Two covariances of uneven scale as a problem without loss."""
+    rng = np.random.default_rng(seed)
+    return ImmunizationProblem.from_covariances(
+        *(
+            covariance_of(rng, dimension, rank or dimension, kappa, 10 ** rng.uniform(-2, 3))
+            for kappa, rank in zip(kappas, ranks, strict=True)
+        )
+    )
 
 
 @settings(max_examples=25, deadline=None)
@@ -84,7 +81,7 @@ def test_the_loss_stays_at_its_minimum_and_omega_attains_it():
 
 
 def test_it_says_what_cannot_be():
-    K = covariance(0, 6, 100.0)
+    K = covariance_of(np.random.default_rng(0), 6, 6, 100.0)
     same = immunize(ImmunizationProblem.from_covariances(K, 3 * K), "ours")
     assert not same.verdict.success
     assert "NOT met" in same.explanation

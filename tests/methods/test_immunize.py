@@ -13,7 +13,6 @@ from condnum.methods.method import Gradients
 from condnum.methods.problem import ImmunizationProblem
 from condnum.theory.ceiling import rir_ceiling
 from condnum.theory.immunization import relative_immunization_ratio
-from condnum.theory.spectra import condition_number, hessian
 
 CLOSED_FORMS = {"identity", "initial", "optimal", "front"}
 DESCENTS = [name for name in method_names() if name not in CLOSED_FORMS]
@@ -104,17 +103,6 @@ def test_ours_immunizes_random_pairs(seed):
     assert max(1, 5 * start.rir) < result.rir <= rir_ceiling(*K).value
     assert result.harmful_ratio > 100
     assert result.clauses["c"]
-
-
-def test_gradient_descent_on_r_well_lowers_kappa_at_every_step(make_problem):
-    problem = make_problem(targets=False)
-    theta = immunize(problem, "initial").theta
-    sigma_1 = condition_number(hessian(theta, problem.pretrain.covariance)).sigma_max
-    options = GD | {"weights": "fixed", "lambda_pretrain": 1.0, "lambda_harmful": 1e-300}
-    # Theorem 4.3: η below about 1/(2σ₁), with room for the second term of the bound.
-    history = immunize(problem, steps=300, learning_rate=0.01 / sigma_1, **options).history
-    assert (np.diff(history["kappa_pretrain"]) < 0).all()
-    assert (np.diff(history["r_well"]) < 0).all()
 
 
 class Constant:
@@ -251,7 +239,6 @@ class TestSettings:
                 "must be a positive number, got 0.0",
             ),
             (DescentSettings, {"learning_rate": math.nan}, InvalidInputError, "positive number, got nan"),
-            (DescentSettings, {"learning_rate": "fast"}, InvalidInputError, "got 'fast'"),
             (DescentSettings, {"lambda_harmful": math.inf}, InvalidInputError, "lambda_harmful.*got inf"),
             (
                 DescentSettings,
@@ -259,7 +246,6 @@ class TestSettings:
                 InvalidInputError,
                 "steps must be a positive integer, got None",
             ),
-            (DescentSettings, {"steps": 2.0}, InvalidInputError, "steps must be a positive integer, got 2.0"),
             (
                 DescentSettings,
                 {"steps": True},
@@ -271,8 +257,6 @@ class TestSettings:
             (DescentSettings, {"tolerance": 1.0}, InvalidInputError, r"must lie in \[0, 1\), got 1.0"),
             (ImmaSettings, {"inner_steps": 0}, InvalidInputError, "inner_steps must be a positive integer"),
             (ImmaSettings, {"inner_rate": -1.0}, InvalidInputError, "inner_rate must be a positive number"),
-            (ImmaSettings, {"steps": 0}, InvalidInputError, "steps must be a positive integer"),
-            (OptKappaSettings, {"objective": "ratio"}, UnknownNameError, "unknown objective 'ratio'"),
             (OptKappaSettings, {"convention": "compct"}, UnknownNameError, "did you mean 'compact'"),
             (OptKappaSettings, {"ridge": 0.0}, InvalidInputError, "ridge must be a positive number"),
         ],

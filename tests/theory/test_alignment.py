@@ -45,15 +45,6 @@ def test_by_hand(extra):
     assert result.ostrowski_holds is True
 
 
-def test_eq_10_is_wrong_for_random_matrices():
-    theta, K = draw(8, 8, seed=0)
-    result = alignment(theta, K)
-    truth = np.linalg.svd(theta.T @ K @ theta, compute_uv=False)
-    assert np.abs(np.sort(result.predicted)[::-1] - truth).max() / truth[0] > 0.05
-    assert result.misalignment > 0.05
-    assert result.true_condition > 1.2 * result.predicted_condition
-
-
 def test_eq_10_is_exact_when_u_is_q():
     _, K = draw(6, 6, seed=1)
     gamma, Q = np.linalg.eigh(K)
@@ -118,11 +109,9 @@ def test_what_holds_for_every_theta_and_covariance(rows, columns, samples, expon
 def test_kinds_and_precision():
     theta, K = draw(4, 4, seed=3)
     reference = alignment(theta, K)
-    tensor = alignment(torch.from_numpy(theta).requires_grad_(), torch.from_numpy(K))
-    assert isinstance(tensor.spectrum, torch.Tensor)
-    assert not tensor.spectrum.requires_grad
-    np.testing.assert_allclose(tensor.spectrum, reference.spectrum, rtol=1e-12)
-    assert isinstance(reference.overlaps, np.ndarray)
+    tensor = alignment(torch.from_numpy(theta).requires_grad_(), torch.from_numpy(K)).spectrum
+    assert (type(tensor), type(reference.overlaps), tensor.requires_grad) == (torch.Tensor, np.ndarray, False)
+    np.testing.assert_allclose(tensor, reference.spectrum, rtol=1e-12)
     single = alignment(theta.astype(np.float32), K.astype(np.float32))
     np.testing.assert_allclose(single.spectrum, reference.spectrum, rtol=1e-4)
     assert single.majorised

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from covariances import covariance_of, orthogonal
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.linalg import eigh
@@ -25,18 +26,6 @@ SEEDS = st.integers(0, 2**32 - 1)
 # below 1e4 that is 1e-9. ε-regularised κ's: ‖θ‖²σ₁(K) stays below 1e5, so that the rank tolerance of the
 # measured H, 1e-15·1e5, is far below every ε.
 SLACK = 1 + 1e-6
-
-
-def orthogonal(rng, D):
-    return np.linalg.qr(rng.normal(size=(D, D)))[0]
-
-
-def covariance_of(rng, D, rank, kappa, scale=1.0):
-    """A D×D covariance of that rank, its values log-spaced from `scale` down to `scale/kappa`."""
-    values = np.zeros(D)
-    values[:rank] = scale * np.geomspace(1, 1 / kappa, rank)
-    Q = orthogonal(rng, D)
-    return (Q * values) @ Q.T
 
 
 def extractor(rng, D, kind, columns=None):
@@ -209,25 +198,6 @@ class TestRidgeConventionCeiling:
         trained = rir(theta, K_P, K_H, convention="ridge", ridge=ridge, gauge="as_trained")
         bound = ridge_convention_ceiling(K_P, K_H, ridge=ridge, squared_norm=float((theta**2).sum()))
         assert trained <= bound * SLACK
-
-    @pytest.mark.parametrize("seed", range(3))
-    def test_singular_pairs_come_close_with_extractors_near_rank_one(self, seed):
-        D, ridge = 6, 1e-6
-        rng = np.random.default_rng(seed)
-        K_P, K_H = covariance_of(rng, D, 4, 20.0), covariance_of(rng, D, 3, 10.0)
-        floor = ridge / D * np.eye(D)
-        _, Z = eigh(K_H + floor, K_P + floor)
-        z = Z[:, -1] / np.linalg.norm(Z[:, -1])
-        theta = math.sqrt(D) * np.outer(z, np.eye(D)[0]) + 1e-9 * np.eye(D)
-        bound = ridge_convention_ceiling(K_P, K_H, ridge=ridge)
-        # zᵀK_Pz ≈ (ε/D)-sized next to K_P of 1: SciPy's z is good to about 1e-16/(ε/D) < 1e-8.
-        assert rir(theta, K_P, K_H, convention="ridge", ridge=ridge) == pytest.approx(bound, rel=1e-4)
-
-    def test_wants_at_least_as_many_features_as_inputs(self):
-        # Fewer columns can cut null(K_P) away; the bound is not for them: κ_ε(H_P) = 1 here.
-        K_P, K_H = np.diag([1.0, 1.0, 0.0]), np.diag([1.0, 1e-4, 0.0])
-        narrow = rir(np.eye(3)[:, :2], K_P, K_H, convention="ridge")
-        assert narrow > 1000 * ridge_convention_ceiling(K_P, K_H)
 
 
 class TestNullSpaces:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 import torch
+from covariances import covariance_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer
@@ -121,11 +122,7 @@ def test_ratios_agree_with_the_other_measure_and_refuse_round_off():
 def pair_of(seed, dimension, ranks, kappas=(1e3, 1e2)):
     """Two covariances of given ranks, with log-spaced spectra and random eigenvectors."""
     rng = np.random.default_rng(seed)
-    found = []
-    for rank, kappa in zip(ranks, kappas, strict=True):
-        Q = np.linalg.qr(rng.standard_normal((dimension, dimension)))[0][:, :rank]
-        found.append((Q * np.geomspace(1, 1 / kappa, rank)) @ Q.T)
-    return found
+    return [covariance_of(rng, dimension, rank, kappa) for rank, kappa in zip(ranks, kappas, strict=True)]
 
 
 @settings(max_examples=30, deadline=None)
