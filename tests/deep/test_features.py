@@ -163,15 +163,6 @@ class TestCache:
             assert np.array_equal(cached_features(model, data, transform, cache=tmp_path).values, good)
             assert model.calls == calls + 1
 
-    def test_no_half_entry_when_the_writer_dies(self, data, transform, tmp_path, monkeypatch):
-        def die(*_):
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr("condnum.deep.features.write_json", die)
-        with pytest.raises(KeyboardInterrupt):
-            cached_features(Tiny(), data, transform, cache=tmp_path)
-        assert not list(tmp_path.glob("*.json"))
-
     def test_a_function_has_no_key(self, data, transform, tmp_path):
         with pytest.raises(InvalidInputError, match="is no torch module"):
             cached_features(lambda images: images.flatten(1), data, transform, cache=tmp_path)

@@ -1,6 +1,5 @@
 """Images: layouts and what can be wrong with them, digits and timm's sets by name, transforms, loaders."""
 
-import gzip
 import os
 import shutil
 import struct
@@ -244,8 +243,6 @@ class TestTimm:
             for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
                 header = struct.pack(">HBB", 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
                 (raw / f"{name}-{kind}-ubyte").write_bytes(header + array.tobytes())
-                with gzip.open(raw / f"{name}-{kind}-ubyte.gz", "wb") as stream:
-                    stream.write(header + array.tobytes())
         data = open_images(f"timm:torch/fashion_mnist@{tmp_path}")
         assert data.counts == (4,) * 10
         assert data.classes[0] == "T-shirt/top"

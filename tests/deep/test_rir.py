@@ -40,58 +40,33 @@ def features(X, precision="float32", indices=None):
     return Features(X.astype(np.float32), np.zeros(len(X), int), order, ("a", "b"), precision=precision)
 
 
-def test_four_spectra_chosen_by_hand():
-    # κ: D_P 8 → 4, D_H 10 → 60, so (i) = 6, (ii) = 1/2, RIR = 12.
-    spectra = ([8.0, 2.0, 1.0], [4.0, 3.0, 1.0], [20.0, 5.0, 2.0], [30.0, 7.0, 0.5])
-    X = [with_spectrum(sigma, 40, seed) for seed, sigma in enumerate(spectra)]
-    result = rir_from_features(*X, groups=1, group_size=40)
-    assert (result.harmful_ratio, result.pretrain_ratio, result.rir) == pytest.approx((6, 0.5, 12))
-    assert result.compact.kappas[:, 0] == pytest.approx([8, 4, 10, 60])
-    assert result.compact.ranks.tolist() == [[3]] * 4
-    assert result.compact.success
-    assert np.isnan(result.compact.rir_std)
-    assert result.warnings == ()
-
-
-def test_each_group_equals_the_dense_hessian_and_the_mean_is_of_ratios():
-    generator = np.random.default_rng(1)
-    sizes = ((60, 9), (60, 2), (80, 1), (80, 7))
-    X = [generator.normal(size=(n, 30)) * np.geomspace(1, s, 30) for n, s in sizes]
-    result = rir_from_features(*X, groups=3, group_size=20, seed=5)
-    drawn = [np.random.default_rng([5, k]).permutation(n)[:60].reshape(3, 20) for k, n in ((0, 60), (1, 80))]
-    kappas = np.array([[dense_kappa(x[g]) for g in drawn[k // 2]] for k, x in enumerate(X)])
-    found = result.compact
-    assert found.kappas == pytest.approx(kappas, rel=1e-8)
-    harmful, pretrain = kappas[3] / kappas[2], kappas[1] / kappas[0]
-    assert found.rir == pytest.approx((harmful / pretrain).mean())
-    for name, values in (
-        ("rir", harmful / pretrain),
-        ("harmful_ratio", harmful),
-        ("pretrain_ratio", pretrain),
-    ):
-        assert getattr(found, f"{name}_std") == pytest.approx(values.std(ddof=1))
-
-
-def test_ridge_with_fewer_samples_than_features_sees_a_zero_eigenvalue():
-    generator = np.random.default_rng(2)
-    X = generator.normal(size=(4, 20, 50)) * np.array([1, 2, 1, 3])[:, None, None]
-    result = rir_from_features(*X, groups=1, group_size=20, ridge=0.1, gauge="as_trained")
-    assert result.ridge.kappas[:, 0] == pytest.approx([dense_kappa(x, ridge=0.1) for x in X])
-    assert result.ridge.sigma_min.max() == 0
-    assert result.compact.ranks.tolist() == [[20]] * 4
-    assert any("N = 20 samples of D = 50" in sentence for sentence in result.warnings)
-
-
-def test_scale_of_the_features_is_a_gauge():
-    X = np.random.default_rng(3).normal(size=(4, 40, 60))
-    grown = (X[0], 7 * X[1], X[2], 7 * X[3])
-    plain, scaled = (rir_from_features(*x, groups=2, group_size=20) for x in (X, grown))
-    assert scaled.rir == pytest.approx(plain.rir)
-    assert scaled.harmful_ratio == pytest.approx(plain.harmful_ratio)
-    assert scaled.ridge.harmful_ratio == pytest.approx(plain.ridge.harmful_ratio)
-    trained = rir_from_features(*grown, groups=2, group_size=20, gauge="as_trained")
-    assert trained.ridge.harmful_ratio > 40  # it grows with the square of the scale
-    assert trained.ridge.rir == pytest.approx(plain.ridge.rir, rel=1e-6)
+@pytest.mark.parametrize(("N", "D"), [(20, 50), (40, 12)], ids=["wide", "tall"])
+def test_each_group_is_that_of_the_dense_hessian_and_the_mean_is_of_ratios(N, D):
+    generator, rows = np.random.default_rng(1), (4 * N, 4 * N, 3 * N, 3 * N)
+    spreads = (9, 2, 1, 7)
+    X = [generator.normal(size=(n, D)) * np.geomspace(1, s, D) for n, s in zip(rows, spreads, strict=True)]
+    options = {"groups": 3, "group_size": N, "seed": 5, "ridge": 0.1}
+    result = rir_from_features(*X, gauge="as_trained", **options)
+    orders = [np.random.default_rng([5, stream]).permutation(rows[2 * stream]) for stream in (0, 1)]
+    drawn = [order[: 3 * N].reshape(3, N) for order in orders]
+    for found, ridge in ((result.compact, None), (result.ridge, 0.1)):
+        kappas = np.array([[dense_kappa(x[g], ridge) for g in drawn[k // 2]] for k, x in enumerate(X)])
+        assert found.kappas == pytest.approx(kappas, rel=1e-8)
+        assert found.ranks.tolist() == [[min(N, D)] * 3] * 4
+        harmful, pretrain = kappas[3] / kappas[2], kappas[1] / kappas[0]
+        ratios = {"harmful_ratio": harmful, "pretrain_ratio": pretrain, "rir": harmful / pretrain}
+        for name, values in ratios.items():
+            assert getattr(found, name) == pytest.approx(values.mean())
+            assert getattr(found, f"{name}_std") == pytest.approx(values.std(ddof=1))
+    assert result.rir == result.compact.rir
+    assert any(f"N = {N} samples of D = {D}" in sentence for sentence in result.warnings) == (N < D)
+    # the scale of the features is a gauge, which the ridge convention alone would see
+    plain, grown = (rir_from_features(X[0], c * X[1], X[2], c * X[3], **options) for c in (1, 7))
+    assert grown.compact.kappas == pytest.approx(plain.compact.kappas)
+    assert grown.ridge.kappas == pytest.approx(plain.ridge.kappas)
+    trained = rir_from_features(X[0], 7 * X[1], X[2], 7 * X[3], gauge="as_trained", **options)
+    growth = trained.ridge.harmful_ratio / result.ridge.harmful_ratio
+    assert growth == pytest.approx(7**2 if N < D else 1, rel=0.01)  # σ_D = 0 where N < D
 
 
 def test_float32_keeps_a_large_condition_number_and_mixed_precision_is_warned_of():

@@ -177,24 +177,13 @@ def test_bfloat16_runs_and_stays_near_float32(run):
     assert next(half.theta_I.parameters()).dtype == torch.float32
 
 
-FINE = {
-    "rir": 4.0,
-    "held_rir": 9.0,
-    "harmful_ratio": 2.0,
-    "held_harmful_ratio": 2.0,
-    "pretrain_ratio": 0.5,
-    "held_pretrain_ratio": 0.5,
-    "held_pretrain_std": 0.0,
-    "accuracy": 0.9,
-}
-
-
 @pytest.fixture
 def answers(monkeypatch):
     """Put answers by step in place of the monitor's measured ones."""
+    fine = Evaluation(0, 4.0, 2.0, 0.5, 9.0, 2.0, 0.5, 0.0, 0.9)
 
     def follow(answer):
-        monkeypatch.setattr(Monitor, "evaluate", lambda _, __, step: Evaluation(step, **FINE | answer(step)))
+        monkeypatch.setattr(Monitor, "evaluate", lambda _, __, step: replace(fine, step=step, **answer(step)))
 
     return follow
 
