@@ -30,26 +30,20 @@ if TYPE_CHECKING:
     from condnum.deep.transforms import ImageTransform, evaluation_transform, training_transform
 
 _HOMES = {
-    "backbone": ["Backbone", "save_backbone", "load_backbone"],
-    "split_rules": ["Split", "SplitRule", "register_split_rule", "split_choices"],
-    "regularizers": [
-        "feature_r_well",
-        "feature_r_ill",
-        "feature_rtol",
-        "PreconditionedIdentity",
-        "precondition_gradient",
-    ],
-    "images": ["ImageData", "Unreadable", "ImageBatch", "image_loader"],
-    "image_sets": ["open_images"],
-    "transforms": ["ImageTransform", "evaluation_transform", "training_transform"],
-    "features": ["Features", "extract_features", "cached_features", "head_accuracy"],
-    "pretraining": ["pretrain_backbone", "Pretraining"],
-    "training.immunization": ["immunize_backbone", "DeepImmunization"],
-    "training.settings": ["DeepSettings", "deep_preset", "deep_preset_names"],
-    "rir": ["RirEstimate", "RirTheta0", "rir_from_features", "rir_theta0"],
-    "probe": ["ProbeAccuracy", "probe_accuracy", "ConvexProbe", "convex_probe"],
+    "backbone": "Backbone save_backbone load_backbone",
+    "split_rules": "Split SplitRule register_split_rule split_choices",
+    "regularizers": "feature_r_well feature_r_ill feature_rtol PreconditionedIdentity precondition_gradient",
+    "images": "ImageData Unreadable ImageBatch image_loader",
+    "image_sets": "open_images",
+    "transforms": "ImageTransform evaluation_transform training_transform",
+    "features": "Features extract_features cached_features head_accuracy",
+    "pretraining": "pretrain_backbone Pretraining",
+    "training.immunization": "immunize_backbone DeepImmunization",
+    "training.settings": "DeepSettings deep_preset deep_preset_names",
+    "rir": "RirEstimate RirTheta0 rir_from_features rir_theta0",
+    "probe": "ProbeAccuracy probe_accuracy ConvexProbe convex_probe",
 }
-_HOME = {name: f"condnum.deep.{home}" for home, names in _HOMES.items() for name in names}
+_HOME = {name: f"condnum.deep.{home}" for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = list(_HOME)
 

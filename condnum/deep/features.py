@@ -115,9 +115,8 @@ def extract_features(
     if module is not None and home != target:
         model = module = copy.deepcopy(module).to(target)
     flags = [] if module is None else [(part, part.training) for part in module.modules()]
-    loader = image_loader(
-        data, transform, batch_size=batch_size, workers=workers, pin_memory=target.type == "cuda"
-    )
+    pin = target.type == "cuda"
+    loader = image_loader(data, transform, batch_size=batch_size, workers=workers, pin_memory=pin)
     what = f"features of {data.title} at {'×'.join(map(str, transform.input_size[1:]))}"
     low = precision != "float32"
 

@@ -160,11 +160,8 @@ def _folders(path: Path) -> list[Path]:
         parts = re.split(r"(\d+)", child.name.lower())
         return [int(part) if i % 2 else part for i, part in enumerate(parts)], child.name
 
-    hidden = (".", "__")
-    return sorted(
-        (child for child in path.iterdir() if child.is_dir() and not child.name.startswith(hidden)),
-        key=natural,
-    )
+    folders = (child for child in path.iterdir() if child.is_dir())
+    return sorted((child for child in folders if not child.name.startswith((".", "__"))), key=natural)
 
 
 def _split_folder(base: Path, split: str) -> tuple[Path, str | None]:

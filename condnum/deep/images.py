@@ -272,10 +272,8 @@ class ImageData:
             return self
         if isinstance(per_class, bool) or not isinstance(per_class, int) or per_class < 1:
             raise InvalidInputError(f"the limit per class must be a positive integer, got {per_class!r}.")
-        kept = [
-            np.random.default_rng([seed, c]).permutation(np.flatnonzero(self.labels == c))[:per_class]
-            for c in range(len(self.classes))
-        ]
+        own = [np.flatnonzero(self.labels == c) for c in range(len(self.classes))]
+        kept = [np.random.default_rng([seed, c]).permutation(rows)[:per_class] for c, rows in enumerate(own)]
         return self.take(np.sort(np.concatenate(kept)))
 
     def in_memory(self, budget: int = DECODED_BUDGET) -> ImageData:

@@ -147,11 +147,8 @@ def probe_accuracy(
     known = _probe_data(features_train, y_train, features_test, y_test, preprocessing)
     X, y, *test = (part.to(resolve_device(device)) for part in known)
     classes, curvature = int(y.max()) + 1, smoothness(X)
-    rates = (
-        np.array(MULTIPLES) / curvature
-        if learning_rates is None
-        else np.unique(np.asarray(learning_rates, float))
-    )
+    given = np.array(MULTIPLES) / curvature if learning_rates is None else learning_rates
+    rates = np.unique(np.asarray(given, float))
     if not rates.size or not np.isfinite(rates).all() or rates[0] <= 0:
         raise InvalidInputError(f"learning_rates must be positive and finite, got {list(rates)}.")
     options: dict[str, Any] = {"epochs": epochs, "optimizer": optimizer, "batch_size": batch_size}
@@ -160,10 +157,8 @@ def probe_accuracy(
         fit, held = _held_out(y, seed)
         sets = [(X[fit], y[fit]), (X[held], y[held]), (test[0], test[1])]
         accuracy, loss = descend(sets, classes, torch.from_numpy(rates), seed=seed, **options)
-        score = (
-            accuracy[-1, 1] if criterion == "final" else accuracy[1:, 1].mean(axis=0)
-        )  # NaN if it diverges
-        usable = np.flatnonzero(np.isfinite(score))
+        score = accuracy[-1, 1] if criterion == "final" else accuracy[1:, 1].mean(axis=0)
+        usable = np.flatnonzero(np.isfinite(score))  # the others diverge
         if not usable.size:
             tried = ", ".join(f"{rate:.3g}" for rate in rates)
             raise InvalidInputError(f"every learning rate diverges ({tried}); give smaller ones.")

@@ -278,13 +278,11 @@ class Training:
     def _optimizer(self) -> torch.optim.Optimizer:
         """Return the optimizer of C.2: no weight decay on θ, some on the heads."""
         settings = self.settings
+        rate, momentum = settings.learning_rate, settings.momentum
         groups: list[dict[str, Any]] = [
             {"params": self.objective.theta, "weight_decay": 0.0},
             {"params": self.objective.heads, "weight_decay": settings.weight_decay_head},
         ]
         if settings.optimizer == "adam":
-            return torch.optim.Adam(groups, lr=settings.learning_rate)
-        nesterov = settings.momentum > 0
-        return torch.optim.SGD(
-            groups, lr=settings.learning_rate, momentum=settings.momentum, nesterov=nesterov
-        )
+            return torch.optim.Adam(groups, lr=rate)
+        return torch.optim.SGD(groups, lr=rate, momentum=momentum, nesterov=momentum > 0)

@@ -127,7 +127,7 @@ def test_unreadable_images_are_counted_and_listed(run, D_H):
 
     broken = replace(D_H, source=Spoiled(D_H.source.images, "spoiled"))
     for options in ({}, {"transform_H": training_transform(input_size=16, augmentation="gentle")}):
-        result = run(SHORT.with_overrides(steps=4, evaluate_every=4), H=broken, **options)
+        result = run(SHORT.with_overrides(steps=2, views=2), H=broken, **options)
         assert [str(image).count("truncated") for image in result.unreadable] == [1]
 
 
