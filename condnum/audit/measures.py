@@ -18,7 +18,7 @@ from condnum.data.feature_stream import FeatureStream, array_stream, open_featur
 from condnum.errors import InvalidInputError, RankError
 from condnum.studies.measure import MEASURES
 from condnum.theory.alignment import alignment
-from condnum.theory.ceiling import optimal_immunizer, ridge_convention_ceiling, rir_ceiling
+from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
 from condnum.theory.immunization import (
     LOSS_TOLERANCE,
     Gauge,
@@ -27,7 +27,6 @@ from condnum.theory.immunization import (
     immunization_from_spectra,
     unit_gauge,
 )
-from condnum.theory.pareto import front_immunizer
 from condnum.theory.spectra import (
     PUBLISHED_RIDGE,
     Convention,
@@ -118,27 +117,12 @@ def read_extractors(given: Mapping[str, ThetaLike], dimension: int) -> dict[str,
     return {name: read_theta(value, dimension, name=name) for name, value in given.items()}
 
 
-def closed_forms(
-    K_P: NDArray[np.float64], K_H: NDArray[np.float64], ranges: tuple[CovarianceRange, CovarianceRange],
-    *, rtol: float,
-) -> dict[str, NDArray[np.float64]]:  # fmt: skip
-    """Return the yardsticks."""
-    optimal = np.asarray(optimal_immunizer(K_P, K_H, rtol=rtol))
-    return {OPTIMAL: optimal, FRONT: np.asarray(front_immunizer(*ranges))}
-
-
 def covariance_rtol(dimension: int, stored_eps: float) -> float:
     r"""Return the relative rank tolerance of `K = XᵀX` for features that were stored with a round-off.
 
     Entries rounded to a relative error of `eps/2` move a singular value of X by at most
-    :math:`\|E\|_2 \le \|E\|_F \le \tfrac12 eps\,\|X\|_F \le \tfrac12 eps\sqrt D\,s_1` (Weyl), so that D·eps
-    is on the safe side; eigenvalues of K are squares, and so is their tolerance. It is never below the
-    round-off of the float64 sum, D·2⁻⁵², the default everywhere else. Compare `feature_rtol` of
-    `condnum.deep`.
-
-    Examples:
-        >>> f"{covariance_rtol(512, 2.0**-23):.1e}", f"{covariance_rtol(512, 2.0**-52):.1e}"
-        ('3.7e-09', '1.1e-13')
+    :math:`\|E\|_F \le \tfrac12 eps\sqrt D\,s_1` (Weyl), so that D·eps is on the safe side; eigenvalues of K
+    are squares, and so is their tolerance. It is never below the round-off of the float64 sum, D·2⁻⁵².
     """
     return max(default_rtol(dimension, min(stored_eps, 2.0**-23)) ** 2, default_rtol(dimension))
 
@@ -336,10 +320,6 @@ def overlap_map(K_P: NDArray[np.float64], K_H: NDArray[np.float64]) -> NDArray[n
     r"""Return the overlaps :math:`|q_{P,i}^\top q_{H,j}|^2` of both tasks' eigenvectors (Proposition 3.2).
 
     Of more than `MAP_SIZE` directions, rows are averaged and columns summed in as many blocks.
-
-    Examples:
-        >>> overlap_map(np.diag([3.0, 1.0]), np.diag([1.0, 3.0])).round(12).tolist()
-        [[0.0, 1.0], [1.0, 0.0]]
     """
     D = len(K_P)
     # Q_P as the U of an invertible θ: adding to the diagonal keeps eigenvectors and their order.

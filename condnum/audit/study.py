@@ -54,7 +54,8 @@ from condnum.progress import report_event
 from condnum.studies.cells import Cell, CellResult, ResultStore
 from condnum.studies.executors import Executor
 from condnum.studies.study import Result, SerialExecutor, Study, StudyRun, SweepError, at_least
-from condnum.theory.ceiling import RirCeiling, ridge_convention_ceiling, rir_ceiling
+from condnum.theory.ceiling import RirCeiling, optimal_immunizer, ridge_convention_ceiling, rir_ceiling
+from condnum.theory.pareto import front_immunizer
 from condnum.theory.spectra import PUBLISHED_RIDGE, CovarianceRange, default_rtol
 
 #: Replicates of the bootstrap in one cell.
@@ -344,7 +345,10 @@ class FeatureAudit(Study, name="audit"):
             CovarianceRange.of(torch.from_numpy(K_H), rtol=finest_rtol, name="K_H"),
         )
         ranges = measures.cut(finest[0], rtol), measures.cut(finest[1], rtol)
-        closed = measures.closed_forms(K_P, K_H, ranges, rtol=rtol)
+        closed = {
+            measures.OPTIMAL: np.asarray(optimal_immunizer(K_P, K_H, rtol=rtol)),
+            measures.FRONT: np.asarray(front_immunizer(*ranges)),
+        }
         extractors = self._extractors(data, closed)
         compared = comparisons(extractors)
         spectra = TaskSpectra.of(*ranges, extractors, rtol=rtol)
