@@ -23,12 +23,7 @@ Evaluate = Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np
 
 @dataclass(frozen=True)
 class AttackBudget:
-    """How much an attacker may spend, and what counts as arrived.
-
-    Examples:
-        >>> AttackBudget(steps=100).epsilons
-        (0.1, 0.01, 0.001)
-    """
+    """How much an attacker may spend, and what counts as arrived."""
 
     steps: int = 20_000
     dense_steps: int = 3_000

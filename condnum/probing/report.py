@@ -84,15 +84,7 @@ class AttackReport:
         return pd.DataFrame(rows, columns=[*columns, "factor", "bound"])
 
     def worst_case(self, extractor: str, *, epsilon: float | None = None) -> pd.Series:
-        """Return the attacker whom an extractor slows least: the row of `factors` with the least factor.
-
-        Examples:
-            >>> from condnum.probing import AttackTask, attack_panel
-            >>> X = np.diag([3.0, 1.0, 1.0])
-            >>> report = attack_panel(np.eye(3), AttackTask(X, np.ones(3)), attackers=["gd", "cg"])
-            >>> float(report.worst_case("theta")["factor"])
-            1.0
-        """
+        """Return the attacker whom an extractor slows least: the row of `factors` with the least factor."""
         table = self.at(self.factors, epsilon)
         known = table[table["extractor"] == extractor]
         if known.empty:
@@ -118,20 +110,15 @@ class AttackReport:
     def steps_table(self, *, epsilon: float | None = None) -> pd.DataFrame:
         """Return steps as text, attackers × extractors; `>N` where N steps did not suffice."""
         table = self.at(self.steps, epsilon)
-        text = [
-            f"{steps:,.0f}" if np.isfinite(steps) else f">{last:,.0f}"
-            for steps, last in zip(table["steps"], table["last_step"], strict=True)
-        ]
+        reached = table["steps"].map("{:,.0f}".format)
+        text = reached.where(table["steps"].notna(), table["last_step"].map(">{:,.0f}".format))
         return _wide(table.assign(text=text), self.extractors["extractor"])
 
     def factor_table(self, *, epsilon: float | None = None) -> pd.DataFrame:
         """Return factors as text, attackers × extractors; `>` marks a lower bound, `—` an unknown one."""
         table = self.at(self.factors, epsilon)
-        marks = {"exact": "", "at least": ">", "unknown": "—"}
-        text = [
-            mark if (mark := marks[bound]) == "—" else f"{mark}{factor:.3g}"
-            for factor, bound in zip(table["factor"], table["bound"], strict=True)
-        ]
+        marks = table["bound"].map({"exact": "", "at least": ">"})
+        text = (marks + table["factor"].map("{:.3g}".format)).fillna("—")
         names = self.extractors["extractor"]
         return _wide(table.assign(text=text), names[names != self.baseline])
 
@@ -158,12 +145,6 @@ SMALL, LARGE = 2.0, 10.0
 
 def attack_sentences(report: AttackReport) -> list[str]:
     """Say what a panel found, one statement a sentence, and what it cannot know.
-
-    Args:
-        report: Of `attack_panel` or `attack_features`.
-
-    Returns:
-        Sentences in plain text.
 
     Examples:
         >>> from condnum.probing import AttackTask, attack_panel

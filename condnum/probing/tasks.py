@@ -92,17 +92,7 @@ class AttackTask:
             object.__setattr__(self, "y_test", found)
 
     def through(self, theta: ArrayLike | None) -> FeatureSet:
-        """Extract features `Xθ`.
-
-        Args:
-            theta: `(D, k)`, or None for the raw inputs.
-
-        Returns:
-            The features with θ and the inputs, so that θ can be fine-tuned.
-
-        Raises:
-            InvalidInputError: θ does not fit the inputs.
-        """
+        """Extract features `Xθ`, with θ and the inputs, so that θ can be fine-tuned; None: the raw inputs."""
         D = self.X.shape[1]
         T = np.eye(D) if theta is None else matrix(theta, "theta")
         if T.shape[0] != D:

@@ -14,7 +14,7 @@ from condnum.audit.attacks import attack_section
 from condnum.audit.measures import RAW, Comparison, clause_c, covariance_rtol, target_moments
 from condnum.audit.tables import evaluation_words
 from condnum.data.feature_stream import array_stream
-from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, RankError, UnknownNameError
+from condnum.errors import DataNotFoundError, InvalidInputError, RankError, UnknownNameError
 from condnum.methods.problem import LinearTask
 from condnum.probing.attackers import AttackBudget
 from condnum.report.tables import number
@@ -232,12 +232,6 @@ class TestInput:
     def test_refused(self, data, settings, error, message):
         with pytest.raises(error, match=message):
             audit(**{"pretrain": data[0], "harmful": data[1], "replicates": 0} | settings)
-
-    def test_pickles(self, data, tmp_path):
-        np.save(tmp_path / "objects.npy", np.array([{}, 1], dtype=object), allow_pickle=True)
-        for settings in ({"pretrain": tmp_path / "objects.npy"}, {"targets": tmp_path / "objects.npy"}):
-            with pytest.raises(DataFormatError, match="Pickled objects are never loaded"):
-                audit(**{"pretrain": data[0], "harmful": data[1]} | settings)
 
     def test_rows_with_gaps_go_with_their_targets(self, data):
         X_P, X_H = data

@@ -128,21 +128,16 @@ def test_a_stacked_layer_is_trained_as_by_autograd(space):
     np.testing.assert_allclose(race.traces()[0].excess, values, rtol=1e-7)
 
 
-def test_sgd_takes_each_row_once_an_epoch_and_is_seeded(space):
-    budget = AttackBudget(steps=40, batch_size=20, epsilons=(1e-9,), headline=1e-9, seed=4)
-    seen = []
-    true_gradient = type(space.objective).batch_gradient
-
-    def spy(self, W, index):
-        seen.append(index)
-        return true_gradient(self, W, index)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(space.objective), "batch_gradient", spy)
-        run = StochasticDescent().run(AttackProblem(space), budget)
+def test_sgd_takes_each_row_once_an_epoch_and_is_seeded(space, monkeypatch):
+    budget, seen = AttackBudget(steps=40, batch_size=20, epsilons=(1e-9,), headline=1e-9, seed=4), []
+    kind = type(space.objective)
+    gradient = kind.batch_gradient
+    monkeypatch.setattr(
+        kind, "batch_gradient", lambda self, W, index: seen.append(index) or gradient(self, W, index)
+    )
+    run, again = (StochasticDescent().run(AttackProblem(space), budget) for _ in range(2))
     assert sorted(np.concatenate(seen[:3])) == list(range(60))
     assert run.pass_share == pytest.approx(1 / 3)
-    again = StochasticDescent().run(AttackProblem(space), budget)
     np.testing.assert_array_equal(run.traces[3].excess, again.traces[3].excess)
 
 
