@@ -176,6 +176,10 @@ def remove_remote(soup: Any) -> None:
 _LIGHT_FIGURES = ".figure { background: #fff; color-scheme: light; }"
 
 
+#: Ids that the parts around a notebook have.
+_TAKEN = ("main", "run", "files", "again", "contents", "top")
+
+
 @dataclass(frozen=True)
 class NotebookBody:
     """What a page shows of an executed notebook; any shell can be put around it."""
@@ -200,15 +204,10 @@ def render_html(notebook: Any, *, title: str | None = None, name: str = "report"
     """Return an executed notebook as one self-contained HTML page."""
     body = notebook_body(notebook, title=title, name=name)
     template = Environment(autoescape=True).from_string(read_asset("report.html.j2"))
-    soup = BeautifulSoup(body.html, "html.parser")
-    headings = soup.find_all("h2")
-    for number, heading in enumerate(headings):
-        heading["id"] = re.sub(r"\W+", "-", heading.get_text()).strip("-") or f"part-{number}"
-    contents = [(heading["id"], heading.get_text()) for heading in headings]
+    headings = BeautifulSoup(body.html, "html.parser").find_all("h2")
     page = template.render(
         body=body,
-        html=str(soup),
-        contents=contents,
+        contents=[(heading["id"], heading.get_text()) for heading in headings],
         css="\n".join([report_css(), read_asset("assets/site.css"), _LIGHT_FIGURES]),
     )
     drawn = []
@@ -228,13 +227,19 @@ def render_html(notebook: Any, *, title: str | None = None, name: str = "report"
 
 
 def notebook_body(notebook: Any, *, title: str | None = None, name: str = "report") -> NotebookBody:
-    """Convert the cells of an executed notebook: folded code, MathML, nothing from a network."""
+    """Convert the cells of an executed notebook: folded code, MathML, headings with ids, no network."""
     heading = first_heading(notebook)
     shown, figures = _shown(notebook)
     cells, _ = ReportExporter().from_notebook_node(shown)
     soup = BeautifulSoup(cells, "html.parser")
     remove_remote(soup)
     mark_words(soup)
+    used = {*_TAKEN, *(element["id"] for element in soup.find_all(id=True))}
+    for element in soup.find_all(["h2", "h3"]):
+        base = re.sub(r"[\W_]+", "-", element.get_text().lower()).strip("-") or "part"
+        names = (base, *(f"{base}-{count}" for count in range(2, len(used) + 3)))
+        element["id"] = next(name for name in names if name not in used)
+        used.add(element["id"])
     papermill = notebook.metadata.get("papermill", {})
     known = notebook.metadata.get("condnum", {}).get("parameters")  # as the runner recorded them
     started = str(papermill.get("start_time", ""))[:19].replace("T", " ")

@@ -23,9 +23,6 @@ from condnum.report.html import NotebookBody, fill_slots, notebook_body, read_as
 from condnum.report.notebook import read_notebook
 from condnum.report.tables import formula_html
 
-#: Ids that the parts around a notebook have.
-_TAKEN = ("main", "run", "files", "again", "contents", "top")
-
 #: Height in pixels of a figure whose layout gives none.
 HEIGHT = 450
 
@@ -69,13 +66,12 @@ def headings(page: str) -> list[tuple[str, str, Markup]]:
 
 @lru_cache(maxsize=64)
 def notebook_page(path: Path, title: str, changed: int) -> tuple[NotebookBody, str]:
-    """Convert an executed notebook: anchors, framed tables with links to the run, figures' data.
+    """Convert an executed notebook: framed tables with links to the run, figures' data.
 
     Once a process for each time of change: a site that grows is built after every experiment.
     """
     body = notebook_body(read_notebook(path), name=title)
     soup = BeautifulSoup(body.html, "html.parser")
-    add_anchors(soup)
     mark_indices(soup, ["h1", "h2", "h3"])
     for place, table in enumerate(soup.find_all("table"), start=1):
         frame = {"class": "scroll", "tabindex": "0", "role": "group", "aria-label": f"Table {place}"}
@@ -90,22 +86,8 @@ def glossary_html(footer: str) -> str:
     """Return the page of terms."""
     cells = [new_markdown_cell(read_asset("assets/glossary.md"))]
     soup = BeautifulSoup(notebook_body(new_notebook(cells=cells)).html, "html.parser")
-    add_anchors(soup)
     mark_indices(soup, ["h3", "p"])
     return render("glossary.html.j2", html=str(soup), footer=footer)
-
-
-def add_anchors(soup: Any) -> None:
-    """Give every heading of the second and third level an id of its own."""
-    used = {*_TAKEN, *(element["id"] for element in soup.find_all(id=True))}
-    for element in soup.find_all(["h2", "h3"]):
-        base = re.sub(r"[\W_]+", "-", element.get_text().lower()).strip("-") or "part"
-        anchor, count = base, 1
-        while anchor in used:
-            count += 1
-            anchor = f"{base}-{count}"
-        used.add(anchor)
-        element["id"] = anchor
 
 
 def mark_indices(soup: Any, names: Iterable[str]) -> None:
