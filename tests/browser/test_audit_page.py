@@ -48,7 +48,7 @@ def test_the_verdict_comes_first_and_nothing_is_overprinted(page_file, window, w
     window.wait_for_function("document.querySelectorAll('.js-plotly-plot .main-svg').length >= 12")
     top = {
         name: window.locator(place).first.bounding_box()["y"]
-        for name, place in (("card", "article.score"), ("chart", ".figure"), ("words", "#In-words"))
+        for name, place in (("card", "article.score"), ("chart", ".figure"), ("words", "#in-words"))
     }
     assert top["card"] < top["chart"] < top["words"]
     assert top["card"] < 300

@@ -13,7 +13,6 @@ import pytest
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.report import reproduce as module
 from condnum.report.reproduce import (
-    QUICK_PAIRS,
     RECORD,
     Ended,
     code_checksum,
@@ -163,12 +162,6 @@ def test_wrong_names_and_folders_are_refused(tmp_path, known, damage):
     (tmp_path / RECORD).write_text(damage(value))
     with pytest.raises(InvalidInputError, match=r"reproduction\.json is no record.*remove it"):
         ran(tmp_path)
-
-
-def test_the_quick_pairs_have_each_digit_twice_on_each_side():
-    assert len(set(QUICK_PAIRS)) == 20
-    for side in zip(*QUICK_PAIRS, strict=True):
-        assert sorted(side) == sorted([*range(10)] * 2)
 
 
 def test_the_code_checksum_sees_code_and_experiments_only(tmp_path):
