@@ -1,4 +1,4 @@
-"""Algorithm 1, its baselines and its controls: one file a method, one registry, one loop."""
+"""Algorithm 1, its baselines and its controls: one registry, one loop, for one problem or many."""
 
 from condnum.methods.baselines import ImmaSettings, OptKappaSettings
 from condnum.methods.method import NAMED_SETTINGS, DescentSettings, ImmunizationResult, Progress

@@ -99,10 +99,10 @@ class OptKappaSettings(DescentSettings):
         return super().describe(parts) + f", {self.objective} of {self.convention} κ"
 
 
-def kappa_gradients(
+def kappa_gradient(
     tasks: TaskBatch, theta: Tensor, memory: Memory, name: str, settings: OptKappaSettings
-) -> tuple[Tensor, OuterGradient]:
-    r"""Return κ(H(θ)) and its gradient in θ of each problem, a product of rank two.
+) -> OuterGradient:
+    r"""Return the gradient in θ of κ(H(θ)), or of its logarithm, of each problem: a product of rank two.
 
     .. math:: \nabla_\theta\kappa = 2K\theta\left(v_1v_1^\top - \kappa v_kv_k^\top\right)/\sigma_k
 
@@ -117,11 +117,12 @@ def kappa_gradients(
     sigma_k = torch.maximum(sigma_k, torch.where(needed, torch.finfo(theta.dtype).eps * sigma_1, 0.0))
     ridge = settings.ridge if settings.convention == "ridge" else 0.0
     kappa = (sigma_1 + ridge) / (sigma_k + ridge)
+    scale = 2 / (sigma_k + ridge) / (kappa if settings.objective == "log" else 1.0)
     pair = torch.stack([v_1, v_k], dim=2)
-    weights = torch.stack([torch.ones_like(kappa), -kappa], dim=1) * (2 / (sigma_k + ridge))[:, None]
+    weights = torch.stack([scale, -kappa * scale], dim=1)
     K, images = tasks.small_covariance, theta @ pair
     images = tasks.factor.mT @ (tasks.factor @ images) if K is None else K @ images
-    return kappa, OuterGradient(images * weights[:, None, :], pair)
+    return OuterGradient(images * weights[:, None, :], pair)
 
 
 class OptKappa:
@@ -141,12 +142,7 @@ class OptKappa:
         self, problems: ProblemBatch, parameters: Parameters, settings: OptKappaSettings, memory: Memory
     ) -> Gradients:
         """Return the gradients of `+κ_P` and `−κ_H` (or of their logarithms)."""
-        parts = {}
-        for part, tasks, sign in (
-            ("kappa_pretrain", problems.pretrain, 1.0),
-            ("kappa_harmful", problems.harmful, -1.0),
-        ):
-            kappa, found = kappa_gradients(tasks, parameters["theta"], memory, part, settings)
-            scale = sign / kappa if settings.objective == "log" else torch.full_like(kappa, sign)
-            parts[part] = OuterGradient(scale[:, None, None] * found.left, found.right)
-        return Gradients(parts)
+        theta = parameters["theta"]
+        P = kappa_gradient(problems.pretrain, theta, memory, "P", settings)
+        H = kappa_gradient(problems.harmful, theta, memory, "H", settings)
+        return Gradients({"kappa_pretrain": P, "kappa_harmful": OuterGradient(-H.left, H.right)})
