@@ -246,12 +246,7 @@ def _index(node: ast.AST, known: Mapping[str, Any]) -> Any:
 
 
 class AnswerBox(VBox):
-    """Fields for the answers to one exercise, read as formulas by `formula`.
-
-    Args:
-        examine: One of the checks of `condnum.lessons.exercises`.
-        **answers: The gaps, by name; one that is a function is answered by a formula in its arguments.
-    """
+    """Fields for the answers to one exercise: numbers, or formulas in a function's arguments."""
 
     def __init__(self, examine: Callable[..., Verdict], **answers: Any) -> None:
         self._examine = examine

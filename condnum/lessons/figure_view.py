@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 import os
-import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
@@ -197,8 +196,3 @@ def alarm(text: str) -> str:
     """Return the red line of an error."""
     style = "color:var(--jp-error-color1, #D32F2F);font-weight:bold"
     return f'<span role="alert" style="{style}">{html.escape(text)}</span>'
-
-
-def plain_label(label: str) -> str:
-    """Write the subscripts and superscripts of a label without tags, for what cannot render HTML."""
-    return re.sub(r"<sup>(.*?)</sup>", r"^(\1)", re.sub(r"<sub>(.*?)</sub>", r"_\1", label))

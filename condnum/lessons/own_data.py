@@ -293,15 +293,9 @@ class PathField(Control):
 @checked(
     pretrain=PathField("X_P from path", "Features of the pre-training task: npy, npz, csv or parquet."),
     harmful=PathField("X_H from path", "Features of the harmful task, the same columns."),
-    drop=PathField(
-        "leave out (columns)",
-        "Names of columns to leave out, with commas between.",
-        "label, id; then Enter",
-    ),
+    drop=PathField("leave out (columns)", "Names of columns, with commas between.", "label, id; then Enter"),
     key=PathField(
-        "array (of npz)",
-        "Which array of an npz; two names with a comma: of X_P and of X_H.",
-        "name, or two with a comma; then Enter",
+        "array (of npz)", "Its name; two with a comma: of X_P and of X_H.", "name, or two; then Enter"
     ),
     example=Choice(
         "example",
@@ -322,9 +316,7 @@ class PathField(Control):
     ),
     goal=Slider("goal (norm ratio)", "Norm ratio (Eq. 16) that the probe must reach.", 1e-6, 0.5, log=True),
     steps=Choice(
-        "probe at most (steps)",
-        "The longest probe; more takes longer.",
-        {1000: "1,000", 10000: "10,000"},
+        "probe at most (steps)", "The longest probe; more takes longer.", {1000: "1,000", 10000: "10,000"}
     ),
 )
 def own_data(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,14 +13,7 @@ from condnum.errors import InvalidInputError, UnknownNameError, require
 from condnum.figures.pair_detail import PairDetail, pair_detail_figures
 from condnum.figures.pairs import DIGITS, check_pair_results, color_limit, comparable, pair_heatmaps
 from condnum.figures.style import method_style, num
-from condnum.lessons.figure_view import (
-    alarm,
-    errors_shown,
-    figure_output,
-    figure_widget,
-    plain_label,
-    redraw,
-)
+from condnum.lessons.figure_view import alarm, errors_shown, figure_output, figure_widget, redraw
 from condnum.methods import uses_seed
 from condnum.studies.digit_cells import cell_problem
 from condnum.studies.measure import Extractor, curves_table
@@ -36,13 +30,8 @@ HEATMAP_WIDTH = 640
 class PairBrowser(VBox):
     """Heatmap of one method; a click on a cell, or the dropdowns, show that pair's details below.
 
-    The state is in the traits `method`, `pretrain` and `harmful`, to set and to observe. An error of
-    `detail` is shown in the line `status`.
-
-    Args:
-        results: As for `pair_heatmaps`.
-        detail: Called with (pre-training digit, harmful digit); returns what to draw of the pair.
-        subtitle: The data set, below the heatmap's title.
+    The state is in the traits `method`, `pretrain` and `harmful`, to set and to observe. `detail` returns
+    what to draw of (pre-training digit, harmful digit); its errors are shown in the line `status`.
     """
 
     method = traitlets.Unicode(help="Whose heatmap is shown.")
@@ -63,8 +52,9 @@ class PairBrowser(VBox):
         self.details = ipywidgets.Output()
         self.heatmap = figure_widget(self._heatmap(self._methods[0]))
         super().__init__(method=self._methods[0], **start)
-        # A select cannot render HTML: the labels' tags are dropped.
-        methods = [(plain_label(method_style(name).label), name) for name in self._methods]
+        # A select cannot render HTML: R<sub>ill</sub> is written R_ill.
+        tag = re.compile(r"<sub>(.*?)</sub>")
+        methods = [(tag.sub(r"_\1", method_style(name).label), name) for name in self._methods]
         self.choices = []
         for trait, text, options in (
             ("method", "method", methods),

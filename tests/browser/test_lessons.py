@@ -165,10 +165,7 @@ def test_answers_on_a_page(voila):
     check = page.get_by_role("button", name="Check")
     check.nth(10).wait_for(timeout=120_000)  # the boxes come one by one
     assert check.count() == 11
-    for answer, said in (
-        ("7", "That is the ratio of the axes themselves."),
-        ("7**2", "✔ right."),
-    ):
+    for answer, said in (("7", "That is the ratio of the axes themselves."), ("7**2", "✔ right.")):
         page.get_by_label("kappa =").fill(answer)
         check.first.click()
         page.get_by_text(said).wait_for()

@@ -1,11 +1,9 @@
 """The frame of the explorers, through a small one of its own; and what holds for every explorer."""
 
 import sys
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import pandas as pd
 import pytest
 
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
@@ -20,16 +18,16 @@ from condnum.lessons.ceiling import CeilingExplorer, RidgeCeilingExplorer
 from condnum.lessons.condition_number import (
     GradientDescentExplorer,
     SpectrumDescentExplorer,
+    Zigzag,
     plateau,
     spectrum,
     zigzag,
 )
-from condnum.lessons.explorer import Between, Check, Choice, Explorer, Preset, Shown, Slider, checked
+from condnum.lessons.explorer import Between, Explorer, Slider, checked
 from condnum.lessons.figure_view import shown_figure
 from condnum.lessons.own_data import OwnDataExplorer
 from condnum.lessons.regularizer_paths import JointStepsExplorer, RegularizerPathExplorer
 from condnum.lessons.regularizers import RegularizerExplorer, bent_spectrum, counter_example
-from condnum.lessons.sheet import Sheet
 from condnum.lessons.two_tasks import two_tasks, whiten
 
 EXPLORERS = [
@@ -114,11 +112,7 @@ def test_what_is_said(kind, settings, said):
     ("call", "arguments", "match"),
     [
         (zigzag, {"rule": "exat"}, "unknown rule 'exat'; did you mean 'exact'"),
-        (
-            spectrum,
-            {"shape": "linear", "dimension": 1, "kappa": 2.0},
-            "dimension must lie between 2 and ∞, got 1",
-        ),
+        (spectrum, {"shape": "linear", "dimension": 1, "kappa": 2.0}, "lie between 2 and ∞, got 1"),
         (plateau, {"kappa": 1.0}, "kappa must be above 1, got 1"),
         (bent_spectrum, {"kappa": 1.0, "dimension": 2}, "kappa must lie between"),
         (two_tasks, {"null": "both", "dimension": 2}, "at least 3 with null space 'both'"),
@@ -130,53 +124,17 @@ def test_bad_arguments(call, arguments, match):
         call(**arguments)
 
 
-@dataclass(frozen=True)
-class Power(Shown):
-    x: np.ndarray
-    y: np.ndarray
-    exponent: int
-    marker: str
-
-    def figure(self):
-        sheet = Sheet()
-        sheet.panels[0].marks("power", self.x, self.y, self.marker, 9, "#000000")
-        return sheet.finish(f"x<sup>{self.exponent}</sup>")
-
-    def reading(self):
-        return f"The last value is {self.y[-1]:g}."
-
-    def table(self):
-        return pd.DataFrame({"x": self.x, "y": self.y})
-
-
-@checked(
-    exponent=Slider("exponent", "of x", 0, 20, play=400),
-    scale=Slider("scale (metres)", "in front", 0.1, 100, log=True, continuous=False),
-    kind=Choice("kind", "which", {"shifted": "shifted by 1"}),
-    negative=Check("upside down", "upside down"),
-    marker=Choice("marker", "looks"),
-)
-def power(
-    *,
-    exponent: int = 2,
-    scale: float = 1.0,
-    kind: Literal["plain", "shifted"] = "plain",
-    negative: bool = False,
-    marker: Literal["circle", "cross"] = "circle",
-) -> Power:
-    if exponent == 13:
+@checked(kappa=Slider("condition number κ", "σ₁/σ₂", 1, 1000))
+def failing(*, kappa: float = 10.0) -> Zigzag:
+    if kappa == 13:
         raise ValueError("no <13>")
-    if exponent == 14:
-        raise InvalidInputError("exponent 14 is not drawn; choose another.")
-    x = np.arange(3.0)
-    return Power(x, (-1 if negative else 1) * scale * x**exponent + (kind == "shifted"), exponent, marker)
+    return zigzag(kappa=kappa)
 
 
-class PowerExplorer(Explorer):
-    compute = staticmethod(power)
-    presets = (Preset("Cube", "The third power", {"exponent": 3, "scale": 1.0}),)
+class FailingExplorer(Explorer):
+    compute = staticmethod(failing)
 
-    @traitlets.validate("exponent")
+    @traitlets.validate("kappa")
     def _lucky(self, proposal):
         if proposal["value"] == 17:
             raise traitlets.TraitError("not this one")
@@ -186,14 +144,10 @@ class PowerExplorer(Explorer):
 @pytest.fixture
 def explorer():
     """An explorer whose messages to the page are kept in `sent`."""
-    explorer = PowerExplorer(scale=2.0)
+    explorer = GradientDescentExplorer(kappa=20.0)
     explorer.sent = []
     explorer.courier.send = lambda content, buffers=(): explorer.sent.append((content, list(buffers)))
     return explorer
-
-
-def drawn(explorer):
-    return list(explorer.view.data[0].y)
 
 
 def test_checked_takes_what_was_declared():
@@ -216,9 +170,9 @@ def test_a_cell_keeps_a_picture_beside_the_widget(explorer, monkeypatch):
         shown.clear()
         live._ipython_display_()
         assert "application/vnd.jupyter.widget-view+json" in shown[0]
-        assert len(shown[1][PICTURE]["data"]) == 1
+        assert len(shown[1][PICTURE]["data"]) >= 1
     shown.clear()
-    PowerExplorer(exponent=13)._ipython_display_()
+    FailingExplorer(kappa=13)._ipython_display_()
     assert len(shown) == 1  # nothing is drawn
     monkeypatch.setenv("SERVER_SOFTWARE", "voila/0.5.13")
     explorer._ipython_display_()
@@ -226,70 +180,65 @@ def test_a_cell_keeps_a_picture_beside_the_widget(explorer, monkeypatch):
 
 
 def test_controls_and_traits_follow_each_other_and_redraw_in_place(explorer):
-    trace = explorer.view.data[0]
-    assert (explorer.redraws, explorer.error, drawn(explorer)) == (1, "", [0, 2, 8])
-    explorer.exponent = 2
+    iterates = explorer.view.data[2]
+    assert (explorer.redraws, explorer.error, len(iterates.x)) == (1, "", 6)
+    explorer.step = 5
     assert explorer.redraws == 1  # nothing is new
-    explorer.inputs["exponent"].value = 4
-    assert (explorer.exponent, explorer.redraws, drawn(explorer)) == (4, 2, [0, 2, 32])
-    assert explorer.view.data[0] is trace
-    assert explorer.view.layout.title.text == "x<sup>4</sup>"
-    assert "32" in explorer.reading_line.value
-    explorer.kind = "shifted"
-    assert explorer.inputs["kind"].value == "shifted"
-    explorer.inputs["negative"].value = True
-    assert drawn(explorer) == [1, -1, -31]
-    explorer.change(exponent=1, scale=3.0, marker="cross")
-    assert (explorer.redraws, trace.marker.symbol) == (5, "cross")
+    explorer.inputs["step"].value = 4
+    assert (explorer.step, explorer.redraws) == (4, 2)
+    assert explorer.view.data[2] is iterates
+    assert len(iterates.x) == 5
+    assert explorer.view.layout.title.text.endswith("κ = 20, t = 4")
+    assert "After 4 steps" in explorer.reading_line.value
+    explorer.rule = "constant"
+    assert explorer.inputs["rule"].value == "constant"
+    explorer.change(step=1, kappa=3.0, axes="fit")
+    assert explorer.redraws == 4
     explorer.buttons["Reset"].click()
-    assert (explorer.settings["scale"], drawn(explorer)) == (2.0, [0, 2, 8])
-    explorer.buttons["Cube"].click()
-    assert explorer.settings_code.startswith("PowerExplorer(exponent=3, scale=1.0, kind='plain', neg")
+    assert explorer.settings_code.startswith("GradientDescentExplorer(kappa=20.0, angle=45.0, rule='exact'")
 
 
 def test_controls_carry_label_help_and_bounds(explorer):
-    scale = explorer.inputs["scale"]
-    assert (scale.description, scale.tooltip) == ("scale (metres)", "in front")
-    assert (scale.min, scale.max) == pytest.approx((-1, 2))
-    assert explorer.courier.tips["scale (metres)"] == "in front"
-    assert (scale.continuous_update, explorer.inputs["exponent"].continuous_update) == (False, True)
-    assert explorer.inputs["kind"].options == (("plain", "plain"), ("shifted by 1", "shifted"))
+    kappa = explorer.inputs["kappa"]
+    assert (kappa.description, kappa.tooltip[:16]) == ("condition number κ", "Condition number")
+    assert (kappa.min, kappa.max) == pytest.approx((0, 3))
+    assert explorer.courier.tips["condition number κ"] == kappa.tooltip
+    assert explorer.inputs["axes"].options == (("equal", "equal"), ("stretched to the path", "fit"))
     (width,) = {control.style.description_width for control in explorer.inputs.values()}
-    assert int(width.removesuffix("ch")) >= 0.8 * len("scale (metres)")
+    assert int(width.removesuffix("ch")) >= 0.8 * len("start angle φ (degrees)")
 
 
-def test_an_error_is_seen_kept_and_passes(explorer):
-    explorer.exponent = 13
+def test_an_error_is_seen_kept_and_passes():
+    explorer = FailingExplorer()
+    explorer.kappa = 13
     assert explorer.error == "nothing can be drawn for these settings: ValueError: no <13>"
     assert 'role="alert"' in explorer.alert.value
     assert "no &lt;13&gt;" in explorer.alert.value
     with pytest.raises(InvalidInputError, match="nothing to export"):
         explorer.export("csv")
     with pytest.raises(InvalidInputError, match="no <13>"):
-        PowerExplorer.show(static=True, exponent=13)
+        FailingExplorer.show(static=True, kappa=13)
     shown = (explorer.place.layout.display, explorer.code.value, explorer.reading_line.value)
     assert shown == ("none", "", "")
     assert explorer.buttons["Data as CSV"].disabled
     assert not explorer.buttons["Reset"].disabled
-    explorer.exponent = 14
-    assert explorer.error.endswith("settings: exponent 14 is not drawn; choose another.")
-    explorer.exponent = 3
+    explorer.kappa = 3
     assert (explorer.error, explorer.alert.value) == ("", "")
     assert (explorer.place.layout.display, explorer.code.value) == ("block", explorer.settings_code)
     assert not explorer.buttons["Data as CSV"].disabled
+    explorer.inputs["kappa"].value = 17
+    assert (explorer.kappa, explorer.inputs["kappa"].value) == (3, 3)
+    assert explorer.error == "kappa stays 3.0: TraitError: not this one"
 
 
 def test_values_that_are_forbidden_are_refused(explorer):
     with pytest.raises(traitlets.TraitError):
-        explorer.exponent = -1
+        explorer.step = -1
     with pytest.raises(traitlets.TraitError):
-        explorer.kind = "other"
+        explorer.rule = "other"
     assert explorer.redraws == 1
-    explorer.inputs["exponent"].value = 17
-    assert (explorer.exponent, explorer.inputs["exponent"].value) == (2, 2)
-    assert explorer.error == "exponent stays 2: TraitError: not this one"
-    with pytest.raises(UnknownNameError, match=r"of PowerExplorer 'exponet'; did you mean 'exponent'"):
-        PowerExplorer(exponet=3)
+    with pytest.raises(UnknownNameError, match=r"of GradientDescentExplorer 'kapa'; did you mean 'kappa'"):
+        GradientDescentExplorer(kapa=3)
 
 
 @pytest.mark.parametrize("typed", ["37", " 37.256 ", "1,000", "1e2"])
@@ -334,12 +283,12 @@ def test_settings_data_and_figure_go_to_the_browser(explorer):
         explorer.buttons[button].click()
     copied, (csv, (table,)), (web, (text,)) = explorer.sent
     assert copied == ({"kind": "copy", "text": explorer.settings_code}, [])
-    assert (csv["name"], csv["type"]) == ("PowerExplorer.csv", "text/csv")
-    assert table == b"x,y\n0.0,0.0\n1.0,2.0\n2.0,8.0\n"
-    assert web["name"] == "PowerExplorer.html"
+    assert (csv["name"], csv["type"]) == ("GradientDescentExplorer.csv", "text/csv")
+    assert table.startswith(b"step,steep,flat,norm_ratio,")
+    assert web["name"] == "GradientDescentExplorer.html"
     assert b"plotly.js v" in text
     assert b'src="http' not in text
-    assert "PowerExplorer.html" in explorer.reading_line.value
+    assert "GradientDescentExplorer.html" in explorer.reading_line.value
     explorer.courier._msg_callbacks(explorer.courier, {"copied": False}, [])
     assert "press Ctrl+C" in explorer.reading_line.value
     explorer.courier._msg_callbacks(explorer.courier, {"copied": True}, [])
@@ -374,8 +323,8 @@ def test_the_theme_follows_the_page_until_it_is_chosen(explorer):
 
 
 def test_static_is_a_plain_figure():
-    figure = PowerExplorer.show(static=True, exponent=3)
+    figure = GradientDescentExplorer.show(static=True, step=3)
     assert type(figure) is go.Figure
-    assert list(figure.data[0].y) == [0, 1, 8]
-    assert isinstance(PowerExplorer.show(exponent=3), PowerExplorer)
+    assert len(figure.data[2].y) == 4
+    assert isinstance(GradientDescentExplorer.show(), GradientDescentExplorer)
     assert shown_figure(figure, static=True) is figure
