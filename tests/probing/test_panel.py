@@ -8,7 +8,6 @@ from condnum.probing import (
     AttackBudget,
     AttackTask,
     FeatureSet,
-    attack_features,
     attack_panel,
     attack_sentences,
     attacker_names,
@@ -123,14 +122,6 @@ def test_a_classification_skips_what_is_quadratic_and_measures_accuracy():
     assert "line_search was skipped on 2 extractor(s)" in " ".join(attack_sentences(found))
     assert steps(found, "whiten", "ill") == steps(found, "whiten", "raw")
     assert found.at(found.factors, None).set_index("attacker").loc["gd", "factor"] > 5
-
-
-def test_features_of_a_backbone_need_no_theta():
-    task = regression()
-    sets = {"before": FeatureSet(task.X), "after": FeatureSet(task.X @ ill())}
-    found = attack_features(sets, task.y, kind="regression", baseline="before", budget=SMALL)
-    assert set(found.skipped["attacker"]) == {"fine_tune"}
-    assert not found.held_out
 
 
 def test_an_attacker_is_registered_once():
