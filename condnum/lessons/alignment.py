@@ -109,12 +109,8 @@ class RotatedAlignment(Shown):
         overlaps.x("j of q<sub>j</sub>, eigenvectors of K", **along)
         overlaps.y("i of u<sub>i</sub>, singular vectors of θ", **along | {"range": [D + 0.5, 0.5]})
         spectra.x("index i, largest first", **along)
-        spectra.y(
-            "σ<sub>i</sub> over σ<sub>θ,1</sub>² γ<sub>1</sub>",
-            *(1.08 * lowest - 0.1, 0.15 - 0.05 * lowest),
-            log=True,
-            dtick=max(1, round(-lowest / 5)),
-        )
+        low, high, ticks = 1.08 * lowest - 0.1, 0.15 - 0.05 * lowest, max(1, round(-lowest / 5))
+        spectra.y("σ<sub>i</sub> over σ<sub>θ,1</sub>² γ<sub>1</sub>", low, high, log=True, dtick=ticks)
         sums.x("number m of terms", 0, D, **each)
         sums.y("share of the trace of H", 0, 1.03, dtick=0.2)
         kappas = f"κ of Eq. 10 = {num(result.predicted_condition, 4)}, κ(H) = {num(result.true_condition, 4)}"
@@ -231,9 +227,15 @@ class AlignmentExplorer(Explorer):
             "By hand: D = 2, Eq. 10 fails",
             "θ = UΣ with Σ = diag(1, 1/2), K = diag(1, 1/3), 45°: proportional to [[8, 2], [2, 2]]",
             {
-                **{"angle": 45.0, "rotation": "random", "dimension": 2, "pairing": "same", "seed": 0},
-                **{"data_kappa": 3.0, "data_spectrum": "geometric"},
-                **{"theta_kappa": 2.0, "theta_spectrum": "geometric"},
+                "angle": 45.0,
+                "rotation": "random",
+                "dimension": 2,
+                "pairing": "same",
+                "seed": 0,
+                "data_kappa": 3.0,
+                "data_spectrum": "geometric",
+                "theta_kappa": 2.0,
+                "theta_spectrum": "geometric",
             },
         ),
         Preset(

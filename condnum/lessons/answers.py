@@ -159,9 +159,14 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "sqrtm": linalg.sqrtm,
 }
 OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
-    **{ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv},
-    **{ast.MatMult: operator.matmul, ast.Pow: np.float_power},
-    **{ast.USub: operator.neg, ast.UAdd: operator.pos},
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.MatMult: operator.matmul,
+    ast.Pow: np.float_power,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
 }
 
 

@@ -66,20 +66,6 @@ class OwnPair:
     X_H: Floats  # (N_H, D)
 
 
-def own_pair(pretrain: str, harmful: str, example: Example, **reading: Any) -> OwnPair:
-    """Return the pair of two files, or the example; each version of a file is read once."""
-    if bool(pretrain) != bool(harmful):
-        given, missing, field = ("X_P", "X_H", "harmful") if pretrain else ("X_H", "X_P", "pretrain")
-        both = f"{given} is there, {missing} is still missing: give both, or neither for the example."
-        error = InvalidInputError(both)
-        error.field = field
-        raise error
-    files = (Path(path).expanduser() for path in (pretrain, harmful) if path)
-    written = [file.stat() for file in files if file.exists()]
-    stamps = tuple((status.st_mtime_ns, status.st_size) for status in written)
-    return _looked_at(pretrain, harmful, stamps, example, **reading)
-
-
 @lru_cache(maxsize=4)
 def _looked_at(
     pretrain: str, harmful: str, _: object, example: Example, *, key: str, drop: str, standardise: bool
@@ -309,7 +295,8 @@ class PathField(Control):
     tolerance=Slider(
         "rank tolerance (× D·eps)",
         "Eigenvalues above this multiple of D·eps·σ₁ count for the rank; eps is that of the stored type.",
-        *(1e-2, 1e10),
+        1e-2,
+        1e10,
         log=True,
         step=0.25,
         continuous=False,
@@ -346,18 +333,32 @@ def own_data(
         >>> result.costs[1]  # at θ*, κ(H_P) = 1: one step
         1
     """
-    own = own_pair(pretrain, harmful, example, key=key, drop=drop, standardise=standardise)
+    if bool(pretrain) != bool(harmful):
+        given, missing, field = ("X_P", "X_H", "harmful") if pretrain else ("X_H", "X_P", "pretrain")
+        both = f"{given} is there, {missing} is still missing: give both, or neither for the example."
+        error = InvalidInputError(both)
+        error.field = field
+        raise error
+    files = (Path(path).expanduser() for path in (pretrain, harmful) if path)
+    written = [file.stat() for file in files if file.exists()]
+    stamps = tuple((status.st_mtime_ns, status.st_size) for status in written)
+    own = _looked_at(pretrain, harmful, stamps, example, key=key, drop=drop, standardise=standardise)
     eps = max(own.pair.pretrain.stored_eps, own.pair.harmful.stored_eps)
     rtol = default_rtol(len(own.pair.columns), eps) * tolerance
     if rtol >= 1:
         raise InvalidInputError(f"the rank tolerance is {num(rtol)} times σ₁, above everything; lower it.")
     _, _, sigma_P, sigma_H, overlaps = _geometry(own)
     range_P, range_H, ceiling, misalignment, probes = _core(own, rtol, steps, seed)
-    P = TaskSpectrum.of(len(own.X_P), sigma_P, rtol, ridge)
-    H = TaskSpectrum.of(len(own.X_H), sigma_H, rtol, ridge)
     return OwnData(
-        *(own.title, own.pair.columns, P, H, overlaps, misalignment),
-        *(ceiling.value, ceiling.harmful_only_dimension, probes),
+        own.title,
+        own.pair.columns,
+        TaskSpectrum.of(len(own.X_P), sigma_P, rtol, ridge),
+        TaskSpectrum.of(len(own.X_H), sigma_H, rtol, ridge),
+        overlaps,
+        misalignment,
+        ceiling.value,
+        ceiling.harmful_only_dimension,
+        probes,
         ridge_limit=ridge_convention_ceiling(range_P, range_H, ridge=ridge, rtol=rtol),
         ridge=ridge,
         goal=goal,

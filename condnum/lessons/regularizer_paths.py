@@ -359,21 +359,17 @@ def joint_step(theta: Floats, K_P: Floats, K_H: Floats, eta_P: float, eta_H: flo
     return np.asarray(moved - theta)
 
 
-SLOW: dict[str, Any] = {"log": True, "step": 0.05, "continuous": False}
+SLOW: dict[str, Any] = {"continuous": False}
+DECADES: dict[str, Any] = {"log": True, "step": 0.05, **SLOW}
 
 
 @checked(
-    angle=Slider(
-        "angle of the tasks (degrees)",
-        "0: both tasks order the same axes alike; 90: in opposite order.",
-        *(0, 90),
-        continuous=False,
-    ),
-    dimension=Slider("dimension D", "Number D of features.", 2, 16, continuous=False),
-    share_well=Slider("η_P over its bound", "η_P over the corrected bound at θ = I.", 0.01, 0.99, **SLOW),
-    share_ill=Slider("η_H over its bound", "η_H over its safe step at θ = I.", 0.001, 0.99, **SLOW),
-    kappa_pretrain=Slider("κ(K_P)", "κ(K_P).", 10**0.05, 1000, **SLOW),
-    kappa_harmful=Slider("κ(K_H)", "κ(K_H).", 10**0.05, 1000, **SLOW),
+    angle=Slider("angle of the tasks (degrees)", "0: axes in one order; 90: in opposite.", 0, 90, **SLOW),
+    dimension=Slider("dimension D", "Number D of features.", 2, 16, **SLOW),
+    share_well=Slider("η_P over its bound", "η_P over the corrected bound at θ = I.", 0.01, 0.99, **DECADES),
+    share_ill=Slider("η_H over its bound", "η_H over its safe step at θ = I.", 0.001, 0.99, **DECADES),
+    kappa_pretrain=Slider("κ(K_P)", "κ(K_P).", 10**0.05, 1000, **DECADES),
+    kappa_harmful=Slider("κ(K_H)", "κ(K_H).", 10**0.05, 1000, **DECADES),
 )
 def joint_steps(
     *,

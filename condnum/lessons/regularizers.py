@@ -266,17 +266,17 @@ def regularizer_step(
     # κ(σ′) depends on η and the scale c of σ through ηc (well) or η/c³ (ill) alone: one batch of scaled
     # spectra with η = 1 does what a call for each η would.
     scales = (steps * unit) ** (1 if regularizer == "well" else -1 / 3)
-    return RegularizerStep(
-        *(regularizer, scale, step, unit, sigma, g, moved),
-        value=float(evidence.value),
-        next_value=float(value_of(np.diag(np.sort(moved)[::-1]))),
-        kappa=float(sigma[0] / sigma[-1]),
-        next_kappa=float(kappas(moved)),
-        printed=float(bound(sigma, source="printed")),
-        corrected=float(bound(sigma)),
-        curve_steps=steps,
-        curve=kappas(next_spectrum(regularizer, scales[:, None] * sigma, 1.0)),
-    )
+    measured: dict[str, Any] = {
+        "value": float(evidence.value),
+        "next_value": float(value_of(np.diag(np.sort(moved)[::-1]))),
+        "kappa": float(sigma[0] / sigma[-1]),
+        "next_kappa": float(kappas(moved)),
+        "printed": float(bound(sigma, source="printed")),
+        "corrected": float(bound(sigma)),
+        "curve_steps": steps,
+        "curve": kappas(next_spectrum(regularizer, scales[:, None] * sigma, 1.0)),
+    }
+    return RegularizerStep(regularizer, scale, step, unit, sigma, g, moved, **measured)
 
 
 @checked()

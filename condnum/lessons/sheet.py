@@ -40,17 +40,13 @@ class Panel:
 
     def area(self, name: str, x: Any, y: Any, color: str, **more: Any) -> None:
         """Fill a polygon."""
-        self.trace(
-            name,
-            x,
-            y,
-            mode="lines",
-            fill="toself",
-            fillcolor=color,
-            line={"width": 0},
-            hoverinfo="skip",
-            **more,
-        )
+        look: dict[str, Any] = {
+            "fill": "toself",
+            "fillcolor": color,
+            "line": {"width": 0},
+            "hoverinfo": "skip",
+        }
+        self.trace(name, x, y, mode="lines", **look, **more)
 
     def trace(
         self, name: str, x: Any, y: Any, *, hover: str | None = None, legend: bool = True, **more: Any

@@ -31,11 +31,7 @@ NULL_LABELS = {
 TASKS: dict[str, Any] = {
     "kappa_pretrain": Slider("κ of K_P", "κ(K_P), of the pre-training task.", 1, 100, log=True),
     "kappa_harmful": Slider("κ of K_H", "κ(K_H), of the harmful task.", 1, 100, log=True),
-    "angle": Slider(
-        "angle of K_H to K_P (degrees)",
-        "0°: large directions in common; 90°: the largest is the other's smallest.",
-        *(0, 90),
-    ),
+    "angle": Slider("angle of K_H to K_P (degrees)", "0: large directions in common; 90: opposite.", 0, 90),
     "null": Choice("last feature dead", "Where the last feature is always zero.", NULL_LABELS),
 }
 #: Arguments of `two_tasks`, to be remembered by.
