@@ -4,8 +4,6 @@ Every public function accepts both kinds, computes on the caller's device in flo
 argument says otherwise) and hands back the kind that it was given.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -16,8 +14,8 @@ from torch import Tensor
 
 from condnum.errors import DeviceError, InvalidInputError
 
-ArrayLike: TypeAlias = "NDArray[Any] | Tensor | list[Any]"
-Array: TypeAlias = "NDArray[Any] | Tensor"
+ArrayLike: TypeAlias = NDArray[Any] | Tensor | list[Any]
+Array: TypeAlias = NDArray[Any] | Tensor
 
 
 def as_tensor(value: ArrayLike, name: str, *, ndim: int | None = None, minimum_ndim: int = 0) -> Tensor:

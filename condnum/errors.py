@@ -4,8 +4,6 @@ The command line prints the message and exits with status 2; a library user catc
 `CondnumError`, or the built-in type that each class also derives from.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from difflib import get_close_matches
 from importlib import import_module

@@ -4,8 +4,6 @@ A result is written under a hidden temporary name in its own folder, flushed to 
 renamed, so that no file with a final name is ever half-written, whatever stops the program.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

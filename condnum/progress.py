@@ -5,8 +5,6 @@ The command line runs a notebook in another process and cannot pass a callback i
 variable nothing is written.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """The attack panel of an audit: a sample of the harmful task's rows, at every extractor."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The figures of an audit: spectra, how κ moves with its conventions, overlaps, attackers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Bootstrap confidence intervals of an audit's numbers: rows of both tasks are resampled, independently."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

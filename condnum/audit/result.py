@@ -1,7 +1,5 @@
 """What an audit found: one frozen record, written as strict JSON, and its verdict."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass

@@ -3,8 +3,6 @@
 An audit that is interrupted goes on from the cells that it finished: a pass over the rows leaves D×D sums.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """The tables of an audit's report, as strings for people."""
 
-from __future__ import annotations
-
 import html
 
 import numpy as np

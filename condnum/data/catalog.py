@@ -3,8 +3,6 @@
 Nothing here downloads or prints.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Labelled images of digits and the task pair of two of them (Sec. 5.1, Appendix C.2); scikit-learn's."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 

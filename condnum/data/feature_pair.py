@@ -4,8 +4,6 @@ Lesson 5 and `condnum audit` both open, match, scale and check a reader's own da
 the same of the same files.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager

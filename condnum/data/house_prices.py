@@ -3,8 +3,6 @@
 D_H holds the rows zoned `RL` with target SalePrice, D_P the others with target LotArea.
 """
 
-from __future__ import annotations
-
 import io
 import os
 from typing import Any, Literal, get_args

@@ -1,7 +1,5 @@
 """MNIST from IDX files, and how OpenML's copy becomes such files."""
 
-from __future__ import annotations
-
 import gzip
 import http.client
 import math

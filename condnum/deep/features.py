@@ -3,8 +3,6 @@
 Features on disk are named by everything that they depend on, and read only if every byte has its sum.
 """
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """One name for any image data: a folder, `mnist:0-4`, `digits-8x8:5-9` or `timm:NAME`."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Make a θ₀: supervised training of a whole backbone on D_P, where no pre-trained weights are at hand."""
 
-from __future__ import annotations
-
 import math
 import os
 import time

@@ -5,8 +5,6 @@ a claim about the best learning rate of each model: one rate for all would let a
 of the features pass for immunization. The rate is chosen on a held-out part of the training set.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

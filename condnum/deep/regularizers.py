@@ -5,8 +5,6 @@ X̃X̃ᵀ, `(N, N)`, and the regularizers depend on nothing but the spectrum: so
 one. Spectra are float64 whatever the features are, inside autocast too.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

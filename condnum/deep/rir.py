@@ -1,7 +1,5 @@
 """RIR_θ0 of two models on two sets of images (Eq. 17), on features or taken from images first."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterator, Sequence

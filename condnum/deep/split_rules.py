@@ -5,8 +5,6 @@ The paper immunizes the last stage of ResNet18 (its two residual blocks) and the
 trunk that holds a weight matrix. Everything before stays at θ₀. A caller may always name modules.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

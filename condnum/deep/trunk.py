@@ -4,8 +4,6 @@ One traced forward pass tells which modules follow it, and whether they are a ch
 run by themselves.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -3,8 +3,6 @@
 Other people's weights may be files of `torch.save` too; nothing that such a file holds is ever run.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

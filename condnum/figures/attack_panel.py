@@ -1,7 +1,5 @@
 """Figures of the attack panel: curves, factors attackers × extractors, and where the excess loss lies."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

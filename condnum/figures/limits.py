@@ -1,7 +1,5 @@
 """Figures of the experiment on limits: ceilings and shares along ε, the front, and what carries it."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What lies behind one cell of the heatmap: the two mean digits, norm ratios and spectra of one pair."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple

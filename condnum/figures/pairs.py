@@ -1,7 +1,5 @@
 """Fig. 2: heatmaps of ln RIR over all ordered pairs of digits, one panel a method."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Sequence

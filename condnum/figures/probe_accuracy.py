@@ -1,7 +1,5 @@
 """Fig. 3: test accuracy of a linear probe on D_H against its epochs, one panel a backbone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """One look for every figure: a colour-blind-safe colour and a dash for each method, one template."""
 
-from __future__ import annotations
-
 import math
 import re
 import textwrap

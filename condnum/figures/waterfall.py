@@ -1,7 +1,5 @@
 """Waterfalls of log RIR: what each switch of a protocol adds or takes, in both conventions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -8,8 +8,6 @@ The remark after Proposition 3.2 says that none exists. With :math:`K_P = \mathr
           \kappa(H_H) = \max(\kappa_H\,\kappa_P^{-s},\ \kappa_P^{s}/\kappa_H).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

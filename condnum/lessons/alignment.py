@@ -5,8 +5,6 @@ the basis of the features or of the data, so `Q = I` and `V = I` here: :math:`\t
 :math:`K = \Gamma`, and `U` is the rotation itself.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a check says: right, wrong or not answered, and why; and fields to type answers in."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import html

@@ -8,8 +8,6 @@ Then what a ridge ε does to the ceiling. There are two ways to let ε in, and t
 convention changes the *measure*: `κ_ε = (σ_1 + ε)/(σ_D + ε)` of the Hessian, with weight decay ε.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache

@@ -5,8 +5,6 @@ All of it is about :math:`L(w) = \tfrac12 (w - w^*)^\top H (w - w^*)` with
 (Eq. 1) and the error :math:`e_t = w_t - w^*`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

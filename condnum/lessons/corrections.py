@@ -4,8 +4,6 @@ Proposition 3.2, the remark after it, Theorems 4.1 (1) and 4.3, the reading of (
 what a condition number bounds at all. Nothing is stored: every number comes from the library's functions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path

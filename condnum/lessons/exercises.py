@@ -1,7 +1,5 @@
 """Lesson 6: the checks of the eleven exercises."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

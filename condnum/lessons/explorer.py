@@ -4,8 +4,6 @@
 that; an `Explorer` makes a trait and a widget of it.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import math

@@ -1,7 +1,5 @@
 """A live plotly figure, the picture that its cell keeps, and errands in the reader's browser."""
 
-from __future__ import annotations
-
 import html
 import json
 import os

@@ -1,7 +1,5 @@
 """Fig. 2 to click on: a heatmap of one method, and below it the details of the chosen pair of digits."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

@@ -4,8 +4,6 @@ Monotone is not convergent: under steps within the bound of Theorem 4.3 (1) κ f
 still come to rest above 1, because the bound goes to 0 where σ₂ has grown up to σ₁.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ spectrum is all there is to choose: :math:`\sigma_i' = \sigma_i(1 - 2\eta g_i)^2
 signed singular values of :math:`\nabla_HR`.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, Literal

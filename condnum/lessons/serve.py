@@ -4,8 +4,6 @@ Served on 127.0.0.1 with a token. Voilà lets a page send messages to its widget
 cannot run code: answers to exercises are read by `condnum.lessons.answers`, not by Python.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

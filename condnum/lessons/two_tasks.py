@@ -1,7 +1,5 @@
 """Two tasks with chosen spectra, a chosen angle between their eigenbases, and a null space if wanted."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ With the preconditioner of Algorithm 1 the inverse cancels: `K⁻¹∇_θR(H(θ)
 inverse, no solve, no ε, and well defined for singular K.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -16,8 +16,6 @@ convergence gives `ω = θ⁺β` with the best β, where `∂L/∂θ = (∂L/∂
 θ stays invertible.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The paper's baselines: IMMA's bi-level game (Zheng & Yeh, 2024), and descent on the condition numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """The loop that all descent methods share, for one problem or many: weigh, step, record, stop."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """The registry of methods, and `immunize`, the one entry to all of them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

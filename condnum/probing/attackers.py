@@ -3,8 +3,6 @@
 An attacker is an object with a name and a method `run`; see `Attacker`, and README for one in a dozen lines.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ On the squared loss the deterministic ones are recurrences in the eigenbasis; on
 rates around 1/L descends side by side.
 """
 
-from __future__ import annotations
-
 import math
 import time
 import warnings

@@ -6,8 +6,6 @@ over the data. Only the squares `c_i = e_i²` matter, so any number of outputs t
 size costs the same.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

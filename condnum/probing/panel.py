@@ -1,7 +1,5 @@
 """The attack panel: every attacker on every extractor, from raw inputs or from features."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Gradient methods on the squared loss as recurrences of `q_t(σ_i)` in the eigenbasis: O(k) a step."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What an attacker is given: features with targets, and θ with the raw inputs where they are known."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, get_args
 

@@ -1,7 +1,5 @@
 """Tables and words of the deep-net report: Table 3 beside the obtained numbers, the probes, a verdict."""
 
-from __future__ import annotations
-
 import html
 from typing import Any
 

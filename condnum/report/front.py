@@ -1,7 +1,5 @@
 """The front page of the site: obtained against published, figures of the runs, corrections, experiments."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple

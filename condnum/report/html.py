@@ -3,8 +3,6 @@
 Code is folded, plotly.js is written in once, formulas are MathML, and widgets' state is left out.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -1,7 +1,5 @@
 """Tables and words of the experiment on limits."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from condnum.report.tables import GAP, Column, bullets, count_of, label, number, rows_of, span

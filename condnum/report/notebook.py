@@ -1,7 +1,5 @@
 """A notebook: its parameters, a run of it in a kernel of its own, and the folder with all that it leaves."""
 
-from __future__ import annotations
-
 import ast
 import csv
 import errno

@@ -1,7 +1,5 @@
 """The pages of the site: templates, headings with anchors, tables in frames, figures as small JSON."""
 
-from __future__ import annotations
-
 import base64
 import html
 import json

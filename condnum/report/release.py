@@ -1,7 +1,5 @@
 """Tables and words of the reproduction audit."""
 
-from __future__ import annotations
-
 import html
 import math
 from collections.abc import Mapping, Sequence

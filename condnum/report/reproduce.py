@@ -3,8 +3,6 @@
 A finished result is reused as long as its parameters, data and code are what they were.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """One experiment of a reproduction as the site sees it: its record, its tables, the files to publish."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -1,7 +1,5 @@
 """The scoreboard: published and obtained numbers side by side, a verdict each, and claims to check."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

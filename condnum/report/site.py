@@ -1,7 +1,5 @@
 """Building the whole site beside the old one, and swapping them when it is finished."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """Tables for people: how numbers, spans and labels are written, the linear runs, the attack panel."""
 
-from __future__ import annotations
-
 import functools
 import html
 import itertools

@@ -1,7 +1,5 @@
 """The experiment on attackers: how far immunized extractors slow each kind of training."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

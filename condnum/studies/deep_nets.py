@@ -1,7 +1,5 @@
 """The deep-net experiment (Sec. 5.2, Table 3, Fig. 3): backbones × seeds × methods."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

@@ -1,7 +1,5 @@
 """From stored deep-net cells to the tidy tables: results, summary beside Table 3, curves."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

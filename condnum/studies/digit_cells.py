@@ -1,7 +1,5 @@
 """Cells of digit pairs: the tasks of a pair, what is measured of θ, and many cells at once on a GPU."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable, Hashable, Sequence

@@ -4,8 +4,6 @@ An executor takes cells and yields their outcomes as they finish, each once, in 
 generator early, or an interruption, stops the cells that are still running.
 """
 
-from __future__ import annotations
-
 import os
 import queue
 import signal

@@ -1,7 +1,5 @@
 """The house-price experiment (Sec. 5.1, Table 1, Fig. 1), and the same on the embedded table."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, TypeAlias

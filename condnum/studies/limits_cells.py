@@ -1,7 +1,5 @@
 """Cells of the experiment on limits: an extractor measured along ε, the limits of a pair, a race."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence

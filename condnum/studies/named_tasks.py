@@ -1,7 +1,5 @@
 """Tasks that a user names by a word: house prices, the diabetes table, a pair of digits."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Self
 

@@ -1,7 +1,5 @@
 """The reproduction audit: from the release's protocol to the corrected one, a switch at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias

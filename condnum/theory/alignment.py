@@ -7,8 +7,6 @@ false in general. What holds: the overlaps are doubly stochastic; Eq. 10 is majo
 (Schur-Horn), hence it underestimates κ of a full-rank H; Ostrowski's bounds.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -9,8 +9,6 @@ with equality at `θ* = K_P^{-1/2}R`, R orthogonal: write `θ = K_P^{-1/2}S`, th
 eigenproblem gives the limit that gradient descent is chasing.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ A descent needs one eigenpair of each Hessian a step, and the Hessian moves litt
 Both routines check their residual and fall back to a full `eigh`, which the result says.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Self

@@ -11,8 +11,6 @@ attains it for every x, so that the ray RIR = RIR_max from θ* on *is* the Paret
 the extractor to take where (ii) is wanted: at any rank, and with the ridge convention in mind.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

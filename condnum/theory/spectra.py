@@ -5,8 +5,6 @@ A condition number needs a stated convention (compact or ridge) and a stated ran
 `X̃X̃ᵀ` have the same non-zero spectrum, so the smaller of the two is formed.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

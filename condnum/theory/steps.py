@@ -5,8 +5,6 @@ inverse is formed and a singular K is no obstacle. H then moves along its own si
 :math:`\sigma_i' = \sigma_i(1 - 2\eta g_i)^2` with :math:`g_i` the singular values of the gradient.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, Literal
 

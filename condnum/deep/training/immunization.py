@@ -1,7 +1,5 @@
 """`immunize_backbone`: Eq. 11 on a backbone and two sets of images (Sec. 5.2)."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json

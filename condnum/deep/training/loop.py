@@ -1,7 +1,5 @@
 """The training loop: steps in a fixed order, evaluations, checkpoints, and why it ended."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping

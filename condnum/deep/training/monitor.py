@@ -1,7 +1,5 @@
 """Evaluations during an immunization: RIR_θ0 on fixed groups, held-out D_P accuracy, and which θ is best."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

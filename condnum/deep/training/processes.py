@@ -7,8 +7,6 @@ loss of one is no mean over its own samples. Instead the features are gathered a
 differentiates with respect to its own rows, and the parameters' gradients are summed, which is exact.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, TypeVar
 

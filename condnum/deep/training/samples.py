@@ -3,8 +3,6 @@
 Which of them a step sees is a function of the seed and the step alone, so that a run can be resumed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass

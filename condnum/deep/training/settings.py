@@ -1,7 +1,5 @@
 """Settings of an immunization of a deep net: frozen, validated at once, changed by `with_overrides`."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints

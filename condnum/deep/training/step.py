@@ -11,8 +11,6 @@ IMMA (Zheng & Yeh, 2024) is no function of the features' spectrum: its outer gra
 simulated fine-tuner's steps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
