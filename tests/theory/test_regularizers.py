@@ -152,7 +152,6 @@ def test_matrices_that_are_refused(function, matrix, error, message):
         (r_ill, {"rtol": -0.1}, r"rtol must lie in \[0, 1\)"),
         (r_ill, {"rtol": float("nan")}, r"rtol must lie in \[0, 1\)"),
     ],
-    ids=str,
 )
 def test_options_that_are_refused(function, options, message):
     with pytest.raises(InvalidInputError, match=message):
