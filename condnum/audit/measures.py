@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from condnum.data.feature_stream import FeatureStream, array_stream, open_feature_stream
+from condnum.data.feature_stream import FeatureStream, as_stream
 from condnum.errors import InvalidInputError, RankError
 from condnum.studies.measure import MEASURES
 from condnum.theory.alignment import alignment
@@ -80,10 +80,7 @@ def comparisons(names: Mapping[str, Any]) -> list[Comparison]:
 
 def read_theta(value: ThetaLike, dimension: int, *, name: str = "theta") -> NDArray[np.float64]:
     """Read a linear feature extractor and check that it fits."""
-    if isinstance(value, str | os.PathLike):
-        stream = open_feature_stream(value)
-    else:
-        stream = array_stream(np.asarray(value), name=name)
+    stream = as_stream(value, name=name)
     with np.errstate(all="ignore"):  # numbers beyond float64 become infinite, which is refused below
         blocks = [np.asarray(block, dtype=np.float64) for block in stream.raw_blocks()]
     if not blocks:

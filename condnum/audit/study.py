@@ -1,131 +1,38 @@
-"""The audit as a study: columns, second moments, spectra, the bootstrap and the attackers are its cells.
+"""The audit as a study: in a notebook and from the command line, or as one call, `audit`."""
 
-An audit that is interrupted goes on from the cells that it finished: a pass over the rows leaves D×D sums.
-"""
-
-import json
-import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
-from numpy.typing import NDArray
 
-from condnum.audit import measures
-from condnum.audit.attacks import (
-    PANEL_BUDGET,
-    AttackSection,
-    Kind,
-    TargetsLike,
-    attack_section,
-    one_hot,
-    read_targets,
-)
-from condnum.audit.intervals import FEWEST_REPLICATES, bootstrap, estimates, intervals
-from condnum.audit.measures import RAW, ClauseC, TaskSpectra, ThetaLike, comparisons
-from condnum.audit.moments import (
-    SecondMoments,
-    TaskFacts,
-    cluster_moments,
-    group_count,
-    second_moments,
-    task_facts,
-)
+from condnum.audit.attacks import AttackSection, Kind, TargetsLike, read_targets
+from condnum.audit.intervals import FEWEST_REPLICATES, intervals
+from condnum.audit.measures import ClauseC, ThetaLike, read_extractors
+from condnum.audit.moments import TaskFacts
 from condnum.audit.result import Audit
+from condnum.audit.stages import AuditData, Found, Stage, from_cell, to_cell
 from condnum.data.digits import load_small_digits
-from condnum.data.feature_pair import complete_targets, look_at, match_streams, open_pair
-from condnum.data.feature_stream import MAX_DIMENSION, FeatureStream, array_stream, open_feature_stream
+from condnum.data.feature_pair import open_pair
+from condnum.data.feature_stream import MAX_DIMENSION, FeaturesLike, array_stream
 from condnum.data.resolver import user_cache
 from condnum.errors import InvalidInputError
 from condnum.files import sha256_file
 from condnum.machine import own_peak
 from condnum.probing.attackers import AttackBudget
 from condnum.probing.report import AttackReport
-from condnum.progress import report_event
-from condnum.studies.cells import Cell, CellResult, ResultStore
+from condnum.studies.cells import Cell, CellResult
 from condnum.studies.executors import Executor
 from condnum.studies.study import Result, SerialExecutor, Study, StudyRun, SweepError, at_least
-from condnum.theory.ceiling import RirCeiling, optimal_immunizer, ridge_convention_ceiling, rir_ceiling
-from condnum.theory.pareto import front_immunizer
-from condnum.theory.spectra import PUBLISHED_RIDGE, CovarianceRange, default_rtol
+from condnum.theory.ceiling import RirCeiling
+from condnum.theory.spectra import PUBLISHED_RIDGE
 
 #: Replicates of the bootstrap in one cell.
 BATCH = 50
-
-#: Both tasks, and the stages that sum their rows.
-TASKS = {"pretrain": "rows of D_P", "harmful": "rows of D_H"}
-
-#: A matrix, where to find one, or a stream of one.
-FeaturesLike = str | os.PathLike[str] | NDArray[Any] | FeatureStream
-
-#: What a stage found, by name: numbers, words, lists and dictionaries of them, tables, arrays.
-Found = dict[str, Any]
-
-
-def to_cell(found: Mapping[str, Any]) -> CellResult:
-    """Keep what a stage found: arrays as they are, all else as JSON, which gives every number back."""
-
-    def plain(value: Any) -> Any:
-        """Return what JSON does not know: tables by column, arrays, records."""
-        if isinstance(value, pd.DataFrame):
-            return value.to_dict("list")
-        return value.tolist() if hasattr(value, "tolist") else vars(value)
-
-    arrays = {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
-    rest = {name: value for name, value in found.items() if name not in arrays}
-    return CellResult({"found": json.dumps(rest, default=plain)}, arrays)
-
-
-def from_cell(result: CellResult) -> Found:
-    """Return what a stage found; tables are their columns."""
-    return json.loads(str(result.row["found"])) | result.arrays
-
-
-@dataclass(eq=False)
-class AuditData:
-    """What an audit reads, opened, and what this process knows of its finished cells."""
-
-    pretrain: FeatureStream
-    harmful: FeatureStream
-    notes: Sequence[str]  # what was done to match their columns
-    extractors: Mapping[str, NDArray[np.float64]]  # those that were given
-    targets: NDArray[Any] | None = None
-    pretrain_targets: NDArray[Any] | None = None
-    budget: AttackBudget | None = None  # of each attacker; None: that of an audit
-    threads: int | None = None  # at a time; None: one a core
-    done: dict[Cell, Found] = field(default_factory=dict)
-
-    @cached_property
-    def checksum(self) -> str:
-        """Hash of what identifies files (size, time of change, inode) and of arrays' contents."""
-        from joblib import hash as content_hash
-
-        streams = [
-            (stream.source, stream.columns, stream.stamp or list(stream.raw_blocks()))
-            for stream in (self.pretrain, self.harmful)
-        ]
-        given = dict(self.extractors), self.targets, self.pretrain_targets, self.budget
-        return str(content_hash([*streams, *given]))
-
-    def before(self, cell: Cell, stage: str) -> Found:
-        """Return what an earlier stage found: now, or in the run that this one resumes."""
-        start = cell.after
-        while start is not None and start["stage"] != stage:
-            start = start.after
-        assert start is not None  # every stage comes after those that it asks for
-        if start not in self.done:
-            with ResultStore(start.folder, mode="read") as store:
-                kept = store.get(start.key)
-            assert kept is not None  # else it would have been computed
-            self.done[start] = from_cell(kept)
-        return self.done[start]
 
 
 @dataclass(frozen=True)
@@ -220,31 +127,21 @@ class FeatureAudit(Study, name="audit"):
     def open(self, pretrain: FeaturesLike, harmful: FeaturesLike, **given: Any) -> AuditData:
         """Open features, extractors and targets, and refuse those that do not fit; see `audit`."""
         given = {name: value for name, value in given.items() if value is not None}
-        options: dict[str, Any] = {"max_dimension": self.max_dimension}
-        if isinstance(pretrain, str | os.PathLike) and isinstance(harmful, str | os.PathLike):
-            P, H, notes = open_pair(pretrain, harmful, key=self.key, drop=self.drop, **options)
-        else:
-            streams = [
-                features
-                if isinstance(features, FeatureStream)
-                else open_feature_stream(features, **options)
-                if isinstance(features, str | os.PathLike)
-                else array_stream(features, **options)
-                for features in (pretrain, harmful)
-            ]
-            P, H, notes = match_streams(*streams, drop=self.drop)
+        P, H, notes = open_pair(
+            pretrain, harmful, key=self.key, drop=self.drop, max_dimension=self.max_dimension
+        )
         answers: dict[str, Any] = {
             name: read_targets(given.pop(name), kind=self.kind, name=name)
             for name in ("targets", "pretrain_targets")
             if name in given
         }
-        return AuditData(P, H, notes, measures.read_extractors(given, P.dimension), **answers)
+        return AuditData(P, H, notes, read_extractors(given, P.dimension), **answers)
 
     def cells(self, data: Any) -> list[Cell]:
         """List the stages, each after those whose results it needs; the bootstrap in batches."""
         columns = Cell({"stage": "columns"}, {"standardise": self.standardise})
-        pretrain = Cell({"stage": TASKS["pretrain"]}, {"seed": self.seed}, columns)
-        harmful = Cell({"stage": TASKS["harmful"]}, {}, pretrain)
+        pretrain = Cell({"stage": "rows of D_P"}, {"seed": self.seed}, columns)
+        harmful = Cell({"stage": "rows of D_H"}, {}, pretrain)
         spectra = Cell({"stage": "spectra"}, {"ridge": self.ridge, "rtol": self.rtol}, harmful)
         cells = [columns, pretrain, harmful, spectra]
         for first in range(0, self.bootstrap, BATCH):
@@ -268,149 +165,10 @@ class FeatureAudit(Study, name="audit"):
 
     def compute(self, data: AuditData, cell: Cell) -> CellResult:
         """Compute a stage."""
-        stages = dict.fromkeys(TASKS.values(), self._moments) | {
-            "columns": self._columns,
-            "spectra": self._spectra,
-            "bootstrap": self._bootstrap,
-            "attackers": self._attackers,
-        }
         started = time.perf_counter()
-        found = stages[cell["stage"]](data, cell)
-        kept = to_cell(found)
+        kept = to_cell(Stage(self, data, cell).compute())
         data.done[cell] = from_cell(kept)
         return CellResult(kept.row | {"seconds": time.perf_counter() - started}, kept.arrays)
-
-    def _columns(self, data: AuditData, cell: Cell) -> Found:
-        """Look at all rows once: gaps, scales, odd columns."""
-        pair = look_at(
-            data.pretrain, data.harmful, data.notes, standardise=self.standardise, targets=data.targets
-        )
-        if data.pretrain_targets is not None:
-            complete_targets(data.pretrain_targets, pair.surveys[0], data.pretrain)  # are there as many?
-        seen = {
-            f"{name}_{task}": getattr(survey, name)
-            for task, survey in zip(TASKS, pair.surveys, strict=True)
-            for name in ("complete", "mean", "deviation")
-        }
-        return {"columns": pair.columns, "notes": pair.notes, **seen}
-
-    def _stream(self, data: AuditData, cell: Cell, task: str) -> FeatureStream:
-        """Return the rows of a task, standardised if that was asked for."""
-        stream: FeatureStream = getattr(data, task)
-        if not self.standardise:
-            return stream
-        seen = data.before(cell, "columns")
-        return replace(stream, centre=seen[f"mean_{task}"], scale=seen[f"deviation_{task}"])
-
-    def _moments(self, data: AuditData, cell: Cell) -> Found:
-        """Sum the second moments of a task's rows."""
-        which = list(TASKS.values()).index(cell["stage"])
-        stream = self._stream(data, cell, list(TASKS)[which])
-        options: dict[str, Any] = {
-            "groups": group_count(stream.dimension),
-            "seed": int(np.random.SeedSequence([self.seed, which]).generate_state(1)[0]),
-        }
-        if self.scheduler:
-            return vars(cluster_moments(stream, self.scheduler, **options))
-
-        def tell(done: int, total: int | None) -> None:
-            report_event(stage=cell["stage"], step=done, steps=total)
-
-        return vars(second_moments(stream, **options, threads=data.threads, on_rows=tell))
-
-    @staticmethod
-    def _both_moments(data: AuditData, cell: Cell) -> tuple[SecondMoments, SecondMoments]:
-        """Return the second moments of both tasks."""
-        P, H = (SecondMoments(**data.before(cell, stage)) for stage in TASKS.values())
-        return P, H
-
-    @staticmethod
-    def _extractors(data: AuditData, closed: Mapping[str, Any]) -> dict[str, NDArray[np.float64] | None]:
-        """Return the extractors that were given between the raw features and the closed forms."""
-        return {RAW: None, **data.extractors, **{name: closed[name] for name in measures.CLOSED}}
-
-    def _spectra(self, data: AuditData, cell: Cell) -> Found:
-        """Measure both covariances, every extractor, and how both move with the conventions."""
-        streams = [self._stream(data, cell, task) for task in TASKS]
-        D, moments = streams[0].dimension, self._both_moments(data, cell)
-        K_P, K_H = (part.covariance for part in moments)
-        rtol, ridge = self.rtol, self.ridge
-        if rtol is None:
-            rtol = measures.covariance_rtol(D, max(stream.stored_eps for stream in streams))
-        finest_rtol = min(rtol, default_rtol(D))
-        finest = (
-            CovarianceRange.of(torch.from_numpy(K_P), rtol=finest_rtol, name="K_P"),
-            CovarianceRange.of(torch.from_numpy(K_H), rtol=finest_rtol, name="K_H"),
-        )
-        ranges = measures.cut(finest[0], rtol), measures.cut(finest[1], rtol)
-        closed = {
-            measures.OPTIMAL: np.asarray(optimal_immunizer(K_P, K_H, rtol=rtol)),
-            measures.FRONT: np.asarray(front_immunizer(*ranges)),
-        }
-        extractors = self._extractors(data, closed)
-        compared = comparisons(extractors)
-        spectra = TaskSpectra.of(*ranges, extractors, rtol=rtol)
-        known: tuple[Any, ...] = ()
-        if data.pretrain_targets is not None:
-            y = one_hot(data.pretrain_targets[data.before(cell, "columns")["complete_pretrain"]])
-            known = measures.target_moments(streams[0], y), float((y**2).sum())
-        thetas = {name: theta for name, theta in extractors.items() if theta is not None}
-        clauses = {name: measures.clause_c(ranges[0], theta, *known) for name, theta in thetas.items()}
-        gaps = {name: clause.gap for name, clause in clauses.items()}
-        return {
-            "rtol": rtol,
-            "groups": len(moments[0].groups),
-            "pretrain": task_facts("D_P", streams[0], moments[0].rows, K_P, rtol),
-            "harmful": task_facts("D_H", streams[1], moments[1].rows, K_H, rtol),
-            "extractors": {RAW: [D, D], **{name: theta.shape for name, theta in thetas.items()}},
-            "ceiling": rir_ceiling(*ranges, rtol=rtol),
-            "ridge_limit": ridge_convention_ceiling(*ranges, ridge=ridge, rtol=rtol),
-            "clause_c": clauses,
-            "kappa": measures.kappa_table(spectra, ridge=ridge),
-            "measures": measures.measures_table(spectra, compared, ridge=ridge, loss_gaps=gaps),
-            "rtol_sweep": measures.rtol_sweep(finest, extractors, compared, default=rtol),
-            "ridge_sweep": measures.ridge_sweep(spectra, compared, ridge=ridge),
-            "alignment": measures.predictions(K_P, K_H, extractors, rtol=rtol),
-            "overlaps": measures.overlap_map(K_P, K_H),
-            "estimates": estimates(spectra, compared, ridge),
-            **closed,
-        }
-
-    def _bootstrap(self, data: AuditData, cell: Cell) -> Found:
-        """Measure a batch of resampled pairs of tasks, or say why not."""
-        P, H = moments = self._both_moments(data, cell)
-        spectra, first = data.before(cell, "spectra"), cell["first"]
-        if not (P.can_resample and H.can_resample):
-            D = P.groups.shape[1]
-            reason = (
-                f"at D = {D:,d} the covariances of enough groups of rows, {8 * D**2 / 2**20:,.0f} MiB each, "
-                "do not fit into the memory set aside for them"
-            )
-            return {"reason": reason, "draws": np.empty((0, 0))}
-
-        def tell(done: int) -> None:
-            report_event(stage="bootstrap", step=first + done, steps=self.bootstrap)
-
-        extractors = self._extractors(data, spectra)
-        draws = bootstrap(
-            moments, extractors, comparisons(extractors), count=len(spectra["estimates"]["estimate"]),
-            rtol=spectra["rtol"], ridge=self.ridge, seed=self.seed, threads=data.threads,
-            replicates=range(first, first + cell.settings["count"]), on_replicate=tell,
-        )  # fmt: skip
-        return {"reason": "", "unit": f"{P.unit('D_P')} and {H.unit('D_H')}", "draws": draws}
-
-    def _attackers(self, data: AuditData, cell: Cell) -> Found:
-        """Run the attack panel."""
-        y = data.targets
-        if y is not None:
-            y = y[data.before(cell, "columns")["complete_harmful"]]
-        section = attack_section(
-            self._stream(data, cell, "harmful"), self._both_moments(data, cell)[1].rows, y,
-            self._extractors(data, data.before(cell, "spectra")), kind=self.kind, seed=self.seed,
-            budget=data.budget or replace(PANEL_BUDGET, seed=self.seed),
-            on_attack=lambda extractor, attacker: report_event(stage=f"{attacker} on {extractor}"),
-        )  # fmt: skip
-        return vars(section)
 
     def found(self, results: Iterable[Result]) -> Audit:
         """Put what the stages found together."""
@@ -420,7 +178,6 @@ class FeatureAudit(Study, name="audit"):
             stages.setdefault(cell["stage"], []).append(from_cell(CellResult(row, arrays)))
             seconds[cell["stage"]] = seconds.get(cell["stage"], 0.0) + float(row["seconds"] or 0)
         (columns,), (spectra,) = stages["columns"], stages["spectra"]
-        tables = ("kappa", "measures", "rtol_sweep", "ridge_sweep", "alignment")
         no_intervals, drawn, batches = "it was switched off", None, stages.get("bootstrap", [])
         if self.bootstrap:
             no_intervals = "it failed" if not batches else batches[0]["reason"]
@@ -433,31 +190,25 @@ class FeatureAudit(Study, name="audit"):
             attack = AttackSection(**section)
             if section["report"] is not None:
                 attack = replace(attack, report=AttackReport.from_columns(section["report"]))
+        tables = ("kappa", "measures", "rtol_sweep", "ridge_sweep", "alignment")
+        settings = {"standardise": self.standardise, "replicates": self.bootstrap}
         return Audit(
             pretrain=TaskFacts(**spectra["pretrain"]),
             harmful=TaskFacts(**spectra["harmful"]),
-            extractors=spectra["extractors"],
-            rtol=spectra["rtol"],
-            ridge=self.ridge,
             ceiling=RirCeiling(**spectra["ceiling"]),
-            ridge_limit=spectra["ridge_limit"],
-            overlaps=spectra["overlaps"],
             clause_c={name: ClauseC(**clause) for name, clause in spectra["clause_c"].items()},
+            **{name: spectra[name] for name in ("extractors", "rtol", "ridge_limit", "overlaps")},
+            **{name: pd.DataFrame(spectra[name]) for name in tables},
             intervals=drawn,
             no_intervals=no_intervals,
             attack=attack,
             columns=pd.DataFrame(columns["columns"]),
             notes=tuple(columns["notes"]),
-            settings={
-                "standardise": self.standardise,
-                "replicates": self.bootstrap,
-                "groups": spectra["groups"],
-                "scheduler": bool(self.scheduler),
-            },
+            settings=settings | {"groups": spectra["groups"], "scheduler": bool(self.scheduler)},
             seconds=seconds,
             peak_mib=own_peak().mib,
+            ridge=self.ridge,
             seed=self.seed,
-            **{name: pd.DataFrame(spectra[name]) for name in tables},
         )
 
     def tables(self, data: Any, results: Sequence[Result]) -> dict[str, pd.DataFrame]:

@@ -1,6 +1,7 @@
 """The tables of an audit's report, as strings for people."""
 
 import html
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -8,7 +9,7 @@ import pandas as pd
 from condnum.audit.measures import LABELS, Comparison
 from condnum.audit.result import Audit
 from condnum.audit.words import interval_words
-from condnum.report.tables import as_html, formula_html, number
+from condnum.report.tables import RATIOS, as_html, formula_html, number
 
 _MARK = {True: "holds", False: "fails", None: "not known"}
 _TASKS = {"pretrain": "D<sub>P</sub>", "harmful": "D<sub>H</sub>"}
@@ -51,22 +52,24 @@ def columns_html(columns: pd.DataFrame) -> str:
     )
 
 
+def _worded(table: pd.DataFrame, titles: Mapping[str, str]) -> pd.DataFrame:
+    """Return some columns as a reader sees them: under titles, names in words, numbers rounded."""
+    shown = table[list(titles)].replace({"task": _TASKS, "extractor": LABELS})
+    rounded = {name: shown[name].map(number) for name in shown.select_dtypes("number")}
+    return shown.assign(**rounded).rename(columns=titles)
+
+
 def kappa_words(found: Audit) -> pd.DataFrame:
     """κ's and ranks of both tasks at every extractor, with intervals."""
     table = found.kappa
     places = table[["convention", "task", "extractor"]].to_dict("records")
-    return pd.DataFrame(
-        {
-            "task": table["task"].map(_TASKS),
-            "extractor": table["extractor"].map(LABELS),
-            "convention": table["convention"],
-            "κ": table["kappa"].map(number),
-            "95 % interval": [interval_words(found, "kappa", **place) for place in places],
-            "rank": table["rank"].astype(str) + " of " + table["dimension"].astype(str),
-            "σ₁": table["sigma_max"].map(number),
-            "σ least": table["sigma_min"].map(number),
-        }
+    table = table.assign(
+        interval=[interval_words(found, "kappa", **place) for place in places],
+        rank=table["rank"].astype(str) + " of " + table["dimension"].astype(str),
     )
+    titles = {"kappa": "κ", "interval": "95 % interval", "sigma_max": "σ₁", "sigma_min": "σ least"}
+    order = ["task", "extractor", "convention", "kappa", "interval", "rank", "sigma_max", "sigma_min"]
+    return _worded(table, {name: titles.get(name, name) for name in order})
 
 
 def measures_words(found: Audit) -> pd.DataFrame:
@@ -74,49 +77,41 @@ def measures_words(found: Audit) -> pd.DataFrame:
     table = found.measures
     places = table[["convention", "extractor", "baseline"]].to_dict("records")
     unit = table["gauge"] == "unit"
-    return pd.DataFrame(
-        {
-            "extractor": [Comparison(place["extractor"], place["baseline"]).label for place in places],
-            "convention": table["convention"],
-            "scale of θ": np.where(unit, "‖θ‖ = √D", "as given"),
-            "(i) ↑": table["harmful_ratio"].map(number),
-            "(ii) ↓": table["pretrain_ratio"].map(number),
-            "RIR ↑": table["rir"].map(number),
-            "95 % interval": np.where(unit, [interval_words(found, "rir", **place) for place in places], "—"),
-            "ceiling": table["rir_ceiling"].map(number),
-            "RIR / ceiling": table["share"].map(number),
-        }
+    table = table.assign(
+        extractor=[Comparison(place["extractor"], place["baseline"]).label for place in places],
+        gauge=np.where(unit, "‖θ‖ = √D", "as given"),
+        interval=np.where(unit, [interval_words(found, "rir", **place) for place in places], "—"),
     )
+    titles = {
+        "extractor": "extractor", "convention": "convention", "gauge": "scale of θ", **RATIOS,
+        "interval": "95 % interval", "rir_ceiling": "ceiling", "share": "RIR / ceiling",
+    }  # fmt: skip
+    return _worded(table, titles)
 
 
 def sensitivity_words(found: Audit) -> pd.DataFrame:
     """Compact ranks, κ's and the main comparison at every rank tolerance."""
     pair = found.main or found.compared[-1]
     chosen = found.rtol_sweep.query("extractor == @pair.extractor and baseline == @pair.baseline")
-    columns = {
-        "rank_P": "rank K<sub>P</sub>", "rank_H": "rank K<sub>H</sub>", "kappa_P": "κ(K<sub>P</sub>)",
-        "kappa_H": "κ(K<sub>H</sub>)", "harmful_ratio": f"(i) of {LABELS[pair.extractor]}",
-        "pretrain_ratio": "(ii)", "rir": "RIR", "rir_ceiling": "ceiling",
+    own = np.where(chosen["rtol"] == found.rtol, " (this audit)", "")
+    titles = {
+        "rtol": "rank tolerance", "rank_P": "rank K<sub>P</sub>", "rank_H": "rank K<sub>H</sub>",
+        "kappa_P": "κ(K<sub>P</sub>)", "kappa_H": "κ(K<sub>H</sub>)",
+        "harmful_ratio": f"(i) of {LABELS[pair.extractor]}", "pretrain_ratio": "(ii)", "rir": "RIR",
+        "rir_ceiling": "ceiling",
     }  # fmt: skip
-    words = chosen[list(columns)].map(number).rename(columns=columns)
-    tolerances = chosen["rtol"].map(number) + np.where(chosen["rtol"] == found.rtol, " (this audit)", "")
-    words.insert(0, "rank tolerance", tolerances)
-    return words
+    return _worded(chosen.assign(rtol=chosen["rtol"].map(number) + own), titles)
 
 
 def alignment_words(found: Audit) -> pd.DataFrame:
     """Eq. 10 beside the truth for every extractor."""
     table = found.alignment
-    return pd.DataFrame(
-        {
-            "extractor": table["extractor"].map(LABELS),
-            "task": table["task"].map(_TASKS),
-            "misalignment": table["misalignment"].map(number),
-            "κ by Eq. 10": table["predicted_kappa"].map(number),
-            "κ": table["kappa"].map(number),
-            "Eq. 10 single-valued": np.where(table["u_unique"], "yes", "no (repeated singular values)"),
-        }
-    )
+    single = np.where(table["u_unique"], "yes", "no (repeated singular values)")
+    titles = {
+        "extractor": "extractor", "task": "task", "misalignment": "misalignment",
+        "predicted_kappa": "κ by Eq. 10", "kappa": "κ", "u_unique": "Eq. 10 single-valued",
+    }  # fmt: skip
+    return _worded(table.assign(u_unique=single), titles)
 
 
 def attack_words(found: Audit) -> pd.DataFrame:

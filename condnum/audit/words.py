@@ -180,20 +180,17 @@ def summary(found: Audit) -> list[str]:
         room = "no invertible linear extractor can have a compact RIR above "
         room += f"{number(found.ceiling.value)}{sure}"
     limit = f"in the ridge convention at unit scale no extractor exceeds {number(found.ridge_limit)}"
-    judged = _without_extractor(found) if pair is None else _judged(found, pair)
-    return [*said, f"Room: {room}; {limit}.", *judged, attackers_sentence(found), LIMITS]
-
-
-def _without_extractor(found: Audit) -> list[str]:
-    """Say what closed forms would reach."""
-    reached = []
-    for name in CLOSED:
-        row = found.row(Comparison(name), "compact")
-        reached.append(
+    if pair is None:
+        closed = {name: found.row(Comparison(name), "compact") for name in CLOSED}
+        reached = (
             f"{LABELS[name]} would have a compact RIR of {number(row['rir'])}, "
             f"(i) = {number(row['harmful_ratio'])} and (ii) = {number(row['pretrain_ratio'])}"
+            for name, row in closed.items()
         )
-    return [f"Without an extractor there is no verdict. {'; '.join(reached)}."]
+        judged = [f"Without an extractor there is no verdict. {'; '.join(reached)}."]
+    else:
+        judged = _judged(found, pair)
+    return [*said, f"Room: {room}; {limit}.", *judged, attackers_sentence(found), LIMITS]
 
 
 def _judged(found: Audit, pair: Comparison) -> list[str]:

@@ -4,7 +4,6 @@ Lesson 5 and `condnum audit` both open, match, scale and check a reader's own da
 the same of the same files.
 """
 
-import os
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from condnum.data.feature_stream import MAX_DIMENSION, FeatureStream, open_feature_stream
+from condnum.data.feature_stream import MAX_DIMENSION, FeaturesLike, FeatureStream, as_stream
 from condnum.data.task_pair import FloatArray
 from condnum.errors import CondnumError, DataFormatError, InvalidInputError, UnknownNameError
 
@@ -78,18 +77,18 @@ def _at_fault(field: str) -> Generator[None]:
 
 
 def open_pair(
-    pretrain: str | os.PathLike[str],
-    harmful: str | os.PathLike[str],
+    pretrain: FeaturesLike,
+    harmful: FeaturesLike,
     *,
     key: str = "",
     drop: str = "",
     max_dimension: int = MAX_DIMENSION,
 ) -> tuple[FeatureStream, FeatureStream, list[str]]:
-    """Open two files and bring them to the same columns; nothing but headers is read.
+    """Open two matrices and bring them to the same columns; of files nothing but headers is read.
 
     Args:
-        pretrain: File of the pre-training features.
-        harmful: File of the harmful features.
+        pretrain: The pre-training features: a file, a matrix or a stream.
+        harmful: The harmful features.
         key: Which array of an `.npz`; two names with a comma between are those of either file.
         drop: Names of columns to leave out, separated by commas; `x0`, `x1`, … where files have no names.
         max_dimension: Largest D.
@@ -105,9 +104,9 @@ def open_pair(
     if len(keys) > 2:
         raise InvalidInputError(f"key names {len(keys)} arrays ({key}); give one, or one for each file.")
     with _at_fault("pretrain"):
-        P = open_feature_stream(pretrain, key=keys[0], max_dimension=max_dimension)
+        P = as_stream(pretrain, key=keys[0], max_dimension=max_dimension)
     with _at_fault("harmful"):
-        H = open_feature_stream(harmful, key=keys[-1], max_dimension=max_dimension)
+        H = as_stream(harmful, key=keys[-1], max_dimension=max_dimension)
     return match_streams(P, H, drop=drop)
 
 

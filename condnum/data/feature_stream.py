@@ -191,6 +191,19 @@ def array_stream(
     return _stream(name, (_slices(X), X.shape, X.dtype, tuple(columns)), max_dimension, None)
 
 
+#: A matrix, where to find one, or a stream of one.
+FeaturesLike = str | os.PathLike[str] | NDArray[Any] | FeatureStream
+
+
+def as_stream(features: FeaturesLike, *, name: str = "features", **options: Any) -> FeatureStream:
+    """Return a stream of features, wherever they are; of an array `name` is the source."""
+    if isinstance(features, FeatureStream):
+        return features
+    if isinstance(features, str | os.PathLike):
+        return open_feature_stream(features, **options)
+    return array_stream(features, name=name, max_dimension=options.get("max_dimension", MAX_DIMENSION))
+
+
 def _stream(
     source: str, opened: Opened, max_dimension: int, stamp: tuple[int, int, int] | None
 ) -> FeatureStream:

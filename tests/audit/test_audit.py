@@ -91,7 +91,7 @@ def test_clause_c_from_moments_is_the_gap_of_the_rows(data):
 class TestResuming:
     @pytest.fixture
     def study(self, data, tmp_path, monkeypatch):
-        monkeypatch.setattr("condnum.audit.study.PANEL_BUDGET", AttackBudget(steps=20, dense_steps=5))
+        monkeypatch.setattr("condnum.audit.stages.PANEL_BUDGET", AttackBudget(steps=20, dense_steps=5))
         for name, values in (("P", data[0]), ("H", data[1]), ("y", data[1] @ np.ones(D))):
             np.save(tmp_path / f"{name}.npy", values)
         P, H, y = (str(tmp_path / f"{name}.npy") for name in "PHy")
@@ -126,11 +126,11 @@ class TestResuming:
         def broken(*_, **__):
             raise MemoryError("too large")
 
-        monkeypatch.setattr("condnum.audit.study.attack_section", broken)
+        monkeypatch.setattr("condnum.audit.stages.attack_section", broken)
         run = study.run(out=tmp_path / "out")
         assert study.found(run.cells).attack.reason == "the panel failed"
         assert run.save(tmp_path / "out") == ["failures.csv", "audit.json"]
-        monkeypatch.setattr("condnum.audit.study.task_facts", broken)
+        monkeypatch.setattr("condnum.audit.stages.task_facts", broken)
         with pytest.raises(SweepError, match="ended at its stage 'spectra' with MemoryError: too large"):
             study.run()
 

@@ -1,0 +1,233 @@
+"""The stages of an audit, each kept and resumed by itself: a pass over the rows leaves D×D sums."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from condnum.audit import measures
+from condnum.audit.attacks import PANEL_BUDGET, attack_section, one_hot
+from condnum.audit.intervals import bootstrap, estimates
+from condnum.audit.measures import RAW, TaskSpectra, comparisons
+from condnum.audit.moments import SecondMoments, cluster_moments, group_count, second_moments, task_facts
+from condnum.data.feature_pair import complete_targets, look_at
+from condnum.data.feature_stream import FeatureStream
+from condnum.probing.attackers import AttackBudget
+from condnum.progress import report_event
+from condnum.studies.cells import Cell, CellResult, ResultStore
+from condnum.theory.ceiling import optimal_immunizer, ridge_convention_ceiling, rir_ceiling
+from condnum.theory.pareto import front_immunizer
+from condnum.theory.spectra import CovarianceRange, default_rtol
+
+#: The stages that sum the rows of a task.
+TASKS = {"rows of D_P": "pretrain", "rows of D_H": "harmful"}
+
+#: What a stage found, by name: numbers, words, lists and dictionaries of them, tables, arrays.
+Found = dict[str, Any]
+
+
+def to_cell(found: Found) -> CellResult:
+    """Keep what a stage found: arrays as they are, all else as JSON, which gives every number back."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, pd.DataFrame):
+            return value.to_dict("list")
+        return value.tolist() if hasattr(value, "tolist") else vars(value)
+
+    arrays = {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
+    rest = {name: value for name, value in found.items() if name not in arrays}
+    return CellResult({"found": json.dumps(rest, default=plain)}, arrays)
+
+
+def from_cell(result: CellResult) -> Found:
+    """Return what a stage found; tables are their columns."""
+    return json.loads(str(result.row["found"])) | result.arrays
+
+
+@dataclass(eq=False)
+class AuditData:
+    """What an audit reads, opened, and what this process knows of its finished cells."""
+
+    pretrain: FeatureStream
+    harmful: FeatureStream
+    notes: Sequence[str]  # what was done to match their columns
+    extractors: Mapping[str, NDArray[np.float64]]  # those that were given
+    targets: NDArray[Any] | None = None
+    pretrain_targets: NDArray[Any] | None = None
+    budget: AttackBudget | None = None  # of each attacker; None: that of an audit
+    threads: int | None = None  # at a time; None: one a core
+    done: dict[Cell, Found] = field(default_factory=dict)
+
+    @cached_property
+    def checksum(self) -> str:
+        """Hash of what identifies files (size, time of change, inode) and of arrays' contents."""
+        from joblib import hash as content_hash
+
+        streams = [
+            (stream.source, stream.columns, stream.stamp or list(stream.raw_blocks()))
+            for stream in (self.pretrain, self.harmful)
+        ]
+        given = dict(self.extractors), self.targets, self.pretrain_targets, self.budget
+        return str(content_hash([*streams, *given]))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage, with all that it may read."""
+
+    study: Any  # the settings: a `FeatureAudit`
+    data: AuditData
+    cell: Cell
+
+    def compute(self) -> Found:
+        """Compute it."""
+        stages = dict.fromkeys(TASKS, self.rows) | {
+            "columns": self.columns,
+            "spectra": self.spectra,
+            "bootstrap": self.bootstrap,
+            "attackers": self.attackers,
+        }
+        return stages[self.cell["stage"]]()
+
+    def before(self, stage: str) -> Found:
+        """Return what an earlier stage found: now, or in the run that this one resumes."""
+        done, start = self.data.done, self.cell.after
+        while start is not None and start["stage"] != stage:
+            start = start.after
+        assert start is not None  # every stage comes after those that it asks for
+        if start not in done:
+            with ResultStore(start.folder, mode="read") as store:
+                kept = store.get(start.key)
+            assert kept is not None  # else it would have been computed
+            done[start] = from_cell(kept)
+        return done[start]
+
+    def stream(self, task: str) -> FeatureStream:
+        """Return the rows of a task, standardised if that was asked for."""
+        stream: FeatureStream = getattr(self.data, task)
+        if not self.study.standardise:
+            return stream
+        seen = self.before("columns")
+        return replace(stream, centre=seen[f"mean_{task}"], scale=seen[f"deviation_{task}"])
+
+    def moments(self) -> tuple[SecondMoments, SecondMoments]:
+        """Return the second moments of both tasks."""
+        P, H = (SecondMoments(**self.before(stage)) for stage in TASKS)
+        return P, H
+
+    def extractors(self, closed: Found) -> dict[str, NDArray[np.float64] | None]:
+        """Return the extractors that were given between the raw features and the closed forms."""
+        return {RAW: None, **self.data.extractors, **{name: closed[name] for name in measures.CLOSED}}
+
+    def columns(self) -> Found:
+        """Look at all rows once: gaps, scales, odd columns."""
+        data = self.data
+        pair = look_at(
+            data.pretrain, data.harmful, data.notes,
+            standardise=self.study.standardise, targets=data.targets,
+        )  # fmt: skip
+        if data.pretrain_targets is not None:
+            complete_targets(data.pretrain_targets, pair.surveys[0], data.pretrain)  # are there as many?
+        seen = {
+            f"{name}_{task}": getattr(survey, name)
+            for task, survey in zip(TASKS.values(), pair.surveys, strict=True)
+            for name in ("complete", "mean", "deviation")
+        }
+        return {"columns": pair.columns, "notes": pair.notes, **seen}
+
+    def rows(self) -> Found:
+        """Sum the second moments of a task's rows."""
+        stage, scheduler = self.cell["stage"], self.study.scheduler
+        stream = self.stream(TASKS[stage])
+        seed = np.random.SeedSequence([self.study.seed, list(TASKS).index(stage)]).generate_state(1)[0]
+        options: dict[str, Any] = {"groups": group_count(stream.dimension), "seed": int(seed)}
+        if scheduler:
+            return vars(cluster_moments(stream, scheduler, **options))
+        options["on_rows"] = lambda done, total: report_event(stage=stage, step=done, steps=total)
+        return vars(second_moments(stream, threads=self.data.threads, **options))
+
+    def spectra(self) -> Found:
+        """Measure both covariances, every extractor, and how both move with the conventions."""
+        streams = [self.stream(task) for task in TASKS.values()]
+        D, moments = streams[0].dimension, self.moments()
+        K_P, K_H = (part.covariance for part in moments)
+        rtol, ridge = self.study.rtol, self.study.ridge
+        if rtol is None:
+            rtol = measures.covariance_rtol(D, max(stream.stored_eps for stream in streams))
+        least = min(rtol, default_rtol(D))
+        finest = (
+            CovarianceRange.of(torch.from_numpy(K_P), rtol=least, name="K_P"),
+            CovarianceRange.of(torch.from_numpy(K_H), rtol=least, name="K_H"),
+        )
+        ranges = measures.cut(finest[0], rtol), measures.cut(finest[1], rtol)
+        closed = {
+            measures.OPTIMAL: np.asarray(optimal_immunizer(K_P, K_H, rtol=rtol)),
+            measures.FRONT: np.asarray(front_immunizer(*ranges)),
+        }
+        extractors = self.extractors(closed)
+        compared = comparisons(extractors)
+        spectra = TaskSpectra.of(*ranges, extractors, rtol=rtol)
+        known: tuple[Any, ...] = ()
+        if self.data.pretrain_targets is not None:
+            y = one_hot(self.data.pretrain_targets[self.before("columns")["complete_pretrain"]])
+            known = measures.target_moments(streams[0], y), float((y**2).sum())
+        thetas = {name: theta for name, theta in extractors.items() if theta is not None}
+        clauses = {name: measures.clause_c(ranges[0], theta, *known) for name, theta in thetas.items()}
+        gaps = {name: clause.gap for name, clause in clauses.items()}
+        return {
+            "rtol": rtol,
+            "groups": len(moments[0].groups),
+            "pretrain": task_facts("D_P", streams[0], moments[0].rows, K_P, rtol),
+            "harmful": task_facts("D_H", streams[1], moments[1].rows, K_H, rtol),
+            "extractors": {RAW: [D, D], **{name: theta.shape for name, theta in thetas.items()}},
+            "ceiling": rir_ceiling(*ranges, rtol=rtol),
+            "ridge_limit": ridge_convention_ceiling(*ranges, ridge=ridge, rtol=rtol),
+            "clause_c": clauses,
+            "kappa": measures.kappa_table(spectra, ridge=ridge),
+            "measures": measures.measures_table(spectra, compared, ridge=ridge, loss_gaps=gaps),
+            "rtol_sweep": measures.rtol_sweep(finest, extractors, compared, default=rtol),
+            "ridge_sweep": measures.ridge_sweep(spectra, compared, ridge=ridge),
+            "alignment": measures.predictions(K_P, K_H, extractors, rtol=rtol),
+            "overlaps": measures.overlap_map(K_P, K_H),
+            "estimates": estimates(spectra, compared, ridge),
+            **closed,
+        }
+
+    def bootstrap(self) -> Found:
+        """Measure a batch of resampled pairs of tasks, or say why not."""
+        P, H = self.moments()
+        if not (P.can_resample and H.can_resample):
+            D = P.groups.shape[1]
+            reason = (
+                f"at D = {D:,d} the covariances of enough groups of rows, {8 * D**2 / 2**20:,.0f} MiB each, "
+                "do not fit into the memory set aside for them"
+            )
+            return {"reason": reason, "draws": np.empty((0, 0))}
+        first, steps = self.cell["first"], self.study.bootstrap
+        spectra = self.before("spectra")
+        extractors = self.extractors(spectra)
+        draws = bootstrap(
+            (P, H), extractors, comparisons(extractors), count=len(spectra["estimates"]["estimate"]),
+            rtol=spectra["rtol"], ridge=self.study.ridge, seed=self.study.seed, threads=self.data.threads,
+            replicates=range(first, first + self.cell.settings["count"]),
+            on_replicate=lambda done: report_event(stage="bootstrap", step=first + done, steps=steps),
+        )  # fmt: skip
+        return {"reason": "", "unit": f"{P.unit('D_P')} and {H.unit('D_H')}", "draws": draws}
+
+    def attackers(self) -> Found:
+        """Run the attack panel."""
+        y, seed = self.data.targets, self.study.seed
+        if y is not None:
+            y = y[self.before("columns")["complete_harmful"]]
+        section = attack_section(
+            self.stream("harmful"), self.moments()[1].rows, y, self.extractors(self.before("spectra")),
+            kind=self.study.kind, seed=seed, budget=self.data.budget or replace(PANEL_BUDGET, seed=seed),
+            on_attack=lambda extractor, attacker: report_event(stage=f"{attacker} on {extractor}"),
+        )  # fmt: skip
+        return vars(section)
