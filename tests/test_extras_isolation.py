@@ -100,21 +100,6 @@ def test_digit_pairs_in_batches():
     ]
 
 
-def test_a_missing_extra_is_named():
-    output = run(
-        """
-        from condnum.errors import MissingExtraError, require
-        for name in ("plotly.graph_objects", "pyarrow.parquet"):
-            try:
-                require(name, "viz")
-            except MissingExtraError as error:
-                print(error)
-        """
-    )
-    assert "this needs the module 'pyarrow" in output
-    assert output.endswith("pip install 'condnum[viz]'")
-
-
 def test_importing_leaves_global_state_alone_and_does_not_wait_for_torch():
     output = run(
         """

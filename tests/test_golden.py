@@ -28,6 +28,7 @@ PAGES = {
     "reproduction-audit": (2, "how it is here"),
     "deep": (2, "for orientation only"),
     "audit": (3, ">Verdict</h2>"),
+    "corrections": (4, "counter-example"),
 }
 RUNS = {
     "house-prices": "run house-prices --data embedded --seeds 2 --epochs 60 -j 1",
@@ -37,6 +38,7 @@ RUNS = {
     "reproduction-audit": "run reproduction-audit --data embedded --seeds 1 --epochs 10 --ends 20 -j 1",
     "deep": "run deep --seeds 1 --epochs 1 --limit 40 --backbone test_resnet -j 1",
     "audit": "audit --pretrain P.npy --harmful H.npy --bootstrap 20 --no-attackers",
+    "corrections": "run corrections",
 }
 #: Relative. Deep nets run in float32, where another order of a sum is 1e-7 and each step multiplies it.
 TOLERANCE = {"deep": 1e-3}

@@ -7,8 +7,6 @@ import subprocess
 import sys
 import time
 
-import nbformat
-import pandas as pd
 import pytest
 
 from condnum.report import notebook as runner
@@ -142,55 +140,3 @@ def test_cells_that_failed_are_tried_again(command, own, tmp_path):
     assert command("run", str(own), "--out", "res", cwd=tmp_path).returncode == 0
     assert tree(tmp_path / "res") == ["provenance.json", "report.html", "report.ipynb", "results.csv"]
     assert not (tmp_path / "res.partial").exists()
-
-
-STUDY = """
-import time
-from dataclasses import dataclass
-from condnum.studies.cells import Cell
-from condnum.studies.study import Count, Study
-
-@dataclass(frozen=True)
-class Squares(Study):
-    seeds: Count = 1
-
-    def load(self):
-        return 3
-
-    def cells(self, data):
-        return [Cell({"seed": seed, "x": x}, {}) for seed in range(self.seeds) for x in range(15)]
-
-    def compute(self, data, cell):
-        time.sleep(0.2)
-        return {"square": cell["x"] ** 2}
-
-run = Squares.from_parameters(seeds=seeds).run(out=out, jobs=jobs)
-print(f"{run.report.computed} computed, {run.report.reused} from the store")
-run.save(out)
-"""
-
-
-@pytest.mark.slow
-def test_a_study_of_ones_own_that_is_killed_resumes_from_its_cells(start, command, tmp_path):
-    book = nbformat.v4.new_notebook()
-    parameters = nbformat.v4.new_code_cell("seeds = 1\njobs = 1\nout = ''", metadata={"tags": ["parameters"]})
-    book.cells = [parameters, nbformat.v4.new_code_cell(STUDY)]
-    nbformat.write(book, tmp_path / "my_notebook.ipynb")
-    words = ["run", "my_notebook.ipynb", "--seeds", "2", "--jobs", "2", "--out", "out"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = start([sys.executable, "-m", "condnum", *words], cwd=tmp_path, **pipes)
-    cells, deadline = tmp_path / "out.partial" / "cells", time.monotonic() + 120
-    while len(list(cells.rglob("*.npz"))) < 5:
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    process.kill()
-    process.communicate(timeout=60)
-    time.sleep(2)  # an orphaned kernel ends by itself
-    with ResultStore(cells, mode="read") as store:
-        kept = store.count()
-    assert 5 <= kept < 30
-    done = command(*words, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert f"{30 - kept} computed, {kept} from the store" in (tmp_path / "out/report.html").read_text("utf-8")
-    assert pd.read_csv(tmp_path / "out/results.csv")["square"].sum() == 2 * sum(x**2 for x in range(15))

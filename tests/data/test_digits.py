@@ -1,11 +1,31 @@
-"""Images of digits and pairs of them; what scikit-learn carries."""
+"""Images of digits and pairs of them: scikit-learn's, and MNIST from files found, damaged, downloaded."""
+
+import gzip
+from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.datasets import load_diabetes, load_digits
+from sklearn.preprocessing import StandardScaler
 
-from condnum.data import Digits, Provenance, digit_pair, load_diabetes_tasks, load_small_digits
-from condnum.errors import DataFormatError, InvalidInputError, UnknownNameError
+from condnum.data import (
+    Digits,
+    Provenance,
+    digit_pair,
+    load_diabetes_tasks,
+    load_mnist_images,
+    load_small_digits,
+    sha256_file,
+    user_cache,
+)
+from condnum.data.mnist import download_mnist, read_idx, write_idx
+from condnum.errors import (
+    DataFormatError,
+    DataNotFoundError,
+    InvalidInputError,
+    OutputError,
+    UnknownNameError,
+)
 
 ORIGIN = Provenance("embedded", "here", "toy", "", "", "", False, options={"split": "train"})
 
@@ -31,9 +51,7 @@ def grey(X):
 
 
 def test_pixels_by_hand_of_copies_that_cannot_be_written():
-    images = np.array([[[2, 0]], [[1, 0]]], dtype=np.uint8)
-    digits = make([1, 2], images)
-    images[0] = 9
+    digits = make([1, 2], np.array([[[2, 0]], [[1, 0]]], dtype=np.uint8))
     assert digits.pixels(np.array([0])).tolist() == [[(0.02 - 0.5) / 0.25, -2.0]]
     assert digits.feature_names == ("r0c0", "r0c1")
     with pytest.raises(ValueError, match="read-only"):
@@ -81,10 +99,8 @@ def test_seed_draws_the_rest_only_by_a_generator_of_its_own(digits):
     [
         ((3, 3), {}, "must differ, got 3 for both"),
         ((10, 3), {}, "pretrain must be a digit 0 to 9, got 10"),
-        ((3, "8"), {}, "harmful must be a digit 0 to 9, got '8'"),
         ((True, 3), {}, "pretrain must be a digit 0 to 9, got True"),
         ((3, 9), {}, r"toy has 4 image\(s\) of 3 and 0 of 9; each digit needs 2 or more"),
-        ((3, 8), {"rows": 1}, "rows must be an integer"),
         ((3, 8), {"labels": "publishd"}, "unknown labels 'publishd'; did you mean 'published'"),
     ],
 )
@@ -98,8 +114,6 @@ def test_pairs_that_are_refused(digits, arguments, options, message):
     [
         ([1, 12, 11], None, r"labels must be 0 to 9; 2 are not, the first at index 1: 12"),
         ([1, 2], np.zeros((3, 1, 2)), r"got \(3, 1, 2\) and \(2,\)"),
-        ([1, 2], np.zeros((2, 4)), r"images \(N, h, w\) .* got \(2, 4\)"),
-        ([], np.zeros((0, 1, 2)), "N ≥ 1"),
         ([1], np.full((1, 1, 2), 101), "grey values must be at most 100, got 101"),
     ],
 )
@@ -119,21 +133,125 @@ def test_small_digits():
     assert pair.title().startswith("digits-8x8, embedded: 178 rows D_P, 178 rows D_H, D = 64")
 
 
-@pytest.mark.parametrize(("features", "dimension"), [("clean", 8), ("published", 9)])
-def test_diabetes(features, dimension):
+@pytest.mark.parametrize("features", ["clean", "published"])
+def test_diabetes(features):
     pair, raw = load_diabetes_tasks(features=features), load_diabetes(scaled=False)
-    assert (pair.rows_pretrain, pair.rows_harmful, pair.dimension) == (235, 207, dimension)
-    assert "bmi" not in pair.feature_names
-    assert ("sex" in pair.feature_names) == (features == "published")
-    for X, code in ((pair.X_P, 1), (pair.X_H, 2)):
-        sigma = np.linalg.eigvalsh(X.T @ X)
-        assert (sigma > dimension * np.finfo(float).eps * sigma[-1]).sum() == 8
-        rows = raw.data[:, 1] == code
-        y, target = (pair.y_P, raw.data[rows, 2]) if code == 1 else (pair.y_H, raw.target[rows])
-        assert np.corrcoef(y, target)[0, 1] == pytest.approx(1)
-        age = X[:, pair.feature_names.index("age")]
-        assert np.corrcoef(age, raw.data[rows, 0])[0, 1] == pytest.approx(1)
-        if features == "published":  # the split column is exactly zero
-            assert not X[:, pair.feature_names.index("sex")].any()
+    columns = {"clean": [0, *range(3, 10)], "published": [0, 1, *range(3, 10)]}[features]
+    assert pair.feature_names == tuple(raw.feature_names[i] for i in columns)
+    for code, rows, X, y, target in (
+        (1, 235, pair.X_P, pair.y_P, raw.data[:, 2]),
+        (2, 207, pair.X_H, pair.y_H, raw.target),
+    ):
+        chosen = raw.data[:, 1] == code
+        assert chosen.sum() == rows
+        both = np.column_stack([raw.data[:, columns], target])[chosen]
+        np.testing.assert_allclose(np.column_stack([X, y]), StandardScaler().fit_transform(both), atol=1e-12)
     with pytest.raises(UnknownNameError, match="unknown feature set 'all'"):
         load_diabetes_tasks(features="all")
+
+
+# MNIST.
+
+RAW = Path("data/MNIST/raw")
+# 2 images of 1×3: magic 0x00000803, sizes 2, 1, 3 big-endian, six bytes.
+BYTES = bytes.fromhex("00000803 00000002 00000001 00000003 010203 0405ff")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (BYTES[:-1], r"is truncated: its header says 2×1×3 = 6 bytes, 5 follow"),
+        (BYTES + b"\x00", "has trailing bytes: .* 7 follow"),
+        (BYTES[:9], "is truncated: 9 bytes, less than its header"),
+        (b"", "not an IDX file"),
+        (b"\x00\x00\x0d\x01" + BYTES[4:], "starts with 0x00000d01"),
+        (b"\x00\x00\x08\x00", "starts with 0x00000800"),
+        (gzip.compress(BYTES, mtime=0)[:-6], "truncated or damaged gzip"),
+        (gzip.compress(BYTES, mtime=0)[:12] + b"\xff" * 20, "damaged gzip|not an IDX file"),
+    ],
+)
+def test_idx_that_is_damaged(tmp_path, content, message):
+    (tmp_path / "f").write_bytes(content)
+    with pytest.raises(DataFormatError, match=message):
+        read_idx(tmp_path / "f")
+
+
+def test_idx_as_it_is_written_the_same_each_time_and_plain_whatever_the_name(tmp_path):
+    images = np.array([[[1, 2, 3]], [[4, 5, 255]]], dtype=np.uint8)
+    for name in "ab":
+        write_idx(tmp_path / name, images)
+        assert np.array_equal(read_idx(tmp_path / name), images)
+    assert gzip.decompress((tmp_path / "a").read_bytes()) == BYTES
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    (tmp_path / "f").write_bytes(BYTES)
+    assert np.array_equal(read_idx(tmp_path / "f"), images)
+
+
+def test_loads_plain_files(write_mnist):
+    write_mnist(RAW)
+    digits = load_mnist_images("local")
+    assert digits.counts == (3,) * 10
+    # grey value 17 under MNIST's mean and deviation
+    assert digits.pixels(np.array([17]))[0, 0] == pytest.approx((17 / 255 - 0.1307) / 0.3081, rel=1e-14)
+    sums = [sha256_file(RAW / f"train-{n}-ubyte") for n in ("images-idx3", "labels-idx1")]
+    assert list(digits.provenance.files.values()) == sums
+    assert digits.provenance.known_checksum is False
+    assert digits.provenance.location == f"{RAW} (train-images-idx3-ubyte, train-labels-idx1-ubyte)"
+    assert digit_pair(digits, 1, 7, labels="published").X_P.shape == (3, 784)
+
+
+def test_gzip_is_preferred_and_the_test_split_has_its_own_files(write_mnist):
+    write_mnist(RAW, "t10k")
+    for plain in list(RAW.iterdir()):
+        plain.with_name(plain.name + ".gz").write_bytes(gzip.compress(plain.read_bytes()))
+        plain.write_bytes(b"not read")
+    digits = load_mnist_images("local", "test")
+    assert digits.label == "mnist, 30 test images, ./data"
+    assert load_mnist_images().checksum == digits.checksum  # no training images here
+    with pytest.raises(DataNotFoundError, match="all 70 000 images: condnum data download"):
+        load_mnist_images("auto", "train")
+
+
+def test_images_of_another_size(write_mnist):
+    write_mnist(RAW, images=np.zeros((2, 8, 8), np.uint8), labels=np.zeros(2, np.uint8))
+    with pytest.raises(DataFormatError, match=r"images must be \(N, 28, 28\) .* got \(2, 8, 8\)"):
+        load_mnist_images("local")
+
+
+def test_missing_and_unknown(write_mnist):
+    write_mnist(RAW)
+    (RAW / "train-labels-idx1-ubyte").unlink()
+    wanted = "train-images-idx3-ubyte.gz or train-images-idx3-ubyte and train-labels-idx1-ubyte.gz"
+    with pytest.raises(DataNotFoundError, match=f"mnist: {wanted}"):
+        load_mnist_images("local")
+    with pytest.raises(InvalidInputError, match="unknown split 'tests'; did you mean 'test'"):
+        load_mnist_images("local", "tests")
+    with pytest.raises(InvalidInputError, match=r"mnist is not embedded; use load_small_digits\(\)"):
+        load_mnist_images("embedded")
+
+
+class Bunch:
+    def __init__(self, rows, columns):
+        self.data = np.zeros((rows, columns))
+        self.data[:, 0] = np.arange(rows) % 251
+        self.target = np.array([str(i % 10) for i in range(rows)], dtype=object)
+
+
+def test_download_is_split_and_kept(monkeypatch):
+    with pytest.raises(DataNotFoundError, match=r"OpenML failed .*no network.* put the four"):
+        download_mnist()
+    monkeypatch.setattr("sklearn.datasets.fetch_openml", lambda **q: Bunch(50, 784))
+    with pytest.raises(DataFormatError, match=r"mnist_784 must be \(70000, 784\) .* got \(50, 784\)"):
+        download_mnist()
+    monkeypatch.setattr("condnum.data.mnist._ROWS", 50)
+    monkeypatch.setattr("condnum.data.mnist._TRAIN_ROWS", 30)
+    assert download_mnist() == user_cache() / "MNIST/raw"
+    digits, test = load_mnist_images(), load_mnist_images("auto", "test")
+    assert digits.label == "mnist, 30 training images, user cache"
+    assert digits.images[:, 0, 0].tolist() == list(range(30))
+    assert test.images[:, 0, 0].tolist() == list(range(30, 50))
+    assert test.labels.tolist() == [i % 10 for i in range(30, 50)]
+    assert len(list((user_cache() / "MNIST" / "raw").iterdir())) == 4
+    monkeypatch.setenv("XDG_CACHE_HOME", str(user_cache() / "MNIST/raw/train-labels-idx1-ubyte.gz"))
+    with pytest.raises(OutputError, match="set XDG_CACHE_HOME to a writable folder"):
+        download_mnist()

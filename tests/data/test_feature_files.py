@@ -98,15 +98,11 @@ class TestBlocks:
         [
             ("X.txt", b"1 2", r"ends in '\.txt'"),
             ("X.npy", b"not numpy", "is not a whole NumPy file"),
-            ("X.npz", b"not a zip", "is damaged"),
             ("X.csv", b"", "is empty"),
             ("X.csv", b"a,b\n1,2\n3,cat\n", "hold numbers: b .data row 2 of 'b' is 'cat'"),
             ("X.csv", b"a;b\n1,5;2\n", "separates its cells by semicolons.*sep=';'"),
-            ("X.csv", b"1,5;2,5\n2;3\n", "separates its cells by semicolons"),
             ("X.csv", b"a\tb\n1\t2\n", "separates its cells by tabs"),
-            ("X.csv", b"\xff\xfe\x00a", "or not what its ending says"),
             ("X.csv", b"a,a\n1,2\n", "has the column 'a' twice"),
-            ("X.parquet", b"not parquet", "or not what its ending says"),
         ],
     )
     def test_damaged_or_foreign_files(self, name, content, message, tmp_path):
@@ -183,17 +179,11 @@ class TestPairs:
             open_pair(path, path, key="first,third")
         assert caught.value.field == "harmful"
 
-    @pytest.mark.parametrize(
-        ("P", "H", "message"),
-        [
-            (stream(np.ones((3, 2))), stream(np.ones((3, 4))), "2 columns and memory has 4"),
-            (stream(np.ones((3, 2)), "ab"), stream(np.ones((3, 2)), "cd"), "no column in common"),
-        ],
-        ids=["widths", "nothing-in-common"],
-    )
-    def test_pairs_that_cannot_be_matched(self, P, H, message):
-        with pytest.raises(InvalidInputError, match=message):
-            match_streams(P, H)
+    def test_pairs_that_cannot_be_matched(self):
+        with pytest.raises(InvalidInputError, match="2 columns and memory has 4"):
+            match_streams(stream(np.ones((3, 2))), stream(np.ones((3, 4))))
+        with pytest.raises(InvalidInputError, match="no column in common"):
+            match_streams(stream(np.ones((3, 2)), "ab"), stream(np.ones((3, 2)), "cd"))
 
 
 class TestRows:

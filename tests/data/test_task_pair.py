@@ -59,12 +59,9 @@ def test_samples_are_the_tasks_unless_given_and_head_cuts_everything():
     assert (cut.y_P.tolist(), cut.y_loss.tolist(), cut.rows_harmful) == ([0, 1], [0, 1], 2)
     assert cut.provenance.options == {"features": "clean", "head": 2}
     assert (cut.checksum, pair.head(50).rows_pretrain) == (pair.checksum, 3)
-
-
-@pytest.mark.parametrize("rows", [1, 2.0, True, "3"])
-def test_head_refuses(rows):
-    with pytest.raises(InvalidInputError, match=r"rows must be an integer of at least 2, got"):
-        toy().head(rows)
+    for rows in (1, 2.0, True):
+        with pytest.raises(InvalidInputError, match="rows must be an integer of at least 2, got"):
+            pair.head(rows)
 
 
 NAN, INF = float("nan"), float("inf")
@@ -79,12 +76,10 @@ NAN, INF = float("nan"), float("inf")
         ),
         ({"y_H": [1.0, INF]}, r"y_H holds 1 non-finite value\(s\), the first at row 1: inf"),
         ({"X_H": [[1, 0]], "y_H": [1]}, r"task 'second' has 1 row\(s\) in X_H"),
-        ({"X_H": np.empty((0, 2)), "y_H": []}, r"task 'second' has 0 row\(s\)"),
         ({"y_P": [4.0, 4.0, 4.0]}, r"target y_P of task 'first' is the constant 4 over 3 rows"),
         ({"y_P": [0.0, 1.0]}, "X_P has 3 rows but y_P has 2 values"),
         ({"X_H": [[1, 0, 0], [0, 1, 0]]}, "X_H has 3 columns but there are 2 feature names"),
         ({"y_P": [[0.0], [1.0], [2.0]]}, r"y_P \(N,\), got shapes \(3, 2\) and \(3, 1\)"),
-        ({"X_P": [["u", "v"]] * 3}, "X_P must hold real numbers, got dtype"),
         ({"X_P": [[1, 2], [3], [4, 5]]}, "X_P is not an array .* rows of equal length"),
         ({"X_loss": [[1, 2], [3, 4]]}, "X_loss and y_loss belong together"),
         ({"X_probe": [[1, 2], [3, 4]], "y_probe": [1, 1]}, "target y_probe of task 'second'"),
@@ -103,9 +98,6 @@ def test_standardised_as_scikit_learn_does_but_constants_are_exactly_zero():
     X = np.random.default_rng(0).normal(3.0, 7.0, size=(50, 4))
     # Two orders of summation: a few eps per entry.
     np.testing.assert_allclose(standardise(X), StandardScaler().fit_transform(X), atol=1e-13)
-    column = np.full((1151, 1), 0.1)
-    naive = (column - column.mean()) / column.std()
-    assert abs(naive).max() > 0.5  # the trap is real: round-off divided by round-off
-    assert not standardise(column).any()
+    assert not standardise(np.full((1151, 1), 0.1)).any()  # not round-off divided by round-off
     reference = np.array([[0.0], [2.0]])  # mean 1, deviation 1
     assert standardise(np.array([[5.0]]), reference=reference).tolist() == [[4.0]]

@@ -2,7 +2,7 @@
 
 `make test` runs a few dozen derandomised examples a target. `make fuzz` repeats each target with new seeds,
 which it prints, until `CONDNUM_FUZZ_SECONDS` are over, and writes `CONDNUM_FUZZ_REPORT`. What it has found is
-kept as a regression test by name in `test_regressions.py`.
+kept by name at the end of `test_loaders.py`.
 """
 
 import os
