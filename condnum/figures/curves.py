@@ -33,7 +33,7 @@ _RIDGED = {
 def norm_ratio_figure(curves: pd.DataFrame, subtitle: str, *, hidden: Sequence[str] = ()) -> Any:
     """Draw Fig. 1: the norm ratio of Eq. 16 against the step, per task and method."""
     figure = _of_both_tasks(
-        _only(curves, "norm_ratio"),
+        only(curves, "norm_ratio"),
         "Convergence of linear probing (norm ratio, Eq. 16)",
         f"{subtitle}. Line: geometric mean over seeds; band: least to largest",
         "step of exact line search",
@@ -59,7 +59,7 @@ def norm_ratio_figure(curves: pd.DataFrame, subtitle: str, *, hidden: Sequence[s
 def spectra_figure(curves: pd.DataFrame, subtitle: str, *, hidden: Sequence[str] = ()) -> Any:
     """Draw the spectra of both Hessians, raw inputs (identity) beside each method."""
     return _of_both_tasks(
-        _only(curves, "spectrum"),
+        only(curves, "spectrum"),
         "Spectra of the probe's Hessian before and after immunization",
         f"{subtitle}. A flat line is well-conditioned, a steep one ill-conditioned",
         "index i of the singular value",
@@ -71,7 +71,7 @@ def spectra_figure(curves: pd.DataFrame, subtitle: str, *, hidden: Sequence[str]
 
 def history_figure(curves: pd.DataFrame, subtitle: str) -> Any:
     """Draw both condition numbers along the descent."""
-    table = _only(curves, "kappa")
+    table = only(curves, "kappa")
     lengths = table.groupby("method")["x"].max()
     identity = table[table["method"] == "identity"]
     ends = pd.concat([identity.assign(x=1.0), identity.assign(x=lengths.max())])
@@ -142,7 +142,7 @@ def ceiling_figure(
     return finish(figure, "How much immunization is possible: RIR and its ceiling", note, height=480)
 
 
-def _only(curves: pd.DataFrame, quantity: str) -> pd.DataFrame:
+def only(curves: pd.DataFrame, quantity: str) -> pd.DataFrame:
     """Return the rows of one quantity."""
     table = curves[curves["quantity"] == quantity]
     if table.empty:

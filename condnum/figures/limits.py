@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from condnum.errors import InvalidInputError
 from condnum.figures.style import (
@@ -39,7 +38,15 @@ def add_region(figure: Any, region: FeasibleRegion, **place: Any) -> None:
         fillcolor=translucent(GREEN, 0.14), line={"color": GREEN, "width": 1, "dash": "dot"},
         name="immunized: (i) > 1, (ii) ≤ 1", **common,
     )  # fmt: skip
-    x, y = region_border(region)
+    # The outline of what is impossible: left of θ*, above the ceiling, below the least (i).
+    wall = 1 / region.kappa_pretrain
+    knee = region.kappa_pencil / region.kappa_pretrain  # where the least (i) turns
+    far = max(_FAR * wall, _FAR * knee)
+    top = max(_FAR**2, far)
+    bottom = 1 / _FAR / region.kappa_harmful
+    lower, upper = np.array([far, max(knee, wall), wall]), np.array([wall, far])
+    x = np.concatenate([lower, upper, [wall / _FAR, wall / _FAR, far]])
+    y = np.concatenate([region.lowest(lower), np.minimum(region.highest(upper), top), [top, bottom, bottom]])
     figure.add_scatter(
         x=x, y=y, fill="toself", fillcolor=translucent(NEUTRAL, 0.45), line={"width": 0},
         name="no θ gets here", **common,
@@ -50,21 +57,6 @@ def add_region(figure: Any, region: FeasibleRegion, **place: Any) -> None:
         x=ray, y=region.highest(ray), line={"color": ORANGE, "width": 3.5},
         name="Pareto front: RIR = RIR<sub>max</sub>", **common,
     )  # fmt: skip
-
-
-def region_border(region: FeasibleRegion) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the outline of what is impossible: left of θ*, above the ceiling, below the least (i)."""
-    wall = 1 / region.kappa_pretrain
-    knee = region.kappa_pencil / region.kappa_pretrain  # where the least (i) turns
-    far = max(_FAR * wall, _FAR * knee)
-    lower = np.array([far, max(knee, wall), wall])
-    upper = np.array([wall, far])
-    top = max(_FAR**2, far)
-    high = np.minimum(region.highest(upper), top)
-    bottom = 1 / _FAR / region.kappa_harmful
-    x = np.concatenate([lower, upper, [wall / _FAR, wall / _FAR, far]])
-    y = np.concatenate([region.lowest(lower), high, [top, bottom, bottom]])
-    return x, y
 
 
 RIDGE_TITLE = "ridge ε, in mean eigenvalues of K<sub>P</sub>"

@@ -43,18 +43,13 @@ def pair_detail_figures(detail: PairDetail) -> PairFigures:
     for figure in curves:
         figure.for_each_annotation(lambda note: note.update(text=titles.get(note.text, note.text)))
     images = [_image(detail.mean_pretrain, "mean_pretrain"), _image(detail.mean_harmful, "mean_harmful")]
-    return PairFigures(_mean_digits(images, list(titles.values()), detail.subtitle), *curves)
-
-
-def _mean_digits(images: list[NDArray[np.float64]], titles: list[str], subtitle: str) -> Any:
-    """Draw the mean images of both tasks in one scale of grey."""
-    figure = panels(cols=2, subplot_titles=titles, horizontal_spacing=0.06)
+    figure = panels(cols=2, subplot_titles=list(titles.values()), horizontal_spacing=0.06)
     for column, image in enumerate(images, start=1):
         figure.add_heatmap(
             z=image, coloraxis="coloraxis", row=1, col=column,
             hovertemplate="row %{y}, column %{x}: %{z:.3g}<extra></extra>",
         )  # fmt: skip
-    finish(figure, "Mean image of each task", subtitle, height=380)
+    finish(figure, "Mean image of each task", detail.subtitle, height=380)
     frame = {"constrain": "domain", "mirror": True, "showticklabels": False, "ticks": "", "showgrid": False}
     figure.update_xaxes(zeroline=False, **frame)
     figure.update_yaxes(zeroline=False, autorange="reversed", **frame)
@@ -63,8 +58,8 @@ def _mean_digits(images: list[NDArray[np.float64]], titles: list[str], subtitle:
         panel.yaxis.scaleanchor = panel.yaxis.anchor
     ink = [[0, "#FFFFFF"], [1, "#000000"]]  # on paper, so that a digit reads as it was written
     scale = {"colorscale": ink, "cmin": np.min(images), "cmax": np.max(images)}
-    title = {"text": "mean pixel"}
-    return figure.update_layout(coloraxis=scale | {"colorbar": {"title": title}}, margin_b=20)
+    figure.update_layout(coloraxis=scale | {"colorbar_title_text": "mean pixel"}, margin_b=20)
+    return PairFigures(figure, *curves)
 
 
 def _image(values: ArrayLike, name: str) -> NDArray[np.float64]:

@@ -15,20 +15,9 @@ from condnum.figures.style import finish, method_style, panels
 
 DIGITS = 10
 
-PAIR_COLUMNS = [
-    "method",
-    "seed",
-    "pretrain_digit",
-    "harmful_digit",
-    "convention",
-    "gauge",
-    "harmful_ratio",
-    "pretrain_ratio",
-    "rir",
-    "success",
-    "rank_pretrain",
-    "rank_harmful",
-]
+#: What tells one row from another, and all that is read.
+_KEY = ["method", "seed", "pretrain_digit", "harmful_digit", "convention", "gauge"]
+PAIR_COLUMNS = [*_KEY, "harmful_ratio", "pretrain_ratio", "rir", "success", "rank_pretrain", "rank_harmful"]
 
 #: Name and unit of each measure, in the order of the hover box.
 MEASURE_NAMES = {
@@ -64,10 +53,9 @@ def check_pair_results(results: pd.DataFrame) -> pd.DataFrame:
     same = table.loc[table["pretrain_digit"] == table["harmful_digit"], "pretrain_digit"]
     if len(same):
         raise InvalidInputError(f"a pair needs two different digits, got ({same.iloc[0]}, {same.iloc[0]}).")
-    key = PAIR_COLUMNS[:6]
-    twice = table[table.duplicated(key)]
+    twice = table[table.duplicated(_KEY)]
     if len(twice):
-        raise InvalidInputError(f"two rows are of the same cell: {twice.iloc[0][key].to_dict()}.")
+        raise InvalidInputError(f"two rows are of the same cell: {twice.iloc[0][_KEY].to_dict()}.")
     return table
 
 

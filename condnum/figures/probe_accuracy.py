@@ -4,7 +4,7 @@ from typing import Any
 
 import pandas as pd
 
-from condnum.errors import InvalidInputError
+from condnum.figures.curves import only
 from condnum.figures.style import (
     GREY,
     MethodStyle,
@@ -100,22 +100,20 @@ def ratio_history_figure(curves: pd.DataFrame, subtitle: str) -> Any:
     return finish(figure, "RIR<sub>θ0</sub> while the methods train", note)
 
 
-def net_style(name: str) -> MethodStyle:
-    """Return how a method is drawn here; `initial` is θ₀."""
-    return _START if name == "initial" else method_style(name)
-
-
 def _panels(
     curves: pd.DataFrame, quantity: str, *, shared_y: bool
 ) -> tuple[Any, list[tuple[int, str, MethodStyle, pd.DataFrame]]]:
     """Return an empty figure with a panel per backbone, and for each panel and method its column and rows."""
-    table = curves[curves["quantity"] == quantity]
-    if table.empty:
-        raise InvalidInputError(f"the curves hold no '{quantity}'; pass the curves of a deep-net run.")
+    table = only(curves, quantity)
     names = [str(name) for name in dict.fromkeys(table["backbone"])]
     figure = panels(cols=len(names), shared_yaxes=shared_y, subplot_titles=names, horizontal_spacing=0.07)
     return figure, [
-        (column, str(method), net_style(str(method)), rows[rows["method"] == method])
+        (
+            column,
+            str(method),
+            _START if method == "initial" else method_style(str(method)),
+            rows[rows["method"] == method],
+        )
         for column, backbone in enumerate(names, start=1)
         for rows in [curves[curves["backbone"] == backbone]]
         for method in dict.fromkeys(table["method"])

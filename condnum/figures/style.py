@@ -29,7 +29,6 @@ _LOOK = {
     "optimal": ("#E69F00", "dashdot"),
     "front": ("#56B4E9", "longdash"),
 }
-_SPARE = ("#000000", "longdashdot")
 
 TASK_TITLES = {"pretrain": "D<sub>P</sub>, pre-training task", "harmful": "D<sub>H</sub>, harmful task"}
 
@@ -41,7 +40,7 @@ def method_style(name: str) -> MethodStyle:
         >>> method_style("identity").dash
         'dash'
     """
-    color, dash = _LOOK.get(name, _SPARE)
+    color, dash = _LOOK.get(name, ("#000000", "longdashdot"))
     label = get_method(name).label if name in method_names() else name
     return MethodStyle(label, color, dash)
 
@@ -167,10 +166,6 @@ BLUE, ORANGE, GREEN, PURPLE = "#2E86C8", "#D55E00", "#009E73", "#CC79A7"
 NEUTRAL = "#8A8A8A"
 #: What is drawn for comparison in the other figures: axes, levels, thresholds.
 GREY = "#888888"
-#: Font size of labels that are powers of ten: plotly enlarges them by a quarter.
-POWER_SIZE = 12
-
-_LIGHT = "white"  # background of the template that `finish` sets
 
 
 def teaching_layout(figure: Any, title: str, subtitle: str = "", *, height: int = 520) -> Any:
@@ -193,7 +188,8 @@ def teaching_layout(figure: Any, title: str, subtitle: str = "", *, height: int 
 
 def apply_theme(figure: Any, *, dark: bool) -> Any:
     """Set the background of a figure."""
-    if dark or figure.layout.template.layout.paper_bgcolor != _LIGHT:  # setting it is slow
+    light = figure.layout.template.layout.paper_bgcolor == "white"  # as `finish` set it
+    if dark or not light:  # setting it is slow
         figure.update_layout(template="plotly_dark" if dark else "plotly_white")
     return figure
 
@@ -207,7 +203,7 @@ def honest_legend(figure: Any) -> Any:
         if trace.type == "scatter" and trace.showlegend is not False:
             trace.showlegend = _is_seen(trace, figure.layout)
     for axis in (*figure.select_xaxes({"type": "log"}), *figure.select_yaxes({"type": "log"})):
-        axis.tickfont.size = POWER_SIZE
+        axis.tickfont.size = 12  # plotly enlarges powers by a quarter
     return figure
 
 

@@ -118,36 +118,33 @@ def probe_table(summary: pd.DataFrame) -> pd.DataFrame:
     return rows_of(in_percent(summary[summary["convention"] == "compact"]), _NAMES | columns)
 
 
-def _draws(rir: pd.Series, deviation: pd.Series, least: pd.Series, largest: pd.Series) -> str:
-    """Format RIR with its deviation over groups and its range over draws of the groups."""
-    return (
-        f"{mean(rir)}{GAP}±{GAP}{rounded(deviation.mean())}, "
-        f"{number(least.min())}{GAP}–{GAP}{number(largest.max())}"
-    )
-
-
-_DRAWS = "{0}rir {0}rir_group_std {0}rir_least_draw {0}rir_largest_draw"
-
-_EVIDENCE: dict[str, Column] = {
-    "backbone": ("backbone", first(_text)),
-    "method": ("method", first(net_label)),
-    "samples × features": ("group_size dimension", lambda n, d: f"{n.iloc[0]}{GAP}×{GAP}{d.iloc[0]}"),
-    "rank H_P": ("rank_pretrain", span),
-    "rank H_H": ("rank_harmful", span),
-    "κ H_P": ("kappa_pretrain_after", span),
-    "κ H_H": ("kappa_harmful_after", span),
-    "RIR ± over groups, draws": (_DRAWS.format(""), _draws),
-    "the same, test images": (_DRAWS.format("test_"), _draws),
-    "steps": ("steps", span),
-    "kept at step": ("best_step", span),
-    "seconds a seed": ("seconds", mean),
-    "stopped by": ("stop_reason", reasons),
-}
-
-
 def evidence_table(results: pd.DataFrame) -> pd.DataFrame:
     """Format what the ratios rest on: ranks, condition numbers, steps, seconds."""
-    return groups_of(results[results["convention"] == "compact"], ["backbone", "method"], _EVIDENCE)
+
+    def draws(rir: pd.Series, deviation: pd.Series, least: pd.Series, largest: pd.Series) -> str:
+        over_groups = f"{mean(rir)}{GAP}±{GAP}{rounded(deviation.mean())}"
+        return f"{over_groups}, {number(least.min())}{GAP}–{GAP}{number(largest.max())}"
+
+    drawn = "{0}rir {0}rir_group_std {0}rir_least_draw {0}rir_largest_draw".format
+    return groups_of(
+        results[results["convention"] == "compact"],
+        ["backbone", "method"],
+        {
+            "backbone": ("backbone", first(_text)),
+            "method": ("method", first(net_label)),
+            "samples × features": ("group_size dimension", lambda n, d: f"{n.iloc[0]}{GAP}×{GAP}{d.iloc[0]}"),
+            "rank H_P": ("rank_pretrain", span),
+            "rank H_H": ("rank_harmful", span),
+            "κ H_P": ("kappa_pretrain_after", span),
+            "κ H_H": ("kappa_harmful_after", span),
+            "RIR ± over groups, draws": (drawn(""), draws),
+            "the same, test images": (drawn("test_"), draws),
+            "steps": ("steps", span),
+            "kept at step": ("best_step", span),
+            "seconds a seed": ("seconds", mean),
+            "stopped by": ("stop_reason", reasons),
+        },
+    )
 
 
 def net_verdict(summary: pd.DataFrame) -> str:

@@ -53,9 +53,7 @@ def mathml(tex: str, *, display: bool = False) -> str:
 
 
 PLOTLY = "application/vnd.plotly.v1+json"
-
 WIDGET = "application/vnd.jupyter.widget-view+json"
-WIDGET_NOTE = "An interactive control: open the notebook to use it."
 
 
 def _shown(notebook: Any) -> tuple[Any, list[dict[str, Any]]]:
@@ -87,7 +85,8 @@ def _page_data(data: Mapping[str, Any], figures: list[dict[str, Any]]) -> dict[s
         figures.append(json.loads(figure) if isinstance(figure, str) else figure)
         return {"text/html": f'<div class="figure" data-slot="{len(figures) - 1}"></div>'}
     if WIDGET in data:
-        return {"text/html": f'<p class="note">{WIDGET_NOTE}</p>'}
+        note = "An interactive control: open the notebook to use it."
+        return {"text/html": f'<p class="note">{note}</p>'}
     if "text/latex" in data and "text/html" not in data:
         tex = data["text/latex"].strip()
         formula = tex.strip("$").replace(r"\displaystyle", "")
@@ -128,16 +127,6 @@ class ReportExporter(HTMLExporter):
         return MarkdownWithMath(renderer=renderer).render(source)
 
 
-def highlight_css() -> str:
-    """Return the colours of code, light and dark; its background is the page's."""
-    formatter, looks = require("pygments.formatters", "notebooks").HtmlFormatter, []
-    for style in ("default", "github-dark"):
-        lines = formatter(style=style).get_style_defs(".highlight").splitlines()
-        tokens = "\n".join(line for line in lines if line.startswith(".highlight ."))
-        looks.append(re.sub(r"background-color: [^;}]+;? ?", "", tokens))
-    return f"{looks[0]}\n@media (prefers-color-scheme: dark) {{\n{looks[1]}\n}}"
-
-
 _REMOTE = re.compile(r"^\s*(?:[a-z][a-z0-9+.-]*:)?//", re.IGNORECASE)
 _CSS_REMOTE = re.compile(r"@import\s+[^;]*//[^;]*;?|url\(\s*['\"]?(?:[a-z]+:)?//[^)]*\)", re.IGNORECASE)
 
@@ -170,14 +159,6 @@ def remove_remote(soup: Any) -> None:
                 element["style"] = _CSS_REMOTE.sub("", element["style"])
 
 
-#: Figures keep the colours that they were drawn with; the site draws its own anew.
-_LIGHT_FIGURES = ".figure { background: #fff; color-scheme: light; }"
-
-
-#: Ids that the parts around a notebook have.
-_TAKEN = ("main", "run", "files", "again", "contents", "top")
-
-
 @dataclass(frozen=True)
 class NotebookBody:
     """What a page shows of an executed notebook; any shell can be put around it."""
@@ -203,10 +184,11 @@ def render_html(notebook: Any, *, title: str | None = None, name: str = "report"
     body = notebook_body(notebook, title=title, name=name)
     template = Environment(autoescape=True).from_string(read_asset("report.html.j2"))
     headings = BeautifulSoup(body.html, "html.parser").find_all("h2")
+    light = ".figure { background: #fff; color-scheme: light; }"  # as its figures were drawn
     page = template.render(
         body=body,
         contents=[(heading["id"], heading.get_text()) for heading in headings],
-        css="\n".join([report_css(), read_asset("assets/site.css"), _LIGHT_FIGURES]),
+        css="\n".join([report_css(), read_asset("assets/site.css"), light]),
     )
     drawn = []
     for number, figure in enumerate(body.figures):
@@ -232,7 +214,8 @@ def notebook_body(notebook: Any, *, title: str | None = None, name: str = "repor
     soup = BeautifulSoup(cells, "html.parser")
     remove_remote(soup)
     mark_words(soup)
-    used = {*_TAKEN, *(element["id"] for element in soup.find_all(id=True))}
+    around = ("main", "run", "files", "again", "contents", "top")  # ids of the parts around a notebook
+    used = {*around, *(element["id"] for element in soup.find_all(id=True))}
     for element in soup.find_all(["h2", "h3"]):
         base = re.sub(r"[\W_]+", "-", element.get_text().lower()).strip("-") or "part"
         names = (base, *(f"{base}-{count}" for count in range(2, len(used) + 3)))
@@ -259,7 +242,13 @@ def fill_slots(page: str, drawn: Sequence[str]) -> str:
 
 def report_css() -> str:
     """Return the style of a report: layout, tables, code in colours, light and dark."""
-    return f"{read_asset('report.css')}\n{highlight_css()}"
+    formatter, looks = require("pygments.formatters", "notebooks").HtmlFormatter, []
+    for style in ("default", "github-dark"):
+        lines = formatter(style=style).get_style_defs(".highlight").splitlines()
+        tokens = "\n".join(line for line in lines if line.startswith(".highlight ."))
+        looks.append(re.sub(r"background-color: [^;}]+;? ?", "", tokens))  # that is the page's
+    dark = f"@media (prefers-color-scheme: dark) {{\n{looks[1]}\n}}"
+    return "\n".join([read_asset("report.css"), looks[0], dark])
 
 
 def read_asset(name: str) -> str:

@@ -7,9 +7,6 @@ from condnum.report.tables import GAP, Column, bullets, count_of, label, number,
 #: Overshoots below this are round-off of κ's up to about 1e10.
 ROUND_OFF = 1e-6
 
-#: Nothing is trained in these.
-_CONTROLS = ["identity", "initial", "optimal", "front"]
-
 #: Extractors that were held against the ceiling.
 _KINDS = {
     "family": "family from I to θ*",
@@ -44,37 +41,6 @@ _SUMMARY: dict[str, Column] = {
     "immunized": ("immunized seeds", count_of),
 }
 
-_NULL_SPACES: dict[str, Column] = {
-    "D": ("dimension", str),
-    "rank K_P": ("rank_pretrain", str),
-    "rank K_H": ("rank_harmful", str),
-    "null in both": ("common", str),
-    "null(K_P) excited by D_H": ("harmful_only", str),
-    "its share of tr(K_H)": ("harmful_energy", number),
-    "null(K_P) ∩ range(K_H)": ("intersection", str),
-    "its share": ("intersection_energy", number),
-    "null(K_H) excited by D_P": ("pretrain_only", str),
-    "its share of tr(K_P)": ("pretrain_energy", number),
-}
-
-_OVERSHOOTS: dict[str, Column] = {
-    "extractors": ("kind", lambda kind: _KINDS[kind]),
-    "how many": ("points", str),
-    "largest share of the ceiling": ("largest_share", "{:.9f}".format),
-    "worst overshoot": ("overshoot", lambda value: "0" if value <= 0 else f"{value:.1e}"),
-}
-
-_RACE: dict[str, Column] = {
-    "contestant": ("contestant", str),
-    "steps": ("steps", lambda steps: f"{steps:,}" if steps else "—"),
-    "seconds of processor": ("seconds", number),
-    "times faster than Algorithm 1": ("times_faster", number),
-    "RIR": ("rir", number),
-    "RIR / ceiling": ("rir_share", number),
-    "(i)": ("harmful_ratio", number),
-    "(ii)": ("pretrain_ratio", number),
-}
-
 
 def summary_table(summary: pd.DataFrame) -> pd.DataFrame:
     """Format (i), (ii), RIR and its share of the ceiling at one ε, a row per pair × method."""
@@ -95,17 +61,47 @@ def measured_table(results: pd.DataFrame, convention: str, gauge: str) -> pd.Dat
 
 def null_table(spaces: pd.DataFrame) -> pd.DataFrame:
     """Format what each task has and the other lacks, a row per pair."""
-    return rows_of(spaces, _PAIR | _NULL_SPACES)
+    columns: dict[str, Column] = {
+        "D": ("dimension", str),
+        "rank K_P": ("rank_pretrain", str),
+        "rank K_H": ("rank_harmful", str),
+        "null in both": ("common", str),
+        "null(K_P) excited by D_H": ("harmful_only", str),
+        "its share of tr(K_H)": ("harmful_energy", number),
+        "null(K_P) ∩ range(K_H)": ("intersection", str),
+        "its share": ("intersection_energy", number),
+        "null(K_H) excited by D_P": ("pretrain_only", str),
+        "its share of tr(K_P)": ("pretrain_energy", number),
+    }
+    return rows_of(spaces, _PAIR | columns)
 
 
 def overshoot_table(overshoots: pd.DataFrame) -> pd.DataFrame:
     """Format how far the tried extractors stay below the ceiling, a row per pair × kind."""
-    return _without_lone_pair(rows_of(overshoots, _PAIR | _OVERSHOOTS))
+    columns: dict[str, Column] = {
+        "extractors": ("kind", lambda kind: _KINDS[kind]),
+        "how many": ("points", str),
+        "largest share of the ceiling": ("largest_share", "{:.9f}".format),
+        "worst overshoot": ("overshoot", lambda value: "0" if value <= 0 else f"{value:.1e}"),
+    }
+    return _without_lone_pair(rows_of(overshoots, _PAIR | columns))
 
 
 def race_table(race: pd.DataFrame) -> pd.DataFrame:
     """Format the race."""
-    return rows_of(race, _RACE)
+    return rows_of(
+        race,
+        {
+            "contestant": ("contestant", str),
+            "steps": ("steps", lambda steps: f"{steps:,}" if steps else "—"),
+            "seconds of processor": ("seconds", number),
+            "times faster than Algorithm 1": ("times_faster", number),
+            "RIR": ("rir", number),
+            "RIR / ceiling": ("rir_share", number),
+            "(i)": ("harmful_ratio", number),
+            "(ii)": ("pretrain_ratio", number),
+        },
+    )
 
 
 def words(summary: pd.DataFrame, spaces: pd.DataFrame, overshoots: pd.DataFrame, race: pd.DataFrame) -> str:
@@ -151,8 +147,8 @@ def words(summary: pd.DataFrame, spaces: pd.DataFrame, overshoots: pd.DataFrame,
 
 def _share_words(summary: pd.DataFrame) -> str:
     """Say which trained method reaches the largest share, and which meet Definition 3.1."""
-    methods = summary.groupby("method", sort=False)
-    trained = methods["rir_share"].agg(["min", "max"]).drop(index=_CONTROLS, errors="ignore")
+    methods, controls = summary.groupby("method", sort=False), ["identity", "initial", "optimal", "front"]
+    trained = methods["rir_share"].agg(["min", "max"]).drop(index=controls, errors="ignore")
     text = ""
     if len(trained):
         best = trained["max"].idxmax()

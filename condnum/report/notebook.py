@@ -48,9 +48,7 @@ PAGE = "report.html"
 #: How Python refuses to parse: also for NUL bytes and endless brackets.
 _UNPARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
 
-_TYPES: dict[str, type] = {
-    "bool": bool, "dict": dict, "float": float, "int": int, "list": list, "str": str, "tuple": tuple,
-}  # fmt: skip
+_TYPES: dict[str, type] = {kind.__name__: kind for kind in (bool, dict, float, int, list, str, tuple)}
 
 
 class NotebookError(CondnumError, RuntimeError):

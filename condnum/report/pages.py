@@ -21,12 +21,6 @@ from condnum.report.html import NotebookBody, fill_slots, notebook_body, read_as
 from condnum.report.notebook import read_notebook
 from condnum.report.tables import formula_html
 
-#: Height in pixels of a figure whose layout gives none.
-HEIGHT = 450
-
-#: Width in pixels below which a figure of one and of two panels side by side scrolls in its frame.
-LEAST_WIDTH = {1: 340, 2: 900}
-
 
 @lru_cache(maxsize=1)
 def _templates() -> Environment:
@@ -52,10 +46,7 @@ def render(template: str, **values: Any) -> str:
 
 
 def headings(page: str) -> list[tuple[str, str, Markup]]:
-    """List the headings of a page for its contents: name of the element, id, text.
-
-    Those of the second and third level that have an id; `data-short` is a shorter text.
-    """
+    """List a page's headings with an id for its contents: name, id, text (`data-short`, where it has one)."""
     found = BeautifulSoup(page, "html.parser").select("h2[id], h3[id]")
     return [
         (one.name, str(one["id"]), Markup(one.get("data-short") or one.decode_contents())) for one in found
@@ -102,9 +93,9 @@ def figure_html(figure: Mapping[str, Any], name: str) -> str:
     The template goes: the page has both, light and dark.
     """
     layout = {key: value for key, value in figure.get("layout", {}).items() if key != "template"}
-    height = int(layout.get("height") or HEIGHT)
+    height = int(layout.get("height") or 450)
     axes = [key for key in layout if re.fullmatch(r"xaxis\d*", key)]
-    width = int(layout.get("width") or LEAST_WIDTH[2 if len(axes) > 1 else 1])
+    width = int(layout.get("width") or (900 if len(axes) > 1 else 340))  # narrower ones scroll
     title = re.split(r"<br\s*/?>", (layout.get("title") or {}).get("text") or "figure")[0]
     label = html.escape(Markup(title).striptags())
     slim = _in_float32({"data": figure.get("data", []), "layout": layout})

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import pandas as pd
 
-from condnum.report.tables import Column, bullets, count_of, number, rounded, rows_of
+from condnum.report.tables import bullets, count_of, number, rounded, rows_of
 from condnum.studies.release import DETAILS, TEXTS
 
 #: The conventions in words.
@@ -54,22 +54,22 @@ def landing_words(landing: pd.DataFrame) -> str:
     return bullets(said) if said else ""
 
 
-def _range(low: float, high: float) -> str:
-    return "—" if math.isnan(low) else f"{number(low)} – {number(high)}"
-
-
-_LANDING: dict[str, Column] = {
-    "epochs": ("epochs", str),
-    "updates": ("updates", str),
-    "RIR, mean": ("rir_mean", number),
-    "least to largest": ("rir_min rir_max", _range),
-    "reported": ("reported_min reported_max", _range),
-}
-
-
 def landing_table(landing: pd.DataFrame) -> pd.DataFrame:
     """Format the release's end by epochs."""
-    return rows_of(landing, _LANDING)
+
+    def between(low: float, high: float) -> str:
+        return "—" if math.isnan(low) else f"{number(low)} – {number(high)}"
+
+    return rows_of(
+        landing,
+        {
+            "epochs": ("epochs", str),
+            "updates": ("updates", str),
+            "RIR, mean": ("rir_mean", number),
+            "least to largest": ("rir_min rir_max", between),
+            "reported": ("reported_min reported_max", between),
+        },
+    )
 
 
 def effect_table(waterfall: pd.DataFrame, epochs: int) -> pd.DataFrame:

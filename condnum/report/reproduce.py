@@ -78,10 +78,6 @@ class Experiment:
         return re.findall(r"{(\w+)}", self.command)
 
 
-#: Of the 90 ordered pairs (D_P, D_H), those of each digit with the next one and with the third after it: each
-#: digit is twice on either side.
-QUICK_PAIRS = tuple((digit, (digit + step) % 10) for digit in range(10) for step in (1, 3))
-
 _HOUSE_PRICES = Experiment(
     "house-prices",
     "House prices (Table 1, Figure 1)",
@@ -127,7 +123,7 @@ _QUICK = (
         "MNIST, 20 of 90 digit pairs (Table 2, Figure 2)",
         "Each digit as D_P against the next one and the third after it, one seed, the published 30 epochs.",
         "condnum run mnist --seeds 1 --epochs 30 --methods ours,opt_kappa,imma,r_ill_only --pairs "
-        + ",".join(f"{pretrain}-{harmful}" for pretrain, harmful in QUICK_PAIRS),
+        + ",".join(f"{digit}-{(digit + step) % 10}" for digit in range(10) for step in (1, 3)),
         ("mnist",),
     ),
     Experiment(
@@ -429,14 +425,9 @@ def _left_by_an_earlier_run(scale: str, folder: Path) -> dict[str, Experiment]:
     entries = {experiment.name: experiment for experiment in experiments(scale)}
     for before in old.experiments if old else ():
         if before.name in entries and before.folder and is_whole(folder / before.folder):
-            entries[before.name] = replace(
-                entries[before.name],
-                status="reused" if before.ok or before.status == "waiting" else before.status,
-                folder=before.folder,
-                error=before.error,
-                seconds=before.seconds,
-                fingerprint=before.fingerprint,
-            )
+            status: Status = "reused" if before.ok or before.status == "waiting" else before.status
+            kept = {name: getattr(before, name) for name in ("folder", "error", "seconds", "fingerprint")}
+            entries[before.name] = replace(entries[before.name], status=status, **kept)
     return entries
 
 

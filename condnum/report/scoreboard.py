@@ -39,13 +39,8 @@ CLAIM_RULE = (
     "does not hold if it fails in at least half of the cells of both; else it holds in part. θ at unit scale."
 )
 
-#: Settings of Table 3 in words.
-NET_NAMES = {
-    ("resnet18", "cars"): "ResNet18, ImageNet–Cars",
-    ("vit", "cars"): "ViT, ImageNet–Cars",
-    ("resnet18", "country211"): "ResNet18, ImageNet–Country211",
-    ("vit", "country211"): "ViT, ImageNet–Country211",
-}
+#: Nets and data of Table 3 in words.
+NET_NAMES = {"resnet18": "ResNet18", "vit": "ViT", "cars": "Cars", "country211": "Country211"}
 
 #: Ordered pairs of two different digits.
 PAIRS = 90
@@ -241,7 +236,8 @@ def _nets(run: Result, summary: pd.DataFrame) -> list[Section]:
                 break
         published = {name: row for name, row in TABLE_3[setting].items() if name != "initial"}
         data = f"{rows['pretrain_data'].iloc[0]} against {rows['harmful_data'].iloc[0]}"
-        title = f"Table 3, {backbone} beside the published {NET_NAMES[setting]}"
+        net, images = (NET_NAMES[word] for word in setting)
+        title = f"Table 3, {backbone} beside the published {net}, ImageNet–{images}"
         key, same = f"table-3-{run.name}-{len(sections) + 1}", bool(rows["published_same"].all())
         mine = None if cells is None else cells[cells["backbone"] == backbone]
         sections.append(
