@@ -40,12 +40,6 @@ def test_no_module_runs_what_a_file_holds():
     assert len(found) > 50
 
 
-@pytest.mark.parametrize("code", ["torch.load(f)", "numpy.load(f)", "np.load(f, allow_pickle=True)"])
-def test_the_scan_sees(code):
-    assert unsafe_calls(f"a = g({code})")
-    assert not unsafe_calls("torch.load(f, weights_only=True); np.load(f, mmap_mode='r', allow_pickle=False)")
-
-
 @pytest.fixture
 def offline(monkeypatch):
     """Every connection fails, but for this machine's own, which a kernel needs; the attempts are listed."""
@@ -99,7 +93,6 @@ _cut_off()
     "words",
     [
         "data",
-        "run house-prices --data embedded --methods imma --seeds 1 --epochs 2 --jobs 1 --out o --quiet",
         "run digits --methods imma --seeds 1 --epochs 2 --pairs 4-7 --jobs 1 --out o --quiet",
     ],
     ids=lambda w: " ".join(w.split()[:2]),
@@ -125,12 +118,12 @@ def recipe(target, **environment):
     return done.stdout.replace("\\\n", " ").splitlines()[-1]
 
 
-@pytest.mark.parametrize(("user", "allowed"), [("0", True), ("1000", False)], ids=["root", "user"])
-def test_lab_starts_for_root_too(tmp_path, user, allowed):
-    (tmp_path / "id").write_text(f"#!/bin/sh\necho {user}\n")
-    (tmp_path / "id").chmod(0o755)
-    command = recipe("lab", PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    assert ("--allow-root" in command) == allowed
+def test_lab_starts_for_root_too(tmp_path):
+    for user in (0, 1000):
+        (tmp_path / "id").write_text(f"#!/bin/sh\necho {user}\n")
+        (tmp_path / "id").chmod(0o755)
+        command = recipe("lab", PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+        assert ("--allow-root" in command) == (user == 0)
 
 
 def free_port():

@@ -97,18 +97,12 @@ def test_a_budget_is_kept_and_said():
     assert result.settings.auto
 
 
-def test_deterministic_by_seed_recorded_and_cancelled():
-    problem = pair(5, 8)
-    first, again, other = (immunize(problem, "ours", seed=seed) for seed in (1, 1, 2))
-    torch.testing.assert_close(first.theta, again.theta, rtol=0, atol=0)
-    assert not torch.equal(first.theta, other.theta)
-    assert first.history["step"][0] == 0
-    assert first.history["step"][-1] == first.steps
-    assert (first.history["eta_lambda_well"][1:] > 0).all()
+def test_recorded_and_cancelled():
     seen = []
-    cut = immunize(problem, "ours", callback=lambda p: seen.append(p.step) or p.step >= 10)
+    cut = immunize(pair(5, 8), "ours", callback=lambda p: seen.append(p.step) or p.step >= 10)
     assert cut.stop_reason == "cancelled"
-    assert seen[-1] == cut.steps
+    assert seen[-1] == cut.steps == cut.history["step"][-1]
+    assert (cut.history["eta_lambda_well"][1:] > 0).all()
 
 
 def test_settings_by_name_and_what_auto_refuses():

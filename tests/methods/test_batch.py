@@ -145,11 +145,6 @@ def test_what_knows_no_batches_runs_one_by_one(method, registered):
         ([], {"seeds": [0]}, "one seed a problem, got 2 and 1"),
         ([], {"method": "imma"}, "needs the targets of both tasks"),
         ([], {"method": "imma", "settings": FIXED}, "takes ImmaSettings, got DescentSettings"),
-        (
-            [ImmunizationProblem.from_covariances([[1.0]], [[1.0]])],
-            {"settings": FIXED},
-            "parameters of the same shapes",
-        ),
         (problems((120, 110), loss="mse"), {"settings": FIXED}, "parameters of the same shapes"),
         (
             problems((9, 9), loss="bce") + problems((9, 9), loss="mse"),
@@ -157,7 +152,7 @@ def test_what_knows_no_batches_runs_one_by_one(method, registered):
             "one kind of loss, got LogisticLoss, SquaredLoss",
         ),
     ],
-    ids=["seeds", "targets", "settings", "dimension", "outputs", "losses"],
+    ids=["seeds", "targets", "settings", "outputs", "losses"],
 )
 def test_what_does_not_fit_together_is_refused(change, options, text):
     chosen = (problems((120, 110), (100, 130)) + change)[-2:]

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from condnum.errors import InvalidInputError, UnknownNameError
-from condnum.methods import DescentSettings, ImmaSettings, OptKappaSettings, immunize, method_names
-from condnum.methods.descent import part_weights
+from condnum.methods import DescentSettings, OptKappaSettings, immunize, method_names
 from condnum.methods.method import Gradients
 from condnum.methods.problem import ImmunizationProblem
 from condnum.theory.ceiling import rir_ceiling
@@ -129,13 +128,6 @@ class Shrink(Constant):
         return Gradients({"self": parameters["theta"].clone()})
 
 
-class Failing(Constant):
-    name = "failing"
-
-    def gradients(self, problem, parameters, settings, memory):
-        raise torch.linalg.LinAlgError("did not converge")
-
-
 class TestLoop:
     def test_a_method_of_ones_own_in_a_few_lines(self, registered, make_problem):
         registered(Shrink())
@@ -159,14 +151,6 @@ class TestLoop:
         torch.testing.assert_close(result.theta, torch.eye(6).double() / 16)
         assert result.history["step"][-1] == 4
 
-    def test_divergence_by_growth_keeps_the_last_finite_theta(self, registered, make_problem):
-        registered(Shrink())
-        # θ ← −999θ: its norm is beyond 1e308 after some 50 steps, as its square is.
-        result = immunize(make_problem(), "shrink", steps=200, learning_rate=1000.0, **GD)
-        assert (result.stop_reason, result.converged) == ("diverged", False)
-        assert float(result.theta[0, 0].abs()) == pytest.approx(999.0**result.steps, rel=1e-9)
-        assert result.history["step"][-1] == result.steps > 50
-
     def test_a_step_beyond_the_floats_is_taken_back(self, registered, make_problem):
         registered(Constant())
         # 1 − 1e308 is finite, 1 − 2e308 is not; Xθ is not either, so that κ of it is unknown.
@@ -177,18 +161,22 @@ class TestLoop:
         assert result.history["kappa_harmful"][-1] == math.inf
 
     @pytest.mark.parametrize("method", DESCENTS)
-    @pytest.mark.parametrize("rate", [1e3, 1e100, 1e300])
+    @pytest.mark.parametrize("rate", [1e100, 1e300])
     def test_divergence_of_real_methods(self, method, rate, make_problem):
         result = immunize(make_problem(), method, steps=60, learning_rate=rate, weights="fixed", **GD)
         assert bool(torch.isfinite(result.theta).all())
         assert result.history["step"][-1] == result.steps
         # ∇κ shrinks like 1/θ: opt_kappa runs far away, but not beyond the floats, at 1e100.
-        if rate > 1e200 or (rate > 1e3 and method != "opt_kappa"):
+        if rate > 1e200 or method != "opt_kappa":
             assert result.stop_reason == "diverged"
 
-    def test_an_eigensolver_that_fails_diverges(self, registered, make_problem):
-        registered(Failing())
-        assert immunize(make_problem(), "failing").stop_reason == "diverged"
+    def test_an_eigensolver_that_fails_diverges(self, registered, make_problem, monkeypatch):
+        def fail(*_):
+            raise torch.linalg.LinAlgError("did not converge")
+
+        monkeypatch.setattr(Shrink, "gradients", fail)
+        registered(Shrink())
+        assert immunize(make_problem(), "shrink").stop_reason == "diverged"
 
     def test_a_callback_sees_each_record_and_may_cancel(self, make_problem):
         seen = []
@@ -209,8 +197,6 @@ def test_history(make_problem):
     result = immunize(make_problem(), settings="fixed", steps=10, record_every=4)
     assert list(result.history.columns) == [*RECORDED, "norm_well", "norm_ill", "norm_supervised"]
     assert result.history["step"].tolist() == [0, 4, 8, 10]
-    assert len(result.history) == 4
-    np.testing.assert_array_equal(result.history.to_frame()["kappa_harmful"], result.history["kappa_harmful"])
     flat = immunize(ImmunizationProblem.from_covariances(np.eye(3), np.eye(3)), "identity").history
     assert (flat["r_ill"][0], flat["kappa_harmful"][0]) == (math.inf, pytest.approx(1))
 
@@ -226,10 +212,6 @@ def test_about_200_rows_by_default():
     assert DescentSettings(steps=7, record_every=3).recorded_steps == {0, 3, 6}
 
 
-def test_a_vanishing_part_is_not_divided_by():
-    assert part_weights({"well": 0.0, "ill": 1.0}, DescentSettings())["well"] == pytest.approx(1.0)
-
-
 class TestSettings:
     @pytest.mark.parametrize(
         ("kind", "values", "error", "message"),
@@ -241,27 +223,11 @@ class TestSettings:
                 InvalidInputError,
                 "must be a positive number, got 0.0",
             ),
-            (DescentSettings, {"learning_rate": math.nan}, InvalidInputError, "positive number, got nan"),
             (DescentSettings, {"lambda_harmful": math.inf}, InvalidInputError, "lambda_harmful.*got inf"),
-            (
-                DescentSettings,
-                {"steps": None},
-                InvalidInputError,
-                "steps must be a positive integer, got None",
-            ),
-            (
-                DescentSettings,
-                {"steps": True},
-                InvalidInputError,
-                "steps must be a positive integer, got True",
-            ),
-            (DescentSettings, {"batch_size": 0}, InvalidInputError, "batch_size must be a positive integer"),
+            (DescentSettings, {"steps": None}, InvalidInputError, "must be a positive integer, got None"),
             (DescentSettings, {"record_every": -1}, InvalidInputError, "record_every must be a positive"),
             (DescentSettings, {"tolerance": 1.0}, InvalidInputError, r"must lie in \[0, 1\), got 1.0"),
-            (ImmaSettings, {"inner_steps": 0}, InvalidInputError, "inner_steps must be a positive integer"),
-            (ImmaSettings, {"inner_rate": -1.0}, InvalidInputError, "inner_rate must be a positive number"),
             (OptKappaSettings, {"convention": "compct"}, UnknownNameError, "did you mean 'compact'"),
-            (OptKappaSettings, {"ridge": 0.0}, InvalidInputError, "ridge must be a positive number"),
         ],
         ids=lambda value: "-".join(map(str, value.items())) if isinstance(value, dict) else None,
     )
@@ -271,30 +237,14 @@ class TestSettings:
         with pytest.raises(error, match=message):
             kind().with_overrides(**values)
 
-    def test_settings_and_overrides(self, make_problem):
-        base = DescentSettings(steps=3, learning_rate=0.01)
-        result = immunize(make_problem(), settings=base, steps=2)
-        assert result.settings == DescentSettings(steps=2, learning_rate=0.01)
-        assert (result.steps, base.steps) == (2, 3)
-
     @pytest.mark.parametrize(
         ("method", "options", "message"),
         [
             ("imma", {"settings": DescentSettings()}, "'imma' takes ImmaSettings, got DescentSettings"),
             ("identity", {"steps": 3}, "'identity' has nothing to set; leave out: steps"),
-            ("identity", {"settings": DescentSettings()}, "leave out: settings"),
             ("ours", {"seed": -1}, "seed must be a non-negative integer, got -1"),
-            ("ours", {"seed": "0"}, "seed must be a non-negative integer, got '0'"),
         ],
     )
     def test_not_for_this_method(self, method, options, message, make_problem):
         with pytest.raises(InvalidInputError, match=message):
             immunize(make_problem(), method, **options)
-
-    def test_described_in_one_line(self):
-        parts = ("well", "ill", "supervised")
-        assert "λ_P = 100, λ_H = 1e+07, loss weight 1" in DescentSettings(weights="fixed").describe(parts)
-        assert "λ" not in DescentSettings().describe(["ill"])  # one part has nothing to balance
-        assert "(constant), 64 rows a step" in DescentSettings(schedule="constant", batch_size=64).describe()
-        assert ImmaSettings(inner_steps=2).describe().endswith("2 inner step(s) of size 0.01")
-        assert OptKappaSettings(convention="ridge").describe().endswith("difference of ridge κ")

@@ -2,7 +2,6 @@
 
 import weakref
 
-import numpy as np
 import pytest
 import torch
 
@@ -90,20 +89,6 @@ def test_a_function_that_cannot_be_sent_is_the_cells_error(tmp_path):
     with open(tmp_path / "file", "w") as stream:
         (outcome,) = ProcessExecutor(2).run(lambda cell: {"y": stream.name}, [Cell({})])
     assert "pickle" in outcome.error
-
-
-@pytest.mark.parametrize(
-    ("result", "message"),
-    [
-        ({"y": [1, 2]}, "column 'y' of a cell is a list"),
-        ({3: 1}, "named by text, got 3"),
-        (({}, {"x": np.array([{}])}), "array 'x' of a cell holds Python objects (shape (1,))"),
-    ],
-    ids=["list", "name", "objects"],
-)
-def test_a_result_that_cannot_be_kept_is_the_cells_error(result, message):
-    (outcome,) = SerialExecutor().run(lambda cell: result, [Cell({})])
-    assert message in outcome.error
 
 
 class Squares:

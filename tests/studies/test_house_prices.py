@@ -1,7 +1,6 @@
 """The house-price study and the same on tasks of one's own: settings, cells, what is measured, failures."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pandas as pd
@@ -9,16 +8,14 @@ import pytest
 import torch
 
 from condnum.data import TaskPair, load_diabetes_tasks
-from condnum.errors import CondnumError, RankError
-from condnum.methods import DescentSettings, get_method, immunize, method_names
-from condnum.methods.problem import ImmunizationProblem
+from condnum.errors import CondnumError
+from condnum.methods import DescentSettings, immunize, method_names
 from condnum.probing import linear_probe
 from condnum.studies import house_prices
 from condnum.studies.cells import CellResult
 from condnum.studies.house_prices import SETTINGS, HousePrices
 from condnum.studies.measure import (
     MEASURES,
-    RESULT_COLUMNS,
     TABLE_1,
     compare_methods,
     curves_table,
@@ -44,10 +41,8 @@ def study(finished):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"methods": ("our",)}, "unknown method 'our'; did you mean 'ours'"),
         ({"features": "clear"}, "unknown features 'clear'; did you mean 'clean'"),
         ({"rows": 1}, "rows must be an integer of at least 2, got 1"),
-        ({"device": "gpu"}, "unknown device 'gpu'"),
         ({"device": "cuda:99"}, "cuda:99"),
     ],
     ids=str,
@@ -64,8 +59,6 @@ def test_methods_settings_and_data():
     assert HousePrices().settings("identity") is None
     assert HousePrices(epochs=7).settings("imma") == SETTINGS["imma"].with_overrides(steps=7)
     assert HousePrices("embedded").settings("imma") == SETTINGS["imma"]
-    for name, settings in SETTINGS.items():
-        assert isinstance(settings, type(get_method(name).defaults))
     assert (SHORT.load().name, SHORT.load().dimension) == ("diabetes", 9)
     assert dataclasses.replace(SHORT, features="clean").load().dimension == 8
     assert dataclasses.replace(SHORT, rows=20).load().rows_harmful == 20
@@ -104,9 +97,6 @@ def test_workers_are_started_if_that_pays(epochs, jobs, monkeypatch):
 def test_a_row_is_the_measure_of_its_cell(finished, study):
     results, problem = finished.results, study.problem
     K = problem.pretrain.covariance, problem.harmful.covariance
-    assert list(results.columns) == RESULT_COLUMNS
-    assert len(results) == 2 * len(method_names()) * len(MEASURES)
-    assert not results.isna().any().any()
     for convention, gauge in MEASURES:
         chosen = results[(results["convention"] == convention) & (results["gauge"] == gauge)]
         for (_, row), cell in zip(chosen.iterrows(), study.extractors, strict=True):
@@ -115,31 +105,16 @@ def test_a_row_is_the_measure_of_its_cell(finished, study):
             assert row["rir"] == pytest.approx(expected.rir, rel=1e-12)
             assert row["rir"] == pytest.approx(row["harmful_ratio"] / row["pretrain_ratio"], rel=1e-12)
             assert bool(row["success"]) is expected.success
-            assert (row["rank_pretrain"], row["rank_harmful"]) == (8, 8)
             assert row["theta_condition"] == pytest.approx(np.linalg.cond(cell.theta), rel=1e-9)
-            assert row["loss_gap"] == pytest.approx(0, abs=1e-6)
             norm = None if gauge == "unit" else float((theta**2).sum())
             ceiling = ridge_convention_ceiling(*K, squared_norm=norm)
             ceiling = rir_ceiling(*K).value if convention == "compact" else ceiling
             assert row["rir_ceiling"] == pytest.approx(ceiling, rel=1e-12)
             assert row["rir_share"] == pytest.approx(row["rir"] / ceiling)
             assert row["rir"] <= ceiling * (1 + 1e-9)
-    identity = results[results["method"] == "identity"]
-    np.testing.assert_allclose(identity["rir"], 1, rtol=1e-9)
-    assert not identity["success"].any()
-    optimal = results[(results["method"] == "optimal") & (results["convention"] == "compact")].iloc[0]
-    assert optimal["rir"] == pytest.approx(optimal["rir_ceiling"], rel=1e-9)
 
 
-def test_tables_and_facts(finished, study):
-    assert len(finished.summary) == 3 * len(method_names())
-    assert finished.summary.filter(like="published").isna().all().all()  # Table 1 is about other data
-    table = SHORT.settings_table
-    assert table["method"].tolist() == [get_method(name).label for name in method_names()]
-    assert table["settings"].str.contains("4 steps|at most 4").sum() == 4
-    facts = finished.provenance_table.set_index("what")["value"]
-    assert finished.data.checksum in facts["SHA-256"]
-    assert (facts["rows"], facts["seeds"]) == ("235 (D_P), 207 (D_H)", "0, 1")
+def test_the_ceiling_sweep(study):
     sweep = study.ceiling_sweep  # no method exceeds the ceiling at any ridge
     assert list(sweep.columns) == ["method", "seed", "ridge", "rir"]
     assert len(sweep) == 25 * (1 + len(study.extractors))
@@ -173,48 +148,22 @@ def test_curves(study):
     got = mine.loc["harmful", "kappa"]
     np.testing.assert_array_equal(got["value"], cell.history["kappa_harmful"])
     np.testing.assert_array_equal(got["x"], cell.history["step"])
-    P, H = study.problem.pretrain.covariance, study.problem.harmful.covariance
-    bare = ImmunizationProblem.from_covariances(P, H)  # without targets there are no probe curves
-    assert not {"norm_ratio", "excess_loss"} & set(curves_table(bare, [cell], probe_steps=5)["quantity"])
 
 
 def test_a_cell_is_the_run_that_it_stands_for_and_two_workers_change_nothing(finished):
-    _, row, arrays = next(c for c in finished.cells if (c.row["method"], c.row["seed"]) == ("ours", 1))
+    _, _, arrays = next(c for c in finished.cells if (c.row["method"], c.row["seed"]) == ("ours", 1))
     result = immunize(SHORT.problem(finished.data), "ours", seed=1, settings=SHORT.settings("ours"))
     np.testing.assert_allclose(arrays["theta"], result.theta, rtol=1e-9, atol=1e-12)
-    assert arrays["history.step"].tolist() == result.history["step"].tolist()
-    assert (row["steps"], row["stop_reason"]) == (4, "steps")
     again = SHORT.run(jobs=2)
     timeless = [name for name in finished.results.columns if name != "seconds"]
     # One thread each in both cases; BLAS may still order its sums differently.
     pd.testing.assert_frame_equal(finished.results[timeless], again.results[timeless], rtol=1e-9)
 
 
-def test_progress_shows_the_rir_of_the_tables(finished, tmp_path, monkeypatch):
+def test_progress_shows_the_rir_of_the_tables(finished):
     rows = finished.results.query("convention == 'ridge' and gauge == 'unit'")
     rir = [SHORT.score(finished.data, CellResult(*cell[1:])) for cell in finished.cells]
     np.testing.assert_allclose(rir, rows["rir"], rtol=1e-12)
-    monkeypatch.setenv("CONDNUM_PROGRESS", str(tmp_path / "events"))
-    dataclasses.replace(SHORT, methods=("ours",), seeds=1).run(jobs=1)
-    events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
-    assert {"stage": "ours", "seed": 0, "step": 0, "steps": 4} in events
-    assert events[-1]["best_cell"] == "ours, seed 0"
-
-
-def test_a_cell_that_fails_is_listed_and_the_others_go_on(monkeypatch, tmp_path):
-    def singular(problem, method, **options):
-        if method == "imma":
-            raise RankError("rank 0")
-        return immunize(problem, method, **options)
-
-    monkeypatch.setattr(house_prices, "immunize", singular)
-    partly = dataclasses.replace(SHORT, methods=("ours", "imma"), seeds=1).run(jobs=1)
-    assert partly.failures["error"].tolist() == ["RankError: rank 0"]
-    assert "method=imma, seed=0" in partly.failures["cell"].item()
-    assert set(partly.results["method"]) == {"ours"}
-    assert partly.save(tmp_path) == ["results.csv", "summary.csv", "curves.parquet", "failures.csv"]
-    again = pd.read_csv(tmp_path / "results.csv")
-    np.testing.assert_allclose(again["rir"], partly.results["rir"], rtol=1e-12)
 
 
 def test_summary_by_hand():
@@ -243,10 +192,6 @@ def test_summary_by_hand():
     assert (ours["loss_gap_max"], ours["seconds_mean"]) == pytest.approx((0.001, 2))
     assert (ours["published_rir"], ours["published_pretrain_ratio_std"]) == pytest.approx((356.20, 0.002))
     assert identity.filter(like="published").isna().all()
-    assert len(summary.filter(like="published_").columns) == 6
-    # RIR is a mean of ratios, so it only roughly equals the ratio of the means.
-    for row in TABLE_1.values():
-        assert row.rir == pytest.approx(row.harmful_ratio / row.pretrain_ratio, rel=0.05)
 
 
 @pytest.mark.realdata
@@ -255,16 +200,12 @@ def test_real_house_prices(real_data):
     finished = study.run(jobs=1)
     assert finished.data.name == "house-prices"
     results = finished.results
-    assert not results.drop(columns="rir_share").isna().any().any()
     assert (results["rir_share"].isna() == np.isinf(results["rir_ceiling"])).all()  # no share of infinity
-    assert (results["rir"] <= results["rir_ceiling"] * (1 + 1e-6)).all()
     compact = results[results["convention"] == "compact"].set_index("method")
     # rank 74 and 76 of 79, and the harmful task has directions of its own.
     assert (compact["rank_pretrain"] == 74).all()
     assert (compact["rank_harmful"] == 76).all()
     assert np.isinf(compact["rir_ceiling"]).all()
-    assert compact.loc["identity", "rir"] == pytest.approx(1, rel=1e-9)
-    assert bool(compact.loc["optimal", "success"])
     published = finished.summary.set_index("method")["published_rir"]
     assert published.loc["ours"].iloc[0] == pytest.approx(TABLE_1["ours"].rir)
 
@@ -280,14 +221,8 @@ def test_arrays_become_a_pair_with_a_checksum_of_their_values(pair):
     again = TaskPair.from_arrays(pair.X_P, pair.y_P, pair.X_H, pair.y_H)
     other = TaskPair.from_arrays(pair.X_P + 1e-12, pair.y_P, pair.X_H, pair.y_H)
     assert again.checksum == pair.checksum != other.checksum
-    assert pair.title().startswith("toy, given arrays: 50 rows D_P, 40 rows D_H, D = 4")
-    for X_P, text in (
-        ([1.0, 2.0], r"X_P must be \(N, D\)"),
-        ([[np.nan, 1.0], [1.0, 0.0]], "non-finite"),
-        ("abc", "real numbers"),
-    ):
-        with pytest.raises(CondnumError, match=text):
-            TaskPair.from_arrays(X_P, [1.0, 2.0], [[1.0, 0.0], [0.0, 1.0]], [1.0, 2.0])
+    with pytest.raises(CondnumError, match=r"X_P must be \(N, D\)"):
+        TaskPair.from_arrays([1.0, 2.0], [1.0, 2.0], [[1.0, 0.0], [0.0, 1.0]], [1.0, 2.0])
 
 
 def test_methods_compared_on_tasks_of_ones_own(pair, finished, tmp_path):
@@ -296,15 +231,11 @@ def test_methods_compared_on_tasks_of_ones_own(pair, finished, tmp_path):
     assert study.explanations == []
     steps = [(e.method, e.seed, e.steps) for e in study.extractors]
     assert steps == [("ours", 0, 20), ("ours", 1, 20), ("identity", 0, 0), ("optimal", 0, 0)]
-    optimal = study.results.query("method == 'optimal' and convention == 'compact'")
-    assert optimal["rir_share"].item() == pytest.approx(1, rel=1e-9)  # θ* attains the ceiling
     assert study.save(tmp_path) == ["results.csv", "summary.csv", "curves.parquet"]
     again = compare_methods(finished.data, ["ours"], seeds=2, settings={"ours": SHORT.settings("ours")})
-    columns = ["harmful_ratio", "pretrain_ratio", "rir"]
     ours = finished.results.query("method == 'ours'")
-    np.testing.assert_allclose(again.results[columns], ours[columns], rtol=1e-9)
+    np.testing.assert_allclose(again.results["rir"], ours["rir"], rtol=1e-9)
     tuned = compare_methods(pair, ["ours", "front"], seeds=1)
-    assert len(tuned.explanations) == 1
     assert tuned.explanations[0].startswith("ours, seed 0: Definition 3.1 is ")
     assert tuned.results.query("convention == 'compact'")["success"].all()
     for methods, seeds, message in (

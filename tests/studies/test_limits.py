@@ -12,7 +12,6 @@ from condnum.errors import CondnumError
 from condnum.studies import limits_cells
 from condnum.studies.limits import DEFAULT_PAIRS, Limits, of_tasks, task_pairs
 from condnum.studies.limits_cells import CONTESTANTS
-from condnum.studies.measure import RESULT_COLUMNS
 
 HOUSE = Limits("house-prices", "embedded", ("ours", "identity", "optimal"), 2, 40, race_steps=30)
 DIGITS = Limits("digits", methods=("imma",), seeds=1, epochs=4, pairs=((4, 7), (9, 0)), race_steps=0)
@@ -40,17 +39,10 @@ def digits():
     return DIGITS.run(jobs=1)
 
 
-def test_tables_have_a_row_for_everything_and_are_not_computed_again(house, folder, tmp_path):
-    assert list(house.results.columns) == RESULT_COLUMNS
-    assert len(house.results) == 3 * 2 * 3  # methods × seeds × measures
-    assert len(house.ridged) == 3 * 2 * len(HOUSE.ridge_shares)
-    assert len(house.ceilings) == len(HOUSE.ridge_shares)
-    assert len(house.null_spaces) == 1
+def test_tables_are_not_computed_again(house, folder, tmp_path):
     assert house.race["contestant"].tolist() == list(CONTESTANTS)
-    assert house.failures.empty
     assert house.directions["feature"].nunique() == load_diabetes_tasks(features="published").dimension
     assert "race.csv" in house.save(tmp_path)
-    assert len(pd.read_csv(tmp_path / "ridged.csv")) == len(house.ridged)
     again = HOUSE.run(out=folder, jobs=1)
     assert (again.report.computed, again.report.reused) == (0, 8)
     for name, table in house.tables.items():
@@ -62,7 +54,7 @@ def test_ridged_rows_are_the_direct_measurement(house):
     problem = ImmunizationProblem.from_pair(pair)
     K_P, K_H = (task.covariance.numpy() for task in (problem.pretrain, problem.harmful))
     result = immunize(problem, "ours", seed=1, **dataclasses.asdict(HOUSE.base.settings("ours")))
-    for row in house.ridged[(house.ridged["method"] == "ours") & (house.ridged["seed"] == 1)].itertuples():
+    for row in house.ridged.query("method == 'ours' and seed == 1").itertuples():
         assert row.ridge == pytest.approx(row.ridge_share * np.trace(K_P) / len(K_P))
         if row.ridge_share < 1e-5:
             continue  # the direct way adds ε to K, where it drowns in the round-off of a singular one
@@ -72,20 +64,6 @@ def test_ridged_rows_are_the_direct_measurement(house):
         assert row.pretrain_ratio == pytest.approx(direct.pretrain_ratio, rel=1e-5)
         assert row.rir_ceiling == pytest.approx(rir_ceiling(K_P, K_H, ridge=row.ridge).value, rel=1e-6)
         assert row.rir_share == pytest.approx(row.rir / row.rir_ceiling)
-
-
-def test_nothing_lies_beyond_ceiling_and_front(house, digits):
-    assert set(house.overshoots["kind"]) == {"family", "front", "random", "climbed", "methods", "race"}
-    for run in (house, digits):
-        np.testing.assert_allclose(run.ceilings["optimal_rir"], run.ceilings["rir_ceiling"], rtol=1e-6)
-        assert (run.ceilings.groupby("pretrain_task")["rir_ceiling"].diff().dropna() <= 0).all()
-        assert (run.overshoots["overshoot"] < 1e-6).all()
-        assert (run.ridged["rir_share"] <= 1 + 1e-6).all()
-        front = run.overshoots[run.overshoots["kind"] == "front"]
-        np.testing.assert_allclose(front["largest_share"], 1, rtol=1e-6)
-    identity = house.ridged[house.ridged["method"] == "identity"]
-    np.testing.assert_allclose(identity[["harmful_ratio", "pretrain_ratio", "rir"]], 1, rtol=1e-9)
-    assert not identity["success"].any()
 
 
 def test_the_race_is_won_by_the_closed_form_and_directions_are_those_of_the_pencil(house):
@@ -138,7 +116,6 @@ def test_digit_pairs_are_kept_apart(digits):
         ({"data": "svhn"}, "unknown data 'svhn'"),
         ({"methods": "our"}, "did you mean 'ours'"),
         ({"ridge": 0.0}, "must be positive, got 0"),
-        ({"ridge": float("nan")}, "must be a finite number, got nan"),
         ({"race_steps": -1}, "race_steps must be an integer of at least 0"),
         ({"pairs": "4-4", "data": "digits"}, "two different digits"),
         ({"pairs": "4-7"}, "house prices are one pair"),

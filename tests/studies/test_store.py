@@ -3,7 +3,6 @@
 import errno
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -122,16 +121,3 @@ def test_refusals(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.raises(OutputError, match=r"cannot be locked: .*No locks available; choose"):
         ResultStore(tmp_path / "cells")
-
-
-def test_a_full_disk(filled, monkeypatch):
-    def replace(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with ResultStore(filled) as store:
-        with monkeypatch.context() as patch:
-            patch.setattr(Path, "replace", replace)
-            with pytest.raises(OutputError, match="No space left on device"):
-                store.put("d", {"x": 1}, {"y": np.ones(3)})
-        assert store.count() == 2
-    assert sorted(p.name for p in filled.glob("*.npz")) == ["a.npz", "b.npz"]

@@ -19,7 +19,7 @@ from condnum.theory.ceiling import (
     rir_ceiling,
 )
 from condnum.theory.immunization import relative_immunization_ratio
-from condnum.theory.spectra import CovarianceRange, covariance_factor
+from condnum.theory.spectra import CovarianceRange
 
 SEEDS = st.integers(0, 2**32 - 1)
 # κ(H) of the factor route keeps eps·√κ(H) and K's smallest value eps·κ(K): with κ(K) ≤ 1e6 and κ(θ) mostly
@@ -239,32 +239,6 @@ class TestNullSpaces:
 class TestRanges:
     """The range of a covariance, which ceilings take instead of the covariance."""
 
-    @pytest.mark.parametrize("rank", [1, 3, 5])
-    def test_of_a_covariance_and_of_it_with_a_ridge(self, rank):
-        K = torch.from_numpy(covariance_of(np.random.default_rng(0), 5, rank, 30.0))
-        part = CovarianceRange.of(K)
-        assert (part.rank, part.dimension) == (rank, 5)
-        torch.testing.assert_close(part.factor.mT @ part.factor, K)
-        torch.testing.assert_close(K @ part.null_projector, torch.zeros_like(K), atol=1e-9, rtol=0)
-        assert float(part.null_projector.trace()) == pytest.approx(5 - rank)
-        ridged = part.ridged(0.3)
-        torch.testing.assert_close(
-            ridged.factor.mT @ ridged.factor, K + 0.3 * torch.eye(5).double(), rtol=1e-12, atol=1e-12
-        )
-        for each in (part, ridged):
-            assert bool((each.values.diff() <= 0).all())
-            gram = each.vectors.mT @ each.vectors
-            torch.testing.assert_close(gram, torch.eye(each.rank).double(), rtol=0, atol=1e-13)
-
-    @pytest.mark.parametrize("ranks", [(6, 6), (6, 4), (4, 6), (3, 3)])
-    def test_ceilings_of_ranges_are_those_of_the_covariances(self, ranks):
-        rng = np.random.default_rng(2)
-        K_P, K_H = (torch.from_numpy(covariance_of(rng, 6, rank, 30.0)) for rank in ranks)
-        P, H = (CovarianceRange.of_factor(covariance_factor(K)) for K in (K_P, K_H))
-        assert rir_ceiling(P, H).value == pytest.approx(rir_ceiling(K_P, K_H).value, rel=1e-9)
-        bound = ridge_convention_ceiling(K_P, K_H)
-        assert ridge_convention_ceiling(P, H) == pytest.approx(bound, rel=1e-6)
-
     def test_a_ridge_far_below_round_off_is_exact(self):
         """K + εI itself would lose ε beside 1: two tasks that share nothing but a direction."""
         ranges = [CovarianceRange.of(torch.diag(torch.tensor(v)).double()) for v in ([1.0, 0.0], [1.0, 1.0])]
@@ -282,14 +256,12 @@ RANGE = CovarianceRange.of(torch.eye(2).double())
     [
         (np.eye(2), np.eye(3), InvalidInputError, r"\(2, 2\).*\(3, 3\).*same shape"),
         (np.ones((2, 3)), np.ones((2, 3)), InvalidInputError, "must be square"),
-        (np.ones(2), np.eye(2), InvalidInputError, r"pretrain_covariance must have 2 dimension"),
-        (np.eye(2), np.diag([1.0, np.nan]), InvalidInputError, "harmful_covariance holds 1 non-finite"),
         (np.zeros((2, 2)), np.eye(2), RankError, "pretrain_covariance has rank 0"),
         (np.diag([1.0, -0.5]), np.eye(2), InvalidInputError, "not positive semidefinite.*-0.5"),
         (RANGE, np.eye(2), InvalidInputError, "not one of each"),
         (RANGE, CovarianceRange.of(torch.eye(3).double()), InvalidInputError, "2 and 3 dimensions"),
     ],
-    ids=["shapes", "not-square", "vector", "nan", "zero", "indefinite", "mixed", "dimensions"],
+    ids=["shapes", "not-square", "zero", "indefinite", "mixed", "dimensions"],
 )
 def test_covariances_that_are_refused(function, K_P, K_H, error, message):
     with pytest.raises(error, match=message):

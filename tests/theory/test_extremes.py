@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from condnum.theory import extremes
-from condnum.theory.extremes import TriangularFactor, grams, largest_pairs, smallest_pairs
+from condnum.theory.extremes import TriangularFactor, largest_pairs, smallest_pairs
 
 
 def draw(*shape, seed=0):
@@ -81,7 +81,6 @@ def test_smallest_pairs_are_those_of_the_own_rows():
     pairs = smallest_pairs(F, torch.tensor([2, 3]))
     assert pairs.values.tolist() == pytest.approx([9, 9])
     assert not pairs.vectors[0, 2:].any()
-    assert pairs.vectors.norm(dim=1).tolist() == pytest.approx([1, 1])
 
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, 1e200])
@@ -94,15 +93,6 @@ def test_a_matrix_that_is_not_finite_disturbs_no_other(bad):
     small = smallest_pairs(A, torch.tensor([50, 50, 50]))
     assert small.values[[0, 2]].tolist() == pytest.approx([1e-6] * 2, rel=1e-6)
     assert bool(small.values[1].isnan())
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_grams_are_symmetric_and_written_where_they_are_told(count):
-    F = draw(count, 5, 7)
-    out = torch.empty(count, 7, 7, dtype=torch.float64)
-    assert grams(F, out=out) is out
-    torch.testing.assert_close(out, F.mT @ F)
-    torch.testing.assert_close(grams(F), out)
 
 
 @settings(max_examples=40, deadline=None)

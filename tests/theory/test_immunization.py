@@ -1,10 +1,7 @@
 """RIR (Eq. 15) and the verdict of Definition 3.1: by hand, gauges, conventions, round-off."""
 
-import dataclasses
-
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,8 +31,6 @@ class TestByHand:
         assert ratios == pytest.approx((9 / 4, 1 / 9, 81 / 4))
         assert result.success is True
         assert (result.convention, result.gauge, result.loss_gap) == ("compact", "unit", None)
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            result.rir = 0.0
 
     def test_ridge_convention_in_the_unit_gauge(self):
         # θ = diag(1, 3) has ‖θ‖² = 10, so θ² becomes (1/5, 9/5); ε = 1.
@@ -132,21 +127,10 @@ class TestGauge:
         assert scaled.rir == pytest.approx(base.rir, rel=1e-4)
 
 
-@pytest.mark.parametrize("convention", ["compact", "ridge"])
-def test_numpy_torch_lists_agree(convention):
-    rng = np.random.default_rng(3)
-    arrays = rng.normal(size=(4, 4)), gaussian_covariance(rng, 4, 6), gaussian_covariance(rng, 4, 6)
-    reference = relative_immunization_ratio(*arrays, convention=convention)
-    for convert in (torch.from_numpy, np.ndarray.tolist):
-        assert relative_immunization_ratio(*map(convert, arrays), convention=convention) == reference
-    assert type(reference.rir) is float
-
-
 @pytest.mark.parametrize(
     ("theta", "P", "options", "error", "message"),
     [
         (np.eye(3), K_P, {}, InvalidInputError, r"\(2, 2\).*\(3, 3\) = \(D, D_hid\)"),
-        (np.diag([1.0, np.nan]), K_P, {}, InvalidInputError, "theta holds 1 non-finite"),
         (np.zeros((2, 2)), K_P, {}, RankError, "theta is the zero matrix"),
         (np.zeros((2, 2)), K_P, {"gauge": "as_trained"}, RankError, "rank 0"),
         (np.eye(2), np.zeros((2, 2)), {}, RankError, "covariance has rank 0"),

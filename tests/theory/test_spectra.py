@@ -1,7 +1,5 @@
 """Condition numbers in both conventions, against hand-derived values and NumPy."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -14,7 +12,6 @@ from condnum.theory.spectra import (
     covariance_factor,
     hessian,
     hessian_spectrum,
-    is_symmetric,
 )
 
 ARRAYS = pytest.mark.parametrize("array", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
@@ -27,8 +24,6 @@ class TestCompact:
         assert (result.rank, result.dimension, result.convention) == (3, 4, "compact")
         assert float(result) == pytest.approx(4.0)
         assert (type(result.value), type(result.rank)) == (float, int)
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            result.value = 1.0
 
     @pytest.mark.parametrize(
         ("matrix", "kappa"),
@@ -56,13 +51,6 @@ class TestCompact:
         assert (result.rank, result.value) == (2, pytest.approx(1e3))
         # Strictly above: σ = rtol·σ₁ is dropped.
         assert condition_number(np.diag([1.0, 0.25]), rtol=0.25).rank == 1
-
-    def test_float32_has_a_float32_tolerance(self):
-        matrix = np.diag([1.0, 1e-3, 1e-8])  # 1e-8 is below 3·2⁻²³
-        for array in (np.float32, lambda M: torch.tensor(M, dtype=torch.float32)):
-            assert condition_number(array(matrix)).rank == 2
-            assert condition_number(array(matrix), rtol=0.0).rank == 3
-        assert condition_number(matrix).rank == 3
 
 
 def test_ridge_takes_zero_for_the_smallest_where_the_rank_is_deficient():
@@ -106,42 +94,17 @@ def test_a_batch_is_its_matrices(kind, array):
 @pytest.mark.parametrize(
     ("matrix", "options", "error", "message"),
     [
-        (np.ones(3), {}, InvalidInputError, "matrix must have at least 2 dimension"),
-        (np.ones((0, 3)), {}, InvalidInputError, "matrix is empty"),
-        (np.array([[1.0, np.inf]]), {}, InvalidInputError, r"1 non-finite value.*\(0, 1\)"),
         (np.eye(2), {"rtol": -1.0}, InvalidInputError, r"rtol must lie in \[0, 1\), got -1.0"),
-        (np.eye(2), {"convention": "ridge", "ridge": 0.0}, InvalidInputError, "positive and finite, got 0.0"),
         (np.eye(2), {"convention": "ridge", "ridge": np.nan}, InvalidInputError, "finite, got nan"),
         (np.zeros((2, 2)), {"convention": "ridge"}, RankError, "rank 0"),
         (np.stack([np.eye(2), np.zeros((2, 2))]), {}, RankError, "a matrix has rank 0"),
         (np.ones((2, 3)), {"kind": "symmetric"}, InvalidInputError, r"square, got shape \(2, 3\)"),
-        (np.eye(2), {"convention": "ridg"}, UnknownNameError, "unknown convention 'ridg'; did you mean"),
         (np.eye(2), {"kind": "feature"}, UnknownNameError, "did you mean 'features'"),
     ],
 )
 def test_refused(matrix, options, error, message):
     with pytest.raises(error, match=message):
         condition_number(matrix, **options)
-
-
-@ARRAYS
-def test_covariances_and_hessians_of_batches(array):
-    rng = np.random.default_rng(5)
-    X, theta = rng.normal(size=(3, 6, 4)), rng.normal(size=(3, 4, 2))
-    K = covariance(array(X))
-    H = hessian(array(theta), K)
-    assert type(K) is type(H) is type(array(X))
-    for i in range(3):
-        np.testing.assert_allclose(K[i], X[i].T @ X[i], rtol=1e-11)
-        features = X[i] @ theta[i]
-        np.testing.assert_allclose(H[i], features.T @ features, rtol=1e-11)
-    assert not is_symmetric(torch.ones(2, 3), 1.0)
-
-
-@pytest.mark.parametrize(("theta", "K"), [((3, 2), (2, 2)), ((2, 2), (2, 3))], ids=str)
-def test_shapes_that_do_not_fit(theta, K):
-    with pytest.raises(InvalidInputError, match="do not fit"):
-        hessian(np.ones(theta), np.ones(K))
 
 
 @pytest.mark.parametrize("samples", [9, 3], ids=["full", "rank-3"])

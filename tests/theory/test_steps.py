@@ -60,19 +60,6 @@ class TestCounterExamples:
         assert ill_spectrum_step([3.0, 2.0, 1.0], eta)[-1] == pytest.approx(0, abs=1e-30)
         assert condition_number(hessian(ill_step(np.eye(3), K, eta), K)).rank == 2
 
-    def test_how_often_on_one_draw(self):
-        rng = np.random.default_rng(0)
-        failures, negative = {"printed": 0, "corrected": 0}, 0
-        for _ in range(1000):
-            sigma = np.sort(rng.uniform(0.1, 3.0, size=rng.integers(2, 7)))[::-1].copy()
-            kappa, fraction = sigma[0] / sigma[-1], rng.uniform(0.01, 1)
-            negative += ill_step_bound(sigma, source="printed") < 0
-            for source in failures:
-                after = well_spectrum_step(sigma, fraction * well_step_bound(sigma, source=source))
-                failures[source] += after.max() >= kappa * after.min()
-        assert failures["corrected"] == 0
-        assert min(failures["printed"], negative) > 50
-
 
 class TestBounds:
     def test_by_hand(self):
@@ -94,8 +81,6 @@ class TestBounds:
             ([2.0], RankError, "at least 2 values, got 1"),
             ([1.0, 2.0], InvalidInputError, "descending, got"),
             ([1.0, 0.0], InvalidInputError, "must be positive, got 0.0"),
-            ([2.0, np.inf], InvalidInputError, "non-finite"),
-            (2.0, InvalidInputError, "at least 1 dimension"),
         ],
     )
     def test_bad_spectra(self, bound, sigma, error, message):
@@ -122,15 +107,6 @@ class TestBounds:
         scale = bound if np.isfinite(bound) else 10 / (r_ill(np.diag(sigma)) ** 2 * sigma[-1])
         after = ill_spectrum_step(sigma, fraction * scale)
         assert after.max() > kappa * after.min()  # without a division, for after.min() may be 0
-
-    @MANY
-    @given(sigma=spectra(minimum=3))
-    def test_the_corrected_ill_one_is_where_the_smallest_value_stops_falling_behind(self, sigma):
-        # At the bound itself |factor of σ_k| equals that of any other value of the size of σ_k.
-        k, rho = len(sigma), 1 / r_ill(np.diag(sigma))
-        eta = ill_step_bound(sigma)
-        grown = sigma[-1] * (1 + 2 * eta * sigma[-1] / (k * rho**2)) ** 2
-        assert ill_spectrum_step(sigma, eta)[-1] == pytest.approx(grown, rel=1e-9)
 
 
 class TestSteps:
@@ -166,15 +142,6 @@ class TestSteps:
             # eigvalsh is accurate to a small multiple of eps·σ₁.
             expected = np.sort(spectrum)[::-1]
             np.testing.assert_allclose(spectrum_of(step, K, rank), expected, atol=1e-11 * expected[0])
-
-    def test_repeated_extremes_move_together(self):
-        K = np.diag([3.0, 3.0, 1.0, 1.0])
-        after = np.diag(hessian(well_step(np.eye(4), K, 0.05), K))
-        np.testing.assert_allclose(after, well_spectrum_step(np.diag(K), 0.05, 4), rtol=1e-14)
-        assert after[0] == after[1] < 3
-        after = np.diag(hessian(ill_step(np.eye(4), K, 0.5), K))
-        np.testing.assert_allclose(after, ill_spectrum_step(np.diag(K), 0.5), rtol=1e-14)
-        assert after[2] == after[3] < 1
 
     @pytest.mark.parametrize("eta", [-0.1, np.inf, np.nan])
     @pytest.mark.parametrize("step", [well_step, ill_step, well_spectrum_step, ill_spectrum_step])
