@@ -41,12 +41,10 @@ BatchNormMode = Literal["frozen", "batch"]
 class Backbone(nn.Module):
     """Any timm model, split for immunization.
 
-    Frozen means frozen: no gradients, and BatchNorm, dropout and stochastic depth of everything outside
-    the trainable part stay in evaluation mode whatever `train()` is told, dropout right before the
-    classifier too. In the trainable part `batch_norm="frozen"` trains the scales and shifts of BatchNorm but
-    normalises with the running statistics of θ₀. With `"batch"`, PyTorch's usual mode, D_P and D_H are each
-    normalised by its own batch, the statistics drift to a mixture of both, and the features that are
-    measured (in evaluation) are not those that were trained.
+    What is frozen has no gradients, and stays in evaluation mode whatever `train()` is told, dropout right
+    before the classifier too. In the trainable part `batch_norm="frozen"` trains the scales and shifts of
+    BatchNorm but normalises with θ₀'s running statistics. With `"batch"`, PyTorch's usual mode, D_P and D_H
+    are each normalised by its own batch: the features that are measured are not those that were trained.
 
     Args:
         name: Of `timm.create_model`.
@@ -63,7 +61,7 @@ class Backbone(nn.Module):
         UnknownNameError: timm has no such model, the model no such module, or an unknown option.
         InvalidInputError: Arguments that the model does not take, or a model that cannot be split.
         DataNotFoundError: The weights are not there, or cannot be downloaded.
-        DataFormatError: They do not fit; the message lists missing, unexpected and mis-shaped keys.
+        DataFormatError: They do not fit.
         MissingExtraError: timm is not installed.
 
     Examples:
@@ -138,11 +136,8 @@ class Backbone(nn.Module):
         return logits
 
     def frozen_activations(self, images: Tensor) -> Tensor:
-        """Run the frozen trunk alone, without gradients: the input `(B, …)` of the trainable part.
-
-        The first call traces the model, to see that what follows the trunk is a chain of modules.
-        """
-        if self._chain is None:
+        """Run the frozen trunk alone, without gradients: the input `(B, …)` of the trainable part."""
+        if self._chain is None:  # traced once, to see that what follows the trunk is a chain of modules
             training = self.training
             self.eval()
             try:

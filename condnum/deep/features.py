@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import chain
-from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, Unpack, get_args
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack, get_args
 
 import numpy as np
 import torch
@@ -81,10 +81,9 @@ def extract_features(
 ) -> Features:
     """Run a model over all images of a data set, in evaluation mode and without gradients.
 
-    The model comes back as it was, with its training flags; it is copied when it has to move.
-
     Args:
-        model: Returns pooled features `(B, D)` of `(B, 3, h, w)`; a module, or any function.
+        model: Returns pooled features `(B, D)` of `(B, 3, h, w)`; a module, which stays as it is, or any
+            function.
         data: The images; those that do not decode are left out and listed.
         transform: An un-augmented transform.
         device: `auto`, `cpu`, `cuda[:i]`; None: where the module's parameters are, else the CPU.
@@ -99,7 +98,7 @@ def extract_features(
     Raises:
         InvalidInputError: A random transform, features that are not `(B, D)`, or not finite.
         DataFormatError: More than a tenth of the images does not decode.
-        DeviceError: No such device, or out of memory (the message says which batch size to try).
+        DeviceError: No such device, or out of memory.
         UnknownNameError: Unknown precision.
     """
     if transform.random:
@@ -134,28 +133,18 @@ def extract_features(
         if module is not None:
             module.eval()
         with torch.inference_mode(), memory_advice(batch_size, target, what):
-            kept = collect(run, loader, f"features of {data.name}", total=len(data))
+            found = collect(run, loader, f"features of {data.name}", total=len(data))
     finally:
         for part, training in flags:
             part.training = training
-    check_unreadable(kept.unreadable, len(data), data.title)
-    values = kept.values.numpy()
+    check_unreadable(found[3], len(data), data.title)
+    values, labels, indices = (part.numpy() for part in found[:3])
     wrong = int((~np.isfinite(values).all(axis=1)).sum())
     if wrong:  # which no later step could explain
         fix = "use precision='float32' or 'bfloat16'" if precision == "float16" else "check its weights"
         raise InvalidInputError(f"{what}: the model returns NaN or infinity for {wrong} image(s); {fix}.")
     values.setflags(write=False)
-    labels, indices, bad = kept.labels.numpy(), kept.indices.numpy(), tuple(kept.unreadable)
-    return Features(values, labels, indices, data.classes, bad, precision, data.title)
-
-
-class Collected(NamedTuple):
-    """What a model gave for the images that decode, on the CPU."""
-
-    values: Tensor  # (n, …)
-    labels: Tensor  # (n,)
-    indices: Tensor  # (n,) positions in the `ImageData`
-    unreadable: list[Unreadable]
+    return Features(values, labels, indices, data.classes, tuple(found[3]), precision, data.title)
 
 
 def collect(
@@ -166,8 +155,8 @@ def collect(
     *,
     done: int = 0,
     total: int,
-) -> Collected:
-    """Run a model over the batches of a loader and keep what it gives, in `out` if it is given."""
+) -> tuple[Tensor, Tensor, Tensor, list[Unreadable]]:
+    """Return what a model gives for the images that decode (in `out`), their labels and indices, and the rest."""
     labels, indices, unreadable, count = [], [], list[Unreadable](), 0
     for batch in loader:
         unreadable += batch.unreadable
@@ -181,8 +170,8 @@ def collect(
             indices.append(batch.indices)
         report_event(stage=stage, done=done + count + len(unreadable), total=total)
     if out is None or not count:
-        return Collected(torch.empty(0, 0), torch.empty(0), torch.empty(0), unreadable)
-    return Collected(out[:count], torch.cat(labels), torch.cat(indices), unreadable)
+        return torch.empty(0, 0), torch.empty(0), torch.empty(0), unreadable
+    return out[:count], torch.cat(labels), torch.cat(indices), unreadable
 
 
 #: Raised when what is computed or stored changes, so that old entries are not taken for new ones.
@@ -218,10 +207,10 @@ def cached_features(
     name: str = "",
     **options: Unpack[Extraction],
 ) -> Features:
-    """Return a model's features, from the cache when it has them, else computed and stored.
+    """Do `extract_features`, but read what the cache has, and store what it has not.
 
     Args:
-        model: As for `extract_features`; a plain function has no weights to know it by: `cache=None`.
+        model: A module; with `cache=None` also a plain function, which has no weights to know it by.
         data: The images.
         transform: Un-augmented.
         cache: Folder of the cache, made if need be; None: compute and keep nothing.
@@ -232,7 +221,7 @@ def cached_features(
         The features; `values` is a read-only memory map when there is a cache.
 
     Raises:
-        InvalidInputError: A plain function with a cache, and all that `extract_features` raises.
+        InvalidInputError: A plain function with a cache.
         OutputError: The cache cannot be written.
     """
     if cache is None:
@@ -285,7 +274,7 @@ def head_accuracy(backbone: Backbone, features: Features) -> float:
     """Return the share of images that the head g_ω classifies rightly.
 
     Args:
-        backbone: Its head is used; where its weights are is where it is computed.
+        backbone: Its head is used, where its weights are.
         features: `(N, D)` features of this very backbone, with labels.
 
     Returns:

@@ -47,15 +47,13 @@ def open_images(
     Args:
         name: `mnist:0-4` and `digits-8x8:5-9` (digits as grey images), `timm:NAME` or `timm:NAME@FOLDER`
             (what `timm.data.create_dataset` opens, if it has a length), else a folder: `train/CLASS/…` and
-            `test/`, `val/` or `valid/`, classes alone, or Stanford Cars in its original files. A folder
-            without a test split gives a fifth of each class as `test`, the images whose relative path
-            hashes lowest, so that an image stays on its side when others are added. A wrapping folder that
-            holds the layout and nothing else is entered.
+            `test/`, `val/` or `valid/`, classes alone, or Stanford Cars in its original files. Without a
+            test split a fifth of each class is `test`; an image stays on its side when others are added.
         split: `train` or `test`, or the name of a folder's split (`valid`).
         limit: Largest number of images of a class, drawn from `seed`; see `ImageData.limit`.
         seed: Of that draw.
-        classes: Class names in label order, for folders; `"imagenet-1k"` takes the order in which timm's
-            ImageNet heads are trained, which a folder with a part of ImageNet's classes needs.
+        classes: Class names in label order, for folders; `"imagenet-1k"`: those of timm's ImageNet heads,
+            which a folder with a part of the classes needs.
         checksum: How the checksum of a folder is taken, see `FileImages.checksum`.
         source: Of MNIST's files: `auto`, `local` or a folder.
 
@@ -100,7 +98,7 @@ def _open_folder(root: str, split: str, classes: Sequence[str] | None, checksum:
     base = Path(root).expanduser()
     if not base.is_dir():
         raise DataNotFoundError(f"there is no folder {base.absolute()}; give the folder of the data set.")
-    while not any(map(_is_image, base.iterdir())):
+    while not any(map(_is_image, base.iterdir())):  # a folder that wraps the layout and nothing else
         inside = _folders(base)
         if len(inside) != 1 or not any((inside[0] / name).is_dir() for name in ("train", "devkit")):
             break
@@ -138,6 +136,7 @@ def _open_folder(root: str, split: str, classes: Sequence[str] | None, checksum:
                 raise InvalidInputError(
                     f"'{name}' has {len(members)} image(s), too few to hold out a fifth; add a test/ folder."
                 )
+            # by name: an image stays on its side when others are added
             order = sorted(members, key=lambda member: hashlib.sha256(os.fsencode(member)).digest())
             members = sorted(order[:count] if holdout == "test" else order[count:])
         files += members
@@ -228,11 +227,7 @@ def _matlab(path: Path, field: str) -> Any:
 
 
 def _open_timm(name: str, root: str, split: str) -> ImageData:
-    """Open a data set through `timm.data.create_dataset`, which the paper uses (App. C.2).
-
-    Images of a folder reader are decoded here, because timm quietly puts the next image in the place of
-    one that does not decode.
-    """
+    """Open a data set through `timm.data.create_dataset`, which the paper uses (App. C.2)."""
     title = f"timm:{name}"
     folder = root or next((str(path) for path in data_folders() if path.is_dir()), "data")
     if name.lower().startswith(("tfds/", "wds/", "hfids/")):
@@ -263,7 +258,7 @@ def _open_timm(name: str, root: str, split: str) -> ImageData:
     if not classes:
         classes = range(int(labels.max(initial=-1)) + 1)
     array: NDArray[Any] = np.asarray([] if getattr(dataset, "data", None) is None else dataset.data)
-    images = dataset if reader is None else reader
+    images = dataset if reader is None else reader  # timm's data set puts another in a broken image's place
     source: ImageSource = ReaderImages(lambda i: images[i][0], title)
     if array.dtype == np.uint8 and (array.ndim == 3 or (array.ndim == 4 and array.shape[-1] == 3)):
         source = ArrayImages(array, title)

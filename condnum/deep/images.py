@@ -1,7 +1,6 @@
-"""A labelled set of images: classes, labels, deterministic subsets, a checksum, and the unreadable ones.
+"""Labelled images of a folder, an array or a reader, and batches of them as transformed tensors.
 
-Images come from files of a folder, an array, or anything that hands out PIL images; they become batches of
-transformed tensors that are the same for any number of workers and leave the global seed alone.
+Batches are the same for any number of workers and leave the global seed alone.
 """
 
 from __future__ import annotations
@@ -103,9 +102,8 @@ class FileImages(ImageSource):
     def checksum(self, indices: Sequence[int]) -> str:
         """Return the SHA-256 of files: their names, their sizes, and the bytes of all or of some.
 
-        `full` reads every byte, many minutes for ImageNet. `sampled` takes the name and size of **every**
-        file, but the bytes of the 2048 files whose names hash lowest only: one that was replaced by another
-        of exactly the same size goes unnoticed unless it is in the sample. `auto` is full up to 1 GiB.
+        `full` reads every byte, many minutes for ImageNet; `sampled` those of the 2048 files whose names
+        hash lowest, so that another of the same size may go unnoticed. `auto` is full up to 1 GiB.
         """
         if self.mode not in get_args(ChecksumMode):
             raise UnknownNameError("checksum mode", self.mode, get_args(ChecksumMode))
@@ -163,11 +161,7 @@ class ReaderImages(ImageSource):
 
 
 def decode_errors() -> tuple[type[Exception], ...]:
-    """Return what PIL raises for a file that is not, or not wholly, an image.
-
-    A broken PNG raises `SyntaxError`, a truncated file `OSError`, a bad header `struct.error`, an
-    image of absurd size `DecompressionBombError`.
-    """
+    """Return what PIL raises for a file that is not, or not wholly, an image, or of an absurd size."""
     bomb = require("PIL.Image", "deep").DecompressionBombError
     return (OSError, SyntaxError, ValueError, EOFError, struct.error, IndexError, bomb)
 
@@ -265,8 +259,7 @@ class ImageData:
     def limit(self, per_class: int | None, *, seed: int = 0) -> ImageData:
         """Return at most `per_class` images of each class (None: all), the same ones on every machine.
 
-        Which ones: the first of a permutation per class, drawn by a local generator from `seed`; a
-        smaller limit therefore gives a subset of a larger one's images. The order stays.
+        A smaller limit gives a subset of a larger one's images; the order stays.
         """
         if per_class is None:
             return self
@@ -277,10 +270,7 @@ class ImageData:
         return self.take(np.sort(np.concatenate(kept)))
 
     def in_memory(self, budget: int = DECODED_BUDGET) -> ImageData:
-        """Decode the images once, by all cores, for a training that goes over them again and again.
-
-        As many of them are kept as fit into `budget` bytes; the checksum stays.
-        """
+        """Decode the images once, by all cores, and keep as many as fit into `budget` bytes."""
         if isinstance(self.source, ArrayImages) or self.decoded:
             return self
         kept: dict[int, NDArray[np.uint8]] = {}
@@ -336,9 +326,8 @@ class ImageBatch(NamedTuple):
 class TransformedImages(Dataset[tuple[Tensor, int, int] | Unreadable]):
     """`ImageData` through a transform, by index.
 
-    A random transform draws from a stream of its own for each (seed, epoch, index): an image's
-    augmentation depends neither on the number of workers nor on what ran before, so that a resumed
-    training sees the same pixels.
+    A random transform draws from a stream of its own for each (seed, epoch, index), whatever the number of
+    workers and whatever ran before: a resumed training sees the same pixels.
     """
 
     def __init__(self, data: ImageData, transform: ImageTransform, *, seed: int = 0) -> None:
@@ -392,7 +381,7 @@ def image_loader(
     workers: int = 0,
     pin_memory: bool = False,
 ) -> DataLoader[tuple[Tensor, int, int] | Unreadable]:
-    """Return a loader of `ImageBatch`es; images that do not decode are left out and listed.
+    """Load `ImageBatch`es; images that do not decode are left out and listed.
 
     Args:
         data: The images.
@@ -400,8 +389,7 @@ def image_loader(
         batch_size: Images of a batch, broken ones counted.
         shuffle: Draw a new order for each pass, from a local generator.
         seed: Of the order and of random transforms.
-        workers: Processes that decode; 0: this one. They start anew for each pass, so that
-            `loader.dataset.set_epoch` reaches them.
+        workers: Processes that decode; 0: this one. `loader.dataset.set_epoch` reaches them.
         pin_memory: Page-locked memory, for copies to a GPU.
 
     Returns:

@@ -24,8 +24,7 @@ from condnum.progress import report_event
 
 PretrainingOptimizer = Literal["adamw", "sgd"]
 
-#: Epochs draw their order and augmentation from seeds this far apart (a prime), so that runs with
-#: neighbouring seeds share none.
+#: Epochs draw from seeds this far apart (a prime), so that runs with neighbouring seeds share none.
 _EPOCH_STRIDE = 1_000_003
 
 
@@ -73,11 +72,10 @@ def pretrain_backbone(
 ) -> Pretraining:
     """Train all of a backbone on D_P, in place, with a linear warm-up and a cosine to zero.
 
-    The same seed gives the same weights on the same machine, whether or not the run was stopped and went on
-    from its checkpoint.
+    The same seed gives the same weights on the same machine, stopped and continued or not.
 
     Args:
-        backbone: Trained in place, BatchNorm statistics included; its head has an output for each class.
+        backbone: Trained with its BatchNorm statistics; its head has an output for each class.
         data: Training images of D_P.
         epochs: Passes over them.
         test: Test images of D_P; None leaves the accuracy out.
@@ -92,8 +90,7 @@ def pretrain_backbone(
         seed: Of the order, of augmentations and of dropout; the global generators are left as they were.
         device: `auto`, `cpu`, `cuda[:i]`; the backbone ends there.
         workers: Processes that decode.
-        checkpoint: File of the state after an epoch (or several, where writing takes long); an existing
-            one is continued.
+        checkpoint: File of the state after an epoch (or several, where writing takes long), to go on from.
         on_progress: Told after each epoch.
 
     Returns:
@@ -102,7 +99,7 @@ def pretrain_backbone(
     Raises:
         InvalidInputError: Bad options, a head of another size than D_P's classes, a loss that is not
             finite, or a checkpoint of other settings.
-        DeviceError: No such device, or out of memory (the message says which batch size to try).
+        DeviceError: No such device, or out of memory.
         DataFormatError: More than a tenth of the test images does not decode.
 
     Examples:

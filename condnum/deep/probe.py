@@ -1,8 +1,7 @@
 """Linear probing of features (Fig. 3): test accuracy per epoch of an attacker who tunes the learning rate.
 
-A larger κ slows gradient descent, so a probe of an immunized model should gain accuracy later. That is
-a claim about the best learning rate of each model: one rate for all would let a mere change of scale
-of the features pass for immunization. The rate is chosen on a held-out part of the training set.
+A larger κ slows gradient descent at the best learning rate of each model; one rate for all would let a mere
+change of scale of the features pass for immunization.
 """
 
 import warnings
@@ -26,9 +25,8 @@ Preprocessing = Literal["none", "standardise"]
 Optimizer = Literal["gd", "sgd"]
 Criterion = Literal["final", "mean"]
 
-#: Default learning rates in units of 1/L, L the bound of `smoothness`: half a decade apart. The same
-#: multiples for every model make the grid blind to the scale of its features. Softmax regression
-#: stays stable well beyond 2/L, as its curvature falls while it fits.
+#: Default learning rates in units of 1/L, L the bound of `smoothness`: blind to the scale of the features.
+#: Softmax regression stays stable well beyond 2/L, as its curvature falls while it fits.
 MULTIPLES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 #: Inverse strengths of the ℓ₂ penalty of the convex probe, two decades apart.
 PENALTIES = (1e-3, 1e-1, 1e1, 1e3)
@@ -41,12 +39,11 @@ _LOGITS = 1 << 24
 
 @dataclass(frozen=True, eq=False)
 class ProbeAccuracy:
-    """Curves of a probe, with all learning rates that were tried.
+    """Curves of a probe, one row for each seed, role, learning rate and epoch.
 
-    `curves` has one row for each seed, role, learning rate and epoch: `seed`, `role` ("grid": fitted on
-    the training rows that are not held out; "best": the chosen rate, fitted on all of them),
-    `learning_rate`, `multiple` (in units of 1/L), `epoch` (0 is the start), `train_loss`,
-    `heldout_accuracy` (NaN for "best"), `test_accuracy` (NaN from where the rate diverges).
+    `curves` has `seed`, `role` ("grid": fitted on the rows that are not held out; "best": the chosen rate, on
+    all of them), `learning_rate`, `multiple` (in units of 1/L), `epoch` (0 is the start), `train_loss`,
+    `heldout_accuracy` (NaN for "best") and `test_accuracy` (NaN from where the rate diverges).
     """
 
     curves: pd.DataFrame
@@ -100,9 +97,8 @@ def probe_accuracy(
 ) -> ProbeAccuracy:
     """Probe features by softmax regression and report test accuracy after each epoch (Fig. 3).
 
-    For each seed a fifth of each class of the **training** rows is held out; all learning rates are
-    fitted on the rest in one vectorised run; the best one by `criterion` (then by held-out loss, then the
-    smaller) is fitted anew on all training rows. The test rows choose nothing.
+    For each seed a fifth of each class of the **training** rows is held out; of all learning rates, fitted
+    on the rest, the best by `criterion` (then by held-out loss) is fitted anew on all training rows.
 
     Args:
         features_train: `(N, D)` features of D_H's training images.
@@ -122,8 +118,7 @@ def probe_accuracy(
         Curves of all rates, and the chosen ones.
 
     Raises:
-        InvalidInputError: Bad shapes, labels out of range, one class only, bad options, or every learning
-            rate diverges.
+        InvalidInputError: Bad shapes, labels or options, one class only, or every learning rate diverges.
         DeviceError: No such device.
 
     Examples:
@@ -327,8 +322,7 @@ def descend(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Fit a softmax regression to the first set from zero weights at each learning rate.
 
-    Accuracy and mean loss of each set come back, `(epochs + 1, sets, rates)`, row 0 the start; NaN from
-    where a rate diverges.
+    Accuracy and mean loss of each set come back, `(epochs + 1, sets, rates)`; NaN from where a rate diverges.
     """
     X, y = sets[0]
     step = learning_rates.to(X).repeat_interleave(classes)

@@ -1,8 +1,7 @@
-"""R_well and R_ill of a feature matrix, through the smaller of its two Gram matrices.
+"""R_well and R_ill of the Hessian H̃ = X̃ᵀX̃ of a linear probe on features (Eq. 18).
 
-The Hessian of the linear probe on features is H̃ = X̃ᵀX̃, `(D, D)` (Eq. 18). It has the non-zero spectrum of
-X̃X̃ᵀ, `(N, N)`, and the regularizers depend on nothing but the spectrum: so they are taken of the smaller
-one. Spectra are float64 whatever the features are, inside autocast too.
+They depend on nothing but its spectrum, and are taken of the smaller of X̃ᵀX̃ and X̃X̃ᵀ, in float64 whatever
+the features are, inside autocast too.
 """
 
 from typing import Any
@@ -15,8 +14,7 @@ from condnum.errors import InvalidInputError, RankError
 from condnum.theory.regularizers import r_ill, r_well
 from condnum.theory.spectra import default_rtol
 
-#: Default ε relative to σ₁(X̃ᵀX̃): small against every direction that a sample of some hundred images fills,
-#: large enough that round-off (eps·σ₁/ε = 2e-10) stays out of the result.
+#: Default ε relative to σ₁(X̃ᵀX̃): small, but round-off (eps·σ₁/ε = 2e-10) stays out of the result.
 RELATIVE_RIDGE = 1e-6
 
 
@@ -53,8 +51,7 @@ def precondition_gradient(
     Args:
         values: `(..., D)` of any float dtype: features, or the weight `(out, in)` of a linear map.
         samples: `(N, D)` X̃, a constant; default the values themselves.
-        ridge: ε > 0, absolute, in the units of `X̃ᵀX̃`; default `1e-6·σ₁`. Parts of G outside the row space of
-            X̃ are divided by ε, round-off included: about `eps·‖G‖/ε` in all.
+        ridge: ε > 0, absolute, in the units of `X̃ᵀX̃`; default `1e-6·σ₁`.
 
     Returns:
         `(..., D)` float64, so that gradients are preconditioned before they are rounded.
@@ -112,8 +109,8 @@ def feature_r_well(features: Tensor, *, dimension: int | None = None) -> Tensor:
 
     Args:
         features: `(N, D)` X̃ of any float dtype.
-        dimension: p; default D, the dimension of the Hessian. With N < D its other D − N values are zero, so
-            that R_well cannot vanish: `dimension=N` asks for a flat non-zero spectrum only.
+        dimension: p; default D. With N < D the Hessian has D − N zeros, so that R_well cannot vanish:
+            `dimension=N` asks for a flat non-zero spectrum only.
 
     Returns:
         `()` float64, differentiable once.
@@ -163,10 +160,9 @@ def feature_r_ill(features: Tensor, *, rank: int | None = None, rtol: float | No
 def feature_rtol(features: Tensor) -> float:
     """Return the relative rank tolerance of `H̃ = X̃ᵀX̃` that its features' round-off asks for.
 
-    The rank of H̃ is that of X̃, whose singular values are exact to `max(N, D)·eps·s₁` (NumPy's and MATLAB's
-    rule). Those of H̃ are their squares, so the tolerance is squared too, `(max(N, D)·eps)²`; it is never
-    below the round-off of the float64 Gram matrix, `min(N, D)·2⁻⁵²`. Half-precision features count as
-    float32: by their own round-off hardly any direction would be left.
+    Singular values of X̃ are exact to `max(N, D)·eps·s₁` (NumPy's rule), those of H̃, their squares, to
+    `(max(N, D)·eps)²`, but never below the round-off of the float64 Gram matrix, `min(N, D)·2⁻⁵²`.
+    Half-precision features count as float32: by their own round-off hardly any direction would be left.
 
     Args:
         features: `(N, D)` of any float dtype.

@@ -101,8 +101,7 @@ def rir_from_features(
        {\kappa(\tilde H_P(\theta_I))/\kappa(\tilde H_P(\theta_0))}, \qquad
        \tilde H(\theta) = \tilde X(\theta)^\top \tilde X(\theta)
 
-    A group is the same images for θ₀ and θ_I. Groups do not overlap while there are enough images;
-    else each is drawn anew, and a warning says so.
+    A group is the same images for θ₀ and θ_I. Groups overlap where there are too few images.
 
     Args:
         features_0_P: `(N_P, D)` features of θ₀ on D_P.
@@ -114,8 +113,8 @@ def rir_from_features(
         seed: Of the draws; a local generator.
         ridge: ε > 0 of the ridge convention.
         rtol: Relative rank tolerance on the spectrum of `X̃ᵀX̃`; default that of `feature_rtol`.
-        gauge: `unit` scales the features of each model to a mean square of 1 over the groups of both
-            tasks, which only the ridge convention sees (cf. the gauge of θ); `as_trained` does not.
+        gauge: `unit` scales the features of each model to a mean square of 1 over both tasks, which only
+            the ridge convention sees; `as_trained` does not.
 
     Returns:
         (i), (ii) and RIR_θ0 with their spread, ranks and warnings.
@@ -181,12 +180,11 @@ def rir_from_features(
     floored = _estimate(scaled, widths, rtols, ridge, "ridge")
     carried = max(*eps, *(part.eps for part in features if isinstance(part, Features)), 0.0)
     if group_size < max(widths):
-        warnings.insert(
-            0,
+        few = (
             f"each group has N = {group_size} samples of D = {max(widths)} features: the Hessian's rank is "
-            f"at most {group_size}, so κ is that of the sample, not of the task, and the ridge convention "
-            "sees σ_D = 0.",
+            f"at most {group_size}, so κ is that of the sample, and the ridge convention sees σ_D = 0."
         )
+        warnings.insert(0, few)
     warnings += _rank_warnings(sigma, compact, widths, group_size, carried, rtols)
     return RirTheta0(compact, floored, groups, group_size, widths[1], ridge, gauge, tuple(warnings))
 
@@ -221,11 +219,8 @@ def _estimate(
     kappas, _, sigma_min, ranks = (torch.stack(list(part)).numpy() for part in zip(*measured, strict=True))
     pretrain, harmful = kappas[1] / kappas[0], kappas[3] / kappas[2]
     found: dict[str, Any] = {}
-    for name, values in (
-        ("harmful_ratio", harmful),
-        ("pretrain_ratio", pretrain),
-        ("rir", harmful / pretrain),
-    ):
+    ratios = {"harmful_ratio": harmful, "pretrain_ratio": pretrain, "rir": harmful / pretrain}
+    for name, values in ratios.items():
         found[name] = float(values.mean())
         found[f"{name}_std"] = float(values.std(ddof=1)) if len(values) > 1 else math.nan
     return RirEstimate(**found, kappas=kappas, sigma_min=sigma_min, ranks=ranks, convention=convention)
@@ -287,8 +282,7 @@ def rir_theta0(
 ) -> RirTheta0:
     """Measure RIR_θ0 (Eq. 17) of two models on two sets of images, un-augmented.
 
-    Only the images of the groups are run: at most `groups·group_size` of each task, drawn from `seed`, plus
-    a tenth in reserve for images that do not decode.
+    Of each task only `groups·group_size` images are run, plus a tenth in reserve for broken ones.
 
     Args:
         theta_0: Model before immunization; not the same object as `theta_I`.
@@ -310,8 +304,7 @@ def rir_theta0(
         As `rir_from_features`.
 
     Raises:
-        InvalidInputError: `theta_0` and `theta_I` are one object (RIR would be 1 whatever was trained),
-            fewer images than a group, and all that `extract_features` raises.
+        InvalidInputError: `theta_0` and `theta_I` are one object, or fewer images than a group.
     """
     trained = [
         {id(p) for p in model.parameters() if p.requires_grad} if isinstance(model, nn.Module) else set()

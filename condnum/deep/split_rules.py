@@ -1,8 +1,7 @@
-"""Which modules of a backbone are immunized: a registry of rules.
+"""Which modules of a backbone are immunized: those that the caller names, or by a registry of rules.
 
-The paper immunizes the last stage of ResNet18 (its two residual blocks) and the last block of the ViT
-(Sec. 5.2), which is what timm calls their last stage; where timm names none, it is the last child of the
-trunk that holds a weight matrix. Everything before stays at θ₀. A caller may always name modules.
+The paper immunizes the last stage of ResNet18 and the last block of the ViT (Sec. 5.2), what timm calls their
+last stage; where timm names none, it is the last child of the trunk that holds a weight matrix.
 """
 
 from collections.abc import Callable, Sequence

@@ -13,9 +13,7 @@ from condnum.errors import InvalidInputError, UnknownNameError, require
 
 Augmentation = Literal["imagenet", "photograph", "gentle", "none"]
 
-#: Options of timm's `create_transform` for training. `imagenet`: timm's defaults, written out.
-#: `photograph`: milder, for small images. `gentle`: crops of 70 to 100 % and nothing that changes what a
-#: digit is.
+#: Options of timm's `create_transform` for training.
 _AUGMENTATIONS: Mapping[str, dict[str, Any]] = {
     "imagenet": {"scale": (0.08, 1.0), "ratio": (3 / 4, 4 / 3), "hflip": 0.5, "color_jitter": 0.4},
     "photograph": {"scale": (0.3, 1.0), "ratio": (3 / 4, 4 / 3), "hflip": 0.5, "color_jitter": 0.2},
@@ -50,8 +48,7 @@ def evaluation_transform(
     """Return the un-augmented transform that timm prescribes for a model: resize, centre crop, normalise.
 
     Args:
-        model: A timm model or a `Backbone`; None: timm's defaults (224×224, ImageNet's mean and standard
-            deviation).
+        model: A timm model or a `Backbone`; None: timm's defaults (224×224, ImageNet's mean and deviation).
         input_size: Side, or (3, height, width), where it is not that of the pre-trained weights.
         **overrides: `crop_pct`, `interpolation`, `mean` or `std`, instead of the model's; `crop_pct=1.0`
             keeps the border of small images.
@@ -83,10 +80,9 @@ def training_transform(
     Args:
         model: As for `evaluation_transform`.
         input_size: As for `evaluation_transform`.
-        augmentation: `imagenet`, timm's defaults (random crop of 8 to 100 % of the area, mirror, colour
-            jitter 0.4); `photograph`, the same with crops of 30 to 100 % and jitter 0.2; `gentle`, crops of
-            70 to 100 % only, for digits, whose mirror image is another class; `none`, the evaluation
-            transform.
+        augmentation: `imagenet`, timm's defaults (crop of 8 to 100 % of the area, mirror, colour jitter
+            0.4); `photograph`, crops from 30 % and jitter 0.2, for small images; `gentle`, crops from 70 %
+            only, for digits, whose mirror image is another class; `none`, the evaluation transform.
         **overrides: As for `evaluation_transform`.
 
     Returns:

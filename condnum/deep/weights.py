@@ -28,9 +28,7 @@ VERSION = 2
 #: Where training programs put the state dict in their checkpoint, and what wrappers put before its keys.
 _NESTS = ("state_dict_ema", "model_ema", "state_dict", "model")
 _PREFIXES = ("module.", "_orig_mod.")
-
-#: Keys of one kind that a message shows.
-_SHOWN = 6
+_SHOWN = 6  # keys of one kind that a message shows
 
 
 def state_checksum(state: Mapping[str, Any]) -> str:
@@ -52,11 +50,7 @@ def state_checksum(state: Mapping[str, Any]) -> str:
 
 
 def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """Read the state dict of a safetensors file or a PyTorch checkpoint, without running what it may hold.
-
-    Of a training checkpoint the moving average is taken where there is one; the prefixes that
-    `DataParallel` and `torch.compile` leave are removed.
-    """
+    """Read the state dict of a safetensors file or a checkpoint, its moving average where there is one."""
     file = _existing(path)
     safe = file.suffix == ".safetensors"
     state: dict[str, Any] = {**_read_safetensors(file)[0]} if safe else _read_torch(file)
@@ -109,8 +103,9 @@ def write_weights(
     """Write a state dict as safetensors, whole or not at all, with its checksum."""
     save_file = require("safetensors.torch", "deep").save_file
     copies = {key: value.detach().cpu().contiguous().clone() for key, value in state.items()}
+    stated = {"format": "pt", **metadata, CHECKSUM: _file_checksum(copies, metadata)}
     with atomic_write(path) as temporary:
-        save_file(copies, temporary, {"format": "pt", **metadata, CHECKSUM: _file_checksum(copies, metadata)})
+        save_file(copies, temporary, stated)
     return Path(path)
 
 
@@ -153,15 +148,7 @@ def read_state(path: Path, identity: Mapping[str, Any], what: str) -> dict[str, 
         content = json.loads(metadata[STATE])
         known = {"format": content["version"], **content["identity"]}
         state = dict(restored(content["state"])) if content["version"] == VERSION else {}
-    except (
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        OSError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except (AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
         raise DataFormatError(f"{path} is not a whole checkpoint; remove it to start anew.") from error
     different = [
         f"{name}: {known.get(name, 'nothing')} there, {value} here"

@@ -85,11 +85,10 @@ def immunize_backbone(
     .. math:: \min_{\omega,\theta}\; L(D_P, \omega, \theta) + \lambda_P R_{well}(\tilde H_P(\theta))
        + \lambda_H R_{ill}(\tilde H_H(\theta)), \qquad \tilde H = \tilde X^\top\tilde X
 
-    Each step takes images of both tasks; the smaller task cycles. Un-augmented images (the default) go
-    through the frozen trunk once. Every `evaluate_every` steps RIR_θ0 on training and on held-out images and
-    the accuracy on held-out images of D_P are measured, the weights adapt, a checkpoint is written, and the
-    best θ so far is kept: accuracy above its floor comes first, then (i) ≥ 1.2 with (ii) ≤ 0.8, then the
-    smaller of the two RIR_θ0. No test image is involved.
+    Each step takes images of both tasks; the smaller task cycles. Every `evaluate_every` steps RIR_θ0 on
+    training and on held-out images and the accuracy on held-out images of D_P are measured, the weights
+    adapt, a checkpoint is written, and the best θ so far is kept: accuracy above its floor comes first, then
+    (i) ≥ 1.2 with (ii) ≤ 0.8, then the smaller of the two RIR_θ0. No test image is involved.
 
     Args:
         backbone: θ₀ with its head ω on D_P's classes; it stays as it is.
@@ -110,15 +109,14 @@ def immunize_backbone(
         on_progress: Told after each step; raising `CancelledError` ends the run with the best θ so far.
 
     Returns:
-        θ_0, θ_I and the evidence. With `stop_reason` "diverged" (a value or gradient was not finite) θ_I is
-        the best θ evaluated before.
+        θ_0, θ_I and the evidence; where a value is not finite ("diverged"), the best θ evaluated before.
 
     Raises:
-        InvalidInputError: Labels beyond the head's outputs, fewer images than a group, settings that cannot
-            be, or a checkpoint of another run.
+        InvalidInputError: Labels beyond the head's outputs, fewer images than a group, or a checkpoint of
+            another run.
         RankError: Features of θ₀ without a spectrum to act on.
         DataFormatError: More than a tenth of the images does not decode; a damaged checkpoint.
-        DeviceError: No such device, or out of memory (the message says which batch size to try).
+        DeviceError: No such device, or out of memory.
 
     Examples:
         >>> from condnum.deep import open_images

@@ -26,8 +26,8 @@ PRETRAIN_AIM = 0.7
 #: (ii) from which no λ_H leads back: the best θ is taken up again at half of η. So it is where the accuracy
 #: has fallen below θ₀'s by twice what it may.
 LOST = 2.0
-#: λ_H follows aim/(ii) at once, by this factor at most, and for good by its fourth root at each evaluation:
-#: without the first it swings, for λ_H decides how (ii) changes rather than what it is.
+#: λ_H follows aim/(ii) at once, by this factor at most, and for good by its fourth root at each evaluation;
+#: else it swings, for λ_H decides how (ii) changes rather than what it is.
 FASTEST = 4.0
 #: Growth of RIR_θ0 that is progress, though the θ is not better: λ_H has yet to bring (ii) below 1.
 GROWTH = 1.02

@@ -42,11 +42,6 @@ class Evaluation:
     accuracy: float  # on held-out images of D_P, 0 to 1
 
     @property
-    def success(self) -> bool:
-        """Clauses (a) and (b) of Definition 3.1, on training and on held-out images."""
-        return self.least_harmful_ratio > 1 and self.largest_pretrain_ratio <= 1
-
-    @property
     def least_rir(self) -> float:
         """RIR_θ0, on training or on held-out images, whichever is smaller."""
         return min(self.rir, self.held_rir)
@@ -71,11 +66,9 @@ class Evaluation:
         return max(self.pretrain_ratio, self.held_pretrain_ratio + 2 * self.held_pretrain_std)
 
     def rank(self, accuracy_floor: float) -> tuple[bool, bool, float]:
-        """Return what compares with that of another evaluation: the larger, the better.
+        """Return what compares evaluations: accuracy, then (i) and (ii), then RIR_θ0; the larger, the better.
 
-        First comes D_P accuracy at or above the floor, then (i) of at least `HARMFUL_LIMIT` with an expected
-        (ii) of at most `PRETRAIN_LIMIT`, then the smaller RIR_θ0 of training and of held-out images; where
-        (ii) is larger, that weighs against it, and RIR_θ0 above `ENOUGH` does not make up for it.
+        A (ii) that is too large weighs against RIR_θ0, of which more than `ENOUGH` does not make up for it.
         """
         excess = max(1.0, self.expected_pretrain_ratio / PRETRAIN_LIMIT)
         return (

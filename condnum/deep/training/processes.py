@@ -1,10 +1,8 @@
 """The processes of a training: one, or several of Lightning Fabric, with the few collectives that are needed.
 
-Fabric starts processes, places them on devices and nodes, and hides the communication library; its
-`all_gather` and `all_reduce` work on plain tensors inside a loop that stays ours. Immunization cannot use
-`DistributedDataParallel`: the regularizers are functions of the features of **all** processes, so that the
-loss of one is no mean over its own samples. Instead the features are gathered as constants, each process
-differentiates with respect to its own rows, and the parameters' gradients are summed, which is exact.
+`DistributedDataParallel` will not do: the regularizers are functions of the features of **all** processes.
+So the features are gathered as constants, each process differentiates with respect to its own rows, and the
+parameters' gradients are summed, which is exact.
 """
 
 from collections.abc import Iterable
@@ -34,13 +32,11 @@ class Processes:
         self.size: int = 1 if fabric is None else fabric.world_size  # number of processes
 
     def gather(self, rows: Tensor) -> tuple[Tensor, slice]:
-        """Return the rows of all processes `(N, …)` without gradients, and where this one's own lie.
-
-        Their numbers may differ: they are padded on the way.
-        """
+        """Return the rows of all processes `(N, …)` without gradients, and where this one's own lie."""
         if self.size == 1:
             return rows.detach(), slice(0, len(rows))
         counts = self.fabric.all_gather(torch.tensor([len(rows)], device=self.device)).reshape(-1).tolist()
+        # their numbers may differ
         padded = rows.new_zeros(max(counts), *rows.shape[1:])
         padded[: len(rows)] = rows.detach()
         parts = self.fabric.all_gather(padded).detach()

@@ -113,10 +113,11 @@ class Samples:
         for epoch, view in enumerate(values):
             self.images.set_epoch(epoch)
             done = epoch * len(self.data)
-            kept = collect(run, loader, what, view, done=done, total=values.shape[0] * values.shape[1])
-            check_unreadable(kept.unreadable, len(self.data), self.data.title)
-            self.unreadable |= dict.fromkeys(kept.unreadable)
-        self.labels, self.activations = kept.labels, values[:, : len(kept.labels)]
+            total = views * len(self.data)
+            _, labels, _, unreadable = collect(run, loader, what, view, done=done, total=total)
+            check_unreadable(unreadable, len(self.data), self.data.title)
+            self.unreadable |= dict.fromkeys(unreadable)
+        self.labels, self.activations = labels, values[:, : len(labels)]
 
     def batches(self, epoch: int, rows: Sequence[NDArray[np.int64]]) -> Iterator[Batch]:
         """Yield what of each entry of `rows` decodes; after V epochs kept augmentations come again."""
@@ -141,9 +142,8 @@ class Samples:
 class TaskStream:
     """A task's samples in the order of the run: a new permutation each epoch, cut into steps and batches.
 
-    A rest that fills no step is left out of its epoch, as `drop_last` does; a task that is smaller than
-    a step gives all its samples. With several processes each takes every `size`-th sample of a batch, so
-    that together they see what one process would.
+    A rest that fills no step is left out of its epoch. Of several processes each takes every `size`-th
+    sample of a batch, so that together they see what one would.
     """
 
     samples: Samples

@@ -15,15 +15,12 @@ _FROM_ZERO = ("views", "weight_decay_head")
 
 @dataclass(frozen=True)
 class DeepSettings:
-    """How a backbone is immunized.
+    """How a backbone is immunized; a setting that a method does not use has no effect on it.
 
     The defaults look for their own weights: every `evaluate_every` steps λ_H moves towards (ii) just below 1
-    and the loss weight towards the accuracy floor, as held-out images show them; where nothing has
-    improved for `patience` evaluations the best θ is taken up again at a third of η, and
-    after the second time the run ends; where (ii) or the accuracy is far off, it is taken up at half
-    of η. The paper's own settings are `deep_preset`s.
-
-    Settings that a method does not use have no effect on it.
+    and the loss weight towards the accuracy floor, on held-out images. After `patience` evaluations without
+    progress the best θ is taken up again at a third of η, twice, then the run ends; where (ii) or the
+    accuracy is far off, at half of η. The paper's own settings are `deep_preset`s.
     """
 
     optimizer: Literal["sgd", "adam"] = "adam"  # sgd: with Nesterov momentum
@@ -119,18 +116,6 @@ class DeepSettings:
         return ", ".join([*parts, f"label smoothing {self.label_smoothing:g}"])
 
 
-#: What Table 4 and the text say of all: SGD, Nesterov 0.9, no decay on θ, 2e-5 on ω (C.2), fixed λ.
-_PAPER: dict[str, Any] = {
-    "optimizer": "sgd",
-    "learning_rate": 1e-5,
-    "steps": None,
-    "batch_size": 128,
-    "weights": "fixed",
-    "precondition": True,
-    "evaluate_every": None,
-    "patience": None,
-}
-
 _TABLE_4: dict[str, dict[str, Any]] = {
     "resnet18-cars": {"lambda_pretrain": 5e-5, "lambda_harmful": 2e6, "epochs": 3},
     "resnet18-country211": {"lambda_pretrain": 1e-4, "lambda_harmful": 2e6, "epochs": 3},
@@ -147,8 +132,8 @@ def deep_preset_names() -> tuple[str, ...]:
 def deep_preset(name: str) -> DeepSettings:
     """Return published settings (Table 4).
 
-    Their λ belong to the scale of the unnormalised Hessian, and so to the backbone's weights, the image
-    size and the batch size, which the paper does not state; balanced λ are the safer choice elsewhere.
+    Their λ belong to the backbone's weights, the image size and the batch size, which the paper does not
+    state; balanced λ are the safer choice elsewhere.
 
     Args:
         name: One of `deep_preset_names`.
@@ -166,4 +151,9 @@ def deep_preset(name: str) -> DeepSettings:
     """
     if name not in _TABLE_4:
         raise UnknownNameError("preset", name, _TABLE_4)
-    return DeepSettings(**_PAPER, **_TABLE_4[name])
+    # of all, by Table 4 and the text: SGD, Nesterov 0.9, no decay on θ, 2e-5 on ω (C.2), fixed λ
+    paper = DeepSettings(
+        optimizer="sgd", learning_rate=1e-5, steps=None, batch_size=128, weights="fixed", precondition=True,
+        evaluate_every=None, patience=None,
+    )  # fmt: skip
+    return paper.with_overrides(**_TABLE_4[name])

@@ -3,12 +3,10 @@ r"""One step of Eq. 11 on a backbone: the gradients of θ and ω, exact over bat
 .. math:: \min_{\omega,\theta}\; L(D_P, \omega, \theta) + \lambda_P R_{well}(\tilde H_P(\theta))
    + \lambda_H R_{ill}(\tilde H_H(\theta))
 
-The regularizers are functions of all features of the step. With one batch a step its features are kept
-with their graph; with several, a first pass without gradients finds all features, the parts'
-gradients with respect to them are computed once, and a second pass sends each batch its own rows.
-
-IMMA (Zheng & Yeh, 2024) is no function of the features' spectrum: its outer gradient goes through the
-simulated fine-tuner's steps.
+The regularizers are functions of all features of the step. With several batches a first pass without
+gradients finds all features, the parts' gradients with respect to them are computed once, and a second pass
+sends each batch its own rows. The outer gradient of IMMA (Zheng & Yeh, 2024) goes through the simulated
+fine-tuner's steps.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -86,8 +84,7 @@ def _kappa(X: Tensor, rtol: float, settings: DeepSettings) -> Tensor:
 
 _R_ILL = FeaturePart("ill", "harmful", _ill)
 
-#: Parts of each method; all of them descend the supervised loss on D_P as well, because the head has to
-#: follow the features.
+#: Parts of each method; all descend the supervised loss on D_P too, for the head has to follow the features.
 FEATURE_PARTS: Mapping[str, tuple[FeaturePart, ...]] = {
     "ours": (FeaturePart("well", "pretrain", _well), _R_ILL),
     "r_ill_only": (_R_ILL,),
