@@ -38,6 +38,18 @@ Classifier = Literal["loaded", "new"]
 BatchNormMode = Literal["frozen", "batch"]
 
 
+@contextmanager
+def evaluating(module: nn.Module) -> Generator[None]:
+    """Put a module into evaluation mode in the block; each of its parts gets its own flag back."""
+    flags = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in flags:
+            part.training = training
+
+
 class Backbone(nn.Module):
     """Any timm model, split for immunization.
 
@@ -138,12 +150,8 @@ class Backbone(nn.Module):
     def frozen_activations(self, images: Tensor) -> Tensor:
         """Run the frozen trunk alone, without gradients: the input `(B, …)` of the trainable part."""
         if self._chain is None:  # traced once, to see that what follows the trunk is a chain of modules
-            training = self.training
-            self.eval()
-            try:
+            with evaluating(self):
                 self._chain = trainable_chain(self.model, self.split.trainable, images)
-            finally:
-                self.train(training)
         return activations_before(self.model, self._chain[0], images)
 
     def features_from(self, activations: Tensor) -> Tensor:

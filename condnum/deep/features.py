@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from condnum.arrays import resolve_device
-from condnum.deep.backbone import Backbone
+from condnum.deep.backbone import Backbone, evaluating
 from condnum.deep.images import ImageBatch, ImageData, Unreadable, check_unreadable, image_loader
 from condnum.deep.transforms import ImageTransform
 from condnum.deep.weights import state_checksum
@@ -111,7 +111,6 @@ def extract_features(
     target = home if device is None else resolve_device(device)
     if module is not None and home != target:
         model = module = copy.deepcopy(module).to(target)
-    flags = [] if module is None else [(part, part.training) for part in module.modules()]
     pin = target.type == "cuda"
     loader = image_loader(data, transform, batch_size=batch_size, workers=workers, pin_memory=pin)
     what = f"features of {data.title} at {'×'.join(map(str, transform.input_size[1:]))}"
@@ -129,14 +128,9 @@ def extract_features(
             )
         return rows.float()
 
-    try:
-        if module is not None:
-            module.eval()
-        with torch.inference_mode(), memory_advice(batch_size, target, what):
-            found = collect(run, loader, f"features of {data.name}", total=len(data))
-    finally:
-        for part, training in flags:
-            part.training = training
+    still = nullcontext() if module is None else evaluating(module)
+    with still, torch.inference_mode(), memory_advice(batch_size, target, what):
+        found = collect(run, loader, f"features of {data.name}", total=len(data))
     check_unreadable(found[3], len(data), data.title)
     values, labels, indices = (part.numpy() for part in found[:3])
     wrong = int((~np.isfinite(values).all(axis=1)).sum())
@@ -156,7 +150,7 @@ def collect(
     done: int = 0,
     total: int,
 ) -> tuple[Tensor, Tensor, Tensor, list[Unreadable]]:
-    """Return what a model gives for the images that decode (in `out`), their labels and indices, and the rest."""
+    """Return what a model gives for images that decode (in `out`), their labels and indices, and the rest."""
     labels, indices, unreadable, count = [], [], list[Unreadable](), 0
     for batch in loader:
         unreadable += batch.unreadable
@@ -294,15 +288,10 @@ def head_accuracy(backbone: Backbone, features: Features) -> float:
             f"{features.name} has labels up to {features.labels.max()}, beyond the {backbone.num_classes} "
             f"outputs of {backbone.name}; use the classes that the head was trained on."
         )
-    home, training = next(backbone.parameters()).device, backbone.training
-    backbone.eval()
-    right = 0
-    try:
-        with torch.inference_mode():
-            for start in range(0, len(features), _ROWS):
-                rows = torch.from_numpy(np.array(features.values[start : start + _ROWS])).to(home)
-                chosen = backbone.head(rows).argmax(dim=1).cpu().numpy()
-                right += int((chosen == features.labels[start : start + _ROWS]).sum())
-    finally:
-        backbone.train(training)
+    home, right = next(backbone.parameters()).device, 0
+    with evaluating(backbone), torch.inference_mode():
+        for start in range(0, len(features), _ROWS):
+            rows = torch.from_numpy(np.array(features.values[start : start + _ROWS])).to(home)
+            chosen = backbone.head(rows).argmax(dim=1).cpu().numpy()
+            right += int((chosen == features.labels[start : start + _ROWS]).sum())
     return right / len(features)

@@ -141,7 +141,7 @@ def rir_from_features(
     X: list[Tensor] = []
     warnings: list[str] = []
     for stream, task in enumerate(("D_P", "D_H")):
-        before, after = pair = stored[2 * stream : 2 * stream + 2]
+        before, after = pair = stored[2 * stream :][:2]
         for part, model in zip(pair, ("θ₀", "θ_I"), strict=True):
             if not isinstance(part, np.ndarray | Tensor) or part.ndim != 2:
                 raise InvalidInputError(

@@ -151,11 +151,8 @@ def test_bad_arguments(arguments, error, message):
     [
         ("resnet18", "layer4", "fc"),
         ("vit_base_patch16_clip_224", "blocks.11", "head"),
-        ("test_resnet", "layer4", "fc"),
-        ("test_vit", "blocks.5", "head"),
         ("test_convnext", "stages.3", "head.fc"),
         ("test_efficientnet", "blocks.4", "classifier"),
-        ("regnetx_002", "s4", "head.fc"),
     ],
 )
 def test_timms_last_stage_is_trained(name, trainable, head):

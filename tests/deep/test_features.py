@@ -76,7 +76,9 @@ def test_unreadable_images_have_no_row_and_many_of_them_are_refused(folder, tran
         extract_features(nn.Flatten(), open_images(root), transform)
 
 
-def test_wrong_models(data, transform):
+def test_wrong_models(data, transform, tmp_path):
+    with pytest.raises(InvalidInputError, match="is no torch module"):
+        cached_features(lambda images: images.flatten(1), data, transform, cache=tmp_path)
     with pytest.raises(InvalidInputError, match=r"pooled features \(B, D\).*num_classes=0"):
         extract_features(nn.Identity(), data, transform)
     with pytest.raises(InvalidInputError, match=r"NaN or infinity for 30 image"):
@@ -137,7 +139,7 @@ class TestCache:
         assert len(set(keys)) == 8
         assert keys[0] == key(data=open_images(DIGITS, limit=6))
 
-    @pytest.mark.parametrize("damage", ["flip", "truncate", "pickle", "no rows", "bad json", "foreign key"])
+    @pytest.mark.parametrize("damage", ["flip", "no rows", "bad json", "foreign key"])
     def test_damaged_entries_are_computed_anew(self, data, transform, tmp_path, damage):
         model = Tiny()
         good = np.array(cached_features(model, data, transform, cache=tmp_path).values)
@@ -146,10 +148,6 @@ class TestCache:
         content = values.read_bytes()
         if damage == "flip":
             values.write_bytes(content[:-3] + bytes([content[-3] ^ 64]) + content[-2:])
-        elif damage == "truncate":
-            values.write_bytes(content[:-40])
-        elif damage == "pickle":
-            np.save(values, np.array([{"code": 1}], dtype=object), allow_pickle=True)
         elif damage == "no rows":
             rows.unlink()
         elif damage == "bad json":
@@ -162,8 +160,3 @@ class TestCache:
         for _ in range(2):  # the second time the entry is whole again
             assert np.array_equal(cached_features(model, data, transform, cache=tmp_path).values, good)
             assert model.calls == calls + 1
-
-    def test_a_function_has_no_key(self, data, transform, tmp_path):
-        with pytest.raises(InvalidInputError, match="is no torch module"):
-            cached_features(lambda images: images.flatten(1), data, transform, cache=tmp_path)
-        assert len(cached_features(lambda images: images.flatten(1), data, transform, cache=None)) == 30

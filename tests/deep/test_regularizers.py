@@ -7,7 +7,6 @@ from torch import nn
 from condnum.deep import feature_r_ill, feature_r_well, feature_rtol, precondition_gradient
 from condnum.errors import InvalidInputError, RankError
 from condnum.theory.regularizers import r_ill, r_ill_theta_gradient, r_well, r_well_theta_gradient
-from condnum.theory.spectra import condition_number
 
 
 def randn(*shape, seed=0, dtype=torch.float64):
@@ -57,17 +56,11 @@ def test_spectra_are_float64_whatever_the_features_are(dtype):
             assert torch.equal(gradient, reference.to(dtype))  # rounded once, at the end
 
 
-def test_float32_round_off_is_no_rank_and_a_large_kappa_is_no_lack_of_it():
+def test_float32_round_off_is_no_rank():
     exact = deficient(40, 16, 7)
     # What many float32 layers leave: some ten units of round-off in each entry, and so in null directions.
     X = (exact * (1 + 10 * 2.0**-23 * randn(40, 16, seed=5))).float()
     assert feature_r_ill(X).item() == pytest.approx(feature_r_ill(exact, rank=7).item(), rel=1e-4)
-    # κ(H) = 1e6, beyond 1/(D·eps) of float32, is seen in full
-    Q, _ = torch.linalg.qr(randn(40, 16))
-    spread = (Q * torch.logspace(0, -3, 16, dtype=torch.float64)).float()
-    kappa = condition_number(spread, kind="features", rtol=feature_rtol(spread))
-    assert kappa.rank == 16
-    assert kappa.value == pytest.approx(1e6, rel=1e-2)
 
 
 @pytest.mark.parametrize(
@@ -77,11 +70,7 @@ def test_float32_round_off_is_no_rank_and_a_large_kappa_is_no_lack_of_it():
         (lambda: feature_rtol(torch.ones(2, 2, dtype=torch.int64)), InvalidInputError, "float dtype"),
         (lambda: value_and_gradient(feature_r_ill, torch.eye(3)), RankError, "infinite"),
         (lambda: precondition_gradient(randn(2, 3), randn(4, 5)), InvalidInputError, "same last dimension"),
-        (
-            lambda: precondition_gradient(randn(2, 3), ridge=0.0),
-            InvalidInputError,
-            "positive number, got 0.0",
-        ),
+        (lambda: precondition_gradient(randn(2, 3), ridge=0.0), InvalidInputError, "positive number, got 0"),
         (lambda: precondition_gradient(torch.zeros(2, 3)), RankError, "all zero"),
     ],
 )

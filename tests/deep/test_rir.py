@@ -94,24 +94,15 @@ def test_overlapping_groups_and_a_change_of_rank_are_warned_of():
 
 X = np.random.default_rng(0).normal(size=(150, 4))
 BROKEN = np.where(np.arange(4) == 0, np.nan, X)
+BACKWARDS = np.arange(150)[::-1]
 
 
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "message"),
     [
-        (
-            (X, X, X[:99], X[:99]),
-            {},
-            InvalidInputError,
-            r"D_H has 99 image\(s\), fewer than one group of 100",
-        ),
+        ((X, X, X[:99], X[:99]), {}, InvalidInputError, r"D_H has 99 image\(s\), fewer than one group"),
         ((X, X[1:], X, X), {}, InvalidInputError, "150 rows on D_P and θ_I 149"),
-        (
-            (X, X, features(X), features(X, indices=np.arange(150)[::-1])),
-            {},
-            InvalidInputError,
-            "different images",
-        ),
+        ((X, X, features(X), features(X, indices=BACKWARDS)), {}, InvalidInputError, "different images"),
         ((X, X, X[:, :3], X), {}, InvalidInputError, "use one model for both"),
         ((X[0], X, X, X), {}, InvalidInputError, r"array \(N, D\)"),
         ((X, X, X, BROKEN), {}, InvalidInputError, "features of D_H hold NaN"),

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from condnum.deep.backbone import Backbone
+from condnum.deep.backbone import Backbone, evaluating
 from condnum.deep.features import Features, head_accuracy
 from condnum.deep.rir import rir_from_features
 from condnum.deep.training.samples import Samples, autocast
@@ -103,14 +103,10 @@ class Monitor:
 
     def evaluate(self, backbone: Backbone, step: int) -> Evaluation:
         """Measure θ_t."""
-        training = backbone.training
-        backbone.eval()
-        try:
+        with evaluating(backbone):
             after = self._features(backbone)
             with autocast(self.device, self.settings.precision):
                 accuracy = head_accuracy(backbone, after[2])
-        finally:
-            backbone.train(training)
         own, held = (
             rir_from_features(
                 self._before[P], after[P], self._before[H], after[H],

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from condnum.deep import Backbone, DeepSettings, immunize_backbone, training_transform
-from condnum.deep.images import ArrayImages
 from condnum.deep.training import loop
 from condnum.deep.training.monitor import Evaluation, Monitor
 from condnum.deep.training.samples import Samples, hold_out
@@ -116,19 +115,6 @@ def test_cancelling_keeps_the_best_so_far(run):
 
     result = run(SHORT.with_overrides(keep="last"), on_progress=stop)
     assert (result.stop_reason, result.steps, result.best_step) == ("cancelled", 5, 4)
-
-
-def test_unreadable_images_are_counted_and_listed(run, D_H):
-    class Spoiled(ArrayImages):
-        def load(self, position):
-            if position == 3:
-                raise OSError("truncated")
-            return super().load(position)
-
-    broken = replace(D_H, source=Spoiled(D_H.source.images, "spoiled"))
-    for options in ({}, {"transform_H": training_transform(input_size=16, augmentation="gentle")}):
-        result = run(SHORT.with_overrides(steps=2, views=2), H=broken, **options)
-        assert [str(image).count("truncated") for image in result.unreadable] == [1]
 
 
 @pytest.mark.parametrize(
