@@ -4,7 +4,7 @@ The command line prints the message and exits with status 2; a library user catc
 `CondnumError`, or the built-in type that each class also derives from.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from importlib import import_module
 from types import ModuleType
@@ -42,6 +42,19 @@ class UnknownNameError(InvalidInputError):
         near = get_close_matches(str(name), names, n=1)
         hint = f" did you mean '{near[0]}'?" if near else ""
         super().__init__(f"unknown {kind} '{name}';{hint} Choices: {', '.join(names)}.")
+
+
+def check_known(kind: str, name: object, choices: Collection[str]) -> None:
+    """Refuse a name that is not among the choices."""
+    if name not in choices:
+        raise UnknownNameError(kind, name, choices)
+
+
+def check_integer(name: str, value: object, least: int) -> int:
+    """Return a whole number; refuse what is none, or too small."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidInputError(f"{name} must be an integer of at least {least}, got {value!r}.")
+    return value
 
 
 class DataNotFoundError(CondnumError, FileNotFoundError):

@@ -20,7 +20,7 @@ from condnum.data.feature_stream import (
     readable,
     whole_array,
 )
-from condnum.errors import DataFormatError, InvalidInputError, UnknownNameError, require
+from condnum.errors import DataFormatError, InvalidInputError, check_known, require
 from condnum.probing.attackers import AttackBudget
 from condnum.probing.panel import attack_panel
 from condnum.probing.report import AttackReport, attack_sentences
@@ -47,8 +47,7 @@ def read_targets(value: TargetsLike, *, kind: Kind = "auto", name: str = "target
         >>> read_targets(np.array([0.5, 1.5])).shape
         (2, 1)
     """
-    if kind not in get_args(Kind):
-        raise UnknownNameError("kind of targets", kind, get_args(Kind))
+    check_known("kind of targets", kind, get_args(Kind))
     Y = _loaded(Path(value).expanduser()) if isinstance(value, str | os.PathLike) else np.asarray(value)
     if Y.ndim == 2 and Y.shape[1] == 1:
         Y = Y[:, 0]

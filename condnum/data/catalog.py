@@ -13,7 +13,7 @@ from condnum.data.digits import Digits, load_diabetes_tasks, load_small_digits
 from condnum.data.house_prices import load_house_prices
 from condnum.data.mnist import load_mnist_images
 from condnum.data.task_pair import TaskPair
-from condnum.errors import CondnumError, DataNotFoundError, UnknownNameError
+from condnum.errors import CondnumError, DataNotFoundError, check_known
 
 _LOADERS: dict[str, Callable[[], TaskPair | Digits]] = {
     "house-prices": load_house_prices,
@@ -63,8 +63,7 @@ def check(name: str) -> DataStatus:
         >>> check("diabetes").shapes[0]
         ('X_P', (235, 8))
     """
-    if name not in _LOADERS:
-        raise UnknownNameError("data set", name, _LOADERS)
+    check_known("data set", name, _LOADERS)
     try:
         data = _LOADERS[name]()
     except CondnumError as error:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from condnum.data.resolver import KNOWN_CHECKSUMS
 from condnum.data.task_pair import FloatArray, Provenance, TaskPair, check_rows, sha256_arrays, standardise
-from condnum.errors import DataFormatError, InvalidInputError, UnknownNameError
+from condnum.errors import DataFormatError, InvalidInputError, check_known
 
 Labels = Literal["one_vs_rest", "published"]
 DiabetesFeatures = Literal["clean", "published"]
@@ -128,8 +128,7 @@ def digit_pair(
         >>> pair.X_P.shape, pair.loss_sample[0].shape, float(pair.loss_sample[1].mean())
         ((174, 64), (348, 64), 0.5)
     """
-    if labels not in get_args(Labels):
-        raise UnknownNameError("labels", labels, get_args(Labels))
+    check_known("labels", labels, get_args(Labels))
     if rows is not None:
         check_rows(rows)
     for digit, task in ((pretrain, "pretrain"), (harmful, "harmful")):
@@ -229,8 +228,7 @@ def load_diabetes_tasks(*, features: DiabetesFeatures = "clean") -> TaskPair:
         >>> pair.rows_pretrain, pair.rows_harmful, pair.dimension
         (235, 207, 8)
     """
-    if features not in get_args(DiabetesFeatures):
-        raise UnknownNameError("feature set", features, get_args(DiabetesFeatures))
+    check_known("feature set", features, get_args(DiabetesFeatures))
     from sklearn import __version__, datasets
 
     bunch = datasets.load_diabetes(scaled=False)

@@ -33,7 +33,7 @@ from condnum.errors import (
     DataFormatError,
     DataNotFoundError,
     InvalidInputError,
-    UnknownNameError,
+    check_known,
     require,
 )
 
@@ -320,8 +320,7 @@ def archived_array(
             shown = ", ".join(list(members)[:8]) + (", …" if len(members) > 8 else "")
             raise DataFormatError(f"{path} holds {len(members)} arrays ({shown}); say which by key=.")
         name = next(iter(members)) if key is None else key
-        if name not in members:
-            raise UnknownNameError(f"array of {path}", name, members)
+        check_known(f"array of {path}", name, members)
         with archive.open(members[name]) as stream:
             first = np.lib.format.read_magic(stream) == (1, 0)
             read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0

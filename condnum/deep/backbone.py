@@ -30,6 +30,7 @@ from condnum.errors import (
     InvalidInputError,
     OutputError,
     UnknownNameError,
+    check_known,
     require,
 )
 
@@ -97,10 +98,8 @@ class Backbone(nn.Module):
         **model_arguments: Any,
     ) -> None:
         super().__init__()
-        if batch_norm not in get_args(BatchNormMode):
-            raise UnknownNameError("batch_norm", batch_norm, get_args(BatchNormMode))
-        if classifier not in get_args(Classifier):
-            raise UnknownNameError("classifier", classifier, get_args(Classifier))
+        check_known("batch_norm", batch_norm, get_args(BatchNormMode))
+        check_known("classifier", classifier, get_args(Classifier))
         self.name = name
         self.batch_norm = batch_norm
         self.model_arguments = model_arguments

@@ -23,7 +23,7 @@ from condnum.deep.backbone import Backbone, evaluating
 from condnum.deep.images import ImageBatch, ImageData, Unreadable, check_unreadable, image_loader
 from condnum.deep.transforms import ImageTransform
 from condnum.deep.weights import state_checksum
-from condnum.errors import CondnumError, InvalidInputError, UnknownNameError
+from condnum.errors import CondnumError, InvalidInputError, check_known
 from condnum.files import atomic_write, output_folder, sha256_file, write_json
 from condnum.machine import memory_advice
 from condnum.progress import report_event
@@ -103,8 +103,7 @@ def extract_features(
     """
     if transform.random:
         raise InvalidInputError("this transform is random; take features with evaluation_transform.")
-    if precision not in get_args(Precision):
-        raise UnknownNameError("precision", precision, get_args(Precision))
+    check_known("precision", precision, get_args(Precision))
     module = model if isinstance(model, nn.Module) else None
     parts = () if module is None else chain(module.parameters(), module.buffers())
     home = next((part.device for part in parts), torch.device("cpu"))

@@ -14,7 +14,13 @@ from condnum.data.digits import load_small_digits
 from condnum.data.mnist import load_mnist_images
 from condnum.data.resolver import Source, data_folders
 from condnum.deep.images import ArrayImages, ChecksumMode, FileImages, ImageData, ImageSource, ReaderImages
-from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, UnknownNameError, require
+from condnum.errors import (
+    DataFormatError,
+    DataNotFoundError,
+    InvalidInputError,
+    check_known,
+    require,
+)
 
 #: Class order of a head that was trained on ImageNet-1K, as a value of `classes`.
 IMAGENET = "imagenet-1k"
@@ -267,8 +273,7 @@ def _open_timm(name: str, root: str, split: str) -> ImageData:
 
 def _open_digits(dataset: str, subset: str, split: str, source: Source) -> ImageData:
     """Open the digits `0-4`, `1,3,7-9`, or all; class names are the digits, labels count from 0."""
-    if split not in ("train", "test"):
-        raise UnknownNameError("split", split, ["train", "test"])
+    check_known("split", split, ("train", "test"))
     wanted: set[int] = set() if subset else set(range(10))
     for part in subset.split(",") if subset else ():
         match = re.fullmatch(r"\s*(\d)\s*(?:-\s*(\d)\s*)?", part)

@@ -25,7 +25,14 @@ from torch.utils.data import DataLoader, Dataset
 
 from condnum.data.task_pair import sha256_arrays
 from condnum.deep.transforms import ImageTransform
-from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, UnknownNameError, require
+from condnum.errors import (
+    DataFormatError,
+    DataNotFoundError,
+    InvalidInputError,
+    check_integer,
+    check_known,
+    require,
+)
 from condnum.files import sha256_file
 from condnum.progress import report_event
 
@@ -105,8 +112,7 @@ class FileImages(ImageSource):
         `full` reads every byte, many minutes for ImageNet; `sampled` those of the 2048 files whose names
         hash lowest, so that another of the same size may go unnoticed. `auto` is full up to 1 GiB.
         """
-        if self.mode not in get_args(ChecksumMode):
-            raise UnknownNameError("checksum mode", self.mode, get_args(ChecksumMode))
+        check_known("checksum mode", self.mode, get_args(ChecksumMode))
 
         def size(name: str) -> int:
             try:
@@ -263,8 +269,7 @@ class ImageData:
         """
         if per_class is None:
             return self
-        if isinstance(per_class, bool) or not isinstance(per_class, int) or per_class < 1:
-            raise InvalidInputError(f"the limit per class must be a positive integer, got {per_class!r}.")
+        check_integer("the limit per class", per_class, 1)
         own = [np.flatnonzero(self.labels == c) for c in range(len(self.classes))]
         kept = [np.random.default_rng([seed, c]).permutation(rows)[:per_class] for c, rows in enumerate(own)]
         return self.take(np.sort(np.concatenate(kept)))

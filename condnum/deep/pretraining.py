@@ -18,7 +18,7 @@ from condnum.deep.features import extract_features, head_accuracy
 from condnum.deep.images import ImageData, Unreadable, image_loader
 from condnum.deep.transforms import ImageTransform, evaluation_transform
 from condnum.deep.weights import read_state, write_state
-from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.errors import InvalidInputError, check_integer, check_known
 from condnum.machine import memory_advice
 from condnum.progress import report_event
 
@@ -111,11 +111,9 @@ def pretrain_backbone(
         >>> len(made.history), made.images
         (2, 40)
     """
-    if optimizer not in get_args(PretrainingOptimizer):
-        raise UnknownNameError("optimizer", optimizer, get_args(PretrainingOptimizer))
-    for name, value, least in (("epochs", epochs, 1), ("batch_size", batch_size, 2)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InvalidInputError(f"{name} must be an integer of at least {least}, got {value!r}.")
+    check_known("optimizer", optimizer, get_args(PretrainingOptimizer))
+    check_integer("epochs", epochs, 1)
+    check_integer("batch_size", batch_size, 2)
     if not (math.isfinite(learning_rate) and learning_rate > 0):
         raise InvalidInputError(f"learning_rate must be positive and finite, got {learning_rate!r}.")
     if not 0 <= warmup < 1:

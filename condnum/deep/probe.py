@@ -18,7 +18,7 @@ from torch import Tensor
 from condnum.arrays import as_tensor, resolve_device
 from condnum.deep.images import hold_out_rows
 from condnum.deep.regularizers import smaller_gram
-from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.errors import InvalidInputError, check_integer, check_known
 
 Rows: TypeAlias = "NDArray[Any] | Tensor"
 Preprocessing = Literal["none", "standardise"]
@@ -128,13 +128,10 @@ def probe_accuracy(
         >>> probe_accuracy(X[:150], y[:150], X[150:], y[150:], epochs=20).final_accuracy
         1.0
     """
-    if optimizer not in get_args(Optimizer):
-        raise UnknownNameError("optimizer", optimizer, get_args(Optimizer))
-    if criterion not in get_args(Criterion):
-        raise UnknownNameError("criterion", criterion, get_args(Criterion))
-    for name, value in (("epochs", epochs), ("batch_size", batch_size)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise InvalidInputError(f"{name} must be a positive integer, got {value!r}.")
+    check_known("optimizer", optimizer, get_args(Optimizer))
+    check_known("criterion", criterion, get_args(Criterion))
+    check_integer("epochs", epochs, 1)
+    check_integer("batch_size", batch_size, 1)
     if not seeds or len(set(seeds)) != len(seeds) or any(seed < 0 for seed in seeds):
         raise InvalidInputError(f"seeds must be different integers of at least 0, got {list(seeds)}.")
     known = _probe_data(features_train, y_train, features_test, y_test, preprocessing)
@@ -258,8 +255,7 @@ def _probe_data(
     features_train: Rows, y_train: Rows, features_test: Rows, y_test: Rows, preprocessing: Preprocessing
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return features `(N, D)` and `(M, D)` as float32, standardised if asked for, each with its labels."""
-    if preprocessing not in get_args(Preprocessing):
-        raise UnknownNameError("preprocessing", preprocessing, get_args(Preprocessing))
+    check_known("preprocessing", preprocessing, get_args(Preprocessing))
     found: list[Tensor] = []
     for name, rows, labels in (("train", features_train, y_train), ("test", features_test, y_test)):
         X = as_tensor(rows, f"features_{name}", ndim=2).detach().float()

@@ -16,7 +16,7 @@ from condnum.deep.features import Extraction, Extractor, Features, cached_featur
 from condnum.deep.images import ImageData
 from condnum.deep.regularizers import squared_rtol
 from condnum.deep.transforms import ImageTransform, evaluation_transform
-from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.errors import InvalidInputError, check_integer, check_known
 from condnum.theory.immunization import Gauge
 from condnum.theory.spectra import PUBLISHED_RIDGE, Convention, condition_from_spectrum, singular_values
 
@@ -131,11 +131,9 @@ def rir_from_features(
         >>> round(result.rir, 9), result.compact.success
         (100.0, True)
     """
-    if gauge not in ("unit", "as_trained"):
-        raise UnknownNameError("gauge", gauge, ["unit", "as_trained"])
-    for name, value, least in (("groups", groups, 1), ("group_size", group_size, 2)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InvalidInputError(f"{name} must be an integer of at least {least}, got {value!r}.")
+    check_known("gauge", gauge, ("unit", "as_trained"))
+    check_integer("groups", groups, 1)
+    check_integer("group_size", group_size, 2)
     features = (features_0_P, features_I_P, features_0_H, features_I_H)  # as ROLES
     stored = [part.values if isinstance(part, Features) else part for part in features]
     X: list[Tensor] = []

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor
 
-from condnum.errors import InvalidInputError, UnknownNameError, require
+from condnum.errors import InvalidInputError, check_known, require
 
 Augmentation = Literal["imagenet", "photograph", "gentle", "none"]
 
@@ -91,8 +91,7 @@ def training_transform(
     Raises:
         InvalidInputError: A bad size, or an unknown override or augmentation.
     """
-    if augmentation not in get_args(Augmentation):
-        raise UnknownNameError("augmentation", augmentation, get_args(Augmentation))
+    check_known("augmentation", augmentation, get_args(Augmentation))
     still = evaluation_transform(model, input_size=input_size, **overrides)
     if augmentation == "none":
         return still
@@ -109,8 +108,7 @@ def _transform(
 ) -> ImageTransform:
     """Return timm's transform by a model's data configuration, with the caller's changes."""
     for name in overrides:
-        if name not in _OVERRIDES:
-            raise UnknownNameError("transform option", name, _OVERRIDES)
+        check_known("transform option", name, _OVERRIDES)
     size = (3, input_size, input_size) if isinstance(input_size, int) else input_size
     if size is not None and (len(size) != 3 or size[0] != 3 or min(size) < 1):
         raise InvalidInputError(f"input_size must be a side or (3, height, width), got {input_size!r}.")

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from condnum.errors import InvalidInputError, UnknownNameError, require
+from condnum.errors import InvalidInputError, check_known, require
 from condnum.figures.style import finish, method_style, panels
 
 DIGITS = 10
@@ -207,8 +207,7 @@ def pair_heatmaps(
     if not names:
         raise InvalidInputError(f"methods is empty; choose of: {', '.join(known)}.")
     for name in names:
-        if name not in known:
-            raise UnknownNameError("method of the table", name, known)
+        check_known("method of the table", name, known)
     shown = [pair_cells(table, name, convention=convention, gauge=gauge) for name in names]
     limit = color_limit(table, names, convention=convention, gauge=gauge) if limit is None else limit
     if not 0 < limit < math.inf:

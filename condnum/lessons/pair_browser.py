@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from condnum.errors import InvalidInputError, UnknownNameError, require
+from condnum.errors import InvalidInputError, check_known, require
 from condnum.figures.pair_detail import PairDetail, pair_detail_figures
 from condnum.figures.pairs import DIGITS, check_pair_results, color_limit, comparable, pair_heatmaps
 from condnum.figures.style import method_style, num
@@ -72,8 +72,7 @@ class PairBrowser(VBox):
     @traitlets.validate("method")
     def _known_method(self, proposal: Any) -> str:
         """Refuse a method that the table lacks."""
-        if proposal["value"] not in self._methods:
-            raise UnknownNameError("method of the table", proposal["value"], self._methods)
+        check_known("method of the table", proposal["value"], self._methods)
         return str(proposal["value"])
 
     def _heatmap(self, method: str) -> Any:

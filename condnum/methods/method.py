@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.errors import InvalidInputError, check_known
 from condnum.machine import limited_threads
 from condnum.methods.problem import SMALL, ImmunizationProblem
 from condnum.theory.immunization import Immunization
@@ -64,8 +64,7 @@ class DescentSettings:
         for name, value in vars(self).items():
             kind = hints[name]
             if get_origin(kind) is Literal:
-                if value not in get_args(kind):
-                    raise UnknownNameError(name, value, get_args(kind))
+                check_known(name, value, get_args(kind))
             elif name == "tolerance":
                 if not 0 <= value < 1:
                     raise InvalidInputError(f"tolerance must lie in [0, 1), got {value}.")
@@ -110,8 +109,7 @@ class DescentSettings:
         """Return a copy with some settings changed; naming one that `auto` would choose turns `auto` off."""
         names = [field.name for field in fields(self)]
         for name in overrides:
-            if name not in names:
-                raise UnknownNameError("setting", name, names)
+            check_known("setting", name, names)
         if self.auto and not (overrides.get("auto", True) and set(overrides) <= _HEEDED):
             overrides = {"steps": type(self).steps, "auto": False} | overrides
         return replace(self, **overrides)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from condnum.arrays import ArrayLike, as_tensor
-from condnum.errors import InvalidInputError, RankError, UnknownNameError
+from condnum.errors import InvalidInputError, RankError, check_known
 from condnum.theory.extremes import TriangularFactor
 from condnum.theory.spectra import covariance_factor, covariance_pair, default_rtol, symmetric_part
 
@@ -238,8 +238,7 @@ class ImmunizationProblem:
             >>> problem.pretrain.covariance.tolist(), problem.harmful.rank
             ([[2.0, 2.0], [2.0, 4.0]], 1)
         """
-        if loss not in ("mse", "bce"):
-            raise UnknownNameError("loss", loss, ["mse", "bce"])
+        check_known("loss", loss, ("mse", "bce"))
         for X, y, names in ((X_loss, y_loss, "X_loss and y_loss"), (X_probe, y_probe, "X_probe and y_probe")):
             if (X is None) != (y is None):
                 raise InvalidInputError(f"{names} go together: pass both or neither.")

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.errors import InvalidInputError, check_known
 from condnum.methods.algorithm1 import Ours, RIllOnly
 from condnum.methods.auto import descend_auto
 from condnum.methods.baselines import Imma, OptKappa
@@ -133,8 +133,7 @@ def get_method(name: str) -> Method:
         >>> get_method("ours").label
         'Ours (Algorithm 1)'
     """
-    if name not in _METHODS:
-        raise UnknownNameError("method", name, _METHODS)
+    check_known("method", name, _METHODS)
     return _METHODS[name]
 
 
@@ -188,8 +187,7 @@ def immunize(
             raise InvalidInputError(f"method '{method}' has nothing to set; leave out: {given}.")
         return _closed_form(problem, chosen, seed)
     if isinstance(settings, str):
-        if settings not in NAMED_SETTINGS:
-            raise UnknownNameError("settings", settings, NAMED_SETTINGS)
+        check_known("settings", settings, NAMED_SETTINGS)
         settings = NAMED_SETTINGS[settings]
     base = _settings_of(chosen, settings).with_overrides(**overrides)
     if not base.auto:

@@ -11,7 +11,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.errors import InvalidInputError, check_integer, check_known
 from condnum.probing.line_search import log_spaced_steps
 from condnum.probing.objectives import Array, Kind, ProbeSpace
 
@@ -32,9 +32,7 @@ class AttackBudget:
 
     def __post_init__(self) -> None:
         for name, least in (("steps", 1), ("dense_steps", 1), ("batch_size", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise InvalidInputError(f"{name} must be an integer of at least {least}, got {value!r}.")
+            check_integer(name, getattr(self, name), least)
         if not self.epsilons or not all(0 < epsilon < 1 for epsilon in self.epsilons):
             raise InvalidInputError(f"epsilons must lie between 0 and 1, got {self.epsilons}.")
         if self.headline not in self.epsilons:
@@ -220,8 +218,7 @@ def attacker_names() -> list[str]:
 
 def get_attacker(name: str) -> Attacker:
     """Return a registered attacker."""
-    if name not in _ATTACKERS:
-        raise UnknownNameError("attacker", name, _ATTACKERS)
+    check_known("attacker", name, _ATTACKERS)
     return _ATTACKERS[name]
 
 

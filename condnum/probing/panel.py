@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from condnum.arrays import ArrayLike
-from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.errors import InvalidInputError, check_known
 from condnum.probing.attackers import (
     AttackBudget,
     AttackProblem,
@@ -121,8 +121,7 @@ def attack_features(
         (['1'], 2)
     """
     budget = AttackBudget() if budget is None else budget
-    if baseline not in features:
-        raise UnknownNameError("baseline", baseline, features)
+    check_known("baseline", baseline, features)
     chosen = [get_attacker(name) for name in (attacker_names() if attackers is None else attackers)]
     problems, scale = _problems(features, y, kind, y_test)
     steps, curves, skipped = [], [], []

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condnum.arrays import ArrayLike, as_tensor
-from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.errors import InvalidInputError, check_known
 
 Kind = Literal["regression", "classification"]
 
@@ -106,8 +106,7 @@ def matrix(value: ArrayLike, name: str) -> NDArray[np.float64]:
 
 def targets(value: ArrayLike, rows: int, kind: Kind, name: str) -> NDArray[np.float64] | NDArray[np.int64]:
     """Validate targets."""
-    if kind not in get_args(Kind):
-        raise UnknownNameError("kind of task", kind, get_args(Kind))
+    check_known("kind of task", kind, get_args(Kind))
     y = as_tensor(value, name, minimum_ndim=1).detach().cpu().numpy()
     if len(y) != rows or y.ndim > 2 or (kind == "classification" and y.ndim != 1):
         raise InvalidInputError(f"{name} has shape {y.shape} for {rows} rows: one target per row is needed.")

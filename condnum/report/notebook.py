@@ -23,6 +23,7 @@ from condnum.errors import (
     InvalidInputError,
     OutputError,
     UnknownNameError,
+    check_known,
     require,
 )
 from condnum.files import (
@@ -170,8 +171,7 @@ def checked_parameters(
     """
     checked: dict[str, Any] = {}
     for name, given in values.items():
-        if name not in declared:
-            raise UnknownNameError(f"parameter of the {notebook}", name, declared)
+        check_known(f"parameter of the {notebook}", name, declared)
         value = os.fspath(given) if isinstance(given, os.PathLike) else given
         annotation = declared[name].annotation
         try:

@@ -22,7 +22,7 @@ from typing import Any, Literal, TextIO
 
 from condnum.data.catalog import check
 from condnum.data.resolver import data_folders
-from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.errors import InvalidInputError, UnknownNameError, check_known
 from condnum.files import output_folder, write_json
 from condnum.machine import describe_device, source_revision, versions
 from condnum.progress import PROGRESS_VARIABLE, OnProgress, duration, following, terminal_progress
@@ -212,8 +212,7 @@ def experiments(scale: str, only: Sequence[str] = ()) -> tuple[Experiment, ...]:
         raise UnknownNameError("scale", scale, list(_SCALES))
     names = [experiment.name for experiment in _SCALES[scale]]
     for name in only:
-        if name not in names:
-            raise UnknownNameError("experiment", name, names)
+        check_known("experiment", name, names)
     return tuple(experiment for experiment in _SCALES[scale] if not only or experiment.name in only)
 
 

@@ -22,7 +22,7 @@ from condnum.deep.training.samples import hold_out
 from condnum.deep.training.settings import DeepSettings, deep_preset
 from condnum.deep.transforms import ImageTransform, training_transform
 from condnum.deep.weights import state_checksum
-from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError, require
+from condnum.errors import DataNotFoundError, InvalidInputError, check_known, require
 from condnum.files import atomic_write, output_folder
 from condnum.methods import get_method
 from condnum.studies.cells import Cell, CellResult, ResultStore, Row, cached
@@ -89,8 +89,7 @@ class DeepNets(Study, name="deep", version="3"):
                     "dict, or one of the words none (draw them and train θ₀ on D_P) and timm (timm's own, "
                     "downloaded)."
                 )
-        if self.data not in RECIPES:
-            raise UnknownNameError("data", self.data, RECIPES)
+        check_known("data", self.data, RECIPES)
         if not self.methods:
             raise InvalidInputError(f"no methods; give some of {', '.join(METHODS)}.")
         if (self.data == IMAGES or self.pretrain or self.harmful) and not (self.pretrain and self.harmful):

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from condnum.data import Digits, TaskPair
-from condnum.errors import InvalidInputError
+from condnum.errors import InvalidInputError, check_integer
 from condnum.studies.cells import Cell, CellResult
 from condnum.studies.measure import cell_spectra, result_row
 from condnum.studies.release_cells import AuditData, ProtocolSwitches, compute_cell
@@ -49,8 +49,7 @@ def read_numbers(name: str, value: Any) -> tuple[int, ...]:
             f"{name}='{value}' is no list of whole numbers; write it as 10 or 10,100."
         ) from None
     for number in given if tuple(given) != (0,) else ():
-        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise InvalidInputError(f"{name} must be an integer of at least 1, got {number!r}.")
+        check_integer(name, number, 1)
     return tuple(dict.fromkeys(given))
 
 

@@ -19,7 +19,14 @@ from typing import get_type_hints as type_hints
 
 import pandas as pd
 
-from condnum.errors import CondnumError, DataFormatError, InvalidInputError, UnknownNameError
+from condnum.errors import (
+    CondnumError,
+    DataFormatError,
+    InvalidInputError,
+    UnknownNameError,
+    check_integer,
+    check_known,
+)
 from condnum.files import write_tables
 from condnum.machine import PeakMemory, ProcessPeak, limited_threads, own_peak
 from condnum.progress import SweepProgress, report_event
@@ -183,13 +190,7 @@ def choose_executor(
 
 def at_least(least: int) -> Callable[[str, Any], int]:
     """Return the check of a whole number that is not smaller."""
-
-    def check(name: str, value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InvalidInputError(f"{name} must be an integer of at least {least}, got {value!r}.")
-        return value
-
-    return check
+    return lambda name, value: check_integer(name, value, least)
 
 
 def words(name: str, value: Any) -> tuple[str, ...]:
@@ -226,8 +227,7 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
     if get_origin(hint) is Annotated:
         return get_args(hint)[1](name, value)
     if get_origin(hint) is Literal:
-        if value not in get_args(hint):
-            raise UnknownNameError(name.replace("_", " "), value, get_args(hint))
+        check_known(name.replace("_", " "), value, get_args(hint))
     elif hint in _PLAIN:
         kind = int | float if hint is float else hint
         right = isinstance(value, kind) and (hint is bool or not isinstance(value, bool))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from condnum.arrays import ArrayLike, as_tensor
-from condnum.errors import InvalidInputError, RankError, UnknownNameError
+from condnum.errors import InvalidInputError, RankError, check_known
 from condnum.theory.spectra import (
     PUBLISHED_RIDGE,
     ConditionNumber,
@@ -123,8 +123,7 @@ def relative_immunization_ratio(
         >>> round(result.pretrain_ratio, 12), round(result.harmful_ratio, 12), result.success
         (0.01, 25.0, True)
     """
-    if gauge not in ("unit", "as_trained"):
-        raise UnknownNameError("gauge", gauge, ["unit", "as_trained"])
+    check_known("gauge", gauge, ("unit", "as_trained"))
     T = as_tensor(theta, "theta", ndim=2)
     K_P = as_tensor(pretrain_covariance, "pretrain_covariance", ndim=2)
     K_H = as_tensor(harmful_covariance, "harmful_covariance", ndim=2)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from condnum.arrays import Array, ArrayLike, as_tensor, like, storage_eps
-from condnum.errors import InvalidInputError, RankError, UnknownNameError
+from condnum.errors import InvalidInputError, RankError, check_known
 
 Convention = Literal["compact", "ridge"]
 MatrixKind = Literal["auto", "symmetric", "general", "features"]
@@ -113,8 +113,7 @@ def is_symmetric(matrix: Tensor, eps: float) -> bool:
 
 def singular_values(matrix: Tensor, *, kind: MatrixKind = "auto", eps: float = 2.0**-52) -> Tensor:
     """Return the singular values, descending, by the cheapest exact route."""
-    if kind not in ("auto", "symmetric", "general", "features"):
-        raise UnknownNameError("matrix kind", kind, ["auto", "symmetric", "general", "features"])
+    check_known("matrix kind", kind, ("auto", "symmetric", "general", "features"))
     if kind == "symmetric" and matrix.shape[-1] != matrix.shape[-2]:
         raise InvalidInputError(f"a symmetric matrix must be square, got shape {tuple(matrix.shape)}.")
     if kind == "features":
@@ -212,8 +211,7 @@ def condition_from_spectrum(
     sigma: Tensor, *, convention: Convention, rtol: float, ridge: float, dimension: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return `(κ, σ_max, σ_min, rank)` of descending singular values `(..., n)`."""
-    if convention not in ("compact", "ridge"):
-        raise UnknownNameError("convention", convention, ["compact", "ridge"])
+    check_known("convention", convention, ("compact", "ridge"))
     if not 0 <= rtol < 1:
         raise InvalidInputError(f"rtol must lie in [0, 1), got {rtol}.")
     sigma_max = sigma[..., 0]

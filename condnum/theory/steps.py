@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from condnum.arrays import Array, ArrayLike, as_tensor, like
-from condnum.errors import InvalidInputError, RankError, UnknownNameError
+from condnum.errors import InvalidInputError, RankError, check_known
 from condnum.theory.regularizers import (
     Extreme,
     extreme,
@@ -116,8 +116,7 @@ def ill_step_bound(sigma: ArrayLike, *, source: BoundSource = "corrected") -> An
 
 def _as_spectrum(sigma: ArrayLike, source: BoundSource = "corrected", *, minimum: int = 1) -> Tensor:
     """Return a detached float64 spectrum `(..., k)`, checked."""
-    if source not in ("corrected", "printed"):
-        raise UnknownNameError("bound source", source, ("corrected", "printed"))
+    check_known("bound source", source, ("corrected", "printed"))
     s = as_tensor(sigma, "sigma", minimum_ndim=1).detach()
     if bool((s <= 0).any()):
         raise InvalidInputError(

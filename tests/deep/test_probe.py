@@ -119,7 +119,7 @@ ROWS = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
         ({"y_train": np.arange(20), "y_test": np.arange(20)}, "no class has two training rows"),
         ({"learning_rates": [0.0]}, "learning_rates must be positive"),
         ({"learning_rates": [1e39], "epochs": 3}, "every learning rate diverges"),
-        ({"epochs": 0}, "epochs must be a positive integer"),
+        ({"epochs": 0}, "epochs must be an integer of at least 1"),
         ({"seeds": (1, 1)}, "seeds must be different"),
         ({"optimizer": "adam"}, "unknown optimizer 'adam'"),
         ({"criterion": "adam"}, "unknown criterion 'adam'"),

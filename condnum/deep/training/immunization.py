@@ -23,7 +23,7 @@ from condnum.deep.training.samples import Samples, TaskStream, hold_out
 from condnum.deep.training.settings import DeepSettings, deep_preset
 from condnum.deep.training.step import DEEP_METHODS, Objective, Task
 from condnum.deep.transforms import ImageTransform, evaluation_transform
-from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.errors import InvalidInputError, check_known
 from condnum.files import output_folder
 
 
@@ -129,8 +129,7 @@ def immunize_backbone(
         (2, 'steps', 2)
     """
     chosen = deep_preset(settings) if isinstance(settings, str) else settings or DeepSettings()
-    if method not in DEEP_METHODS:
-        raise UnknownNameError("method", method, DEEP_METHODS)
+    check_known("method", method, DEEP_METHODS)
     if not any(p.requires_grad for p in backbone.trainable_parameters()):
         raise InvalidInputError("a snapshot cannot be trained; pass the backbone it is of.")
     top = int(D_P.labels.max())

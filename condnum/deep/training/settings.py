@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
-from condnum.errors import InvalidInputError, UnknownNameError
+from condnum.errors import InvalidInputError, UnknownNameError, check_known
 
 TrainingPrecision = Literal["float32", "float64", "bfloat16"]
 
@@ -81,8 +81,7 @@ class DeepSettings:
         """Return a copy with some settings changed, by field name."""
         names = [field.name for field in fields(self)]
         for name in overrides:
-            if name not in names:
-                raise UnknownNameError("setting", name, names)
+            check_known("setting", name, names)
         return replace(self, **overrides)
 
     def describe(self, method: str) -> str:
@@ -149,8 +148,7 @@ def deep_preset(name: str) -> DeepSettings:
         >>> settings.learning_rate, settings.lambda_harmful, settings.epochs
         (1e-05, 300000000.0, 2)
     """
-    if name not in _TABLE_4:
-        raise UnknownNameError("preset", name, _TABLE_4)
+    check_known("preset", name, _TABLE_4)
     # of all, by Table 4 and the text: SGD, Nesterov 0.9, no decay on θ, 2e-5 on ω (C.2), fixed λ
     paper = DeepSettings(
         optimizer="sgd", learning_rate=1e-5, steps=None, batch_size=128, weights="fixed", precondition=True,
