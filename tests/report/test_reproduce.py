@@ -205,28 +205,24 @@ def program(tmp_path, monkeypatch):
     return put
 
 
-def test_endings_in_words(program):
+def test_endings_in_words_and_progress_while_it_runs(program):
     assert "SIGKILL (most often for lack of memory)" in Ended(-signal.SIGKILL, "").error
     assert Ended(-signal.SIGSEGV, "said something").error == "killed by SIGSEGV: said something"
     assert Ended(3, "").error == "ended with status 3 and without a message"
-    program("import sys; sys.exit('condnum: a message\\nof two lines') if sys.argv[1:] else 1 / 0")
-    ended = run_command(["x"], progress=lambda event: None)
+    assert Ended(0, "a warning").error == ""
+    program(
+        "import json, os, sys\n"
+        "with open(os.environ['CONDNUM_PROGRESS'], 'a') as f:\n"
+        "    for k in range(3): f.write(json.dumps({'stage': 'ours', 'done': k + 1, 'total': 3}) + '\\n')\n"
+        "sys.exit('condnum: a message\\nof two lines') if sys.argv[1:] else 1 / 0\n"
+    )
+    events: list = []
+    ended = run_command(["x"], progress=events.append)
     assert (ended.status, ended.error) == (1, "a message of two lines")
+    assert [(e["stage"], e["done"], e["total"]) for e in events] == [("ours", k, 3) for k in (1, 2, 3)]
     bug = run_command([], progress=lambda event: None).error
     assert bug.startswith("Traceback")
     assert bug.endswith("ZeroDivisionError: division by zero")
-
-
-def test_progress_comes_through_while_it_runs(program):
-    program(
-        "import json, os\n"
-        "with open(os.environ['CONDNUM_PROGRESS'], 'a') as f:\n"
-        "    for k in range(3): f.write(json.dumps({'stage': 'ours', 'done': k + 1, 'total': 3}) + '\\n')\n"
-    )
-    events: list = []
-    ended = run_command([], progress=events.append)
-    assert (ended.status, ended.error) == (0, "")
-    assert [(e["stage"], e["done"], e["total"]) for e in events] == [("ours", k, 3) for k in (1, 2, 3)]
 
 
 _STUBBORN = "import pathlib, signal, time\nsignal.signal(signal.SIGTERM, {handler})\n"
