@@ -21,18 +21,14 @@ from dataclasses import dataclass, field
 from importlib.metadata import version as distribution_version
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from condnum.errors import CondnumError, UnknownNameError, require
 
-if TYPE_CHECKING:
-    from condnum.report.reproduce import Experiment
-
-EXIT_ERROR = 2
-EXIT_INTERRUPTED = 130
+EXIT_ERROR, EXIT_INTERRUPTED = 2, 130
 
 #: Lines of the table of failures in the terminal.
 SHOWN_FAILURES = 20
@@ -399,9 +395,7 @@ def condnum(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an error, after any command.")
-    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks, after any command.")] = False,
 ) -> None:
     """Model immunization from a condition-number perspective: explore, reproduce, teach, audit."""
 
@@ -409,14 +403,10 @@ def condnum(
 @run_app.command("notebook")
 def notebook(
     notebook: Annotated[
-        str,
-        typer.Argument(metavar="NOTEBOOK", help="A name, such as 4_ceiling, or a path to an .ipynb file."),
+        str, typer.Argument(metavar="NOTEBOOK", help="A name, such as 4_ceiling, or a path to an .ipynb.")
     ],
     parameter: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--parameter", "-p", metavar="NAME=VALUE", help="A parameter, in YAML; may be repeated."
-        ),
+        list[str] | None, typer.Option("-p", "--parameter", metavar="NAME=VALUE", help="In YAML; repeatable.")
     ] = None,
     out: OutOption = None,
     quiet: QuietOption = False,
@@ -484,31 +474,20 @@ def reproduce(
     scale: Annotated[
         str,
         typer.Option(
-            "--scale",
             metavar="quick|full",
             help="quick: the paper's data, what two cores do in minutes; full: everything, hours.",
         ),
     ] = "quick",
-    only: Annotated[
-        str, typer.Option("--only", metavar="A,B,…", help="Experiments, comma-separated; default: all.")
-    ] = "",
+    only: Annotated[str, typer.Option(metavar="A,B,…", help="Experiments, with commas; default: all.")] = "",
     jobs: Annotated[
-        int,
-        typer.Option(
-            "--jobs",
-            "-j",
-            metavar="N",
-            parser=_reader(int, 0),
-            help="Worker processes; 0: one for each core.",
-        ),
+        int, typer.Option("--jobs", "-j", metavar="N", parser=_reader(int, 0), help="Workers; 0: one a core.")
     ] = 0,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="Folder of the runs.", show_default="runs/reproduce/SCALE"),
+        typer.Option(metavar="DIR", help="Folder of the runs.", show_default="runs/reproduce/SCALE"),
     ] = None,
     site: Annotated[
-        Path,
-        typer.Option("--site", metavar="DIR", help="Folder of index.html and of site/ with the pages."),
+        Path, typer.Option(metavar="DIR", help="Folder of index.html and of site/ with the pages.")
     ] = Path("reports"),
     quiet: QuietOption = False,
 ) -> None:
@@ -524,14 +503,13 @@ def reproduce(
     output_folder(site)
     stream = None if quiet else sys.stderr
 
-    def on_end(index: int, total: int, entry: Experiment) -> None:
-        """Let the site grow by what an experiment left."""
-        if index < total and entry.status != "reused":
-            with contextlib.suppress(CondnumError):  # the last build says what is wrong
-                page = build_site(root, site)
-                if stream is not None:
-                    rest = ", ".join(chosen[index:])
-                    print(f"  site: {page} (open it now, it grows; still to run: {rest})", file=stream)
+    def on_end(index: int, total: int, entry: Any) -> None:
+        if index == total or entry.status == "reused":
+            return
+        with contextlib.suppress(CondnumError):  # the last build says what is wrong
+            page, rest = build_site(root, site), ", ".join(chosen[index:])
+            if not quiet:
+                typer.echo(f"  site: {page} (open it now, it grows; still to run: {rest})", err=True)
 
     with folder_lock(root):
         try:

@@ -145,8 +145,7 @@ def load_house_prices(
     choices = {"features": Features, "encoders": Encoders, "normalise": Normalise, "missing": Missing}
     for name, allowed in choices.items():
         if options[name] not in get_args(allowed):
-            kind = "feature set" if name == "features" else name
-            raise UnknownNameError(kind, options[name], get_args(allowed))
+            raise UnknownNameError(name.replace("features", "feature set"), options[name], get_args(allowed))
     if rows is not None:
         check_rows(rows)
     found = obtain(FILES, source)

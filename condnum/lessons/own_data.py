@@ -174,7 +174,27 @@ class OwnData(Shown):
         titles = ("spectra of K<sub>P</sub> and K<sub>H</sub>", "overlaps |q<sub>P,i</sub>ᵀq<sub>H,j</sub>|²")
         sheet = Sheet(*titles, "predicted probe", gap=0.09, column_widths=[0.35, 0.27, 0.38])
         left, middle, right = sheet.panels
-        self._draw_spectra(left)
+        both, D = (self.pretrain, self.harmful), len(self.columns)
+        top, limits = max(float(task.sigma[0]) for task in both), [task.tolerance for task in both]
+        low = max(min(limits) / 30, top * SPECTRUM_FLOOR)
+        hover = "σ<sub>%{x}</sub> = %{customdata:.3e}"
+        for name, task, color, symbol in (
+            ("K<sub>P</sub>", self.pretrain, BLUE, "circle"),
+            ("K<sub>H</sub>", self.harmful, ORANGE, "diamond-open"),
+        ):
+            index, shown = np.arange(1, D + 1), np.maximum(task.sigma, low)
+            told = {"customdata": task.sigma, "hover": hover, "legend": False}
+            edge = {"line": {"color": color, "width": 2}}
+            left.marks(name, index, shown, symbol, 8, color, marker=edge, **told)
+        for name, level, color, dash in (
+            ("rank tolerance", max(limits), PURPLE, "dash"),
+            ("ridge ε", self.ridge, NEUTRAL, "dot"),
+        ):
+            left.line(name, [0.5, D + 0.5], [level] * 2, color, dash, width=2, hover="%{y:.3e}")
+        least, most = np.log10([low, top * 5])
+        left.x("index i", 0, D + 1)
+        ticks = max(1, int(np.ceil((most - least) / 6)))
+        left.y("eigenvalue σ<sub>i</sub>", least, most, log=True, dtick=ticks)
         P, H = self.pretrain.compact, self.harmful.compact
         bar = {"x": 0.475, "len": 0.22, "y": 1.0, "yanchor": "top", "ypad": 0}
         heat = overlap_map(self.overlaps, P.dimension, **bar)
@@ -197,30 +217,6 @@ class OwnData(Shown):
             f"at rank {H.rank}"
         )
         return sheet.finish(self.title, f"{kappas}, of D = {P.dimension}; random labels", height=500)
-
-    def _draw_spectra(self, panel: Any) -> None:
-        """Draw both spectra with the larger tolerance and ε."""
-        P, H = self.pretrain, self.harmful
-        top, D = max(float(task.sigma[0]) for task in (P, H)), len(P.sigma)
-        low = max(min(P.tolerance, H.tolerance) / 30, top * SPECTRUM_FLOOR)
-        hover = "σ<sub>%{x}</sub> = %{customdata:.3e}"
-        for name, task, color, symbol in (
-            ("K<sub>P</sub>", P, BLUE, "circle"),
-            ("K<sub>H</sub>", H, ORANGE, "diamond-open"),
-        ):
-            index, shown = np.arange(1, D + 1), np.maximum(task.sigma, low)
-            told = {"customdata": task.sigma, "hover": hover, "legend": False}
-            edge = {"line": {"color": color, "width": 2}}
-            panel.marks(name, index, shown, symbol, 8, color, marker=edge, **told)
-        for name, level, color, dash in (
-            ("rank tolerance", max(P.tolerance, H.tolerance), PURPLE, "dash"),
-            ("ridge ε", self.ridge, NEUTRAL, "dot"),
-        ):
-            panel.line(name, [0.5, D + 0.5], [level] * 2, color, dash, width=2, hover="%{y:.3e}")
-        least, most = np.log10([low, top * 5])
-        panel.x("index i", 0, D + 1)
-        ticks = max(1, int(np.ceil((most - least) / 6)))
-        panel.y("eigenvalue σ<sub>i</sub>", least, most, log=True, dtick=ticks)
 
     def reading(self) -> str:
         """Put the numbers into a table, and verdict, warnings and columns below it."""
@@ -254,14 +250,11 @@ class OwnData(Shown):
     def table(self) -> pd.DataFrame:
         """Return spectra and probe curves in long form."""
         index = range(1, len(self.pretrain.sigma) + 1)
-        curves: dict[str, Any] = {
-            "sigma_P": (index, self.pretrain.sigma),
-            "sigma_H": (index, self.harmful.sigma),
-        }
         names = ("ratio_P", "ratio_P_immunized", "ratio_H", "ratio_H_immunized")
+        curves: list[Any] = [("sigma_P", index, self.pretrain.sigma), ("sigma_H", index, self.harmful.sigma)]
         ratios = zip(names, self.probes.norm_ratio, strict=True)
-        curves |= {name: (self.probes.steps, ratio) for name, ratio in ratios}
-        parts = [pd.DataFrame({"quantity": name, "x": x, "value": y}) for name, (x, y) in curves.items()]
+        curves += [(name, self.probes.steps, ratio) for name, ratio in ratios]
+        parts = [pd.DataFrame({"quantity": name, "x": x, "value": y}) for name, x, y in curves]
         return pd.concat(parts, ignore_index=True)
 
 
@@ -411,12 +404,8 @@ class OwnDataExplorer(Explorer):
         self.uploads = {}  # the upload button of each trait
         tip = f"{', '.join(OPENERS)} up to {UPLOAD_BYTES >> 20} MiB; larger files by their path"
         fields = []
-        for trait, upload in {
-            "pretrain": "Upload X_P",
-            "harmful": "Upload X_H",
-            "drop": "",
-            "key": "",
-        }.items():
+        uploads = {"pretrain": "Upload X_P", "harmful": "Upload X_H", "drop": "", "key": ""}
+        for trait, upload in uploads.items():
             parts = [self.inputs[trait]]
             if upload:
                 button = ipywidgets.FileUpload(

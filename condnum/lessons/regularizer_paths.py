@@ -72,10 +72,8 @@ def pushed_is_unique(regularizer: RegularizerName, spectra: Floats) -> NDArray[n
 def values(regularizer: RegularizerName, spectra: Floats) -> Floats:
     """Return a regularizer of every spectrum."""
     sigma = torch.tensor(np.ascontiguousarray(spectra))
-    H, k = torch.diag_embed(sigma), sigma.shape[-1]
-    if regularizer == "well":
-        return np.asarray(r_well_from_pair(H, sigma[..., 0], k))
-    return np.asarray(r_ill_from_pair(H, sigma[..., -1], k))
+    of_pair, end = {"well": (r_well_from_pair, 0), "ill": (r_ill_from_pair, -1)}[regularizer]
+    return np.asarray(of_pair(torch.diag_embed(sigma), sigma[..., end], sigma.shape[-1]))
 
 
 def descended(regularizer: RegularizerName, sigma: Floats, eta: float, steps: int) -> Floats:
@@ -408,11 +406,10 @@ def joint_steps(
         ("ill", ill_step_bound, eta_H, H),
     )
     for regularizer, bound, eta, sigma in runs:
-        unique = np.flatnonzero(pushed_is_unique(regularizer, sigma[:-1]))
-        below = np.zeros(len(within), dtype=bool)
-        if len(unique):
-            below[unique] = eta < bound(sigma[unique])
-        within &= below
+        unique = pushed_is_unique(regularizer, sigma[:-1])
+        within &= unique
+        if unique.any():
+            within[unique] &= eta < bound(sigma[:-1][unique])
     well_alone, ill_alone = (
         kappas(descended(name, sigma[0], eta, len(P) - 1)) for name, _, eta, sigma in runs
     )

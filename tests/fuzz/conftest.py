@@ -72,15 +72,9 @@ def fuzz(request):
     targets = max(1, sum("fuzz" in getattr(item, "fixturenames", ()) for item in request.session.items))
 
     def run(strategy, loader, *, examples=150 if BUDGET else 25):
-        counts = dict.fromkeys(["examples", "accepted", "refused", "crashed"], 0)
-        measured = {"seconds": 0.0, "slowest_seconds": 0.0, "memory_mib": 0.0}
-        figures = {
-            "target": request.node.name,
-            **counts,
-            **measured,
-            "rounds": 0,
-            "first_seed": "derandomised",
-        }
+        counted = ["examples", "accepted", "refused", "crashed", "seconds", "slowest_seconds", "memory_mib"]
+        figures = dict.fromkeys(["target", *counted, "rounds"], 0)
+        figures |= {"target": request.node.name, "first_seed": "derandomised"}
         FIGURES.append(figures)
 
         def example(value):
