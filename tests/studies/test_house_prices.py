@@ -150,14 +150,10 @@ def test_curves(study):
     np.testing.assert_array_equal(got["x"], cell.history["step"])
 
 
-def test_a_cell_is_the_run_that_it_stands_for_and_two_workers_change_nothing(finished):
+def test_a_cell_is_the_run_that_it_stands_for(finished):
     _, _, arrays = next(c for c in finished.cells if (c.row["method"], c.row["seed"]) == ("ours", 1))
     result = immunize(SHORT.problem(finished.data), "ours", seed=1, settings=SHORT.settings("ours"))
     np.testing.assert_allclose(arrays["theta"], result.theta, rtol=1e-9, atol=1e-12)
-    again = SHORT.run(jobs=2)
-    timeless = [name for name in finished.results.columns if name != "seconds"]
-    # One thread each in both cases; BLAS may still order its sums differently.
-    pd.testing.assert_frame_equal(finished.results[timeless], again.results[timeless], rtol=1e-9)
 
 
 def test_progress_shows_the_rir_of_the_tables(finished):
