@@ -20,14 +20,14 @@ from condnum.data.digits import load_small_digits
 from condnum.data.feature_pair import open_pair
 from condnum.data.feature_stream import MAX_DIMENSION, FeaturesLike, array_stream
 from condnum.data.resolver import user_cache
-from condnum.errors import InvalidInputError
+from condnum.errors import InvalidInputError, check_integer
 from condnum.files import sha256_file
 from condnum.machine import own_peak
 from condnum.probing.attackers import AttackBudget
 from condnum.probing.report import AttackReport
 from condnum.studies.cells import Cell, CellResult
 from condnum.studies.executors import Executor
-from condnum.studies.study import Result, SerialExecutor, Study, StudyRun, SweepError, at_least
+from condnum.studies.study import Result, SerialExecutor, Study, StudyRun, SweepError
 from condnum.theory.ceiling import RirCeiling
 from condnum.theory.spectra import PUBLISHED_RIDGE
 
@@ -90,7 +90,7 @@ class FeatureAudit(Study, name="audit"):
             raise InvalidInputError(
                 f"replicates must be 0 (no bootstrap) or at least {FEWEST_REPLICATES}, got {self.bootstrap}."
             )
-        at_least(0)("seed", self.seed)
+        check_integer("seed", self.seed, 0)
 
     def load(self) -> Any:
         """Open the files, whose rows are read later; features of a backbone are kept in the user cache."""

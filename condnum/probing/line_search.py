@@ -7,7 +7,6 @@ size costs the same.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -111,21 +110,22 @@ def linear_probe(
     batch = tuple(torch.broadcast_shapes(T.shape[:-2], K.shape[:-2], b.shape[:-2]))
     T, K, b = (x.expand(*batch, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in (T, K, b))
     modes = [_modes(t, k, m, w_0, rtol) for t, k, m in zip(T, K, b, strict=True)]
+    spectra, errors, reach = zip(*modes, strict=True)
     # The probes run together, padded to one width.
-    sigma, squares = np.zeros((2, len(modes), max(len(mode.sigma) for mode in modes)))
-    for row, mode in enumerate(modes):
-        sigma[row, : len(mode.sigma)] = mode.sigma / mode.sigma[0]
-        squares[row, : len(mode.sigma)] = mode.squares
+    sigma, squares = np.zeros((2, len(modes), max(map(len, spectra))))
+    for row, (values, error) in enumerate(zip(spectra, errors, strict=True)):
+        sigma[row, : len(values)] = values / values[0]
+        squares[row, : len(values)] = error
     # ‖g‖² = σ₁² Σ(σ_i/σ₁)² c_i is round-off below (eps σ₁)² max(‖w*‖, ‖w₀‖)².
-    floor = np.finfo(np.float64).eps ** 2 * np.array([mode.reach for mode in modes])
+    floor = np.finfo(np.float64).eps ** 2 * np.array(reach)
     ratio, excess, stopped = _recurrence(sigma, squares, floor, recorded)
     return ProbeCurve(
         steps=recorded,
         norm_ratio=ratio.reshape(*batch, -1),
         excess_loss=excess.reshape(*batch, -1),
         stopped_at=stopped.reshape(batch),
-        condition=np.array([mode.sigma[0] / mode.sigma[-1] for mode in modes]).reshape(batch),
-        rank=np.array([len(mode.sigma) for mode in modes]).reshape(batch),
+        condition=np.array([values[0] / values[-1] for values in spectra]).reshape(batch),
+        rank=np.array(list(map(len, spectra))).reshape(batch),
     )
 
 
@@ -141,16 +141,13 @@ def _recorded(record: ArrayLike | None, steps: int) -> NDArray[np.int64]:
     return wanted.astype(np.int64)
 
 
-class _Modes(NamedTuple):
-    """One probe in the eigenbasis of its Hessian."""
+def _modes(
+    T: Tensor, K: Tensor, b: Tensor, w_0: Tensor | None, rtol: float | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+    """Diagonalise one probe: with `K = BᵀB` and `Bθ = UΣVᵀ`, `σ = Σ²` and `Vᵀw* = Σ⁻¹Uᵀc`, `Bᵀc = Xᵀy`.
 
-    sigma: NDArray[np.float64]  # (k,) descending
-    squares: NDArray[np.float64]  # (k,) e_i² at the start
-    reach: float  # max(‖w*‖, ‖w₀‖)², the scale of round-off
-
-
-def _modes(T: Tensor, K: Tensor, b: Tensor, w_0: Tensor | None, rtol: float | None) -> _Modes:
-    """Diagonalise one probe: with `K = BᵀB` and `Bθ = UΣVᵀ`, `σ = Σ²` and `Vᵀw* = Σ⁻¹Uᵀc`, `Bᵀc = Xᵀy`."""
+    Returns σ and e² at the start, `(k,)`, and max(‖w*‖, ‖w₀‖)², the scale of round-off.
+    """
     B = covariance_factor(K, rtol=rtol)
     target = (B @ b) / B.square().sum(dim=1, keepdim=True)  # rows of B are orthogonal: c = (BBᵀ)⁻¹Bb
     U, root, right = torch.linalg.svd(B @ T, full_matrices=False)
@@ -168,7 +165,7 @@ def _modes(T: Tensor, K: Tensor, b: Tensor, w_0: Tensor | None, rtol: float | No
             "the probe starts at its optimum (Xᵀy is zero on the range of Xθ): nothing to converge to; "
             "check the targets, or pass another start."
         )
-    return _Modes((root[kept] ** 2).cpu().numpy(), squares.cpu().numpy(), float(reach))
+    return (root[kept] ** 2).cpu().numpy(), squares.cpu().numpy(), float(reach)
 
 
 def _recurrence(

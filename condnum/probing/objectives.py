@@ -218,6 +218,7 @@ class Spectrum:
     left: Array  # (N, r) u_i
     right: Array  # (k, r) v_i
     shares: Array  # (r,) p_i, sum 1; of squared loss on the targets, or on ±1 labels of a classification
+    seconds: float = 0.0  # that the decomposition took
 
     @property
     def condition(self) -> float:
@@ -261,7 +262,7 @@ class ProbeSpace:
         """Eigenvalues above `k·eps·σ₁`, as everywhere in this library, and the shares p_i."""
         started = time.perf_counter()
         U, s, right = np.linalg.svd(self.features, full_matrices=False)
-        self.__dict__["spectrum_seconds"] = time.perf_counter() - started
+        seconds = time.perf_counter() - started
         if not s[0] > 0:
             raise RankError("the features have rank 0: all are zero; there is nothing to probe.")
         sigma = s**2 / len(self.features)
@@ -271,7 +272,7 @@ class ProbeSpace:
             raise InvalidInputError(
                 "the targets are orthogonal to all features: no probe can learn them; check the targets."
             )
-        return Spectrum(sigma[kept], U[:, kept], right[kept].T, energy / energy.sum())
+        return Spectrum(sigma[kept], U[:, kept], right[kept].T, energy / energy.sum(), seconds)
 
     @cached_property
     def solution(self) -> Array:
@@ -281,11 +282,6 @@ class ProbeSpace:
         return S.right @ ((S.left.T @ self.regression_targets) / scale[:, None])
 
     @cached_property
-    def labels(self) -> NDArray[np.int64]:
-        """The targets of a classification."""
-        return np.asarray(self.targets, dtype=np.int64)
-
-    @cached_property
     def convex_optimum(self) -> ConvexOptimum:
         """L* of this space, with its evidence; of squared loss in closed form."""
         if self.kind == "regression":
@@ -293,7 +289,7 @@ class ProbeSpace:
             return ConvexOptimum(float(((Y - U @ (U.T @ Y)) ** 2).sum()) / len(Y), 0.0, 0, True)
         basis = self.spectrum.left * np.sqrt(len(self.features))
         start = None if self.reference is None else self.reference.convex_optimum.logits
-        return logistic_optimum(basis, self.labels, self.classes, start=start)
+        return logistic_optimum(basis, self.targets, self.classes, start=start)
 
     @cached_property
     def objective(self) -> Objective:
@@ -301,7 +297,7 @@ class ProbeSpace:
         optimum = self.convex_optimum.loss
         if self.kind == "regression":
             return SquaredObjective(self.features, self.regression_targets, self.solution, optimum)
-        return LogisticObjective(self.features, self.labels, self.classes, optimum)
+        return LogisticObjective(self.features, self.targets, self.classes, optimum)
 
     @cached_property
     def seconds_per_pass(self) -> float:
@@ -316,17 +312,15 @@ class ProbeSpace:
 
     def evaluate(self, weights: Array) -> tuple[Array, Array]:
         """Return loss and accuracy on the held-out rows, or on the training rows if there are none."""
-        held = self.test is not None and self.test_targets is not None
-        F, y = (self.test, self.test_targets) if held else (self.features, self.targets)
-        assert F is not None  # both come together
-        assert y is not None
+        F, y = self.features, self.targets
+        if self.test is not None and self.test_targets is not None:
+            F, y = self.test, self.test_targets
         predicted = predict(F, weights)
         if self.kind == "regression":
             return ((predicted - y[:, None]) ** 2).sum(axis=2).mean(axis=0), np.full(len(weights), np.nan)
-        labels = np.asarray(y, dtype=np.int64)
-        loss, _ = cross_entropy(predicted, labels)
+        loss, _ = cross_entropy(predicted, y)
         chosen = predicted[:, :, 0] > 0 if self.classes == 2 else predicted.argmax(axis=2)
-        return loss, (chosen == labels[:, None]).mean(axis=0)
+        return loss, (chosen == y[:, None]).mean(axis=0)
 
     @cached_property
     def standardised(self) -> ProbeSpace:
@@ -354,8 +348,7 @@ class ProbeSpace:
         S = self.spectrum
         gain = S.right / np.sqrt(S.sigma)
         features, test = S.left * np.sqrt(len(S.left)), None if self.test is None else self.test @ gain
-        seconds = float(self.__dict__.get("spectrum_seconds", 0.0))
-        copy = replace(self, features=features, test=test, setup_seconds=seconds)
+        copy = replace(self, features=features, test=test, setup_seconds=S.seconds)
         identity = Spectrum(np.ones(S.rank), S.left, np.eye(S.rank), S.shares)
         copy.__dict__["spectrum"] = identity  # known: no second decomposition
         copy.__dict__["convex_optimum"] = self.convex_optimum

@@ -63,25 +63,15 @@ class AttackReport:
         `bound` is `exact`, `at least` (the extractor was not finished within the budget: the factor is that
         of the budget), or `unknown` (nor was the baseline: factor NaN).
         """
-        keys = ["attacker", "epsilon"]
-        raw = self.steps[self.steps["extractor"] == self.baseline].set_index(keys)["steps"]
-        rows = []
-        for row in self.steps[self.steps["extractor"] != self.baseline].to_dict("records"):
-            base = float(raw.get((row["attacker"], row["epsilon"]), np.nan))
-            reached = np.isfinite(row["steps"])
-            spent = row["steps"] if reached else row["last_step"]
-            known = np.isfinite(base) and base > 0
-            rows.append(
-                {
-                    **{k: row[k] for k in ("attacker", "label", "informed", "extractor", "epsilon")},
-                    "baseline_steps": base,
-                    "steps": row["steps"],
-                    "factor": spent / base if known else np.nan,
-                    "bound": ("exact" if reached else "at least") if known else "unknown",
-                }
-            )
+        raw, keys = self.steps["extractor"] == self.baseline, ["attacker", "epsilon"]
+        baseline = self.steps[raw].set_index(keys)["steps"].rename("baseline_steps")
+        table = self.steps[~raw].join(baseline, on=keys).reset_index(drop=True)
+        known, reached = table["baseline_steps"] > 0, table["steps"].notna()
+        spent = table["steps"].fillna(table["last_step"])
+        table["factor"] = (spent / table["baseline_steps"]).where(known)
+        table["bound"] = np.where(known, np.where(reached, "exact", "at least"), "unknown")
         columns = ["attacker", "label", "informed", "extractor", "epsilon", "baseline_steps", "steps"]
-        return pd.DataFrame(rows, columns=[*columns, "factor", "bound"])
+        return table[[*columns, "factor", "bound"]]
 
     def worst_case(self, extractor: str, *, epsilon: float | None = None) -> pd.Series:
         """Return the attacker whom an extractor slows least: the row of `factors` with the least factor."""

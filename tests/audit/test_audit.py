@@ -191,17 +191,12 @@ class TestWhatIsSaid:
         verdict = "meets all clauses" if row["clause_a"] else "is not immunized: (a) fails"
         assert f"Compact convention: θ {verdict}" in said
 
-    def test_odd_columns_and_short_data_are_warned_of(self):
-        X = np.random.default_rng(0).normal(size=(5, 7))
-        X[:, 1], X[:, 2], X[:, 4] = 0, 3, X[:, 0]
+    def test_odd_columns_are_warned_of(self):
+        X = np.random.default_rng(0).normal(size=(9, 7))
+        X[:, 2], X[:, 4] = 3, X[:, 0]
         said = " ".join(audit(X, X, replicates=0).warnings)
-        for words in (
-            "fewer rows than columns (5 < 7)",
-            "column(s) of zeros (x1)",
-            "constant column(s) (x2)",
-            "x0 = x4",
-        ):
-            assert words in said
+        assert "constant column(s) (x2)" in said
+        assert "x0 = x4" in said
 
     def test_directions_of_the_harmful_task_alone_make_the_ceiling_infinite(self):
         found = audit(np.diag([3.0, 2.0, 0.0]), np.eye(3), replicates=0)
@@ -245,17 +240,6 @@ class TestInput:
         pd.testing.assert_frame_equal(one.measures, two.measures)
         steps = [found.attack.report.steps.drop(columns="seconds") for found in (one, two)]
         pd.testing.assert_frame_equal(*steps)
-
-    def test_the_answer_among_the_features_is_a_warning(self, data):
-        labels = np.arange(200) % 3
-        both = zip(data, (np.ones(300), labels), strict=True)
-        X_P, X_H = (np.column_stack([X, column]) for X, column in both)
-        options = {"targets": labels, "attackers": False, "replicates": 0}
-        found = audit(X_P, X_H, **options)
-        assert any("the answer may be among the features" in note for note in found.warnings)
-        left = audit(X_P, X_H, drop=f"x{D}", **options)
-        assert left.warnings == []
-        pd.testing.assert_frame_equal(left.measures, audit(*data, replicates=0).measures)
 
     def test_standardised_columns_have_no_units(self, data):
         plain, scaled = (

@@ -6,6 +6,7 @@ run without an error. One server of each kind serves the whole session.
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -27,6 +28,7 @@ ARGUMENTS = [
 ]
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 TOKEN = "test"
+_STRANGER = re.compile(r"^https?://(?!127\.0\.0\.1:).*")  # on another host
 SECONDS = 120  # until a server answers, or a notebook has run
 
 _RUN_ALL = """async () => {
@@ -92,11 +94,7 @@ class OpenNotebook:
         self.problems: list[str] = []  # errors of its scripts, requests to other hosts
         self.figures_when_text_appeared = -1  # in Voilà
         page.on("pageerror", lambda error: self.problems.append(str(error)))
-        page.on("request", lambda request: self._note_stranger(request.url))
-
-    def _note_stranger(self, url: str) -> None:
-        if url.startswith("http") and not url.startswith("http://127.0.0.1:"):
-            self.problems.append(f"asks another host: {url}")
+        page.on("request", lambda request: self.problems.extend(_STRANGER.findall(request.url)))
 
     def plots(self) -> int:
         """How many live figures (of explorers) the page has."""
@@ -196,8 +194,18 @@ def window(chromium: Any) -> Iterator[Any]:
 
 
 @contextmanager
-def _server(command: list[str], home: Path, probe: str) -> Generator[None]:
-    """Run a server with a home of its own until the block ends; `probe` is an address that answers."""
+def _server(base: Path, command: Callable[[Path, int], list[str]], probe: str) -> Generator[tuple[str, Path]]:
+    """Serve a copy of the notebooks, as a browser saves what it opens, from a home of its own.
+
+    `command` takes their folder and a free port; `probe` is a path that answers once the server is up. Yields
+    the address and the folder.
+    """
+    folder, home = base / "notebooks", base / "home"
+    shutil.copytree(NOTEBOOKS, folder, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = int(listener.getsockname()[1])
+    address = f"http://127.0.0.1:{port}"
     names = ("_CONFIG", "_DATA", "_RUNTIME", "LAB_SETTINGS", "LAB_WORKSPACES")
     folders = {f"JUPYTER{name}_DIR": str(home / name.strip("_").lower()) for name in names}
     variables = {"HOME": str(home), "IPYTHONDIR": str(home / "ipython"), "OMP_NUM_THREADS": "1", **folders}
@@ -207,20 +215,20 @@ def _server(command: list[str], home: Path, probe: str) -> Generator[None]:
     (settings / "notification.jupyterlab-settings").write_text(quiet)
     log, environment = home / "server.log", os.environ | variables
     with log.open("w") as stream:
-        whole = [sys.executable, "-m", *command]
+        whole = [sys.executable, "-m", *command(folder, port)]
         process = subprocess.Popen(whole, env=environment, stdout=stream, stderr=stream, cwd=home)
     try:
         limit = time.monotonic() + SECONDS
         while True:
             try:
-                urllib.request.urlopen(probe, timeout=5).close()
+                urllib.request.urlopen(f"{address}{probe}token={TOKEN}", timeout=5).close()
                 break
             except OSError as error:
                 if process.poll() is not None or time.monotonic() > limit:
                     said = log.read_text()[-3000:]
-                    raise RuntimeError(f"the server at {probe} did not start:\n{said}") from error
+                    raise RuntimeError(f"the server at {address} did not start:\n{said}") from error
                 time.sleep(0.3)
-        yield
+        yield address, folder
     finally:
         process.terminate()
         try:
@@ -230,40 +238,32 @@ def _server(command: list[str], home: Path, probe: str) -> Generator[None]:
             process.wait()
 
 
-def _prepared(base: Path) -> tuple[Path, int]:
-    """Copy the notebooks, since a browser saves what it opens; return their folder and a free port."""
-    shutil.copytree(NOTEBOOKS, base / "notebooks", ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
-    (base / "home").mkdir()
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return base / "notebooks", int(listener.getsockname()[1])
-
-
 @pytest.fixture(scope="session")
 def lab_server(needs_chromium: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     """The address of a JupyterLab, and the folder of its copy of the notebooks."""
     pytest.importorskip("jupyterlab", reason="the extra notebooks is not installed")
-    base = tmp_path_factory.mktemp("lab")
-    folder, port = _prepared(base)
-    command = [
-        *("jupyterlab", "--no-browser", "--allow-root", f"--ServerApp.root_dir={folder}"),
-        *("--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}", "--ServerApp.port_retries=0"),
-        *(f"--IdentityProvider.token={TOKEN}", "--LabApp.expose_app_in_browser=True"),
-    ]
-    address = f"http://127.0.0.1:{port}"
-    with _server(command, base / "home", f"{address}/api/status?token={TOKEN}"):
-        yield address, folder
+
+    def command(folder: Path, port: int) -> list[str]:
+        return [
+            *("jupyterlab", "--no-browser", "--allow-root", f"--ServerApp.root_dir={folder}"),
+            *("--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}", "--ServerApp.port_retries=0"),
+            *(f"--IdentityProvider.token={TOKEN}", "--LabApp.expose_app_in_browser=True"),
+        ]
+
+    with _server(tmp_path_factory.mktemp("lab"), command, "/api/status?") as served:
+        yield served
 
 
 @pytest.fixture(scope="session")
 def voila_address(needs_chromium: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a Voilà on a copy of the notebooks; cells that fail show their traceback."""
     pytest.importorskip("voila", reason="the extra notebooks is not installed")
-    base = tmp_path_factory.mktemp("voila")
-    folder, port = _prepared(base)
-    command = ["condnum.lessons.serve", str(folder), "--no-browser", f"--port={port}"]
-    address = f"http://127.0.0.1:{port}"
-    with _server([*command, f"--Voila.token={TOKEN}"], base / "home", f"{address}/?token={TOKEN}"):
+
+    def command(folder: Path, port: int) -> list[str]:
+        serve = ["condnum.lessons.serve", str(folder), "--no-browser"]
+        return [*serve, f"--port={port}", f"--Voila.token={TOKEN}"]
+
+    with _server(tmp_path_factory.mktemp("voila"), command, "/?") as (address, _):
         yield address
 
 
