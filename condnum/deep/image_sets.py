@@ -29,8 +29,6 @@ SPLIT_FOLDERS = {"train": ("train", "training"), "test": ("test", "val", "valid"
 SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"))
 #: Share of each class that is the test set of a folder without one.
 HOLDOUT = 0.2
-#: Of digits without a split, the 8×8 ones or MNIST's test images alone, every fifth is a test image.
-_HOLDOUT_EVERY = 5
 #: Images and labels of Stanford Cars in its original files: flat image folders and a devkit.
 _CARS = {
     "train": ("cars_train", ("devkit/cars_train_annos.mat",)),
@@ -288,7 +286,7 @@ def _open_digits(dataset: str, subset: str, split: str, source: Source) -> Image
         found = found if split == "train" else load_mnist_images(source, "test")
         side = np.ones(len(found), dtype=bool)
     else:
-        side = (np.arange(len(found)) % _HOLDOUT_EVERY == 0) == (split == "test")
+        side = (np.arange(len(found)) % 5 == 0) == (split == "test")  # every fifth is a test image
     classes = sorted(wanted)
     positions = np.flatnonzero(np.isin(found.labels, classes) & side)
     grey = np.round(found.images * (255.0 / found.pixel_max)).astype(np.uint8)

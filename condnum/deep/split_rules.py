@@ -33,13 +33,7 @@ class Split:
 
 
 def split(model: nn.Module, trainable: str | Sequence[str] | None = None) -> Split:
-    """Choose the trainable part and the head of a timm model.
-
-    Examples:
-        >>> import timm
-        >>> split(timm.create_model("resnet18", num_classes=2))
-        Split(trainable=('layer4',), head='fc', rule='timm stage')
-    """
+    """Choose the trainable part and the head of a timm model."""
     head = split_head(model)
     choices = f"Choices: {', '.join(split_choices(model)) or 'none, it has no module with weights'}."
     if trainable is None:
