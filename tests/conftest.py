@@ -1,4 +1,4 @@
-"""What tests of several folders share: the real data, one run of the embedded experiment, one kernel."""
+"""What tests of several folders share: the real data, the command line, one kernel."""
 
 import functools
 import os
@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished `condnum run`."""
-
-    folder: Path
-    stdout: str
-    stderr: str
 
 
 Condnum = Callable[..., subprocess.CompletedProcess[str]]
@@ -62,16 +52,6 @@ def start() -> Callable[..., subprocess.Popen[str]]:
         return subprocess.Popen(command, preexec_fn=heed, text=True, **options)
 
     return launch
-
-
-@pytest.fixture(scope="session")
-def embedded_run(condnum: Condnum, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Run `condnum run house-prices` once on the embedded table, with few epochs and two seeds."""
-    base = tmp_path_factory.mktemp("embedded")
-    options = ("--data", "embedded", "--seeds", "2", "--epochs", "60", "--out", "out")
-    done = condnum("run", "house-prices", *options, cwd=base)
-    assert done.returncode == 0, done.stderr
-    return Run(base / "out", done.stdout, done.stderr)
 
 
 _PREPARE = """

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("embedded_run")]
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("site")]
 
 #: Bytes of a page beside the shared plotly file.
 LARGEST_PAGE = 1_000_000
@@ -23,14 +23,24 @@ _DRAWN = """count => Array.from(document.querySelectorAll('.plot-frame'))
     .filter(g => g._fullLayout && g.querySelector('.main-svg') && g._fullData.length).length === count"""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
+def embedded_run(condnum, tmp_path_factory):
+    """The folder of a short run on the embedded table."""
+    base = tmp_path_factory.mktemp("embedded")
+    options = ("--data", "embedded", "--seeds", "2", "--epochs", "60", "--out", "out")
+    done = condnum("run", "house-prices", *options, cwd=base)
+    assert done.returncode == 0, done.stderr
+    return base / "out"
+
+
+@pytest.fixture(scope="module")
 def site(embedded_run, condnum, tmp_path_factory):
     """The site of a small real reproduction: three finished runs, one failure."""
     from condnum.report.reproduce import Experiment, ReproductionRecord
     from condnum.report.site import build_site
 
     root = tmp_path_factory.mktemp("reproduction")
-    shutil.copytree(embedded_run.folder, root / "house-prices")
+    shutil.copytree(embedded_run, root / "house-prices")
     commands = {"house-prices": "condnum run house-prices --data embedded --seeds 2 --epochs 60"}
     for name, words in _RUNS.items():
         done = condnum("run", *words, "--quiet", "--out", name, cwd=root)
@@ -141,7 +151,7 @@ _HIDDEN = """() => document.querySelector('.js-plotly-plot')._fullData
 
 
 def test_the_report_of_a_run_draws_its_numbers_offline_and_answers(embedded_run, watched):
-    watched.goto((embedded_run.folder / "report.html").as_uri())
+    watched.goto((embedded_run / "report.html").as_uri())
     watched.wait_for_function("document.querySelectorAll('.js-plotly-plot .main-svg').length >= 4")
     assert watched.locator(".js-plotly-plot").count() == 4
     assert watched.problems == []
@@ -151,7 +161,7 @@ def test_the_report_of_a_run_draws_its_numbers_offline_and_answers(embedded_run,
         """() => Array.from(document.querySelector('.js-plotly-plot')._fullData.find(
             t => t.name && t.name.startsWith('Identity') && t.xaxis !== 'x2').y).at(-1)"""
     )
-    curves = pd.read_parquet(embedded_run.folder / "curves.parquet")
+    curves = pd.read_parquet(embedded_run / "curves.parquet")
     chosen = curves.query("method == 'identity' and task == 'pretrain' and quantity == 'norm_ratio'")
     assert last == pytest.approx(chosen.loc[chosen["x"].idxmax(), "value"], rel=1e-6, abs=0)
     assert watched.evaluate(_HIDDEN) == 0

@@ -2,7 +2,7 @@
 
 A process and a kernel of their own cost several seconds of imports a call. What depends on them
 (signals, the exit status, a kernel that ends with its command) is tested with real ones: the fixtures
-`condnum`, `start` and `embedded_run` of the folder above.
+`condnum` and `start` of the folder above.
 """
 
 import subprocess
