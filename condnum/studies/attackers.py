@@ -132,23 +132,22 @@ class Attackers(Study, name="attackers"):
             "budget": asdict(self.budget),
             "attackers": self.attackers or list(attacker_names()),
         }
-        cells = []
-        for name in (RAW, *self.methods):
-            settings = None if name == RAW else self.base.settings(name)
-            own = {"panel": panel, "method": asdict(settings) if settings else {}}
-            cells.append(Cell({"method": name, "seed": self.seed}, own))
-        return cells
+        settings = {RAW: None} | {name: self.base.settings(name) for name in self.methods}
+        return [
+            Cell({"method": name, "seed": self.seed}, {"panel": panel, "method": asdict(of) if of else {}})
+            for name, of in settings.items()
+        ]
 
     def compute(self, data: AttackData, cell: Cell) -> CellResult:
         """Attack the features of one extractor, and measure how far it is immunized."""
         name, chosen = cell["method"], self.attackers or tuple(attacker_names())
-        thetas = {} if name == RAW else {name: self.theta(data, name)}
+        theta = None if name == RAW else self.theta(data, name)
 
         def on_attack(extractor: str, attacker: str) -> None:
             report_event(stage=f"{attacker} on {extractor}", step=chosen.index(attacker), steps=len(chosen))
 
         report = attack_panel(
-            {RAW: None, **thetas},
+            {RAW: None, name: theta},
             attack_task(self, data.pair),
             budget=self.budget,
             attackers=chosen,
@@ -162,11 +161,12 @@ class Attackers(Study, name="attackers"):
         problem = ImmunizationProblem.from_pair(data.pair)
         K_P, K_H = problem.pretrain.covariance, problem.harmful.covariance
         names = ("convention", "harmful_ratio", "pretrain_ratio", "rir", "success")
-        rows = []
-        for theta in thetas.values():
-            for convention in _CONVENTIONS:
-                measured = relative_immunization_ratio(theta, K_P, K_H, convention=convention)
-                rows.append({"extractor": name} | {column: getattr(measured, column) for column in names})
+        measured = [
+            relative_immunization_ratio(theta, K_P, K_H, convention=convention)
+            for convention in _CONVENTIONS
+            if theta is not None
+        ]
+        rows = [{"extractor": name} | {column: getattr(of, column) for column in names} for of in measured]
         tables["immunization"] = pd.DataFrame(rows)
         return CellResult({kept: json.dumps(table.to_dict("list")) for kept, table in tables.items()}, {})
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from condnum.deep.probe import convex_probe, probe_accuracy
 from condnum.deep.rir import rir_from_features
 from condnum.deep.training.step import DEEP_METHODS
 from condnum.deep.transforms import Augmentation
-from condnum.studies.cells import Arrays, Row
+from condnum.studies.cells import Arrays, Cell, Row
 from condnum.studies.measure import SPECTRA
 
 #: The user's own tasks.
@@ -238,8 +238,7 @@ DRAWS = 5
 DRAW_STRIDE = 1_000_003
 
 
-@dataclass(frozen=True)
-class FeatureSets:
+class FeatureSets(NamedTuple):
     """Features of one model: each set of images goes through the net once."""
 
     pretrain: Features  # of D_P's training images, those of the groups of Eq. 17
@@ -249,27 +248,20 @@ class FeatureSets:
 
 
 def measured_features(
-    before: FeatureSets,
-    after: FeatureSets,
-    said: Sequence[str],
-    *,
-    groups: int,
-    group_size: int,
-    probe_epochs: int,
-    seed: int,
+    cell: Cell, before: FeatureSets, after: FeatureSets, said: Sequence[str]
 ) -> tuple[Row, Arrays, list[str]]:
     """Return row, arrays and warnings of a cell, after those of its training: Eq. 17, both probes on D_H."""
     row: Row = {}
+    seed: int = cell["seed"]
     warnings = list(said)
     pairs = {
         "": (before.pretrain, after.pretrain, before.harmful, after.harmful),
         "test_": (before.pretrain_test, after.pretrain_test, before.harmful_test, after.harmful_test),
     }
     for images, features in pairs.items():
-        size = min(group_size, *map(len, features))
+        sizes = {"groups": cell["groups"], "group_size": min(cell["group_size"], *map(len, features))}
         draws = [
-            rir_from_features(*features, groups=groups, group_size=size, seed=seed + DRAW_STRIDE * draw)
-            for draw in range(DRAWS)
+            rir_from_features(*features, seed=seed + DRAW_STRIDE * draw, **sizes) for draw in range(DRAWS)
         ]
         new = [text for text in draws[0].warnings if text not in warnings]
         warnings += [f"{images.replace('_', ' images: ')}{text}" for text in new]
@@ -287,7 +279,7 @@ def measured_features(
                 row[f"{convention}.kappa_{role}"] = float(np.median(first.kappas[index]))
                 row[f"{convention}.rank_{role}"] = int(np.median(first.ranks[index]))
     rows = (after.harmful.values, after.harmful.labels, after.harmful_test.values, after.harmful_test.labels)
-    probe = probe_accuracy(*rows, epochs=probe_epochs, seeds=(seed,))
+    probe = probe_accuracy(*rows, epochs=cell["probe_epochs"], seeds=(seed,))
     convex = convex_probe(*rows, seed=seed)
     curve = probe.best_curve["mean"]
     if probe.at_edge:
@@ -298,7 +290,7 @@ def measured_features(
         )
     row |= {
         "dimension": after.pretrain.dimension,
-        "group_size": group_size,
+        "group_size": cell["group_size"],
         "probe_final": probe.final_accuracy,
         "probe_mean": float(curve.iloc[1:].mean()),
         "probe_rate": probe.learning_rates[0],

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -22,7 +22,7 @@ from condnum.deep.training.samples import hold_out
 from condnum.deep.training.settings import DeepSettings, deep_preset
 from condnum.deep.transforms import ImageTransform, training_transform
 from condnum.deep.weights import state_checksum
-from condnum.errors import DataNotFoundError, InvalidInputError, check_known, require
+from condnum.errors import DataNotFoundError, InvalidInputError, require
 from condnum.files import atomic_write, output_folder
 from condnum.methods import get_method
 from condnum.studies.cells import Cell, CellResult, ResultStore, Row, cached
@@ -58,7 +58,7 @@ class DeepNets(Study, name="deep", version="3"):
     the methods that start from it.
     """
 
-    data: str = "embedded"  # embedded, mnist, or images: `pretrain` and `harmful`
+    data: Literal["embedded", "mnist", "images"] = "embedded"  # images: `pretrain` and `harmful`
     pretrain: str = ""  # D_P, a name for `open_images`; "": the recipe's
     harmful: str = ""  # D_H
     backbone: Names = ()  # timm names; empty: the recipe's
@@ -89,7 +89,6 @@ class DeepNets(Study, name="deep", version="3"):
                     "dict, or one of the words none (draw them and train θ₀ on D_P) and timm (timm's own, "
                     "downloaded)."
                 )
-        check_known("data", self.data, RECIPES)
         if not self.methods:
             raise InvalidInputError(f"no methods; give some of {', '.join(METHODS)}.")
         if (self.data == IMAGES or self.pretrain or self.harmful) and not (self.pretrain and self.harmful):
@@ -162,15 +161,13 @@ class DeepNets(Study, name="deep", version="3"):
         source = {"none": "drawn", "timm": "timm's pre-trained weights"}.get(weights, weights)
         for name in self.chosen_backbones:
             recipe = self.recipe(name)
-            options = ", ".join(f"{key} {value}" for key, value in (recipe.pretraining or {}).items())
-            made = (
-                f"{source}, then trained on D_P without its held-out images ({options})"
-                if recipe.pretraining
-                else f"{source}; may have seen the held-out images, which θ_I has not"
-            )
+            made = f"{source}; may have seen the held-out images, which θ_I has not"
+            if recipe.pretraining:
+                options = ", ".join(f"{key} {value}" for key, value in recipe.pretraining.items())
+                made = f"{source}, then trained on D_P without its held-out images ({options})"
             arguments = ", ".join(f"{key}={value}" for key, value in recipe.arguments.items())
-            rows.append({"backbone": f"{name}({arguments})" if arguments else name, "θ₀": made})
-        return pd.DataFrame(rows)
+            rows.append((f"{name}({arguments})" if arguments else name, made))
+        return pd.DataFrame(rows, columns=["backbone", "θ₀"])
 
     def load(self) -> DeepTasks:
         """Open the images; nothing is decoded yet.
@@ -289,16 +286,8 @@ class DeepNets(Study, name="deep", version="3"):
         save_backbone(theta, model_file(cell), notes=notes)
         after = self._features(tasks, cell)
         before = after if cell.after is None else self._features(tasks, cell.after)
-        found, arrays, warnings = measured_features(
-            before,
-            after,
-            said,
-            groups=self.groups,
-            group_size=self.group_size,
-            probe_epochs=self.probe_epochs,
-            seed=cell["seed"],
-        )
-        images = [*unreadable, *(image for part in vars(after).values() for image in part.unreadable)]
+        found, arrays, warnings = measured_features(cell, before, after, said)
+        images = [*unreadable, *(image for part in after for image in part.unreadable)]
         bad = list(dict.fromkeys(map(str, images)))
         row = {
             **{name: cell[name] for name in ("backbone", "method", "seed")},
@@ -403,12 +392,13 @@ class DeepNets(Study, name="deep", version="3"):
 
     def notes(self, results: Sequence[Result], name: str) -> pd.DataFrame:
         """Return what the measurements warn of (`warnings`), or images that do not decode (`unreadable`)."""
-        said: dict[str, list[str]] = {}
-        for _, row, arrays in results:
-            for text in map(str, arrays[name].tolist()):
-                said.setdefault(text, []).append(f"{row['backbone']}, {row['method']}, seed {row['seed']}")
-        rows = [(text, len(where), where[0]) for text, where in said.items()]
-        return pd.DataFrame(rows, columns=["text", "cells", "first"])
+        said = [
+            (text, f"{row['backbone']}, {row['method']}, seed {row['seed']}")
+            for _, row, arrays in results
+            for text in arrays[name].tolist()
+        ]
+        texts = pd.DataFrame(said, columns=["text", "first"]).groupby("text", sort=False, as_index=False)
+        return texts["first"].agg(cells="size", first="first")
 
     def files(self, results: Sequence[Result], folder: Path) -> list[str]:
         """Copy the models: to the top for a single method, else to `<backbone>/seed-<n>[/<method>]`."""

@@ -113,9 +113,8 @@ def published_column(backbone: str, tasks: DeepTasks) -> tuple[dict[str, Publish
 def summary_table(results: pd.DataFrame, tasks: DeepTasks) -> pd.DataFrame:
     """Average the results over seeds, with Table 3 beside them."""
     rows = []
-    for (backbone, method, convention), group in results.groupby(
-        ["backbone", "method", "convention"], sort=False
-    ):
+    keys = ["backbone", "method", "convention"]
+    for (backbone, method, convention), group in results.groupby(keys, sort=False):
         column, same = published_column(str(backbone), tasks)
         row = {
             "pretrain_data": tasks.pretrain.name,

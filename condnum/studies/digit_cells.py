@@ -90,7 +90,7 @@ def measure_cell(
     cell: Cell, problem: ImmunizationProblem, result: ImmunizationResult, bounds: dict[str, float]
 ) -> CellResult:
     """Measure what a method made of a cell."""
-    row, arrays = spectral_cell(cell, problem, result, (problem.pretrain.factor, problem.harmful.factor))
+    row, arrays = spectral_cell(problem, result, (problem.pretrain.factor, problem.harmful.factor))
     own = {
         "pretrain_digit": cell["pretrain"],
         "harmful_digit": cell["harmful"],

@@ -168,20 +168,17 @@ class DigitPairs(Study, name="digit-pairs", version="3"):
 
     def tables(self, data: Digits, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
         """Measure every cell in every convention, and at several ranks' tolerances and ridges."""
-        measured: list[dict[str, Any]] = []
-        varied: dict[str, list[dict[str, Any]]] = {"rtol": [], "ridge": []}
-        for _, row, arrays in results:
-            measured += measured_rows(data.name, row, arrays)
-            for option, rows in varied.items():
-                rows += varied_rows(row, arrays, option)
+        measured = [line for _, row, arrays in results for line in measured_rows(data.name, row, arrays)]
         columns = [*RESULT_COLUMNS, "pretrain_digit", "harmful_digit", "eigh_fallbacks"]
         table = pd.DataFrame(measured, columns=columns)
-        return {
-            "results": table,
-            "summary": summary_over_pairs(table, TABLE_2 if self.dataset == "mnist" else {}),
-            "rtol_sensitivity": pd.DataFrame(varied["rtol"]),
-            "ridge_sensitivity": pd.DataFrame(varied["ridge"]),
+        varied = {
+            f"{option}_sensitivity": pd.DataFrame(
+                [line for _, row, arrays in results for line in varied_rows(row, arrays, option)]
+            )
+            for option in ("rtol", "ridge")
         }
+        published = TABLE_2 if self.dataset == "mnist" else {}
+        return {"results": table, "summary": summary_over_pairs(table, published), **varied}
 
     def score(self, data: Digits, result: CellResult) -> float:
         """Return the RIR of a cell: ridge convention, θ at unit scale."""

@@ -18,6 +18,7 @@ from condnum.studies.digit_cells import cell_problem
 from condnum.studies.digit_pairs import DigitPairs, Pairs
 from condnum.studies.house_prices import HousePrices, Methods
 from condnum.studies.limits_cells import (
+    BOUNDS,
     CEILING_COLUMNS,
     CONTESTANTS,
     absolute_ridge,
@@ -39,6 +40,9 @@ DEFAULT_PAIRS = ((4, 9), (4, 7), (3, 5), (0, 1), (9, 0))
 RIDGE_SHARES = tuple(np.geomspace(1e-9, 1e1, 6).tolist())
 
 TASKS = ["pretrain_task", "harmful_task"]
+
+#: A finished cell: dataset, pretrain_task and harmful_task, its row, its arrays.
+Named: TypeAlias = tuple[dict[str, str], Any, Any]
 
 #: Of the points of the (ii)/(i) plane that are tried.
 KINDS = ("family", "front", "random", "climbed")
@@ -117,10 +121,7 @@ class Limits(Study, name="limits"):
         problem = base.problem(data) if isinstance(base, HousePrices) else cell_problem(data, cell, "cpu")
         P, H = cached(
             ("limits-ranges", data.checksum, self.data, cell.at.get("pretrain"), cell.at.get("harmful")),
-            lambda: (
-                CovarianceRange.of(problem.pretrain.covariance, name="pretrain_covariance"),
-                CovarianceRange.of(problem.harmful.covariance, name="harmful_covariance"),
-            ),
+            lambda: [CovarianceRange.of(task.covariance) for task in (problem.pretrain, problem.harmful)],
         )
         if cell["part"] == "method":
             return measure_cell(cell, problem, base.immunize(data, cell), P, H)
@@ -132,7 +133,7 @@ class Limits(Study, name="limits"):
 
     def tables(self, data: Any, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
         """Return what was measured, what is possible, and by how much anything lies outside."""
-        parts: dict[str, list[tuple[dict[str, str], Any, Any]]] = {"method": [], "pair": [], "race": []}
+        parts: dict[str, list[Named]] = {"method": [], "pair": [], "race": []}
         for cell, row, arrays in results:
             tasks = [f"digit {cell.at.get(side)}" for side in ("pretrain", "harmful")]
             if isinstance(data, TaskPair):
@@ -147,16 +148,28 @@ class Limits(Study, name="limits"):
             }
             for names, _, arrays in parts["pair"]
         )
-        bounds = ("ceiling_compact", "ceiling_ridge", "ceiling_ridge_as_trained")
         measured = [
             line
             for names, row, arrays in parts["method"]
-            for line in spectral_rows(row, arrays, [row[name] for name in bounds], names)
+            for line in spectral_rows(row, arrays, [row[name] for name in BOUNDS], names)
         ]
         ridged, raced = self._ridged(parts["method"], ceilings), race_table(parts["race"])
         made = {
             "results": pd.DataFrame(measured, columns=RESULT_COLUMNS),
-            "summary": summary_of_limits(self.at_ridge(ridged)),
+            "summary": self.at_ridge(ridged)  # over seeds
+            .groupby(["dataset", *TASKS, "method"], sort=False, as_index=False)
+            .agg(
+                seeds=("seed", "nunique"),
+                ridge=("ridge", "first"),
+                harmful_ratio=("harmful_ratio", "mean"),
+                pretrain_ratio=("pretrain_ratio", "mean"),
+                rir=("rir", "mean"),
+                rir_ceiling=("rir_ceiling", "first"),
+                rir_share=("rir_share", lambda values: float(np.exp(np.log(values).mean()))),
+                rir_share_min=("rir_share", "min"),
+                rir_share_max=("rir_share", "max"),
+                immunized=("success", "sum"),
+            ),
             "ridged": ridged,
             "ceilings": ceilings,
             "null_spaces": pd.DataFrame([names | row for names, row, _ in parts["pair"]]),
@@ -185,27 +198,26 @@ class Limits(Study, name="limits"):
 
     def _ridged(self, methods: Sequence[Named], ceilings: pd.DataFrame) -> pd.DataFrame:
         """List RIR and its share of the ceiling of every extractor against ε."""
-        frames = []
-        for names, row, arrays in methods:
-            pretrain, harmful = arrays["ratios"].T
+        top = 1 + RATIO_TOLERANCE
+
+        def ridged(names: dict[str, str], row: Any, arrays: Any) -> dict[str, Any]:
             limits = of_tasks(ceilings, (names["pretrain_task"], names["harmful_task"]))["rir_ceiling"]
-            top = 1 + RATIO_TOLERANCE
-            frames.append(
-                {
-                    **names,
-                    "method": row["method"],
-                    "seed": row["seed"],
-                    "ridge_share": self.ridge_shares,
-                    "ridge": arrays["ridges"],
-                    "harmful_ratio": harmful,
-                    "pretrain_ratio": pretrain,
-                    "rir": harmful / pretrain,
-                    "rir_ceiling": limits.to_numpy(),
-                    "rir_share": [*map(share_of_ceiling, harmful / pretrain, limits)],
-                    "success": (harmful > top) & (pretrain <= top),
-                }
-            )
-        return _stacked(frames)
+            pretrain, harmful = arrays["ratios"].T
+            return {
+                **names,
+                "method": row["method"],
+                "seed": row["seed"],
+                "ridge_share": self.ridge_shares,
+                "ridge": arrays["ridges"],
+                "harmful_ratio": harmful,
+                "pretrain_ratio": pretrain,
+                "rir": harmful / pretrain,
+                "rir_ceiling": limits.to_numpy(),
+                "rir_share": [*map(share_of_ceiling, harmful / pretrain, limits)],
+                "success": (harmful > top) & (pretrain <= top),
+            }
+
+        return _stacked(ridged(*part) for part in methods)
 
     def _overshoots(self, tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         """Say by which share the worst point of each kind lies outside its region; negative inside.
@@ -225,14 +237,10 @@ class Limits(Study, name="limits"):
                 ratios = table[["pretrain_ratio", "harmful_ratio"]].dropna()
                 if len(ratios):
                     largest = float((ratios["harmful_ratio"] / ratios["pretrain_ratio"]).max())
-                    row = {
-                        "kind": kind,
-                        "points": len(ratios),
-                        "overshoot": region.overshoot(ratios.to_numpy()),
-                        "largest_share": share_of_ceiling(largest, region.ceiling.value),
-                    }
-                    rows.append(names | row)
-        return pd.DataFrame(rows)
+                    share = share_of_ceiling(largest, region.ceiling.value)
+                    rows.append((*names.values(), kind, len(ratios), region.overshoot(ratios), share))
+        columns = ["dataset", *TASKS, "kind", "points", "overshoot", "largest_share"]
+        return pd.DataFrame(rows, columns=columns)
 
     def at_ridge(self, ridged: pd.DataFrame, tasks: tuple[str, str] | None = None) -> pd.DataFrame:
         """Return the methods, of one pair or of all, at the ε of the study."""
@@ -253,12 +261,7 @@ class Limits(Study, name="limits"):
 
     def facts(self, data: Any) -> dict[str, str]:
         """Return what the run was made of."""
-        ridge = f"{self.ridge:g} mean eigenvalues of K_P for front and directions"
-        return super().facts(data) | {"ε": ridge}
-
-
-#: A finished cell: dataset, pretrain_task and harmful_task, its row, its arrays.
-Named: TypeAlias = tuple[dict[str, str], Any, Any]
+        return super().facts(data) | {"ε": f"{self.ridge:g} mean eigenvalues of K_P for front and directions"}
 
 
 def of_tasks(table: pd.DataFrame, tasks: tuple[str, str]) -> pd.DataFrame:
@@ -277,41 +280,22 @@ def _stacked(frames: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     return pd.concat(made, ignore_index=True) if made else pd.DataFrame()
 
 
-def summary_of_limits(ridged: pd.DataFrame) -> pd.DataFrame:
-    """Average over seeds, at one ridge."""
-    return ridged.groupby(["dataset", *TASKS, "method"], sort=False, as_index=False).agg(
-        seeds=("seed", "nunique"),
-        ridge=("ridge", "first"),
-        harmful_ratio=("harmful_ratio", "mean"),
-        pretrain_ratio=("pretrain_ratio", "mean"),
-        rir=("rir", "mean"),
-        rir_ceiling=("rir_ceiling", "first"),
-        rir_share=("rir_share", lambda values: float(np.exp(np.log(values).mean()))),
-        rir_share_min=("rir_share", "min"),
-        rir_share_max=("rir_share", "max"),
-        immunized=("success", "sum"),
-    )
-
-
 def race_table(cells: Iterable[Named]) -> pd.DataFrame:
     """List the contestants of a race, the closed forms first."""
-    frames = []
-    for names, row, arrays in cells:
-        pretrain, harmful = arrays["ratios"].T
-        ceiling = row["rir_ceiling"]
-        frames.append(
-            {
-                **names,
-                "contestant": CONTESTANTS,
-                "steps": [0, 0, row["steps"]],
-                "ridge": row["ridge"],
-                "seconds": arrays["seconds"],
-                "times_faster": arrays["seconds"][-1] / arrays["seconds"],
-                "rir": harmful / pretrain,
-                "rir_ceiling": ceiling,
-                "rir_share": [share_of_ceiling(rir, ceiling) for rir in harmful / pretrain],
-                "pretrain_ratio": pretrain,
-                "harmful_ratio": harmful,
-            }
-        )
-    return _stacked(frames)
+    return _stacked(
+        {
+            **names,
+            "contestant": CONTESTANTS,
+            "steps": [0, 0, row["steps"]],
+            "ridge": row["ridge"],
+            "seconds": arrays["seconds"],
+            "times_faster": arrays["seconds"][-1] / arrays["seconds"],
+            "rir": harmful / pretrain,
+            "rir_ceiling": row["rir_ceiling"],
+            "rir_share": [share_of_ceiling(rir, row["rir_ceiling"]) for rir in harmful / pretrain],
+            "pretrain_ratio": pretrain,
+            "harmful_ratio": harmful,
+        }
+        for names, row, arrays in cells
+        for pretrain, harmful in (arrays["ratios"].T,)
+    )

@@ -13,8 +13,8 @@ from torch import Tensor
 from condnum.methods import ImmunizationResult, immunize
 from condnum.methods.problem import ImmunizationProblem
 from condnum.studies.cells import Cell, CellResult
-from condnum.studies.measure import spectral_cell
-from condnum.theory.ceiling import null_spaces, pencil_directions, ridge_convention_ceiling, rir_ceiling
+from condnum.studies.measure import rir_ceilings, spectral_cell
+from condnum.theory.ceiling import null_spaces, pencil_directions
 from condnum.theory.pareto import extractor_ratios, feasible_region, front_extractor, immunizer_family
 from condnum.theory.spectra import CovarianceRange, hessian_spectrum
 
@@ -29,6 +29,9 @@ KEPT_DIRECTIONS = 3
 
 #: Steps of Adam that push an extractor against the ceiling, and its rate.
 CLIMB_STEPS, CLIMB_RATE = 300, 0.03
+
+#: Ceilings of a cell's three measures.
+BOUNDS = ("ceiling_compact", "ceiling_ridge", "ceiling_ridge_as_trained")
 
 #: Columns of the array `ceilings`.
 CEILING_COLUMNS = (
@@ -49,6 +52,11 @@ REPEATS = 5
 CONTESTANTS = ("generalised eigenproblem", "Cholesky factor", "Algorithm 1")
 
 
+def closed_form(P: CovarianceRange) -> Tensor:
+    """Return θ* of an invertible covariance, `K_P^{-1/2}`."""
+    return (P.vectors * P.values.rsqrt()) @ P.vectors.mT
+
+
 def absolute_ridge(pretrain: CovarianceRange, share: float) -> float:
     """Return ε in the units of K."""
     return share * float(pretrain.values.sum()) / pretrain.dimension
@@ -62,17 +70,11 @@ def measure_cell(
     H: CovarianceRange,
 ) -> CellResult:
     """Measure an extractor on `K + εI` for every ε, and keep its spectra for the usual measures."""
-    theta = result.theta
-    row, arrays = spectral_cell(cell, problem, result, (P.factor, H.factor))
-    norm = float(theta.square().sum())
+    row, arrays = spectral_cell(problem, result, (P.factor, H.factor))
     ridges = [absolute_ridge(P, share) for share in cell["ridge_shares"]]
-    bounds = {
-        "ceiling_compact": rir_ceiling(P, H).value,
-        "ceiling_ridge": ridge_convention_ceiling(P, H),
-        "ceiling_ridge_as_trained": ridge_convention_ceiling(P, H, squared_norm=norm),
-    }
-    ratios = np.array([extractor_ratios(theta, P.ridged(e), H.ridged(e)) for e in ridges])
-    return CellResult({**row, **bounds}, arrays | {"ridges": np.array(ridges), "ratios": ratios})
+    ratios = [extractor_ratios(result.theta, P.ridged(e), H.ridged(e)) for e in ridges]
+    bounds = dict(zip(BOUNDS, rir_ceilings(P, H, result.theta), strict=True))
+    return CellResult({**row, **bounds}, arrays | {"ridges": np.array(ridges), "ratios": np.array(ratios)})
 
 
 def pair_limits(
@@ -89,12 +91,10 @@ def pair_limits(
         P, H = pretrain.ridged(e), harmful.ridged(e)
         region = feasible_region(P, H)
         limit = region.ceiling
-        star = (P.vectors * P.values.rsqrt()) @ P.vectors.mT
-        pretrain_ratio, harmful_ratio = extractor_ratios(star, P, H)
+        pretrain_ratio, harmful_ratio = extractor_ratios(closed_form(P), P, H)
         kappas = (region.kappa_pretrain, region.kappa_harmful, region.kappa_pencil)
-        ceilings.append(
-            (e, *kappas, limit.lambda_max, limit.lambda_min, limit.value, harmful_ratio / pretrain_ratio)
-        )
+        bounds = (limit.lambda_max, limit.lambda_min, limit.value)
+        ceilings.append((e, *kappas, *bounds, harmful_ratio / pretrain_ratio))
     P, H = pretrain.ridged(ridge), harmful.ridged(ridge)
     spaces, found = null_spaces(pretrain, harmful), pencil_directions(P, H)
     count = min(KEPT_DIRECTIONS, len(found.values) // 2)
@@ -126,19 +126,21 @@ def random_extractors(
     P: CovarianceRange, H: CovarianceRange, count: int, generator: torch.Generator
 ) -> list[Tensor]:
     """Draw extractors: a third Gaussian, a third around θ*, a third around the front."""
-    D, third = P.dimension, max(1, count // 3)
-    star = (P.vectors * P.values.rsqrt()) @ P.vectors.mT
+    D, star, third = P.dimension, closed_form(P), max(1, count // 3)
 
-    def noise(size: float) -> Tensor:
-        """Return I and a Gaussian matrix of a spectral norm of about 2·size."""
-        return torch.eye(D).to(star) + size / D**0.5 * torch.randn(D, D, generator=generator).to(star)
+    def gaussian() -> Tensor:
+        return torch.randn(D, D, generator=generator).to(star)
+
+    def moved(theta: Tensor, size: float) -> Tensor:
+        """Return θ times I and a Gaussian matrix of a spectral norm of about 2·size."""
+        return theta @ (torch.eye(D).to(star) + size / D**0.5 * gaussian())
 
     sizes = np.geomspace(1e-3, 1, third).tolist()
     powers = torch.rand(third, generator=generator).tolist()
-    gaussian = [torch.randn(D, D, generator=generator).to(star) for _ in range(third)]
-    near = [star @ noise(size) for size in sizes]
-    along = [torch.as_tensor(front_extractor(P, H, s)) @ noise(e) for s, e in zip(powers, sizes, strict=True)]
-    return gaussian + near + along
+    free = [gaussian() for _ in range(third)]
+    near = [moved(star, size) for size in sizes]
+    fronts = (torch.as_tensor(front_extractor(P, H, power)) for power in powers)
+    return free + near + [moved(theta, size) for theta, size in zip(fronts, sizes, strict=True)]
 
 
 def climb(theta: Tensor, P: CovarianceRange, H: CovarianceRange) -> Tensor:
@@ -172,34 +174,27 @@ def race(P: CovarianceRange, H: CovarianceRange, *, ridge: float, settings: dict
     the processor, so that other work on the machine does not count; on one idle core they are wall time.
     """
     P, H = P.ridged(ridge), H.ridged(ridge)
-    K_P, K_H = (task.factor.mT @ task.factor for task in (P, H))
+    K_P, K_H = ((task.factor.mT @ task.factor).numpy() for task in (P, H))
     problem = ImmunizationProblem.from_covariances(K_P, K_H)
 
-    def eigenproblem() -> Tensor:
-        return torch.from_numpy(eigh(K_H.numpy(), K_P.numpy())[1].copy())
+    def eigenproblem() -> Any:
+        return eigh(K_H, K_P)[1]
 
-    def factorisation() -> Tensor:
-        lower = cholesky(K_P.numpy(), lower=True)
-        return torch.from_numpy(solve_triangular(lower, np.eye(len(lower)), lower=True).T.copy())
+    def factorisation() -> Any:
+        return solve_triangular(cholesky(K_P, lower=True), np.eye(len(K_P)), lower=True).T
 
-    def algorithm_1() -> ImmunizationResult:
-        return immunize(problem, "ours", seed=0, **settings | {"record_every": 0})
-
-    def timed(function: Callable[[], Any], times: int) -> tuple[Any, float]:
-        """Return what a function gives, and the median of its processor time."""
-        result, seconds = None, []
-        for _ in range(times):
+    def timed(function: Callable[[], Any], times: int = REPEATS) -> tuple[Any, float]:
+        """Return what a function gives, and the median of its processor time after a run to warm up."""
+        seconds = []
+        for _ in range(times + (times > 1)):
             start = time.process_time()
             result = function()
             seconds.append(time.process_time() - start)
-        return result, float(np.median(seconds))
+        return result, float(np.median(seconds[-times:]))
 
-    closed = []
-    for function in (eigenproblem, factorisation):
-        function()  # to warm up
-        closed.append(timed(function, REPEATS))
-    descent, spent = timed(algorithm_1, 1)
-    thetas = [*(theta for theta, _ in closed), descent.theta]
+    closed = [timed(eigenproblem), timed(factorisation)]
+    descent, spent = timed(lambda: immunize(problem, "ours", **settings | {"record_every": 0}), times=1)
+    thetas = [*(torch.from_numpy(theta.copy()) for theta, _ in closed), descent.theta]
     row = {
         "ridge": ridge,
         "rir_ceiling": feasible_region(P, H).ceiling.value,

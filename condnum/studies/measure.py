@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from condnum.arrays import ArrayLike
 from condnum.data import TaskPair
 from condnum.errors import InvalidInputError
 from condnum.files import write_tables
@@ -22,7 +23,7 @@ from condnum.methods import DescentSettings, ImmunizationResult, Progress, get_m
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import linear_probe
 from condnum.progress import report_event
-from condnum.studies.cells import Arrays, Cell, CellResult
+from condnum.studies.cells import Arrays, CellResult
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling, share_of_ceiling
 from condnum.theory.immunization import (
     HessianSpectra,
@@ -157,22 +158,21 @@ def result_row(measured: Immunization, ceiling: float, facts: Mapping[str, Any])
 SPECTRA = ("pretrain_before", "pretrain_after", "harmful_before", "harmful_after")
 
 
+#: What a row of results tells of the run beside what is measured.
+_RUN = ("method", "seed", "steps", "seconds", "stop_reason")
+
+
 def spectral_cell(
-    cell: Cell, problem: ImmunizationProblem, result: ImmunizationResult, factors: Sequence[Tensor]
+    problem: ImmunizationProblem, result: ImmunizationResult | Extractor, factors: Sequence[Tensor]
 ) -> CellResult:
-    """Keep the spectra of what a method made of a cell, from which every convention can be read."""
-    theta = result.theta
+    """Keep the spectra of what a method made of a problem, from which every convention can be read."""
+    theta = torch.as_tensor(result.theta).to(factors[0])
     sigma = torch.linalg.svdvals(theta)
-    row = {
-        "method": cell["method"],
-        "seed": cell["seed"],
+    row = {name: getattr(result, name) for name in _RUN} | {
         "dimension": problem.dimension,
         "squared_norm": float(theta.square().sum()),
         "theta_condition": float(sigma[0] / sigma[-1]),
         "loss_gap": problem.pretrain.loss_gap(theta),
-        "steps": result.steps,
-        "seconds": result.seconds,
-        "stop_reason": result.stop_reason,
     }
     arrays: Arrays = {}
     for name, factor in zip(("pretrain", "harmful"), factors, strict=True):
@@ -188,12 +188,18 @@ def cell_spectra(row: Mapping[str, Any], arrays: Arrays, *, unit: bool = False) 
     return spectra.scaled(D / row["squared_norm"]) if unit else spectra
 
 
+def rir_ceilings(P: Any, H: Any, theta: ArrayLike) -> tuple[float, float, float]:
+    """Return the ceiling of each of `MEASURES`, from K_P and K_H or their ranges."""
+    norm = float(torch.as_tensor(theta).square().sum())
+    bounds = (ridge_convention_ceiling(P, H), ridge_convention_ceiling(P, H, squared_norm=norm))
+    return rir_ceiling(P, H).value, *bounds
+
+
 def spectral_rows(
     row: Mapping[str, Any], arrays: Arrays, ceilings: Sequence[float], facts: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Measure a cell in every convention and gauge, with a ceiling for each of `MEASURES`."""
-    kept = ("method", "seed", "theta_condition", "steps", "seconds", "stop_reason")
-    facts, rows = {name: row[name] for name in kept} | {**facts}, []
+    facts, rows = {name: row[name] for name in (*_RUN, "theta_condition")} | {**facts}, []
     for (convention, gauge), ceiling in zip(MEASURES, ceilings, strict=True):
         spectra = cell_spectra(row, arrays, unit=gauge == "unit")
         measured = immunization_from_spectra(
@@ -245,17 +251,13 @@ def settings_table(
     for name in methods:
         method, settings = get_method(name), settings_of(name)
         chosen = "—" if settings is None else settings.describe(getattr(method, "parts", ()))
-        rows.append({"method": method.label, "what it does": method.summary, "settings": chosen})
-    return pd.DataFrame(rows)
+        rows.append((method.label, method.summary, chosen))
+    return pd.DataFrame(rows, columns=["method", "what it does", "settings"])
 
 
 def curve(facts: Mapping[str, Any], quantity: str, x: Any, value: Any) -> pd.DataFrame:
     """Return one curve in long form."""
     return pd.DataFrame({**facts, "quantity": quantity, "x": np.asarray(x, dtype=np.float64), "value": value})
-
-
-#: A trained extractor's scalars, as the store of a study keeps them.
-_SCALARS = ("method", "seed", "steps", "seconds", "stop_reason", "explanation")
 
 
 @dataclass(frozen=True)
@@ -274,7 +276,7 @@ class Extractor:
     @classmethod
     def of(cls, result: ImmunizationResult) -> Extractor:
         """Keep of a result what tables and figures need."""
-        scalars = {name: getattr(result, name) for name in _SCALARS}
+        scalars = {name: getattr(result, name) for name in (*_RUN, "explanation")}
         return cls(theta=result.theta.cpu().numpy(), history=result.history.columns, **scalars)
 
     @classmethod
@@ -286,7 +288,8 @@ class Extractor:
     def to_cell(self) -> CellResult:
         """Return the scalars and the arrays that a store keeps."""
         columns = {f"history.{name}": values for name, values in self.history.items()}
-        return CellResult({name: getattr(self, name) for name in _SCALARS}, columns | {"theta": self.theta})
+        scalars = {name: getattr(self, name) for name in (*_RUN, "explanation")}
+        return CellResult(scalars, columns | {"theta": self.theta})
 
 
 def curves_table(problem: ImmunizationProblem, cells: list[Extractor], *, probe_steps: int) -> pd.DataFrame:
@@ -327,7 +330,7 @@ def curves_table(problem: ImmunizationProblem, cells: list[Extractor], *, probe_
 
 @dataclass(frozen=True)
 class PairStudy:
-    """Extractors of a pair of tasks, and the tables made from them."""
+    """Extractors of a pair of tasks, and the tables made of them."""
 
     pair: TaskPair
     problem: ImmunizationProblem
@@ -344,25 +347,16 @@ class PairStudy:
     def results(self) -> pd.DataFrame:
         """A row per method × seed × convention × gauge."""
         K_P, K_H = self.problem.pretrain.covariance, self.problem.harmful.covariance
-        compact = rir_ceiling(K_P, K_H).value
+        factors = [covariance_factor(K) for K in (K_P, K_H)]
+        names = {
+            "dataset": self.pair.name,
+            "pretrain_task": self.pair.pretrain_name,
+            "harmful_task": self.pair.harmful_name,
+        }
         rows = []
-        for cell in self.extractors:
-            theta = torch.as_tensor(cell.theta).to(K_P)
-            sigma, loss_gap = torch.linalg.svdvals(theta), self.problem.pretrain.loss_gap(theta)
-            facts = {name: getattr(cell, name) for name in _SCALARS} | {
-                "dataset": self.pair.name,
-                "pretrain_task": self.pair.pretrain_name,
-                "harmful_task": self.pair.harmful_name,
-                "theta_condition": float(sigma[0] / sigma[-1]),
-            }
-            for convention, gauge in MEASURES:
-                measured = relative_immunization_ratio(
-                    theta, K_P, K_H, convention=convention, gauge=gauge, loss_gap=loss_gap
-                )
-                norm = None if gauge == "unit" else float(theta.square().sum())
-                ridged = convention == "ridge"
-                ceiling = ridge_convention_ceiling(K_P, K_H, squared_norm=norm) if ridged else compact
-                rows.append(result_row(measured, ceiling, facts))
+        for extractor in self.extractors:
+            row, arrays = spectral_cell(self.problem, extractor, factors)
+            rows += spectral_rows(row, arrays, rir_ceilings(K_P, K_H, extractor.theta), names)
         return pd.DataFrame(rows, columns=RESULT_COLUMNS)
 
     @cached_property

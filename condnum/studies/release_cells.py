@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, get_args, get_type_hints
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from condnum.data import Digits, TaskPair, load_house_prices
@@ -47,7 +48,8 @@ LOSS_ROWS = DigitPairs().loss_rows
 class ProtocolSwitches:
     """One setting of every switch; the defaults are the release, on house prices.
 
-    The order of the fields is the order in which the waterfall turns them.
+    The last word of each is its position in the corrected protocol. The order of the fields is that in which
+    the waterfall turns them.
     """
 
     encoders: Literal["per_domain", "union"] = "per_domain"
@@ -78,24 +80,12 @@ class ProtocolSwitches:
         return tuple(name for name in SWITCHES if getattr(self, name) == CORRECTED[name])
 
 
-#: Position of each switch in the corrected protocol.
+#: Position of each switch in the corrected protocol, in the order in which they are turned.
 CORRECTED: dict[str, Any] = {
-    "encoders": "union",
-    "normalise": "kept",
-    "rows": "all",
-    "labels": "one_vs_rest",
-    "bias": "without",
-    "preconditioner_side": "input",
-    "regularizer_dimension": "features",
-    "kappa_floor": "rank",
-    "covariance": "full",
-    "weights": "balanced",
-    "step_size": "cosine",
-    "epochs": None,
-}
+    name: get_args(hint)[-1] for name, hint in get_type_hints(ProtocolSwitches).items()
+} | {"epochs": None}
 
-#: Names of all switches, in the order in which they are turned.
-SWITCHES = tuple(field.name for field in fields(ProtocolSwitches))
+SWITCHES = tuple(CORRECTED)
 
 _COMMON = DescentSettings(schedule="constant", weights="fixed", batch_size=BATCH, record_every=0)
 
@@ -148,8 +138,7 @@ class AuditData(NamedTasks):
         return NAMED_SETTINGS[self.name]
 
 
-@dataclass(frozen=True)
-class SwitchedTasks:
+class SwitchedTasks(NamedTuple):
     """The tasks that are trained on, and the raw inputs that RIR compares with."""
 
     problem: ImmunizationProblem  # inputs (N, D), or (N, D + 1) with a constant column for the bias
@@ -169,7 +158,6 @@ def switched_tasks(data: AuditData, loaded: TaskPair | Digits, switches: Protoco
         return SwitchedTasks(problem, inputs, side)
 
     def table(pair: TaskPair) -> ImmunizationProblem:
-        """Return the problem of a table: encoders, standardisation and rows as the switches say."""
         if data.name == "house-prices":
             options: dict[str, Any] = {
                 "encoders": switches.encoders,
@@ -182,17 +170,17 @@ def switched_tasks(data: AuditData, loaded: TaskPair | Digits, switches: Protoco
         return ImmunizationProblem.from_pair(pair)
 
     def digits(images: Digits) -> ImmunizationProblem:
-        """Return the problem of a pair of digits, with rows for mini-batches."""
         assert data.pair is not None  # digits come with a pair
         problem = digit_problem(images, *data.pair, loss_rows=LOSS_ROWS, labels=switches.labels)
         count = images.smaller_count(*data.pair)
         tasks = []
         for digit, task in zip(data.pair, (problem.pretrain, problem.harmful), strict=True):
             X = torch.from_numpy(images.pixels(np.flatnonzero(images.labels == digit)[:count]))
+            task = replace(task, features=X)  # for mini-batches
             if switches.labels == "published":  # the loss is on the images of K themselves, all of one class
                 targets = torch.full((count, 1), float(digit == data.pair[1]), dtype=torch.float64)
                 task = replace(task, targets=targets, loss_features=None)
-            tasks.append(replace(task, features=X))
+            tasks.append(task)
         return ImmunizationProblem(*tasks)
 
     names = ("encoders", "normalise", "rows", "labels", "bias")  # those that decide the tasks
@@ -202,11 +190,12 @@ def switched_tasks(data: AuditData, loaded: TaskPair | Digits, switches: Protoco
 
 def first_rows(pair: TaskPair, *, standardise_again: bool) -> TaskPair:
     """Cut a pair to the first 200 rows of each task, as the release does."""
-    cut: dict[str, Any] = {}
-    for name in ("X_P", "y_P", "X_H", "y_H"):
-        kept = np.array(getattr(pair, name)[:FIRST_ROWS])
-        cut[name] = standardise(kept) if standardise_again else kept
-    return replace(pair, **cut)
+
+    def cut(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        kept = values[:FIRST_ROWS].copy()
+        return standardise(kept) if standardise_again else kept
+
+    return replace(pair, X_P=cut(pair.X_P), y_P=cut(pair.y_P), X_H=cut(pair.X_H), y_H=cut(pair.y_H))
 
 
 def with_constant_input(problem: ImmunizationProblem) -> ImmunizationProblem:
@@ -259,9 +248,9 @@ class PairedBatches(ImmunizationProblem):
                 rows, harmful, *loss = (parts[index % len(parts)] for parts in batches)
                 X, X_H = _features(P)[rows], _features(H)[harmful]
                 chosen = loss[0] if loss else rows
-                targets = None if P.targets is None else P.targets[chosen]
-                loss_features = None if own is None or targets is None else own[chosen]
-                pretrain = LinearTask(X.mT @ X, X, targets, P.loss, loss_features)
+                assert P.targets is not None  # all data sets of the audit have targets
+                loss_features = None if own is None else own[chosen]
+                pretrain = LinearTask(X.mT @ X, X, P.targets[chosen], P.loss, loss_features)
                 yield ImmunizationProblem(pretrain, LinearTask(X_H.mT @ X_H, X_H, loss=H.loss))
 
 
@@ -277,7 +266,6 @@ class SwitchedAlgorithm1:
     def __init__(
         self, switches: ProtocolSwitches, *, image_side: int | None, ridges: tuple[float, float] = (1.0, 1.0)
     ) -> None:
-        """Keep the setting."""
         self.switches, self.ridges = switches, {"well": ridges[0], "ill": ridges[1]}
         self._side = image_side if switches.regularizer_dimension == "image_side" else None
 
@@ -288,21 +276,13 @@ class SwitchedAlgorithm1:
         """
         if self.switches.bias == "without":
             return Ours().initial(problem, generator)
-        dimension = problem.dimension - 1
-        bound = 1 / math.sqrt(dimension)
-        theta, bias = (
-            (2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1) * bound
-            for shape in ((dimension, dimension), (1, dimension))
-        )
-        omega = torch.randn((dimension, 1), generator=generator, dtype=torch.float64)
-        return {"theta": torch.cat([theta, bias]), "omega": omega}
+        D = problem.dimension - 1
+        theta = torch.rand((D + 1, D), generator=generator, dtype=torch.float64)
+        omega = torch.randn((D, 1), generator=generator, dtype=torch.float64)
+        return {"theta": (2 * theta - 1) * (1 / math.sqrt(D)), "omega": omega}
 
     def gradients(
-        self,
-        problem: ImmunizationProblem,
-        parameters: Parameters,
-        settings: DescentSettings,
-        memory: Memory,
+        self, problem: ImmunizationProblem, parameters: Parameters, settings: DescentSettings, memory: Memory
     ) -> Gradients:
         """Return the parts of θ's gradient on all rows or on a mini-batch, and the head's gradient."""
         theta, omega, loss = parameters["theta"], parameters["omega"], problem.pretrain.supervised
@@ -322,9 +302,9 @@ class SwitchedAlgorithm1:
         :math:`K^{-1}\nabla_\theta R = 2\theta G`; on the output side
         :math:`\nabla_\theta R\,(K + \varepsilon I)^{-1}`, which is `K⁻¹` times the gradient of `W = θᵀ`.
         """
-        K, X, D = task.covariance, task.features, theta.shape[1]
-        few = X is not None and len(X) < D
-        if X is not None and few:  # the dual matrix is the smaller one
+        K, X, D = task.covariance, _features(task), theta.shape[1]
+        few = len(X) < D
+        if few:  # the dual matrix is the smaller one
             F = X @ theta
             S = F.mT @ F
             values, dual = torch.linalg.eigh(symmetric_part(F @ F.mT))
@@ -342,10 +322,10 @@ class SwitchedAlgorithm1:
             G = ill_gradient_from_pair(S, *self._smallest(task, values, vector, D))[1]
         if self.switches.preconditioner_side == "input":
             return 2 * theta @ G
-        gradient = 2 * K @ (theta @ G) if X is None or not few else 2 * X.mT @ (F @ G)
+        gradient = 2 * X.mT @ (F @ G) if few else 2 * K @ (theta @ G)
         # A(K + εI)⁻¹ for the weight's rows; the bias is not preconditioned.
         A, ridge = gradient[:D], self.ridges[part]
-        if X is not None and few:
+        if few:
             rows = X[:, :D]
             factor = torch.linalg.cholesky(rows @ rows.mT + ridge * torch.eye(len(rows), dtype=X.dtype))
             A = (A - torch.cholesky_solve(rows @ A.mT, factor).mT @ rows) / ridge
@@ -358,12 +338,9 @@ class SwitchedAlgorithm1:
         self, task: LinearTask, values: Tensor, vector: Callable[[int], Tensor], D: int
     ) -> tuple[Tensor, Tensor, int]:
         """Return σ_k, v_k and k of R_ill."""
-        X, full = task.features, len(task.covariance)
-        if X is None or len(X) >= full:
-            rank = task.rank
-        else:  # of a few rows: the eigenvalues that are not zero
-            rank = int((values > default_rtol(full) * values[-1]).sum())
-        rank = min(rank, D)
+        full = len(task.covariance)
+        few = len(_features(task)) < full  # then the eigenvalues that are not zero are counted
+        rank = min(int((values > default_rtol(full) * values[-1]).sum()) if few else task.rank, D)
         if self.switches.kappa_floor == "rank":
             return values[-rank], vector(-rank), self._side or rank
         if rank == D:

@@ -495,10 +495,10 @@ class StudyRun:
         from condnum import __version__
 
         report, seeds = self.report, getattr(self.study, "seeds", 0)
+        counts = f"{report.computed} computed, {report.reused} from the store, {len(report.failures)} failed"
         facts = {
             **({"seeds": ", ".join(map(str, range(seeds)))} if seeds else {}),
-            "cells": f"{report.computed} computed, {report.reused} from the store, "
-            f"{len(report.failures)} failed",
+            "cells": counts,
             "where": self.where,
             **({"workers": self.note} if self.note else {}),
             "seconds": f"{report.seconds:,.1f}",
@@ -509,7 +509,7 @@ class StudyRun:
         }
         own = self.study.facts(self.data)
         facts = own | facts | own  # the study has the first word, and the last
-        return pd.DataFrame({"what": list(facts), "value": list(facts.values())})
+        return pd.DataFrame(facts.items(), columns=["what", "value"])
 
     def save(self, folder: str | Path) -> list[str]:
         """Write the tables and, if any cell failed, failures.csv; return the names of the files."""
