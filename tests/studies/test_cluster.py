@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 
+import nbformat
+import pandas as pd
 import pytest
 
 from condnum.errors import InvalidInputError, MissingExtraError
@@ -180,3 +182,68 @@ def test_errors_of_the_cluster_are_failures_and_waiting_ends(monkeypatch):
         monkeypatch.setattr(DaskExecutor, "client", lambda _, status=status: FakeClient(status))
         with pytest.raises(SchedulerError, match=message):
             next(executor.run(len, [Cell({})]))
+
+
+NOTEBOOK = """
+import time
+from dataclasses import dataclass
+from condnum.studies.cells import Cell
+from condnum.studies.study import Count, Study
+
+@dataclass(frozen=True)
+class Roots(Study):
+    seeds: Count = 1
+
+    def cells(self, data):
+        return [Cell({"seed": seed, "x": x}, {}) for seed in range(self.seeds) for x in range(-1, 15)]
+
+    def compute(self, data, cell):
+        time.sleep(0.1)
+        if cell["x"] < 0:
+            raise ValueError(f"no root of {cell['x']}")
+        return {"root": cell["x"] ** 0.5}
+
+run = Roots.from_parameters(seeds=seeds).run(out=out, jobs=jobs, scheduler=scheduler)
+print(f"{run.report.computed} computed, {run.report.reused} from the store")
+run.save(out)
+"""
+PARAMETERS = """
+# Roots of my own.
+seeds: int = 1  # N: how often
+jobs: int = 1
+scheduler: str = ""
+out: str = ""
+"""
+
+
+@pytest.mark.slow
+def test_a_notebook_of_ones_own_killed_in_processes_goes_on_on_the_cluster(
+    condnum, start, dask_cluster, tmp_path
+):
+    book = nbformat.v4.new_notebook()
+    parameters = nbformat.v4.new_code_cell(PARAMETERS, metadata={"tags": ["parameters"]})
+    book.cells = [parameters, nbformat.v4.new_code_cell(NOTEBOOK)]
+    nbformat.write(book, tmp_path / "my_notebook.ipynb")
+    words = ["run", "my_notebook.ipynb", "--seeds", "2", "--out", "out"]
+    assert "--seeds N How often." in " ".join(condnum(*words, "--help", cwd=tmp_path).stdout.split())
+    process = start([sys.executable, "-m", "condnum", *words, "--jobs", "2"], cwd=tmp_path)
+    cells, deadline = tmp_path / "out.partial" / "cells", time.monotonic() + 120
+    while len(list(cells.rglob("*.npz"))) < 5:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.kill()
+    process.wait(timeout=60)
+    time.sleep(2)  # an orphaned kernel ends by itself
+    with ResultStore(cells, mode="read") as store:
+        kept = store.count()
+    assert 5 <= kept < 30
+    dask_cluster.start_worker()
+    done = condnum(*words, "--scheduler", dask_cluster.address, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr  # two cells have no result
+    out = tmp_path / "out"
+    assert f"{30 - kept} computed, {kept} from the store" in (out / "report.html").read_text("utf-8")
+    assert pd.read_csv(out / "results.csv")["root"].sum() == pytest.approx(2 * sum(x**0.5 for x in range(15)))
+    failures = pd.read_csv(out / "failures.csv")
+    assert failures["error"].str.contains("no root of -1").tolist() == [True, True]
+    assert json.loads((out / "provenance.json").read_text())["parameters"]["seeds"] == 2
