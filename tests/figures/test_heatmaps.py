@@ -159,7 +159,11 @@ def test_text_contrasts_with_its_cell():
     ("change", "options", "match"),
     [
         (lambda table: table, {"methods": []}, "methods is empty"),
-        (lambda table: table, {"methods": ["our"]}, "Choices: ours, imma"),
+        (
+            lambda table: table,
+            {"methods": ["our"]},
+            "unknown method of the table 'our'.* Choices: ours, imma",
+        ),
         (lambda table: table, {"limit": -1}, "limit must be positive and finite, got -1"),
         (lambda table: table, {"convention": "compact", "methods": ["imma"]}, "it has: ridge/unit"),
         (lambda table: table.drop(columns=["gauge"]), {}, "lacks the columns: gauge"),

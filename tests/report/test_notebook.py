@@ -183,7 +183,7 @@ def test_a_known_error_in_a_cell_is_raised(
 @pytest.mark.parametrize(
     ("cell", "match"),
     [
-        ("[][3]", r"the notebook small failed in cell \[\d+\] with IndexError: list .*failed\.ipynb"),
+        ("[][3]", r"the notebook small failed in cell \[\d+\] with IndexError: list index .*failed\.ipynb"),
         ("import os; os.kill(os.getpid(), 9)", r"the kernel of the notebook small died.*fewer rows"),
         ("import time; time.sleep(60)", "ran into its time limit; raise the limit"),
     ],
