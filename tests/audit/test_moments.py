@@ -111,7 +111,6 @@ def test_groups_fit_into_memory_or_there_are_none():
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("dask")
 def test_two_workers_give_the_sums_of_one_machine(tmp_path):
     distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'condnum[cluster]'")
     np.save(tmp_path / "X.npy", matrix(150_000, 4).astype(np.float32))

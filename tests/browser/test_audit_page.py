@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser"), pytest.mark.slow]
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 #: Pairs of tick labels of one axis that touch each other, in any figure.
 OVERPRINTED = """() => Array.from(document.querySelectorAll(".js-plotly-plot")).flatMap(

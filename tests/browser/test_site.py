@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("site")]
+pytestmark = pytest.mark.browser
 
 #: Bytes of a page beside the shared plotly file.
 LARGEST_PAGE = 1_000_000

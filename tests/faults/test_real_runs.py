@@ -20,7 +20,6 @@ import pytest
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
-    pytest.mark.xdist_group("real-runs"),
     pytest.mark.skipif(sys.platform != "linux", reason="signals, permissions and mounts as on Linux"),
 ]
 

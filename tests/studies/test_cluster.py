@@ -17,8 +17,6 @@ from condnum.studies.cells import Cell, ResultStore
 from condnum.studies.executors import DaskExecutor, SchedulerError
 from condnum.studies.study import Computation
 
-pytestmark = pytest.mark.xdist_group("dask")
-
 
 @pytest.fixture
 def distributed():
