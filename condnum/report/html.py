@@ -201,9 +201,15 @@ def render_html(notebook: Any, *, title: str | None = None, name: str = "report"
             validate=False,
             div_id=f"figure-{number}",
         )
-        least = 760 if "xaxis2" in figure.get("layout", {}) else 300  # panels side by side scroll
+        layout = figure.get("layout", {})
+        least = label_room(layout) + (760 if "xaxis2" in layout else 300)  # panels side by side scroll
         drawn.append(f'<div class="figure"><div style="min-width:{least}px">{html}</div></div>')
     return fill_slots(page, drawn)
+
+
+def label_room(layout: Mapping[str, Any]) -> int:
+    """Return how much wider long labels on the left make a figure; the cells beside them hold numbers."""
+    return 2 * max(0, int(layout.get("margin", {}).get("l", 0)) - 80)
 
 
 def notebook_body(notebook: Any, *, title: str | None = None, name: str = "report") -> NotebookBody:

@@ -17,7 +17,7 @@ from nbformat.v4 import new_markdown_cell, new_notebook
 
 from condnum.errors import require
 from condnum.progress import duration
-from condnum.report.html import NotebookBody, fill_slots, notebook_body, read_asset
+from condnum.report.html import NotebookBody, fill_slots, label_room, notebook_body, read_asset
 from condnum.report.notebook import read_notebook
 from condnum.report.tables import formula_html
 
@@ -95,7 +95,9 @@ def figure_html(figure: Mapping[str, Any], name: str) -> str:
     layout = {key: value for key, value in figure.get("layout", {}).items() if key != "template"}
     height = int(layout.get("height") or 450)
     axes = [key for key in layout if re.fullmatch(r"xaxis\d*", key)]
-    width = int(layout.get("width") or (900 if len(axes) > 1 else 340))  # narrower ones scroll
+    width = int(
+        layout.get("width") or label_room(layout) + (900 if len(axes) > 1 else 340)
+    )  # then it scrolls
     title = re.split(r"<br\s*/?>", (layout.get("title") or {}).get("text") or "figure")[0]
     label = html.escape(Markup(title).striptags())
     slim = _in_float32({"data": figure.get("data", []), "layout": layout})
