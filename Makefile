@@ -27,7 +27,7 @@ reproduce: setup
 	$(BIN)/condnum reproduce
 
 test: setup lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term --benchmark-disable
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=term --benchmark-disable
 
 lint: setup
 	$(BIN)/ruff check .
