@@ -67,6 +67,7 @@ class Control(ABC):
 
     label: str  # plain text, with Greek letters; nothing here renders HTML
     help: str
+    advanced: bool = field(default=False, kw_only=True)  # folded away; held at a preset's value in recordings
 
     def trait(self, kind: Any, default: Any) -> Any:
         """Return the trait of an argument of this type."""
@@ -87,6 +88,7 @@ class Slider(Control):
     log: bool = False
     continuous: bool = True  # False where a redraw takes more than 100 ms
     play: int = 0  # milliseconds a step of a play button, 0 for none
+    marks: int = 5  # how many of its values a recording has, evenly spread over its scale
 
     def trait(self, kind: Any, default: Any) -> Any:
         """Return a number within the range."""
