@@ -89,9 +89,9 @@ class AlignedTasks(Shown):
 
 
 @checked(
-    exponent=Slider("exponent s", "s of θ = K_P^(-s/2).", 0, 1, step=0.05),
-    pretrain_kappa=Slider("κ(K_P), pre-training", "κ(K_P).", 1, 1000, log=True),
-    harmful_kappa=Slider("κ(K_H), harmful", "κ(K_H).", 1, 1000, log=True),
+    exponent=Slider("exponent s", "s of θ = K_P^(-s/2).", 0, 1, step=0.05, marks=21),
+    pretrain_kappa=Slider("κ(K_P), pre-training", "κ(K_P).", 1, 1000, log=True, marks=7),
+    harmful_kappa=Slider("κ(K_H), harmful", "κ(K_H).", 1, 1000, log=True, marks=7),
 )
 def aligned_tasks(
     *, exponent: float = 0.0, pretrain_kappa: float = 100.0, harmful_kappa: float = 2.0

@@ -159,7 +159,9 @@ class RotatedAlignment(Shown):
 
 
 @checked(
-    angle=Slider("angle of U to Q (degrees)", "Of the singular vectors of θ to K's; 0: aligned.", 0, 90),
+    angle=Slider(
+        "angle of U to Q (degrees)", "Of the singular vectors of θ to K's; 0: aligned.", 0, 90, marks=19
+    ),
     rotation=Choice(
         "rotation",
         "Which of the u_i turn.",
@@ -172,16 +174,19 @@ class RotatedAlignment(Shown):
     ),
     # 3 and 100 both lie on (about) a mark
     data_kappa=Slider("κ(K)", "κ(K), largest over smallest eigenvalue γ.", 1, 1e4, log=True, step=1 / 44),
-    data_spectrum=Choice("spectrum of K", "How γ₁ … γ_D are spread.", SHAPE_LABELS),
-    theta_kappa=Slider("κ(θ)", "κ(θ), largest over smallest singular value.", 1, 30, step=0.5),
-    theta_spectrum=Choice("spectrum of θ", "How the singular values of θ are spread.", SHAPE_LABELS),
-    dimension=Slider("dimension D (features)", "Number D of features.", 2, 64),
+    data_spectrum=Choice("spectrum of K", "How γ₁ … γ_D are spread.", SHAPE_LABELS, advanced=True),
+    theta_kappa=Slider("κ(θ)", "κ(θ), largest over smallest singular value.", 1, 30, step=0.5, advanced=True),
+    theta_spectrum=Choice(
+        "spectrum of θ", "How the singular values of θ are spread.", SHAPE_LABELS, advanced=True
+    ),
+    dimension=Slider("dimension D (features)", "Number D of features.", 2, 64, advanced=True),
     pairing=Choice(
         "aligned means",
         "Which u_i lies on which q_j at the angle 0.",
         {"same": "u_i = q_i", "opposite": "u_i = q_(D+1-i), opposite order"},
+        advanced=True,
     ),
-    seed=Slider("random draw no.", "Another random rotation or Haar draw.", 0, 200),
+    seed=Slider("random draw no.", "Another random rotation or Haar draw.", 0, 200, advanced=True),
 )
 def rotated_alignment(
     *,

@@ -153,11 +153,15 @@ class FromIdentity(Ours):
 
 @checked(
     **TASKS,
-    dimension=Slider("dimension D (features)", "Number D of features.", 3, 12),
-    shape=Choice("both spectra", "How both spectra are spread.", SHAPE_LABELS),
-    ratio=Slider("weight ratio of R_ill", "λ_H‖g_H‖ over λ_P‖g_P‖ at step 0.", 0.1, 10, log=True),
-    learning_rate=Slider("step size η", "Constant step size of Algorithm 1.", 0.05, 1, step=0.05),
-    step=Slider("step t", "Step of Algorithm 1 that is marked.", 0, PATH_STEPS, play=120),
+    dimension=Slider("dimension D (features)", "Number D of features.", 3, 12, advanced=True),
+    shape=Choice("both spectra", "How both spectra are spread.", SHAPE_LABELS, advanced=True),
+    ratio=Slider(
+        "weight ratio of R_ill", "λ_H‖g_H‖ over λ_P‖g_P‖ at step 0.", 0.1, 10, log=True, advanced=True
+    ),
+    learning_rate=Slider(
+        "step size η", "Constant step size of Algorithm 1.", 0.05, 1, step=0.05, advanced=True
+    ),
+    step=Slider("step t", "Step of Algorithm 1 that is marked.", 0, PATH_STEPS, play=120, marks=8),
 )
 def ceiling_demo(
     *,
@@ -298,7 +302,9 @@ class RidgeCeiling(Shown):
         return pd.DataFrame(columns | {"rir_of_optimum": self.attained, "compact_ceiling": self.compact})
 
 
-@checked(ridge=Slider("ridge ε", "ε of the ridge convention, and of K + εI.", 1e-8, 10, log=True), **TASKS)
+@checked(
+    ridge=Slider("ridge ε", "ε of the ridge convention, and of K + εI.", 1e-8, 10, log=True, marks=7), **TASKS
+)
 def ridge_ceiling_demo(
     *,
     ridge: float = 1e-3,

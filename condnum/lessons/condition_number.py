@@ -139,7 +139,7 @@ class Zigzag(Shown):
 
 
 @checked(
-    kappa=Slider("condition number κ", "Condition number σ₁/σ₂ of H (Eq. 1).", 1, 1000, log=True),
+    kappa=Slider("condition number κ", "Condition number σ₁/σ₂ of H (Eq. 1).", 1, 1000, log=True, marks=7),
     angle=Slider(
         "start angle φ (degrees)", "Of the first gradient to the steep axis; 45° is the worst.", 0, 90
     ),
@@ -148,11 +148,12 @@ class Zigzag(Shown):
         "How the step size is chosen.",
         {"exact": "exact line search", "constant": "constant, 1/σ₁"},
     ),
-    step=Slider("step t", "Steps drawn in the plane.", 0, ZIGZAG_STEPS, play=400),
+    step=Slider("step t", "Steps drawn in the plane.", 0, ZIGZAG_STEPS, play=400, marks=20),
     axes=Choice(
         "scale of the axes",
         "Equal shows right angles; stretched, the path.",
         {"fit": "stretched to the path"},
+        advanced=True,
     ),
 )
 def zigzag(
@@ -291,7 +292,7 @@ class SpectrumDescent(Shown):
 
 
 @checked(
-    kappa=Slider("condition number κ", "Condition number σ₁/σ_D of H (Eq. 1).", 1, 1e6, log=True),
+    kappa=Slider("condition number κ", "Condition number σ₁/σ_D of H (Eq. 1).", 1, 1e6, log=True, marks=13),
     dimension=Slider("dimension D (features)", "Number D of features.", 2, 256),
     shape=Choice("spectrum", "How σ₁ … σ_D are spread.", SHAPE_LABELS),
     start=Choice("start", "Where the descent starts.", {"worst": "the worst one"}),

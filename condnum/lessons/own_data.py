@@ -283,7 +283,7 @@ class PathField(Control):
     ),
     standardise=Check("standardise (each task)", "Each task's columns to mean 0 and deviation 1."),
     ridge=Slider(
-        "ridge ε (units of K)", "ε of the ridge convention, in the units of K.", 1e-9, 1e3, log=True
+        "ridge ε (units of K)", "ε of the ridge convention, in the units of K.", 1e-9, 1e3, log=True, marks=7
     ),
     tolerance=Slider(
         "rank tolerance (× D·eps)",
@@ -293,10 +293,14 @@ class PathField(Control):
         log=True,
         step=0.25,
         continuous=False,
+        marks=7,
     ),
     goal=Slider("goal (norm ratio)", "Norm ratio (Eq. 16) that the probe must reach.", 1e-6, 0.5, log=True),
     steps=Choice(
-        "probe at most (steps)", "The longest probe; more takes longer.", {1000: "1,000", 10000: "10,000"}
+        "probe at most (steps)",
+        "The longest probe; more takes longer.",
+        {1000: "1,000", 10000: "10,000"},
+        advanced=True,
     ),
 )
 def own_data(

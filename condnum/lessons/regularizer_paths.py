@@ -168,7 +168,7 @@ class RegularizerPath(Shown):
         "share of the bound", "η over the largest step with a promise.", 0.01, 0.99, log=True, step=0.05
     ),
     kappa=Slider("κ at the start", "Condition number at the start.", *KAPPA, log=True, step=0.05),
-    dimension=Slider("dimension k = D", "Number k = D of singular values.", 2, MOST_LINES),
+    dimension=Slider("dimension k = D", "Number k = D of singular values.", 2, MOST_LINES, advanced=True),
     bend=Slider("crowding of σ", BEND_HELP, *BEND, log=True, step=0.05),
 )
 def regularizer_path(
@@ -361,11 +361,15 @@ DECADES: dict[str, Any] = {"log": True, "step": 0.05, **SLOW}
 
 @checked(
     angle=Slider("angle of the tasks (degrees)", "0: axes in one order; 90: in opposite.", 0, 90, **SLOW),
-    dimension=Slider("dimension D", "Number D of features.", 2, 16, **SLOW),
-    share_well=Slider("η_P over its bound", "η_P over the corrected bound at θ = I.", 0.01, 0.99, **DECADES),
-    share_ill=Slider("η_H over its bound", "η_H over its safe step at θ = I.", 0.001, 0.99, **DECADES),
-    kappa_pretrain=Slider("κ(K_P)", "κ(K_P).", 10**0.05, 1000, **DECADES),
-    kappa_harmful=Slider("κ(K_H)", "κ(K_H).", 10**0.05, 1000, **DECADES),
+    dimension=Slider("dimension D", "Number D of features.", 2, 16, advanced=True, **SLOW),
+    share_well=Slider(
+        "η_P over its bound", "η_P over the corrected bound at θ = I.", 0.01, 0.99, advanced=True, **DECADES
+    ),
+    share_ill=Slider(
+        "η_H over its bound", "η_H over its safe step at θ = I.", 0.001, 0.99, marks=4, **DECADES
+    ),
+    kappa_pretrain=Slider("κ(K_P)", "κ(K_P).", 10**0.05, 1000, marks=3, **DECADES),
+    kappa_harmful=Slider("κ(K_H)", "κ(K_H).", 10**0.05, 1000, marks=3, **DECADES),
 )
 def joint_steps(
     *,

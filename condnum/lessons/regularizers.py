@@ -220,12 +220,15 @@ class RegularizerStep(Shown):
         *STEP_RANGE,
         log=True,
         step=0.01,
+        marks=25,
     ),
     kappa=Slider("condition number κ", "Condition number σ₁/σ_k of H (Eq. 1).", *KAPPA, log=True, step=0.01),
-    dimension=Slider("dimension k = D", "Number k = D of singular values.", 2, 64),
-    bend=Slider("crowding of σ", BEND_HELP, *BEND, log=True, step=0.01),
-    top=Slider("scale σ₁", "Largest singular value: the scale of H.", 0.01, 100, log=True, step=0.01),
-    scale=Choice("scale of κ", "Scale of κ in the figure.", {"near": "close to the start"}),
+    dimension=Slider("dimension k = D", "Number k = D of singular values.", 2, 64, advanced=True),
+    bend=Slider("crowding of σ", BEND_HELP, *BEND, log=True, step=0.01, advanced=True),
+    top=Slider(
+        "scale σ₁", "Largest singular value: the scale of H.", 0.01, 100, log=True, step=0.01, advanced=True
+    ),
+    scale=Choice("scale of κ", "Scale of κ in the figure.", {"near": "close to the start"}, advanced=True),
 )
 def regularizer_step(
     *,
