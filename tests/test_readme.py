@@ -1,36 +1,81 @@
-"""The README's code runs, prints what it says, is as short as it claims, and its links lead somewhere."""
+"""README and the how-to pages: snippets run, commands are parsed, links and paths lead somewhere.
 
+A page's snippets run as printed, each as a script; where they name photographs, cards and all attackers,
+digits, a tiny net, two steps and one attacker stand in. Commands are parsed by the command line itself, down
+to the settings of their studies, and then not run: they take minutes to hours.
+"""
+
+import importlib
 import re
+import shlex
 import subprocess
 import sys
+import tomllib
+from dataclasses import fields
 from pathlib import Path
 
+import nbformat
 import pytest
+import typer.core
 
-MOST_LINES = 32
-README = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
+import condnum.arrays
+from condnum import cli
+from condnum.report import notebook
+from condnum.report.reproduce import experiments
 
-
-def snippets(text: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-
-
-def section(text: str, title: str) -> str:
-    return re.split(r"(?m)^## ", text.split(f"## {title}\n", 1)[1], maxsplit=1)[0]
-
-
-def test_first_snippet(capsys):
-    exec(compile(snippets(README)[0], "README.md", "exec"), {})
-    printed = capsys.readouterr().out.split()
-    assert [round(float(printed[i]), 6) for i in (0, 1, 3)] == [25.0, 0.01, 2500.0]
-    assert printed[2] == "True"
+ROOT = Path(__file__).resolve().parents[1]
+GUIDE = ROOT / "condnum/site/pages/howto"
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in (ROOT / "README.md", ROOT / "reports/README.md", *sorted(GUIDE.glob("*.md")))
+}
+MOST_LINES = {"README": 150, "snippet": 32}
+EACH_PAGE = pytest.mark.parametrize("name", PAGES)
 
 
-#: What a snippet needs that no test has: photographs, several devices.
-NOT_HERE = ("imagenet/", "Fabric(")
+def fences(text: str, language: str) -> list[str]:
+    return re.findall(rf"(?m)^```{language}\n((?s:.*?))^```", text)
 
+
+def prose(text: str) -> str:
+    return re.sub(r"(?ms)^```.*?^```", "", text)
+
+
+def test_lengths():
+    assert PAGES["README.md"].count("\n") <= MOST_LINES["README"]
+    added = fences((GUIDE / "own_study.md").read_text(encoding="utf-8"), "python")
+    assert len(added) == 4
+    assert max(text.count("\n") for text in added) <= MOST_LINES["snippet"]
+
+
+# Snippets.
+
+#: In a snippet's place: what is here and takes seconds.
+STAND_INS = {
+    "AttackTask(X_H, y_H))": 'AttackTask(X_H, y_H), attackers=["gd"])',
+    '"imagenet/"': '"digits-8x8:0-4", limit=30',
+    '"cars/"': '"digits-8x8:5-9", limit=30',
+    '"resnet18", pretrained=True': '"test_resnet", pretrained_cfg_overlay={"input_size": (3, 32, 32)}',
+    "batch_size=256": "batch_size=32, steps=2, views=1",
+    "deep.theta_I, D_P, D_H)": "deep.theta_I, D_P, D_H, groups=1)",
+    "fabric=fabric": "fabric=fabric, settings=DeepSettings(batch_size=32, steps=2, views=1)",
+    "Fabric(devices=4)": 'Fabric(devices=1, accelerator="cpu")',
+}
 #: By a word of the snippet: what holds after it.
 CHECKS = {
+    "optimal_immunizer": """
+ceiling = condnum.rir_ceiling(K_P, K_H).value
+shown = [result.harmful_ratio, result.pretrain_ratio, ceiling]
+assert np.allclose(shown, [25, 0.01, 2500]) and result.success, shown
+""",
+    "result.explanation": """
+P, H = problem.pretrain.covariance, problem.harmful.covariance
+assert condnum.relative_immunization_ratio(result.theta, P, H).success
+assert float(report.factor_table()["ours"][0]) > 10
+""",
+    "immunize_backbone": """
+assert deep.steps == 2 and deep.theta_I.name == "test_resnet"
+""",
     "HalfWhitening": """
 result = condnum.relative_immunization_ratio(theta, problem.pretrain.covariance, problem.harmful.covariance)
 assert 1 < result.rir < condnum.rir_ceiling(problem.pretrain.covariance, problem.harmful.covariance).value
@@ -49,39 +94,142 @@ assert abs(ceilings[0] - 1) < 1e-9 and abs(ceilings[90] / 100**2 - 1) < 1e-9, ce
 }
 
 
+def scripts(text: str) -> list[str]:
+    """A page's snippets; one that goes on from the one before it is of its script."""
+    whole: list[str] = []
+    for snippet in fences(text, "python"):
+        for named, stand_in in STAND_INS.items():
+            snippet = snippet.replace(named, stand_in)
+        if "fabric=" in snippet:
+            snippet = whole.pop() + snippet
+        checks = (check for word, check in CHECKS.items() if word in snippet)
+        whole.append(snippet + "".join(checks))
+    return whole
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(1, len(snippets(README))))
-def test_a_snippet_runs_as_printed(tmp_path: Path, number: int):
-    text = snippets(README)[number]
-    if any(word in text for word in NOT_HERE):
-        compile(text, "README.md", "exec")
-        return
-    script = tmp_path / "own.py"
-    script.write_text(
-        text + "".join(check for word, check in CHECKS.items() if word in text), encoding="utf-8"
-    )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=500, check=False)
+@pytest.mark.parametrize("name", [name for name, text in PAGES.items() if "```python" in text])
+def test_snippets_run_as_printed(tmp_path, name):
+    files = []
+    for number, text in enumerate(scripts(PAGES[name])):
+        files.append(tmp_path / f"own_{number}.py")
+        files[-1].write_text(text, encoding="utf-8")
+    each = "import runpy, sys\nfor path in sys.argv[1:]: runpy.run_path(path, run_name='__main__')"
+    command = [sys.executable, "-c", each, *files]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
 
 
-def test_what_is_added_by_the_text_is_short():
-    texts = snippets(section(README, "Add your own"))
-    assert all(word in text for word, text in zip(CHECKS, texts, strict=True))
-    assert max(text.count("\n") for text in texts) <= MOST_LINES
+# Commands.
+
+#: A notebook of a reader's own, as the guide describes it.
+OWN_NOTEBOOK = "angles: int = 4\nkappa: float = 100.0\njobs: int = 1\nout: str = ''"
+TARGETS = re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"))
+MAKE_VARIABLES = re.findall(r"(?m)^([A-Z]+) *\??:?=", (ROOT / "Makefile").read_text(encoding="utf-8"))
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+    "optional-dependencies"
+]
 
 
-@pytest.mark.parametrize("name", ["README.md", "reports/README.md"])
-def test_links_and_anchors_lead_somewhere(request, name):
-    path = request.config.rootpath / name
-    text = path.read_text(encoding="utf-8")
-    headings = re.findall(r"(?m)^#{1,6} (.+)$", re.sub(r"(?s)```.*?```", "", text))
-    anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    links = re.findall(r"\]\(([^)\s]+)\)", text)
-    assert links
+def commands(text: str) -> list[list[str]]:
+    """The words of a page's commands, in fences and between backticks, without comments and variables."""
+    lines = [line for fence in fences(text, "sh") for line in fence.splitlines()]
+    lines += re.findall(r"`((?:[A-Z_]+=\S+ )*(?:condnum|make|pytest|pip|conda|dask)\s[^`]+)`", prose(text))
+    found = []
+    for line in lines:
+        words = shlex.split(re.sub(r"^([A-Z_]+=\S+\s)*", "", line), comments=True)
+        if words and "…" not in "".join(words):
+            found.append(words)
+    return found
+
+
+@pytest.fixture
+def parsed_only(tmp_path, monkeypatch):
+    """Commands end where they would begin to compute; what they are given is checked until then."""
+
+    def configured(config, values):
+        home, _, kind = config.partition(":")
+        study = getattr(importlib.import_module(home), kind)
+        study.from_parameters(**{f.name: values[f.name] for f in fields(study) if f.name in values})
+        return "", {}
+
+    def invoke(command, context):
+        if command.name == "reproduce":
+            experiments(context.params["scale"], [name for name in context.params["only"].split(",") if name])
+        elif command.name not in ("check", "download"):
+            really(command, context)
+
+    really = typer.core.TyperCommand.invoke
+    monkeypatch.setattr(typer.core.TyperCommand, "invoke", invoke)
+    monkeypatch.setattr(cli, "loaded", configured)
+    monkeypatch.setattr(notebook, "run_report", lambda *_, **__: [])
+    monkeypatch.setattr(condnum.arrays, "resolve_device", lambda device: device)
+    own = nbformat.v4.new_code_cell(OWN_NOTEBOOK, metadata={"tags": ["parameters"]})
+    for name in ("PATH.ipynb", "my_notebook.ipynb"):
+        nbformat.write(nbformat.v4.new_notebook(cells=[own]), tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+
+
+@EACH_PAGE
+def test_commands_are_known(name, parsed_only, capsys):
+    for program, *words in commands(PAGES[name]):
+        line = f"{program} {' '.join(words)}"
+        if program == "condnum":
+            words += ["--help"] if words == ["audit"] else []  # its name alone is no command
+            assert cli.main(words) == 0, f"{line}: {capsys.readouterr().err}"
+        elif program == "make":
+            assert words, line
+            names = [word.partition("=") for word in words]
+            assert all(name in (MAKE_VARIABLES if sign else TARGETS) for name, sign, _ in names), line
+        elif program == "dask":
+            module = importlib.import_module(f"distributed.cli.dask_{words[0]}")
+            module.main.make_context(line, words[1:])
+        elif program == "pip":
+            package, _, extra = words[-1].partition("[")
+            assert words[0] == "install", line
+            assert package in ("condnum", "."), line
+            assert not extra or extra.rstrip("]") in EXTRAS, line
+        elif program == "pytest":
+            assert (ROOT / words[0]).is_file(), line
+        else:
+            assert line in (". .venv/bin/activate", "conda env create -f environment.yml"), line
+
+
+# Links and paths.
+
+#: Named by the text, made by a command.
+MADE = ("reports/gpu",)
+
+
+def anchors(text: str) -> set[str]:
+    headings = re.findall(r"(?m)^#{1,6} (.+)$", prose(text))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@EACH_PAGE
+def test_links_and_anchors_lead_somewhere(name):
+    home = (ROOT / name).parent
+    links = re.findall(r"\]\(([^)\s]+)\)", prose(PAGES[name]))
     for link in links:
         place, _, anchor = link.partition("#")
         if place.startswith("http"):
             continue
-        assert not place or (path.parent / place).exists(), link
-        assert place or anchor in anchors, link
+        target = (home / place).resolve() if place else ROOT / name
+        assert target.exists(), link
+        assert home != GUIDE or target.parent == GUIDE, f"{link}: the site has the guide's own pages only"
+        assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), link
+
+
+@EACH_PAGE
+def test_paths_exist(name):
+    paths = re.findall(r"`((?:condnum|notebooks|reports|tests)/[\w./-]+)`", PAGES[name])
+    missing = [path for path in paths if path not in MADE and not (ROOT / path).exists()]
+    assert not missing
+
+
+def test_the_guide_is_whole():
+    """Each page is in the guide's index, and in its table of contents."""
+    index = PAGES["condnum/site/pages/howto/index.md"]
+    pages = [path.stem for path in sorted(GUIDE.glob("*.md")) if path.stem != "index"]
+    listed = fences(index, r"\{toctree\}")[0].split()[1:]
+    assert sorted(listed) == sorted(re.findall(r"\((\w+)\.md\)", prose(index))[1:]) == pages

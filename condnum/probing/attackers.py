@@ -1,6 +1,7 @@
 """What an attacker is, and the registry of attackers.
 
-An attacker is an object with a name and a method `run`; see `Attacker`, and README for one in a dozen lines.
+An attacker is an object with a name and a method `run`; see `Attacker`, and the how-to page
+own_study for one in a dozen lines.
 """
 
 import math
