@@ -1,0 +1,324 @@
+"""Grab the vectors in Chromium: the numbers are Python's, and every way to drag leads to them."""
+
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
+
+from condnum.errors import InvalidInputError
+from condnum.lessons.grab import LEFT, LONGEST, SHORTEST, START, GrabTheVectors, grab, matrix, standalone
+from condnum.probing import linear_probe
+
+pytestmark = pytest.mark.browser
+
+ALIGNED = {"theta": (0.1, 1, 0), "benign": (1, 0.1, 0), "harmful": (1, 0.7071, 0)}
+#: Circles, the same axes, axes exchanged, the same ellipse three times, and what the presets show.
+SPECIAL = [
+    START,
+    ALIGNED,
+    {"theta": (1, 1, 0), "benign": (1, 0.1, 30), "harmful": (0.3, 0.3, 10)},
+    {"theta": (0.7, 0.7, 77), "benign": (0.5, 0.5, 0), "harmful": (1, 1, 45)},
+    {"theta": (1, 0.2, 30.1), "benign": (0.1, 1, 120.1), "harmful": (1, 0.5, -59.9)},
+    {"theta": (1, 0.1, 90), "benign": (1, 0.1, 0), "harmful": (0.2, 0.9, 90)},
+    {"theta": (0.4, 1, 60), "benign": (1, 0.3, 30), "harmful": (0.6, 0.18, 30)},
+    {"theta": (1, 0.1, 45), "benign": (1, 0.1, 0), "harmful": (0.1, 1, 0)},
+]
+
+
+def some_states():
+    rng = np.random.default_rng(0)
+
+    def draw():
+        return (*rng.uniform(SHORTEST, LONGEST, 2), rng.uniform(-180, 180))
+
+    return SPECIAL + [{name: draw() for name in START} for _ in range(20)]
+
+
+class Page:
+    """The standalone page, and what goes wrong on it."""
+
+    def __init__(self, window, path):
+        self.page, self.file, self.problems = window, path, []
+        window.on("pageerror", lambda error: self.problems.append(str(error)))
+        window.on("console", lambda said: self.problems.append(said.text))
+        window.on(
+            "request", lambda request: self.problems.append(request.url) if "file:" not in request.url else 0
+        )
+        self.open()
+
+    def open(self, address=""):
+        self.page.goto("about:blank")
+        self.page.goto(self.file.as_uri() + address)
+        self.page.locator(".cg-verdict b").wait_for()
+
+    @property
+    def state(self):
+        """What the address carries."""
+        parts = (part.split("=") for part in self.page.evaluate("location.hash.slice(1)").split("&"))
+        return {name: tuple(map(float, values.split(","))) for name, values in parts}
+
+    @property
+    def verdict(self):
+        return self.page.locator(".cg-verdict").inner_text()
+
+    def says(self, text):
+        self.page.locator(".cg-verdict", has_text=text).wait_for()
+
+    def handle(self, ellipse, axis, picture=0):
+        return self.page.locator(f'[data-ellipse="{ellipse}"][data-axis="{axis}"]').nth(picture)
+
+    def centre(self, ellipse, axis, picture=0):
+        box = self.handle(ellipse, axis, picture).locator(".dot").bounding_box()
+        return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+    def target(self, picture, length, degrees):
+        """Where the point at a distance and in a direction is on the screen."""
+        box = self.page.locator(".cg-task").nth(picture).locator("svg").first.bounding_box()
+        unit, phi = box["width"] / 240, np.deg2rad(degrees)
+        x, y = (120 + 100 * length * np.cos(phi)) * unit, (120 - 100 * length * np.sin(phi)) * unit
+        return float(box["x"] + x), float(box["y"] + y)
+
+    def settled(self, **wanted):
+        """Wait until the address has these ellipses, to the half of a pixel's worth."""
+        for _ in range(100):
+            if self.page.evaluate("location.hash"):
+                found = self.state
+                if all(np.allclose(found[name], value, atol=0.02) for name, value in wanted.items()):
+                    return found
+            self.page.wait_for_timeout(50)
+        raise AssertionError(f"{self.page.evaluate('location.hash')} is not {wanted}")
+
+
+@pytest.fixture
+def opened(window, tmp_path):
+    page = Page(window, standalone(tmp_path / "grab.html"))
+    yield page
+    assert page.problems == []
+
+
+def test_numbers_are_those_of_python(opened):
+    states = some_states()
+    shown = opened.page.evaluate("states => states.map(condnum.grab.measure)", states)
+    for state, numbers in zip(states, shown, strict=True):
+        found = grab(**state)
+        ratios = found.immunization
+        for name, value in {
+            "harmfulRatio": ratios.harmful_ratio,
+            "pretrainRatio": ratios.pretrain_ratio,
+            "rir": ratios.rir,
+            "ceiling": found.ceiling,
+        }.items():
+            assert numbers[name] == pytest.approx(value, rel=1e-9), (state, name)
+        assert numbers["success"] == ratios.success, state
+        T = matrix(state["theta"])
+        for name in ("benign", "harmful"):
+            task, true = numbers[name], getattr(found, name)
+            K = matrix(state[name]) @ matrix(state[name])
+            assert task["before"] == pytest.approx(np.linalg.cond(K), rel=1e-9)
+            assert task["condition"] == pytest.approx(true.alignment.true_condition, rel=1e-9)
+            assert task["predictedCondition"] == pytest.approx(true.alignment.predicted_condition, rel=1e-9)
+            np.testing.assert_allclose(task["spectrum"], true.alignment.spectrum, rtol=1e-9)
+            np.testing.assert_allclose(
+                np.sort(task["predicted"]), np.sort(true.alignment.predicted), rtol=1e-9
+            )
+            assert task["misalignment"] == pytest.approx(true.alignment.misalignment, abs=1e-9)
+            assert (task["exact"], task["steps"]) == (true.exact, true.steps), state
+            phi = np.deg2rad(task["direction"])  # of the long axis of H
+            along = np.array([np.cos(phi), np.sin(phi)])
+            assert along @ T @ K @ T @ along == pytest.approx(task["spectrum"][0], rel=1e-9)
+
+
+@pytest.mark.parametrize("kappa", [1.0, 3.0, 50.0, 500.0])
+def test_the_ball_is_gradient_descent_from_its_slowest_start(opened, kappa):
+    half = kappa**-0.25  # κ is shared by θ and the data
+    state = START | {"theta": (1, half, 0), "benign": (1, half, 0)}
+    H, solution = np.diag([kappa, 1.0]), np.array([1 / kappa, 1.0])
+    steps = opened.page.evaluate("state => condnum.grab.measure(state).benign.steps", state)
+    curve = linear_probe(np.eye(2), H, H @ solution, steps=steps + 1)
+    assert steps == np.flatnonzero(curve.excess_loss <= LEFT)[0]
+    e = solution
+    for t in range(6):
+        np.testing.assert_allclose(
+            opened.page.evaluate("([kappa, t]) => condnum.grab.ballAt(kappa, t)", [kappa, t]), e, atol=1e-12
+        )
+        g = H @ e
+        e = e - (g @ g) / (g @ H @ g) * g if g @ g > 0 else e
+
+
+def test_python_refuses_what_the_page_refuses(opened):
+    for value in ((1, 0.05, 0), (1.2, 1, 0), (1, 0.5), (1, 0.5, float("nan")), "wide"):
+        with pytest.raises(InvalidInputError, match=r"theta must be two half axes from 0\.1 to 1"):
+            GrabTheVectors(theta=value)
+    with pytest.raises(InvalidInputError, match="unknown ellipse 'thetta'; did you mean 'theta'"):
+        standalone("never.html", thetta=(1, 1, 0))
+    opened.open("#theta=1,0.05,0")
+    assert "The address has theta=1,0.05,0: it takes two half axes from 0.1 to 1" in opened.verdict
+    opened.open("#a-section")  # of somebody else
+    assert "Not immunized" in opened.verdict
+
+
+def test_a_mouse_drags_theta_until_eq_10_is_exact(opened):
+    page, said = opened.page, opened.page.locator(".eq10")
+    assert said.all_inner_texts() == ["Eq. 10: 11.1, 7.9× too small", "Eq. 10: 11.1, 1.5× too small"]
+    page.mouse.move(*opened.centre("theta", 0))
+    page.mouse.down()
+    for degrees in range(65, 19, -5):
+        page.mouse.move(*opened.target(0, 0.8, degrees + 180 + 0.7))  # falls on the axis that is near
+    page.mouse.up()
+    found = opened.settled(theta=(0.8, 0.3, 20))
+    assert found["theta"][2] == 20
+    assert all(text.endswith("exact") for text in said.all_inner_texts())
+    kappa = grab(**found).benign.alignment.true_condition
+    assert page.locator(".kappa").first.inner_text() == f"κ 25 → {kappa:.3g}"
+    page.mouse.move(*opened.centre("harmful", 1))
+    page.mouse.down()
+    page.mouse.move(*opened.target(1, 5, 110), steps=5)  # beyond the edge: as long as can be
+    page.mouse.up()
+    assert opened.settled(harmful=(0.5, 1, 20))["benign"] == START["benign"]
+
+
+def test_keys_turn_and_stretch(opened):
+    handle = opened.handle("benign", 1)
+    assert handle.get_attribute("aria-label") == "benign data, second axis"
+    assert handle.get_attribute("aria-valuetext") == "length 0.2, direction 110°"
+    handle.focus()
+    for key in ("ArrowLeft", "ArrowLeft", "Shift+ArrowRight", "ArrowUp", "Shift+ArrowDown"):
+        handle.press(key)
+    assert opened.settled(benign=(1, 0.218, 21.9))["benign"] == (1, 0.218, 21.9)
+    assert opened.page.get_by_role("slider").count() == 8
+    status = opened.page.get_by_role("status").inner_text()
+    assert status.startswith("Not immunized")
+
+
+def test_the_address_goes_there_and_back(opened):
+    page = opened.page
+    for label, ellipse in (("Aligned, yet immunized", ALIGNED["theta"]), ("No θ", (1, 1, 0))):
+        page.get_by_role("button", name=label).click()
+        opened.settled(theta=ellipse)
+    page.get_by_role("button", name="Best θ").click()
+    opened.settled(theta=ALIGNED["theta"])
+    assert "Immunized ✔ benign κ ÷ 100, ✔ harmful κ × 25." in opened.verdict
+    assert "RIR = 2,500, can reach 2,500" in opened.verdict
+    assert "the paper's remark that no θ can do this does not hold" in opened.verdict
+    address = page.evaluate("location.hash")
+    page.go_back()
+    opened.says("✘ harmful κ as before")
+    page.go_forward()
+    opened.says("✔ harmful κ × 25")
+    opened.open(address)
+    assert "✔ harmful κ × 25" in opened.verdict
+    page.evaluate("location.hash = 'harmful=0.5,0.05,0'")
+    opened.says("The address has harmful=0.5,0.05,0")
+    page.evaluate("location.hash = 'harmful=0.5,0.25,0'")  # what it leaves out stays
+    opened.says("✔ benign κ ÷ 100")
+
+
+@pytest.mark.parametrize(
+    ("label", "said"),
+    [
+        ("Aligned: Eq. 10 exact", "✘ benign κ × 11.1"),
+        ("45° apart: Eq. 10 fails", "✘ benign κ × 3.49"),
+        ("Nothing possible", "no θ tells them apart. Here the paper is right"),
+    ],
+)
+def test_presets(opened, label, said):
+    opened.page.emulate_media(reduced_motion="reduce")  # at once
+    opened.page.get_by_role("button", name=label).click()
+    assert said in opened.verdict
+
+
+def test_a_finger_on_a_phone(chromium, tmp_path):
+    context = chromium.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    opened = Page(context.new_page(), standalone(tmp_path / "grab.html"))
+    page = opened.page
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    finger = context.new_cdp_session(page)
+
+    def touch(kind, *points):
+        places = [{"x": x, "y": y} for x, y in points]
+        finger.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": places})
+
+    touch("touchStart", opened.centre("theta", 0, 1))
+    for degrees in range(70, 111, 5):
+        touch("touchMove", opened.target(1, 0.9, degrees + 180))
+    touch("touchEnd")
+    found = opened.settled(theta=(0.9, 0.3, 110))
+    assert page.locator(".eq10").all_inner_texts() == ["Eq. 10: 2.78, exact", "Eq. 10: 29.2, exact"]
+    assert grab(**found).immunization.success
+    assert opened.verdict.startswith("Immunized")
+    assert page.evaluate("scrollY") == 0
+    touch("touchStart", (195, 60))  # on the text a finger scrolls
+    for y in range(60, -60, -10):
+        touch("touchMove", (195, y))
+    touch("touchEnd")
+    page.wait_for_function("scrollY > 0")
+    assert opened.problems == []
+    context.close()
+
+
+_RECORD = """() => {
+    window.frames60 = [];
+    let last = performance.now();
+    const next = now => { frames60.push(now - last); last = now; requestAnimationFrame(next); };
+    requestAnimationFrame(next);
+}"""
+
+
+def test_sixty_frames_a_second_while_dragging(opened):
+    page = opened.page
+    page.mouse.move(*opened.centre("theta", 0))
+    page.mouse.down()
+    page.evaluate(_RECORD)
+    moves = 0
+    while page.evaluate("frames60.length") < 64 or moves < 20:
+        moves += 1
+        page.mouse.move(*opened.target(0, 0.9, 245 + moves % 180))
+    page.mouse.up()
+    frames = np.array(page.evaluate("frames60"))[4:]
+    print(f"{np.median(frames):.1f} ms a frame, 95 % below {np.quantile(frames, 0.95):.1f}, {moves} moves")
+    assert np.median(frames) <= 34  # 16.7 on quiet cores
+
+
+#: Python answers a drag of θ with other harmful data, and writes down what it knows.
+_CELL = """import json
+from pathlib import Path
+from condnum.lessons.grab import GrabTheVectors
+
+def answer(change):
+    explorer.harmful = (0.1, 1, 0)
+    Path({path!r}).write_text(json.dumps(explorer.state))
+
+explorer = GrabTheVectors()
+explorer.observe(answer, "theta")
+explorer"""
+
+
+@pytest.mark.slow
+def test_in_jupyterlab_python_and_the_page_share_one_state(lab, lab_server, tmp_path):
+    import nbformat
+
+    path = tmp_path / "state.txt"
+    cell = nbformat.v4.new_code_cell(_CELL.format(path=str(path)))
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=kernel), lab_server[1] / "grab.ipynb")
+    notebook = lab("grab", figures=0)
+    page = notebook.page
+    page.locator(".cg").first.wait_for()
+    assert page.locator(".cg:visible").count() == 1  # the one for readers without a kernel is hidden
+    opened = Page.__new__(Page)
+    opened.page = page
+    page.mouse.move(*opened.centre("theta", 0))
+    page.mouse.down()
+    page.mouse.move(*opened.target(0, 0.8, 200), steps=10)
+    page.mouse.up()
+    page.wait_for_function("document.querySelectorAll('.kappa')[1].textContent.startsWith('κ 100 ')")
+    for _ in range(100):
+        if path.exists() and "20.0]" in path.read_text():
+            break
+        page.wait_for_timeout(100)
+    state = json.loads(path.read_text())
+    assert np.allclose(state["theta"], (0.8, 0.3, 20), atol=0.02)
+    assert state["harmful"] == [0.1, 1.0, 0.0]
+    assert notebook.problems == []
