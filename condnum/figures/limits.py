@@ -30,14 +30,8 @@ from condnum.theory.pareto import FeasibleRegion
 _FAR = 1e9
 
 
-def add_region(figure: Any, region: FeasibleRegion, **place: Any) -> None:
-    """Add the success quadrant of Definition 3.1, what no θ reaches, and the Pareto front."""
-    common: dict[str, Any] = {"mode": "lines", "hoverinfo": "skip", **place}
-    figure.add_scatter(
-        x=[1 / _FAR**2, 1, 1, 1 / _FAR**2], y=[1, 1, _FAR**2, _FAR**2], fill="toself",
-        fillcolor=translucent(GREEN, 0.14), line={"color": GREEN, "width": 1, "dash": "dot"},
-        name="immunized: (i) > 1, (ii) ≤ 1", **common,
-    )  # fmt: skip
+def region_traces(region: FeasibleRegion) -> list[dict[str, Any]]:
+    """Return the success quadrant of Definition 3.1, what no θ reaches, and the Pareto front."""
     # The outline of what is impossible: left of θ*, above the ceiling, below the least (i).
     wall = 1 / region.kappa_pretrain
     knee = region.kappa_pencil / region.kappa_pretrain  # where the least (i) turns
@@ -47,16 +41,39 @@ def add_region(figure: Any, region: FeasibleRegion, **place: Any) -> None:
     lower, upper = np.array([far, max(knee, wall), wall]), np.array([wall, far])
     x = np.concatenate([lower, upper, [wall / _FAR, wall / _FAR, far]])
     y = np.concatenate([region.lowest(lower), np.minimum(region.highest(upper), top), [top, bottom, bottom]])
-    figure.add_scatter(
-        x=x, y=y, fill="toself", fillcolor=translucent(NEUTRAL, 0.45), line={"width": 0},
-        name="no θ gets here", **common,
-    )  # fmt: skip
     start = region.start[0]
     ray = np.array([start, _FAR * start]) if math.isfinite(region.ceiling.value) else np.full(2, np.nan)
-    figure.add_scatter(
-        x=ray, y=region.highest(ray), line={"color": ORANGE, "width": 3.5},
-        name="Pareto front: RIR = RIR<sub>max</sub>", **common,
-    )  # fmt: skip
+    traces: list[dict[str, Any]] = [
+        {
+            "name": "immunized: (i) > 1, (ii) ≤ 1",
+            "x": np.array([1 / _FAR**2, 1, 1, 1 / _FAR**2]),
+            "y": np.array([1, 1, _FAR**2, _FAR**2]),
+            "fill": "toself",
+            "fillcolor": translucent(GREEN, 0.14),
+            "line": {"color": GREEN, "width": 1, "dash": "dot"},
+        },
+        {
+            "name": "no θ gets here",
+            "x": x,
+            "y": y,
+            "fill": "toself",
+            "fillcolor": translucent(NEUTRAL, 0.45),
+            "line": {"width": 0},
+        },
+        {
+            "name": "Pareto front: RIR = RIR<sub>max</sub>",
+            "x": ray,
+            "y": region.highest(ray),
+            "line": {"color": ORANGE, "width": 3.5},
+        },
+    ]
+    return [{"type": "scatter", "mode": "lines", "hoverinfo": "skip", **trace} for trace in traces]
+
+
+def add_region(figure: Any, region: FeasibleRegion, **place: Any) -> None:
+    """Add what `region_traces` returns to a panel of a figure."""
+    for trace in region_traces(region):
+        figure.add_trace(trace, **place)
 
 
 RIDGE_TITLE = "ridge ε, in mean eigenvalues of K<sub>P</sub>"

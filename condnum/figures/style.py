@@ -1,7 +1,6 @@
 """One look for every figure: a colour-blind-safe colour and a dash for each method, one template."""
 
 import math
-import re
 import textwrap
 from typing import Any, NamedTuple
 
@@ -127,6 +126,12 @@ def empty() -> Any:
     return require("plotly.graph_objects", "viz").Figure()
 
 
+def figure_of(traces: Any, layout: Any) -> Any:
+    """Return a figure of traces and a layout that are right, without plotly's checks, which are slow."""
+    content = {"data": traces, "layout": layout}
+    return require("plotly.graph_objects", "viz").Figure(content, _validate=False)
+
+
 def panels(**options: Any) -> Any:
     """Return an empty figure of several panels, as plotly's `make_subplots` does."""
     return require("plotly.subplots", "viz").make_subplots(**options)
@@ -168,29 +173,20 @@ NEUTRAL = "#8A8A8A"
 GREY = "#888888"
 
 
-def teaching_layout(figure: Any, title: str, subtitle: str = "", *, height: int = 520) -> Any:
+def teaching_layout(figure: Any, title: str, subtitle: str = "", *, height: int = 420) -> Any:
     """Give a teaching figure its title, font, margins and a legend below the panels."""
     finish(figure, title, subtitle, height=height)
     figure.layout.title.text = f"{title}<br><sup>{subtitle}</sup>" if subtitle else title
     figure.update_layout(
-        font_size=15,
-        title_font_size=20,
-        title_y=0.94 if subtitle else 0.97,
-        margin={"l": 80, "r": 24, "t": 100 if subtitle else 76, "b": 120},
+        font_size=13,
+        title_font_size=16,
+        margin={"l": 64, "r": 16, "t": 92 if subtitle else 74, "b": 100},
         legend={
             "orientation": "h", "x": 0.5, "xanchor": "center", "yref": "container", "y": 0.01,
             "yanchor": "bottom", "title_text": "", "itemsizing": "constant",
         },
         hovermode="closest",
     )  # fmt: skip
-    return figure
-
-
-def apply_theme(figure: Any, *, dark: bool) -> Any:
-    """Set the background of a figure."""
-    light = figure.layout.template.layout.paper_bgcolor == "white"  # as `finish` set it
-    if dark or not light:  # setting it is slow
-        figure.update_layout(template="plotly_dark" if dark else "plotly_white")
     return figure
 
 
@@ -226,59 +222,3 @@ def _is_seen(trace: Any, layout: Any) -> bool:
             crossing = np.nanmin(at, initial=np.inf) <= high and np.nanmax(at, initial=-np.inf) >= low
             seen &= inside | crossing  # a line may cross the window between two points
     return bool(seen.any())
-
-
-#: Heights on a phone, in pixels: a panel, from one to the next (ticks and two titles), a row of the legend.
-_PANEL, _BETWEEN, _ROW = 240, 92, 19
-
-
-def stacked(figure: Any) -> Any:
-    """Put panels that lie beside each other below each other, for a window as narrow as a phone."""
-    layout = figure.layout
-    panels = {}
-    for x in figure.select_xaxes():
-        y = layout[f"yaxis{(x.anchor or 'y')[1:]}"]
-        panels[x.plotly_name, y.plotly_name] = (*(x.domain or (0, 1)), (y.domain or (0, 1))[1])
-    order = sorted(panels, key=lambda names: (panels[names][0], -panels[names][2]))
-    inner = len(order) * (_PANEL + _BETWEEN) - _BETWEEN
-    top = {names: 1 - number * (_PANEL + _BETWEEN) / inner for number, names in enumerate(order)}
-    for note in layout.annotations:  # titles of panels: each goes with the nearest one below it
-        if note.xref == note.yref == "paper":
-            under = [names for names in order if panels[names][0] <= note.x <= panels[names][1]]
-            nearest = min(under, key=lambda names: abs(note.y - panels[names][2]), default=order[0])
-            note.update(x=0.5, y=top[nearest], font_size=13)
-    for x, y in order:
-        high, low = top[x, y], max(0, top[x, y] - _PANEL / inner)  # round-off may fall below 0
-        for trace in figure.select_traces({"type": "heatmap", "xaxis": f"x{x[5:]}" if x[5:] else None}):
-            if trace.colorbar.orientation == "h":
-                trace.colorbar.update(x=0.5, y=high, yanchor="top", len=1)
-                high -= 40 / inner
-            else:
-                trace.colorbar.update(x=1, y=high, yanchor="top", len=high - low)
-        layout[x].domain, layout[y].domain = (0, 1), (low, high)
-        layout[x].title.text = "<br>".join(_wrapped(layout[x].title.text or "", 38))
-        if layout[x].type == "log" and layout[x].dtick == 1 and np.ptp(layout[x].range or 0) > 6:
-            layout[x].dtick = 2
-    seen = [trace for trace in figure.data if trace.type == "scatter" and trace.showlegend is not False]
-    for trace in seen:
-        trace.name = "<br>".join(_wrapped(trace.name or "", 38))
-    legend = _ROW * sum(trace.name.count("<br>") + 1 for trace in seen) + 16
-    lines = [part for line in (layout.title.text or "").split("<br>") for part in _wrapped(line)]
-    above = 22 * len(lines) + 34
-    height = above + inner + legend + 66
-    layout.update(
-        title={"text": "<br>".join(lines), "y": 1 - 14 / height, "yanchor": "top", "font": {"size": 15}},
-        font_size=12,
-        height=height,
-        margin={"l": 58, "r": 12, "t": above, "b": legend + 66},
-        legend={"orientation": "v", "x": 0, "xanchor": "left"},
-    )
-    return figure
-
-
-def _wrapped(line: str, width: int = 40) -> list[str]:
-    """Break a line between words; tags do not count and are not broken, and small print is narrower."""
-    tag = re.compile(r"<[^>]*>|\0")
-    tags = iter(tag.findall(line))
-    words = textwrap.wrap(tag.sub("\0", line), 58 if line.startswith("<sup>") else width) or [""]
-    return [tag.sub(lambda _: next(tags), part) for part in words]

@@ -114,7 +114,7 @@ class RotatedAlignment(Shown):
         kappas = f"κ of Eq. 10 = {num(result.predicted_condition, 4)}, κ(H) = {num(result.true_condition, 4)}"
         misalignment = 0.0 if self.exact else result.misalignment  # without the round-off of an exact case
         title = f"D = {D}, {self.turned}. Misalignment {misalignment:.3f}: {kappas}"
-        return sheet.finish(title, height=540)
+        return sheet.finish(title)
 
     def reading(self) -> str:
         """Say whether Eq. 10 holds here, by how much it fails, and what holds all the same."""
@@ -311,4 +311,4 @@ def alignment_sweep_figure(sweeps: Sequence[pd.DataFrame]) -> Any:
             panel.y("", autorange=True, rangemode="tozero", dtick=0.1)
         else:
             panel.y("", 0, 1.04, dtick=0.2)
-    return sheet.finish("Away from alignment: Eq. 10 never overestimates κ", height=500)
+    return sheet.finish("Away from alignment: Eq. 10 never overestimates κ")

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from condnum.figures.limits import add_region
+from condnum.figures.limits import region_traces
 from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, num
 from condnum.lessons.condition_number import SHAPE_LABELS, Floats, SpectrumShape
 from condnum.lessons.explorer import Choice, Explorer, Shown, Slider, checked
@@ -80,7 +80,7 @@ class CeilingDemo(Shown):
         left, right = sheet.panels
         plane, value, t = self.plane, self.plane.ceiling.value, np.arange(len(self.path))
         finite, pair = math.isfinite(value), "(ii) = %{x:.4g}, (i) = %{y:.4g}"
-        add_region(sheet.grid, plane, row=1, col=1)
+        sheet.traces += region_traces(plane)
         cloud = {"marker": {"opacity": 0.75}, "hover": pair}
         left.marks(f"{len(plane.cloud)} random θ", *plane.cloud.T, "circle", 5, PURPLE, **cloud)
         left.line("K<sub>P</sub><sup>−s/2</sup>, from I to θ*", *plane.family.T, GREEN, "dash", hover=pair)
@@ -103,7 +103,7 @@ class CeilingDemo(Shown):
         right.y("RIR", -1.0, 4.3, log=True)
         ceiling = f"RIR<sub>max</sub> = {num(value, 4)}" if finite else "RIR has no ceiling"
         title = f"How much immunization is possible: {ceiling}"
-        return sheet.finish(title, height=530).update_layout(margin_b=140)
+        return sheet.finish(title, margin={"b": 118})
 
     def reading(self) -> str:
         """Say how far Algorithm 1 got, and whether a random extractor got further than the ceiling."""

@@ -110,7 +110,7 @@ class Zigzag(Shown):
         right.y("share of the start", math.log10(ZIGZAG_FLOOR), 0.3, log=True)
         rule = "exact line search" if self.rule == "exact" else "constant step 1/σ<sub>1</sub>"
         title = f"Gradient descent with {rule}, κ = {num(self.kappa)}, t = {self.step}"
-        return sheet.finish(title, height=540)
+        return sheet.finish(title)
 
     def reading(self) -> str:
         """Say how fast it is, and how that compares with the worst case."""
@@ -218,7 +218,7 @@ def contours_figure(axes_ratio: float) -> Any:
     plane.x("along the flat axis u<sub>2</sub>", constrain="domain", dtick=1)
     plane.y("along u<sub>1</sub>", scaleanchor="x", dtick=1)
     title = f"Contours of L(w), half-axes {num(axes_ratio)} : 1"
-    return sheet.finish(title, height=340).update_layout(margin_b=60)
+    return sheet.finish(title, height=340, margin={"b": 60})
 
 
 @checked(dimension=Between(2, math.inf), kappa=Between(1, 1e300))
@@ -272,7 +272,7 @@ class SpectrumDescent(Shown):
         right.x(**log_axis("step t", t))
         right.y("share of the start", math.log10(SPECTRUM_FLOOR), 1, log=True, dtick=4)
         title = f"Exact line search in D = {len(self.sigma)} dimensions, κ = {num(self.kappa)}"
-        return sheet.finish(title, height=540)
+        return sheet.finish(title)
 
     def reading(self) -> str:
         """Say how many steps a millionth took, and how many Eq. 2 allows."""

@@ -1,169 +1,95 @@
-"""A live plotly figure, the picture that its cell keeps, and errands in the reader's browser."""
+"""Plotly in a live page: a thin widget over `Plotly.react`, and the picture that its cell keeps."""
 
 import html
 import json
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache
 from importlib import import_module
+from importlib.resources import files
 from typing import Any
 
-import numpy as np
-
 from condnum.errors import CondnumError, require
-from condnum.figures.style import apply_theme, honest_legend, stacked
+from condnum.figures.style import honest_legend
 
 traitlets = require("traitlets", "notebooks")
-ipywidgets = require("ipywidgets", "notebooks")
 AnyWidget: Any = require("anywidget", "notebooks").AnyWidget
-go = require("plotly.graph_objects", "notebooks")
-
-#: CSS classes of the boxes whose figures the courier fits to the page: with controls, and without.
-EXPLORER_CLASS, FIGURE_CLASS = "condnum-explorer", "condnum-figure"
-
-_SCRIPT = """
-function initialize({ model }) {
-  const body = document.body;
-  const tellTheme = () => {
-    const dark = body.dataset.jpThemeLight === "false";
-    if (model.get("dark") !== dark) { model.set("dark", dark); model.save_changes(); }
-  };
-  const watch = new MutationObserver(tellTheme);
-  watch.observe(body, { attributes: true, attributeFilter: ["data-jp-theme-light"] });
-  tellTheme();
-  model.on("msg:custom", (message, buffers) => {
-    if (message.kind === "copy") {
-      Promise.resolve()
-        .then(() => navigator.clipboard.writeText(message.text))
-        .then(() => model.send({ copied: true }), () => model.send({ copied: false }));
-    }
-    if (message.kind === "download") {
-      const link = document.createElement("a");
-      const url = URL.createObjectURL(new Blob([buffers[0]], { type: message.type }));
-      link.href = url;
-      link.download = message.name;
-      body.append(link);
-      link.click();
-      link.remove();
-      setTimeout(() => URL.revokeObjectURL(url), 60000);
-    }
-  });
-  return () => watch.disconnect();
-}
-// ipywidgets labels neither the handle of a slider nor the buttons of a player, and gives a tooltip to the
-// label of some widgets only.
-function label(box, tips) {
-  for (const widget of box.querySelectorAll(".widget-hslider, .widget-dropdown, .widget-text")) {
-    const text = widget.querySelector("label")?.textContent || "";
-    if (tips[text] && !widget.title) widget.title = tips[text];
-    const row = widget.closest(".widget-hbox:has(> .widget-hslider)");
-    const told = text || row?.querySelector(".widget-hslider label")?.textContent || "";
-    for (const part of widget.querySelectorAll(".noUi-handle, select, input"))
-      if (told && !part.ariaLabel) part.ariaLabel = told;
-  }
-  for (const player of box.querySelectorAll(".widget-play"))
-    Array.from(player.querySelectorAll("button")).forEach((button, index) => {
-      const told = ["Play or pause", "Stop and go back", "Repeat"][index];
-      if (told && !button.ariaLabel) { button.ariaLabel = told; button.title = told; }
-    });
-}
-function render({ model, el }) {
-  // Plotly draws at 700 pixels where the page has no width yet, and then follows the window alone. A figure
-  // that is not drawn yet loses messages: the kernel hears of a narrow window only then.
-  const fit = () => {
-    const around = el.closest("EXPLORER");
-    if (!around) return;
-    label(around, model.get("tips"));
-    const plots = Array.from(around.querySelectorAll(".js-plotly-plot"));
-    if (plots.some((plot) => plot._fullLayout && plot.clientWidth > 0
-      && Math.abs(plot._fullLayout.width - plot.clientWidth) > 1)) window.dispatchEvent(new Event("resize"));
-    const narrow = window.matchMedia("(max-width: 700px)").matches;
-    if (plots.length && plots.every((plot) => plot._fullLayout && plot.data?.length)
-      && model.get("narrow") !== narrow) { model.set("narrow", narrow); model.save_changes(); }
-  };
-  const watch = new ResizeObserver(fit), timer = setInterval(fit, 1000);
-  const box = el.closest("EXPLORER");
-  if (box) watch.observe(box);
-  else requestAnimationFrame(() => watch.observe(el.closest("EXPLORER") ?? el));
-  return () => { watch.disconnect(); clearInterval(timer); };
-}
-export default { initialize, render };
-""".replace("EXPLORER", f":is(.{EXPLORER_CLASS}, .{FIGURE_CLASS})")
-#: The picture that a cell keeps shows only where the live figure before it does not.
-_STYLE = """
-.jp-OutputArea-child:has(EXPLORER) + .jp-OutputArea-child:has(.jp-RenderedPlotly) { display: none; }
-""".replace("EXPLORER", f":is(.{EXPLORER_CLASS}, .{FIGURE_CLASS})")
 
 
-class Courier(AnyWidget):
-    """Downloads, the clipboard, the page's theme and the width of figures; placed among a box's children."""
-
-    _esm, _css = _SCRIPT, _STYLE
-    dark = traitlets.Bool(False).tag(sync=True)
-    narrow = traitlets.Bool(False).tag(sync=True)
-    tips = traitlets.Dict().tag(sync=True)  # help of each control, by its description
+@cache
+def asset(*names: str) -> str:
+    """Return scripts or styles of this folder, one after the other."""
+    return "\n".join(files("condnum.lessons").joinpath(name).read_text(encoding="utf-8") for name in names)
 
 
-def figure_widget(figure: Any) -> Any:
-    """Return a live figure that follows the width of its place."""
-    widget = go.FigureWidget(figure)
-    widget._config = widget._config | {"responsive": True, "displaylogo": False}
-    return widget
+class Live(AnyWidget):
+    """What the page draws: `payload` holds plotly's JSON and what stands beside it.
 
-
-def redraw(widget: Any, figure: Any) -> None:
-    """Show another figure of the same make-up in a widget of `figure_widget`.
-
-    The data are changed in place, in one message to the page: nothing flickers, and the reader's zoom
-    and hidden legend entries stay.
+    The page asks once for plotly.js, however many widgets it shows.
     """
-    for axis in (*figure.select_xaxes({"domain": None}), *figure.select_yaxes({"domain": None})):
-        axis.domain = (0, 1)  # else it keeps the one that it has below other panels
-    with widget.batch_update():
-        for old, new in zip(widget.data, figure.data, strict=True):
-            old.update(_changed(old, new), overwrite=False)
-        widget.layout.update(_changed(widget.layout, figure.layout))
+
+    _esm, _css = asset("explorer.js", "kernel.js"), asset("explorer.css")
+    declaration = traitlets.Dict().tag(sync=True)
+    payload = traitlets.Unicode("{}").tag(sync=True)
+
+    def __init__(self, **traits: Any) -> None:
+        super().__init__(**traits)
+        self.on_msg(self._on_message)
+
+    def hear(self, kind: str, message: dict[str, Any], buffers: Sequence[Any]) -> None:
+        """Do what the page asks for."""
+
+    def _on_message(self, _: Any, message: dict[str, Any], buffers: Sequence[Any]) -> None:
+        if message["kind"] == "plotly":
+            script = require("plotly.offline", "notebooks").get_plotlyjs()
+            self.send({"kind": "plotly"}, buffers=[script.encode()])
+        else:
+            self.hear(message["kind"], message, buffers)
 
 
-def _changed(old: Any, new: Any) -> dict[str, Any]:
-    """Return what differs at the first level: plotly checks all that it is given, entry by entry."""
-    before = old.to_plotly_json()
-    after = new.to_plotly_json().items()
-    return {name: value for name, value in after if name not in before or not _same(before[name], value)}
+def payload_json(figure: Any | None, **beside: Any) -> str:
+    """Return a figure and what stands beside it as JSON, without a template: the page has its own colours."""
+    shown = None if figure is None else figure.to_dict()
+    if shown:
+        shown["layout"].pop("template", None)
+    return str(require("plotly.io", "notebooks").to_json({"figure": shown, **beside}, validate=False))
 
 
-def _same(old: Any, new: Any) -> bool:
-    """Compare two properties; arrays with gaps (NaN) are equal where both have one."""
-    if isinstance(old, np.ndarray) or isinstance(new, np.ndarray):
-        numeric = all(np.asarray(values).dtype.kind in "fiu" for values in (old, new))
-        return bool(np.array_equal(old, new, equal_nan=numeric))
-    if isinstance(old, dict) and isinstance(new, dict):
-        return old.keys() == new.keys() and all(_same(old[key], new[key]) for key in old)
-    return bool(old == new)
+class FigureView(Live):
+    """A live figure that follows the width and the colours of the page."""
+
+    def __init__(self, figure: Any) -> None:
+        self.figure, self._clicked = figure, list[Callable[[int, Any], None]]()
+        super().__init__(payload=payload_json(figure))
+
+    def draw(self, figure: Any) -> None:
+        """Show a figure; the reader's zoom and hidden legend entries stay."""
+        self.figure, self.payload = figure, payload_json(figure)
+
+    def on_click(self, action: Callable[[int, Any], None]) -> None:
+        """Call `action(number of the trace, customdata)` where a point that has any is clicked."""
+        self._clicked.append(action)
+
+    def hear(self, kind: str, message: dict[str, Any], buffers: Sequence[Any]) -> None:
+        """Pass clicks on."""
+        for action in self._clicked:
+            action(message["trace"], message["data"])
+
+    def _ipython_display_(self) -> None:
+        display_with_picture(self, self.figure)
 
 
 def shown_figure(figure: Any, *, static: bool = False) -> Any:
     """Return a figure without controls that follows the page's theme and width, or with `static` as it is."""
     honest_legend(figure)
-    if static:
-        return figure
-    view, source, guide = figure_widget(figure), go.Figure(figure), Courier()
-
-    def draw(_: Any) -> None:
-        fresh = go.Figure(source)
-        redraw(view, apply_theme(stacked(fresh) if guide.narrow else fresh, dark=guide.dark))
-
-    guide.observe(draw, ["dark", "narrow"])
-    box = ipywidgets.VBox([view, guide]).add_class(FIGURE_CLASS)
-    box._ipython_display_ = partial(display_with_picture, box, figure)
-    return box
+    return figure if static else FigureView(figure)
 
 
-def display_with_picture(box: Any, figure: Any | None) -> None:
+def display_with_picture(widget: Any, figure: Any | None) -> None:
     """Display a widget, and the picture that its cell keeps for who opens the notebook without a kernel."""
     display = import_module("IPython.display").display
-    display(box._repr_mimebundle_(), raw=True)
+    display(widget._repr_mimebundle_()[0], raw=True)
     if figure is not None and not on_a_page():  # which nobody can open again
         display(figure_output(figure)["data"], raw=True)
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import html
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -23,10 +24,10 @@ from condnum.audit.tables import columns_html
 from condnum.data.digits import digit_pair, load_diabetes_tasks, load_small_digits
 from condnum.data.feature_pair import FeaturePair, look_at, match_streams, open_pair
 from condnum.data.feature_stream import OPENERS, array_stream
-from condnum.errors import DataFormatError, InvalidInputError, RankError, require
+from condnum.errors import DataFormatError, InvalidInputError, RankError
 from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, log_axis, num, overlap_map
 from condnum.lessons.condition_number import Floats
-from condnum.lessons.explorer import CONTROL_WIDTH, Check, Choice, Control, Explorer, Shown, Slider, checked
+from condnum.lessons.explorer import Check, Choice, Control, Explorer, Shown, Slider, checked
 from condnum.lessons.figure_view import errors_shown
 from condnum.lessons.sheet import Sheet
 from condnum.probing import ProbeCurve, linear_probe
@@ -42,8 +43,6 @@ from condnum.theory.spectra import (
     default_rtol,
     singular_values,
 )
-
-ipywidgets = require("ipywidgets", "notebooks")
 
 Example = Literal["diabetes", "digits"]
 #: Widest features that lesson 5 takes: each eigendecomposition takes seconds from there on.
@@ -216,7 +215,7 @@ class OwnData(Shown):
             f"compact κ(K<sub>P</sub>) = {num(P.value)} at rank {P.rank}, κ(K<sub>H</sub>) = {num(H.value)} "
             f"at rank {H.rank}"
         )
-        return sheet.finish(self.title, f"{kappas}, of D = {P.dimension}; random labels", height=500)
+        return sheet.finish(self.title, f"{kappas}, of D = {P.dimension}; random labels")
 
     def reading(self) -> str:
         """Put the numbers into a table, and verdict, warnings and columns below it."""
@@ -260,18 +259,26 @@ class OwnData(Shown):
 
 @dataclass(frozen=True)
 class PathField(Control):
-    """A line of text for a path, taken over on Enter."""
+    """A line of text, taken over on Enter: half a path is no file; and a button that uploads a file."""
 
+    kind: ClassVar[str] = "text"
     hint: str = "path, then Enter; empty: the example"
+    upload: str = ""  # words of the button
 
-    def widget(self, trait: Any, **common: Any) -> Any:
-        """Return the field, which waits for Enter: half a path is no file."""
-        return ipywidgets.Text(continuous_update=False, placeholder=self.hint, **common)
+    def spec(self, trait: Any) -> dict[str, Any]:
+        """Return the hint and the button, too."""
+        tip = f"up to {UPLOAD_BYTES >> 20} MiB; larger files by their path"
+        button = {"label": self.upload, "accept": ",".join(OPENERS), "help": f"{', '.join(OPENERS)} {tip}"}
+        return super().spec(trait) | {"hint": self.hint, "upload": button if self.upload else None}
 
 
 @checked(
-    pretrain=PathField("X_P from path", "Features of the pre-training task: npy, npz, csv or parquet."),
-    harmful=PathField("X_H from path", "Features of the harmful task, the same columns."),
+    pretrain=PathField(
+        "X_P from path", "Features of the pre-training task: npy, npz, csv or parquet.", upload="Upload X_P"
+    ),
+    harmful=PathField(
+        "X_H from path", "Features of the harmful task, the same columns.", upload="Upload X_H"
+    ),
     drop=PathField("leave out (columns)", "Names of columns, with commas between.", "label, id; then Enter"),
     key=PathField(
         "array (of npz)", "Its name; two with a comma: of X_P and of X_H.", "name, or two; then Enter"
@@ -292,7 +299,6 @@ class PathField(Control):
         1e10,
         log=True,
         step=0.25,
-        continuous=False,
         marks=7,
     ),
     goal=Slider("goal (norm ratio)", "Norm ratio (Eq. 16) that the probe must reach.", 1e-6, 0.5, log=True),
@@ -401,47 +407,31 @@ class OwnDataExplorer(Explorer):
 
     compute = staticmethod(own_data)
 
-    def _panel(self) -> Any:
-        """Put an upload button beside either path, and a red line below each field of text."""
-        panel = super()._panel()
+    def __init__(self, **settings: Any) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="condnum-upload-")  # goes with the explorer
-        self.uploads = {}  # the upload button of each trait
-        tip = f"{', '.join(OPENERS)} up to {UPLOAD_BYTES >> 20} MiB; larger files by their path"
-        fields = []
-        uploads = {"pretrain": "Upload X_P", "harmful": "Upload X_H", "drop": "", "key": ""}
-        for trait, upload in uploads.items():
-            parts = [self.inputs[trait]]
-            if upload:
-                button = ipywidgets.FileUpload(
-                    accept=",".join(OPENERS), description=upload, layout={"width": "auto"}, tooltip=tip
-                )
-                button.observe(partial(self._on_upload, trait), "value")
-                self.uploads[trait] = button
-                parts.append(button)
-            self.alerts[trait] = ipywidgets.HTML()
-            layout = {"width": f"{CONTROL_WIDTH}px", "max_width": "100%"}
-            fields.append(ipywidgets.VBox([*parts, self.alerts[trait]], layout=layout))
-        panel.children = [*fields, *panel.children[len(fields) :]]
-        return panel
+        super().__init__(**settings)
 
-    def _on_upload(self, trait: str, change: Any) -> None:
-        """Keep a file in a folder of this explorer's and look at it, with errors in sight."""
-        taken = False
-        with errors_shown("the upload is not shown", self._alarm):
-            for file in change["new"]:
-                name, content = file["name"].replace("\\", "/"), bytes(file["content"])
-                if len(content) > UPLOAD_BYTES:
-                    error = DataFormatError(
-                        f"{name} has {len(content) / 2**20:.1f} MiB; uploads go through Jupyter's connection "
-                        f"and end at {UPLOAD_BYTES >> 20} MiB: put the file where the kernel runs and give "
-                        "its path."
-                    )
-                    error.field = trait
-                    raise error
-                # The same name twice is two files.
-                path = Path(tempfile.mkdtemp(dir=self._folder.name)) / (Path(name).name or "upload")
-                path.write_bytes(content)
-                setattr(self, trait, str(path))
-            taken = True
-        if not taken:
-            self._blank()
+    def hear(self, kind: str, message: dict[str, Any], buffers: Sequence[Any]) -> None:
+        """Keep an uploaded file in a folder of this explorer's and look at it."""
+        if kind != "upload":
+            super().hear(kind, message, buffers)
+            return
+        with errors_shown("the upload is not shown", self._refuse):
+            name, content = message["name"].replace("\\", "/"), bytes(buffers[0])
+            if len(content) > UPLOAD_BYTES:
+                error = DataFormatError(
+                    f"{name} has {len(content) / 2**20:.1f} MiB; uploads go through Jupyter's connection "
+                    f"and end at {UPLOAD_BYTES >> 20} MiB: put the file where the kernel runs and give "
+                    "its path."
+                )
+                error.field = message["control"]
+                raise error
+            # The same name twice is two files.
+            path = Path(tempfile.mkdtemp(dir=self._folder.name)) / (Path(name).name or "upload")
+            path.write_bytes(content)
+            setattr(self, message["control"], str(path))
+
+    def _refuse(self, error: str, field: str) -> None:
+        """Show nothing but the error."""
+        self._blank()
+        self._alarm(error, field)

@@ -1,7 +1,7 @@
 """Fig. 2 to click on: a heatmap of one method, and below it the details of the chosen pair of digits."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from condnum.errors import InvalidInputError, check_known, require
 from condnum.figures.pair_detail import PairDetail, pair_detail_figures
 from condnum.figures.pairs import DIGITS, check_pair_results, color_limit, comparable, pair_heatmaps
 from condnum.figures.style import method_style, num
-from condnum.lessons.figure_view import alarm, errors_shown, figure_output, figure_widget, redraw
+from condnum.lessons.figure_view import FigureView, alarm, errors_shown, figure_output
 from condnum.methods import uses_seed
 from condnum.studies.digit_cells import cell_problem
 from condnum.studies.measure import Extractor, curves_table
@@ -48,7 +48,7 @@ class PairBrowser(VBox):
         start = {"pretrain": int(first["pretrain_digit"]), "harmful": int(first["harmful_digit"])}
         self.status = ipywidgets.HTML()
         self.details = ipywidgets.Output()
-        self.heatmap = figure_widget(self._heatmap(self._methods[0]))
+        self.heatmap = FigureView(self._heatmap(self._methods[0]))
         super().__init__(method=self._methods[0], **start)
         # A select cannot render HTML: R<sub>ill</sub> is written R_ill.
         tag = re.compile(r"<sub>(.*?)</sub>")
@@ -64,7 +64,7 @@ class PairBrowser(VBox):
             traitlets.link((self, trait), (dropdown, "value"))
             self.choices.append(dropdown)
         self.children = [ipywidgets.HBox(self.choices), self.heatmap, self.status, self.details]
-        self.heatmap.data[1].on_click(self._on_click)
+        self.heatmap.on_click(self._on_click)
         self.observe(self._on_method, "method")
         self.observe(self._on_pair, ["pretrain", "harmful"])
         self._on_pair()
@@ -80,19 +80,16 @@ class PairBrowser(VBox):
         chosen = {"methods": [method], "limit": self._limit, **self._measure}
         return pair_heatmaps(self._results, self._subtitle, **chosen).update_layout(width=HEATMAP_WIDTH)
 
-    def _on_click(self, trace: Any, points: Any, _: Any) -> None:
+    def _on_click(self, _: int, digits: Sequence[int]) -> None:
         """Choose the clicked pair."""
-        with errors_shown("no pair could be chosen", self._alarm):
-            for row, column in points.point_inds[:1]:
-                pretrain, harmful = (int(digit) for digit in trace.customdata[row][column])
-                if pretrain != harmful:
-                    with self.hold_trait_notifications():
-                        self.pretrain, self.harmful = pretrain, harmful
+        pretrain, harmful = (int(digit) for digit in digits)
+        if pretrain != harmful:
+            with self.hold_trait_notifications():
+                self.pretrain, self.harmful = pretrain, harmful
 
     def _on_method(self, _: Any) -> None:
         """Draw the chosen method."""
         with errors_shown(f"no heatmap of {self.method}", self._alarm):
-            redraw(self.heatmap, self._heatmap(self.method))
             self._mark()
             self._summarise()
 
@@ -115,10 +112,12 @@ class PairBrowser(VBox):
             self._summarise()
 
     def _mark(self) -> None:
-        """Frame the chosen cell."""
+        """Draw the chosen method with a frame around the chosen cell."""
         corner = {"x0": self.harmful - 0.5, "y0": self.pretrain - 0.5}
         frame = corner | {"x1": self.harmful + 0.5, "y1": self.pretrain + 0.5}
-        self.heatmap.layout.shapes = [{"type": "rect", "line": {"color": "#000000", "width": 3}} | frame]
+        figure = self._heatmap(self.method)
+        figure.add_shape(type="rect", line={"color": "#000000", "width": 3}, **frame)
+        self.heatmap.draw(figure)
 
     def _summarise(self) -> None:
         """Describe the chosen cell in words."""

@@ -132,7 +132,7 @@ class RegularizerPath(Shown):
             panel.y(text, low, high, log=True, dtick=ticks)
         rule = "within the bound" if self.sizes == "bound" else "of constant size"
         ends = f"κ = {num(self.kappa[0], 4)} → {num(self.kappa[-1], 4)}"
-        return sheet.finish(f"{t[-1]} steps of {name} {rule}: {ends}", height=540)
+        return sheet.finish(f"{t[-1]} steps of {name} {rule}: {ends}")
 
     def reading(self) -> str:
         """Say whether κ was monotone, and where the path ended."""
@@ -321,7 +321,7 @@ class JointSteps(Shown):
         right.x("(ii) κ(H<sub>P</sub>)/κ(K<sub>P</sub>), ≤ 1 wanted", low, high, log=True)
         right.y("(i) κ(H<sub>H</sub>)/κ(K<sub>H</sub>), > 1 wanted", low, high, log=True)
         rir = f"RIR = {num(i[-1] / ii[-1])} of at most {num(self.rir_max)}"
-        return sheet.finish(f"Algorithm 1 with both terms, t = {t[-1]}: {rir}", height=540)
+        return sheet.finish(f"Algorithm 1 with both terms, t = {t[-1]}: {rir}")
 
     def reading(self) -> str:
         """Say how often both promises were broken, and whether the end is immunized."""
@@ -355,13 +355,12 @@ def joint_step(theta: Floats, K_P: Floats, K_H: Floats, eta_P: float, eta_H: flo
     return np.asarray(moved - theta)
 
 
-SLOW: dict[str, Any] = {"continuous": False}
-DECADES: dict[str, Any] = {"log": True, "step": 0.05, **SLOW}
+DECADES: dict[str, Any] = {"log": True, "step": 0.05}
 
 
 @checked(
-    angle=Slider("angle of the tasks (degrees)", "0: axes in one order; 90: in opposite.", 0, 90, **SLOW),
-    dimension=Slider("dimension D", "Number D of features.", 2, 16, advanced=True, **SLOW),
+    angle=Slider("angle of the tasks (degrees)", "0: axes in one order; 90: in opposite.", 0, 90),
+    dimension=Slider("dimension D", "Number D of features.", 2, 16, advanced=True),
     share_well=Slider(
         "η_P over its bound", "η_P over the corrected bound at θ = I.", 0.01, 0.99, advanced=True, **DECADES
     ),

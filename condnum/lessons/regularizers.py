@@ -115,7 +115,7 @@ class RegularizerStep(Shown):
         self._draw_spectrum(spectrum, gradient)
         self._draw_curve(curve)
         moved = f"η = {num(self.eta)}, κ = {num(self.kappa, 4)} → {num(self.next_kappa, 4)}"
-        return sheet.finish(f"One step of {NAMES[self.regularizer]}: {moved}", height=580)
+        return sheet.finish(f"One step of {NAMES[self.regularizer]}: {moved}")
 
     def _draw_spectrum(self, top: Any, bottom: Any) -> None:
         """Draw the spectrum before and after the step, and the gradient below it."""

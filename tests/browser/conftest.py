@@ -64,19 +64,18 @@ _THEME = "theme => window.jupyterapp.commands.execute('apputils:change-theme', {
 _DARK = """() => {
     const figures = Array.from(document.querySelectorAll('.condnum-explorer .js-plotly-plot'))
         .filter(g => g._fullLayout);
-    return figures.length > 0 && figures.every(g => g._fullLayout.paper_bgcolor === 'rgb(17,17,17)');
+    return figures.length > 0 && figures.every(g => g._fullLayout.paper_bgcolor === '#14181e');
 }"""
 _FIGURES = """() => Array.from(document.querySelectorAll('.js-plotly-plot'))
     .filter(g => g.data && g.data.length && g.closest('.condnum-explorer')).length"""
 _TEXT = """() => document.querySelector("h1")?.offsetParent
     ? {figures: document.querySelectorAll(".js-plotly-plot").length} : null"""
 _READ = """index => {
-    const plots = Array.from(document.querySelectorAll('.js-plotly-plot'))
-        .filter(g => g.data && g.closest('.condnum-explorer'));
+    const plots = Array.from(document.querySelectorAll('.condnum-explorer .js-plotly-plot'));
     const list = v => v === undefined || v === null ? null : Array.from(v, e =>
         (typeof e === 'number' && !Number.isFinite(e)) ? null
         : (e !== null && typeof e === 'object' && 'length' in e) ? list(e) : e);
-    return plots[index].data.map(t => ({name: t.name, x: list(t.x), y: list(t.y), z: list(t.z)}));
+    return plots[index]._fullData.map(t => ({name: t.name, x: list(t.x), y: list(t.y), z: list(t.z)}));
 }"""
 _SCROLL = """() => {
     const scroller = document.querySelector('.jp-WindowedPanel-outer');
@@ -108,18 +107,20 @@ class OpenNotebook:
         return self.page.locator(".condnum-explorer").nth(index)
 
     def dropdown(self, label: str, index: int = 0) -> Any:
-        return self.explorer(index).locator(".widget-dropdown", has_text=label).locator("select").first
+        return self.explorer(index).locator(".condnum-row", has_text=label).locator("select").first
 
     def button(self, label: str, index: int = 0) -> Any:
         return self.explorer(index).get_by_role("button", name=label, exact=True)
 
     def code(self, index: int = 0) -> str:
         """The line of Python that recreates the explorer as it is shown."""
-        return self.explorer(index).locator(".widget-text input").last.input_value()
+        self.button("Copy settings as code", index).click()
+        self.explorer(index).get_by_text("Copied").wait_for()
+        return self.page.evaluate("navigator.clipboard.readText()")
 
     def press(self, label: str, key: str, index: int = 0) -> None:
         """Press a key on a slider, by the start of its label."""
-        handle = self.explorer(index).locator(".widget-slider", has_text=label).get_by_role("slider").first
+        handle = self.explorer(index).get_by_role("slider", name=label).first
         handle.scroll_into_view_if_needed()
         handle.focus()
         self.change(lambda: handle.press(key), index)

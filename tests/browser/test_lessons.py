@@ -31,6 +31,13 @@ _DETAILS = """() => Array.from(document.querySelectorAll('.widget-vbox .jp-Outpu
     .filter(g => g._fullLayout && g.querySelector('.main-svg')).length"""
 
 
+def explorer_height(page):
+    """The tallest explorer, in pixels."""
+    return page.evaluate(
+        "Math.max(...[...document.querySelectorAll('.condnum-explorer')].map(e => e.offsetHeight))"
+    )
+
+
 def test_in_jupyterlab(lab):
     notebook = lab("1_condition_number", figures=2)
     page = notebook.page
@@ -43,10 +50,11 @@ def test_in_jupyterlab(lab):
     notebook.assert_shows(zigzag(kappa=10**1.1, rule="constant").figure())
     notebook.change(lambda: notebook.button("Reset").click())
     notebook.press("step t", "End")
-    notebook.button("Copy settings as code").click()
-    page.get_by_text("Copied the line below").wait_for()
-    code = page.evaluate("navigator.clipboard.readText()")
-    assert code == "GradientDescentExplorer(kappa=10.0, angle=45.0, rule='exact', step=40, axes='equal')"
+    assert (
+        notebook.code()
+        == "GradientDescentExplorer(kappa=10.0, angle=45.0, rule='exact', step=40, axes='equal')"
+    )
+    assert explorer_height(page) <= 640
     with page.expect_download() as caught:
         notebook.button("Data as CSV").click()
     table = np.genfromtxt(caught.value.path(), delimiter=",", names=True)
@@ -160,17 +168,16 @@ def test_own_data(lab, tmp_path):
     notebook.change(lambda: upload(notebook, "Upload X_H", tmp_path / "mine_H.npy"))
     paths = {"pretrain": str(tmp_path / "mine_P.npy"), "harmful": str(tmp_path / "mine_H.npy")}
     notebook.assert_shows(own_data(**paths).figure())
-    assert explorer.locator("[role=alert]").count() == 0
+    assert explorer.locator("[role=alert]:visible").count() == 0
 
     upload(notebook, "Upload X_H", tmp_path / "bad.csv")
     message = page.get_by_role("alert").get_by_text("do not hold numbers: name")
     message.wait_for()
-    field = explorer.locator(".widget-text", has_text="X_H from path")
+    field = explorer.locator(".condnum-row", has_text="X_H from path")
     gap = message.bounding_box()["y"] - field.bounding_box()["y"]
     assert 0 < gap < 120  # beside the field at fault: right below its button
     assert not explorer.locator(".js-plotly-plot").is_visible()
-    assert notebook.code() == ""
-    assert notebook.button("Data as CSV").is_disabled()
+    assert not notebook.button("Data as CSV").is_visible()
     notebook.button("Reset").click()
     explorer.get_by_text("RIR ≤").wait_for()
     assert explorer.locator(".js-plotly-plot").is_visible()

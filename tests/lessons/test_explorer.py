@@ -1,5 +1,6 @@
 """The frame of the explorers, through a small one of its own; and what holds for every explorer."""
 
+import json
 import sys
 from typing import Literal
 
@@ -27,7 +28,7 @@ from condnum.lessons.explorer import Between, Explorer, Slider, checked
 from condnum.lessons.figure_view import shown_figure
 from condnum.lessons.own_data import OwnDataExplorer
 from condnum.lessons.regularizer_paths import JointStepsExplorer, RegularizerPathExplorer
-from condnum.lessons.regularizers import RegularizerExplorer, counter_example
+from condnum.lessons.regularizers import RegularizerExplorer
 from condnum.lessons.two_tasks import two_tasks, whiten
 
 EXPLORERS = [
@@ -38,18 +39,22 @@ EXPLORERS = [
 PICTURE = "application/vnd.plotly.v1+json"
 
 
+def shown(explorer):
+    """What the page is told."""
+    return json.loads(explorer.payload)
+
+
 @pytest.mark.parametrize("kind", EXPLORERS, ids=lambda kind: kind.__name__)
 def test_every_explorer_works_at_the_ends_of_every_control(kind):
-    """One make-up of traces, also on a phone; a table, a sentence, presets; a code line that comes back."""
+    """One make-up of traces, a table, a sentence, presets; a code line that comes back."""
     explorer = kind()
-    traces = len(explorer.view.data)
+    traces = len(shown(explorer)["figure"]["data"])
 
     def holds():
         assert explorer.error == ""
-        assert len(explorer.view.data) == traces
+        assert len(shown(explorer)["figure"]["data"]) == traces
         assert len(explorer.result.table())
-        assert len(explorer.reading_line.value) > 100
-        assert all(0 <= end <= 1 for axis in explorer.view.select_yaxes() for end in axis.domain or ())
+        assert len(shown(explorer)["reading"]) > 60
 
     for name, control in kind.controls.items():
         trait = explorer.traits()[name]
@@ -64,14 +69,11 @@ def test_every_explorer_works_at_the_ends_of_every_control(kind):
                 kind.compute(**beyond)
             with pytest.raises(traitlets.TraitError):
                 explorer.change(**beyond)
-        explorer.reset()
-    explorer.courier.narrow = True
-    holds()
+        explorer.change(**kind.spec()["state"])
     for preset in kind.presets:
-        explorer.buttons[preset.label].click()
+        explorer.change(**preset.settings)
         holds()
-        assert preset.settings.items() <= explorer.settings.items()
-    assert eval(explorer.code.value, {kind.__name__: kind}).settings == explorer.settings
+    assert eval(shown(explorer)["code"], {kind.__name__: kind}).settings == explorer.settings
 
 
 READINGS = [
@@ -145,7 +147,7 @@ def explorer():
     """An explorer whose messages to the page are kept in `sent`."""
     explorer = GradientDescentExplorer(kappa=20.0)
     explorer.sent = []
-    explorer.courier.send = lambda content, buffers=(): explorer.sent.append((content, list(buffers)))
+    explorer.send = lambda content, buffers=(): explorer.sent.append((content, list(buffers)))
     return explorer
 
 
@@ -180,110 +182,80 @@ def test_a_cell_keeps_a_picture_beside_the_widget(explorer, monkeypatch):
     assert len(shown) == 2
 
 
-def test_controls_and_traits_follow_each_other_and_redraw_in_place(explorer):
-    iterates = explorer.view.data[2]
-    assert (explorer.redraws, explorer.error, len(iterates.x)) == (1, "", 6)
+def ask(explorer, number=1, **settings):
+    """What the page does when its reader moves controls."""
+    state = explorer.settings | settings
+    explorer._on_message(None, {"kind": "state", "id": number, "state": state}, [])
+
+
+def test_the_page_asks_and_traits_draw(explorer):
+    assert (explorer.redraws, explorer.error, len(shown(explorer)["figure"]["data"][2]["x"]["bdata"])) == (
+        1,
+        "",
+        64,
+    )
     explorer.step = 5
     assert explorer.redraws == 1  # nothing is new
-    explorer.inputs["step"].value = 4
-    assert (explorer.step, explorer.redraws) == (4, 2)
-    assert explorer.view.data[2] is iterates
-    assert len(iterates.x) == 5
-    assert explorer.view.layout.title.text.endswith("κ = 20, t = 4")
-    assert "After 4 steps" in explorer.reading_line.value
-    explorer.rule = "constant"
-    assert explorer.inputs["rule"].value == "constant"
+    ask(explorer, 7, step=4)
+    assert (explorer.step, explorer.redraws, shown(explorer)["id"]) == (4, 2, 7)
+    assert shown(explorer)["figure"]["layout"]["title"]["text"].endswith("κ = 20, t = 4")
+    assert "template" not in shown(explorer)["figure"]["layout"]
+    assert "After 4 steps" in shown(explorer)["reading"]
+    ask(explorer, 8)  # the same once more is answered, and not computed
+    assert (explorer.redraws, shown(explorer)["id"]) == (2, 8)
     explorer.change(step=1, kappa=3.0, axes="fit")
-    assert explorer.redraws == 4
-    explorer.buttons["Reset"].click()
-    assert explorer.settings_code.startswith("GradientDescentExplorer(kappa=20.0, angle=45.0, rule='exact'")
+    assert explorer.redraws == 3
+    assert shown(explorer)["state"] == explorer.settings
+    assert explorer.settings_code.startswith("GradientDescentExplorer(kappa=3.0, angle=45.0, rule='exact'")
 
 
-def test_controls_carry_label_help_and_bounds(explorer):
-    kappa = explorer.inputs["kappa"]
-    assert (kappa.description, kappa.tooltip[:16]) == ("condition number κ", "Condition number")
-    assert (kappa.min, kappa.max) == pytest.approx((0, 3))
-    assert explorer.courier.tips["condition number κ"] == kappa.tooltip
-    assert explorer.inputs["axes"].options == (("equal", "equal"), ("stretched to the path", "fit"))
-    (width,) = {control.style.description_width for control in explorer.inputs.values()}
-    assert int(width.removesuffix("ch")) >= 0.8 * len("start angle φ (degrees)")
+def test_the_declaration_says_labels_help_and_bounds(explorer):
+    assert explorer.declaration["state"] == explorer.settings
+    kappa, _, rule, step, axes = explorer.declaration["controls"]
+    assert (kappa["label"], kappa["help"][:16]) == ("condition number κ", "Condition number")
+    assert (kappa["low"], kappa["high"], kappa["log"], kappa["whole"]) == (1, 1000, True, False)
+    assert (step["whole"], step["play"] > 0) == (True, True)
+    assert axes["options"] == [("equal", "equal"), ("fit", "stretched to the path")]
+    assert rule["kind"] == "choice"
 
 
 def test_an_error_is_seen_kept_and_passes():
     explorer = FailingExplorer()
     explorer.kappa = 13
     assert explorer.error == "nothing can be drawn for these settings: ValueError: no <13>"
-    assert 'role="alert"' in explorer.alert.value
-    assert "no &lt;13&gt;" in explorer.alert.value
+    said = shown(explorer)
+    assert (said["error"], said["figure"], said.get("reading"), said.get("code")) == (
+        explorer.error,
+        None,
+        None,
+        None,
+    )
     with pytest.raises(InvalidInputError, match="nothing to export"):
         explorer.export("csv")
     with pytest.raises(InvalidInputError, match="no <13>"):
         FailingExplorer.show(static=True, kappa=13)
-    shown = (explorer.place.layout.display, explorer.code.value, explorer.reading_line.value)
-    assert shown == ("none", "", "")
-    assert explorer.buttons["Data as CSV"].disabled
-    assert not explorer.buttons["Reset"].disabled
     explorer.kappa = 3
-    assert (explorer.error, explorer.alert.value) == ("", "")
-    assert (explorer.place.layout.display, explorer.code.value) == ("block", explorer.settings_code)
-    assert not explorer.buttons["Data as CSV"].disabled
-    explorer.inputs["kappa"].value = 17
-    assert (explorer.kappa, explorer.inputs["kappa"].value) == (3, 3)
-    assert explorer.error == "kappa stays 3.0: TraitError: not this one"
+    assert (explorer.error, shown(explorer)["code"]) == ("", explorer.settings_code)
+    ask(explorer, 2, kappa=17)
+    assert explorer.kappa == 3
+    assert (shown(explorer)["id"], shown(explorer)["state"]["kappa"]) == (2, 3)
+    assert explorer.error == "the settings stay as they are: TraitError: not this one"
+    assert shown(explorer)["figure"] is not None
+    ask(explorer, 3)
+    assert shown(explorer)["error"] == ""
 
 
-@pytest.mark.parametrize("typed", ["37", " 37.256 ", "1,000", "1e2"])
-def test_typed_numbers_are_taken_as_they_are(typed):
-    explorer = GradientDescentExplorer()
-    explorer.typed["kappa"].value = typed
-    assert explorer.kappa == pytest.approx(float(typed.replace(",", "")), rel=0, abs=0)
-    assert (explorer.typed["kappa"].value, explorer.error) == (typed, "")
-    explorer.inputs["kappa"].value = 10**1.1  # the slider is moved
-    assert (explorer.kappa, explorer.typed["kappa"].value) == (10**1.1, "12.59")
-
-
-@pytest.mark.parametrize(
-    ("trait", "typed", "said"),
-    [
-        ("kappa", "1e6", "condition number κ must be a number from 1 to 1,000, got '1e6'."),
-        ("kappa", "1,5", "got '1,5'."),
-        ("kappa", "nan", "got 'nan'."),
-        ("step", "3.5", "step t must be a whole number from 0 to 40, got '3.5'."),
-    ],
-)
-def test_typed_numbers_that_cannot_be_are_refused(trait, typed, said):
-    explorer = GradientDescentExplorer()
-    before, shown = getattr(explorer, trait), explorer.typed[trait].value
-    explorer.typed[trait].value = typed
-    assert (getattr(explorer, trait), explorer.typed[trait].value) == (before, shown)
-    assert said in explorer.error
-    assert explorer.redraws == 1
-
-
-def test_a_slider_rounded_by_the_page_leaves_the_state_alone():
-    explorer = RegularizerExplorer(**counter_example("ill"))
-    step = explorer.step
-    explorer.inputs["step"].value = 10**1.08  # the mark next to 12.12: what the page reports
-    assert explorer.step == step
-    explorer.inputs["step"].value = 10**1.10  # one mark up from there: the reader's move
-    assert explorer.step == pytest.approx(10**1.10)
-
-
-def test_settings_data_and_figure_go_to_the_browser(explorer):
-    for button in ("Copy settings as code", "Data as CSV", "Figure as HTML"):
-        explorer.buttons[button].click()
-    copied, (csv, (table,)), (web, (text,)) = explorer.sent
-    assert copied == ({"kind": "copy", "text": explorer.settings_code}, [])
+def test_data_and_figure_go_to_the_browser(explorer):
+    for kind in ("csv", "html"):
+        explorer._on_message(None, {"kind": "export", "as": kind}, [])
+    (csv, (table,)), (web, (text,)) = explorer.sent
     assert (csv["name"], csv["type"]) == ("GradientDescentExplorer.csv", "text/csv")
     assert table.startswith(b"step,steep,flat,norm_ratio,")
     assert web["name"] == "GradientDescentExplorer.html"
     assert b"plotly.js v" in text
     assert b'src="http' not in text
-    assert "GradientDescentExplorer.html" in explorer.reading_line.value
-    explorer.courier._msg_callbacks(explorer.courier, {"copied": False}, [])
-    assert "press Ctrl+C" in explorer.reading_line.value
-    explorer.courier._msg_callbacks(explorer.courier, {"copied": True}, [])
-    assert "Copied" in explorer.reading_line.value
+    explorer._on_message(None, {"kind": "plotly"}, [])
+    assert b"plotly.js v" in explorer.sent[-1][1][0]
 
 
 def test_a_picture_that_cannot_be_made_says_what_to_do(explorer, monkeypatch):
@@ -291,31 +263,18 @@ def test_a_picture_that_cannot_be_made_says_what_to_do(explorer, monkeypatch):
         raise RuntimeError("no chromium")
 
     monkeypatch.setattr(go.Figure, "to_image", broken)
-    explorer.buttons["Figure as PNG"].click()
-    assert "a Chromium or Chrome that starts (no chromium)" in explorer.error
+    explorer._on_message(None, {"kind": "export", "as": "png"}, [])
+    assert "a Chromium or Chrome that starts (no chromium)" in shown(explorer)["error"]
     monkeypatch.setitem(sys.modules, "kaleido", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'condnum\[viz\]'"):
         explorer.export("png")
 
 
-def test_the_theme_follows_the_page_until_it_is_chosen(explorer):
-    def paper():
-        return explorer.view.layout.template.layout.paper_bgcolor
-
-    assert paper() == "white"
-    explorer.courier.dark = True
-    assert (explorer.dark, paper()) == (True, "rgb(17,17,17)")
-    explorer.theme = "light"
-    assert paper() == "white"
-    assert "theme" not in explorer.settings_code
-    view, guide = shown_figure(go.Figure(layout={"template": "plotly_white"}).add_scatter(y=[1, 2])).children
-    guide.dark = True
-    assert view.layout.template.layout.paper_bgcolor == "rgb(17,17,17)"
-
-
-def test_static_is_a_plain_figure():
+def test_static_is_a_plain_figure_that_says_what_it_shows():
     figure = GradientDescentExplorer.show(static=True, step=3)
     assert type(figure) is go.Figure
     assert len(figure.data[2].y) == 4
+    assert figure.layout.meta["explorer"] == "GradientDescentExplorer"
+    assert figure.layout.meta["settings"]["step"] == 3
     assert isinstance(GradientDescentExplorer.show(), GradientDescentExplorer)
     assert shown_figure(figure, static=True) is figure

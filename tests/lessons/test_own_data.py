@@ -1,6 +1,6 @@
 """Lesson 5: by hand and against dense references; its figure; uploads, paths, errors beside their fields."""
 
-import datetime
+import json
 import math
 from pathlib import Path
 
@@ -103,30 +103,37 @@ def test_zeros_strangers_and_very_wide_features(files, tmp_path):
 P, H = np.diag([10.0, 1.0]), np.diag([2.0, 1.0])
 
 
-def uploaded(name, content):
-    file = {"name": name, "type": "", "size": len(content), "content": memoryview(content)}
-    return (file | {"last_modified": datetime.datetime.now(tz=datetime.UTC)},)
+def upload(explorer, control, name, content):
+    """What the page does with a file that its reader chose."""
+    message = {"kind": "upload", "control": control, "name": name}
+    explorer._on_message(None, message, [memoryview(content)])
+    return shown(explorer)
+
+
+def shown(explorer):
+    """What the page is told."""
+    return json.loads(explorer.payload)
 
 
 def blank(explorer):
-    shown = (explorer.place.layout.display, explorer.code.value, explorer.reading_line.value)
-    return explorer.result is None and shown == ("none", "", "") and explorer.buttons["Data as CSV"].disabled
+    return explorer.result is None and shown(explorer)["figure"] is None and "code" not in shown(explorer)
 
 
-def test_bad_uploads_are_told_beside_their_field_and_leave_nothing_old(tmp_path):
+def test_bad_uploads_are_told_beside_their_field_and_leave_nothing_old():
     explorer = OwnDataExplorer()
-    explorer.uploads["pretrain"].value = uploaded("large.npy", bytes(UPLOAD_BYTES + 1))
-    assert "give its path" in explorer.alerts["pretrain"].value
-    assert explorer.pretrain == ""
+    said = upload(explorer, "pretrain", "large.npy", bytes(UPLOAD_BYTES + 1))
+    assert "give its path" in said["error"]
+    assert (said["field"], explorer.pretrain) == ("pretrain", "")
     assert blank(explorer)
-    explorer.reset()
+    message = {"kind": "state", "id": 1, "state": explorer.settings}
+    explorer._on_message(None, message, [])  # what "Reset" does
     assert not blank(explorer)
-    explorer.uploads["pretrain"].value = uploaded("../../P.csv", b"name,a\nx,1\n")
-    assert "X_H is still missing" in explorer.alerts["harmful"].value
-    explorer.uploads["harmful"].value = uploaded("H.csv", b"name,a\nx,1\ny,2\n")
-    assert "do not hold numbers: name" in explorer.error
-    assert "do not hold numbers: name" in explorer.alerts["pretrain"].value
-    assert explorer.alerts["harmful"].value == explorer.alert.value == ""
+    said = upload(explorer, "pretrain", "../../P.csv", b"name,a\nx,1\n")
+    assert "X_H is still missing" in said["error"]
+    assert said["field"] == "harmful"
+    said = upload(explorer, "harmful", "H.csv", b"name,a\nx,1\ny,2\n")
+    assert "do not hold numbers: name" in said["error"]
+    assert said["field"] == "pretrain"
     assert blank(explorer)
     assert Path(explorer.pretrain).name == "P.csv"
     assert Path(explorer._folder.name) in Path(explorer.pretrain).resolve().parents  # not beside it
@@ -139,13 +146,14 @@ def test_columns_are_listed_flagged_and_left_out(tmp_path):
         (tmp_path / f"{name}.csv").write_text(f"a,<b>,c,label\n{rows}\n")
     files = {"pretrain": str(tmp_path / "P.csv"), "harmful": str(tmp_path / "H.csv")}
     explorer = OwnDataExplorer(**files)
-    assert "look like the answer (label: so it is called)" in explorer.reading_line.value
-    assert "<td>&lt;b&gt;</td>" in explorer.reading_line.value
+    assert "look like the answer (label: so it is called)" in shown(explorer)["reading"]
+    assert "<td>&lt;b&gt;</td>" in shown(explorer)["reading"]
     explorer.drop = "label"
-    assert "look like" not in explorer.reading_line.value.split("<details")[0]
+    assert "look like" not in shown(explorer)["reading"].split("<details")[0]
     assert len(explorer.result.columns) == 3
     explorer.drop = "labels"
-    assert "did you mean" in explorer.alerts["drop"].value
+    assert "did you mean" in shown(explorer)["error"]
+    assert shown(explorer)["field"] == "drop"
     assert blank(explorer)
     with pytest.raises(InvalidInputError, match="No such file"):
         OwnDataExplorer.show(static=True, pretrain="none.npy", harmful="none.npy")

@@ -7,7 +7,6 @@ import pytest
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
 import traitlets
-from plotly.callbacks import Points
 
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.figures import PairDetail
@@ -46,9 +45,8 @@ def browser():
 
 
 def click(browser, pretrain, harmful):
-    """What plotly's widget does when the page reports a click on a heatmap."""
-    points = Points([[pretrain, harmful]], [harmful], [pretrain], browser.heatmap.data[1].name, 1)
-    browser.heatmap.data[1]._dispatch_on_click(points, None)
+    """What the page does when its reader clicks on a cell."""
+    browser.heatmap._on_message(None, {"kind": "click", "trace": 1, "data": [pretrain, harmful]}, [])
 
 
 def drawn_digits(browser):
@@ -69,7 +67,7 @@ def test_clicks_and_dropdowns_choose_a_pair_and_draw_it_once(browser):
     assert drawn_digits(browser) == ["8", "3"]
     method, pretrain, harmful = browser.choices
     assert (method.value, pretrain.value, harmful.value) == ("ours", 8, 3)
-    (frame,) = browser.heatmap.layout.shapes
+    (frame,) = browser.heatmap.figure.layout.shapes
     assert (frame.x0, frame.x1, frame.y0, frame.y1) == (2.5, 3.5, 7.5, 8.5)
     assert method.options[1] == ("R_ill only", "r_ill_only")
     pretrain.value, harmful.value = 0, 1
@@ -96,17 +94,17 @@ def test_an_error_of_detail_is_seen_and_passes(browser):
 
 
 def test_another_method_redraws_the_heatmap_in_the_same_colors(browser):
-    before = browser.heatmap.layout.coloraxis.cmax
+    before = browser.heatmap.figure.layout.coloraxis.cmax
     browser.choices[0].value = "r_ill_only"
-    _, colored, _, crosses = browser.heatmap.data
+    _, colored, _, crosses = browser.heatmap.figure.data
     assert np.asarray(colored.z, dtype=float)[3, 8] == pytest.approx(np.log(0.01))
     assert len(crosses.x) == 3
-    assert "R<sub>ill</sub> only" in browser.heatmap.layout.annotations[0].text
-    assert browser.heatmap.layout.coloraxis.cmax == before == pytest.approx(-np.log(0.01))
-    assert len(browser.heatmap.layout.shapes) == 1
+    assert "R<sub>ill</sub> only" in browser.heatmap.figure.layout.annotations[0].text
+    assert browser.heatmap.figure.layout.coloraxis.cmax == before == pytest.approx(-np.log(0.01))
+    assert len(browser.heatmap.figure.layout.shapes) == 1
     assert browser.asked == [(3, 8)]  # details hold every method
     browser.method = "ours"
-    assert len(browser.heatmap.data[3].x) == 0
+    assert len(browser.heatmap.figure.data[3].x) == 0
 
 
 def test_details_hold_the_methods_of_a_run_and_both_controls(tmp_path):

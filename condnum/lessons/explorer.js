@@ -1,0 +1,249 @@
+// Explorers in a page: controls, figure and sentence. Live, a kernel computes; without one a recording answers.
+const condnum = {};
+{
+  const FONT = "system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif";
+  const LOOKS = { // ink, grid, paper
+    light: ["#2a3442", "#e3e8ef", "#ffffff"],
+    dark: ["#e3e8ef", "#323c4a", "#14181e"],
+  };
+  const BLACK = new Set(["#000000", "#222222", "black"]); // drawn in the ink of the page
+  const NARROW = 640; // pixels of a figure's place below which panels lie below each other
+  const add = (parent, tag, props = {}, ...children) => {
+    const element = Object.assign(document.createElement(tag), props);
+    element.append(...children);
+    parent?.append(element);
+    return element;
+  };
+
+  condnum.dark = () => {
+    const { jpThemeLight, theme } = document.body.dataset; // JupyterLab's, the site's
+    if (jpThemeLight) return jpThemeLight === "false";
+    return theme === "dark" || (theme !== "light" && matchMedia("(prefers-color-scheme: dark)").matches);
+  };
+  condnum.onTheme = (redraw) => {
+    const watch = new MutationObserver(redraw), media = matchMedia("(prefers-color-scheme: dark)");
+    watch.observe(document.body, { attributeFilter: ["data-jp-theme-light", "data-theme"] });
+    media.addEventListener("change", redraw);
+    return () => { watch.disconnect(); media.removeEventListener("change", redraw); };
+  };
+
+  const axes = (layout, letter) => Object.keys(layout).filter((key) => key.match(`^${letter}axis\\d*$`));
+  const wrapped = (text, width) => text.split("<br>").map((line) => {
+    const lines = [""];
+    for (const word of line.split(/\s+(?![^<]*>)/)) { // a tag is not broken, and does not count
+      const longer = `${lines.at(-1)} ${word}`.trim(), most = line.startsWith("<sup>") ? 1.45 * width : width;
+      if (longer.replace(/<[^>]*>/g, "").length > most) lines.push(word); else lines[lines.length - 1] = longer;
+    }
+    return lines.join("<br>");
+  }).join("<br>");
+
+  // Panels that lie beside each other come below each other, for a place as narrow as a phone.
+  function stack(data, layout) {
+    const PANEL = 230, BETWEEN = 88, ROW = 18, of = (axis) => axis.domain ?? [0, 1];
+    const order = axes(layout, "x").map((key) => {
+      const x = layout[key], y = layout[`yaxis${(x.anchor || "y").slice(1)}`];
+      return { x, y, id: `x${key.slice(5)}`, left: of(x)[0], right: of(x)[1], top: of(y)[1] };
+    }).sort((a, b) => a.left - b.left || b.top - a.top);
+    const inner = order.length * (PANEL + BETWEEN) - BETWEEN;
+    order.forEach((panel, number) => { panel.high = 1 - (number * (PANEL + BETWEEN)) / inner; });
+    for (const note of layout.annotations ?? []) { // a panel's title goes with the nearest one below it
+      if (note.xref !== "paper" || note.yref !== "paper") continue;
+      const off = (panel) => (panel.left <= note.x && note.x <= panel.right ? Math.abs(note.y - panel.top) : 9);
+      const { high } = order.reduce((a, b) => (off(b) < off(a) ? b : a));
+      Object.assign(note, { x: 0.5, y: high, font: { ...note.font, size: 13 } });
+    }
+    for (const { x, y, id, high } of order) {
+      const low = Math.max(0, high - PANEL / inner);
+      let top = high;
+      for (const { type, xaxis, colorbar } of data) {
+        if (type !== "heatmap" || (xaxis ?? "x") !== id || !colorbar) continue;
+        const flat = colorbar.orientation === "h";
+        Object.assign(colorbar, { x: flat ? 0.5 : 1, y: high, yanchor: "top", len: flat ? 1 : high - low });
+        if (flat) top -= 42 / inner;
+      }
+      Object.assign(x, { domain: [0, 1] });
+      Object.assign(y, { domain: [low, top] });
+      x.title = { ...x.title, text: wrapped(x.title?.text ?? "", 38) };
+      if (x.type === "log" && x.dtick === 1 && x.range && Math.abs(x.range[1] - x.range[0]) > 6) x.dtick = 2;
+    }
+    const listed = data.filter((trace) => (trace.type ?? "scatter") === "scatter" && trace.showlegend !== false);
+    for (const trace of listed) trace.name = wrapped(trace.name ?? "", 38);
+    const rows = listed.reduce((sum, { name }) => sum + name.split("<br>").length, 0), below = ROW * rows + 76;
+    const title = wrapped(layout.title?.text ?? "", 40), above = 21 * title.split("<br>").length + 34;
+    const height = above + inner + below;
+    Object.assign(layout, {
+      height,
+      title: { ...layout.title, text: title, y: 1 - 14 / height, yanchor: "top", font: { size: 15 } },
+      font: { ...layout.font, size: 12 },
+      margin: { l: 56, r: 10, t: above, b: below },
+      legend: { ...layout.legend, orientation: "v", x: 0, xanchor: "left" },
+    });
+  }
+
+  // Draws plotly's JSON in the colours of the page; figures of panels (layout.meta.stack) follow its width.
+  condnum.paint = (plot, figure, { dark = condnum.dark(), width = plot.clientWidth, printing = false } = {}) => {
+    const { data, layout } = structuredClone(figure), [ink, grid, paper] = LOOKS[dark ? "dark" : "light"];
+    const axis = { gridcolor: grid, linecolor: grid, zerolinecolor: grid, automargin: true };
+    const look = { paper_bgcolor: paper, plot_bgcolor: paper, font: { color: ink, family: FONT } };
+    layout.template = { layout: { ...look, xaxis: axis, yaxis: axis, hoverlabel: { align: "left" } } };
+    layout.autosize = !layout.width;
+    layout.uirevision ??= "kept"; // the reader's zoom and hidden lines stay
+    for (const trace of data)
+      for (const part of [trace.line, trace.marker])
+        if (dark && BLACK.has(String(part?.color).toLowerCase())) part.color = ink;
+    if (dark) for (const menu of layout.updatemenus ?? []) // plotly draws the active button almost white
+      Object.assign(menu, { bgcolor: "#8fa0b3", font: { ...menu.font, color: "#14181e" } });
+    if (layout.meta?.stack && width < NARROW && axes(layout, "x").length) stack(data, layout);
+    if (printing) Object.assign(layout, { width: Math.min(layout.width ?? 940, 940), autosize: false });
+    return Plotly.react(plot, data, layout, { responsive: !printing, displaylogo: false });
+  };
+
+  const numeral = (value) => (Math.abs(value) >= 1e7 || (value && Math.abs(value) < 1e-4)
+    ? value.toExponential(3).replace(/\.?0+e\+?/, "e")
+    : Number(value.toPrecision(4)).toLocaleString("en", { maximumFractionDigits: 10 }));
+
+  // One control: a labelled row in `parent`; `show(value)` displays, `change(value)` is called by the reader.
+  function row(parent, control, change, refuse) {
+    const { name, label, help, kind, low, high, log, whole, step, values } = control;
+    const box = add(parent, "div", { className: `condnum-row condnum-${kind}`, title: help });
+    const named = (input) => { input.setAttribute("aria-label", label); return input; };
+    add(box, "label", {}, label);
+    const alert = () => box.querySelector("[role=alert]") ?? add(box, "span", { role: "alert" });
+    if (kind === "choice") {
+      const select = named(add(box, "select"));
+      control.options.forEach(([, text], index) => add(select, "option", { value: index }, text));
+      select.onchange = () => change(control.options[select.value][0]);
+      return { alert, show: (value) => { select.value = control.options.findIndex(([v]) => v === value); } };
+    }
+    if (kind === "check") {
+      const tick = named(add(box, "input", { type: "checkbox" }));
+      tick.onchange = () => change(tick.checked);
+      return { alert, show: (value) => { tick.checked = value; } };
+    }
+    if (kind === "text") {
+      const text = named(add(box, "input", { type: "text", placeholder: control.hint ?? "", spellcheck: false }));
+      text.onchange = () => change(text.value);
+      if (control.upload) {
+        const file = add(null, "input", { type: "file", accept: control.upload.accept, hidden: true });
+        add(box, "button", { title: control.upload.help, onclick: () => file.click() }, control.upload.label);
+        box.append(file);
+        file.onchange = () => { if (file.files.length) control.upload.send(file.files[0]); file.value = ""; };
+      }
+      return { alert, show: (value) => { text.value = value; } };
+    }
+    const typed = named(add(box, "input", { type: "text", inputMode: "decimal", className: "condnum-number" }));
+    const slide = named(add(box, "input", { type: "range" }));
+    const at = (value) => (log ? Math.log10(value) : value), from = (mark) => (log ? 10 ** mark : mark);
+    const nearest = (value) => values.reduce((best, v, i) => (
+      Math.abs(at(v) - at(value)) < Math.abs(at(values[best]) - at(value)) ? i : best), 0);
+    const clean = (mark) => { // without the last digits of a mark such as 0.30000000000000004
+      const value = Number(from(mark).toPrecision(12));
+      return Math.min(high, Math.max(low, whole ? Math.round(value) : value));
+    };
+    const [first, last, by] = values ? [0, values.length - 1, 1] : [at(low), at(high), step];
+    Object.assign(slide, { min: first, max: last, step: by });
+    let shown;
+    const show = (value) => {
+      shown = value;
+      slide.value = values ? nearest(value) : at(value);
+      slide.setAttribute("aria-valuetext", numeral(value));
+      typed.value = numeral(value);
+    };
+    slide.oninput = () => change(values ? values[slide.value] : clean(slide.valueAsNumber));
+    typed.onchange = () => {
+      const text = typed.value.trim(), number = Number(/^[+-]?\d{1,3}(,\d{3})+(\.\d*)?$/.test(text) ? text.replace(/,/g, "") : text || NaN);
+      if (number >= low && number <= high && (!whole || Number.isInteger(number))) {
+        change(values ? values[nearest(number)] : number);
+        return;
+      }
+      refuse(`${label} must be ${whole ? "a whole number" : "a number"} from ${numeral(low)} to ${numeral(high)}, got '${text}'.`, name);
+      show(shown);
+    };
+    if (control.play) {
+      let timer;
+      const button = add(box, "button", { className: "condnum-play", ariaLabel: "Play or pause" }, "▶");
+      button.onclick = () => {
+        const stop = () => { clearInterval(timer); timer = 0; button.textContent = "▶"; };
+        if (timer) { stop(); return; }
+        if (slide.valueAsNumber >= last) { slide.value = first; slide.oninput(); }
+        button.textContent = "⏸";
+        timer = setInterval(() => {
+          if (slide.valueAsNumber >= last || !box.isConnected) stop();
+          else { slide.stepUp(); slide.oninput(); }
+        }, control.play);
+      };
+    }
+    return { alert, show };
+  }
+
+  // An explorer in `host`. `source.ask(state)` promises {figure, reading, error}; a recording knows `nearest`.
+  condnum.mount = (host, spec, source) => {
+    host.classList.add("condnum-explorer");
+    const side = add(host, "div", { className: "condnum-side" });
+    const plot = add(add(host, "div", { className: "condnum-place" }), "div", { className: "condnum-plot" });
+    const folded = add(null, "details", { className: "condnum-more" }, add(null, "summary", {}, "More settings"));
+    let state = { ...spec.state }, payload = null, running = false, waiting = false;
+    const rows = {}, change = (part) => {
+      state = source.nearest ? source.nearest({ ...state, ...part }, part) : { ...state, ...part };
+      show();
+      ask();
+    };
+    const presets = add(side, "div", { className: "condnum-presets" });
+    for (const { label, help, settings } of spec.presets)
+      add(presets, "button", { title: help, onclick: () => change(settings) }, label);
+    add(presets, "button", { title: "Back to the settings at the start", onclick: () => change(spec.state) }, "Reset");
+    for (const control of spec.controls)
+      rows[control.name] = row(control.advanced ? folded : side, control, (value) => change({ [control.name]: value }), say);
+    if (folded.children.length > 1) side.append(folded);
+    const verdict = add(side, "div", { className: "condnum-verdict", role: "status" });
+    const alarm = add(side, "div", { role: "alert" });
+    if (source.tools) source.tools(add(side, "div", { className: "condnum-tools" }), say);
+
+    function say(error, field = "") {
+      for (const line of [alarm, ...host.querySelectorAll(".condnum-row [role=alert]")]) line.textContent = "";
+      if (error) (rows[field]?.alert() ?? alarm).textContent = error;
+    }
+    function show() { for (const [name, { show: display }] of Object.entries(rows)) display(state[name]); }
+    async function ask() { // the latest state alone: those that a drag has passed are not computed
+      waiting = true;
+      if (running) return;
+      running = true;
+      while (waiting) {
+        waiting = false;
+        host.ariaBusy = "true";
+        draw(await source.ask(state));
+      }
+      running = false;
+      host.ariaBusy = "false";
+    }
+    async function draw(next) {
+      payload = next;
+      if (next.state && !waiting) { state = next.state; show(); }
+      say(next.error, next.field);
+      verdict.innerHTML = next.reading ?? "";
+      if (verdict.querySelector("table")) host.append(verdict); // it needs the width of the page
+      host.classList.toggle("condnum-blank", !next.figure);
+      if (!next.figure) return;
+      await repaint();
+      if (plot.clicked) return;
+      plot.clicked = true;
+      plot.on("plotly_click", ({ points: [point] }) => { // a trace's meta says which controls a click sets
+        const part = Object.entries(point.data.meta?.click ?? {}).filter(([name]) => name in rows);
+        if (part.length) change(Object.fromEntries(part.map(([name, axis]) => [name, point[axis]])));
+      });
+    }
+    function repaint() {
+      host.style.colorScheme = condnum.dark() ? "dark" : "light";
+      return payload?.figure && condnum.paint(plot, payload.figure);
+    }
+    let width = 0;
+    const watch = new ResizeObserver(() => { // also where the page had no width at first
+      if (Math.abs(host.clientWidth - width) > 1) { width = host.clientWidth; repaint(); }
+    });
+    watch.observe(host);
+    const off = condnum.onTheme(repaint);
+    if (source.now) draw(source.now);
+    else ask();
+    return { draw, change, state: () => state, end: () => { watch.disconnect(); off(); } };
+  };
+}

@@ -1,0 +1,80 @@
+// What follows needs a kernel: anywidget calls `render`. Plotly comes from the kernel once a page.
+async function plotly(model) {
+  while (!globalThis.Plotly) {
+    globalThis.condnumPlotly ??= new Promise((done) => {
+      model.on("msg:custom", (message, [code]) => {
+        if (message.kind !== "plotly") return;
+        const script = document.createElement("script");
+        script.src = URL.createObjectURL(new Blob([code], { type: "text/javascript" }));
+        script.onload = done;
+        document.head.append(script);
+      });
+      model.send({ kind: "plotly" });
+    });
+    await Promise.race([globalThis.condnumPlotly, new Promise((late) => setTimeout(late, 10000))]);
+    if (!globalThis.Plotly) globalThis.condnumPlotly = null; // the kernel that was asked is gone
+  }
+}
+
+function figure(model, el) {
+  const plot = document.createElement("div");
+  el.classList.add("condnum-figure");
+  el.append(plot);
+  const draw = () => condnum.paint(plot, JSON.parse(model.get("payload")).figure);
+  const watch = new ResizeObserver(draw), off = condnum.onTheme(draw);
+  watch.observe(el);
+  model.on("change:payload", draw);
+  draw().then(() => plot.on("plotly_click", ({ points: [{ curveNumber: trace, customdata: data }] }) => {
+    if (data !== undefined) model.send({ kind: "click", trace, data: [...data] });
+  }));
+  return () => { watch.disconnect(); off(); };
+}
+
+function explorer(model, el) {
+  const spec = structuredClone(model.get("declaration")), payload = () => JSON.parse(model.get("payload"));
+  const tell = (kind, more = {}, buffers = []) => model.send({ kind, ...more }, undefined, buffers);
+  for (const control of spec.controls) {
+    if (control.upload) control.upload.send = async (file) => {
+      tell("upload", { control: control.name, name: file.name }, [await file.arrayBuffer()]);
+    };
+  }
+  let asked = 0, answer = null;
+  const source = {
+    now: payload(),
+    ask: (state) => new Promise((done) => { answer = done; tell("state", { id: ++asked, state }); }),
+    tools: (parent, say) => spec.tools.forEach(([kind, label, help]) => {
+      const button = Object.assign(document.createElement("button"), { textContent: label, title: help });
+      button.onclick = kind !== "copy" ? () => tell("export", { as: kind }) : () => {
+        const { code } = payload();
+        Promise.resolve().then(() => navigator.clipboard.writeText(code)).then(
+          () => { button.textContent = "Copied"; setTimeout(() => { button.textContent = label; }, 2000); },
+          () => say(`This browser keeps its clipboard to itself; select and copy: ${code}`),
+        );
+      };
+      parent.append(button);
+    }),
+  };
+  const mounted = condnum.mount(el, spec, source);
+  for (const part of el.querySelectorAll("input, select, button, summary"))
+    part.dataset.lmSuppressShortcuts = "true"; // else JupyterLab takes the arrow keys
+  model.on("change:payload", () => {
+    const next = payload();
+    if (!answer || next.id !== asked) { mounted.draw(next); return; }
+    answer(next);
+    answer = null;
+  });
+  model.on("msg:custom", (message, [content]) => {
+    if (message.kind !== "download") return;
+    const url = URL.createObjectURL(new Blob([content], { type: message.type }));
+    Object.assign(document.createElement("a"), { href: url, download: message.name }).click();
+    setTimeout(() => URL.revokeObjectURL(url), 60000);
+  });
+  return mounted.end;
+}
+
+export default {
+  async render({ model, el }) {
+    await plotly(model);
+    return (model.get("declaration").controls ? explorer : figure)(model, el);
+  },
+};
