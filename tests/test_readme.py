@@ -124,11 +124,10 @@ def test_snippets_run_as_printed(tmp_path, name):
 
 #: A notebook of a reader's own, as the guide describes it.
 OWN_NOTEBOOK = "angles: int = 4\nkappa: float = 100.0\njobs: int = 1\nout: str = ''"
+FIXED = (". .venv/bin/activate", "conda env create -f environment.yml", "conda activate condnum")
 TARGETS = re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"))
 MAKE_VARIABLES = re.findall(r"(?m)^([A-Z]+) *\??:?=", (ROOT / "Makefile").read_text(encoding="utf-8"))
-EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
-    "optional-dependencies"
-]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def commands(text: str) -> list[list[str]]:
@@ -188,11 +187,11 @@ def test_commands_are_known(name, parsed_only, capsys):
             package, _, extra = words[-1].partition("[")
             assert words[0] == "install", line
             assert package in ("condnum", "."), line
-            assert not extra or extra.rstrip("]") in EXTRAS, line
+            assert set(extra.rstrip("]").split(",")) <= {"", *PROJECT["optional-dependencies"]}, line
         elif program == "pytest":
             assert (ROOT / words[0]).is_file(), line
         else:
-            assert line in (". .venv/bin/activate", "conda env create -f environment.yml"), line
+            assert line in FIXED, line
 
 
 # Links and paths.
