@@ -69,8 +69,7 @@ shown = [result.harmful_ratio, result.pretrain_ratio, ceiling]
 assert np.allclose(shown, [25, 0.01, 2500]) and result.success, shown
 """,
     "result.explanation": """
-P, H = problem.pretrain.covariance, problem.harmful.covariance
-assert condnum.relative_immunization_ratio(result.theta, P, H).success
+assert condnum.relative_immunization_ratio(result.theta, K_P, K_H).success
 assert float(report.factor_table()["ours"][0]) > 10
 """,
     "immunize_backbone": """
@@ -132,7 +131,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 
 def commands(text: str) -> list[list[str]]:
     """The words of a page's commands, in fences and between backticks, without comments and variables."""
-    lines = [line for fence in fences(text, "sh") for line in fence.splitlines()]
+    lines = [line for fence in fences(text, "sh") for line in fence.replace("\\\n", "").splitlines()]
     lines += re.findall(r"`((?:[A-Z_]+=\S+ )*(?:condnum|make|pytest|pip|conda|dask)\s[^`]+)`", prose(text))
     found = []
     for line in lines:
