@@ -9,11 +9,13 @@ import json
 import math
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -131,15 +133,41 @@ def terminal_progress(title: str, *, stream: Any = None) -> Generator[OnProgress
     form = "{desc} |{bar:30}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
     tqdm = require("tqdm", "notebooks").tqdm
     with tqdm(desc=title, file=target, leave=False, bar_format=form, mininterval=0, miniters=0) as bar:
-        whole = ""
+        yield _onto(bar)
 
-        def report(event: Event) -> None:
-            nonlocal whole
-            bar.total, bar.n = event.get("total") or bar.total, event.get("done", bar.n)
-            whole = whole_words(event) if "done" in event else whole  # stays until the next piece is finished
-            bar.set_postfix_str(", ".join(filter(None, (stage_words(event), whole))))
 
-        yield report
+@contextmanager
+def notebook_progress(title: str) -> Generator[None, None, None]:
+    """Show a bar while the block computes, in this process or in those that it starts.
+
+    Where someone follows this process already, such as the command line, that one shows it.
+    """
+    if os.environ.get(PROGRESS_VARIABLE):
+        yield
+        return
+    require("tqdm", "notebooks")
+    tqdm = import_module("tqdm.auto").tqdm
+    with tempfile.TemporaryDirectory(prefix="condnum-progress-") as folder:
+        events = Path(folder) / "events"
+        os.environ[PROGRESS_VARIABLE] = str(events)
+        try:
+            with tqdm(desc=title, leave=False) as bar, following(events, _onto(bar)):
+                yield
+        finally:
+            del os.environ[PROGRESS_VARIABLE]
+
+
+def _onto(bar: Any) -> OnProgress:
+    """Return what moves a bar of tqdm."""
+    whole = ""
+
+    def report(event: Event) -> None:
+        nonlocal whole
+        bar.total, bar.n = event.get("total") or bar.total, event.get("done", bar.n)
+        whole = whole_words(event) if "done" in event else whole  # stays until the next piece is finished
+        bar.set_postfix_str(", ".join(filter(None, (stage_words(event), whole))))
+
+    return report
 
 
 class Lines:

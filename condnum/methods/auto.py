@@ -18,7 +18,7 @@ convergence gives `ω = θ⁺β` with the best β, where `∂L/∂θ = (∂L/∂
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 
@@ -69,11 +69,16 @@ class _StopError(Exception):
 
 
 def descend_auto(
-    problem: ImmunizationProblem, settings: DescentSettings, *, seed: int, callback: Callback | None = None
+    problem: ImmunizationProblem,
+    settings: DescentSettings,
+    *,
+    seed: int,
+    callback: Callback | None = None,
+    watch: Collection[int] = (),
 ) -> ImmunizationResult:
     """Run Algorithm 1 so that Definition 3.1 is met and RIR is large, without settings."""
     started = time.perf_counter()
-    run = _Auto(problem, settings, seed, callback)
+    run = _Auto(problem, settings, seed, callback, watch)
     reason = run.loop()
     theta, verdict = run.chosen()
     return ImmunizationResult(
@@ -99,9 +104,15 @@ class _Auto:
     """The state of one run."""
 
     def __init__(
-        self, problem: ImmunizationProblem, settings: DescentSettings, seed: int, callback: Callback | None
+        self,
+        problem: ImmunizationProblem,
+        settings: DescentSettings,
+        seed: int,
+        callback: Callback | None,
+        watch: Collection[int],
     ) -> None:
         self.problem, self.settings, self.seed, self.callback = problem, settings, seed, callback
+        self.watch = frozenset(watch)
         self.pretrain, self.harmful = (task.factor for task in (problem.pretrain, problem.harmful))
         self.ceiling = math.nan  # of tasks that share no direction
         with suppress(RankError):
@@ -249,7 +260,7 @@ class _Auto:
         """Count a step; record it where the history wants a row; stop where the budget ends."""
         self.step += 1
         self.steps[part] += 1
-        if self.step >= self._next_record:
+        if self.step >= self._next_record or self.step in self.watch:
             self._record(theta())
         if self.step >= self.settings.steps:
             self.theta = theta()
@@ -258,16 +269,18 @@ class _Auto:
 
     def _record(self, theta: Tensor) -> None:
         """Append a row to the history, and tell the callback."""
-        every = self.settings.record_every
+        row, every = dict[str, float](), self.settings.record_every
         if every == 0:
             self._next_record = self.settings.steps + 1
+        elif self.step >= self._next_record:
+            spacing = 1.15 if self.problem.dimension <= SMALL else 1.5
+            next_one = self.step + every if every else math.ceil(spacing * self.step)
+            self._next_record = max(self.step + 1, next_one)
+            row = self._row(theta)
+            self._rows.append(row)
+        if self.callback is None or not (row or self.step in self.watch):
             return
-        spacing = 1.15 if self.problem.dimension <= SMALL else 1.5
-        self._next_record = self.step + every if every else max(self.step + 1, math.ceil(spacing * self.step))
-        self._rows.append(self._row(theta))
-        if self.callback is None:
-            return
-        progress = Progress("ours", self.seed, self.step, self.settings.steps, self._rows[-1])
+        progress = Progress("ours", self.seed, self.step, self.settings.steps, row, theta)
         if self.callback(progress) is True:
             self.theta = theta
             self._keep()

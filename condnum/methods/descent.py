@@ -1,7 +1,7 @@
 """The loop that all descent methods share, for one problem or many: weigh, step, record, stop."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
 import torch
@@ -33,12 +33,12 @@ def descend(
     *,
     seed: int,
     callback: Callback | None = None,
+    watch: Collection[int] = (),
 ) -> ImmunizationResult:
     """Run a descent method from its random start."""
+    told: dict[str, Any] = {"callback": callback, "watch": watch}
     with few_threads(problem):
-        return descend_batch(
-            [problem], method, settings, seeds=[seed], device=problem.device, callback=callback
-        )[0]
+        return descend_batch([problem], method, settings, seeds=[seed], device=problem.device, **told)[0]
 
 
 def descend_batch(
@@ -49,10 +49,11 @@ def descend_batch(
     seeds: Sequence[int],
     device: torch.device,
     callback: Callback | None = None,
+    watch: Collection[int] = (),
 ) -> list[ImmunizationResult]:
     """Run a descent method on many problems at once, each from the random start of its seed."""
     started = time.perf_counter()
-    run = _Descent(problems, method, settings, seeds, device, callback)
+    run = _Descent(problems, method, settings, seeds, device, callback, watch)
     run.loop()
     counts = {name: values.tolist() for name, values in run.memory.counts.items()}
     omega = run.parameters.get("omega")
@@ -88,9 +89,10 @@ class _Descent:
         seeds: Sequence[int],
         device: torch.device,
         callback: Callback | None,
+        watch: Collection[int],
     ) -> None:
         self.problems, self.seeds, self.device = problems, seeds, device
-        self.settings, self.callback = settings, callback
+        self.settings, self.callback, self.watch = settings, callback, frozenset(watch)
         self.method: Any = method
         self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         drawn = [method.initial(*start) for start in zip(problems, self.generators, strict=True)]
@@ -126,7 +128,7 @@ class _Descent:
                 break
             norm = torch.linalg.vector_norm(directions["theta"], dim=(1, 2))
             self._stop(~torch.isfinite(norm), "diverged")
-            if self.step in self.settings.recorded_steps:
+            if self.step in self.settings.recorded_steps | self.watch:
                 self._record()
             if first_norm is None:
                 first_norm = norm
@@ -196,10 +198,13 @@ class _Descent:
     def _record(self) -> None:
         """Append a row to the histories of the problems that still descend, and tell the callback."""
         active = self.memory.active.nonzero()[:, 0].tolist()
-        self._measure(dict.fromkeys(active, self.step))
+        measured = self.step in self.settings.recorded_steps
+        if measured:
+            self._measure(dict.fromkeys(active, self.step))
         for index in active if self.callback else ():
-            row = self._rows[index][-1]
-            progress = Progress(self.method.name, self.seeds[index], self.step, self.settings.steps, row)
+            row, theta = self._rows[index][-1] if measured else {}, self.parameters["theta"][index]
+            at = self.method.name, self.seeds[index], self.step, self.settings.steps
+            progress = Progress(*at, row, theta)
             if self.callback is not None and self.callback(progress) is True:
                 self._stop(torch.arange(len(self.problems), device=self.device) == index, "cancelled")
 

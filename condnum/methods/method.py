@@ -330,14 +330,15 @@ class ImmunizationResult:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a callback is told at each recorded step."""
+    """What a callback is told at each recorded or watched step."""
 
     method: str
     seed: int
     step: int
     steps: int
-    record: dict[str, float]  # the history's row
+    record: dict[str, float]  # the history's row; empty at a step that is watched only
+    theta: Tensor  # (D, D_hid) after so many steps; the run goes on with it: copy what is to be kept
 
 
-#: Told of each recorded step; returning True asks the run to stop there.
+#: Told of each recorded or watched step; returning True asks the run to stop there.
 Callback = Callable[[Progress], bool | None]

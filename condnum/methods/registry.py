@@ -1,7 +1,7 @@
 """The registry of methods, and `immunize`, the one entry to all of them."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,6 +149,7 @@ def immunize(
     seed: int = 0,
     settings: DescentSettings | str | None = None,
     callback: Callback | None = None,
+    watch: Collection[int] = (),
     **overrides: Any,
 ) -> ImmunizationResult:
     """Find an extractor θ that keeps D_P well-conditioned and makes D_H ill-conditioned.
@@ -162,6 +163,7 @@ def immunize(
             by default (`condnum.methods.auto`) and says in `explanation` whether Definition 3.1 is met.
         callback: Called with a `Progress` at each recorded step; returning True cancels the run,
             which then returns what it has with `stop_reason="cancelled"`.
+        watch: Further steps at which the callback is told of θ, without measuring it.
         **overrides: Single settings by name, such as `steps=200`. Naming one that `auto` would choose, such
             as `learning_rate`, leaves the rest at `NAMED_SETTINGS["fixed"]`.
 
@@ -191,11 +193,11 @@ def immunize(
         settings = NAMED_SETTINGS[settings]
     base = _settings_of(chosen, settings).with_overrides(**overrides)
     if not base.auto:
-        return descend(problem, chosen, base, seed=seed, callback=callback)
+        return descend(problem, chosen, base, seed=seed, callback=callback, watch=watch)
     if not isinstance(chosen, Ours):
         raise InvalidInputError(f"auto=True is for method 'ours'; '{method}' has its own settings.")
     with few_threads(problem):
-        return descend_auto(problem, base, seed=seed, callback=callback)
+        return descend_auto(problem, base, seed=seed, callback=callback, watch=watch)
 
 
 def _closed_form(problem: ImmunizationProblem, method: ClosedFormMethod, seed: int) -> ImmunizationResult:

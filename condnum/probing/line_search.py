@@ -6,7 +6,9 @@ over the data. Only the squares `c_i = e_i²` matter, so any number of outputs t
 size costs the same.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -110,23 +112,30 @@ def linear_probe(
     batch = tuple(torch.broadcast_shapes(T.shape[:-2], K.shape[:-2], b.shape[:-2]))
     T, K, b = (x.expand(*batch, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in (T, K, b))
     modes = [_modes(t, k, m, w_0, rtol) for t, k, m in zip(T, K, b, strict=True)]
+    curves = eigenbasis_probe(modes, recorded)
+    shaped = {
+        name: of.reshape((*batch, *of.shape[1:])) for name, of in vars(curves).items() if name != "steps"
+    }
+    return ProbeCurve(steps=recorded, **shaped)
+
+
+#: A probe in the eigenbasis of its Hessian: σ descending, (k,); the squared errors at the start, (k,); and
+#: max(‖w*‖, ‖w₀‖)², the scale of round-off.
+Modes: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float64], float]
+
+
+def eigenbasis_probe(modes: Sequence[Modes], record: NDArray[np.int64]) -> ProbeCurve:
+    """Run probes whose Hessians are diagonalised already, together, and record them at these steps."""
     spectra, errors, reach = zip(*modes, strict=True)
-    # The probes run together, padded to one width.
-    sigma, squares = np.zeros((2, len(modes), max(map(len, spectra))))
+    sigma, squares = np.zeros((2, len(modes), max(map(len, spectra))))  # padded to one width
     for row, (values, error) in enumerate(zip(spectra, errors, strict=True)):
         sigma[row, : len(values)] = values / values[0]
         squares[row, : len(values)] = error
     # ‖g‖² = σ₁² Σ(σ_i/σ₁)² c_i is round-off below (eps σ₁)² max(‖w*‖, ‖w₀‖)².
     floor = np.finfo(np.float64).eps ** 2 * np.array(reach)
-    ratio, excess, stopped = _recurrence(sigma, squares, floor, recorded)
-    return ProbeCurve(
-        steps=recorded,
-        norm_ratio=ratio.reshape(*batch, -1),
-        excess_loss=excess.reshape(*batch, -1),
-        stopped_at=stopped.reshape(batch),
-        condition=np.array([values[0] / values[-1] for values in spectra]).reshape(batch),
-        rank=np.array(list(map(len, spectra))).reshape(batch),
-    )
+    ratio, excess, stopped = _recurrence(sigma, squares, floor, record)
+    kappas, ranks = [values[0] / values[-1] for values in spectra], [*map(len, spectra)]
+    return ProbeCurve(record, ratio, excess, stopped, np.array(kappas), np.array(ranks))
 
 
 def _recorded(record: ArrayLike | None, steps: int) -> NDArray[np.int64]:
@@ -141,13 +150,8 @@ def _recorded(record: ArrayLike | None, steps: int) -> NDArray[np.int64]:
     return wanted.astype(np.int64)
 
 
-def _modes(
-    T: Tensor, K: Tensor, b: Tensor, w_0: Tensor | None, rtol: float | None
-) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-    """Diagonalise one probe: with `K = BᵀB` and `Bθ = UΣVᵀ`, `σ = Σ²` and `Vᵀw* = Σ⁻¹Uᵀc`, `Bᵀc = Xᵀy`.
-
-    Returns σ and e² at the start, `(k,)`, and max(‖w*‖, ‖w₀‖)², the scale of round-off.
-    """
+def _modes(T: Tensor, K: Tensor, b: Tensor, w_0: Tensor | None, rtol: float | None) -> Modes:
+    """Diagonalise one probe: with `K = BᵀB` and `Bθ = UΣVᵀ`, `σ = Σ²` and `Vᵀw* = Σ⁻¹Uᵀc`, `Bᵀc = Xᵀy`."""
     B = covariance_factor(K, rtol=rtol)
     target = (B @ b) / B.square().sum(dim=1, keepdim=True)  # rows of B are orthogonal: c = (BBᵀ)⁻¹Bb
     U, root, right = torch.linalg.svd(B @ T, full_matrices=False)

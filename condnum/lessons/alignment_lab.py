@@ -1,0 +1,269 @@
+r"""Notebook 7: singular vectors of real extractors along their training, beside everything they decide.
+
+One state, six panels: a kept step of `condnum.studies.alignment_path`, a direction :math:`u_i` of θ and an
+eigenvector :math:`q_j` of K. Nothing is trained or decomposed here unless an extractor is not kept yet: a
+control changes which numbers are looked up.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from condnum.data import TaskPair
+from condnum.figures.style import method_style, num
+from condnum.lessons.alignment import haar_overlap_band
+from condnum.lessons.alignment_panels import TASK, draw
+from condnum.lessons.alignment_trails import TRAINING, ZOOM, Chosen, Step, Trails, Zoom
+from condnum.lessons.explorer import Choice, Explorer, Preset, Shown, Slider, checked
+from condnum.studies.alignment_path import ARRAYS, AlignmentPath, PathData, kept_directions
+
+#: Misalignment of Eq. 10 below which θ counts as aligned with a task.
+ALIGNED = 0.05
+
+Side = Literal["pretrain", "harmful"]
+SIDES: tuple[Side, Side] = ("pretrain", "harmful")
+
+
+class AlignmentView(Chosen, Shown):
+    """What is chosen, drawn and said."""
+
+    def figure(self) -> Any:
+        """Draw the six panels, always of the same traces."""
+        return draw(self)
+
+    def finding(self) -> str:
+        """Say by rule what this step shows first of all."""
+        rules = (self._ambiguous, self._aligned, self._carried, self._turned)
+        return next(filter(None, (rule() for rule in rules)), "") or self._generic()
+
+    def _ambiguous(self) -> str:
+        """Say that Eq. 10 depends on the U that was drawn."""
+        step = self.steps[0]
+        if step.unique or step.trail.trained or float(step["misalignment"][0]) <= ALIGNED:
+            return ""
+        told, true = (num(float(step[name][0])) for name in ("predicted_kappa", "kappa"))
+        return (
+            "<b>Eq. 10 is not single-valued</b>: θ has repeated singular values, so that any basis is a U. "
+            f"With the one drawn it says κ(H<sub>P</sub>) = {told}; the truth is {true}"
+        )
+
+    def _aligned(self) -> str:
+        """Say that alignment has not kept θ from immunizing."""
+        step, misaligned = self.steps[0], float(self.steps[0]["misalignment"][0])
+        if misaligned > ALIGNED or not step.immunized:
+            return ""
+        return (
+            "<b>Aligned, and immunized all the same</b>: θ's u<sub>i</sub> lie on K<sub>P</sub>'s "
+            f"eigenvectors (misalignment {num(misaligned, 2)}), yet {step.ratios}"
+        )
+
+    def _carried(self) -> str:
+        """Say that one singular value carries most of R_ill."""
+        step, i = self.steps[0], self.i
+        share = step.shares(i, self.tasks)[1]
+        if share < 0.5:
+            return ""
+        u, pixels = step.left(i)[:, 0], self.tasks.shape is not None
+        most = [self.tasks.features[k] for k in np.argsort(-np.abs(u), kind="stable")[:2]]
+        made = "" if pixels else f", mostly {' and '.join(most)}"
+        hidden = self.tasks.unseen(u)
+        where = f"; {hidden:.1%} of it lies where D<sub>P</sub> has nothing" if hidden >= 0.5 else ""
+        return (
+            f"<b>One direction carries the harm</b>: {share:.1%} of R<sub>ill</sub> is that of "
+            f"σ<sub>{i}</sub> and u<sub>{i}</sub>{made}{where}"
+        )
+
+    def _turned(self) -> str:
+        """Say which directions a training has turned most, and whether they take K_P's order reversed."""
+        step, D, leading = self.steps[0], self.tasks.dimension, self.tasks.leading
+        if not (step.trail.trained and step.index):
+            return ""
+        names = ", ".join(f"u<sub>{i}</sub> ({angle:.0f}°)" for i, angle in step.turned(leading)[:3])
+        text = (
+            "<b>Training turns these directions</b> most, out of the span of θ<sub>0</sub>'s leading "
+            f"{leading}: {names}"
+        )
+        straight, reverse = (float(step[name][0]) for name in ("diagonal_overlap", "reversed_overlap"))
+        if reverse <= max(straight, haar_overlap_band(D)[1]):
+            return text
+        return (
+            f"{text}. They take K<sub>P</sub>'s order reversed, as K<sub>P</sub><sup>−1/2</sup> has it: mean "
+            f"|u<sub>i</sub>ᵀq<sub>D+1−i</sub>|² = {num(reverse, 2)}, by chance {num(1 / D, 2)}"
+        )
+
+    def _generic(self) -> str:
+        """Say whether the u_i lie where chance would put them."""
+        low, high = haar_overlap_band(self.tasks.dimension)
+        inside = all(low <= value <= high for value in self.steps[0]["diagonal_overlap"])
+        where = "no closer to K's eigenvectors than chance" if inside else "not where chance would put them"
+        return f"<b>{self.steps[0].trail.label}</b>: its u<sub>i</sub> lie {where}"
+
+    def reading(self) -> str:
+        """Say the finding, then the numbers of Eq. 10, of alignment and of the chosen direction."""
+        leading, D = self.tasks.leading, self.tasks.dimension
+        lines, band = [f"{self.finding()}."], " … ".join(num(end, 2) for end in haar_overlap_band(D))
+        for step in self.steps:
+            kappas = [
+                f"{num(step['predicted_kappa'][side])} for {num(step['kappa'][side])} ({TASK[side]})"
+                for side in (0, 1)
+            ]
+            means = ", ".join(num(float(value), 2) for value in step["diagonal_overlap"])
+            angles = ", ".join(self._angles(step, side) for side in (0, 1))
+            met = "immunized" if step.immunized else "not immunized"
+            two = f"<b>{step.trail.short}</b>, {step.ratios}, {met}"
+            lines.append(
+                f"{two if len(self.steps) > 1 else met.capitalize()}. κ by Eq. 10 for the true one: "
+                f"{', '.join(kappas)}. Mean |u<sub>i</sub>ᵀq<sub>i</sub>|² {means} (by chance {band}); "
+                f"principal angles of the {leading} leading: {angles}."
+            )
+        return "<br>".join([*lines, self._direction_words()])
+
+    def _angles(self, step: Step, side: int) -> str:
+        """Return the least and the largest principal angle of leading subspaces of θ and K."""
+        left = step.left(1, self.tasks.leading)
+        Q = self.tasks.vectors[side][:, : self.tasks.leading]
+        cosines = np.linalg.svd(left.T @ Q, compute_uv=False).clip(0, 1)
+        first, last = np.degrees(np.arccos(cosines[[0, -1]]))
+        return f"{first:.0f}°…{last:.0f}°"
+
+    def _direction_words(self) -> str:
+        """Say what hangs on u_i, and how it lies to q_j."""
+        step, i = self.steps[0], self.i
+        s, u = step["sigma"], step.left(i)[:, 0]
+        terms = step["predicted"][:, i - 1] / step["predicted"].sum(axis=1)
+        well, ill = step.shares(i, self.tasks)
+        energies = step["predicted"][:, i - 1] / s[i - 1] ** 2 if s[i - 1] > 0 else np.zeros(2)
+        overlap = float(np.square(u @ self.tasks.vectors[self.side][:, self.j - 1]))
+        shares = f"its share of R<sub>well</sub> {well:.1%}, of R<sub>ill</sub> {ill:.1%}"
+        return (
+            f"<b>u<sub>{i}</sub></b>: σ<sub>{i}</sub> is {num(s[i - 1] / s[0])} σ<sub>1</sub>. Its term of "
+            f"Eq. 10 is {terms[0]:.1%} of tr H<sub>P</sub> and {terms[1]:.1%} of tr H<sub>H</sub>; "
+            f"{shares}; {self.tasks.pencil(u, energies)}. "
+            f"|u<sub>{i}</sub>ᵀq<sub>{self.j}</sub>|² = {num(overlap, 2)} ({TASK[self.side]})."
+        )
+
+    def table(self) -> pd.DataFrame:
+        """Return spectra, Eq. 10 and chosen directions, one row an index i."""
+        columns: dict[str, Any] = {
+            "i": np.arange(1, self.tasks.dimension + 1),
+            "feature": self.tasks.features,
+        }
+        for step in self.steps:
+            name = step.trail.name
+            columns[f"{name}_sigma"] = step["sigma"]
+            columns[f"{name}_u_{self.i}"] = step.left(self.i)[:, 0]
+            for side, task in enumerate(SIDES):
+                columns[f"{name}_predicted_{task}"] = step["predicted"][side]
+                columns[f"{name}_spectrum_{task}"] = step["spectrum"][side]
+        columns[f"q_{self.j}"] = self.tasks.vectors[self.side][:, self.j - 1]
+        return pd.DataFrame(columns)
+
+
+def alignment_lab(
+    data: str | TaskPair = "house-prices",
+    *,
+    methods: str | Sequence[str] = "",
+    out: str | Path = "",
+    **options: Any,
+) -> type[Explorer]:
+    """Compute the paths of a pair of tasks, and return the explorer of them.
+
+    Args:
+        data: `house-prices`, `embedded`, `mnist:P-H`, `digits:P-H`, or a pair of one's own,
+            `TaskPair.from_arrays(…)`; for files of features give `pretrain` and `harmful` instead.
+        methods: Extractors to compute now; the others are computed when they are chosen. Empty: all.
+        out: Folder that keeps what is computed; empty keeps it for this process.
+        **options: Of `AlignmentPath`: `source`, `pretrain`, `harmful`, `key`, `drop`, `seed`, `epochs`.
+
+    Returns:
+        An `Explorer`: `.show()` it; what it looks up is its `trails`.
+
+    Raises:
+        CondnumError: Data or methods are unknown, or cannot be computed.
+    """
+    named = ARRAYS if isinstance(data, TaskPair) else data
+    study = AlignmentPath.from_parameters(data=named, methods=methods, **options)
+    loaded = PathData.of(data) if isinstance(data, TaskPair) else study.load()
+    trails = Trails(study, loaded, str(out))
+    known = study.allowed(loaded)
+    trails.compute(*(study.methods or known))
+    return explorer_of(trails, [*dict.fromkeys([*study.methods, *known])])
+
+
+def explorer_of(trails: Trails, known: Sequence[str]) -> type[Explorer]:
+    """Make the explorer of these extractors; its sliders end at their D."""
+    tasks, first = trails.tasks, next(iter(trails.kept))
+    D, most = tasks.dimension, kept_directions(tasks.dimension)
+    labels = {name: re.sub(r"<sub>(.*?)</sub>", r"_\1", method_style(name).label) for name in known}
+    labels = {name: re.sub(r"<.*?>", "", label) for name, label in labels.items()}
+    tips = {
+        "training": "Along the kept steps, log-spaced.",
+        "i": "Which u_i, by descending σ_i; or click a map.",
+        "j": "Which q_j, by descending γ_j; or click a map.",
+        "side": "Whose K the q_j belong to, and on which task two extractors are compared.",
+        "compare": "A second extractor, at the same part of its training.",
+    }
+    sides = {"pretrain": "D_P, pre-training", "harmful": "D_H, harmful"}
+    zooms = {"whole": "all, in blocks", "leading": f"the {ZOOM} leading", "near": f"{ZOOM} around (i, j)"}
+    one: Any = Literal[tuple(known)]
+    other: Any = Literal["none", *known]
+
+    @checked(
+        extractor=Choice("extractor θ", "Whose singular vectors are shown.", labels),
+        training=Slider("training, θ₀ to end", tips["training"], 0, TRAINING, play=150, marks=14),
+        i=Slider("direction i of θ", tips["i"], 1, most, marks=5),
+        j=Slider("eigenvector j of K", tips["j"], 1, D, advanced=True),
+        side=Choice("task of q_j", tips["side"], sides, advanced=True),
+        zoom=Choice("maps show", "Which part of the overlaps.", zooms, advanced=True),
+        compare=Choice("beside it", tips["compare"], {"none": "nothing", **labels}, advanced=True),
+    )
+    def compute(
+        *,
+        extractor: one = first,
+        training: int = TRAINING,
+        i: int = 1,
+        j: int = 1,
+        side: Side = "pretrain",
+        zoom: Zoom = "whole",
+        compare: other = "none",
+    ) -> AlignmentView:
+        """Look up a step of one extractor, or of two."""
+        names = [extractor] if compare == "none" else [extractor, compare]
+        steps = tuple(trails.of(name).at(training) for name in names)
+        return AlignmentView(tasks, steps, SIDES.index(side), zoom, i, j)
+
+    words = re.findall(r"[A-Za-z0-9]+", tasks.row["name"])
+    name = "AlignmentLab" + "".join(map(str.capitalize, words))
+    doc = f"Singular vectors along the training: {tasks.row['pretrain']} and {tasks.row['harmful']}."
+    body = {"__doc__": doc, "__module__": __name__, "trails": trails, "compute": staticmethod(compute)}
+    return type(name, (Explorer,), {**body, "presets": tuple(_presets(trails))})
+
+
+def _presets(trails: Trails) -> Iterator[Preset]:
+    """Find a state for each finding, among the extractors that are kept."""
+    kept, tasks = trails.kept, trails.tasks
+
+    def preset(label: str, tip: str, extractor: str, i: int = 1) -> Preset:
+        settings = {"extractor": extractor, "training": TRAINING, "i": i, "zoom": "whole", "compare": "none"}
+        return Preset(label, tip, settings)
+
+    if "ours" in kept:
+        end = kept["ours"].at(TRAINING)
+        ill = [end.shares(i, tasks)[1] for i in range(1, kept_directions(tasks.dimension) + 1)]
+        most = next((i for i, _ in end.turned(tasks.leading) if ill[i - 1] < 0.5), 1)
+        tip = "Algorithm 1's end; the u_i that turned most"
+        yield preset("Training turns these directions", tip, "ours", most)
+        if max(ill) >= 0.5:
+            tip = "Algorithm 1's end; the u_i that R_ill hangs on"
+            yield preset("One direction carries the harm", tip, "ours", int(np.argmax(ill)) + 1)
+    for name, trail in kept.items():
+        step = trail.at(TRAINING)
+        if float(step["misalignment"][0]) <= ALIGNED and step.immunized:
+            yield preset("Aligned, and immunized all the same", "θ with K_P's own eigenvectors", name)
+            break
+    if "identity" in kept:
+        yield preset("Raw inputs: Eq. 10 has no one answer", "θ = I: every basis is a U", "identity")

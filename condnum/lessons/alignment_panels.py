@@ -1,0 +1,221 @@
+"""The six panels of notebook 7: overlaps on both tasks, a direction in the data, spectra, ratios, probes."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from condnum.figures.limits import add_region
+from condnum.figures.style import (
+    GREEN,
+    NEUTRAL,
+    ORANGE,
+    PURPLE,
+    empty,
+    log_axis,
+    num,
+    overlap_map,
+    translucent,
+)
+from condnum.lessons.alignment_trails import Chosen, Step
+from condnum.lessons.sheet import Sheet
+
+#: D_P and D_H.
+TASK = ("D<sub>P</sub>", "D<sub>H</sub>")
+#: Height of the figure in pixels, and colours of the bars: u_i, that of the other extractor, q_j.
+HEIGHT, BAR_COLORS = 470, (PURPLE, ORANGE, NEUTRAL)
+#: Points of a spectrum that are drawn, and columns of a table that have a bar.
+POINTS, BARS = 120, 7
+#: Norm ratios and spectra are drawn down to here.
+RATIO_FLOOR, SPECTRUM_FLOOR = 1e-7, 1e-18
+#: What is chosen: a ring of this look in every panel.
+RING: dict[str, Any] = {"marker": {"line": {"color": PURPLE, "width": 3}}}
+
+
+def small(title: str) -> dict[str, Any]:
+    """Return the look of an axis among six panels."""
+    return {"title": {"text": title, "font": {"size": 11}, "standoff": 3}, "tickfont": {"size": 10.5}}
+
+
+def colored(text: str, color: str) -> str:
+    """Return text in the colour of what it names."""
+    return f"<span style='color:{color}'>{text}</span>"
+
+
+def draw(view: Chosen) -> Any:
+    """Draw the six panels, always of the same traces."""
+    two, slots = len(view.steps) > 1, view.slots
+    named = [colored(name, color) for name, color, *_ in slots]
+    maps = [f"{name}: |u<sub>i</sub>ᵀq<sub>j</sub>|²" for name in named]
+    both, about = ", ".join(named), f" of {TASK[view.side]}" if two else ""
+    below = (f"spectrum of H{about}: {both}", "the two ratios", f"probe{about}: {both}")
+    grid = {"rows": 2, "cols": 3, "vertical_spacing": 0.21}
+    sheet = Sheet(*maps, "the direction in the data", *below, gap=0.09, grid=grid)
+    left, middle, right, spectra, plane, probes = sheet.panels
+    draw_overlaps(left, view, slots[0])
+    draw_overlaps(middle, view, slots[1])
+    if view.tasks.shape:
+        draw_images(right, view)
+    else:
+        draw_loadings(right, view)
+    draw_spectra(spectra, view)
+    sheet.traces += [{**trace, "xaxis": "x5", "yaxis": "y5"} for trace in region_traces(view)]
+    draw_plane(plane, view)
+    draw_probes(probes, view)
+    title = " | ".join(step.name for step in view.steps)
+    figure = sheet.finish(title if two else f"{title}: {view.steps[0].ratios}", height=HEIGHT)
+    legend = {"font": {"size": 11}, "y": 0.0, "entrywidth": 66, "entrywidthmode": "pixels"}
+    margin = {"l": 50, "r": 16 if view.tasks.shape else 92, "t": 58, "b": 74}
+    figure.update_layout(font_size=12, title_font_size=15, title_y=0.97, legend=legend, margin=margin)
+    return figure.update_annotations(font_size=12)
+
+
+def draw_overlaps(panel: Any, view: Chosen, slot: tuple[str, str, Step, int]) -> None:
+    """Draw a map of overlaps and frame the cell (i, j)."""
+    name, _, step, side = slot
+    x, y, z = view.overlaps(step, side)
+    heat = overlap_map(z, view.tasks.dimension)
+    # One scale along a training: of generic directions no overlap is near 1.
+    most = float(step.trail.arrays["blocks"][:, side].max()) if view.zoom == "whole" else float(z.max())
+    look = {"type": "heatmap", "zmin": 0, "zmax": most, "showscale": False, "showlegend": None}
+    look |= {"colorscale": heat["colorscale"], "meta": {"click": {"i": "y", "j": "x"}}}
+    panel.trace(f"overlaps, {name}", x, y, z=z.astype(np.float32), hover=heat["hovertemplate"], **look)
+    panel.marks("(i, j)", [view.j], [view.i], "square-open", 11, PURPLE, hover="(i, j)", legend=False, **RING)
+    half = 0.5 * (x[1] - x[0]) if len(x) > 1 else 0.5
+    panel.x(
+        "",
+        x[0] - half,
+        x[-1] + half,
+        **small(f"j of q<sub>j</sub> of {TASK[side]}; brightest {num(most, 2)}"),
+    )
+    panel.y("", y[-1] + half, y[0] - half, **small("i of u<sub>i</sub>"))
+
+
+def directions(view: Chosen) -> list[tuple[str, Any]]:
+    """Return u_i, of both extractors where there are two, and q_j, turned to u_i's side, with their names."""
+    found = [("u<sub>i</sub>", step.left(view.i)[:, 0]) for step in view.steps]
+    if len(found) > 1:
+        found = [(f"{u} of {step.trail.short}", of) for step, (u, of) in zip(view.steps, found, strict=True)]
+    q = view.tasks.vectors[view.side][:, view.j - 1]
+    return [*found, ("q<sub>j</sub>", q * (np.sign(q @ found[0][1]) or 1))]
+
+
+#: An axis of a picture.
+BARE = {"showticklabels": False, "ticks": "", "showgrid": False, "zeroline": False, "showline": False}
+
+
+def draw_images(panel: Any, view: Chosen) -> None:
+    """Draw the directions as images of the pixels, beside each other and each on its own scale."""
+    shape, shown = view.tasks.shape or (1, view.tasks.dimension), directions(view)
+    gap = np.full((shape[0], max(1, shape[1] // 14)), np.nan)
+    parts = [part for _, of in shown for part in (gap, (of / np.abs(of).max()).reshape(shape))][1:]
+    draw_direction(panel, np.concatenate(parts, axis=1).round(3), [None, None, None])
+    title = small(" | ".join(name for name, _ in shown))["title"]
+    panel.x("", **BARE, constrain="domain", title=title)
+    panel.y("", **BARE, autorange="reversed", scaleanchor="x3", constrain="domain")
+
+
+def draw_loadings(panel: Any, view: Chosen) -> None:
+    """Draw the largest loadings of the directions as bars, in the order of the columns."""
+    shown = directions(view)
+    size = np.max([np.abs(of) for _, of in shown[:-1]], axis=0)
+    kept = np.sort(np.argsort(-size, kind="stable")[:BARS])[::-1]
+    columns = [view.tasks.features[k][:14] for k in kept]
+    bars: list[Any] = [(name, of[kept], columns) for name, of in shown]
+    bars = bars if len(bars) == 3 else [bars[0], None, bars[1]]
+    draw_direction(panel, np.zeros((0, 0)), bars)
+    said = [colored(bar[0], color) for bar, color in zip(bars, BAR_COLORS, strict=True) if bar]
+    panel.x("", autorange=True, **small(f"loadings of {', '.join(said)}"))
+    panel.y("", side="right", type="category", autorange=True, dtick=1, tickfont={"size": 10})
+
+
+def draw_direction(panel: Any, image: Any, bars: list[Any]) -> None:
+    """Draw an image and three sets of bars, of which some are empty."""
+    look = {"type": "heatmap", "colorscale": "RdBu", "zmin": -1, "zmax": 1, "showscale": False}
+    panel.trace("image", None, None, z=image, showlegend=None, hover="%{z:.2f}<extra></extra>", **look)
+    for bar, color in zip(bars, BAR_COLORS, strict=True):
+        name, x, y = bar or ("", [], [])
+        look = {"type": "bar", "orientation": "h", "marker": {"color": color}}
+        panel.trace(name, x, y, legend=False, hover="%{label}: %{value:.3f}", **look)
+
+
+def draw_spectra(panel: Any, view: Chosen) -> None:
+    """Draw the spectra of H, Eq. 10 sorted, Ostrowski's band, and the term of σ_i."""
+    D, lowest = view.tasks.dimension, 0.0
+    shown = np.unique(np.linspace(0, D - 1, POINTS).round().astype(int))
+    for slot, (_, color, step, side) in enumerate(view.slots):
+        first = {"legend": slot == 0}
+        s, gamma, rank = step["sigma"], view.tasks.values[side], view.tasks.rank(side)
+        scale = s[0] ** 2 * gamma[0]
+        truth, predicted = step["spectrum"][side] / scale, step["predicted"][side] / scale
+        order = np.argsort(-predicted, kind="stable")
+        lower, upper = (np.maximum(s[k] ** 2 * gamma / scale, SPECTRUM_FLOOR) for k in (-1, 0))
+        around = np.concatenate([shown, shown[::-1]]) + 1
+        band = np.concatenate([lower[shown], upper[shown][::-1]])
+        panel.area("Ostrowski", around, band, translucent(color, 0.13), **first)
+        kept = shown[truth[shown] > SPECTRUM_FLOOR]
+        hover = {"hover": "σ<sub>%{x}</sub>(H) = %{y:.2e}"}
+        panel.line("true", kept + 1, truth[kept], color, width=2.5, **hover, **first)
+        kept = shown[predicted[order][shown] > SPECTRUM_FLOOR]
+        click = {"customdata": order[kept] + 1, "meta": {"click": {"i": "customdata"}}}
+        hover = {"hover": "Eq. 10, u<sub>%{customdata}</sub>: %{y:.2e}"}
+        at = kept + 1, predicted[order][kept]
+        panel.marks("Eq. 10", *at, "circle-open", 5, color, **hover, **click, **first)
+        at = np.flatnonzero(order == view.i - 1) + 1, predicted[[view.i - 1]].clip(SPECTRUM_FLOOR)
+        hover = {"hover": "term of σ<sub>i</sub>: %{y:.2e}"}
+        panel.marks("σ<sub>i</sub>'s term", *at, "circle-open", 12, PURPLE, **RING, **hover, **first)
+        every = step.trail.arrays  # the axis stays where it is along a training
+        ends = every["spectrum"][:, side, rank - 1] / (every["sigma"][:, 0] ** 2 * gamma[0])
+        lowest = min(lowest, float(np.log10(ends.clip(SPECTRUM_FLOOR)).min()))
+    panel.x("", 1 - 0.03 * D, D + 0.03 * D, **small("index, largest first"))
+    look = {"log": True, "dtick": max(1, round(-lowest / 4))}
+    panel.y("", lowest * 1.08 - 0.3, 0.4, **look, **small("σ / σ<sub>θ,1</sub>²γ<sub>1</sub>"))
+
+
+def region_traces(view: Chosen) -> list[dict[str, Any]]:
+    """Return what is possible in the plane, under short names; drawn once for a pair of tasks."""
+    drawn = view.tasks.drawn
+    if "region" not in drawn:
+        figure = empty()
+        add_region(figure, view.tasks.region)
+        names = ("immunized", "impossible", "front")
+        parts = zip(figure.data, names, strict=True)
+        drawn["region"] = [{**trace.to_plotly_json(), "name": name} for trace, name in parts]
+    return list(drawn["region"])
+
+
+def draw_plane(panel: Any, view: Chosen) -> None:
+    """Draw the trainings, the present steps, and where a doubled σ_i would move them to first order."""
+    hover, drawn = "(ii) = %{x:.3g}, (i) = %{y:.3g}", [np.ones((1, 2))]
+    for slot, color in enumerate((GREEN, NEUTRAL)):
+        path = now = moved = np.zeros((0, 2))
+        if slot < len(view.steps):
+            step = view.steps[slot]
+            path, now = step.trail.arrays["ratios"], step["ratios"][None]
+            moved = np.concatenate([now, now * 2 ** step.pull(view.i)])
+        path = path[np.isfinite(path).all(axis=1)]
+        drawn.append(path)
+        look = {"hover": hover, "legend": slot == 0}
+        panel.line("training", *path.T, color, width=2.5, **look)
+        panel.marks("now", *now.T, "circle", 12, color, **look)
+        panel.line("σ<sub>i</sub> doubled", *moved.T, PURPLE, width=4, **look)
+    logs = np.log10(np.concatenate(drawn))
+    (left, low), (right, high) = logs.min(axis=0) - 0.6, logs.max(axis=0) + 0.6
+    ticks = [max(1, round((end - start) / 4)) for start, end in ((left, right), (low, high))]
+    panel.x("", left, right, log=True, dtick=ticks[0], **small("(ii), on D<sub>P</sub>"))
+    panel.y("", low, high, log=True, dtick=ticks[1], **small("(i), on D<sub>H</sub>"))
+
+
+def draw_probes(panel: Any, view: Chosen) -> None:
+    """Draw the norm ratios of the probes, and when a mode as large as the term of σ_i is learned."""
+    for name, color, step, side in view.slots:
+        steps = np.maximum(step.trail.arrays["probe_steps"], 0.7)
+        ratio = np.maximum(step["probes"][side], 0.1 * RATIO_FLOOR)
+        panel.line(name, steps, ratio, color, width=2.5, hover="t = %{x:,.0f}: %{y:.1e}", legend=False)
+        term, top = step["predicted"][side][view.i - 1], step["spectrum"][side][0]
+        at = np.array([max(top / term, 1.0)] if term * steps[-1] >= top else [])
+        height = np.exp(np.interp(np.log(at), np.log(steps), np.log(ratio)))
+        look = {"legend": False, "hover": "σ<sub>1</sub>(H) over the term of σ<sub>i</sub>: t ≈ %{x:,.0f}"}
+        panel.marks("σ<sub>i</sub>", at, height, "circle-open", 12, PURPLE, **RING, **look)
+    panel.x(**log_axis("", steps[1:]) | small("step t"))
+    panel.y("", math.log10(RATIO_FLOOR), 0.3, log=True, dtick=2, **small("norm ratio"))

@@ -1,0 +1,258 @@
+"""What notebook 7 looks up: the kept steps of extractors on a pair of tasks, and what follows from them."""
+
+import math
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from condnum.errors import InvalidInputError
+from condnum.figures.style import BLUE, ORANGE, method_style, num
+from condnum.lessons.condition_number import Floats
+from condnum.progress import notebook_progress
+from condnum.studies.alignment_path import TASKS, AlignmentPath, PathData, region_of
+from condnum.theory.immunization import RATIO_TOLERANCE
+from condnum.theory.pareto import FeasibleRegion
+
+#: Marks of the slider along a training, over which the kept steps are spread.
+TRAINING = 40
+#: Leading directions whose subspaces are compared.
+LEADING = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Tasks:
+    """What belongs to both tasks alone, whatever the extractor."""
+
+    row: dict[str, Any]
+    values: Floats  # (2, D) γ of K_P and of K_H, descending
+    vectors: Floats  # (2, D, D) Q
+    features: tuple[str, ...]  # names of the D columns
+    drawn: dict[str, Any] = field(default_factory=dict)  # what of the figure is always the same
+
+    @property
+    def dimension(self) -> int:
+        """D."""
+        return int(self.values.shape[1])
+
+    @property
+    def leading(self) -> int:
+        """How many leading directions are compared as a subspace: few against D, else any two agree."""
+        return max(1, min(LEADING, self.dimension // 4))
+
+    @property
+    def shape(self) -> tuple[int, int] | None:
+        """Rows and columns of the image whose pixels the columns are; None for a table."""
+        return (self.row["height"], self.row["width"]) if self.row["height"] else None
+
+    @cached_property
+    def region(self) -> FeasibleRegion:
+        """What is possible in the plane of (ii) and (i)."""
+        return region_of(self.row)
+
+    def rank(self, side: int) -> int:
+        """Return the rank of K of D_P (0) or of D_H (1)."""
+        return int((self.values[side] > 0).sum())
+
+    def unseen(self, u: Floats) -> float:
+        """Return which part of a unit vector lies in null(K_P)."""
+        return float(np.square(u @ self.vectors[0][:, self.rank(0) :]).sum())
+
+    def pencil(self, u: Floats, energies: Floats) -> str:
+        """Say what a direction has to do with the ceiling, from uᵀK_Pu and uᵀK_Hu."""
+        low, high = self.region.ceiling.lambda_min, self.region.ceiling.lambda_max
+        if self.region.ceiling.harmful_only_dimension:
+            return (
+                f"{self.unseen(u):.1%} of it lies in null(K<sub>P</sub>), the source of the infinite ceiling"
+            )
+        ratio = energies[1] / energies[0] if energies[0] > 0 else math.inf
+        place = math.log(min(max(ratio, low), high) / low) / math.log(high / low) if high > low else 1.0
+        return (
+            f"uᵀK<sub>H</sub>u / uᵀK<sub>P</sub>u = {num(ratio)} lies {place:.0%} of the way (log) from the "
+            "least to the largest of the pencil, whose span is the ceiling"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Trail:
+    """One extractor along its training."""
+
+    name: str
+    row: dict[str, Any]
+    arrays: dict[str, Any]
+
+    @property
+    def label(self) -> str:
+        """The method in words."""
+        return method_style(self.name).label
+
+    @property
+    def short(self) -> str:
+        """The method in a word."""
+        return self.label.split(" (")[0]
+
+    @property
+    def trained(self) -> bool:
+        """Whether there is more than one step."""
+        return len(self.arrays["step"]) > 1
+
+    def at(self, training: int) -> "Step":
+        """Return the kept step at a mark of the slider."""
+        return Step(self, round(training / TRAINING * (len(self.arrays["step"]) - 1)))
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A kept step of an extractor."""
+
+    trail: Trail
+    index: int
+
+    def __getitem__(self, name: str) -> Any:
+        """Return what was measured at this step."""
+        return self.trail.arrays[name][self.index]
+
+    def left(self, first: int, count: int = 1) -> Floats:
+        """Return u_i from the one numbered `first` on, `(D, count)`."""
+        return self["left"][:, first - 1 : first - 1 + count].astype(np.float64)
+
+    @property
+    def name(self) -> str:
+        """Extractor and step in words."""
+        trail = self.trail
+        if not trail.trained:
+            return trail.label
+        return f"{trail.label}, step {int(self['step']):,} of {int(trail.arrays['step'][-1]):,}"
+
+    @property
+    def immunized(self) -> bool:
+        """Clauses (a) and (b) of Definition 3.1, compact."""
+        pretrain, harmful = self["ratios"]
+        return bool(harmful > 1 + RATIO_TOLERANCE and pretrain <= 1 + RATIO_TOLERANCE)
+
+    @property
+    def ratios(self) -> str:
+        """(i) and (ii) and RIR in words."""
+        pretrain, harmful = self["ratios"]
+        return f"(i) = {num(harmful)}, (ii) = {num(pretrain)}, RIR = {num(harmful / pretrain)}"
+
+    @property
+    def unique(self) -> bool:
+        """Whether no two singular values of θ agree, so that each u_i is its own."""
+        s = self["sigma"]
+        return bool((np.diff(s) < -len(s) * np.finfo(np.float64).eps * s[0]).all())
+
+    def pull(self, i: int) -> Floats:
+        """Return d log (ii) / d log σ_i and d log (i) / d log σ_i, `(2,)`."""
+        return np.asarray(2 * (self["top"] - self["low"])[:, i - 1])
+
+    def turned(self, leading: int) -> list[tuple[int, float]]:
+        """Return each leading i with the angle of u_i to θ₀'s leading subspace, the largest first."""
+        start, now = (Step(self.trail, k).left(1, leading) for k in (0, self.index))
+        cosines = np.linalg.norm(start.T @ now, axis=0).clip(0, 1)
+        angles = np.degrees(np.arccos(cosines)).tolist()
+        return sorted(enumerate(angles, 1), key=lambda one: -one[1])
+
+    def shares(self, i: int, tasks: Tasks) -> tuple[float, float]:
+        r"""Return what part of R_well(H_P) and of R_ill(H_H) hangs on σ_i.
+
+        Both are homogeneous in Σ, of degrees 4 and −4, so that :math:`\sum_i \partial R/\partial\log\sigma_i`
+        is 4R and −4R (Euler); these are the parts of that sum, and may be negative.
+        """
+        D, k = tasks.dimension, tasks.region.ceiling.rank_harmful
+        (P, H), square = self["spectrum"], self["square"][:, i - 1]
+        top, low = self["top"][0][i - 1], self["low"][1][i - 1]
+        well = P[0] ** 2 - np.square(P).sum() / D
+        ill = np.square(H).sum() / k - H[k - 1] ** 2
+        return (P[0] ** 2 * top - square[0] / D) / well, (square[1] / k - H[k - 1] ** 2 * low) / ill
+
+
+#: Rows and columns of a zoomed map of overlaps.
+ZOOM = 16
+Zoom = Literal["whole", "leading", "near"]
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """A step of one extractor, or of two beside each other, with a direction u_i and an eigenvector q_j."""
+
+    tasks: Tasks
+    steps: tuple[Step, ...]  # of the extractor, and of the one beside it
+    side: int  # of the task whose q_j is meant, and on which two are compared: 0 for D_P, 1 for D_H
+    zoom: Zoom
+    i: int
+    j: int
+
+    @property
+    def slots(self) -> list[tuple[str, str, Step, int]]:
+        """What is shown beside each other, name, colour, step and task: both tasks, or both extractors."""
+        colors = (BLUE, ORANGE)
+        if len(self.steps) == 1:
+            names = ("D<sub>P</sub>", "D<sub>H</sub>")
+            return [(names[side], colors[side], self.steps[0], side) for side in (0, 1)]
+        return [
+            (step.trail.short, color, step, self.side) for step, color in zip(self.steps, colors, strict=True)
+        ]
+
+    def overlaps(self, step: Step, side: int) -> tuple[Floats, Floats, Floats]:
+        """Return the positions j and i of a map of overlaps, and the overlaps."""
+        D, Q = self.tasks.dimension, self.tasks.vectors[side]
+        if self.zoom == "whole":
+            blocks = step["blocks"][side]
+            centres = np.linspace(1, D, len(blocks))
+            return centres, centres, blocks
+        kept = step["left"].shape[1]
+        size = min(ZOOM, kept)
+        first = (1, 1) if self.zoom == "leading" else (self.i - size // 2, self.j - size // 2)
+        a, b = (min(max(one, 1), most - size + 1) for one, most in zip(first, (kept, D), strict=True))
+        overlaps = np.square(step.left(a, size).T @ Q[:, b - 1 : b - 1 + size])
+        return np.arange(b, b + size), np.arange(a, a + size), overlaps
+
+
+@dataclass
+class Trails:
+    """The extractors of one pair of tasks; one that is not kept yet is computed when it is asked for."""
+
+    study: AlignmentPath
+    data: PathData
+    out: str  # folder that keeps them; empty for this process alone
+    kept: dict[str, Trail] = field(default_factory=dict)
+    tasks: Any = None
+
+    def compute(self, *methods: str) -> None:
+        """Compute or read extractors, with a bar; what is interrupted goes on from its last finished one."""
+        study = replace(self.study, methods=methods)
+        with notebook_progress("alignment paths"):
+            run = study.run(self.data, out=self.out)
+        for cell, error in run.report.failures.items():
+            raise InvalidInputError(f"{cell.name} cannot be followed on these data: {error}")
+        for cell, row, arrays in run.cells:
+            if cell.name != TASKS:
+                self.kept[cell.name] = Trail(cell.name, row, arrays)
+            elif self.tasks is None:
+                names = tuple(map(str, arrays["features"]))
+                self.tasks = Tasks(row, arrays["values"], arrays["vectors"], names)
+
+    def of(self, method: str) -> Trail:
+        """Return an extractor."""
+        if method not in self.kept:
+            self.compute(method)
+        return self.kept[method]
+
+    def summary(self) -> pd.DataFrame:
+        """Return the last step of each extractor that is kept."""
+        rows = []
+        for name, trail in self.kept.items():
+            step = trail.at(TRAINING)
+            pretrain, harmful = step["ratios"]
+            row = {"steps": int(step["step"]), "(i)": harmful, "(ii)": pretrain, "RIR": harmful / pretrain}
+            for side, task in enumerate("PH"):
+                told, true = step["predicted_kappa"][side], step["kappa"][side]
+                row |= {
+                    f"misalignment {task}": step["misalignment"][side],
+                    f"κ of Eq. 10 / κ, {task}": told / true,
+                }
+            rows.append({"extractor": name, **row})
+        return pd.DataFrame(rows).set_index("extractor")

@@ -1,0 +1,418 @@
+r"""Along the training of each extractor: its singular vectors, Proposition 3.2 and both probes.
+
+With :math:`\theta = U\Sigma V^\top` and :math:`K = B^\top B` all that is kept of a step follows from U, Σ and
+the singular value decomposition of :math:`BU\Sigma`: V turns the features, and nothing here sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from condnum.data import Digits, TaskPair
+from condnum.data.feature_pair import look_at, open_pair
+from condnum.data.task_pair import sha256_arrays
+from condnum.errors import InvalidInputError
+from condnum.methods import DescentSettings, Progress, get_method, immunize, method_names
+from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask
+from condnum.probing.line_search import Modes, eigenbasis_probe, log_spaced_steps
+from condnum.progress import report_event
+from condnum.studies.cells import Arrays, Cell, CellResult
+from condnum.studies.digit_cells import cell_problem
+from condnum.studies.digit_pairs import DigitPairs
+from condnum.studies.executors import Executor, core_count
+from condnum.studies.house_prices import HousePrices, Methods
+from condnum.studies.named_tasks import NamedTasks
+from condnum.studies.study import Count, Result, Study, at_least, choose_executor
+from condnum.theory.ceiling import RirCeiling
+from condnum.theory.pareto import FeasibleRegion, feasible_region
+from condnum.theory.spectra import CovarianceRange, condition_from_spectrum, default_rtol, symmetric_part
+
+#: Steps of a training that are kept, about: for D up to `SMALL`, and beyond.
+KEPT = {True: 48, False: 40}
+
+#: Bytes for the u_i of one training. Those of 784 pixels fit in half precision: an overlap is then right to
+#: about 1e-3 of itself, and a picture to the eye.
+LEFT_BYTES = 50 << 20
+
+
+def left_precision(dimension: int) -> type[np.floating[Any]]:
+    """Return the type in which u_i are kept."""
+    return np.float32 if dimension <= SMALL else np.float16
+
+
+def kept_directions(dimension: int) -> int:
+    """Return how many leading u_i of a step are kept."""
+    each = dimension * np.dtype(left_precision(dimension)).itemsize * KEPT[dimension <= SMALL]
+    return min(dimension, max(1, LEFT_BYTES // each))
+
+
+def kept_steps(limit: int, dimension: int) -> list[int]:
+    """Return the steps of a training of at most `limit` steps that are kept: the first, then log-spaced.
+
+    Examples:
+        >>> kept_steps(9, 784)
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+        >>> len(kept_steps(12_000, 79)), kept_steps(12_000, 79)[-2:]
+        (48, [9724, 12000])
+    """
+    count = wanted = min(KEPT[dimension <= SMALL], limit + 1)
+    while len(steps := log_spaced_steps(limit, count)) < wanted:  # many of the first round to the same
+        count += 1
+    return [int(step) for step in steps]
+
+
+#: Rows and columns of a map of overlaps; more directions are averaged in blocks.
+MAP_SIZE = 40
+
+#: Steps of the probes, and points of their curves.
+PROBE_STEPS, PROBE_POINTS = 5000, 60
+
+#: The cell of what belongs to the tasks alone.
+TASKS = "tasks"
+
+#: What `data` says of arrays that are handed to `run`.
+ARRAYS = "arrays"
+
+
+@dataclass(frozen=True, eq=False)
+class PathData:
+    """Two tasks whose extractors are followed."""
+
+    problem: ImmunizationProblem
+    names: tuple[str, str]  # of D_P and D_H, in words
+    features: tuple[str, ...]  # names of the D columns
+    shape: tuple[int, int] | None  # rows and columns of an image whose pixels the columns are
+    name: str  # what a user types for it, "mnist:4-9"
+    label: str  # the data set and where it is from
+    checksum: str
+    origin: Any = None  # what knows where the data are from
+
+    @classmethod
+    def of(cls, pair: TaskPair) -> Self:
+        """Follow a pair of tables or arrays."""
+        names = (pair.pretrain_name, pair.harmful_name)
+        problem = ImmunizationProblem.from_pair(pair)
+        return cls(problem, names, pair.feature_names, None, pair.name, pair.label, pair.checksum, pair)
+
+    @property
+    def provenance(self) -> Any:
+        """Where the data came from, as far as they know it."""
+        return getattr(self.origin, "provenance", None)
+
+
+@dataclass(frozen=True)
+class AlignmentPath(Study, name="alignment-path"):
+    """Singular vectors, spectra and probes of extractors along their training, for one pair of tasks."""
+
+    data: str = "house-prices"  # house-prices, embedded, mnist:P-H, digits:P-H; arrays: handed to `run`
+    source: str = "auto"  # auto, embedded (for house prices: the diabetes table) or a path
+    pretrain: str = ""  # path of X_P: a file of features instead of `data`
+    harmful: str = ""  # path of X_H
+    key: str = ""  # which array of an npz
+    drop: str = ""  # columns of the files to leave out
+    methods: Methods = ()  # empty: all that these data allow
+    seed: Annotated[int, at_least(0)] = 0  # of θ₀
+    epochs: Count | None = None  # full-batch steps; None: each method's own
+
+    def check(self) -> None:
+        """Refuse what names no tasks."""
+        if bool(self.pretrain) != bool(self.harmful):
+            given = "pretrain" if self.pretrain else "harmful"
+            raise InvalidInputError(f"only {given} is given: give the paths of both X_P and X_H, or neither.")
+        _ = self.base
+
+    @property
+    def base(self) -> HousePrices | DigitPairs | None:
+        """The study whose extractors are followed, in its settings; None for data of one's own."""
+        if self.pretrain or self.data == ARRAYS:
+            return None
+        tasks, common = NamedTasks.parse(self.data, self.source), (self.methods, self.seed + 1, self.epochs)
+        if tasks.pair is None:
+            return HousePrices(tasks.source, *common, device="cpu")
+        if tasks.name == "mnist":
+            return DigitPairs("mnist", self.source, *common, (tasks.pair,))
+        return DigitPairs("digits", "auto", *common, (tasks.pair,))
+
+    def settings(self, method: str) -> DescentSettings | None:
+        """Return a method's settings, without the history that nobody reads here; None for closed forms."""
+        own = (
+            getattr(get_method(method), "defaults", None) if self.base is None else self.base.settings(method)
+        )
+        if own is None:
+            return None
+        changed = {"record_every": 0} | ({} if self.epochs is None else {"steps": self.epochs})
+        return own.with_overrides(**changed)
+
+    def load(self) -> PathData:
+        """Load the tasks."""
+        if self.pretrain:
+            return _from_files(self.pretrain, self.harmful, key=self.key, drop=self.drop)
+        base = self.base
+        if base is None:
+            raise InvalidInputError(
+                f"data is '{ARRAYS}': hand them over, run(PathData.of(TaskPair.from_arrays(X_P, y_P, X_H, "
+                "y_H))); they are computed in this process."
+            )
+        if isinstance(base, HousePrices):
+            return PathData.of(base.load())
+        return _from_digits(base.load(), base)
+
+    def allowed(self, data: PathData) -> list[str]:
+        """Return the extractors that these data allow, in display order: some methods need targets."""
+        return [name for name in method_names() if not _missing_targets(name, data.problem)]
+
+    def cells(self, data: PathData) -> list[Cell]:
+        """List the tasks, and each extractor."""
+        names = [name for name in method_names() if name in (self.methods or self.allowed(data))]
+        of = {name: self.settings(name) for name in names}
+        common = {"data": self.data, "seed": self.seed}
+        cells = [Cell({"method": name, **common}, asdict(by) if by else {}) for name, by in of.items()]
+        return [Cell({"method": TASKS, **common}), *cells]
+
+    def compute(self, data: PathData, cell: Cell) -> CellResult:
+        """Follow one extractor, or describe the tasks."""
+        tasks = [TaskBasis.of(task) for task in (data.problem.pretrain, data.problem.harmful)]
+        if cell["method"] == TASKS:
+            return _tasks_cell(data, tasks)
+        return follow(data.problem, tasks, cell["method"], cell["seed"], dict(cell.settings))
+
+    def order(self, cell: Cell) -> Any:
+        """Put what is quick first."""
+        return int(cell.settings.get("steps", 0))
+
+    def executor(self, data: PathData, cells: Sequence[Cell], jobs: int, scheduler: str = "") -> Executor:
+        """Start processes where a step takes long, but not for arrays, which other processes do not have."""
+        several = data.problem.dimension > SMALL and self.data != ARRAYS
+        workers = jobs or (core_count() if several else 1)
+        return choose_executor(workers, scheduler or None, len(cells), threads=1)
+
+    def tables(self, data: PathData, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
+        """Return the measures of every kept step."""
+        frames = []
+        for cell, _, arrays in results:
+            if cell["method"] == TASKS:
+                continue
+            columns: dict[str, Any] = {"method": cell["method"], "step": arrays["step"]}
+            columns |= dict(zip(("pretrain_ratio", "harmful_ratio"), arrays["ratios"].T, strict=True))
+            for name in SCALARS:
+                for task, values in zip(("pretrain", "harmful"), arrays[name].T, strict=True):
+                    columns[f"{name}_{task}"] = values
+            frames.append(pd.DataFrame(columns))
+        return {"results": pd.concat(frames, ignore_index=True)} if frames else {}
+
+
+def _missing_targets(method: str, problem: ImmunizationProblem) -> bool:
+    """Tell whether a method refuses tasks without targets."""
+    initial = getattr(get_method(method), "initial", None)
+    try:
+        if initial is not None:
+            initial(problem, torch.Generator().manual_seed(0))
+    except InvalidInputError:
+        return True
+    return False
+
+
+def _from_files(pretrain: str, harmful: str, *, key: str, drop: str) -> PathData:
+    """Read two files of features, without targets."""
+    found = look_at(*open_pair(pretrain, harmful, key=key, drop=drop))
+    X_P, X_H = found.pretrain.array(), found.harmful.array()
+    problem = ImmunizationProblem.from_data(X_P, None, X_H)
+    names = Path(pretrain).name, Path(harmful).name
+    columns, label = tuple(map(str, found.columns["column"])), " and ".join(names)
+    return PathData(problem, names, columns, None, "files", label, sha256_arrays(X_P=X_P, X_H=X_H))
+
+
+def _from_digits(digits: Digits, study: DigitPairs) -> PathData:
+    """Build the tasks of the study's one pair."""
+    (pair,) = study.chosen_pairs
+    problem = cell_problem(digits, study.cell("identity", 0, pair), "cpu")
+    names = (f"digit {pair[0]}", f"digit {pair[1]}")
+    height, width = digits.images.shape[1:]
+    shape = (int(height), int(width))
+    name = f"{study.dataset} {pair[0]}-{pair[1]}"
+    return PathData(problem, names, digits.feature_names, shape, name, digits.label, digits.checksum, digits)
+
+
+@dataclass(frozen=True, eq=False)
+class TaskBasis:
+    """One task in the eigenbasis of its covariance."""
+
+    values: Tensor  # (D,) γ, descending, zeros beyond the rank
+    vectors: Tensor  # (D, D) Q
+    rank: int  # r
+    moment: Tensor  # (r, m) c with Bᵀc = Xᵀy, where B is the factor
+
+    @classmethod
+    def of(cls, task: LinearTask) -> Self:
+        """Decompose a task.
+
+        The probe learns the targets of the rows that K is made of. Where these rows have none, or one class
+        alone, it learns `y = Xw` with a Gaussian w.
+        """
+        values, vectors = (part.flip(-1) for part in torch.linalg.eigh(symmetric_part(task.covariance)))
+        rank = int((values > default_rtol(len(values)) * values[0]).sum())
+        values = torch.where(torch.arange(len(values)) < rank, values, 0.0)
+        root = values[:rank].sqrt()[:, None]
+        if task.targets is not None and task.features is not None and task.loss_features is None:
+            moment = (vectors[:, :rank].mT @ (task.features.mT @ task.targets)) / root
+        else:
+            drawn = torch.randn(
+                len(values), 1, generator=torch.Generator().manual_seed(0), dtype=values.dtype
+            )
+            moment = root * (vectors[:, :rank].mT @ drawn)
+        return cls(values, vectors, rank, moment)
+
+    @property
+    def factor(self) -> Tensor:
+        """`B` with `K = BᵀB`, `(r, D)`."""
+        return (self.vectors[:, : self.rank] * self.values[: self.rank].sqrt()).mT
+
+
+def _tasks_cell(data: PathData, tasks: Sequence[TaskBasis]) -> CellResult:
+    """Keep eigenvectors and eigenvalues of both tasks, what is possible, and the pencil."""
+    P, H = (CovarianceRange(one.values[: one.rank], one.vectors[:, : one.rank]) for one in tasks)
+    region = feasible_region(P, H)
+    limit = asdict(region.ceiling) | {"ceiling": region.ceiling.value}
+    row = {name: value for name, value in vars(region).items() if name != "ceiling"} | limit
+    arrays = {
+        "values": np.stack([one.values.numpy() for one in tasks]),
+        "vectors": np.stack([one.vectors.numpy() for one in tasks]).astype(np.float32),
+        "features": np.array(data.features),
+    }
+    targets = all(
+        task.loss_features is None and task.targets is not None for task in vars(data.problem).values()
+    )
+    height, width = data.shape or (0, 0)
+    words = {"pretrain": data.names[0], "harmful": data.names[1], "label": data.label, "name": data.name}
+    return CellResult(row | words | {"height": height, "width": width, "targets": targets}, arrays)
+
+
+#: Scalars of a step and a task.
+SCALARS = ("kappa", "predicted_kappa", "misalignment", "diagonal_overlap", "reversed_overlap")
+
+
+@dataclass
+class Follower:
+    """Measures θ at each step that a run shows it."""
+
+    tasks: Sequence[TaskBasis]
+    most: int  # directions to keep
+    kept: dict[str, list[Any]] = field(default_factory=dict)
+    modes: list[list[Modes]] = field(default_factory=list)
+    last: np.ndarray[Any, Any] | None = None  # U of the step before
+
+    def __call__(self, progress: Progress) -> None:
+        """Measure a step."""
+        self.see(progress.step, progress.theta)
+        report_event(stage=progress.method, seed=progress.seed, step=progress.step, steps=progress.steps)
+
+    def see(self, step: int, theta: Tensor) -> None:
+        """Measure θ and keep what the views need."""
+        D = len(theta)
+        U, s, _ = torch.linalg.svd(theta, full_matrices=True)
+        s = torch.nn.functional.pad(s, (0, D - len(s)))
+        left = U.numpy()
+        signs = np.sign(left[np.abs(left).argmax(axis=0), np.arange(D)])
+        if self.last is not None:  # a vector does not turn over from one step to the next
+            along = (left * self.last).sum(axis=0)
+            signs = np.where(np.abs(along) > 0.5, np.sign(along), signs)
+        left = self.last = left * signs
+        found = [_measured(torch.from_numpy(left), s, task) for task in self.tasks]
+        self.modes.append([modes for _, modes in found])
+        measured = {name: np.stack([of[name] for of, _ in found]) for name in found[0][0]}
+        kept = {"step": step, "sigma": s.numpy(), "left": left[:, : self.most].astype(left_precision(D))}
+        for name, value in (kept | measured).items():
+            self.kept.setdefault(name, []).append(value)
+
+    def arrays(self) -> Arrays:
+        """Return all that was kept, a step a row, with the curves of both probes."""
+        record = log_spaced_steps(PROBE_STEPS, PROBE_POINTS)
+        probes = [eigenbasis_probe(modes, record).norm_ratio for modes in zip(*self.modes, strict=True)]
+        arrays = {name: np.stack(values) for name, values in self.kept.items()}
+        kappa = np.stack([(task.values[0] / task.values[task.rank - 1]).numpy() for task in self.tasks])
+        ratios = arrays["kappa"] / kappa
+        return arrays | {"ratios": ratios, "probe_steps": record, "probes": np.stack(probes, axis=1)}
+
+
+def _measured(U: Tensor, s: Tensor, task: TaskBasis) -> tuple[dict[str, Any], Modes]:
+    """Measure one task at `θ = UΣVᵀ`; M = ΣUᵀKUΣ is H in the basis V."""
+    D, r = len(s), task.rank
+    left, root, right = torch.linalg.svd(task.factor @ (U * s), full_matrices=False)
+    spectrum, parts = root.square(), right.square()  # of M: eigenvalues, and |z_k|² of its eigenvectors
+    predicted = spectrum @ parts
+    overlaps = (U.mT @ task.vectors).square().numpy()
+    solution = (left.mT @ task.moment) / root[:, None]
+    squares = solution.square().sum(dim=1)
+    total, diagonal = float(spectrum.square().sum()), float(predicted.square().sum())
+    sorted_prediction = predicted.sort(descending=True).values
+    kappa, *_ = condition_from_spectrum(
+        sorted_prediction, convention="compact", rtol=default_rtol(D), ridge=1.0, dimension=D
+    )
+    measured = {
+        "predicted": predicted.numpy(),
+        "spectrum": torch.nn.functional.pad(spectrum, (0, D - r)).numpy(),
+        # What σ_i moves: d log σ₁(H)/d log σ_i and d log σ_r(H)/d log σ_i are twice these, and (M²)_ii.
+        "top": parts[0].numpy(),
+        "low": parts[r - 1].numpy(),
+        "square": (spectrum.square() @ parts).numpy(),
+        "blocks": in_blocks(overlaps),
+        "kappa": float(spectrum[0] / spectrum[r - 1]),
+        "predicted_kappa": float(kappa),
+        "misalignment": max(0.0, 1 - diagonal / total) ** 0.5,
+        "diagonal_overlap": float(np.diagonal(overlaps).mean()),
+        "reversed_overlap": float(np.diagonal(overlaps[::-1]).mean()),
+    }
+    return measured, (spectrum.numpy(), squares.numpy(), float(squares.sum()))
+
+
+def in_blocks(overlaps: np.ndarray[Any, Any], size: int = MAP_SIZE) -> np.ndarray[Any, Any]:
+    """Average overlaps over blocks of rows and sum them over blocks of columns, so that rows sum to 1.
+
+    Examples:
+        >>> in_blocks(np.eye(4), 2)
+        array([[1., 0.],
+               [0., 1.]])
+    """
+    D = len(overlaps)
+    if size >= D:
+        return overlaps
+    edges = np.linspace(0, D, size + 1).astype(int)
+    summed = np.add.reduceat(np.add.reduceat(overlaps, edges[:-1], axis=0), edges[:-1], axis=1)
+    return np.asarray(summed / np.diff(edges)[:, None])
+
+
+def follow(
+    problem: ImmunizationProblem,
+    tasks: Sequence[TaskBasis],
+    method: str,
+    seed: int,
+    settings: Mapping[str, Any],
+) -> CellResult:
+    """Run a method and measure θ at log-spaced steps, the first and the last among them."""
+    watch = kept_steps(int(settings.get("steps", 1)), problem.dimension)
+    follower = Follower(tasks, kept_directions(problem.dimension))
+    options = {"callback": follower, "watch": watch, **settings} if settings else {}
+    result = immunize(problem, method, seed=seed, **options)
+    if follower.kept and follower.kept["step"][-1] == result.steps:  # the chosen θ is not the last one
+        for values in follower.kept.values():
+            values.pop()
+        follower.modes.pop()
+    follower.see(result.steps, result.theta)
+    scalars = {name: getattr(result, name) for name in ("steps", "seconds", "stop_reason", "explanation")}
+    return CellResult(scalars, follower.arrays())
+
+
+def region_of(row: Mapping[str, Any]) -> FeasibleRegion:
+    """Return what is possible for the tasks, from their cell."""
+    names = ("lambda_max", "lambda_min", "rank_pretrain", "rank_harmful", "harmful_only_dimension", "ridge")
+    ceiling = RirCeiling(row["ceiling"], *(row[name] for name in names))
+    kappas = {name: row[name] for name in ("kappa_pretrain", "kappa_harmful", "kappa_pencil")}
+    return FeasibleRegion(**kappas, ceiling=ceiling, mirrored=row["mirrored"])

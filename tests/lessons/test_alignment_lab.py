@@ -1,0 +1,205 @@
+"""The lab shows what is kept, its findings hold on the data that are loaded, its traces stay the same."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
+
+from condnum.data import TaskPair, load_diabetes_tasks
+from condnum.errors import CondnumError, InvalidInputError
+from condnum.lessons.alignment import haar_overlap_band
+from condnum.lessons.alignment_lab import ALIGNED, alignment_lab
+from condnum.lessons.alignment_trails import TRAINING, ZOOM
+from condnum.theory.alignment import alignment
+from condnum.theory.regularizers import r_ill, r_well
+from condnum.theory.spectra import hessian
+
+STATES = [
+    {},
+    {"training": 0},
+    {"training": 17, "i": 3, "j": 5, "zoom": "near", "side": "harmful"},
+    {"extractor": "optimal", "zoom": "leading"},
+    {"compare": "optimal", "training": 9, "side": "harmful"},
+]
+
+
+@pytest.fixture(scope="module")
+def table():
+    return alignment_lab("embedded", methods="ours,opt_kappa,identity,initial,optimal", epochs=40)
+
+
+@pytest.fixture(scope="module")
+def pixels():
+    return alignment_lab("digits:4-9", methods="ours,optimal", epochs=20)
+
+
+def trace(figure, name, xaxis=None):
+    return next(of for of in figure.data if of.name == name and (xaxis is None or of.xaxis == xaxis))
+
+
+@pytest.mark.parametrize("kind", ["table", "pixels"])
+def test_every_state_has_the_same_traces(kind, request):
+    lab = request.getfixturevalue(kind)
+    kinds = [[(of.type, of.xaxis) for of in lab.compute(**state).figure().data] for state in STATES]
+    assert all(found == kinds[0] for found in kinds)
+    assert {xaxis for _, xaxis in kinds[0]} == {"x", "x2", "x3", "x4", "x5", "x6"}
+
+
+def test_the_controls_reach_every_direction_and_the_main_ones_make_few_states(table, pixels):
+    for lab, D in ((table, 9), (pixels, 64)):
+        assert (lab.controls["i"].high, lab.controls["j"].high) == (D, D)
+    main = [of for of in pixels.controls.values() if not of.advanced]
+    assert np.prod([getattr(of, "marks", 8) for of in main]) <= 700
+    assert table.__name__ == "AlignmentLabDiabetes"
+    assert pixels.__name__ == "AlignmentLabDigits49"
+
+
+@pytest.mark.parametrize("zoom", ["whole", "leading", "near"])
+def test_maps_are_the_overlaps_and_a_click_names_their_cells(pixels, zoom):
+    view = pixels.compute(extractor="optimal", zoom=zoom, i=30, j=34)
+    drawn = view.figure().data[0]
+    step, Q = view.steps[0], view.tasks.vectors[0]
+    overlaps = np.square(step.left(1, 64).T @ Q)
+    assert drawn.meta == {"click": {"i": "y", "j": "x"}}
+    if zoom == "whole":
+        np.testing.assert_allclose(np.sum(drawn.z, axis=1), 1, rtol=1e-5)
+        return
+    a, b = {"leading": (1, 1), "near": (30 - ZOOM // 2, 34 - ZOOM // 2)}[zoom]
+    assert (drawn.y[0], drawn.x[0], len(drawn.y)) == (a, b, ZOOM)
+    np.testing.assert_allclose(drawn.z, overlaps[a - 1 : a - 1 + ZOOM, b - 1 : b - 1 + ZOOM], atol=1e-6)
+
+
+@pytest.mark.parametrize("i", [1, 4, 9])
+def test_the_term_of_sigma_i_is_ringed_in_every_panel(table, i):
+    view = table.compute(extractor="ours", training=20, i=i, j=2)
+    step, figure = view.steps[0], view.figure()
+    for axis in ("x", "x2"):
+        assert (trace(figure, "(i, j)", axis).y[0], trace(figure, "(i, j)", axis).x[0]) == (i, 2)
+    scale = step["sigma"][0] ** 2 * view.tasks.values[:, 0]
+    rings = [of for of in figure.data if of.name == "σ<sub>i</sub>'s term"]
+    for side, ring in enumerate(rings):
+        assert ring.y[0] == pytest.approx(step["predicted"][side][i - 1] / scale[side])
+        circles = [of for of in figure.data if of.name == "Eq. 10"][side]
+        assert circles.customdata[ring.x[0] - 1] == i  # what a click on that circle chooses
+    moved = trace(figure, "σ<sub>i</sub> doubled")
+    ratio = np.log2([moved.x[1] / moved.x[0], moved.y[1] / moved.y[0]])
+    np.testing.assert_allclose(ratio, step.pull(i), rtol=1e-12)
+
+
+def test_shares_sum_to_one_and_are_the_derivatives_of_the_regularizers(table):
+    view = table.compute(extractor="ours", training=0)
+    step, problem = view.steps[0], table.trails.data.problem
+    shares = np.array([step.shares(i, view.tasks) for i in range(1, 10)])
+    np.testing.assert_allclose(shares.sum(axis=0), 1, rtol=1e-9)
+    U, s, h = step.left(1, 9), step["sigma"], 1e-5
+    K_P, K_H = (task.covariance.numpy() for task in (problem.pretrain, problem.harmful))
+
+    def values(scale):
+        theta = U * s * scale
+        ill = r_ill(hessian(theta, K_H), rank=problem.harmful.rank)
+        return np.array([float(r_well(hessian(theta, K_P))), float(ill)])
+
+    for i in (0, 4, 8):
+        bump = h * (np.arange(9) == i)
+        slope = (values(1 + bump) - values(1 - bump)) / (2 * h) / values(np.ones(9))
+        np.testing.assert_allclose(shares[i], slope / [4, -4], rtol=1e-3, atol=1e-5)  # float32 U, h²
+
+
+def test_a_direction_is_bars_of_named_columns_or_an_image(table, pixels):
+    bars = trace(table.compute(i=2).figure(), "u<sub>i</sub>")
+    named = dict(zip(table.trails.tasks.features, table.compute(i=2).steps[0].left(2)[:, 0], strict=True))
+    assert len(bars.y) == 7
+    assert all(named[column] == pytest.approx(value) for column, value in zip(bars.y, bars.x, strict=True))
+    assert np.size(trace(table.compute().figure(), "image").z) == 0
+    figure = pixels.compute(i=2, j=3).figure()
+    image = np.array(trace(figure, "image").z, dtype=float)
+    assert image.shape == (8, 17)  # u_i, a gap, q_j
+    u = pixels.compute(i=2).steps[0].left(2)[:, 0]
+    np.testing.assert_allclose(image[:, :8].ravel(), u / np.abs(u).max(), atol=1e-3)
+    assert np.isnan(image[:, 8]).all()
+    assert all(len(of.x) == 0 for of in figure.data if of.type == "bar")
+
+
+@pytest.mark.parametrize("kind", ["table", "pixels"])
+def test_each_preset_shows_the_finding_that_it_names(kind, request):
+    lab = request.getfixturevalue(kind)
+    assert lab.presets
+    for preset in lab.presets:
+        view = lab.compute(**preset.settings)
+        step, words = view.steps[0], view.finding()
+        if preset.label.startswith("Training"):
+            angles = dict(step.turned(view.tasks.leading))
+            assert f"u<sub>{max(angles, key=angles.get)}</sub>" in words
+            assert "Training turns" in words
+        elif preset.label.startswith("One direction"):
+            assert step.shares(preset.settings["i"], view.tasks)[1] >= 0.5
+            assert preset.label in words
+        elif preset.label.startswith("Aligned"):
+            truth = alignment(_theta(lab, preset.settings["extractor"]), _covariance(lab))
+            assert truth.misalignment <= ALIGNED
+            assert step.immunized
+            assert preset.label in words
+        else:
+            assert not alignment(np.eye(view.tasks.dimension), _covariance(lab)).u_unique
+            assert "not single-valued" in words
+
+
+def _covariance(lab):
+    return lab.trails.data.problem.pretrain.covariance.numpy()
+
+
+def _theta(lab, name):
+    from condnum.methods import immunize
+
+    return immunize(lab.trails.data.problem, name).theta.numpy()
+
+
+def test_an_extractor_that_is_not_kept_is_computed_when_it_is_chosen(tmp_path):
+    lab = alignment_lab("embedded", methods="identity", epochs=2, out=tmp_path)
+    assert list(lab.trails.kept) == ["identity"]
+    explorer = lab(extractor="r_ill_only")
+    assert explorer.error == ""
+    assert explorer.result.steps[0].name.endswith("step 2 of 2")
+    again = alignment_lab("embedded", methods="r_ill_only", epochs=2, out=tmp_path)
+    np.testing.assert_array_equal(
+        again.trails.of("r_ill_only").arrays["left"], lab.trails.of("r_ill_only").arrays["left"]
+    )
+
+
+def test_what_cannot_be_followed_is_refused_with_the_fix(tmp_path):
+    with pytest.raises(CondnumError, match="mnist:4-9"):
+        alignment_lab("imagenet")
+    with pytest.raises(CondnumError, match="ours"):
+        alignment_lab("embedded", methods="adam")
+    table = load_diabetes_tasks()
+    np.save(tmp_path / "P.npy", table.X_P)
+    np.save(tmp_path / "H.npy", table.X_H)
+    files = {"pretrain": str(tmp_path / "P.npy"), "harmful": str(tmp_path / "H.npy")}
+    with pytest.raises(InvalidInputError, match=r"imma cannot be followed.*y_P"):
+        alignment_lab(methods="imma", **files)
+
+
+def test_arrays_of_ones_own_have_a_lab():
+    table = load_diabetes_tasks()
+    pair = TaskPair.from_arrays(table.X_P, table.y_P, table.X_H, table.y_H, feature_names=table.feature_names)
+    lab = alignment_lab(pair, methods="optimal")
+    assert lab.trails.tasks.features == table.feature_names
+    assert lab.show(static=True).layout.title.text.startswith("Optimal")
+
+
+def test_the_band_of_haar_draws_agrees_with_its_normal_law():
+    for D in (60, 120):  # of 200 draws a quantile is known to a tenth of the deviation or so
+        deviation = np.sqrt(2 / (D + 2)) / D
+        for drawn, sign in zip(haar_overlap_band(D), (-1, 1), strict=True):
+            assert drawn == pytest.approx(1 / D + sign * 1.645 * deviation, abs=0.5 * deviation)
+    low, high = haar_overlap_band(784)
+    assert (low + high) / 2 == pytest.approx(1 / 784)
+
+
+def test_the_slider_reaches_both_ends_and_each_kept_step_once(table):
+    trail = table.trails.of("ours")
+    indices = [trail.at(mark).index for mark in range(TRAINING + 1)]
+    assert (indices[0], indices[-1]) == (0, len(trail.arrays["step"]) - 1)
+    assert all(0 <= b - a <= 2 for a, b in itertools.pairwise(indices))
