@@ -367,8 +367,8 @@ DECADES: dict[str, Any] = {"log": True, "step": 0.05}
     share_ill=Slider(
         "η_H over its bound", "η_H over its safe step at θ = I.", 0.001, 0.99, marks=4, **DECADES
     ),
-    kappa_pretrain=Slider("κ(K_P)", "κ(K_P).", 10**0.05, 1000, marks=3, **DECADES),
-    kappa_harmful=Slider("κ(K_H)", "κ(K_H).", 10**0.05, 1000, marks=3, **DECADES),
+    kappa_pretrain=Slider("κ(K_P)", "κ(K_P).", 10**0.05, 1000, marks=4, **DECADES),
+    kappa_harmful=Slider("κ(K_H)", "κ(K_H).", 10**0.05, 1000, marks=4, **DECADES),
 )
 def joint_steps(
     *,

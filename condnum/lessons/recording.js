@@ -1,0 +1,71 @@
+// Recordings of explorers: the figure and sentence of each state of a lattice, as recording.py packs them.
+condnum.recordings = {}; // by the names of explorers; their files fill them in
+condnum.decode = async (text) => {
+  const packed = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
+  let at = 4 + new DataView(bytes.buffer).getUint32(0, true);
+  const head = JSON.parse(new TextDecoder().decode(bytes.subarray(4, at)));
+  const [shapeOf, arrayOf, scaleOf, leafOf, numbers] = head.lengths.map((length) => {
+    const part = new Float64Array(length); // five planes of bytes; the last bit is the sign
+    for (let plane = 0; plane < 5; plane++)
+      for (let i = 0; i < length; i++) part[i] += bytes[at++] * 256 ** plane;
+    return part.map((folded) => (folded % 2 ? -(folded + 1) / 2 : folded / 2));
+  });
+  const { spec, values, advanced, blocks, count } = head, starts = [0];
+  for (const shape of shapeOf) {
+    const [rows, columns] = head.shapes[shape];
+    starts.push(starts.at(-1) + rows * Math.abs(columns));
+  }
+
+  const view = new DataView(new ArrayBuffer(8));
+  const float = (whole) => { // exponent and 22 bits of the mantissa, of 52
+    const bits = Math.abs(whole) - 1;
+    view.setUint32(0, Math.floor(bits / 4));
+    view.setUint32(4, (bits % 4) * 2 ** 30);
+    return Math.sign(whole) * view.getFloat64(0);
+  };
+  const leaf = (number) => {
+    if (number < 0) return head.texts[-1 - number];
+    const array = arrayOf[number - 1], scale = float(scaleOf[number - 1]);
+    const [rows, columns, order] = head.shapes[shapeOf[array]];
+    const sums = Array.from(numbers.subarray(starts[array], starts[array + 1]));
+    for (let time = 0; time < order; time++)
+      for (let i = 1; i < sums.length; i++) sums[i] += sums[i - 1];
+    const floats = sums.map((whole) => (whole ? scale * float(whole) : null));
+    if (columns < 0) return floats;
+    return Array.from({ length: rows }, (_, row) => floats.slice(row * columns, (row + 1) * columns));
+  };
+
+  const free = Object.keys(values).filter((name) => !advanced.includes(name));
+  const apart = (name, one, other) => {
+    if (one === other) return 0;
+    if (typeof one !== "number") return 1;
+    const of = head.log.includes(name) ? Math.log10 : Number, kept = values[name].map(of);
+    return Math.abs(of(one) - of(other)) / (Math.max(...kept) - Math.min(...kept));
+  };
+  const least = (list, cost) => list.reduce((best, one) => (cost(one) < cost(best) ? one : best));
+  // Of the recorded states, the one for what a reader chose; advanced controls go together as in a preset.
+  const nearest = (state, changed = {}) => {
+    const block = least(blocks, (one) => advanced.reduce((sum, name) => (
+      sum + apart(name, one[name], state[name]) * (name in changed ? 1000 : 1)), 0));
+    const chosen = free.map((name) => [name, least(values[name], (value) => apart(name, value, state[name]))]);
+    return { ...block, ...Object.fromEntries(chosen) };
+  };
+  const ask = async (state) => {
+    const at = nearest(state), payload = {};
+    const block = blocks.findIndex((one) => advanced.every((name) => one[name] === at[name]));
+    const row = free.reduce((sum, name) => sum * values[name].length + values[name].indexOf(at[name]), block);
+    const put = (path, number) => {
+      let place = payload;
+      path.slice(0, -1).forEach((key, depth) => {
+        place = place[key] ??= typeof path[depth + 1] === "number" ? [] : {};
+      });
+      if (number) place[path.at(-1)] = leaf(number);
+    };
+    for (const [path, number] of head.still) put(path, number);
+    head.moving.forEach((path, index) => put(path, leafOf[index * count + row]));
+    return payload;
+  };
+  return { spec, values, nearest, ask };
+};

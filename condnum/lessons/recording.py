@@ -1,0 +1,376 @@
+"""Explorers that play without a kernel: their own functions, evaluated on a lattice of their controls.
+
+A recording holds every number and text of the figures once; `recording.js` puts the figure of a state
+together again. Fractions keep 22 bits behind the leading one, a relative error of at most 2.4e-7; whole
+numbers are exact.
+"""
+
+import base64
+import gzip
+import hashlib
+import importlib
+import itertools
+import json
+import math
+import pkgutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import condnum
+from condnum.errors import CondnumError, InvalidInputError, check_known
+from condnum.figures.style import honest_legend
+from condnum.files import output_folder, write_text
+from condnum.lessons.explorer import Check, Choice, Control, Explorer, Slider
+from condnum.machine import limited_threads, versions
+from condnum.progress import OnProgress, terminal_progress
+
+#: Bits of a number's mantissa that are kept, of 52.
+MANTISSA = 22
+#: Whole numbers below this are exact.
+WHOLE = 1 << (MANTISSA + 1)
+#: An array of fractions of more numbers is stored as its largest one times a shape, which others may share.
+FEW = 8
+#: Parts of the package that a recording depends on.
+SOURCES = ("audit", "data", "figures", "lessons", "methods", "probing", "theory")
+
+Integers = NDArray[np.int64]
+
+
+# The lattice.
+
+
+def marks(slider: Slider, wanted: Iterable[float], *, whole: bool) -> list[float]:
+    """Return the recorded values of a slider: the wanted ones, and marks evenly spread over its scale.
+
+    Examples:
+        >>> marks(Slider("D", "", 2, 64, marks=3), [8], whole=True)
+        [2, 8, 33, 64]
+        >>> marks(Slider("κ", "", 1, 100, log=True, marks=5), [10.0], whole=False)
+        [1.0, 3.16227766017, 10.0, 31.6227766017, 100.0]
+    """
+    to, back = (math.log10, lambda x: 10**x) if slider.log else (float, float)
+    low, high, step = to(slider.low), to(slider.high), slider.step or (0.1 if slider.log else 1)
+    kind = round if whole else float
+    kept = {kind(value) for value in (*wanted, slider.low, slider.high)}
+    room = (high - low) / (slider.marks - 1) / 3  # nearer to a wanted value a mark tells nothing new
+    for even in np.linspace(low, high, slider.marks)[1:-1].tolist():
+        on_step = low + step * round((even - low) / step)
+        value = float(f"{back(on_step):.12g}")
+        if all(abs(on_step - to(other)) > room for other in kept):
+            kept.add(kind(value))
+    return sorted(kept)
+
+
+def _played(explorer: type[Explorer]) -> dict[str, Control]:
+    """Return the controls that a recording has: all that take no path."""
+    return {
+        name: control
+        for name, control in explorer.controls.items()
+        if isinstance(control, Slider | Choice | Check)
+    }
+
+
+def _blocks(explorer: type[Explorer]) -> list[dict[str, Any]]:
+    """Return the settings at the start and of each preset, as far as they differ in advanced controls."""
+    blocks: dict[tuple[Any, ...], dict[str, Any]] = {}
+    traits, played = explorer.class_traits(), _played(explorer)
+    start = {name: traits[name].default_value for name in explorer.controls}
+    for settings in ({}, *(preset.settings for preset in explorer.presets)):
+        whole = start | {name: value for name, value in settings.items() if name in played}
+        blocks.setdefault(tuple(whole[name] for name in played if played[name].advanced), whole)
+    return list(blocks.values())
+
+
+def recorded_values(explorer: type[Explorer]) -> dict[str, list[Any]]:
+    """Return the values that a recording has of each control."""
+    traits, found = explorer.class_traits(), {}
+    for name, control in _played(explorer).items():
+        named = [traits[name].default_value]
+        named += [preset.settings[name] for preset in explorer.presets if name in preset.settings]
+        if control.advanced:
+            found[name] = list(dict.fromkeys(named))
+        elif isinstance(control, Slider):
+            found[name] = marks(control, named, whole=isinstance(named[0], int))
+        else:
+            found[name] = [False, True] if isinstance(control, Check) else list(traits[name].values)
+    return found
+
+
+def lattice(explorer: type[Explorer]) -> list[dict[str, Any]]:
+    """Return the recorded states: all values of the plain controls, for the start and for each preset.
+
+    Advanced controls, and those that take paths, stay as the start or the preset has them. The last control
+    changes fastest.
+    """
+    values = recorded_values(explorer)
+    free = {name: kept for name, kept in values.items() if not explorer.controls[name].advanced}
+    return [
+        block | dict(zip(free, chosen, strict=True))
+        for block in _blocks(explorer)
+        for chosen in itertools.product(*free.values())
+    ]
+
+
+# What is recorded.
+
+
+def payload(explorer: type[Explorer], state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return figure and sentence of a state, or the words of the error that it raises."""
+    try:
+        shown = explorer.compute(**state)
+        figure = honest_legend(shown.figure())  # whose own JSON would have arrays in base 64
+        data, layout = [trace.to_plotly_json() for trace in figure.data], figure.layout.to_plotly_json()
+        layout.pop("template", None)
+        return {"figure": {"data": data, "layout": layout}, "reading": shown.reading(), "error": ""}
+    except CondnumError as error:
+        return {"figure": None, "reading": "", "error": f"nothing can be drawn for these settings: {error}"}
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield each array of numbers, and each other value, with its place in nested JSON."""
+    if isinstance(value, list | tuple | np.ndarray) and len(value):
+        array = _numbers(value)
+        if array is not None:
+            yield path, array
+            return
+    if isinstance(value, Mapping) and value:
+        for name, part in value.items():
+            yield from leaves(part, (*path, name))
+    elif isinstance(value, list | tuple | np.ndarray) and len(value):
+        for index, part in enumerate(value):
+            yield from leaves(part, (*path, index))
+    else:
+        value = value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+        gap = isinstance(value, float) and not math.isfinite(value)
+        yield path, None if gap else list(value) if isinstance(value, tuple) else value
+
+
+def _numbers(value: Any) -> NDArray[Any] | None:
+    """Return a vector or a matrix of numbers, or None."""
+    if not isinstance(value, np.ndarray):
+        rows = (row if isinstance(row, list | tuple | np.ndarray) else [row] for row in value)
+        kinds = {type(part) for row in rows for part in row}
+        if bool in kinds or not all(issubclass(kind, float | int | np.number | None) for kind in kinds):
+            return None
+    try:
+        array = np.asarray(value)
+        array = array.astype(np.float64) if array.dtype.kind == "O" else array  # None is a gap
+    except (ValueError, TypeError):
+        return None
+    fits = array.dtype.kind == "f" or (array.dtype.kind in "iu" and abs(array).max(initial=0) < WHOLE)
+    return array if fits and array.size and array.ndim <= 2 else None
+
+
+# How it is stored.
+
+
+def to_integers(numbers: NDArray[np.float64]) -> Integers:
+    """Return a float's sign times its exponent and leading bits, as one whole number; 0 for a gap.
+
+    Examples:
+        >>> to_integers(np.array([1.0, -1.0, 1.0 + 2**-22])).tolist()
+        [4290772993, -4290772993, 4290772994]
+    """
+    bits, drop = np.abs(numbers).view(np.int64), 52 - MANTISSA
+    rounded = (bits + (1 << (drop - 1))) >> drop
+    signed = np.where(np.signbit(numbers), -1, 1) * (rounded + 1)  # so that 0 is free for gaps
+    return np.where(np.isfinite(numbers), signed, 0)
+
+
+def differences(numbers: Integers) -> tuple[int, Integers]:
+    """Return how many times to take differences so that least is left, and what is left."""
+    kept = [np.asarray(numbers)]
+    for _ in range(3):
+        kept.append(np.diff(kept[-1], prepend=0))
+    cost = [float(np.log2(1.0 + np.abs(left)).sum()) for left in kept]
+    order = int(np.argmin(cost))
+    return order, kept[order]
+
+
+def planes(numbers: Integers) -> bytes:
+    """Return whole numbers as five planes of bytes, the last bit for the sign: gzip finds what repeats."""
+    folded = np.where(numbers < 0, -2 * numbers - 1, 2 * numbers).astype("<i8")
+    return folded.view(np.uint8).reshape(-1, 8)[:, :5].T.tobytes()
+
+
+class Pool:
+    """Leaves, each once."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, int] = {}
+        self.shapes: dict[tuple[Any, ...], int] = {}  # rows, columns or −1, differences
+        self.arrays: dict[tuple[int, bytes], int] = {}
+        self.scaled: dict[tuple[int, float], int] = {}
+        self.left: list[Integers] = []
+
+    def add(self, leaf: Any) -> int:
+        """Return the number of a leaf: positive for an array, negative for anything else."""
+        if isinstance(leaf, np.ndarray) and leaf.size <= FEW:
+            flat = leaf.ravel().tolist()
+            if all(math.isfinite(part) and len(repr(part)) <= FEW for part in flat):  # ticks, as written
+                leaf = leaf.tolist()
+        if not isinstance(leaf, np.ndarray):
+            text = json.dumps(leaf, ensure_ascii=False)
+            return -1 - self.texts.setdefault(text, len(self.texts))
+        values = leaf.astype(np.float64).ravel()
+        real = values[np.isfinite(values)]
+        whole = bool((real == np.rint(real)).all()) and abs(real).max(initial=0.0) < WHOLE
+        scale = 1.0 if whole or len(values) <= FEW else float(abs(real).max())
+        order, left = differences(to_integers(values / scale))
+        key = (*leaf.shape, *(-1,) * (2 - leaf.ndim), order)
+        shape = self.shapes.setdefault(key, len(self.shapes))
+        known = len(self.arrays)
+        array = self.arrays.setdefault((shape, left.tobytes()), known)
+        if array == known:
+            self.left.append(left)
+        return 1 + self.scaled.setdefault((array, scale), len(self.scaled))
+
+
+def pack(payloads: Iterable[Mapping[str, Any]], head: Mapping[str, Any]) -> bytes:
+    """Return states as bytes: length of a header in JSON, header, whole numbers in planes.
+
+    The header has the distinct texts, and the leaf of each place that is the same in all states. The numbers
+    are: shape of each array; array of each scaled one; its scale; leaf of each other place in each state, 0
+    where there is none; the arrays.
+    """
+    places: dict[tuple[Any, ...], list[int]] = {}
+    pool, count = Pool(), 0
+    for count, one in enumerate(payloads, 1):
+        for path, leaf in leaves(one):
+            column = places.setdefault(path, [])
+            column += [0] * (count - 1 - len(column)) + [pool.add(leaf)]
+    for column in places.values():
+        column += [0] * (count - len(column))
+    still = [[path, column[0]] for path, column in places.items() if len(set(column)) == 1]
+    moving = {path: column for path, column in places.items() if len(set(column)) > 1}
+    parts = [
+        np.array([shape for shape, _ in pool.arrays], dtype=np.int64),
+        np.array([array for array, _ in pool.scaled], dtype=np.int64),
+        to_integers(np.array([scale for _, scale in pool.scaled], dtype=np.float64)),
+        np.array([*moving.values()], dtype=np.int64).ravel(),
+        np.concatenate([*pool.left, np.zeros(0, dtype=np.int64)]),
+    ]
+    header = dict(head) | {
+        "count": count,
+        "texts": [json.loads(text) for text in pool.texts],
+        "shapes": [*pool.shapes],
+        "still": still,
+        "moving": [*moving],
+        "lengths": [len(part) for part in parts],
+    }
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    return len(text).to_bytes(4, "little") + text + b"".join(planes(part) for part in parts)
+
+
+def record(explorer: type[Explorer], *, progress: OnProgress | None = None) -> str:
+    """Return a line of JavaScript with all states of an explorer: `condnum.recordings["Name"] = "…";`."""
+    states, name = lattice(explorer), explorer.__name__
+
+    def shown() -> Iterator[dict[str, Any]]:
+        for step, state in enumerate(states, 1):
+            if progress is not None and (step % 50 == 0 or step == len(states)):
+                progress({"stage": name, "step": step, "steps": len(states)})
+            yield payload(explorer, state)
+
+    played = _played(explorer)
+    head = {
+        "name": name,
+        "values": recorded_values(explorer),
+        "log": [name for name, control in played.items() if getattr(control, "log", False)],
+        "advanced": [name for name, control in played.items() if control.advanced],
+        "blocks": _blocks(explorer),
+    }
+    with limited_threads(1):
+        packed = pack(shown(), head)
+    text = base64.b64encode(gzip.compress(packed, 9, mtime=0)).decode()
+    return f'condnum.recordings["{name}"] = "{text}";\n'
+
+
+# All of them.
+
+
+@cache
+def recordable() -> dict[str, type[Explorer]]:
+    """Return the explorers of the lessons, by their names."""
+    here = importlib.import_module(__package__)
+    for module in pkgutil.iter_modules(here.__path__, f"{__package__}."):
+        if not module.ispkg:
+            importlib.import_module(module.name)
+    found = {one.__name__: one for one in Explorer.__subclasses__() if one.__module__.startswith(__package__)}
+    return dict(sorted(found.items()))
+
+
+@cache
+def fingerprint() -> str:
+    """Return a SHA-256 of what recordings depend on: code, and versions of the libraries."""
+    package, digest = Path(condnum.__file__).parent, hashlib.sha256()
+    for path in sorted(path for part in SOURCES for path in (package / part).rglob("*.py")):
+        digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    digest.update(repr(sorted(versions().items())).encode())
+    return digest.hexdigest()
+
+
+def _record_file(name: str, path: Path) -> None:
+    """Write one recording, with what it was made of in its first line."""
+    write_text(path, f"// {fingerprint()}\n{record(recordable()[name])}")
+
+
+def record_all(
+    folder: str | Path, names: Sequence[str] = (), *, jobs: int = 2, progress: OnProgress | None = None
+) -> list[Path]:
+    """Write the recording of each explorer, or of those named, as `NAME.js`; return the files.
+
+    A file that this code has written before stays as it is.
+
+    Raises:
+        UnknownNameError: No explorer of the lessons has this name.
+        InvalidInputError: `jobs` is below 1.
+        OutputError: The folder cannot be written to.
+    """
+    if jobs < 1:
+        raise InvalidInputError(f"jobs must be at least 1, got {jobs}.")
+    for name in names:
+        check_known("explorer", name, list(recordable()))
+    target = output_folder(folder)
+    files = {name: target / f"{name}.js" for name in names or recordable()}
+
+    def is_there(path: Path) -> bool:
+        if not path.exists():
+            return False
+        with path.open(encoding="utf-8") as stream:
+            return stream.readline() == f"// {fingerprint()}\n"
+
+    missing = {name: path for name, path in files.items() if not is_there(path)}
+    done = itertools.count(len(files) - len(missing) + 1)
+
+    def tell(name: str) -> None:
+        if progress is not None:
+            progress({"stage": name, "done": next(done), "total": len(files)})
+
+    if jobs == 1 or len(missing) < 2:
+        for name, path in missing.items():
+            _record_file(name, path)
+            tell(name)
+    else:
+        with ProcessPoolExecutor(min(jobs, len(missing)), mp_context=get_context("spawn")) as pool:
+            running = {pool.submit(_record_file, name, path): name for name, path in missing.items()}
+            for future in as_completed(running):
+                future.result()
+                tell(running[future])
+    return list(files.values())
+
+
+if __name__ == "__main__":
+    from condnum.lessons import recording  # by its own name, which worker processes can import
+
+    with terminal_progress("recording explorers") as shown:
+        for file in recording.record_all(sys.argv[1], sys.argv[2:], progress=shown):
+            print(file)

@@ -1,0 +1,100 @@
+"""What a browser reads from a recording, without a server, is what the explorer's function returns."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import condnum.lessons
+from condnum.lessons import recording
+from condnum.lessons.recording import lattice, leaves, payload, record, recordable
+from condnum.machine import limited_threads
+
+SCRIPT = Path(condnum.lessons.__file__).with_name("recording.js")
+STATES, KEPT = 10, 3
+_OPEN = """async (name) => {
+    window.source = await condnum.decode(condnum.recordings[name]);
+    return window.source.values;
+}"""
+_ASK = "states => Promise.all(states.map(state => window.source.ask(state)))"
+_NEAREST = "([state, changed]) => window.source.nearest({...state, ...changed}, changed)"
+
+
+def assert_same(found: Any, wanted: Any) -> None:
+    """Compare two payloads leaf by leaf: numbers to 1e-6, whole numbers and texts exactly."""
+    left, right = dict(leaves(found)), dict(leaves(wanted))
+    assert left.keys() == right.keys()
+    for path, value in right.items():
+        if not isinstance(value, np.ndarray):
+            assert left[path] == value, path
+            continue
+        gaps = np.where(np.isfinite(value), value.astype(float), np.nan)
+        exact = value.dtype.kind in "iu"
+        np.testing.assert_allclose(left[path], gaps, rtol=0 if exact else 1e-6, err_msg=str(path))
+
+
+@pytest.fixture
+def opened(window: Any, tmp_path: Path) -> Iterator[Any]:
+    """`opened(explorer)`: a page from the disk with its recording decoded; returns the recorded values."""
+    problems: list[str] = []
+    window.on("pageerror", lambda error: problems.append(str(error)))
+    window.on("console", lambda line: problems.append(line.text) if line.type == "error" else None)
+    window.on("request", lambda request: problems.append(request.url) if "file:" not in request.url else None)
+
+    def open_page(explorer: Any) -> Any:
+        (tmp_path / "recording.js").write_text(record(explorer), encoding="utf-8")
+        scripts = "".join(f'<script src="{path}"></script>' for path in (SCRIPT.as_uri(), "recording.js"))
+        page = tmp_path / "page.html"
+        page.write_text(f'<meta charset="utf-8"><script>const condnum = {{}};</script>{scripts}')
+        window.goto(page.as_uri())
+        return window.evaluate(_OPEN, explorer.__name__)
+
+    yield open_page
+    assert problems == []
+
+
+@pytest.mark.parametrize("name", list(recordable()))
+def test_states_are_those_of_the_function(
+    name: str, opened: Any, window: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten random states: every number to 1e-6, every text.
+
+    To be quick, three random ones of the recorded values of each control are recorded here.
+    """
+    explorer, generator = recordable()[name], np.random.default_rng(len(name))
+    thinned = {
+        control: values
+        if explorer.controls[control].advanced or len(values) <= KEPT
+        # indices, since NumPy would make its own types of the values
+        else [values[i] for i in sorted(generator.choice(len(values), KEPT, replace=False))]
+        for control, values in recording.recorded_values(explorer).items()
+    }
+    monkeypatch.setattr(recording, "recorded_values", lambda _: thinned)
+    assert opened(explorer) == json.loads(json.dumps(thinned))
+    states = lattice(explorer)
+    chosen = generator.choice(len(states), STATES, replace=False).tolist()
+    found = window.evaluate(_ASK, [states[number] for number in chosen])
+    with limited_threads(1):
+        for number, one in zip(chosen, found, strict=True):
+            assert_same(one, payload(explorer, states[number]))
+
+
+def test_what_lies_between_goes_to_the_nearest_state(
+    opened: Any, window: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A moved control keeps its mark; advanced controls go together, as a preset has them."""
+    explorer = recordable()["AlignmentExplorer"]
+    monkeypatch.setattr(recording, "payload", lambda *_: {"figure": None, "reading": "", "error": ""})
+    opened(explorer)
+    start, (_, by_hand, *_) = lattice(explorer)[0], explorer.presets
+    near = window.evaluate(_NEAREST, [start, {"angle": 43.0, "data_kappa": 40.0}])
+    assert near == start | {"angle": 45.0, "data_kappa": 100.0}  # κ on its logarithmic scale
+    hand = window.evaluate(_NEAREST, [start, by_hand.settings])
+    assert hand == start | by_hand.settings
+    small, large = (window.evaluate(_NEAREST, [at, {"dimension": to}]) for at, to in ((start, 3), (hand, 9)))
+    assert small == start | {"dimension": 2, "theta_kappa": 2.0}
+    assert large == hand | {"dimension": 8, "theta_kappa": 3.0}
+    assert window.evaluate(_NEAREST, [hand, {"angle": 0.0}]) == hand | {"angle": 0.0}

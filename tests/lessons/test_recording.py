@@ -1,0 +1,301 @@
+"""Recordings of explorers: which states, how they are packed, and when they are made anew.
+
+A browser's reading of them is tested in tests/browser/test_recording.py.
+"""
+
+import base64
+import gzip
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from condnum.errors import InvalidInputError, OutputError, UnknownNameError
+from condnum.lessons import recording
+from condnum.lessons.explorer import Check, Choice, Explorer, Preset, Shown, Slider, checked
+from condnum.lessons.own_data import PathField
+from condnum.lessons.recording import lattice, leaves, marks, pack, record, record_all, recordable
+
+#: Half of the last bit that a recording keeps, relative; twice that for an array stored by its scale.
+RELATIVE = 2**-22
+
+
+@dataclass(frozen=True)
+class Power(Shown):
+    """The points (i, scale·(i + ⅓)ᵖ)."""
+
+    power: int
+    scale: float
+
+    def figure(self) -> Any:
+        x = np.arange(1, 21)
+        curve = {"type": "scatter", "name": "power", "x": x, "y": self.scale * (x + 1 / 3) ** self.power}
+        layout = {"title": {"text": f"p = {self.power}"}, "xaxis": {"range": [0, 21.5]}}
+        return go.Figure({"data": [curve], "layout": layout}, _validate=False)
+
+    def reading(self) -> str:
+        return f"p = {self.power}, scale {self.scale:.4f}"
+
+    def table(self) -> pd.DataFrame:
+        return pd.DataFrame()
+
+
+@checked(
+    power=Slider("p", "", 1, 6, marks=3),
+    scale=Slider("c", "", 0.1, 1000, log=True, marks=3),
+    shape=Choice("shape", ""),
+    odd=Check("odd", "", advanced=True),
+    file=PathField("file", ""),
+    seed=Slider("seed", "", 0, 9, advanced=True),
+)
+def power_points(
+    *,
+    power: int = 1,
+    scale: float = 1.0,
+    shape: Literal["round", "flat"] = "round",
+    odd: bool = False,
+    file: str = "",
+    seed: int = 0,
+) -> Power:
+    if shape == "flat" and power == 6:
+        raise InvalidInputError("flat has no power 6; choose another.")
+    return Power(power, scale * (2 if odd else 1) + seed)
+
+
+class PowerExplorer(Explorer):
+    """Powers."""
+
+    compute = staticmethod(power_points)
+    presets = (
+        Preset("large", "", {"scale": 777.7, "power": 1}),
+        Preset("odd", "", {"odd": True, "seed": 3, "file": "no.csv"}),
+    )
+
+
+def read(text: str) -> tuple[dict[str, Any], list[dict[tuple[Any, ...], Any]]]:
+    """Read a recording as recording.js does: the header, and the leaves of each state by their places."""
+    packed = gzip.decompress(base64.b64decode(text.split('"')[3]))
+    at = 4 + int.from_bytes(packed[:4], "little")
+    head, parts = json.loads(packed[4:at]), []
+    for length in head["lengths"]:
+        bits = np.frombuffer(packed[at : at + 5 * length], dtype=np.uint8).reshape(5, length)
+        folded = sum(bits[plane].astype(np.int64) << (8 * plane) for plane in range(5))
+        parts.append(np.where(folded % 2, -(folded + 1) // 2, folded // 2))
+        at += 5 * length
+    assert at == len(packed)
+    shape_of, array_of, scale_of, leaf_of, numbers = parts
+    sizes = [head["shapes"][shape][0] * abs(head["shapes"][shape][1]) for shape in shape_of]
+    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(int)
+
+    def floats(whole: Any) -> Any:
+        bits = (np.abs(whole) - 1) << 30
+        return np.where(whole == 0, np.nan, np.sign(whole) * bits.astype(np.int64).view(np.float64))
+
+    def leaf(number: int) -> Any:
+        if number < 0:
+            return head["texts"][-1 - number]
+        array = array_of[number - 1]
+        rows, columns, order = head["shapes"][shape_of[array]]
+        left = numbers[starts[array] : starts[array + 1]]
+        for _ in range(order):
+            left = np.cumsum(left)
+        found = floats(left) * floats(scale_of[number - 1 : number])
+        return found if columns < 0 else found.reshape(rows, columns)
+
+    states = [{tuple(path): leaf(number) for path, number in head["still"]} for _ in range(head["count"])]
+    table = leaf_of.reshape(len(head["moving"]), head["count"])
+    for path, column in zip(head["moving"], table, strict=True):
+        for state, number in zip(states, column, strict=True):
+            if number:
+                state[tuple(path)] = leaf(int(number))
+    return head, states
+
+
+def assert_same(found: dict[tuple[Any, ...], Any], payload: Any) -> None:
+    """Compare the leaves of a recorded state with those of a payload."""
+    wanted = dict(leaves(payload))
+    assert found.keys() == wanted.keys()
+    for path, value in wanted.items():
+        if isinstance(value, np.ndarray):
+            gaps = np.where(np.isfinite(value), value.astype(float), np.nan)
+            np.testing.assert_allclose(np.asarray(found[path], float), gaps, rtol=RELATIVE, err_msg=str(path))
+        else:
+            assert found[path] == value, path
+
+
+def wrapped(packed: bytes) -> str:
+    """Return packed states as `record` wraps them."""
+    return f'x["y"] = "{base64.b64encode(gzip.compress(packed)).decode()}"'
+
+
+@pytest.mark.parametrize(
+    ("slider", "wanted", "whole", "values"),
+    [
+        (Slider("", "", 0, 90), [0.0], False, [0.0, 22.0, 45.0, 68.0, 90.0]),  # steps of 1
+        (Slider("", "", 2, 256), [32], True, [2, 32, 66, 129, 192, 256]),
+        (Slider("", "", 0, 40, marks=41), [5], True, list(range(41))),
+        (Slider("", "", 1, 1000, log=True, marks=4), [1.0, 12.0], False, [1.0, 12.0, 100.0, 1000.0]),
+        (Slider("", "", 0, 1, step=0.1, marks=3), [0.4], False, [0.0, 0.4, 1.0]),
+    ],
+    ids=["snapped", "default between", "all", "instead of a mark beside it", "fraction"],
+)
+def test_marks(slider: Slider, wanted: list[float], whole: bool, values: list[float]) -> None:
+    """Ends, the wanted values, and even marks on the slider's steps."""
+    found = marks(slider, wanted, whole=whole)
+    assert found == pytest.approx(values)
+    assert all(isinstance(value, int if whole else float) for value in found)
+
+
+def test_lattice_is_a_union_of_products() -> None:
+    """All values of the plain controls, for the start and for each preset with its advanced controls."""
+    states = lattice(PowerExplorer)
+    power, scale, shape = [1, 3, 6], [0.1, 1.0, 10.0, 777.7, 1000.0], ["round", "flat"]
+    blocks = [{"odd": False, "seed": 0}, {"odd": True, "seed": 3}]
+    assert len(states) == len(power) * len(scale) * len(shape) * len(blocks)
+    expected = [
+        {"power": p, "scale": c, "shape": s, **block}
+        for block in blocks
+        for p in power
+        for c in scale
+        for s in shape
+    ]
+    for state, other in zip(states, expected, strict=True):
+        assert {name: state[name] for name in other} == other
+        assert list(state) == list(PowerExplorer.controls)
+    assert [state["file"] for state in states] == [""] * len(states)  # no recording reads a path
+
+
+def test_each_explorer_has_a_lattice_that_holds_its_presets() -> None:
+    """The start and each preset are recorded exactly, and no explorer has too many states."""
+    assert len(recordable()) >= 10
+    for name, explorer in recordable().items():
+        states = lattice(explorer)
+        assert 100 <= len(states) <= 1500, name
+        start = {control: explorer.class_traits()[control].default_value for control in explorer.controls}
+        for settings in ({}, *(preset.settings for preset in explorer.presets)):
+            assert start | settings in states, (name, settings)
+
+
+@pytest.fixture(scope="module")
+def recorded() -> str:
+    """The recording of all powers."""
+    return record(PowerExplorer)
+
+
+def test_every_state_comes_back(recorded: str) -> None:
+    """What is read is what the function gives, for every state."""
+    head, found = read(recorded)
+    states = lattice(PowerExplorer)
+    assert recorded.startswith('condnum.recordings["PowerExplorer"] = "')
+    assert recorded.count("\n") == 1
+    assert head["count"] == len(states) == len(found)
+    for state, one in zip(states, found, strict=True):
+        assert_same(one, recording.payload(PowerExplorer, state))
+    assert record(PowerExplorer) == recorded  # no clock in it
+
+
+def test_what_repeats_is_stored_once(recorded: str) -> None:
+    """A curve times a number is that curve: however many scales, there are three powers, and x."""
+    head, _ = read(recorded)
+    assert head["lengths"][4] == 20 * 4
+
+
+def test_an_error_is_recorded_as_its_words(recorded: str) -> None:
+    """A state that the function refuses has no figure, and says why."""
+    _, found = read(recorded)
+    refused = [one for state, one in zip(lattice(PowerExplorer), found, strict=True) if one["error",]]
+    assert len(refused) == 5 * 2  # scales times blocks
+    for one in refused:
+        assert one["figure",] is None
+        assert one["reading",] == ""
+        assert one["error",] == (
+            "nothing can be drawn for these settings: flat has no power 6; choose another."
+        )
+
+
+def test_another_exception_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A defect ends the recording."""
+
+    def broken(**_: Any) -> Any:
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(PowerExplorer, "compute", staticmethod(broken))
+    with pytest.raises(ZeroDivisionError, match="a defect"):
+        record(PowerExplorer)
+
+
+def test_all_kinds_of_values_come_back() -> None:
+    """Gaps, signs, sizes, matrices, lists of anything, and places that only some states have."""
+    payloads = [
+        {
+            "data": [{"x": np.arange(5), "y": np.array([1e-300, -1e300, np.nan, -0.1, 0.0])}, {}, []],
+            "z": np.array([[0.1, np.inf], [-2.5e-7, 3.0]]),
+            "range": [None, 1.5],
+            "ticks": [0.03, 0.1, 1],
+            "mixed": [[0, "#00224E"], [0.01, "#123570"]],
+            "flags": [True, False, None],
+            "scalars": {"float": 0.1 + 0.2, "gap": float("nan"), "numpy": np.float64(2.5), "text": "κ"},
+        },
+        {"data": [{"x": [], "y": np.linspace(-1, 1, 50) ** 3}], "large": np.array([2**40, 7]), "only": 1},
+        {"z": np.zeros((0, 3)), "data": [{"x": np.arange(1000) / 7}]},
+    ]
+    head, found = read(wrapped(pack(payloads, {"name": "values"})))
+    assert head["name"] == "values"
+    for one, payload in zip(found, payloads, strict=True):
+        assert_same(one, payload)
+    assert found[0]["ticks",] == [0.03, 0.1, 1]  # not 0.030000001
+    assert found[1]["large", 0] == 2**40  # exact, beyond the bits that are kept
+    assert ("only",) not in found[0]
+
+
+@given(
+    arrays(
+        np.float64,
+        st.integers(1, 60),
+        elements=st.floats(-1e250, 1e250, allow_subnormal=False) | st.just(np.nan),
+    )
+)
+def test_numbers_come_back(values: Any) -> None:
+    """Any vector of numbers, to the bits that are kept; whole numbers exactly."""
+    _, ((place),) = read(wrapped(pack([{"y": values}], {})))
+    found = np.array([np.nan if value is None else value for value in np.ravel(place["y",])], float)
+    size = np.nanmax(np.abs(values), initial=0.0)
+    tiny = np.abs(values) < size * 1e-300  # below it, a share of the largest is no normal number
+    np.testing.assert_allclose(found[~tiny], values[~tiny], rtol=RELATIVE)
+
+
+def test_a_file_is_made_anew_when_the_code_changes(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same code leaves a recording as it is; other code, and a damaged file, do not."""
+    monkeypatch.setattr(recording, "recordable", lambda: {"PowerExplorer": PowerExplorer})
+    events: list[Any] = []
+    (path,) = record_all(tmp_path, jobs=1, progress=events.append)
+    assert path == tmp_path / "PowerExplorer.js"
+    assert events == [{"stage": "PowerExplorer", "done": 1, "total": 1}]
+    text = path.read_text()
+    assert text.splitlines(keepends=True)[1:] == [record(PowerExplorer)]
+    path.write_text(text + "// kept")
+    assert record_all(tmp_path, jobs=1, progress=events.append) == [path]
+    assert len(events) == 1
+    assert path.read_text().endswith("// kept")
+    monkeypatch.setattr(recording, "fingerprint", lambda: "other code")
+    record_all(tmp_path, ["PowerExplorer"], progress=events.append)
+    assert len(events) == 2
+    assert path.read_text().startswith("// other code\n")
+
+
+def test_what_cannot_be_recorded_is_refused(tmp_path: Any) -> None:
+    """Unknown names, no process, a file in the place of the folder."""
+    with pytest.raises(UnknownNameError, match="NoExplorer"):
+        record_all(tmp_path, ["NoExplorer"])
+    with pytest.raises(InvalidInputError, match="jobs must be at least 1, got 0"):
+        record_all(tmp_path, jobs=0)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot be written"):
+        record_all(tmp_path / "file", ["AlignmentExplorer"])
