@@ -57,11 +57,12 @@ condnum.decode = async (text) => {
     const block = blocks.findIndex((one) => advanced.every((name) => one[name] === at[name]));
     const row = free.reduce((sum, name) => sum * values[name].length + values[name].indexOf(at[name]), block);
     const put = (path, number) => {
+      if (!number) return; // another state has it
       let place = payload;
       path.slice(0, -1).forEach((key, depth) => {
         place = place[key] ??= typeof path[depth + 1] === "number" ? [] : {};
       });
-      if (number) place[path.at(-1)] = leaf(number);
+      place[path.at(-1)] = leaf(number);
     };
     for (const [path, number] of head.still) put(path, number);
     head.moving.forEach((path, index) => put(path, leafOf[index * count + row]));
