@@ -12,7 +12,7 @@ condnum.decode = async (text) => {
       for (let i = 0; i < length; i++) part[i] += bytes[at++] * 256 ** plane;
     return part.map((folded) => (folded % 2 ? -(folded + 1) / 2 : folded / 2));
   });
-  const { spec, values, advanced, blocks, count } = head, starts = [0];
+  const { spec, blocks, count } = head, starts = [0];
   for (const shape of shapeOf) {
     const [rows, columns] = head.shapes[shape];
     starts.push(starts.at(-1) + rows * Math.abs(columns));
@@ -37,25 +37,26 @@ condnum.decode = async (text) => {
     return Array.from({ length: rows }, (_, row) => floats.slice(row * columns, (row + 1) * columns));
   };
 
-  const free = Object.keys(values).filter((name) => !advanced.includes(name));
-  const apart = (name, one, other) => {
+  const held = spec.controls.filter(({ advanced }) => advanced), free = spec.controls.filter(({ advanced }) => !advanced);
+  const apart = ({ log, values }, one, other) => {
     if (one === other) return 0;
     if (typeof one !== "number") return 1;
-    const of = head.log.includes(name) ? Math.log10 : Number, kept = values[name].map(of);
-    return Math.abs(of(one) - of(other)) / (Math.max(...kept) - Math.min(...kept));
+    const [a, b, low, high] = [one, other, values[0], values.at(-1)].map(log ? Math.log10 : Number);
+    return Math.abs(a - b) / (high - low);
   };
   const least = (list, cost) => list.reduce((best, one) => (cost(one) < cost(best) ? one : best));
   // Of the recorded states, the one for what a reader chose; advanced controls go together as in a preset.
   const nearest = (state, changed = {}) => {
-    const block = least(blocks, (one) => advanced.reduce((sum, name) => (
-      sum + apart(name, one[name], state[name]) * (name in changed ? 1000 : 1)), 0));
-    const chosen = free.map((name) => [name, least(values[name], (value) => apart(name, value, state[name]))]);
-    return { ...block, ...Object.fromEntries(chosen) };
+    const { ...at } = least(blocks, (block) => held.reduce((sum, control) => (
+      sum + apart(control, block[control.name], state[control.name]) * (control.name in changed ? 1000 : 1)), 0));
+    for (const control of free)
+      at[control.name] = least(control.values, (value) => apart(control, value, state[control.name]));
+    return at;
   };
   const ask = async (state) => {
     const at = nearest(state), payload = {};
-    const block = blocks.findIndex((one) => advanced.every((name) => one[name] === at[name]));
-    const row = free.reduce((sum, name) => sum * values[name].length + values[name].indexOf(at[name]), block);
+    const block = blocks.findIndex((one) => held.every(({ name }) => one[name] === at[name]));
+    const row = free.reduce((sum, { name, values }) => sum * values.length + values.indexOf(at[name]), block);
     const put = (path, number) => {
       if (!number) return; // another state has it
       let place = payload;
@@ -68,5 +69,5 @@ condnum.decode = async (text) => {
     head.moving.forEach((path, index) => put(path, leafOf[index * count + row]));
     return payload;
   };
-  return { spec, values, nearest, ask };
+  return { spec, nearest, ask };
 };

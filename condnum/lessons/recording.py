@@ -95,13 +95,23 @@ def recorded_values(explorer: type[Explorer]) -> dict[str, list[Any]]:
     for name, control in _played(explorer).items():
         named = [traits[name].default_value]
         named += [preset.settings[name] for preset in explorer.presets if name in preset.settings]
-        if control.advanced:
-            found[name] = list(dict.fromkeys(named))
-        elif isinstance(control, Slider):
-            found[name] = marks(control, named, whole=isinstance(named[0], int))
+        if isinstance(control, Slider):
+            whole = isinstance(named[0], int)
+            found[name] = sorted(set(named)) if control.advanced else marks(control, named, whole=whole)
         else:
-            found[name] = [False, True] if isinstance(control, Check) else list(traits[name].values)
+            every = [False, True] if isinstance(control, Check) else list(traits[name].values)
+            found[name] = [value for value in every if value in named or not control.advanced]
     return found
+
+
+def recorded_spec(explorer: type[Explorer]) -> dict[str, Any]:
+    """Return an explorer's spec with the recorded values of its controls, without those that have one."""
+    spec, values = explorer.spec(), recorded_values(explorer)
+    controls = [one | {"values": values.get(one["name"], [])} for one in spec["controls"]]
+    for one in controls:
+        if "options" in one:
+            one["options"] = [option for option in one["options"] if option[0] in one["values"]]
+    return spec | {"controls": [one for one in controls if len(one["values"]) > 1]}
 
 
 def lattice(explorer: type[Explorer]) -> list[dict[str, Any]]:
@@ -128,7 +138,7 @@ def payload(explorer: type[Explorer], state: Mapping[str, Any]) -> dict[str, Any
         shown = explorer.compute(**state)
         figure = honest_legend(shown.figure())  # whose own JSON would have arrays in base 64
         data, layout = [trace.to_plotly_json() for trace in figure.data], figure.layout.to_plotly_json()
-        layout.pop("template", None)
+        layout.pop("template", None)  # the page has its own colours
         return {"figure": {"data": data, "layout": layout}, "reading": shown.reading(), "error": ""}
     except CondnumError as error:
         return {"figure": None, "reading": "", "error": f"nothing can be drawn for these settings: {error}"}
@@ -280,14 +290,7 @@ def record(explorer: type[Explorer], *, progress: OnProgress | None = None) -> s
                 progress({"stage": name, "step": step, "steps": len(states)})
             yield payload(explorer, state)
 
-    played = _played(explorer)
-    head = {
-        "name": name,
-        "values": recorded_values(explorer),
-        "log": [name for name, control in played.items() if getattr(control, "log", False)],
-        "advanced": [name for name, control in played.items() if control.advanced],
-        "blocks": _blocks(explorer),
-    }
+    head = {"spec": recorded_spec(explorer), "blocks": _blocks(explorer)}
     with limited_threads(1):
         packed = pack(shown(), head)
     text = base64.b64encode(gzip.compress(packed, 9, mtime=0)).decode()

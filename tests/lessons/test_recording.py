@@ -189,6 +189,17 @@ def recorded() -> str:
     return record(PowerExplorer)
 
 
+def test_spec_has_the_recorded_values(recorded: str) -> None:
+    """The page offers what is recorded, and no control that has one value there."""
+    head, _ = read(recorded)
+    controls = {control["name"]: control for control in head["spec"]["controls"]}
+    assert list(controls) == ["power", "scale", "shape", "odd", "seed"]
+    assert controls["power"]["values"] == [1, 3, 6]
+    assert controls["shape"]["options"] == [["round", "round"], ["flat", "flat"]]
+    assert controls["seed"]["values"] == [0, 3]
+    assert head["spec"]["state"] == lattice(PowerExplorer)[0] | {"scale": 1.0}
+
+
 def test_every_state_comes_back(recorded: str) -> None:
     """What is read is what the function gives, for every state."""
     head, found = read(recorded)
