@@ -10,7 +10,7 @@ LISTEN ?= 127.0.0.1
 # half of the time of a short `condnum run`, and most tests of the command line start such processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup reproduce test lint lab teach bench gpu fuzz faults audit-pins lock clean
+.PHONY: setup reproduce site test lint lab teach bench gpu fuzz faults audit-pins lock clean
 
 setup: $(STAMP)
 	@echo 'Once in each shell, so that `condnum …` is found:  . $(BIN)/activate'
@@ -25,6 +25,10 @@ $(STAMP): requirements.txt pyproject.toml
 
 reproduce: setup
 	$(BIN)/condnum reproduce
+
+# Lessons, explorers, results, how-to and API as pages that need no server: reports/index.html.
+site: setup
+	$(BIN)/condnum site
 
 test: setup lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=term --benchmark-disable

@@ -495,7 +495,7 @@ def reproduce(
     from condnum.files import folder_lock, output_folder
     from condnum.report.reproduce import experiments
     from condnum.report.reproduce import reproduce as run
-    from condnum.report.site import build_site
+    from condnum.site.build import build_site
 
     names = [word.strip() for word in only.split(",") if word.strip()]
     chosen = [experiment.name for experiment in experiments(scale, names)]
@@ -506,8 +506,8 @@ def reproduce(
     def on_end(index: int, total: int, entry: Any) -> None:
         if index == total or entry.status == "reused":
             return
-        with contextlib.suppress(CondnumError):  # the last build says what is wrong
-            page, rest = build_site(root, site), ", ".join(chosen[index:])
+        with contextlib.suppress(CondnumError):  # the last build says what is wrong, and runs the lessons
+            page, rest = build_site(root, site, execute=False), ", ".join(chosen[index:])
             if not quiet:
                 typer.echo(f"  site: {page} (open it now, it grows; still to run: {rest})", err=True)
 
@@ -520,7 +520,7 @@ def reproduce(
                 "command goes on from there."
             )
             raise typer.Exit(EXIT_INTERRUPTED) from None
-        index = build_site(root, site)
+        index = build_site(root, site, say=say)
     bad = ("failed", "not run") if names else ("failed",)  # what was asked for by name has to be there
     failed = [entry for name in chosen if (entry := record[name]).status in bad]
     for entry in failed:
@@ -528,3 +528,22 @@ def reproduce(
     typer.echo(str(index))
     if failed:
         raise typer.Exit(1)
+
+
+@app.command("site")
+def site(
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder of a reproduction.", show_default="runs/reproduce/SCALE"),
+    ] = None,
+    site: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder of index.html and of site/ with the pages.")
+    ] = Path("reports"),
+) -> None:
+    """Build the site: lessons, results, how-to, API; without a reproduction, of committed results."""
+    from condnum.report.reproduce import RECORD
+    from condnum.site.build import build_site
+
+    roots = [Path("runs") / "reproduce" / scale for scale in ("full", "quick")]
+    root = out or next((root for root in roots if (root / RECORD).exists()), None)
+    typer.echo(str(build_site(root, site, say=say)))

@@ -84,7 +84,7 @@ class CancelledError(CondnumError):
 # Optional dependencies: imported where they are used, and named when they are missing.
 
 
-Extra = Literal["viz", "notebooks", "deep", "cluster"]
+Extra = Literal["viz", "notebooks", "deep", "cluster", "site"]
 
 
 def require(module: str, extra: Extra) -> ModuleType:

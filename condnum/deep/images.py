@@ -386,7 +386,7 @@ def image_loader(
     workers: int = 0,
     pin_memory: bool = False,
 ) -> DataLoader[tuple[Tensor, int, int] | Unreadable]:
-    """Load `ImageBatch`es; images that do not decode are left out and listed.
+    """Load images in `ImageBatch`; images that do not decode are left out and listed.
 
     Args:
         data: The images.

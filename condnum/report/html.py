@@ -56,8 +56,8 @@ PLOTLY = "application/vnd.plotly.v1+json"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
-def _shown(notebook: Any) -> tuple[Any, list[dict[str, Any]]]:
-    """Return what of a notebook a page without a kernel shows, with numbered slots for its plotly figures.
+def shown_notebook(notebook: Any) -> tuple[Any, list[dict[str, Any]]]:
+    """Return what a page without a kernel shows of a notebook, with numbered slots, and its plotly figures.
 
     The figures go back in after the export: nbconvert parses its whole page once more, which is slow
     for 5 MB of plotly.js and might change it.
@@ -184,11 +184,10 @@ def render_html(notebook: Any, *, title: str | None = None, name: str = "report"
     body = notebook_body(notebook, title=title, name=name)
     template = Environment(autoescape=True).from_string(read_asset("report.html.j2"))
     headings = BeautifulSoup(body.html, "html.parser").find_all("h2")
-    light = ".figure { background: #fff; color-scheme: light; }"  # as its figures were drawn
     page = template.render(
         body=body,
         contents=[(heading["id"], heading.get_text()) for heading in headings],
-        css="\n".join([report_css(), read_asset("assets/site.css"), light]),
+        css=report_css(),
     )
     drawn = []
     for number, figure in enumerate(body.figures):
@@ -215,7 +214,7 @@ def label_room(layout: Mapping[str, Any]) -> int:
 def notebook_body(notebook: Any, *, title: str | None = None, name: str = "report") -> NotebookBody:
     """Convert the cells of an executed notebook: folded code, MathML, headings with ids, no network."""
     heading = first_heading(notebook)
-    shown, figures = _shown(notebook)
+    shown, figures = shown_notebook(notebook)
     cells, _ = ReportExporter().from_notebook_node(shown)
     soup = BeautifulSoup(cells, "html.parser")
     remove_remote(soup)

@@ -317,9 +317,7 @@ def read_record(folder: Path) -> ReproductionRecord | None:
 
 
 #: Parts of the package that arrange and show results but cannot change one.
-_SHOWING = tuple(
-    f"report/{name}.py" for name in ("reproduce", "results", "scoreboard", "front", "pages", "site")
-)
+_SHOWING = tuple(f"report/{name}.py" for name in ("reproduce", "results", "scoreboard"))
 
 
 def fingerprint(words: Sequence[str], data: Sequence[str]) -> str:
@@ -333,7 +331,8 @@ def fingerprint(words: Sequence[str], data: Sequence[str]) -> str:
 def code_checksum(tree: Path) -> str:
     """Return one SHA-256 over the package, the experiments' notebooks and the versions of the libraries."""
     package = tree / "condnum"
-    sources = set(package.rglob("*.py")) - {package / name for name in _SHOWING}
+    showing = {package / name for name in _SHOWING} | set((package / "site").rglob("*.py"))
+    sources = set(package.rglob("*.py")) - showing
     digest = hashlib.sha256()
     for path in sorted([*sources, *(tree / "notebooks" / "experiments").glob("*.ipynb")]):
         digest.update(path.relative_to(tree).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")

@@ -84,7 +84,7 @@ class Result:
         return None
 
     def publish(self, target: Path) -> dict[str, str]:
-        """Copy notebook, provenance and tables into the site; return the size of each, for people.
+        """Copy notebook, provenance, tables and pictures into the site; return the size of each, for people.
 
         Large tables are compressed; what is larger than `LARGEST` even so is left in the run's folder. Of a
         CSV file that is compressed already, and of others, the bytes stay as they are.
@@ -92,7 +92,7 @@ class Result:
         if self.folder is None:
             return {}
         target.mkdir(parents=True, exist_ok=True)
-        tables = sorted(self.folder.glob("*.csv")) + sorted(self.folder.glob("*.csv.gz"))
+        tables = [path for kind in ("*.csv", "*.csv.gz", "*.png") for path in sorted(self.folder.glob(kind))]
         sizes = {}
         for source in [self.folder / REPORT, self.folder / RECORD, *tables]:
             if not source.is_file() or source.is_symlink():

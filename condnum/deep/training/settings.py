@@ -20,7 +20,7 @@ class DeepSettings:
     The defaults look for their own weights: every `evaluate_every` steps λ_H moves towards (ii) just below 1
     and the loss weight towards the accuracy floor, on held-out images. After `patience` evaluations without
     progress the best θ is taken up again at a third of η, twice, then the run ends; where (ii) or the
-    accuracy is far off, at half of η. The paper's own settings are `deep_preset`s.
+    accuracy is far off, at half of η. The paper's own settings are presets of `deep_preset`.
     """
 
     optimizer: Literal["sgd", "adam"] = "adam"  # sgd: with Nesterov momentum

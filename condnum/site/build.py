@@ -1,0 +1,245 @@
+"""Building the site: a folder of sources, Sphinx over it, and the new site in the place of the old one."""
+
+import hashlib
+import io
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import nbformat
+
+from condnum.errors import CondnumError, OutputError, require
+from condnum.files import folder_lock, output_folder, write_text
+from condnum.machine import versions
+from condnum.report.notebook import REPORT, find_notebook, read_notebook, run_notebook
+from condnum.report.reproduce import code_checksum
+from condnum.site.extension import SETTINGS
+from condnum.site.notebooks import page_notebook
+from condnum.site.results import published_runs, results_pages
+
+#: The page that leads to the site, and the folder of the site.
+INDEX, SITE = "index.html", "site"
+
+#: Notebooks that are executed for the site, without widgets.
+LESSONS = (
+    "1_condition_number",
+    "2_alignment",
+    "3_regularizers",
+    "4_ceiling",
+    "5_bring_your_own",
+    "6_exercises",
+)
+
+#: Packages whose public names the API pages document; what one has of another is shown there only.
+PACKAGES = (
+    "condnum",
+    "condnum.methods",
+    "condnum.probing",
+    "condnum.data",
+    "condnum.figures",
+    "condnum.audit",
+    "condnum.deep",
+)
+
+#: Start of the name of a folder in which a site grows.
+_HIDDEN = ".site-"
+
+_PAGES, _STATIC = Path(__file__).parent / "pages", Path(__file__).parent / "static"
+
+
+def build_site(
+    root: Path | None,
+    target: Path,
+    *,
+    cache: Path = Path("runs") / SITE,
+    lessons: Sequence[str] = LESSONS,
+    execute: bool = True,
+    say: Callable[[str], None] = lambda line: None,
+) -> Path:
+    """Write the site: of a reproduction, or, where `root` is None, of the committed results.
+
+    `target/site/` holds the pages, which need no server and no network; `target/index.html` leads there. The
+    site is built in `cache`, where executed lessons and recordings stay until notebook or code change, and
+    takes the place of the old one when it is whole; other files of `target` are not touched.
+
+    Args:
+        root: Folder of `condnum reproduce`.
+        target: Where the site goes.
+        cache: Folder for what a later build can use again.
+        lessons: Names of the notebooks that become pages.
+        execute: Whether lessons are run that have not been run as they are; else these are left out.
+        say: Is told, line by line, what Sphinx warns of and which lesson could not be run.
+
+    Raises:
+        DataNotFoundError: `root` holds no reproduction.
+        OutputError: Another process builds there, or the disk is full.
+    """
+    application = require("sphinx.application", "site").Sphinx
+    reproduction, results = published_runs(root)
+    folder = output_folder(target)
+    with folder_lock(output_folder(cache)), folder_lock(folder), _scratch(folder) as scratch:
+        work = cache / _checksum()[:12]
+        for stale in cache.glob("[0-9a-f]" * 12):
+            if stale != work:
+                shutil.rmtree(stale)
+        players = ()
+        pages = _written() | _api()
+        for name, notebook in _executed(lessons, cache / "lessons", execute, say).items():
+            page = page_notebook(read_notebook(notebook), name, players)
+            pages[f"learn/{name}.ipynb"] = nbformat.writes(page)
+        pages |= results_pages(reproduction, results, players, work / "_extra" / "runs")
+        _scripts(work / "_static")
+        for path in _synchronise(work, pages):
+            (work / "html" / path).with_suffix(".html").unlink(missing_ok=True)
+        shutil.rmtree(work / "html" / "runs", ignore_errors=True)
+        warnings = io.StringIO()
+        application(
+            *(work, None, work / "html", work / "doctrees", "html"),
+            confoverrides=SETTINGS,
+            status=None,
+            warning=warnings,
+        ).build()
+        for line in re.sub(r"\x1b\[[\d;]+m", "", warnings.getvalue()).splitlines():
+            say(f"site: {line.replace(f'{work}/', '')}")
+        keep = shutil.ignore_patterns("*.map", ".buildinfo*", "objects.inv", "*.LICENSE.txt")
+        shutil.copytree(work / "html", scratch / SITE, ignore=keep)
+        first = f"{SITE}/{'index.html' if root is None else 'results/index.html'}"
+        write_text(
+            scratch / INDEX,
+            f'<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"><title>condnum</title>\n'
+            f'<meta http-equiv="refresh" content="0; url={first}"><link rel="icon" href="data:,">\n'
+            f'<p><a href="{first}">condnum</a></p></html>\n',
+        )
+        _swap(scratch, folder)
+    return folder / INDEX
+
+
+# The sources.
+
+
+def _written() -> dict[str, str]:
+    """Return the pages that are written by hand."""
+    found = sorted(_PAGES.rglob("*.md"))
+    return {path.relative_to(_PAGES).as_posix(): path.read_text(encoding="utf-8") for path in found}
+
+
+def _api() -> dict[str, str]:
+    """Return a page for each package, with the names of its `__all__` that no page before it has."""
+    pages, told = dict[str, str](), set[str]()
+    for package in PACKAGES:
+        names = list(import_module(package).__all__)
+        shared = ", ".join(name for name in names if name in told)
+        told |= set(names)
+        body = f"```{{eval-rst}}\n.. automodule:: {package}\n   :members:\n"
+        body += f"   :exclude-members: {shared}\n" if shared else ""
+        pages[f"api/{package}.md"] = f"# {package}\n\n{body}```\n"
+    return pages
+
+
+def _executed(
+    names: Sequence[str], folder: Path, execute: bool, say: Callable[[str], None]
+) -> dict[str, Path]:
+    """Run notebooks, two at a time; those whose text and code are unchanged were run before."""
+    runs = dict[str, Path]()
+    for name in names:
+        path = find_notebook(name)
+        state = hashlib.sha256(f"{code_checksum(path.parents[1])}{path.read_text('utf-8')}".encode())
+        runs[name] = folder / f"{name}-{state.hexdigest()[:12]}"
+
+    def run(name: str) -> None:
+        for old in set(folder.glob(f"{name}-*")) - {runs[name]}:
+            shutil.rmtree(old)
+        try:
+            run_notebook(name, {}, runs[name], quiet=True, optional={"static": True})
+        except CondnumError as error:
+            say(f"site: the lesson {name} is left out: {error}")
+
+    missing = [name for name in names if execute and not (runs[name] / REPORT).exists()]
+    with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
+        list(pool.map(run, missing))
+    return {name: runs[name] / REPORT for name in names if (runs[name] / REPORT).exists()}
+
+
+def _scripts(folder: Path) -> None:
+    """Write what pages share: plotly once, the explorers' player, the site's own script and style."""
+    folder.mkdir(parents=True, exist_ok=True)
+    player = Path(str(import_module("condnum.lessons").__file__)).parent / "explorer.js"
+    texts = {path.name: path.read_text("utf-8") for path in [*_STATIC.iterdir(), player]}
+    texts["plotly.min.js"] = require("plotly.offline", "viz").get_plotlyjs()
+    for name, text in texts.items():
+        if not (folder / name).exists():  # of these versions, as the folder's name says
+            write_text(folder / name, text)
+
+
+def _synchronise(folder: Path, pages: Mapping[str, str]) -> list[Path]:
+    """Write pages that differ, so that Sphinx reads those alone again; remove and return those that went."""
+    for name, text in pages.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or path.read_text("utf-8") != text:
+            write_text(path, text)
+    ours = (
+        path for top in folder.glob("[!_]*") if top.name not in ("html", "doctrees") for path in _files(top)
+    )
+    gone = [path for path in ours if path.relative_to(folder).as_posix() not in pages]
+    for path in gone:
+        path.unlink()
+    return [path.relative_to(folder) for path in gone]
+
+
+def _files(path: Path) -> list[Path]:
+    return [path] if path.is_file() else [found for found in path.rglob("*") if found.is_file()]
+
+
+@cache
+def _checksum() -> str:
+    """Return a SHA-256 of what makes pages of sources: this package's files and the libraries."""
+    digest, package = hashlib.sha256(repr(sorted(versions().items())).encode()), Path(__file__).parents[1]
+    for path in [*_files(_PAGES.parent), *_files(package / "report"), *package.glob("lessons/*.js")]:
+        if path.suffix in (".py", ".js", ".css", ".j2"):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+# The place of the site.
+
+
+@contextmanager
+def _scratch(folder: Path) -> Generator[Path]:
+    """Give a hidden folder on the same disk; it is removed, and so are those that killed builds left."""
+    for stale in folder.glob(f"{_HIDDEN}*"):  # the lock is ours: nobody works there
+        shutil.rmtree(stale, ignore_errors=True)
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=_HIDDEN, ignore_cleanup_errors=True) as scratch:
+            yield Path(scratch)
+    except CondnumError:
+        raise  # some of them are OSErrors too
+    except OSError as error:
+        raise OutputError(
+            f"the site cannot be written to {folder}: {error.strerror or error}; free some space there, make "
+            "it writable, or choose another folder. The old site is as it was."
+        ) from error
+
+
+def _swap(scratch: Path, folder: Path) -> None:
+    """Put the new site in the place of the old one; if that fails, put the old one back."""
+    old, site = scratch / "old", folder / SITE
+    if site.exists():
+        os.replace(site, old)
+    try:
+        os.replace(scratch / SITE, site)
+        os.replace(scratch / INDEX, folder / INDEX)
+    except OSError:
+        if old.exists():
+            shutil.rmtree(site, ignore_errors=True)
+            with suppress(OSError):
+                os.replace(old, site)
+        raise
+    site.chmod(site.stat().st_mode | 0o055)

@@ -1,0 +1,63 @@
+"""What the site asks of Sphinx: formulas without a script, figures' scripts where there are figures."""
+
+from typing import Any
+
+from docutils import nodes
+
+from condnum.report.html import mathml
+
+#: What Sphinx is told, beside the folders.
+SETTINGS: dict[str, Any] = {
+    "project": "condnum",
+    "html_title": "condnum",
+    "extensions": ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", __name__],
+    "html_theme": "furo",
+    "html_static_path": ["_static"],
+    "html_extra_path": ["_extra"],
+    "exclude_patterns": ["_static", "_extra"],
+    "html_css_files": ["site.css"],
+    "html_math_renderer": "mathml",
+    "html_copy_source": False,
+    "html_show_sourcelink": False,
+    "html_show_copyright": False,
+    "html_show_search_summary": False,  # it would be fetched, which file:// forbids
+    "html_use_index": False,
+    "pygments_style": "a11y-high-contrast-light",
+    "myst_enable_extensions": ["dollarmath", "deflist", "attrs_inline", "colon_fence"],
+    "myst_heading_anchors": 3,
+    "nb_execution_mode": "off",
+    "nb_merge_streams": True,
+    "nb_code_prompt_show": "Code",
+    "nb_code_prompt_hide": "Code",
+    "default_role": "code",  # as the docstrings use single backticks
+    "add_module_names": False,
+    "autodoc_member_order": "bysource",
+    "autodoc_typehints_format": "short",
+    "suppress_warnings": ["config.cache", "mystnb.unknown_mime_type"],
+}
+
+#: Scripts of a page with figures, in their order.
+SCRIPTS = ("plotly.min.js", "explorer.js", "site.js")
+
+
+def setup(app: Any) -> dict[str, Any]:
+    """Register the renderer of formulas and the choice of scripts."""
+    app.add_html_math_renderer("mathml", (_inline, None), (_display, None))
+    app.connect("html-page-context", _scripts)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def _inline(writer: Any, node: Any) -> None:
+    writer.body.append(mathml(node.astext()))
+    raise nodes.SkipNode
+
+
+def _display(writer: Any, node: Any) -> None:
+    writer.body.append(f'<div class="math" tabindex="0">{mathml(node.astext(), display=True)}</div>\n')
+    raise nodes.SkipNode
+
+
+def _scripts(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    if any(name in context.get("body", "") for name in ('class="plot-frame"', 'class="condnum-recorded"')):
+        for name in SCRIPTS:
+            app.add_js_file(name, loading_method="defer")

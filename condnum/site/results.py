@@ -1,0 +1,145 @@
+"""The pages of a reproduction: obtained against published, and each experiment's notebook with its run."""
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
+from nbformat.v4 import new_markdown_cell
+
+from condnum.errors import DataNotFoundError
+from condnum.files import RECORD as PROVENANCE
+from condnum.progress import duration
+from condnum.report.html import shown_notebook
+from condnum.report.notebook import REPORT, read_notebook
+from condnum.report.reproduce import RECORD, ReproductionRecord, experiments, read_record
+from condnum.report.results import Result, read_result
+from condnum.report.scoreboard import AGREEMENT, CLAIM_RULE, CONVENTIONS, scoreboard, tally
+from condnum.report.tables import CORRECTIONS_CSV, formula_html
+from condnum.site.notebooks import figure_html, page_notebook
+
+#: Anchor of the section that says what made a page.
+RUN = "what-made-this-page"
+
+#: Studies whose first figure is one of the paper's.
+FIGURES = ("house-prices", "mnist")
+
+#: Committed results of real runs, by experiment; they stand in until a reproduction has run.
+COMMITTED = {
+    "house-prices": "house_prices",
+    "mnist": "mnist",
+    "deep-mnist": "deep/mnist",
+    "attackers": "attackers/house_prices",
+    "attackers-mnist": "attackers/mnist_4_9",
+    "limits": "limits/house_prices",
+    "limits-mnist": "limits/mnist",
+    "reproduction-audit": "reproduction_audit/house_prices",
+}
+_REPORTS = Path(__file__).resolve().parents[2] / "reports"
+
+
+def published_runs(root: Path | None) -> tuple[ReproductionRecord | None, list[Result]]:
+    """Return a reproduction and its results, or those committed with the source."""
+    if root is None:
+        whole = {entry.name: entry for entry in experiments("full")}
+        places = {name: _REPORTS / place for name, place in COMMITTED.items()}
+        return None, [
+            Result(replace(whole[name], status="finished", error=""), place)
+            for name, place in places.items()
+            if (place / PROVENANCE).exists()
+        ]
+    record = read_record(Path(root))
+    if record is None:
+        raise DataNotFoundError(f"{root} holds no {RECORD}; make a reproduction first: condnum reproduce.")
+    return record, [read_result(entry, Path(root)) for entry in record.experiments]
+
+
+def results_pages(
+    record: ReproductionRecord | None, results: Sequence[Result], recorded: Collection[str], files: Path
+) -> dict[str, str]:
+    """Return the sources of the pages by name; copy what can be downloaded to `files`."""
+    sections = scoreboard(results)
+    shown = [run for run in results if run.page]
+    pages, figures = dict[str, str](), list[tuple[str, str]]()
+    for run in shown:
+        path = Path(run.folder or "") / REPORT
+        told = _told(run, run.publish(files / run.name))
+        if not path.exists():
+            pages[f"results/{run.name}.md"] = told
+            continue
+        notebook = read_notebook(path)
+        page = page_notebook(notebook, run.name, recorded)
+        page.cells = [*_notice(run), *page.cells, new_markdown_cell(told, id="run")]
+        pages[f"results/{run.name}.ipynb"] = nbformat.writes(page)
+        if run.study in FIGURES and (drawn := shown_notebook(notebook)[1]):
+            figures.append((run.record.title, figure_html(drawn[0], f"first-{run.name}")))
+    lesson = next((run for run in shown if run.name == "corrections"), None)
+    corrected = lesson.table(CORRECTIONS_CSV.removesuffix(".csv")) if lesson else None
+    pages["results/index.md"] = _template("results.md.j2").render(
+        RUN=RUN,
+        record=record,
+        results=results,
+        shown=shown,
+        waiting=[run for run in results if run.record.status == "waiting"],
+        failed=[run for run in results if run.record.status == "failed"],
+        compared=[section for section in sections if section.comparable],
+        stand_ins=[section for section in sections if not section.comparable],
+        tally=tally(sections),
+        rule=AGREEMENT,
+        claim_rule=CLAIM_RULE,
+        conventions=CONVENTIONS,
+        audit=next((run for run in shown if run.study == "reproduction-audit"), None),
+        figures=figures,
+        corrections=[] if corrected is None else corrected.to_dict("records"),
+    )
+    return pages
+
+
+def _notice(run: Result) -> list[Any]:
+    """Say at the top of a page that its result is older than what was asked for."""
+    if not run.older:
+        return []
+    why = "It is still to be checked, or made anew." if run.record.status == "waiting" else run.record.error
+    return [new_markdown_cell(f":::{{warning}}\n**An older result.** {why}\n:::", id="older")]
+
+
+def _told(run: Result, files: dict[str, str]) -> str:
+    """Return what made a page; where there is no notebook, under a title and after the run's pictures."""
+    known = run.provenance
+    device, source = known.get("device", {}), known.get("source") or {}
+    changed = ", with uncommitted changes" if source.get("dirty") else ""
+    given = {key: value for key, value in run.parameters.items() if value not in (None, "")}
+    facts = {
+        "Started": str(known.get("started_utc", "")).replace("T", " ").replace("+00:00", " UTC"),
+        "Duration": duration(known.get("duration_seconds") or run.record.seconds),
+        "Seeds": ", ".join(map(str, known.get("seeds", []))) or run.parameters.get("seed", ""),
+        "Data, SHA-256": "; ".join(f"{name}: {checksum}" for name, checksum in known.get("data", {}).items()),
+        "Code": f"revision {source['revision'][:12]}{changed}" if source else "not from a git work tree",
+        "Device": f"{device.get('name', 'not recorded')}, {device.get('threads', '?')} threads",
+        "System": " ".join(map(str, known.get("platform", {}).values())),
+        "Versions": ", ".join(f"{name} {value}" for name, value in known.get("versions", {}).items()),
+        "Parameters": ", ".join(f"{name} = {json.dumps(value)}" for name, value in given.items()),
+    }
+    told = _template("run.md.j2").render(run=run, facts=facts, files=files)
+    if REPORT in files:
+        return told
+    pictures = (f'<img src="../runs/{run.name}/{name}" alt="">\n' for name in files if name.endswith(".png"))
+    around = f"# {run.record.title}\n\n{run.record.summary}\n\n"
+    return f"{around}```{{raw}} html\n<div>{''.join(pictures)}</div>\n```\n\n{told}"
+
+
+def _template(name: str) -> Template:
+    """Return a template; a missing value is an error."""
+    environment = Environment(
+        autoescape=True,
+        loader=PackageLoader("condnum.site", "."),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters |= {"formula": lambda text: Markup(formula_html(str(text))), "duration": duration}
+    return environment.get_template(name)
