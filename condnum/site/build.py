@@ -91,10 +91,10 @@ def build_site(
                 shutil.rmtree(stale)
         players = ()
         pages = _written() | _api()
+        pages |= results_pages(reproduction, results, players, work / "_extra" / "runs")
         for name, notebook in _executed(lessons, cache / "lessons", execute, say).items():
             page = page_notebook(read_notebook(notebook), name, players)
             pages[f"learn/{name}.ipynb"] = nbformat.writes(page)
-        pages |= results_pages(reproduction, results, players, work / "_extra" / "runs")
         _scripts(work / "_static")
         for path in _synchronise(work, pages):
             (work / "html" / path).with_suffix(".html").unlink(missing_ok=True)

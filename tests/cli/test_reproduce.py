@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import condnum.report.reproduce
-import condnum.report.site
+import condnum.site.build
 from condnum.cli import main
 from condnum.files import folder_lock
 from condnum.report.reproduce import Ended, read_record, reproduce
@@ -28,7 +28,7 @@ def experiments_end(monkeypatch, tmp_path):
     """Let experiments end at once, and the site be one line that names its folder."""
     monkeypatch.chdir(tmp_path)
 
-    def site(root, target):
+    def site(root, target, **options):
         target.mkdir(exist_ok=True)
         (target / "index.html").write_text(str(root))
         return target / "index.html"
@@ -38,7 +38,7 @@ def experiments_end(monkeypatch, tmp_path):
         monkeypatch.setattr(
             condnum.report.reproduce, "reproduce", functools.partial(reproduce, runner=runner)
         )
-        monkeypatch.setattr(condnum.report.site, "build_site", site)
+        monkeypatch.setattr(condnum.site.build, "build_site", site)
 
     return put
 
@@ -60,21 +60,21 @@ def test_all_is_well(experiments_end, tmp_path, capsys):
 
 def test_the_site_is_there_after_the_first_experiment_and_grows(experiments_end, monkeypatch, capsys):
     experiments_end()
-    built, build = [], condnum.report.site.build_site
+    built, build = [], condnum.site.build.build_site
 
-    def watched(root, target):
-        built.append(sum(entry.ok for entry in read_record(root).experiments))
+    def watched(root, target, *, execute=True, say=None):
+        built.append((sum(entry.ok for entry in read_record(root).experiments), execute))
         return build(root, target)
 
-    monkeypatch.setattr(condnum.report.site, "build_site", watched)
+    monkeypatch.setattr(condnum.site.build, "build_site", watched)
     assert main(["reproduce", "--only", "deep,corrections"]) == 0
     said = capsys.readouterr().err
-    assert built == [1, 2]
+    assert built == [(1, False), (2, True)]
     first = "site: reports/index.html (open it now, it grows; still to run: corrections)"
     assert said.index("[1/2] deep finished") < said.index(first) < said.index("[2/2] corrections")
     built.clear()
     assert main(["reproduce", "--only", "deep,corrections"]) == 0
-    assert built == [2]  # nothing new: once, at the end
+    assert built == [(2, True)]  # nothing new: once, at the end
 
 
 def test_a_failure_is_named_and_the_site_is_built_nevertheless(experiments_end, tmp_path, capsys):
@@ -91,6 +91,16 @@ def test_what_was_asked_for_by_name_has_to_be_there(experiments_end, capsys, mon
     monkeypatch.setenv("CONDNUM_DATA", str(tmp_path / "nothing"))
     assert main(["reproduce", "--scale", "full", "--only", "deep-vit-cars"]) == 1
     assert "needs the images of imagenet/ and cars/" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_site_alone_is_of_the_reproduction_that_is_there(experiments_end, capsys, tmp_path):
+    experiments_end()
+    assert main(["site", "--site", "s"]) == 0
+    assert (tmp_path / "s/index.html").read_text() == "None"
+    assert main(["reproduce", "--only", "corrections", "--quiet"]) == 0
+    assert main(["site", "--site", "s"]) == 0
+    assert (tmp_path / "s/index.html").read_text() == "runs/reproduce/quick"
+    assert capsys.readouterr().out.endswith("s/index.html\n")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The site: what its pages say, kept as read in `site.txt`; links that resolve; a build that is whole or not.
+"""Results and site: the scoreboard, kept as read in `site.txt`; links that resolve; the old site or the new.
 
 `CONDNUM_GOLDEN=record pytest tests/report/test_site.py` writes `site.txt` anew.
 """
@@ -22,12 +22,13 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, OutputError
 from condnum.files import folder_lock
 from condnum.lessons.corrections import aligned_remark, correction_table
-from condnum.report import site
-from condnum.report.pages import figure_html
 from condnum.report.reproduce import Experiment, ReproductionRecord
 from condnum.report.results import read_result
 from condnum.report.scoreboard import claims, compare, scoreboard, tally
-from condnum.report.site import build_site
+from condnum.site import build
+from condnum.site.build import build_site
+from condnum.site.notebooks import figure_html
+from condnum.site.results import published_runs, results_pages
 from condnum.studies.measure import Published
 
 HERE = Path(__file__).resolve().parent
@@ -60,7 +61,9 @@ def make_run(folder, tables=(), data="diabetes"):
         new_code_cell("show()", outputs=[new_output("display_data", data={kind: value})])
         for kind, value in outputs.items()
     ]
-    nbformat.write(new_notebook(cells=[new_markdown_cell(words), *cells]), folder / "report.ipynb")
+    told = {"language_info": {"name": "python", "pygments_lexer": "ipython3"}}
+    notebook = new_notebook(cells=[new_markdown_cell(words), *cells], metadata=told)
+    nbformat.write(notebook, folder / "report.ipynb")
     provenance = {
         "versions": {"python": "3.11", "torch": "2.15"}, "platform": {"system": "Linux"}, "seeds": [0, 1],
         "device": {"device": "cpu", "name": "a processor", "threads": 2}, "duration_seconds": 83.0,
@@ -95,12 +98,6 @@ def root(tmp_path):
 
 
 @pytest.fixture
-def built(root, tmp_path):
-    """The site of `root`."""
-    return build_site(root, tmp_path / "reports").parent
-
-
-@pytest.fixture
 def real(tmp_path):
     """A reproduction of committed results of real runs, and of small ones whose figures are drawn."""
     base = tmp_path / "real"
@@ -120,33 +117,41 @@ def real(tmp_path):
     return base
 
 
-def parsed(page):
-    return BeautifulSoup(page.read_text("utf-8"), "html.parser")
+def results_of(root, files):
+    """The page of results as Sphinx gets it: Markdown, with HTML in it."""
+    return results_pages(*published_runs(root), (), files)["results/index.md"]
 
 
-def as_read(page):
-    """What a page says, a line per heading, paragraph, row and entry, with the addresses that it has."""
+def as_read(text):
+    """What the page says, a line per heading, paragraph, row and entry, with the addresses that it has."""
     lines = []
-    for element in parsed(page).select("h1, h2, h3, p, li, tr, summary"):
-        if element.name != "li" or element.find(["p", "h3"]) is None:
-            links = [a["href"] for a in element.select("a[href]")]
-            name = f"{element.name}#{element['id']}" if element.has_attr("id") else element.name
-            lines.append(" ".join([name, *element.get_text(" ").split(), *links]))
+    for element in BeautifulSoup(re.sub(r"(?m)^```.*$", "", text), "html.parser").contents:
+        if isinstance(element, str):
+            lines += [" ".join(line.split()) for line in element.splitlines() if line.strip()]
+            continue
+        for part in element.select("p, li, tr, summary") or [element]:
+            links = [a["href"] for a in part.select("a[href]")]
+            lines.append(" ".join([part.name, *part.get_text(" ").split(), *links]))
     return lines
 
 
-def test_every_page_reads_as_it_was_kept(built, real, tmp_path):
-    index = build_site(real, tmp_path / "of real runs")
-    pages = [built / "index.html", built / "site" / "lesson.html", built / "site" / "old.html", index]
-    text = "\n".join(line for page in pages for line in [f"= {page.name}", *as_read(page)]) + "\n"
-    text = re.sub(r"(?<=condnum )\d[^\s,]*|\b\d+ k?B\b", "…", text)  # versions and sizes
+def test_the_results_read_as_they_were_kept(root, real, tmp_path):
+    text = (
+        "\n".join("\n".join(as_read(results_of(base, tmp_path / base.name))) for base in (root, real)) + "\n"
+    )
     if os.environ.get("CONDNUM_GOLDEN") == "record":
         AS_READ.write_text(text, encoding="utf-8")
     assert text.splitlines() == AS_READ.read_text(encoding="utf-8").splitlines()
-    drawn = ["norm-ratio-house-prices", "heatmaps-mnist", "heatmaps-digits", "attackers-attackers"]
-    assert [frame["id"] for frame in parsed(index).select(".plot-frame")] == [f"plot-{key}" for key in drawn]
-    large = pd.read_csv(index.parent / "site/runs/corrections/results.csv.gz")
+    large = pd.read_csv(tmp_path / "real/corrections/results.csv.gz")
     assert large["x"].tolist() == list(range(60_000))
+
+
+def test_without_a_reproduction_the_committed_results_are_shown(tmp_path):
+    pages = results_pages(*published_runs(None), (), tmp_path)
+    assert "Not from this machine" in pages["results/index.md"]
+    assert 'href="house-prices.html#what-made-this-page">9,172' in pages["results/index.md"]
+    assert "condnum run mnist" in pages["results/mnist.md"]
+    assert (tmp_path / "house-prices" / "norm_ratio.png").exists()
 
 
 def test_verdicts():
@@ -207,38 +212,81 @@ def bytes_of(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
 
-def test_every_link_resolves_and_ids_are_unique(built):
-    assert set(bytes_of(built)) == {
-        "index.html",
-        *(f"site/{name}" for name in ("site.css", "site.js", "templates.js", "plotly.min.js")),
-        *(f"site/{name}.html" for name in ("glossary", "lesson", "old")),
-        *(f"site/runs/{name}/report.ipynb" for name in ("lesson", "old")),
-        *(f"site/runs/{name}/provenance.json" for name in ("lesson", "old")),
-        "site/runs/lesson/results.csv",
-    }  # fmt: skip
-    pages = {page: parsed(page) for page in (built / "index.html", *(built / "site").glob("*.html"))}
-    ids = {page: [element["id"] for element in soup.find_all(id=True)] for page, soup in pages.items()}
+@pytest.mark.slow
+def test_old_site_or_new(root, tmp_path, monkeypatch):
+    """Links resolve and nothing is warned of; then, on what Sphinx remembers, changes and failures."""
+    target, cache, said = tmp_path / "reports", tmp_path / "cache", []
+    for name in ("digits/summary.csv", "README.md", "site/stale.html", ".site-killed/site/index.html"):
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).write_text("kept")
+
+    def again():
+        return build_site(root, target, cache=cache, lessons=(), say=said.append)
+
+    assert again() == target / "index.html"
+    assert said == [
+        "site: learn/index.md:5: WARNING: toctree glob pattern '[0-9]*' didn't match any documents"
+    ]
+    assert 'url=site/results/index.html"' in (target / "index.html").read_text("utf-8")
+    assert (target / "digits" / "summary.csv").read_text() == "kept"
+    assert {path.name for path in target.iterdir()} == {".lock", "README.md", "digits", "index.html", "site"}
+    pages = {
+        path: BeautifulSoup(path.read_bytes(), "html.parser") for path in (target / "site").rglob("*.html")
+    }
+    names = {str(path.relative_to(target / "site")) for path in pages}
+    assert names >= {"index.html", "results/index.html", "results/lesson.html", "api/condnum.html"}
+    assert not names & {"stale.html", "results/gone.html"}
+    ids = {page: {element["id"] for element in soup.find_all(id=True)} for page, soup in pages.items()}
     for page, soup in pages.items():
-        assert len(ids[page]) == len(set(ids[page])), page.name
         for element in soup.find_all(["a", "link", "script", "img"]):
             address = element.get("href") or element.get("src") or ""
-            if address and not address.startswith("data:"):
-                assert not re.match(r"[a-z]+:|/", address), f"{page.name}: {address} is not relative"
-                path, _, anchor = address.partition("#")
-                place = (page.parent / path).resolve() if path else page
-                assert place.exists(), f"{page.name}: {address}"
-                assert not anchor or anchor in ids[place], f"{page.name}: {address}"
+            if not address or (element.name == "a" and re.match(r"https?:", address)):
+                continue
+            assert not re.match(r"[a-z]+:|/", address), f"{page.name}: {address} is not relative"
+            path, _, anchor = address.partition("#")
+            place = (page.parent / path.partition("?")[0]).resolve() if path else page
+            assert place.exists(), f"{page.name}: {address}"
+            assert not anchor or place not in ids or anchor in ids[place], f"{page.name}: {address}"
+    assert "An older result" in pages[target / "site/results/old.html"].get_text()
+
+    save_record(root, entry("lesson", "notebook lesson"))
+    again()
+    assert not (target / "site/results/old.html").exists()
+    assert (target / "site/runs/lesson/results.csv").exists()
+    before, replace = bytes_of(target), os.replace
+
+    def full(source, place):
+        if Path(place) == target / "index.html":  # half-way: the new folder is in its place already
+            raise OSError(28, "No space left on device")
+        replace(source, place)
+
+    make_run(root / "lesson", data="new")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        with pytest.raises(OutputError, match="No space left on device"):
+            again()
+    assert bytes_of(target) == before
+    with folder_lock(target), pytest.raises(OutputError, match="another run is writing"):
+        again()
 
 
-def test_a_page_has_anchors_data_and_no_inline_script(built):
-    page = parsed(built / "site/lesson.html")
-    headings = [h["id"] for h in page.select("main h2[id], main h3[id]")]
-    assert headings == ["the-run", "run-2", "run", "files", "again"]
-    assert [a["href"][1:] for a in page.select(".contents a")] == headings
-    assert page.select_one(".command button")["data-text"] == "condnum run notebook lesson"
-    assert [s["src"] for s in page.select("script[src]")] == ["plotly.min.js", "templates.js", "site.js"]
-    assert "template" not in page.select_one("script[data-for=figure-0]").string
-    assert page.select("script:not([src]):not([type='application/json'])") == []
+def test_a_lesson_that_fails_is_left_out_and_one_that_ran_is_not_run_again(tmp_path, monkeypatch):
+    ran, said = [], []
+
+    def run(name, parameters, folder, **options):
+        ran.append(name)
+        if name == "2_alignment":
+            raise DataNotFoundError("nothing is there; look elsewhere.")
+        folder.mkdir(parents=True)
+        (folder / "report.ipynb").write_text("{}")
+
+    monkeypatch.setattr(build, "run_notebook", run)
+    names = ("1_condition_number", "2_alignment")
+    for execute in (False, True, True):
+        found = build._executed(names, tmp_path, execute, said.append)
+        assert list(found) == (["1_condition_number"] if execute else [])
+    assert sorted(ran) == ["1_condition_number", "2_alignment", "2_alignment"]
+    assert said[0] == "site: the lesson 2_alignment is left out: nothing is there; look elsewhere."
 
 
 def drawn(figure):
@@ -263,6 +311,14 @@ def test_arrays_keep_seven_digits_and_their_shape(values, dtype):
     np.testing.assert_allclose(found, values.ravel(), rtol=6e-8)  # half a unit in float32's last place
 
 
+def test_a_figure_of_a_recorded_explorer_becomes_its_place():
+    figure = {"layout": {"meta": {"explorer": "Angles", "settings": {"angle": 30, "kind": '"a"'}}}}
+    place = BeautifulSoup(figure_html(figure, "f", ["Angles"]), "html.parser").div
+    assert place["data-explorer"] == "Angles"
+    assert json.loads(place["data-settings"]) == {"angle": 30, "kind": '"a"'}
+    assert "plot-frame" in figure_html(figure, "f", ["Others"])
+
+
 def test_a_figure_cannot_end_its_script_and_two_panels_are_wider():
     name = "</script><script>alert(1)</script>"
     layout = {"title": {"text": '<b>"a<br><sup>b'}, "xaxis": {}, "height": 321}
@@ -272,50 +328,15 @@ def test_a_figure_cannot_end_its_script_and_two_panels_are_wider():
     assert page.count("</script>") == 1
     assert 'aria-label="&quot;a"' in page
     assert "min-height:321px;min-width:340px" in page
-    assert "min-width:900px" in figure_html({"layout": {"xaxis": {}, "xaxis2": {}}}, "f")
+    assert "min-width:700px" in figure_html({"layout": {"xaxis": {}, "xaxis2": {}}}, "f")
 
 
-def test_other_files_of_the_target_stay_and_stale_pages_go(root, tmp_path):
-    target = tmp_path / "reports"
-    for name in ("digits/summary.csv", "README.md", "site/stale.html", ".site-killed/site/index.html"):
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        (target / name).write_text("kept")
-    build_site(root, target)
-    assert (target / "digits" / "summary.csv").read_text() == "kept"
-    assert not (target / "site" / "stale.html").exists()
-    left = {path.name for path in target.iterdir()}
-    assert left == {".lock", "README.md", "digits", "index.html", "site"}
-
-
-@pytest.mark.parametrize("name", ["provenance.json", "results.csv"])
+@pytest.mark.parametrize("name", ["provenance.json", "summary.csv"])
 def test_a_damaged_file_is_named(root, tmp_path, name):
     save_record(root, entry("lesson", "digits"))
     (root / "lesson" / name).write_bytes(b"\x00\xff")
     with pytest.raises(DataFormatError, match=f"{name} is damaged .* run the experiment again"):
-        build_site(root, tmp_path / "reports")
-
-
-def test_a_build_that_fails_leaves_the_old_site(root, built, monkeypatch):
-    before, replace = bytes_of(built), os.replace
-
-    def full(source, target):
-        if Path(target) == built / "index.html":  # half-way: the new folder is in its place already
-            raise OSError(28, "No space left on device")
-        replace(source, target)
-
-    make_run(root / "lesson", data="new")
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", full)
-        with pytest.raises(OutputError, match="No space left on device"):
-            build_site(root, built)
-    assert bytes_of(built) == before
-    with monkeypatch.context() as patch:
-        patch.setattr(site, "front_html", lambda *arguments: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            build_site(root, built)
-    assert bytes_of(built) == before
-    with folder_lock(built), pytest.raises(OutputError, match="another run is writing"):
-        build_site(root, built)
+        build_site(root, tmp_path / "reports", cache=tmp_path / "cache", lessons=())
 
 
 @pytest.mark.parametrize(
@@ -332,8 +353,8 @@ def test_a_record_that_leads_elsewhere_is_refused(tmp_path, name, folder, messag
     root = tmp_path / "root"
     root.mkdir()
     with pytest.raises(DataNotFoundError, match=r"holds no reproduction\.json"):
-        build_site(root, tmp_path / "reports")
+        build_site(root, tmp_path / "reports", cache=tmp_path / "cache", lessons=())
     save_record(root, entry(name, "notebook lesson", folder=folder))
     with pytest.raises(InvalidInputError, match=message):
-        build_site(root, tmp_path / "reports")
+        build_site(root, tmp_path / "reports", cache=tmp_path / "cache", lessons=())
     assert not (tmp_path / "reports").exists()
