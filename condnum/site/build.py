@@ -168,10 +168,10 @@ def _executed(
 
 
 def _scripts(folder: Path) -> None:
-    """Write what pages share: plotly once, the explorers' player, the site's own script and style."""
+    """Write what pages share: plotly once, the explorers' scripts, the site's own script and style."""
     folder.mkdir(parents=True, exist_ok=True)
-    player = Path(str(import_module("condnum.lessons").__file__)).parent / "explorer.js"
-    texts = {path.name: path.read_text("utf-8") for path in [*_STATIC.iterdir(), player]}
+    players = Path(__file__).parents[1].glob("lessons/*.js")
+    texts = {path.name: path.read_text("utf-8") for path in [*_STATIC.iterdir(), *players]}
     texts["plotly.min.js"] = require("plotly.offline", "viz").get_plotlyjs()
     for name, text in texts.items():
         if not (folder / name).exists():  # of these versions, as the folder's name says

@@ -36,8 +36,12 @@ SETTINGS: dict[str, Any] = {
     "suppress_warnings": ["config.cache", "mystnb.unknown_mime_type"],
 }
 
-#: Scripts of a page with figures, in their order.
-SCRIPTS = ("plotly.min.js", "explorer.js", "site.js")
+#: Scripts, in their order, of a page on which something of a class is.
+SCRIPTS = {
+    "plot-frame": ("plotly.min.js", "explorer.js", "site.js"),
+    "condnum-recorded": ("plotly.min.js", "explorer.js", "site.js"),
+    "condnum-grab": ("grab.js",),
+}
 
 
 def setup(app: Any) -> dict[str, Any]:
@@ -58,6 +62,7 @@ def _display(writer: Any, node: Any) -> None:
 
 
 def _scripts(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
-    if any(name in context.get("body", "") for name in ('class="plot-frame"', 'class="condnum-recorded"')):
-        for name in SCRIPTS:
-            app.add_js_file(name, loading_method="defer")
+    body = context.get("body", "")
+    wanted = [scripts for name, scripts in SCRIPTS.items() if f'class="{name}"' in body]
+    for script in dict.fromkeys(name for scripts in wanted for name in scripts):
+        app.add_js_file(script, loading_method="defer")
