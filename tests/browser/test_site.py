@@ -66,7 +66,7 @@ def site(embedded_run, condnum, tmp_path_factory):
     said = []
     target, lessons = tmp_path_factory.mktemp("reports"), ("2_alignment", "6_exercises")
     build_site(root, target, cache=tmp_path_factory.mktemp("cache"), lessons=lessons, say=said.append)
-    assert said == []
+    assert all("xref_missing" in line for line in said), said  # links to the lessons that are not made here
     return target / "site"
 
 
@@ -217,16 +217,14 @@ def test_the_content_is_reached_by_keyboard_and_the_contents_unfold_on_a_phone(s
     skip = window.locator(".skip-to-content")
     assert skip.evaluate("element => element === document.activeElement")
     box = skip.bounding_box()
-    assert box["x"] >= 0 and box["y"] >= 0  # in sight once it has the focus
+    assert min(box["x"], box["y"]) >= 0  # in sight once it has the focus
     window.keyboard.press("Enter")
     window.wait_for_function("location.hash === '#furo-main-content'")
     window.set_viewport_size({"width": 390, "height": 844})
-    assert (
-        not window.locator(".sidebar-tree").is_visible()
-        or window.locator(".sidebar-drawer").bounding_box()["x"] < 0
-    )
+    drawer = "document.querySelector('.sidebar-drawer').getBoundingClientRect()"
+    window.wait_for_function(f"{drawer}.right <= 0")
     window.locator(".mobile-header .nav-overlay-icon").click()
-    window.wait_for_function("document.querySelector('.sidebar-drawer').getBoundingClientRect().x >= 0")
+    window.wait_for_function(f"{drawer}.x >= 0")
     window.locator(".sidebar-tree a", has_text="Glossary").click()
     window.wait_for_url("**/glossary.html")
 
