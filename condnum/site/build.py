@@ -170,7 +170,9 @@ def _executed(
 def _scripts(folder: Path) -> None:
     """Write what pages share: plotly once, the explorers' scripts, the site's own script and style."""
     folder.mkdir(parents=True, exist_ok=True)
-    players = Path(__file__).parents[1].glob("lessons/*.js")
+    players = [
+        path for kind in ("*.js", "*.css") for path in Path(__file__).parents[1].glob(f"lessons/{kind}")
+    ]
     texts = {path.name: path.read_text("utf-8") for path in [*_STATIC.iterdir(), *players]}
     texts["plotly.min.js"] = require("plotly.offline", "viz").get_plotlyjs()
     for name, text in texts.items():
@@ -202,7 +204,7 @@ def _files(path: Path) -> list[Path]:
 def _checksum() -> str:
     """Return a SHA-256 of what makes pages of sources: this package's files and the libraries."""
     digest, package = hashlib.sha256(repr(sorted(versions().items())).encode()), Path(__file__).parents[1]
-    for path in [*_files(_PAGES.parent), *_files(package / "report"), *package.glob("lessons/*.js")]:
+    for path in [*_files(_PAGES.parent), *_files(package / "report"), *_files(package / "lessons")]:
         if path.suffix in (".py", ".js", ".css", ".j2"):
             digest.update(path.read_bytes())
     return digest.hexdigest()
