@@ -75,6 +75,9 @@ assert float(report.factor_table()["ours"][0]) > 10
     "immunize_backbone": """
 assert deep.steps == 2 and deep.theta_I.name == "test_resnet"
 """,
+    "standalone": """
+assert "[0.2, 1.0, 20.0]" in open("grab.html", encoding="utf-8").read()
+""",
     "HalfWhitening": """
 result = condnum.relative_immunization_ratio(theta, problem.pretrain.covariance, problem.harmful.covariance)
 assert 1 < result.rir < condnum.rir_ceiling(problem.pretrain.covariance, problem.harmful.covariance).value
