@@ -104,23 +104,23 @@ class AlignmentView(Chosen, Shown):
 
     def reading(self) -> str:
         """Say the finding, then the numbers of Eq. 10, of alignment and of the chosen direction."""
-        leading, D = self.tasks.leading, self.tasks.dimension
-        lines, band = [f"{self.finding()}."], " … ".join(num(end, 2) for end in haar_overlap_band(D))
+        D, small = self.tasks.dimension, []
         for step in self.steps:
+            small.append(f"<b>{step.trail.short}</b>: {step.verdict}." if len(self.steps) > 1 else "")
             kappas = [
-                f"{num(step['predicted_kappa'][side])} for {num(step['kappa'][side])} ({TASK[side]})"
+                f"{num(step['predicted_kappa'][side])} / {num(step['kappa'][side])} ({TASK[side]})"
                 for side in (0, 1)
             ]
             means = ", ".join(num(float(value), 2) for value in step["diagonal_overlap"])
             angles = ", ".join(self._angles(step, side) for side in (0, 1))
-            met = "immunized" if step.immunized else "not immunized"
-            two = f"<b>{step.trail.short}</b>, {step.ratios}, {met}"
-            lines.append(
-                f"{two if len(self.steps) > 1 else met.capitalize()}. κ by Eq. 10 for the true one: "
-                f"{', '.join(kappas)}. Mean |u<sub>i</sub>ᵀq<sub>i</sub>|² {means} (by chance {band}); "
-                f"principal angles of the {leading} leading: {angles}."
+            small[-1] += (
+                f" κ by Eq. 10 / true: {', '.join(kappas)}. Mean |u<sub>i</sub>ᵀq<sub>i</sub>|²: {means}; "
+                f"angles of the {self.tasks.leading} leading: {angles}."
             )
-        return "<br>".join([*lines, self._direction_words()])
+        low, high = (num(end, 2) for end in haar_overlap_band(D))
+        small.append(f"By chance that mean is {low} … {high}.")
+        small.append(self._direction_words())
+        return f"{self.finding()}.<br><small>{'<br>'.join(small)}</small>"
 
     def _angles(self, step: Step, side: int) -> str:
         """Return the least and the largest principal angle of leading subspaces of θ and K."""
@@ -138,11 +138,10 @@ class AlignmentView(Chosen, Shown):
         well, ill = step.shares(i, self.tasks)
         energies = step["predicted"][:, i - 1] / s[i - 1] ** 2 if s[i - 1] > 0 else np.zeros(2)
         overlap = float(np.square(u @ self.tasks.vectors[self.side][:, self.j - 1]))
-        shares = f"its share of R<sub>well</sub> {well:.1%}, of R<sub>ill</sub> {ill:.1%}"
         return (
-            f"<b>u<sub>{i}</sub></b>: σ<sub>{i}</sub> is {num(s[i - 1] / s[0])} σ<sub>1</sub>. Its term of "
-            f"Eq. 10 is {terms[0]:.1%} of tr H<sub>P</sub> and {terms[1]:.1%} of tr H<sub>H</sub>; "
-            f"{shares}; {self.tasks.pencil(u, energies)}. "
+            f"<b>u<sub>{i}</sub></b>, σ<sub>{i}</sub> = {num(s[i - 1] / s[0])} σ<sub>1</sub>: by Eq. 10 "
+            f"{terms[0]:.1%} of tr H<sub>P</sub>, {terms[1]:.1%} of tr H<sub>H</sub>; {well:.1%} of "
+            f"R<sub>well</sub>, {ill:.1%} of R<sub>ill</sub>; {self.tasks.pencil(u, energies)}. "
             f"|u<sub>{i}</sub>ᵀq<sub>{self.j}</sub>|² = {num(overlap, 2)} ({TASK[self.side]})."
         )
 

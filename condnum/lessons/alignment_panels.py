@@ -5,13 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from condnum.figures.limits import add_region
+from condnum.figures.limits import region_traces
 from condnum.figures.style import (
     GREEN,
     NEUTRAL,
     ORANGE,
     PURPLE,
-    empty,
     log_axis,
     num,
     overlap_map,
@@ -24,6 +23,8 @@ from condnum.lessons.sheet import Sheet
 TASK = ("D<sub>P</sub>", "D<sub>H</sub>")
 #: Height of the figure in pixels, and colours of the bars: u_i, that of the other extractor, q_j.
 HEIGHT, BAR_COLORS = 470, (PURPLE, ORANGE, NEUTRAL)
+#: Negative, zero, positive: of the name "RdBu" every version of plotly has colours of its own.
+DIVERGING = [[0, "#B2182B"], [0.5, "#FFFFFF"], [1, "#2166AC"]]
 #: Points of a spectrum that are drawn, and columns of a table that have a bar.
 POINTS, BARS = 120, 7
 #: Norm ratios and spectra are drawn down to here.
@@ -59,15 +60,20 @@ def draw(view: Chosen) -> Any:
     else:
         draw_loadings(right, view)
     draw_spectra(spectra, view)
-    sheet.traces += [{**trace, "xaxis": "x5", "yaxis": "y5"} for trace in region_traces(view)]
+    names = ("immunized", "impossible", "front")
+    for trace, name in zip(region_traces(view.tasks.region), names, strict=True):
+        sheet.traces.append({**trace, "name": name, "xaxis": "x5", "yaxis": "y5"})
     draw_plane(plane, view)
     draw_probes(probes, view)
     title = " | ".join(step.name for step in view.steps)
-    figure = sheet.finish(title if two else f"{title}: {view.steps[0].ratios}", height=HEIGHT)
-    legend = {"font": {"size": 11}, "y": 0.0, "entrywidth": 66, "entrywidthmode": "pixels"}
-    margin = {"l": 50, "r": 16 if view.tasks.shape else 92, "t": 58, "b": 74}
-    figure.update_layout(font_size=12, title_font_size=15, title_y=0.97, legend=legend, margin=margin)
-    return figure.update_annotations(font_size=12)
+    sheet.layout |= {
+        "font": {"size": 12},
+        "title": {"font": {"size": 15}, "y": 0.97},
+        "legend": {"traceorder": "normal", "font": {"size": 11}, "y": 0.0, "entrywidth": 66},
+        "margin": {"l": 50, "r": 16 if view.tasks.shape else 92, "t": 58, "b": 74},
+    }
+    title = title if two else f"{title}: {view.steps[0].verdict}"
+    return sheet.finish(title, height=HEIGHT, heading_size=12)
 
 
 def draw_overlaps(panel: Any, view: Chosen, slot: tuple[str, str, Step, int]) -> None:
@@ -131,7 +137,7 @@ def draw_loadings(panel: Any, view: Chosen) -> None:
 
 def draw_direction(panel: Any, image: Any, bars: list[Any]) -> None:
     """Draw an image and three sets of bars, of which some are empty."""
-    look = {"type": "heatmap", "colorscale": "RdBu", "zmin": -1, "zmax": 1, "showscale": False}
+    look = {"type": "heatmap", "colorscale": DIVERGING, "zmin": -1, "zmax": 1, "showscale": False}
     panel.trace("image", None, None, z=image, showlegend=None, hover="%{z:.2f}<extra></extra>", **look)
     for bar, color in zip(bars, BAR_COLORS, strict=True):
         name, x, y = bar or ("", [], [])
@@ -170,18 +176,6 @@ def draw_spectra(panel: Any, view: Chosen) -> None:
     panel.x("", 1 - 0.03 * D, D + 0.03 * D, **small("index, largest first"))
     look = {"log": True, "dtick": max(1, round(-lowest / 4))}
     panel.y("", lowest * 1.08 - 0.3, 0.4, **look, **small("σ / σ<sub>θ,1</sub>²γ<sub>1</sub>"))
-
-
-def region_traces(view: Chosen) -> list[dict[str, Any]]:
-    """Return what is possible in the plane, under short names; drawn once for a pair of tasks."""
-    drawn = view.tasks.drawn
-    if "region" not in drawn:
-        figure = empty()
-        add_region(figure, view.tasks.region)
-        names = ("immunized", "impossible", "front")
-        parts = zip(figure.data, names, strict=True)
-        drawn["region"] = [{**trace.to_plotly_json(), "name": name} for trace, name in parts]
-    return list(drawn["region"])
 
 
 def draw_plane(panel: Any, view: Chosen) -> None:

@@ -30,7 +30,6 @@ class Tasks:
     values: Floats  # (2, D) γ of K_P and of K_H, descending
     vectors: Floats  # (2, D, D) Q
     features: tuple[str, ...]  # names of the D columns
-    drawn: dict[str, Any] = field(default_factory=dict)  # what of the figure is always the same
 
     @property
     def dimension(self) -> int:
@@ -64,14 +63,12 @@ class Tasks:
         """Say what a direction has to do with the ceiling, from uᵀK_Pu and uᵀK_Hu."""
         low, high = self.region.ceiling.lambda_min, self.region.ceiling.lambda_max
         if self.region.ceiling.harmful_only_dimension:
-            return (
-                f"{self.unseen(u):.1%} of it lies in null(K<sub>P</sub>), the source of the infinite ceiling"
-            )
+            return f"{self.unseen(u):.1%} in null(K<sub>P</sub>), whence the infinite ceiling"
         ratio = energies[1] / energies[0] if energies[0] > 0 else math.inf
         place = math.log(min(max(ratio, low), high) / low) / math.log(high / low) if high > low else 1.0
         return (
-            f"uᵀK<sub>H</sub>u / uᵀK<sub>P</sub>u = {num(ratio)} lies {place:.0%} of the way (log) from the "
-            "least to the largest of the pencil, whose span is the ceiling"
+            f"uᵀK<sub>H</sub>u / uᵀK<sub>P</sub>u = {num(ratio)}, {place:.0%} of the way (log) along the "
+            "pencil that is the ceiling"
         )
 
 
@@ -137,6 +134,11 @@ class Step:
         """(i) and (ii) and RIR in words."""
         pretrain, harmful = self["ratios"]
         return f"(i) = {num(harmful)}, (ii) = {num(pretrain)}, RIR = {num(harmful / pretrain)}"
+
+    @property
+    def verdict(self) -> str:
+        """The ratios, and whether they immunize."""
+        return f"{self.ratios}, {'immunized' if self.immunized else 'not immunized'}"
 
     @property
     def unique(self) -> bool:

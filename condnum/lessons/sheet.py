@@ -91,10 +91,14 @@ class Sheet:
         self.traces: list[dict[str, Any]] = []
         self.layout: dict[str, Any] = {"legend": {"traceorder": "normal"}}
 
-    def finish(self, title: str, note: str = "", *, height: int = 420, **layout: Any) -> Any:
-        """Return the figure."""
+    def finish(
+        self, title: str, note: str = "", *, height: int = 420, heading_size: float = 0, **layout: Any
+    ) -> Any:
+        """Return the figure; the panels' headings have the usual size unless another is given."""
         base = json.loads(_empty(self._options, bool(note), height))
         base["title"]["text"] = f"{title}<br><sup>{note}</sup>" if note else title
+        for heading in base.get("annotations", []) if heading_size else []:
+            heading["font"] = {"size": heading_size}
         for name, part in {**self.layout, **layout}.items():
             base[name] = {**base.get(name, {}), **part} if isinstance(part, dict) else part
         return figure_of(self.traces, base)

@@ -109,7 +109,7 @@ class _Auto:
         settings: DescentSettings,
         seed: int,
         callback: Callback | None,
-        watch: Collection[int],
+        watch: Collection[int] = (),
     ) -> None:
         self.problem, self.settings, self.seed, self.callback = problem, settings, seed, callback
         self.watch = frozenset(watch)
