@@ -99,9 +99,9 @@
   }
 
   // ---- words ----
-  function num(value, digits = 3) {
-    return Number(value.toPrecision(digits)).toLocaleString("en-US", { maximumSignificantDigits: digits });
-  }
+  const format = (maximumSignificantDigits) => new Intl.NumberFormat("en-US", { maximumSignificantDigits });
+  const FORMATS = { 2: format(2), 3: format(3), 6: format(6) }; // made once, as that takes long
+  const num = (value, digits = 3) => FORMATS[digits].format(value);
 
   // Whether both tasks have the same long axis: then the paper says that no θ immunizes.
   function aligned({ benign, harmful }) {
@@ -112,13 +112,13 @@
 
   function eq10(task, theta) {
     const says = `Eq. 10: ${num(task.predictedCondition)}`;
-    if (theta[0] === theta[1]) return [`${says} for these axes of θ, but a circle has many`, ""];
+    if (theta[0] === theta[1]) return [`${says}, or another: a circle has many axes`, ""];
     if (task.exact) return [`${says}, exact`, "good"];
     const share = task.condition / task.predictedCondition;
     return [share < 1.005 ? `${says}, a little too small` : `${says}, ${num(share, 2)}× too small`, "bad"];
   }
 
-  // Definition 3.1: κ of the harmful task rises, that of the benign one does not; an invertible θ loses nothing.
+  // Definition 3.1: the harmful κ rises, the benign one does not; an invertible θ loses nothing.
   function verdict({ harmfulRatio, pretrainRatio, rir, ceiling, success }, state) {
     const moved = (ratio) => Math.abs(ratio - 1) <= RISES - 1 ? "as before"
       : ratio > 1 ? `× ${num(ratio)}` : `÷ ${num(1 / ratio)}`;
@@ -127,7 +127,8 @@
       + `${mark(harmfulRatio > RISES)} harmful κ ${moved(harmfulRatio)}.`;
     const none = ceiling <= RISES;
     const limit = none ? "Nothing is possible: both data have one shape, no θ tells them apart."
-      : `Their quotient, RIR = ${num(rir)}, can reach ${num(ceiling)} for these data.`;
+      : `Their quotient, RIR = ${num(rir)}, ${
+        rir * RISES >= ceiling ? "is the largest possible" : `could reach ${num(ceiling)}`}.`;
     const remark = !aligned(state) ? ""
       : none ? " Here the paper is right that aligned tasks cannot be immunized."
       : success ? " The tasks are aligned: the paper's remark that no θ can do this does not hold." : "";
@@ -148,7 +149,7 @@
 .cg { font: 15px/1.4 system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif; color: var(--ink);
   background: var(--paper); padding: 8px 12px; border-radius: 10px; max-width: 900px; margin: 0 auto; }
 .cg * { box-sizing: border-box; }
-.cg p { margin: 0 0 8px; }
+.cg p { margin: 0 0 8px; max-width: none; }
 .cg sub { line-height: 0; } .cg-whole { white-space: nowrap; }
 .cg .benign { --own: var(--benign); } .cg .harmful { --own: var(--harmful); }
 .cg .theta { --own: var(--theta); } .cg .guess { --own: var(--guess); }
@@ -189,22 +190,27 @@
 .cg-verdict.success { border-color: var(--good); }
 .cg-verdict b { color: var(--bad); } .cg-verdict.success b { color: var(--good); }
 .cg-hidden { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
+@container (max-width: 800px) {
+  .cg-task { grid-template-columns: repeat(3, 1fr); gap: 6px 12px; margin-bottom: 10px; }
+  .cg-numbers { grid-column: 1 / -1; display: flex; flex-wrap: wrap; gap: 0 18px; align-items: baseline; }
+}
 @container (max-width: 640px) {
   .cg { font-size: 14px; padding: 6px 8px; }
   .cg-buttons { gap: 5px; } .cg-buttons button { font-size: 13px; padding: 3px 10px; }
   .cg-tasks { display: grid; grid-template-columns: 1fr 1fr; gap: 8px; }
   .cg-task { display: flex; flex-direction: column; gap: 4px; min-width: 0; }
   .cg-task > :nth-child(n + 2) { order: 2; }
-  .cg-task .cg-numbers { order: 1; align-self: start; }
+  .cg-task .cg-numbers { order: 1; align-self: start; display: block; }
   .cg-numbers h3 { display: none; }
-  .cg-numbers div { font-size: 12.5px; white-space: nowrap; } .cg-numbers .kappa { font-size: 17px; }
+  .cg-numbers div { font-size: 13px; } .cg-numbers .kappa { font-size: 17px; }
+  .cg-numbers .eq10 { min-height: 2.8em; }
   .cg-verdict { font-size: 13px; min-height: 5.8em; }
 }`;
   const SIZE = 120; // half the side of a picture, in which the length 1 is 100
   const VALLEY = 110; // half the length of the outer level of the loss
   const STEP = 110, LONGEST_RACE = 110, PAUSE = 12; // milliseconds a step; steps
   const SNAP = 1.5; // degrees within which a dragged axis falls on another ellipse's
-  const reduced = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
+  const calm = matchMedia("(prefers-reduced-motion: reduce)");
   const copy = (state) => Object.fromEntries(ELLIPSES.map((name) => [name, [...state[name]]]));
   const turned = (degrees) => degrees - 360 * Math.ceil((degrees - 180) / 360); // into (-180, 180]
   const rounded = (value, unit) => Math.round(value / unit) / Math.round(1 / unit);
@@ -231,6 +237,7 @@
     const { changed = () => {}, address = false } = options;
     let state = copy({ ...START, ...start }), moving = null, clock = 0;
     let shown = false, ticking = false, stale = true;
+    const first = copy(state);
     host.classList.add("condnum-grab");
     const figure = (caption) => `<figure><figcaption>${caption}</figcaption></figure>`;
     const task = (name, title, letter) => `<div class="cg-task">
@@ -238,11 +245,12 @@
       ${figure(`<b class="${name}">probe: H<sub>${letter}</sub></b>, <b class="guess">Eq. 10</b>`)}
       ${figure("")}
       <div class="cg-numbers"><h3 class="${name}">${title}</h3>
-        <div class="kappa"></div><div class="eq10"></div><div class="steps"></div></div></div>`;
+        <div class="kappa"></div><div class="steps"></div><div class="eq10"></div></div></div>`;
     host.innerHTML = `<style>${STYLE}</style><section class="cg" aria-label="Grab the vectors">
-      <p>Features <b class="theta">θ</b> stretch the data of two tasks; a probe learns fast what comes out round,
-      slowly what comes out thin: <span class="cg-whole">κ = (length ⁄ width)²</span>. <b>Drag the dots:</b> θ immunizes if the
-      <b class="harmful">harmful</b> task gets thinner and the <b class="benign">benign</b> one does not.</p>
+      <p>Features <b class="theta">θ</b> stretch the data of two tasks; a probe learns fast what comes out
+      round, slowly what comes out thin: <span class="cg-whole">κ = (length ⁄ width)²</span>.
+      <b>Drag the dots:</b> θ immunizes if the <b class="harmful">harmful</b> task gets thinner and the
+      <b class="benign">benign</b> one does not.</p>
       <div class="cg-buttons" role="group" aria-label="Situations"></div>
       <div class="cg-tasks">${task("benign", "Benign task", "P")}
         ${task("harmful", "Harmful task", "H")}</div>
@@ -251,8 +259,8 @@
     const one = (selector, parent = host) => parent.querySelector(selector);
     const places = [...host.querySelectorAll("figure")];
     const numbers = [...host.querySelectorAll(".cg-numbers")];
-    const scene = (figure, label) => draw(figure, "svg", "", {
-      viewBox: `${-SIZE} ${-SIZE} ${2 * SIZE} ${2 * SIZE}`, "aria-label": label,
+    const scene = (figure, label, role) => draw(figure, "svg", "", {
+      viewBox: `${-SIZE} ${-SIZE} ${2 * SIZE} ${2 * SIZE}`, "aria-label": label, role,
     });
 
     // An axis of an ellipse that can be dragged; θ's point the other way, so that aligned handles lie apart.
@@ -262,13 +270,13 @@
         tabindex: 0, role: "slider", "aria-label": name === "theta" ? `${said}, beside ${owner} data` : said,
         "aria-valuemin": SHORTEST, "aria-valuemax": LONGEST, "data-ellipse": name, "data-axis": axis,
       });
-      draw(element, "circle", "hit", { r: 20 });
+      draw(element, "circle", "hit", { r: 26 });
       draw(element, "circle", "dot", { r: 7 });
       return { element, name, axis, sign: name === "theta" ? -1 : 1, x: 0, y: 0 };
     }
     const rows = TASKS.map((name, row) => {
       const [data, product, valley] = ["data and θ", "what a probe sees", "training"].map((what, column) =>
-        scene(places[3 * row + column], `${name} task: ${what}`));
+        scene(places[3 * row + column], `${name} task: ${what}`, column ? "img" : "group"));
       const owners = ["theta", name];
       const shapes = owners.map((owner) => draw(data, "ellipse", `area ${owner}`));
       const axes = owners.flatMap((owner) => [0, 1].map(() => draw(data, "line", `axis ${owner}`)));
@@ -299,8 +307,8 @@
       };
       picture.addEventListener("pointerdown", (event) => {
         if (event.button || !event.target.closest(".handle")) return;
-        const [x, y] = point(event), far = (one) => Math.hypot(one.x - x, one.y - y);
-        const nearest = handles.reduce((best, one) => (far(one) < far(best) ? one : best));
+        const [x, y] = point(event), far = (handle) => Math.hypot(handle.x - x, handle.y - y);
+        const nearest = handles.reduce((best, other) => (far(other) < far(best) ? other : best));
         held = { ...nearest, dx: nearest.x - x, dy: nearest.y - y };
         moving = null;
         picture.setPointerCapture(event.pointerId);
@@ -357,25 +365,20 @@
       wake();
     }
     // After a gesture: the address, and a sentence for who listens.
-    function settle() {
-      if (address && location.hash.slice(1) !== written(state)) location.hash = written(state);
+    function settle(tell = address) {
+      paint();
+      if (tell && location.hash.slice(1) !== written(state)) location.hash = written(state);
       const parts = [...host.querySelectorAll(".cg-verdict > *")].map((part) => part.textContent);
       say(one("[role=status]"), parts.join(" "));
     }
-    function go(target) {
-      const to = copy({ ...state, ...target });
-      if (reduced() || !shown) {
-        state = to;
-        refresh();
-        paint();
-        settle();
-        return;
-      }
-      moving = { from: copy(state), to, began: performance.now() };
-      wake();
+    // Move to a state, within half a second where that is seen.
+    function go(target, tell = address) {
+      moving = { from: copy(state), to: copy({ ...state, ...target }), began: performance.now(), tell };
+      if (calm.matches || !shown) step(Infinity);
+      else wake();
     }
     function step(now) {
-      const { from, to, began } = moving, part = Math.min(1, Math.max(0, (now - began) / 500));
+      const { from, to, began, tell } = moving, part = Math.min(1, Math.max(0, (now - began) / 500));
       const ease = part * part * (3 - 2 * part);
       const between = (a, b) => a + ease * (b - a);
       state = part === 1 ? to : Object.fromEntries(ELLIPSES.map((name) => [name, [
@@ -383,7 +386,7 @@
         from[name][2] + ease * turned(to[name][2] - from[name][2]),
       ]]));
       refresh();
-      if (part === 1) { moving = null; paint(); settle(); }
+      if (part === 1) { moving = null; settle(tell); }
     }
 
     function paint() {
@@ -406,7 +409,7 @@
             });
           }
           const end = row.handles[2 * i + (a < b ? 1 : 0)], reach = Math.hypot(end.x, end.y);
-          const along = 1 - 26 / reach, aside = (67 * Math.min(a, b) + 10) / reach; // just outside of the line
+          const along = 1 - 26 / reach, aside = (67 * Math.min(a, b) + 10) / reach; // just outside
           set(row.labels[i], { x: along * end.x - aside * end.y, y: along * end.y + aside * end.x + 4 });
         }
         const roots = task.spectrum.map(Math.sqrt), unit = 100 / roots[0];
@@ -425,7 +428,7 @@
         const [says, kind] = eq10(task, state.theta);
         say(row.eq10, says);
         row.eq10.className = `eq10 ${kind}`;
-        say(row.steps, `training: ${num(task.stepsBefore, 6)} → ${num(task.steps, 6)} steps`);
+        say(row.steps, `steps: ${num(task.stepsBefore, 6)} → ${num(task.steps, 6)}`);
       }
       const box = one(".cg-verdict"), [head, both, limit] = verdict(found, state);
       box.classList.toggle("success", found.success);
@@ -439,7 +442,7 @@
     }
     function roll(now) {
       const longest = Math.min(LONGEST_RACE, Math.max(...rows.map((row) => row.task.steps)));
-      const time = reduced() ? longest : (Math.max(0, now - clock) / STEP) % (longest + PAUSE);
+      const time = calm.matches ? longest : (Math.max(0, now - clock) / STEP) % (longest + PAUSE);
       for (const row of rows) {
         const t = Math.min(time, row.task.steps, LONGEST_RACE), [cx, cy] = spot(row.task, t);
         set(row.ball, { cx, cy });
@@ -453,7 +456,7 @@
       if (moving) step(now);
       if (stale) paint();
       else roll(now);
-      if (moving || !reduced()) wake();
+      if (moving || !calm.matches) wake();
     }
     function wake() {
       if (!ticking) { ticking = true; requestAnimationFrame(tick); }
@@ -469,8 +472,8 @@
     ACTIONS.forEach((action) => button("action", action));
     function follow() {
       try {
-        const asked = read(location.hash, state);
-        if (asked && written(asked) !== written(state)) go(asked);
+        const asked = location.hash ? read(location.hash, state) : first;
+        if (asked && written(asked) !== written(state)) go(asked, false);
       } catch (error) {
         say(one(".cg-verdict").children[1], error.message);
         say(one("[role=status]"), error.message);
