@@ -3,21 +3,7 @@ condnum.recordings = {}; // by the names of explorers; their files fill them in
 condnum.decode = async (text) => {
   const packed = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
-  let at = 4 + new DataView(bytes.buffer).getUint32(0, true);
-  const head = JSON.parse(new TextDecoder().decode(bytes.subarray(4, at)));
-  const [shapeOf, arrayOf, scaleOf, leafOf, numbers] = head.lengths.map((length) => {
-    const part = new Float64Array(length); // five planes of bytes; the last bit is the sign
-    for (let plane = 0; plane < 5; plane++)
-      for (let i = 0; i < length; i++) part[i] += bytes[at++] * 256 ** plane;
-    return part.map((folded) => (folded % 2 ? -(folded + 1) / 2 : folded / 2));
-  });
-  const { spec, blocks, count } = head, starts = [0];
-  for (const shape of shapeOf) {
-    const [rows, columns] = head.shapes[shape];
-    starts.push(starts.at(-1) + rows * Math.abs(columns));
-  }
-
+  const { spec, blocks, texts, arrays, scaled, still, moving } = await new Response(stream).json();
   const view = new DataView(new ArrayBuffer(8));
   const float = (whole) => { // exponent and 22 bits of the mantissa, of 52
     const bits = Math.abs(whole) - 1;
@@ -26,18 +12,16 @@ condnum.decode = async (text) => {
     return Math.sign(whole) * view.getFloat64(0);
   };
   const leaf = (number) => {
-    if (number < 0) return head.texts[-1 - number];
-    const array = arrayOf[number - 1], scale = float(scaleOf[number - 1]);
-    const [rows, columns, order] = head.shapes[shapeOf[array]];
-    const sums = Array.from(numbers.subarray(starts[array], starts[array + 1]));
+    if (number < 0) return texts[-1 - number];
+    const [array, scale] = scaled[number - 1], [columns, order, ...left] = arrays[array];
     for (let time = 0; time < order; time++)
-      for (let i = 1; i < sums.length; i++) sums[i] += sums[i - 1];
-    const floats = sums.map((whole) => (whole ? scale * float(whole) : null));
-    if (columns < 0) return floats;
-    return Array.from({ length: rows }, (_, row) => floats.slice(row * columns, (row + 1) * columns));
+      for (let i = 1; i < left.length; i++) left[i] += left[i - 1];
+    const floats = left.map((whole) => (whole ? scale * float(whole) : null));
+    if (!columns) return floats;
+    return Array.from({ length: floats.length / columns }, () => floats.splice(0, columns));
   };
 
-  const held = spec.controls.filter(({ advanced }) => advanced), free = spec.controls.filter(({ advanced }) => !advanced);
+  const [free, held] = [false, true].map((kind) => spec.controls.filter(({ advanced }) => advanced === kind));
   const apart = ({ log, values }, one, other) => {
     if (one === other) return 0;
     if (typeof one !== "number") return 1;
@@ -65,8 +49,8 @@ condnum.decode = async (text) => {
       });
       place[path.at(-1)] = leaf(number);
     };
-    for (const [path, number] of head.still) put(path, number);
-    head.moving.forEach((path, index) => put(path, leafOf[index * count + row]));
+    for (const [path, number] of still) put(path, number);
+    for (const [path, numbers] of moving) put(path, numbers[row]);
     return payload;
   };
   return { spec, nearest, ask };

@@ -205,21 +205,13 @@ def differences(numbers: Integers) -> tuple[int, Integers]:
     return order, kept[order]
 
 
-def planes(numbers: Integers) -> bytes:
-    """Return whole numbers as five planes of bytes, the last bit for the sign: gzip finds what repeats."""
-    folded = np.where(numbers < 0, -2 * numbers - 1, 2 * numbers).astype("<i8")
-    return folded.view(np.uint8).reshape(-1, 8)[:, :5].T.tobytes()
-
-
 class Pool:
     """Leaves, each once."""
 
     def __init__(self) -> None:
         self.texts: dict[str, int] = {}
-        self.shapes: dict[tuple[Any, ...], int] = {}  # rows, columns or −1, differences
-        self.arrays: dict[tuple[int, bytes], int] = {}
+        self.arrays: dict[tuple[Any, ...], int] = {}  # columns or 0, times of differences, what is left
         self.scaled: dict[tuple[int, float], int] = {}
-        self.left: list[Integers] = []
 
     def add(self, leaf: Any) -> int:
         """Return the number of a leaf: positive for an array, negative for anything else."""
@@ -235,21 +227,16 @@ class Pool:
         whole = bool((real == np.rint(real)).all()) and abs(real).max(initial=0.0) < WHOLE
         scale = 1.0 if whole or len(values) <= FEW else float(abs(real).max())
         order, left = differences(to_integers(values / scale))
-        key = (*leaf.shape, *(-1,) * (2 - leaf.ndim), order)
-        shape = self.shapes.setdefault(key, len(self.shapes))
-        known = len(self.arrays)
-        array = self.arrays.setdefault((shape, left.tobytes()), known)
-        if array == known:
-            self.left.append(left)
-        return 1 + self.scaled.setdefault((array, scale), len(self.scaled))
+        key = (0 if leaf.ndim == 1 else leaf.shape[1], order, *left.tolist())
+        array = self.arrays.setdefault(key, len(self.arrays))
+        return 1 + self.scaled.setdefault((array, float(f"{scale:.9g}")), len(self.scaled))
 
 
 def pack(payloads: Iterable[Mapping[str, Any]], head: Mapping[str, Any]) -> bytes:
-    """Return states as bytes: length of a header in JSON, header, whole numbers in planes.
+    """Return states as JSON: the distinct leaves, and which of them is where.
 
-    The header has the distinct texts, and the leaf of each place that is the same in all states. The numbers
-    are: shape of each array; array of each scaled one; its scale; leaf of each other place in each state, 0
-    where there is none; the arrays.
+    `still` are the places that have the same leaf in all states, `moving` the others, with a leaf for each
+    state; 0 where there is none.
     """
     places: dict[tuple[Any, ...], list[int]] = {}
     pool, count = Pool(), 0
@@ -259,25 +246,14 @@ def pack(payloads: Iterable[Mapping[str, Any]], head: Mapping[str, Any]) -> byte
             column += [0] * (count - 1 - len(column)) + [pool.add(leaf)]
     for column in places.values():
         column += [0] * (count - len(column))
-    still = [[path, column[0]] for path, column in places.items() if len(set(column)) == 1]
-    moving = {path: column for path, column in places.items() if len(set(column)) > 1}
-    parts = [
-        np.array([shape for shape, _ in pool.arrays], dtype=np.int64),
-        np.array([array for array, _ in pool.scaled], dtype=np.int64),
-        to_integers(np.array([scale for _, scale in pool.scaled], dtype=np.float64)),
-        np.array([*moving.values()], dtype=np.int64).ravel(),
-        np.concatenate([*pool.left, np.zeros(0, dtype=np.int64)]),
-    ]
-    header = dict(head) | {
-        "count": count,
+    packed = dict(head) | {
         "texts": [json.loads(text) for text in pool.texts],
-        "shapes": [*pool.shapes],
-        "still": still,
-        "moving": [*moving],
-        "lengths": [len(part) for part in parts],
+        "arrays": [*pool.arrays],
+        "scaled": [*pool.scaled],
+        "still": [[path, column[0]] for path, column in places.items() if len(set(column)) == 1],
+        "moving": [[path, column] for path, column in places.items() if len(set(column)) > 1],
     }
-    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    return len(text).to_bytes(4, "little") + text + b"".join(planes(part) for part in parts)
+    return json.dumps(packed, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def record(explorer: type[Explorer], *, progress: OnProgress | None = None) -> str:
