@@ -38,6 +38,32 @@ def explorer_height(page):
     )
 
 
+#: Milliseconds from each of some moves of a slider to the painted figure.
+_RESPONSE = """async ([index, label, moves]) => {
+    const explorer = document.querySelectorAll('.condnum-explorer')[index], times = [];
+    const slide = explorer.querySelector(`input[type=range][aria-label="${label}"]`);
+    const plot = explorer.querySelector('.js-plotly-plot');
+    for (let move = 0; move < moves; move++) {
+        const start = performance.now();
+        const painted = new Promise(done => plot.once('plotly_afterplot',
+            () => requestAnimationFrame(() => setTimeout(done))));
+        slide.stepUp(slide.max === slide.value ? -10 : 1);
+        slide.dispatchEvent(new Event('input'));
+        await painted;
+        times.push(performance.now() - start);
+    }
+    return times.sort((a, b) => a - b);
+}"""
+
+
+def response(page, label, index=0, moves=15):
+    """Median milliseconds from a move to the painted figure; printed, for a quiet machine promises 120."""
+    page.locator(".condnum-explorer").nth(index).scroll_into_view_if_needed()
+    times = page.evaluate(_RESPONSE, [index, label, moves])
+    print(f"\n{label}: median {times[moves // 2]:.0f} ms, slowest {times[-1]:.0f} ms")
+    return times[moves // 2]
+
+
 def test_in_jupyterlab(lab):
     notebook = lab("1_condition_number", figures=2)
     page = notebook.page
@@ -55,6 +81,9 @@ def test_in_jupyterlab(lab):
         == "GradientDescentExplorer(kappa=10.0, angle=45.0, rule='exact', step=40, axes='equal')"
     )
     assert explorer_height(page) <= 640
+    assert response(page, "condition number κ") <= 400  # 120 on a quiet machine
+    notebook.change(lambda: notebook.button("Reset").click())
+    notebook.press("step t", "End")
     with page.expect_download() as caught:
         notebook.button("Data as CSV").click()
     table = np.genfromtxt(caught.value.path(), delimiter=",", names=True)
