@@ -82,10 +82,10 @@ class RotatedAlignment(Shown):
         """Draw the overlaps, Eq. 10 beside the true spectrum, and their partial sums."""
         result, D = self.alignment, len(self.theta)
         titles = ("overlaps |u<sub>i</sub><sup>⊤</sup>q<sub>j</sub>|²", "singular values of H")
-        sheet = Sheet(*titles, "their partial sums", gap=0.135, column_widths=[0.3, 0.37, 0.33])
+        sheet = Sheet(*titles, "their partial sums", gap=0.16, column_widths=[0.3, 0.37, 0.33])
         overlaps, spectra, sums = sheet.panels
         index, terms = np.arange(1, D + 1), np.arange(D + 1)
-        bar = {"x": 0.225, "xanchor": "left", "thickness": 12, "dtick": 0.2, "tickfont": {"size": 12}}
+        bar = {"x": 0.208, "xanchor": "left", "thickness": 10, "dtick": 0.5, "tickfont": {"size": 11}}
         hover = "i = %{y}, j = %{x}: %{z:.4f}<extra></extra>"
         heat = {"type": "heatmap", "zmin": 0, "zmax": 1, "colorscale": "Cividis", "showlegend": None}
         overlaps.trace("overlaps", index, index, z=result.overlaps, colorbar=bar, hover=hover, **heat)

@@ -201,7 +201,10 @@ const condnum = {};
 
     function say(error, field = "") {
       for (const line of [alarm, ...host.querySelectorAll(".condnum-row [role=alert]")]) line.textContent = "";
-      if (error) (rows[field]?.alert() ?? alarm).textContent = error;
+      if (!error) return;
+      const line = rows[field]?.alert() ?? alarm;
+      line.textContent = error;
+      if (folded.contains(line)) folded.open = true;
     }
     function show() { for (const [name, { show: display }] of Object.entries(rows)) display(state[name]); }
     async function ask() { // the latest state alone: those that a drag has passed are not computed
@@ -219,6 +222,7 @@ const condnum = {};
     async function draw(next) {
       payload = next;
       if (next.state && !waiting) { state = next.state; show(); }
+      source.written?.(state);
       say(next.error, next.field);
       verdict.innerHTML = next.reading ?? "";
       if (verdict.querySelector("table")) host.append(verdict); // it needs the width of the page
@@ -245,5 +249,32 @@ const condnum = {};
     if (source.now) draw(source.now);
     else ask();
     return { draw, change, state: () => state, end: () => { watch.disconnect(); off(); } };
+  };
+
+  // Plays a recording. The address holds what differs from the start, so that a situation can be linked to;
+  // explorers after the first of a page have a number before their names there.
+  condnum.play = async (host, number = 0) => {
+    const source = await condnum.decode(condnum.recordings[host.dataset.explorer]);
+    const controls = source.spec.controls.filter(({ name }) => name in source.values)
+      .map((control) => ({ ...control, values: source.values[control.name] }));
+    const start = source.nearest({ ...source.spec.state, ...JSON.parse(host.dataset.settings ?? "{}") });
+    const before = number ? `${number + 1}.` : "";
+    const words = () => new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
+    const read = () => Object.fromEntries(controls.flatMap(({ name }) => {
+      const text = words().get(before + name);
+      return text === null ? [] : [[name, typeof start[name] === "string" ? text : JSON.parse(text)]];
+    }));
+    const written = (state) => {
+      const all = words();
+      for (const { name } of controls)
+        if (state[name] === start[name]) all.delete(before + name); else all.set(before + name, state[name]);
+      if (String(all) !== String(words())) history.replaceState(null, "", `#${all}`);
+    };
+    const spec = { ...source.spec, controls, state: start };
+    const mounted = condnum.mount(host, spec, { ...source, written });
+    const heed = () => mounted.change({ ...start, ...read() });
+    addEventListener("hashchange", heed);
+    heed();
+    return mounted;
   };
 }

@@ -171,7 +171,7 @@ class OwnData(Shown):
     def figure(self) -> Any:
         """Draw both spectra, the overlaps of the eigenvectors and the four probes."""
         titles = ("spectra of K<sub>P</sub> and K<sub>H</sub>", "overlaps |q<sub>P,i</sub>ᵀq<sub>H,j</sub>|²")
-        sheet = Sheet(*titles, "predicted probe", gap=0.09, column_widths=[0.35, 0.27, 0.38])
+        sheet = Sheet(*titles, "predicted probe", gap=0.125, column_widths=[0.35, 0.27, 0.38])
         left, middle, right = sheet.panels
         both, D = (self.pretrain, self.harmful), len(self.columns)
         top, limits = max(float(task.sigma[0]) for task in both), [task.tolerance for task in both]
@@ -279,9 +279,17 @@ class PathField(Control):
     harmful=PathField(
         "X_H from path", "Features of the harmful task, the same columns.", upload="Upload X_H"
     ),
-    drop=PathField("leave out (columns)", "Names of columns, with commas between.", "label, id; then Enter"),
+    drop=PathField(
+        "leave out (columns)",
+        "Names of columns, with commas between.",
+        "label, id; then Enter",
+        advanced=True,
+    ),
     key=PathField(
-        "array (of npz)", "Its name; two with a comma: of X_P and of X_H.", "name, or two; then Enter"
+        "array (of npz)",
+        "Its name; two with a comma: of X_P and of X_H.",
+        "name, or two; then Enter",
+        advanced=True,
     ),
     example=Choice(
         "example",
