@@ -120,7 +120,7 @@ class AlignmentView(Chosen, Shown):
         low, high = (num(end, 2) for end in haar_overlap_band(D))
         small.append(f"By chance that mean is {low} … {high}.")
         small.append(self._direction_words())
-        return f"{self.finding()}.<br><small>{'<br>'.join(small)}</small>"
+        return f"{self.finding()}.<div class='condnum-wide'>{'<br>'.join(small)}</div>"
 
     def _angles(self, step: Step, side: int) -> str:
         """Return the least and the largest principal angle of leading subspaces of θ and K."""

@@ -196,7 +196,7 @@ const condnum = {};
       rows[control.name] = row(control.advanced ? folded : side, control, (value) => change({ [control.name]: value }), say);
     if (folded.children.length > 1) side.append(folded);
     const verdict = add(side, "div", { className: "condnum-verdict", role: "status" });
-    const alarm = add(side, "div", { role: "alert" });
+    const below = add(host, "div", { className: "condnum-below" }), alarm = add(side, "div", { role: "alert" });
     if (source.tools) source.tools(add(side, "div", { className: "condnum-tools" }), say);
 
     function say(error, field = "") {
@@ -225,7 +225,7 @@ const condnum = {};
       source.written?.(state);
       say(next.error, next.field);
       verdict.innerHTML = next.reading ?? "";
-      if (verdict.querySelector("table")) host.append(verdict); // it needs the width of the page
+      below.replaceChildren(...verdict.querySelectorAll(".condnum-wide")); // what needs the width of the page
       host.classList.toggle("condnum-blank", !next.figure);
       if (!next.figure) return;
       await repaint();

@@ -241,9 +241,9 @@ class OwnData(Shown):
         )
         notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.warnings)
         return (
-            '<div style="overflow-x:auto;max-width:85vw"><table style="line-height:1.5">'
-            f"{''.join(table)}</table></div><p style='margin:6px 0'>{verdict}</p>"
-            f"<ul style='margin:0'>{notes}</ul>{columns_html(self.columns)}"
+            '<div class="condnum-wide"><table style="line-height:1.5">'
+            f"{''.join(table)}</table><p style='margin:6px 0'>{verdict}</p>"
+            f"<ul style='margin:0'>{notes}</ul>{columns_html(self.columns)}</div>"
         )
 
     def table(self) -> pd.DataFrame:
