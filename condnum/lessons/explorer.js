@@ -254,9 +254,7 @@ const condnum = {};
   // Plays a recording. The address holds what differs from the start, so that a situation can be linked to;
   // explorers after the first of a page have a number before their names there.
   condnum.play = async (host, number = 0) => {
-    const source = await condnum.decode(condnum.recordings[host.dataset.explorer]);
-    const controls = source.spec.controls.filter(({ name }) => name in source.values)
-      .map((control) => ({ ...control, values: source.values[control.name] }));
+    const source = await condnum.decode(condnum.recordings[host.dataset.explorer]), { controls } = source.spec;
     const start = source.nearest({ ...source.spec.state, ...JSON.parse(host.dataset.settings ?? "{}") });
     const before = number ? `${number + 1}.` : "";
     const words = () => new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
@@ -270,8 +268,7 @@ const condnum = {};
         if (state[name] === start[name]) all.delete(before + name); else all.set(before + name, state[name]);
       if (String(all) !== String(words())) history.replaceState(null, "", `#${all}`);
     };
-    const spec = { ...source.spec, controls, state: start };
-    const mounted = condnum.mount(host, spec, { ...source, written });
+    const mounted = condnum.mount(host, { ...source.spec, state: start }, { ...source, written });
     const heed = () => mounted.change({ ...start, ...read() });
     addEventListener("hashchange", heed);
     heed();

@@ -10,6 +10,7 @@ import pytest
 
 import condnum.lessons
 from condnum.lessons import recording
+from condnum.lessons.figure_view import asset
 from condnum.lessons.recording import lattice, leaves, payload, record, recordable
 from condnum.machine import limited_threads
 
@@ -102,3 +103,67 @@ def test_what_lies_between_goes_to_the_nearest_state(
     assert small == start | {"dimension": 2, "theta_kappa": 2.0}
     assert large == hand | {"dimension": 8, "theta_kappa": 3.0}
     assert window.evaluate(_NEAREST, [hand, {"angle": 0.0}]) == hand | {"angle": 0.0}
+
+
+_PLAY = """async () => {
+    const host = document.querySelector('.condnum-recorded'), player = await condnum.play(host);
+    window.shown = () => ({ state: player.state(), said: host.querySelector('.condnum-verdict').innerText });
+}"""
+#: Milliseconds from each of some key presses to the painted figure.
+_RESPONSE = """async () => {
+    const slide = document.querySelector('input[type=range]'), times = [];
+    for (let move = 0; move < 15; move++) {
+        const start = performance.now(), plot = document.querySelector('.js-plotly-plot');
+        const painted = new Promise(done => plot.once('plotly_afterplot',
+            () => requestAnimationFrame(() => setTimeout(done))));
+        slide.stepUp(slide.value === slide.max ? -slide.max : 1);
+        slide.oninput();
+        await painted;
+        times.push(performance.now() - start);
+    }
+    return times.sort((a, b) => a - b)[7];
+}"""
+
+
+def test_a_page_plays_by_keyboard_and_by_its_address(window: Any, tmp_path: Path) -> None:
+    from plotly.offline import get_plotlyjs
+
+    explorer = recordable()["AlignedTasksExplorer"]
+    (tmp_path / "all.js").write_text(
+        f"{get_plotlyjs()}\n{asset('explorer.js', 'recording.js')}\n{record(explorer)}"
+    )
+    page = tmp_path / "page.html"
+    page.write_text(
+        f"<!doctype html><meta charset=utf-8><style>{asset('explorer.css')}</style><body>"
+        '<div class="condnum-recorded" data-explorer="AlignedTasksExplorer" '
+        'data-settings=\'{"exponent": 1.0}\'></div><script src="all.js"></script>'
+    )
+    problems = []
+    window.on("pageerror", lambda error: problems.append(str(error)))
+    window.goto(f"{page.as_uri()}#pretrain_kappa=1000")
+    window.evaluate(_PLAY)
+    said = window.locator(".condnum-verdict")
+    said.get_by_text("immunized").wait_for()
+    assert window.evaluate("shown().state") == {"exponent": 1, "pretrain_kappa": 1000, "harmful_kappa": 2}
+    window.get_by_role("slider", name="exponent s").focus()
+    window.keyboard.press("Home")
+    said.get_by_text("nothing is changed yet").wait_for()
+    assert window.evaluate("location.hash") == "#pretrain_kappa=1000&exponent=0"
+    assert explorer.compute(exponent=0.0, pretrain_kappa=1000.0).reading().split("<")[0] in said.inner_text()
+    window.evaluate("location.hash = '#exponent=0.5'")
+    window.wait_for_function("shown().state.exponent === 0.5 && shown().state.pretrain_kappa === 100")
+    window.get_by_role("button", name="Where the remark is right").click()
+    window.wait_for_function("location.hash.includes('harmful_kappa=100')")
+    window.get_by_role("button", name="Reset", exact=True).click()
+    window.wait_for_function("location.hash === '#'")
+    box = window.get_by_role("textbox", name="exponent s")
+    box.fill("7")
+    box.press("Enter")
+    window.get_by_text("exponent s must be a number from 0 to 1, got '7'.").wait_for()
+    median = window.evaluate(_RESPONSE)
+    print(f"\nkey press to painted figure, recorded: median {median:.0f} ms")
+    assert median <= 200  # 50 on a quiet machine
+    window.set_viewport_size({"width": 390, "height": 800})
+    window.wait_for_function("document.querySelector('.js-plotly-plot')._fullLayout.xaxis.domain[1] === 1")
+    assert window.evaluate("document.documentElement.scrollWidth") <= 390
+    assert problems == []
