@@ -155,7 +155,7 @@ def test_a_page_plays_by_keyboard_and_by_its_address(window: Any, tmp_path: Path
     window.get_by_role("button", name="Where the remark is right").click()
     window.wait_for_function("location.hash.includes('harmful_kappa=100')")
     window.get_by_role("button", name="Reset", exact=True).click()
-    window.wait_for_function("location.hash === '#'")
+    window.wait_for_function("location.hash === ''")
     box = window.get_by_role("textbox", name="exponent s")
     box.fill("7")
     box.press("Enter")
