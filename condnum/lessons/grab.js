@@ -13,7 +13,7 @@
   const START = { theta: [1, 0.3, 65], benign: [1, 0.2, 20], harmful: [0.5, 0.9, 20] };
   const PRESETS = [ // label, hint, state
     ["Aligned: Eq. 10 exact", "θ and both data share their axes", { ...START, theta: [1, 0.3, 20] }],
-    ["45° apart: Eq. 10 fails", "the same ellipses, θ turned by 45°", START],
+    ["45°: Eq. 10 fails", "the same ellipses, θ turned by 45°", START],
     ["Aligned, yet immunized", "K_P = diag(100, 1), K_H = diag(2, 1): the paper says that no θ can do this",
       { theta: [0.1, 1, 0], benign: [1, 0.1, 0], harmful: [1, 0.7071, 0] }],
     ["Nothing possible", "K_H = c·K_P: the same shape twice",
@@ -157,7 +157,7 @@
 .cg .good { color: var(--good); } .cg .bad { color: var(--bad); }
 .cg-buttons { display: flex; flex-wrap: wrap; gap: 6px; margin-bottom: 8px; }
 .cg-buttons button { font: inherit; font-size: 14px; color: var(--ink); background: var(--field);
-  border: 1px solid var(--line); border-radius: 16px; padding: 3px 12px; min-height: 30px; cursor: pointer; }
+  border: 1px solid var(--line); border-radius: 16px; padding: 3px 10px; min-height: 30px; cursor: pointer; }
 .cg-buttons button:hover { border-color: var(--soft); }
 .cg-buttons .action { border-color: var(--theta); }
 .cg-task { display: grid; grid-template-columns: repeat(3, 1fr) minmax(205px, 1fr); gap: 12px;
@@ -181,7 +181,7 @@
 .cg svg text { font-size: 13px; font-weight: 600; fill: var(--own); stroke: var(--field); stroke-width: 3px;
   paint-order: stroke; text-anchor: middle; pointer-events: none; }
 .cg-numbers { align-self: center; font-variant-numeric: tabular-nums; }
-.cg-numbers h3 { margin: 0 0 2px; font-size: 15px; }
+.cg-numbers h3 { margin: 0 0 2px; font-size: 15px; font-family: inherit; }
 .cg-numbers div { font-size: 14px; min-height: 1.4em; }
 .cg-numbers .kappa { font-size: 22px; font-weight: 650; }
 .cg-verdict { margin-top: 8px; padding: 6px 12px; border-left: 5px solid var(--bad); background: var(--field);
@@ -196,7 +196,7 @@
 }
 @container (max-width: 640px) {
   .cg { font-size: 14px; padding: 6px 8px; }
-  .cg-buttons { gap: 5px; } .cg-buttons button { font-size: 13px; padding: 3px 10px; }
+  .cg-buttons { gap: 5px; } .cg-buttons button { font-size: 13px; }
   .cg-tasks { display: grid; grid-template-columns: 1fr 1fr; gap: 8px; }
   .cg-task { display: flex; flex-direction: column; gap: 4px; min-width: 0; }
   .cg-task > :nth-child(n + 2) { order: 2; }
@@ -315,7 +315,7 @@
         nearest.element.focus({ preventScroll: true });
         event.preventDefault();
       });
-      // A finger on a handle does not scroll; `touch-action` does not reach into a drawing.
+      // A finger on a handle does not scroll; Chromium does despite `touch-action` on parts of a drawing.
       const still = (event) => { if (event.target.closest(".handle")) event.preventDefault(); };
       picture.addEventListener("touchstart", still, { passive: false });
       picture.addEventListener("pointermove", (event) => {

@@ -220,7 +220,7 @@ def test_presets_without_motion(opened):
     opened.page.emulate_media(reduced_motion="reduce")
     for label, said in {
         "Aligned: Eq. 10 exact": "✘ benign κ × 11.1",
-        "45° apart: Eq. 10 fails": "✘ benign κ × 3.49",
+        "45°: Eq. 10 fails": "✘ benign κ × 3.49",
         "Nothing possible": "no θ tells them apart. Here the paper is right",
     }.items():
         opened.page.get_by_role("button", name=label).click()
