@@ -67,8 +67,7 @@ const condnum = {};
       if (x.type === "log" && x.dtick === 1 && x.range && Math.abs(x.range[1] - x.range[0]) > 6) x.dtick = 2;
     }
     const listed = data.filter((trace) => (trace.type ?? "scatter") === "scatter" && trace.showlegend !== false);
-    for (const trace of listed) trace.name = wrapped(trace.name ?? "", 38);
-    const rows = listed.reduce((sum, { name }) => sum + name.split("<br>").length, 0), below = ROW * rows + 76;
+    const below = ROW * listed.length + 76;
     const title = wrapped(layout.title?.text ?? "", 40), above = 21 * title.split("<br>").length + 34;
     const height = above + inner + below;
     Object.assign(layout, {
@@ -102,78 +101,69 @@ const condnum = {};
     ? value.toExponential(3).replace(/\.?0+e\+?/, "e")
     : Number(value.toPrecision(4)).toLocaleString("en", { maximumFractionDigits: 10 }));
 
-  // One control: a labelled row in `parent`; `show(value)` displays, `change(value)` is called by the reader.
-  function row(parent, control, change, refuse) {
-    const { name, label, help, kind, low, high, log, whole, step, values } = control;
-    const box = add(parent, "div", { className: `condnum-row condnum-${kind}`, title: help });
-    const named = (input) => { input.setAttribute("aria-label", label); return input; };
-    add(box, "label", {}, label);
-    const alert = () => box.querySelector("[role=alert]") ?? add(box, "span", { role: "alert" });
-    if (kind === "choice") {
-      const select = named(add(box, "select"));
-      control.options.forEach(([, text], index) => add(select, "option", { value: index }, text));
-      select.onchange = () => change(control.options[select.value][0]);
-      return { alert, show: (value) => { select.value = control.options.findIndex(([v]) => v === value); } };
-    }
-    if (kind === "check") {
-      const tick = named(add(box, "input", { type: "checkbox" }));
+  // Rows of controls by their kind: made in a box, they call `change(value)`, and return what shows a value.
+  condnum.rows = {
+    choice(box, { options }, change) {
+      const select = add(box, "select");
+      options.forEach(([, text], index) => add(select, "option", { value: index }, text));
+      select.onchange = () => change(options[select.value][0]);
+      return (value) => { select.value = options.findIndex(([one]) => one === value); };
+    },
+    check(box, _, change) {
+      const tick = add(box, "input", { type: "checkbox" });
       tick.onchange = () => change(tick.checked);
-      return { alert, show: (value) => { tick.checked = value; } };
-    }
-    if (kind === "text") {
-      const text = named(add(box, "input", { type: "text", placeholder: control.hint ?? "", spellcheck: false }));
-      text.onchange = () => change(text.value);
-      if (control.upload) {
-        const file = add(null, "input", { type: "file", accept: control.upload.accept, hidden: true });
-        add(box, "button", { title: control.upload.help, onclick: () => file.click() }, control.upload.label);
-        box.append(file);
-        file.onchange = () => { if (file.files.length) control.upload.send(file.files[0]); file.value = ""; };
-      }
-      return { alert, show: (value) => { text.value = value; } };
-    }
-    const typed = named(add(box, "input", { type: "text", inputMode: "decimal", className: "condnum-number" }));
-    const slide = named(add(box, "input", { type: "range" }));
-    const at = (value) => (log ? Math.log10(value) : value), from = (mark) => (log ? 10 ** mark : mark);
-    const nearest = (value) => values.reduce((best, v, i) => (
-      Math.abs(at(v) - at(value)) < Math.abs(at(values[best]) - at(value)) ? i : best), 0);
-    const clean = (mark) => { // without the last digits of a mark such as 0.30000000000000004
-      const value = Number(from(mark).toPrecision(12));
-      return Math.min(high, Math.max(low, whole ? Math.round(value) : value));
-    };
-    const [first, last, by] = values ? [0, values.length - 1, 1] : [at(low), at(high), step];
-    Object.assign(slide, { min: first, max: last, step: by });
-    let shown;
-    const show = (value) => {
-      shown = value;
-      slide.value = values ? nearest(value) : at(value);
-      slide.setAttribute("aria-valuetext", numeral(value));
-      typed.value = numeral(value);
-    };
-    slide.oninput = () => change(values ? values[slide.value] : clean(slide.valueAsNumber));
-    typed.onchange = () => {
-      const text = typed.value.trim(), number = Number(/^[+-]?\d{1,3}(,\d{3})+(\.\d*)?$/.test(text) ? text.replace(/,/g, "") : text || NaN);
-      if (number >= low && number <= high && (!whole || Number.isInteger(number))) {
-        change(values ? values[nearest(number)] : number);
-        return;
-      }
-      refuse(`${label} must be ${whole ? "a whole number" : "a number"} from ${numeral(low)} to ${numeral(high)}, got '${text}'.`, name);
-      show(shown);
-    };
-    if (control.play) {
-      let timer;
-      const button = add(box, "button", { className: "condnum-play", ariaLabel: "Play or pause" }, "▶");
-      button.onclick = () => {
-        const stop = () => { clearInterval(timer); timer = 0; button.textContent = "▶"; };
-        if (timer) { stop(); return; }
-        if (slide.valueAsNumber >= last) { slide.value = first; slide.oninput(); }
-        button.textContent = "⏸";
-        timer = setInterval(() => {
-          if (slide.valueAsNumber >= last || !box.isConnected) stop();
-          else { slide.stepUp(); slide.oninput(); }
-        }, control.play);
+      return (value) => { tick.checked = value; };
+    },
+    slider(box, { name, label, low, high, log, whole, step, play, values }, change, refuse) {
+      const typed = add(box, "input", { type: "text", inputMode: "decimal", className: "condnum-number" });
+      const at = (value) => (values ? values.indexOf(value) : log ? Math.log10(value) : value);
+      const from = (mark) => { // without the last digits of a mark such as 0.30000000000000004
+        const value = Number((log ? 10 ** mark : mark).toPrecision(12));
+        return values ? values[mark] : Math.min(high, Math.max(low, whole ? Math.round(value) : value));
       };
-    }
-    return { alert, show };
+      const [min, max] = values ? [0, values.length - 1] : [at(low), at(high)];
+      const slide = add(box, "input", { type: "range", min, max, step: values ? 1 : step });
+      let shown;
+      const show = (value) => {
+        shown = value;
+        slide.value = at(value);
+        slide.setAttribute("aria-valuetext", numeral(value));
+        typed.value = numeral(value);
+      };
+      slide.oninput = () => change(from(slide.valueAsNumber));
+      typed.onchange = () => {
+        const text = typed.value.trim(), number = Number(text.replace(/,(?=\d{3}(\D|$))/g, "") || NaN);
+        if (number >= low && number <= high && (!whole || Number.isInteger(number))) { change(number); return; }
+        const wanted = `${whole ? "a whole number" : "a number"} from ${numeral(low)} to ${numeral(high)}`;
+        refuse(`${label} must be ${wanted}, got '${text}'.`, name);
+        show(shown);
+      };
+      if (!play) return show;
+      const button = add(box, "button", { className: "condnum-play", ariaLabel: "Play or pause" }, "▶");
+      let timer = 0;
+      const turn = (on) => {
+        clearInterval(timer);
+        timer = on && setInterval(() => {
+          if (slide.valueAsNumber >= max || !box.isConnected) turn(0);
+          else { slide.stepUp(); slide.oninput(); }
+        }, play);
+        button.textContent = on ? "⏸" : "▶";
+      };
+      button.onclick = () => {
+        if (!timer && slide.valueAsNumber >= max) { slide.value = min; slide.oninput(); }
+        turn(timer ? 0 : 1);
+      };
+      return show;
+    },
+  };
+
+  function row(parent, control, change, refuse) {
+    const { label, help, kind } = control;
+    const box = add(parent, "div", { className: `condnum-row condnum-${kind}`, title: help });
+    add(box, "label", {}, label);
+    const show = condnum.rows[kind](box, control, change, refuse);
+    for (const input of box.querySelectorAll("input, select")) input.setAttribute("aria-label", label);
+    return { show, alert: () => box.querySelector("[role=alert]") ?? add(box, "span", { role: "alert" }) };
   }
 
   // An explorer in `host`. `source.ask(state)` promises {figure, reading, error}; a recording knows `nearest`.
@@ -191,9 +181,12 @@ const condnum = {};
     const presets = add(side, "div", { className: "condnum-presets" });
     for (const { label, help, settings } of spec.presets)
       add(presets, "button", { title: help, onclick: () => change(settings) }, label);
-    add(presets, "button", { title: "Back to the settings at the start", onclick: () => change(spec.state) }, "Reset");
-    for (const control of spec.controls)
-      rows[control.name] = row(control.advanced ? folded : side, control, (value) => change({ [control.name]: value }), say);
+    const back = { title: "Back to the settings at the start", onclick: () => change(spec.state) };
+    add(presets, "button", back, "Reset");
+    for (const control of spec.controls) {
+      const { name, advanced } = control, set = (value) => change({ [name]: value });
+      rows[name] = row(advanced ? folded : side, control, set, say);
+    }
     if (folded.children.length > 1) side.append(folded);
     const verdict = add(side, "div", { className: "condnum-verdict", role: "status" });
     const below = add(host, "div", { className: "condnum-below" }), alarm = add(side, "div", { role: "alert" });

@@ -16,6 +16,18 @@ async function plotly(model) {
   }
 }
 
+condnum.rows.text = (box, { hint, upload }, change) => {
+  const make = (tag, props) => box.appendChild(Object.assign(document.createElement(tag), props));
+  const text = make("input", { type: "text", placeholder: hint, spellcheck: false });
+  text.onchange = () => change(text.value);
+  if (upload) {
+    const file = make("input", { type: "file", accept: upload.accept, hidden: true });
+    make("button", { textContent: upload.label, title: upload.help, onclick: () => file.click() });
+    file.onchange = () => { if (file.files.length) upload.send(file.files[0]); file.value = ""; };
+  }
+  return (value) => { text.value = value; };
+};
+
 function figure(model, el) {
   const plot = document.createElement("div");
   el.classList.add("condnum-figure");
