@@ -26,7 +26,7 @@ HEIGHT, BAR_COLORS = 470, (PURPLE, ORANGE, NEUTRAL)
 #: Negative, zero, positive: of the name "RdBu" every version of plotly has colours of its own.
 DIVERGING = [[0, "#B2182B"], [0.5, "#FFFFFF"], [1, "#2166AC"]]
 #: Points of a spectrum that are drawn, and columns of a table that have a bar.
-POINTS, BARS = 120, 7
+POINTS, BARS = 80, 7
 #: Norm ratios and spectra are drawn down to here.
 RATIO_FLOOR, SPECTRUM_FLOOR = 1e-7, 1e-18
 #: What is chosen: a ring of this look in every panel.
@@ -76,6 +76,12 @@ def draw(view: Chosen) -> Any:
     return sheet.finish(title, height=HEIGHT, heading_size=12)
 
 
+def in_shades(values: Any, shades: int) -> Any:
+    """Round values to so many shades of the largest, as colours show them: recordings are half as large."""
+    largest = float(np.abs(values).max()) or 1.0
+    return np.round(np.asarray(values, dtype=np.float64) / largest * shades) / shades * largest
+
+
 def draw_overlaps(panel: Any, view: Chosen, slot: tuple[str, str, Step, int]) -> None:
     """Draw a map of overlaps and frame the cell (i, j)."""
     name, _, step, side = slot
@@ -85,7 +91,7 @@ def draw_overlaps(panel: Any, view: Chosen, slot: tuple[str, str, Step, int]) ->
     most = float(step.trail.arrays["blocks"][:, side].max()) if view.zoom == "whole" else float(z.max())
     look = {"type": "heatmap", "zmin": 0, "zmax": most, "showscale": False, "showlegend": None}
     look |= {"colorscale": heat["colorscale"], "meta": {"click": {"i": "y", "j": "x"}}}
-    panel.trace(f"overlaps, {name}", x, y, z=z.astype(np.float32), hover=heat["hovertemplate"], **look)
+    panel.trace(f"overlaps, {name}", x, y, z=in_shades(z, 1024), hover=heat["hovertemplate"], **look)
     panel.marks("(i, j)", [view.j], [view.i], "square-open", 11, PURPLE, hover="(i, j)", legend=False, **RING)
     half = 0.5 * (x[1] - x[0]) if len(x) > 1 else 0.5
     panel.x(
@@ -114,8 +120,9 @@ def draw_images(panel: Any, view: Chosen) -> None:
     """Draw the directions as images of the pixels, beside each other and each on its own scale."""
     shape, shown = view.tasks.shape or (1, view.tasks.dimension), directions(view)
     gap = np.full((shape[0], max(1, shape[1] // 14)), np.nan)
-    parts = [part for _, of in shown for part in (gap, (of / np.abs(of).max()).reshape(shape))][1:]
-    draw_direction(panel, np.concatenate(parts, axis=1).round(3), [None, None, None])
+    images = [in_shades(of / np.abs(of).max(), 64).reshape(shape) for _, of in shown]
+    parts = [part for image in images for part in (gap, image)][1:]
+    draw_direction(panel, np.concatenate(parts, axis=1), [None, None, None])
     title = small(" | ".join(name for name, _ in shown))["title"]
     panel.x("", **BARE, constrain="domain", title=title)
     panel.y("", **BARE, autorange="reversed", scaleanchor="x3", constrain="domain")
@@ -138,7 +145,8 @@ def draw_loadings(panel: Any, view: Chosen) -> None:
 def draw_direction(panel: Any, image: Any, bars: list[Any]) -> None:
     """Draw an image and three sets of bars, of which some are empty."""
     look = {"type": "heatmap", "colorscale": DIVERGING, "zmin": -1, "zmax": 1, "showscale": False}
-    panel.trace("image", None, None, z=image, showlegend=None, hover="%{z:.2f}<extra></extra>", **look)
+    rows, columns = map(np.arange, image.shape)
+    panel.trace("image", columns, rows, z=image, showlegend=None, hover="%{z:.2f}<extra></extra>", **look)
     for bar, color in zip(bars, BAR_COLORS, strict=True):
         name, x, y = bar or ("", [], [])
         look = {"type": "bar", "orientation": "h", "marker": {"color": color}}

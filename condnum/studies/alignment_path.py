@@ -70,7 +70,7 @@ def kept_steps(limit: int, dimension: int) -> list[int]:
 
 
 #: Rows and columns of a map of overlaps; more directions are averaged in blocks.
-MAP_SIZE = 40
+MAP_SIZE = 32
 
 #: Steps of the probes, and points of their curves.
 PROBE_STEPS, PROBE_POINTS = 5000, 60
