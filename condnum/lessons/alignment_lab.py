@@ -7,6 +7,7 @@ control changes which numbers are looked up.
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,13 +15,21 @@ import numpy as np
 import pandas as pd
 
 from condnum.data import TaskPair
+from condnum.errors import check_known
 from condnum.figures.style import method_style, num
 from condnum.lessons.alignment import haar_overlap_band
 from condnum.lessons.alignment_panels import TASK, draw
 from condnum.lessons.alignment_trails import TRAINING, ZOOM, Chosen, Step, Trails, Zoom
 from condnum.lessons.explorer import Choice, Explorer, Preset, Shown, Slider, checked
+from condnum.methods.problem import SMALL
 from condnum.studies.alignment_path import ARRAYS, AlignmentPath, PathData, kept_directions
 
+#: Labs that pages play without a kernel: the data and extractors of each, by the name of its explorer.
+RECORDED = {
+    "AlignmentLabHousePrices": ("house-prices", ""),
+    "AlignmentLabDigits49": ("digits:4-9", ""),
+    "AlignmentLabMnist49": ("mnist:4-9", "ours,identity,initial,optimal"),  # each training takes a minute
+}
 #: Misalignment of Eq. 10 below which θ counts as aligned with a task.
 ALIGNED = 0.05
 
@@ -193,6 +202,14 @@ def alignment_lab(
     return explorer_of(trails, [*dict.fromkeys([*study.methods, *known])])
 
 
+def recorded_lab(name: str, out: str | Path) -> type[Explorer]:
+    """Return one of `RECORDED`, computed or read from a folder; it offers what it has computed alone."""
+    check_known("lab", name, RECORDED)
+    data, methods = RECORDED[name]
+    trails: Trails = alignment_lab(data, methods=methods, out=out).trails
+    return explorer_of(trails, list(trails.kept))
+
+
 def explorer_of(trails: Trails, known: Sequence[str]) -> type[Explorer]:
     """Make the explorer of these extractors; its sliders end at their D."""
     tasks, first = trails.tasks, next(iter(trails.kept))
@@ -264,5 +281,8 @@ def _presets(trails: Trails) -> Iterator[Preset]:
         if float(step["misalignment"][0]) <= ALIGNED and step.immunized:
             yield preset("Aligned, and immunized all the same", "θ with K_P's own eigenvectors", name)
             break
+    if {"ours", "optimal"} <= kept.keys() and tasks.dimension <= SMALL:  # its pictures double a recording
+        beside = preset("Algorithm 1 beside the closed form", "Both at their ends, on D_P", "ours")
+        yield replace(beside, settings={**beside.settings, "compare": "optimal"})
     if "identity" in kept:
         yield preset("Raw inputs: Eq. 10 has no one answer", "θ = I: every basis is a U", "identity")

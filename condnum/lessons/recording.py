@@ -28,6 +28,7 @@ import condnum
 from condnum.errors import CondnumError, InvalidInputError, check_known
 from condnum.figures.style import honest_legend
 from condnum.files import output_folder, write_text
+from condnum.lessons.alignment_lab import RECORDED, recorded_lab
 from condnum.lessons.explorer import Check, Choice, Control, Explorer, Slider
 from condnum.machine import limited_threads, versions
 from condnum.progress import OnProgress, terminal_progress
@@ -39,7 +40,7 @@ WHOLE = 1 << (MANTISSA + 1)
 #: An array of fractions of more numbers is stored as its largest one times a shape, which others may share.
 FEW = 8
 #: Parts of the package that a recording depends on.
-SOURCES = ("audit", "data", "figures", "lessons", "methods", "probing", "theory")
+SOURCES = ("audit", "data", "figures", "lessons", "methods", "probing", "studies", "theory")
 
 Integers = NDArray[np.int64]
 
@@ -284,7 +285,10 @@ def recordable() -> dict[str, type[Explorer]]:
         if not module.ispkg:
             importlib.import_module(module.name)
     found = {one.__name__: one for one in Explorer.__subclasses__() if one.__module__.startswith(__package__)}
-    return dict(sorted(found.items()))
+    declared = {  # and not a lab of some data, which another process does not have
+        name: one for name, one in found.items() if getattr(sys.modules[one.__module__], name, None) is one
+    }
+    return dict(sorted(declared.items()))
 
 
 @cache
@@ -297,17 +301,24 @@ def fingerprint() -> str:
     return digest.hexdigest()
 
 
-def _record_file(name: str, path: Path) -> None:
+def _record_file(name: str, path: Path, labs: str | Path) -> None:
     """Write one recording, with what it was made of in its first line."""
-    write_text(path, f"// {fingerprint()}\n{record(recordable()[name])}")
+    explorer = recorded_lab(name, labs) if name in RECORDED else recordable()[name]
+    write_text(path, f"// {fingerprint()}\n{record(explorer)}")
 
 
 def record_all(
-    folder: str | Path, names: Sequence[str] = (), *, jobs: int = 2, progress: OnProgress | None = None
+    folder: str | Path,
+    names: Sequence[str] = (),
+    *,
+    jobs: int = 2,
+    labs: str | Path = "runs/alignment-lab",
+    progress: OnProgress | None = None,
 ) -> list[Path]:
     """Write the recording of each explorer, or of those named, as `NAME.js`; return the files.
 
-    A file that this code has written before stays as it is.
+    A file that this code has written before stays as it is. Labs of real data (`RECORDED`) are recorded where
+    they are named: the folder `labs` keeps their trainings, which take minutes.
 
     Raises:
         UnknownNameError: No explorer of the lessons has this name.
@@ -317,7 +328,7 @@ def record_all(
     if jobs < 1:
         raise InvalidInputError(f"jobs must be at least 1, got {jobs}.")
     for name in names:
-        check_known("explorer", name, list(recordable()))
+        check_known("explorer", name, [*recordable(), *RECORDED])
     target = output_folder(folder)
     files = {name: target / f"{name}.js" for name in names or recordable()}
 
@@ -336,11 +347,11 @@ def record_all(
 
     if jobs == 1 or len(missing) < 2:
         for name, path in missing.items():
-            _record_file(name, path)
+            _record_file(name, path, labs)
             tell(name)
     else:
         with ProcessPoolExecutor(min(jobs, len(missing)), mp_context=get_context("spawn")) as pool:
-            running = {pool.submit(_record_file, name, path): name for name, path in missing.items()}
+            running = {pool.submit(_record_file, name, path, labs): name for name, path in missing.items()}
             for future in as_completed(running):
                 future.result()
                 tell(running[future])

@@ -10,8 +10,9 @@ pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 from condnum.data import TaskPair, load_diabetes_tasks
 from condnum.errors import CondnumError, InvalidInputError
 from condnum.lessons.alignment import haar_overlap_band
-from condnum.lessons.alignment_lab import ALIGNED, alignment_lab
+from condnum.lessons.alignment_lab import ALIGNED, RECORDED, alignment_lab, recorded_lab
 from condnum.lessons.alignment_trails import TRAINING, ZOOM
+from condnum.lessons.recording import record_all, recordable
 from condnum.theory.alignment import alignment
 from condnum.theory.regularizers import r_ill, r_well
 from condnum.theory.spectra import hessian
@@ -144,6 +145,8 @@ def test_each_preset_shows_the_finding_that_it_names(kind, request):
             assert truth.misalignment <= ALIGNED
             assert step.immunized
             assert preset.label in words
+        elif preset.label.startswith("Algorithm 1 beside"):
+            assert [of.trail.name for of in view.steps] == ["ours", "optimal"]
         else:
             assert not alignment(np.eye(view.tasks.dimension), _covariance(lab)).u_unique
             assert "not single-valued" in words
@@ -169,6 +172,18 @@ def test_an_extractor_that_is_not_kept_is_computed_when_it_is_chosen(tmp_path):
     np.testing.assert_array_equal(
         again.trails.of("r_ill_only").arrays["left"], lab.trails.of("r_ill_only").arrays["left"]
     )
+
+
+def test_a_lab_is_recorded_by_its_name_with_what_it_has_computed(tmp_path, monkeypatch):
+    monkeypatch.setitem(RECORDED, "AlignmentLabDigits49", ("digits:4-9", "optimal"))
+    (file,) = record_all(tmp_path / "js", ["AlignmentLabDigits49"], jobs=1, labs=tmp_path / "labs")
+    assert 'condnum.recordings["AlignmentLabDigits49"]' in file.read_text()
+    lab = recorded_lab("AlignmentLabDigits49", tmp_path / "labs")
+    assert lab.__name__ == "AlignmentLabDigits49"
+    assert lab().traits()["extractor"].values == ["optimal"]
+    assert lab.__name__ not in recordable()  # which other processes import
+    with pytest.raises(CondnumError, match="AlignmentLabMnist49"):
+        recorded_lab("AlignmentLabCifar", tmp_path)
 
 
 def test_what_cannot_be_followed_is_refused_with_the_fix(tmp_path):
