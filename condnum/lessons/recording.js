@@ -38,7 +38,7 @@ condnum.decode = async (text) => {
     return at;
   };
   const ask = async (state) => {
-    const at = nearest(state), payload = {};
+    const at = nearest(state), payload = { state: at };
     const block = blocks.findIndex((one) => held.every(({ name }) => one[name] === at[name]));
     const row = free.reduce((sum, { name, values }) => sum * values.length + values.indexOf(at[name]), block);
     const put = (path, number) => {

@@ -84,6 +84,7 @@ def test_states_are_those_of_the_function(
     found = window.evaluate(_ASK, [states[number] for number in chosen])
     with limited_threads(1):
         for number, one in zip(chosen, found, strict=True):
+            assert one.pop("state") == states[number]
             assert_same(one, payload(explorer, states[number]))
 
 

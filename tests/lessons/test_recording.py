@@ -169,14 +169,14 @@ def test_each_explorer_has_a_lattice_that_holds_its_presets() -> None:
 
 
 @pytest.fixture(scope="module")
-def recorded() -> str:
+def powers() -> str:
     """The recording of all powers."""
     return record(PowerExplorer)
 
 
-def test_spec_has_the_recorded_values(recorded: str) -> None:
+def test_spec_has_the_recorded_values(powers: str) -> None:
     """The page offers what is recorded, and no control that has one value there."""
-    head, _ = read(recorded)
+    head, _ = read(powers)
     controls = {control["name"]: control for control in head["spec"]["controls"]}
     assert list(controls) == ["power", "scale", "shape", "odd", "seed"]
     assert controls["power"]["values"] == [1, 3, 6]
@@ -185,27 +185,27 @@ def test_spec_has_the_recorded_values(recorded: str) -> None:
     assert head["spec"]["state"] == lattice(PowerExplorer)[0] | {"scale": 1.0}
 
 
-def test_every_state_comes_back(recorded: str) -> None:
+def test_every_state_comes_back(powers: str) -> None:
     """What is read is what the function gives, for every state."""
-    _, found = read(recorded)
+    _, found = read(powers)
     states = lattice(PowerExplorer)
-    assert recorded.startswith('condnum.recordings["PowerExplorer"] = "')
-    assert recorded.count("\n") == 1
+    assert powers.startswith('condnum.recordings["PowerExplorer"] = "')
+    assert powers.count("\n") == 1
     assert len(found) == len(states)
     for state, one in zip(states, found, strict=True):
         assert_same(one, recording.payload(PowerExplorer, state))
-    assert record(PowerExplorer) == recorded  # no clock in it
+    assert record(PowerExplorer) == powers  # no clock in it
 
 
-def test_what_repeats_is_stored_once(recorded: str) -> None:
+def test_what_repeats_is_stored_once(powers: str) -> None:
     """A curve times a number is that curve: however many scales, there are three powers, and x."""
-    head, _ = read(recorded)
+    head, _ = read(powers)
     assert len(head["arrays"]) == 4
 
 
-def test_an_error_is_recorded_as_its_words(recorded: str) -> None:
+def test_an_error_is_recorded_as_its_words(powers: str) -> None:
     """A state that the function refuses has no figure, and says why."""
-    _, found = read(recorded)
+    _, found = read(powers)
     refused = [one for state, one in zip(lattice(PowerExplorer), found, strict=True) if one["error",]]
     assert len(refused) == 5 * 2  # scales times blocks
     for one in refused:
