@@ -137,8 +137,8 @@ def terminal_progress(title: str, *, stream: Any = None) -> Generator[OnProgress
 
 
 @contextmanager
-def notebook_progress(title: str) -> Generator[None, None, None]:
-    """Show a bar while the block computes, in this process or in those that it starts.
+def notebook_progress(title: str, also: OnProgress | None = None) -> Generator[None, None, None]:
+    """Show a bar while the block computes, in this process or in those that it starts; `also` is told too.
 
     Where someone follows this process already, such as the command line, that one shows it.
     """
@@ -151,8 +151,16 @@ def notebook_progress(title: str) -> Generator[None, None, None]:
         events = Path(folder) / "events"
         os.environ[PROGRESS_VARIABLE] = str(events)
         try:
-            with tqdm(desc=title, leave=False) as bar, following(events, _onto(bar)):
-                yield
+            with tqdm(desc=title, leave=False) as bar:
+                move = _onto(bar)
+
+                def report(event: Event) -> None:
+                    move(event)
+                    if also is not None:
+                        also(event)
+
+                with following(events, report):
+                    yield
         finally:
             del os.environ[PROGRESS_VARIABLE]
 

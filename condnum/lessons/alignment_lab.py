@@ -21,7 +21,9 @@ from condnum.lessons.alignment import haar_overlap_band
 from condnum.lessons.alignment_panels import TASK, draw
 from condnum.lessons.alignment_trails import TRAINING, ZOOM, Chosen, Step, Trails, Zoom
 from condnum.lessons.explorer import Choice, Explorer, Preset, Shown, Slider, checked
+from condnum.lessons.figure_view import payload_json
 from condnum.methods.problem import SMALL
+from condnum.progress import Event, stage_words
 from condnum.studies.alignment_path import ARRAYS, AlignmentPath, PathData, kept_directions
 
 #: Labs that pages play without a kernel: the data and extractors of each, by the name of its explorer.
@@ -252,10 +254,26 @@ def explorer_of(trails: Trails, known: Sequence[str]) -> type[Explorer]:
         steps = tuple(trails.of(name).at(training) for name in names)
         return AlignmentView(tasks, steps, SIDES.index(side), zoom, i, j)
 
+    def drawn(self: Explorer, change: Any = None) -> None:
+        """Draw the state; while an extractor is computed for it the page says how far that is."""
+
+        def tell(event: Event) -> None:
+            said = {"reading": f"computing {stage_words(event)} …", "error": "", "field": ""}
+            self.payload = payload_json(None, id=-1, **said)
+
+        trails.on_progress = tell
+        Explorer._draw(self, change)
+
     words = re.findall(r"[A-Za-z0-9]+", tasks.row["name"])
     name = "AlignmentLab" + "".join(map(str.capitalize, words))
     doc = f"Singular vectors along the training: {tasks.row['pretrain']} and {tasks.row['harmful']}."
-    body = {"__doc__": doc, "__module__": __name__, "trails": trails, "compute": staticmethod(compute)}
+    body = {
+        "__doc__": doc,
+        "__module__": __name__,
+        "trails": trails,
+        "compute": staticmethod(compute),
+        "_draw": drawn,
+    }
     return type(name, (Explorer,), {**body, "presets": tuple(_presets(trails))})
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 from condnum.errors import InvalidInputError
 from condnum.figures.style import BLUE, ORANGE, method_style, num
 from condnum.lessons.condition_number import Floats
-from condnum.progress import notebook_progress
+from condnum.progress import OnProgress, notebook_progress
 from condnum.studies.alignment_path import TASKS, AlignmentPath, PathData, region_of
 from condnum.theory.immunization import RATIO_TOLERANCE
 from condnum.theory.pareto import FeasibleRegion
@@ -203,7 +203,7 @@ class Chosen:
         D, Q = self.tasks.dimension, self.tasks.vectors[side]
         if self.zoom == "whole":
             blocks = step["blocks"][side]
-            centres = np.linspace(1, D, len(blocks))
+            centres = np.rint(np.linspace(1, D, len(blocks)))  # what a click chooses
             return centres, centres, blocks
         kept = step["left"].shape[1]
         size = min(ZOOM, kept)
@@ -222,11 +222,12 @@ class Trails:
     out: str  # folder that keeps them; empty for this process alone
     kept: dict[str, Trail] = field(default_factory=dict)
     tasks: Any = None
+    on_progress: OnProgress | None = None  # told of each kept step while one is computed
 
     def compute(self, *methods: str) -> None:
         """Compute or read extractors, with a bar; what is interrupted goes on from its last finished one."""
         study = replace(self.study, methods=methods)
-        with notebook_progress("alignment paths"):
+        with notebook_progress("alignment paths", self.on_progress):
             run = study.run(self.data, out=self.out)
         for cell, error in run.report.failures.items():
             raise InvalidInputError(f"{cell.name} cannot be followed on these data: {error}")
@@ -240,7 +241,10 @@ class Trails:
     def of(self, method: str) -> Trail:
         """Return an extractor."""
         if method not in self.kept:
-            self.compute(method)
+            try:
+                self.compute(method)
+            except KeyboardInterrupt:
+                raise InvalidInputError(f"{method} was interrupted: choose it again to compute it.") from None
         return self.kept[method]
 
     def summary(self) -> pd.DataFrame:

@@ -92,7 +92,8 @@ class _Descent:
         watch: Collection[int],
     ) -> None:
         self.problems, self.seeds, self.device = problems, seeds, device
-        self.settings, self.callback, self.watch = settings, callback, frozenset(watch)
+        self.settings, self.callback = settings, callback
+        self.told = settings.recorded_steps | frozenset(watch)  # steps of which the callback is told
         self.method: Any = method
         self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         drawn = [method.initial(*start) for start in zip(problems, self.generators, strict=True)]
@@ -128,7 +129,7 @@ class _Descent:
                 break
             norm = torch.linalg.vector_norm(directions["theta"], dim=(1, 2))
             self._stop(~torch.isfinite(norm), "diverged")
-            if self.step in self.settings.recorded_steps | self.watch:
+            if self.step in self.told:
                 self._record()
             if first_norm is None:
                 first_norm = norm

@@ -1,6 +1,7 @@
 """The lab shows what is kept, its findings hold on the data that are loaded, its traces stay the same."""
 
 import itertools
+import json
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from condnum.lessons.alignment import haar_overlap_band
 from condnum.lessons.alignment_lab import ALIGNED, RECORDED, alignment_lab, recorded_lab
 from condnum.lessons.alignment_trails import TRAINING, ZOOM
 from condnum.lessons.recording import record_all, recordable
+from condnum.studies.alignment_path import Follower
 from condnum.theory.alignment import alignment
 from condnum.theory.regularizers import r_ill, r_well
 from condnum.theory.spectra import hessian
@@ -172,6 +174,27 @@ def test_an_extractor_that_is_not_kept_is_computed_when_it_is_chosen(tmp_path):
     np.testing.assert_array_equal(
         again.trails.of("r_ill_only").arrays["left"], lab.trails.of("r_ill_only").arrays["left"]
     )
+
+
+def test_the_page_hears_of_each_step_and_an_interruption_is_told_with_the_fix(tmp_path, monkeypatch):
+    lab = alignment_lab("embedded", methods="identity", epochs=3, out=tmp_path)
+    explorer, heard = lab(), []
+    explorer.observe(lambda change: heard.append(json.loads(change["new"])), "payload")
+    explorer.extractor = "imma"
+    words = [payload["reading"] for payload in heard]
+    assert any("computing imma" in text and "of 3" in text for text in words[:-1])
+    assert heard[-1]["figure"] is not None
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Follower, "see", stop)
+    explorer.extractor = "opt_kappa"
+    assert "opt_kappa was interrupted: choose it again" in explorer.error
+    monkeypatch.undo()
+    explorer.extractor = "identity"
+    explorer.extractor = "opt_kappa"
+    assert explorer.error == ""
 
 
 def test_a_lab_is_recorded_by_its_name_with_what_it_has_computed(tmp_path, monkeypatch):
