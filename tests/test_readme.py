@@ -53,6 +53,7 @@ def test_lengths():
 #: In a snippet's place: what is here and takes seconds.
 STAND_INS = {
     "AttackTask(X_H, y_H))": 'AttackTask(X_H, y_H), attackers=["gd"])',
+    "jobs=2": "jobs=1",
     '"imagenet/"': '"digits-8x8:0-4", limit=30',
     '"cars/"': '"digits-8x8:5-9", limit=30',
     '"resnet18", pretrained=True': '"test_resnet", pretrained_cfg_overlay={"input_size": (3, 32, 32)}',
