@@ -497,6 +497,7 @@ def reproduce(
     from condnum.report.reproduce import reproduce as run
     from condnum.site.build import build_site
 
+    require("sphinx", "site")  # now, not when all has run
     names = [word.strip() for word in only.split(",") if word.strip()]
     chosen = [experiment.name for experiment in experiments(scale, names)]
     root = output_folder(out or Path("runs") / "reproduce" / scale)

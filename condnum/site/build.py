@@ -5,10 +5,8 @@ import io
 import os
 import re
 import shutil
-import tempfile
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +14,7 @@ from pathlib import Path
 import nbformat
 
 from condnum.errors import CondnumError, OutputError, require
-from condnum.files import folder_lock, output_folder, write_text
+from condnum.files import RECORD, folder_lock, output_folder, results_folder, write_json, write_text
 from condnum.machine import versions
 from condnum.report.notebook import REPORT, find_notebook, read_notebook, run_notebook
 from condnum.report.reproduce import code_checksum
@@ -47,9 +45,6 @@ PACKAGES = (
     "condnum.audit",
     "condnum.deep",
 )
-
-#: Start of the name of a folder in which a site grows.
-_HIDDEN = ".site-"
 
 _PAGES, _STATIC = Path(__file__).parent / "pages", Path(__file__).parent / "static"
 
@@ -83,42 +78,42 @@ def build_site(
     """
     application = require("sphinx.application", "site").Sphinx
     reproduction, results = published_runs(root)
-    folder = output_folder(target)
-    with folder_lock(output_folder(cache)), folder_lock(folder), _scratch(folder) as scratch:
+    with folder_lock(output_folder(cache)), results_folder(output_folder(target) / SITE) as held:
         work = cache / _checksum()[:12]
-        for stale in cache.glob("[0-9a-f]" * 12):
-            if stale != work:
-                shutil.rmtree(stale)
+        for stale in set(cache.glob("[0-9a-f]" * 12)) - {work}:
+            shutil.rmtree(stale)
         players = ()
         pages = _written() | _api()
         pages |= results_pages(reproduction, results, players, work / "_extra" / "runs")
         for name, notebook in _executed(lessons, cache / "lessons", execute, say).items():
             page = page_notebook(read_notebook(notebook), name, players)
             pages[f"learn/{name}.ipynb"] = nbformat.writes(page)
-        _scripts(work / "_static")
-        for path in _synchronise(work, pages):
-            (work / "html" / path).with_suffix(".html").unlink(missing_ok=True)
-        shutil.rmtree(work / "html" / "runs", ignore_errors=True)
-        warnings = io.StringIO()
-        application(
-            *(work, None, work / "html", work / "doctrees", "html"),
-            confoverrides=SETTINGS,
-            status=None,
-            warning=warnings,
-        ).build()
+        try:
+            _scripts(work / "_static")
+            for path in _synchronise(work, pages):
+                (work / "html" / path).with_suffix(".html").unlink(missing_ok=True)
+            shutil.rmtree(work / "html" / "runs", ignore_errors=True)
+            warnings = io.StringIO()
+            places = (work, None, work / "html", work / "doctrees")
+            application(*places, "html", confoverrides=SETTINGS, status=None, warning=warnings).build()
+            keep = shutil.ignore_patterns("*.map", ".buildinfo*", "objects.inv", "*.LICENSE.txt")
+            shutil.copytree(work / "html", held.path, ignore=keep, dirs_exist_ok=True)
+        except OSError as error:
+            raise OutputError(
+                f"the site cannot be made in {work}, or copied to {target}: {error.strerror or error}; free "
+                "some space there or make it writable. The old site is as it was."
+            ) from error
         for line in re.sub(r"\x1b\[[\d;]+m", "", warnings.getvalue()).splitlines():
             say(f"site: {line.replace(f'{work}/', '')}")
-        keep = shutil.ignore_patterns("*.map", ".buildinfo*", "objects.inv", "*.LICENSE.txt")
-        shutil.copytree(work / "html", scratch / SITE, ignore=keep)
-        first = f"{SITE}/{'index.html' if root is None else 'results/index.html'}"
-        write_text(
-            scratch / INDEX,
-            f'<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"><title>condnum</title>\n'
-            f'<meta http-equiv="refresh" content="0; url={first}"><link rel="icon" href="data:,">\n'
-            f'<p><a href="{first}">condnum</a></p></html>\n',
-        )
-        _swap(scratch, folder)
-    return folder / INDEX
+        write_json(held.path / RECORD, {"files": held.checksums()})
+        held.replace()
+    first = f"{SITE}/{'index.html' if root is None else 'results/index.html'}"
+    return write_text(
+        target / INDEX,
+        f'<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"><title>condnum</title>\n'
+        f'<meta http-equiv="refresh" content="0; url={first}"><link rel="icon" href="data:,">\n'
+        f'<p><a href="{first}">condnum</a></p></html>\n',
+    )
 
 
 # The sources.
@@ -208,40 +203,3 @@ def _checksum() -> str:
         if path.suffix in (".py", ".js", ".css", ".j2"):
             digest.update(path.read_bytes())
     return digest.hexdigest()
-
-
-# The place of the site.
-
-
-@contextmanager
-def _scratch(folder: Path) -> Generator[Path]:
-    """Give a hidden folder on the same disk; it is removed, and so are those that killed builds left."""
-    for stale in folder.glob(f"{_HIDDEN}*"):  # the lock is ours: nobody works there
-        shutil.rmtree(stale, ignore_errors=True)
-    try:
-        with tempfile.TemporaryDirectory(dir=folder, prefix=_HIDDEN, ignore_cleanup_errors=True) as scratch:
-            yield Path(scratch)
-    except CondnumError:
-        raise  # some of them are OSErrors too
-    except OSError as error:
-        raise OutputError(
-            f"the site cannot be written to {folder}: {error.strerror or error}; free some space there, make "
-            "it writable, or choose another folder. The old site is as it was."
-        ) from error
-
-
-def _swap(scratch: Path, folder: Path) -> None:
-    """Put the new site in the place of the old one; if that fails, put the old one back."""
-    old, site = scratch / "old", folder / SITE
-    if site.exists():
-        os.replace(site, old)
-    try:
-        os.replace(scratch / SITE, site)
-        os.replace(scratch / INDEX, folder / INDEX)
-    except OSError:
-        if old.exists():
-            shutil.rmtree(site, ignore_errors=True)
-            with suppress(OSError):
-                os.replace(old, site)
-        raise
-    site.chmod(site.stat().st_mode | 0o055)

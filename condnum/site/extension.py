@@ -1,5 +1,6 @@
 """What the site asks of Sphinx: formulas without a script, figures' scripts where there are figures."""
 
+import re
 from typing import Any
 
 from docutils import nodes
@@ -45,9 +46,10 @@ SCRIPTS = {
 
 
 def setup(app: Any) -> dict[str, Any]:
-    """Register the renderer of formulas and the choice of scripts."""
+    """Register the renderer of formulas, the choice of scripts and readable signatures."""
     app.add_html_math_renderer("mathml", (_inline, None), (_display, None))
     app.connect("html-page-context", _scripts)
+    app.connect("autodoc-process-signature", _readable)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -66,3 +68,11 @@ def _scripts(app: Any, pagename: str, templatename: str, context: dict[str, Any]
     wanted = [scripts for name, scripts in SCRIPTS.items() if f'class="{name}"' in body]
     for script in dict.fromkeys(name for scripts in wanted for name in scripts):
         app.add_js_file(script, loading_method="defer")
+
+
+def _readable(
+    app: Any, what: str, name: str, obj: Any, options: Any, signature: str | None, returned: str | None
+) -> tuple[str | None, ...]:
+    """Write an array of any shape and type as `ndarray`."""
+    array = r"(~?numpy\.ndarray)\[tuple\[~?typing\.Any, \.\.\.\], ~?numpy\.dtype\[[^\]]*\]\]"
+    return tuple(text and re.sub(array, r"\1", text) for text in (signature, returned))

@@ -208,7 +208,7 @@ def test_a_part_of_the_pairs_says_that_it_is_a_part(real, monkeypatch):
 
 
 def bytes_of(folder):
-    found = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    found = [path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(".lock")]
     return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
 
@@ -216,9 +216,10 @@ def bytes_of(folder):
 def test_old_site_or_new(root, tmp_path, monkeypatch):
     """Links resolve and nothing is warned of; then, on what Sphinx remembers, changes and failures."""
     target, cache, said = tmp_path / "reports", tmp_path / "cache", []
-    for name in ("digits/summary.csv", "README.md", "site/stale.html", ".site-killed/site/index.html"):
+    for name in ("digits/summary.csv", "README.md", "site/stale.html", "site.partial/half.html"):
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         (target / name).write_text("kept")
+    (target / "site" / "provenance.json").write_text('{"files": {"stale.html": ""}}')
 
     def again():
         return build_site(root, target, cache=cache, lessons=(), say=said.append)
@@ -227,7 +228,13 @@ def test_old_site_or_new(root, tmp_path, monkeypatch):
     assert all("toctree glob pattern" in line or "xref_missing" in line for line in said), said  # no lessons
     assert 'url=site/results/index.html"' in (target / "index.html").read_text("utf-8")
     assert (target / "digits" / "summary.csv").read_text() == "kept"
-    assert {path.name for path in target.iterdir()} == {".lock", "README.md", "digits", "index.html", "site"}
+    assert {path.name for path in target.iterdir()} == {
+        ".site.lock",
+        "README.md",
+        "digits",
+        "index.html",
+        "site",
+    }
     pages = {
         path: BeautifulSoup(path.read_bytes(), "html.parser") for path in (target / "site").rglob("*.html")
     }
@@ -251,21 +258,26 @@ def test_old_site_or_new(root, tmp_path, monkeypatch):
     again()
     assert not (target / "site/results/old.html").exists()
     assert (target / "site/runs/lesson/results.csv").exists()
-    before, replace = bytes_of(target), os.replace
+    before, rename, copy = bytes_of(target), os.rename, shutil.copytree
 
-    def full(source, place):
-        if Path(place) == target / "index.html":  # half-way: the new folder is in its place already
+    def full(source, place, **options):
+        if Path(source) == target / "site.partial" or Path(place) == target / "site.partial":
             raise OSError(28, "No space left on device")
-        replace(source, place)
+        return copy(source, place, **options) if options else rename(source, place)
 
     make_run(root / "lesson", data="new")
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", full)
-        with pytest.raises(OutputError, match="No space left on device"):
-            again()
-    assert bytes_of(target) == before
-    with folder_lock(target), pytest.raises(OutputError, match="another run is writing"):
+    for module, name in ((shutil, "copytree"), (os, "rename")):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, full)
+            with pytest.raises(OutputError, match="No space left on device"):
+                again()
+        assert {
+            name: content for name, content in bytes_of(target).items() if "partial" not in name
+        } == before
+    with folder_lock(target, name=".site.lock"), pytest.raises(OutputError, match="another run is writing"):
         again()
+    again()
+    assert bytes_of(target) != before
 
 
 def test_a_lesson_that_fails_is_left_out_and_one_that_ran_is_not_run_again(tmp_path, monkeypatch):
