@@ -505,10 +505,11 @@ def reproduce(
     stream = None if quiet else sys.stderr
 
     def on_end(index: int, total: int, entry: Any) -> None:
-        if index == total or entry.status == "reused":
+        if entry.status == "reused":
             return
-        with contextlib.suppress(CondnumError):  # the last build says what is wrong, and runs the lessons
-            page, rest = build_site(root, site, execute=False), ", ".join(chosen[index:])
+        with contextlib.suppress(CondnumError):  # the last build says what is wrong
+            rest = ", ".join(chosen[index:]) or "the lessons and explorers of the site"
+            page = build_site(root, site, execute=False)
             if not quiet:
                 typer.echo(f"  site: {page} (open it now, it grows; still to run: {rest})", err=True)
 
@@ -521,7 +522,7 @@ def reproduce(
                 "command goes on from there."
             )
             raise typer.Exit(EXIT_INTERRUPTED) from None
-        index = build_site(root, site, say=say)
+        index = _whole_site(root, site, quiet=quiet)
     bad = ("failed", "not run") if names else ("failed",)  # what was asked for by name has to be there
     failed = [entry for name in chosen if (entry := record[name]).status in bad]
     for entry in failed:
@@ -543,8 +544,18 @@ def site(
 ) -> None:
     """Build the site: lessons, results, how-to, API; without a reproduction, of committed results."""
     from condnum.report.reproduce import RECORD
-    from condnum.site.build import build_site
 
     roots = [Path("runs") / "reproduce" / scale for scale in ("full", "quick")]
     root = out or next((root for root in roots if (root / RECORD).exists()), None)
-    typer.echo(str(build_site(root, site, say=say)))
+    typer.echo(str(_whole_site(root, site)))
+
+
+def _whole_site(root: Path | None, site: Path, *, quiet: bool = False) -> Path:
+    """Build the site with its lessons and explorers, which takes minutes where these are not there yet."""
+    from condnum.progress import terminal_progress
+    from condnum.site.build import build_site
+
+    if quiet:
+        return build_site(root, site)
+    with terminal_progress("lessons and explorers") as progress:
+        return build_site(root, site, say=say, progress=progress)

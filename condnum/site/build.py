@@ -5,8 +5,9 @@ import io
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +16,10 @@ import nbformat
 
 from condnum.errors import CondnumError, OutputError, require
 from condnum.files import RECORD, folder_lock, output_folder, results_folder, write_json, write_text
+from condnum.lessons.alignment_lab import alignment_lab
+from condnum.lessons.recording import fingerprint, record, record_all, recordable
 from condnum.machine import versions
+from condnum.progress import OnProgress
 from condnum.report.notebook import REPORT, find_notebook, read_notebook, run_notebook
 from condnum.report.reproduce import code_checksum
 from condnum.site.extension import SETTINGS
@@ -33,7 +37,18 @@ LESSONS = (
     "4_ceiling",
     "5_bring_your_own",
     "6_exercises",
+    "7_alignment_lab",
 )
+
+#: Explorers of a pair of tasks that are recorded beside those of the lessons, with the pair.
+LABS = {
+    "AlignmentLabHousePrices": "house-prices",
+    "AlignmentLabDigits49": "digits:4-9",
+    "AlignmentLabMnist49": "mnist:4-9",
+}
+
+#: Where such a page belongs, if not among the lessons.
+SECTIONS = {"7_alignment_lab": "explore"}
 
 #: Packages whose public names the API pages document; what one has of another is shown there only.
 PACKAGES = (
@@ -55,7 +70,9 @@ def build_site(
     *,
     cache: Path = Path("runs") / SITE,
     lessons: Sequence[str] = LESSONS,
+    explorers: Sequence[str] | None = None,
     execute: bool = True,
+    progress: OnProgress | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Path:
     """Write the site: of a reproduction, or, where `root` is None, of the committed results.
@@ -69,7 +86,10 @@ def build_site(
         target: Where the site goes.
         cache: Folder for what a later build can use again.
         lessons: Names of the notebooks that become pages.
-        execute: Whether lessons are run that have not been run as they are; else these are left out.
+        explorers: Names of those that play on the pages; None for all.
+        execute: Whether lessons and explorers that are not there as the code is now are run and recorded; else
+            these lessons are left out, and the explorers are plain figures.
+        progress: Is told of each lesson that was run and each explorer that was recorded.
         say: Is told, line by line, what Sphinx warns of and which lesson could not be run.
 
     Raises:
@@ -82,14 +102,14 @@ def build_site(
         work = cache / _checksum()[:12]
         for stale in set(cache.glob("[0-9a-f]" * 12)) - {work}:
             shutil.rmtree(stale)
-        players = ()
-        pages = _written() | _api()
+        players = _recorded(cache / "recorded", explorers, execute, progress)
+        pages = _written(players) | _api()
         pages |= results_pages(reproduction, results, players, work / "_extra" / "runs")
         for name, notebook in _executed(lessons, cache / "lessons", execute, say).items():
             page = page_notebook(read_notebook(notebook), name, players)
-            pages[f"learn/{name}.ipynb"] = nbformat.writes(page)
+            pages[f"{SECTIONS.get(name, 'learn')}/{name}.ipynb"] = nbformat.writes(page)
         try:
-            _scripts(work / "_static")
+            _scripts(work / "_static", players)
             for path in _synchronise(work, pages):
                 (work / "html" / path).with_suffix(".html").unlink(missing_ok=True)
             shutil.rmtree(work / "html" / "runs", ignore_errors=True)
@@ -119,10 +139,15 @@ def build_site(
 # The sources.
 
 
-def _written() -> dict[str, str]:
-    """Return the pages that are written by hand."""
-    found = sorted(_PAGES.rglob("*.md"))
-    return {path.relative_to(_PAGES).as_posix(): path.read_text(encoding="utf-8") for path in found}
+def _written(recorded: Collection[str]) -> dict[str, str]:
+    """Return the pages that are written by hand; an explorer that is not recorded is one line there."""
+
+    def place(found: re.Match[str]) -> str:
+        return found[0] if found[1] in recorded else "*Not recorded here: `make site` does it, in minutes.*"
+
+    pattern = re.compile(r'<div class="condnum-recorded" data-explorer="(\w+)".*?></div>')
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted(_PAGES.rglob("*.md"))}
+    return {path.relative_to(_PAGES).as_posix(): pattern.sub(place, text) for path, text in texts.items()}
 
 
 def _api() -> dict[str, str]:
@@ -162,9 +187,34 @@ def _executed(
     return {name: runs[name] / REPORT for name in names if (runs[name] / REPORT).exists()}
 
 
-def _scripts(folder: Path) -> None:
+def _recorded(
+    folder: Path, names: Sequence[str] | None, execute: bool, progress: OnProgress | None
+) -> dict[str, Path]:
+    """Record explorers, but those that this code has recorded before; return the files."""
+    lessons = [name for name in recordable() if names is None or name in names]
+    labs = {name: pair for name, pair in LABS.items() if names is None or name in names}
+    files = {name: folder / f"{name}.js" for name in [*lessons, *labs]}
+
+    def there(name: str) -> bool:
+        with suppress(FileNotFoundError), files[name].open(encoding="utf-8") as stream:
+            return stream.readline() == f"// {fingerprint()}\n"
+        return False
+
+    if execute and lessons:
+        record_all(folder, lessons, progress=progress)
+    for name, pair in labs.items():
+        if execute and not there(name):
+            lab = alignment_lab(pair, out=folder / "paths" / name)
+            write_text(files[name], f"// {fingerprint()}\n{record(lab, progress=progress)}")
+    return {name: path for name, path in files.items() if there(name)}
+
+
+def _scripts(folder: Path, recordings: Mapping[str, Path]) -> None:
     """Write what pages share: plotly once, the explorers' scripts, the site's own script and style."""
-    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder / "recorded", ignore_errors=True)
+    (folder / "recorded").mkdir(parents=True)
+    for path in recordings.values():
+        shutil.copy(path, folder / "recorded")
     players = [
         path for kind in ("*.js", "*.css") for path in Path(__file__).parents[1].glob(f"lessons/{kind}")
     ]

@@ -38,11 +38,8 @@ SETTINGS: dict[str, Any] = {
 }
 
 #: Scripts, in their order, of a page on which something of a class is.
-SCRIPTS = {
-    "plot-frame": ("plotly.min.js", "explorer.js", "site.js"),
-    "condnum-recorded": ("plotly.min.js", "explorer.js", "site.js"),
-    "condnum-grab": ("grab.js",),
-}
+_FIGURES = ("plotly.min.js", "explorer.js", "recording.js", "site.js")
+SCRIPTS = {"plot-frame": _FIGURES, "condnum-recorded": _FIGURES, "condnum-grab": ("grab.js",)}
 
 
 def setup(app: Any) -> dict[str, Any]:

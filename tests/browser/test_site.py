@@ -64,8 +64,9 @@ def site(embedded_run, condnum, tmp_path_factory):
         ),
     ).save(root)  # fmt: skip
     said = []
-    target, lessons = tmp_path_factory.mktemp("reports"), ("2_alignment", "6_exercises")
-    build_site(root, target, cache=tmp_path_factory.mktemp("cache"), lessons=lessons, say=said.append)
+    target, cache = tmp_path_factory.mktemp("reports"), tmp_path_factory.mktemp("cache")
+    made = {"lessons": ("2_alignment", "6_exercises"), "explorers": ("AlignedTasksExplorer",)}
+    build_site(root, target, cache=cache, say=said.append, **made)
     assert all("xref_missing" in line for line in said), said  # links to the lessons that are not made here
     return target / "site"
 
@@ -178,6 +179,25 @@ def test_solutions_are_folded_until_they_are_asked_for(site, window):
     window.keyboard.press("Enter")
     assert words.is_visible()
     assert "not answered yet" not in window.content()
+
+
+@pytest.mark.slow
+def test_a_recorded_explorer_plays_in_its_lesson_and_keeps_its_state_in_the_address(site, watched):
+    page = site / "learn" / "2_alignment.html"
+    watched.goto(f"{page.as_uri()}#exponent=0")
+    place = watched.locator(".condnum-recorded[data-explorer=AlignedTasksExplorer]")
+    assert not place.locator("input[type=range]").count()  # far below: loaded when it comes near
+    place.scroll_into_view_if_needed()
+    slider = place.locator("input[type=range]").first
+    slider.wait_for()
+    said = place.locator(".condnum-verdict").inner_text()
+    slider.press("ArrowRight")
+    watched.wait_for_function("location.hash.includes('exponent=0.')")
+    watched.wait_for_function(
+        "said => document.querySelector('.condnum-recorded .condnum-verdict').innerText !== said", arg=said
+    )
+    assert watched.problems == []
+    assert strangers(watched) == []
 
 
 #: Where on the window the tenth point of the curve of θ = I lies.

@@ -222,7 +222,7 @@ def test_old_site_or_new(root, tmp_path, monkeypatch):
     (target / "site" / "provenance.json").write_text('{"files": {"stale.html": ""}}')
 
     def again():
-        return build_site(root, target, cache=cache, lessons=(), say=said.append)
+        return build_site(root, target, cache=cache, lessons=(), explorers=(), say=said.append)
 
     assert again() == target / "index.html"
     assert all("toctree glob pattern" in line or "xref_missing" in line for line in said), said  # no lessons
@@ -346,7 +346,7 @@ def test_a_damaged_file_is_named(root, tmp_path, name):
     save_record(root, entry("lesson", "digits"))
     (root / "lesson" / name).write_bytes(b"\x00\xff")
     with pytest.raises(DataFormatError, match=f"{name} is damaged .* run the experiment again"):
-        build_site(root, tmp_path / "reports", cache=tmp_path / "cache", lessons=())
+        build_site(root, tmp_path / "reports", cache=tmp_path / "cache", lessons=(), explorers=())
 
 
 @pytest.mark.parametrize(
@@ -363,8 +363,8 @@ def test_a_record_that_leads_elsewhere_is_refused(tmp_path, name, folder, messag
     root = tmp_path / "root"
     root.mkdir()
     with pytest.raises(DataNotFoundError, match=r"holds no reproduction\.json"):
-        build_site(root, tmp_path / "reports", cache=tmp_path / "cache", lessons=())
+        build_site(root, tmp_path / "reports", cache=tmp_path / "cache", lessons=(), explorers=())
     save_record(root, entry(name, "notebook lesson", folder=folder))
     with pytest.raises(InvalidInputError, match=message):
-        build_site(root, tmp_path / "reports", cache=tmp_path / "cache", lessons=())
+        build_site(root, tmp_path / "reports", cache=tmp_path / "cache", lessons=(), explorers=())
     assert not (tmp_path / "reports").exists()

@@ -1,5 +1,6 @@
-// Draws the figures of a page in the reader's colours, one a frame; starts the explorers that were recorded.
+// Draws the figures of a page in the reader's colours, one a frame; plays recorded explorers when they come near.
 {
+  const here = document.currentScript.src;
   const frames = [...document.querySelectorAll(".plot-frame")];
   const drawn = new Set();
   let printing = false;
@@ -20,6 +21,23 @@
     printing = started;
     redraw();
   };
+
+  const load = (name) => new Promise((done, failed) => {
+    if (condnum.recordings[name]) { done(); return; }
+    const script = Object.assign(document.createElement("script"), { src: new URL(`recorded/${name}.js`, here) });
+    script.onload = done;
+    script.onerror = failed;
+    document.head.append(script);
+  });
+  const places = [...document.querySelectorAll(".condnum-recorded")];
+  const near = new IntersectionObserver((seen) => {
+    for (const { isIntersecting, target } of seen) {
+      if (!isIntersecting) continue;
+      near.unobserve(target);
+      load(target.dataset.explorer).then(() => condnum.play(target, places.indexOf(target)));
+    }
+  }, { rootMargin: "600px" });
+  places.forEach((place) => near.observe(place));
 
   inTurn(frames);
   condnum.onTheme(redraw);
