@@ -47,9 +47,6 @@ LABS = {
     "AlignmentLabMnist49": "mnist:4-9",
 }
 
-#: Where such a page belongs, if not among the lessons.
-SECTIONS = {"7_alignment_lab": "explore"}
-
 #: Packages whose public names the API pages document; what one has of another is shown there only.
 PACKAGES = (
     "condnum",
@@ -87,8 +84,8 @@ def build_site(
         cache: Folder for what a later build can use again.
         lessons: Names of the notebooks that become pages.
         explorers: Names of those that play on the pages; None for all.
-        execute: Whether lessons and explorers that are not there as the code is now are run and recorded; else
-            these lessons are left out, and the explorers are plain figures.
+        execute: Whether lessons and explorers that are not there as the code is now are run and recorded;
+            else these lessons are left out, and the explorers are plain figures.
         progress: Is told of each lesson that was run and each explorer that was recorded.
         say: Is told, line by line, what Sphinx warns of and which lesson could not be run.
 
@@ -107,7 +104,7 @@ def build_site(
         pages |= results_pages(reproduction, results, players, work / "_extra" / "runs")
         for name, notebook in _executed(lessons, cache / "lessons", execute, say).items():
             page = page_notebook(read_notebook(notebook), name, players)
-            pages[f"{SECTIONS.get(name, 'learn')}/{name}.ipynb"] = nbformat.writes(page)
+            pages[f"learn/{name}.ipynb"] = nbformat.writes(page)
         try:
             _scripts(work / "_static", players)
             for path in _synchronise(work, pages):
@@ -204,7 +201,7 @@ def _recorded(
         record_all(folder, lessons, progress=progress)
     for name, pair in labs.items():
         if execute and not there(name):
-            lab = alignment_lab(pair, out=folder / "paths" / name)
+            lab = alignment_lab(pair, out=folder.parents[1] / "alignment-lab")  # as the notebook
             write_text(files[name], f"// {fingerprint()}\n{record(lab, progress=progress)}")
     return {name: path for name, path in files.items() if there(name)}
 
