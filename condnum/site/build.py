@@ -102,7 +102,8 @@ def build_site(
         players = _recorded(cache / "recorded", explorers, execute, progress)
         pages = _written(players) | _api()
         pages |= results_pages(reproduction, results, players, work / "_extra" / "runs")
-        for name, notebook in _executed(lessons, cache / "lessons", execute, say).items():
+        ran = _executed(lessons, cache / "lessons", execute, say)
+        for name, notebook in ran.items():
             page = page_notebook(read_notebook(notebook), name, players)
             pages[f"learn/{name}.ipynb"] = nbformat.writes(page)
         try:
@@ -120,8 +121,10 @@ def build_site(
                 f"the site cannot be made in {work}, or copied to {target}: {error.strerror or error}; free "
                 "some space there or make it writable. The old site is as it was."
             ) from error
+        absent = [name for name in LESSONS if name not in ran]  # links to these lead nowhere, as was said
         for line in re.sub(r"\x1b\[[\d;]+m", "", warnings.getvalue()).splitlines():
-            say(f"site: {line.replace(f'{work}/', '')}")
+            if not any(name in line for name in absent):
+                say(f"site: {line.replace(f'{work}/', '')}")
         write_json(held.path / RECORD, {"files": held.checksums()})
         held.replace()
     first = f"{SITE}/{'index.html' if root is None else 'results/index.html'}"

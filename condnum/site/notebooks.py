@@ -18,8 +18,8 @@ from condnum.report.tables import mark_words
 def page_notebook(notebook: Any, name: str, recorded: Collection[str] = ()) -> Any:
     """Return an executed notebook as its page shows it; `recorded` names explorers that play on the page.
 
-    Controls that need a kernel are left out; cells with the tag `remove-cell` are for readers with one, and MyST-NB leaves
-    them out.
+    Controls that need a kernel are left out; cells with the tag `remove-cell` are for readers with one, and
+    MyST-NB leaves them out.
     """
     page, figures = shown_notebook(notebook)
     drawn = [figure_html(figure, f"{name}-{place}", recorded) for place, figure in enumerate(figures)]
