@@ -94,6 +94,7 @@ def build_site(
         OutputError: Another process builds there, or the disk is full.
     """
     application = require("sphinx.application", "site").Sphinx
+    namespace = require("sphinx.util.docutils", "site").docutils_namespace  # this process may build again
     reproduction, results = published_runs(root)
     with folder_lock(output_folder(cache)), results_folder(output_folder(target) / SITE) as held:
         work = cache / _checksum()[:12]
@@ -113,7 +114,8 @@ def build_site(
             shutil.rmtree(work / "html" / "runs", ignore_errors=True)
             warnings = io.StringIO()
             places = (work, None, work / "html", work / "doctrees")
-            application(*places, "html", confoverrides=SETTINGS, status=None, warning=warnings).build()
+            with namespace():
+                application(*places, "html", confoverrides=SETTINGS, status=None, warning=warnings).build()
             keep = shutil.ignore_patterns("*.map", ".buildinfo*", "objects.inv", "*.LICENSE.txt")
             shutil.copytree(work / "html", held.path, ignore=keep, dirs_exist_ok=True)
         except OSError as error:

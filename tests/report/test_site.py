@@ -278,6 +278,7 @@ def test_old_site_or_new(root, tmp_path, monkeypatch):
         again()
     again()
     assert bytes_of(target) != before
+    assert said == []
 
 
 def test_a_lesson_that_fails_is_left_out_and_one_that_ran_is_not_run_again(tmp_path, monkeypatch):
