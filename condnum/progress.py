@@ -13,9 +13,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -133,47 +132,60 @@ def terminal_progress(title: str, *, stream: Any = None) -> Generator[OnProgress
     form = "{desc} |{bar:30}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
     tqdm = require("tqdm", "notebooks").tqdm
     with tqdm(desc=title, file=target, leave=False, bar_format=form, mininterval=0, miniters=0) as bar:
-        yield _onto(bar)
+        whole = ""
+
+        def report(event: Event) -> None:
+            nonlocal whole
+            bar.total, bar.n = event.get("total") or bar.total, event.get("done", bar.n)
+            whole = whole_words(event) if "done" in event else whole  # stays until the next piece is finished
+            bar.set_postfix_str(", ".join(filter(None, (stage_words(event), whole))))
+
+        yield report
 
 
 @contextmanager
 def notebook_progress(title: str, also: OnProgress | None = None) -> Generator[None, None, None]:
-    """Show a bar while the block computes, in this process or in those that it starts; `also` is told too.
+    """Keep a line up to date while the block computes, in this process or in those that it starts.
 
-    Where someone follows this process already, such as the command line, that one shows it.
+    `also` is told of each event too. Where someone follows this process already, such as the command line,
+    that one shows the progress; without a notebook the standard error does.
     """
     if os.environ.get(PROGRESS_VARIABLE):
         yield
         return
-    require("tqdm", "notebooks")
-    tqdm = import_module("tqdm.auto").tqdm
-    with tempfile.TemporaryDirectory(prefix="condnum-progress-") as folder:
-        events = Path(folder) / "events"
-        os.environ[PROGRESS_VARIABLE] = str(events)
+    in_notebook = require("IPython", "notebooks").get_ipython() is not None
+    with (
+        tempfile.TemporaryDirectory(prefix="condnum-progress-") as folder,
+        nullcontext(_line(title)) if in_notebook else terminal_progress(title) as shown,
+    ):
+
+        def report(event: Event) -> None:
+            shown(event)
+            if also is not None:
+                also(event)
+
+        os.environ[PROGRESS_VARIABLE] = str(Path(folder) / "events")
         try:
-            with tqdm(desc=title, leave=False) as bar:
-                move = _onto(bar)
-
-                def report(event: Event) -> None:
-                    move(event)
-                    if also is not None:
-                        also(event)
-
-                with following(events, report):
-                    yield
+            with following(Path(folder) / "events", report):
+                yield
         finally:
             del os.environ[PROGRESS_VARIABLE]
 
 
-def _onto(bar: Any) -> OnProgress:
-    """Return what moves a bar of tqdm."""
-    whole = ""
+def _line(title: str) -> OnProgress:
+    """Return what keeps a line of a notebook up to date, a few times a second."""
+    display = require("IPython.display", "notebooks")
+    handle = display.display(display.Markdown(f"{title} …"), display_id=True)
+    whole, written = "", -math.inf
 
     def report(event: Event) -> None:
-        nonlocal whole
-        bar.total, bar.n = event.get("total") or bar.total, event.get("done", bar.n)
-        whole = whole_words(event) if "done" in event else whole  # stays until the next piece is finished
-        bar.set_postfix_str(", ".join(filter(None, (stage_words(event), whole))))
+        nonlocal whole, written
+        if "done" in event:
+            whole = ", ".join(filter(None, (f"{event['done']} of {event['total']}", whole_words(event))))
+            written = -math.inf
+        if handle is not None and time.monotonic() - written >= POLL_SECONDS:
+            written = time.monotonic()
+            handle.update(display.Markdown(f"{title}: {whole} ({stage_words(event)})"))
 
     return report
 
