@@ -2,6 +2,7 @@
 
 import math
 import textwrap
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -195,29 +196,35 @@ def honest_legend(figure: Any) -> Any:
 
     Powers of ten on axes get the size of other labels.
     """
+    layout = figure.layout.to_plotly_json()  # plotly checks each look at its own
     for trace in figure.data:
         if trace.type == "scatter" and trace.showlegend is not False:
-            trace.showlegend = _is_seen(trace, figure.layout)
-    for axis in (*figure.select_xaxes({"type": "log"}), *figure.select_yaxes({"type": "log"})):
-        axis.tickfont.size = 12  # plotly enlarges powers by a quarter
+            trace.showlegend = _is_seen(trace, layout)
+    for name, axis in layout.items():
+        if name[1:5] == "axis" and axis.get("type") == "log" and axis.get("tickfont", {}).get("size") != 12:
+            figure.layout[name].tickfont.size = 12  # plotly enlarges powers by a quarter
     return figure
 
 
-def _is_seen(trace: Any, layout: Any) -> bool:
+def _is_seen(trace: Any, layout: Mapping[str, Any]) -> bool:
     """Tell whether any point of a trace lies within its axes, as far as their ranges are fixed."""
     y = np.asarray(trace.y if trace.y is not None else [], dtype=np.float64)
     seen = np.isfinite(y)
-    for values, axis in (
+    for values, name in (
         (trace.x, f"xaxis{(trace.xaxis or 'x')[1:]}"),
         (y, f"yaxis{(trace.yaxis or 'y')[1:]}"),
     ):
-        axis = layout[axis]
-        if axis.type == "category" or axis.range is None or values is None:
+        axis = layout.get(name, {})
+        if axis.get("type") == "category" or axis.get("range") is None or values is None:
             continue
         with np.errstate(divide="ignore", invalid="ignore"):
-            at = np.log10(np.asarray(values, float)) if axis.type == "log" else np.asarray(values, float)
+            at = (
+                np.log10(np.asarray(values, float))
+                if axis.get("type") == "log"
+                else np.asarray(values, float)
+            )
         if len(at) == len(seen):
-            low, high = sorted(axis.range)
+            low, high = sorted(axis["range"])
             inside = (at >= low) & (at <= high)
             crossing = np.nanmin(at, initial=np.inf) <= high and np.nanmax(at, initial=-np.inf) >= low
             seen &= inside | crossing  # a line may cross the window between two points

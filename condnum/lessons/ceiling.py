@@ -320,7 +320,7 @@ def ridge_ceiling_demo(
     return RidgeCeiling(null, ridge, limit, of_data, of_measure, attained, at_ridge, at_compact)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)  # a recording asks for all tasks with one ε after the other
 def _ridge_curves(
     kappa_pretrain: float, kappa_harmful: float, angle: float, null: NullKind
 ) -> tuple[Floats, ...]:

@@ -5,6 +5,7 @@ together again. Fractions keep 22 bits behind the leading one, a relative error 
 numbers are exact.
 """
 
+import argparse
 import base64
 import gzip
 import hashlib
@@ -361,6 +362,13 @@ def record_all(
 if __name__ == "__main__":
     from condnum.lessons import recording  # by its own name, which worker processes can import
 
-    with terminal_progress("recording explorers") as shown:
-        for file in recording.record_all(sys.argv[1], sys.argv[2:], progress=shown):
-            print(file)
+    parser = argparse.ArgumentParser(description="Record explorers for pages without a kernel.")
+    parser.add_argument("folder", help="where the recordings are written")
+    parser.add_argument("names", nargs="*", help="of explorers; none: those of the lessons")
+    given = parser.parse_args()
+    try:
+        with terminal_progress("recording explorers") as shown:
+            for file in recording.record_all(given.folder, given.names, progress=shown):
+                print(file)
+    except CondnumError as error:
+        parser.error(str(error))

@@ -6,6 +6,8 @@ A browser's reading of them is tested in tests/browser/test_recording.py.
 import base64
 import gzip
 import json
+import subprocess
+import sys
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -295,3 +297,13 @@ def test_what_cannot_be_recorded_is_refused(tmp_path: Any) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot be written"):
         record_all(tmp_path / "file", ["AlignmentExplorer"])
+
+
+def test_command_line_says_what_it_cannot_record(tmp_path: Any) -> None:
+    """Status 2 and the names that there are; nothing is written."""
+    command = [sys.executable, "-m", "condnum.lessons.recording", str(tmp_path)]
+    refused = subprocess.run([*command, "NoExplorer"], capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert "unknown explorer 'NoExplorer'" in refused.stderr
+    assert "AlignmentExplorer" in refused.stderr
+    assert list(tmp_path.iterdir()) == []
