@@ -16,8 +16,8 @@ import nbformat
 
 from condnum.errors import CondnumError, OutputError, require
 from condnum.files import RECORD, folder_lock, output_folder, results_folder, write_json, write_text
-from condnum.lessons.alignment_lab import alignment_lab
-from condnum.lessons.recording import fingerprint, record, record_all, recordable
+from condnum.lessons.alignment_lab import RECORDED
+from condnum.lessons.recording import fingerprint, record_all, recordable
 from condnum.machine import versions
 from condnum.progress import OnProgress
 from condnum.report.notebook import REPORT, find_notebook, read_notebook, run_notebook
@@ -39,13 +39,6 @@ LESSONS = (
     "6_exercises",
     "7_alignment_lab",
 )
-
-#: Explorers of a pair of tasks that are recorded beside those of the lessons, with the pair.
-LABS = {
-    "AlignmentLabHousePrices": "house-prices",
-    "AlignmentLabDigits49": "digits:4-9",
-    "AlignmentLabMnist49": "mnist:4-9",
-}
 
 #: Packages whose public names the API pages document; what one has of another is shown there only.
 PACKAGES = (
@@ -193,21 +186,17 @@ def _recorded(
     folder: Path, names: Sequence[str] | None, execute: bool, progress: OnProgress | None
 ) -> dict[str, Path]:
     """Record explorers, but those that this code has recorded before; return the files."""
-    lessons = [name for name in recordable() if names is None or name in names]
-    labs = {name: pair for name, pair in LABS.items() if names is None or name in names}
-    files = {name: folder / f"{name}.js" for name in [*lessons, *labs]}
+    chosen = [name for name in [*recordable(), *RECORDED] if names is None or name in names]
+    files = {name: folder / f"{name}.js" for name in chosen}
 
     def there(name: str) -> bool:
         with suppress(FileNotFoundError), files[name].open(encoding="utf-8") as stream:
             return stream.readline() == f"// {fingerprint()}\n"
         return False
 
-    if execute and lessons:
-        record_all(folder, lessons, progress=progress)
-    for name, pair in labs.items():
-        if execute and not there(name):
-            lab = alignment_lab(pair, out=folder.parents[1] / "alignment-lab")  # as the notebook
-            write_text(files[name], f"// {fingerprint()}\n{record(lab, progress=progress)}")
+    if execute and chosen:
+        labs = folder.parents[1] / "alignment-lab"  # as the notebook keeps them
+        record_all(folder, chosen, labs=labs, progress=progress)
     return {name: path for name, path in files.items() if there(name)}
 
 
