@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 
 import nbformat
@@ -96,7 +97,7 @@ def build_site(
         players = _recorded(cache / "recorded", explorers, execute, progress)
         pages = _written(players) | _api()
         pages |= results_pages(reproduction, results, players, work / "_extra" / "runs")
-        ran = _executed(lessons, cache / "lessons", execute, say)
+        ran = _executed(lessons, cache / "lessons", execute, say, progress)
         for name, notebook in ran.items():
             page = page_notebook(read_notebook(notebook), name, players)
             pages[f"learn/{name}.ipynb"] = nbformat.writes(page)
@@ -159,7 +160,11 @@ def _api() -> dict[str, str]:
 
 
 def _executed(
-    names: Sequence[str], folder: Path, execute: bool, say: Callable[[str], None]
+    names: Sequence[str],
+    folder: Path,
+    execute: bool,
+    say: Callable[[str], None],
+    progress: OnProgress | None = None,
 ) -> dict[str, Path]:
     """Run notebooks, two at a time; those whose text and code are unchanged were run before."""
     runs = dict[str, Path]()
@@ -175,8 +180,10 @@ def _executed(
             run_notebook(name, {}, runs[name], quiet=True, optional={"static": True})
         except CondnumError as error:
             say(f"site: the lesson {name} is left out: {error}")
+        if progress is not None:
+            progress({"stage": name, "done": next(done), "total": len(missing)})
 
-    missing = [name for name in names if execute and not (runs[name] / REPORT).exists()]
+    missing, done = [name for name in names if execute and not (runs[name] / REPORT).exists()], count(1)
     with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
         list(pool.map(run, missing))
     return {name: runs[name] / REPORT for name in names if (runs[name] / REPORT).exists()}
