@@ -55,9 +55,6 @@ def mathml(tex: str, *, display: bool = False) -> str:
 PLOTLY = "application/vnd.plotly.v1+json"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
-#: In the place of a control that needs a kernel.
-NOTE = "An interactive control: open the notebook to use it."
-
 
 def shown_notebook(notebook: Any) -> tuple[Any, list[dict[str, Any]]]:
     """Return what a page without a kernel shows of a notebook, with numbered slots, and its plotly figures.
@@ -88,7 +85,8 @@ def _page_data(data: Mapping[str, Any], figures: list[dict[str, Any]]) -> dict[s
         figures.append(json.loads(figure) if isinstance(figure, str) else figure)
         return {"text/html": f'<div class="figure" data-slot="{len(figures) - 1}"></div>'}
     if WIDGET in data:
-        return {"text/html": f'<p class="note">{NOTE}</p>'}
+        note = "An interactive control: open the notebook to use it."
+        return {"text/html": f'<p class="note">{note}</p>'}
     if "text/latex" in data and "text/html" not in data:
         tex = data["text/latex"].strip()
         formula = tex.strip("$").replace(r"\displaystyle", "")

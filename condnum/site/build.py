@@ -94,7 +94,7 @@ def build_site(
         work = cache / _checksum()[:12]
         for stale in set(cache.glob("[0-9a-f]" * 12)) - {work}:
             shutil.rmtree(stale)
-        players = _recorded(cache / "recorded", explorers, execute, progress)
+        players = _recorded(cache / "recorded", explorers, execute, say, progress)
         pages = _written(players) | _api()
         pages |= results_pages(reproduction, results, players, work / "_extra" / "runs")
         ran = _executed(lessons, cache / "lessons", execute, say, progress)
@@ -190,7 +190,11 @@ def _executed(
 
 
 def _recorded(
-    folder: Path, names: Sequence[str] | None, execute: bool, progress: OnProgress | None
+    folder: Path,
+    names: Sequence[str] | None,
+    execute: bool,
+    say: Callable[[str], None],
+    progress: OnProgress | None,
 ) -> dict[str, Path]:
     """Record explorers, but those that this code has recorded before; return the files."""
     chosen = [name for name in [*recordable(), *RECORDED] if names is None or name in names]
@@ -201,9 +205,12 @@ def _recorded(
             return stream.readline() == f"// {fingerprint()}\n"
         return False
 
-    if execute and chosen:
-        labs = folder.parents[1] / "alignment-lab"  # as the notebook keeps them
-        record_all(folder, chosen, labs=labs, progress=progress)
+    try:
+        if execute and chosen:
+            labs = folder.parents[1] / "alignment-lab"  # as the notebook keeps them
+            record_all(folder, chosen, labs=labs, progress=progress)
+    except CondnumError as error:
+        say(f"site: explorers are left out: {error}")
     return {name: path for name, path in files.items() if there(name)}
 
 

@@ -11,15 +11,14 @@ import numpy as np
 from bs4 import BeautifulSoup
 from markupsafe import Markup
 
-from condnum.report.html import NOTE, fill_slots, label_room, shown_notebook
+from condnum.report.html import fill_slots, label_room, shown_notebook
 from condnum.report.tables import mark_words
 
 
 def page_notebook(notebook: Any, name: str, recorded: Collection[str] = ()) -> Any:
     """Return an executed notebook as its page shows it; `recorded` names explorers that play on the page.
 
-    Controls that need a kernel are left out; cells with the tag `remove-cell` are for readers with one, and
-    MyST-NB leaves them out.
+    Cells with the tag `remove-cell` are for readers with a kernel: MyST-NB leaves them out.
     """
     page, figures = shown_notebook(notebook)
     drawn = [figure_html(figure, f"{name}-{place}", recorded) for place, figure in enumerate(figures)]
@@ -31,7 +30,6 @@ def page_notebook(notebook: Any, name: str, recorded: Collection[str] = ()) -> A
         cell.source = cell.source or "pass"  # MyST-NB leaves out cells without a source
         if "solution" in tags:
             cell.metadata["mystnb"] = {"code_prompt_show": "Solution in Python"}
-        cell.outputs = [output for output in cell.outputs if NOTE not in str(output.get("data", ""))]
         for output in cell.outputs:
             if "text/html" in output.get("data", {}):
                 soup = BeautifulSoup(output.data["text/html"], "html.parser")
