@@ -90,7 +90,8 @@ def build_site(
     application = require("sphinx.application", "site").Sphinx
     namespace = require("sphinx.util.docutils", "site").docutils_namespace  # this process may build again
     reproduction, results = published_runs(root)
-    with folder_lock(output_folder(cache)), results_folder(output_folder(target) / SITE) as held:
+    folder = output_folder(target)
+    with folder_lock(output_folder(cache)):
         work = cache / _checksum()[:12]
         for stale in set(cache.glob("[0-9a-f]" * 12)) - {work}:
             shutil.rmtree(stale)
@@ -101,31 +102,34 @@ def build_site(
         for name, notebook in ran.items():
             page = page_notebook(read_notebook(notebook), name, players)
             pages[f"learn/{name}.ipynb"] = nbformat.writes(page)
-        try:
-            _scripts(work / "_static", players)
-            for path in _synchronise(work, pages):
-                (work / "html" / path).with_suffix(".html").unlink(missing_ok=True)
-            shutil.rmtree(work / "html" / "runs", ignore_errors=True)
-            warnings = io.StringIO()
-            places = (work, None, work / "html", work / "doctrees")
-            with namespace():
-                application(*places, "html", confoverrides=SETTINGS, status=None, warning=warnings).build()
-            keep = shutil.ignore_patterns("*.map", ".buildinfo*", "objects.inv", "*.LICENSE.txt")
-            shutil.copytree(work / "html", held.path, ignore=keep, dirs_exist_ok=True)
-        except OSError as error:
-            raise OutputError(
-                f"the site cannot be made in {work}, or copied to {target}: {error.strerror or error}; free "
-                "some space there or make it writable. The old site is as it was."
-            ) from error
-        absent = [name for name in LESSONS if name not in ran]  # links to these lead nowhere, as was said
-        for line in re.sub(r"\x1b\[[\d;]+m", "", warnings.getvalue()).splitlines():
-            if not any(name in line for name in absent):
-                say(f"site: {line.replace(f'{work}/', '')}")
-        write_json(held.path / RECORD, {"files": held.checksums()})
-        held.replace()
+        with results_folder(folder / SITE) as held:
+            try:
+                _scripts(work / "_static", players)
+                for path in _synchronise(work, pages):
+                    (work / "html" / path).with_suffix(".html").unlink(missing_ok=True)
+                shutil.rmtree(work / "html" / "runs", ignore_errors=True)
+                warnings = io.StringIO()
+                places = (work, None, work / "html", work / "doctrees")
+                with namespace():
+                    application(
+                        *places, "html", confoverrides=SETTINGS, status=None, warning=warnings
+                    ).build()
+                keep = shutil.ignore_patterns("*.map", ".buildinfo*", "objects.inv", "*.LICENSE.txt")
+                shutil.copytree(work / "html", held.path, ignore=keep, dirs_exist_ok=True)
+            except OSError as error:
+                raise OutputError(
+                    f"the site cannot be made in {work}, or copied to {folder}: {error.strerror or error}; "
+                    "free some space there or make it writable. The old site is as it was."
+                ) from error
+            write_json(held.path / RECORD, {"files": held.checksums()})
+            held.replace()
+    absent = [name for name in LESSONS if name not in ran]  # links to these lead nowhere, as was said
+    for line in re.sub(r"\x1b\[[\d;]+m", "", warnings.getvalue()).splitlines():
+        if not any(name in line for name in absent):
+            say(f"site: {line.replace(f'{work}/', '')}")
     first = f"{SITE}/{'index.html' if root is None else 'results/index.html'}"
     return write_text(
-        target / INDEX,
+        folder / INDEX,
         f'<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"><title>condnum</title>\n'
         f'<meta http-equiv="refresh" content="0; url={first}"><link rel="icon" href="data:,">\n'
         f'<p><a href="{first}">condnum</a></p></html>\n',
