@@ -115,7 +115,7 @@ class AlignmentView(Chosen, Shown):
 
     def reading(self) -> str:
         """Say the finding, then the numbers of Eq. 10, of alignment and of the chosen direction."""
-        D, small = self.tasks.dimension, []
+        small, band = [], " … ".join(num(end, 2) for end in haar_overlap_band(self.tasks.dimension))
         for step in self.steps:
             small.append(f"<b>{step.trail.short}</b>: {step.verdict}." if len(self.steps) > 1 else "")
             kappas = [
@@ -125,11 +125,9 @@ class AlignmentView(Chosen, Shown):
             means = ", ".join(num(float(value), 2) for value in step["diagonal_overlap"])
             angles = ", ".join(self._angles(step, side) for side in (0, 1))
             small[-1] += (
-                f" κ by Eq. 10 / true: {', '.join(kappas)}. Mean |u<sub>i</sub>ᵀq<sub>i</sub>|²: {means}; "
-                f"angles of the {self.tasks.leading} leading: {angles}."
+                f" κ by Eq. 10 / true: {', '.join(kappas)}. Mean |u<sub>i</sub>ᵀq<sub>i</sub>|²: {means} "
+                f"(by chance {band}); angles of the {self.tasks.leading} leading: {angles}."
             )
-        low, high = (num(end, 2) for end in haar_overlap_band(D))
-        small.append(f"By chance that mean is {low} … {high}.")
         small.append(self._direction_words())
         return f"{self.finding()}.<div class='condnum-wide'>{'<br>'.join(small)}</div>"
 
