@@ -192,6 +192,25 @@ class TestLoop:
         unbroken = immunize(make_problem(), "r_ill_only", steps=100, record_every=1)
         assert cut.history["kappa_harmful"][7] == unbroken.history["kappa_harmful"][7]
 
+    @pytest.mark.parametrize("settings", [{"learning_rate": 0.1}, {}], ids=["fixed", "auto"])
+    def test_theta_is_shown_at_watched_steps_without_being_measured(self, settings, make_problem):
+        seen, options = {}, {"steps": 9, "record_every": 0, **settings}
+        immunize(
+            make_problem(),
+            callback=lambda p: seen.update({p.step: (p.record, p.theta.clone())}),
+            watch=[0, 2, 5],
+            **options,
+        )
+        assert [*seen] == [0, 2, 5]
+        assert all(record == {} for record, _ in seen.values())
+        if settings:  # θ after k steps of a constant schedule is the result of k steps
+            plain = {"schedule": "constant", "steps": 5} | settings
+            short = immunize(make_problem(), record_every=0, **plain).theta
+            shown = {}
+            immunize(make_problem(), callback=lambda p: shown.update({p.step: p.theta.clone()}), watch=[5],
+                     record_every=0, **plain | {"steps": 9})  # fmt: skip
+            torch.testing.assert_close(shown[5], short, rtol=0, atol=0)
+
 
 def test_history(make_problem):
     result = immunize(make_problem(), settings="fixed", steps=10, record_every=4)
