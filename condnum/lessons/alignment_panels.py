@@ -29,6 +29,7 @@ DIVERGING = [[0, "#B2182B"], [0.5, "#FFFFFF"], [1, "#2166AC"]]
 POINTS, BARS = 80, 7
 #: Norm ratios and spectra are drawn down to here.
 RATIO_FLOOR, SPECTRUM_FLOOR = 1e-7, 1e-18
+EPS = 2.0**-52
 #: What is chosen: a ring of this look in every panel.
 RING: dict[str, Any] = {"marker": {"line": {"color": PURPLE, "width": 3}}}
 
@@ -175,6 +176,11 @@ def draw_spectra(panel: Any, view: Chosen) -> None:
         hover = {"hover": "Eq. 10, u<sub>%{customdata}</sub>: %{y:.2e}"}
         at = kept + 1, predicted[order][kept]
         panel.marks("Eq. 10", *at, "circle-open", 5, color, **hover, **click, **first)
+        # The m-th largest term is at most what the sums of the truth leave it, by majorisation.
+        left = truth.cumsum() - predicted[order].cumsum() + predicted[order]
+        kept = shown[left[shown] > max(SPECTRUM_FLOOR, len(truth) * EPS * truth[0])]
+        hover = {"hover": "Schur–Horn: at most %{y:.2e}"}
+        panel.line("Schur–Horn", kept + 1, left[kept], color, "dot", width=1.5, **hover, **first)
         at = np.flatnonzero(order == view.i - 1) + 1, predicted[[view.i - 1]].clip(SPECTRUM_FLOOR)
         hover = {"hover": "term of σ<sub>i</sub>: %{y:.2e}"}
         panel.marks("σ<sub>i</sub>'s term", *at, "circle-open", 12, PURPLE, **RING, **hover, **first)
