@@ -29,7 +29,7 @@ class Live(AnyWidget):
     The page asks once for plotly.js, however many widgets it shows.
     """
 
-    _esm, _css = asset("explorer.js", "kernel.js"), asset("explorer.css")
+    _esm, _css = asset("paint.js", "explorer.js", "kernel.js"), asset("explorer.css")
     declaration = traitlets.Dict().tag(sync=True)
     payload = traitlets.Unicode("{}").tag(sync=True)
 

@@ -131,7 +131,7 @@ def test_a_page_plays_by_keyboard_and_by_its_address(window: Any, tmp_path: Path
 
     explorer = recordable()["AlignedTasksExplorer"]
     (tmp_path / "all.js").write_text(
-        f"{get_plotlyjs()}\n{asset('explorer.js', 'recording.js')}\n{record(explorer)}"
+        f"{get_plotlyjs()}\n{asset('paint.js', 'explorer.js', 'recording.js')}\n{record(explorer)}"
     )
     page = tmp_path / "page.html"
     page.write_text(
