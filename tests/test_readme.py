@@ -16,9 +16,9 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import torch
 import typer.core
 
-import condnum.arrays
 from condnum import cli
 from condnum.report import notebook
 from condnum.report.reproduce import experiments
@@ -165,7 +165,8 @@ def parsed_only(tmp_path, monkeypatch):
     monkeypatch.setattr(typer.core.TyperCommand, "invoke", invoke)
     monkeypatch.setattr(cli, "loaded", configured)
     monkeypatch.setattr(notebook, "run_report", lambda *_, **__: [])
-    monkeypatch.setattr(condnum.arrays, "resolve_device", lambda device: device)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     own = nbformat.v4.new_code_cell(OWN_NOTEBOOK, metadata={"tags": ["parameters"]})
     for name in ("PATH.ipynb", "my_notebook.ipynb"):
         nbformat.write(nbformat.v4.new_notebook(cells=[own]), tmp_path / name)

@@ -225,13 +225,14 @@ def explorer_of(trails: Trails, known: Sequence[str]) -> type[Explorer]:
     }
     sides = {"pretrain": "D_P, pre-training", "harmful": "D_H, harmful"}
     zooms = {"whole": "all, in blocks", "leading": f"the {ZOOM} leading", "near": f"{ZOOM} around (i, j)"}
+    steps, some = (14, 5) if D <= 128 else (8, 3)  # a recording with many pixels stays below 1 MB, too
     one: Any = Literal[tuple(known)]
     other: Any = Literal["none", *known]
 
     @checked(
         extractor=Choice("extractor θ", "Whose singular vectors are shown.", labels),
-        training=Slider("training, θ₀ to end", tips["training"], 0, TRAINING, play=150, marks=14),
-        i=Slider("direction i of θ", tips["i"], 1, most, marks=5),
+        training=Slider("training, θ₀ to end", tips["training"], 0, TRAINING, play=150, marks=steps),
+        i=Slider("direction i of θ", tips["i"], 1, most, marks=some),
         j=Slider("eigenvector j of K", tips["j"], 1, D, advanced=True),
         side=Choice("task of q_j", tips["side"], sides, advanced=True),
         zoom=Choice("maps show", "Which part of the overlaps.", zooms, advanced=True),
