@@ -59,33 +59,32 @@ def opened(window: Any, tmp_path: Path) -> Iterator[Any]:
     assert problems == []
 
 
-@pytest.mark.parametrize("name", list(recordable()))
-def test_states_are_those_of_the_function(
-    name: str, opened: Any, window: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ten random states: every number to 1e-6, every text.
+def test_states_are_those_of_the_functions(opened: Any, window: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten random states of each explorer: every number to 1e-6, every text.
 
     To be quick, two or three random ones of the recorded values of each control are recorded here.
     """
-    explorer, generator = recordable()[name], np.random.default_rng(len(name))
-    free = [control for control in explorer.controls.values() if not control.advanced]
-    kept = 3 if len(free) < 5 else 2
-    thinned = {
-        control: values
-        if explorer.controls[control].advanced or len(values) <= kept
-        # indices, since NumPy would make its own types of the values
-        else [values[i] for i in sorted(generator.choice(len(values), kept, replace=False))]
-        for control, values in recording.recorded_values(explorer).items()
-    }
-    monkeypatch.setattr(recording, "recorded_values", lambda _: thinned)
-    assert opened(explorer) == {control: values for control, values in thinned.items() if len(values) > 1}
-    states = lattice(explorer)
-    chosen = generator.choice(len(states), STATES, replace=False).tolist()
-    found = window.evaluate(_ASK, [states[number] for number in chosen])
-    with limited_threads(1):
-        for number, one in zip(chosen, found, strict=True):
-            assert one.pop("state") == states[number]
-            assert_same(one, payload(explorer, states[number]))
+    generator, recorded_values = np.random.default_rng(0), recording.recorded_values
+    for explorer in recordable().values():
+        free = [control for control in explorer.controls.values() if not control.advanced]
+        kept = 3 if len(free) < 5 else 2
+        thinned = {
+            control: values
+            if explorer.controls[control].advanced or len(values) <= kept
+            # indices, since NumPy would make its own types of the values
+            else [values[i] for i in sorted(generator.choice(len(values), kept, replace=False))]
+            for control, values in recorded_values(explorer).items()
+        }
+        monkeypatch.setattr(recording, "recorded_values", lambda _, thinned=thinned: thinned)
+        several = {control: values for control, values in thinned.items() if len(values) > 1}
+        assert opened(explorer) == several, explorer
+        states = lattice(explorer)
+        chosen = generator.choice(len(states), STATES, replace=False).tolist()
+        found = window.evaluate(_ASK, [states[number] for number in chosen])
+        with limited_threads(1):
+            for number, one in zip(chosen, found, strict=True):
+                assert one.pop("state") == states[number]
+                assert_same(one, payload(explorer, states[number]))
 
 
 def test_what_lies_between_goes_to_the_nearest_state(
