@@ -184,7 +184,8 @@ def alignment_lab(
         data: `house-prices`, `embedded`, `mnist:P-H`, `digits:P-H`, or a pair of one's own,
             `TaskPair.from_arrays(…)`; for files of features give `pretrain` and `harmful` instead.
         methods: Extractors to compute now; the others are computed when they are chosen. Empty: all.
-        out: Folder that keeps what is computed; empty keeps it for this process.
+        out: Folder that keeps what is computed, a folder in it for each data, so that several labs can be
+            computed at once; empty keeps it for this process.
         **options: Of `AlignmentPath`: `source`, `pretrain`, `harmful`, `key`, `drop`, `seed`, `epochs`.
 
     Returns:
@@ -196,7 +197,8 @@ def alignment_lab(
     named = ARRAYS if isinstance(data, TaskPair) else data
     study = AlignmentPath.from_parameters(data=named, methods=methods, **options)
     loaded = PathData.of(data) if isinstance(data, TaskPair) else study.load()
-    trails = Trails(study, loaded, str(out))
+    kind = "files" if options.get("pretrain") else re.sub(r"\W+", "-", named)
+    trails = Trails(study, loaded, str(Path(out) / kind) if out else "")
     known = study.allowed(loaded)
     trails.compute(*(study.methods or known))
     return explorer_of(trails, [*dict.fromkeys([*study.methods, *known])])

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import logging
 import os
 import re
 import shutil
@@ -188,6 +189,7 @@ def _executed(
             progress({"stage": name, "done": next(done), "total": len(missing)})
 
     missing, done = [name for name in names if execute and not (runs[name] / REPORT).exists()], count(1)
+    logging.getLogger("traitlets").setLevel(logging.ERROR)  # kernels warn that another thread ends them
     with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
         list(pool.map(run, missing))
     return {name: runs[name] / REPORT for name in names if (runs[name] / REPORT).exists()}

@@ -10,6 +10,7 @@ pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
 from condnum.data import TaskPair, load_diabetes_tasks
 from condnum.errors import CondnumError, InvalidInputError
+from condnum.files import folder_lock, output_folder
 from condnum.lessons.alignment import haar_overlap_band
 from condnum.lessons.alignment_lab import ALIGNED, RECORDED, alignment_lab, recorded_lab
 from condnum.lessons.alignment_trails import TRAINING, ZOOM
@@ -260,3 +261,10 @@ def test_the_slider_reaches_both_ends_and_each_kept_step_once(table):
     indices = [trail.at(mark).index for mark in range(TRAINING + 1)]
     assert (indices[0], indices[-1]) == (0, len(trail.arrays["step"]) - 1)
     assert all(0 <= b - a <= 2 for a, b in itertools.pairwise(indices))
+
+
+def test_labs_of_two_data_are_computed_at_once(tmp_path):
+    with folder_lock(output_folder(tmp_path / "embedded")):  # as another process holds it
+        lab = alignment_lab("digits:4-9", methods="identity", out=tmp_path)
+    assert list(lab.trails.kept) == ["identity"]
+    assert (tmp_path / "digits-4-9").is_dir()
