@@ -125,10 +125,14 @@ _RESPONSE = """async () => {
 }"""
 
 
-def test_a_page_plays_by_keyboard_and_by_its_address(window: Any, tmp_path: Path) -> None:
+def test_a_page_plays_by_keyboard_and_by_its_address(
+    window: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from plotly.offline import get_plotlyjs
 
     explorer = recordable()["AlignedTasksExplorer"]
+    few = {"exponent": [0.0, 0.5, 1.0], "pretrain_kappa": [100.0, 1000.0], "harmful_kappa": [2.0, 100.0]}
+    monkeypatch.setattr(recording, "recorded_values", lambda _: few)
     (tmp_path / "all.js").write_text(
         f"{get_plotlyjs()}\n{asset('paint.js', 'explorer.js', 'recording.js')}\n{record(explorer)}"
     )
