@@ -70,6 +70,9 @@ OutOption = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Folder of the results.", show_default="runs/…")
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+SiteOption = Annotated[
+    Path, typer.Option(metavar="DIR", help="Folder of index.html and of site/ with the pages.")
+]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -486,9 +489,7 @@ def reproduce(
         Path | None,
         typer.Option(metavar="DIR", help="Folder of the runs.", show_default="runs/reproduce/SCALE"),
     ] = None,
-    site: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder of index.html and of site/ with the pages.")
-    ] = Path("reports"),
+    site: SiteOption = Path("reports"),
     quiet: QuietOption = False,
 ) -> None:
     """Run all experiments, reuse what is unchanged; a site that grows sets each number beside its run."""
@@ -538,9 +539,7 @@ def site(
         Path | None,
         typer.Option(metavar="DIR", help="Folder of a reproduction.", show_default="runs/reproduce/SCALE"),
     ] = None,
-    site: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder of index.html and of site/ with the pages.")
-    ] = Path("reports"),
+    site: SiteOption = Path("reports"),
 ) -> None:
     """Build the site: lessons, results, how-to, API; without a reproduction, of committed results."""
     from condnum.report.reproduce import RECORD

@@ -308,6 +308,14 @@ def _record_file(name: str, path: Path, labs: str | Path) -> None:
     write_text(path, f"// {fingerprint()}\n{record(explorer)}")
 
 
+def is_current(path: Path) -> bool:
+    """Tell whether this code has written a recording."""
+    if not path.exists():
+        return False
+    with path.open(encoding="utf-8") as stream:
+        return stream.readline() == f"// {fingerprint()}\n"
+
+
 def record_all(
     folder: str | Path,
     names: Sequence[str] = (),
@@ -333,13 +341,7 @@ def record_all(
     target = output_folder(folder)
     files = {name: target / f"{name}.js" for name in names or recordable()}
 
-    def is_there(path: Path) -> bool:
-        if not path.exists():
-            return False
-        with path.open(encoding="utf-8") as stream:
-            return stream.readline() == f"// {fingerprint()}\n"
-
-    missing = {name: path for name, path in files.items() if not is_there(path)}
+    missing = {name: path for name, path in files.items() if not is_current(path)}
     done = itertools.count(len(files) - len(missing) + 1)
 
     def tell(name: str) -> None:

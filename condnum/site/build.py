@@ -8,7 +8,6 @@ import re
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from itertools import count
@@ -19,7 +18,7 @@ import nbformat
 from condnum.errors import CondnumError, OutputError, require
 from condnum.files import RECORD, folder_lock, output_folder, results_folder, write_json, write_text
 from condnum.lessons.alignment_lab import RECORDED
-from condnum.lessons.recording import fingerprint, record_all, recordable
+from condnum.lessons.recording import is_current, record_all, recordable
 from condnum.machine import versions
 from condnum.progress import OnProgress
 from condnum.report.notebook import REPORT, find_notebook, read_notebook, run_notebook
@@ -206,18 +205,13 @@ def _recorded(
     chosen = [name for name in [*recordable(), *RECORDED] if names is None or name in names]
     files = {name: folder / f"{name}.js" for name in chosen}
 
-    def there(name: str) -> bool:
-        with suppress(FileNotFoundError), files[name].open(encoding="utf-8") as stream:
-            return stream.readline() == f"// {fingerprint()}\n"
-        return False
-
     try:
         if execute and chosen:
             labs = folder.parents[1] / "alignment-lab"  # as the notebook keeps them
             record_all(folder, chosen, labs=labs, progress=progress)
     except CondnumError as error:
         say(f"site: explorers are left out: {error}")
-    return {name: path for name, path in files.items() if there(name)}
+    return {name: path for name, path in files.items() if is_current(path)}
 
 
 def _scripts(folder: Path, recordings: Mapping[str, Path]) -> None:
