@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from condnum.audit.layers import LayerAudit
 from condnum.audit.measures import LABELS, RAW
 from condnum.audit.result import Audit
 from condnum.figures.style import (
@@ -19,6 +20,7 @@ from condnum.figures.style import (
     overlap_map,
     panels,
 )
+from condnum.report.tables import number
 
 #: Colour, dash and label of each extractor; the dash is a second code beside colour.
 _LOOK = {
@@ -137,6 +139,64 @@ def attack_figure(found: Audit) -> Any:
     note = f"steps with it / without, to {100 * report.budget.headline:g} % excess loss; ▷: at least"
     shown = 180 + 30 * table["label"].nunique()
     return _legend(finish(figure, "How much slower attackers become", note, height=shown))
+
+
+def depth_figure(found: LayerAudit) -> Any:
+    """Draw what is possible behind each layer, κ of its features and their ranks, along the depth."""
+    table, figure = found.table, empty()
+    x, ceiling = table["layer"].to_list(), table["ceiling_compact"].to_numpy(dtype=float)
+    known = table[["ceiling_compact", "limit_rir", "rir"]].replace(np.inf, np.nan).to_numpy(dtype=float)
+    top = 3 * float(np.nanmax([found.target, *known.ravel()]))  # where an infinite ceiling is drawn
+    kappas = table[["kappa_pretrain", "kappa_harmful"]].to_numpy(dtype=float)
+    # Panels on one x axis, so that a phone need not scroll.
+    for name, low, high, title, axis in (
+        ("yaxis", 0.58, 1.0, f"RIR of a linear extractor (dashed: {number(found.target)})",
+         log_axis("", [*known.ravel(), top, 1.0])),
+        ("yaxis2", 0.29, 0.5, "κ of the layer's features (compact)", log_axis("", kappas)),
+        ("yaxis3", 0.0, 0.21, "rank of K, % of D", {"range": [0, 106]}),
+    ):  # fmt: skip
+        figure.update_layout({name: {**axis, "domain": (low, high), "anchor": "x"}})
+        figure.add_annotation(
+            text=title, x=0, xref="paper", xanchor="left", y=high, yref="paper", yanchor="bottom",
+            showarrow=False, font_size=13,
+        )  # fmt: skip
+    for layer, *ends in table[["layer", "rir", "limit_rir"]].fillna({"rir": 1.0}).itertuples(index=False):
+        add_line(figure, "", [layer] * 2, ends, NEUTRAL, width=2, showlegend=False, hoverinfo="skip")
+    none = np.where(table["limit_rir"].isna(), 1.0, np.nan)
+    for name, values, color, symbol in (
+        ("compact: no extractor exceeds (△: ∞)", ceiling, PURPLE,
+         np.where(ceiling > top, "triangle-up-open", "diamond-open")),
+        ("ridge: no extractor exceeds", table["limit_rir"], NEUTRAL, "triangle-down"),
+        ("ridge: a closed form reaches", table["rir"], BLUE, "circle"),
+        ("ridge: none has (i) > 1 and (ii) ≤ 1", none, ORANGE, "x"),
+    ):  # fmt: skip
+        if np.isnan(values).all():
+            continue
+        figure.add_scatter(
+            x=x, y=np.minimum(values, top), mode="markers", name=name, customdata=values,
+            marker={"color": color, "size": 10, "symbol": symbol},
+            hovertemplate="%{x}: RIR %{customdata:.3g}",
+        )  # fmt: skip
+    figure.add_hline(y=found.target, line_color=NEUTRAL, line_dash="dash")
+    for task, color, dash in (("pretrain", GREEN, "solid"), ("harmful", ORANGE, "dash")):
+        look: dict[str, Any] = {"mode": "lines+markers", "width": 2.2, "legendgroup": task}
+        ranks = table[[f"rank_{task}", "dimension"]]
+        for panel, values, shown in (
+            ("y2", table[f"kappa_{task}"], "κ %{y:.3g}"),
+            ("y3", 100 * ranks.iloc[:, 0] / ranks.iloc[:, 1], "rank %{customdata[0]} of %{customdata[1]}"),
+        ):
+            add_line(
+                figure, f"D<sub>{task[0].upper()}</sub>", x, values, color, dash, yaxis=panel,
+                showlegend=panel == "y2", customdata=ranks, hovertemplate=f"%{{x}}: {shown}", **look,
+            )  # fmt: skip
+    note = f"D<sub>P</sub>: {found.rows_pretrain:,d} rows, D<sub>H</sub>: {found.rows_harmful:,d} rows"
+    if found.cheapest is not None:
+        note += f". Shaded: {found.cheapest}, the cheapest"
+        at = x.index(found.cheapest)
+        figure.add_vrect(x0=at - 0.4, x1=at + 0.4, fillcolor=BLUE, opacity=0.12, line_width=0)
+    figure.update_xaxes(anchor="y3", tickangle=-60, type="category")
+    finish(figure, "What is possible behind each layer", note, height=820, width=60)
+    return _legend(figure).update_layout(margin_b=210)
 
 
 def _legend(figure: Any) -> Any:

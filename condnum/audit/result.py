@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from condnum.audit.attacks import AttackSection
 from condnum.audit.intervals import Intervals
+from condnum.audit.layers import LayerAudit
 from condnum.audit.measures import RAW, ClauseC, Comparison, comparisons
 from condnum.audit.moments import TaskFacts
 from condnum.audit.words import summary
@@ -49,6 +50,7 @@ class Audit:
     seconds: Mapping[str, float]  # by stage
     peak_mib: float  # largest resident memory of this process so far
     seed: int = 0
+    layers: LayerAudit | None = None  # of a backbone, where that was asked for
 
     @property
     def compared(self) -> list[Comparison]:
@@ -161,6 +163,8 @@ class Audit:
                     **{name: getattr(attack, name) for name in tables},
                 },
                 "attackers_summary": self.attack.sentences,
+                "layers": self.layers
+                and {"cheapest": self.layers.cheapest, "summary": self.layers.sentence, **vars(self.layers)},
                 "seconds": self.seconds,
                 "peak_memory_mib": self.peak_mib,
             }

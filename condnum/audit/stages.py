@@ -1,7 +1,7 @@
 """The stages of an audit, each kept and resumed by itself: a pass over the rows leaves D×D sums."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -10,14 +10,21 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from condnum.arrays import resolve_device
 from condnum.audit import measures
 from condnum.audit.attacks import PANEL_BUDGET, attack_section, one_hot
 from condnum.audit.intervals import bootstrap, estimates
+from condnum.audit.layers import layer_audit
 from condnum.audit.measures import RAW, TaskSpectra, comparisons
 from condnum.audit.moments import SecondMoments, cluster_moments, group_count, second_moments, task_facts
 from condnum.data.feature_pair import complete_targets, look_at
 from condnum.data.feature_stream import FeatureStream
+from condnum.deep.backbone import Backbone
+from condnum.deep.features import feature_key
+from condnum.deep.images import ImageData, image_loader
+from condnum.deep.transforms import ImageTransform
 from condnum.probing.attackers import AttackBudget
 from condnum.progress import report_event
 from condnum.studies.cells import Cell, CellResult, ResultStore
@@ -50,6 +57,33 @@ def from_cell(result: CellResult) -> Found:
     return json.loads(str(result.row["found"])) | result.arrays
 
 
+#: Images of a step through a net, and between two messages on its progress.
+IMAGE_BATCH = 64
+
+
+@dataclass(frozen=True, eq=False)
+class NetImages:
+    """A backbone and the images of both tasks that it is audited on."""
+
+    backbone: Backbone
+    transform: ImageTransform
+    images: tuple[ImageData, ImageData]  # of D_P and D_H
+
+    @cached_property
+    def key(self) -> list[dict[str, Any]]:
+        """What the features of all layers depend on."""
+        return [feature_key(self.backbone, data, self.transform) for data in self.images]
+
+    def batches(self, task: int) -> Generator[Tensor]:
+        """Yield the images of a task that decode, `(B, 3, h, w)`."""
+        data, done = self.images[task], 0
+        for batch in image_loader(data, self.transform, batch_size=IMAGE_BATCH):
+            if len(batch.labels):
+                yield batch.images
+            done += len(batch.labels) + len(batch.unreadable)
+            report_event(stage=f"layers, images of D_{'PH'[task]}", step=done, steps=len(data))
+
+
 @dataclass(eq=False)
 class AuditData:
     """What an audit reads, opened, and what this process knows of its finished cells."""
@@ -62,6 +96,7 @@ class AuditData:
     pretrain_targets: NDArray[Any] | None = None
     budget: AttackBudget | None = None  # of each attacker; None: that of an audit
     threads: int | None = None  # at a time; None: one a core
+    net: NetImages | None = None  # where the features are those of a backbone
     done: dict[Cell, Found] = field(default_factory=dict)
 
     @cached_property
@@ -74,7 +109,7 @@ class AuditData:
             for stream in (self.pretrain, self.harmful)
         ]
         given = dict(self.extractors), self.targets, self.pretrain_targets, self.budget
-        return str(content_hash([*streams, *given]))
+        return str(content_hash([*streams, *given, *([] if self.net is None else [self.net.key])]))
 
 
 @dataclass(frozen=True)
@@ -92,6 +127,7 @@ class Stage:
             "spectra": self.spectra,
             "bootstrap": self.bootstrap,
             "attackers": self.attackers,
+            "layers": self.layers,
         }
         return stages[self.cell["stage"]]()
 
@@ -231,3 +267,12 @@ class Stage:
             on_attack=lambda extractor, attacker: report_event(stage=f"{attacker} on {extractor}"),
         )  # fmt: skip
         return vars(section)
+
+    def layers(self) -> Found:
+        """Audit the layers of the net, in another pass over the images."""
+        net, study = self.data.net, self.study
+        assert net is not None  # refused by the study
+        model = net.backbone.model.to(resolve_device("auto"))
+        options = {"ridge": study.ridge, "rtol": study.rtol, "target": study.rir_target}
+        found = layer_audit(model, net.batches(0), net.batches(1), study.layers, **options)
+        return vars(found)

@@ -12,10 +12,11 @@ import pandas as pd
 
 from condnum.audit.attacks import AttackSection, Kind, TargetsLike, read_targets
 from condnum.audit.intervals import FEWEST_REPLICATES, intervals
+from condnum.audit.layers import RIR_TARGET, LayerAudit, layer_names
 from condnum.audit.measures import ClauseC, ThetaLike, read_extractors
 from condnum.audit.moments import TaskFacts
 from condnum.audit.result import Audit
-from condnum.audit.stages import AuditData, Found, Stage, from_cell, to_cell
+from condnum.audit.stages import AuditData, Found, NetImages, Stage, from_cell, to_cell
 from condnum.data.digits import load_small_digits
 from condnum.data.feature_pair import open_pair
 from condnum.data.feature_stream import MAX_DIMENSION, FeaturesLike, array_stream
@@ -27,7 +28,7 @@ from condnum.probing.attackers import AttackBudget
 from condnum.probing.report import AttackReport
 from condnum.studies.cells import Cell, CellResult
 from condnum.studies.executors import Executor
-from condnum.studies.study import Result, SerialExecutor, Study, StudyRun, SweepError
+from condnum.studies.study import Count, Result, SerialExecutor, Study, StudyRun, SweepError
 from condnum.theory.ceiling import RirCeiling
 from condnum.theory.spectra import PUBLISHED_RIDGE
 
@@ -61,6 +62,10 @@ class FeatureAudit(Study, name="audit"):
     pretrain_images: str = ""
     harmful_images: str = ""
     weights: str = ""
+    image_size: Count | None = None
+    limit: Count | None = None
+    layers: str = ""
+    rir_target: float = RIR_TARGET
     ridge: float = PUBLISHED_RIDGE
     rtol: float | None = None
     bootstrap: int = 200
@@ -82,6 +87,13 @@ class FeatureAudit(Study, name="audit"):
             )
         if self.backbone and self.pretrain:
             raise InvalidInputError("give files of features, or a backbone with images, not both.")
+        if self.layers and not self.backbone:
+            raise InvalidInputError(
+                f"layers {self.layers} are those of a net: give --backbone with --pretrain-images and "
+                "--harmful-images."
+            )
+        if not self.rir_target > 1:
+            raise InvalidInputError(f"rir_target must be above 1, got {self.rir_target}.")
         if self.ridge <= 0:
             raise InvalidInputError(f"ridge must be positive, got {self.ridge}.")
         if not 0 <= (self.rtol or 0) < 1:
@@ -96,31 +108,60 @@ class FeatureAudit(Study, name="audit"):
         """Open the files, whose rows are read later; features of a backbone are kept in the user cache."""
         streams: list[Any] = [self.pretrain, self.harmful]
         labels: list[Any] = [None, None]
+        net = None
         if self.backbone:
-            streams, labels = self._backbone_features()
+            net = self._net()
+            streams, labels = self._backbone_features(net)
         elif not self.pretrain:
             digits = load_small_digits()
             X, y = np.asarray(digits.images).reshape(len(digits), -1), np.asarray(digits.labels)
             low = y < 5
             streams = [array_stream(X[low], name="digits 0-4"), array_stream(X[~low], name="digits 5-9")]
             labels = [y[low], y[~low]]
-        return self.open(
+        data = self.open(
             *streams, theta=self.theta or None, theta_0=self.theta_0 or None, theta_i=self.theta_i or None,
             targets=self.targets or labels[1], pretrain_targets=self.pretrain_targets or labels[0],
         )  # fmt: skip
+        data.net = net
+        return data
 
-    def _backbone_features(self) -> tuple[list[Any], list[Any]]:
+    def _net(self) -> NetImages:
+        """Make the backbone, without the head that a file may have, and open the images."""
+        from condnum.deep import Backbone, evaluation_transform, load_backbone, open_images
+        from condnum.deep.backbone import size_arguments
+        from condnum.deep.weights import read_metadata
+
+        size, file = size_arguments(self.backbone, self.image_size), self.weights not in ("", "pretrained")
+        known = read_metadata(self.weights) if file else {}
+        if known.get("backbone", self.backbone) != self.backbone:
+            raise InvalidInputError(
+                f"{self.weights} holds the weights of {known['backbone']}, not of {self.backbone}: give "
+                f"--backbone {known['backbone']}."
+            )
+        if "recipe" in known:
+            backbone = load_backbone(self.weights, **size)
+        else:
+            pretrained = self.weights if file else bool(self.weights)
+            backbone = Backbone(
+                self.backbone, pretrained=pretrained, classifier="new" if file else "loaded", seed=self.seed,
+                **size,
+            )  # fmt: skip
+        whole: dict[str, Any] = {"input_size": self.image_size, "crop_pct": 1.0} if self.image_size else {}
+        images = (
+            open_images(place, limit=self.limit, seed=self.seed)
+            for place in (self.pretrain_images, self.harmful_images)
+        )
+        return NetImages(backbone, evaluation_transform(backbone, **whole), (next(images), next(images)))
+
+    def _backbone_features(self, net: NetImages) -> tuple[list[Any], list[Any]]:
         """Extract pooled features of un-augmented images with a timm model (Eq. 18), and their labels."""
-        from condnum.deep import Backbone, cached_features, evaluation_transform, open_images
+        from condnum.deep import cached_features
 
-        pretrained: bool | str = self.weights == "pretrained" or self.weights or False
-        backbone = Backbone(self.backbone, pretrained=pretrained, seed=self.seed)
-        transform, streams, labels = evaluation_transform(backbone), [], []
-        for place in (self.pretrain_images, self.harmful_images):
-            images = open_images(place, seed=self.seed)
+        streams, labels = [], []
+        for images in net.images:
             options: dict[str, Any] = {"cache": user_cache() / "features", "name": self.backbone}
-            found = cached_features(backbone, images, transform, device="auto", **options)
-            streams.append(array_stream(found.values, name=Path(place).name))
+            found = cached_features(net.backbone, images, net.transform, device="auto", **options)
+            streams.append(array_stream(found.values, name=Path(images.name).name))
             labels.append(found.labels)
         return streams, labels
 
@@ -149,6 +190,9 @@ class FeatureAudit(Study, name="audit"):
             cells.append(Cell({"stage": "bootstrap", "first": first}, {"count": count}, spectra))
         if self.attackers:
             cells.append(Cell({"stage": "attackers"}, {"kind": self.kind}, spectra))
+        if self.layers:
+            settings = {"layers": self.layers, "rir_target": self.rir_target}
+            cells.append(Cell({"stage": "layers"}, settings, spectra))
         return cells
 
     def executor(self, data: Any, cells: Sequence[Cell], jobs: int, scheduler: str = "") -> Executor:
@@ -159,7 +203,7 @@ class FeatureAudit(Study, name="audit"):
         """Audit, or go on where an audit was interrupted; without spectra there is nothing to show."""
         run = super().run(data, **options)
         for cell, error in run.report.failures.items():
-            if cell["stage"] not in ("bootstrap", "attackers"):
+            if cell["stage"] not in ("bootstrap", "attackers", "layers"):
                 raise SweepError(f"the audit ended at its stage '{cell['stage']}' with {error}")
         return run
 
@@ -185,11 +229,14 @@ class FeatureAudit(Study, name="audit"):
             draws = np.concatenate([batch["draws"] for batch in batches])
             drawn = intervals(draws, pd.DataFrame(spectra["estimates"]), batches[0]["unit"])
             no_intervals = "" if drawn else "nearly all resampled pairs of tasks have rank 0"
+        layers = None
         attack = AttackSection(None, "the panel failed" if self.attackers else "the panel was switched off")
         for section in stages.get("attackers", []):
             attack = AttackSection(**section)
             if section["report"] is not None:
                 attack = replace(attack, report=AttackReport.from_columns(section["report"]))
+        for section in stages.get("layers", []):
+            layers = LayerAudit(**section | {"table": pd.DataFrame(section["table"])})
         tables = ("kappa", "measures", "rtol_sweep", "ridge_sweep", "alignment")
         settings = {"standardise": self.standardise, "replicates": self.bootstrap}
         return Audit(
@@ -202,6 +249,7 @@ class FeatureAudit(Study, name="audit"):
             intervals=drawn,
             no_intervals=no_intervals,
             attack=attack,
+            layers=layers,
             columns=pd.DataFrame(columns["columns"]),
             notes=tuple(columns["notes"]),
             settings=settings | {"groups": spectra["groups"], "scheduler": bool(self.scheduler)},
@@ -212,7 +260,10 @@ class FeatureAudit(Study, name="audit"):
         )
 
     def tables(self, data: Any, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
-        """Return none: audit.json holds them all."""
+        """Return that of the layers; audit.json holds all others."""
+        for cell, row, arrays in results:
+            if cell["stage"] == "layers":
+                return {"layers": pd.DataFrame(from_cell(CellResult(row, arrays))["table"])}
         return {}
 
     def files(self, results: Sequence[Result], folder: Path) -> list[str]:
@@ -239,6 +290,8 @@ class AuditCommand(FeatureAudit, name="audit"):
 
     def load(self) -> Any:
         """Read the beginnings of files only, for their checksums; images are left to the kernel."""
+        if self.layers:
+            layer_names(self._net().backbone.model, self.layers)
         if self.pretrain:
             data = super().load()
             for stream in (data.pretrain, data.harmful):

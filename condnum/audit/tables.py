@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from condnum.audit.layers import LayerAudit
 from condnum.audit.measures import LABELS, Comparison
 from condnum.audit.result import Audit
 from condnum.audit.words import interval_words
@@ -112,6 +113,25 @@ def alignment_words(found: Audit) -> pd.DataFrame:
         "predicted_kappa": "κ by Eq. 10", "kappa": "κ", "u_unique": "Eq. 10 single-valued",
     }  # fmt: skip
     return _worded(table.assign(u_unique=single), titles)
+
+
+def layers_words(found: LayerAudit) -> pd.DataFrame:
+    """Return what is possible behind each layer, and what it rests on."""
+    table = found.table
+    marks = np.where(table["layer"] == found.cheapest, ", cheapest", "")
+    titles = {
+        "layer": "layer", "dimension": "D", "parameters": "D²", "verdict": f"RIR {number(found.target)}",
+        "rir": "RIR of closed form", "limit_rir": "RIR, at most", "harmful_ratio": "(i) of closed form",
+        "pretrain_ratio": "(ii)", "limit_harmful_ratio": "(i), at most", "ceiling_ridge": "ceiling, ridge",
+        "ceiling_compact": "ceiling, compact", "kappa_pretrain": "κ(K<sub>P</sub>)",
+        "kappa_harmful": "κ(K<sub>H</sub>)", "rank_pretrain": "rank K<sub>P</sub>",
+        "rank_harmful": "rank K<sub>H</sub>",
+        "harmful_only": "null directions of K<sub>P</sub> in D<sub>H</sub>",
+        "misalignment": "misalignment", "module": "module", "note": "note",
+    }  # fmt: skip
+    if not table["note"].any():
+        del titles["note"]
+    return _worded(table.assign(verdict=table["verdict"] + marks), titles)
 
 
 def attack_words(found: Audit) -> pd.DataFrame:

@@ -27,6 +27,14 @@ LIMITS = (
     "outside of it, and all of this is about these rows: other data of the same tasks may differ."
 )
 
+#: What is asked of each layer.
+DEPTH = (
+    "Behind a layer with D pooled features a linear extractor θ has D² parameters. In the ridge convention, "
+    "at unit scale, with (i) > 1 and (ii) ≤ 1: what a closed form reaches on these rows, and what no "
+    "extractor exceeds; between the two it is open. Compact, the largest (i) at (ii) = 1 is the ceiling "
+    "itself. Misalignment is 0 where both tasks share their directions."
+)
+
 
 def interval_words(found: Audit, quantity: str, convention: str, **place: str) -> str:
     """Return an interval as a table shows it, with a word where the estimate lies outside."""
@@ -190,7 +198,8 @@ def summary(found: Audit) -> list[str]:
         judged = [f"Without an extractor there is no verdict. {'; '.join(reached)}."]
     else:
         judged = _judged(found, pair)
-    return [*said, f"Room: {room}; {limit}.", *judged, attackers_sentence(found), LIMITS]
+    depth = [] if found.layers is None else [found.layers.sentence]
+    return [*said, f"Room: {room}; {limit}.", *judged, attackers_sentence(found), *depth, LIMITS]
 
 
 def _judged(found: Audit, pair: Comparison) -> list[str]:

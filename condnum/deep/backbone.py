@@ -216,6 +216,13 @@ class Backbone(nn.Module):
         return any(key.startswith(f"{name}.") for name in self.split.trainable)
 
 
+def size_arguments(name: str, side: int | None) -> dict[str, Any]:
+    """Return what timm is told of the side of images: nothing, but for nets that are built for one size."""
+    timm = require("timm", "deep")
+    known = timm.get_pretrained_cfg(name) if timm.is_model(name.split(".")[0]) else None
+    return {"img_size": side} if side is not None and getattr(known, "fixed_input_size", False) else {}
+
+
 def save_backbone(
     backbone: Backbone, path: str | os.PathLike[str], *, notes: Mapping[str, str] | None = None
 ) -> Path:

@@ -89,6 +89,43 @@ def split_choices(model: nn.Module) -> list[str]:
     return names
 
 
+def block_names(model: nn.Module) -> list[str]:
+    """Return the blocks of a net in order: the parts of its trunk that hold a weight matrix.
+
+    Of a stack of blocks (a `Sequential` or `ModuleList` whose members with a matrix have parts of their own),
+    wherever it lies, its members. The head is timm's classifier; of other nets a last child that is `Linear`.
+
+    Args:
+        model: Any module.
+
+    Returns:
+        Module paths.
+
+    Examples:
+        >>> stack = nn.Sequential(*(nn.Sequential(nn.Linear(2, 2), nn.ReLU()) for _ in range(2)))
+        >>> block_names(nn.Sequential(nn.Linear(2, 2), stack, nn.Linear(2, 2)))
+        ['0', '1.0', '1.1']
+    """
+
+    def members(module: nn.Module) -> list[tuple[str, nn.Module]]:
+        held = [(key, child) for key, child in module.named_children() if _has_matrix(child)]
+        stack = isinstance(module, nn.Sequential | nn.ModuleList)
+        return held if stack and held and all(any(child.children()) for _, child in held) else []
+
+    def blocks(name: str, module: nn.Module) -> list[str]:
+        if found := members(module):
+            return [f"{name}.{key}" for key, _ in found]
+        if any(members(part) for part in module.modules()):
+            return [path for key, child in module.named_children() for path in blocks(f"{name}.{key}", child)]
+        return [name] if _has_matrix(module) else []
+
+    last = list(model.named_children())[-1:]
+    head = split_head(model) if hasattr(model, "get_classifier") else ""
+    if not head and last and isinstance(last[0][1], nn.Linear):
+        head = last[0][0]
+    return [path for name, child in _trunk(model, head) for path in blocks(name, child)]
+
+
 def register_split_rule(rule: SplitRule) -> None:
     """Add a rule in front of the others, so that it is asked first.
 

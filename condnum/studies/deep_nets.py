@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 
 from condnum.arrays import resolve_device
-from condnum.deep.backbone import Backbone, load_backbone, save_backbone
+from condnum.deep.backbone import Backbone, load_backbone, save_backbone, size_arguments
 from condnum.deep.features import Features, cached_features, head_accuracy
 from condnum.deep.image_sets import IMAGENET, imagenet_classes, open_images
 from condnum.deep.images import ImageData
@@ -240,13 +240,7 @@ class DeepNets(Study, name="deep", version="3"):
     def create(self, data: DeepTasks, name: str, seed: int) -> Backbone:
         """Make the backbone before any training here; timm is told the side where a model has one only."""
         recipe = self.recipe(name)
-        arguments: dict[str, Any] = {}
-        if self.side is not None:
-            timm = require("timm", "deep")
-            known = timm.get_pretrained_cfg(name) if timm.is_model(name.split(".")[0]) else None
-            if getattr(known, "fixed_input_size", False):
-                arguments["img_size"] = self.side
-        arguments |= recipe.arguments
+        arguments = {**size_arguments(name, self.side), **recipe.arguments}
         if self.image_size is not None and "img_size" in arguments:
             arguments["img_size"] = self.image_size
         weights, trained = self.chosen_weights, recipe.pretraining is not None

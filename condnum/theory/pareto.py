@@ -22,7 +22,13 @@ from torch import Tensor
 
 from condnum.arrays import Array, ArrayLike, like
 from condnum.errors import InvalidInputError
-from condnum.theory.ceiling import RirCeiling, own_directions, pencil_decomposition, rir_ceiling
+from condnum.theory.ceiling import (
+    RirCeiling,
+    own_directions,
+    pencil_decomposition,
+    ridge_convention_ceiling,
+    rir_ceiling,
+)
 from condnum.theory.extremes import gram, largest_pairs
 from condnum.theory.immunization import in_both_conventions, unit_gauge
 from condnum.theory.spectra import (
@@ -214,13 +220,79 @@ def front_immunizer(
     else:
         candidates = [_front_spike(P, H, region, x, gain) for gain in gains for x in ratios]
     if convention == "ridge" or min(P.rank, H.rank) < P.dimension:
-        directions = _ridge_directions(P, H)
+        directions = [direction for _, _, direction in _ridge_pencils(P, H)]
         kappas = [x * region.kappa_pretrain for x in ratios]
         candidates += [
             _spiked(P, _ridge_spike(P, H, x, gain, directions), gain) for gain in gains for x in kappas
         ]
     theta = unit_gauge(max(candidates, key=lambda theta: _merit(theta, P, H, ridge)))
     return theta if isinstance(pretrain_covariance, CovarianceRange) else like(pretrain_covariance)(theta)
+
+
+@dataclass(frozen=True)
+class RidgeLimits:
+    """What no extractor with (ii) ≤ 1 exceeds in the ridge convention at unit scale."""
+
+    harmful_ratio: float  # bound on (i); below 1 no extractor meets Definition 3.1
+    rir: float  # bound on RIR where (i) ≥ 1 as well; nan where that is impossible
+
+
+def ridge_limits(
+    pretrain_covariance: ArrayLike | CovarianceRange,
+    harmful_covariance: ArrayLike | CovarianceRange,
+    *,
+    ridge: float = PUBLISHED_RIDGE,
+    rtol: float | None = None,
+) -> RidgeLimits:
+    r"""Bound (i), and RIR, of `(D, D_hid ≥ D)` extractors with (ii) ≤ 1 in the ridge convention.
+
+    `ridge_convention_ceiling` bounds RIR at any (ii), also where (i) < 1. For a singular K_P, where
+    :math:`κ_ε = (σ_1 + ε)/ε`, the two clauses leave much less: with :math:`t = x(σ_1(K_P) + ε) - ε`,
+    (ii) ≤ x asks for :math:`σ_1(H_P) \le t`, and by the duality of `front_immunizer`
+
+    .. math:: (i) \le \frac{b(t) + ε}{ε\,κ_ε(K_H)}, \qquad
+              b(t) = \min_{ρ} λ_{\max}(K_H, K_P + ρI)\,(t + ρD),
+
+    a bound for every set of ρ > 0 (here 31 from 1e-8 to 1e2 times σ₁(K_P)). It is concave in x, so that RIR,
+    (i) / x, is bounded by its value at the least x where (i) may be 1.
+
+    Args:
+        pretrain_covariance: `(D, D)`, `K_P`, or its range.
+        harmful_covariance: `(D, D)`, `K_H`, or its range.
+        ridge: ε > 0 of the convention.
+        rtol: Relative rank tolerance; default `D·eps`.
+
+    Returns:
+        Both bounds.
+
+    Raises:
+        InvalidInputError: Shapes differ, entries are non-finite, `ridge` is not positive.
+        RankError: A covariance is zero.
+
+    Examples:
+        One direction with σ₁(H_P) ≤ 1 and squared length 3 has at most 1 + (3 − 1)/2 on K_H:
+
+        >>> limits = ridge_limits(np.diag([1.0, 0.0, 0.0]), np.diag([1.0, 0.5, 0.0]))
+        >>> round(limits.harmful_ratio, 5)
+        2.0
+    """
+    P, H = task_ranges(pretrain_covariance, harmful_covariance, None, rtol)
+    ceiling = ridge_convention_ceiling(P, H, ridge=ridge)
+    if P.rank == P.dimension:
+        return RidgeLimits(ceiling, ceiling if ceiling >= 1 else math.nan)
+    least = float(H.values[-1]) if H.rank == H.dimension else 0.0
+    kappa = (float(H.values[0]) + ridge) / (least + ridge)
+    pencils = [(rho * P.dimension, value) for rho, value, _ in _ridge_pencils(P, H)]
+    top, wanted = float(P.values[0]), ridge * (kappa - 1)
+
+    def highest(t: float) -> float:
+        """Bound (i) where σ₁(H_P) ≤ t."""
+        return (min(value * (t + room) for room, value in pencils) + ridge) / (ridge * kappa)
+
+    least_top = max(0.0, *(wanted / value - room for room, value in pencils))  # t from which (i) may be 1
+    harmful_ratio = min(ceiling, highest(top))
+    rir = min(ceiling, highest(least_top) * (top + ridge) / (least_top + ridge))
+    return RidgeLimits(harmful_ratio, rir if min(harmful_ratio, rir) >= 1 else math.nan)
 
 
 def immunizer_family(pretrain: CovarianceRange, powers: Sequence[float]) -> Tensor:
@@ -268,14 +340,17 @@ def _own_direction(P: CovarianceRange, H: CovarianceRange) -> Tensor:
     return own[:, 0] * math.sqrt(wanted / float(energies[0]))
 
 
-def _ridge_directions(P: CovarianceRange, H: CovarianceRange) -> list[Tensor]:
-    """Return the top generalised eigenvectors of `(K_H, K_P + ρI)` over a grid of ρ, each `(D,)`."""
+def _ridge_pencils(P: CovarianceRange, H: CovarianceRange) -> list[tuple[float, float, Tensor]]:
+    """Return ρ and the top generalised eigenpair of `(K_H, K_P + ρI)`, λ and a `(D,)`, over a grid of ρ."""
     Q = torch.cat([P.vectors, P.null_basis], dim=1)
     rotated = gram(H.factor @ Q)
     energy = torch.cat([P.values, P.values.new_zeros(P.dimension - P.rank)])
-    scales = [(energy + rho).rsqrt() for rho in np.geomspace(1e-8, 1e2, 31) * float(P.values[0])]
-    top = [largest_pairs((scale[:, None] * rotated * scale)[None]).vectors[0] for scale in scales]
-    return [Q @ (scale * vector) for scale, vector in zip(scales, top, strict=True)]
+    found = []
+    for rho in np.geomspace(1e-8, 1e2, 31) * float(P.values[0]):
+        scale = (energy + rho).rsqrt()
+        top = largest_pairs((scale[:, None] * rotated * scale)[None])
+        found.append((float(rho), float(top.values[0]), Q @ (scale * top.vectors[0])))
+    return found
 
 
 def _ridge_spike(

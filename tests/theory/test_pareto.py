@@ -11,7 +11,7 @@ from sklearn.datasets import load_breast_cancer
 
 from condnum.errors import InvalidInputError
 from condnum.studies.limits_cells import random_extractors
-from condnum.theory.ceiling import optimal_immunizer, rir_ceiling
+from condnum.theory.ceiling import optimal_immunizer, ridge_convention_ceiling, rir_ceiling
 from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.pareto import (
     extractor_ratios,
@@ -19,6 +19,7 @@ from condnum.theory.pareto import (
     front_extractor,
     front_immunizer,
     immunizer_family,
+    ridge_limits,
 )
 from condnum.theory.spectra import CovarianceRange
 
@@ -189,3 +190,31 @@ def test_front_immunizer_where_the_ridge_is_not_small():
 def test_refused(call, message):
     with pytest.raises(InvalidInputError, match=message):
         call(np.diag([2.0, 1.0]))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_ridge_limits_are_bounds_and_nearly_reached(seed):
+    """K_P is singular: no extractor, however close to one direction, gets beyond; closed forms get near."""
+    generator = np.random.default_rng(seed)
+    D, scales = 6, np.exp(generator.normal(size=(2, 1, 6)))
+    X_P, X_H = generator.normal(size=(2, 9, D)) * scales
+    X_P[:, seed % 3 :: 3] = 0
+    K_P, K_H = X_P.T @ X_P, X_H.T @ X_H
+    K_H[0], K_H[:, 0] = 0, 0  # both tasks leave something out
+    limits, reached = ridge_limits(K_P, K_H), [0.0, 0.0]
+    spikes = [np.outer(w, v) for w, v in generator.normal(size=(40, 2, D))]
+    tried = [a * spike + np.eye(D) * b for spike in spikes for a, b in ((1, 0.0), (1, 1e-3), (1, 1.0))]
+    tried += [front_immunizer(K_P, K_H, pretrain_ratio=x, convention="ridge") for x in (1, 0.5, 1e-5)]
+    for theta in tried:
+        found = relative_immunization_ratio(theta, K_P, K_H, convention="ridge")
+        if found.pretrain_ratio <= 1:
+            reached[0] = max(reached[0], found.harmful_ratio)
+            reached[1] = max(reached[1], found.rir * (found.harmful_ratio >= 1))
+    assert 0.5 < reached[0] / limits.harmful_ratio < 1 + 1e-8
+    assert reached[1] < limits.rir * (1 + 1e-8)
+
+
+def test_ridge_limits_of_invertible_tasks_are_the_ceiling():
+    limits = ridge_limits(*pair(3))
+    assert limits.rir == limits.harmful_ratio == ridge_convention_ceiling(*pair(3))
+    assert ridge_limits(np.diag([4.0, 0.0]), np.diag([1.0, 0.0])).harmful_ratio == pytest.approx(1)

@@ -1,0 +1,396 @@
+"""Where in a net immunization is possible: an audit of every block's pooled features, from one pass a task.
+
+Behind a block with D pooled features a linear extractor θ has D² parameters; what any such θ can do follows
+from the two covariances `K = XᵀX` of the block alone. Hooks on all blocks sum both while the batches pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from condnum.audit.measures import covariance_rtol
+from condnum.data.feature_stream import MAX_DIMENSION
+from condnum.deep.backbone import Backbone, evaluating
+from condnum.deep.split_rules import block_names
+from condnum.errors import InvalidInputError, RankError, UnknownNameError
+from condnum.report.tables import number, rounded
+from condnum.theory.alignment import alignment
+from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
+from condnum.theory.immunization import Immunization, in_both_conventions
+from condnum.theory.pareto import front_immunizer, ridge_limits
+from condnum.theory.spectra import PUBLISHED_RIDGE, CovarianceRange, condition_from_spectrum
+
+#: All blocks that the rule of `block_names` finds.
+ALL = "all"
+#: RIR from which on a layer counts as one that can be immunized.
+RIR_TARGET = 10.0
+#: Entry of a batch in a dictionary that is 0 where a token is padding.
+MASK = "attention_mask"
+
+#: From a module's output to features `(B, F)`.
+Pool = Callable[[Any], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class LayerAudit:
+    """What linear extractors can do behind each layer, in the order in which the layers are run.
+
+    `table` has a row a layer: `layer`, `module`, `dimension` D, `parameters` D², `rank_pretrain`,
+    `rank_harmful`, `harmful_only` (null directions of K_P that D_H excites), compact κ's `kappa_pretrain`,
+    `kappa_harmful` and `…_ridge`; `misalignment` (share of `K_P^{-1/2}K_HK_P^{-1/2}` off the diagonal in the
+    eigenvectors of D_P: 0 where both tasks share them); `ceiling_compact`, which is also the largest (i) at
+    (ii) = 1 there, and `ceiling_ridge`; in the ridge convention with (ii) ≤ 1 at most `limit_harmful_ratio`
+    and, where (i) ≥ 1, `limit_rir` (`ridge_limits`); `harmful_ratio`, `pretrain_ratio`, `rir` of the best
+    closed form; `verdict`: `reached`, `open` (between closed form and limit), `impossible`; `note`.
+    """
+
+    table: pd.DataFrame
+    target: float  # RIR in the ridge convention
+    ridge: float  # ε
+    rows_pretrain: int
+    rows_harmful: int
+
+    @property
+    def cheapest(self) -> str | None:
+        """The layer with the fewest parameters D², the first of equals, that reaches the target."""
+        reached = self.table[self.table["verdict"] == "reached"]
+        return None if reached.empty else str(reached.loc[reached["parameters"].idxmin(), "layer"])
+
+    @property
+    def sentence(self) -> str:
+        """Name the cheapest layer to immunize, or say by how much all of them miss the target."""
+        table, target = self.table.set_index("layer"), number(self.target)
+        kinds = {name: list(rows.index) for name, rows in table.groupby("verdict", sort=False)}
+        said, others = [], [name for name in kinds.get("reached", []) if name != self.cheapest]
+        if self.cheapest is not None:
+            row = table.loc[self.cheapest]
+            D = row["dimension"]
+            said.append(
+                f"The cheapest layer to immunize is {self.cheapest}: a linear extractor of {D:,d} × {D:,d} = "
+                f"{row['parameters']:,d} parameters behind it can have a ridge RIR of {number(row['rir'])} "
+                f"(target {target}), with (i) = {number(row['harmful_ratio'])} and (ii) = "
+                f"{number(row['pretrain_ratio'])}"
+            )
+            if others:
+                said.append(f"{_listed(others)} reach{'es' * (len(others) == 1)} the target as well")
+        else:
+            said.append(
+                f"No layer is known to reach a ridge RIR of {target} with (i) > 1 and (ii) ≤ 1 behind it"
+            )
+            if table["rir"].notna().any():
+                best = table["rir"].idxmax()
+                best_rir = table.loc[best, "rir"]
+                said.append(
+                    f"the closed form comes nearest behind {best} with {number(best_rir)}, a factor "
+                    f"{rounded(self.target / best_rir)} short"
+                )
+        if "open" in kinds:
+            limits = table.loc[kinds["open"], "limit_rir"]
+            said.append(
+                f"open: {_listed(kinds['open'])}, where the closed form misses the target but no bound "
+                f"excludes it (bounds up to {number(limits.max())})"
+            )
+        if "impossible" in kinds:
+            said.append(f"no linear extractor can reach it behind {_listed(kinds['impossible'])}")
+        return "; ".join(said) + "."
+
+
+def layer_audit(
+    model: nn.Module,
+    pretrain: Iterable[Any],
+    harmful: Iterable[Any],
+    layers: str | Sequence[str] = ALL,
+    *,
+    pool: Pool | None = None,
+    mask: str = MASK,
+    ridge: float = PUBLISHED_RIDGE,
+    rtol: float | None = None,
+    target: float = RIR_TARGET,
+    max_dimension: int = MAX_DIMENSION,
+) -> LayerAudit:
+    """Audit the features behind each layer of a net, in one pass over the batches of each task.
+
+    The net runs in evaluation mode, where it is, without gradients, and is left as it was. Of a layer only
+    two D×D sums in float64 are kept. Default pooling: `(B, C, h, w)` is averaged over positions (`(B, h, w,
+    C)` where timm's `output_fmt` of the layer or the model is NHWC), `(B, tokens, F)` over tokens that the
+    mask does not leave out, `(B, F)` stays; of a tuple the first entry counts.
+
+    Args:
+        model: Any module.
+        pretrain: Batches of D_P: tensors, tuples whose first entry is the input, or dictionaries of tensors
+            for `model(**batch)`.
+        harmful: Batches of D_H.
+        layers: `all` (`block_names`), names separated by commas, or a sequence of names.
+        pool: From a layer's output to `(B, F)`, instead of the default.
+        mask: Entry of a dictionary, `(B, tokens)`, that is 0 at padding.
+        ridge: ε of the ridge convention, in the units of K.
+        rtol: Relative rank tolerance; default `covariance_rtol` of the layer's type.
+        target: RIR in the ridge convention that a layer has to reach with (i) > 1 and (ii) ≤ 1.
+        max_dimension: Largest D.
+
+    Returns:
+        A row for each layer.
+
+    Raises:
+        UnknownNameError: The model has no such layer.
+        InvalidInputError: A layer that is not called once in a forward pass, an output that cannot be pooled,
+            features that are not finite or too many, no batches, or a bad number.
+
+    Examples:
+        >>> net = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 1))
+        >>> _ = torch.nn.init.eye_(net[0].weight)
+        >>> batches = [torch.diag(torch.tensor([10.0, 1.0]))], [torch.diag(torch.tensor([2.0, 1.0]))]
+        >>> found = layer_audit(net, *batches)
+        >>> found.cheapest, round(float(found.table["ceiling_compact"][0]))
+        ('0', 625)
+    """
+    if not (1 < target < math.inf):
+        raise InvalidInputError(f"target must be a RIR above 1, got {target}.")
+    net: nn.Module = model.model if isinstance(model, Backbone) else model
+    names = layer_names(net, layers)
+    sums = [
+        _sums(net, batches, names, task, layers == ALL, pool, mask, max_dimension)
+        for batches, task in ((pretrain, "D_P"), (harmful, "D_H"))
+    ]
+    P, H = sums
+    both = [name for name in P if name in H]
+    rows = [_row(name, net.get_submodule(name), P[name], H[name], ridge, rtol, target) for name in both]
+    counts = [next(iter(found.values())).rows for found in sums]
+    return LayerAudit(pd.DataFrame(rows), target, ridge, *counts)
+
+
+def layer_names(model: nn.Module, layers: str | Sequence[str] = ALL) -> list[str]:
+    """Return the names of the layers that are meant, or say which there are."""
+    blocks = block_names(model)
+    if layers == ALL:
+        if not blocks:
+            raise InvalidInputError(f"{type(model).__name__} has no blocks with weights; name the layers.")
+        return blocks
+    given = layers.split(",") if isinstance(layers, str) else layers
+    names, known = (
+        list(dict.fromkeys(name.strip() for name in given if name.strip())),
+        dict(model.named_modules()),
+    )
+    if not names:
+        raise InvalidInputError(f"layers names no layer; give {ALL}, or some of {', '.join(blocks)}.")
+    for name in names:
+        if name not in known:
+            raise UnknownNameError("layer", name, [ALL, *blocks])
+    return names
+
+
+@dataclass
+class _Sum:
+    """What is kept of a layer and a task."""
+
+    covariance: Tensor  # (D, D) XᵀX, float64
+    rows: int
+    eps: float  # round-off of the type that the layer returns
+
+
+def _sums(
+    net: nn.Module,
+    batches: Iterable[Any],
+    names: Sequence[str],
+    task: str,
+    skip_idle: bool,
+    pool: Pool | None,
+    mask_name: str,
+    max_dimension: int,
+) -> dict[str, _Sum]:
+    """Sum the covariances of all layers over one pass, but of those that the rule found and nobody calls."""
+    found: dict[str, _Sum] = {}
+    calls: dict[str, int] = {}
+    size, mask = 0, None  # of the batch that passes
+    home = next((p.device for p in net.parameters()), torch.device("cpu"))
+
+    def watch(name: str) -> Callable[..., None]:
+        def add(module: nn.Module, _: Any, output: Any) -> None:
+            calls[name] = calls.get(name, 0) + 1
+            where = f"layer '{name}' ({type(module).__name__})"
+            layout = getattr(module, "output_fmt", getattr(net, "output_fmt", ""))
+            X = _pooled(output, mask, layout == "NHWC") if pool is None else pool(output)
+            if not isinstance(X, Tensor) or X.ndim != 2 or len(X) != size or not X.is_floating_point():
+                raise InvalidInputError(
+                    f"{where} returns {_shape(output)} for {size} inputs{_pooled_to(X, output)}; features "
+                    "are (B, F), (B, tokens, F) or (B, C, h, w), or a tuple that begins with them: name "
+                    "other layers, or give `pool`, which returns (B, F)."
+                )
+            D = X.shape[1]
+            if max_dimension < D:
+                raise InvalidInputError(
+                    f"{where} has {D:,d} features, more than {max_dimension:,d}; pool them."
+                )
+            own = found.setdefault(
+                name, _Sum(torch.zeros(D, D, dtype=torch.float64, device=X.device), 0, 0.0)
+            )
+            if len(own.covariance) != D:
+                raise InvalidInputError(
+                    f"{where} returns {D} features after {len(own.covariance)}; pool them."
+                )
+            rows = X.detach().double()
+            own.covariance.addmm_(rows.mT, rows)
+            own.rows, own.eps = own.rows + size, max(own.eps, torch.finfo(X.dtype).eps)
+
+        return add
+
+    hooks = [net.get_submodule(name).register_forward_hook(watch(name)) for name in names]
+    try:
+        with evaluating(net), torch.inference_mode():
+            for batch in batches:
+                calls.clear()
+                inputs = _moved(batch, home)
+                size = len(next(iter(inputs.values())) if isinstance(inputs, dict) else inputs)
+                mask = inputs.get(mask_name) if isinstance(inputs, dict) else None
+                net(**inputs) if isinstance(inputs, dict) else net(inputs)
+                wrong = {name: calls.get(name, 0) for name in names if calls.get(name, 0) != 1}
+                for name, count in wrong.items():
+                    if count or not skip_idle:
+                        raise InvalidInputError(
+                            f"layer '{name}' is called {f'{count} times' if count else 'never'} in a forward "
+                            "pass, and not once: name layers that are."
+                        )
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not found:
+        raise InvalidInputError(f"{task} has no batches, or none that reaches a layer.")
+    for name, own in found.items():
+        if not bool(torch.isfinite(own.covariance).all()):
+            raise InvalidInputError(
+                f"layer '{name}' returns NaN, infinity or numbers above 1e154 on {task}; check the weights."
+            )
+    return found
+
+
+def _moved(batch: Any, device: torch.device) -> Any:
+    """Return what the model is called with, on its device: a tensor, or a dictionary of tensors."""
+    if isinstance(batch, Mapping):
+        inputs = {str(name): value.to(device) for name, value in batch.items() if isinstance(value, Tensor)}
+        if inputs:
+            return inputs
+    first = batch[0] if isinstance(batch, tuple | list) and len(batch) else batch
+    if not isinstance(first, Tensor) or first.ndim == 0 or not len(first):
+        raise InvalidInputError(
+            f"a batch is {_shape(batch)}; give a tensor with rows, a tuple that begins with one, or a "
+            "dictionary of tensors for model(**batch)."
+        )
+    return first.to(device)
+
+
+def _first(output: Any) -> Any:
+    """Return the first entry of a tuple, as transformer layers return it."""
+    return output[0] if isinstance(output, tuple | list) and len(output) else output
+
+
+def _pooled(output: Any, mask: Tensor | None, channels_last: bool) -> Any:
+    """Average over positions or tokens; what cannot be pooled comes back as it is."""
+    X = _first(output)
+    if not isinstance(X, Tensor) or not X.is_floating_point():
+        return X
+    dtype = torch.promote_types(X.dtype, torch.float32)
+    if X.ndim == 4:
+        return X.mean(dim=(1, 2) if channels_last else (2, 3), dtype=dtype)
+    if X.ndim == 3 and mask is None:
+        return X.mean(dim=1, dtype=dtype)
+    if X.ndim == 3 and mask is not None and mask.shape == X.shape[:2]:
+        weights = mask.to(dtype)[:, :, None]
+        return (X * weights).sum(dim=1) / weights.sum(dim=1).clamp_min(1.0)
+    return X
+
+
+def _shape(value: Any) -> str:
+    """Name what was returned."""
+    value = _first(value)
+    if not isinstance(value, Tensor):
+        return f"a {type(value).__name__}"
+    return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
+
+
+def _pooled_to(X: Any, output: Any) -> str:
+    """Say what the pooling made of it, where it made something else."""
+    return "" if X is _first(output) else f", pooled to {_shape(X)}"
+
+
+def _row(
+    name: str, module: nn.Module, P: _Sum, H: _Sum, ridge: float, rtol: float | None, target: float
+) -> dict[str, Any]:
+    """Measure one layer."""
+    D = len(P.covariance)
+    row: dict[str, Any] = {"layer": name, "module": type(module).__name__, "dimension": D, "parameters": D**2}
+    measures = dict.fromkeys(_MEASURES, math.nan)
+    rtol = covariance_rtol(D, max(P.eps, H.eps)) if rtol is None else rtol
+    try:
+        range_P, range_H = (
+            CovarianceRange.of(own.covariance.cpu(), rtol=rtol, name=f"{task} behind '{name}'")
+            for own, task in ((P, "D_P"), (H, "D_H"))
+        )
+        measures |= {"rank_pretrain": range_P.rank, "rank_harmful": range_H.rank}
+        measures |= _measures(range_P, range_H, ridge, rtol, target)
+        note = ""
+    except RankError as error:  # a dead layer: the others are measured
+        note = str(error)
+    if math.isnan(limit := measures["limit_rir"]) or limit < target:
+        verdict = "impossible"
+    else:
+        verdict = "reached" if measures["rir"] >= target else "open"
+    return row | measures | {"verdict": verdict, "note": note}
+
+
+_MEASURES = (
+    "rank_pretrain", "rank_harmful", "harmful_only", "kappa_pretrain", "kappa_harmful",
+    "kappa_pretrain_ridge", "kappa_harmful_ridge", "misalignment", "ceiling_compact", "ceiling_ridge",
+    "limit_harmful_ratio", "limit_rir", "harmful_ratio", "pretrain_ratio", "rir",
+)  # fmt: skip
+
+
+def _measures(
+    P: CovarianceRange, H: CovarianceRange, ridge: float, rtol: float, target: float
+) -> dict[str, float]:
+    """Measure the ranges of one layer."""
+    ceiling, limits = rir_ceiling(P, H, rtol=rtol), ridge_limits(P, H, ridge=ridge, rtol=rtol)
+    kappas = {
+        f"kappa_{task}{'_ridge' * (convention == 'ridge')}": float(
+            condition_from_spectrum(
+                part.values, convention=convention, rtol=0.0, ridge=ridge, dimension=P.dimension
+            )[0]
+        )
+        for convention in ("compact", "ridge")
+        for task, part in (("pretrain", P), ("harmful", H))
+    }
+    K_H = H.factor.mT @ H.factor
+    tried: list[Immunization] = []
+    for ratio in (None, 1 / target):  # the edge of (ii) ≤ 1, then the (ii) at which (i) > 1 is the target
+        theta = torch.as_tensor(
+            np.asarray(front_immunizer(P, H, pretrain_ratio=ratio, convention="ridge", ridge=ridge))
+        )
+        tried.append(in_both_conventions(theta, (P.factor, H.factor), (P.values, H.values), ridge=ridge)[1])
+        if not limits.rir >= target or (tried[-1].success and tried[-1].rir >= target):
+            break
+    best = max((found for found in tried if found.success), key=lambda found: found.rir, default=None)
+    return {
+        "harmful_only": ceiling.harmful_only_dimension,
+        **kappas,
+        "misalignment": alignment(P.vectors * P.values.rsqrt(), K_H, rtol=rtol).misalignment,
+        "ceiling_compact": ceiling.value,
+        "ceiling_ridge": ridge_convention_ceiling(P, H, ridge=ridge, rtol=rtol),
+        "limit_harmful_ratio": limits.harmful_ratio,
+        "limit_rir": limits.rir,
+        **{
+            name: math.nan if best is None else getattr(best, name)
+            for name in ("harmful_ratio", "pretrain_ratio", "rir")
+        },
+    }
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Join names as in a sentence."""
+    return ", ".join(names[:-1]) + " and " + names[-1] if len(names) > 1 else names[0]

@@ -1,0 +1,288 @@
+"""The audit along the depth: against features taken by hand, in one pass, for images and for tokens."""
+
+import argparse
+import ast
+import copy
+import inspect
+import json
+import math
+import textwrap
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from condnum.audit import FeatureAudit, LayerAudit, audit, layer_audit
+from condnum.audit.figures import depth_figure
+from condnum.audit.measures import RAW
+from condnum.audit.study import AuditCommand
+from condnum.audit.tables import layers_words
+from condnum.deep import Backbone, evaluation_transform, image_loader, open_images, save_backbone
+from condnum.deep.backbone import size_arguments
+from condnum.deep.split_rules import block_names
+from condnum.errors import InvalidInputError, UnknownNameError
+
+TASKS, SIDE = {"pretrain": "digits-8x8:0-4", "harmful": "digits-8x8:5-9"}, 32
+
+
+def check_by_hand(row, X_P, X_H, rel=1e-4):
+    """Compare a layer with the audit of features that were taken from it without `layer_audit`."""
+    alone = audit(X_P, X_H, replicates=0, attackers=False, threads=1)
+    assert (row["rank_pretrain"], row["rank_harmful"]) == (alone.pretrain.rank, alone.harmful.rank)
+    assert row["parameters"] == X_P.shape[1] ** 2
+    assert row["harmful_only"] == alone.ceiling.harmful_only_dimension
+    assert row["ceiling_compact"] == pytest.approx(alone.ceiling.value, rel=rel)
+    assert row["ceiling_ridge"] == pytest.approx(alone.ridge_limit, rel=rel)
+    for task in TASKS:
+        for convention, end in (("compact", ""), ("ridge", "_ridge")):
+            kappa = alone.kappa_of(task, RAW, convention)["kappa"]
+            assert row[f"kappa_{task}{end}"] == pytest.approx(kappa, rel=rel)
+
+
+@pytest.fixture(scope="module")
+def images():
+    """Batches of both tasks, `(16, 3, 32, 32)`."""
+    pytest.importorskip("timm", reason="needs timm: pip install 'condnum[deep]'")
+    transform = evaluation_transform(input_size=SIDE, crop_pct=1.0)
+    loaders = (
+        image_loader(open_images(place, limit=24), transform, batch_size=16) for place in TASKS.values()
+    )
+    return [[batch.images for batch in loader] for loader in loaders]
+
+
+@pytest.mark.parametrize("name", ["test_resnet", "test_vit"])
+def test_each_layer_is_the_audit_of_its_features_taken_by_hand(name, images):
+    backbone = Backbone(name, **size_arguments(name, SIDE))
+    found = layer_audit(backbone, *images)
+    assert found.table["layer"].tolist() == block_names(backbone.model)
+    assert (found.rows_pretrain, found.rows_harmful) == (120, 120)
+    for row in found.table.to_dict("records"):
+        rows = []
+        for task in images:
+            kept = []
+            part = backbone.model.get_submodule(row["layer"])
+            hook = part.register_forward_hook(lambda _, __, output, kept=kept: kept.append(output))
+            with torch.no_grad():
+                for batch in task:
+                    backbone(batch)
+            hook.remove()
+            X = torch.cat(kept)  # maps of positions, tokens, or a patch embedding with channels last
+            last = row["layer"] == "patch_embed"
+            rows.append((X.flatten(1, -2).mean(1) if last or X.ndim == 3 else X.mean((2, 3))).numpy())
+        check_by_hand(row, *rows)
+
+
+def test_one_pass_in_any_batches_leaves_the_net_as_it_was(images):
+    net = Backbone("test_resnet").double().model
+    net.train()
+    net.layer3.eval()
+    before, flags, calls = copy.deepcopy(net.state_dict()), [part.training for part in net.modules()], []
+    counter = net.register_forward_hook(lambda *_: calls.append(1))
+    wide = [[batch.double() for batch in task] for task in images]
+    whole = layer_audit(net, *(iter([torch.cat(task)]) for task in wide))
+    assert len(calls) == 2
+    split = layer_audit(net, *(((batch, "label") for batch in task) for task in wide))
+    assert len(calls) == 2 + len(wide[0]) + len(wide[1])
+    columns = ["ceiling_compact", "ceiling_ridge", "kappa_pretrain", "misalignment", "limit_rir"]
+    np.testing.assert_allclose(whole.table[columns], split.table[columns], rtol=1e-4)
+    counter.remove()
+    assert [part.training for part in net.modules()] == flags
+    assert all(torch.equal(before[key], value) for key, value in net.state_dict().items())
+    with pytest.raises(InvalidInputError, match="no batches"):
+        layer_audit(net, [], [])
+    assert not any(part._forward_hooks for part in net.modules())
+
+
+def test_the_study_keeps_resumes_and_reports_the_stage(monkeypatch, tmp_path, images):
+    monkeypatch.setattr("condnum.audit.study.user_cache", lambda: tmp_path)
+    file = save_backbone(Backbone("test_resnet"), tmp_path / "net.safetensors")
+    given = {f"{task}_images": place for task, place in TASKS.items()}
+    given |= {"backbone": "test_resnet", "weights": str(file), "image_size": SIDE, "limit": 20}
+    study, out = (
+        FeatureAudit(**given, layers="layer4.0, conv1", bootstrap=0, attackers=False),
+        tmp_path / "out",
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr("condnum.audit.stages.layer_audit", lambda *_, **__: 1 / 0)
+        failed = study.run(out=out)
+    assert failed.failures["error"].tolist() == ["ZeroDivisionError: division by zero"]
+    assert study.found(failed.cells).layers is None
+    run = study.run(out=out)
+    assert (run.report.computed, run.report.reused) == (1, 4)
+    found = study.found(run.cells)
+    assert found.layers.sentence in found.sentences
+    assert run.save(out) == ["layers.csv", "audit.json"]
+    record = json.loads((out / "audit.json").read_text())["layers"]
+    assert record["summary"] == found.layers.sentence
+    assert [row["layer"] for row in record["table"]] == ["conv1", "layer4.0"]  # as they are run
+    with pytest.raises(UnknownNameError, match=r"unknown layer 'layr4\.0'; did you mean 'layer4\.0'"):
+        AuditCommand(**given, layers="layr4.0").load()
+    with pytest.raises(InvalidInputError, match="give --backbone test_resnet"):
+        FeatureAudit(**given | {"backbone": "resnet18"}).load()
+    with pytest.raises(InvalidInputError, match="layers all are those of a net: give --backbone"):
+        FeatureAudit(layers="all")
+
+
+#: Characters of a text, and features of the transformer.
+LENGTH, WIDTH = 48, 32
+
+
+class Block(nn.Module):
+    """A layer of a transformer; it returns a tuple, as many do."""
+
+    def __init__(self):
+        super().__init__()
+        options = {"dropout": 0.0, "batch_first": True, "norm_first": True}
+        self.layer = nn.TransformerEncoderLayer(WIDTH, 2, 4 * WIDTH, **options)
+
+    def forward(self, x, padding):
+        later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+        return self.layer(x, src_mask=later, src_key_padding_mask=padding), None
+
+
+class Characters(nn.Module):
+    """Predicts the next character of a text."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(128, WIDTH)
+        self.place = nn.Parameter(torch.randn(LENGTH, WIDTH) / 10)
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 128)
+
+    def forward(self, input_ids, attention_mask=None):
+        x = self.embed(input_ids) + self.place[: input_ids.shape[1]]
+        for block in self.blocks:
+            x, _ = block(x, None if attention_mask is None else attention_mask == 0)
+        return self.head(self.norm(x))
+
+
+@pytest.fixture(scope="module")
+def texts():
+    """Characters `(n, 49)` of the standard library's docstrings, and of its source without them."""
+    words, source = [], []
+    for module in (argparse, ast, copy, inspect, json, textwrap):
+        tree = ast.parse(inspect.getsource(module))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
+                words.append(ast.get_docstring(node))
+                node.body[0] = ast.Pass()
+        source.append(ast.unparse(tree))
+    codes = [torch.tensor(list("\n".join(text).encode("ascii", "ignore"))) for text in (words, source)]
+    return [row[: len(row) // (LENGTH + 1) * (LENGTH + 1)].view(-1, LENGTH + 1)[:400] for row in codes]
+
+
+@pytest.fixture(scope="module")
+def transformer(texts):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net, both = Characters(), torch.cat(texts)
+        optimizer, losses = torch.optim.AdamW(net.parameters(), lr=1e-2), []
+        for _ in range(150):
+            rows = both[torch.randint(len(both), (16,))]
+            loss = nn.functional.cross_entropy(net(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+    assert np.mean(losses[-20:]) < 0.75 * losses[0]  # it has learned something of both
+    return net.eval()
+
+
+def test_a_transformer_by_hooks_on_its_blocks(transformer, texts):
+    found = layer_audit(transformer, *(text[:, :-1].split(64) for text in texts)).table
+    assert found["layer"].tolist() == ["embed", "blocks.0", "blocks.1"]
+    for depth in (1, 2):
+        rows = []
+        for text in texts:
+            with torch.no_grad():
+                x = transformer.embed(text[:, :-1]) + transformer.place
+                for block in transformer.blocks[:depth]:
+                    x, _ = block(x, None)
+            rows.append(x.mean(1).numpy())
+        check_by_hand(found.iloc[depth], *rows, rel=1e-3)
+
+
+def test_padding_does_not_count(transformer, texts):
+    mask = (torch.arange(LENGTH) < 30).long().expand(64, -1)
+
+    def audited(filler):
+        ids = (torch.where(mask == 1, text[:64, :-1], filler) for text in texts)
+        return layer_audit(
+            transformer, *([{"input_ids": row, "attention_mask": mask}] for row in ids), "blocks.0"
+        ).table
+
+    pd.testing.assert_frame_equal(audited(0), audited(99), rtol=1e-4)
+    short = layer_audit(transformer, *([text[:64, :30]] for text in texts), "blocks.0").table
+    pd.testing.assert_frame_equal(audited(7), short, rtol=1e-3)
+
+
+class Odd(nn.Module):
+    """Layers that cannot be audited, beside one that can."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.idle, self.twice, self.dead = (nn.Linear(4, 4) for _ in range(4))
+        self.deep, self.broken = nn.Unflatten(1, (2, 1, 2, 1)), nn.Linear(4, 4)
+        nn.init.zeros_(self.dead.weight)
+        nn.init.zeros_(self.dead.bias)
+        nn.init.constant_(self.broken.weight, math.nan)
+
+    def forward(self, x):
+        x = self.first(x)
+        return [part(x) for part in (self.deep, self.dead, self.broken, self.twice, self.twice)]
+
+
+ROWS = (torch.randn(20, 4, generator=torch.Generator().manual_seed(0)),)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"layers": "firts"}, "unknown layer 'firts'; did you mean 'first'"),
+        ({"layers": " ,"}, "names no layer; give all, or some of first, "),
+        ({"layers": "first,idle"}, "'idle' is called never in a forward pass"),
+        ({"layers": "twice"}, "'twice' is called 2 times"),
+        ({"layers": "deep"}, r"'deep' \(Unflatten\) returns float32 of shape \(20, 2, 1, 2, 1\) for 20"),
+        ({"layers": "broken"}, "'broken' returns NaN, infinity"),
+        ({"pretrain": [torch.tensor(1.0)]}, "a batch is float32 of shape"),
+        ({"pretrain": [{"name": "x"}]}, "a batch is a dict"),
+        ({"target": 1.0}, "target must be a RIR above 1, got 1.0"),
+        ({"max_dimension": 3}, "'first' .* has 4 features, more than 3"),
+        ({"pool": lambda output: output.sum()}, r"pooled to float32 of shape \(\)"),
+    ],
+)
+def test_what_cannot_be_audited_is_named(change, words):
+    with pytest.raises(InvalidInputError, match=words):
+        layer_audit(Odd(), **{"pretrain": ROWS, "harmful": ROWS, "layers": "first"} | change)
+
+
+def test_a_dead_layer_is_a_row_with_a_note():
+    table = layer_audit(Odd(), ROWS, ROWS, ["first", "dead"]).table.set_index("layer")
+    assert (table.loc["dead", "verdict"], table.loc["first", "rank_pretrain"]) == ("impossible", 4)
+    assert "rank 0" in table.loc["dead", "note"]
+
+
+def test_what_is_said_and_drawn():
+    def found(*rows):
+        table = pd.DataFrame(rows, columns=["dimension", "rir", "limit_rir", "verdict"])
+        table["layer"], table["parameters"] = [f"l{i}" for i in table.index], table["dimension"] ** 2
+        for name in layer_audit(Odd(), ROWS, ROWS, "first").table.columns.difference(table.columns):
+            table[name] = "" if name in ("module", "note") else 2.0
+        return LayerAudit(table.assign(ceiling_compact=math.inf), 10.0, 1e-6, 5, 6)
+
+    nothing = (4, math.nan, math.nan, "impossible")
+    some = found(nothing, (9, 30.0, 40.0, "reached"), (6, 12.0, 90.0, "reached"))
+    assert "cheapest layer to immunize is l2: a linear extractor of 6 × 6 = 36 parameters" in some.sentence
+    assert "l1 reaches the target as well; no linear extractor can reach it behind l0." in some.sentence
+    assert layers_words(some)["RIR 10"].tolist() == ["impossible", "reached", "reached, cheapest"]
+    figure = depth_figure(some)
+    assert "Shaded: l2" in figure.layout.title.text
+    drawn = {trace.name: trace for trace in figure.data}
+    assert set(drawn["compact: no extractor exceeds (△: ∞)"].marker.symbol) == {"triangle-up-open"}
+    assert list(drawn["ridge: a closed form reaches"].y[1:]) == [30, 12]
+    assert "ridge: none has (i) > 1 and (ii) ≤ 1" in drawn
+    none = found(nothing, (9, 5.0, 40.0, "open"))
+    assert "comes nearest behind l1 with 5, a factor 2 short; open: l1, where" in none.sentence
