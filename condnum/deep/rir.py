@@ -82,6 +82,32 @@ class RirTheta0:
         return self.compact.rir
 
 
+@dataclass(frozen=True, eq=False)
+class GroupSpectra:
+    """Spectra of groups of samples, from which every convention, tolerance, ε and gauge can be read."""
+
+    sigma: list[Tensor]  # of each of `ROLES`: (groups, min(N, D)) eigenvalues of X̃ᵀX̃, descending
+    widths: list[int]  # D of each
+    rtols: list[float]  # default relative rank tolerance of each
+    eps: float  # round-off that the features carry
+    scales: list[float]  # mean square of each model's features over both tasks
+    overlap: tuple[str, ...]  # warnings of tasks with too few images for groups apart
+
+    def estimate(
+        self,
+        convention: Convention,
+        *,
+        ridge: float = PUBLISHED_RIDGE,
+        rtol: float | None = None,
+        gauge: Gauge = "unit",
+    ) -> RirEstimate:
+        """Return Eq. 17; the options are those of `rir_from_features`."""
+        sigma, rtols = self.sigma, self.rtols if rtol is None else [rtol] * 4
+        if convention == "ridge" and gauge == "unit":
+            sigma = [s / scale for s, scale in zip(self.sigma, self.scales, strict=True)]
+        return _estimate(sigma, self.widths, rtols, ridge, convention)
+
+
 def rir_from_features(
     features_0_P: FeatureLike,
     features_I_P: FeatureLike,
@@ -132,9 +158,38 @@ def rir_from_features(
         (100.0, True)
     """
     check_known("gauge", gauge, ("unit", "as_trained"))
+    features = (features_0_P, features_I_P, features_0_H, features_I_H)  # as ROLES
+    spectra = group_spectra(features, groups=groups, group_size=group_size, seed=seed)
+    compact = spectra.estimate("compact", rtol=rtol)
+    floored = spectra.estimate("ridge", rtol=rtol, ridge=ridge, gauge=gauge)
+    warnings, widths = list(spectra.overlap), spectra.widths
+    if group_size < max(widths):
+        few = (
+            f"each group has N = {group_size} samples of D = {max(widths)} features: the Hessian's rank is "
+            f"at most {group_size}, so κ is that of the sample, and the ridge convention sees σ_D = 0."
+        )
+        warnings.insert(0, few)
+    rtols = spectra.rtols if rtol is None else [rtol] * 4
+    warnings += _rank_warnings(spectra.sigma, compact, widths, group_size, spectra.eps, rtols)
+    return RirTheta0(compact, floored, groups, group_size, widths[1], ridge, gauge, tuple(warnings))
+
+
+def group_spectra(
+    features: Sequence[FeatureLike], *, groups: int, group_size: int, seed: int
+) -> GroupSpectra:
+    """Draw groups of the same images for θ₀ and θ_I, and take the spectra of each.
+
+    Args:
+        features: `(N, D)` in the order of `ROLES`.
+        groups: Number of groups.
+        group_size: Samples of a group.
+        seed: Of the draws.
+
+    Raises:
+        InvalidInputError: As `rir_from_features`.
+    """
     check_integer("groups", groups, 1)
     check_integer("group_size", group_size, 2)
-    features = (features_0_P, features_I_P, features_0_H, features_I_H)  # as ROLES
     stored = [part.values if isinstance(part, Features) else part for part in features]
     X: list[Tensor] = []
     warnings: list[str] = []
@@ -169,22 +224,10 @@ def rir_from_features(
     sigma = [singular_values(x, kind="features") for x in X]
     eps = [storage_eps(part) for part in stored]
     found = [squared_rtol(x.shape[-2:], own) for x, own in zip(X, eps, strict=True)]
-    rtols = found if rtol is None else [rtol] * 4
-    scales = [1.0] * 4
-    if gauge == "unit":  # features of each model have mean square 1 over both tasks
-        scales = [float((X[k].square().mean() + X[k + 2].square().mean()) / 2) for k in (0, 1)] * 2
-    compact = _estimate(sigma, widths, rtols, ridge, "compact")
-    scaled = [s / scale for s, scale in zip(sigma, scales, strict=True)]
-    floored = _estimate(scaled, widths, rtols, ridge, "ridge")
+    # Features of each model have mean square 1 over both tasks.
+    scales = [float((X[k].square().mean() + X[k + 2].square().mean()) / 2) for k in (0, 1)] * 2
     carried = max(*eps, *(part.eps for part in features if isinstance(part, Features)), 0.0)
-    if group_size < max(widths):
-        few = (
-            f"each group has N = {group_size} samples of D = {max(widths)} features: the Hessian's rank is "
-            f"at most {group_size}, so κ is that of the sample, and the ridge convention sees σ_D = 0."
-        )
-        warnings.insert(0, few)
-    warnings += _rank_warnings(sigma, compact, widths, group_size, carried, rtols)
-    return RirTheta0(compact, floored, groups, group_size, widths[1], ridge, gauge, tuple(warnings))
+    return GroupSpectra(sigma, widths, found, carried, scales, tuple(warnings))
 
 
 def check_count(count: int, task: str, group_size: int) -> None:

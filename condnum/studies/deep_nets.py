@@ -348,10 +348,15 @@ class DeepNets(Study, name="deep", version="3"):
 
     def _features(self, data: DeepTasks, cell: Cell) -> FeatureSets:
         """Return the features of a cell's model on all sets; those of θ₀ are kept on the disk."""
-        backbone = load_backbone(model_file(cell))
+        cache = Path(cell.folder) / "features" if cell.after is None else None
+        return self.features(data, load_backbone(model_file(cell)), cell["seed"], cache)
+
+    def features(
+        self, data: DeepTasks, backbone: Backbone, seed: int, cache: Path | None = None
+    ) -> FeatureSets:
+        """Return the features of a model on all sets, of D_P's training images on a sample of this seed."""
         transform = self.transform(data, backbone).still
         assert transform is not None  # `training_transform` knows it
-        cache = Path(cell.folder) / "features" if cell.after is None else None
 
         def of(images: ImageData) -> Features:
             return cached_features(
@@ -359,7 +364,7 @@ class DeepNets(Study, name="deep", version="3"):
                 workers=self.workers,
             )  # fmt: skip
 
-        sample = rir_sample(data.pretrain, self.groups * self.group_size, cell["seed"])
+        sample = rir_sample(data.pretrain, self.groups * self.group_size, seed)
         return FeatureSets(of(sample), of(data.pretrain_test), of(data.harmful), of(data.harmful_test))
 
     def prepare(self, cells: Sequence[Cell], store: ResultStore) -> None:
@@ -398,19 +403,14 @@ class DeepNets(Study, name="deep", version="3"):
         """Copy the models: to the top for a single method, else to `<backbone>/seed-<n>[/<method>]`."""
         names = []
         for cell, *_ in results:
-            place = Path()
-            if len(results) != 2:  # one θ₀, one method
-                name = "".join(c if c.isalnum() or c in "._-" else "-" for c in str(cell["backbone"]))
-                place = Path(name) / f"seed-{cell['seed']}"
-                place = place if cell["method"] == INITIAL else place / str(cell["method"])
+            final = kept_model(cell["backbone"], cell["seed"], cell["method"], alone=len(results) == 2)
             model = model_file(cell)
             if not model.is_file():
                 raise DataNotFoundError(
                     f"the model {model} is gone; run the experiment with a folder that is kept, and save "
                     "before that folder goes."
                 )
-            final = place / ("theta_0.safetensors" if cell["method"] == INITIAL else "theta_I.safetensors")
-            output_folder(folder / place)
+            output_folder(folder / final.parent)
             with atomic_write(folder / final) as temporary:
                 shutil.copyfile(model, temporary)
             names.append(final.as_posix())
@@ -439,6 +439,14 @@ class DeepNets(Study, name="deep", version="3"):
             "numerics": "float32",
             "timm": str(require("timm", "deep").__version__),
         }
+
+
+def kept_model(backbone: str, seed: int, method: str, *, alone: bool) -> Path:
+    """Return where a finished run leaves a model; `alone`: there is one θ₀ and one method."""
+    file = "theta_0.safetensors" if method == INITIAL else "theta_I.safetensors"
+    name = "".join(c if c.isalnum() or c in "._-" else "-" for c in backbone)
+    place = Path(name) / f"seed-{seed}" / ("" if method == INITIAL else method)
+    return Path(file) if alone else place / file
 
 
 def model_file(cell: Cell, suffix: str = ".safetensors") -> Path:

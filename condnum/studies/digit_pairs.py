@@ -35,11 +35,13 @@ from condnum.studies.executors import BatchExecutor, Executor
 from condnum.studies.house_prices import Methods
 from condnum.studies.measure import (
     RESULT_COLUMNS,
+    SPECTRA_TABLE,
     TABLE_2,
     Published,
     cell_spectra,
     result_row,
     settings_table,
+    spectra_table,
     spectral_rows,
     summary_table,
 )
@@ -178,7 +180,8 @@ class DigitPairs(Study, name="digit-pairs", version="3"):
             for option in ("rtol", "ridge")
         }
         published = TABLE_2 if self.dataset == "mnist" else {}
-        return {"results": table, "summary": summary_over_pairs(table, published), **varied}
+        spectra = {SPECTRA_TABLE: spectra_table(CellResult(row, arrays) for _, row, arrays in results)}
+        return {"results": table, "summary": summary_over_pairs(table, published), **varied, **spectra}
 
     def score(self, data: Digits, result: CellResult) -> float:
         """Return the RIR of a cell: ridge convention, θ at unit scale."""

@@ -181,6 +181,21 @@ def spectral_cell(
     return CellResult(row, arrays)
 
 
+#: Table of the spectra of a run, from which a finished run can be judged anew.
+SPECTRA_TABLE = "spectra.npz"
+
+
+def spectra_table(cells: Iterable[CellResult]) -> pd.DataFrame:
+    """Return a row per cell of `spectral_cell`: its scalars, and the four spectra, D values with zeros."""
+    rows = []
+    for row, arrays in cells:
+        D = int(row["dimension"])  # type: ignore[arg-type]
+        spectra = {name: np.pad(arrays[name], (0, D - len(arrays[name]))) for name in SPECTRA}
+        gap = math.nan if row["loss_gap"] is None else row["loss_gap"]
+        rows.append(row | spectra | {"loss_gap": gap})
+    return pd.DataFrame(rows)
+
+
 def cell_spectra(row: Mapping[str, Any], arrays: Arrays, *, unit: bool = False) -> HessianSpectra:
     """Return a cell's spectra as tensors, for θ as trained or at unit scale."""
     found, D = {name: torch.from_numpy(np.array(arrays[name])) for name in SPECTRA}, int(row["dimension"])
@@ -344,18 +359,24 @@ class PairStudy:
         return [f"{cell.method}, seed {cell.seed}: {cell.explanation}" for cell in told]
 
     @cached_property
+    def spectral_cells(self) -> list[CellResult]:
+        """The spectra of every extractor."""
+        factors = [
+            covariance_factor(task.covariance) for task in (self.problem.pretrain, self.problem.harmful)
+        ]
+        return [spectral_cell(self.problem, extractor, factors) for extractor in self.extractors]
+
+    @cached_property
     def results(self) -> pd.DataFrame:
         """A row per method × seed × convention × gauge."""
         K_P, K_H = self.problem.pretrain.covariance, self.problem.harmful.covariance
-        factors = [covariance_factor(K) for K in (K_P, K_H)]
         names = {
             "dataset": self.pair.name,
             "pretrain_task": self.pair.pretrain_name,
             "harmful_task": self.pair.harmful_name,
         }
         rows = []
-        for extractor in self.extractors:
-            row, arrays = spectral_cell(self.problem, extractor, factors)
+        for extractor, (row, arrays) in zip(self.extractors, self.spectral_cells, strict=True):
             rows += spectral_rows(row, arrays, rir_ceilings(K_P, K_H, extractor.theta), names)
         return pd.DataFrame(rows, columns=RESULT_COLUMNS)
 
@@ -390,10 +411,15 @@ class PairStudy:
     @property
     def tables(self) -> dict[str, pd.DataFrame]:
         """The tables by the names of their files."""
-        return {"results.csv": self.results, "summary.csv": self.summary, "curves.parquet": self.curves}
+        return {
+            "results.csv": self.results,
+            "summary.csv": self.summary,
+            "curves.parquet": self.curves,
+            SPECTRA_TABLE: spectra_table(self.spectral_cells),
+        }
 
     def save(self, folder: str | Path) -> list[str]:
-        """Write results.csv, summary.csv and curves.parquet."""
+        """Write results.csv, summary.csv, curves.parquet and spectra.npz."""
         return write_tables(folder, self.tables)
 
 

@@ -227,7 +227,7 @@ def test_methods_compared_on_tasks_of_ones_own(pair, finished, tmp_path):
     assert study.explanations == []
     steps = [(e.method, e.seed, e.steps) for e in study.extractors]
     assert steps == [("ours", 0, 20), ("ours", 1, 20), ("identity", 0, 0), ("optimal", 0, 0)]
-    assert study.save(tmp_path) == ["results.csv", "summary.csv", "curves.parquet"]
+    assert study.save(tmp_path) == ["results.csv", "summary.csv", "curves.parquet", "spectra.npz"]
     again = compare_methods(finished.data, ["ours"], seeds=2, settings={"ours": SHORT.settings("ours")})
     ours = finished.results.query("method == 'ours'")
     np.testing.assert_allclose(again.results["rir"], ours["rir"], rtol=1e-9)
