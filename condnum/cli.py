@@ -57,6 +57,7 @@ EXPERIMENTS = {
     "limits": NotebookCommand("limits", "condnum.studies.limits:Limits"),
     "attackers": NotebookCommand("attackers", "condnum.studies.attackers:Attackers"),
     "deep": NotebookCommand("deep_nets", "condnum.studies.deep_nets:DeepNets"),
+    "stability": NotebookCommand("stability", "condnum.studies.stability:StabilityStudy"),
     "reproduction-audit": NotebookCommand("reproduction_audit", "condnum.studies.release:ReproductionAudit"),
     "corrections": NotebookCommand("corrections"),
 }

@@ -29,6 +29,7 @@ PAGES = {
     "deep": (2, "for orientation only"),
     "audit": (3, ">Verdict</h2>"),
     "corrections": (4, "counter-example"),
+    "stability": (1, "its nets are not run again"),
 }
 RUNS = {
     "house-prices": "run house-prices --data embedded --seeds 2 --epochs 60 -j 1",
@@ -39,6 +40,8 @@ RUNS = {
     "deep": "run deep --seeds 1 --epochs 1 --limit 40 --backbone test_resnet -j 1",
     "audit": "audit --pretrain P.npy --harmful H.npy --bootstrap 20 --no-attackers",
     "corrections": "run corrections",
+    # Of the tables that are kept here for the others.
+    "stability": f"run stability --runs {','.join(str(GOLDEN / name) for name in ('digits', 'deep'))} -j 1",
 }
 #: Relative. Deep nets run in float32, where another order of a sum is 1e-7 and each step multiplies it.
 TOLERANCE = {"deep": 1e-3}

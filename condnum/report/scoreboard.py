@@ -3,16 +3,20 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
 import pandas as pd
 
+from condnum.errors import CondnumError
 from condnum.report.deep_comparison import NET_RATIOS, in_percent, net_label
 from condnum.report.results import Result
 from condnum.report.tables import RATIOS, number, spread
 from condnum.studies.measure import TABLE_1, TABLE_2, TABLE_3, Published
+from condnum.studies.stability import Claim as MethodClaim
+from condnum.studies.stability import published_claims, run_sentences
 
 VerdictKind = Literal["agrees", "higher", "lower", "not finite"]
 Standing = Literal["holds", "in part", "does not hold"]
@@ -110,6 +114,7 @@ class Claim(NamedTuple):
     text: str  # HTML
     answers: Mapping[str, str]  # by convention: what the run says
     standing: Standing
+    stability: str  # in how many settings it stands, and where it flips; "" if unknown
 
 
 class Score(NamedTuple):
@@ -175,7 +180,14 @@ class Section:
     @cached_property
     def claims(self) -> list[Claim]:
         """What the published table says of the methods."""
-        return [] if self.results is None else claims(self.published, self.results)
+        if self.results is None:
+            return []
+        backbone = str(self.results["backbone"].iloc[0]) if "backbone" in self.results else ""
+        sentences = dict[tuple[str, str], str]()
+        if self.run.folder is not None:
+            with suppress(CondnumError):  # a run whose tables cannot be judged anew has its counts
+                sentences = run_sentences(self.run.folder, self.published, backbone)
+        return claims(self.published, self.results, sentences)
 
     @property
     def differs(self) -> str:
@@ -286,42 +298,50 @@ def compare(published: float, deviation: float, obtained: float) -> Verdict:
     return Verdict(kind, f"{kind} ×{factor}", f"beyond ± {number(allowed)}")
 
 
-def claims(published: Mapping[str, Published], results: pd.DataFrame) -> list[Claim]:
-    """Check the order of the methods and Definition 3.1 as a published table has them."""
+def claims(
+    published: Mapping[str, Published],
+    results: pd.DataFrame,
+    sentences: Mapping[tuple[str, str], str] | None = None,
+) -> list[Claim]:
+    """Check the order of the methods and Definition 3.1 as a published table has them.
+
+    `sentences` say by method and kind how far each claim carries, as `run_sentences` gives them.
+    """
     unit = results[results["gauge"] == "unit"]
     parts = {name: part for name, part in unit.groupby("convention") if name in CONVENTIONS}
-    rows = {name: row for name, row in published.items() if name in set(unit["method"])}
     found = []
-
-    def add(text: str, answers: Mapping[str, tuple[int, int, str]]) -> None:
-        """Sum up how many cells of each convention agree with a claim."""
-        shares = [count / total for count, total, _ in answers.values()]
+    for claim in published_claims(published, set(unit["method"])):
+        counted = {
+            convention: _best(claim, part) if claim.kind == "largest" else _met(claim, part)
+            for convention, part in parts.items()
+        }
+        shares = [count / total for count, total, _ in counted.values()]
         standing: Standing = "does not hold" if all(share <= 0.5 for share in shares) else "in part"
         if all(share == 1 for share in shares):
             standing = "holds"
-        said = {name: f"{count} of {total} {what}" for name, (count, total, what) in answers.items()}
-        found.append(Claim(text, said, standing))
-
-    if len(rows) > 1:
-        best = max(rows, key=lambda name: rows[name].rir)
-        answers = {}
-        for convention, part in parts.items():
-            known = part[part["method"].isin(rows)]
-            means = known.groupby(["seed", "method"])["rir"].mean().unstack().dropna()
-            overall = known.groupby("method")["rir"].mean()
-            other = str(overall.drop(best).idxmax())
-            what = (
-                f"seed{'s'[: len(means) != 1]}: RIR {number(overall[best])} against "
-                f"{number(overall[other])} ({net_label(other)})"
-            )
-            answers[convention] = (int((means.idxmax(axis=1) == best).sum()), len(means), what)
-        add(f"{net_label(best)} has the largest RIR of {len(rows)} methods", answers)
-    for method, row in rows.items():
-        met = row.harmful_ratio > 1 and row.pretrain_ratio <= 1
-        means = f"published (i) = {number(row.harmful_ratio)}, (ii) = {number(row.pretrain_ratio)}"
-        answers = {}
-        for convention, part in parts.items():
-            cells = part.loc[part["method"] == method, "success"].astype(bool)
-            answers[convention] = (int((cells == met).sum()), len(cells), "cells")
-        add(f"{net_label(method)} {'meets' if met else 'misses'} (i) > 1 and (ii) ≤ 1 ({means})", answers)
+        said = {name: f"{count} of {total} {what}" for name, (count, total, what) in counted.items()}
+        row = published[claim.method]
+        text = claim.text.replace(claim.method, net_label(claim.method), 1)
+        if claim.kind == "meets":
+            text += f" (published (i) = {number(row.harmful_ratio)}, (ii) = {number(row.pretrain_ratio)})"
+        found.append(Claim(text, said, standing, (sentences or {}).get((claim.method, claim.kind), "")))
     return found
+
+
+def _best(claim: MethodClaim, part: pd.DataFrame) -> tuple[int, int, str]:
+    """Count the seeds in which a method has the largest mean RIR."""
+    known = part[part["method"].isin([claim.method, *claim.rivals])]
+    means = known.groupby(["seed", "method"])["rir"].mean().unstack().dropna()
+    overall = known.groupby("method")["rir"].mean()
+    other = str(overall.drop(claim.method).idxmax())
+    what = (
+        f"seed{'s'[: len(means) != 1]}: RIR {number(overall[claim.method])} against "
+        f"{number(overall[other])} ({net_label(other)})"
+    )
+    return int((means.idxmax(axis=1) == claim.method).sum()), len(means), what
+
+
+def _met(claim: MethodClaim, part: pd.DataFrame) -> tuple[int, int, str]:
+    """Count the cells in which a method is immunized, or not, as it is claimed."""
+    cells = part.loc[part["method"] == claim.method, "success"].astype(bool)
+    return int((cells == claim.expected).sum()), len(cells), "cells"

@@ -362,3 +362,14 @@ def choice_table(report: AttackReport) -> pd.DataFrame:
 def _observed(steps: float, last: float) -> str:
     """Format steps, `>N` where they did not suffice."""
     return f"{steps:,.0f}" if np.isfinite(steps) else f">{last:,.0f}"
+
+
+def stability_table(claims: pd.DataFrame) -> pd.DataFrame:
+    """Return what is claimed, how far that carries, and between which RIR, as it is shown."""
+    columns: dict[str, Column] = {
+        "run": ("experiment", html.escape),
+        "claim": ("claim method", lambda text, method: text.replace(method, label(method), 1)),
+        "how far it carries": ("sentence", html.escape),
+        "RIR in all settings": ("rir_least rir_largest", lambda *ends: span(ends)),
+    }
+    return rows_of(claims, columns)

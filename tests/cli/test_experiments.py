@@ -76,6 +76,8 @@ def test_plain_papermill_runs_the_same_notebook(tmp_path):
         ("run deep --pretrain digits-8x8:0-4", "images of your own need both tasks"),
         ("run deep --weights nowhere.pt", "--weights nowhere.pt: there is no such file"),
         ("run deep --preset resnet18-car", "unknown preset 'resnet18-car'; did you mean 'resnet18-cars'"),
+        ("run stability", "give their folders, such as --runs"),
+        ("run stability --runs nowhere,.", "nowhere holds no results.csv"),
         ("audit", "--pretrain FILE and --harmful FILE"),
         ("audit --pretrain P.npy", "pretrain was given without harmful"),
         ("audit --pretrain P.npy --harmful y.npy", "features are a matrix"),

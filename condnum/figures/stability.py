@@ -1,0 +1,172 @@
+"""Figures of stability: a map of claims × values of each choice, and how RIR_θ0 settles with its groups."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from condnum.figures.style import finish, log_axis, method_style, panels, translucent
+
+#: What stands under the columns of each axis.
+TITLES = {
+    "convention": "κ",
+    "rtol": "rank tolerance<br>(compact)",
+    "epsilon": "ε (ridge)",
+    "scale": "θ (ridge)",
+    "images": "images",
+    "group_size": "group size",
+    "draw": "draw of<br>groups",
+    "budget": "epochs",
+    "seed": "seed",
+}
+_VALUES = {"as_trained": "as trained", "-1": "worst"}
+
+#: ColorBrewer's PuOr, as in the map of attackers: purple stands, orange does not.
+SCALE = "PuOr"
+
+#: Pixels of a row, below a panel, and from a panel to the titles of its columns.
+_ROW, _BELOW, _TITLE = 34, 130, 58
+
+#: Of group sizes, from small to large: Okabe–Ito's blues, greens and reds in one order.
+_COLORS = ("#56B4E9", "#0072B2", "#009E73", "#E69F00", "#D55E00", "#CC79A7", "#7F7F7F", "#000000")
+
+
+def claim_label(claim: str, method: str) -> str:
+    """Return a claim with the method's label in place of its name."""
+    return claim.replace(method, method_style(method).label, 1)
+
+
+def stability_map(by_axis: pd.DataFrame, labels: Mapping[str, str], subtitle: str) -> Any:
+    """Draw the share of cells that agree with each claim, at every value of every choice.
+
+    Args:
+        by_axis: Of `condnum.studies.stability.by_axis`.
+        labels: Of the claims, by their texts.
+        subtitle: The line under the title.
+    """
+    names = list(by_axis["experiment"].unique())
+    counts = [by_axis.loc[by_axis["experiment"] == name, "claim"].nunique() for name in names]
+    height = 200 + sum(_ROW * count for count in counts) + _BELOW * len(names)
+    figure = panels(
+        rows=len(names), cols=1, row_heights=counts, subplot_titles=[f"<b>{name}</b>" for name in names],
+        vertical_spacing=_BELOW / (height - 200) if len(names) > 1 else 0,
+    )  # fmt: skip
+    figure.update_annotations(x=0, xanchor="left", font_size=14)
+    for row, name in enumerate(names, start=1):
+        part = by_axis[by_axis["experiment"] == name]
+        claims = list(part["claim"].unique())[::-1]
+        edges, columns = [0.0], list[tuple[str, str, bool] | None]()
+        for axis, title in TITLES.items():
+            values = part[part["axis"] == axis].sort_values("order").drop_duplicates("value")
+            if values.empty:
+                continue
+            if columns:
+                columns.append(None)  # a gap between two axes
+                edges.append(edges[-1] + 0.4)
+            start = edges[-1]
+            columns += zip(values["axis"], values["value"], values["default"], strict=True)
+            edges += [start + place for place in range(1, len(values) + 1)]
+            figure.add_annotation(
+                x=start + len(values) / 2, y=-0.5, yshift=-_TITLE, text=f"<i>{title}</i>", showarrow=False,
+                yanchor="top", row=row, col=1,
+            )  # fmt: skip
+        share = np.full((len(claims), len(columns)), np.nan)
+        text, hover = np.full((2, *share.shape), "", dtype=object)
+        wide = part.set_index(["claim", "axis", "value"])
+        for i, claim in enumerate(claims):
+            for j, column in enumerate(columns):
+                if column is None or (claim, *column[:2]) not in wide.index:
+                    continue
+                found = wide.loc[claim, *column[:2]]
+                share[i, j], text[i, j] = found["share"], _percent(found["share"])
+                hover[i, j] = (
+                    f"{TITLES[column[0]].replace('<br>', ' ')}: {column[1]}<br>{found['agree']:,} of "
+                    f"{found['cells']:,} cells agree; the claim stands in {found['stands']:,} of "
+                    f"{found['settings']:,} settings"
+                )
+        figure.add_heatmap(
+            z=share, x=edges, y=list(range(len(claims))), text=text, customdata=hover, colorscale=SCALE,
+            texttemplate="%{text}", textfont={"size": 12}, zmin=0, zmax=1, xgap=2, ygap=2, showscale=False,
+            hoverongaps=False, hovertemplate="%{customdata}<extra></extra>", row=row, col=1,
+        )  # fmt: skip
+        shown = [(j, column) for j, column in enumerate(columns) if column is not None]
+        figure.update_xaxes(
+            tickvals=[(edges[j] + edges[j + 1]) / 2 for j, _ in shown],
+            ticktext=[_value(value, default) for _, (_, value, default) in shown],
+            tickangle=-45, showgrid=False, zeroline=False, row=row, col=1,
+        )  # fmt: skip
+        figure.update_yaxes(
+            tickvals=list(range(len(claims))), ticktext=[labels.get(claim, claim) for claim in claims],
+            range=[-0.5, len(claims) - 0.5], showgrid=False, zeroline=False, row=row, col=1,
+        )  # fmt: skip
+    note = f"{subtitle}<br>Percent of cells that agree, whatever else is chosen; bold: the default"
+    finish(figure, "Which claims stand, and on which choice they hang", note, height=height)
+    longest = max(len(labels.get(claim, claim)) for claim in by_axis["claim"].unique())
+    figure.update_layout(margin={"l": min(330, 8 * longest), "b": _BELOW})
+    return figure.update_xaxes(showline=False, ticks="").update_yaxes(showline=False, ticks="")
+
+
+def _value(value: str, default: bool) -> str:
+    """Return what stands at a column."""
+    text = _VALUES.get(value, value)
+    return f"<b>{text}</b>" if default else text
+
+
+def _percent(share: float) -> str:
+    """Write a share in percent; only all is 100, and only none is 0.
+
+    Examples:
+        >>> [_percent(share) for share in (1.0, 0.999, 0.43, 0.001, 0.0)]
+        ['100', '>99', '43', '<1', '0']
+    """
+    if 0.99 < share < 1:
+        return ">99"
+    return "<1" if 0 < share < 0.01 else f"{100 * share:.0f}"
+
+
+def convergence_figure(settled: pd.DataFrame, subtitle: str) -> Any:
+    """Draw RIR_θ0 against the number of groups, a line a group size, a panel a net.
+
+    Args:
+        settled: Of `rir_convergence`, with `backbone`, `method` and `seed`.
+        subtitle: The line under the title.
+    """
+    nets = list(settled.groupby(["backbone", "method", "seed"], sort=False))
+    names = [
+        f"{backbone}, {method_style(str(method)).label}, seed {seed}" for (backbone, method, seed), _ in nets
+    ]
+    figure = panels(rows=len(nets), cols=1, subplot_titles=names, vertical_spacing=0.24 / len(nets))
+    sizes = sorted(settled["group_size"].unique())
+    for row, (_, net) in enumerate(nets, start=1):
+        whole = net["group_size"].max()
+        for size, part in net.groupby("group_size"):
+            if size == whole:
+                figure.add_hline(
+                    y=part["median"].iloc[0], line={"color": "#000", "dash": "dot", "width": 1.5},
+                    annotation_text=f"all {size:,.0f} images, one group", annotation_position="top right",
+                    row=row, col=1,
+                )  # fmt: skip
+                continue
+            color = _COLORS[sizes.index(size) % len(_COLORS)]
+            figure.add_scatter(
+                x=[*part["groups"], *part["groups"][::-1]], y=[*part["largest"], *part["least"][::-1]],
+                fill="toself", fillcolor=translucent(color, 0.18), line={"width": 0}, hoverinfo="skip",
+                legendgroup=str(size), showlegend=False, row=row, col=1,
+            )  # fmt: skip
+            figure.add_scatter(
+                x=part["groups"], y=part["median"], mode="lines+markers", name=f"{size:.0f} images a group",
+                line={"color": color, "width": 2}, legendgroup=str(size), showlegend=row == 1,
+                customdata=part[["least", "largest"]], row=row, col=1,
+                hovertemplate="%{x} groups: %{y:.3g}, draws %{customdata[0]:.3g}–%{customdata[1]:.3g}",
+            )  # fmt: skip
+        figure.update_xaxes(
+            **log_axis("number of groups" if row == len(nets) else "", settled["groups"]), row=row
+        )
+        figure.update_yaxes(title_text="RIR<sub>θ₀</sub>", rangemode="tozero", row=row)
+    figure.update_xaxes(tickvals=sorted(settled["groups"].unique()))
+    note = (
+        f"{subtitle}<br>Line: median over draws; band: least to largest. The groups of a draw share no image"
+    )
+    finish(figure, "How RIR<sub>θ₀</sub> settles with its groups", note, height=190 + 300 * len(nets))
+    return figure.update_layout(legend_title_text="")
