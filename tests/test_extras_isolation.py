@@ -9,7 +9,7 @@ import condnum
 #: Top-level modules of every extra and of the command line; the core may import none of them.
 NAMES = """
 plotly kaleido anywidget IPython ipykernel ipywidgets nbconvert nbformat papermill pyarrow voila timm
-torchvision safetensors dask distributed typer click
+torchvision safetensors curvlinops dask distributed typer click
 """
 OPTIONAL = NAMES.split()
 

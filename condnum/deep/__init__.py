@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from condnum.deep.backbone import Backbone, load_backbone, save_backbone
     from condnum.deep.features import Features, cached_features, extract_features, head_accuracy
+    from condnum.deep.gauss_newton import Curvature, GradientSpectrum, curvature, gradient_spectrum
     from condnum.deep.image_sets import open_images
     from condnum.deep.images import ImageBatch, ImageData, Unreadable, image_loader
     from condnum.deep.pretraining import Pretraining, pretrain_backbone
@@ -41,6 +42,7 @@ _HOMES = {
     "training.immunization": "immunize_backbone DeepImmunization",
     "training.settings": "DeepSettings deep_preset deep_preset_names",
     "rir": "RirEstimate RirTheta0 rir_from_features rir_theta0",
+    "gauss_newton": "Curvature GradientSpectrum curvature gradient_spectrum",
     "probe": "ProbeAccuracy probe_accuracy ConvexProbe convex_probe",
 }
 _HOME = {name: f"condnum.deep.{home}" for home, names in _HOMES.items() for name in names.split()}

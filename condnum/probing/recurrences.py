@@ -122,6 +122,11 @@ def predicted_steps(candidate: TwoTerm, shares: Array, epsilon: float) -> float:
     def excess(step: int) -> float:
         return float(shares @ np.linalg.matrix_power(companion, step).sum(axis=2)[:, 0] ** 2)
 
+    return first_step(excess, epsilon)
+
+
+def first_step(excess: Callable[[int], float], epsilon: float) -> float:
+    """Return the first step at which a falling excess loss is at most ε; `inf` beyond 2⁵⁰."""
     high = 1
     while excess(high) > epsilon:
         high *= 2

@@ -1,0 +1,536 @@
+r"""Curvature of the loss in the parameters that an attacker trains, without its matrix (GGN).
+
+.. math:: G = \frac1N \sum_n J_n^\top H_n J_n, \qquad J_n = \partial f(x_n)/\partial w, \quad
+   H_n = \nabla_f^2 \ell(f(x_n), y_n)
+
+Positive semidefinite, and for a linear head the Hessian of the probe. A product `Gv` is one pass over the
+batches (`curvlinops.GGNLinearOperator`); no batch is kept.
+"""
+
+import math
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from scipy.linalg import eigh_tridiagonal
+from scipy.optimize import minimize_scalar
+from scipy.sparse.linalg import ArpackNoConvergence, eigsh
+from torch import Tensor, nn
+from torch.func import functional_call, grad, jvp, vjp
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from condnum.deep.backbone import evaluating
+from condnum.errors import InvalidInputError, RankError, check_integer, check_known, require
+from condnum.probing.descents import gradient_contraction
+from condnum.probing.recurrences import first_step, rate_steps
+from condnum.progress import report_event
+
+Loss = Literal["cross_entropy", "squared"]
+FloatArray = NDArray[np.float64]
+
+#: Most parameters whose matrix is formed: its spectrum then takes seconds.
+DENSE = 4096
+#: Values of a layer, times directions, that one product holds at a time: 256 MiB as float32.
+_VALUES = 1 << 26
+#: Residual of λ_max, relative to it, that is small enough.
+_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class Curvature:
+    """Spectrum of the GGN in one subset of parameters, with the evidence that it rests on."""
+
+    parameters: int  # P
+    rows: int  # N
+    rank_bound: int  # min(P, N·(C−1)) for cross entropy, min(P, N·C) for the squared loss
+    largest: float  # λ_max
+    smallest: float  # smallest eigenvalue above the floor; unless `resolved`, an upper bound on it
+    floor: float  # relative to λ_max; as asked for, or 2·round_off if that is more
+    trace: float  # tr G
+    trace_error: float  # standard error over the probes; 0 if exact
+    effective_rank: float  # (tr G)²/tr G²
+    effective_rank_error: float
+    density: pd.DataFrame  # `eigenvalue` (ascending), `count`: how many it stands for, in sum P
+    exact: bool  # from the matrix itself, else by Lanczos
+    resolved: bool  # exact, or Lanczos has come to an end: no eigenvalue is missing
+    residuals: tuple[float, float]  # ‖Gv − λv‖ for `largest`, `smallest`; exact: the matrix's asymmetry
+    round_off: float  # the most negative eigenvalue found, over λ_max; G has none
+    iterations: int  # of Lanczos
+
+    @property
+    def condition(self) -> float:
+        """κ above the floor, `largest/smallest`; unless `resolved`, κ lies between this and `1/floor`."""
+        return self.largest / self.smallest
+
+    @property
+    def trace_ratio(self) -> float:
+        """`tr G/λ_max`."""
+        return self.trace / self.largest
+
+
+@dataclass(frozen=True, eq=False)
+class GradientSpectrum:
+    r"""Measure of the gradient over the spectrum of G by Gauss quadrature, and the steps that it predicts.
+
+    Gradient descent of rate η on the local quadratic model has after t steps the excess loss
+    :math:`\sum_j \frac{\tau_j^2}{2\theta_j}(1-\eta\theta_j)^{2t}`. Unless `exhausted`, directions so flat
+    that no node stands for them are missing, and `excess` is a lower bound (Golub and Meurant 1994).
+    """
+
+    ritz_values: FloatArray  # (m,) θ above the floor, descending
+    weights: FloatArray  # (m,) τ², in sum ‖g‖²·(1 − below_floor)
+    residuals: FloatArray  # (m,) of the Ritz pairs
+    floor: float  # relative to the largest Ritz value
+    below_floor: float  # share of ‖g‖² on nodes that are left out
+    gradient_norm: float
+    iterations: int
+    exhausted: bool  # the Krylov space is whole, and the measure exact
+
+    @property
+    def excess(self) -> float:
+        """Excess loss of the local quadratic model at the start."""
+        return float((self.weights / (2 * self.ritz_values)).sum())
+
+    @property
+    def condition(self) -> float:
+        """κ of the nodes above the floor: of the directions that this gradient meets."""
+        return float(self.ritz_values[0] / self.ritz_values[-1])
+
+    def left(self, step: int, rate: float) -> float:
+        """Return the share of the excess loss that is left after some steps of a rate."""
+        energy = self.weights / self.ritz_values
+        return float(energy / energy.sum() @ np.abs(1 - rate * self.ritz_values) ** (2.0 * step))
+
+    def best_rate(self, step: int) -> float:
+        """Return the rate up to `2/θ_max` that leaves least after some steps: a convex search."""
+        top = 2 / float(self.ritz_values[0])
+        options = {"xatol": 1e-9}
+        found = minimize_scalar(lambda x: self.left(step, x * top), bounds=(0, 1), options=options)
+        return float(found.x) * top
+
+    def steps(self, share: float, rate: float | Literal["best"] = "best") -> float:
+        """Return the steps until `share` of the excess loss is left, at a rate or at the best constant one.
+
+        `inf` where the rate diverges, or after 2⁵⁰ steps.
+        """
+        _check_share("share", share)
+        if isinstance(rate, str):
+            check_known("rate", rate, ("best",))
+            return first_step(lambda step: self.left(step, self.best_rate(step)), share)
+        if not rate > 0:
+            raise InvalidInputError(f"rate must be positive, got {rate}; or give 'best'.")
+        if rate * self.ritz_values[0] >= 2:
+            return math.inf
+        return first_step(lambda step: self.left(step, rate), share)
+
+    def kappa_steps(self, share: float) -> float:
+        """Return the steps that κ alone predicts (Eq. 2): `((κ−1)/(κ+1))^{2t} ≤ share`, the worst case."""
+        _check_share("share", share)
+        return rate_steps(gradient_contraction(self.condition), share)
+
+
+def curvature(
+    model: nn.Module,
+    parameters: Iterable[Tensor],
+    data: Iterable[tuple[Tensor, Tensor]],
+    *,
+    loss: Loss = "cross_entropy",
+    floor: float = 1e-6,
+    iterations: int = 20,
+    probes: int = 4,
+    seed: int = 0,
+) -> Curvature:
+    r"""Measure the GGN of the mean loss in a subset of a model's parameters, in evaluation mode.
+
+    Where the matrix costs no more passes than Lanczos would, it is formed, and all is exact. Else one Lanczos
+    run from a random vector gives density and Ritz values; SciPy's restarted one goes on where λ_max has not
+    converged. Traces are exact on the Krylov space and estimated with random signs on its complement, as in
+    Hutch++ (Meyer et al. 2021). An eigenvalue lies within its residual of each Ritz value, and one between
+    any two neighbours: the least that this shows above the floor is `smallest`, so `condition` is too small
+    rather than too large.
+
+    Args:
+        model: Maps inputs `(B, …)` to outputs `(B, C)`; weights may be parametrized (LoRA).
+        parameters: Tensors of `model.parameters()`.
+        data: Batches `(inputs, labels)`, the same at every pass: a list, or a loader without augmentation.
+        loss: `cross_entropy`, or `squared`: :math:`\frac12\|f - y\|^2` a row, with labels `(B,)` as one-hot
+            rows or targets `(B, C)`; a linear head has :math:`G = I_C ⊗ \tilde X^\top\tilde X/N`.
+        floor: Eigenvalues above `floor·λ_max` count; at least twice `round_off`, which float32 has near 1e-7.
+        iterations: Of Lanczos, at most; each holds a vector as long as the parameters.
+        probes: Random vectors of the traces.
+        seed: Of start and probes; a local generator.
+
+    Returns:
+        Extreme eigenvalues, κ above the floor, effective rank, density, and evidence.
+
+    Raises:
+        InvalidInputError: No parameters or not the model's, empty or changing data, outputs or labels that
+            do not fit or are not finite, bad options.
+        RankError: The outputs do not depend on the parameters.
+        UnknownNameError: Unknown loss.
+        MissingExtraError: curvlinops is not installed.
+
+    Examples:
+        >>> model = nn.Linear(2, 1, bias=False)
+        >>> data = [(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.zeros(2, 1))]
+        >>> found = curvature(model, model.parameters(), data, loss="squared")
+        >>> found.exact, found.largest, found.condition, found.trace
+        (True, 2.0, 4.0, 2.5)
+    """
+    _check_share("floor", floor)
+    check_integer("iterations", iterations, 2)
+    check_integer("probes", probes, 2)
+    generator = torch.Generator().manual_seed(seed)
+    with _operator(model, parameters, data, loss) as G:
+        P = G.shape[0]
+        exact = P <= DENSE and math.ceil(P / G.columns) <= iterations + probes
+        if exact:
+            theta, asymmetry = _dense_spectrum(G)
+            residuals, counts, run = np.full(P, asymmetry), np.ones(P), None
+            traces, squares = theta.sum(keepdims=True), (theta**2).sum(keepdims=True)
+        else:
+            start = torch.randn(P, generator=generator, dtype=G.dtype).to(G.device)
+            run = _lanczos(G, start, iterations)
+            theta, residuals, counts = run.theta.copy(), run.residuals, P * run.weights
+            traces, squares = _trace_samples(G, run, probes, generator)
+            theta[-1], residuals[-1] = _top_pair(G, run)
+    resolved = run is None or run.exhausted
+    round_off = max(0.0, -float(theta[0] / theta[-1]))
+    floor = max(floor, 2 * round_off)
+    smallest, its_residual = _low_end(theta, residuals, floor * theta[-1], resolved)
+    ratio = traces.mean() / squares.mean()
+    return Curvature(
+        parameters=P,
+        rows=G.rows,
+        rank_bound=min(P, G.rows * (G.outputs - (loss == "cross_entropy"))),
+        largest=float(theta[-1]),
+        smallest=smallest,
+        floor=floor,
+        trace=float(traces.mean()),
+        trace_error=_standard_error(traces),
+        effective_rank=float(traces.mean() * ratio),
+        effective_rank_error=_standard_error(2 * ratio * traces - ratio**2 * squares),  # to first order
+        density=pd.DataFrame({"eigenvalue": theta, "count": counts}),
+        exact=exact,
+        resolved=resolved,
+        residuals=(float(residuals[-1]), its_residual),
+        round_off=round_off,
+        iterations=0 if run is None else len(theta),
+    )
+
+
+def gradient_spectrum(
+    model: nn.Module,
+    parameters: Iterable[Tensor],
+    data: Iterable[tuple[Tensor, Tensor]],
+    *,
+    loss: Loss = "cross_entropy",
+    floor: float = 1e-6,
+    iterations: int = 30,
+) -> GradientSpectrum:
+    """Measure where in the spectrum of the GGN the gradient lies, by Lanczos from the gradient.
+
+    Args:
+        model: This and the next three as for `curvature`.
+        parameters: Tensors of `model.parameters()`.
+        data: Batches `(inputs, labels)`.
+        loss: `cross_entropy` or `squared`.
+        floor: Nodes above `floor·θ_max` are kept.
+        iterations: Of Lanczos with full reorthogonalisation, at most.
+
+    Returns:
+        Nodes and weights, and through them predicted numbers of steps.
+
+    Raises:
+        InvalidInputError: As `curvature` does.
+        RankError: The gradient vanishes, or the outputs do not depend on the parameters.
+        UnknownNameError: Unknown loss.
+        MissingExtraError: curvlinops is not installed.
+
+    Examples:
+        >>> model = nn.Linear(2, 1, bias=False)
+        >>> _ = nn.init.zeros_(model.weight)
+        >>> data = [(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.ones(2, 1))]
+        >>> found = gradient_spectrum(model, model.parameters(), data, loss="squared")
+        >>> found.ritz_values.round(6), round(found.excess, 6), found.steps(0.01)  # from the loss ½
+        (array([2. , 0.5]), 0.5, 5.0)
+    """
+    _check_share("floor", floor)
+    check_integer("iterations", iterations, 1)
+    with _operator(model, parameters, data, loss) as G:
+        g = G.gradient()
+        norm = float(torch.linalg.vector_norm(g.double()))
+        if norm == 0:
+            raise RankError("the gradient is zero: these parameters are at an optimum, or reach no output.")
+        run = _lanczos(G, g, iterations)
+    kept = np.flatnonzero(run.theta > floor * run.theta[-1])[::-1]
+    return GradientSpectrum(
+        ritz_values=run.theta[kept],
+        weights=norm**2 * run.weights[kept],
+        residuals=run.residuals[kept],
+        floor=floor,
+        below_floor=max(0.0, 1 - float(run.weights[kept].sum())),
+        gradient_norm=norm,
+        iterations=len(run.theta),
+        exhausted=run.exhausted,
+    )
+
+
+def _check_share(name: str, value: float) -> None:
+    """Refuse what does not lie strictly between 0 and 1."""
+    if not 0 < value < 1:
+        raise InvalidInputError(f"{name} must lie between 0 and 1, got {value}.")
+
+
+class _HalfSquares(nn.Module):
+    """Half the squared distance from the targets, mean over rows; labels `(B,)` stand for one-hot rows."""
+
+    reduction = "mean"
+
+    def forward(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the loss."""
+        targets = nn.functional.one_hot(y, outputs.shape[1]) if y.ndim == 1 else y
+        return (outputs - targets).square().sum() / (2 * len(outputs))
+
+
+@dataclass(frozen=True)
+class _Batches:
+    """The caller's batches, of the type and on the device of a parameter."""
+
+    data: Iterable[tuple[Tensor, Tensor]]
+    like: Tensor
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for batch in self.data:
+            X, y = (part.to(self.like if part.is_floating_point() else self.like.device) for part in batch)
+            yield X, y
+
+
+@contextmanager
+def _operator(
+    model: nn.Module, parameters: Iterable[Tensor], data: Iterable[tuple[Tensor, Tensor]], loss: Loss
+) -> Generator[Any]:
+    """Yield the GGN as an operator of curvlinops; in the block the model evaluates and only these learn."""
+    base = require("curvlinops", "deep").GGNLinearOperator
+    check_known("loss", loss, get_args(Loss))
+    chosen = list(parameters)
+    names = {id(p): name for name, p in model.named_parameters()}
+    foreign = [f"{place} ({tuple(p.shape)})" for place, p in enumerate(chosen) if id(p) not in names]
+    if not chosen or foreign or len({id(p) for p in chosen}) < len(chosen):
+        wrong = f"of which number {foreign[0]} is none of the model's" if foreign else "each must occur once"
+        raise InvalidInputError(
+            f"{len(chosen)} parameters are given, {wrong}: pass tensors of model.parameters(), once each and "
+            "taken after every parametrization."
+        )
+
+    class GaussNewton(base):  # type: ignore[misc, valid-type]
+        """curvlinops' operator; a single direction takes one forward pass instead of two under vmap."""
+
+        def call(self, X: Tensor, *values: Tensor) -> Tensor:
+            own = {names[id(p)]: value for p, value in zip(chosen, values, strict=True)}
+            return functional_call(model, own, (X,))
+
+        def _matmat_batch(self, X: Tensor, y: Tensor, M: list[Tensor]) -> list[Tensor]:
+            if M[0].shape[-1] > 1:
+                return super()._matmat_batch(X, y, M)
+            v = tuple(part[..., 0] for part in M)
+
+            def value_and_change(*w: Tensor) -> Any:
+                return jvp(partial(self.call, X), w, v)
+
+            with torch.no_grad():
+                pulled: Any = vjp(value_and_change, *chosen, has_aux=True)
+                f, pull, change = pulled
+                curved: Any = jvp(lambda f: grad(objective)(f, y), (f,), (change,))[1]
+                return [part[..., None] for part in pull(curved)]
+
+        def gradient(self) -> Tensor:
+            total = torch.zeros(self.shape[0], dtype=self.dtype, device=self.device)
+            for X, y in batches:
+                value = objective(model(X), y) * (len(X) / self.rows)
+                parts = torch.autograd.grad(value, chosen, materialize_grads=True)
+                total += torch.cat([part.flatten() for part in parts])
+            return total
+
+    batches = _Batches(data, chosen[0])
+    objective = nn.CrossEntropyLoss() if loss == "cross_entropy" else _HalfSquares()
+    flags = [(p, p.requires_grad) for p in model.parameters()]
+    try:
+        for p, _ in flags:
+            p.requires_grad_(any(p is own for own in chosen))
+        with evaluating(model), sdpa_kernel(SDPBackend.MATH):  # fused attention has no forward derivative
+            rows, outputs, widest = _survey(model, batches, loss)
+            G = GaussNewton(model, objective, chosen, batches, check_deterministic=False, num_data=rows)
+            G.rows, G.outputs, G.columns = rows, outputs, max(1, _VALUES // max(widest, G.shape[0]))
+            yield G
+    finally:
+        for p, flag in flags:
+            p.requires_grad_(flag)
+
+
+def _survey(model: nn.Module, batches: _Batches, loss: Loss) -> tuple[int, int, int]:
+    """Return N, C and the values of the widest layer that the parameters reach; refuse bad data.
+
+    Two passes: data that change from one to the next have no spectrum.
+    """
+    widest, C, seen = 0, 0, []
+
+    def look(_: nn.Module, __: Any, output: Any) -> None:
+        nonlocal widest
+        if isinstance(output, Tensor) and output.requires_grad:
+            widest = max(widest, output.numel())
+
+    hooks = [module.register_forward_hook(look) for module in model.modules()]
+    try:
+        for _ in range(2):
+            rows, total = 0, torch.zeros(())
+            for X, y in batches:
+                with torch.set_grad_enabled(not widest):  # seen once is enough
+                    f = model(X)
+                _check_batch(f, X, y, loss)
+                rows, C, total = rows + len(X), f.shape[1], total + f.detach().double().sum(dim=0).cpu()
+            seen.append((rows, total))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not rows or rows != seen[0][0] or not torch.allclose(seen[0][1], total, rtol=1e-3, atol=1e-3 * rows):
+        raise InvalidInputError(
+            f"data gives {seen[0][0]} rows in one pass and {rows} in the next, or other ones: pass a list or "
+            "a loader that is not empty and neither augments nor drops rows, not a generator."
+        )
+    return rows, C, max(1, widest)
+
+
+def _check_batch(f: Any, X: Tensor, y: Tensor, loss: Loss) -> None:
+    """Refuse outputs and labels that the loss cannot take."""
+    if not isinstance(f, Tensor) or f.ndim != 2 or len(f) != len(X):
+        got = tuple(f.shape) if isinstance(f, Tensor) else type(f).__name__
+        raise InvalidInputError(f"the model must return (B, C) for inputs {tuple(X.shape)}, got {got}.")
+    if not bool(torch.isfinite(f).all()):
+        raise InvalidInputError("the model's outputs are not finite; check its weights and the inputs.")
+    if loss == "squared" and y.is_floating_point():
+        fine = y.shape == f.shape and bool(torch.isfinite(y).all())
+    else:
+        whole = y.shape == (len(X),) and not y.is_floating_point()
+        fine = whole and bool(((y >= 0) & (y < f.shape[1])).all())
+    if not fine:
+        raise InvalidInputError(
+            f"labels {tuple(y.shape)}, {y.dtype}, do not fit outputs {tuple(f.shape)}: give (B,) integers "
+            f"from 0 to {f.shape[1] - 1}" + (", or finite targets (B, C)." if loss == "squared" else ".")
+        )
+
+
+def _dense_spectrum(G: Any) -> tuple[FloatArray, float]:
+    """Return all eigenvalues, ascending, and the asymmetry of the matrix, which its round-off shows in."""
+    eye = torch.eye(G.shape[0], dtype=G.dtype, device=G.device)
+    A = torch.cat([G @ part.mT for part in eye.split(G.columns)], dim=1).double().cpu()
+    values = torch.linalg.eigvalsh(_finite(A + A.mT) / 2).numpy()
+    return _curved(values), float(torch.linalg.matrix_norm(A - A.mT)) / 2
+
+
+def _finite(values: Tensor) -> Tensor:
+    """Return what is finite, or say what to do."""
+    if not bool(torch.isfinite(values).all()):
+        raise InvalidInputError("the curvature is not finite; turn the model and its data to float64.")
+    return values
+
+
+def _curved(values: FloatArray) -> FloatArray:
+    """Return eigenvalues, ascending, of which one is positive."""
+    if not values[-1] > 0:
+        raise RankError("the loss does not curve in these parameters: no output depends on them.")
+    return values
+
+
+@dataclass(frozen=True, eq=False)
+class _Krylov:
+    """A Lanczos run of m steps."""
+
+    basis: Tensor  # (m, P), orthonormal rows
+    T: FloatArray  # (m, m) tridiagonal
+    beta: float  # length of what leads out of the space
+    theta: FloatArray  # (m,) Ritz values, ascending
+    vectors: FloatArray  # (m, m) eigenvectors of T
+    exhausted: bool
+
+    @property
+    def weights(self) -> FloatArray:
+        """Of the Ritz values in the measure of the start, in sum 1."""
+        return self.vectors[0] ** 2
+
+    @property
+    def residuals(self) -> FloatArray:
+        """Of the Ritz pairs."""
+        return self.beta * np.abs(self.vectors[-1])
+
+
+def _lanczos(G: Any, start: Tensor, iterations: int) -> _Krylov:
+    """Run Lanczos; each vector is made orthogonal to all before it, twice, which is enough."""
+    m, P = min(iterations, len(start)), len(start)
+    Q, alphas, betas, q = start.new_empty(m, P), list[float](), list[float](), start
+    for j in range(m):
+        Q[j] = q / torch.linalg.vector_norm(q)
+        q, alpha = _finite(G @ Q[j]), 0.0
+        for _ in range(2):
+            parts = Q[: j + 1] @ q
+            q = q - parts @ Q[: j + 1]
+            alpha += float(parts[j])
+        alphas.append(alpha)
+        betas.append(float(torch.linalg.vector_norm(q)))
+        report_event(stage="curvature", step=j + 1, steps=m)
+        exhausted = j + 1 == P or betas[-1] <= 10 * torch.finfo(q.dtype).eps * max(alphas + betas[:-1])
+        if exhausted:  # nothing but round-off leads on
+            break
+    T = np.diag(alphas) + np.diag(betas[:-1], 1) + np.diag(betas[:-1], -1)
+    theta, vectors = eigh_tridiagonal(alphas, betas[:-1])
+    return _Krylov(Q[: len(T)], T, betas[-1], _curved(theta), vectors, exhausted)
+
+
+def _trace_samples(
+    G: Any, run: _Krylov, probes: int, generator: torch.Generator
+) -> tuple[FloatArray, FloatArray]:
+    """Return estimates of tr G and tr G² from random signs, made orthogonal to the Krylov space."""
+    Q, samples = run.basis, []
+    for _ in range(probes):
+        z = torch.randint(0, 2, (Q.shape[1],), generator=generator).to(Q) * 2 - 1
+        z = z - (Q @ z) @ Q
+        image = G @ z
+        samples.append([float(z.double() @ image.double()), float(image.double() @ image.double())])
+    known = np.array([np.trace(run.T), (run.T**2).sum() + run.beta**2])  # tr QᵀGQ, ‖GQ‖²
+    traces, squares = (np.array(samples) + known).T
+    return traces, squares
+
+
+def _standard_error(samples: Sequence[float] | FloatArray) -> float:
+    """Return the standard error of a mean; 0 for a single exact value."""
+    return float(np.std(samples, ddof=1)) / math.sqrt(len(samples)) if len(samples) > 1 else 0.0
+
+
+def _top_pair(G: Any, run: _Krylov) -> tuple[float, float]:
+    """Return λ_max and its residual; where Lanczos left too much of it, SciPy's restarted one goes on."""
+    v, value = torch.from_numpy(run.vectors[:, -1]).to(run.basis) @ run.basis, float(run.theta[-1])
+    residual = float(torch.linalg.vector_norm(G @ v - value * v))
+    if residual > _TOLERANCE * value:
+        options = {"k": 1, "which": "LA", "ncv": min(len(v), 12), "maxiter": 10, "tol": _TOLERANCE / 2}
+        with suppress(ArpackNoConvergence):
+            (value,), vectors = eigsh(G.to_scipy(), v0=v.double().cpu().numpy(), **options)
+            v = torch.from_numpy(vectors[:, 0]).to(v)
+            residual = float(torch.linalg.vector_norm(G @ v - value * v))
+    return float(value), residual
+
+
+def _low_end(theta: FloatArray, residuals: FloatArray, floor: float, resolved: bool) -> tuple[float, float]:
+    """Return the smallest eigenvalue above the floor, or the least upper bound on it, with its residual."""
+    above = np.flatnonzero(theta > floor)
+    if resolved:
+        return float(theta[above[0]]), float(residuals[above[0]])
+    bounds = np.where(theta - residuals > floor, theta + residuals, np.inf)
+    bounds[above[1:]] = np.minimum(bounds[above[1:]], theta[above[1:]])  # one lies between two neighbours
+    best = int(bounds.argmin())
+    return float(min(bounds[best], theta[-1])), float(residuals[best])
