@@ -148,11 +148,12 @@ def depth_figure(found: LayerAudit) -> Any:
     known = table[["ceiling_compact", "limit_rir", "rir"]].replace(np.inf, np.nan).to_numpy(dtype=float)
     top = 3 * float(np.nanmax([found.target, *known.ravel()]))  # where an infinite ceiling is drawn
     kappas = table[["kappa_pretrain", "kappa_harmful"]].to_numpy(dtype=float)
+    step = max(1, int(np.ceil(np.log10(np.nanmax(kappas) / np.nanmin(kappas)) / 3)))  # a low panel
     # Panels on one x axis, so that a phone need not scroll.
     for name, low, high, title, axis in (
         ("yaxis", 0.58, 1.0, f"RIR of a linear extractor (dashed: {number(found.target)})",
          log_axis("", [*known.ravel(), top, 1.0])),
-        ("yaxis2", 0.29, 0.5, "κ of the layer's features (compact)", log_axis("", kappas)),
+        ("yaxis2", 0.29, 0.5, "κ of the layer's features (compact)", log_axis("", kappas) | {"dtick": step}),
         ("yaxis3", 0.0, 0.21, "rank of K, % of D", {"range": [0, 106]}),
     ):  # fmt: skip
         figure.update_layout({name: {**axis, "domain": (low, high), "anchor": "x"}})

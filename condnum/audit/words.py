@@ -29,10 +29,11 @@ LIMITS = (
 
 #: What is asked of each layer.
 DEPTH = (
-    "Behind a layer with D pooled features a linear extractor θ has D² parameters. In the ridge convention, "
-    "at unit scale, with (i) > 1 and (ii) ≤ 1: what a closed form reaches on these rows, and what no "
-    "extractor exceeds; between the two it is open. Compact, the largest (i) at (ii) = 1 is the ceiling "
-    "itself. Misalignment is 0 where both tasks share their directions."
+    "Behind a layer with D pooled features a linear extractor θ, D × D, has D² parameters. In the ridge "
+    "convention, at unit scale, with (i) > 1 and (ii) ≤ 1: what a closed form reaches on these rows, and "
+    "what no extractor exceeds; between the two it is open. Compact, the largest (i) at (ii) = 1 is the "
+    "ceiling itself. Misalignment is 0 where both tasks share their directions. Each layer is judged by "
+    "itself: who probes the features of another layer meets nothing of an extractor behind this one."
 )
 
 
