@@ -58,6 +58,7 @@ EXPERIMENTS = {
     "attackers": NotebookCommand("attackers", "condnum.studies.attackers:Attackers"),
     "deep": NotebookCommand("deep_nets", "condnum.studies.deep_nets:DeepNets"),
     "stability": NotebookCommand("stability", "condnum.studies.stability:StabilityStudy"),
+    "deep-attackers": NotebookCommand("deep_attackers", "condnum.studies.deep_attackers:DeepAttackers"),
     "reproduction-audit": NotebookCommand("reproduction_audit", "condnum.studies.release:ReproductionAudit"),
     "corrections": NotebookCommand("corrections"),
 }

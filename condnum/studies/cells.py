@@ -95,8 +95,9 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Method or stage, or the study where cells have neither."""
-        return str(self.at.get("method", self.at.get("stage", self.study)))
+        """Method or stage, or the study where cells have neither; of an attack also the attacker."""
+        name = str(self.at.get("method", self.at.get("stage", self.study)))
+        return f"{name}, {self.at['attacker']}" if "attacker" in self.at else name
 
     @property
     def short_label(self) -> str:

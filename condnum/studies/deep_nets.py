@@ -196,18 +196,22 @@ class DeepNets(Study, name="deep", version="3"):
             parts += [data.take(rest), apart, opened(name, "test", data.classes)]
         return DeepTasks(imagenet, *parts)
 
-    def cells(self, data: DeepTasks) -> list[Cell]:
-        """List what makes θ₀ of each backbone and seed, then the methods that start from it.
-
-        Each backbone is made once, so that what cannot run fails before anything runs.
-        """
-        measure = {
+    @property
+    def measured(self) -> dict[str, Any]:
+        """How every model is measured."""
+        return {
             "groups": self.groups,
             "group_size": self.group_size,
             "probe_epochs": self.probe_epochs,
             "image_size": self.side,
             "augmentation": self.defaults.augmentation,
         }
+
+    def cells(self, data: DeepTasks) -> list[Cell]:
+        """List what makes θ₀ of each backbone and seed, then the methods that start from it.
+
+        Each backbone is made once, so that what cannot run fails before anything runs.
+        """
         starts, methods = [], []
         for name in self.chosen_backbones:
             recipe = self.recipe(name)
@@ -218,7 +222,7 @@ class DeepNets(Study, name="deep", version="3"):
                 "device": resolve_device(self.device).type,
             }
             for seed in range(self.seeds):
-                where = {"backbone": name, "seed": seed, **measure}
+                where = {"backbone": name, "seed": seed, **self.measured}
                 starts.append(start := Cell({"method": INITIAL, **where}, origin))
                 methods += [
                     Cell({"method": method, **where}, asdict(self.settings(name, method)), after=start)
@@ -274,8 +278,7 @@ class DeepNets(Study, name="deep", version="3"):
         """Make the model of a cell and measure it beside θ₀, whose own ratios are 1 by definition."""
         tasks = cached(("deep-tasks", self, data.checksum), data.in_memory)
         checkpoint = model_file(cell, ".checkpoint")
-        make = self._theta_0 if cell.after is None else self._immunized
-        theta, row, history, said, unreadable = make(tasks, cell, checkpoint)
+        theta, row, history, said, unreadable = self.make(tasks, cell, checkpoint)
         notes = {"method": cell["method"], "seed": str(cell["seed"]), "data": tasks.checksum}
         save_backbone(theta, model_file(cell), notes=notes)
         after = self._features(tasks, cell)
@@ -298,6 +301,10 @@ class DeepNets(Study, name="deep", version="3"):
         }
         checkpoint.unlink(missing_ok=True)
         return CellResult(row, arrays)
+
+    def make(self, data: DeepTasks, cell: Cell, checkpoint: Path) -> Made:
+        """Make θ₀, or immunize it."""
+        return (self._theta_0 if cell.after is None else self._immunized)(data, cell, checkpoint)
 
     def _theta_0(self, data: DeepTasks, cell: Cell, checkpoint: Path) -> Made:
         """Create the backbone and, if the run says so, train it on D_P."""

@@ -1,0 +1,183 @@
+"""What an attacker trains of a net: a new head, low-rank factors (LoRA), the last stage, or all weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from condnum.deep.backbone import Backbone
+from condnum.errors import InvalidInputError, check_integer, check_known
+
+#: Parts of a net that an attacker may train; the new head is always among them.
+Subset = Literal["head", "lora", "stage", "all"]
+
+
+class LowRank(nn.Module):
+    """`W + BA` for a weight W of `(out, …)`, B `(out, r)` zero at first and A `(r, rest)` drawn."""
+
+    def __init__(self, weight: Tensor, rank: int, generator: torch.Generator) -> None:
+        super().__init__()
+        rows, columns = len(weight), weight[0].numel()
+        least = min(rank, rows, columns)
+        drawn = torch.randn(least, columns, generator=generator) / columns**0.5
+        self.A = nn.Parameter(drawn.to(weight))
+        self.B = nn.Parameter(weight.new_zeros(rows, least))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """Return the adapted weight."""
+        return weight + (self.B @ self.A).view_as(weight)
+
+
+class AsMatrix(nn.Module):
+    """A weight `(out, …)` held as the matrix `(out, rest)`, as optimizers of matrices take it."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.shape = weight.shape
+
+    def forward(self, matrix: Tensor) -> Tensor:
+        """Return the weight in its own shape."""
+        return matrix.view(self.shape)
+
+    def right_inverse(self, weight: Tensor) -> Tensor:
+        """Return the matrix of a weight."""
+        return weight.flatten(1)
+
+
+def add_lora(net: nn.Module, rank: int, *, seed: int = 0) -> list[nn.Parameter]:
+    r"""Put low-rank factors (LoRA, arXiv 2106.09685) on every linear and convolution layer, in place.
+
+    Each weight :math:`W` becomes :math:`W + BA` with :math:`B = 0` at first, so that the net is still the
+    same; a convolution's weight is taken as the matrix `(out, in/groups · k · k)`. No further scale: the
+    learning rate is searched.
+
+    Args:
+        net: Any module; the head of a `Backbone` is left alone.
+        rank: Of :math:`BA`; a layer with fewer rows or columns gets its own full rank.
+        seed: Of A.
+
+    Returns:
+        The factors, the only parameters to train.
+
+    Raises:
+        InvalidInputError: A rank below 1, or a net without such layers.
+
+    Examples:
+        >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 2))
+        >>> [tuple(factor.shape) for factor in add_lora(net, 2)]
+        [(2, 27), (4, 2), (2, 16), (2, 2)]
+    """
+    check_integer("rank", rank, 1)
+    generator = torch.Generator().manual_seed(seed)
+    return _on_weights(net, lambda weight: LowRank(weight, rank, generator))
+
+
+def hold_as_matrices(net: nn.Module) -> None:
+    """Hold the weights of linear and convolution layers as matrices, in place; the net computes the same."""
+    _on_weights(net, AsMatrix)
+
+
+def merge_adapters(net: nn.Module) -> nn.Module:
+    """Write adapted weights into the net as plain weights, in place: it then gives the same outputs."""
+    for module in list(net.modules()):
+        if parametrize.is_parametrized(module, "weight"):
+            parametrize.remove_parametrizations(module, "weight", leave_parametrized=True)
+    return net
+
+
+def _on_weights(net: nn.Module, make: Callable[[Tensor], nn.Module]) -> list[nn.Parameter]:
+    """Register a parametrization on every linear and convolution layer; return its own parameters."""
+    kinds = (nn.Linear, nn.modules.conv._ConvNd)
+    head = net.head if isinstance(net, Backbone) else None
+    layers = [part for part in net.modules() if isinstance(part, kinds) and part is not head]
+    if not layers:
+        raise InvalidInputError(f"{type(net).__name__} has no linear or convolution layer to adapt.")
+    found = []
+    for layer in layers:
+        assert isinstance(layer.weight, Tensor)
+        parametrize.register_parametrization(layer, "weight", adapter := make(layer.weight.detach()))
+        found += list(adapter.parameters())
+    return found
+
+
+class Attacked(nn.Module):
+    """A copy of θ with a new linear head, of which one part is trained.
+
+    The features are divided by one number, their root mean square on the attacker's rows: the scale of θ is a
+    free gauge. BatchNorm keeps its statistics, unless all weights are trained.
+
+    Args:
+        theta: A `Backbone`, or any module from images to features `(B, D)`; it stays as it is.
+        subset: `head`, `lora`, `stage` (what a `Backbone` immunizes), or `all`.
+        classes: Outputs of the new head.
+        scale: Root mean square of the features.
+        rank: Of LoRA's factors.
+        seed: Of the head and the factors.
+        matrices: Hold weights as matrices.
+    """
+
+    def __init__(
+        self,
+        theta: nn.Module,
+        subset: Subset,
+        classes: int,
+        *,
+        dimension: int,
+        scale: float = 1.0,
+        rank: int = 4,
+        seed: int = 0,
+        matrices: bool = False,
+    ) -> None:
+        super().__init__()
+        check_known("subset", subset, get_args(Subset))
+        self.subset, self.scale = subset, scale
+        self.net = copy.deepcopy(theta).requires_grad_(False)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.new_head = nn.Linear(dimension, classes)
+        self.new_head.to(next((p.device for p in self.net.parameters()), torch.device("cpu")))
+        if matrices and subset in ("stage", "all"):
+            hold_as_matrices(self.net.requires_grad_(False))
+        chosen = list[nn.Parameter]()
+        if subset == "lora":
+            chosen = add_lora(self.net, rank, seed=seed)
+        elif subset == "stage":
+            if not isinstance(self.net, Backbone):
+                raise InvalidInputError(
+                    f"only a condnum Backbone says what its last stage is, not a {type(theta).__name__}."
+                )
+            parts = [self.net.model.get_submodule(name) for name in self.net.split.trainable]
+            chosen = [p for part in parts for p in part.parameters()]
+        elif subset == "all":
+            kept = set(self.net.head_parameters()) if isinstance(self.net, Backbone) else set()
+            chosen = [p for p in self.net.parameters() if p not in kept]
+        self._trained = [p for p in chosen if p.is_floating_point()]
+        for parameter in self._trained:
+            parameter.requires_grad_()
+
+    def train(self, mode: bool = True) -> Attacked:
+        """Let BatchNorm take the statistics of batches only where all weights are trained."""
+        for part in self.modules():
+            part.training = mode and self.subset == "all"
+        return self
+
+    def trained(self) -> Iterator[nn.Parameter]:
+        """Yield what is trained: the part of θ, then the head."""
+        yield from self._trained
+        yield from self.new_head.parameters()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return logits `(B, C)` of what `Target.inputs` gives: images, activations or features."""
+        features = inputs
+        if self.subset == "stage":
+            assert isinstance(self.net, Backbone)
+            features = self.net.features_from(inputs) if self.net._chain else self.net(inputs)
+        elif self.subset != "head":
+            features = self.net(inputs)
+        logits: Tensor = self.new_head(features / self.scale)
+        return logits

@@ -1,0 +1,149 @@
+"""Figures of the deep attack panel: what the defence buys against each attacker, curves, trials."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from condnum.figures.style import GREY, add_line, finish, log_axis, method_style, num, panels
+
+#: Colours of few to many rows, light to dark.
+_ROWS = ("#9ECAE1", "#4292C6", "#2171B5", "#08306B", "#000000")
+_NETS = {"theta_0": ("θ₀", "#7F7F7F", "dot"), "scratch": ("from scratch", "#000000", "dash")}
+
+
+def _look(net: str) -> tuple[str, str, str]:
+    """Return label, colour and dash of a net."""
+    if net in _NETS:
+        return _NETS[net]
+    style = method_style(net)
+    return f"θ<sub>I</sub>: {style.label}", style.color, style.dash
+
+
+def _rows(shots: int) -> str:
+    """Return rows a class in words."""
+    return f"{shots} rows a class" if shots else "all rows"
+
+
+def place_figure(factors: pd.DataFrame, subtitle: str, *, share: float = 0.9) -> Any:
+    """Draw each attacker's factor of steps, and where that lies between void (0) and complete (1).
+
+    A triangle is a lower bound: the attack on θ_I does not arrive within its budget.
+    """
+    table = factors[np.isclose(factors["share"], share)]
+    nets = list(table[["backbone", "method"]].drop_duplicates().itertuples(index=False, name=None))
+    titles = [f"{title}<br>{net}, {method_style(method).label}" for net, method in nets
+              for title in ("times as many steps", "void … complete")]  # fmt: skip
+    figure = panels(
+        rows=len(nets), cols=2, shared_yaxes=True, subplot_titles=titles, horizontal_spacing=0.04,
+        vertical_spacing=0.16 / len(nets), column_widths=[0.6, 0.4],
+    )  # fmt: skip
+    labels = list(dict.fromkeys(table["label"]))[::-1]
+    kinds = sorted(table["shots"].unique(), key=lambda shots: (shots == 0, shots))
+    for row, (backbone, method) in enumerate(nets, 1):
+        own = table[(table["backbone"] == backbone) & (table["method"] == method)]
+        for k, shots in enumerate(kinds):
+            part = own[own["shots"] == shots]
+            y = [
+                labels.index(label) + 0.6 * ((len(kinds) - 1) / 2 - k) / len(kinds) for label in part["label"]
+            ]
+            bound = (part["reached_theta_i"] < part["seeds"]).to_numpy()
+            color = _ROWS[max(0, len(_ROWS) - 1 - len(kinds)) + k]
+            for column, name in enumerate(("factor", "place"), 1):
+                value, low, high = (part[f"{name}{end}"].to_numpy() for end in ("", "_low", "_high"))
+                figure.add_scatter(
+                    x=value, y=y, mode="markers", name=_rows(shots), legendgroup=str(shots),
+                    showlegend=row == 1 and column == 1,
+                    marker={"color": color, "size": 9, "symbol": np.where(bound, "triangle-right", "circle")},
+                    error_x={"array": high - value, "arrayminus": value - low, "symmetric": False,
+                             "color": color, "thickness": 1.4, "width": 3},
+                    customdata=np.c_[part["label"], part["needs_theta_0"].map(num),
+                                     part["needs_theta_i"].map(num), part["needs_scratch"].map(num)],
+                    hovertemplate="%{customdata[0]}: %{x:.3g}<br>steps: %{customdata[1]} on θ₀, "
+                    "%{customdata[2]} on θ<sub>I</sub>, %{customdata[3]} from scratch"
+                    "<extra>%{fullData.name}</extra>",
+                    row=row, col=column,
+                )  # fmt: skip
+        for value, column in ((1, 1), (0, 2), (1, 2)):
+            figure.add_vline(x=value, line={"color": GREY, "dash": "dot", "width": 1}, row=row, col=column)
+    figure.update_yaxes(tickvals=list(range(len(labels))), ticktext=labels, range=[-0.6, len(labels) - 0.4])
+    drawn = np.r_[table["factor_low"], table["factor_high"], 0.8, 2.5]
+    figure.update_xaxes(**log_axis("", drawn), col=1)
+    figure.update_xaxes(range=[-0.5, 1.5], tickvals=[0, 0.5, 1], col=2)
+    goal = f"Steps to {100 * share:g} % of θ₀'s final accuracy on D<sub>H</sub>'s test images"
+    note = f"{subtitle}<br>{goal}; bars: 95 % intervals; ▶ at least so many; no mark: θ₀ has no head start"
+    finish(
+        figure,
+        "What the defence buys against each attacker",
+        note,
+        height=190 + (60 + 34 * len(labels)) * len(nets),
+    )
+    return figure.update_layout(legend_title_text="attacker's rows")
+
+
+def attack_curves_figure(curves: pd.DataFrame, subtitle: str, *, labels: Any, shots: int = 0) -> Any:
+    """Draw D_H's test accuracy against steps, a panel an attacker: θ₀, θ_I and the net from scratch."""
+    table = curves[(curves["shots"] == shots) & (curves["step"] > 0)]
+    backbones, attackers = (list(dict.fromkeys(table[name])) for name in ("backbone", "attacker"))
+    measured = table.groupby("attacker")["step"].nunique()
+    attackers = [name for name in attackers if measured[name] > 1]  # those that are solved have no curve
+    columns = min(3, len(attackers))
+    places = [(backbone, attacker) for backbone in backbones for attacker in attackers]
+    rows = len(backbones) * -(-len(attackers) // columns)
+    many = len(backbones) > 1
+    titles = [labels[attacker] + f"<br>{backbone}" * many for backbone, attacker in places]
+    figure = panels(
+        rows=rows, cols=columns, subplot_titles=titles, shared_yaxes=True, shared_xaxes=True,
+        horizontal_spacing=0.03, vertical_spacing=(0.34 if many else 0.26) / rows,
+    )  # fmt: skip
+    for index, (backbone, attacker) in enumerate(places):
+        part = table[(table["backbone"] == backbone) & (table["attacker"] == attacker)]
+        where = {"row": index // columns + 1, "col": index % columns + 1}
+        for net, of in part.groupby("net", sort=False):
+            label, color, dash = _look(str(net))
+            wide = of.pivot(index="step", columns="seed", values="accuracy")
+            for seed in wide.columns if wide.shape[1] > 1 else ():
+                add_line(
+                    figure, label, wide.index, 100 * wide[seed], color, dash, width=0.6, opacity=0.5,
+                    showlegend=False, legendgroup=net, hoverinfo="skip", **where,
+                )  # fmt: skip
+            add_line(
+                figure, label, wide.index, 100 * wide.mean(axis=1), color, dash, width=2.2, legendgroup=net,
+                showlegend=index == 0, hovertemplate="step %{x}: %{y:.1f} %", **where,
+            )  # fmt: skip
+    figure.update_xaxes(**log_axis("", table["step"]), showticklabels=True)
+    figure.update_xaxes(title_text="step of the attacker", row=rows)
+    figure.update_yaxes(title_text="accuracy on D<sub>H</sub> (%)", col=1)
+    note = f"{subtitle}<br>{_rows(shots)}, the best trial of each; mean over seeds, thin: each seed"
+    finish(
+        figure, "What attackers gain against their steps", note, height=170 + (230 if many else 210) * rows
+    )
+    return figure.update_layout(legend_title_text="net (click to toggle)")
+
+
+def trials_figure(trials: pd.DataFrame, subtitle: str, *, labels: Any, shots: int = 0) -> Any:
+    """Draw the accuracy of the best trial so far against the number of trials, mean over seeds."""
+    table = trials[trials["shots"] == shots]
+    nets = list(dict.fromkeys(table["net"]))
+    figure = panels(
+        rows=1, cols=len(nets), shared_yaxes=True, horizontal_spacing=0.03,
+        subplot_titles=[_look(net)[0] for net in nets],
+    )  # fmt: skip
+    colors: Sequence[str] = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+    for k, (attacker, of) in enumerate(table.groupby("attacker", sort=False)):
+        look = colors[k % len(colors)], ("solid", "dash")[k // len(colors) % 2]
+        for column, net in enumerate(nets, 1):
+            best = 100 * of[of["net"] == net].groupby("trial")["best_so_far"].mean()
+            add_line(
+                figure, labels[attacker], best.index, best, *look, width=2, mode="lines+markers",
+                legendgroup=attacker, showlegend=column == 1, hovertemplate="after %{x}: %{y:.1f} %",
+                row=1, col=column,
+            )  # fmt: skip
+    figure.update_xaxes(title_text="trials", dtick=1)
+    figure.update_yaxes(title_text="final accuracy on D<sub>H</sub> (%)", col=1)
+    note = (
+        f"{subtitle}<br>{_rows(shots)}; of the trial that held-out rows choose, mean over seeds and backbones"
+    )
+    finish(figure, "Did the attackers try enough?", note, height=420)
+    return figure.update_layout(legend_title_text="attacker (click to toggle)")
