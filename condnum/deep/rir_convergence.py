@@ -39,7 +39,7 @@ def rir_convergence(
     Examples:
         θ_I shrinks the second feature tenfold on D_H, in whatever group.
 
-        >>> X = np.tile(np.eye(2), (50, 1)) * np.linspace(1, 2, 100)[:, None]
+        >>> X = np.tile(np.diag([10.0, 1.0]), (50, 1))
         >>> found = rir_convergence((X, X, X, X * [1.0, 0.1]), draws=3)
         >>> found["group_size"].unique().tolist(), found["median"].round(9).unique().tolist()
         ([25, 50, 100], [100.0])
@@ -82,11 +82,11 @@ def convergence_sentence(table: pd.DataFrame) -> str:
             never.append(f"{last['groups']:.0f} of {size} (± {100 * last['off']:.0f} %)")
     said = f"Within ± {100 * TOLERANCE:.0f} % of the median in every draw: {', '.join(needed) or 'none'}"
     said += f"; not yet: {', '.join(never)}" if never else ""
-    whole_words = f"{whole['median']:.3g} on all {whole['group_size']:.0f} images"
+    at_once = f"{whole['median']:.3g} on all {whole['group_size']:.0f} images at once"
     if drawn.empty:
-        return f"RIR is {whole_words}, too few for groups."
-    small = drawn[drawn["group_size"] == drawn["group_size"].min()].iloc[-1]
+        return f"RIR is {at_once}, too few for groups."
+    most = drawn.groupby("group_size")["median"].last()  # of the most groups
     return (
-        f"{said}. But the size moves RIR itself: from {small['median']:.3g} in groups of "
-        f"{small['group_size']:.0f} to {whole_words} at once."
+        f"{said}. The size itself moves RIR: from {most.min():.3g} (groups of {most.idxmin()}) to "
+        f"{most.max():.3g} (groups of {most.idxmax()}); {at_once}."
     )

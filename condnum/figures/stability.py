@@ -133,40 +133,34 @@ def convergence_figure(settled: pd.DataFrame, subtitle: str) -> Any:
         subtitle: The line under the title.
     """
     nets = list(settled.groupby(["backbone", "method", "seed"], sort=False))
-    names = [
-        f"{backbone}, {method_style(str(method)).label}, seed {seed}" for (backbone, method, seed), _ in nets
-    ]
-    figure = panels(rows=len(nets), cols=1, subplot_titles=names, vertical_spacing=0.24 / len(nets))
+    names = [f"{net}, {method}, seed {seed}" for (net, method, seed), _ in nets]
+    figure = panels(rows=len(nets), cols=1, subplot_titles=names, vertical_spacing=0.2 / len(nets))
+    figure.update_annotations(x=0, xanchor="left")
     sizes = sorted(settled["group_size"].unique())
     for row, (_, net) in enumerate(nets, start=1):
         whole = net["group_size"].max()
         for size, part in net.groupby("group_size"):
+            color = "#000000" if size == whole else _COLORS[sizes.index(size) % len(_COLORS)]
+            name = f"all {size:,} at once" if size == whole else f"{size:,} images a group"
             if size == whole:
-                figure.add_hline(
-                    y=part["median"].iloc[0], line={"color": "#000", "dash": "dot", "width": 1.5},
-                    annotation_text=f"all {size:,.0f} images, one group", annotation_position="top right",
-                    row=row, col=1,
-                )  # fmt: skip
-                continue
-            color = _COLORS[sizes.index(size) % len(_COLORS)]
+                part = pd.concat([part, part.assign(groups=settled["groups"].max())])
             figure.add_scatter(
                 x=[*part["groups"], *part["groups"][::-1]], y=[*part["largest"], *part["least"][::-1]],
-                fill="toself", fillcolor=translucent(color, 0.18), line={"width": 0}, hoverinfo="skip",
-                legendgroup=str(size), showlegend=False, row=row, col=1,
+                mode="lines", fill="toself", fillcolor=translucent(color, 0.18), line={"width": 0},
+                hoverinfo="skip", legendgroup=str(size), showlegend=False, row=row, col=1,
             )  # fmt: skip
             figure.add_scatter(
-                x=part["groups"], y=part["median"], mode="lines+markers", name=f"{size:.0f} images a group",
-                line={"color": color, "width": 2}, legendgroup=str(size), showlegend=row == 1,
-                customdata=part[["least", "largest"]], row=row, col=1,
+                x=part["groups"], y=part["median"], name=name, legendgroup=str(size), showlegend=row == 1,
+                mode="lines" if size == whole else "lines+markers", customdata=part[["least", "largest"]],
+                line={"color": color, "width": 2, "dash": "dot" if size == whole else "solid"},
                 hovertemplate="%{x} groups: %{y:.3g}, draws %{customdata[0]:.3g}–%{customdata[1]:.3g}",
+                row=row, col=1,
             )  # fmt: skip
-        figure.update_xaxes(
-            **log_axis("number of groups" if row == len(nets) else "", settled["groups"]), row=row
-        )
-        figure.update_yaxes(title_text="RIR<sub>θ₀</sub>", rangemode="tozero", row=row)
-    figure.update_xaxes(tickvals=sorted(settled["groups"].unique()))
-    note = (
-        f"{subtitle}<br>Line: median over draws; band: least to largest. The groups of a draw share no image"
-    )
-    finish(figure, "How RIR<sub>θ₀</sub> settles with its groups", note, height=190 + 300 * len(nets))
-    return figure.update_layout(legend_title_text="")
+        figure.update_yaxes(**log_axis("RIR<sub>θ₀</sub>", net[["least", "largest"]]), row=row)
+    figure.update_xaxes(type="log", tickvals=sorted(settled["groups"].unique()))
+    figure.update_xaxes(title_text="number of groups", row=len(nets))
+    note = f"{subtitle}<br>Line: median over draws; band: all of them.<br>The groups of a draw share no image"
+    height = 280 + 300 * len(nets)
+    finish(figure, "How RIR<sub>θ₀</sub> settles with its groups", note, height=height)
+    legend = {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "title_text": ""}
+    return figure.update_layout(legend=legend, margin_b=150)

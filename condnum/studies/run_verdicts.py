@@ -299,7 +299,8 @@ class KeptNets:
         if gone:
             raise DataNotFoundError(f"there is no {gone[0]}")
         known = {field.name for field in fields(DeepNets)}
-        study = DeepNets.from_parameters(**{k: v for k, v in run.parameters.items() if k in known})
+        given = {name: value for name, value in run.parameters.items() if name in known}
+        study = DeepNets.from_parameters(**given | {"device": "auto"})
         tasks = study.load()
         if not set(tasks.checksums.values()) <= set(run.provenance.get("data", {}).values()):
             raise DataNotFoundError(

@@ -12,6 +12,7 @@ import pandas as pd
 from condnum.deep.rir_convergence import rir_convergence
 from condnum.errors import CondnumError, InvalidInputError
 from condnum.studies.cells import Cell, CellResult
+from condnum.studies.executors import Executor, core_count
 from condnum.studies.measure import Published
 from condnum.studies.run_verdicts import (
     AXES,
@@ -23,7 +24,7 @@ from condnum.studies.run_verdicts import (
     feature_verdicts,
     run_verdicts,
 )
-from condnum.studies.study import Names, Result, Study
+from condnum.studies.study import Names, Result, Study, choose_executor
 
 #: They do nothing, so that nothing is claimed of them.
 _CONTROLS = ("identity", "initial")
@@ -49,6 +50,7 @@ def published_claims(published: Mapping[str, Published], methods: Iterable[str])
     """Return what a published table says of methods: which RIR is the largest, and who meets Definition 3.1.
 
     Examples:
+        >>> from condnum.studies.measure import TABLE_1
         >>> [claim.text for claim in published_claims(TABLE_1, ["imma", "ours"])][1:]
         ['imma misses (i) > 1 and (ii) ≤ 1', 'ours meets (i) > 1 and (ii) ≤ 1']
     """
@@ -361,7 +363,7 @@ class StabilityStudy(Study, name="stability"):
         joined = dict[tuple[str, str], tuple[list[RunFolder], list[pd.DataFrame]]]()
         for run in data.runs:
             table = own.get(run.name, pd.DataFrame(columns=[*AXES, "method", "cell"]))
-            if run.name in again:
+            if run.name in again and len(again[run.name]) == len(data.nets[run.name].methods):
                 table = pd.concat(again[run.name], ignore_index=True)
             parts = dict(list(table.groupby("cell", sort=False))) if run.kind == "deep" else {"": table}
             for part, rows in parts.items():
@@ -375,6 +377,10 @@ class StabilityStudy(Study, name="stability"):
             (f"{runs[0].name}{': ' if part else ''}{part}", runs[0], pd.concat(tables, ignore_index=True))
             for (_, part), (runs, tables) in joined.items()
         ]
+
+    def executor(self, data: FinishedRuns, cells: Sequence[Cell], jobs: int, scheduler: str = "") -> Executor:
+        """Start workers for nets only: what is stored is read in a second."""
+        return choose_executor(jobs or (core_count() if data.nets else 1), scheduler, len(cells), threads=1)
 
     def left_out(self, data: FinishedRuns, results: Sequence[Result]) -> list[str]:
         """Say which settings no folder holds enough for."""

@@ -175,7 +175,7 @@ def test_the_nets_of_a_finished_run_are_run_once_more(tmp_path):
     assert "theta_I.safetensors" in " ".join(study.left_out(study.load(), []))
     settled = run.convergence.query("images == 'training'")
     assert convergence_sentence(settled).startswith("Within ± 10 %")
-    assert len(convergence_figure(settled, "digits").data) == 2 * (settled["group_size"].nunique() - 1)
+    assert len(convergence_figure(settled, "digits").data) == 2 * settled["group_size"].nunique()
     assert stability_map(run.by_axis, {}, "digits").data[0].z.shape[0] == len(run.claims)
 
 
