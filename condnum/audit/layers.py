@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -22,6 +21,7 @@ from condnum.deep.backbone import Backbone, evaluating
 from condnum.deep.split_rules import block_names
 from condnum.errors import InvalidInputError, RankError, UnknownNameError
 from condnum.report.tables import number, rounded
+from condnum.studies.study import words
 from condnum.theory.alignment import alignment
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
 from condnum.theory.immunization import Immunization, in_both_conventions
@@ -174,17 +174,13 @@ def layer_names(model: nn.Module, layers: str | Sequence[str] = ALL) -> list[str
         if not blocks:
             raise InvalidInputError(f"{type(model).__name__} has no blocks with weights; name the layers.")
         return blocks
-    given = layers.split(",") if isinstance(layers, str) else layers
-    names, known = (
-        list(dict.fromkeys(name.strip() for name in given if name.strip())),
-        dict(model.named_modules()),
-    )
-    if not names:
+    chosen, known = words("layers", layers), dict(model.named_modules())
+    if not chosen:
         raise InvalidInputError(f"layers names no layer; give {ALL}, or some of {', '.join(blocks)}.")
-    for name in names:
+    for name in chosen:
         if name not in known:
             raise UnknownNameError("layer", name, [ALL, *blocks])
-    return names
+    return list(chosen)
 
 
 @dataclass
@@ -220,25 +216,18 @@ def _sums(
             X = _pooled(output, mask, layout == "NHWC") if pool is None else pool(output)
             if not isinstance(X, Tensor) or X.ndim != 2 or len(X) != size or not X.is_floating_point():
                 raise InvalidInputError(
-                    f"{where} returns {_shape(output)} for {size} inputs{_pooled_to(X, output)}; features "
+                    f"{where} returns {_shape(output)} for {size} inputs, pooled to {_shape(X)}; features "
                     "are (B, F), (B, tokens, F) or (B, C, h, w), or a tuple that begins with them: name "
                     "other layers, or give `pool`, which returns (B, F)."
                 )
-            D = X.shape[1]
-            if max_dimension < D:
-                raise InvalidInputError(
-                    f"{where} has {D:,d} features, more than {max_dimension:,d}; pool them."
-                )
-            own = found.setdefault(
-                name, _Sum(torch.zeros(D, D, dtype=torch.float64, device=X.device), 0, 0.0)
-            )
-            if len(own.covariance) != D:
-                raise InvalidInputError(
-                    f"{where} returns {D} features after {len(own.covariance)}; pool them."
-                )
-            rows = X.detach().double()
-            own.covariance.addmm_(rows.mT, rows)
+            D, known = X.shape[1], found.get(name)
+            if max_dimension < D or (known is not None and len(known.covariance) != D):
+                than = f"more than {max_dimension}" if known is None else f"before {len(known.covariance)}"
+                raise InvalidInputError(f"{where} has {D:,d} features, {than}; pool them.")
+            own = known or _Sum(torch.zeros(D, D, dtype=torch.float64, device=X.device), 0, 0.0)
+            own.covariance.addmm_(X.double().mT, X.double())
             own.rows, own.eps = own.rows + size, max(own.eps, torch.finfo(X.dtype).eps)
+            found[name] = own
 
         return add
 
@@ -315,11 +304,6 @@ def _shape(value: Any) -> str:
     return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
 
 
-def _pooled_to(X: Any, output: Any) -> str:
-    """Say what the pooling made of it, where it made something else."""
-    return "" if X is _first(output) else f", pooled to {_shape(X)}"
-
-
 def _row(
     name: str, module: nn.Module, P: _Sum, H: _Sum, ridge: float, rtol: float | None, target: float
 ) -> dict[str, Any]:
@@ -369,9 +353,7 @@ def _measures(
     K_H = H.factor.mT @ H.factor
     tried: list[Immunization] = []
     for ratio in (None, 1 / target):  # the edge of (ii) ≤ 1, then the (ii) at which (i) > 1 is the target
-        theta = torch.as_tensor(
-            np.asarray(front_immunizer(P, H, pretrain_ratio=ratio, convention="ridge", ridge=ridge))
-        )
+        theta = torch.as_tensor(front_immunizer(P, H, pretrain_ratio=ratio, convention="ridge", ridge=ridge))
         tried.append(in_both_conventions(theta, (P.factor, H.factor), (P.values, H.values), ridge=ridge)[1])
         if not limits.rir >= target or (tried[-1].success and tried[-1].rir >= target):
             break

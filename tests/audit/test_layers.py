@@ -250,7 +250,7 @@ ROWS = (torch.randn(20, 4, generator=torch.Generator().manual_seed(0)),)
         ({"pretrain": [torch.tensor(1.0)]}, "a batch is float32 of shape"),
         ({"pretrain": [{"name": "x"}]}, "a batch is a dict"),
         ({"target": 1.0}, "target must be a RIR above 1, got 1.0"),
-        ({"max_dimension": 3}, "'first' .* has 4 features, more than 3"),
+        ({"max_dimension": 3}, "'first' .* has 4 features, more than 3;"),
         ({"pool": lambda output: output.sum()}, r"pooled to float32 of shape \(\)"),
     ],
 )
