@@ -153,7 +153,8 @@ def curvature(
     converged. Traces are exact on the Krylov space and estimated with random signs on its complement, as in
     Hutch++ (Meyer et al. 2021). An eigenvalue lies within its residual of each Ritz value, and one between
     any two neighbours: the least that this shows above the floor is `smallest`, so `condition` is too small
-    rather than too large.
+    rather than too large. Each product runs the whole model: where a trunk lies before the parameters, pass
+    what follows it, with the trunk's activations as inputs.
 
     Args:
         model: Maps inputs `(B, …)` to outputs `(B, C)`; weights may be parametrized (LoRA).
