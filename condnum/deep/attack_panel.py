@@ -251,6 +251,23 @@ class Target:
         with evaluating(module), torch.no_grad():
             return torch.cat([run(part.to(self.device)) for part in images.split(_CHUNK)])
 
+    def attacked(
+        self, attacker: DeepAttacker, some: Tensor, seed: int, features: Tensor | None = None
+    ) -> Attacked:
+        """Return a copy of θ as an attacker begins with it; `some` images tell the scale of its features."""
+        head = features if attacker.subset == "head" else None
+        features = self.through(self.theta, some) if head is None else head
+        return Attacked(
+            self.theta,
+            attacker.subset,
+            self.train.classes,
+            dimension=features.shape[1],
+            scale=float(features.double().square().mean().sqrt()) or 1.0,
+            rank=attacker.rank,
+            seed=seed,
+            matrices=attacker.optimizer == "muon",
+        )
+
     def pretrain_accuracy(self, net: nn.Module | None = None) -> float:
         """Return the accuracy of the released head on D_P's test images, with θ or what became of it."""
         known, net = self.pretrain_test, self.theta if net is None else net
@@ -274,6 +291,20 @@ class Target:
         return images.to(self.device)
 
 
+def chosen_rows(target: Target, shots: int, seed: int) -> list[NDArray[np.int64]]:
+    """Return the attacker's rows: those to train on, and a fifth of each class that is held out."""
+    chosen = target.train.few(shots, seed)
+    parts = hold_out_rows(target.train.labels.numpy()[chosen], HELD_OUT, [seed, 4])
+    if not len(parts[1]):
+        raise InvalidInputError(f"{shots} row(s) a class leave none to choose by; an attacker needs two.")
+    return [chosen[part] for part in parts]
+
+
+def draw_of(seed: int, stream: int) -> int:
+    """Return the seed of head, factors and batches of an attack."""
+    return int(np.random.SeedSequence([seed, stream]).generate_state(1)[0])
+
+
 def attack(
     target: Target,
     attacker: DeepAttacker,
@@ -294,18 +325,10 @@ def attack(
             diverges.
     """
     budget, started = budget or DeepBudget(), time.perf_counter()
-    chosen = target.train.few(shots, seed)
-    fit, held = (
-        chosen[part] for part in hold_out_rows(target.train.labels.numpy()[chosen], HELD_OUT, [seed, 4])
-    )
-    if not len(held):
-        raise InvalidInputError(f"{shots} row(s) a class leave none to choose by; an attacker needs two.")
+    fit, held = chosen_rows(target, shots, seed)
     sets = [_Set(target, attacker.subset, of, rows)
             for of, rows in ((target.train, fit), (target.train, held), (target.test, None))]  # fmt: skip
-    values, draw = (
-        attacker.trials(budget.trials),
-        int(np.random.SeedSequence([seed, stream]).generate_state(1)[0]),
-    )
+    values, draw = attacker.trials(budget.trials), draw_of(seed, stream)
     run = _closed_form if attacker.closed_form else _descent
     rows, best = [], None
     for trial, value in enumerate(values):
@@ -372,25 +395,12 @@ def _descent(
     inputs = [part.inputs for part in sets]
     if attacker.optimizer == "whitened":
         inputs = _whitened(inputs, value)
-    some = inputs[0]
-    if attacker.subset != "head":
-        some = target.through(target.theta, fit.some)
-    scale = float(some.double().square().mean().sqrt()) or 1.0
+    model = target.attacked(attacker, fit.some, seed, inputs[0])
     rate = value
-    if attacker.optimizer == "whitened":
-        rate = _WHITENED_RATE / smoothness(some / scale)
-    elif attacker.name == "head-sgd":
-        rate = value / smoothness(some / scale)
-    model = Attacked(
-        target.theta,
-        attacker.subset,
-        target.train.classes,
-        dimension=some.shape[1],
-        scale=scale,
-        rank=attacker.rank,
-        seed=seed,
-        matrices=attacker.optimizer == "muon",
-    )
+    if attacker.name in ("whitened", "head-sgd"):
+        rate = (value if attacker.name == "head-sgd" else _WHITENED_RATE) / smoothness(
+            inputs[0] / model.scale
+        )
     steppers = _optimizers(attacker, model, rate)
     batches = _batches(len(fit.labels), None if attacker.full_batch else budget.batch_size, seed)
     measured, records = budget.measured, []

@@ -10,6 +10,7 @@ from condnum.figures.style import GREY, add_line, finish, log_axis, method_style
 
 #: Colours of few to many rows, light to dark.
 _ROWS = ("#9ECAE1", "#4292C6", "#2171B5", "#08306B", "#000000")
+_PARTS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
 _NETS = {"theta_0": ("θ₀", "#7F7F7F", "dot"), "scratch": ("from scratch", "#000000", "dash")}
 
 
@@ -147,3 +148,31 @@ def trials_figure(trials: pd.DataFrame, subtitle: str, *, labels: Any, shots: in
     )
     finish(figure, "Did the attackers try enough?", note, height=420)
     return figure.update_layout(legend_title_text="attacker (click to toggle)")
+
+
+def predicted_figure(predicted: pd.DataFrame, subtitle: str) -> Any:
+    """Draw observed steps against those that κ, and the whole spectrum, predict: a point an attack."""
+    titles = ("predicted by κ (Eq. 2)", "predicted by the whole spectrum")
+    figure = panels(rows=1, cols=2, shared_yaxes=True, horizontal_spacing=0.04, subplot_titles=titles)
+    symbols = {"sgd": "circle", "adamw": "diamond-open", "muon": "cross-open"}
+    colors = dict(zip(dict.fromkeys(predicted["part"]), _PARTS, strict=False))
+    for (part, optimizer), own in predicted.groupby(["part", "optimizer"], sort=False):
+        for column, name in enumerate(("predicted_kappa", "predicted_spectrum"), 1):
+            known = own[np.isfinite(own[name])]
+            figure.add_scatter(
+                x=known[name], y=known["observed"], mode="markers", name=f"{part}, {optimizer}",
+                legendgroup=f"{part} {optimizer}", showlegend=column == 1,
+                marker={"color": colors.get(part, "#000000"), "symbol": symbols[str(optimizer)], "size": 9},
+                customdata=np.c_[known["net"], known["backbone"], known["seed"],
+                                 np.where(known["reached"], "", "at least ")],
+                hovertemplate="%{customdata[0]}, %{customdata[1]}, seed %{customdata[2]}<br>predicted "
+                "%{x:.3g}, took %{customdata[3]}%{y:.3g}",
+                row=1, col=column,
+            )  # fmt: skip
+    for column, name in enumerate(("predicted_kappa", "predicted_spectrum"), 1):
+        figure.update_xaxes(**log_axis("predicted steps", predicted[name]), col=column)
+    figure.update_yaxes(**log_axis("", predicted["observed"]))
+    figure.update_yaxes(title_text="steps of the attack", col=1)
+    what = "Attacks with most rows, on θ₀, θ<sub>I</sub> and the net from scratch, to 90 % of θ₀'s accuracy"
+    finish(figure, "Does the curvature predict the attack?", f"{subtitle}<br>{what}", height=460)
+    return figure.update_layout(legend_title_text="what is trained, by what")

@@ -4,15 +4,21 @@ import html
 import math
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from condnum.deep.attack_panel import DeepAttacker
 from condnum.deep.attack_report import sentence
-from condnum.report.tables import bullets, label, number
+from condnum.report.tables import bullets, formula_html, label, number
 from condnum.studies.deep_attackers import DeepAttackers
 
 #: Share of θ₀'s final accuracy of which tables and sentences speak.
 HEADLINE = 0.9
+
+#: Spearman's correlation from which a prediction is said to order attacks.
+FOLLOWS = 0.7
+
+_NETS = {"theta_0": "θ<sub>0</sub>", "scratch": "from scratch"}
 
 
 def attacker_table(study: DeepAttackers) -> pd.DataFrame:
@@ -96,5 +102,41 @@ def verdict(study: DeepAttackers, run: Any, share: float = HEADLINE) -> str:
         words += (
             f"<p><b>{html.escape(str(backbone))}, {label(method)}</b>: RIR<sub>θ0</sub> {number(rir)}.</p>"
         )
-        words += bullets([html.escape(sentence(row, study.steps)) for _, row in rows.iterrows()])
+        words += bullets([formula_html(sentence(row, study.steps)) for _, row in rows.iterrows()])
     return words
+
+
+def prediction_verdict(correlations: pd.DataFrame) -> str:
+    """Say when κ, and when the whole spectrum, orders the attacks, and when neither does."""
+    said = []
+    for _, row in correlations.iterrows():
+        what = f"{row['part']}, {row['optimizer']} ({row['attacks']} attacks)"
+        if math.isnan(row["rho_kappa"]):
+            said.append(f"{what}: too few attacks that differ for a correlation.")
+            continue
+        best = max(row["rho_kappa"], row["rho_spectrum"])
+        word = "orders them" if best >= FOLLOWS else "hardly tells them apart" if best < 0.4 else "is a hint"
+        rhos = f"Spearman {row['rho_kappa']:.2f} by κ, {row['rho_spectrum']:.2f} by the whole spectrum"
+        said.append(f"{what}: curvature {word}; {rhos}.")
+    return bullets(map(html.escape, said))
+
+
+def curvature_table(curvature: pd.DataFrame, immunization: pd.DataFrame) -> pd.DataFrame:
+    """Format κ and effective rank of what is trained on both tasks, means over seeds, beside RIR."""
+    rir = immunization.query("convention == 'compact'").set_index(["backbone", "method"])["rir_mean"]
+    rows = []
+    for (backbone, net, part), own in curvature.groupby(["backbone", "net", "part"], sort=False):
+        row = {"backbone": html.escape(str(backbone)), "net": _NETS.get(net, label(net)), "trained": part}
+        row["parameters"] = f"{own['parameters'].iloc[0]:,}"
+        row["RIR<sub>θ0</sub>"] = number(rir.get((backbone, {"theta_0": "initial"}.get(net, net)), math.nan))
+        for task, name in (("harmful", "D<sub>H</sub>"), ("pretrain", "D<sub>P</sub>")):
+            of = own[own["task"] == task]
+            bound = "" if of["resolved"].all() else "> "
+            kappa, met = (
+                float(np.exp(np.log(of[key]).mean())) for key in ("condition", "gradient_condition")
+            )
+            row[f"κ on {name}"] = bound + number(kappa)
+            row[f"κ met by the gradient, {name}"] = number(met)
+            row[f"effective rank, {name}"] = number(float(of["effective_rank"].mean()))
+        rows.append(row)
+    return pd.DataFrame(rows)

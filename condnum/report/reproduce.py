@@ -133,6 +133,14 @@ _QUICK = (
         "condnum run deep --seeds 1",
         ("digits-8x8",),
     ),
+    Experiment(
+        "deep-attackers",
+        "Small net on 8×8 digits: what an attacker really meets",
+        "Head, LoRA, last stage and all weights against θ₀, θ_I and the net from scratch; their curvature.",
+        "condnum run deep-attackers --backbone test_resnet --seeds 1 --shots 8,0 --steps 32 --trials 3 "
+        "--attackers head-sgd,whitened,ridge,lora4-adamw,stage-adamw,all-adamw --curvature-rows 32",
+        ("digits-8x8",),
+    ),
     replace(_LIMITS, command="condnum run limits --seeds 1"),
     _ATTACKERS,
     replace(
@@ -177,6 +185,13 @@ _FULL = (
         "Deep nets on MNIST 0–4 against 5–9 (as Table 3, Figure 3)",
         "ResNet18 and a ViT, trained on digits 0–4, immunized against digits 5–9, three seeds.",
         "condnum run deep --data mnist",
+        ("mnist", "mnist-test"),
+    ),
+    Experiment(
+        "deep-attackers-mnist",
+        "Deep attacks on MNIST nets",
+        "What the nets of the line above are worth against head, LoRA, last stage and all weights.",
+        "condnum run deep-attackers --data mnist",
         ("mnist", "mnist-test"),
     ),
     Experiment(

@@ -95,9 +95,9 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Method or stage, or the study where cells have neither; of an attack also the attacker."""
-        name = str(self.at.get("method", self.at.get("stage", self.study)))
-        return f"{name}, {self.at['attacker']}" if "attacker" in self.at else name
+        """Method or stage (else the study), then the attacker or the part of the net, where there is one."""
+        words = [self.at.get("method", self.at.get("stage", self.study))]
+        return ", ".join(map(str, words + [self.at[key] for key in ("attacker", "part") if key in self.at]))
 
     @property
     def short_label(self) -> str:

@@ -11,6 +11,13 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 import pandas as pd
 
+from condnum.deep.attack_curvature import (
+    ROWS,
+    attack_curvature,
+    correlations,
+    part_of,
+    predicted_beside_observed,
+)
 from condnum.deep.attack_panel import (
     ATTACKERS,
     SCRATCH,
@@ -59,6 +66,15 @@ Shots: TypeAlias = Annotated[tuple[int, ...], _shots]
 Attackers: TypeAlias = Annotated[tuple[str, ...], _attackers]
 
 
+#: Of which curvature is measured.
+TASKS = ("pretrain", "harmful")
+
+
+def is_model(cell: Cell) -> bool:
+    """Tell a cell that makes a model from attacks and curvatures."""
+    return "attacker" not in cell.at and "part" not in cell.at
+
+
 @dataclass(frozen=True)
 class DeepAttackers(DeepNets, name="deep-attackers"):
     """θ₀ and θ_I as `DeepNets` makes them, or from a folder, and the attacks that they meet."""
@@ -71,6 +87,7 @@ class DeepAttackers(DeepNets, name="deep-attackers"):
     trials: Count = DeepBudget.trials  # of each attacker, over its learning rates
     batch_size: Annotated[int, at_least(2)] = DeepBudget.batch_size
     test_images: Annotated[int, at_least(10)] = 500  # of each task, on which an attack is measured
+    curvature_rows: Annotated[int, at_least(0)] = ROWS  # on which curvature is measured; 0: it is not
 
     def check(self) -> None:
         """Refuse what cannot run, before anything is computed."""
@@ -83,6 +100,13 @@ class DeepAttackers(DeepNets, name="deep-attackers"):
     def budget(self) -> DeepBudget:
         """What each attacker may spend."""
         return DeepBudget(self.steps, self.trials, self.batch_size)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What attackers train whose steps curvature may predict; none where it is not measured."""
+        attackers = map(DeepAttacker.named, self.attackers if self.curvature_rows else ())
+        descents = (one for one in attackers if not one.closed_form and one.optimizer != "whitened")
+        return tuple(dict.fromkeys(map(part_of, descents)))
 
     @property
     def given(self) -> dict[tuple[str, int, str], Path]:
@@ -123,6 +147,9 @@ class DeepAttackers(DeepNets, name="deep-attackers"):
                 how = {"budget": asdict(self.budget), "values": values, "test_images": self.test_images}
                 at = {"method": net, "attacker": name, "shots": shots, **where}
                 attacks.append(Cell(at, how, after=theta))
+            for net, part, task in itertools.product(nets, self.parts, TASKS):
+                at = {"method": net, "part": part, "task": task, **where}
+                attacks.append(Cell(at, {"rows": self.curvature_rows}, after=theta))
         return [*made, *attacks]
 
     def _given_cells(self) -> list[Cell]:
@@ -147,13 +174,17 @@ class DeepAttackers(DeepNets, name="deep-attackers"):
         return load_backbone(path), row, pd.DataFrame(), (), ()
 
     def compute(self, data: DeepTasks, cell: Cell) -> CellResult:
-        """Make and measure a model, or attack one."""
-        if "attacker" not in cell.at:
+        """Make and measure a model, attack one, or measure the curvature that an attack on it begins with."""
+        if is_model(cell):
             return super().compute(data, cell)
-        attacker, stream = DeepAttacker.named(cell["attacker"]), 0
+        stream = {INITIAL: 0, SCRATCH: 1}.get(cell["method"], 2)
         target = self.target(data, cell)
-        if cell["method"] != INITIAL:
-            stream = 1 if cell["method"] == SCRATCH else 2
+        if "part" in cell.at:
+            attacker = DeepAttacker.named(f"{cell['part']}-sgd")
+            rows = self.curvature_rows
+            measured = attack_curvature(target, attacker, seed=cell["seed"], stream=stream, rows=rows)
+            return CellResult(measured, {})
+        attacker = DeepAttacker.named(cell["attacker"])
         found = attack(
             target, attacker, shots=cell["shots"], budget=self.budget, seed=cell["seed"], stream=stream
         )
@@ -168,7 +199,8 @@ class DeepAttackers(DeepNets, name="deep-attackers"):
         """Return the net that a cell attacks; the last one is kept, with its features."""
         assert cell.after is not None
         kept: dict[str, Any] = cached("deep-target", dict)
-        key = f"{cell.after.key} {cell['method'] == SCRATCH}"
+        task = cell.at.get("task", "harmful")
+        key = f"{cell.after.key} {cell['method'] == SCRATCH} {task}"
         if kept.get("key") != key:
             theta = load_backbone(model_file(cell.after))
             transform = self.transform(data, theta).still or evaluation_transform(theta)
@@ -179,8 +211,9 @@ class DeepAttackers(DeepNets, name="deep-attackers"):
                 of = ("deep-pixels", images.checksum, transform.description, most)
                 return cached(of, lambda: load_pixels(images, transform, most=most, workers=self.workers))
 
+            train = data.harmful if task == "harmful" else data.pretrain
             test = [pixels(images, self.test_images) for images in (data.harmful_test, data.pretrain_test)]
-            made = Target(theta, pixels(data.harmful), test[0], pretrain_test=test[1], device=self.device)
+            made = Target(theta, pixels(train), test[0], pretrain_test=test[1], device=self.device)
             kept.clear()
             kept.update(key=key, target=made)
         target: Target = kept["target"]
@@ -190,7 +223,7 @@ class DeepAttackers(DeepNets, name="deep-attackers"):
         """Put the attacks together."""
         runs = {}
         for cell, row, arrays in results:
-            if "attacker" not in cell.at:
+            if "attacker" not in cell.at:  # a model, or a curvature
                 continue
             net = THETA_0 if cell["method"] == INITIAL else cell["method"]
             trials = {name[7:]: values for name, values in arrays.items() if name.startswith("trials.")}
@@ -217,20 +250,38 @@ class DeepAttackers(DeepNets, name="deep-attackers"):
             "trials": report.trials(),
             "immunization": summary_table(models, data),
             "curves.parquet": report.curves(),
+            **self._curvatures(report, results),
         }
+
+    def _curvatures(self, report: DeepAttackReport, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
+        """Return curvatures, and the steps that they predict beside those that attacks took."""
+        rows = [
+            {
+                **{name: cell[name] for name in ("backbone", "seed", "part", "task")},
+                "net": THETA_0 if cell["method"] == INITIAL else cell["method"],
+                **row,
+            }
+            for cell, row, _ in results
+            if "part" in cell.at
+        ]
+        if not rows:
+            return {}
+        table = pd.DataFrame(rows)
+        beside = predicted_beside_observed(report, table[table["task"] == "harmful"])
+        return {"curvature": table, "predicted": beside, "correlations": correlations(beside)}
 
     @staticmethod
     def models_of(results: Sequence[Result]) -> list[Result]:
         """Return the cells that are models."""
-        return [result for result in results if "attacker" not in result.cell.at]
+        return [result for result in results if is_model(result.cell)]
 
     def prepare(self, cells: Sequence[Cell], store: ResultStore) -> None:
         """Mark models whose file is gone as not done."""
-        super().prepare([cell for cell in cells if "attacker" not in cell.at], store)
+        super().prepare([cell for cell in cells if is_model(cell)], store)
 
     def score(self, data: DeepTasks, result: CellResult) -> float:
         """Rate models only."""
-        return float("nan") if "chosen" in result.row else super().score(data, result)
+        return super().score(data, result) if "compact.rir" in result.row else float("nan")
 
     def notes(self, results: Sequence[Result], name: str) -> pd.DataFrame:
         """Return what the measurements of the models warn of."""
@@ -248,5 +299,6 @@ class DeepAttackers(DeepNets, name="deep-attackers"):
             "(of a head: all rows)",
             "attackers train on": f"four fifths of D_H's {len(data.harmful)} training images, or of some of "
             "them; θ_I was immunized with the same images",
+            "curvature": f"on {self.curvature_rows} of the rows that are trained on, in float32",
             "measured on": f"at most {self.test_images} test images of each task, which nobody trained on",
         }

@@ -7,7 +7,12 @@ import pytest
 
 from condnum.deep import Backbone, save_backbone
 from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
-from condnum.figures.deep_attacks import attack_curves_figure, place_figure, trials_figure
+from condnum.figures.deep_attacks import (
+    attack_curves_figure,
+    place_figure,
+    predicted_figure,
+    trials_figure,
+)
 from condnum.report import deep_attacks
 from condnum.studies.deep_attackers import DeepAttackers
 
@@ -28,6 +33,7 @@ SHORT = DeepAttackers(
     steps=12,
     trials=2,
     test_images=60,
+    curvature_rows=20,
 )
 
 
@@ -95,7 +101,7 @@ class TestRun:
         run, folder = finished
         more = dataclasses.replace(SHORT, attackers=("head-sgd", "ridge"))
         again = more.run(out=folder, jobs=1)
-        assert (again.report.computed, again.report.reused) == (0, 2 + 3 * 2 * 2)
+        assert (again.report.computed, again.report.reused) == (0, 2 + 3 * 2 * 2 + 3 * 2)
         kept = run.factors[run.factors["attacker"] != "stage-adamw"].reset_index(drop=True)
         assert again.factors["factor"].equals(kept["factor"])
 
@@ -116,6 +122,34 @@ class TestRun:
         run = study.run(jobs=1)
         assert set(run.results["net"]) == {"theta_0", "theta_i", "scratch"}
         assert not len(run.rows)  # one kind of rows
+
+    def test_curvature_beside_the_attacks(self, finished):
+        run, _ = finished
+        table = run.curvature
+        assert len(table) == 3 * 2 * 2  # nets, head and stage, both tasks
+        assert (table["rows"] == 20).all()
+        assert (table["largest"] >= table["smallest"]).all()
+        assert table.query("part == 'head'")["resolved"].all()
+        predicted = run.predicted
+        assert set(predicted["attacker"]) == {"head-sgd", "stage-adamw"}
+        assert (predicted["observed"] <= SHORT.steps).all()
+        curve = run.curves.query("net == 'ours' and attacker == 'head-sgd' and shots == 0")
+        goal = run.curves.query("net == 'theta_0' and attacker == 'head-sgd' and shots == 0")[
+            "accuracy"
+        ].iloc[-1]
+        row = predicted.query("net == 'ours' and attacker == 'head-sgd'").iloc[0]
+        assert row["reached"] == (curve["accuracy"] >= 0.9 * goal).any()
+        figure = predicted_figure(predicted, "")
+        assert sum(len(trace.x) for trace in figure.data) == 2 * len(predicted)
+        said = deep_attacks.prediction_verdict(run.correlations)
+        assert "head, sgd (3 attacks): too few attacks" in said
+        assert "any, any (6 attacks): curvature" in said
+        written = deep_attacks.curvature_table(table, run.immunization)
+        assert written["net"].tolist()[::2] == [
+            "θ<sub>0</sub>",
+            "from scratch",
+            "Ours\u00a0(Algorithm\u00a01)",
+        ]
 
     def test_figures_and_words(self, finished):
         run, _ = finished
