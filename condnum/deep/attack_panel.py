@@ -397,10 +397,10 @@ def _descent(
         inputs = _whitened(inputs, value)
     model = target.attacked(attacker, fit.some, seed, inputs[0])
     rate = value
-    if attacker.name in ("whitened", "head-sgd"):
-        rate = (value if attacker.name == "head-sgd" else _WHITENED_RATE) / smoothness(
-            inputs[0] / model.scale
-        )
+    if attacker.name == "head-sgd":
+        rate = value / smoothness(inputs[0] / model.scale)
+    elif attacker.optimizer == "whitened":  # λ_max of whitened features is 1
+        rate = 2 * _WHITENED_RATE / max(1.0, model.scale**-2)
     steppers = _optimizers(attacker, model, rate)
     batches = _batches(len(fit.labels), None if attacker.full_batch else budget.batch_size, seed)
     measured, records = budget.measured, []
