@@ -1,4 +1,4 @@
-"""Deep nets (Sec. 5.2): backbones and image folders, immunization, RIR_θ0 and linear probes on features.
+"""Deep nets (Sec. 5.2): backbones and image folders, immunization, RIR_θ0, probes and attacks.
 
 Names are imported when they are first used; timm, torchvision and safetensors come with the extra
 `deep` and are needed only where a function says so.
@@ -10,6 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from condnum.deep.adapters import add_lora, merge_adapters
+    from condnum.deep.attack_panel import DeepAttacker, DeepBudget, Pixels, load_pixels
+    from condnum.deep.attack_report import DeepAttackReport, deep_attack_panel
     from condnum.deep.backbone import Backbone, load_backbone, save_backbone
     from condnum.deep.features import Features, cached_features, extract_features, head_accuracy
     from condnum.deep.gauss_newton import Curvature, GradientSpectrum, curvature, gradient_spectrum
@@ -43,6 +46,9 @@ _HOMES = {
     "training.settings": "DeepSettings deep_preset deep_preset_names",
     "rir": "RirEstimate RirTheta0 rir_from_features rir_theta0",
     "gauss_newton": "Curvature GradientSpectrum curvature gradient_spectrum",
+    "adapters": "add_lora merge_adapters",
+    "attack_panel": "DeepAttacker DeepBudget Pixels load_pixels",
+    "attack_report": "DeepAttackReport deep_attack_panel",
     "probe": "ProbeAccuracy probe_accuracy ConvexProbe convex_probe",
 }
 _HOME = {name: f"condnum.deep.{home}" for home, names in _HOMES.items() for name in names.split()}

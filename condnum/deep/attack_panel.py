@@ -181,7 +181,16 @@ class Pixels:
 def load_pixels(
     data: ImageData, transform: ImageTransform, *, most: int | None = None, workers: int = 0
 ) -> Pixels:
-    """Load images as tensors, un-augmented; of each class at most `most / C`, the same ones each time.
+    """Load images as tensors, un-augmented, as attacks take them.
+
+    Args:
+        data: The images of a task; those that do not decode are left out.
+        transform: An un-augmented transform.
+        most: Largest number of images, the same number of each class and the same ones each time; None: all.
+        workers: Processes that decode.
+
+    Returns:
+        Tensors and labels.
 
     Raises:
         InvalidInputError: They take more than 8 GiB, or the transform is random.

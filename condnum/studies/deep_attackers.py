@@ -94,7 +94,11 @@ class DeepAttackers(DeepNets, name="deep-attackers"):
         if not self.methods:
             object.__setattr__(self, "methods", METHODS if self.models else ("ours",))
         super().check()
-        _ = self.given  # reads the folder
+
+    def load(self) -> DeepTasks:
+        """Look into the folder of models, and open the images."""
+        _ = self.given
+        return super().load()
 
     @property
     def budget(self) -> DeepBudget:

@@ -48,14 +48,14 @@ def test_all_is_well(experiments_end, tmp_path, capsys):
     assert main(["reproduce", "-j", "3"]) == 0
     shown = capsys.readouterr()
     assert shown.out == "reports/index.html\n"
-    assert "[1/7] house-prices finished" in shown.err
+    assert "[1/8] house-prices finished" in shown.err
     words = json.loads((tmp_path / "runs/reproduce/quick/deep/report.html").read_text())
     assert words == [
         "run", "deep", "--seeds", "1", "--jobs", "3", "--out", "runs/reproduce/quick/deep", "--quiet",
     ]  # fmt: skip
     assert (tmp_path / "reports/index.html").read_text() == "runs/reproduce/quick"
     assert main(["reproduce"]) == 0
-    assert "[7/7] corrections reused: same parameters, data and code" in capsys.readouterr().err
+    assert "[8/8] corrections reused: same parameters, data and code" in capsys.readouterr().err
 
 
 def test_the_site_is_there_after_the_first_experiment_and_grows(experiments_end, monkeypatch, capsys):

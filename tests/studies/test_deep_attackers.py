@@ -53,13 +53,17 @@ def finished(tmp_path_factory):
         ({"shots": "8,many"}, InvalidInputError, "shots must be whole numbers such as 8,128,0, got '8,many'"),
         ({"shots": (1,)}, InvalidInputError, "0 for all, else at least 2"),
         ({"trials": 0}, InvalidInputError, "trials must be an integer of at least 1, got 0"),
-        ({"models": "nowhere"}, DataNotFoundError, "nowhere holds no theta_0.safetensors with"),
     ],
     ids=str,
 )
 def test_refused(values, error, message):
     with pytest.raises(error, match=message):
         DeepAttackers(**values)
+
+
+def test_a_folder_without_models_is_refused_before_anything_runs():
+    with pytest.raises(DataNotFoundError, match=r"nowhere holds no theta_0.safetensors with"):
+        DeepAttackers(models="nowhere").load()
 
 
 class TestRun:
