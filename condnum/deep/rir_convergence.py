@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from condnum.deep.features import Features
 from condnum.deep.rir import FeatureLike, group_spectra
 from condnum.theory.spectra import Convention
 
@@ -19,7 +20,7 @@ TOLERANCE = 0.1
 def rir_convergence(
     features: Sequence[FeatureLike],
     *,
-    draws: int = 10,
+    draws: int = 8,
     seed: int = 0,
     convention: Convention = "compact",
 ) -> pd.DataFrame:
@@ -34,7 +35,8 @@ def rir_convergence(
         convention: Of κ.
 
     Returns:
-        `group_size`, `groups`, `median`, `least`, `largest` over the draws; all images are one group.
+        `group_size`, `groups`, `median`, `least`, `largest` over the draws, and the least numerical `rank`
+        of the four matrices of a group beside `full_rank`; all images are one group.
 
     Examples:
         θ_I shrinks the second feature tenfold on D_H, in whatever group.
@@ -45,20 +47,25 @@ def rir_convergence(
         ([25, 50, 100], [100.0])
     """
     few = min(len(part) for part in features)
+    first = features[0]
+    width = first.dimension if isinstance(first, Features) else first.shape[1]
     sizes = [SMALLEST * 2**k for k in range(few.bit_length()) if SMALLEST * 2**k < few]
     rows = []
     for size in [*sizes, few]:
         most = min(GROUPS[-1], few // size)
         counts = [count for count in GROUPS if count <= most]
-        means = []
+        means, ranks = [], []
         for draw in range(1 if size == few else draws):
             spectra = group_spectra(features, groups=most, group_size=size, seed=seed + 1_000_003 * draw)
-            kappa = spectra.estimate(convention).kappas
+            estimate = spectra.estimate(convention)
+            kappa = estimate.kappas
+            ranks.append(np.median(estimate.ranks.min(axis=0)))
             rir = (kappa[3] / kappa[2]) / (kappa[1] / kappa[0])
             means.append([rir[:count].mean() for count in counts])
         for count, found in zip(counts, np.transpose(means), strict=True):
-            rows.append((size, count, float(np.median(found)), float(found.min()), float(found.max())))
-    return pd.DataFrame(rows, columns=["group_size", "groups", "median", "least", "largest"])
+            rows.append((size, count, np.median(found), found.min(), found.max(), np.median(ranks)))
+    table = pd.DataFrame(rows, columns=["group_size", "groups", "median", "least", "largest", "rank"])
+    return table.assign(full_rank=table["group_size"].clip(upper=width))
 
 
 def convergence_sentence(table: pd.DataFrame) -> str:
@@ -86,7 +93,15 @@ def convergence_sentence(table: pd.DataFrame) -> str:
     if drawn.empty:
         return f"RIR is {at_once}, too few for groups."
     most = drawn.groupby("group_size")["median"].last()  # of the most groups
-    return (
-        f"{said}. The size itself moves RIR: from {most.min():.3g} (groups of {most.idxmin()}) to "
+    said += (
+        f". The size itself moves RIR: from {most.min():.3g} (groups of {most.idxmin()}) to "
         f"{most.max():.3g} (groups of {most.idxmax()}); {at_once}."
     )
+    short = table[table["rank"] < table["full_rank"]]
+    if len(short):
+        first = short.iloc[0]
+        said += (
+            f" From groups of {first['group_size']:.0f} on the rank tolerance has a say: a numerical rank is "
+            f"{first['rank']:.0f} of {first['full_rank']:.0f}."
+        )
+    return said

@@ -25,16 +25,16 @@ _VALUES = {"as_trained": "as trained", "-1": "worst"}
 #: ColorBrewer's PuOr, as in the map of attackers: purple stands, orange does not.
 SCALE = "PuOr"
 
-#: Pixels of a row, below a panel, and from a panel to the titles of its columns.
-_ROW, _BELOW, _TITLE = 34, 130, 58
+#: Pixels of a row, below a panel, from a panel to the titles of its columns, and of the claims.
+_ROW, _BELOW, _TITLE, _LEFT = 36, 130, 58, 178
 
 #: Of group sizes, from small to large: Okabe–Ito's blues, greens and reds in one order.
 _COLORS = ("#56B4E9", "#0072B2", "#009E73", "#E69F00", "#D55E00", "#CC79A7", "#7F7F7F", "#000000")
 
 
 def claim_label(claim: str, method: str) -> str:
-    """Return a claim with the method's label in place of its name."""
-    return claim.replace(method, method_style(method).label, 1)
+    """Return a claim in two lines, with the method's label in place of its name."""
+    return claim.replace(f"{method} ", f"{method_style(method).label}<br>", 1)
 
 
 def stability_map(by_axis: pd.DataFrame, labels: Mapping[str, str], subtitle: str) -> Any:
@@ -98,12 +98,11 @@ def stability_map(by_axis: pd.DataFrame, labels: Mapping[str, str], subtitle: st
         )  # fmt: skip
         figure.update_yaxes(
             tickvals=list(range(len(claims))), ticktext=[labels.get(claim, claim) for claim in claims],
-            range=[-0.5, len(claims) - 0.5], showgrid=False, zeroline=False, row=row, col=1,
+            range=[-0.5, len(claims) - 0.5], showgrid=False, zeroline=False, tickfont_size=11, row=row, col=1,
         )  # fmt: skip
     note = f"{subtitle}<br>Percent of cells that agree, whatever else is chosen; bold: the default"
     finish(figure, "Which claims stand, and on which choice they hang", note, height=height)
-    longest = max(len(labels.get(claim, claim)) for claim in by_axis["claim"].unique())
-    figure.update_layout(margin={"l": min(330, 8 * longest), "b": _BELOW})
+    figure.update_layout(margin={"l": _LEFT, "b": _BELOW})
     return figure.update_xaxes(showline=False, ticks="").update_yaxes(showline=False, ticks="")
 
 

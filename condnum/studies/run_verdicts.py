@@ -33,13 +33,13 @@ DEFAULT_RTOL = "default"
 #: Relative rank tolerances of float64 spectra; the default, D·eps, lies between the first two.
 RTOLS = ("1e-15", DEFAULT_RTOL, "1e-12", "1e-10", "1e-08")
 #: Of float32 features, whose default is about (D·eps)²; below it is round-off.
-FEATURE_RTOLS = (DEFAULT_RTOL, "1e-07", "1e-06")
+FEATURE_RTOLS = (DEFAULT_RTOL, "1e-07", "1e-06", "1e-05", "0.0001")
 EPSILONS = tuple(f"{ridge:g}" for ridge in RIDGES)
 
 #: The order of values in which one is next to another; of other axes that of their numbers.
 ORDER: dict[str, tuple[Any, ...]] = {
     "convention": ("compact", "ridge"),
-    "rtol": ("1e-15", DEFAULT_RTOL, "1e-12", "1e-10", "1e-08", "1e-07", "1e-06"),
+    "rtol": ("1e-15", DEFAULT_RTOL, "1e-12", "1e-10", "1e-08", "1e-07", "1e-06", "1e-05", "0.0001"),
     "epsilon": EPSILONS,
     "scale": ("unit", "as_trained"),
     "images": ("training", "test"),
