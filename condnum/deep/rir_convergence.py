@@ -81,9 +81,10 @@ def convergence_sentence(table: pd.DataFrame) -> str:
     drawn, whole = table.assign(off=off).iloc[:-1], table.iloc[-1]
     needed, never = [], []
     for size, rows in drawn.groupby("group_size"):
-        settled = rows.loc[rows["off"] <= TOLERANCE, "groups"]
-        if len(settled):
-            needed.append(f"{settled.iloc[0]} groups of {size}")
+        inside = (rows["off"] <= TOLERANCE)[::-1].cummin()[::-1]  # and stays there
+        if inside.any():
+            count = int(rows.loc[inside, "groups"].iloc[0])
+            needed.append(f"{count} group{'s'[: count != 1]} of {size}")
         else:
             last = rows.iloc[-1]
             never.append(f"{last['groups']:.0f} of {size} (± {100 * last['off']:.0f} %)")

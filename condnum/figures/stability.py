@@ -25,8 +25,8 @@ _VALUES = {"as_trained": "as trained", "-1": "worst"}
 #: ColorBrewer's PuOr, as in the map of attackers: purple stands, orange does not.
 SCALE = "PuOr"
 
-#: Pixels of a row, below a panel, from a panel to the titles of its columns, and of the claims.
-_ROW, _BELOW, _TITLE, _LEFT = 36, 130, 58, 178
+#: Pixels of a row, below a panel, from a panel to the titles of its columns, of claims, and of the title.
+_ROW, _BELOW, _TITLE, _LEFT, _ABOVE = 36, 130, 58, 178, 117
 
 #: Of group sizes, from small to large: Okabe–Ito's blues, greens and reds in one order.
 _COLORS = ("#56B4E9", "#0072B2", "#009E73", "#E69F00", "#D55E00", "#CC79A7", "#7F7F7F", "#000000")
@@ -47,10 +47,10 @@ def stability_map(by_axis: pd.DataFrame, labels: Mapping[str, str], subtitle: st
     """
     names = list(by_axis["experiment"].unique())
     counts = [by_axis.loc[by_axis["experiment"] == name, "claim"].nunique() for name in names]
-    height = 200 + sum(_ROW * count for count in counts) + _BELOW * len(names)
+    plot = _ROW * sum(counts) + _BELOW * (len(names) - 1)
     figure = panels(
         rows=len(names), cols=1, row_heights=counts, subplot_titles=[f"<b>{name}</b>" for name in names],
-        vertical_spacing=_BELOW / (height - 200) if len(names) > 1 else 0,
+        vertical_spacing=_BELOW / plot if len(names) > 1 else 0,
     )  # fmt: skip
     figure.update_annotations(x=0, xanchor="left", font_size=14)
     for row, name in enumerate(names, start=1):
@@ -101,8 +101,9 @@ def stability_map(by_axis: pd.DataFrame, labels: Mapping[str, str], subtitle: st
             range=[-0.5, len(claims) - 0.5], showgrid=False, zeroline=False, tickfont_size=11, row=row, col=1,
         )  # fmt: skip
     note = f"{subtitle}<br>Percent of cells that agree, whatever else is chosen; bold: the default"
+    height = plot + _ABOVE + _BELOW
     finish(figure, "Which claims stand, and on which choice they hang", note, height=height)
-    figure.update_layout(margin={"l": _LEFT, "b": _BELOW})
+    figure.update_layout(margin={"l": _LEFT, "t": _ABOVE, "b": _BELOW})
     return figure.update_xaxes(showline=False, ticks="").update_yaxes(showline=False, ticks="")
 
 
