@@ -173,6 +173,39 @@ def predicted_figure(predicted: pd.DataFrame, subtitle: str) -> Any:
         figure.update_xaxes(**log_axis("predicted steps", predicted[name]), col=column)
     figure.update_yaxes(**log_axis("", predicted["observed"]))
     figure.update_yaxes(title_text="steps of the attack", col=1)
-    what = "Attacks with most rows, on θ₀, θ<sub>I</sub> and the net from scratch, to 90 % of θ₀'s accuracy"
+    what = "Attacks with most rows on θ₀, θ<sub>I</sub> and the net from scratch, to 90 % of θ₀'s accuracy"
     finish(figure, "Does the curvature predict the attack?", f"{subtitle}<br>{what}", height=460)
     return figure.update_layout(legend_title_text="what is trained, by what")
+
+
+def along_figure(along: pd.DataFrame, subtitle: str) -> Any:
+    """Draw RIR_θ0 along each immunization, and κ on D_H of each part that attackers train, over θ₀'s."""
+    table = along[along["task"] == "harmful"]
+    paths = list(table[["backbone", "net"]].drop_duplicates().itertuples(index=False, name=None))
+    figure = panels(
+        rows=1, cols=len(paths), shared_yaxes=True, horizontal_spacing=0.04,
+        subplot_titles=[f"{backbone}, {method_style(net).label}" for backbone, net in paths],
+    )  # fmt: skip
+    drawn = [1.0]
+    for column, (backbone, net) in enumerate(paths, 1):
+        own = table[(table["backbone"] == backbone) & (table["net"] == net)]
+        lines = {"RIR<sub>θ0</sub>": (own.drop_duplicates(["seed", "share"]), "rir", GREY, "dash")}
+        for color, (part, of) in zip(_PARTS, own.groupby("part", sort=False), strict=False):
+            start = of[of["share"] == 0].set_index("seed")["condition"]
+            times = of["condition"] / of["seed"].map(start)
+            lines[f"κ of {part}"] = (of.assign(times=times), "times", color, "solid")
+        for name, (of, value, color, dash) in lines.items():
+            mean = np.exp(np.log(of.set_index("share")[value]).groupby(level=0).mean())
+            drawn += mean.tolist()
+            add_line(
+                figure, name, mean.index, mean, color, dash, width=2.2, mode="lines+markers",
+                legendgroup=name, showlegend=column == 1,
+                hovertemplate="%{x:.0%} of the steps: %{y:.3g} times",
+                row=1, col=column,
+            )  # fmt: skip
+    figure.update_xaxes(title_text="share of the immunization's steps", tickformat=".0%", range=[-0.03, 1.03])
+    figure.update_yaxes(**log_axis("", np.array(drawn)))
+    figure.update_yaxes(title_text="times θ₀'s, on D<sub>H</sub>", col=1)
+    note = f"{subtitle}<br>Best θ so far, mean over seeds; κ of large parts is a lower bound (see the table)"
+    finish(figure, "What grows with RIR, and what does not", note, height=430)
+    return figure.update_layout(legend_title_text="click to toggle")

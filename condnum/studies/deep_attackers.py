@@ -88,12 +88,18 @@ class DeepAttackers(DeepNets, name="deep-attackers"):
     batch_size: Annotated[int, at_least(2)] = DeepBudget.batch_size
     test_images: Annotated[int, at_least(10)] = 500  # of each task, on which an attack is measured
     curvature_rows: Annotated[int, at_least(0)] = ROWS  # on which curvature is measured; 0: it is not
+    along: Annotated[int, at_least(0)] = 0  # θ's along each immunization whose curvature is measured as well
 
     def check(self) -> None:
         """Refuse what cannot run, before anything is computed."""
         if not self.methods:
             object.__setattr__(self, "methods", METHODS if self.models else ("ours",))
         super().check()
+        if self.along and (self.models or not self.curvature_rows):
+            raise InvalidInputError(
+                f"along={self.along} measures curvature along immunizations that are made here: leave out "
+                "models, and let curvature_rows be above 0."
+            )
 
     def load(self) -> DeepTasks:
         """Look into the folder of models, and open the images."""
@@ -121,7 +127,8 @@ class DeepAttackers(DeepNets, name="deep-attackers"):
         found = {}
         for path in sorted(folder.glob("**/theta_*.safetensors")):
             notes = read_metadata(path)
-            seed, method = int(notes.get("seed", 0)), notes.get("method", "theta_i")
+            given = notes.get("seed", "0")
+            seed, method = int(given) if given.isdecimal() else 0, notes.get("method", "theta_i")
             method = INITIAL if path.name == "theta_0.safetensors" else method
             found[notes.get("backbone", ""), seed, method] = path
         pairs = {key[:2] for key in found if key[2] != INITIAL}
@@ -142,7 +149,18 @@ class DeepAttackers(DeepNets, name="deep-attackers"):
     def cells(self, data: DeepTasks) -> list[Cell]:
         """List what makes the models, then the attacks on each, net by net."""
         made = super().cells(data) if not self.models else self._given_cells()
+        shares = [(k + 1) / (self.along + 1) for k in range(self.along)]
+        path = [
+            Cell({**theta.at, "share": share}, theta.settings, theta.after)
+            for theta, share in itertools.product(made, shares)
+            if theta.after is not None
+        ]
         attacks = []
+        for theta in path:
+            for part, task in itertools.product(self.parts, TASKS):
+                at = {name: theta[name] for name in ("method", "share", "backbone", "seed")}
+                at |= {"part": part, "task": task}
+                attacks.append(Cell(at, {"rows": self.curvature_rows}, after=theta))
         for theta in made:
             where = {name: theta[name] for name in ("backbone", "seed")}
             nets = [theta["method"], *([SCRATCH] if theta.after is None else [])]
@@ -154,7 +172,7 @@ class DeepAttackers(DeepNets, name="deep-attackers"):
             for net, part, task in itertools.product(nets, self.parts, TASKS):
                 at = {"method": net, "part": part, "task": task, **where}
                 attacks.append(Cell(at, {"rows": self.curvature_rows}, after=theta))
-        return [*made, *attacks]
+        return [*made, *path, *attacks]
 
     def _given_cells(self) -> list[Cell]:
         """List the models of the folder."""
@@ -263,6 +281,7 @@ class DeepAttackers(DeepNets, name="deep-attackers"):
             {
                 **{name: cell[name] for name in ("backbone", "seed", "part", "task")},
                 "net": THETA_0 if cell["method"] == INITIAL else cell["method"],
+                "share": cell.at.get("share", 0.0 if cell["method"] in (INITIAL, SCRATCH) else 1.0),
                 **row,
             }
             for cell, row, _ in results
@@ -271,13 +290,40 @@ class DeepAttackers(DeepNets, name="deep-attackers"):
         if not rows:
             return {}
         table = pd.DataFrame(rows)
-        beside = predicted_beside_observed(report, table[table["task"] == "harmful"])
-        return {"curvature": table, "predicted": beside, "correlations": correlations(beside)}
+        ends = table[table["share"].isin([0, 1])]
+        beside = predicted_beside_observed(report, ends[ends["task"] == "harmful"])
+        made = {"curvature": ends, "predicted": beside, "correlations": correlations(beside)}
+        return made | ({"along": self._along(table, results)} if self.along else {})
+
+    @staticmethod
+    def _along(table: pd.DataFrame, results: Sequence[Result]) -> pd.DataFrame:
+        """Return the curvature along each immunization, beside RIR_θ0 of the best θ until then."""
+        where = ["backbone", "seed", "net", "share"]
+        models = [
+            {
+                **{name: cell[name] for name in ("backbone", "seed")},
+                "net": cell["method"],
+                "share": cell.at.get("share", 1.0),
+                "best_step": row["best_step"],
+                **{name: row[f"compact.{name}"] for name in ("rir", "harmful_ratio", "pretrain_ratio")},
+            }
+            for cell, row, _ in results
+            if is_model(cell) and cell.after is not None
+        ]
+        known = pd.DataFrame(models)
+        start = table[table["net"] == THETA_0]
+        paths = [table[~table["net"].isin([THETA_0, SCRATCH])]]
+        paths += [start.assign(net=net) for net in known["net"].unique()]
+        zero = known.drop_duplicates(["backbone", "seed", "net"]).assign(
+            share=0.0, best_step=0, rir=1.0, harmful_ratio=1.0, pretrain_ratio=1.0
+        )
+        joined = pd.concat(paths).merge(pd.concat([zero, known]), on=where)
+        return joined.sort_values([*where, "part", "task"], ignore_index=True)
 
     @staticmethod
     def models_of(results: Sequence[Result]) -> list[Result]:
-        """Return the cells that are models."""
-        return [result for result in results if is_model(result.cell)]
+        """Return the cells that are models: θ₀, and every θ_I at its end."""
+        return [result for result in results if is_model(result.cell) and "share" not in result.cell.at]
 
     def prepare(self, cells: Sequence[Cell], store: ResultStore) -> None:
         """Mark models whose file is gone as not done."""
@@ -302,7 +348,7 @@ class DeepAttackers(DeepNets, name="deep-attackers"):
             "attackers": f"{budget.trials} trials each, {budget.steps} steps, batches of {budget.batch_size} "
             "(of a head: all rows)",
             "attackers train on": f"four fifths of D_H's {len(data.harmful)} training images, or of some of "
-            "them; θ_I was immunized with the same images",
+            f"them; θ_I was immunized with {'the same images' if not self.models else 'what its maker took'}",
             "curvature": f"on {self.curvature_rows} of the rows that are trained on, in float32",
             "measured on": f"at most {self.test_images} test images of each task, which nobody trained on",
         }

@@ -8,6 +8,7 @@ import pytest
 from condnum.deep import Backbone, save_backbone
 from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
 from condnum.figures.deep_attacks import (
+    along_figure,
     attack_curves_figure,
     place_figure,
     predicted_figure,
@@ -118,6 +119,23 @@ class TestRun:
         mine = run.results.query("attacker == 'ridge'")[columns].reset_index(drop=True)
         assert given.results[columns].reset_index(drop=True).equals(mine)
         assert not list(tmp_path.glob("*.safetensors"))
+
+    def test_along_the_immunization(self, finished):
+        run, folder = finished
+        study = dataclasses.replace(SHORT, along=1, attackers=("head-sgd",), shots=(0,))
+        more = study.run(out=folder, jobs=1)
+        assert more.report.computed == 1 + 2  # one θ on the way, its head on both tasks
+        table = more.along
+        assert table["share"].unique().tolist() == [0, 0.5, 1]
+        start = table[table["share"] == 0]
+        assert (start["rir"] == 1).all()
+        ends = run.curvature.query("net == 'ours' and part == 'head'").set_index("task")["condition"]
+        kept = table[table["share"] == 1].set_index("task")["condition"]
+        assert kept.to_dict() == ends.to_dict()
+        assert table.groupby("share")["best_step"].max().is_monotonic_increasing
+        assert len(along_figure(table, "").data) == 2  # RIR, and the head
+        with pytest.raises(InvalidInputError, match="leave out models"):
+            dataclasses.replace(study, curvature_rows=0)
 
     def test_a_single_pair_without_notes(self, tmp_path):
         for name, seed in (("theta_0", 0), ("theta_I", 1)):
