@@ -101,6 +101,8 @@ class RunFolder:
                 f"the results in {path} are of another experiment: they lack {', '.join(sorted(missing))}; "
                 "give a run of house-prices, mnist, digits or deep."
             )
+        if found.empty:
+            raise InvalidInputError(f"the results in {path} have no rows: run it again.")
         try:
             known = json.loads((path / RECORD).read_text(encoding="utf-8"))
         except FileNotFoundError:  # tables that were saved from Python

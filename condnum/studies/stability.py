@@ -337,6 +337,10 @@ class StabilityStudy(Study, name="stability"):
             if "backbone" in cell.at:
                 where = {name: cell[name] for name in ("run", *_NET)}
                 settled.append(_from_arrays("convergence", arrays).assign(**where))
+        if not claims:
+            raise InvalidInputError(
+                f"nothing is claimed of the methods in {data.label}, all of them controls; run others too."
+            )
         verdicts = pd.concat(settings, ignore_index=True)
         tables = {
             "claims": pd.DataFrame(claims),

@@ -208,8 +208,14 @@ def test_what_cannot_be_judged_is_refused(folders, words):
         StabilityStudy(folders).load()
 
 
-def test_a_damaged_record_is_named(tmp_path):
-    (tmp_path / "results.csv").write_text((REPORTS / "house_prices" / "results.csv").read_text())
+def test_a_damaged_record_no_rows_and_nothing_but_controls_are_named(tmp_path):
+    table = pd.read_csv(REPORTS / "house_prices" / "results.csv")
+    table[:0].to_csv(tmp_path / "results.csv", index=False)
+    with pytest.raises(CondnumError, match="have no rows"):
+        RunFolder.read(tmp_path)
+    table.query("method == 'identity'").to_csv(tmp_path / "results.csv", index=False)
+    with pytest.raises(CondnumError, match="nothing is claimed of the methods"):
+        _ = judged(tmp_path)[1].claims
     (tmp_path / RECORD).write_text("{")
     with pytest.raises(CondnumError, match=r"provenance.json is damaged"):
         RunFolder.read(tmp_path)
