@@ -71,7 +71,7 @@ IMAGE_BUDGET = 8 << 30
 _CHUNK = 250
 _SCALE_ROWS = 256
 
-_CLOSED = {
+_OF_HEADS = {
     "whitened": "head on whitened features, SGD",
     "ridge": "ridge regression, solved",
     "logistic": "logistic regression, solved",
@@ -107,7 +107,7 @@ class DeepAttacker:
     @classmethod
     def named(cls, name: str) -> DeepAttacker:
         """Read a name: one of `ATTACKERS`, or `lora<rank>|stage|all` with `-sgd|-adamw|-muon`."""
-        if name in _CLOSED:
+        if name in _OF_HEADS:
             return cls(name, "head", cast(Any, name))
         found = re.fullmatch(r"(head|stage|all|lora([1-9]\d{0,3}))-(sgd|adamw|muon)", name)
         if found is None or name == "head-muon":  # Muon leaves heads to AdamW
@@ -118,8 +118,8 @@ class DeepAttacker:
     @property
     def label(self) -> str:
         """The attacker in words."""
-        if self.name in _CLOSED:
-            return _CLOSED[self.name]
+        if self.name in _OF_HEADS:
+            return _OF_HEADS[self.name]
         part = {"head": "new head", "lora": f"LoRA rank {self.rank}", "stage": "last stage"}
         return f"{part.get(self.subset, 'all weights')}, {_OPTIMIZERS[self.optimizer]}"
 
@@ -343,16 +343,15 @@ def attack(
     for trial, value in enumerate(values):
         found = run(target, attacker, float(value), sets, budget, draw)
         score = (_mean(found.held, found.steps), -_mean(found.held_loss, found.steps))
-        rows.append(
-            {"trial": trial + 1, "value": value, "held_out": score[0], "final": found.correct[-1].mean()}
-        )
-        if not math.isnan(score[1]) and (best is None or score > best[0]):
+        whole = not math.isnan(score[1])  # else it diverged
+        rows.append((trial + 1, value, score[0] if whole else 0.0, float(found.correct[-1].mean())))
+        if whole and (best is None or score > best[0]):
             best = score, float(value), found, target.pretrain_accuracy(found.net)
     if best is None:
         raise InvalidInputError(
             f"every trial of '{attacker.label}' diverges ({', '.join(f'{v:.3g}' for v in values)})."
         )
-    trials = pd.DataFrame(rows)
+    trials = pd.DataFrame(rows, columns=["trial", "value", "held_out", "final"])
     leader = [int(trials["held_out"][: k + 1].idxmax()) for k in range(len(trials))]
     trials["best_so_far"] = trials["final"].to_numpy()[leader]
     _, value, found, pretrain = best
@@ -432,7 +431,6 @@ def _descent(
     while len(records) < len(measured):  # it diverged
         records.append((0.0, math.nan, np.zeros(len(test.labels), dtype=np.bool_)))
     accuracy, losses, correct = zip(*records, strict=True)
-
     net = None if attacker.subset == "head" else model.net
     return _Trial(measured, np.array(accuracy), np.array(losses), np.array(correct), net)
 
