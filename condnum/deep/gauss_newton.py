@@ -8,10 +8,9 @@ batches (`curvlinops.GGNLinearOperator`); no batch is kept.
 """
 
 import math
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -22,7 +21,6 @@ from scipy.linalg import eigh_tridiagonal
 from scipy.optimize import minimize_scalar
 from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 from torch import Tensor, nn
-from torch.func import functional_call, grad, jvp, vjp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from condnum.deep.backbone import evaluating
@@ -40,6 +38,8 @@ DENSE = 4096
 _VALUES = 1 << 26
 #: Residual of λ_max, relative to it, that is small enough.
 _TOLERANCE = 1e-3
+
+_FLAT = "the loss does not curve in these parameters: no output depends on them."
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,21 +110,19 @@ class GradientSpectrum:
     def best_rate(self, step: int) -> float:
         """Return the rate up to `2/θ_max` that leaves least after some steps: a convex search."""
         top = 2 / float(self.ritz_values[0])
-        options = {"xatol": 1e-9}
-        found = minimize_scalar(lambda x: self.left(step, x * top), bounds=(0, 1), options=options)
+        found = minimize_scalar(lambda x: self.left(step, x * top), bounds=(0, 1), options={"xatol": 1e-9})
         return float(found.x) * top
 
-    def steps(self, share: float, rate: float | Literal["best"] = "best") -> float:
+    def steps(self, share: float, rate: float | None = None) -> float:
         """Return the steps until `share` of the excess loss is left, at a rate or at the best constant one.
 
         `inf` where the rate diverges, or after 2⁵⁰ steps.
         """
         _check_share("share", share)
-        if isinstance(rate, str):
-            check_known("rate", rate, ("best",))
+        if rate is None:
             return first_step(lambda step: self.left(step, self.best_rate(step)), share)
         if not rate > 0:
-            raise InvalidInputError(f"rate must be positive, got {rate}; or give 'best'.")
+            raise InvalidInputError(f"rate must be positive, or None for the best one, got {rate}.")
         if rate * self.ritz_values[0] >= 2:
             return math.inf
         return first_step(lambda step: self.left(step, rate), share)
@@ -193,15 +191,13 @@ def curvature(
         exact = P <= DENSE and math.ceil(P / G.columns) <= iterations + probes
         if exact:
             theta, asymmetry = _dense_spectrum(G)
-            residuals, counts, run = np.full(P, asymmetry), np.ones(P), None
+            residuals, counts, resolved = np.full(P, asymmetry), np.ones(P), True
             traces, squares = theta.sum(keepdims=True), (theta**2).sum(keepdims=True)
         else:
-            start = torch.randn(P, generator=generator, dtype=G.dtype).to(G.device)
-            run = _lanczos(G, start, iterations)
-            theta, residuals, counts = run.theta.copy(), run.residuals, P * run.weights
+            run = _lanczos(G, torch.randn(P, generator=generator, dtype=G.dtype).to(G.device), iterations)
+            theta, residuals, counts, resolved = run.theta, run.residuals, P * run.weights, run.exhausted
             traces, squares = _trace_samples(G, run, probes, generator)
             theta[-1], residuals[-1] = _top_pair(G, run)
-    resolved = run is None or run.exhausted
     round_off = max(0.0, -float(theta[0] / theta[-1]))
     floor = max(floor, 2 * round_off)
     smallest, its_residual = _low_end(theta, residuals, floor * theta[-1], resolved)
@@ -222,7 +218,7 @@ def curvature(
         resolved=resolved,
         residuals=(float(residuals[-1]), its_residual),
         round_off=round_off,
-        iterations=0 if run is None else len(theta),
+        iterations=0 if exact else len(theta),
     )
 
 
@@ -237,22 +233,10 @@ def gradient_spectrum(
 ) -> GradientSpectrum:
     """Measure where in the spectrum of the GGN the gradient lies, by Lanczos from the gradient.
 
-    Args:
-        model: This and the next three as for `curvature`.
-        parameters: Tensors of `model.parameters()`.
-        data: Batches `(inputs, labels)`.
-        loss: `cross_entropy` or `squared`.
-        floor: Nodes above `floor·θ_max` are kept.
-        iterations: Of Lanczos with full reorthogonalisation, at most.
-
-    Returns:
-        Nodes and weights, and through them predicted numbers of steps.
+    Arguments and errors are those of `curvature`; of the nodes those above `floor·θ_max` are kept.
 
     Raises:
-        InvalidInputError: As `curvature` does.
         RankError: The gradient vanishes, or the outputs do not depend on the parameters.
-        UnknownNameError: Unknown loss.
-        MissingExtraError: curvlinops is not installed.
 
     Examples:
         >>> model = nn.Linear(2, 1, bias=False)
@@ -292,10 +276,9 @@ def _check_share(name: str, value: float) -> None:
 class _HalfSquares(nn.Module):
     """Half the squared distance from the targets, mean over rows; labels `(B,)` stand for one-hot rows."""
 
-    reduction = "mean"
+    reduction = "mean"  # curvlinops asks for it
 
     def forward(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Return the loss."""
         targets = nn.functional.one_hot(y, outputs.shape[1]) if y.ndim == 1 else y
         return (outputs - targets).square().sum() / (2 * len(outputs))
 
@@ -317,58 +300,42 @@ class _Batches:
 def _operator(
     model: nn.Module, parameters: Iterable[Tensor], data: Iterable[tuple[Tensor, Tensor]], loss: Loss
 ) -> Generator[Any]:
-    """Yield the GGN as an operator of curvlinops; in the block the model evaluates and only these learn."""
-    base = require("curvlinops", "deep").GGNLinearOperator
+    """Yield the GGN as an operator of curvlinops; in the block the model evaluates and only these learn.
+
+    Beside its own members it has `rows` N, `outputs` C, `gradient`, and how many `columns` it may multiply
+    at a time.
+    """
+    operator = require("curvlinops", "deep").GGNLinearOperator
     check_known("loss", loss, get_args(Loss))
-    chosen = list(parameters)
-    names = {id(p): name for name, p in model.named_parameters()}
-    foreign = [f"{place} ({tuple(p.shape)})" for place, p in enumerate(chosen) if id(p) not in names]
+    chosen, own = list(parameters), {id(p) for p in model.parameters()}
+    foreign = [f"{place} ({tuple(p.shape)})" for place, p in enumerate(chosen) if id(p) not in own]
     if not chosen or foreign or len({id(p) for p in chosen}) < len(chosen):
         wrong = f"of which number {foreign[0]} is none of the model's" if foreign else "each must occur once"
         raise InvalidInputError(
             f"{len(chosen)} parameters are given, {wrong}: pass tensors of model.parameters(), once each and "
             "taken after every parametrization."
         )
-
-    class GaussNewton(base):  # type: ignore[misc, valid-type]
-        """curvlinops' operator; a single direction takes one forward pass instead of two under vmap."""
-
-        def call(self, X: Tensor, *values: Tensor) -> Tensor:
-            own = {names[id(p)]: value for p, value in zip(chosen, values, strict=True)}
-            return functional_call(model, own, (X,))
-
-        def _matmat_batch(self, X: Tensor, y: Tensor, M: list[Tensor]) -> list[Tensor]:
-            if M[0].shape[-1] > 1:
-                return super()._matmat_batch(X, y, M)
-            v = tuple(part[..., 0] for part in M)
-
-            def value_and_change(*w: Tensor) -> Any:
-                return jvp(partial(self.call, X), w, v)
-
-            with torch.no_grad():
-                pulled: Any = vjp(value_and_change, *chosen, has_aux=True)
-                f, pull, change = pulled
-                curved: Any = jvp(lambda f: grad(objective)(f, y), (f,), (change,))[1]
-                return [part[..., None] for part in pull(curved)]
-
-        def gradient(self) -> Tensor:
-            total = torch.zeros(self.shape[0], dtype=self.dtype, device=self.device)
-            for X, y in batches:
-                value = objective(model(X), y) * (len(X) / self.rows)
-                parts = torch.autograd.grad(value, chosen, materialize_grads=True)
-                total += torch.cat([part.flatten() for part in parts])
-            return total
-
     batches = _Batches(data, chosen[0])
     objective = nn.CrossEntropyLoss() if loss == "cross_entropy" else _HalfSquares()
+
+    def gradient() -> Tensor:
+        total = torch.zeros(G.shape[0], dtype=G.dtype, device=G.device)
+        for X, y in batches:
+            value = objective(model(X), y) * (len(X) / G.rows)
+            parts = torch.autograd.grad(value, chosen, materialize_grads=True)
+            total += torch.cat([part.flatten() for part in parts])
+        return total
+
     flags = [(p, p.requires_grad) for p in model.parameters()]
     try:
-        for p, _ in flags:
-            p.requires_grad_(any(p is own for own in chosen))
+        model.requires_grad_(False)
+        for p in chosen:
+            p.requires_grad_(True)
         with evaluating(model), sdpa_kernel(SDPBackend.MATH):  # fused attention has no forward derivative
             rows, outputs, widest = _survey(model, batches, loss)
-            G = GaussNewton(model, objective, chosen, batches, check_deterministic=False, num_data=rows)
-            G.rows, G.outputs, G.columns = rows, outputs, max(1, _VALUES // max(widest, G.shape[0]))
+            G = operator(model, objective, chosen, batches, check_deterministic=False, num_data=rows)
+            G.rows, G.outputs, G.gradient = rows, outputs, gradient
+            G.columns = max(1, _VALUES // max(widest, G.shape[0]))
             yield G
     finally:
         for p, flag in flags:
@@ -380,15 +347,16 @@ def _survey(model: nn.Module, batches: _Batches, loss: Loss) -> tuple[int, int, 
 
     Two passes: data that change from one to the next have no spectrum.
     """
-    widest, C, seen = 0, 0, []
+    widest, C, passes = 0, 0, []
 
     def look(_: nn.Module, __: Any, output: Any) -> None:
         nonlocal widest
         if isinstance(output, Tensor) and output.requires_grad:
             widest = max(widest, output.numel())
 
-    hooks = [module.register_forward_hook(look) for module in model.modules()]
-    try:
+    with ExitStack() as hooks:
+        for module in model.modules():
+            hooks.enter_context(module.register_forward_hook(look))
         for _ in range(2):
             rows, total = 0, torch.zeros(())
             for X, y in batches:
@@ -396,16 +364,16 @@ def _survey(model: nn.Module, batches: _Batches, loss: Loss) -> tuple[int, int, 
                     f = model(X)
                 _check_batch(f, X, y, loss)
                 rows, C, total = rows + len(X), f.shape[1], total + f.detach().double().sum(dim=0).cpu()
-            seen.append((rows, total))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    if not rows or rows != seen[0][0] or not torch.allclose(seen[0][1], total, rtol=1e-3, atol=1e-3 * rows):
+            passes.append((rows, total))
+    (before, sums), _ = passes
+    if not rows or rows != before or not torch.allclose(sums, total, rtol=1e-3, atol=1e-3 * rows):
         raise InvalidInputError(
-            f"data gives {seen[0][0]} rows in one pass and {rows} in the next, or other ones: pass a list or "
+            f"data gives {before} rows in one pass and {rows} in the next, or other ones: pass a list or "
             "a loader that is not empty and neither augments nor drops rows, not a generator."
         )
-    return rows, C, max(1, widest)
+    if not widest:
+        raise RankError(_FLAT)
+    return rows, C, widest
 
 
 def _check_batch(f: Any, X: Tensor, y: Tensor, loss: Loss) -> None:
@@ -415,11 +383,10 @@ def _check_batch(f: Any, X: Tensor, y: Tensor, loss: Loss) -> None:
         raise InvalidInputError(f"the model must return (B, C) for inputs {tuple(X.shape)}, got {got}.")
     if not bool(torch.isfinite(f).all()):
         raise InvalidInputError("the model's outputs are not finite; check its weights and the inputs.")
-    if loss == "squared" and y.is_floating_point():
-        fine = y.shape == f.shape and bool(torch.isfinite(y).all())
+    if y.is_floating_point():
+        fine = loss == "squared" and y.shape == f.shape and bool(torch.isfinite(y).all())
     else:
-        whole = y.shape == (len(X),) and not y.is_floating_point()
-        fine = whole and bool(((y >= 0) & (y < f.shape[1])).all())
+        fine = y.shape == (len(X),) and bool(((y >= 0) & (y < f.shape[1])).all())
     if not fine:
         raise InvalidInputError(
             f"labels {tuple(y.shape)}, {y.dtype}, do not fit outputs {tuple(f.shape)}: give (B,) integers "
@@ -430,8 +397,8 @@ def _check_batch(f: Any, X: Tensor, y: Tensor, loss: Loss) -> None:
 def _dense_spectrum(G: Any) -> tuple[FloatArray, float]:
     """Return all eigenvalues, ascending, and the asymmetry of the matrix, which its round-off shows in."""
     eye = torch.eye(G.shape[0], dtype=G.dtype, device=G.device)
-    A = torch.cat([G @ part.mT for part in eye.split(G.columns)], dim=1).double().cpu()
-    values = torch.linalg.eigvalsh(_finite(A + A.mT) / 2).numpy()
+    A = _finite(torch.cat([G @ part.mT for part in eye.split(G.columns)], dim=1)).double().cpu()
+    values = torch.linalg.eigvalsh((A + A.mT) / 2).numpy()
     return _curved(values), float(torch.linalg.matrix_norm(A - A.mT)) / 2
 
 
@@ -445,7 +412,7 @@ def _finite(values: Tensor) -> Tensor:
 def _curved(values: FloatArray) -> FloatArray:
     """Return eigenvalues, ascending, of which one is positive."""
     if not values[-1] > 0:
-        raise RankError("the loss does not curve in these parameters: no output depends on them.")
+        raise RankError(_FLAT)
     return values
 
 
@@ -454,21 +421,12 @@ class _Krylov:
     """A Lanczos run of m steps."""
 
     basis: Tensor  # (m, P), orthonormal rows
-    T: FloatArray  # (m, m) tridiagonal
-    beta: float  # length of what leads out of the space
     theta: FloatArray  # (m,) Ritz values, ascending
-    vectors: FloatArray  # (m, m) eigenvectors of T
-    exhausted: bool
-
-    @property
-    def weights(self) -> FloatArray:
-        """Of the Ritz values in the measure of the start, in sum 1."""
-        return self.vectors[0] ** 2
-
-    @property
-    def residuals(self) -> FloatArray:
-        """Of the Ritz pairs."""
-        return self.beta * np.abs(self.vectors[-1])
+    weights: FloatArray  # (m,) of them in the measure of the start, in sum 1
+    residuals: FloatArray  # (m,) of the Ritz pairs
+    top: Tensor  # (P,) Ritz vector of the largest
+    beta: float  # length of what leads out of the space
+    exhausted: bool  # nothing but round-off does
 
 
 def _lanczos(G: Any, start: Tensor, iterations: int) -> _Krylov:
@@ -486,11 +444,12 @@ def _lanczos(G: Any, start: Tensor, iterations: int) -> _Krylov:
         betas.append(float(torch.linalg.vector_norm(q)))
         report_event(stage="curvature", step=j + 1, steps=m)
         exhausted = j + 1 == P or betas[-1] <= 10 * torch.finfo(q.dtype).eps * max(alphas + betas[:-1])
-        if exhausted:  # nothing but round-off leads on
+        if exhausted:
             break
-    T = np.diag(alphas) + np.diag(betas[:-1], 1) + np.diag(betas[:-1], -1)
-    theta, vectors = eigh_tridiagonal(alphas, betas[:-1])
-    return _Krylov(Q[: len(T)], T, betas[-1], _curved(theta), vectors, exhausted)
+    Q, beta = Q[: len(alphas)], betas.pop()
+    theta, S = eigh_tridiagonal(alphas, betas)
+    top = torch.from_numpy(S[:, -1]).to(Q) @ Q
+    return _Krylov(Q, _curved(theta), S[0] ** 2, beta * np.abs(S[-1]), top, beta, exhausted)
 
 
 def _trace_samples(
@@ -503,19 +462,19 @@ def _trace_samples(
         z = z - (Q @ z) @ Q
         image = G @ z
         samples.append([float(z.double() @ image.double()), float(image.double() @ image.double())])
-    known = np.array([np.trace(run.T), (run.T**2).sum() + run.beta**2])  # tr QᵀGQ, ‖GQ‖²
-    traces, squares = (np.array(samples) + known).T
+    known = [run.theta.sum(), (run.theta**2).sum() + run.beta**2]  # tr QGQᵀ, ‖GQᵀ‖²
+    traces, squares = np.transpose(samples + np.array(known))
     return traces, squares
 
 
-def _standard_error(samples: Sequence[float] | FloatArray) -> float:
+def _standard_error(samples: FloatArray) -> float:
     """Return the standard error of a mean; 0 for a single exact value."""
     return float(np.std(samples, ddof=1)) / math.sqrt(len(samples)) if len(samples) > 1 else 0.0
 
 
 def _top_pair(G: Any, run: _Krylov) -> tuple[float, float]:
     """Return λ_max and its residual; where Lanczos left too much of it, SciPy's restarted one goes on."""
-    v, value = torch.from_numpy(run.vectors[:, -1]).to(run.basis) @ run.basis, float(run.theta[-1])
+    v, value = run.top, float(run.theta[-1])
     residual = float(torch.linalg.vector_norm(G @ v - value * v))
     if residual > _TOLERANCE * value:
         options = {"k": 1, "which": "LA", "ncv": min(len(v), 12), "maxiter": 10, "tol": _TOLERANCE / 2}
@@ -533,5 +492,6 @@ def _low_end(theta: FloatArray, residuals: FloatArray, floor: float, resolved: b
         return float(theta[above[0]]), float(residuals[above[0]])
     bounds = np.where(theta - residuals > floor, theta + residuals, np.inf)
     bounds[above[1:]] = np.minimum(bounds[above[1:]], theta[above[1:]])  # one lies between two neighbours
+    bounds[-1] = theta[-1]
     best = int(bounds.argmin())
-    return float(min(bounds[best], theta[-1])), float(residuals[best])
+    return float(bounds[best]), float(residuals[best])

@@ -212,7 +212,7 @@ def test_batches_do_not_matter_and_the_model_is_left_as_it_was():
 
 
 @pytest.mark.parametrize("share", [0.5, 0.1, 1e-2, 1e-4])
-@pytest.mark.parametrize("rate", ["best", 0.3], ids=["best", "given"])
+@pytest.mark.parametrize("rate", [None, 0.3], ids=["best", "given"])
 def test_predicted_steps_are_those_that_gradient_descent_takes(share, rate):
     X, T = with_spectrum(np.logspace(0, -2, 8)), draw(8, 2, seed=5)
     model = linear(8, 2)
@@ -221,7 +221,7 @@ def test_predicted_steps_are_those_that_gradient_descent_takes(share, rate):
     assert found.exhausted
     assert found.excess == pytest.approx(float(T.square().sum()) / 16)  # X is square: the optimum is 0
     predicted = found.steps(share, rate)
-    eta = found.best_rate(int(predicted)) if rate == "best" else rate
+    eta = found.best_rate(int(predicted)) if rate is None else rate
     optimizer = torch.optim.SGD(model.parameters(), lr=eta)
     taken = 0
     while (loss := (model(X) - T).square().sum() / 16) > share * found.excess * (1 + 1e-9):
@@ -293,5 +293,15 @@ def test_shares_and_rates_are_checked(share):
     for predict in (found.steps, found.kappa_steps):
         with pytest.raises(InvalidInputError, match="share must lie between 0 and 1"):
             predict(share)
-    with pytest.raises(InvalidInputError, match=r"rate must be positive, got -1\.0"):
+    with pytest.raises(InvalidInputError, match=r"rate must be positive.* got -1\.0"):
         found.steps(0.1, rate=-1.0)
+
+
+@pytest.mark.parametrize("function", [curvature, gradient_spectrum])
+def test_parameters_that_reach_no_output(function):
+    model = nn.ModuleDict({"used": linear(4, 2), "idle": linear(4, 2)})
+    model.forward = model["used"].forward
+    found = function(model, model.parameters(), [(X, y)])
+    assert found.iterations <= 16
+    with pytest.raises(RankError, match="no output depends on them"):
+        function(model, model["idle"].parameters(), [(X, y)])
