@@ -253,8 +253,9 @@ def ridge_limits(
     .. math:: (i) \le \frac{b(t) + ε}{ε\,κ_ε(K_H)}, \qquad
               b(t) = \min_{ρ} λ_{\max}(K_H, K_P + ρI)\,(t + ρD),
 
-    a bound for every set of ρ > 0 (here 31 from 1e-8 to 1e2 times σ₁(K_P)). It is concave in x, so that RIR,
-    (i) / x, is bounded by its value at the least x where (i) may be 1.
+    a bound for every set of ρ > 0 (here 31 from 1e-8 to 1e2 times σ₁(K_P)). Divided by x it is the least of
+    lines in :math:`u = 1/(t + ε)`: RIR is bounded by its highest point where (i) may be 1, which is an end or
+    where two lines cross.
 
     Args:
         pretrain_covariance: `(D, D)`, `K_P`, or its range.
@@ -282,17 +283,19 @@ def ridge_limits(
         return RidgeLimits(ceiling, ceiling if ceiling >= 1 else math.nan)
     least = float(H.values[-1]) if H.rank == H.dimension else 0.0
     kappa = (float(H.values[0]) + ridge) / (least + ridge)
-    pencils = [(rho * P.dimension, value) for rho, value, _ in _ridge_pencils(P, H)]
-    top, wanted = float(P.values[0]), ridge * (kappa - 1)
-
-    def highest(t: float) -> float:
-        """Bound (i) where σ₁(H_P) ≤ t."""
-        return (min(value * (t + room) for room, value in pencils) + ridge) / (ridge * kappa)
-
-    least_top = max(0.0, *(wanted / value - room for room, value in pencils))  # t from which (i) may be 1
-    harmful_ratio = min(ceiling, highest(top))
-    rir = min(ceiling, highest(least_top) * (top + ridge) / (least_top + ridge))
-    return RidgeLimits(harmful_ratio, rir if min(harmful_ratio, rir) >= 1 else math.nan)
+    value, room = np.array([(value, rho * P.dimension) for rho, value, _ in _ridge_pencils(P, H)]).T
+    top, scale = float(P.values[0]), ridge * kappa
+    harmful_ratio = min(ceiling, (float((value * (top + room)).min()) + ridge) / scale)
+    if harmful_ratio < 1:
+        return RidgeLimits(harmful_ratio, math.nan)
+    least_top = max(0.0, float(((scale - ridge) / value - room).max()))  # t from which (i) may be 1
+    slope = value * (room - ridge) + ridge
+    ends = 1 / (top + ridge), 1 / (least_top + ridge)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        crossings = -np.subtract.outer(value, value) / np.subtract.outer(slope, slope)
+    u = np.clip([*crossings[np.isfinite(crossings)], *ends], *ends)
+    bound = float((value[:, None] + np.outer(slope, u)).min(axis=0).max()) * (top + ridge) / scale
+    return RidgeLimits(harmful_ratio, min(ceiling, bound))
 
 
 def immunizer_family(pretrain: CovarianceRange, powers: Sequence[float]) -> Tensor:

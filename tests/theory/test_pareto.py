@@ -214,6 +214,20 @@ def test_ridge_limits_are_bounds_and_nearly_reached(seed):
     assert reached[1] < limits.rir * (1 + 1e-8)
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e-5])
+@pytest.mark.parametrize("seed", range(4))
+def test_ridge_limits_bound_the_closed_form_where_epsilon_is_not_small(seed, scale):
+    generator = np.random.default_rng(seed)
+    X_P, X_H = generator.normal(size=(2, 9, 5)) * np.exp(3 * generator.normal(size=(2, 1, 5)))
+    X_P[:, 0] = X_H[:, 0] = 0
+    K_P, K_H = scale * X_P.T @ X_P, X_H.T @ X_H
+    limit = ridge_limits(K_P, K_H).rir
+    for x in (1, 0.1, 1e-2, 1e-3, 1e-4):
+        theta = front_immunizer(K_P, K_H, pretrain_ratio=x, convention="ridge")
+        found = relative_immunization_ratio(theta, K_P, K_H, convention="ridge")
+        assert not found.success or found.rir <= limit * (1 + 1e-8)
+
+
 def test_ridge_limits_of_invertible_tasks_are_the_ceiling():
     limits = ridge_limits(*pair(3))
     assert limits.rir == limits.harmful_ratio == ridge_convention_ceiling(*pair(3))
