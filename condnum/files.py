@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
+from zipfile import BadZipFile
 
 from condnum.errors import CondnumError, DataFormatError, DataNotFoundError, OutputError, require
 
@@ -100,6 +101,48 @@ def write_tables(folder: str | os.PathLike[str], tables: Mapping[str, Any]) -> l
             else:
                 table.to_csv(temporary, index=False)
     return list(tables)
+
+
+def read_table(folder: Path, name: str) -> Any:
+    """Read a table that `write_tables` wrote, perhaps compressed since; None if there is none.
+
+    Raises:
+        DataFormatError: The file is damaged.
+    """
+    import numpy as np
+    import pandas as pd
+
+    for path in (folder / f"{name}{suffix}" for suffix in (".csv", ".csv.gz", ".parquet", ".npz")):
+        if not path.is_file():
+            continue
+        try:
+            if path.suffix == ".parquet":
+                require("pyarrow", "notebooks")
+                return pd.read_parquet(path)
+            if path.suffix == ".npz":
+                with np.load(path, allow_pickle=False) as arrays:
+                    return pd.DataFrame({column: list(arrays[column]) for column in arrays.files})
+            return pd.read_csv(path)
+        except (OSError, ValueError, EOFError, BadZipFile, zlib.error) as error:
+            raise _damaged(path, error) from error
+    return None
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """Read what a run recorded of itself; empty if it recorded nothing.
+
+    Raises:
+        DataFormatError: The file is damaged.
+    """
+    path = folder / RECORD
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+    except (OSError, ValueError) as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> DataFormatError:
+    return DataFormatError(f"{path} is damaged ({error}); run the experiment again.")
 
 
 @contextmanager

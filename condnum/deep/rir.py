@@ -28,6 +28,9 @@ NOISE_MARGIN = 10.0
 #: σ_k below this multiple of the rank tolerance might as well not have counted.
 FRAGILE = 10.0
 
+#: How far the seeds of two draws of groups are apart (a prime), so that neighbouring seeds share none.
+DRAW_STRIDE = 1_000_003
+
 #: The four matrices of a group, in the order of every array's first axis.
 ROLES = ("pretrain_before", "pretrain_after", "harmful_before", "harmful_after")
 
@@ -102,10 +105,22 @@ class GroupSpectra:
         gauge: Gauge = "unit",
     ) -> RirEstimate:
         """Return Eq. 17; the options are those of `rir_from_features`."""
-        sigma, rtols = self.sigma, self.rtols if rtol is None else [rtol] * 4
-        if convention == "ridge" and gauge == "unit":
-            sigma = [s / scale for s, scale in zip(self.sigma, self.scales, strict=True)]
-        return _estimate(sigma, self.widths, rtols, ridge, convention)
+        scales = self.scales if (convention, gauge) == ("ridge", "unit") else [1.0] * 4
+        rtols = self.rtols if rtol is None else [rtol] * 4
+        measured = [
+            condition_from_spectrum(s / scale, convention=convention, rtol=own, ridge=ridge, dimension=width)
+            for s, scale, own, width in zip(self.sigma, scales, rtols, self.widths, strict=True)
+        ]
+        kappas, _, sigma_min, ranks = (
+            torch.stack(list(part)).numpy() for part in zip(*measured, strict=True)
+        )
+        pretrain, harmful = kappas[1] / kappas[0], kappas[3] / kappas[2]
+        found: dict[str, Any] = {}
+        ratios = {"harmful_ratio": harmful, "pretrain_ratio": pretrain, "rir": harmful / pretrain}
+        for name, values in ratios.items():
+            found[name] = float(values.mean())
+            found[f"{name}_std"] = float(values.std(ddof=1)) if len(values) > 1 else math.nan
+        return RirEstimate(**found, kappas=kappas, sigma_min=sigma_min, ranks=ranks, convention=convention)
 
 
 def rir_from_features(
@@ -179,14 +194,7 @@ def group_spectra(
 ) -> GroupSpectra:
     """Draw groups of the same images for θ₀ and θ_I, and take the spectra of each.
 
-    Args:
-        features: `(N, D)` in the order of `ROLES`.
-        groups: Number of groups.
-        group_size: Samples of a group.
-        seed: Of the draws.
-
-    Raises:
-        InvalidInputError: As `rir_from_features`.
+    The features are in the order of `ROLES`; errors are those of `rir_from_features`.
     """
     check_integer("groups", groups, 1)
     check_integer("group_size", group_size, 2)
@@ -247,24 +255,6 @@ def _gather(values: NDArray[Any] | Tensor, rows: NDArray[np.int64], task: str) -
     if not bool(torch.isfinite(chosen).all()):
         raise InvalidInputError(f"features of {task} hold NaN or infinity; check the model's weights.")
     return chosen
-
-
-def _estimate(
-    sigma: list[Tensor], widths: list[int], rtols: list[float], ridge: float, convention: Convention
-) -> RirEstimate:
-    """Return Eq. 17 of four batches of spectra, in the order of `ROLES`."""
-    measured = [
-        condition_from_spectrum(s, convention=convention, rtol=rtol, ridge=ridge, dimension=width)
-        for s, rtol, width in zip(sigma, rtols, widths, strict=True)
-    ]
-    kappas, _, sigma_min, ranks = (torch.stack(list(part)).numpy() for part in zip(*measured, strict=True))
-    pretrain, harmful = kappas[1] / kappas[0], kappas[3] / kappas[2]
-    found: dict[str, Any] = {}
-    ratios = {"harmful_ratio": harmful, "pretrain_ratio": pretrain, "rir": harmful / pretrain}
-    for name, values in ratios.items():
-        found[name] = float(values.mean())
-        found[f"{name}_std"] = float(values.std(ddof=1)) if len(values) > 1 else math.nan
-    return RirEstimate(**found, kappas=kappas, sigma_min=sigma_min, ranks=ranks, convention=convention)
 
 
 def _rank_warnings(

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from condnum.figures.style import finish, log_axis, method_style, panels, translucent
@@ -40,10 +39,7 @@ def claim_label(claim: str, method: str) -> str:
 def stability_map(by_axis: pd.DataFrame, labels: Mapping[str, str], subtitle: str) -> Any:
     """Draw the share of cells that agree with each claim, at every value of every choice.
 
-    Args:
-        by_axis: Of `condnum.studies.stability.by_axis`.
-        labels: Of the claims, by their texts.
-        subtitle: The line under the title.
+    `by_axis` is a table of `condnum run stability`; the claims in it get `labels`.
     """
     names = list(by_axis["experiment"].unique())
     counts = [by_axis.loc[by_axis["experiment"] == name, "claim"].nunique() for name in names]
@@ -56,45 +52,44 @@ def stability_map(by_axis: pd.DataFrame, labels: Mapping[str, str], subtitle: st
     for row, name in enumerate(names, start=1):
         part = by_axis[by_axis["experiment"] == name]
         claims = list(part["claim"].unique())[::-1]
-        edges, columns = [0.0], list[tuple[str, str, bool] | None]()
+        edges, columns, ticks = [0.0], list[tuple[str, str]](), dict[float, str]()
         for axis, title in TITLES.items():
             values = part[part["axis"] == axis].sort_values("order").drop_duplicates("value")
             if values.empty:
                 continue
             if columns:
-                columns.append(None)  # a gap between two axes
+                columns.append(("gap before", axis))
                 edges.append(edges[-1] + 0.4)
             start = edges[-1]
-            columns += zip(values["axis"], values["value"], values["default"], strict=True)
-            edges += [start + place for place in range(1, len(values) + 1)]
+            for place, (value, default) in enumerate(zip(values["value"], values["default"], strict=True)):
+                shown = _VALUES.get(value, value)
+                ticks[start + place + 0.5] = f"<b>{shown}</b>" if default else shown
+                columns.append((axis, value))
+                edges.append(start + place + 1)
             figure.add_annotation(
                 x=start + len(values) / 2, y=-0.5, yshift=-_TITLE, text=f"<i>{title}</i>", showarrow=False,
                 yanchor="top", row=row, col=1,
             )  # fmt: skip
-        share = np.full((len(claims), len(columns)), np.nan)
-        text, hover = np.full((2, *share.shape), "", dtype=object)
-        wide = part.set_index(["claim", "axis", "value"])
-        for i, claim in enumerate(claims):
-            for j, column in enumerate(columns):
-                if column is None or (claim, *column[:2]) not in wide.index:
-                    continue
-                found = wide.loc[claim, *column[:2]]
-                share[i, j], text[i, j] = found["share"], _percent(found["share"])
-                hover[i, j] = (
-                    f"{TITLES[column[0]].replace('<br>', ' ')}: {column[1]}<br>{found['agree']:,} of "
-                    f"{found['cells']:,} cells agree; the claim stands in {found['stands']:,} of "
-                    f"{found['settings']:,} settings"
-                )
+        text = part["share"].map(_percent)
+        hover = [
+            f"{TITLES[found.axis].replace('<br>', ' ')}: {found.value}<br>{found.agree:,} of {found.cells:,} "
+            f"cells agree; the claim stands in {found.stands:,} of {found.settings:,} settings"
+            for found in part.itertuples()
+        ]
+        wide = part.assign(text=text, hover=hover).pivot(index="claim", columns=["axis", "value"])
+        share = wide["share"].reindex(index=claims, columns=columns)
+        text, hover = (
+            wide[name].reindex(index=claims, columns=columns, fill_value="").fillna("")
+            for name in ("text", "hover")
+        )
         figure.add_heatmap(
-            z=share, x=edges, y=list(range(len(claims))), text=text, customdata=hover, colorscale=SCALE,
-            texttemplate="%{text}", textfont={"size": 12}, zmin=0, zmax=1, xgap=2, ygap=2, showscale=False,
-            hoverongaps=False, hovertemplate="%{customdata}<extra></extra>", row=row, col=1,
+            z=share, x=edges, y=list(range(len(claims))), text=text, customdata=hover,
+            colorscale=SCALE, texttemplate="%{text}", textfont={"size": 12}, zmin=0, zmax=1, xgap=2, ygap=2,
+            showscale=False, hoverongaps=False, hovertemplate="%{customdata}<extra></extra>", row=row, col=1,
         )  # fmt: skip
-        shown = [(j, column) for j, column in enumerate(columns) if column is not None]
         figure.update_xaxes(
-            tickvals=[(edges[j] + edges[j + 1]) / 2 for j, _ in shown],
-            ticktext=[_value(value, default) for _, (_, value, default) in shown],
-            tickangle=-45, showgrid=False, zeroline=False, row=row, col=1,
+            tickvals=list(ticks), ticktext=list(ticks.values()), tickangle=-45, showgrid=False,
+            zeroline=False, row=row, col=1,
         )  # fmt: skip
         figure.update_yaxes(
             tickvals=list(range(len(claims))), ticktext=[labels.get(claim, claim) for claim in claims],
@@ -105,12 +100,6 @@ def stability_map(by_axis: pd.DataFrame, labels: Mapping[str, str], subtitle: st
     finish(figure, "Which claims stand, and on which choice they hang", note, height=height)
     figure.update_layout(margin={"l": _LEFT, "t": _ABOVE, "b": _BELOW})
     return figure.update_xaxes(showline=False, ticks="").update_yaxes(showline=False, ticks="")
-
-
-def _value(value: str, default: bool) -> str:
-    """Return what stands at a column."""
-    text = _VALUES.get(value, value)
-    return f"<b>{text}</b>" if default else text
 
 
 def _percent(share: float) -> str:
@@ -126,12 +115,7 @@ def _percent(share: float) -> str:
 
 
 def convergence_figure(settled: pd.DataFrame, subtitle: str) -> Any:
-    """Draw RIR_θ0 against the number of groups, a line a group size, a panel a net.
-
-    Args:
-        settled: Of `rir_convergence`, with `backbone`, `method` and `seed`.
-        subtitle: The line under the title.
-    """
+    """Draw a table of `rir_convergence` against the number of groups: a line a group size, a panel a net."""
     nets = list(settled.groupby(["backbone", "method", "seed"], sort=False))
     names = [f"{net}, {method}, seed {seed}" for (net, method, seed), _ in nets]
     figure = panels(rows=len(nets), cols=1, subplot_titles=names, vertical_spacing=0.2 / len(nets))

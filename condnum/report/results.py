@@ -1,7 +1,6 @@
 """One experiment of a reproduction as the site sees it: its record, its tables, the files to publish."""
 
 import gzip
-import json
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from condnum.errors import DataFormatError, InvalidInputError, require
-from condnum.files import RECORD, atomic_write
+from condnum.errors import InvalidInputError
+from condnum.files import RECORD, atomic_write, read_record, read_table
 from condnum.report.notebook import REPORT
 from condnum.report.reproduce import Experiment
 
@@ -56,13 +55,7 @@ class Result:
     @cached_property
     def provenance(self) -> dict[str, Any]:
         """What the run recorded; empty if it recorded nothing."""
-        path = None if self.folder is None else self.folder / RECORD
-        if path is None or not path.exists():
-            return {}
-        try:
-            return dict(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
-            raise _damaged(path, error) from error
+        return {} if self.folder is None else read_record(self.folder)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -71,17 +64,7 @@ class Result:
 
     def table(self, name: str) -> pd.DataFrame | None:
         """Read a table of the run."""
-        for suffix in (".csv", ".csv.gz", ".parquet") if self.folder else ():
-            path = Path(self.folder or "") / f"{name}{suffix}"
-            if path.exists():
-                try:
-                    if suffix == ".parquet":
-                        require("pyarrow", "notebooks")
-                        return pd.read_parquet(path)
-                    return pd.read_csv(path)
-                except (OSError, ValueError) as error:
-                    raise _damaged(path, error) from error
-        return None
+        return None if self.folder is None else read_table(self.folder, name)
 
     def publish(self, target: Path) -> dict[str, str]:
         """Copy notebook, provenance, tables and pictures into the site; return the size of each, for people.
@@ -123,7 +106,3 @@ def read_result(record: Experiment, root: Path) -> Result:
             f"the folder {record.folder!r} of {record.name} must lie inside {root}: its files are published."
         )
     return Result(record, folder if (folder / REPORT).is_file() else None)
-
-
-def _damaged(path: Path, error: Exception) -> DataFormatError:
-    return DataFormatError(f"{path} is damaged ({error}); run the experiment again.")

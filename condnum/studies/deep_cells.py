@@ -13,7 +13,7 @@ import numpy as np
 from condnum.deep.features import Features
 from condnum.deep.images import DECODED_BUDGET, ImageData, Unreadable
 from condnum.deep.probe import convex_probe, probe_accuracy
-from condnum.deep.rir import rir_from_features
+from condnum.deep.rir import DRAW_STRIDE, rir_from_features
 from condnum.deep.training.step import DEEP_METHODS
 from condnum.deep.transforms import Augmentation
 from condnum.studies.cells import Arrays, Cell, Row
@@ -232,10 +232,8 @@ INITIAL = "initial"
 #: Measured in both; they can disagree.
 CONVENTIONS = ("compact", "ridge")
 
-#: How often the groups of Eq. 17 are drawn, and how far apart the seeds are (a prime): the first draw is
-#: reported, the others show how much of it is luck.
+#: How often the groups of Eq. 17 are drawn: the first draw is reported, the others show how much is luck.
 DRAWS = 5
-DRAW_STRIDE = 1_000_003
 
 
 class FeatureSets(NamedTuple):

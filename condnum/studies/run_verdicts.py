@@ -10,24 +10,20 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
-from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
 import torch
 
+from condnum.deep.rir import DRAW_STRIDE, group_spectra
 from condnum.errors import DataNotFoundError, InvalidInputError
-from condnum.files import RECORD
+from condnum.files import read_record, read_table
 from condnum.studies.cells import cached
-from condnum.studies.deep_cells import DRAW_STRIDE, DRAWS, INITIAL
+from condnum.studies.deep_cells import DRAWS, INITIAL
 from condnum.studies.digit_cells import RIDGES
 from condnum.studies.measure import SPECTRA, SPECTRA_TABLE, TABLE_1, TABLE_2, Published
 from condnum.theory.immunization import LOSS_TOLERANCE, RATIO_TOLERANCE
 from condnum.theory.spectra import PUBLISHED_RIDGE, condition_from_spectrum, default_rtol
-
-#: What has to be chosen before a claim has a verdict. Compact κ knows no ε and no scale of θ, ridge κ no rank
-#: tolerance: there these stand at their default, and make no settings of their own.
-AXES = ("convention", "rtol", "epsilon", "scale", "images", "group_size", "draw", "budget", "seed")
 
 DEFAULT_RTOL = "default"
 #: Relative rank tolerances of float64 spectra; the default, D·eps, lies between the first two.
@@ -39,13 +35,14 @@ EPSILONS = tuple(f"{ridge:g}" for ridge in RIDGES)
 #: The order of values in which one is next to another; of other axes that of their numbers.
 ORDER: dict[str, tuple[Any, ...]] = {
     "convention": ("compact", "ridge"),
-    "rtol": ("1e-15", DEFAULT_RTOL, "1e-12", "1e-10", "1e-08", "1e-07", "1e-06", "1e-05", "0.0001"),
+    "rtol": (*RTOLS, *FEATURE_RTOLS[1:]),
     "epsilon": EPSILONS,
     "scale": ("unit", "as_trained"),
     "images": ("training", "test"),
 }
 
-#: What stands where a choice has no meaning, or was not varied.
+#: What stands where a choice was not varied, or has no meaning: compact κ knows no ε and no scale of θ, ridge
+#: κ no rank tolerance, so that these make no settings of their own there.
 FIXED: dict[str, Any] = {
     "rtol": DEFAULT_RTOL,
     "epsilon": f"{PUBLISHED_RIDGE:g}",
@@ -56,19 +53,27 @@ FIXED: dict[str, Any] = {
     "budget": "own",
 }
 
+#: What has to be chosen before a claim has a verdict.
+AXES = ("convention", *FIXED, "seed")
+
 
 def _measures(rtols: Sequence[str]) -> list[dict[str, Any]]:
     """Return what κ has to be told, without combinations that it does not see."""
-    ridged = [{"convention": "ridge", "epsilon": e, "scale": s} for e in EPSILONS for s in ORDER["scale"]]
-    return [{"convention": "compact", "rtol": rtol} for rtol in rtols] + ridged
+    told: list[dict[str, str]] = [{"convention": "compact", "rtol": rtol} for rtol in rtols]
+    for epsilon in EPSILONS:
+        told += [{"convention": "ridge", "epsilon": epsilon, "scale": scale} for scale in ORDER["scale"]]
+    return [FIXED | one for one in told]
 
+
+#: Coordinates of a net in the results of a deep run.
+NET = ["backbone", "seed", "method"]
 
 #: The draw in which a method has its least RIR of all draws, and its rivals their largest.
 WORST_DRAW = -1
 
 #: Parameters beside data and budget by which two runs are of one experiment.
-_SAME = ("dataset", "features", "rows", "labels", "pretrain", "harmful", "limit", "weights", "preset",
-         "image_size", "pretrain_epochs", "group_size")  # fmt: skip
+_SAME = ("dataset", "features", "rows", "labels", "loss_rows", "pretrain", "harmful", "limit", "weights",
+         "preset", "image_size", "pretrain_epochs", "groups", "group_size")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -78,38 +83,26 @@ class RunFolder:
     name: str
     folder: Path
     results: pd.DataFrame
-    provenance: Mapping[str, Any]
+    provenance: Mapping[str, Any]  # {} of tables that were saved from Python
 
     @classmethod
     def read(cls, folder: str | Path, name: str = "") -> "RunFolder":
-        """Read results and record; cells are left for later.
-
-        Raises:
-            DataNotFoundError: No results.
-            InvalidInputError: Of another experiment, or damaged.
-        """
+        """Read results and record, or say why they cannot be judged."""
         path = Path(folder).expanduser()
-        found = run_table(path, "results")
-        if found is None:
+        results = read_table(path, "results")
+        if results is None:
             raise DataNotFoundError(
                 f"{path} holds no results.csv; give the folder of a finished run, as `condnum run "
                 "house-prices`, mnist, digits or deep leave it with --out."
             )
-        missing = {"method", "seed", "convention", "gauge", "rir", "success"} - set(found)
-        if missing:
+        if missing := {"method", "seed", "convention", "gauge", "rir", "success"} - set(results):
             raise InvalidInputError(
                 f"the results in {path} are of another experiment: they lack {', '.join(sorted(missing))}; "
                 "give a run of house-prices, mnist, digits or deep."
             )
-        if found.empty:
+        if results.empty:
             raise InvalidInputError(f"the results in {path} have no rows: run it again.")
-        try:
-            known = json.loads((path / RECORD).read_text(encoding="utf-8"))
-        except FileNotFoundError:  # tables that were saved from Python
-            known = {}
-        except (OSError, ValueError) as error:
-            raise InvalidInputError(f"{path / RECORD} is damaged ({error}); run it again.") from error
-        return cls(name or path.name, path, found, known)
+        return cls(name or path.name, path, results, read_record(path))
 
     @property
     def kind(self) -> Literal["pair", "digits", "deep"]:
@@ -144,40 +137,17 @@ class RunFolder:
         """Return the published table to hold the run against."""
         if self.kind != "deep":
             return TABLE_1 if self.kind == "pair" else TABLE_2
-        summary = run_table(self.folder, "summary")
+        summary = read_table(self.folder, "summary")
         if summary is None:
             return {}
-        rows = summary[(summary["backbone"] == backbone) & summary["published_rir"].notna()]
+        rows = summary[(summary["backbone"] == backbone) & (summary["method"] != INITIAL)]
+        known = rows[rows["published_rir"].notna()].drop_duplicates("method").set_index("method")
         columns = [f"published_{name}" for name in Published._fields]
-        rows = (
-            rows[rows["method"] != "initial"].drop_duplicates("method").reindex(columns=["method", *columns])
-        )
-        return {name: Published(*row) for name, *row in rows.itertuples(index=False)}
-
-
-def run_table(folder: Path, name: str) -> pd.DataFrame | None:
-    """Read a table of a run, if it is there."""
-    for path in (folder / f"{name}{suffix}" for suffix in (".csv", ".csv.gz", ".npz")):
-        if path.is_file():
-            try:
-                if path.suffix != ".npz":
-                    return pd.read_csv(path)
-                with np.load(path, allow_pickle=False) as arrays:
-                    return pd.DataFrame({column: list(arrays[column]) for column in arrays.files})
-            except (OSError, ValueError, BadZipFile) as error:
-                raise InvalidInputError(f"{path} is damaged ({error}); run it again.") from error
-    return None
+        return {name: Published(*row) for name, *row in known.reindex(columns=columns).itertuples()}
 
 
 def spectral_verdicts(cells: pd.DataFrame) -> pd.DataFrame:
-    """Measure cells that keep spectra over convention × rank tolerance × ε × scale of θ, all at once.
-
-    Args:
-        cells: Of one input dimension D, as `spectra_table` has them.
-
-    Returns:
-        A row per cell and setting: `method`, `seed`, `cell` (its pair), the axes of κ, `rir`, `success`.
-    """
+    """Measure all cells of a `spectra_table` at once over convention × rank tolerance × ε × scale of θ."""
     D = int(cells["dimension"].iloc[0])
     # The zeros at their ends count in no numerical rank, so that spectra of all ranks are one batch.
     spectra = {name: torch.from_numpy(np.stack(cells[name].tolist())) for name in SPECTRA}
@@ -185,8 +155,7 @@ def spectral_verdicts(cells: pd.DataFrame) -> pd.DataFrame:
     kept = ~(cells["loss_gap"].to_numpy(np.float64) > LOSS_TOLERANCE)  # an unknown one counts as kept
     named = cells[["method", "seed"]].assign(cell=_pairs(cells))
     tables = []
-    for given in _measures(RTOLS):
-        at = FIXED | given
+    for at in _measures(RTOLS):
         scale = D / squared_norm if at["scale"] == "unit" else torch.ones(len(cells))
         kappa = {
             name: condition_from_spectrum(
@@ -213,41 +182,38 @@ def _pairs(table: pd.DataFrame) -> pd.Series:
 
 
 def run_verdicts(run: RunFolder) -> tuple[pd.DataFrame, list[str]]:
-    """Return RIR and verdict of every cell of a run in every setting that it stored enough for.
+    """Return RIR and success of every cell of a run in every setting that it stored enough for.
 
-    Returns:
-        A row per method, cell and setting, with the columns of `AXES`; and what was left out, and why.
+    A row has the columns of `AXES`, `method` and `cell`. Beside the table: what is left out, and why.
     """
+    said = []
     if run.kind == "deep":
         table = _deep_results(run)
-        said = ["rank tolerance, ε, scale of θ and group size need the features of the run's nets."]
-        said += [] if "test" in set(table["images"]) else ["the run did not measure test images."]
-        return table.assign(budget=run.budget), said
-    spectra = run_table(run.folder, "spectra")
-    if spectra is not None:
-        return spectral_verdicts(spectra).assign(budget=run.budget), []
-    said = [f"its tables hold a part of tolerances and ε; {SPECTRA_TABLE}, which a run leaves now, has all."]
-    return _tabled(run).assign(budget=run.budget), said
+        said.append("rank tolerance, ε, scale of θ and group size need the features of the run's nets.")
+        if "test" not in set(table["images"]):
+            said.append("the run did not measure test images.")
+    elif (spectra := read_table(run.folder, "spectra")) is not None:
+        table = spectral_verdicts(spectra)
+    else:
+        table = _tabled(run)
+        said.append(
+            f"its tables hold a part of tolerances and ε; {SPECTRA_TABLE}, which a run leaves now, has all."
+        )
+    return table.assign(budget=run.budget, success=table["success"].astype(float)), said
 
 
 def _tabled(run: RunFolder) -> pd.DataFrame:
     """Return the verdicts that stand in the tables of a linear run."""
-    found = [run.results.assign(rtol=np.nan, ridge=np.nan)]
-    for name in ("rtol", "ridge"):
-        extra = run_table(run.folder, f"{name}_sensitivity")
-        if extra is not None:
-            found.append(extra)
-    table = pd.concat(found, ignore_index=True)
-    labels = {f"{float(value):g}" if value != DEFAULT_RTOL else "" for value in RTOLS}
+    varied = [read_table(run.folder, f"{name}_sensitivity") for name in ("rtol", "ridge")]
+    parts = [run.results.assign(rtol=np.nan, ridge=np.nan), *(part for part in varied if part is not None)]
+    table = pd.concat(parts, ignore_index=True)
     rtol, ridge = (table[name].map("{:g}".format) for name in ("rtol", "ridge"))
-    named = table[["method", "seed", "convention", "rir", "success"]].assign(
-        cell=_pairs(table),
-        **{name: FIXED[name] for name in ("images", "group_size", "draw")},
-        rtol=rtol.where(rtol.isin(labels), DEFAULT_RTOL),
-        epsilon=ridge.where(ridge.isin(EPSILONS), FIXED["epsilon"]),
-        scale=table["gauge"],
+    found = table[["method", "seed", "convention", "rir", "success"]].assign(
+        **FIXED | {"scale": table["gauge"]}, cell=_pairs(table)
     )
-    return named.drop_duplicates([*AXES[:-2], "method", "seed", "cell"], ignore_index=True)
+    found["rtol"] = rtol.where(rtol.isin(RTOLS), DEFAULT_RTOL)
+    found["epsilon"] = ridge.where(ridge.isin(EPSILONS), FIXED["epsilon"])
+    return found.drop_duplicates([*AXES, "method", "cell"], ignore_index=True)
 
 
 def _deep_results(run: RunFolder) -> pd.DataFrame:
@@ -256,17 +222,17 @@ def _deep_results(run: RunFolder) -> pd.DataFrame:
     for images, prefix in (("training", ""), ("test", "test_")):
         if f"{prefix}rir" not in unit:
             continue
-        own = unit[["method", "seed", "convention"]].assign(
-            cell=unit["backbone"],
+        found = unit[["method", "seed", "convention"]].assign(
             **FIXED | {"images": images, "group_size": unit["group_size"]},
+            cell=unit["backbone"],
             rir=unit[f"{prefix}rir"],
             success=unit[f"{prefix}success"],
         )
-        tables.append(own)
-        extremes = [f"{prefix}rir_least_draw", f"{prefix}rir_largest_draw"]
-        if set(extremes) <= set(unit):
-            low, high = (unit[name] for name in extremes)
-            tables.append(own.assign(draw=WORST_DRAW, rir=low, rival=high, success=None))
+        tables.append(found)
+        least, largest = f"{prefix}rir_least_draw", f"{prefix}rir_largest_draw"
+        if {least, largest} <= set(unit):
+            worst = {"rir": unit[least], "rival": unit[largest], "success": None}
+            tables.append(found.assign(draw=WORST_DRAW, **worst))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -284,20 +250,15 @@ class KeptNets:
 
     @classmethod
     def of(cls, run: RunFolder) -> "KeptNets":
-        """Find nets and images again, by the parameters that the run recorded.
-
-        Raises:
-            CondnumError: They are not there, or the images are not those of the run.
-        """
+        """Find nets and images again, by the parameters that the run recorded, or say what is missing."""
         from condnum.studies.deep_nets import DeepNets, kept_model
 
-        cells = run.results[["backbone", "seed", "method"]].drop_duplicates()
+        nets = run.results[NET].drop_duplicates()
         paths = {
-            (str(name), int(seed), str(method)): run.folder
-            / kept_model(str(name), seed, str(method), alone=len(cells) == 2)
-            for name, seed, method in cells.itertuples(index=False)
+            net: run.folder / kept_model(*net, alone=len(nets) == 2)
+            for net in nets.itertuples(index=False, name=None)
         }
-        gone = [str(path) for path in paths.values() if not path.is_file()]
+        gone = [path for path in paths.values() if not path.is_file()]
         if gone:
             raise DataNotFoundError(f"there is no {gone[0]}")
         known = {field.name for field in fields(DeepNets)}
@@ -319,17 +280,15 @@ class KeptNets:
         """Return the features of θ₀ and θ_I on training and on test images, in the order of `ROLES`."""
         from condnum.deep.backbone import load_backbone
 
-        def of(name: str) -> Any:
-            path = self.paths[backbone, seed, name]
-            return self.study.features(self.tasks, load_backbone(path), seed)
+        def features_of(name: str) -> Any:
+            model = load_backbone(self.paths[backbone, seed, name])
+            return self.study.features(self.tasks, model, seed)
 
-        before, after = (
-            cached(("features of θ₀", str(self.run.folder), backbone, seed), lambda: of(INITIAL)),
-            of(method),
-        )
+        key = ("features of θ₀", str(self.run.folder), backbone, seed)
+        models = cached(key, lambda: features_of(INITIAL)), features_of(method)
         names = {"training": ("pretrain", "harmful"), "test": ("pretrain_test", "harmful_test")}
         return {
-            images: tuple(getattr(model, task) for task in tasks for model in (before, after))
+            images: tuple(getattr(model, task) for task in tasks for model in models)
             for images, tasks in names.items()
         }
 
@@ -337,30 +296,21 @@ class KeptNets:
 def feature_verdicts(features: Sequence[Any], *, groups: int, group_size: int, seed: int) -> pd.DataFrame:
     """Measure RIR_θ0 over group sizes, draws, conventions, tolerances, ε and scales.
 
-    Args:
-        features: Of θ₀ and θ_I, in the order of `ROLES`.
-        groups: Number of groups, in every setting.
-        group_size: The run's own, which comes first; half, twice and a quarter of it beside it.
-        seed: Of the draws, which are those of the run.
-
-    Returns:
-        A row per setting: six axes, `rir`, `success`.
+    The features are those of `ROLES`. The run's own group size comes first, half, twice and a quarter of it
+    beside it; the draws are those of the run.
     """
-    from condnum.deep.rir import group_spectra
-
     rows, few = [], min(map(len, features))
     own = min(group_size, few)
     for size in dict.fromkeys((own, own // 4, own // 2, 2 * own)):
         for draw in range(DRAWS if 2 <= size <= few else 0):
             spectra = group_spectra(features, groups=groups, group_size=size, seed=seed + DRAW_STRIDE * draw)
-            for given in _measures(FEATURE_RTOLS):
-                at = FIXED | given
+            for at in _measures(FEATURE_RTOLS):
                 estimate = spectra.estimate(
                     at["convention"],
                     rtol=None if at["rtol"] == DEFAULT_RTOL else float(at["rtol"]),
                     ridge=float(at["epsilon"]),
                     gauge=at["scale"],
                 )
-                row = at | {"group_size": size, "draw": draw, "rir": estimate.rir}
-                rows.append(row | {"success": float(estimate.success)})
+                found = {"group_size": size, "draw": draw, "rir": estimate.rir, "success": estimate.success}
+                rows.append(at | found)
     return pd.DataFrame(rows)

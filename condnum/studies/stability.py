@@ -1,6 +1,7 @@
 """Which claims stand: the verdicts of finished runs over everything that was chosen to reach them."""
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from condnum.studies.measure import Published
 from condnum.studies.run_verdicts import (
     AXES,
     FIXED,
+    NET,
     ORDER,
     WORST_DRAW,
     KeptNets,
@@ -70,25 +72,22 @@ def published_claims(published: Mapping[str, Published], methods: Iterable[str])
 def setting_verdicts(table: pd.DataFrame, claim: Claim) -> pd.DataFrame:
     """Return a claim's verdict in every setting.
 
-    A setting has one cell, or many (pairs of digits): there a claim on a method stands if more than half of
-    them agree, and one on the largest RIR is about the means.
-
-    Returns:
-        A row per setting: the columns of `AXES`, `agree` of `cells`, and whether it `stands`.
+    A setting has one cell, or many (pairs of digits): there a claim on a method `stands` if more than half of
+    the `cells` `agree`, and one on the largest RIR is about the means.
     """
     axes = list(AXES)
     if claim.kind == "meets":
         own = table[(table["method"] == claim.method) & table["success"].notna()]
-        own = own.assign(agree=own["success"].astype(bool) == claim.expected)
-        found = own.groupby(axes, sort=False)["agree"].agg(agree="sum", cells="size").reset_index()
-        return found.assign(stands=2 * found["agree"] > found["cells"])
-    own = table[table["method"].isin([claim.method, *claim.rivals])]
-    own = own.assign(rival=own["rival"].fillna(own["rir"]) if "rival" in own else own["rir"])
-    means = own.groupby([*axes, "method"], sort=False)[["rir", "rival"]].mean().unstack("method").dropna()
-    stands = means["rir"][claim.method] > means["rival"][list(claim.rivals)].max(axis=1)
-    return means.index.to_frame(index=False).assign(
-        agree=stands.to_numpy(int), cells=1, stands=stands.to_numpy()
-    )
+        agree = own["success"].astype(bool) == claim.expected
+        found = own.assign(agree=agree).groupby(axes, sort=False)["agree"].agg(agree="sum", cells="size")
+    else:
+        own = table[table["method"].isin([claim.method, *claim.rivals])]
+        rival = own["rival"].fillna(own["rir"]) if "rival" in own else own["rir"]
+        groups = own.assign(rival=rival).groupby([*axes, "method"], sort=False)
+        means = groups[["rir", "rival"]].mean().unstack("method").dropna()
+        best = means["rir"][claim.method] > means["rival"][list(claim.rivals)].max(axis=1)
+        found = pd.DataFrame({"agree": best.astype(int), "cells": 1})
+    return found.assign(stands=2 * found["agree"] > found["cells"]).reset_index()
 
 
 def axis_values(table: pd.DataFrame, axis: str) -> list[Any]:
@@ -96,47 +95,35 @@ def axis_values(table: pd.DataFrame, axis: str) -> list[Any]:
     known = set(table[axis])
     if axis in ORDER:
         return [value for value in ORDER[axis] if value in known]
-    numbered = axis == "budget"
-    return sorted(known, key=lambda v: (v == "own", float(v) if v != "own" else 0.0) if numbered else v)
+    return sorted(known, key=lambda value: float("inf") if value == "own" else float(value))
 
 
 def default_setting(table: pd.DataFrame, kind: str) -> dict[str, Any]:
     """Return the setting in which the run itself stands beside the paper, with θ at unit scale."""
     convention = "compact" if kind == "deep" else "ridge"
-    at: dict[str, Any] = FIXED | {"convention": convention}
+    at: dict[str, Any] = FIXED | {"convention": convention, "group_size": table["group_size"].iloc[0]}
     for axis in AXES:
         values = axis_values(table, axis)
         if at.get(axis) not in values:
-            at[axis] = values[0] if axis != "group_size" else table[axis].iloc[0]
+            at[axis] = values[0]
     return at
-
-
-def smallest_flip(verdicts: pd.DataFrame, default: Mapping[str, Any]) -> tuple[pd.Series, pd.Series | None]:
-    """Return a claim's verdict nearest to the default setting, and the nearest one that is the opposite.
-
-    Nearest: fewest axes changed, then fewest steps along them.
-    """
-    changed, steps = np.zeros((2, len(verdicts)), dtype=int)
-    for axis in AXES:
-        order = {value: place for place, value in enumerate(axis_values(verdicts, axis))}
-        apart = np.abs(verdicts[axis].map(order) - order.get(default[axis], 0)).to_numpy()
-        changed, steps = changed + (verdicts[axis] != default[axis]).to_numpy(), steps + apart
-    ranked = verdicts.iloc[np.lexsort((steps, changed))]
-    start = ranked.iloc[0]
-    other = ranked[ranked["stands"] != start["stands"]]
-    return start, None if other.empty else other.iloc[0]
 
 
 _WORDS = {
     "convention": "{} convention",
     "rtol": "rtol {} (compact)",
     "epsilon": "ε {} (ridge)",
-    "scale": "{}",
     "images": "{} images",
     "group_size": "groups of {}",
     "draw": "draw {} of the groups",
     "budget": "{} epochs",
     "seed": "seed {}",
+}
+_VALUES = {
+    ("scale", "unit"): "θ at unit scale",
+    ("scale", "as_trained"): "θ as trained",
+    ("draw", WORST_DRAW): "the worst draw of the groups",
+    ("budget", "own"): "each method's own budget",
 }
 
 
@@ -147,60 +134,63 @@ def in_words(axis: str, value: Any) -> str:
         >>> in_words("rtol", "1e-10"), in_words("scale", "as_trained"), in_words("draw", -1)
         ('rtol 1e-10 (compact)', 'θ as trained', 'the worst draw of the groups')
     """
-    if axis == "scale":
-        return "θ as trained" if value == "as_trained" else "θ at unit scale"
-    if axis == "draw" and value == WORST_DRAW:
-        return "the worst draw of the groups"
-    if axis == "budget" and value == "own":
-        return "each method's own budget"
-    return _WORDS[axis].format(value)
+    return _VALUES.get((axis, value)) or _WORDS[axis].format(value)
 
 
 class Stability(NamedTuple):
     """How far a claim carries."""
 
-    settings: int
-    stands: int  # settings in which it does
+    verdicts: pd.DataFrame  # in each setting, of `setting_verdicts`
     default: pd.Series  # the verdict in the default setting, or the one nearest to it
     flip: pd.Series | None  # the nearest setting with the opposite verdict
     changes: tuple[str, ...]  # axes that differ there from the default
 
     @property
+    def stands(self) -> int:
+        """In how many settings it stands."""
+        return int(self.verdicts["stands"].sum())
+
+    @property
     def turn(self) -> str:
         """What differs at the flip, in words; a tolerance or ε names the convention too."""
-        told = [
-            axis for axis in self.changes if axis != "convention" or not {"rtol", "epsilon"} & {*self.changes}
-        ]
-        return "" if self.flip is None else ", ".join(in_words(axis, self.flip[axis]) for axis in told)
+        if self.flip is None:
+            return ""
+        named = {"convention"} if {"rtol", "epsilon"} & {*self.changes} else set()
+        return ", ".join(in_words(axis, self.flip[axis]) for axis in self.changes if axis not in named)
 
     @property
     def sentence(self) -> str:
         """The result in words."""
+        settings = len(self.verdicts)
         if self.flip is None:
-            return f"stands in {'all' if self.stands else 'none of'} {self.settings} settings"
-        percent = 100 * self.stands / self.settings
+            return f"stands in {'all' if self.stands else 'none of'} {settings} settings"
+        percent = 100 * self.stands / settings
         share = f"{percent:.0f}" if 1 <= percent <= 99 else f"{percent:.3g}"
-        count = (
-            f": {self.flip['agree']} of {self.flip['cells']} cells agree" if self.flip["cells"] > 1 else ""
-        )
         turn = "; flips at" if self.default["stands"] else ", not in the default one; it does at"
-        return f"stands in {share} % of {self.settings} settings{turn} {self.turn}{count}"
+        agree, cells = self.flip[["agree", "cells"]]
+        count = f": {agree} of {cells} cells agree" if cells > 1 else ""
+        return f"stands in {share} % of {settings} settings{turn} {self.turn}{count}"
 
 
 def claim_stability(table: pd.DataFrame, claim: Claim, default: Mapping[str, Any]) -> Stability | None:
-    """Judge a claim in every setting of a table of verdicts; None where no setting can.
+    """Judge a claim in every setting of a table of `run_verdicts`; None where no setting can.
 
-    Args:
-        table: Rows of `run_verdicts`.
-        claim: The claim.
-        default: The setting to start from, as `default_setting` gives it.
+    The setting nearest to the default has fewest axes changed, then fewest steps along them.
     """
     verdicts = setting_verdicts(table, claim)
     if verdicts.empty:
         return None
-    start, flip = smallest_flip(verdicts, default)
+    changed, steps = np.zeros((2, len(verdicts)), dtype=int)
+    for axis in AXES:
+        place = {value: k for k, value in enumerate(axis_values(verdicts, axis))}
+        changed += (verdicts[axis] != default[axis]).to_numpy()
+        steps += np.abs(verdicts[axis].map(place) - place.get(default[axis], 0)).to_numpy()
+    ranked = verdicts.iloc[np.lexsort((steps, changed))]
+    start = ranked.iloc[0]
+    opposite = ranked[ranked["stands"] != start["stands"]]
+    flip = None if opposite.empty else opposite.iloc[0]
     changes = tuple(axis for axis in AXES if flip is not None and flip[axis] != default[axis])
-    return Stability(len(verdicts), int(verdicts["stands"].sum()), start, flip, changes)
+    return Stability(verdicts, start, flip, changes)
 
 
 def run_sentences(
@@ -217,9 +207,6 @@ def run_sentences(
 
 
 # The study.
-
-#: Coordinates of an immunized net.
-_NET = ("backbone", "seed", "method")
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,6 +226,19 @@ class FinishedRuns:
     def checksum(self) -> str:
         """SHA-256 of their results and records."""
         return hashlib.sha256("".join(run.checksum for run in self.runs).encode()).hexdigest()
+
+
+class Experiment(NamedTuple):
+    """What runs that differ in their budget alone say; of deep runs, of one backbone."""
+
+    run: RunFolder  # the first
+    backbone: str  # "" of linear runs
+    verdicts: pd.DataFrame
+
+    @property
+    def name(self) -> str:
+        """Name of the first run, and the backbone."""
+        return f"{self.run.name}: {self.backbone}" if self.backbone else self.run.name
 
 
 @dataclass(frozen=True)
@@ -266,77 +266,71 @@ class StabilityStudy(Study, name="stability"):
         )
         nets, missing = {}, {}
         for run in runs:
-            if run.kind == "deep":
-                try:
-                    if not self.nets:
-                        raise InvalidInputError("they were not asked for (--nets)")
-                    nets[run.name] = KeptNets.of(run)
-                except CondnumError as error:
-                    missing[run.name] = str(error)
+            if run.kind != "deep":
+                continue
+            if not self.nets:
+                missing[run.name] = "they were not asked for (--nets)"
+                continue
+            try:
+                nets[run.name] = KeptNets.of(run)
+            except CondnumError as error:
+                missing[run.name] = str(error)
         return FinishedRuns(runs, nets, missing)
 
     def cells(self, data: FinishedRuns) -> list[Cell]:
-        """List the runs, then each net of theirs that is run over its images again."""
-        found = [Cell({"run": run.name}, {"results": run.checksum}) for run in data.runs]
+        """List the runs, then each net of theirs that is run over its images again.
+
+        What they depend on, results and records of the runs, is in the checksum of the data.
+        """
+        found = [Cell({"run": run.name}) for run in data.runs]
         for name, nets in data.nets.items():
-            sums = nets.run.results.set_index(["backbone", "seed", "method"])["checksum"]
-            for net in nets.methods:
-                at = dict(zip(_NET, net, strict=True))
-                found.append(
-                    Cell({"run": name, **at}, {"net": sums[net].iloc[0], "groups": nets.study.groups})
-                )
+            found += [Cell({"run": name, **dict(zip(NET, net, strict=True))}) for net in nets.methods]
         return found
 
     def compute(self, data: FinishedRuns, cell: Cell) -> CellResult:
         """Judge a run by what it stored, or one of its nets by its features."""
         if "backbone" not in cell.at:
-            table, said = run_verdicts(next(run for run in data.runs if run.name == cell["run"]))
+            (run,) = (run for run in data.runs if run.name == cell["run"])
+            table, said = run_verdicts(run)
             return CellResult({"said": "\n".join(said)}, _as_arrays("verdicts", table))
-        nets, (backbone, seed, method) = data.nets[cell["run"]], (cell[name] for name in _NET)
+        nets, (backbone, seed, method) = data.nets[cell["run"]], (cell[name] for name in NET)
+        sizes = {"groups": nets.study.groups, "group_size": nets.study.group_size}
         tables, settled = [], []
         for images, features in nets.features(backbone, seed, method).items():
-            sizes = {"groups": nets.study.groups, "group_size": nets.study.group_size}
             tables.append(feature_verdicts(features, **sizes, seed=seed).assign(images=images))
             settled.append(rir_convergence(features, seed=seed).assign(images=images))
-        verdicts = pd.concat(tables, ignore_index=True).assign(
-            method=method, seed=seed, cell=backbone, budget=nets.run.budget
-        )
-        arrays = _as_arrays("verdicts", verdicts) | _as_arrays("convergence", pd.concat(settled))
-        return CellResult({"said": ""}, arrays)
+        at = {"method": method, "seed": seed, "cell": backbone, "budget": nets.run.budget}
+        verdicts, convergence = pd.concat(tables).assign(**at), pd.concat(settled)
+        return CellResult({}, _as_arrays("verdicts", verdicts) | _as_arrays("convergence", convergence))
 
     def tables(self, data: FinishedRuns, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
         """Return the claims with their sentences, their verdicts in each setting, and how RIR_θ0 settles."""
-        claims, settings, settled, defaults = [], [], [], dict[str, dict[str, Any]]()
-        for name, run, table in self.experiments(data, results):
+        claims, settings, defaults = [], [], dict[str, dict[str, Any]]()
+        for experiment in self.experiments(data, results):
+            (run, backbone, table), name = experiment, experiment.name
             default = defaults[name] = default_setting(table, run.kind)
-            backbone = str(table["cell"].iloc[0]) if run.kind == "deep" else ""
             for claim in _all_claims(run.published(backbone), table, default):
-                stability = claim_stability(table, claim, default)
-                if stability is None:
+                found = claim_stability(table, claim, default)
+                if found is None:
                     continue
-                own = table[table["method"] == claim.method].groupby(list(AXES))["rir"].mean()
-                flip = stability.flip
+                rirs = table[table["method"] == claim.method].groupby(list(AXES))["rir"].mean()
                 claims.append(
                     {
                         "experiment": name,
                         "method": claim.method,
                         "claim": claim.text,
-                        "settings": stability.settings,
-                        "stands": stability.stands,
-                        "share": stability.stands / stability.settings,
-                        "by_default": bool(stability.default["stands"]),
-                        "axes_to_flip": len(stability.changes) if flip is not None else np.nan,
-                        "flips_at": stability.turn,
-                        "rir_least": own.min(),
-                        "rir_largest": own.max(),
-                        "sentence": stability.sentence,
+                        "settings": len(found.verdicts),
+                        "stands": found.stands,
+                        "share": found.stands / len(found.verdicts),
+                        "by_default": bool(found.default["stands"]),
+                        "axes_to_flip": np.nan if found.flip is None else len(found.changes),
+                        "flips_at": found.turn,
+                        "rir_least": rirs.min(),
+                        "rir_largest": rirs.max(),
+                        "sentence": found.sentence,
                     }
                 )
-                settings.append(setting_verdicts(table, claim).assign(experiment=name, claim=claim.text))
-        for cell, _, arrays in results:
-            if "backbone" in cell.at:
-                where = {name: cell[name] for name in ("run", *_NET)}
-                settled.append(_from_arrays("convergence", arrays).assign(**where))
+                settings.append(found.verdicts.assign(experiment=name, claim=claim.text))
         if not claims:
             raise InvalidInputError(
                 f"nothing is claimed of the methods in {data.label}, all of them controls; run others too."
@@ -347,39 +341,33 @@ class StabilityStudy(Study, name="stability"):
             "settings": verdicts,
             "by_axis": by_axis(verdicts, defaults),
         }
+        settled = [
+            _from_arrays("convergence", arrays).assign(**cell.at)
+            for cell, _, arrays in results
+            if "backbone" in cell.at
+        ]
         return tables | ({"convergence": pd.concat(settled, ignore_index=True)} if settled else {})
 
-    def experiments(
-        self, data: FinishedRuns, results: Sequence[Result]
-    ) -> list[tuple[str, RunFolder, pd.DataFrame]]:
-        """Return name, first run and verdicts of each experiment; of deep runs each backbone is one.
-
-        Runs that differ in their budget alone are one experiment. Where the nets of a run were run again,
-        their verdicts replace those of its results, which are among them.
-        """
-        own, again = dict[str, pd.DataFrame](), dict[str, list[pd.DataFrame]]()
-        for cell, _, arrays in results:
-            table = _from_arrays("verdicts", arrays)
-            if "backbone" in cell.at:
-                again.setdefault(cell["run"], []).append(table)
-            else:
-                own[cell["run"]] = table
-        joined = dict[tuple[str, str], tuple[list[RunFolder], list[pd.DataFrame]]]()
+    def experiments(self, data: FinishedRuns, results: Sequence[Result]) -> list[Experiment]:
+        """Return the verdicts of each experiment; those of nets that were run again replace their results."""
+        joined = defaultdict[tuple[str, str], list[tuple[RunFolder, pd.DataFrame]]](list)
         for run in data.runs:
-            table = own.get(run.name, pd.DataFrame(columns=[*AXES, "method", "cell"]))
-            if run.name in again and len(again[run.name]) == len(data.nets[run.name].methods):
-                table = pd.concat(again[run.name], ignore_index=True)
-            parts = dict(list(table.groupby("cell", sort=False))) if run.kind == "deep" else {"": table}
-            for part, rows in parts.items():
-                key = (run.experiment, str(part))
-                if key in joined and run.budget in {other.budget for other in joined[key][0]}:
-                    key = (run.name, str(part))  # the same once more
-                runs, tables = joined.setdefault(key, ([], []))
-                runs.append(run)
-                tables.append(rows)
+            stored, again = list[pd.DataFrame](), list[pd.DataFrame]()
+            for cell, _, arrays in results:
+                if cell["run"] == run.name:
+                    (again if "backbone" in cell.at else stored).append(_from_arrays("verdicts", arrays))
+            nets = data.nets.get(run.name)
+            whole = nets is not None and len(again) == len(nets.methods)
+            for table in again if whole else stored:
+                backbones = np.where(run.kind == "deep", table["cell"], "")
+                for backbone, rows in table.groupby(backbones, sort=False):
+                    known = joined[run.experiment, str(backbone)]
+                    if any(other.budget == run.budget and other is not run for other, _ in known):
+                        known = joined[run.name, str(backbone)]  # the same once more
+                    known.append((run, rows))
         return [
-            (f"{runs[0].name}{': ' if part else ''}{part}", runs[0], pd.concat(tables, ignore_index=True))
-            for (_, part), (runs, tables) in joined.items()
+            Experiment(runs[0][0], backbone, pd.concat([rows for _, rows in runs], ignore_index=True))
+            for (_, backbone), runs in joined.items()
         ]
 
     def executor(self, data: FinishedRuns, cells: Sequence[Cell], jobs: int, scheduler: str = "") -> Executor:
@@ -388,10 +376,12 @@ class StabilityStudy(Study, name="stability"):
 
     def left_out(self, data: FinishedRuns, results: Sequence[Result]) -> list[str]:
         """Say which settings no folder holds enough for."""
-        said = []
-        for cell, row, _ in results:
-            if cell["run"] not in data.nets and row["said"]:
-                said += [f"{cell['run']}: {text}" for text in str(row["said"]).split("\n")]
+        said = [
+            f"{cell['run']}: {text}"
+            for cell, row, _ in results
+            if cell["run"] not in data.nets
+            for text in str(row["said"]).splitlines()
+        ]
         return said + [f"{name}: its nets are not run again: {why}" for name, why in data.missing.items()]
 
     def facts(self, data: FinishedRuns) -> dict[str, str]:
@@ -407,53 +397,43 @@ def _all_claims(
     found = published_claims(published, methods)
     for method in methods:
         if method not in (*published, *_CONTROLS):
-            verdicts = setting_verdicts(table, Claim(method, "meets"))
-            if len(verdicts):
-                found.append(Claim(method, "meets", bool(smallest_flip(verdicts, default)[0]["stands"])))
+            stability = claim_stability(table, Claim(method, "meets"), default)
+            if stability is not None:
+                found.append(Claim(method, "meets", bool(stability.default["stands"])))
     return found
 
 
 def by_axis(verdicts: pd.DataFrame, defaults: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     """Count, for each value of each axis, the cells that agree with a claim, whatever the other axes.
 
-    A rank tolerance is about the compact convention, ε and the scale of θ are about ridge.
-
-    Args:
-        verdicts: Of `setting_verdicts`, with `experiment` and `claim`.
-        defaults: The default setting of each experiment.
-
-    Returns:
-        A row per experiment, claim, axis with several values, and value.
+    A rank tolerance is about the compact convention, ε and the scale of θ are about ridge. An axis with one
+    value is left out.
     """
-    rows = []
-    for name, of_one in verdicts.groupby("experiment", sort=False):
+    tables = []
+    for name, rows in verdicts.groupby("experiment", sort=False):
         for axis in AXES:
-            values = axis_values(of_one, axis)
-            about = {"rtol": "compact", "epsilon": "ridge", "scale": "ridge"}.get(axis)
-            part = of_one if about is None else of_one[of_one["convention"] == about]
+            values = axis_values(rows, axis)
             if len(values) < 2:
                 continue
-            for (claim, value), found in part.groupby(["claim", axis], sort=False):
-                counts = {of: int(found[of].sum()) for of in ("agree", "cells", "stands")}
-                rows.append(
-                    {
-                        "experiment": name,
-                        "claim": claim,
-                        "axis": axis,
-                        "value": str(value),
-                        **counts,
-                        "settings": len(found),
-                        "share": counts["agree"] / counts["cells"],
-                        "order": values.index(value),
-                        "default": value == defaults[str(name)][axis],
-                    }
-                )
-    return pd.DataFrame(rows)
+            about = {"rtol": "compact", "epsilon": "ridge", "scale": "ridge"}.get(axis)
+            part = rows if about is None else rows[rows["convention"] == about]
+            counts = part.groupby(["claim", axis], sort=False).agg(
+                agree=("agree", "sum"),
+                cells=("cells", "sum"),
+                stands=("stands", "sum"),
+                settings=("stands", "size"),
+            )
+            counts["share"] = counts["agree"] / counts["cells"]
+            found = counts.rename_axis(["claim", "value"]).reset_index()
+            order, default = found["value"].map(values.index), found["value"] == defaults[str(name)][axis]
+            found.insert(1, "axis", axis)
+            found.insert(0, "experiment", name)
+            tables.append(found.assign(order=order, default=default, value=found["value"].astype(str)))
+    return pd.concat(tables, ignore_index=True)
 
 
 def _as_arrays(name: str, table: pd.DataFrame) -> dict[str, Any]:
     """Return the columns of a table as a cell keeps them."""
-    table = table.assign(success=table["success"].astype(float)) if "success" in table else table
     return {f"{name}.{column}": np.array(table[column].tolist()) for column in table}
 
 

@@ -1,5 +1,6 @@
 """Claims over settings: what is known of committed runs is found again; planted flips; nets run once more."""
 
+import gzip
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -141,7 +142,7 @@ def test_the_nearest_flip_changes_fewest_axes_then_goes_fewest_steps():
     none = claim_stability(table(), Claim("ours", "meets", expected=False), base)
     assert none.sentence == "stands in none of 7 settings"
     assert claim_stability(table(), Claim("imma", "meets"), base) is None
-    assert {in_words(axis, "own" if axis == "budget" else 1) for axis in AXES}.isdisjoint({""})
+    assert all(in_words(axis, {"scale": "unit", "budget": "own"}.get(axis, 1)) for axis in AXES)
 
 
 DEEP = DeepNets(
@@ -160,7 +161,7 @@ def test_the_nets_of_a_finished_run_are_run_once_more(tmp_path):
     study, run = judged(place)
     assert study.left_out(run.data, run.cells) == []
     ours = done.results.query("method == 'ours'").set_index("convention")
-    table = next(table for _, _, table in study.experiments(run.data, run.cells))
+    (table,) = (found.verdicts for found in study.experiments(run.data, run.cells))
     own = table.query("group_size == 40 and rtol == 'default' and epsilon == '1e-06' and scale == 'unit'")
     for convention in ("compact", "ridge"):
         for prefix, part in {"": "training", "test_": "test"}.items():
@@ -218,4 +219,9 @@ def test_a_damaged_record_no_rows_and_nothing_but_controls_are_named(tmp_path):
         _ = judged(tmp_path)[1].claims
     (tmp_path / RECORD).write_text("{")
     with pytest.raises(CondnumError, match=r"provenance.json is damaged"):
+        RunFolder.read(tmp_path)
+    packed = gzip.compress((tmp_path / "results.csv").read_bytes())
+    (tmp_path / "results.csv").unlink()
+    (tmp_path / "results.csv.gz").write_bytes(packed[:-9])
+    with pytest.raises(CondnumError, match=r"results.csv.gz is damaged"):
         RunFolder.read(tmp_path)
