@@ -233,7 +233,8 @@ def gradient_spectrum(
 ) -> GradientSpectrum:
     """Measure where in the spectrum of the GGN the gradient lies, by Lanczos from the gradient.
 
-    Arguments and errors are those of `curvature`; of the nodes those above `floor·θ_max` are kept.
+    Arguments and errors are those of `curvature`; of the nodes those above `floor·θ_max` are kept
+    whose weight is more than round-off.
 
     Raises:
         RankError: The gradient vanishes, or the outputs do not depend on the parameters.
@@ -254,7 +255,8 @@ def gradient_spectrum(
         if norm == 0:
             raise RankError("the gradient is zero: these parameters are at an optimum, or reach no output.")
         run = _lanczos(G, g, iterations)
-    kept = np.flatnonzero(run.theta > floor * run.theta[-1])[::-1]
+    seen = run.weights > torch.finfo(g.dtype).eps ** 2  # less of g is round-off
+    kept = np.flatnonzero(seen & (run.theta > floor * run.theta[-1]))[::-1]
     return GradientSpectrum(
         ritz_values=run.theta[kept],
         weights=norm**2 * run.weights[kept],
