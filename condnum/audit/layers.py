@@ -7,8 +7,11 @@ from the two covariances `K = XᵀX` of the block alone. Hooks on all blocks sum
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -24,9 +27,9 @@ from condnum.report.tables import number, rounded
 from condnum.studies.study import words
 from condnum.theory.alignment import alignment
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
-from condnum.theory.immunization import Immunization, in_both_conventions
+from condnum.theory.immunization import in_both_conventions
 from condnum.theory.pareto import front_immunizer, ridge_limits
-from condnum.theory.spectra import PUBLISHED_RIDGE, CovarianceRange, condition_from_spectrum
+from condnum.theory.spectra import PUBLISHED_RIDGE, CovarianceRange
 
 #: All blocks that the rule of `block_names` finds.
 ALL = "all"
@@ -69,34 +72,29 @@ class LayerAudit:
         """Name the cheapest layer to immunize, or say by how much all of them miss the target."""
         table, target = self.table.set_index("layer"), number(self.target)
         kinds = {name: list(rows.index) for name, rows in table.groupby("verdict", sort=False)}
-        said, others = [], [name for name in kinds.get("reached", []) if name != self.cheapest]
         if self.cheapest is not None:
             row = table.loc[self.cheapest]
-            D = row["dimension"]
-            said.append(
-                f"The cheapest layer to immunize is {self.cheapest}: a linear extractor of {D:,d} × {D:,d} = "
-                f"{row['parameters']:,d} parameters behind it can have a ridge RIR of {number(row['rir'])} "
-                f"(target {target}), with (i) = {number(row['harmful_ratio'])} and (ii) = "
-                f"{number(row['pretrain_ratio'])}"
-            )
-            if others:
+            said = [
+                f"The cheapest layer to immunize is {self.cheapest}: a linear extractor of "
+                f"{row['dimension']:,d} × {row['dimension']:,d} = {row['parameters']:,d} parameters behind "
+                f"it can have a ridge RIR of {number(row['rir'])} (target {target}), with (i) = "
+                f"{number(row['harmful_ratio'])} and (ii) = {number(row['pretrain_ratio'])}"
+            ]
+            if others := [name for name in kinds["reached"] if name != self.cheapest]:
                 said.append(f"{_listed(others)} reach{'es' * (len(others) == 1)} the target as well")
         else:
-            said.append(
-                f"No layer is known to reach a ridge RIR of {target} with (i) > 1 and (ii) ≤ 1 behind it"
-            )
+            said = [f"No layer is known to reach a ridge RIR of {target} with (i) > 1 and (ii) ≤ 1 behind it"]
             if table["rir"].notna().any():
-                best = table["rir"].idxmax()
-                best_rir = table.loc[best, "rir"]
+                best = table["rir"].max()
                 said.append(
-                    f"the closed form comes nearest behind {best} with {number(best_rir)}, a factor "
-                    f"{rounded(self.target / best_rir)} short"
+                    f"the closed form comes nearest behind {table['rir'].idxmax()} with {number(best)}, a "
+                    f"factor {rounded(self.target / best)} short"
                 )
         if "open" in kinds:
-            limits = table.loc[kinds["open"], "limit_rir"]
+            highest = table.loc[kinds["open"], "limit_rir"].max()
             said.append(
                 f"open: {_listed(kinds['open'])}, where the closed form misses the target but no bound "
-                f"excludes it (bounds up to {number(limits.max())})"
+                f"excludes it (bounds up to {number(highest)})"
             )
         if "impossible" in kinds:
             said.append(f"no linear extractor can reach it behind {_listed(kinds['impossible'])}")
@@ -110,7 +108,6 @@ def layer_audit(
     layers: str | Sequence[str] = ALL,
     *,
     pool: Pool | None = None,
-    mask: str = MASK,
     ridge: float = PUBLISHED_RIDGE,
     rtol: float | None = None,
     target: float = RIR_TARGET,
@@ -120,8 +117,8 @@ def layer_audit(
 
     The net runs in evaluation mode, where it is, without gradients, and is left as it was. Of a layer only
     two D×D sums in float64 are kept. Default pooling: `(B, C, h, w)` is averaged over positions (`(B, h, w,
-    C)` where timm's `output_fmt` of the layer or the model is NHWC), `(B, tokens, F)` over tokens that the
-    mask does not leave out, `(B, F)` stays; of a tuple the first entry counts.
+    C)` where timm's `output_fmt` of the layer or the model is NHWC), `(B, tokens, F)` over tokens that a
+    batch's `attention_mask` does not leave out, `(B, F)` stays; of a tuple the first entry counts.
 
     Args:
         model: Any module.
@@ -130,7 +127,6 @@ def layer_audit(
         harmful: Batches of D_H.
         layers: `all` (`block_names`), names separated by commas, or a sequence of names.
         pool: From a layer's output to `(B, F)`, instead of the default.
-        mask: Entry of a dictionary, `(B, tokens)`, that is 0 at padding.
         ridge: ε of the ridge convention, in the units of K.
         rtol: Relative rank tolerance; default `covariance_rtol` of the layer's type.
         target: RIR in the ridge convention that a layer has to reach with (i) > 1 and (ii) ≤ 1.
@@ -156,15 +152,18 @@ def layer_audit(
         raise InvalidInputError(f"target must be a RIR above 1, got {target}.")
     net: nn.Module = model.model if isinstance(model, Backbone) else model
     names = layer_names(net, layers)
-    sums = [
-        _sums(net, batches, names, task, layers == ALL, pool, mask, max_dimension)
+    P, H = (
+        _sums(net, batches, names, task, layers == ALL, pool, max_dimension)
         for batches, task in ((pretrain, "D_P"), (harmful, "D_H"))
+    )
+    rows = [
+        {"layer": name, "module": type(net.get_submodule(name)).__name__}
+        | _row(name, P[name], H[name], ridge, rtol, target)
+        for name in P
+        if name in H
     ]
-    P, H = sums
-    both = [name for name in P if name in H]
-    rows = [_row(name, net.get_submodule(name), P[name], H[name], ridge, rtol, target) for name in both]
-    counts = [next(iter(found.values())).rows for found in sums]
-    return LayerAudit(pd.DataFrame(rows), target, ridge, *counts)
+    counts = (next(iter(sums.values())).rows for sums in (P, H))
+    return LayerAudit(pd.DataFrame(rows, columns=_COLUMNS), target, ridge, *counts)
 
 
 def layer_names(model: nn.Module, layers: str | Sequence[str] = ALL) -> list[str]:
@@ -188,8 +187,8 @@ class _Sum:
     """What is kept of a layer and a task."""
 
     covariance: Tensor  # (D, D) XᵀX, float64
-    rows: int
-    eps: float  # round-off of the type that the layer returns
+    rows: int = 0
+    eps: float = 0.0  # round-off of the type that the layer returns
 
 
 def _sums(
@@ -199,57 +198,53 @@ def _sums(
     task: str,
     skip_idle: bool,
     pool: Pool | None,
-    mask_name: str,
     max_dimension: int,
 ) -> dict[str, _Sum]:
     """Sum the covariances of all layers over one pass, but of those that the rule found and nobody calls."""
     found: dict[str, _Sum] = {}
-    calls: dict[str, int] = {}
+    calls: Counter[str] = Counter()
     size, mask = 0, None  # of the batch that passes
     home = next((p.device for p in net.parameters()), torch.device("cpu"))
 
-    def watch(name: str) -> Callable[..., None]:
-        def add(module: nn.Module, _: Any, output: Any) -> None:
-            calls[name] = calls.get(name, 0) + 1
-            where = f"layer '{name}' ({type(module).__name__})"
-            layout = getattr(module, "output_fmt", getattr(net, "output_fmt", ""))
-            X = _pooled(output, mask, layout == "NHWC") if pool is None else pool(output)
-            if not isinstance(X, Tensor) or X.ndim != 2 or len(X) != size or not X.is_floating_point():
-                raise InvalidInputError(
-                    f"{where} returns {_shape(output)} for {size} inputs, pooled to {_shape(X)}; features "
-                    "are (B, F), (B, tokens, F) or (B, C, h, w), or a tuple that begins with them: name "
-                    "other layers, or give `pool`, which returns (B, F)."
-                )
-            D, known = X.shape[1], found.get(name)
-            if max_dimension < D or (known is not None and len(known.covariance) != D):
-                than = f"more than {max_dimension}" if known is None else f"before {len(known.covariance)}"
-                raise InvalidInputError(f"{where} has {D:,d} features, {than}; pool them.")
-            own = known or _Sum(torch.zeros(D, D, dtype=torch.float64, device=X.device), 0, 0.0)
-            own.covariance.addmm_(X.double().mT, X.double())
-            own.rows, own.eps = own.rows + size, max(own.eps, torch.finfo(X.dtype).eps)
-            found[name] = own
+    def add(name: str, module: nn.Module, _: Any, output: Any) -> None:
+        calls[name] += 1
+        where = f"layer '{name}' ({type(module).__name__})"
+        layout = getattr(module, "output_fmt", getattr(net, "output_fmt", ""))
+        X = _pooled(output, mask, layout == "NHWC") if pool is None else pool(output)
+        if not isinstance(X, Tensor) or X.ndim != 2 or len(X) != size or not X.is_floating_point():
+            raise InvalidInputError(
+                f"{where} returns {_shape(output)} for {size} inputs, pooled to {_shape(X)}; features "
+                "are (B, F), (B, tokens, F) or (B, C, h, w), or a tuple that begins with them: name "
+                "other layers, or give `pool`, which returns (B, F)."
+            )
+        D = X.shape[1]
+        if max_dimension < D:
+            raise InvalidInputError(f"{where} has {D:,d} features, more than {max_dimension}; pool them.")
+        if name not in found:
+            found[name] = _Sum(torch.zeros(D, D, dtype=torch.float64, device=X.device))
+        own = found[name]
+        own.covariance.addmm_(X.double().mT, X.double())
+        own.rows, own.eps = own.rows + size, max(own.eps, torch.finfo(X.dtype).eps)
 
-        return add
-
-    hooks = [net.get_submodule(name).register_forward_hook(watch(name)) for name in names]
-    try:
-        with evaluating(net), torch.inference_mode():
-            for batch in batches:
-                calls.clear()
-                inputs = _moved(batch, home)
-                size = len(next(iter(inputs.values())) if isinstance(inputs, dict) else inputs)
-                mask = inputs.get(mask_name) if isinstance(inputs, dict) else None
-                net(**inputs) if isinstance(inputs, dict) else net(inputs)
-                wrong = {name: calls.get(name, 0) for name in names if calls.get(name, 0) != 1}
-                for name, count in wrong.items():
-                    if count or not skip_idle:
-                        raise InvalidInputError(
-                            f"layer '{name}' is called {f'{count} times' if count else 'never'} in a forward "
-                            "pass, and not once: name layers that are."
-                        )
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks, evaluating(net), torch.inference_mode():
+        for name in names:
+            hooks.enter_context(net.get_submodule(name).register_forward_hook(partial(add, name)))
+        for batch in batches:
+            calls.clear()
+            inputs = _moved(batch, home)
+            if isinstance(inputs, dict):
+                size, mask = len(next(iter(inputs.values()))), inputs.get(MASK)
+                net(**inputs)
+            else:
+                size, mask = len(inputs), None
+                net(inputs)
+            for name in names:
+                if calls[name] > 1 or (calls[name] == 0 and not skip_idle):
+                    often = f"{calls[name]} times" if calls[name] else "never"
+                    raise InvalidInputError(
+                        f"layer '{name}' is called {often} in a forward pass, and not once: name layers "
+                        "that are."
+                    )
     if not found:
         raise InvalidInputError(f"{task} has no batches, or none that reaches a layer.")
     for name, own in found.items():
@@ -304,72 +299,59 @@ def _shape(value: Any) -> str:
     return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
 
 
-def _row(
-    name: str, module: nn.Module, P: _Sum, H: _Sum, ridge: float, rtol: float | None, target: float
-) -> dict[str, Any]:
+_COLUMNS = (
+    "layer", "module", "dimension", "parameters", "rank_pretrain", "rank_harmful", "harmful_only",
+    "kappa_pretrain", "kappa_harmful", "kappa_pretrain_ridge", "kappa_harmful_ridge", "misalignment",
+    "ceiling_compact", "ceiling_ridge", "limit_harmful_ratio", "limit_rir", "harmful_ratio",
+    "pretrain_ratio", "rir", "verdict", "note",
+)  # fmt: skip
+
+
+def _row(name: str, P: _Sum, H: _Sum, ridge: float, rtol: float | None, target: float) -> dict[str, Any]:
     """Measure one layer."""
     D = len(P.covariance)
-    row: dict[str, Any] = {"layer": name, "module": type(module).__name__, "dimension": D, "parameters": D**2}
-    measures = dict.fromkeys(_MEASURES, math.nan)
     rtol = covariance_rtol(D, max(P.eps, H.eps)) if rtol is None else rtol
+    row = {"dimension": D, "parameters": D**2, "verdict": "impossible", "note": ""}
     try:
         range_P, range_H = (
             CovarianceRange.of(own.covariance.cpu(), rtol=rtol, name=f"{task} behind '{name}'")
             for own, task in ((P, "D_P"), (H, "D_H"))
         )
-        measures |= {"rank_pretrain": range_P.rank, "rank_harmful": range_H.rank}
-        measures |= _measures(range_P, range_H, ridge, rtol, target)
-        note = ""
+        row |= {"rank_pretrain": range_P.rank, "rank_harmful": range_H.rank}
+        return row | _measures(range_P, range_H, ridge, rtol, target)
     except RankError as error:  # a dead layer: the others are measured
-        note = str(error)
-    if math.isnan(limit := measures["limit_rir"]) or limit < target:
-        verdict = "impossible"
-    else:
-        verdict = "reached" if measures["rir"] >= target else "open"
-    return row | measures | {"verdict": verdict, "note": note}
-
-
-_MEASURES = (
-    "rank_pretrain", "rank_harmful", "harmful_only", "kappa_pretrain", "kappa_harmful",
-    "kappa_pretrain_ridge", "kappa_harmful_ridge", "misalignment", "ceiling_compact", "ceiling_ridge",
-    "limit_harmful_ratio", "limit_rir", "harmful_ratio", "pretrain_ratio", "rir",
-)  # fmt: skip
+        return row | {"note": str(error)}
 
 
 def _measures(
     P: CovarianceRange, H: CovarianceRange, ridge: float, rtol: float, target: float
-) -> dict[str, float]:
-    """Measure the ranges of one layer."""
+) -> dict[str, Any]:
+    """Measure the ranges of one layer, and judge it."""
     ceiling, limits = rir_ceiling(P, H, rtol=rtol), ridge_limits(P, H, ridge=ridge, rtol=rtol)
-    kappas = {
-        f"kappa_{task}{'_ridge' * (convention == 'ridge')}": float(
-            condition_from_spectrum(
-                part.values, convention=convention, rtol=0.0, ridge=ridge, dimension=P.dimension
-            )[0]
-        )
-        for convention in ("compact", "ridge")
-        for task, part in (("pretrain", P), ("harmful", H))
-    }
-    K_H = H.factor.mT @ H.factor
-    tried: list[Immunization] = []
+    K_H, excluded, tried = H.factor.mT @ H.factor, not limits.rir >= target, []
     for ratio in (None, 1 / target):  # the edge of (ii) ≤ 1, then the (ii) at which (i) > 1 is the target
         theta = torch.as_tensor(front_immunizer(P, H, pretrain_ratio=ratio, convention="ridge", ridge=ridge))
-        tried.append(in_both_conventions(theta, (P.factor, H.factor), (P.values, H.values), ridge=ridge)[1])
-        if not limits.rir >= target or (tried[-1].success and tried[-1].rir >= target):
+        compact, ridged = in_both_conventions(theta, (P.factor, H.factor), (P.values, H.values), ridge=ridge)
+        tried.append(ridged)
+        if excluded or (ridged.success and ridged.rir >= target):
             break
     best = max((found for found in tried if found.success), key=lambda found: found.rir, default=None)
+    reached = best is not None and best.rir >= target
     return {
         "harmful_only": ceiling.harmful_only_dimension,
-        **kappas,
+        "kappa_pretrain": compact.pretrain_before.value,
+        "kappa_harmful": compact.harmful_before.value,
+        "kappa_pretrain_ridge": ridged.pretrain_before.value,
+        "kappa_harmful_ridge": ridged.harmful_before.value,
         "misalignment": alignment(P.vectors * P.values.rsqrt(), K_H, rtol=rtol).misalignment,
         "ceiling_compact": ceiling.value,
         "ceiling_ridge": ridge_convention_ceiling(P, H, ridge=ridge, rtol=rtol),
         "limit_harmful_ratio": limits.harmful_ratio,
         "limit_rir": limits.rir,
-        **{
-            name: math.nan if best is None else getattr(best, name)
-            for name in ("harmful_ratio", "pretrain_ratio", "rir")
-        },
+        "verdict": "impossible" if excluded else "reached" if reached else "open",
+        "harmful_ratio": math.nan if best is None else best.harmful_ratio,
+        "pretrain_ratio": math.nan if best is None else best.pretrain_ratio,
+        "rir": math.nan if best is None else best.rir,
     }
 
 

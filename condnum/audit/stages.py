@@ -273,6 +273,8 @@ class Stage:
         net, study = self.data.net, self.study
         assert net is not None  # refused by the study
         model = net.backbone.model.to(resolve_device("auto"))
-        options = {"ridge": study.ridge, "rtol": study.rtol, "target": study.rir_target}
-        found = layer_audit(model, net.batches(0), net.batches(1), study.layers, **options)
+        found = layer_audit(
+            model, net.batches(0), net.batches(1), study.layers, ridge=study.ridge, rtol=study.rtol,
+            target=study.rir_target, max_dimension=study.max_dimension,
+        )  # fmt: skip
         return vars(found)
