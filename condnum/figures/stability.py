@@ -116,11 +116,11 @@ def _percent(share: float) -> str:
 
 def convergence_figure(settled: pd.DataFrame, subtitle: str) -> Any:
     """Draw a table of `rir_convergence` against the number of groups: a line a group size, a panel a net."""
-    nets = list(settled.groupby(["backbone", "method", "seed"], sort=False))
-    names = [f"{net}, {method}, seed {seed}" for (net, method, seed), _ in nets]
+    nets = list(settled.groupby(["run", "backbone", "method", "seed"], sort=False))
+    names = [f"{run}: {net}, {method}, seed {seed}" for (run, net, method, seed), _ in nets]
     figure = panels(rows=len(nets), cols=1, subplot_titles=names, vertical_spacing=0.2 / len(nets))
     figure.update_annotations(x=0, xanchor="left")
-    sizes = sorted(settled["group_size"].unique())
+    sizes, named = sorted(settled["group_size"].unique()), set[str]()
     for row, (_, net) in enumerate(nets, start=1):
         whole = net["group_size"].max()
         for size, part in net.groupby("group_size"):
@@ -131,15 +131,16 @@ def convergence_figure(settled: pd.DataFrame, subtitle: str) -> Any:
             figure.add_scatter(
                 x=[*part["groups"], *part["groups"][::-1]], y=[*part["largest"], *part["least"][::-1]],
                 mode="lines", fill="toself", fillcolor=translucent(color, 0.18), line={"width": 0},
-                hoverinfo="skip", legendgroup=str(size), showlegend=False, row=row, col=1,
+                hoverinfo="skip", legendgroup=name, showlegend=False, row=row, col=1,
             )  # fmt: skip
             figure.add_scatter(
-                x=part["groups"], y=part["median"], name=name, legendgroup=str(size), showlegend=row == 1,
+                x=part["groups"], y=part["median"], name=name, legendgroup=name, showlegend=name not in named,
                 mode="lines" if size == whole else "lines+markers", customdata=part[["least", "largest"]],
                 line={"color": color, "width": 2, "dash": "dot" if size == whole else "solid"},
                 hovertemplate="%{x} groups: %{y:.3g}, draws %{customdata[0]:.3g}–%{customdata[1]:.3g}",
                 row=row, col=1,
             )  # fmt: skip
+            named.add(name)
         figure.update_yaxes(**log_axis("RIR<sub>θ₀</sub>", net[["least", "largest"]]), row=row)
     figure.update_xaxes(type="log", tickvals=sorted(settled["groups"].unique()))
     figure.update_xaxes(title_text="number of groups", row=len(nets))

@@ -191,9 +191,8 @@ def spectra_table(cells: Iterable[CellResult]) -> pd.DataFrame:
     for row, arrays in cells:
         D = int(row["dimension"])  # type: ignore[arg-type]
         spectra = {name: np.pad(arrays[name], (0, D - len(arrays[name]))) for name in SPECTRA}
-        gap = math.nan if row["loss_gap"] is None else row["loss_gap"]
-        rows.append(row | spectra | {"loss_gap": gap})
-    return pd.DataFrame(rows)
+        rows.append(row | spectra)
+    return pd.DataFrame(rows).astype({"loss_gap": float})  # None becomes NaN
 
 
 def cell_spectra(row: Mapping[str, Any], arrays: Arrays, *, unit: bool = False) -> HessianSpectra:

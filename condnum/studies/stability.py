@@ -1,7 +1,7 @@
 """Which claims stand: the verdicts of finished runs over everything that was chosen to reach them."""
 
 import hashlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -215,7 +215,7 @@ class FinishedRuns:
 
     runs: tuple[RunFolder, ...]
     nets: Mapping[str, KeptNets]  # by the run's name
-    missing: Mapping[str, str]  # why the nets of a run are not used
+    missing: dict[str, str]  # why the nets of a run are not used
 
     @property
     def label(self) -> str:
@@ -350,15 +350,13 @@ class StabilityStudy(Study, name="stability"):
 
     def experiments(self, data: FinishedRuns, results: Sequence[Result]) -> list[Experiment]:
         """Return the verdicts of each experiment; those of nets that were run again replace their results."""
+        again, tables = _run_again(data, results), defaultdict[str, list[pd.DataFrame]](list)
+        for cell, _, arrays in results:
+            if ("backbone" in cell.at) == (cell["run"] in again):
+                tables[cell["run"]].append(_from_arrays("verdicts", arrays))
         joined = defaultdict[tuple[str, str], list[tuple[RunFolder, pd.DataFrame]]](list)
         for run in data.runs:
-            stored, again = list[pd.DataFrame](), list[pd.DataFrame]()
-            for cell, _, arrays in results:
-                if cell["run"] == run.name:
-                    (again if "backbone" in cell.at else stored).append(_from_arrays("verdicts", arrays))
-            nets = data.nets.get(run.name)
-            whole = nets is not None and len(again) == len(nets.methods)
-            for table in again if whole else stored:
+            for table in tables[run.name]:
                 backbones = np.where(run.kind == "deep", table["cell"], "")
                 for backbone, rows in table.groupby(backbones, sort=False):
                     known = joined[run.experiment, str(backbone)]
@@ -376,17 +374,25 @@ class StabilityStudy(Study, name="stability"):
 
     def left_out(self, data: FinishedRuns, results: Sequence[Result]) -> list[str]:
         """Say which settings no folder holds enough for."""
+        again = _run_again(data, results)
         said = [
             f"{cell['run']}: {text}"
             for cell, row, _ in results
-            if cell["run"] not in data.nets
+            if cell["run"] not in again and "backbone" not in cell.at
             for text in str(row["said"]).splitlines()
         ]
-        return said + [f"{name}: its nets are not run again: {why}" for name, why in data.missing.items()]
+        missing = {name: "some of them failed" for name in data.nets if name not in again} | data.missing
+        return said + [f"{name}: its nets are not run again: {why}" for name, why in missing.items()]
 
     def facts(self, data: FinishedRuns) -> dict[str, str]:
         """Return what was judged."""
         return {"runs": data.label, "SHA-256 of their results": data.checksum}
+
+
+def _run_again(data: FinishedRuns, results: Sequence[Result]) -> set[str]:
+    """Name the runs whose nets were all run over their images again."""
+    done = Counter(cell["run"] for cell, *_ in results if "backbone" in cell.at)
+    return {name for name, nets in data.nets.items() if done[name] == len(nets.methods)}
 
 
 def _all_claims(

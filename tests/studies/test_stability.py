@@ -177,6 +177,13 @@ def test_the_nets_of_a_finished_run_are_run_once_more(tmp_path):
     settled = run.convergence.query("images == 'training'")
     assert convergence_sentence(settled).startswith("Within ± 10 %")
     assert len(convergence_figure(settled, "digits").data) == 2 * settled["group_size"].nunique()
+    fewer = settled[settled["group_size"] < settled["group_size"].max()].assign(run="fewer images")
+    figure = convergence_figure(pd.concat([settled, fewer]), "two runs: a panel each, a legend for both")
+    shown = [line.name for line in figure.data if line.showlegend]
+    assert len(figure.layout.annotations) == 2
+    assert len(shown) == len(set(shown)) == settled["group_size"].nunique() + 1
+    some = [cell for cell in run.cells if "backbone" not in cell.cell.at]
+    assert "deep: its nets are not run again: some of them failed" in study.left_out(run.data, some)
     assert stability_map(run.by_axis, {}, "digits").data[0].z.shape[0] == len(run.claims)
 
 
