@@ -148,7 +148,9 @@ def depth_figure(found: LayerAudit) -> Any:
     known = table[["ceiling_compact", "limit_rir", "rir"]].replace(np.inf, np.nan).to_numpy(dtype=float)
     top = 3 * float(np.nanmax([found.target, *known.ravel()]))  # where an infinite ceiling is drawn
     kappas = table[["kappa_pretrain", "kappa_harmful"]].to_numpy(dtype=float)
-    step = max(1, int(np.ceil(np.log10(np.nanmax(kappas) / np.nanmin(kappas)) / 3)))  # a low panel
+    kappas = kappas[np.isfinite(kappas)]  # none behind dead layers
+    decades = np.log10(kappas.max() / kappas.min()) if len(kappas) else 1.0
+    step = max(1, int(np.ceil(decades / 3)))  # a low panel
     # Panels on one x axis, so that a phone need not scroll.
     for name, low, high, title, axis in (
         ("yaxis", 0.58, 1.0, f"RIR of a linear extractor (dashed: {number(found.target)})",
@@ -180,15 +182,15 @@ def depth_figure(found: LayerAudit) -> Any:
         )  # fmt: skip
     figure.add_hline(y=found.target, line_color=NEUTRAL, line_dash="dash")
     for task, color, dash in (("pretrain", GREEN, "solid"), ("harmful", ORANGE, "dash")):
-        look: dict[str, Any] = {"mode": "lines+markers", "width": 2.2, "legendgroup": task}
-        ranks = table[[f"rank_{task}", "dimension"]]
+        rank, D = table[f"rank_{task}"], table["dimension"]
         for panel, values, shown in (
             ("y2", table[f"kappa_{task}"], "κ %{y:.3g}"),
-            ("y3", 100 * ranks.iloc[:, 0] / ranks.iloc[:, 1], "rank %{customdata[0]} of %{customdata[1]}"),
+            ("y3", 100 * rank / D, "rank %{customdata[0]} of %{customdata[1]}"),
         ):
             add_line(
-                figure, f"D<sub>{task[0].upper()}</sub>", x, values, color, dash, yaxis=panel,
-                showlegend=panel == "y2", customdata=ranks, hovertemplate=f"%{{x}}: {shown}", **look,
+                figure, f"D<sub>{task[0].upper()}</sub>", x, values, color, dash, yaxis=panel, width=2.2,
+                mode="lines+markers", legendgroup=task, showlegend=panel == "y2",
+                customdata=np.c_[rank, D], hovertemplate=f"%{{x}}: {shown}",
             )  # fmt: skip
     note = f"D<sub>P</sub>: {found.rows_pretrain:,d} rows, D<sub>H</sub>: {found.rows_harmful:,d} rows"
     if found.cheapest is not None:

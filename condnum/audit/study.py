@@ -147,11 +147,11 @@ class FeatureAudit(Study, name="audit"):
                 **size,
             )  # fmt: skip
         whole: dict[str, Any] = {"input_size": self.image_size, "crop_pct": 1.0} if self.image_size else {}
-        images = (
+        P, H = (
             open_images(place, limit=self.limit, seed=self.seed)
             for place in (self.pretrain_images, self.harmful_images)
         )
-        return NetImages(backbone, evaluation_transform(backbone, **whole), (next(images), next(images)))
+        return NetImages(backbone, evaluation_transform(backbone, **whole), (P, H))
 
     def _backbone_features(self, net: NetImages) -> tuple[list[Any], list[Any]]:
         """Extract pooled features of un-augmented images with a timm model (Eq. 18), and their labels."""

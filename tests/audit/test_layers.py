@@ -263,6 +263,12 @@ def test_a_dead_layer_is_a_row_with_a_note():
     table = layer_audit(Odd(), ROWS, ROWS, ["first", "dead"]).table.set_index("layer")
     assert (table.loc["dead", "verdict"], table.loc["first", "rank_pretrain"]) == ("impossible", 4)
     assert "rank 0" in table.loc["dead", "note"]
+    alone = layer_audit(Odd(), ROWS, ROWS, "dead")
+    assert alone.sentence.endswith("no linear extractor can reach it behind dead.")
+    assert [trace.name for trace in depth_figure(alone).data if trace.mode == "markers"] == [
+        "ridge: none has (i) > 1 and (ii) ≤ 1"
+    ]
+    assert layers_words(alone)["rank K<sub>P</sub>"].tolist() == ["—"]
 
 
 def test_what_is_said_and_drawn():
