@@ -152,7 +152,7 @@ class Attacked(nn.Module):
         self.subset, self.scale = subset, scale
         self.net = copy.deepcopy(theta).requires_grad_(False)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # not the GPU's, which the fork would not give back
             self.new_head = nn.Linear(dimension, classes)
         self.new_head.to(next((p.device for p in self.net.parameters()), torch.device("cpu")))
         if matrices and subset in ("stage", "all"):

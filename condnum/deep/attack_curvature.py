@@ -45,8 +45,8 @@ def attack_curvature(
     chosen = np.sort(np.random.default_rng([seed, 6]).permutation(fit)[:rows])
     inputs = target.inputs(attacker.subset, target.train, chosen)
     labels = target.train.labels[torch.from_numpy(chosen)].to(target.device)
-    some = target.train.images[torch.from_numpy(chosen)]
-    model = target.attacked(attacker, some, draw_of(seed, stream), inputs)
+    features = target.inputs("head", target.train, chosen)
+    model = target.attacked(attacker, features, draw_of(seed, stream))
     trained = list(model.trained())
     data = list(zip(inputs.split(_BATCH), labels.split(_BATCH), strict=True))
     found, met = curvature(model, trained, data, seed=seed), gradient_spectrum(model, trained, data)

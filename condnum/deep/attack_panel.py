@@ -45,19 +45,19 @@ SHOTS = (8, 32, 128, 0)
 #: Share of the attacker's rows, of each class, on which the trials are judged.
 HELD_OUT = 0.2
 
-#: Largest and smallest value that the trials try, on a logarithmic grid: learning rates, but for `head-sgd`
-#: multiples of 1/L, for `whitened` the floor under the eigenvalues (of the largest), for `ridge` the penalty
-#: (of the mean eigenvalue), for `logistic` scikit-learn's C.
+#: Smallest and largest value that the trials try, on a logarithmic grid: learning rates, of SGD multiples
+#: of 1/L of the new head, for `whitened` the floor under the eigenvalues (of the largest), for `ridge` the
+#: penalty (of the mean eigenvalue), for `logistic` scikit-learn's C. A net from scratch takes rates a hundred
+#: times those that suit θ₀, so the ranges are wide.
 RANGES: Mapping[str, tuple[float, float]] = {
     "head-sgd": (0.1, 100.0),
     "head-adamw": (1e-4, 1e-1),
-    "lora-sgd": (1e-3, 1.0),
-    "lora-adamw": (3e-4, 1e-1),
-    "sgd": (1e-3, 1e-1),
-    "adamw": (1e-4, 3e-2),
-    "muon": (3e-4, 3e-2),
+    "lora-adamw": (3e-5, 3e-2),
+    "sgd": (1e-3, 1.0),
+    "adamw": (1e-5, 3e-2),
+    "muon": (1e-4, 3e-2),
     "whitened": (1e-6, 1e-1),
-    "ridge": (1e-8, 1.0),
+    "ridge": (1e-6, 1e1),
     "logistic": (1e-3, 1e2),
 }
 
@@ -260,12 +260,8 @@ class Target:
         with evaluating(module), torch.no_grad():
             return torch.cat([run(part.to(self.device)) for part in images.split(_CHUNK)])
 
-    def attacked(
-        self, attacker: DeepAttacker, some: Tensor, seed: int, features: Tensor | None = None
-    ) -> Attacked:
-        """Return a copy of θ as an attacker begins with it; `some` images tell the scale of its features."""
-        head = features if attacker.subset == "head" else None
-        features = self.through(self.theta, some) if head is None else head
+    def attacked(self, attacker: DeepAttacker, features: Tensor, seed: int) -> Attacked:
+        """Return a copy of θ as an attacker begins with it; features `(n, D)` tell their scale."""
         return Attacked(
             self.theta,
             attacker.subset,
@@ -403,10 +399,10 @@ def _descent(
     inputs = [part.inputs for part in sets]
     if attacker.optimizer == "whitened":
         inputs = _whitened(inputs, value)
-    model = target.attacked(attacker, fit.some, seed, inputs[0])
-    rate = value
-    if attacker.name == "head-sgd":
-        rate = value / smoothness(inputs[0] / model.scale)
+    features = inputs[0] if attacker.subset == "head" else target.through(target.theta, fit.some)
+    model, rate = target.attacked(attacker, features, seed), value
+    if attacker.optimizer == "sgd":
+        rate = value / smoothness(features / model.scale)
     elif attacker.optimizer == "whitened":  # λ_max of whitened features is 1
         rate = 2 * _WHITENED_RATE / max(1.0, model.scale**-2)
     steppers = _optimizers(attacker, model, rate)

@@ -12,9 +12,10 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from condnum.deep.attack_panel import (
+    _CHUNK,
     ATTACKERS,
     SCRATCH,
     SHARES,
@@ -294,15 +295,29 @@ def sentence(row: Any, budget: float) -> str:
     return f"{told}; from void (0) to complete (1) {most}{place}: {where}."
 
 
-def from_scratch(backbone: Backbone, seed: int) -> Backbone:
-    """Return the same architecture with weights drawn anew."""
-    return Backbone(
+def from_scratch(backbone: Backbone, seed: int, images: Tensor) -> Backbone:
+    """Return the same architecture with weights drawn anew, and BatchNorm's statistics of these images.
+
+    As they are drawn, statistics are 0 and 1, with which the features of a deep net are nearly constant.
+    """
+    made = Backbone(
         backbone.name,
         trainable=backbone.split.trainable,
         num_classes=backbone.num_classes,
         seed=SCRATCH_SEED + seed,
         **backbone.model_arguments,
     )
+    norms = [part for part in made.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    momenta = [part.momentum for part in norms]
+    for part in norms:
+        part.reset_running_stats()
+        part.train().momentum = None  # a plain mean over all batches
+    with torch.no_grad():
+        for batch in images.split(_CHUNK) if norms else ():
+            made(batch)
+    for part, momentum in zip(norms, momenta, strict=True):
+        part.eval().momentum = momentum
+    return made
 
 
 def deep_attack_panel(
@@ -353,7 +368,7 @@ def deep_attack_panel(
                 f"a {type(theta_0).__name__} cannot be drawn anew here; give scratch=, the same architecture "
                 "with new weights."
             )
-        scratch = from_scratch(theta_0, seeds[0])
+        scratch = from_scratch(theta_0, seeds[0], train.images)
     name = str(getattr(theta_0, "name", type(theta_0).__name__))
     made = theta_i if isinstance(theta_i, Mapping) else {"theta_i": theta_i}
     runs = {}

@@ -164,14 +164,16 @@ class DeepAttackers(DeepNets, name="deep-attackers"):
         for theta in made:
             where = {name: theta[name] for name in ("backbone", "seed")}
             nets = [theta["method"], *([SCRATCH] if theta.after is None else [])]
-            for net, name, shots in itertools.product(nets, self.attackers, self.shots):
-                values = DeepAttacker.named(name).trials(self.trials).tolist()
-                how = {"budget": asdict(self.budget), "values": values, "test_images": self.test_images}
-                at = {"method": net, "attacker": name, "shots": shots, **where}
-                attacks.append(Cell(at, how, after=theta))
-            for net, part, task in itertools.product(nets, self.parts, TASKS):
-                at = {"method": net, "part": part, "task": task, **where}
-                attacks.append(Cell(at, {"rows": self.curvature_rows}, after=theta))
+            for net in nets:
+                own = {"statistics": "of the attacker's images"} if net == SCRATCH else {}
+                for name, shots in itertools.product(self.attackers, self.shots):
+                    values = DeepAttacker.named(name).trials(self.trials).tolist()
+                    how = {"budget": asdict(self.budget), "values": values, "test_images": self.test_images}
+                    at = {"method": net, "attacker": name, "shots": shots, **where}
+                    attacks.append(Cell(at, how | own, after=theta))
+                for part, task in itertools.product(self.parts, TASKS):
+                    at = {"method": net, "part": part, "task": task, **where}
+                    attacks.append(Cell(at, {"rows": self.curvature_rows} | own, after=theta))
         return [*made, *path, *attacks]
 
     def _given_cells(self) -> list[Cell]:
@@ -226,14 +228,14 @@ class DeepAttackers(DeepNets, name="deep-attackers"):
         if kept.get("key") != key:
             theta = load_backbone(model_file(cell.after))
             transform = self.transform(data, theta).still or evaluation_transform(theta)
-            if cell["method"] == SCRATCH:
-                theta = from_scratch(theta, cell["seed"])
 
             def pixels(images: ImageData, most: int | None = None) -> Pixels:
                 of = ("deep-pixels", images.checksum, transform.description, most)
                 return cached(of, lambda: load_pixels(images, transform, most=most, workers=self.workers))
 
             train = data.harmful if task == "harmful" else data.pretrain
+            if cell["method"] == SCRATCH:
+                theta = from_scratch(theta, cell["seed"], pixels(train).images)
             test = [pixels(images, self.test_images) for images in (data.harmful_test, data.pretrain_test)]
             made = Target(theta, pixels(train), test[0], pretrain_test=test[1], device=self.device)
             kept.clear()

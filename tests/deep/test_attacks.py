@@ -222,7 +222,7 @@ class TestPanel:
         return report, {row["attacker"]: row for _, row in table.iterrows()}
 
     def test_the_identity_defence_has_factor_one_within_its_interval(self):
-        _, rows = self.factors(Signal(trunk(0)), ("head-sgd", "head-adamw", "lora2-sgd"))
+        _, rows = self.factors(Signal(trunk(0)), ("head-sgd", "head-adamw", "all-sgd"))
         for row in rows.values():
             assert row["factor_low"] <= 1 <= row["factor_high"]
             assert not row["place_low"] > 0.25  # NaN where scratch is as fast
@@ -324,9 +324,20 @@ def test_a_backbone_learns_and_its_benign_accuracy_is_measured(name, trained):
     assert np.array_equal(again.correct, run.correct)
 
 
-def test_from_scratch_is_the_same_architecture_with_other_weights():
-    backbone = drawn("test_vit", img_size=32, patch_size=8)
-    anew = from_scratch(backbone, 0)
+@pytest.mark.parametrize("name", NETS)
+def test_from_scratch_is_the_same_architecture_with_other_weights_and_own_statistics(name):
+    backbone = drawn(name, **NETS[name])
+    anew = from_scratch(backbone, 0, IMAGES)
     assert anew.model.state_dict().keys() == backbone.model.state_dict().keys()
-    assert anew.split == backbone.split or anew.split.trainable == backbone.split.trainable
+    assert anew.split.trainable == backbone.split.trainable
     assert anew.checksum != backbone.checksum
+    first = next((part for part in anew.modules() if isinstance(part, nn.BatchNorm2d)), None)
+    if first is None:
+        return
+    seen = []
+    hook = first.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    anew(IMAGES)
+    hook.remove()
+    assert torch.allclose(first.running_mean, seen[0].mean(dim=(0, 2, 3)), atol=1e-5)
+    assert first.momentum == drawn(name).model.bn1.momentum
+    assert not first.training
