@@ -463,7 +463,8 @@ def _whitened(inputs: Sequence[Tensor], floor: float) -> list[Tensor]:
     mean = rows.mean(dim=0)
     _, sigma, axes = torch.linalg.svd(rows - mean, full_matrices=False)
     lam = sigma.square() / len(rows)
-    scale = (lam + floor * lam[0]).rsqrt()
+    constant = lam[0] <= torch.finfo(torch.float32).eps ** 2 * mean.square().sum()  # a net may be blind
+    scale = torch.zeros_like(lam) if constant else (lam + floor * lam[0]).rsqrt()
     return [((part.double() - mean) @ axes.mT * scale).float() for part in inputs]
 
 

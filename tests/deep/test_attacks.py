@@ -263,6 +263,13 @@ class TestPanel:
         table = report.table().set_index(["net", "attacker"])
         assert (table["rows"] == 48).all()  # of 60, a fifth held out
 
+    def test_a_net_that_is_blind_learns_nothing_and_fails_nothing(self):
+        report, _ = self.factors(
+            Signal(0 * trunk(0)), ("head-sgd", "whitened", "ridge", "logistic"), seeds=(0,)
+        )
+        table = report.table()
+        assert table[table["net"] == "theta_i"]["final_accuracy"].tolist() == pytest.approx([1 / 3] * 4)
+
     def test_refused(self):
         one = signal_images(30, 1)
         with pytest.raises(InvalidInputError, match="cannot be drawn anew here; give scratch="):
