@@ -233,10 +233,19 @@ def gradient_spectrum(
 ) -> GradientSpectrum:
     """Measure where in the spectrum of the GGN the gradient lies, by Lanczos from the gradient.
 
-    Arguments and errors are those of `curvature`; of the nodes those above `floor·θ_max` are kept
-    whose weight is more than round-off.
+    Args:
+        model: As for `curvature`, like the next three.
+        parameters: Tensors of `model.parameters()`.
+        data: Batches `(inputs, labels)`.
+        loss: `cross_entropy` or `squared`.
+        floor: Nodes above `floor·θ_max` are kept, if their weight is more than round-off.
+        iterations: Of Lanczos, at most.
+
+    Returns:
+        Nodes and weights, and through them predicted numbers of steps.
 
     Raises:
+        InvalidInputError: As `curvature` does.
         RankError: The gradient vanishes, or the outputs do not depend on the parameters.
 
     Examples:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from covariances import covariance_of, orthogonal
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from scipy.linalg import eigh
 
@@ -122,7 +122,9 @@ def test_no_invertible_extractor_exceeds_it(seed, D, drop, logs, kind):
     K_P, K_H = (Q @ covariance_of(rng, rank, rank, 10**log, 10 ** rng.uniform(-3, 3)) @ Q.T for log in logs)
     ceiling = rir_ceiling(K_P, K_H)
     assert ceiling.harmful_only_dimension == 0
-    assert rir(extractor(rng, D, kind), K_P, K_H) <= ceiling.value * SLACK
+    theta = extractor(rng, D, kind)
+    assume(np.linalg.cond(theta) < 1e4)  # κ(θ)²·κ(K) beyond 1e15 is lost in round-off, and with it a rank
+    assert rir(theta, K_P, K_H) <= ceiling.value * SLACK
 
 
 @settings(max_examples=60, deadline=None)
