@@ -68,7 +68,7 @@ _WHITENED_RATE = 3.0
 #: Images of a set that are held as tensors take at most this many bytes.
 IMAGE_BUDGET = 8 << 30
 #: Images that go through a net at a time where nothing is trained, and rows that tell the scale of features.
-_CHUNK = 250
+CHUNK = 250
 _SCALE_ROWS = 256
 
 _OF_HEADS = {
@@ -205,7 +205,7 @@ def load_pixels(
             f"{len(kept)} images of {kept.title} take {size / 2**30:.1f} GiB as tensors, at most "
             f"{IMAGE_BUDGET >> 30} are held; take fewer a class with limit=…."
         )
-    loader = image_loader(kept, transform, batch_size=_CHUNK, workers=workers)
+    loader = image_loader(kept, transform, batch_size=CHUNK, workers=workers)
     found = collect(lambda images: images, loader, f"images of {kept.name}", total=len(kept))
     check_unreadable(found[3], len(kept), kept.title)
     return Pixels(found[0], found[1], len(kept.classes))
@@ -258,7 +258,7 @@ class Target:
         """Return what a net gives for images, in evaluation mode."""
         module = run if isinstance(run, nn.Module) else self.theta
         with evaluating(module), torch.no_grad():
-            return torch.cat([run(part.to(self.device)) for part in images.split(_CHUNK)])
+            return torch.cat([run(part.to(self.device)) for part in images.split(CHUNK)])
 
     def attacked(self, attacker: DeepAttacker, features: Tensor, seed: int) -> Attacked:
         """Return a copy of θ as an attacker begins with it; features `(n, D)` tell their scale."""
@@ -501,7 +501,7 @@ def _measure(
     """Return held-out accuracy and loss, and which test images are classified rightly."""
     model.eval()
     with torch.no_grad():
-        logits, other = (torch.cat([model(x) for x in part.split(_CHUNK)]) for part in inputs)
+        logits, other = (torch.cat([model(x) for x in part.split(CHUNK)]) for part in inputs)
         loss = float(nn.functional.cross_entropy(logits, held))
         accuracy = float((logits.argmax(dim=1) == held).double().mean())
         return accuracy, loss, (other.argmax(dim=1) == test).cpu().numpy()

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from condnum.deep.attack_panel import (
-    _CHUNK,
     ATTACKERS,
+    CHUNK,
     SCRATCH,
     SHARES,
     SHOTS,
@@ -313,7 +313,7 @@ def from_scratch(backbone: Backbone, seed: int, images: Tensor) -> Backbone:
         part.reset_running_stats()
         part.train().momentum = None  # a plain mean over all batches
     with torch.no_grad():
-        for batch in images.split(_CHUNK) if norms else ():
+        for batch in images.split(CHUNK) if norms else ():
             made(batch)
     for part, momentum in zip(norms, momenta, strict=True):
         part.eval().momentum = momentum
