@@ -1,4 +1,4 @@
-"""What a CUDA card does (`make gpu`): steps, Table 2, agreement with the CPU, a ResNet18, all cores' sweep.
+"""What a CUDA card does (`make gpu`): steps, Table 2, agreement with the CPU, a ResNet18, attacks, a sweep.
 
 Each table is written as it grows. What fails, or no longer fits the time, is a line of its table and ends
 nothing else. It needs numpy, scipy, pandas, scikit-learn and torch; the ResNet18 needs timm.
@@ -42,6 +42,7 @@ TITLES = {
     "table2": "Table 2",
     "agreement": "The same seeds on both: relative differences of θ (largest) and RIR (largest, median)",
     "resnet18": "A step on so many images of each task: immunization against fine-tuning",
+    "attacks": "Deep attackers in batches of 32: images a second, measuring included, and peak memory",
     "sweep": "The cells of Table 2 on the device (the whole run: tasks, descents, measuring on all cores, "
     "storing), and those that all cores finish in the time left (start of the workers included)",
 }
@@ -61,9 +62,10 @@ class Sizes:
     side: int = 224
     images: tuple[int, ...] = (50, 256)
     rounds: int = 7
+    attack_steps: int = 30
 
 
-TINY = Sizes((8, 16), 3, ((4, 7), (9, 0)), 1, 4, (1,), "test_resnet", 32, (4,), 1)
+TINY = Sizes((8, 16), 3, ((4, 7), (9, 0)), 1, 4, (1,), "test_resnet", 32, (4,), 1, 2)
 
 
 @dataclass
@@ -302,6 +304,32 @@ class GpuReport:
             times.append(time.perf_counter() - started)
         peak = torch.cuda.max_memory_allocated(device) / 2**20 if cuda else math.nan
         return statistics.median(times[2:]), peak
+
+    def attacks(self) -> Iterator[dict]:
+        """Images a second of one trial of each descent through the net, on the attacker's random images."""
+        from condnum.deep.attack_panel import ATTACKERS, DeepAttacker, DeepBudget, Pixels, Target, attack
+        from condnum.deep.backbone import Backbone
+
+        budget = DeepBudget(self.sizes.attack_steps, trials=1, checkpoints=2)
+        images = torch.randn(5 * budget.batch_size, 3, self.sizes.side, self.sizes.side)
+        pixels = Pixels(images, torch.arange(len(images)) % 10, 10)
+        test = Pixels(images[: budget.batch_size], pixels.labels[: budget.batch_size], 10)
+        target = Target(Backbone(self.sizes.net), pixels, test, device=self.device)
+        descents = [one for one in map(DeepAttacker.named, ATTACKERS) if one.subset != "head"]
+        for attacker in descents:
+            row = {"device": str(self.device), "net": self.sizes.net, "attacker": attacker.name}
+            if skipped := self._skipped():
+                yield row | skipped[0]
+                return
+            if attacker is descents[0]:  # kernels are chosen, features computed
+                attack(target, attacker, budget=dataclasses.replace(budget, steps=2))
+            if self.device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(self.device)
+            found = attack(target, attacker, budget=budget)
+            row["images_per_s"] = budget.steps * budget.batch_size / found.seconds
+            if self.device.type == "cuda":
+                row["mib"] = torch.cuda.max_memory_allocated(self.device) / 2**20
+            yield row
 
     def sweep(self) -> Iterator[dict]:
         """Table 2's cells on the device and on the cores of this machine, and how far they agree."""

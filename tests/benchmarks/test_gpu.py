@@ -81,6 +81,8 @@ def test_every_table_on_a_cpu(tmp_path):
     (net,) = tables["resnet18"].to_dict("records")
     speeds = net["fine_tuning_images_per_s"] / net["immunization_images_per_s"]
     assert net["overhead"] == pytest.approx(speeds - 1)
+    assert len(tables["attacks"]) == 7
+    assert (tables["attacks"]["images_per_s"] > 0).all()
 
     device, cpu = tables["sweep"].to_dict("records")
     assert (device["cells"], cpu["cells"]) == (8, 8)
@@ -92,7 +94,7 @@ def test_every_table_on_a_cpu(tmp_path):
 def test_time_that_has_run_out_is_said_in_each_table(tmp_path):
     done = run("--device", "cpu", "--tiny", "--seconds", "1", "--out", "gpu", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    for name in ("steps", "table2", "agreement", "resnet18", "sweep"):
+    for name in ("steps", "table2", "agreement", "resnet18", "attacks", "sweep"):
         (note,) = pd.read_csv(tmp_path / f"gpu/{name}.csv")["note"]
         assert note.startswith("left out: ")
 
