@@ -91,18 +91,18 @@ def rows_table(factors: pd.DataFrame, share: float = HEADLINE) -> pd.DataFrame:
     return _table(factors, share, "rows") if len(factors) else pd.DataFrame()
 
 
-def verdict(study: DeepAttackers, run: Any, share: float = HEADLINE) -> str:
+def verdict(factors: pd.DataFrame, immunization: pd.DataFrame, budget: int, share: float = HEADLINE) -> str:
     """Say for each backbone and method what the defence buys against each attacker with most rows."""
-    table = run.factors
-    table = table[(table["shots"] == most_rows(study)) & ((table["share"] - share).abs() < 1e-9)]
+    most = 0 if 0 in set(factors["shots"]) else factors["shots"].max()
+    table = factors[(factors["shots"] == most) & ((factors["share"] - share).abs() < 1e-9)]
     words = ""
     for (backbone, method), rows in table.groupby(["backbone", "method"], sort=False):
-        known = run.immunization.query("backbone == @backbone and method == @method")
+        known = immunization.query("backbone == @backbone and method == @method")
         rir = known.loc[known["convention"] == "compact", "rir_mean"].iloc[0]
         words += (
             f"<p><b>{html.escape(str(backbone))}, {label(method)}</b>: RIR<sub>θ0</sub> {number(rir)}.</p>"
         )
-        words += bullets([formula_html(sentence(row, study.steps)) for _, row in rows.iterrows()])
+        words += bullets([formula_html(sentence(row, budget)) for _, row in rows.iterrows()])
     return words
 
 

@@ -14,6 +14,7 @@ from nbformat.v4 import new_markdown_cell
 from condnum.errors import DataNotFoundError
 from condnum.files import RECORD as PROVENANCE
 from condnum.progress import duration
+from condnum.report.deep_attacks import verdict
 from condnum.report.html import shown_notebook
 from condnum.report.notebook import REPORT, read_notebook
 from condnum.report.reproduce import RECORD, ReproductionRecord, experiments, read_record
@@ -64,10 +65,13 @@ def results_pages(
     """Return the sources of the pages by name; copy what can be downloaded to `files`."""
     sections = scoreboard(results)
     shown = [run for run in results if run.page]
-    pages, figures = dict[str, str](), list[tuple[str, str]]()
+    pages, figures, attacked = dict[str, str](), list[tuple[str, str]](), list[tuple[Result, str]]()
     for run in shown:
         path = Path(run.folder or "") / REPORT
         told = _told(run, run.publish(files / run.name))
+        factors, nets = (run.table(name) for name in ("factors", "immunization"))
+        if run.study == "deep-attackers" and factors is not None and nets is not None:
+            attacked.append((run, verdict(factors, nets, run.parameters["steps"])))
         if not path.exists():
             pages[f"results/{run.name}.md"] = told
             continue
@@ -94,6 +98,7 @@ def results_pages(
         conventions=CONVENTIONS,
         audit=next((run for run in shown if run.study == "reproduction-audit"), None),
         figures=figures,
+        attacked=attacked,
         corrections=[] if corrected is None else corrected.to_dict("records"),
     )
     return pages

@@ -183,7 +183,7 @@ class TestRun:
         curves = attack_curves_figure(run.curves, "", labels=labels)
         assert len(curves.data) == 2 * 3  # what is solved has no curve
         assert len(trials_figure(run.trials, "", labels=labels).data) == 3 * 3
-        said = deep_attacks.verdict(SHORT, run)
+        said = deep_attacks.verdict(run.factors, run.immunization, SHORT.steps)
         assert "ridge regression, solved: solved at once, with" in said
         assert said.count("<li>") == 3
         assert len(deep_attacks.factor_table(run.factors)) == 6
