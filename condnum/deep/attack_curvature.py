@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from condnum.deep.attack_panel import DeepAttacker, Target, chosen_rows, draw_of
+from condnum.deep.attack_panel import SCRATCH, DeepAttacker, Target, chosen_rows, draw_of
 from condnum.deep.attack_report import DeepAttackReport, first_reached
 from condnum.deep.gauss_newton import curvature, gradient_spectrum
 
@@ -122,15 +122,18 @@ def part_of(attacker: DeepAttacker) -> str:
 def correlations(beside: pd.DataFrame) -> pd.DataFrame:
     """Return Spearman's rank correlation of predicted and observed steps, by part and optimizer, and of all.
 
+    Nets from scratch are left out: κ speaks of the way to an optimum, not of what the optimum is worth, and
+    the blind features of a drawn net may have a small one.
+
     Examples:
-        >>> points = {"part": "head", "optimizer": "sgd", "observed": range(6)}
+        >>> points = {"net": "ours", "part": "head", "optimizer": "sgd", "observed": range(6)}
         >>> points |= {"predicted_kappa": [1, 2, 3, 4, 5, 6], "predicted_spectrum": [6, 5, 4, 3, 2, 1]}
         >>> correlations(pd.DataFrame(points))["rho_spectrum"].tolist()
         [-1.0, -1.0]
     """
     from scipy.stats import spearmanr
 
-    rows = []
+    rows, beside = [], beside[beside["net"] != SCRATCH]
     groups = [*beside.groupby(["part", "optimizer"], sort=False), (("any", "any"), beside)]
     for (part, optimizer), own in groups:
         rhos = [math.nan, math.nan]

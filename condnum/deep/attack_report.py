@@ -290,7 +290,9 @@ def sentence(row: Any, budget: float) -> str:
     if math.isnan(row["place"]):
         return f"{told}; θ₀ has no head start over a net from scratch here, so there is nothing to defend."
     most = "at most " if row["reached_scratch"] < row["seeds"] and not never else ""
-    where = "void" if row["place_high"] < 0.25 else "complete" if row["place_low"] > 0.75 else "in between"
+    low, high = row["place_low"], row["place_high"]
+    told_apart = "complete" if low > 0.75 else "in between" if low > 0 else "not told apart from void"
+    where = "void" if high < 0.25 else told_apart
     place = "{:.2f} ({:.2f} to {:.2f})".format(*(row[f"place{end}"] for end in ("", "_low", "_high")))
     return f"{told}; from void (0) to complete (1) {most}{place}: {where}."
 

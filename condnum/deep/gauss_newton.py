@@ -8,6 +8,7 @@ batches (`curvlinops.GGNLinearOperator`); no batch is kept.
 """
 
 import math
+import warnings
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -316,7 +317,9 @@ def _operator(
     Beside its own members it has `rows` N, `outputs` C, `gradient`, and how many `columns` it may multiply
     at a time.
     """
-    operator = require("curvlinops", "deep").GGNLinearOperator
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch's, of what curvlinops imports
+        operator = require("curvlinops", "deep").GGNLinearOperator
     check_known("loss", loss, get_args(Loss))
     chosen, own = list(parameters), {id(p) for p in model.parameters()}
     foreign = [f"{place} ({tuple(p.shape)})" for place, p in enumerate(chosen) if id(p) not in own]

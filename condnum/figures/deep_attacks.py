@@ -34,12 +34,14 @@ def place_figure(factors: pd.DataFrame, subtitle: str, *, share: float = 0.9) ->
     """
     table = factors[np.isclose(factors["share"], share)]
     nets = list(table[["backbone", "method"]].drop_duplicates().itertuples(index=False, name=None))
-    titles = [f"{title}<br>{net}, {method_style(method).label}" for net, method in nets
-              for title in ("times as many steps", "void … complete")]  # fmt: skip
+    titles = list[str]()
+    for net, method in nets:
+        titles += [f"{net}: {method_style(method).label}<br>times as many steps", "<br>void … complete"]
     figure = panels(
         rows=len(nets), cols=2, shared_yaxes=True, subplot_titles=titles, horizontal_spacing=0.04,
-        vertical_spacing=0.16 / len(nets), column_widths=[0.6, 0.4],
+        vertical_spacing=0.26 / len(nets), column_widths=[0.6, 0.4],
     )  # fmt: skip
+    figure.update_annotations(font_size=12)
     labels = list(dict.fromkeys(table["label"]))[::-1]
     kinds = sorted(table["shots"].unique(), key=lambda shots: (shots == 0, shots))
     for row, (backbone, method) in enumerate(nets, 1):
@@ -78,7 +80,7 @@ def place_figure(factors: pd.DataFrame, subtitle: str, *, share: float = 0.9) ->
         figure,
         "What the defence buys against each attacker",
         note,
-        height=190 + (60 + 34 * len(labels)) * len(nets),
+        height=190 + (90 + 34 * len(labels)) * len(nets),
     )
     return figure.update_layout(legend_title_text="attacker's rows")
 
@@ -146,7 +148,9 @@ def trials_figure(trials: pd.DataFrame, subtitle: str, *, labels: Any, shots: in
     note = (
         f"{subtitle}<br>{_rows(shots)}; of the trial that held-out rows choose, mean over seeds and backbones"
     )
-    finish(figure, "Did the attackers try enough?", note, height=420)
+    finish(
+        figure, "Did the attackers try enough?", note, height=max(420, 250 + 32 * table["attacker"].nunique())
+    )
     return figure.update_layout(legend_title_text="attacker (click to toggle)")
 
 

@@ -45,12 +45,14 @@ def _with_interval(row: Any, name: str, bound: bool = False) -> str:
     value, low, high = (row[f"{name}{end}"] for end in ("", "_low", "_high"))
     if math.isnan(value):
         return "—"
-    return f"{'≥ ' if bound else ''}{number(value)} <small>({number(low)} to {number(high)})</small>"
+    interval = f"<small style='white-space: nowrap'>({low:.3g} to {high:.3g})</small>"
+    return f"{'≥ ' if bound else ''}{value:.3g}<br>{interval}"
 
 
 def _needs(row: Any, net: str, seeds: int) -> str:
     """Return what a net needs; of one that never arrives that it is more."""
-    return f"{'> ' if row[f'reached_{net}'] < seeds else ''}{number(row[f'needs_{net}'])}"
+    value = row[f"needs_{net}"]
+    return "—" if math.isnan(value) else f"{'> ' if row[f'reached_{net}'] < seeds else ''}{value:.3g}"
 
 
 def _table(factors: pd.DataFrame, share: float, unit: str) -> pd.DataFrame:
@@ -61,8 +63,7 @@ def _table(factors: pd.DataFrame, share: float, unit: str) -> pd.DataFrame:
         shots = {} if "shots" not in row else {"rows a class": str(row["shots"] or "all")}
         rows.append(
             {
-                "backbone": html.escape(row["backbone"]),
-                "method": label(row["method"]),
+                "net": f"{html.escape(row['backbone'])}<br><small>{label(row['method'])}</small>",
                 "attacker": row["label"],
                 **shots,
                 f"{unit} on θ<sub>0</sub>": _needs(row, "theta_0", row["seeds"]),
@@ -108,7 +109,7 @@ def verdict(factors: pd.DataFrame, immunization: pd.DataFrame, budget: int, shar
 
 def prediction_verdict(correlations: pd.DataFrame) -> str:
     """Say when κ, and when the whole spectrum, orders the attacks, and when neither does."""
-    said = []
+    said = ["Of the trained nets; one from scratch may never get there, whatever its κ."]
     for _, row in correlations.iterrows():
         what = f"{row['part']}, {row['optimizer']} ({row['attacks']} attacks)"
         if math.isnan(row["rho_kappa"]):

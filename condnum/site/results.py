@@ -34,6 +34,7 @@ COMMITTED = {
     "house-prices": "house_prices",
     "mnist": "mnist",
     "deep-mnist": "deep/mnist",
+    "deep-attackers-mnist": "deep_attackers/mnist",
     "attackers": "attackers/house_prices",
     "attackers-mnist": "attackers/mnist_4_9",
     "limits": "limits/house_prices",

@@ -3,9 +3,11 @@
 import dataclasses
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from condnum.deep import Backbone, save_backbone
+from condnum.deep.attack_curvature import correlations
 from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
 from condnum.figures.deep_attacks import (
     along_figure,
@@ -164,8 +166,13 @@ class TestRun:
         figure = predicted_figure(predicted, "")
         assert sum(len(trace.x) for trace in figure.data) == 2 * len(predicted)
         said = deep_attacks.prediction_verdict(run.correlations)
-        assert "head, sgd (3 attacks): too few attacks" in said
-        assert "any, any (6 attacks): curvature" in said
+        assert "head, sgd (2 attacks): too few attacks" in said  # without the net from scratch
+        six = predicted.iloc[[0] * 6].assign(
+            net="ours", observed=range(6), predicted_kappa=range(6), predicted_spectrum=range(6)
+        )
+        blind = six.assign(net="scratch", observed=9, predicted_kappa=1)
+        said = deep_attacks.prediction_verdict(correlations(pd.concat([six, blind])))
+        assert "any, any (6 attacks): curvature orders them" in said
         written = deep_attacks.curvature_table(table, run.immunization)
         assert written["net"].tolist()[::2] == [
             "θ<sub>0</sub>",
