@@ -293,7 +293,8 @@ def sentence(row: Any, budget: float) -> str:
     low, high = row["place_low"], row["place_high"]
     told_apart = "complete" if low > 0.75 else "in between" if low > 0 else "not told apart from void"
     where = "void" if high < 0.25 else told_apart
-    place = "{:.2f} ({:.2f} to {:.2f})".format(*(row[f"place{end}"] for end in ("", "_low", "_high")))
+    places = (round(row[f"place{end}"], 2) + 0.0 for end in ("", "_low", "_high"))  # no -0.00
+    place = "{:.2f} ({:.2f} to {:.2f})".format(*places)
     return f"{told}; from void (0) to complete (1) {most}{place}: {where}."
 
 
