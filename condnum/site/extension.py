@@ -28,6 +28,7 @@ SETTINGS: dict[str, Any] = {
     "myst_heading_anchors": 3,
     "nb_execution_mode": "off",
     "nb_merge_streams": True,
+    "nb_render_markdown_format": "myst",  # formulas in outputs too
     "nb_code_prompt_show": "Code",
     "nb_code_prompt_hide": "Code",
     "default_role": "code",  # as the docstrings use single backticks
