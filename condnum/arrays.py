@@ -22,6 +22,8 @@ def as_tensor(value: ArrayLike, name: str, *, ndim: int | None = None, minimum_n
     """Return `value` as a finite float64 tensor on its own device, or say what is wrong with it."""
     if isinstance(value, Tensor):
         tensor = value
+        if tensor.layout != torch.strided:
+            raise InvalidInputError(f"{name} is a sparse tensor ({tensor.layout}); pass {name}.to_dense().")
     else:
         try:
             array = np.asarray(value)

@@ -18,7 +18,6 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from condnum.audit.measures import covariance_rtol
 from condnum.data.feature_stream import MAX_DIMENSION
 from condnum.deep.backbone import Backbone, evaluating
 from condnum.deep.split_rules import block_names
@@ -29,7 +28,7 @@ from condnum.theory.alignment import alignment
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
 from condnum.theory.immunization import in_both_conventions
 from condnum.theory.pareto import front_immunizer, ridge_limits
-from condnum.theory.spectra import PUBLISHED_RIDGE, CovarianceRange
+from condnum.theory.spectra import PUBLISHED_RIDGE, CovarianceRange, squared_rtol
 
 #: All blocks that the rule of `block_names` finds.
 ALL = "all"
@@ -128,7 +127,7 @@ def layer_audit(
         layers: `all` (`block_names`), names separated by commas, or a sequence of names.
         pool: From a layer's output to `(B, F)`, instead of the default.
         ridge: ε of the ridge convention, in the units of K.
-        rtol: Relative rank tolerance; default `covariance_rtol` of the layer's type.
+        rtol: Relative rank tolerance; default `squared_rtol` of the layer's type.
         target: RIR in the ridge convention that a layer has to reach with (i) > 1 and (ii) ≤ 1.
         max_dimension: Largest D.
 
@@ -310,7 +309,7 @@ _COLUMNS = (
 def _row(name: str, P: _Sum, H: _Sum, ridge: float, rtol: float | None, target: float) -> dict[str, Any]:
     """Measure one layer."""
     D = len(P.covariance)
-    rtol = covariance_rtol(D, max(P.eps, H.eps)) if rtol is None else rtol
+    rtol = squared_rtol(D, max(P.eps, H.eps)) if rtol is None else rtol
     row = {"dimension": D, "parameters": D**2, "verdict": "impossible", "note": ""}
     try:
         range_P, range_H = (

@@ -114,16 +114,6 @@ def read_extractors(given: Mapping[str, ThetaLike], dimension: int) -> dict[str,
     return {name: read_theta(value, dimension, name=name) for name, value in given.items()}
 
 
-def covariance_rtol(dimension: int, stored_eps: float) -> float:
-    r"""Return the relative rank tolerance of `K = XᵀX` for features that were stored with a round-off.
-
-    Entries rounded to a relative error of `eps/2` move a singular value of X by at most
-    :math:`\|E\|_F \le \tfrac12 eps\sqrt D\,s_1` (Weyl), so that D·eps is on the safe side; eigenvalues of K
-    are squares, and so is their tolerance. It is never below the round-off of the float64 sum, D·2⁻⁵².
-    """
-    return max(default_rtol(dimension, min(stored_eps, 2.0**-23)) ** 2, default_rtol(dimension))
-
-
 @dataclass(frozen=True, eq=False)
 class TaskSpectra:
     """The two covariances' ranges, and the non-zero spectra of H(θ) for each θ at unit scale."""
@@ -175,12 +165,6 @@ class TaskSpectra:
         if pair.baseline == RAW:
             return ceiling
         return ceiling / self.measured(Comparison(pair.baseline), "compact", ridge=PUBLISHED_RIDGE).rir
-
-
-def cut(part: CovarianceRange, rtol: float) -> CovarianceRange:
-    """Return a range at a coarser rank tolerance."""
-    kept = part.values > rtol * part.values[0]
-    return CovarianceRange(part.values[kept], part.vectors[:, kept])
 
 
 def kappa_table(spectra: TaskSpectra, *, ridge: float) -> pd.DataFrame:
@@ -253,11 +237,8 @@ def rtol_sweep(
     rows, least = [], default_rtol(finest[0].dimension)
     fixed = [10.0**k for k in (-13, -12, -10, -8, -6, -4)]
     for rtol in sorted({least, default, *(value for value in fixed if value > least)}):
-        P, H = (cut(part, rtol) for part in finest)
-        try:
-            ceiling = float(rir_ceiling(P, H, rtol=rtol))
-        except RankError:  # the directions that are left have nothing in common
-            ceiling = math.nan
+        P, H = (CovarianceRange.of(part, rtol=rtol) for part in finest)
+        ceiling = float(rir_ceiling(P, H, rtol=rtol))
         here = TaskSpectra.of(P, H, extractors, rtol=rtol)
         facts = {
             "rtol": rtol, "rank_P": P.rank, "rank_H": H.rank,

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -30,7 +29,7 @@ from condnum.progress import report_event
 from condnum.studies.cells import Cell, CellResult, ResultStore
 from condnum.theory.ceiling import optimal_immunizer, ridge_convention_ceiling, rir_ceiling
 from condnum.theory.pareto import front_immunizer
-from condnum.theory.spectra import CovarianceRange, default_rtol
+from condnum.theory.spectra import CovarianceRange, default_rtol, squared_rtol
 
 #: The stages that sum the rows of a task.
 TASKS = {"rows of D_P": "pretrain", "rows of D_H": "harmful"}
@@ -195,13 +194,13 @@ class Stage:
         K_P, K_H = (part.covariance for part in moments)
         rtol, ridge = self.study.rtol, self.study.ridge
         if rtol is None:
-            rtol = measures.covariance_rtol(D, max(stream.stored_eps for stream in streams))
+            rtol = squared_rtol(D, max(stream.stored_eps for stream in streams))
         least = min(rtol, default_rtol(D))
         finest = (
-            CovarianceRange.of(torch.from_numpy(K_P), rtol=least, name="K_P"),
-            CovarianceRange.of(torch.from_numpy(K_H), rtol=least, name="K_H"),
+            CovarianceRange.of(K_P, rtol=least, name="K_P"),
+            CovarianceRange.of(K_H, rtol=least, name="K_H"),
         )
-        ranges = measures.cut(finest[0], rtol), measures.cut(finest[1], rtol)
+        ranges = CovarianceRange.of(finest[0], rtol=rtol), CovarianceRange.of(finest[1], rtol=rtol)
         closed = {
             measures.OPTIMAL: np.asarray(optimal_immunizer(K_P, K_H, rtol=rtol)),
             measures.FRONT: np.asarray(front_immunizer(*ranges)),

@@ -102,7 +102,7 @@ class FeatureAudit(Study, name="audit"):
             raise InvalidInputError(
                 f"replicates must be 0 (no bootstrap) or at least {FEWEST_REPLICATES}, got {self.bootstrap}."
             )
-        check_integer("seed", self.seed, 0)
+        object.__setattr__(self, "seed", check_integer("seed", self.seed, 0))
 
     def load(self) -> Any:
         """Open the files, whose rows are read later; features of a backbone are kept in the user cache."""
@@ -346,7 +346,7 @@ def audit(
         drop: Names of columns to leave out, separated by commas.
         standardise: Each task's columns to mean 0 and deviation 1.
         ridge: ε of the ridge convention, in the units of K.
-        rtol: Relative rank tolerance; default `covariance_rtol` of the coarser stored type.
+        rtol: Relative rank tolerance; default `squared_rtol` of the coarser stored type.
         replicates: Of the bootstrap; 0 leaves it out.
         attackers: False leaves the attack panel out.
         budget: Of the attackers.

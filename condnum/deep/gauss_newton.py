@@ -184,8 +184,7 @@ def curvature(
         (True, 2.0, 4.0, 2.5)
     """
     _check_share("floor", floor)
-    check_integer("iterations", iterations, 2)
-    check_integer("probes", probes, 2)
+    iterations, probes = check_integer("iterations", iterations, 2), check_integer("probes", probes, 2)
     generator = torch.Generator().manual_seed(seed)
     with _operator(model, parameters, data, loss) as G:
         P = G.shape[0]
@@ -258,7 +257,7 @@ def gradient_spectrum(
         (array([2. , 0.5]), 0.5, 5.0)
     """
     _check_share("floor", floor)
-    check_integer("iterations", iterations, 1)
+    iterations = check_integer("iterations", iterations, 1)
     with _operator(model, parameters, data, loss) as G:
         g = G.gradient()
         norm = float(torch.linalg.vector_norm(g.double()))

@@ -109,8 +109,7 @@ def pretrain_backbone(
         (2, 40)
     """
     check_known("optimizer", optimizer, get_args(PretrainingOptimizer))
-    check_integer("epochs", epochs, 1)
-    check_integer("batch_size", batch_size, 2)
+    epochs, batch_size = check_integer("epochs", epochs, 1), check_integer("batch_size", batch_size, 2)
     if not (math.isfinite(learning_rate) and learning_rate > 0):
         raise InvalidInputError(f"learning_rate must be positive and finite, got {learning_rate!r}.")
     if not 0 <= warmup < 1:

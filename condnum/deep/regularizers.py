@@ -12,7 +12,7 @@ from torch import Tensor
 from condnum.arrays import as_tensor
 from condnum.errors import InvalidInputError, RankError
 from condnum.theory.regularizers import r_ill, r_well
-from condnum.theory.spectra import default_rtol
+from condnum.theory.spectra import squared_rtol
 
 #: Default ε relative to σ₁(X̃ᵀX̃): small, but round-off (eps·σ₁/ε = 2e-10) stays out of the result.
 RELATIVE_RIDGE = 1e-6
@@ -158,11 +158,7 @@ def feature_r_ill(features: Tensor, *, rank: int | None = None, rtol: float | No
 
 
 def feature_rtol(features: Tensor) -> float:
-    """Return the relative rank tolerance of `H̃ = X̃ᵀX̃` that its features' round-off asks for.
-
-    Singular values of X̃ are exact to `max(N, D)·eps·s₁` (NumPy's rule), those of H̃, their squares, to
-    `(max(N, D)·eps)²`, but never below the round-off of the float64 Gram matrix, `min(N, D)·2⁻⁵²`.
-    Half-precision features count as float32: by their own round-off hardly any direction would be left.
+    """Return the relative rank tolerance of `H̃ = X̃ᵀX̃` that its features' round-off asks for (`squared_rtol`).
 
     Args:
         features: `(N, D)` of any float dtype.
@@ -176,16 +172,10 @@ def feature_rtol(features: Tensor) -> float:
     Examples:
         >>> X = torch.zeros(100, 768)
         >>> f"{feature_rtol(X):.1e}", f"{feature_rtol(X.double()):.1e}"
-        ('8.4e-09', '2.2e-14')
+        ('8.4e-09', '1.7e-13')
     """
     if features.ndim != 2 or not features.is_floating_point():
         raise InvalidInputError(
             f"features must be (N, D) of a float dtype, got {tuple(features.shape)} of {features.dtype}."
         )
-    return squared_rtol(features.shape, torch.finfo(features.dtype).eps)
-
-
-def squared_rtol(shape: tuple[int, ...], eps: float) -> float:
-    """Return `feature_rtol` of a matrix of this shape, by the round-off of its entries."""
-    known = min(eps, torch.finfo(torch.float32).eps)
-    return max(default_rtol(max(shape), known) ** 2, default_rtol(min(shape)))
+    return squared_rtol(features.shape[1], torch.finfo(features.dtype).eps)

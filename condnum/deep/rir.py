@@ -14,11 +14,16 @@ from torch import Tensor, nn
 from condnum.arrays import storage_eps
 from condnum.deep.features import Extraction, Extractor, Features, cached_features
 from condnum.deep.images import ImageData
-from condnum.deep.regularizers import squared_rtol
 from condnum.deep.transforms import ImageTransform, evaluation_transform
 from condnum.errors import InvalidInputError, check_integer, check_known
 from condnum.theory.immunization import Gauge
-from condnum.theory.spectra import PUBLISHED_RIDGE, Convention, condition_from_spectrum, singular_values
+from condnum.theory.spectra import (
+    PUBLISHED_RIDGE,
+    Convention,
+    condition_from_spectrum,
+    singular_values,
+    squared_rtol,
+)
 
 FeatureLike: TypeAlias = "Features | NDArray[Any] | Tensor"
 FloatArray: TypeAlias = NDArray[np.float64]
@@ -231,7 +236,7 @@ def group_spectra(
         )
     sigma = [singular_values(x, kind="features") for x in X]
     eps = [storage_eps(part) for part in stored]
-    found = [squared_rtol(x.shape[-2:], own) for x, own in zip(X, eps, strict=True)]
+    found = [squared_rtol(x.shape[-1], own) for x, own in zip(X, eps, strict=True)]
     # Features of each model have mean square 1 over both tasks.
     scales = [float((X[k].square().mean() + X[k + 2].square().mean()) / 2) for k in (0, 1)] * 2
     carried = max(*eps, *(part.eps for part in features if isinstance(part, Features)), 0.0)

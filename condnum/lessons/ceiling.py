@@ -30,7 +30,7 @@ from condnum.methods.problem import ImmunizationProblem
 from condnum.theory.ceiling import optimal_immunizer, ridge_convention_ceiling, rir_ceiling
 from condnum.theory.immunization import Immunization, relative_immunization_ratio
 from condnum.theory.pareto import FeasibleRegion, feasible_region, immunizer_family
-from condnum.theory.spectra import CovarianceRange, covariance_factor
+from condnum.theory.spectra import CovarianceRange
 
 #: Steps of Algorithm 1 that the figure follows, and random extractors that test the ceiling.
 PATH_STEPS, RANDOM_EXTRACTORS = 100, 90
@@ -189,7 +189,7 @@ def _plane(tasks: Tasks) -> Plane:
     """Return what does not depend on the path."""
     K_P, K_H = two_tasks(*tasks)
     region, optimum = feasible_region(K_P, K_H), np.asarray(optimal_immunizer(K_P, K_H))
-    range_P = CovarianceRange.of(torch.from_numpy(K_P))
+    range_P = CovarianceRange.of(K_P)
     family = immunizer_family(range_P, np.linspace(0, 1, 21).tolist()).numpy()
     if math.isinf(region.ceiling.value):  # null(K_P) then gains 100-fold
         gains = np.geomspace(1, 100, 9).tolist()
@@ -203,7 +203,7 @@ def _plane(tasks: Tasks) -> Plane:
     along = (V * (np.maximum(mu, SLACK * mu[-1]) ** (powers / 2))[:, None, :]) @ V.T
     near = np.eye(D) + np.geomspace(3e-3, 3, n)[:, None, None] * noise[1:]
     cloud = np.concatenate([noise[0], optimum @ near[0], optimum @ along @ near[1]])
-    factors = [covariance_factor(torch.from_numpy(K)).numpy() for K in (K_P, K_H)]
+    factors = [CovarianceRange.of(K).factor.numpy() for K in (K_P, K_H)]
 
     def ratios(theta: Floats) -> Floats:
         """Return (ii) and (i) of a batch, over the ranks of K, which invertible extractors keep."""

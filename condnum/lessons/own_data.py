@@ -40,8 +40,8 @@ from condnum.theory.spectra import (
     CovarianceRange,
     condition_from_spectrum,
     covariance,
-    default_rtol,
     singular_values,
+    squared_rtol,
 )
 
 Example = Literal["diabetes", "digits"]
@@ -301,7 +301,7 @@ class PathField(Control):
         "ridge ε (units of K)", "ε of the ridge convention, in the units of K.", 1e-9, 1e3, log=True, marks=7
     ),
     tolerance=Slider(
-        "rank tolerance (× D·eps)",
+        "rank tolerance (× that of the stored numbers)",
         "Eigenvalues above this multiple of D·eps·σ₁ count for the rank; eps is that of the stored type.",
         1e-2,
         1e10,
@@ -355,7 +355,7 @@ def own_data(
     stamps = tuple((status.st_mtime_ns, status.st_size) for status in written)
     own = _looked_at(pretrain, harmful, stamps, example, key=key, drop=drop, standardise=standardise)
     eps = max(own.pair.pretrain.stored_eps, own.pair.harmful.stored_eps)
-    rtol = default_rtol(len(own.pair.columns), eps) * tolerance
+    rtol = squared_rtol(len(own.pair.columns), eps) * tolerance
     if rtol >= 1:
         raise InvalidInputError(f"the rank tolerance is {num(rtol)} times σ₁, above everything; lower it.")
     _, _, sigma_P, sigma_H, overlaps = _geometry(own)
@@ -399,8 +399,8 @@ def _core(
     """Return what neither ε nor the goal changes: ranges, the ceiling, misalignment at θ*, probes."""
     K_P, K_H, *_ = _geometry(own)
     D = len(K_P)
-    range_P = CovarianceRange.of(torch.from_numpy(K_P), rtol=rtol, name="K_P")
-    range_H = CovarianceRange.of(torch.from_numpy(K_H), rtol=rtol, name="K_H")
+    range_P = CovarianceRange.of(K_P, rtol=rtol, name="K_P")
+    range_H = CovarianceRange.of(K_H, rtol=rtol, name="K_H")
     ceiling = rir_ceiling(range_P, range_H, rtol=rtol)
     theta = np.asarray(optimal_immunizer(K_P, K_H, rtol=rtol))
     solution, covariances = np.random.default_rng(seed).normal(size=D), np.stack([K_P, K_P, K_H, K_H])

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from condnum.errors import InvalidInputError
 from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, num
@@ -15,7 +14,7 @@ from condnum.lessons.explorer import Between, Choice, Slider, checked
 from condnum.lessons.sheet import Sheet
 from condnum.probing import ProbeCurve, linear_probe
 from condnum.theory.ceiling import optimal_immunizer
-from condnum.theory.spectra import covariance_factor
+from condnum.theory.spectra import CovarianceRange
 
 #: Which task does not use the last feature.
 NullKind = Literal["none", "both", "harmful", "pretrain"]
@@ -104,7 +103,7 @@ def whiten(theta: Floats, covariance: Floats) -> Floats:
 
     It takes nothing but the features of the attacker's own data.
     """
-    B = covariance_factor(torch.from_numpy(theta.T @ covariance @ theta)).numpy()
+    B = CovarianceRange.of(theta.T @ covariance @ theta).factor.numpy()
     return np.asarray(theta @ (B / (B**2).sum(axis=1, keepdims=True)).T)
 
 

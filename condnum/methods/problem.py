@@ -13,10 +13,10 @@ from scipy.linalg import qr_multiply
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from condnum.arrays import ArrayLike, as_tensor
-from condnum.errors import InvalidInputError, RankError, check_known
+from condnum.arrays import ArrayLike, as_tensor, resolve_device, storage_eps
+from condnum.errors import InvalidInputError, check_known
 from condnum.theory.extremes import TriangularFactor
-from condnum.theory.spectra import covariance_factor, covariance_pair, default_rtol, symmetric_part
+from condnum.theory.spectra import CovarianceRange, as_covariance, default_rtol, squared_rtol
 
 LossName = Literal["mse", "bce"]
 
@@ -81,7 +81,8 @@ class LinearTask:
     targets: Tensor | None = None  # (N_loss, m)
     loss: LossName = "mse"
     loss_features: Tensor | None = None  # (N_loss, D), None for `features`
-    known_factor: Tensor | None = None  # (r, D), B with K = BᵀB of full row rank, where it is known
+    known_range: CovarianceRange | None = None  # of K, where it is known
+    rtol: float | None = None  # relative rank tolerance of K; default D·2⁻⁵²
 
     @property
     def supervised_rows(self) -> Tensor | None:
@@ -91,23 +92,21 @@ class LinearTask:
     @cached_property
     def factor(self) -> Tensor:
         """`B` with `K = BᵀB`, `(r, D)` of full row rank: the data rows where they are independent."""
-        if self.known_factor is not None:
-            return self.known_factor
         X = self.features
         if X is not None and X.shape[0] < X.shape[1] and X.shape[0] == self.rank:
             return X
-        return covariance_factor(self.covariance)
+        return self.range.factor
 
     @cached_property
+    def range(self) -> CovarianceRange:
+        """Eigenpairs of K above its numerical rank."""
+        name = "the task's covariance"
+        return self.known_range or CovarianceRange.of(self.covariance, rtol=self.rtol, name=name)
+
+    @property
     def rank(self) -> int:
-        """Numerical rank of `K` at the tolerance `D·eps`; also that of `H(θ)` for invertible θ."""
-        if self.known_factor is not None:
-            return self.known_factor.shape[0]
-        values = torch.linalg.eigvalsh(symmetric_part(self.covariance))
-        rank = int((values > default_rtol(len(values)) * values[-1].clamp_min(0)).sum())
-        if rank == 0:
-            raise RankError("the task's covariance has rank 0: all its features are zero.")
-        return rank
+        """Numerical rank of `K`; also that of `H(θ)` for invertible θ."""
+        return self.range.rank
 
     @cached_property
     def supervised(self) -> SupervisedLoss | None:
@@ -133,7 +132,8 @@ class LinearTask:
         X, Z = self.features[chosen], self.loss_features
         loss_rows = chosen if Z is None else draw(len(Z))
         targets = None if self.targets is None else self.targets[loss_rows]
-        return LinearTask(X.mT @ X, X, targets, self.loss, None if Z is None else Z[loss_rows])
+        Z = None if Z is None else Z[loss_rows]
+        return LinearTask(X.mT @ X, X, targets, self.loss, Z, rtol=self.rtol)
 
     def optimal_squared_loss(self, theta: Tensor) -> float:
         """Return `min_ω ‖Xθω − Y‖²/N` by least squares on the data, at any rank."""
@@ -191,7 +191,7 @@ class ImmunizationProblem:
 
     @classmethod
     def from_pair(
-        cls, pair: Any, *, loss: LossName = "mse", device: str | torch.device = "cpu"
+        cls, pair: Any, *, loss: LossName = "mse", device: str | torch.device | None = None
     ) -> ImmunizationProblem:
         """Build a problem from a loaded `TaskPair`, or what has its arrays; see `from_data`."""
         others = {name: getattr(pair, name) for name in ("X_loss", "y_loss", "X_probe", "y_probe")}
@@ -210,9 +210,9 @@ class ImmunizationProblem:
         y_loss: ArrayLike | None = None,
         X_probe: ArrayLike | None = None,
         y_probe: ArrayLike | None = None,
-        device: str | torch.device = "cpu",
+        device: str | torch.device | None = None,
     ) -> ImmunizationProblem:
-        """Build a problem from data matrices.
+        """Build a problem from data matrices, of which it keeps copies.
 
         Args:
             X_P: `(N_P, D)` pre-training inputs.
@@ -224,14 +224,15 @@ class ImmunizationProblem:
             y_loss: `(N_loss,)` their targets; then `y_P` is not used.
             X_probe: `(N_probe, D)` other inputs for the probe on D_H.
             y_probe: `(N_probe,)` their targets; then `y_H` is not used.
-            device: Where to compute.
+            device: Where to compute: `auto`, `cpu`, `cuda[:i]`; default: where X_P lives.
 
         Returns:
             The problem, in float64.
 
         Raises:
-            InvalidInputError: Shapes do not fit, entries are non-finite, labels outside [0, 1].
+            InvalidInputError: Shapes do not fit, entries are non-finite or too large, labels outside [0, 1].
             UnknownNameError: Unknown loss.
+            DeviceError: No such device.
 
         Examples:
             >>> problem = ImmunizationProblem.from_data([[1.0, 0.0], [1.0, 2.0]], None, [[0.0, 3.0]])
@@ -239,6 +240,9 @@ class ImmunizationProblem:
             ([[2.0, 2.0], [2.0, 4.0]], 1)
         """
         check_known("loss", loss, ("mse", "bce"))
+        if device is None:
+            device = X_P.device if isinstance(X_P, Tensor) else "cpu"
+        device = resolve_device(device)
         for X, y, names in ((X_loss, y_loss, "X_loss and y_loss"), (X_probe, y_probe, "X_probe and y_probe")):
             if (X is None) != (y is None):
                 raise InvalidInputError(f"{names} go together: pass both or neither.")
@@ -265,35 +269,53 @@ class ImmunizationProblem:
             The problem; methods that need targets refuse it.
 
         Raises:
-            InvalidInputError: Not square, not of one shape, or non-finite.
+            InvalidInputError: No covariances, not of one shape, or non-finite.
 
         Examples:
             >>> ImmunizationProblem.from_covariances([[2.0]], [[3.0]]).dimension
             1
         """
-        return cls(*map(LinearTask, covariance_pair(pretrain_covariance, harmful_covariance)))
+        P = as_covariance(pretrain_covariance, "pretrain_covariance").detach()
+        H = as_covariance(harmful_covariance, "harmful_covariance").detach().to(P.device)
+        if P.shape != H.shape:
+            raise InvalidInputError(
+                f"pretrain_covariance {tuple(P.shape)} and harmful_covariance {tuple(H.shape)} must be "
+                "square and of the same shape: both tasks share one input space."
+            )
+        given = (P, pretrain_covariance), (H, harmful_covariance)
+        return cls(*(LinearTask(K, rtol=default_rtol(len(K), storage_eps(stored))) for K, stored in given))
 
 
 def _task(
     X: ArrayLike,
     y: ArrayLike | None,
     loss: LossName,
-    device: str | torch.device,
+    device: torch.device,
     name: Literal["P", "H"],
     X_loss: ArrayLike | None,
 ) -> LinearTask:
-    """Validate one task's arrays and move them to the device."""
-    features = as_tensor(X, f"X_{name}", ndim=2).to(device)
-    rows = None if X_loss is None else as_tensor(X_loss, f"other inputs of y_{name}", ndim=2).to(device)
+    """Validate one task's arrays and copy them to the device."""
+
+    def own(value: ArrayLike, name: str, **shape: int) -> Tensor:
+        return as_tensor(value, name, **shape).detach().to(device, copy=True)
+
+    features = own(X, f"X_{name}", ndim=2)
+    rows = None if X_loss is None else own(X_loss, f"other inputs of y_{name}", ndim=2)
     if rows is not None and rows.shape[1] != features.shape[1]:
         raise InvalidInputError(
             f"the other inputs of y_{name} have {rows.shape[1]} features, X_{name} has "
             f"{features.shape[1]}: both must live in one input space."
         )
     K = features.mT @ features
+    if not bool(torch.isfinite(K).all()):
+        raise InvalidInputError(
+            f"X_{name} has entries up to {float(features.abs().max()):.3g}, whose squares overflow float64: "
+            "divide both tasks' inputs by one number, which changes no condition number."
+        )
+    rtol = squared_rtol(len(K), storage_eps(X))
     if y is None:
-        return LinearTask(K, features, None, loss)
-    targets = as_tensor(y, f"y_{name}", minimum_ndim=1).to(device)
+        return LinearTask(K, features, None, loss, rtol=rtol)
+    targets = own(y, f"y_{name}", minimum_ndim=1)
     targets = targets[:, None] if targets.ndim == 1 else targets
     expected = len(features if rows is None else rows)
     if targets.ndim != 2 or len(targets) != expected:
@@ -305,7 +327,7 @@ def _task(
             f"y_{name} has values outside [0, 1] (from {float(targets.min()):.3g} to "
             f"{float(targets.max()):.3g}): the bce loss needs labels or probabilities; use loss='mse'."
         )
-    return LinearTask(K, features, targets, loss, rows)
+    return LinearTask(K, features, targets, loss, rows, rtol=rtol)
 
 
 def _stacked(matrices: Sequence[Any], device: torch.device) -> Tensor:

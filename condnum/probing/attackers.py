@@ -33,7 +33,7 @@ class AttackBudget:
 
     def __post_init__(self) -> None:
         for name, least in (("steps", 1), ("dense_steps", 1), ("batch_size", 1), ("seed", 0)):
-            check_integer(name, getattr(self, name), least)
+            object.__setattr__(self, name, check_integer(name, getattr(self, name), least))
         if not self.epsilons or not all(0 < epsilon < 1 for epsilon in self.epsilons):
             raise InvalidInputError(f"epsilons must lie between 0 and 1, got {self.epsilons}.")
         if self.headline not in self.epsilons:

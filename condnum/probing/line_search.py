@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from condnum.arrays import ArrayLike, as_tensor
+from condnum.arrays import ArrayLike, as_tensor, storage_eps
 from condnum.errors import InvalidInputError
-from condnum.theory.spectra import covariance_factor, default_rtol
+from condnum.theory.spectra import CovarianceRange, default_rtol
 
 #: Directions whose share of the error falls below this are set to zero now and then: subnormal
 #: numbers, which they would become, make every step several times as slow.
@@ -75,7 +75,7 @@ def linear_probe(
         record: Increasing steps at which to record; default: every one up to 2000 steps, else
             `log_spaced_steps`.
         start: `(D_hid,)` or `(D_hid, m)` start `w₀`; default 0.
-        rtol: Relative rank tolerance of K; default `D·eps`.
+        rtol: Relative rank tolerance of K; default `D·eps` of its stored dtype.
 
     Returns:
         The curves, with the batch's shape in front.
@@ -105,6 +105,7 @@ def linear_probe(
         )
     if isinstance(steps, bool) or steps < 1:
         raise InvalidInputError(f"steps must be a positive integer, got {steps!r}.")
+    rtol = default_rtol(D, storage_eps(covariance)) if rtol is None else rtol
     recorded = _recorded(record, steps)
     w_0 = None if start is None else as_tensor(start, "start", minimum_ndim=1).to(T.device)
     if w_0 is not None and w_0.shape[0] != T.shape[-1]:
@@ -152,7 +153,7 @@ def _recorded(record: ArrayLike | None, steps: int) -> NDArray[np.int64]:
 
 def _modes(T: Tensor, K: Tensor, b: Tensor, w_0: Tensor | None, rtol: float | None) -> Modes:
     """Diagonalise one probe: with `K = BᵀB` and `Bθ = UΣVᵀ`, `σ = Σ²` and `Vᵀw* = Σ⁻¹Uᵀc`, `Bᵀc = Xᵀy`."""
-    B = covariance_factor(K, rtol=rtol)
+    B = CovarianceRange.of(K, rtol=rtol).factor
     target = (B @ b) / B.square().sum(dim=1, keepdim=True)  # rows of B are orthogonal: c = (BBᵀ)⁻¹Bb
     U, root, right = torch.linalg.svd(B @ T, full_matrices=False)
     kept = root**2 > default_rtol(T.shape[1]) * root[0] ** 2

@@ -25,7 +25,7 @@ from condnum.studies.executors import core_count
 from condnum.studies.measure import spectral_cell
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
 from condnum.theory.extremes import gram
-from condnum.theory.spectra import PUBLISHED_RIDGE, CovarianceRange, covariance_factor
+from condnum.theory.spectra import PUBLISHED_RIDGE, CovarianceRange
 
 #: What decides the tasks of a cell, beside the data.
 TASKS = ("pretrain", "harmful", "labels", "loss_rows")
@@ -70,7 +70,7 @@ def digit_problem(
             targets=torch.as_tensor(targets)[:, None].to(device),
             loss="bce",
             loss_features=torch.from_numpy(digits.pixels(index)).to(device),
-            known_factor=covariance_factor(K).to(device),
+            known_range=CovarianceRange.of(K).to(device),
         )
 
     def shared(digit: int, label: float) -> LinearTask:
@@ -101,7 +101,7 @@ def measure_cell(
 
 def ceilings(problem: ImmunizationProblem) -> dict[str, float]:
     """Return the RIR ceilings of a pair in both conventions."""
-    P, H = (CovarianceRange.of_factor(task.factor) for task in (problem.pretrain, problem.harmful))
+    P, H = problem.pretrain.range, problem.harmful.range
     ridged = {ridge_ceiling_column(ridge): ridge_convention_ceiling(P, H, ridge=ridge) for ridge in RIDGES}
     return {"ceiling_compact": rir_ceiling(P, H).value, **ridged}
 

@@ -31,7 +31,6 @@ from condnum.studies.study import Count, Result, Study, StudyRun, at_least
 from condnum.theory.ceiling import RirCeiling, share_of_ceiling
 from condnum.theory.immunization import RATIO_TOLERANCE
 from condnum.theory.pareto import FeasibleRegion
-from condnum.theory.spectra import CovarianceRange
 
 #: Pairs (pretrain, harmful) of digits that stand for the 90.
 DEFAULT_PAIRS = ((4, 9), (4, 7), (3, 5), (0, 1), (9, 0))
@@ -121,7 +120,7 @@ class Limits(Study, name="limits"):
         problem = base.problem(data) if isinstance(base, HousePrices) else cell_problem(data, cell, "cpu")
         P, H = cached(
             ("limits-ranges", data.checksum, self.data, cell.at.get("pretrain"), cell.at.get("harmful")),
-            lambda: [CovarianceRange.of(task.covariance) for task in (problem.pretrain, problem.harmful)],
+            lambda: [problem.pretrain.range, problem.harmful.range],
         )
         if cell["part"] == "method":
             return measure_cell(cell, problem, base.immunize(data, cell), P, H)

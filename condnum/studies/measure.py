@@ -32,7 +32,7 @@ from condnum.theory.immunization import (
     relative_immunization_ratio,
     unit_gauge,
 )
-from condnum.theory.spectra import Convention, covariance_factor, hessian_spectrum
+from condnum.theory.spectra import Convention, hessian_spectrum
 
 #: Steps of the exact line search, as in Fig. 1.
 PROBE_STEPS = 20_000
@@ -326,9 +326,8 @@ def curves_table(problem: ImmunizationProblem, cells: list[Extractor], *, probe_
     ]
     thetas = torch.stack([torch.as_tensor(cell.theta) for cell in cells]).to(problem.device)
     for name, task in (("pretrain", problem.pretrain), ("harmful", problem.harmful)):
-        factor = covariance_factor(task.covariance)
         for cell, theta in zip(cells, thetas, strict=True):
-            sigma = hessian_spectrum(unit_gauge(theta), factor).cpu().numpy()
+            sigma = hessian_spectrum(unit_gauge(theta), task.range.factor).cpu().numpy()
             frames.append(curve(facts(cell, name), "spectrum", np.arange(1, len(sigma) + 1), sigma))
         X = task.supervised_rows
         if task.targets is None or X is None:
@@ -360,9 +359,7 @@ class PairStudy:
     @cached_property
     def spectral_cells(self) -> list[CellResult]:
         """The spectra of every extractor."""
-        factors = [
-            covariance_factor(task.covariance) for task in (self.problem.pretrain, self.problem.harmful)
-        ]
+        factors = [task.range.factor for task in (self.problem.pretrain, self.problem.harmful)]
         return [spectral_cell(self.problem, extractor, factors) for extractor in self.extractors]
 
     @cached_property

@@ -48,8 +48,8 @@ def read_numbers(name: str, value: Any) -> tuple[int, ...]:
         raise InvalidInputError(
             f"{name}='{value}' is no list of whole numbers; write it as 10 or 10,100."
         ) from None
-    for number in given if tuple(given) != (0,) else ():
-        check_integer(name, number, 1)
+    if tuple(given) != (0,):
+        given = [check_integer(name, number, 1) for number in given]
     return tuple(dict.fromkeys(given))
 
 

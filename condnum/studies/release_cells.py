@@ -28,7 +28,6 @@ from condnum.theory.extremes import gram
 from condnum.theory.regularizers import ill_gradient_from_pair, well_gradient_from_pair
 from condnum.theory.spectra import (
     PUBLISHED_RIDGE,
-    covariance_factor,
     default_rtol,
     hessian_spectrum,
     symmetric_part,
@@ -208,8 +207,7 @@ def with_constant_input(problem: ImmunizationProblem) -> ImmunizationProblem:
     for task in (problem.pretrain, problem.harmful):
         X = longer(_features(task))
         loss_features = None if task.loss_features is None else longer(task.loss_features)
-        K = gram(X)
-        tasks.append(LinearTask(K, X, task.targets, task.loss, loss_features, covariance_factor(K)))
+        tasks.append(LinearTask(gram(X), X, task.targets, task.loss, loss_features))
     return ImmunizationProblem(*tasks)
 
 

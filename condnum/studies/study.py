@@ -173,10 +173,7 @@ def choose_executor(
     With the same number of threads a cell has the same result on one machine, whoever computes it. The
     executor's `note` says what became of the options, if they were not followed.
     """
-    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
-        raise InvalidInputError(
-            f"jobs must be an integer of at least 1, got {jobs!r}; this machine has {core_count()} cores."
-        )
+    jobs = check_integer(f"jobs (this machine has {core_count()} cores)", jobs, 1)
     if scheduler:
         note = f"jobs={jobs} is ignored: the workers of {scheduler} compute." if jobs > 1 else ""
         return DaskExecutor(scheduler, threads, note=note)

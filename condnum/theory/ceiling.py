@@ -16,13 +16,12 @@ import torch
 from torch import Tensor
 
 from condnum.arrays import Array, ArrayLike, like
-from condnum.errors import InvalidInputError, RankError
+from condnum.errors import InvalidInputError
 from condnum.theory.immunization import unit_gauge
 from condnum.theory.spectra import (
     PUBLISHED_RIDGE,
     CovarianceRange,
     condition_from_spectrum,
-    default_rtol,
     hessian_spectrum,
     symmetric_part,
     task_ranges,
@@ -76,7 +75,7 @@ def null_spaces(
         (1, 0, 0.5)
     """
     P, H = task_ranges(pretrain_covariance, harmful_covariance, rtol=rtol)
-    rtol = default_rtol(P.dimension) if rtol is None else rtol
+    rtol = max(P.tolerance, H.tolerance) if rtol is None else rtol
     N_P, N_H = P.null_basis, H.null_basis
     harmful, own = own_directions(H, N_P, rtol=rtol)
     pretrain, _ = own_directions(P, N_H, rtol=rtol)
@@ -121,7 +120,7 @@ class RirCeiling:
     """The largest RIR that any invertible θ can have, with what decides it."""
 
     value: float  # RIR_max; infinite when the harmful task has directions of its own and rank > 1
-    lambda_max: float  # largest generalised eigenvalue of (K_H, K_P) on range(K_P)
+    lambda_max: float  # largest generalised eigenvalue of (K_H, K_P) on range(K_P); 0: no shared direction
     lambda_min: float  # smallest non-zero one
     rank_pretrain: int  # rank(K_P)
     rank_harmful: int  # rank(K_H)
@@ -147,8 +146,8 @@ def rir_ceiling(
 
     Rank-deficient covariances are restricted to range(K_P). If the harmful task excites a direction
     in null(K_P), θ can scale it freely and the ceiling is infinite (unless rank(K_H) = 1, where κ(H_H) is
-    always 1). A θ that is not invertible can leave null directions of either task out, so that other
-    subspaces are compared; no such bound holds for it.
+    always 1); so it is where the tasks share no direction. A θ that is not invertible can leave null
+    directions of either task out, so that other subspaces are compared; no such bound holds for it.
 
     Args:
         pretrain_covariance: `(D, D)`, `K_P`, or its range.
@@ -171,24 +170,20 @@ def rir_ceiling(
         inf
     """
     P, H = task_ranges(pretrain_covariance, harmful_covariance, ridge, rtol)
-    rtol = default_rtol(P.dimension) if rtol is None else rtol
+    rtol = max(P.tolerance, H.tolerance) if rtol is None else rtol
     # Squared singular values of K_H's factor: the pencil's κ may reach κ(K_P)κ(K_H), beyond what
     # the eigenvalues of rootᵀK_H root keep.
     pencil = hessian_spectrum(P.vectors / P.values.sqrt(), H.factor)
-    if float(pencil[0]) <= rtol * float(H.values[0]) / float(P.values[0]):
-        raise RankError(
-            "the harmful task has no energy on range(K_P): the two tasks share no direction, so that "
-            "RIR is unbounded and the generalised eigenvalues vanish; check the feature columns."
-        )
+    shared = float(pencil[0]) > rtol * float(H.values[0]) / float(P.values[0])
     harmful_only = 0
     if P.rank < P.dimension:
         harmful_only = len(own_directions(H, P.null_basis, rtol=rtol)[0])
     rank = int((pencil > rtol**2 * pencil[0]).sum())
-    lambda_max, lambda_min = float(pencil[0]), float(pencil[rank - 1])
+    lambda_max, lambda_min = (float(pencil[0]), float(pencil[rank - 1])) if shared else (0.0, 0.0)
     ratio = float(P.values[0] / P.values[-1]) / float(H.values[0] / H.values[-1])
     # A harmful task of rank 1 has κ(H_H) = 1 for every θ: nothing to scale up against.
     infinite = harmful_only > 0 and H.rank > 1
-    value = math.inf if infinite else lambda_max / lambda_min * ratio
+    value = math.inf if infinite else (lambda_max / lambda_min if shared else 1.0) * ratio
     return RirCeiling(value, lambda_max, lambda_min, P.rank, H.rank, harmful_only, ridge)
 
 
@@ -259,8 +254,8 @@ def share_of_ceiling(rir: float, ceiling: float) -> float:
 
 
 def optimal_immunizer(
-    pretrain_covariance: ArrayLike,
-    harmful_covariance: ArrayLike,
+    pretrain_covariance: ArrayLike | CovarianceRange,
+    harmful_covariance: ArrayLike | CovarianceRange,
     *,
     ridge: float | None = None,
     null_gain: float = 1.0,
@@ -280,7 +275,8 @@ def optimal_immunizer(
         rtol: Relative rank tolerance; default `D·eps`.
 
     Returns:
-        `(D, D)` symmetric positive definite, in the unit gauge, of the kind of `pretrain_covariance`.
+        `(D, D)` symmetric positive definite, in the unit gauge, of the kind of `pretrain_covariance`; a
+        tensor for ranges.
 
     Raises:
         InvalidInputError: Shapes differ, entries are non-finite, `ridge` or `null_gain` not positive.
@@ -298,7 +294,8 @@ def optimal_immunizer(
         raise InvalidInputError(f"null_gain must be positive and finite, got {null_gain}.")
     gain = P.values.rsqrt()
     theta = (P.vectors * gain) @ P.vectors.mT + null_gain * gain.max() * P.null_projector
-    return like(pretrain_covariance)(unit_gauge(symmetric_part(theta)))
+    theta = unit_gauge(symmetric_part(theta))
+    return theta if isinstance(pretrain_covariance, CovarianceRange) else like(pretrain_covariance)(theta)
 
 
 def _largest_ratio(above: CovarianceRange, below: CovarianceRange, floor: float) -> float:

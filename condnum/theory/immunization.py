@@ -21,10 +21,11 @@ from condnum.theory.spectra import (
     PUBLISHED_RIDGE,
     ConditionNumber,
     Convention,
+    CovarianceRange,
     condition_from_spectrum,
-    covariance_factor,
     default_rtol,
     hessian_spectrum,
+    task_ranges,
 )
 
 Gauge = Literal["unit", "as_trained"]
@@ -45,7 +46,6 @@ class Immunization:
     harmful_ratio: float  # (i) = κ(H_H(θ)) / κ(H_H(I)), wanted > 1
     pretrain_ratio: float  # (ii) = κ(H_P(θ)) / κ(H_P(I)), wanted ≤ 1
     rir: float  # (i) / (ii)
-    success: bool  # Definition 3.1: clauses (a), (b) and, where known, (c)
     harmful_before: ConditionNumber  # of K_H
     harmful_after: ConditionNumber  # of θᵀK_Hθ
     pretrain_before: ConditionNumber  # of K_P
@@ -59,6 +59,35 @@ class Immunization:
         """Definition 3.1 clause by clause; `c` is None when no loss gap was given."""
         kept = None if self.loss_gap is None else self.loss_gap <= LOSS_TOLERANCE
         return {"a": _rises(self.harmful_ratio), "b": not _rises(self.pretrain_ratio), "c": kept}
+
+    @property
+    def success(self) -> bool:
+        """Whether θ is shown to meet Definition 3.1: clauses (a) and (b), and (c) where targets are known.
+
+        An invertible θ keeps (c) by itself. Where rank(H_P) falls, θ has removed directions that D_P uses, or
+        made them smaller than round-off, and κ(H_P) is that of the rest: then (c) decides, and without
+        targets nothing is shown. Directions that only D_H uses may go.
+        """
+        a, b, c = self.clauses.values()
+        return bool(a and b and (self.pretrain_lost <= 0 if c is None else c))
+
+    @property
+    def verdict(self) -> str:
+        """Definition 3.1 in words: met, NOT met with the clauses that fail, or undecided."""
+        failed = [f"({clause})" for clause, kept in self.clauses.items() if kept is False]
+        if failed:
+            return f"NOT met, {' and '.join(failed)} {'fails' if len(failed) == 1 else 'fail'}"
+        if self.success:
+            return "met"
+        return (
+            f"undecided: theta removes {self.pretrain_lost} of the {self.pretrain_before.rank} directions "
+            "that D_P uses, and without targets of D_P clause (c) is unknown"
+        )
+
+    @property
+    def pretrain_lost(self) -> int:
+        """By how much θ lowers the numerical rank of D_P's Hessian."""
+        return self.pretrain_before.rank - self.pretrain_after.rank
 
     @property
     def rank_changed(self) -> bool:
@@ -79,8 +108,8 @@ def unit_gauge(theta: Tensor) -> Tensor:
 
 def relative_immunization_ratio(
     theta: ArrayLike,
-    pretrain_covariance: ArrayLike,
-    harmful_covariance: ArrayLike,
+    pretrain_covariance: ArrayLike | CovarianceRange,
+    harmful_covariance: ArrayLike | CovarianceRange,
     *,
     convention: Convention = "compact",
     gauge: Gauge = "unit",
@@ -96,21 +125,22 @@ def relative_immunization_ratio(
 
     Args:
         theta: `(D, D_hid)` linear feature extractor.
-        pretrain_covariance: `(D, D)`, `K_P`.
-        harmful_covariance: `(D, D)`, `K_H`.
+        pretrain_covariance: `(D, D)`, `K_P`, or its range.
+        harmful_covariance: `(D, D)`, `K_H`, or its range.
         convention: `compact` or `ridge`; the two can give opposite verdicts, so report both.
         gauge: `unit` measures θ scaled to `‖θ‖_F = √D`; `as_trained` measures it as it is (only
             the ridge convention sees the difference).
         rtol: Relative rank tolerance, see `condition_number`.
         ridge: ε of the ridge convention.
         loss_gap: Clause (c), the rise of the best loss on D_P (`LinearTask.loss_gap`). For a linear
-            invertible θ it is zero in exact arithmetic.
+            invertible θ it is zero in exact arithmetic; for a θ that removes directions it decides whether
+            Definition 3.1 can be met at all, see `Immunization.success`.
 
     Returns:
         The ratios, RIR, the verdict and the four condition numbers.
 
     Raises:
-        InvalidInputError: Shapes do not fit, or entries are non-finite.
+        InvalidInputError: Shapes do not fit, entries are non-finite, K_P or K_H is no covariance.
         RankError: θ or a covariance is zero.
         UnknownNameError: Unknown convention or gauge.
 
@@ -124,21 +154,17 @@ def relative_immunization_ratio(
         (0.01, 25.0, True)
     """
     check_known("gauge", gauge, ("unit", "as_trained"))
-    T = as_tensor(theta, "theta", ndim=2)
-    K_P = as_tensor(pretrain_covariance, "pretrain_covariance", ndim=2)
-    K_H = as_tensor(harmful_covariance, "harmful_covariance", ndim=2)
-    if K_P.shape != K_H.shape or K_P.shape != (T.shape[0], T.shape[0]):
+    T = as_tensor(theta, "theta", ndim=2).detach()
+    P, H = (task.to(T.device) for task in task_ranges(pretrain_covariance, harmful_covariance, rtol=rtol))
+    if len(T) != P.dimension:
         raise InvalidInputError(
-            f"pretrain_covariance {tuple(K_P.shape)} and harmful_covariance {tuple(K_H.shape)} must both be "
-            f"(D, D) for theta {tuple(T.shape)} = (D, D_hid)."
+            f"pretrain_covariance and harmful_covariance are {(P.dimension, P.dimension)}: theta must have "
+            f"as many rows, got {tuple(T.shape)}."
         )
     T = unit_gauge(T) if gauge == "unit" else T
-    factors = [covariance_factor(K, rtol=rtol) for K in (K_P, K_H)]
-    identity = torch.eye(T.shape[0]).to(T)
-    before = [hessian_spectrum(identity, B) for B in factors]
-    after = [hessian_spectrum(T, B) for B in factors]
+    after = [hessian_spectrum(T, task.factor) for task in (P, H)]
     return immunization_from_spectra(
-        HessianSpectra(before[0], after[0], before[1], after[1], T.shape[0], T.shape[1]),
+        HessianSpectra(P.values, after[0], H.values, after[1], T.shape[0], T.shape[1]),
         convention=convention,
         gauge=gauge,
         rtol=rtol,
@@ -189,12 +215,10 @@ def immunization_from_spectra(
         kappas[name] = ConditionNumber(*numbers, dimension, convention)
     harmful_ratio = kappas["harmful_after"].value / kappas["harmful_before"].value
     pretrain_ratio = kappas["pretrain_after"].value / kappas["pretrain_before"].value
-    kept = loss_gap is None or loss_gap <= LOSS_TOLERANCE
     return Immunization(
         harmful_ratio=harmful_ratio,
         pretrain_ratio=pretrain_ratio,
         rir=harmful_ratio / pretrain_ratio,
-        success=_rises(harmful_ratio) and not _rises(pretrain_ratio) and kept,
         loss_gap=loss_gap,
         convention=convention,
         gauge=gauge,

@@ -29,7 +29,7 @@ from condnum.theory.ceiling import (
     ridge_convention_ceiling,
     rir_ceiling,
 )
-from condnum.theory.extremes import gram, largest_pairs
+from condnum.theory.extremes import gram, largest_bound
 from condnum.theory.immunization import in_both_conventions, unit_gauge
 from condnum.theory.spectra import (
     PUBLISHED_RIDGE,
@@ -104,7 +104,7 @@ def feasible_region(
     return FeasibleRegion(
         kappa_pretrain=float(P.values[0] / P.values[-1]),
         kappa_harmful=float(H.values[0] / H.values[-1]),
-        kappa_pencil=ceiling.lambda_max / ceiling.lambda_min,
+        kappa_pencil=ceiling.lambda_max / ceiling.lambda_min if ceiling.lambda_max else 1.0,
         ceiling=ceiling,
         mirrored=ceiling.rank_harmful == ceiling.rank_pretrain and not ceiling.harmful_only_dimension,
     )
@@ -196,7 +196,7 @@ def front_immunizer(
 
     Raises:
         InvalidInputError: Shapes differ, entries are non-finite, `pretrain_ratio` is not in (0, 1].
-        RankError: A covariance is zero, or the tasks share no direction.
+        RankError: A covariance is zero.
 
     Examples:
         The front of K_P = diag(100, 1), K_H = diag(2, 1) is (i) = 2500·(ii):
@@ -338,21 +338,21 @@ def _front_spike(
 
 def _own_direction(P: CovarianceRange, H: CovarianceRange) -> Tensor:
     """Return as w the harmful task's strongest own direction, scaled up until κ(H_H) is ten times κ(K_H)."""
-    energies, own = own_directions(H, P.null_basis, rtol=default_rtol(P.dimension))
+    energies, own = own_directions(H, P.null_basis, rtol=max(P.tolerance, H.tolerance))
     wanted = min(10 * float(H.values[0] / H.values[-1]), _largest_kappa(P.dimension)) * float(H.values[0])
     return own[:, 0] * math.sqrt(wanted / float(energies[0]))
 
 
 def _ridge_pencils(P: CovarianceRange, H: CovarianceRange) -> list[tuple[float, float, Tensor]]:
-    """Return ρ and the top generalised eigenpair of `(K_H, K_P + ρI)`, λ and a `(D,)`, over a grid of ρ."""
+    """Return ρ and the top eigenpair of `(K_H, K_P + ρI)`, a bound on λ and a `(D,)`, over a grid of ρ."""
     Q = torch.cat([P.vectors, P.null_basis], dim=1)
     rotated = gram(H.factor @ Q)
     energy = torch.cat([P.values, P.values.new_zeros(P.dimension - P.rank)])
     found = []
     for rho in np.geomspace(1e-8, 1e2, 31) * float(P.values[0]):
         scale = (energy + rho).rsqrt()
-        top = largest_pairs((scale[:, None] * rotated * scale)[None])
-        found.append((float(rho), float(top.values[0]), Q @ (scale * top.vectors[0])))
+        bound, vector = largest_bound(scale[:, None] * rotated * scale)
+        found.append((float(rho), bound, Q @ (scale * vector)))
     return found
 
 

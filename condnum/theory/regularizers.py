@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from condnum.arrays import ArrayLike, as_tensor, like, storage_eps
-from condnum.errors import CondnumError, InvalidInputError, RankError
+from condnum.errors import CondnumError, InvalidInputError, RankError, check_integer
 from condnum.theory.spectra import default_rtol, hessian, is_symmetric, symmetric_part
 
 INFINITE_VALUE = (
@@ -346,6 +346,17 @@ def ill_value(sigma: Tensor, rank: Tensor, low: Extreme) -> Tensor:
     return torch.where(flat, torch.inf, torch.where(flat, 1.0, rho).reciprocal())
 
 
+def reject_overflow(sigma: Tensor) -> None:
+    """Raise if the squares of a spectrum, which both regularizers are made of, leave float64."""
+    squares = sigma[..., 0].square()
+    if not bool((torch.isfinite(squares * sigma.shape[-1]) & (squares > 0)).all()):
+        extreme = float(sigma[..., 0].flatten()[squares.flatten().argmax()])
+        raise InvalidInputError(
+            f"the largest singular value is {extreme:.3g}: its square leaves float64. R_well and R_ill "
+            "depend on the scale: divide the matrix by this value first."
+        )
+
+
 def reject_infinite(value: Tensor) -> None:
     """Raise if R_ill is infinite anywhere."""
     if bool(torch.isinf(value).any()):
@@ -399,12 +410,7 @@ def resolve_dimension(dimension: int | None, minimum: int) -> int:
     """Return p, checked."""
     if dimension is None:
         return minimum
-    if int(dimension) != dimension or dimension < minimum:
-        raise InvalidInputError(
-            f"dimension must be a whole number of at least {minimum}, the number of singular values, "
-            f"got {dimension}."
-        )
-    return int(dimension)
+    return check_integer("dimension, the number of singular values,", dimension, minimum)
 
 
 def _resolve_rtol(rtol: float | None, matrix: Tensor, eps: float) -> float:
@@ -423,12 +429,13 @@ def resolve_rank(sigma: Tensor, rank: int | None, rtol: float) -> Tensor:
             "a matrix has rank 0 (all singular values are zero): its condition number, which the "
             "regularizers stand for, is undefined; check that theta and the features are not zero."
         )
+    reject_overflow(sigma)
     if rank is None:
         return (sigma > rtol * sigma[..., :1]).sum(dim=-1)
-    n = sigma.shape[-1]
-    if int(rank) != rank or not 1 <= rank <= n:
-        raise InvalidInputError(f"rank must be a whole number between 1 and {n}, got {rank}.")
-    return torch.full(sigma.shape[:-1], int(rank), dtype=torch.int64, device=sigma.device)
+    n, rank = sigma.shape[-1], check_integer("rank", rank, 1)
+    if rank > n:
+        raise InvalidInputError(f"rank must be between 1 and {n}, got {rank}.")
+    return torch.full(sigma.shape[:-1], rank, dtype=torch.int64, device=sigma.device)
 
 
 def theta_hessian(theta: ArrayLike, covariance: ArrayLike) -> tuple[Tensor, Tensor, Tensor, float]:

@@ -6,9 +6,9 @@ A condition number needs a stated convention (compact or ridge) and a stated ran
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import torch
 from torch import Tensor
@@ -18,6 +18,9 @@ from condnum.errors import InvalidInputError, RankError, check_known
 
 Convention = Literal["compact", "ridge"]
 MatrixKind = Literal["auto", "symmetric", "general", "features"]
+
+#: Round-off of float64.
+EPS = 2.0**-52
 
 #: The absolute floor of the published linear experiments, kept as the comparable ridge.
 PUBLISHED_RIDGE = 1e-6
@@ -67,7 +70,8 @@ def covariance(features: ArrayLike) -> Array:
 def hessian(theta: ArrayLike, covariance: ArrayLike) -> Array:
     """Return the Hessian of the linear probe, `H(θ) = θᵀKθ` (Eq. 9).
 
-    The paper drops the factor 2 of the squared loss, as κ does not see it; so do we.
+    The paper drops the factor 2 of the squared loss, as κ does not see it; so do we. Eigenvalues of K below
+    the precision in which it is stored count as zero, so that a float32 K keeps its rank in a float64 H.
 
     Args:
         theta: `(..., D, D_hid)` linear feature extractor; features are `Xθ`.
@@ -77,7 +81,7 @@ def hessian(theta: ArrayLike, covariance: ArrayLike) -> Array:
         `(..., D_hid, D_hid)`, symmetric, of the kind of `theta`, float64.
 
     Raises:
-        InvalidInputError: The shapes do not fit, or entries are non-finite.
+        InvalidInputError: The shapes do not fit, entries are non-finite, or `covariance` is none.
 
     Examples:
         >>> hessian([[1.0, 1.0], [0.0, 1.0]], [[2.0, 0.0], [0.0, 3.0]])
@@ -85,13 +89,55 @@ def hessian(theta: ArrayLike, covariance: ArrayLike) -> Array:
                [2., 5.]])
     """
     T = as_tensor(theta, "theta", minimum_ndim=2)
-    K = as_tensor(covariance, "covariance", minimum_ndim=2).to(T.device)
-    if K.shape[-1] != K.shape[-2] or K.shape[-1] != T.shape[-2]:
+    K = as_covariance(covariance, "covariance", ndim=None).to(T.device)
+    if K.shape[-1] != T.shape[-2] or not batches_fit(T.shape[:-2], K.shape[:-2]):
         raise InvalidInputError(
             f"theta {tuple(T.shape)} and covariance {tuple(K.shape)} do not fit: "
             "theta must be (..., D, D_hid) and covariance (..., D, D)."
         )
+    if storage_eps(covariance) > EPS:
+        values, vectors = torch.linalg.eigh(K)
+        least = default_rtol(K.shape[-1], storage_eps(covariance)) * values[..., -1:]
+        K = (vectors * torch.where(values > least, values, 0.0).unsqueeze(-2)) @ vectors.mT
     return like(theta)(symmetric_part(T.mT @ K @ T))
+
+
+def as_covariance(value: ArrayLike, name: str, *, ndim: int | None = 2, rtol: float = 0.0) -> Tensor:
+    """Return a covariance `(..., D, D)` in float64, exactly symmetric, or say why it is none.
+
+    An asymmetry or a negative eigenvalue counts as round-off up to four times `rtol`, or `D·eps` of the
+    stored dtype, at least 1e-8, times the largest variance.
+    """
+    K = as_tensor(value, name, ndim=ndim, minimum_ndim=2)
+    D = K.shape[-1]
+    if K.shape[-2] != D:
+        raise InvalidInputError(f"{name} must be square, got shape {tuple(K.shape)}.")
+    slack = max(4 * rtol, 4 * default_rtol(D, storage_eps(value)), 1e-8)
+    variances = K.detach().diagonal(dim1=-2, dim2=-1)
+    allowed = slack * variances.abs().amax(dim=-1)
+    gap = (K - K.mT).detach().abs().amax(dim=(-2, -1))
+    if bool((gap > allowed).any()):
+        raise InvalidInputError(
+            f"{name} must be symmetric, got |K - Kᵀ| up to {float(gap.max()):.3g}; pass a covariance XᵀX."
+        )
+    K = symmetric_part(K)
+    shift = torch.diag_embed((allowed + torch.finfo(K.dtype).tiny)[..., None].expand_as(variances))
+    if bool((torch.linalg.cholesky_ex(K.detach() + shift).info > 0).any()):
+        least = float(torch.linalg.eigvalsh(K.detach()).min())
+        raise InvalidInputError(
+            f"{name} is not positive semidefinite: its smallest eigenvalue is {least:.3g} against a largest "
+            f"variance of {float(variances.max()):.3g}; pass a covariance XᵀX."
+        )
+    return K
+
+
+def batches_fit(*shapes: tuple[int, ...]) -> bool:
+    """Tell whether shapes broadcast."""
+    try:
+        torch.broadcast_shapes(*shapes)
+    except RuntimeError:
+        return False
+    return True
 
 
 def symmetric_part(matrix: Tensor) -> Tensor:
@@ -126,16 +172,6 @@ def singular_values(matrix: Tensor, *, kind: MatrixKind = "auto", eps: float = 2
     return torch.linalg.svdvals(matrix)
 
 
-def covariance_factor(covariance: Tensor, *, rtol: float | None = None) -> Tensor:
-    """Return `B` with `K = BᵀB` and as many rows as the numerical rank of K."""
-    values, vectors = torch.linalg.eigh(symmetric_part(covariance))
-    rtol = default_rtol(len(values)) if rtol is None else rtol
-    kept = values > rtol * values[-1].clamp_min(0)
-    if not bool(kept.any()):
-        raise RankError("the covariance has rank 0: check that the features are not all constant zero.")
-    return (vectors[:, kept] * values[kept].sqrt()).mT.flip(0)
-
-
 def hessian_spectrum(theta: Tensor, factor: Tensor) -> Tensor:
     """Return the non-zero spectrum of `H(θ) = θᵀBᵀBθ` without forming H.
 
@@ -149,6 +185,21 @@ def hessian_spectrum(theta: Tensor, factor: Tensor) -> Tensor:
 def default_rtol(dimension: int, eps: float = 2.0**-52) -> float:
     """Return the relative rank tolerance `dimension · eps`, as NumPy's and MATLAB's rank do."""
     return dimension * eps
+
+
+def squared_rtol(dimension: int, eps: float) -> float:
+    r"""Return the relative rank tolerance of `K = XᵀX`, formed in float64, by the round-off in D features.
+
+    Entries stored with a relative error of `eps/2` move a singular value of X by at most
+    :math:`\|E\|_F \le \tfrac12 eps\sqrt D\,s_1` (Weyl), so that D·eps is on the safe side. Eigenvalues of K
+    are squares, and so is their tolerance; it is never below the round-off of the float64 product, D·2⁻⁵².
+    Half precision counts as float32: by its own round-off hardly any direction would be left.
+
+    Examples:
+        >>> f"{squared_rtol(768, 2.0**-23):.1e}", f"{squared_rtol(768, 2.0**-52):.1e}"
+        ('8.4e-09', '1.7e-13')
+    """
+    return max(default_rtol(dimension, min(eps, 2.0**-23)) ** 2, default_rtol(dimension))
 
 
 def condition_number(
@@ -169,8 +220,8 @@ def condition_number(
     Args:
         matrix: `(..., p_r, p_c)`.
         convention: `compact` or `ridge`.
-        rtol: Relative rank tolerance; default `max(p_r, p_c)·eps` of the stored dtype (for
-            `features`: `p_c·eps`, that of the Hessian which is meant).
+        rtol: Relative rank tolerance of the matrix, or of `XᵀX`; default `max(p_r, p_c)·eps` of the stored
+            dtype, for `features` `squared_rtol`.
         ridge: ε > 0 of the ridge convention, in the units of the singular values.
         kind: `auto` (symmetric or general), `symmetric`, `general`, or `features`: κ of the
             probe's Hessian `XᵀX` of the feature matrix `X`, through the smaller Gram matrix.
@@ -192,12 +243,13 @@ def condition_number(
         >>> condition_number(np.array([[3.0, 0.0, 0.0], [0.0, 1.0, 0.0]]), kind="features").value
         9.0
     """
-    M = as_tensor(matrix, "matrix", minimum_ndim=2)
+    M = as_tensor(matrix, "matrix", minimum_ndim=2).detach()
     eps = storage_eps(matrix)
     dimension = M.shape[-1] if kind == "features" else min(M.shape[-2:])
     sigma = singular_values(M, kind=kind, eps=eps)
     if rtol is None:
-        rtol = default_rtol(M.shape[-1] if kind == "features" else max(M.shape[-2:]), eps)
+        size = M.shape[-1] if kind == "features" else max(M.shape[-2:])
+        rtol = (squared_rtol if kind == "features" else default_rtol)(size, eps)
     value, sigma_max, sigma_min, rank = condition_from_spectrum(
         sigma, convention=convention, rtol=rtol, ridge=ridge, dimension=dimension
     )
@@ -233,33 +285,44 @@ def condition_from_spectrum(
 
 @dataclass(frozen=True)
 class CovarianceRange:
-    """Eigenpairs of a covariance above its numerical rank; one decomposition serves many ceilings."""
+    """Eigenpairs of a covariance above its numerical rank: what every function of condnum means by K.
+
+    Built from K or from X it decides once whether K is a covariance at all, which eigenvalues stand above the
+    precision that it was stored in, and hence rank, factor and null space; one decomposition serves all.
+    """
 
     values: Tensor  # (r,) descending, > 0
     vectors: Tensor  # (D, r), orthonormal columns
+    rtol: float = 0.0  # relative tolerance below which an eigenvalue counted as zero; 0 for D·2⁻⁵²
 
     @classmethod
-    def of(cls, covariance: Tensor, *, rtol: float | None = None, name: str = "covariance") -> Self:
-        """Decompose a covariance."""
-        values, vectors = torch.linalg.eigh(covariance)
-        rtol = default_rtol(len(values)) if rtol is None else rtol
-        if float(values[-1]) <= 0:
+    def of(
+        cls, covariance: "ArrayLike | CovarianceRange", *, rtol: float | None = None, name: str = "covariance"
+    ) -> Self:
+        """Decompose a covariance; default `rtol`: D·eps of its stored dtype. A range is cut to `rtol`."""
+        if rtol is not None and not 0 <= rtol < 1:
+            raise InvalidInputError(f"rtol must lie in [0, 1), got {rtol}.")
+        if isinstance(covariance, CovarianceRange):
+            if rtol is None or rtol <= covariance.rtol:
+                return cast(Self, covariance)
+            kept = covariance.values > rtol * covariance.values[0]
+            return cls(covariance.values[kept], covariance.vectors[:, kept], rtol)
+        K = as_covariance(covariance, name, rtol=rtol or 0.0).detach()
+        values, vectors = torch.linalg.eigh(K)
+        rtol = default_rtol(len(K), storage_eps(covariance)) if rtol is None else rtol
+        kept = values > rtol * values[-1].clamp_min(0)
+        if not bool(kept.any()):
             raise RankError(
-                f"{name} has rank 0 (no positive eigenvalue): check that the features are not zero."
+                f"{name} has rank 0 (no positive eigenvalue): check that the features are not all zero."
             )
-        if float(values[0]) < -max(rtol, 1e-8) * float(values[-1]):
-            raise InvalidInputError(
-                f"{name} is not positive semidefinite: its smallest eigenvalue is {float(values[0]):.3g} "
-                f"against a largest of {float(values[-1]):.3g}; pass a covariance XᵀX."
-            )
-        kept = values > rtol * values[-1]
-        return cls(values[kept].flip(0), vectors[:, kept].flip(1))
+        return cls(values[kept].flip(0), vectors[:, kept].flip(1), rtol)
 
     @classmethod
-    def of_factor(cls, factor: Tensor) -> Self:
-        """Read the range off a factor of `covariance_factor`, without another decomposition."""
-        lengths = torch.linalg.vector_norm(factor, dim=1)
-        return cls(lengths.square(), (factor / lengths[:, None]).mT)
+    def of_features(cls, features: ArrayLike, *, rtol: float | None = None, name: str = "features") -> Self:
+        """Decompose `XᵀX`; default `rtol`: `squared_rtol` of the stored dtype."""
+        X = as_tensor(features, name, ndim=2).detach()
+        rtol = squared_rtol(X.shape[1], storage_eps(features)) if rtol is None else rtol
+        return cls.of(X.mT @ X, rtol=rtol, name=f"the covariance of {name}")
 
     def ridged(self, ridge: float) -> Self:
         """Return the range of `K + εI`, which is the whole space, from this decomposition.
@@ -271,7 +334,18 @@ class CovarianceRange:
             raise InvalidInputError(f"ridge must be positive and finite, got {ridge}; leave it out for none.")
         null = self.null_basis
         values = torch.cat([self.values + ridge, self.values.new_full((null.shape[1],), ridge)])
-        return type(self)(values, torch.cat([self.vectors, null], dim=1))
+        return type(self)(values, torch.cat([self.vectors, null], dim=1), self.rtol)
+
+    def to(self, device: str | torch.device) -> Self:
+        """Return the range on a device."""
+        if self.values.device == torch.device(device):
+            return self
+        return replace(self, values=self.values.to(device), vectors=self.vectors.to(device))
+
+    @property
+    def tolerance(self) -> float:
+        """Relative size below which energy counts as round-off, at least D·2⁻⁵²."""
+        return max(self.rtol, default_rtol(self.dimension))
 
     @property
     def dimension(self) -> int:
@@ -299,36 +373,19 @@ class CovarianceRange:
         return torch.eye(self.dimension).to(self.vectors) - self.vectors @ self.vectors.mT
 
 
-def covariance_pair(pretrain: ArrayLike, harmful: ArrayLike) -> tuple[Tensor, Tensor]:
-    """Return two covariances of one input space as symmetric tensors on one device."""
-    K_P = as_tensor(pretrain, "pretrain_covariance", ndim=2)
-    K_H = as_tensor(harmful, "harmful_covariance", ndim=2).to(K_P.device)
-    if K_P.shape != K_H.shape or K_P.shape[0] != K_P.shape[1]:
-        raise InvalidInputError(
-            f"pretrain_covariance {tuple(K_P.shape)} and harmful_covariance {tuple(K_H.shape)} must be "
-            "square and of the same shape: both tasks share one input space."
-        )
-    return symmetric_part(K_P), symmetric_part(K_H)
-
-
 def task_ranges(
     pretrain: ArrayLike | CovarianceRange,
     harmful: ArrayLike | CovarianceRange,
     ridge: float | None = None,
     rtol: float | None = None,
 ) -> tuple[CovarianceRange, CovarianceRange]:
-    """Return the ranges of two covariances of one input space."""
-    if isinstance(pretrain, CovarianceRange) and isinstance(harmful, CovarianceRange):
-        if pretrain.dimension != harmful.dimension:
-            raise InvalidInputError(
-                f"the ranges live in {pretrain.dimension} and {harmful.dimension} dimensions: "
-                "both tasks share one input space."
-            )
-        P, H = pretrain, harmful
-    elif isinstance(pretrain, CovarianceRange) or isinstance(harmful, CovarianceRange):
-        raise InvalidInputError("pass two covariances or two ranges, not one of each.")
-    else:
-        K_P, K_H = covariance_pair(pretrain, harmful)
-        P = CovarianceRange.of(K_P, rtol=rtol, name="pretrain_covariance")
-        H = CovarianceRange.of(K_H, rtol=rtol, name="harmful_covariance")
+    """Return the ranges of two covariances of one input space, on the device of the first."""
+    P = CovarianceRange.of(pretrain, rtol=rtol, name="pretrain_covariance")
+    H = CovarianceRange.of(harmful, rtol=rtol, name="harmful_covariance")
+    if P.dimension != H.dimension:
+        raise InvalidInputError(
+            f"pretrain_covariance {(P.dimension, P.dimension)} and harmful_covariance "
+            f"{(H.dimension, H.dimension)} must be of the same shape: both tasks share one input space."
+        )
+    H = H.to(P.values.device)
     return (P, H) if ridge is None else (P.ridged(ridge), H.ridged(ridge))

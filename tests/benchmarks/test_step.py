@@ -13,7 +13,6 @@ from condnum.methods.descent import Optimizer
 from condnum.methods.method import Memory
 from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask, ProblemBatch
 from condnum.theory.extremes import gram
-from condnum.theory.spectra import covariance_factor
 
 DIMENSIONS = (64, 128, 256, 512, 784)
 
@@ -25,7 +24,7 @@ def image_like(D, seed):
     Q, _ = torch.linalg.qr(torch.randn(D, D, generator=generator, dtype=torch.float64))
     factor = torch.arange(1, rank + 1, dtype=torch.float64)[:, None] ** -1.0 * Q[:, :rank].mT
     K = gram(factor)
-    return LinearTask(K, known_factor=covariance_factor(K))
+    return LinearTask(K)
 
 
 def median_seconds(call, budget=0.6):
@@ -64,7 +63,7 @@ def digit_like(seed, real):
         X = torch.randn(6000, 550, generator=generator, dtype=torch.float64)
         X = X @ torch.randn(550, 784, generator=generator, dtype=torch.float64)
     K = gram(X)
-    return LinearTask(K, known_factor=covariance_factor(K))
+    return LinearTask(K)
 
 
 def straightforward(theta, problem, optimizer):

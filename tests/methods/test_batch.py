@@ -1,5 +1,7 @@
 """Batched descents against the same problems one by one."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,6 @@ from condnum.methods import NAMED_SETTINGS, descends_in_batches, get_method, imm
 from condnum.methods.algorithm1 import RIllOnly
 from condnum.methods.method import Gradients
 from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask
-from condnum.theory.spectra import covariance_factor
 
 LARGE = SMALL + 12  # where one problem alone takes the factor form too
 FIXED = NAMED_SETTINGS["fixed"]
@@ -22,11 +23,10 @@ def task(dimension, rank, seed, rows, loss):
     values = torch.zeros(dimension, dtype=torch.float64)
     values[:rank] = 0.95 ** torch.arange(rank)
     K = (Q * values) @ Q.mT
-    B = covariance_factor(K, rtol=1e-13)
     if loss is None:
-        return LinearTask((K + K.mT) / 2, known_factor=B)
+        return LinearTask((K + K.mT) / 2, rtol=1e-13)
     X = torch.randn(rows, dimension, generator=generator, dtype=torch.float64)
-    return LinearTask((K + K.mT) / 2, None, (X[:, :1] > 0).double(), loss, X, B)
+    return LinearTask((K + K.mT) / 2, None, (X[:, :1] > 0).double(), loss, X, rtol=1e-13)
 
 
 def problems(*ranks, loss=None, dimension=LARGE):
@@ -95,7 +95,7 @@ def test_a_problem_that_diverges_keeps_its_last_finite_theta_and_touches_no_othe
     sound = problems((120, 110), (100, 130))
     tall = ImmunizationProblem(  # F is finite, H = FᵀF is not
         *(
-            LinearTask(task.covariance, known_factor=task.factor * 1e160)
+            LinearTask(task.covariance, known_range=replace(task.range, values=task.range.values * 1e305))
             for task in (sound[0].pretrain, sound[0].harmful)
         )
     )

@@ -19,6 +19,7 @@ from condnum.theory.ceiling import (
     rir_ceiling,
 )
 from condnum.theory.immunization import relative_immunization_ratio
+from condnum.theory.pareto import front_immunizer
 from condnum.theory.spectra import CovarianceRange
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -260,10 +261,10 @@ RANGE = CovarianceRange.of(torch.eye(2).double())
         (np.ones((2, 3)), np.ones((2, 3)), InvalidInputError, "must be square"),
         (np.zeros((2, 2)), np.eye(2), RankError, "pretrain_covariance has rank 0"),
         (np.diag([1.0, -0.5]), np.eye(2), InvalidInputError, "not positive semidefinite.*-0.5"),
-        (RANGE, np.eye(2), InvalidInputError, "not one of each"),
-        (RANGE, CovarianceRange.of(torch.eye(3).double()), InvalidInputError, "2 and 3 dimensions"),
+        (np.array([[1.0, 5.0], [0.0, 1.0]]), np.eye(2), InvalidInputError, "must be symmetric.*up to 5"),
+        (RANGE, CovarianceRange.of(torch.eye(3).double()), InvalidInputError, r"\(3, 3\).*same shape"),
     ],
-    ids=["shapes", "not-square", "zero", "indefinite", "mixed", "dimensions"],
+    ids=["shapes", "not-square", "zero", "indefinite", "not-symmetric", "dimensions"],
 )
 def test_covariances_that_are_refused(function, K_P, K_H, error, message):
     with pytest.raises(error, match=message):
@@ -279,6 +280,15 @@ def test_options_that_are_refused(value):
         optimal_immunizer(np.eye(2), np.eye(2), null_gain=value)
 
 
-def test_tasks_that_share_no_direction():
-    with pytest.raises(RankError, match="share no direction"):
-        rir_ceiling(np.diag([1.0, 0.0]), np.diag([0.0, 1.0]))
+@pytest.mark.parametrize(
+    ("K_P", "K_H", "ceiling"),
+    [([1, 1, 0, 0], [0, 0, 1, 2], math.inf), ([4, 1, 0], [0, 0, 3], 4.0)],  # rank 1: κ(H_H) = 1, RIR ≤ κ(K_P)
+    ids=["infinite", "rank-1"],
+)
+def test_tasks_that_share_no_direction(K_P, K_H, ceiling):
+    K_P, K_H = np.diag(np.float64(K_P)), np.diag(np.float64(K_H))
+    found = rir_ceiling(K_P, K_H)
+    assert (found.value, found.lambda_max, found.lambda_min) == (pytest.approx(ceiling), 0, 0)
+    reached = relative_immunization_ratio(front_immunizer(K_P, K_H), K_P, K_H)
+    assert reached.success is math.isinf(ceiling)  # one answer: the closed form gives what the ceiling allows
+    assert reached.rir <= ceiling * (1 + 1e-12)

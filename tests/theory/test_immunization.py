@@ -130,7 +130,7 @@ class TestGauge:
 @pytest.mark.parametrize(
     ("theta", "P", "options", "error", "message"),
     [
-        (np.eye(3), K_P, {}, InvalidInputError, r"\(2, 2\).*\(3, 3\) = \(D, D_hid\)"),
+        (np.eye(3), K_P, {}, InvalidInputError, r"\(2, 2\).*got \(3, 3\)"),
         (np.zeros((2, 2)), K_P, {}, RankError, "theta is the zero matrix"),
         (np.zeros((2, 2)), K_P, {"gauge": "as_trained"}, RankError, "rank 0"),
         (np.eye(2), np.zeros((2, 2)), {}, RankError, "covariance has rank 0"),

@@ -7,9 +7,9 @@ import torch
 from condnum.errors import InvalidInputError, RankError, UnknownNameError
 from condnum.theory.spectra import (
     PUBLISHED_RIDGE,
+    CovarianceRange,
     condition_number,
     covariance,
-    covariance_factor,
     hessian,
     hessian_spectrum,
 )
@@ -112,7 +112,7 @@ def test_refused(matrix, options, error, message):
 def test_the_spectrum_from_a_factor_is_that_of_the_dense_hessian(samples, columns):
     rng = np.random.default_rng(8)
     theta, K = rng.normal(size=(5, columns)), covariance(torch.from_numpy(rng.normal(size=(samples, 5))))
-    B = covariance_factor(K)
+    B = CovarianceRange.of(K).factor
     assert B.shape == (min(samples, 5), 5)
     torch.testing.assert_close(B.mT @ B, K, rtol=1e-12, atol=1e-12)
     gram = B @ B.mT

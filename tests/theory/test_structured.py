@@ -1,0 +1,192 @@
+"""One covariance, one answer: every public function on structured, float32 and badly scaled input."""
+
+import numpy as np
+import pytest
+import torch
+from covariances import STRUCTURES, structured_rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.linalg import block_diag
+
+from condnum.deep.rir import rir_from_features
+from condnum.errors import InvalidInputError
+from condnum.methods.problem import ImmunizationProblem
+from condnum.probing.line_search import linear_probe
+from condnum.theory.alignment import alignment
+from condnum.theory.ceiling import null_spaces, optimal_immunizer, rir_ceiling
+from condnum.theory.extremes import largest_bound, largest_pairs, smallest_pairs
+from condnum.theory.immunization import relative_immunization_ratio
+from condnum.theory.pareto import front_extractor, front_immunizer, ridge_limits
+from condnum.theory.regularizers import r_well_theta_gradient
+from condnum.theory.spectra import CovarianceRange, condition_number, covariance, hessian
+
+DRAWS = settings(max_examples=40, deadline=None, derandomize=True)
+SEEDS, SIZES = st.integers(0, 10**6), st.integers(2, 12)
+KINDS = st.sampled_from(STRUCTURES)
+
+
+def covariances(seed, kinds, dimension, dtype=np.float64):
+    """Covariances of structured rows, computed and stored in a dtype."""
+    rng = np.random.default_rng(seed)
+    rows = [structured_rows(rng, kind, dimension).astype(dtype) for kind in kinds]
+    return [X.T @ X for X in rows]
+
+
+def ranks_and_kappas(K):
+    """Rank and κ of K as each public function sees them."""
+    identity, moment = np.eye(len(K)), np.ones(len(K))
+    measured = relative_immunization_ratio(identity, K, K)
+    probe = linear_probe(identity, K, K @ moment, steps=1)
+    ceiling, spaces = rir_ceiling(K, K), null_spaces(K, K)
+    problem = ImmunizationProblem.from_covariances(K, K)
+    spectrum = CovarianceRange.of(K).values
+    number = condition_number(K)
+    ranks = {
+        number.rank, measured.harmful_before.rank, measured.harmful_after.rank, int(probe.rank),
+        ceiling.rank_pretrain, spaces.rank_harmful, problem.pretrain.rank, len(spectrum),
+        alignment(identity, K).rank, condition_number(hessian(identity, K)).rank,
+    }  # fmt: skip
+    kappas = [
+        number.value, measured.pretrain_before.value, measured.pretrain_after.value, float(probe.condition),
+        float(spectrum[0] / spectrum[-1]), alignment(identity, K).true_condition,
+        condition_number(hessian(identity, K)).value,
+    ]  # fmt: skip
+    return ranks, kappas, ceiling.value
+
+
+class TestOneAnswer:
+    @pytest.mark.parametrize("dtype", [np.float64, np.float32])
+    @DRAWS
+    @given(SEEDS, KINDS, SIZES)
+    def test_all_functions_agree_on_rank_and_kappa(self, dtype, seed, kind, dimension):
+        (K,) = covariances(seed, [kind], dimension, dtype)
+        ranks, kappas, ceiling = ranks_and_kappas(K)
+        assert len(ranks) == 1
+        eps = np.finfo(np.float64).eps
+        assert kappas == pytest.approx([kappas[0]] * len(kappas), rel=100 * dimension * eps * kappas[0])
+        assert ceiling == pytest.approx(1, rel=1e-3)  # a task against itself
+
+    def test_float32_covariance_of_low_rank(self):
+        A = np.random.default_rng(0).normal(size=(40, 60)).astype(np.float32)
+        ranks, kappas, ceiling = ranks_and_kappas(A.T @ A)
+        true = np.linalg.svd(A.astype(np.float64), compute_uv=False) ** 2
+        assert ranks == {40}
+        assert kappas == pytest.approx([true[0] / true[-1]] * len(kappas), rel=1e-3)
+        assert ceiling == pytest.approx(1)
+        K = A.T @ A
+        for theta in (optimal_immunizer(K, np.eye(60)), front_immunizer(K, np.eye(60))):
+            assert np.isfinite(theta).all()
+
+    @pytest.mark.parametrize("kind", ["array", "tensor"])
+    def test_float32_features_resolve_the_square_of_their_precision(self, kind):
+        rng = np.random.default_rng(0)
+        U, _, Vt = np.linalg.svd(rng.normal(size=(1000, 256)), full_matrices=False)
+        X = ((U * np.geomspace(1, 1e-3, 256)) @ Vt).astype(np.float32)  # κ(H) = 1e6
+        found = condition_number(torch.from_numpy(X) if kind == "tensor" else X, kind="features")
+        assert int(found.rank) == 256
+        assert float(found.value) == pytest.approx(1e6, rel=1e-3)
+        assert float(condition_number(covariance(X)).value) == pytest.approx(1e6, rel=1e-3)
+        assert CovarianceRange.of_features(X).rank == 256
+
+    def test_float32_features_of_four_models_give_one_rir(self):
+        rng = np.random.default_rng(1)
+        mix = rng.normal(size=(64, 64)) * np.geomspace(1, 1e-3, 64)
+        features = [(rng.normal(size=(300, 64)) @ mix * scale).astype(np.float32) for scale in (1, 2, 3, 4)]
+        features[3] = (features[3] * np.geomspace(1, 1e-2, 64)).astype(np.float32)
+        before_P, after_P, before_H, after_H = (condition_number(X, kind="features").value for X in features)
+        by_hand = (after_H / before_H) / (after_P / before_P)
+        found = rir_from_features(*features, groups=1, group_size=300)
+        assert float(found.rir) == pytest.approx(by_hand, rel=1e-6)
+
+    @pytest.mark.parametrize(
+        ("K", "message"),
+        [(np.diag([1.0, -1.0]), "positive semidefinite"), (np.array([[1.0, 5.0], [0.0, 1.0]]), "symmetric")],
+        ids=["indefinite", "not-symmetric"],
+    )
+    def test_what_is_no_covariance_is_refused_by_all(self, K, message):
+        I = np.eye(2)  # ruff: ignore[ambiguous-variable-name]
+        calls = [
+            lambda: relative_immunization_ratio(I, K, I), lambda: relative_immunization_ratio(I, I, K),
+            lambda: linear_probe(I, K, np.ones(2)), lambda: rir_ceiling(I, K), lambda: front_immunizer(K, I),
+            lambda: alignment(I, K), lambda: hessian(I, K), lambda: ridge_limits(I, K),
+            lambda: ImmunizationProblem.from_covariances(I, K), lambda: r_well_theta_gradient(I, K),
+            lambda: front_extractor(I, K, 0.5),
+        ]  # fmt: skip
+        for call in calls:
+            with pytest.raises(InvalidInputError, match=message):
+                call()
+
+    @DRAWS
+    @given(SEEDS, KINDS, KINDS, SIZES, st.sampled_from([1e-100, 1e-30, 1e30, 1e100]))
+    def test_the_scale_of_the_inputs_changes_no_answer(self, seed, pretrain, harmful, dimension, scale):
+        K_P, K_H = covariances(seed, (pretrain, harmful), dimension)
+        plain, scaled = rir_ceiling(K_P, K_H), rir_ceiling(scale * K_P, scale * K_H)
+        assert scaled.value == pytest.approx(plain.value, rel=1e-6)
+        theta = np.random.default_rng(seed).normal(size=(dimension, dimension))
+        a, b = (relative_immunization_ratio(theta, s * K_P, s * K_H) for s in (1.0, scale))
+        assert (a.success, a.harmful_before.rank) == (b.success, b.harmful_before.rank)
+        assert b.rir == pytest.approx(a.rir, rel=1e-6)
+
+
+class TestExtremes:
+    @DRAWS
+    @given(SEEDS, st.sampled_from(["blocks", "one-hot", "diagonal", "low-rank"]), st.integers(2, 40))
+    def test_largest_pair_is_the_largest(self, seed, kind, dimension):
+        (K,) = covariances(seed, [kind], dimension)
+        A, top = torch.from_numpy(K), float(np.linalg.eigvalsh(K)[-1])
+        # Any start may lie in an invariant subspace: a column, or an eigenvector that is not the largest.
+        vectors = torch.linalg.eigh(A).eigenvectors
+        for start in (None, A[:, :1].mT, vectors[:, :1].mT, vectors[:, dimension // 2][None]):
+            assert float(largest_pairs(A[None], start).values[0]) == pytest.approx(top, rel=1e-10)
+        assert top <= largest_bound(A)[0] <= top * (1 + 1e-9)
+
+    def test_three_blocks(self):
+        rng = np.random.default_rng(0)
+        for sizes in rng.integers(1, 20, size=(300, 3)):
+            A = block_diag(*((G := rng.normal(size=(size, size))) @ G.T for size in sizes))
+            found = float(largest_pairs(torch.from_numpy(A)[None]).values[0])
+            assert found == pytest.approx(np.linalg.eigvalsh(A)[-1], rel=1e-10)
+
+    @DRAWS
+    @given(SEEDS, st.integers(3, 30))
+    def test_smallest_pair_is_the_smallest(self, seed, dimension):
+        rng = np.random.default_rng(seed)
+        F = torch.from_numpy(np.diag(rng.uniform(1, 3, dimension)))
+        least = int(F.diagonal().argmin())
+        for start in (None, torch.eye(dimension).double()[(least + 1) % dimension][None]):
+            found = smallest_pairs(F[None], torch.tensor([dimension]), start)
+            assert float(found.values[0]) == pytest.approx(float(F.diagonal().min() ** 2), rel=1e-9)
+
+
+class TestRidgeLimits:
+    def test_blocks(self):
+        K_P, K_H = np.diag([1.0, 0, 0, 0, 0]), block_diag(3.0, np.ones((4, 4)))
+        limits = ridge_limits(K_P, K_H)
+        u = np.array([0, 1, 1, 1, 1]) / 2
+        theta = 1e-4 * np.eye(5) + np.outer(u, u)
+        measured = relative_immunization_ratio(theta, K_P, K_H, convention="ridge")
+        assert measured.pretrain_ratio <= 1
+        assert measured.rir > 2e6
+        assert measured.rir <= limits.rir == pytest.approx(5.0e6, rel=1e-3)
+        assert measured.harmful_ratio <= limits.harmful_ratio
+
+    @DRAWS
+    @given(SEEDS, KINDS, KINDS, SIZES)
+    def test_no_extractor_exceeds_them(self, seed, pretrain, harmful, dimension):
+        K_P, K_H = covariances(seed, (pretrain, harmful), dimension)
+        ridge = 1e-6 * float(np.trace(K_P))
+        limits, rng = ridge_limits(K_P, K_H, ridge=ridge), np.random.default_rng(seed)
+        top = np.linalg.eigh(K_H)[1][:, -1:]
+        candidates = [
+            front_immunizer(K_P, K_H, convention="ridge", ridge=ridge),
+            front_immunizer(K_P, K_H, pretrain_ratio=0.1, convention="ridge", ridge=ridge),
+            optimal_immunizer(K_P, K_H),
+            *(1e-3 * np.eye(dimension) + gain * top @ top.T for gain in (1.0, 0.1)),
+            *rng.normal(size=(5, dimension, dimension)),
+        ]
+        for theta in candidates:
+            found = relative_immunization_ratio(theta, K_P, K_H, convention="ridge", ridge=ridge)
+            if found.pretrain_ratio <= 1:
+                assert found.harmful_ratio <= limits.harmful_ratio * (1 + 1e-6)
+                if found.harmful_ratio >= 1:
+                    assert found.rir <= limits.rir * (1 + 1e-6)
