@@ -16,7 +16,7 @@ from torch.nn.functional import softplus
 from condnum.arrays import ArrayLike, as_tensor, resolve_device, storage_eps
 from condnum.errors import InvalidInputError, check_known
 from condnum.theory.extremes import TriangularFactor
-from condnum.theory.spectra import CovarianceRange, as_covariance, default_rtol, squared_rtol
+from condnum.theory.spectra import CovarianceRange, as_covariance, covariance, default_rtol, squared_rtol
 
 LossName = Literal["mse", "bce"]
 
@@ -306,12 +306,7 @@ def _task(
             f"the other inputs of y_{name} have {rows.shape[1]} features, X_{name} has "
             f"{features.shape[1]}: both must live in one input space."
         )
-    K = features.mT @ features
-    if not bool(torch.isfinite(K).all()):
-        raise InvalidInputError(
-            f"X_{name} has entries up to {float(features.abs().max()):.3g}, whose squares overflow float64: "
-            "divide both tasks' inputs by one number, which changes no condition number."
-        )
+    K: Tensor = covariance(features)  # type: ignore[assignment]
     rtol = squared_rtol(len(K), storage_eps(X))
     if y is None:
         return LinearTask(K, features, None, loss, rtol=rtol)

@@ -101,6 +101,9 @@ class Immunization:
 def unit_gauge(theta: Tensor) -> Tensor:
     """Scale θ to `‖θ‖_F = √D`, the norm of the identity."""
     norm = torch.linalg.matrix_norm(theta, keepdim=True)
+    if not bool((torch.isfinite(norm) & (norm > 0)).all()):  # squares have left float64, or θ is zero
+        theta = theta / theta.abs().amax(dim=(-2, -1), keepdim=True).clamp_min(torch.finfo(theta.dtype).tiny)
+        norm = torch.linalg.matrix_norm(theta, keepdim=True)
     if bool((norm == 0).any()):
         raise RankError("theta is the zero matrix: it extracts nothing and has no condition number.")
     return theta * (math.sqrt(theta.shape[-2]) / norm)

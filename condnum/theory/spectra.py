@@ -56,7 +56,7 @@ def covariance(features: ArrayLike) -> Array:
         `(..., D, D)`, symmetric, of the caller's kind, float64.
 
     Raises:
-        InvalidInputError: Not at least two-dimensional, empty or non-finite.
+        InvalidInputError: Not at least two-dimensional, empty, non-finite, or too large to be squared.
 
     Examples:
         >>> covariance([[1.0, 0.0], [1.0, 2.0]])
@@ -64,7 +64,17 @@ def covariance(features: ArrayLike) -> Array:
                [2., 4.]])
     """
     X = as_tensor(features, "features", minimum_ndim=2)
-    return like(features)(X.mT @ X)
+    return like(features)(_finite(X.mT @ X, X))
+
+
+def _finite(gram: Tensor, features: Tensor) -> Tensor:
+    """Return products of features, or raise if they leave float64."""
+    if not bool(torch.isfinite(gram).all()):
+        raise InvalidInputError(
+            f"the features have entries up to {float(features.abs().max()):.3g}, whose squares overflow "
+            "float64: divide all tasks' inputs by one number, which changes no condition number."
+        )
+    return gram
 
 
 def hessian(theta: ArrayLike, covariance: ArrayLike) -> Array:
@@ -165,7 +175,7 @@ def singular_values(matrix: Tensor, *, kind: MatrixKind = "auto", eps: float = 2
     if kind == "features":
         wide = matrix.shape[-1] > matrix.shape[-2]
         gram = matrix @ matrix.mT if wide else matrix.mT @ matrix
-        return torch.linalg.eigvalsh(gram).clamp_min(0).flip(-1)
+        return torch.linalg.eigvalsh(_finite(gram, matrix)).clamp_min(0).flip(-1)
     if kind == "symmetric" or (kind == "auto" and is_symmetric(matrix, eps)):
         values = torch.linalg.eigvalsh(symmetric_part(matrix)).abs()
         return values.sort(dim=-1, descending=True).values
@@ -320,9 +330,9 @@ class CovarianceRange:
     @classmethod
     def of_features(cls, features: ArrayLike, *, rtol: float | None = None, name: str = "features") -> Self:
         """Decompose `XᵀX`; default `rtol`: `squared_rtol` of the stored dtype."""
-        X = as_tensor(features, name, ndim=2).detach()
-        rtol = squared_rtol(X.shape[1], storage_eps(features)) if rtol is None else rtol
-        return cls.of(X.mT @ X, rtol=rtol, name=f"the covariance of {name}")
+        K = as_tensor(covariance(features), name, ndim=2)
+        rtol = squared_rtol(len(K), storage_eps(features)) if rtol is None else rtol
+        return cls.of(K, rtol=rtol, name=f"the covariance of {name}")
 
     def ridged(self, ridge: float) -> Self:
         """Return the range of `K + εI`, which is the whole space, from this decomposition.

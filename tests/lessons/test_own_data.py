@@ -10,6 +10,8 @@ import scipy.linalg
 
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
+from condnum.audit import audit
+from condnum.audit.measures import RAW
 from condnum.errors import DataNotFoundError, InvalidInputError, RankError, UnknownNameError
 from condnum.lessons.own_data import UPLOAD_BYTES, OwnDataExplorer, own_data
 from condnum.probing import linear_probe
@@ -44,6 +46,18 @@ def test_against_dense_references(files):
     curve = linear_probe(np.eye(6), K_H, K_H @ w, steps=1000)  # every step recorded
     assert result.costs[2] == int(np.argmax(curve.norm_ratio <= 0.01)) > 1
     assert result.costs[1] == 1  # κ(H_P(θ*)) = 1
+
+
+def test_the_audit_of_the_same_float32_files_says_the_same(files):
+    rng = np.random.default_rng(0)
+    P, H = (rng.normal(size=(500, 20)).astype(np.float32) for _ in range(2))
+    P[:, 0] *= 1e-4  # κ of 1e8: above float32's round-off squared, below float32's round-off
+    lesson, found = own_data(**files(P, H)), audit(P, H, replicates=0)
+    assert lesson.pretrain.compact.rank == found.kappa_of("pretrain", RAW, "compact")["rank"] == 20
+    kappa = found.kappa_of("pretrain", RAW, "compact")["kappa"]
+    assert lesson.pretrain.compact.value == pytest.approx(kappa, rel=1e-6)
+    assert kappa > 1e7
+    assert lesson.ceiling == pytest.approx(found.ceiling.value, rel=1e-6)
 
 
 def test_null_spaces_make_the_ceiling_infinite_and_are_told(files):
@@ -94,8 +108,8 @@ def test_zeros_strangers_and_very_wide_features(files, tmp_path):
         own_data(pretrain=str(tmp_path / "X.npy"), harmful=str(tmp_path / "X.npy"), tolerance=1e10)
     with pytest.raises(RankError, match="K_P has rank 0"):
         own_data(**files(np.zeros((4, 2)), np.eye(2)))
-    with pytest.raises(RankError, match="share no direction"):
-        own_data(**files(np.diag([1.0, 0.0]), np.diag([0.0, 1.0])))
+    strangers = own_data(**files(np.diag([1.0, 0.0, 0.0]), np.diag([0.0, 1.0, 2.0])))
+    assert (strangers.harmful_only, strangers.ceiling) == (2, math.inf)
     with pytest.raises(InvalidInputError, match="above the limit of 2,048"):
         own_data(**files(np.ones((3, 2049)), np.ones((3, 2049))))
 

@@ -7,6 +7,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 
 from condnum.errors import InvalidInputError, RankError, UnknownNameError
 from condnum.methods.problem import ImmunizationProblem, LinearTask, batch_size, problem_bytes
+from condnum.theory.immunization import relative_immunization_ratio
 
 # Sums of a few dozen products: a few hundred round-offs.
 CLOSE = {"rtol": 1e-12, "atol": 1e-13}
@@ -155,3 +156,45 @@ def test_the_batch_size_fills_the_memory_and_is_never_zero(monkeypatch):
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 3 * each)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: each)
     assert batch_size(problem, torch.device("cuda")) == 8  # 0.8 × (8 + 3 − 1)
+
+
+@pytest.mark.parametrize("kind", ["array", "tensor"])
+def test_changing_the_data_afterwards_changes_no_problem(kind):
+    X, y = np.eye(3), np.ones(3)
+    given = (X, y) if kind == "array" else (torch.from_numpy(X), torch.from_numpy(y))
+    problem = ImmunizationProblem.from_data(*given, *given, X_loss=given[0], y_loss=given[1])
+    X[:], y[:] = 7.0, 7.0
+    for task in (problem.pretrain, problem.harmful):
+        assert torch.equal(task.features, torch.eye(3).double())
+        assert torch.equal(task.targets[:, 0], torch.ones(3).double())
+    assert torch.equal(problem.pretrain.loss_features, torch.eye(3).double())
+    K = np.eye(3)
+    problem = ImmunizationProblem.from_covariances(K, K)
+    K[:] = 0
+    assert torch.equal(problem.pretrain.covariance, torch.eye(3).double())
+
+
+def test_odd_inputs_are_taken_or_refused_with_the_fix():
+    X = torch.nn.Parameter(torch.eye(3).double())
+    assert not ImmunizationProblem.from_data(X, None, X).pretrain.covariance.requires_grad
+    assert ImmunizationProblem.from_data(X, None, X, device="auto").dimension == 3
+    with pytest.raises(InvalidInputError, match=r"entries up to 1e\+160, whose squares overflow"):
+        ImmunizationProblem.from_data(X, None, 1e160 * X)
+    with pytest.raises(InvalidInputError, match=r"X_P is a sparse tensor.*to_dense"):
+        ImmunizationProblem.from_data(torch.eye(3).to_sparse(), None, X)
+
+
+def test_float32_data_have_the_rank_that_their_precision_resolves():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 20)).astype(np.float32)
+    X[:, 1] = X[:, 0] * (1 + 1e-7 * rng.normal(size=200))  # equal but for the last bit
+    Z = X.astype(np.float64)
+    assert ImmunizationProblem.from_data(X, None, X).pretrain.rank == 19
+    assert ImmunizationProblem.from_covariances(X.T @ X, Z.T @ Z).pretrain.rank == 19
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_results_live_where_the_inputs_lived():
+    X = torch.eye(3, device="cuda").double()
+    assert ImmunizationProblem.from_data(X, None, X).device.type == "cuda"
+    assert relative_immunization_ratio(X, np.eye(3), np.eye(3)).rir == pytest.approx(1)

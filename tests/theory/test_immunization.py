@@ -98,6 +98,37 @@ class TestVerdict:
             assert relative_immunization_ratio(np.diag(theta), P, K_H).rank_changed is changed
 
 
+class TestRemovedDirections:
+    """θ = diag(1, ½, 0) drops a direction that D_P uses: κ(H_P) is that of the rest."""
+
+    THETA, P, H = np.diag([1, 0.5, 0]), np.diag([1, 1, 1e-3]), np.diag([1, 0.01, 1])
+
+    def test_without_targets_it_is_undecided(self):
+        found = relative_immunization_ratio(self.THETA, self.P, self.H)
+        assert found.rir == pytest.approx(1000)
+        assert found.clauses == {"a": True, "b": True, "c": None}
+        assert found.rank_changed
+        assert not found.success
+        assert found.verdict.startswith("undecided: theta removes 1 of the 3 directions that D_P uses")
+
+    @pytest.mark.parametrize(("gap", "verdict"), [(0.0, "met"), (0.5, "NOT met, (c) fails")])
+    def test_with_targets_clause_c_decides(self, gap, verdict):
+        found = relative_immunization_ratio(self.THETA, self.P, self.H, loss_gap=gap)
+        assert (found.success, found.verdict) == (gap == 0, verdict)
+
+    def test_what_only_the_harmful_task_uses_may_go(self):
+        found = relative_immunization_ratio(
+            np.diag([0.1, 1, 0]), np.diag([100.0, 1, 0]), np.diag([2.0, 1, 9])
+        )
+        assert found.rank_changed
+        assert (found.pretrain_lost, found.success, found.verdict) == (0, True, "met")
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_a_direction_below_round_off_counts_as_removed(self, seed):
+        theta = np.diag([1, 0.5, 1e-9]) @ np.linalg.qr(np.random.default_rng(seed).normal(size=(3, 3)))[0]
+        assert not relative_immunization_ratio(theta, self.P, self.H).success
+
+
 class TestGauge:
     @settings(max_examples=60, deadline=None)
     @given(seed=st.integers(0, 2**32 - 1), log_c=st.floats(-6, 6), rows=st.sampled_from([3, 8]))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.linalg import block_diag
 
 from condnum.deep.rir import rir_from_features
-from condnum.errors import InvalidInputError
+from condnum.errors import CondnumError, InvalidInputError
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing.line_search import linear_probe
 from condnum.theory.alignment import alignment
@@ -17,7 +17,7 @@ from condnum.theory.ceiling import null_spaces, optimal_immunizer, rir_ceiling
 from condnum.theory.extremes import largest_bound, largest_pairs, smallest_pairs
 from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.pareto import front_extractor, front_immunizer, ridge_limits
-from condnum.theory.regularizers import r_well_theta_gradient
+from condnum.theory.regularizers import r_ill, r_ill_gradient, r_well, r_well_gradient, r_well_theta_gradient
 from condnum.theory.spectra import CovarianceRange, condition_number, covariance, hessian
 
 DRAWS = settings(max_examples=40, deadline=None, derandomize=True)
@@ -190,3 +190,75 @@ class TestRidgeLimits:
                 assert found.harmful_ratio <= limits.harmful_ratio * (1 + 1e-6)
                 if found.harmful_ratio >= 1:
                     assert found.rir <= limits.rir * (1 + 1e-6)
+
+
+K = np.diag([4.0, 2.0, 1.0])
+FUNCTIONS = {
+    "condition_number": condition_number,
+    "features": lambda M, **options: condition_number(M, kind="features", **options),
+    "rir": lambda M, **options: relative_immunization_ratio(np.eye(3), M, K, **options).rir,
+    "ceiling": lambda M, **options: rir_ceiling(M, K, **options).value,
+    "limits": lambda M, **options: ridge_limits(M, K, **options).harmful_ratio,
+    "alignment": lambda M, **options: alignment(np.eye(3), M, **options).true_condition,
+    "r_well_gradient": lambda M, **options: r_well_gradient(M, **options).value,
+    "r_ill_gradient": lambda M, **options: r_ill_gradient(M, **options).value,
+    "hessian": lambda M, **options: condition_number(hessian(np.eye(3), M), **options),
+}
+INPUTS = {
+    "large": 1e160 * K,
+    "small": 1e-160 * K,
+    "parameter": torch.nn.Parameter(torch.from_numpy(K)),
+    "sparse": torch.from_numpy(K).to_sparse(),
+    "list": K.tolist(),
+    "integers": K.astype(int),
+    "complex": K + 1j,
+    "text": K.astype(str),
+    "objects": K.astype(object),
+    "batch": np.stack([K] * 4),
+    "none": None,
+    "scalar": 3.0,
+    "half": K.astype(np.float16),
+    "longdouble": K.astype(np.longdouble),
+}
+
+
+class TestOddInputs:
+    """A finite answer, or an error of condnum's that says what to do."""
+
+    @pytest.mark.parametrize("given", INPUTS)
+    @pytest.mark.parametrize("function", FUNCTIONS)
+    def test_matrices(self, function, given):
+        try:
+            found = FUNCTIONS[function](INPUTS[given])
+        except CondnumError:
+            return
+        value = getattr(found, "value", found)
+        assert np.isfinite(np.asarray(value.detach() if isinstance(value, torch.Tensor) else value)).all()
+
+    @pytest.mark.parametrize("rtol", [2, -1, float("nan"), np.float32(2)])
+    @pytest.mark.parametrize("function", FUNCTIONS)
+    def test_tolerances(self, function, rtol):
+        with pytest.raises(InvalidInputError, match="rtol must lie in"):
+            FUNCTIONS[function](K, rtol=rtol)
+
+    @pytest.mark.parametrize("rank", [float("nan"), 0, 4, 1.5, True, "two"])
+    def test_ranks(self, rank):
+        with pytest.raises(InvalidInputError, match="rank must be"):
+            r_ill(K, rank=rank)
+        assert r_ill(K, rank=np.int64(3)) == r_ill(K, rank=3.0) == r_ill(K)
+
+    @pytest.mark.parametrize("scale", [1e160, 1e-170])
+    def test_regularizers_of_squares_beyond_float64_say_so(self, scale):
+        for function in (r_well, r_ill):
+            with pytest.raises(InvalidInputError, match=r"its square leaves float64.*divide"):
+                function(scale * K)
+
+    def test_batches_that_do_not_fit(self):
+        with pytest.raises(InvalidInputError, match=r"\(2, 3, 3\) and covariance \(4, 3, 3\) do not fit"):
+            hessian(np.ones((2, 3, 3)), np.stack([K] * 4))
+
+    @pytest.mark.parametrize("scale", [1e-200, 1e200])
+    def test_the_scale_of_theta_leaves_no_nan(self, scale):
+        theta = np.diag([1.0, 2.0, 3.0])
+        found, plain = (relative_immunization_ratio(s * theta, K, K) for s in (scale, 1.0))
+        assert found.rir == pytest.approx(plain.rir)
