@@ -21,7 +21,7 @@ Array: TypeAlias = NDArray[Any] | Tensor
 def as_tensor(value: ArrayLike, name: str, *, ndim: int | None = None, minimum_ndim: int = 0) -> Tensor:
     """Return `value` as a finite float64 tensor on its own device, or say what is wrong with it."""
     if isinstance(value, Tensor):
-        tensor = value
+        tensor = value.to_dense() if value.layout != torch.strided else value
     else:
         try:
             array = np.asarray(value)

@@ -7,6 +7,7 @@ The command line prints the message and exits with status 2; a library user catc
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from importlib import import_module
+from numbers import Real
 from types import ModuleType
 from typing import Literal
 
@@ -52,9 +53,10 @@ def check_known(kind: str, name: object, choices: Collection[str]) -> None:
 
 def check_integer(name: str, value: object, least: int) -> int:
     """Return a whole number; refuse what is none, or too small."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    whole = isinstance(value, Real) and not isinstance(value, bool) and float(value).is_integer()
+    if not whole or value < least:
         raise InvalidInputError(f"{name} must be an integer of at least {least}, got {value!r}.")
-    return value
+    return int(value)
 
 
 class DataNotFoundError(CondnumError, FileNotFoundError):
