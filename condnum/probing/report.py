@@ -40,6 +40,9 @@ class AttackReport:
 
     def renamed(self, names: Mapping[str, str]) -> AttackReport:
         """Return the report with other names of its extractors, for tables and sentences."""
+        renamed = [names.get(name, name) for name in self.extractors["extractor"]]
+        if len({*renamed}) < len(renamed):
+            raise InvalidInputError(f"two extractors would have one name: {', '.join(map(str, renamed))}.")
         tables = {
             field: getattr(self, field).assign(
                 extractor=lambda table: table["extractor"].map(lambda name: names.get(name, name))
