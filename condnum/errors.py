@@ -4,6 +4,7 @@ The command line prints the message and exits with status 2; a library user catc
 `CondnumError`, or the built-in type that each class also derives from.
 """
 
+import math
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from importlib import import_module
@@ -53,10 +54,10 @@ def check_known(kind: str, name: object, choices: Collection[str]) -> None:
 
 def check_integer(name: str, value: object, least: int) -> int:
     """Return a whole number; refuse what is none, or too small."""
-    whole = isinstance(value, Real) and not isinstance(value, bool) and float(value).is_integer()
-    if not whole or value < least:
+    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    if not number.is_integer() or number < least:
         raise InvalidInputError(f"{name} must be an integer of at least {least}, got {value!r}.")
-    return int(value)
+    return int(number)
 
 
 class DataNotFoundError(CondnumError, FileNotFoundError):
