@@ -111,7 +111,8 @@ def linear_probe(
     w_0 = None if start is None else _start(start, T, b)
     batch = T.shape[:-2]
     members = zip(*(x.reshape(-1, *x.shape[-2:]) for x in (T, K, b)), strict=True)
-    curves = eigenbasis_probe([_modes(*_scaled(*member, w_0), rtol) for member in members], recorded)
+    modes = [_modes(*_scaled(t, k, m, w_0), rtol) for t, k, m in members]
+    curves = eigenbasis_probe(modes, recorded)
     shaped = {
         name: of.reshape((*batch, *of.shape[1:])) for name, of in vars(curves).items() if name != "steps"
     }
