@@ -212,8 +212,8 @@ def informed_attacker() -> Correction:
         f"{num(100 * arrived, 6)} % of the excess loss",
         "slow on θ*",
         "; ".join(words),
-        "κ bounds plain gradient descent and nothing else. Whitening needs only the attacker's own features, "
-        "and an invertible θ leaves the harmful optimum where it was.",
+        "κ bounds how slowly plain gradient descent converges. Whitening needs only the attacker's own "
+        "features, and an invertible θ leaves the harmful optimum where it was.",
         counted,
         refuted=counted[whitened] < counted[raw],
     )

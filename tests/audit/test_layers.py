@@ -287,7 +287,7 @@ def test_what_is_said_and_drawn():
     figure = depth_figure(some)
     assert "Shaded: l2" in figure.layout.title.text
     drawn = {trace.name: trace for trace in figure.data}
-    assert set(drawn["compact: no extractor exceeds (△: ∞)"].marker.symbol) == {"triangle-up-open"}
+    assert set(drawn["compact: no invertible θ exceeds (△: ∞)"].marker.symbol) == {"triangle-up-open"}
     assert list(drawn["ridge: a closed form reaches"].y[1:]) == [30, 12]
     assert "ridge: none has (i) > 1 and (ii) ≤ 1" in drawn
     none = found(nothing, (9, 5.0, 40.0, "open"))
