@@ -44,7 +44,7 @@ def check_by_hand(row, X_P, X_H, rel=1e-4):
 @pytest.fixture(scope="module")
 def images():
     """Batches of both tasks, `(16, 3, 32, 32)`."""
-    pytest.importorskip("timm", reason="needs timm: pip install 'condnum[deep]'")
+    pytest.importorskip("timm", reason="needs timm: pip install -e '.[deep]'")
     transform = evaluation_transform(input_size=SIDE, crop_pct=1.0)
     loaders = (
         image_loader(open_images(place, limit=24), transform, batch_size=16) for place in TASKS.values()
