@@ -138,7 +138,7 @@ def eigenbasis_probe(modes: Sequence[Modes], record: NDArray[np.int64]) -> Probe
     return ProbeCurve(record, ratio, excess, stopped, np.array(kappas), np.array(ranks))
 
 
-def _broadcast(T: Tensor, K: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _broadcast(T: Tensor, K: Tensor, b: Tensor) -> tuple[Tensor, ...]:
     """Return extractors, covariances and moments with the batch's axes and two of their own."""
     D, axes, given = T.shape[-2], max(T.ndim, K.ndim) - 2, tuple(b.shape)
     if b.ndim in (1, axes + 1):
@@ -154,8 +154,7 @@ def _broadcast(T: Tensor, K: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]
             "be (..., D, D_hid), (..., D, D) and (D,), (..., D) or (..., D, m). Here (...) stands for "
             f"{axes} batch axes, which must broadcast; a moment of several outputs needs all of them."
         )
-    T, K, b = (x.expand(*batch, *x.shape[-2:]) for x in (T, K, b))
-    return T, K, b
+    return tuple(x.expand(*batch, *x.shape[-2:]) for x in (T, K, b))
 
 
 def _start(start: ArrayLike, T: Tensor, b: Tensor) -> Tensor:
@@ -176,11 +175,9 @@ def _scaled(
     """Bring all to unit size by powers of two: that is exact, no curve sees it, and squares stay in range."""
     t, k, m = (_exponent(x) for x in (T, K, b))
     T, K, b = (x / math.ldexp(1, e) for x, e in ((T, t), (K, k), (b, m)))
-    if w_0 is not None and bool(
-        w_0.any()
-    ):  # moves as w* = (TᵀKT)⁺Tᵀb; the longer of the two is brought to unit size
+    if w_0 is not None and bool(w_0.any()):
         w = _exponent(w_0)
-        shift = w + t + k - m
+        shift = w + t + k - m  # w₀ moves as w* = (TᵀKT)⁺Tᵀb; the longer of the two is brought to unit size
         w_0 = w_0 / math.ldexp(1, w) * math.ldexp(1, min(shift, 0))
         b = b * math.ldexp(1, -max(shift, 0))
     return T, K, b, w_0
