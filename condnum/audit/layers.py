@@ -97,7 +97,7 @@ class LayerAudit:
                 f"excludes it (bounds up to {number(highest)})"
             )
         if "impossible" in kinds:
-            said.append(f"no linear extractor can reach it behind {_listed(kinds['impossible'])}")
+            said.append(f"on these rows no square linear extractor can reach it behind {_listed(kinds['impossible'])}")
         return "; ".join(said) + "."
 
 

@@ -264,7 +264,7 @@ def test_a_dead_layer_is_a_row_with_a_note():
     assert (table.loc["dead", "verdict"], table.loc["first", "rank_pretrain"]) == ("impossible", 4)
     assert "rank 0" in table.loc["dead", "note"]
     alone = layer_audit(Odd(), ROWS, ROWS, "dead")
-    assert alone.sentence.endswith("no linear extractor can reach it behind dead.")
+    assert alone.sentence.endswith("on these rows no square linear extractor can reach it behind dead.")
     assert [trace.name for trace in depth_figure(alone).data if trace.mode == "markers"] == [
         "ridge: none has (i) > 1 and (ii) ≤ 1"
     ]
@@ -282,7 +282,7 @@ def test_what_is_said_and_drawn():
     nothing = (4, math.nan, math.nan, "impossible")
     some = found(nothing, (9, 30.0, 40.0, "reached"), (6, 12.0, 90.0, "reached"))
     assert "cheapest layer to immunize is l2: a linear extractor of 6 × 6 = 36 parameters" in some.sentence
-    assert "l1 reaches the target as well; no linear extractor can reach it behind l0." in some.sentence
+    assert "l1 reaches the target as well; on these rows no square linear extractor can reach it behind l0." in some.sentence
     assert layers_words(some)["RIR 10"].tolist() == ["impossible", "reached", "reached, cheapest"]
     figure = depth_figure(some)
     assert "Shaded: l2" in figure.layout.title.text
