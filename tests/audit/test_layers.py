@@ -282,7 +282,7 @@ def test_what_is_said_and_drawn():
     nothing = (4, math.nan, math.nan, "impossible")
     some = found(nothing, (9, 30.0, 40.0, "reached"), (6, 12.0, 90.0, "reached"))
     assert "cheapest layer to immunize is l2: a linear extractor of 6 × 6 = 36 parameters" in some.sentence
-    assert "l1 reaches the target as well; on these rows no square linear extractor can reach it behind l0." in some.sentence
+    assert "l1 reaches the target as well; on these rows no square linear extractor" in some.sentence
     assert layers_words(some)["RIR 10"].tolist() == ["impossible", "reached", "reached, cheapest"]
     figure = depth_figure(some)
     assert "Shaded: l2" in figure.layout.title.text
