@@ -104,13 +104,13 @@ def require(module: str, extra: Extra) -> ModuleType:
         Traceback (most recent call last):
             ...
         condnum.errors.MissingExtraError: this needs the module 'condnum_has_no_such_module', which is
-        not installed; install it with: pip install 'condnum[viz]'
+        not installed; it belongs to the extra 'viz': in a clone of condnum run pip install -e '.[viz]'
     """
     try:
         return import_module(module)
     except ImportError as error:
         missing = error.name or module
         raise MissingExtraError(
-            f"this needs the module '{missing}', which is not installed; "
-            f"install it with: pip install 'condnum[{extra}]'"
+            f"this needs the module '{missing}', which is not installed; it belongs to the extra '{extra}': "
+            f"in a clone of condnum run pip install -e '.[{extra}]'"
         ) from error

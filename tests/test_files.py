@@ -79,5 +79,5 @@ def test_writers_round_trip(tmp_path, monkeypatch):
     pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "a.parquet"), table)
     assert listing(tmp_path) == ["a.csv", "a.json", "a.parquet"]
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(MissingExtraError, match=r"the module 'pyarrow.*pip install 'condnum\[notebooks\]'"):
+    with pytest.raises(MissingExtraError, match=r"the module 'pyarrow.*pip install -e '.\[notebooks\]'"):
         write_tables(tmp_path, {"b.parquet": table})

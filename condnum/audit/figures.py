@@ -167,9 +167,9 @@ def depth_figure(found: LayerAudit) -> Any:
         add_line(figure, "", [layer] * 2, ends, NEUTRAL, width=2, showlegend=False, hoverinfo="skip")
     none = np.where(table["limit_rir"].isna(), 1.0, np.nan)
     for name, values, color, symbol in (
-        ("compact: no extractor exceeds (△: ∞)", ceiling, PURPLE,
+        ("compact: no invertible θ exceeds (△: ∞)", ceiling, PURPLE,
          np.where(ceiling > top, "triangle-up-open", "diamond-open")),
-        ("ridge: no extractor exceeds", table["limit_rir"], NEUTRAL, "triangle-down"),
+        ("ridge: no square θ exceeds", table["limit_rir"], NEUTRAL, "triangle-down"),
         ("ridge: a closed form reaches", table["rir"], BLUE, "circle"),
         ("ridge: none has (i) > 1 and (ii) ≤ 1", none, ORANGE, "x"),
     ):  # fmt: skip

@@ -96,7 +96,8 @@ class LayerAudit:
                 f"excludes it (bounds up to {number(highest)})"
             )
         if "impossible" in kinds:
-            said.append(f"no linear extractor can reach it behind {_listed(kinds['impossible'])}")
+            layers = _listed(kinds["impossible"])
+            said.append(f"on these rows no square linear extractor can reach it behind {layers}")
         return "; ".join(said) + "."
 
 

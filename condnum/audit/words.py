@@ -22,16 +22,16 @@ UNITS = 1000.0
 
 #: What an audit cannot know.
 LIMITS = (
-    "κ bounds plain gradient descent with a squared loss on features as they come, and nothing else: "
-    "whitening, conjugate gradients or a closed form pay little attention to it, non-linear attackers are "
-    "outside of it, and all of this is about these rows: other data of the same tasks may differ."
+    "κ is the worst case of gradient descent with a squared loss on features as they come. Whitening and the "
+    "closed form do not meet it, conjugate gradients are bounded by its square root, and non-linear "
+    "attackers are outside of it. All of this is about these rows: other data of the same tasks may differ."
 )
 
 #: What is asked of each layer.
 DEPTH = (
     "Behind a layer with D pooled features a linear extractor θ, D × D, has D² parameters. In the ridge "
     "convention, at unit scale, with (i) > 1 and (ii) ≤ 1: what a closed form reaches on these rows, and "
-    "what no extractor exceeds; between the two it is open. Compact, the largest (i) at (ii) = 1 is the "
+    "what no square one exceeds; between the two it is open. Compact, the largest (i) at (ii) = 1 is the "
     "ceiling itself. Misalignment is 0 where both tasks share their directions. Each layer is judged by "
     "itself: who probes the features of another layer meets nothing of an extractor behind this one."
 )
@@ -188,7 +188,7 @@ def summary(found: Audit) -> list[str]:
         sure = _sure(found, "rir_ceiling", "compact")
         room = "no invertible linear extractor can have a compact RIR above "
         room += f"{number(found.ceiling.value)}{sure}"
-    limit = f"in the ridge convention at unit scale no extractor exceeds {number(found.ridge_limit)}"
+    limit = f"in the ridge convention at unit scale no square extractor exceeds {number(found.ridge_limit)}"
     if pair is None:
         closed = {name: found.row(Comparison(name), "compact") for name in CLOSED}
         reached = (

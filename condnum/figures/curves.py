@@ -138,7 +138,7 @@ def ceiling_figure(
     figure.add_hline(y=1, line_color="#888", line_width=1)
     figure.update_xaxes(**log_axis(f"ridge ε added to {where} (units of K = XᵀX)", sweep["ridge"]))
     figure.update_yaxes(**log_axis(measured, sweep["rir"]))
-    note = f"{subtitle}. Geometric mean over seeds; no extractor can lie above the {bound}"
+    note = f"{subtitle}. Geometric mean over seeds; no invertible extractor lies above the {bound}"
     return finish(figure, "How much immunization is possible: RIR and its ceiling", note, height=480)
 
 

@@ -144,7 +144,7 @@ def theorem_4_3_well() -> Correction:
         f"D = 2, σ = ({listed(step.sigma)}), η = {num(step.eta, 4)}, printed bound {num(step.printed, 4)}",
         f"κ falls from {before}",
         f"σ → ({listed(step.next_sigma)}): κ {before} → {after}",
-        f"The first term has to be (1 − √(σ_k/σ₁)) / (2(1 − 1/D)σ₁); here the bound is "
+        "The claim holds with the first term (1 − √(σ_k/σ₁)) / (2(1 − 1/D)σ₁); here that bound is "
         f"{num(step.corrected, 4)}.",
         step_values(step),
         refuted=step.eta < step.printed and step.next_kappa >= step.kappa,
@@ -162,7 +162,7 @@ def theorem_4_3_ill() -> Correction:
         f"k = 3, σ = ({listed(step.sigma)}), η = {share} × the printed bound",
         f"κ rises from {before}",
         f"κ {before} → {after}",
-        f"The bound has to be ρ²/(σ_k(1 − 2/k)) with ρ = 1/R_ill (any η for k ≤ 2); here "
+        f"The claim holds with the bound ρ²/(σ_k(1 − 2/k)) where ρ = 1/R_ill (any η for k ≤ 2); here "
         f"{num(step.corrected, 4)} in place of {num(step.printed, 4)}. The printed one is "
         "negative where σ_k > k/2.",
         step_values(step),
@@ -186,8 +186,9 @@ def gauge_of_ratios() -> Correction:
         "K_P = diag(100, 1, 0), K_H = diag(2, 1, 0), θ = diag(0.1, 1, 1) and 3θ: the same model",
         "one verdict for both",
         f"θ: {said[0]}; 3θ: {said[1]}; RIR = {num(one.rir, 4)} for both",
-        "With σ_D = 0 the floor makes κ = σ₁/ε, which grows with the square of the scale of θ. Only RIR is "
-        "free of it: fix ‖θ‖_F = √D before reading (i) and (ii), and show the non-zero spectrum beside it.",
+        "With σ_D = 0 the floor makes κ = σ₁/ε, which grows with the square of the scale of θ. RIR is "
+        "free of it up to ε/σ₁: fix ‖θ‖_F = √D before reading (i) and (ii), and show the non-zero spectrum "
+        "beside it.",
         {f"{name}_{c}": getattr(run, name) for name in names for c, run in ((1, one), (3, three))},
         refuted=one.success != three.success,
     )
@@ -212,8 +213,8 @@ def informed_attacker() -> Correction:
         f"{num(100 * arrived, 6)} % of the excess loss",
         "slow on θ*",
         "; ".join(words),
-        "κ bounds plain gradient descent and nothing else. Whitening needs only the attacker's own features, "
-        "and an invertible θ leaves the harmful optimum where it was.",
+        "κ bounds how slowly plain gradient descent converges. Whitening needs only the attacker's own "
+        "features, and an invertible θ leaves the harmful optimum where it was.",
         counted,
         refuted=counted[whitened] < counted[raw],
     )

@@ -211,7 +211,7 @@ def check_whitening(whiten: Any) -> str:
         need(left <= 1 + 1e-6, f"κ(WᵀHW) = {num(left, 4)} is left of κ(H) = {num(before, 4)}.{hint}")
         rest = linear_probe(W, H, H @ np.ones(D), steps=1).norm_ratio[1]
         need(rest <= 1e-9, f"after one step {num(rest, 2)} of the squared distance is left.")
-    return "κ(WᵀHW) = 1, one step arrives. Conditioning slows only those who do not standardise."
+    return "κ(WᵀHW) = 1, one step arrives. Conditioning does not slow an attacker who whitens."
 
 
 @check

@@ -12,6 +12,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from condnum.arrays import as_tensor
 from condnum.errors import InvalidInputError, check_integer, check_known
 from condnum.probing.line_search import log_spaced_steps
 from condnum.probing.objectives import Array, Kind, ProbeSpace
@@ -34,8 +35,10 @@ class AttackBudget:
     def __post_init__(self) -> None:
         for name, least in (("steps", 1), ("dense_steps", 1), ("batch_size", 1), ("seed", 0)):
             object.__setattr__(self, name, check_integer(name, getattr(self, name), least))
-        if not self.epsilons or not all(0 < epsilon < 1 for epsilon in self.epsilons):
-            raise InvalidInputError(f"epsilons must lie between 0 and 1, got {self.epsilons}.")
+        epsilons = as_tensor(np.asarray(self.epsilons), "epsilons", ndim=1).tolist()
+        if not all(0 < epsilon < 1 for epsilon in epsilons) or len({*epsilons}) < len(epsilons):
+            raise InvalidInputError(f"epsilons must lie between 0 and 1, each once, got {self.epsilons}.")
+        object.__setattr__(self, "epsilons", tuple(epsilons))
         if self.headline not in self.epsilons:
             raise InvalidInputError(f"headline {self.headline} must be one of the epsilons {self.epsilons}.")
 
@@ -202,14 +205,27 @@ _ATTACKERS: dict[str, Attacker] = {}
 
 
 def register_attacker(attacker: Attacker) -> None:
-    """Add an attacker to the registry under its name."""
+    """Add an attacker to the registry under its name.
+
+    An attacker of one's own replaces one of the same name and class, so that a cell can be run again.
+
+    Raises:
+        InvalidInputError: A part of `Attacker` is missing, or the name belongs to another attacker.
+    """
     if not isinstance(attacker, Attacker):
         raise InvalidInputError(
             f"{attacker!r} is no attacker: it needs name, label, summary, informed, obstacle and run."
         )
-    if attacker.name in _ATTACKERS:
+    known = _ATTACKERS.get(attacker.name, attacker)
+    built_in = _origin(known).startswith("condnum.")
+    if attacker.name in _ATTACKERS and (built_in or _origin(known) != _origin(attacker)):
         raise InvalidInputError(f"an attacker named '{attacker.name}' is registered already; choose another.")
     _ATTACKERS[attacker.name] = attacker
+
+
+def _origin(attacker: Attacker) -> str:
+    """Return where the class of an attacker was defined."""
+    return f"{type(attacker).__module__}.{type(attacker).__qualname__}"
 
 
 def attacker_names() -> list[str]:

@@ -6,8 +6,10 @@ over the data. Only the squares `c_i = e_i²` matter, so any number of outputs t
 size costs the same.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import TypeAlias
 
 import numpy as np
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from condnum.arrays import ArrayLike, as_tensor, storage_eps
-from condnum.errors import InvalidInputError
+from condnum.errors import InvalidInputError, check_integer
 from condnum.theory.spectra import CovarianceRange, default_rtol
 
 #: Directions whose share of the error falls below this are set to zero now and then: subnormal
@@ -44,10 +46,14 @@ class ProbeCurve:
 def log_spaced_steps(steps: int, count: int = 400) -> NDArray[np.int64]:
     """Return at most `count + 1` recorded steps: 0, then log-spaced up to and including `steps`.
 
+    Raises:
+        InvalidInputError: `steps` < 1 or `count` < 2.
+
     Examples:
         >>> log_spaced_steps(10, 3)
         array([ 0,  1,  3, 10])
     """
+    steps, count = check_integer("steps", steps, 1), check_integer("count", count, 2)
     return np.unique(np.r_[0, np.round(np.geomspace(1, steps, count)).astype(np.int64)])
 
 
@@ -70,18 +76,21 @@ def linear_probe(
     Args:
         theta: `(..., D, D_hid)` extractors.
         covariance: `(..., D, D)` data covariance `K = XᵀX` of the probed task; broadcasts.
-        moment: `(..., D)` or `(..., D, m)`, `Xᵀy`; a plain `(D,)` broadcasts.
+        moment: `Xᵀy`; its number of axes says what it holds, never their lengths. Let n be the larger number
+            of batch axes of `theta` and `covariance`. One axis: `(D,)`, for all; n + 1 axes: `(..., D)`;
+            n + 2 or more: `(..., D, m)`, for m outputs. Batch axes of length 1 broadcast.
         steps: Gradient steps.
         record: Increasing steps at which to record; default: every one up to 2000 steps, else
             `log_spaced_steps`.
-        start: `(D_hid,)` or `(D_hid, m)` start `w₀`; default 0.
-        rtol: Relative rank tolerance of K; default `D·eps` of its stored dtype.
+        start: `(D_hid,)` for every output, or `(D_hid, m)`: start `w₀`; default 0.
+        rtol: Relative rank tolerance of K, in [0, 1); default `D·eps` of its stored dtype.
 
     Returns:
         The curves, with the batch's shape in front.
 
     Raises:
-        InvalidInputError: Shapes do not fit, entries are non-finite, `steps` < 1, bad `record`.
+        InvalidInputError: Shapes do not fit, entries are non-finite, `steps` < 1, bad `record` or `rtol`, or
+            nothing to converge to.
         RankError: A covariance is zero.
 
     Examples:
@@ -92,27 +101,18 @@ def linear_probe(
         >>> np.round(curve.excess_loss, 12).tolist()
         [1.0, 0.25, 0.0625]
     """
-    T = as_tensor(theta, "theta", minimum_ndim=2)
-    K = as_tensor(covariance, "covariance", minimum_ndim=2).to(T.device)
-    b = as_tensor(moment, "moment", minimum_ndim=1).to(T.device)
-    D = T.shape[-2]
-    if b.shape[-1] == D and (b.ndim == 1 or b.shape[-2] != D):
-        b = b.unsqueeze(-1)
-    if K.shape[-2:] != (D, D) or b.ndim < 2 or b.shape[-2] != D:
-        raise InvalidInputError(
-            f"theta {tuple(T.shape)}, covariance {tuple(K.shape)} and moment {tuple(b.shape)} do not fit: "
-            "they must be (..., D, D_hid), (..., D, D) and (..., D) or (..., D, m)."
-        )
-    if isinstance(steps, bool) or steps < 1:
-        raise InvalidInputError(f"steps must be a positive integer, got {steps!r}.")
-    rtol = default_rtol(D, storage_eps(covariance)) if rtol is None else rtol
-    recorded = _recorded(record, steps)
-    w_0 = None if start is None else as_tensor(start, "start", minimum_ndim=1).to(T.device)
-    if w_0 is not None and w_0.shape[0] != T.shape[-1]:
-        raise InvalidInputError(f"start has {w_0.shape[0]} entries, but theta gives {T.shape[-1]} features.")
-    batch = tuple(torch.broadcast_shapes(T.shape[:-2], K.shape[:-2], b.shape[:-2]))
-    T, K, b = (x.expand(*batch, *x.shape[-2:]).reshape(-1, *x.shape[-2:]) for x in (T, K, b))
-    modes = [_modes(t, k, m, w_0, rtol) for t, k, m in zip(T, K, b, strict=True)]
+    T = as_tensor(theta, "theta", minimum_ndim=2).detach()
+    K = as_tensor(covariance, "covariance", minimum_ndim=2).detach().to(T.device)
+    b = as_tensor(moment, "moment", minimum_ndim=1).detach().to(T.device)
+    T, K, b = _broadcast(T, K, b)
+    if rtol is not None and not (isinstance(rtol, Real) and 0 <= rtol < 1):
+        raise InvalidInputError(f"rtol must lie in [0, 1), got {rtol!r}.")
+    rtol = default_rtol(T.shape[-2], storage_eps(covariance)) if rtol is None else rtol
+    recorded = _recorded(record, check_integer("steps", steps, 1))
+    w_0 = None if start is None else _start(start, T, b)
+    batch = T.shape[:-2]
+    members = zip(*(x.reshape(-1, *x.shape[-2:]) for x in (T, K, b)), strict=True)
+    modes = [_modes(*_scaled(t, k, m, w_0), rtol) for t, k, m in members]
     curves = eigenbasis_probe(modes, recorded)
     shaped = {
         name: of.reshape((*batch, *of.shape[1:])) for name, of in vars(curves).items() if name != "steps"
@@ -139,15 +139,65 @@ def eigenbasis_probe(modes: Sequence[Modes], record: NDArray[np.int64]) -> Probe
     return ProbeCurve(record, ratio, excess, stopped, np.array(kappas), np.array(ranks))
 
 
+def _broadcast(T: Tensor, K: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+    """Return extractors, covariances and moments with the batch's axes and two of their own."""
+    D, axes, given = T.shape[-2], max(T.ndim, K.ndim) - 2, tuple(b.shape)
+    if b.ndim in (1, axes + 1):
+        b = b.unsqueeze(-1)
+    fits = K.shape[-2:] == (D, D) and b.shape[-2] == D and (len(given) == 1 or len(given) > axes)
+    try:
+        batch = torch.broadcast_shapes(T.shape[:-2], K.shape[:-2], b.shape[:-2])
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise InvalidInputError(
+            f"theta {tuple(T.shape)}, covariance {tuple(K.shape)} and moment {given} do not fit: they must "
+            "be (..., D, D_hid), (..., D, D) and (D,), (..., D) or (..., D, m). Here (...) stands for "
+            f"{axes} batch axes, which must broadcast; a moment of several outputs needs all of them."
+        )
+    return tuple(x.expand(*batch, *x.shape[-2:]) for x in (T, K, b))
+
+
+def _start(start: ArrayLike, T: Tensor, b: Tensor) -> Tensor:
+    """Return the start of every output, `(D_hid, m)`."""
+    w_0 = as_tensor(start, "start", minimum_ndim=1).detach().to(T.device)
+    wanted = T.shape[-1], b.shape[-1]
+    if w_0.shape not in (wanted[:1], wanted):
+        raise InvalidInputError(
+            f"start has shape {tuple(w_0.shape)}, but theta gives {wanted[0]} features and moment has "
+            f"{wanted[1]} output(s): it must be {wanted[:1]} or {wanted}."
+        )
+    return (w_0.unsqueeze(-1) if w_0.ndim == 1 else w_0).expand(wanted)
+
+
+def _scaled(
+    T: Tensor, K: Tensor, b: Tensor, w_0: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Bring all to unit size by powers of two: that is exact, no curve sees it, and squares stay in range."""
+    t, k, m = (_exponent(x) for x in (T, K, b))
+    T, K, b = (x / math.ldexp(1, e) for x, e in ((T, t), (K, k), (b, m)))
+    if w_0 is not None and bool(w_0.any()):
+        w = _exponent(w_0)
+        shift = w + t + k - m  # w₀ moves as w* = (TᵀKT)⁺Tᵀb; the longer of the two is brought to unit size
+        w_0 = w_0 / math.ldexp(1, w) * math.ldexp(1, min(shift, 0))
+        b = b * math.ldexp(1, -max(shift, 0))
+    return T, K, b, w_0
+
+
+def _exponent(values: Tensor) -> int:
+    """Return e with `2^e ≤ max|x| < 2^{e+1}`."""
+    return math.frexp(float(values.abs().max()))[1] - 1
+
+
 def _recorded(record: ArrayLike | None, steps: int) -> NDArray[np.int64]:
     """Return the steps to record, validated."""
     if record is None:
         return np.arange(steps + 1) if steps <= 2000 else log_spaced_steps(steps)
-    wanted = np.asarray(record)
-    if wanted.ndim != 1 or not len(wanted) or wanted.dtype.kind not in "iu" or (np.diff(wanted) <= 0).any():
+    wanted = as_tensor(record, "record", ndim=1).detach().cpu().numpy()
+    if (wanted != np.round(wanted)).any() or (np.diff(wanted) <= 0).any():
         raise InvalidInputError("record must be a non-empty increasing list of integer steps.")
     if wanted[0] < 0 or wanted[-1] > steps:
-        raise InvalidInputError(f"record runs from {wanted[0]} to {wanted[-1]}, outside 0..{steps}.")
+        raise InvalidInputError(f"record runs from {wanted[0]:g} to {wanted[-1]:g}, outside 0..{steps}.")
     return wanted.astype(np.int64)
 
 
@@ -161,7 +211,6 @@ def _modes(T: Tensor, K: Tensor, b: Tensor, w_0: Tensor | None, rtol: float | No
     error = -solution
     reach = solution.square().sum()
     if w_0 is not None:
-        w_0 = w_0.unsqueeze(-1) if w_0.ndim == 1 else w_0
         error = right[kept] @ w_0 - solution
         reach = torch.maximum(reach, w_0.square().sum())
     squares = error.square().sum(dim=1)

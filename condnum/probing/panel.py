@@ -1,6 +1,6 @@
 """The attack panel: every attacker on every extractor, from raw inputs or from features."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,8 +57,9 @@ def attack_panel(
         Steps to each ε, curves and immunization factors.
 
     Raises:
-        InvalidInputError: Shapes do not fit, two baselines, or targets that no probe can learn.
-        UnknownNameError: Unknown attacker.
+        InvalidInputError: Shapes do not fit, two baselines, nothing chosen, or targets that no probe can
+            learn.
+        UnknownNameError: Unknown attacker or extractor.
 
     Examples:
         An ill-conditioned θ slows gradient descent, but neither whitening nor the closed form.
@@ -111,6 +112,11 @@ def attack_features(
     Features, inputs and regression targets are each divided by one number, their root mean square: the scale
     of θ is a free gauge, and no grid of learning rates should see it. Losses are given in the units of `y`.
 
+    Raises:
+        InvalidInputError: Shapes do not fit, held-out features without `y_test` or the reverse, nothing
+            chosen, or targets that no probe can learn.
+        UnknownNameError: Unknown attacker, extractor or baseline.
+
     Examples:
         >>> F = np.random.default_rng(0).normal(size=(40, 3))
         >>> sets = {"raw": FeatureSet(F), "immunized": FeatureSet(F * [1.0, 1.0, 0.01])}
@@ -122,11 +128,12 @@ def attack_features(
     """
     budget = AttackBudget() if budget is None else budget
     check_known("baseline", baseline, features)
-    chosen = [get_attacker(name) for name in (attacker_names() if attackers is None else attackers)]
+    chosen = [get_attacker(name) for name in _chosen("attacker", attackers, attacker_names())]
+    attacked = _chosen("extractor", extractors, features)
     problems, scale = _problems(features, y, kind, y_test)
     steps, curves, skipped = [], [], []
     for extractor, problem in problems.items():
-        for attacker in chosen if extractors is None or extractor in extractors else ():
+        for attacker in chosen if extractor in attacked else ():
             reason = attacker.obstacle(problem)
             if reason is not None:
                 skipped.append({"extractor": extractor, "attacker": attacker.name, "reason": reason})
@@ -159,6 +166,16 @@ def attack_features(
     )
 
 
+def _chosen(kind: str, names: Sequence[str] | None, known: Collection[str]) -> list[str]:
+    """Return the names of what takes part, each once; None: all that are known."""
+    chosen = list(dict.fromkeys(known if names is None else names))
+    if not chosen:
+        raise InvalidInputError(f"no {kind} was chosen: name at least one, or leave the option out for all.")
+    for name in chosen:
+        check_known(kind, name, known)
+    return chosen
+
+
 def _problems(
     features: Mapping[str, FeatureSet], y: ArrayLike, kind: Kind, y_test: ArrayLike | None
 ) -> tuple[dict[str, AttackProblem], float]:
@@ -167,19 +184,18 @@ def _problems(
     spaces: list[ProbeSpace] = []  # raw inputs are one object for all extractors: one optimum serves all
     unit = 1.0
     for name, given in features.items():
-        labels = targets(y, len(given.features), kind, "y")
-        if kind == "classification" and len(np.unique(labels)) < 2:
+        labels, held = targets(y, len(given.features), kind, "y"), None
+        if (given.test is None) != (y_test is None):
             raise InvalidInputError(
-                f"all {len(labels)} labels are {labels[0]}: there is nothing to classify."
+                f"held-out features of '{name}' and y_test belong together: give both or neither."
             )
-        held = None
         if given.test is not None and y_test is not None:
-            held = targets(y_test, len(given.test), kind, "y_test")
+            held = targets(y_test, len(given.test), kind, "y_test", training=labels)
         if kind == "regression":
             unit = _root_mean_square(labels, "targets")
             labels, held = labels / unit, None if held is None else held / unit
         size = _root_mean_square(given.features, f"features of '{name}'")
-        test = None if given.test is None or held is None else given.test / size
+        test = None if given.test is None else given.test / size
         first = next(iter(problems.values())).space if problems else None
         space = ProbeSpace(given.features / size, labels, kind, test, held, reference=first)
         raw = theta = None
@@ -191,12 +207,17 @@ def _problems(
             spaces.append(raw)
         spaces.append(space)
         problems[name] = AttackProblem(space, raw, theta)
+    if not 0 < unit * unit < np.inf:
+        raise InvalidInputError(
+            f"targets of size {unit:.3g} have squares outside the range of float64; rescale them."
+        )
     return problems, unit**2
 
 
 def _root_mean_square(values: np.ndarray, what: str) -> float:
-    """Return the scale of an array, or say that it is zero."""
-    size = float(np.sqrt((values**2).mean()))
+    """Return the scale of an array, or say that it is zero; a power of two keeps the squares in range."""
+    _, exponent = np.frexp(np.abs(values).max())
+    size = float(np.ldexp(np.sqrt((np.ldexp(values, -exponent) ** 2).mean()), exponent))
     if size == 0:
         raise InvalidInputError(f"{what} are all zero: there is nothing to attack.")
     return size

@@ -40,6 +40,9 @@ class AttackReport:
 
     def renamed(self, names: Mapping[str, str]) -> AttackReport:
         """Return the report with other names of its extractors, for tables and sentences."""
+        renamed = [names.get(name, name) for name in self.extractors["extractor"]]
+        if len({*renamed}) < len(renamed):
+            raise InvalidInputError(f"two extractors would have one name: {', '.join(map(str, renamed))}.")
         tables = {
             field: getattr(self, field).assign(
                 extractor=lambda table: table["extractor"].map(lambda name: names.get(name, name))
@@ -164,8 +167,8 @@ def attack_sentences(report: AttackReport) -> list[str]:
         )
     if missing := int(rows["steps"].isna().sum()):
         said.append(
-            f"{missing} of {len(rows)} attacks did not finish within the budget; their factors are lower "
-            "bounds at best."
+            f"{missing} of {len(rows)} attacks did not finish within the budget: their factors are lower "
+            "bounds, or unknown."
         )
     if not report.extractors["optimum_converged"].all():
         said.append(
@@ -205,12 +208,11 @@ def _extractor(report: AttackReport, name: str) -> list[str]:
     measure = "excess loss" if report.kind == "regression" else "excess squared loss on the labels"
     left, own = facts["deflated_condition"], facts.loc[name]
     gap = (own["optimum"] - own["baseline_optimum"]) / (own["start_loss"] - own["baseline_optimum"])
-    optimum = f"that of {raw}; nothing is destroyed."
+    optimum = f"that of {raw}, up to 1e-4 of what can be learned."
     if abs(gap) > 1e-4:
         optimum = (
             f"{own['optimum']:.4g}, on {raw} {own['baseline_optimum']:.4g}: a share {gap:.2g} of what can be "
-            f"learned is {'lost' if gap > 0 else 'gained'} to float64 rank, and its targets count from its "
-            "own optimum."
+            f"learned is {'lost' if gap > 0 else 'gained'}, and its steps count to its own optimum."
         )
     return [
         f"{name}: the attacker who is slowed least is {worst['label']} with a factor of {more}"

@@ -274,8 +274,8 @@ def verdict(summary: pd.DataFrame) -> str:
         number(unit["rir_ceiling"].xs(name, level="convention").iloc[0]) for name in ("compact", "ridge")
     )
     room = (
-        f"no linear extractor can have an RIR above {compact} (compact) or {ridge} (ridge, ε = 1e-6) on "
-        "this pair of tasks."
+        f"no invertible linear extractor can have an RIR above {compact} (compact) or {ridge} (ridge, "
+        "ε = 1e-6) on this pair of tasks."
     )
     if compact == "∞":
         room = (

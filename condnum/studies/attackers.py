@@ -227,7 +227,7 @@ def attack_task(study: Attackers, pair: TaskPair) -> AttackTask:
     rows = 2 * (study.rows or DIGIT_ROWS)
     X, y = X[:rows], y[:rows]  # the digit and the rest in turn, so every part is balanced
     targets = y if study.kind == "classification" else 2 * y - 1
-    held = int(len(X) * HELD_OUT) // 2 * 2
+    held = max(2, int(len(X) * HELD_OUT) // 2 * 2)
     fit = len(X) - held
     name = f"{pair.harmful_name} against the rest, {fit} rows, {study.kind}"
     return AttackTask(X[:fit], targets[:fit], study.kind, X[fit:], targets[fit:], name)

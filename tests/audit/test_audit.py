@@ -263,7 +263,7 @@ class TestInput:
 
     @pytest.mark.slow
     def test_features_of_a_backbone(self, monkeypatch, tmp_path):
-        pytest.importorskip("timm", reason="needs timm: pip install 'condnum[deep]'")
+        pytest.importorskip("timm", reason="needs timm: pip install -e '.[deep]'")
         monkeypatch.setattr("condnum.audit.study.user_cache", lambda: tmp_path)
         images = {"pretrain_images": "digits-8x8:0-1", "harmful_images": "digits-8x8:8-9"}
         found = FeatureAudit(backbone="test_resnet", **images).load()

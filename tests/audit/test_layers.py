@@ -44,7 +44,7 @@ def check_by_hand(row, X_P, X_H, rel=1e-4):
 @pytest.fixture(scope="module")
 def images():
     """Batches of both tasks, `(16, 3, 32, 32)`."""
-    pytest.importorskip("timm", reason="needs timm: pip install 'condnum[deep]'")
+    pytest.importorskip("timm", reason="needs timm: pip install -e '.[deep]'")
     transform = evaluation_transform(input_size=SIDE, crop_pct=1.0)
     loaders = (
         image_loader(open_images(place, limit=24), transform, batch_size=16) for place in TASKS.values()
@@ -264,7 +264,7 @@ def test_a_dead_layer_is_a_row_with_a_note():
     assert (table.loc["dead", "verdict"], table.loc["first", "rank_pretrain"]) == ("impossible", 4)
     assert "rank 0" in table.loc["dead", "note"]
     alone = layer_audit(Odd(), ROWS, ROWS, "dead")
-    assert alone.sentence.endswith("no linear extractor can reach it behind dead.")
+    assert alone.sentence.endswith("on these rows no square linear extractor can reach it behind dead.")
     assert [trace.name for trace in depth_figure(alone).data if trace.mode == "markers"] == [
         "ridge: none has (i) > 1 and (ii) ≤ 1"
     ]
@@ -282,12 +282,12 @@ def test_what_is_said_and_drawn():
     nothing = (4, math.nan, math.nan, "impossible")
     some = found(nothing, (9, 30.0, 40.0, "reached"), (6, 12.0, 90.0, "reached"))
     assert "cheapest layer to immunize is l2: a linear extractor of 6 × 6 = 36 parameters" in some.sentence
-    assert "l1 reaches the target as well; no linear extractor can reach it behind l0." in some.sentence
+    assert "l1 reaches the target as well; on these rows no square linear extractor" in some.sentence
     assert layers_words(some)["RIR 10"].tolist() == ["impossible", "reached", "reached, cheapest"]
     figure = depth_figure(some)
     assert "Shaded: l2" in figure.layout.title.text
     drawn = {trace.name: trace for trace in figure.data}
-    assert set(drawn["compact: no extractor exceeds (△: ∞)"].marker.symbol) == {"triangle-up-open"}
+    assert set(drawn["compact: no invertible θ exceeds (△: ∞)"].marker.symbol) == {"triangle-up-open"}
     assert list(drawn["ridge: a closed form reaches"].y[1:]) == [30, 12]
     assert "ridge: none has (i) > 1 and (ii) ≤ 1" in drawn
     none = found(nothing, (9, 5.0, 40.0, "open"))

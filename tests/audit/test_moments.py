@@ -112,7 +112,7 @@ def test_groups_fit_into_memory_or_there_are_none():
 
 @pytest.mark.slow
 def test_two_workers_give_the_sums_of_one_machine(tmp_path):
-    distributed = pytest.importorskip("distributed", reason="needs dask: pip install 'condnum[cluster]'")
+    distributed = pytest.importorskip("distributed", reason="needs dask: pip install -e '.[cluster]'")
     np.save(tmp_path / "X.npy", matrix(150_000, 4).astype(np.float32))
     stream = open_feature_stream(tmp_path / "X.npy")
     alone = second_moments(stream, groups=8, seed=5, kept_bytes=0)

@@ -266,7 +266,7 @@ def test_a_picture_that_cannot_be_made_says_what_to_do(explorer, monkeypatch):
     explorer._on_message(None, {"kind": "export", "as": "png"}, [])
     assert "a Chromium or Chrome that starts (no chromium)" in shown(explorer)["error"]
     monkeypatch.setitem(sys.modules, "kaleido", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'condnum\[viz\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install -e '.\[viz\]'"):
         explorer.export("png")
 
 

@@ -77,15 +77,60 @@ def test_kantorovich_bounds_every_step_and_the_norm_never_grows(seed, k, log_kap
 def test_a_batch_equals_its_members():
     problems = [problem(seed=seed, rank=6) for seed in (3, 4)]
     K = np.stack([X.T @ X for X, _, _ in problems])
-    b = np.stack([(X.T @ Y)[:, None] for X, Y, _ in problems])
+    b = np.stack([X.T @ Y for X, Y, _ in problems])[None]
     theta = np.random.default_rng(2).normal(size=(3, 1, 8, 5))
     batch = linear_probe(theta, K, b, steps=100)
     assert batch.stopped_at.shape == batch.condition.shape == batch.rank.shape == (3, 2)
     for i, j in np.ndindex(3, 2):
-        single = linear_probe(theta[i, 0], K[j], b[j], steps=100)
+        single = linear_probe(theta[i, 0], K[j], b[0, j], steps=100)
         np.testing.assert_allclose(batch.norm_ratio[i, j], single.norm_ratio, rtol=1e-9, atol=1e-15)
         np.testing.assert_allclose(batch.excess_loss[i, j], single.excess_loss, rtol=1e-9, atol=1e-15)
         assert batch.condition[i, j] == pytest.approx(float(single.condition), rel=1e-12)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(B=st.integers(1, 4), D=st.integers(1, 4), m=st.integers(1, 4), stacked=st.booleans(), data=st.data())
+def test_the_number_of_axes_says_what_a_moment_holds_whatever_their_lengths(B, D, m, stacked, data):
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    theta, X = rng.normal(size=(B, D, D)), rng.normal(size=(B, D + 2, D))
+    K = np.swapaxes(X, 1, 2) @ X if stacked else X[0].T @ X[0]
+    moments = {
+        "one": rng.normal(size=D),
+        "each": rng.normal(size=(B, D)),
+        "outputs": rng.normal(size=(B, D, m)),
+    }
+    b = moments[data.draw(st.sampled_from(sorted(moments)))]
+    batch = linear_probe(theta, K, b, steps=5)
+    assert batch.norm_ratio.shape == (B, 6)
+    for i in range(B):
+        own = linear_probe(theta[i], K[i] if stacked else K, b if b.ndim == 1 else b[i], steps=5)
+        np.testing.assert_allclose(batch.norm_ratio[i], own.norm_ratio, rtol=1e-7, atol=1e-12)
+        np.testing.assert_allclose(batch.excess_loss[i], own.excess_loss, rtol=1e-7, atol=1e-12)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(powers=st.tuples(*[st.integers(-500, 500)] * 3), started=st.booleans())
+def test_curves_do_not_see_the_units_of_theta_covariance_and_moment(powers, started):
+    X, Y, theta = problem()
+    start = np.random.default_rng(9).normal(size=8) * started
+    plain = linear_probe(theta, X.T @ X, X.T @ Y, steps=20, start=start)
+    t, k, b = powers
+    if started and not -900 < b - t - k < 900:
+        t = k = b
+    scaled = linear_probe(
+        np.ldexp(theta, t),
+        np.ldexp(X.T @ X, k),
+        np.ldexp(X.T @ Y, b),
+        steps=20,
+        start=np.ldexp(start, b - t - k),
+    )
+    np.testing.assert_allclose(scaled.norm_ratio, plain.norm_ratio, rtol=1e-12)
+    assert scaled.stopped_at == plain.stopped_at
+
+
+@pytest.mark.parametrize("steps", [3.0, np.int64(3), np.float32(3)], ids=["float", "int64", "float32"])
+def test_whole_numbers_of_any_type_are_steps(steps):
+    assert linear_probe(np.eye(2), np.eye(2), np.ones(2), steps=steps).steps.tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(("start", "least"), [(0.0, 6), (1.0, 0)], ids=["from-0", "at-round-off"])
@@ -109,8 +154,17 @@ def test_stop_at_round_off_is_recorded_and_the_curve_is_flat_from_there(start, l
         ({"theta": np.eye(3)}, r"theta \(3, 3\), covariance \(2, 2\)"),
         ({"moment": [1.0, np.nan]}, "moment holds 1 non-finite"),
         ({"moment": np.zeros(2)}, "starts at its optimum"),
-        ({"start": np.ones(3)}, "start has 3 entries"),
-        ({"steps": 0}, "steps must be a positive integer, got 0"),
+        ({"start": np.ones(3)}, r"start has shape \(3,\), but theta gives 2 features"),
+        ({"start": np.ones((2, 3))}, r"start has shape \(2, 3\).*1 output"),
+        ({"theta": np.ones((3, 2, 2)), "covariance": np.ones((4, 2, 2))}, r"theta \(3, 2, 2\).*do not fit"),
+        (
+            {"theta": np.ones((3, 2, 2)), "moment": np.ones((2, 5))},
+            r"moment \(2, 5\) do not fit.*1 batch axes",
+        ),
+        ({"steps": 0}, "steps must be an integer of at least 1, got 0"),
+        ({"steps": 2.5}, "steps must be an integer of at least 1, got 2.5"),
+        ({"rtol": 2}, r"rtol must lie in \[0, 1\), got 2"),
+        ({"rtol": -1}, r"rtol must lie in \[0, 1\), got -1"),
         ({"record": [3, 2]}, "non-empty increasing"),
         ({"record": [0.5, 1.5]}, "integer steps"),
         ({"record": [0, 6], "steps": 5}, "from 0 to 6, outside 0..5"),

@@ -6,8 +6,10 @@ import pytest
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.probing import (
     AttackBudget,
+    AttackerBase,
     AttackTask,
     FeatureSet,
+    attack_features,
     attack_panel,
     attack_sentences,
     attacker_names,
@@ -108,7 +110,7 @@ def test_a_rank_deficient_theta_reports_both_optima():
     row = found.extractors.set_index("extractor").loc["lost"]
     assert row["rank"] == 3
     assert row["optimum"] > 1.2 * row["baseline_optimum"]
-    assert "lost to float64 rank" in " ".join(attack_sentences(found))
+    assert "is lost, and its steps count" in " ".join(attack_sentences(found))
     own = found.steps[(found.steps["extractor"] == "lost") & (found.steps["attacker"] == "fine_tune")]
     np.testing.assert_allclose(own["optimum"], row["baseline_optimum"])
 
@@ -124,11 +126,55 @@ def test_a_classification_skips_what_is_quadratic_and_measures_accuracy():
     assert found.at(found.factors, None).set_index("attacker").loc["gd", "factor"] > 5
 
 
-def test_an_attacker_is_registered_once():
+def test_an_attacker_is_registered_once_but_a_cell_may_run_again(monkeypatch):
+    monkeypatch.setattr("condnum.probing.attackers._ATTACKERS", {"gd": get_attacker("gd")})
     with pytest.raises(InvalidInputError, match="'gd' is registered already"):
         register_attacker(get_attacker("gd"))
     with pytest.raises(InvalidInputError, match="is no attacker"):
         register_attacker(object())
+
+    def cell(cls="Mine"):
+        parts = {"name": "mine", "label": "Mine", "summary": "", "run": lambda self, problem, budget: None}
+        return type(cls, (AttackerBase,), parts)()
+
+    register_attacker(cell())
+    again = cell()
+    register_attacker(again)
+    assert get_attacker("mine") is again
+    with pytest.raises(InvalidInputError, match="'mine' is registered already"):
+        register_attacker(cell("Other"))
+
+
+def test_a_task_keeps_its_numbers_when_the_callers_arrays_change():
+    X, y = np.eye(3), np.array([0.0, 1.0, 2.0])
+    task, features = AttackTask(X, y), FeatureSet(X)
+    X[0] = y[:] = 7
+    np.testing.assert_array_equal(task.X, np.eye(3))
+    np.testing.assert_array_equal(features.features, np.eye(3))
+    assert task.y[:, 0].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("power", [-160, 160])
+def test_the_units_of_the_inputs_are_not_seen(power):
+    X = np.random.default_rng(0).normal(size=(30, 2))
+    y, named = X @ [1.0, 2.0], ["gd", "cg", "closed_form"]
+    plain, scaled = (
+        attack_panel(np.diag([1.0, 0.1]), AttackTask(F, y), attackers=named, budget=SMALL)
+        for F in (X, X * 10.0**power)
+    )
+    assert plain.steps["steps"].tolist() == scaled.steps["steps"].tolist()
+
+
+def held_out(kind, y, y_test):
+    X = np.arange(12.0).reshape(6, 2) ** 2
+    return lambda: AttackTask(X, y, kind, X[:4], y_test)
+
+
+def features(**options):
+    F = np.random.default_rng(0).normal(size=(6, 2))
+    test = F if options.pop("test", True) else None
+    given = {"kind": "classification", "y_test": [0, 1, 0, 1, 0, 1]} | options
+    return lambda: attack_features({"raw": FeatureSet(F, test)}, [0, 1, 0, 1, 0, 1], **given)
 
 
 @pytest.mark.parametrize(
@@ -145,6 +191,19 @@ def test_an_attacker_is_registered_once():
         (lambda: attack_panel({"raw": None}, AttackTask(np.eye(2), [0.0, 0.0])), "targets are all zero"),
         (lambda: attack_panel({"raw": None}, AttackTask([[1.0], [-1.0]], [1.0, 1.0])), "nothing to attack"),
         (lambda: FeatureSet(np.eye(3), theta=np.eye(2), inputs=np.ones((3, 2))), "do not give features"),
+        (held_out("classification", [0, 1] * 3, [0, 1, 2, 0]), "y_test holds label 2, .* are 0 to 1"),
+        (held_out("classification", [0, 1, 2] * 2, [0, 7, 2, 0]), "y_test holds label 7, .* are 0 to 2"),
+        (held_out("classification", [0, 2] * 3, [0, 2, 2, 0]), "y has .* no example of class 1"),
+        (held_out("regression", np.ones((6, 1)), np.ones((4, 2))), r"y_test has 2 output\(s\)"),
+        (lambda: AttackTask(np.eye(2), [1, 2], X_test=np.eye(3), y_test=[1, 2, 3]), "the same columns"),
+        (features(y_test=[0, 1, 2, 1, 0, 1]), "y_test holds label 2"),
+        (features(y_test=None), "held-out features of 'raw' and y_test belong together"),
+        (features(test=False), "held-out features of 'raw' and y_test belong together"),
+        (features(extractors=["nope"]), "unknown extractor 'nope'"),
+        (features(extractors=[]), "no extractor was chosen"),
+        (features(attackers=[]), "no attacker was chosen"),
+        (lambda: attack_panel(np.eye(2), AttackTask(np.eye(2), [1e160, 0])), "targets of size .* rescale"),
+        (lambda: AttackBudget(epsilons=(0.1, 0.1), headline=0.1), "each once"),
         (lambda: AttackBudget(steps=0), "steps must be an integer of at least 1, got 0"),
         (lambda: AttackBudget(headline=0.5), "headline 0.5"),
     ],
@@ -155,7 +214,9 @@ def test_bad_input_is_named(call, words):
         call()
 
 
-def test_unknown_names_are_named(report):
+def test_names_are_checked(report):
+    with pytest.raises(InvalidInputError, match="two extractors would have one name: raw, raw"):
+        report.renamed({"ill": "raw"})
     with pytest.raises(UnknownNameError, match="epsilon"):
         report.steps_table(epsilon=0.5)
     with pytest.raises(UnknownNameError, match="extractor 'raw'"):

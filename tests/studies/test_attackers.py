@@ -37,6 +37,7 @@ def test_a_digit_is_told_from_the_rest_with_rows_held_out():
     task = attack_task(study, study.load().pair)
     assert (task.kind, study.budget.headline) == ("regression", 0.01)
     assert set(np.unique(task.y)) == {-1.0, 1.0}
+    assert len(attack_task(Attackers("digits:4-9", rows=4), study.load().pair).X_test) == 2  # the fewest rows
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from condnum.studies.study import Computation
 
 @pytest.fixture
 def distributed():
-    return pytest.importorskip("distributed", reason="needs dask: pip install 'condnum[cluster]'")
+    return pytest.importorskip("distributed", reason="needs dask: pip install -e '.[cluster]'")
 
 
 class Cluster:

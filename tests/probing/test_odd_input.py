@@ -1,0 +1,156 @@
+"""Odd input of every public function: finite results, or an error of condnum."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from condnum.errors import CondnumError
+from condnum.probing import (
+    AttackBudget,
+    AttackTask,
+    FeatureSet,
+    attack_features,
+    attack_panel,
+    linear_probe,
+    log_spaced_steps,
+)
+
+#: What a caller may pass for an array.
+ARRAYS = {
+    "as it is": lambda a: a,
+    "parameter": lambda a: torch.nn.Parameter(torch.tensor(a)),
+    "requires_grad": lambda a: torch.tensor(a, requires_grad=True),
+    "float32": lambda a: a.astype(np.float32),
+    "longdouble": lambda a: a.astype(np.longdouble),
+    "reversed": lambda a: a[::-1],
+    "sparse": lambda a: torch.tensor(a).to_sparse(),
+    "csr": lambda a: torch.tensor(a).to_sparse_csr() if a.ndim == 2 else torch.tensor(a).to_sparse(),
+    "complex": lambda a: a + 0j,
+    "nan": lambda a: np.where(a > 0, np.nan, a),
+    "huge": lambda a: a * 1e160,
+    "tiny": lambda a: a * 1e-160,
+    "least": lambda a: a * 5e-324,
+    "largest": lambda a: a * 1e307,
+    "zero": lambda a: 0 * a,
+    "empty": lambda a: a[:0],
+    "short": lambda a: a[:-1],
+    "extra axis": lambda a: a[None],
+    "two of it": lambda a: np.stack([a, a]),
+    "last axis": lambda a: a[..., None],
+    "ragged": lambda a: [[1.0], [1.0, 2.0]],
+    "words": lambda a: a.astype(str),
+    "text": lambda a: "abc",
+    "nothing": lambda a: None,
+    "number": lambda a: 1.0,
+}
+NUMBERS = [
+    -1,
+    0,
+    1,
+    2,
+    3.0,
+    2.5,
+    np.int64(3),
+    np.float32(0.25),
+    True,
+    None,
+    "3",
+    np.nan,
+    np.inf,
+    1e-300,
+    [1],
+    [0, 2],
+]
+
+RNG = np.random.default_rng(4)
+X = RNG.normal(size=(12, 2))
+Y = {"regression": X @ [1.0, 2.0] + RNG.normal(size=12), "classification": 1.0 * (X[:, 0] + X[:, 1] ** 2 > 0)}
+K, MOMENT = X.T @ X, X.T @ Y["regression"]
+CHEAP = AttackBudget(steps=50, dense_steps=10)
+
+
+def finite_or_refused(call):
+    """Return what a call gives, or None where it is refused with a reason."""
+    with np.errstate(all="ignore"):
+        try:
+            return call()
+        except CondnumError:
+            return None
+
+
+labels = st.lists(st.integers(-1, 4), min_size=3, max_size=6)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(y=labels, y_test=labels)
+def test_labels_are_taken_where_each_class_has_an_example_and_no_other_is_asked_for(y, y_test):
+    task = finite_or_refused(
+        lambda: AttackTask(np.eye(len(y), 2), y, "classification", np.eye(len(y_test), 2), y_test)
+    )
+    sound = len({*y}) > 1 and {*y} == {*range(max(y) + 1)} and {*y_test} <= {*y}
+    assert (task is not None) == sound
+
+
+odd = st.sampled_from(sorted(ARRAYS))
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(kinds=st.tuples(odd, odd, odd, odd), started=st.booleans())
+def test_linear_probe_takes_or_refuses_any_array(kinds, started):
+    values = [ARRAYS[kind](a) for kind, a in zip(kinds, (np.eye(2), K, MOMENT, np.ones(2)), strict=True)]
+    options = {"start": values[3]} if started else {}
+    curve = finite_or_refused(lambda: linear_probe(*values[:3], steps=4, **options))
+    if curve is not None:
+        assert all(np.isfinite(value).all() for value in vars(curve).values())
+
+
+@pytest.mark.parametrize("option", ["steps", "rtol", "record", "start"])
+@pytest.mark.parametrize("value", NUMBERS, ids=repr)
+def test_linear_probe_takes_or_refuses_any_option(option, value):
+    curve = finite_or_refused(lambda: linear_probe(np.eye(2), K, MOMENT, **{"steps": 9, option: value}))
+    if curve is not None:
+        assert np.isfinite(curve.norm_ratio).all()
+
+
+@pytest.mark.parametrize("value", NUMBERS, ids=repr)
+def test_budgets_and_steps_are_numbers_or_refused(value):
+    for field in ("steps", "dense_steps", "batch_size", "seed", "epsilons", "headline"):
+        budget = finite_or_refused(lambda field=field: AttackBudget(**{field: value}))
+        assert budget is None or type(budget.steps) is type(budget.seed) is int
+    for options in ({"steps": value}, {"steps": 5, "count": value}):
+        found = finite_or_refused(lambda options=options: log_spaced_steps(**options))
+        assert found is None or found[-1] == options["steps"]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    kind=st.sampled_from(sorted(Y)),
+    kinds=st.tuples(odd, odd, odd, odd, odd),
+    place=st.integers(0, 5),  # one odd array or, at 5, all of them: the first refusal hides the others
+)
+def test_the_panel_takes_or_refuses_any_array(kind, kinds, place):
+    kinds = [name if i == place or place == 5 else "as it is" for i, name in enumerate(kinds)]
+    theta, inputs, y, test, y_test = (
+        ARRAYS[name](a)
+        for name, a in zip(kinds, (np.diag([1.0, 0.1]), X, Y[kind], X[:7], Y[kind][:7]), strict=True)
+    )
+    named = ["gd", "cg", "closed_form", "fine_tune"]
+
+    def panel():
+        task = AttackTask(inputs, y, kind, test, y_test)
+        return attack_panel({"raw": None, "theta": theta}, task, attackers=named, budget=CHEAP)
+
+    def features():
+        given = {"raw": FeatureSet(X, X[:7]), "other": FeatureSet(inputs, test)}
+        return attack_features(given, y, kind=kind, y_test=y_test, attackers=named, budget=CHEAP)
+
+    for call in (panel, features):
+        report = finite_or_refused(call)
+        if report is not None:
+            assert not report.steps.empty
+            numbers = report.extractors.select_dtypes("number")
+            assert np.isfinite(numbers.to_numpy()).all(), numbers
+            assert (numbers["start_loss"] > 0).all()
+            assert np.isfinite(report.steps[["optimum", "start_loss", "last_step", "passes"]]).all(axis=None)
