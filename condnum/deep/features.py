@@ -168,7 +168,7 @@ def collect(
 
 
 #: Raised when what is computed or stored changes, so that old entries are not taken for new ones.
-VERSION = 1
+VERSION = 2
 
 
 def feature_key(

@@ -263,7 +263,8 @@ def _open_timm(name: str, root: str, split: str) -> ImageData:
         classes = range(int(labels.max(initial=-1)) + 1)
     array: NDArray[Any] = np.asarray([] if getattr(dataset, "data", None) is None else dataset.data)
     images = dataset if reader is None else reader  # timm's data set puts another in a broken image's place
-    source: ImageSource = ReaderImages(lambda i: images[i][0], title)
+    files = getattr(dataset, "samples", None)  # of torchvision, which would decode them in its own way
+    source: ImageSource = ReaderImages(lambda i: images[i][0] if files is None else Path(files[i][0]), title)
     if array.dtype == np.uint8 and (array.ndim == 3 or (array.ndim == 4 and array.shape[-1] == 3)):
         source = ArrayImages(array, title)
     return ImageData(title, split, tuple(map(str, classes)), labels, source, np.arange(len(labels)))

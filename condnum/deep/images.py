@@ -53,6 +53,8 @@ UNREADABLE_SHARE = 0.1
 DECODED_BUDGET = 1 << 30
 #: Images that are decoded between two messages.
 _CHUNK = 256
+#: Formats whose 16-bit gray values some versions of PIL hold in 32 bits.
+_SIXTEEN_BITS = ("PNG", "PPM")
 
 
 class ImageSource:
@@ -166,6 +168,28 @@ class ReaderImages(ImageSource):
         return self.reader(index)
 
 
+def to_rgb(image: Image) -> Image:
+    """Return an image in RGB as a viewer shows it: 16-bit gray scaled to 8 bits, transparency over white.
+
+    Raises:
+        ValueError: Gray values of 32 bits, whose range the file does not say.
+
+    Examples:
+        >>> from PIL import Image
+        >>> to_rgb(Image.new("I;16", (1, 1), 32896)).getpixel((0, 0))  # 128/255 of 65,535
+        (128, 128, 128)
+    """
+    pil = require("PIL.Image", "deep")
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in _SIXTEEN_BITS):
+        return pil.fromarray(np.rint(np.asarray(image) / 257).astype(np.uint8)).convert("RGB")
+    if image.mode in ("I", "F"):
+        raise ValueError(f"32-bit gray values (mode {image.mode}) have no known range; save 8 or 16 bits")
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = pil.alpha_composite(pil.new("RGBA", image.size, "white"), image)
+    return image.convert("RGB")
+
+
 def decode_errors() -> tuple[type[Exception], ...]:
     """Return what PIL raises for a file that is not, or not wholly, an image, or of an absurd size."""
     bomb = require("PIL.Image", "deep").DecompressionBombError
@@ -253,7 +277,7 @@ class ImageData:
         if position in self.decoded:
             return require("PIL.Image", "deep").fromarray(self.decoded[position])
         try:
-            return self.source.load(position).convert("RGB")
+            return to_rgb(self.source.load(position))
         except decode_errors() as error:
             return Unreadable(self.source.name(position), f"{type(error).__name__}: {error}")
 
@@ -315,7 +339,8 @@ def check_unreadable(failed: Sequence[Unreadable], total: int, what: str) -> Non
     """Refuse a data set most of which cannot be read, a few broken files being normal."""
     if failed and (len(failed) == total or len(failed) > max(1, UNREADABLE_SHARE * total)):
         raise DataFormatError(
-            f"{what}: {len(failed)} of {total} images do not decode, the first: {failed[0]}; fetch it again."
+            f"{what}: {len(failed)} of {total} images do not decode, the first: {failed[0]}; fetch or "
+            "convert them."
         )
 
 
