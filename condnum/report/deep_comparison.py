@@ -21,6 +21,7 @@ from condnum.report.tables import (
     rounded,
     rows_of,
     span,
+    spread,
     with_spread,
 )
 from condnum.theory.spectra import Convention
@@ -122,7 +123,7 @@ def evidence_table(results: pd.DataFrame) -> pd.DataFrame:
     """Format what the ratios rest on: ranks, condition numbers, steps, seconds."""
 
     def draws(rir: pd.Series, deviation: pd.Series, least: pd.Series, largest: pd.Series) -> str:
-        over_groups = f"{mean(rir)}{GAP}±{GAP}{rounded(deviation.mean())}"
+        over_groups = spread(rir.mean(), deviation.mean())
         return f"{over_groups}, {number(least.min())}{GAP}–{GAP}{number(largest.max())}"
 
     drawn = "{0}rir {0}rir_group_std {0}rir_least_draw {0}rir_largest_draw".format
