@@ -313,7 +313,7 @@ class ImageData:
                         if budget < 0:
                             return replace(self, decoded=kept)
                         kept[int(self.positions[index])] = pixels
-                report_event(stage=f"decoding {self.name}", done=rows.stop, total=len(self))
+                report_event(stage=f"decoding {self.name}", step=rows.stop, steps=len(self))
         return replace(self, decoded=kept)
 
     @property
