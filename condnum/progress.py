@@ -27,8 +27,8 @@ POLL_SECONDS = 0.2
 #: Seconds between two lines in a log file, when pieces are finished and while one is computed.
 LINE_SECONDS, STEP_SECONDS = 5.0, 30.0
 
-#: stage, seed, step, steps: what is being computed, and seconds_left, of it, as followers find. done, total, failures, eta_seconds, best, best_cell: how
-#: far the whole of it is. Each of them may be missing.
+#: stage, seed, step, steps: what is being computed; followers add seconds_left, of its steps. done, total,
+#: failures, eta_seconds, best, best_cell: how far the whole of it is. Each of them may be missing.
 Event = Mapping[str, Any]
 OnProgress = Callable[[Event], None]
 

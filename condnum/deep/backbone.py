@@ -282,7 +282,7 @@ def load_backbone(path: str | os.PathLike[str], **changes: Any) -> Backbone:
 
 @contextmanager
 def _hub_asked_once() -> Generator[None]:
-    """Let the hub's client use what it has kept where the hub is out of reach: alone it retries for a minute."""
+    """Where the hub is out of reach, let its client use what it has kept: alone it retries for a minute."""
     constants: Any = require("huggingface_hub.constants", "deep")
     before = constants.HF_HUB_OFFLINE
     try:

@@ -9,9 +9,11 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binom
 
 from condnum.deep.features import Features
-from condnum.deep.images import DECODED_BUDGET, ImageData, Unreadable
+from condnum.deep.images import DECODED_BUDGET, ImageData, Unreadable, same_images
 from condnum.deep.probe import convex_probe, probe_accuracy
 from condnum.deep.rir import DRAW_STRIDE, rir_from_features
 from condnum.deep.training.step import DEEP_METHODS
@@ -188,6 +190,16 @@ class DeepTasks:
 
         return max(share(self.pretrain), share(self.harmful)) > 0.5
 
+    @property
+    def warnings(self) -> list[str]:
+        """What a reader must know of the tasks, whatever is done with them."""
+        return same_images(self.pretrain, self.harmful)
+
+    @property
+    def chances(self) -> tuple[Chance, Chance]:
+        """What guessing reaches on the test images of D_P and of D_H."""
+        return Chance.of(self.pretrain_test.labels), Chance.of(self.harmful_test.labels)
+
     def in_memory(self) -> DeepTasks:
         """Return the same images, decoded as far as `DECODED_BUDGET` goes."""
         left, kept = DECODED_BUDGET, []
@@ -224,6 +236,28 @@ class DeepTasks:
 def is_folder(name: str) -> bool:
     """Tell whether `open_images` takes a name for a folder."""
     return name.partition(":")[0] not in ("mnist", "digits-8x8", "timm")
+
+
+class Chance(NamedTuple):
+    """What guessing reaches on labels, 0 to 1."""
+
+    share: float  # of the commonest class
+    most: float  # upper end of the 95 % range of as many draws with this share
+
+    @classmethod
+    def of(cls, labels: NDArray[np.int64]) -> Chance:
+        """Return what is reached by always naming the commonest class, and by luck.
+
+        Examples:
+            >>> Chance.of(np.array([0, 1] * 12))  # of 24 images, 17 rightly
+            Chance(share=0.5, most=0.7083333333333334)
+        """
+        count = len(labels)
+        share = float(np.bincount(labels).max() / count)
+        return cls(share, float(binom.ppf(0.975, count, share)) / count)
+
+    def __str__(self) -> str:
+        return f"guessing the commonest class gets {self.share:.1%}, by luck up to {self.most:.1%}"
 
 
 #: Method of the cell that makes θ₀.
@@ -296,7 +330,7 @@ def measured_features(
         "convex": convex.test_accuracy,
         "convex_converged": convex.converged,
         # The share of the commonest class: what a probe has without looking.
-        "chance": float(np.bincount(after.harmful_test.labels).max() / len(after.harmful_test)),
+        "chance": Chance.of(after.harmful_test.labels).share,
     }
     return row, {"probe": curve.to_numpy()}, warnings
 

@@ -53,7 +53,7 @@ def test_a_log_is_not_flooded_but_failures_and_the_end_are_told_at_once(seconds,
 
 
 def test_steps_have_a_time_left_and_long_ones_a_line(monkeypatch) -> None:
-    """Without a terminal nothing was seen of a piece that takes hours; two that alternate keep their paces."""
+    """A piece that takes hours is seen without a terminal too; two that alternate keep their paces."""
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     stream = io.StringIO()
