@@ -38,8 +38,8 @@ PATH_STEPS, RANDOM_EXTRACTORS = 100, 90
 SLACK = 1e-9
 #: Why there is no path from a harmful task that has one eigenvalue only.
 FLAT = (
-    " κ(K<sub>H</sub>) = 1: at θ = I the eigenvalues of H<sub>H</sub> are all equal, where R<sub>ill</sub> "
-    "(Eq. 12) is infinite and has no gradient. Algorithm 1 cannot start, whatever its step size."
+    " κ(K<sub>H</sub>) = 1: at θ = I the non-zero eigenvalues of H<sub>H</sub> are all equal, and "
+    "R<sub>ill</sub> (Eq. 12) is infinite, without a gradient. Algorithm 1 cannot start at any step size."
 )
 #: A path ends where κ exceeds this: from there its smallest eigenvalue is round-off.
 LARGEST_KAPPA = 1e20

@@ -257,7 +257,8 @@ class Chance(NamedTuple):
         return cls(share, float(binom.ppf(0.975, count, share)) / count)
 
     def __str__(self) -> str:
-        return f"guessing the commonest class gets {self.share:.1%}, by luck up to {self.most:.1%}"
+        share, most = 100 * self.share, 100 * self.most
+        return f"always naming the commonest class gets {share:.1f} %, guessing by luck up to {most:.1f} %"
 
 
 #: Method of the cell that makes θ₀.

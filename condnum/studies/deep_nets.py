@@ -338,7 +338,7 @@ class DeepNets(Study, name="deep", version="4"):
                 f"{order}rename the class folders so that they sort in that order, or train a new head with "
                 "--pretrain-epochs."
             )
-        return [f"θ₀ does not solve D_P: its test accuracy is {accuracy:.1%}, and {chance}; {fix}"]
+        return [f"θ₀ does not solve D_P: its test accuracy is {100 * accuracy:.1f} %, and {chance}; {fix}"]
 
     def make(self, data: DeepTasks, cell: Cell, checkpoint: Path) -> Made:
         """Make θ₀, or immunize it."""

@@ -181,7 +181,7 @@ def test_there_is_no_verdict_at_chance_and_no_spread_over_one_group(values, said
     words = deep_comparison.net_verdict(both.assign(**values), *CHANCES)
     assert said in words
     assert gone not in words
-    assert ("by luck up to 25.0%" in words) == ("rir" not in str(values))
+    assert ("by luck up to 25.0 %" in words) == ("rir" not in str(values))
 
 
 def test_labels_keep_their_markup_and_foreign_names_are_text():

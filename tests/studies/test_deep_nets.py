@@ -284,7 +284,7 @@ class TestRun:
             study = dataclasses.replace(short, weights=str(file), label_order=order)
             run = study.run(jobs=1)
             said[order] = " ".join(study.notes(run.cells, "warnings")["text"])
-        assert "θ₀ does not solve D_P: its test accuracy is 0.0%" in said["natural"]
+        assert "θ₀ does not solve D_P: its test accuracy is 0.0 %" in said["natural"]
         assert "(0 is 'c2', 1 is 'c10'): --label-order torchvision" in said["natural"]
         assert "does not solve" not in said["torchvision"]
 
