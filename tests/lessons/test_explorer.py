@@ -101,7 +101,7 @@ READINGS = [
     (CeilingExplorer, {"null": "pretrain"}, "RIR grows without end"),
     (CeilingExplorer, {"kappa_pretrain": 1.0, "learning_rate": 1.0}, "The step size is too large"),
     *(
-        (CeilingExplorer, {"kappa_harmful": 1.0, "null": null}, "without a gradient. Algorithm 1 cannot start")
+        (CeilingExplorer, {"kappa_harmful": 1.0, "null": null}, "without a gradient. Algorithm 1 cannot")
         for null in ("none", "both", "harmful", "pretrain")
     ),
     (RidgeCeilingExplorer, {"null": "none"}, "both ceilings tend to the compact one"),
