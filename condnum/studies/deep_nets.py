@@ -302,9 +302,9 @@ class DeepNets(Study, name="deep", version="4"):
         save_backbone(theta, model_file(cell), notes=notes)
         after = self._features(tasks, cell)
         before = after if cell.after is None else self._features(tasks, cell.after)
-        accuracy = head_accuracy(theta.cpu(), after.pretrain_test)
+        theta = theta.cpu()
         if cell.after is None:
-            said = [*tasks.warnings, *self._guesses(tasks, accuracy)]
+            said = [*tasks.warnings, *self._doubts(tasks, theta, after.pretrain_test)]
         found, arrays, warnings = measured_features(cell, before, after, said)
         images = [*unreadable, *(image for part in after for image in part.unreadable)]
         bad = list(dict.fromkeys(map(str, images)))
@@ -312,7 +312,7 @@ class DeepNets(Study, name="deep", version="4"):
             **{name: cell[name] for name in ("backbone", "method", "seed")},
             **row,
             **found,
-            "accuracy": accuracy,
+            "accuracy": head_accuracy(theta, after.pretrain_test),
             "checksum": theta.checksum,
             "unreadable": len(bad),
         }
@@ -324,21 +324,28 @@ class DeepNets(Study, name="deep", version="4"):
         checkpoint.unlink(missing_ok=True)
         return CellResult(row, arrays)
 
-    def _guesses(self, data: DeepTasks, accuracy: float) -> list[str]:
-        """Say what is likely wrong where θ₀ does no better on D_P than guessing."""
-        chance, names = data.chances[0], data.pretrain.classes
+    def _doubts(self, data: DeepTasks, theta_0: Backbone, test: Features) -> list[str]:
+        """Say what is likely wrong where θ₀ does no better on D_P than guessing, or than in another order."""
+        accuracy, chance, names = head_accuracy(theta_0, test), data.chances[0], data.pretrain.classes
+        found = f"its test accuracy is {100 * accuracy:.1f} %"
+        if self.own_head and is_folder(self.pretrain) and names != (theirs := tuple(sorted(names))):
+            labels = np.array([theirs.index(name) for name in names])[test.labels]
+            there = head_accuracy(theta_0, replace(test, labels=labels))
+            if there > accuracy:
+                order = f"{100 * there:.1f} % with labels in the order of torchvision (0 is '{theirs[0]}')"
+                return [
+                    f"θ₀ reads D_P's labels in another order: {found}, {order}; --label-order torchvision."
+                ]
         if accuracy > chance.most:
             return []
-        fix = "train it longer (--pretrain-epochs)."
+        fix = "train it longer (--pretrain-epochs)"
         if self.own_head:
-            first = ", ".join(f"{label} is '{name}'" for label, name in enumerate(names[:3]))
-            order = "--label-order torchvision, " * (names != tuple(sorted(names)))
             fix = (
-                f"most likely the outputs of its head are in another order than the labels ({first}): "
-                f"{order}rename the class folders so that they sort in that order, or train a new head with "
-                "--pretrain-epochs."
+                f"most likely its head has the classes in another order, not 0 for '{names[0]}', 1 for "
+                f"'{names[1]}', …: rename the folders so that they sort in its order, or train a new head "
+                "(--pretrain-epochs)"
             )
-        return [f"θ₀ does not solve D_P: its test accuracy is {100 * accuracy:.1f} %, and {chance}; {fix}"]
+        return [f"θ₀ does not solve D_P: {found}, and {chance}; {fix}."]
 
     def make(self, data: DeepTasks, cell: Cell, checkpoint: Path) -> Made:
         """Make θ₀, or immunize it."""

@@ -270,23 +270,28 @@ class TestRun:
             dataclasses.replace(config, backbone=("resnet18",)).run()
 
     def test_a_head_with_the_labels_in_another_order_is_noticed(self, tmp_path):
-        """θ₀ is good, and its head of torchvision's order; read in natural order it is always wrong."""
+        """θ₀ is good, and its head in torchvision's order or in neither."""
         root = paint(tmp_path / "images", ("c2", "c10"))
         own = {"pretrain": str(root), "harmful": "digits-8x8:5-9", "pretrain_epochs": None, "limit": None}
         short = dataclasses.replace(SHORT, methods=("ours",), epochs=1, group_size=20, probe_epochs=1, **own)
-        tasks = open_images(root, classes="torchvision")
         backbone = Backbone("test_resnet", num_classes=2)
         small = evaluation_transform(backbone, input_size=16, crop_pct=1.0)
+        tasks = open_images(root, classes="torchvision")
         pretrain_backbone(backbone, tasks, epochs=4, transform=small, batch_size=20, device="cpu")
-        file = save_backbone(backbone, tmp_path / "w.safetensors")
         said = {}
-        for order in ("natural", "torchvision"):
-            study = dataclasses.replace(short, weights=str(file), label_order=order)
-            run = study.run(jobs=1)
-            said[order] = " ".join(study.notes(run.cells, "warnings")["text"])
-        assert "θ₀ does not solve D_P: its test accuracy is 0.0 %" in said["natural"]
-        assert "(0 is 'c2', 1 is 'c10'): --label-order torchvision" in said["natural"]
-        assert "does not solve" not in said["torchvision"]
+        for head in ("theirs", "swapped"):
+            file = str(save_backbone(backbone, tmp_path / f"{head}.safetensors"))
+            for order in ("natural", "torchvision"):
+                study = dataclasses.replace(short, weights=file, label_order=order)
+                said[head, order] = " ".join(study.notes(study.run(jobs=1).cells, "warnings")["text"])
+            for part in (backbone.head.weight, backbone.head.bias):
+                part.data = part.data.flip(0)
+        assert "is 0.0 %, 100.0 % with labels in the order of torchvision" in said["theirs", "natural"]
+        assert "θ₀ does not solve D_P: its test accuracy is 0.0 %" in said["swapped", "torchvision"]
+        assert "not 0 for 'c10', 1 for 'c2', …: rename the folders" in said["swapped", "torchvision"]
+        for right in (("theirs", "torchvision"), ("swapped", "natural")):
+            assert "θ₀ reads" not in said[right]
+            assert "does not solve" not in said[right]
 
     def test_unreadable_images_are_listed_and_a_failed_method_keeps_the_others(
         self, folder, monkeypatch, tmp_path
