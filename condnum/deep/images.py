@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from condnum.data.task_pair import sha256_arrays
-from condnum.deep.transforms import ImageTransform
+from condnum.deep.transforms import ImageTransform, to_rgb
 from condnum.errors import (
     DataFormatError,
     DataNotFoundError,
@@ -53,8 +53,6 @@ UNREADABLE_SHARE = 0.1
 DECODED_BUDGET = 1 << 30
 #: Images that are decoded between two messages.
 _CHUNK = 256
-#: Formats whose 16-bit gray values some versions of PIL hold in 32 bits.
-_SIXTEEN_BITS = ("PNG", "PPM")
 
 
 class ImageSource:
@@ -166,28 +164,6 @@ class ReaderImages(ImageSource):
     def read(self, index: int) -> Any:
         """Ask the function."""
         return self.reader(index)
-
-
-def to_rgb(image: Image) -> Image:
-    """Return an image in RGB as a viewer shows it: 16-bit gray scaled to 8 bits, transparency over white.
-
-    Raises:
-        ValueError: Gray values of 32 bits, whose range the file does not say.
-
-    Examples:
-        >>> from PIL import Image
-        >>> to_rgb(Image.new("I;16", (1, 1), 32896)).getpixel((0, 0))  # 128/255 of 65,535
-        (128, 128, 128)
-    """
-    pil = require("PIL.Image", "deep")
-    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in _SIXTEEN_BITS):
-        return pil.fromarray(np.rint(np.asarray(image) / 257).astype(np.uint8)).convert("RGB")
-    if image.mode in ("I", "F"):
-        raise ValueError(f"32-bit gray values (mode {image.mode}) have no known range; save 8 or 16 bits")
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        image = pil.alpha_composite(pil.new("RGBA", image.size, "white"), image)
-    return image.convert("RGB")
 
 
 def decode_errors() -> tuple[type[Exception], ...]:

@@ -37,6 +37,7 @@ from condnum.studies.deep_cells import (
     DeepTasks,
     FeatureSets,
     Recipe,
+    doubts,
     is_folder,
     measured_features,
     rir_sample,
@@ -104,7 +105,7 @@ class DeepNets(Study, name="deep", version="4"):
                 f"--epochs {self.epochs} and --steps {self.immunization_steps} both say how long an "
                 "immunization is; give one."
             )
-        if self.label_order != "natural" and not (self.own_head and is_folder(self.pretrain)):
+        if self.label_order != "natural" and not self.has_order:
             raise InvalidInputError(
                 f"--label-order {self.label_order} is for a folder of D_P and weights with a head of their "
                 "own (--weights without --pretrain-epochs), whose outputs have that order; leave it out."
@@ -132,6 +133,11 @@ class DeepNets(Study, name="deep", version="4"):
     def own_head(self) -> bool:
         """Whether the weights come with a head for D_P, which is kept."""
         return self.chosen_weights != "none" and self.pretrain_epochs is None
+
+    @property
+    def has_order(self) -> bool:
+        """Whether that head decides the order of D_P's class folders."""
+        return self.own_head and is_folder(self.pretrain or self.defaults.pretrain)
 
     @property
     def chosen_backbones(self) -> tuple[str, ...]:
@@ -304,7 +310,8 @@ class DeepNets(Study, name="deep", version="4"):
         before = after if cell.after is None else self._features(tasks, cell.after)
         theta = theta.cpu()
         if cell.after is None:
-            said = [*tasks.warnings, *self._doubts(tasks, theta, after.pretrain_test)]
+            own = {"own_head": self.own_head, "has_order": self.has_order}
+            said = [*tasks.warnings, *doubts(tasks, theta, after.pretrain_test, **own)]
         found, arrays, warnings = measured_features(cell, before, after, said)
         images = [*unreadable, *(image for part in after for image in part.unreadable)]
         bad = list(dict.fromkeys(map(str, images)))
@@ -323,29 +330,6 @@ class DeepNets(Study, name="deep", version="4"):
         }
         checkpoint.unlink(missing_ok=True)
         return CellResult(row, arrays)
-
-    def _doubts(self, data: DeepTasks, theta_0: Backbone, test: Features) -> list[str]:
-        """Say what is likely wrong where θ₀ does no better on D_P than guessing, or than in another order."""
-        accuracy, chance, names = head_accuracy(theta_0, test), data.chances[0], data.pretrain.classes
-        found = f"its test accuracy is {100 * accuracy:.1f} %"
-        if self.own_head and is_folder(self.pretrain) and names != (theirs := tuple(sorted(names))):
-            labels = np.array([theirs.index(name) for name in names])[test.labels]
-            there = head_accuracy(theta_0, replace(test, labels=labels))
-            if there > accuracy:
-                order = f"{100 * there:.1f} % with labels in the order of torchvision (0 is '{theirs[0]}')"
-                return [
-                    f"θ₀ reads D_P's labels in another order: {found}, {order}; --label-order torchvision."
-                ]
-        if accuracy > chance.most:
-            return []
-        fix = "train it longer (--pretrain-epochs)"
-        if self.own_head:
-            fix = (
-                f"most likely its head has the classes in another order, not 0 for '{names[0]}', 1 for "
-                f"'{names[1]}', …: rename the folders so that they sort in its order, or train a new head "
-                "(--pretrain-epochs)"
-            )
-        return [f"θ₀ does not solve D_P: {found}, and {chance}; {fix}."]
 
     def make(self, data: DeepTasks, cell: Cell, checkpoint: Path) -> Made:
         """Make θ₀, or immunize it."""

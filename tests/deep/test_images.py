@@ -17,7 +17,8 @@ from torch import nn
 
 from condnum.data import load_small_digits
 from condnum.deep import evaluation_transform, image_loader, open_images, training_transform
-from condnum.deep.images import ArrayImages, FileImages, ImageData, Unreadable, to_rgb
+from condnum.deep.images import ArrayImages, FileImages, ImageData, Unreadable
+from condnum.deep.transforms import to_rgb
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError
 
 from .conftest import paint

@@ -83,6 +83,11 @@ def finished(tmp_path_factory):
         ({"weights": __file__}, InvalidInputError, "are of one backbone, but 2 are to run"),
         ({"epochs": 2, "immunization_steps": 5}, InvalidInputError, "--epochs 2 and --steps 5 both say"),
         ({"label_order": "torchvision"}, InvalidInputError, "--label-order torchvision is for a folder"),
+        (
+            {"label_order": "torchvision", "weights": __file__, "backbone": ("test_resnet",)},
+            InvalidInputError,
+            "is for a folder",
+        ),
         ({"label_order": "sorted"}, UnknownNameError, "unknown label order 'sorted'"),
     ],
     ids=str,
