@@ -219,6 +219,8 @@ def loaded(config: str, values: Mapping[str, Any]) -> tuple[str, Mapping[str, st
             f"warning: SHA-256 {data.checksum} of {data.name} in {origin.location} is not one that this "
             "project knows; the results are those of these files. Look with: condnum data check."
         )
+    for warning in getattr(data, "warnings", ()):
+        say(f"warning: {warning}")
     if hasattr(data, "label"):
         return data.label, {data.label: data.checksum}
     return ", ".join(getattr(chosen, "chosen_backbones", ())), data.checksums

@@ -24,11 +24,11 @@ from condnum.errors import require
 PROGRESS_VARIABLE = "CONDNUM_PROGRESS"
 #: Seconds between two looks at the file: quick to the eye, nothing to the processor.
 POLL_SECONDS = 0.2
-#: Seconds between two lines in a log file.
-LINE_SECONDS = 5.0
+#: Seconds between two lines in a log file, when pieces are finished and while one is computed.
+LINE_SECONDS, STEP_SECONDS = 5.0, 30.0
 
-#: stage, seed, step, steps: what is being computed. done, total, failures, eta_seconds, best, best_cell: how
-#: far the whole of it is. Each of them may be missing.
+#: stage, seed, step, steps: what is being computed; followers add seconds_left, of its steps. done, total,
+#: failures, eta_seconds, best, best_cell: how far the whole of it is. Each of them may be missing.
 Event = Mapping[str, Any]
 OnProgress = Callable[[Event], None]
 
@@ -52,12 +52,16 @@ def stage_words(event: Event) -> str:
     Examples:
         >>> stage_words({"stage": "ours", "seed": 0, "step": 120, "steps": 3000})
         'ours, seed 0, step 120 of 3000'
+        >>> stage_words({"stage": "ours", "step": 120, "steps": 3000, "seconds_left": 75.0})
+        'ours, step 120 of 3000 (about 1 min 15 s left)'
     """
     words = [str(event.get("stage") or "running")]
     if "seed" in event:
         words.append(f"seed {event['seed']}")
     if "step" in event:
         words.append(f"step {event['step']}" + (f" of {event['steps']}" if event.get("steps") else ""))
+        if event.get("seconds_left"):
+            words[-1] += f" (about {duration(event['seconds_left'])} left)"
     return ", ".join(words)
 
 
@@ -89,6 +93,25 @@ def report_event(**event: object) -> None:
             stream.write(json.dumps(event) + "\n")
 
 
+class Pace:
+    """Tells events of steps how long what they are of has still to go, by its speed since its first event."""
+
+    def __init__(self) -> None:
+        self._starts = dict[tuple[Any, ...], tuple[float, int]]()
+
+    def __call__(self, event: Event) -> Event:
+        """Return the event, with `seconds_left` where that is known."""
+        step, steps = event.get("step"), event.get("steps")
+        if not step or not steps:
+            return event
+        now, key = time.monotonic(), (event.get("stage"), event.get("seed"), steps)
+        start, first = self._starts.get(key, (now, step))
+        if step <= first:  # it begins, or begins anew
+            self._starts[key] = now, step
+            return event
+        return {**event, "seconds_left": (now - start) / (step - first) * (steps - step)}
+
+
 @contextmanager
 def following(path: Path, report: OnProgress) -> Generator[None, None, None]:
     """Follow a growing file of events in a thread while the block runs."""
@@ -96,7 +119,7 @@ def following(path: Path, report: OnProgress) -> Generator[None, None, None]:
     stop = threading.Event()
 
     def follow() -> None:
-        last_round, rest = False, b""
+        last_round, rest, paced = False, b"", Pace()
         with path.open("rb") as stream:
             while not last_round:  # once more after being told to stop
                 last_round = stop.wait(POLL_SECONDS)
@@ -107,7 +130,7 @@ def following(path: Path, report: OnProgress) -> Generator[None, None, None]:
                     except ValueError:  # progress is never a reason to fail
                         continue
                     if isinstance(event, dict):
-                        report(event)
+                        report(paced(event))
 
     thread = threading.Thread(target=follow, name="condnum-progress", daemon=True)
     thread.start()
@@ -191,7 +214,7 @@ def _line(title: str) -> OnProgress:
 
 
 class Lines:
-    """A line when pieces are finished, but not more often than one reads a log.
+    """A line when pieces are finished, but not more often than one reads a log, and for steps of long ones.
 
     The last piece and each new failure have a line at once.
     """
@@ -200,11 +223,14 @@ class Lines:
         self.title, self.stream = title, stream
         self.latest: Event = {}
         self.shown: Event = self.latest
-        self.written = -math.inf
+        self.written, self.began = -math.inf, time.monotonic()
 
     def __call__(self, event: Event) -> None:
         """Take an event and write a line if one is due."""
         if event.get("done") in (None, self.latest.get("done")):
+            if "step" in event and time.monotonic() - max(self.written, self.began) >= STEP_SECONDS:
+                self.latest = {**self.latest, **event}
+                self.finish()
             return
         self.latest = event
         failed = event.get("failures", 0) > self.shown.get("failures", 0)
@@ -218,7 +244,7 @@ class Lines:
         if event is self.shown:
             return
         self.shown, self.written = event, time.monotonic()
-        count = f"{event['done']}" + (f"/{event['total']}" if event.get("total") else "")
+        count = f"{event.get('done', 0)}" + (f"/{event['total']}" if event.get("total") else "")
         text = f"{self.title}: {count} done ({stage_words(event)})"
         print(", ".join(filter(None, (text, whole_words(event)))), file=self.stream, flush=True)
 

@@ -370,6 +370,11 @@ def _mean(curve: NDArray[np.float64], steps: NDArray[np.int64]) -> float:
     return float(((curve[1:] + curve[:-1]) / 2 * np.diff(steps)).sum() / (steps[-1] - steps[0]))
 
 
+def scale_rows(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rows by whose features a head is scaled: some of all, for the first may be of one class."""
+    return np.sort(np.random.default_rng(0).permutation(rows)[:_SCALE_ROWS])
+
+
 class _Set:
     """Inputs and labels of some rows, on the device."""
 
@@ -377,7 +382,7 @@ class _Set:
         rows = np.arange(len(of)) if rows is None else rows
         self.inputs = target.inputs(subset, of, rows)
         self.labels = of.labels[torch.from_numpy(rows)].to(target.device)
-        self.some = of.images[torch.from_numpy(rows[:_SCALE_ROWS])]
+        self.some = of.images[torch.from_numpy(scale_rows(rows))]
 
 
 @dataclass(frozen=True, eq=False)

@@ -161,14 +161,14 @@ def collect(
             count += len(rows)
             labels.append(batch.labels)
             indices.append(batch.indices)
-        report_event(stage=stage, done=done + count + len(unreadable), total=total)
+        report_event(stage=stage, step=done + count + len(unreadable), steps=total)
     if out is None or not count:
         return torch.empty(0, 0), torch.empty(0), torch.empty(0), unreadable
     return out[:count], torch.cat(labels), torch.cat(indices), unreadable
 
 
 #: Raised when what is computed or stored changes, so that old entries are not taken for new ones.
-VERSION = 1
+VERSION = 2
 
 
 def feature_key(

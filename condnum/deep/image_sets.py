@@ -22,8 +22,8 @@ from condnum.errors import (
     require,
 )
 
-#: Class order of a head that was trained on ImageNet-1K, as a value of `classes`.
-IMAGENET = "imagenet-1k"
+#: Values of `classes`: the class order of a head that was trained on ImageNet-1K, and that of torchvision.
+IMAGENET, TORCHVISION = "imagenet-1k", "torchvision"
 #: Names of split folders, the preferred one first.
 SPLIT_FOLDERS = {"train": ("train", "training"), "test": ("test", "val", "valid", "validation")}
 SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"))
@@ -56,8 +56,9 @@ def open_images(
         split: `train` or `test`, or the name of a folder's split (`valid`).
         limit: Largest number of images of a class, drawn from `seed`; see `ImageData.limit`.
         seed: Of that draw.
-        classes: Class names in label order, for folders; `"imagenet-1k"`: those of timm's ImageNet heads,
-            which a folder with a part of the classes needs.
+        classes: Class names in label order, for folders, default `c2` before `c10`; `"torchvision"`: `c10`
+            before `c2`, as `torchvision.datasets.ImageFolder` has it; `"imagenet-1k"`: those of timm's
+            ImageNet heads, which a folder with a part of the classes needs.
         checksum: How the checksum of a folder is taken, see `FileImages.checksum`.
         source: Of MNIST's files: `auto`, `local` or a folder.
 
@@ -77,15 +78,17 @@ def open_images(
     text = os.fspath(name)
     kind, _, rest = text.partition(":")
     known = imagenet_classes() if classes == IMAGENET else classes
-    if isinstance(known, str):
-        raise InvalidInputError(f"classes must be a sequence of names or '{IMAGENET}', got '{known}'.")
+    if isinstance(known, str) and known != TORCHVISION:
+        raise InvalidInputError(
+            f"classes must be a sequence of names, '{IMAGENET}' or '{TORCHVISION}', got '{known}'."
+        )
     if kind == "timm":
         data = _open_timm(*rest.partition("@")[::2], split)
     elif kind in ("mnist", "digits-8x8"):
         data = _open_digits(kind, rest, split, source)
     else:
-        return _open_folder(text, split, known, checksum).limit(limit, seed=seed)
-    if known is not None and tuple(known) != data.classes:
+        data = _open_folder(text, split, known, checksum)
+    if known is not None and tuple(sorted(data.classes) if known == TORCHVISION else known) != data.classes:
         raise InvalidInputError(
             f"'{text}' has class names of its own ({', '.join(data.classes[:3])}, …); leave out `classes`."
         )
@@ -124,7 +127,7 @@ def _open_folder(root: str, split: str, classes: Sequence[str] | None, checksum:
             f"{folder}: class folder '{empty[0]}' holds no image ({', '.join(sorted(SUFFIXES))}), one of "
             f"{len(empty)} such of {len(found)}; add images or remove the folder."
         )
-    names = tuple(classes) if classes is not None else tuple(found)
+    names = tuple(sorted(found)) if classes == TORCHVISION else tuple(found if classes is None else classes)
     unknown = [name for name in found if name not in names]
     if unknown:
         raise DataFormatError(
@@ -263,7 +266,8 @@ def _open_timm(name: str, root: str, split: str) -> ImageData:
         classes = range(int(labels.max(initial=-1)) + 1)
     array: NDArray[Any] = np.asarray([] if getattr(dataset, "data", None) is None else dataset.data)
     images = dataset if reader is None else reader  # timm's data set puts another in a broken image's place
-    source: ImageSource = ReaderImages(lambda i: images[i][0], title)
+    files = getattr(dataset, "samples", None)  # of torchvision, which would decode them in its own way
+    source: ImageSource = ReaderImages(lambda i: images[i][0] if files is None else Path(files[i][0]), title)
     if array.dtype == np.uint8 and (array.ndim == 3 or (array.ndim == 4 and array.shape[-1] == 3)):
         source = ArrayImages(array, title)
     return ImageData(title, split, tuple(map(str, classes)), labels, source, np.arange(len(labels)))

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from condnum.data.task_pair import sha256_arrays
-from condnum.deep.transforms import ImageTransform
+from condnum.deep.transforms import ImageTransform, to_rgb
 from condnum.errors import (
     DataFormatError,
     DataNotFoundError,
@@ -253,7 +253,7 @@ class ImageData:
         if position in self.decoded:
             return require("PIL.Image", "deep").fromarray(self.decoded[position])
         try:
-            return self.source.load(position).convert("RGB")
+            return to_rgb(self.source.load(position))
         except decode_errors() as error:
             return Unreadable(self.source.name(position), f"{type(error).__name__}: {error}")
 
@@ -289,13 +289,20 @@ class ImageData:
                         if budget < 0:
                             return replace(self, decoded=kept)
                         kept[int(self.positions[index])] = pixels
-                report_event(stage=f"decoding {self.name}", done=rows.stop, total=len(self))
+                report_event(stage=f"decoding {self.name}", step=rows.stop, steps=len(self))
         return replace(self, decoded=kept)
 
     @property
     def decoded_bytes(self) -> int:
         """Bytes of pixels that `in_memory` keeps."""
         return sum(pixels.nbytes for pixels in self.decoded.values())
+
+
+def same_images(D_P: ImageData, D_H: ImageData) -> list[str]:
+    """Return a warning where two tasks are one."""
+    if len(D_P) != len(D_H) or D_P.checksum != D_H.checksum:
+        return []
+    return ["D_P and D_H are the same images with the same labels: no θ can keep one and harm the other."]
 
 
 def hold_out_rows(
@@ -315,7 +322,8 @@ def check_unreadable(failed: Sequence[Unreadable], total: int, what: str) -> Non
     """Refuse a data set most of which cannot be read, a few broken files being normal."""
     if failed and (len(failed) == total or len(failed) > max(1, UNREADABLE_SHARE * total)):
         raise DataFormatError(
-            f"{what}: {len(failed)} of {total} images do not decode, the first: {failed[0]}; fetch it again."
+            f"{what}: {len(failed)} of {total} images do not decode, the first: {failed[0]}; fetch or "
+            "convert them."
         )
 
 

@@ -165,6 +165,8 @@ def pretrain_backbone(
             total += loss.detach() * len(labels)
             right += int((logits.detach().argmax(dim=1) == labels).sum())
             seen += len(labels)
+            done = {"step": step + 1, "steps": epochs * steps}
+            report_event(stage=f"pre-training {backbone.name}", seed=seed, **done)
         mean = float(total) / max(1, seen)
         if not math.isfinite(mean):
             raise InvalidInputError(
@@ -200,7 +202,6 @@ def pretrain_backbone(
                 write_state(file, recipe, {"model": model, "optimizer": stepper.state_dict(), "rows": rows})
                 saved = time.perf_counter()
                 spent = saved - begun
-            report_event(stage=f"pre-training {backbone.name}", seed=seed, step=epoch + 1, steps=epochs)
             if on_progress is not None:
                 seconds = time.perf_counter() - started
                 on_progress(PretrainingProgress(epoch + 1, epochs, rows[-1]["loss"], seconds))

@@ -47,7 +47,7 @@ class RirEstimate:
     harmful_ratio: float  # (i), mean over groups, wanted > 1
     pretrain_ratio: float  # (ii), wanted ≤ 1
     rir: float  # mean of (i)/(ii) of each group, as the paper averages; not the ratio of the two means
-    harmful_ratio_std: float  # sample deviation over groups; NaN for one group
+    harmful_ratio_std: float  # sample deviation over groups; NaN if they are all the same images
     pretrain_ratio_std: float
     rir_std: float
     kappas: FloatArray  # (4, groups) condition numbers, rows as `ROLES`
@@ -67,7 +67,7 @@ class RirTheta0:
 
     compact: RirEstimate  # κ = σ₁/σ_k over the numerical rank
     ridge: RirEstimate  # κ = (σ₁+ε)/(σ_D+ε)
-    groups: int
+    groups: int  # 1 where each would be all images
     group_size: int  # N of each group
     dimension: int  # D
     ridge_epsilon: float
@@ -99,6 +99,7 @@ class GroupSpectra:
     rtols: list[float]  # default relative rank tolerance of each
     eps: float  # round-off that the features carry
     scales: list[float]  # mean square of each model's features over both tasks
+    whole: tuple[bool, bool]  # D_P and D_H: whether every group is all images of the task
     overlap: tuple[str, ...]  # warnings of tasks with too few images for groups apart
 
     def estimate(
@@ -121,10 +122,14 @@ class GroupSpectra:
         )
         pretrain, harmful = kappas[1] / kappas[0], kappas[3] / kappas[2]
         found: dict[str, Any] = {}
-        ratios = {"harmful_ratio": harmful, "pretrain_ratio": pretrain, "rir": harmful / pretrain}
-        for name, values in ratios.items():
+        ratios = (
+            ("harmful_ratio", harmful, self.whole[1]),
+            ("pretrain_ratio", pretrain, self.whole[0]),
+            ("rir", harmful / pretrain, all(self.whole)),
+        )
+        for name, values, same in ratios:
             found[name] = float(values.mean())
-            found[f"{name}_std"] = float(values.std(ddof=1)) if len(values) > 1 else math.nan
+            found[f"{name}_std"] = math.nan if same or len(values) == 1 else float(values.std(ddof=1))
         return RirEstimate(**found, kappas=kappas, sigma_min=sigma_min, ranks=ranks, convention=convention)
 
 
@@ -147,7 +152,8 @@ def rir_from_features(
        {\kappa(\tilde H_P(\theta_I))/\kappa(\tilde H_P(\theta_0))}, \qquad
        \tilde H(\theta) = \tilde X(\theta)^\top \tilde X(\theta)
 
-    A group is the same images for θ₀ and θ_I. Groups overlap where there are too few images.
+    A group is the same images for θ₀ and θ_I. Groups overlap where there are too few images; where a group
+    is all images of both tasks there is one.
 
     Args:
         features_0_P: `(N_P, D)` features of θ₀ on D_P.
@@ -191,7 +197,9 @@ def rir_from_features(
         warnings.insert(0, few)
     rtols = spectra.rtols if rtol is None else [rtol] * 4
     warnings += _rank_warnings(spectra.sigma, compact, widths, group_size, spectra.eps, rtols)
-    return RirTheta0(compact, floored, groups, group_size, widths[1], ridge, gauge, tuple(warnings))
+    return RirTheta0(
+        compact, floored, compact.kappas.shape[1], group_size, widths[1], ridge, gauge, tuple(warnings)
+    )
 
 
 def group_spectra(
@@ -204,29 +212,28 @@ def group_spectra(
     check_integer("groups", groups, 1)
     check_integer("group_size", group_size, 2)
     stored = [part.values if isinstance(part, Features) else part for part in features]
+    for first, task in ((0, "D_P"), (2, "D_H")):
+        _check_pair(features[first : first + 2], stored[first : first + 2], task, group_size)
     X: list[Tensor] = []
     warnings: list[str] = []
-    for stream, task in enumerate(("D_P", "D_H")):
-        before, after = pair = stored[2 * stream :][:2]
-        for part, model in zip(pair, ("θ₀", "θ_I"), strict=True):
-            if not isinstance(part, np.ndarray | Tensor) or part.ndim != 2:
-                raise InvalidInputError(
-                    f"the features of {model} on {task} must be an array (N, D), got "
-                    f"{tuple(part.shape) if hasattr(part, 'shape') else type(part).__name__}."
-                )
-        if len(before) != len(after):
-            raise InvalidInputError(
-                f"θ₀ has {len(before)} rows on {task} and θ_I {len(after)}; use the same images."
-            )
-        known = [part.indices for part in features[2 * stream :][:2] if isinstance(part, Features)]
-        if len(known) == 2 and not np.array_equal(known[0], known[1]):
-            raise InvalidInputError(f"the features of θ₀ and θ_I on {task} are of different images.")
-        check_count(len(before), task, group_size)
-        generator = np.random.default_rng([seed, stream])
-        if len(before) >= groups * group_size:
-            rows = generator.permutation(len(before))[: groups * group_size].reshape(groups, group_size)
+    whole = len(stored[0]) == group_size, len(stored[2]) == group_size
+    if all(whole) and groups > 1:
+        warnings.append(
+            f"each of {groups} groups would be all {group_size} images of D_P and all {group_size} of D_H: "
+            "there is one group, and no spread."
+        )
+        groups = 1
+    for stream, (task, ratio) in enumerate((("D_P", "(ii)"), ("D_H", "(i)"))):
+        pair = stored[2 * stream :][:2]
+        count, generator = len(pair[0]), np.random.default_rng([seed, stream])
+        if whole[stream]:
+            rows = np.tile(np.arange(count), (groups, 1))
+            if groups > 1:
+                warnings.append(f"each group of {task} is all of its {count} images: {ratio} has no spread.")
+        elif count >= groups * group_size:
+            rows = generator.permutation(count)[: groups * group_size].reshape(groups, group_size)
         else:
-            rows = np.stack([generator.permutation(len(before))[:group_size] for _ in range(groups)])
+            rows = np.stack([generator.permutation(count)[:group_size] for _ in range(groups)])
             warnings.append(f"{task} has too few images for groups without overlap; the spread is too small.")
         X += [_gather(part, rows, task) for part in pair]
     widths = [x.shape[-1] for x in X]
@@ -240,14 +247,32 @@ def group_spectra(
     # Features of each model have mean square 1 over both tasks.
     scales = [float((X[k].square().mean() + X[k + 2].square().mean()) / 2) for k in (0, 1)] * 2
     carried = max(*eps, *(part.eps for part in features if isinstance(part, Features)), 0.0)
-    return GroupSpectra(sigma, widths, found, carried, scales, tuple(warnings))
+    return GroupSpectra(sigma, widths, found, carried, scales, whole, tuple(warnings))
+
+
+def _check_pair(features: Sequence[FeatureLike], stored: Sequence[Any], task: str, group_size: int) -> None:
+    """Refuse features of θ₀ and θ_I on a task that are not of the same images, or of fewer than a group."""
+    for part, model in zip(stored, ("θ₀", "θ_I"), strict=True):
+        if not isinstance(part, np.ndarray | Tensor) or part.ndim != 2:
+            raise InvalidInputError(
+                f"the features of {model} on {task} must be an array (N, D), got "
+                f"{tuple(part.shape) if hasattr(part, 'shape') else type(part).__name__}."
+            )
+    before, after = map(len, stored)
+    if before != after:
+        raise InvalidInputError(f"θ₀ has {before} rows on {task} and θ_I {after}; use the same images.")
+    known = [part.indices for part in features if isinstance(part, Features)]
+    if len(known) == 2 and not np.array_equal(known[0], known[1]):
+        raise InvalidInputError(f"the features of θ₀ and θ_I on {task} are of different images.")
+    check_count(before, task, group_size)
 
 
 def check_count(count: int, task: str, group_size: int) -> None:
     """Refuse fewer images than one group."""
     if count < group_size:
         raise InvalidInputError(
-            f"{task} has {count} image(s), fewer than one group of {group_size}; add some."
+            f"{task} has {count} image(s), fewer than one group of {group_size}; add images or lower "
+            "group_size (--group-size)."
         )
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import numpy as np
 from torch import Tensor
 
 from condnum.errors import InvalidInputError, check_known, require
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 Augmentation = Literal["imagenet", "photograph", "gentle", "none"]
 
@@ -19,7 +23,31 @@ _AUGMENTATIONS: Mapping[str, dict[str, Any]] = {
     "photograph": {"scale": (0.3, 1.0), "ratio": (3 / 4, 4 / 3), "hflip": 0.5, "color_jitter": 0.2},
     "gentle": {"scale": (0.7, 1.0), "ratio": (0.9, 1.1), "hflip": 0.0, "color_jitter": None},
 }
+#: Formats whose 16-bit gray values some versions of PIL hold in 32 bits.
+_SIXTEEN_BITS = ("PNG", "PPM")
 _OVERRIDES = ("crop_pct", "interpolation", "mean", "std")
+
+
+def to_rgb(image: Image) -> Image:
+    """Return an image in RGB as a viewer shows it: 16-bit gray scaled to 8 bits, transparency over white.
+
+    Raises:
+        ValueError: Gray values of 32 bits, whose range the file does not say.
+
+    Examples:
+        >>> from PIL import Image
+        >>> to_rgb(Image.new("I;16", (1, 1), 32896)).getpixel((0, 0))  # 128/255 of 65,535
+        (128, 128, 128)
+    """
+    pil = require("PIL.Image", "deep")
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in _SIXTEEN_BITS):
+        return pil.fromarray(np.rint(np.asarray(image) / 257).astype(np.uint8)).convert("RGB")
+    if image.mode in ("I", "F"):
+        raise ValueError(f"32-bit gray values (mode {image.mode}) have no known range; save 8 or 16 bits")
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = pil.alpha_composite(pil.new("RGBA", image.size, "white"), image)
+    return image.convert("RGB")
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,14 @@ from condnum.theory.spectra import default_rtol
 Rotation = Literal["ends", "neighbours", "random", "haar"]
 
 ROTATIONS: tuple[Rotation, ...] = get_args(Rotation)
+#: Which of them an angle turns, and which are drawn at random.
+TURNED, DRAWN = {"rotation": ("ends", "neighbours", "random")}, {"rotation": ("random", "haar")}
 
 
-@checked(dimension=Between(2, math.inf), angle=Between(0, 90))
-def rotation_matrix(rotation: Rotation, dimension: int, angle: float, seed: int = 0) -> Floats:
+@checked(
+    dimension=Between(2, math.inf), angle=Between(0, 90, only=TURNED), seed=Between(0, math.inf, only=DRAWN)
+)
+def rotation_matrix(rotation: Rotation, dimension: int, *, angle: float = 0.0, seed: int = 0) -> Floats:
     """Return a rotation of a chosen size, in degrees."""
     generator, phi = np.random.default_rng(seed), np.deg2rad(angle)
     if rotation == "haar":
@@ -166,7 +170,12 @@ class RotatedAlignment(Shown):
 
 @checked(
     angle=Slider(
-        "angle of U to Q (degrees)", "Of the singular vectors of θ to K's; 0: aligned.", 0, 90, marks=19
+        "angle of U to Q (degrees)",
+        "Of the singular vectors of θ to K's; 0: aligned.",
+        0,
+        90,
+        marks=19,
+        only=TURNED,
     ),
     rotation=Choice(
         "rotation",
@@ -192,7 +201,9 @@ class RotatedAlignment(Shown):
         {"same": "u_i = q_i", "opposite": "u_i = q_(D+1-i), opposite order"},
         advanced=True,
     ),
-    seed=Slider("random draw no.", "Another random rotation or Haar draw.", 0, 200, advanced=True),
+    seed=Slider(
+        "random draw no.", "Another random rotation or Haar draw.", 0, 200, advanced=True, only=DRAWN
+    ),
 )
 def rotated_alignment(
     *,
@@ -219,7 +230,9 @@ def rotated_alignment(
         >>> (12 * run.alignment.spectrum).round(3).tolist()  # its eigenvalues, 5 ± √13
         [8.606, 1.394]
     """
-    U = rotation_matrix(rotation, dimension, angle, seed)
+    acting: dict[str, Any] = {"angle": angle} if rotation in TURNED["rotation"] else {}
+    acting |= {"seed": seed} if rotation in DRAWN["rotation"] else {}
+    U = rotation_matrix(rotation, dimension, **acting)
     theta = U[:, :: 1 if pairing == "same" else -1] * spectrum(theta_spectrum, dimension, theta_kappa)
     K = np.diag(spectrum(data_spectrum, dimension, data_kappa))
     turned = "a Haar draw" if rotation == "haar" else f"φ = {num(angle)}°"
@@ -273,7 +286,8 @@ def alignment_sweep(angles: Sequence[float], *, rotation: Rotation = "random") -
     """
     rows = []
     for draw, angle in enumerate(angles):
-        run = rotated_alignment(angle=angle, rotation=rotation, seed=draw if rotation == "haar" else 0)
+        place: dict[str, Any] = {"seed": draw} if rotation == "haar" else {"angle": angle}
+        run = rotated_alignment(rotation=rotation, **place)
         found = run.alignment
         rows.append((rotation, angle, run.diagonal_overlap, found.misalignment, found.condition_ratio))
     measures = ["diagonal_overlap", "misalignment", "condition_ratio"]

@@ -36,6 +36,11 @@ from condnum.theory.spectra import CovarianceRange
 PATH_STEPS, RANDOM_EXTRACTORS = 100, 90
 #: Relative error that a κ of this size may have from round-off: κ(M) ≤ 1e4 and eps = 2e-16.
 SLACK = 1e-9
+#: Why there is no path from a harmful task that has one eigenvalue only.
+FLAT = (
+    " κ(K<sub>H</sub>) = 1: at θ = I the non-zero eigenvalues of H<sub>H</sub> are all equal, and "
+    "R<sub>ill</sub> (Eq. 12) is infinite, without a gradient. Algorithm 1 cannot start at any step size."
+)
 #: A path ends where κ exceeds this: from there its smallest eigenvalue is round-off.
 LARGEST_KAPPA = 1e20
 
@@ -61,7 +66,7 @@ class CeilingDemo(Shown):
     plane: Plane
     step: int  # the step that the reader looks at
     path: Floats  # (T + 1, 2) (ii) and (i) after each step, from θ = I
-    stop_reason: str  # "diverged" if the step size was too large, and the path ends early
+    stop_reason: str  # "diverged": the step size was too large, the path ends early; "flat": it cannot start
 
     @property
     def shown(self) -> int:
@@ -109,16 +114,16 @@ class CeilingDemo(Shown):
         """Say how far Algorithm 1 got, and whether a random extractor got further than the ceiling."""
         plane, t, limit = self.plane, self.shown, self.plane.ceiling.value
         reached = float(self.rir[t])
-        ended = f" The step size is too large: the path ends at step {t}."
-        ended = ended if self.stop_reason == "diverged" else ""
+        ended = {"diverged": f" The step size is too large: the path ends at step {t}.", "flat": FLAT}
+        why = ended.get(self.stop_reason, "")
         if math.isinf(limit):
             return (
-                f"After {t} steps RIR = {num(reached, 4)}.{ended} The harmful task uses a feature that "
+                f"After {t} steps RIR = {num(reached, 4)}.{why} The harmful task uses a feature that "
                 "D<sub>P</sub> never sees: θ may scale it freely, and RIR grows without end (dashed line)."
             )
         beyond = int((plane.cloud[:, 1] > plane.highest(plane.cloud[:, 0]) * (1 + SLACK)).sum())
         return (
-            f"After {t} steps RIR = {num(reached, 4)}, {num(100 * reached / limit)} % of the ceiling.{ended} "
+            f"After {t} steps RIR = {num(reached, 4)}, {num(100 * reached / limit)} % of the ceiling.{why} "
             f"θ* has (i) = {num(plane.optimum[1], 4)} at (ii) = {num(plane.optimum[0])}; the largest (i) "
             f"with (ii) ≤ 1 is {num(limit, 4)}. Of {len(plane.cloud)} random θ, {beyond or 'none'} lies "
             f"beyond the front; the closest reaches {num(100 * plane.cloud_share, 4)} % of the ceiling."
@@ -219,6 +224,8 @@ def _plane(tasks: Tasks) -> Plane:
 @lru_cache(maxsize=64)
 def _path(tasks: Tasks, ratio: float, learning_rate: float) -> tuple[Floats, str]:
     """Return (ii) and (i) along Algorithm 1, `(T + 1, 2)`, and why it stopped."""
+    if tasks[1] <= 1 + SLACK:  # a gradient would be that of round-off
+        return _frozen(np.ones((1, 2))), "flat"
     problem, method = ImmunizationProblem.from_covariances(*two_tasks(*tasks)), FromIdentity()
     plain = {"optimizer": "gd", "schedule": "constant", "steps": PATH_STEPS, "record_every": 1}
     settings = method.defaults.with_overrides(learning_rate=learning_rate, ratio=ratio, **plain)

@@ -296,6 +296,7 @@ class SpectrumDescent(Shown):
     dimension=Slider("dimension D (features)", "Number D of features.", 2, 256),
     shape=Choice("spectrum", "How σ₁ … σ_D are spread.", SHAPE_LABELS),
     start=Choice("start", "Where the descent starts.", {"worst": "the worst one"}),
+    seed=Between(0, math.inf, only={"start": ("random",)}),
 )
 def spectrum_descent(
     *,

@@ -72,8 +72,13 @@
     const box = add(parent, "div", { className: `condnum-row condnum-${kind}`, title: help });
     add(box, "label", {}, label);
     const show = condnum.rows[kind](box, control, change, refuse);
-    for (const input of box.querySelectorAll("input, select")) input.setAttribute("aria-label", label);
-    return { show, alert: () => box.querySelector("[role=alert]") ?? add(box, "span", { role: "alert" }) };
+    const parts = box.querySelectorAll("input, select, button");
+    for (const part of parts) if (part.tagName !== "BUTTON") part.setAttribute("aria-label", label);
+    const enable = (on) => {
+      box.classList.toggle("condnum-idle", !on);
+      for (const part of parts) part.disabled = !on;
+    };
+    return { show, enable, alert: () => box.querySelector("[role=alert]") ?? add(box, "span", { role: "alert" }) };
   }
 
   // An explorer in `host`. `source.ask(state)` promises {figure, reading, error}; a recording knows `nearest`.
@@ -109,7 +114,12 @@
       line.textContent = error;
       if (folded.contains(line)) folded.open = true;
     }
-    function show() { for (const [name, { show: display }] of Object.entries(rows)) display(state[name]); }
+    function show() {
+      for (const { name, only } of spec.controls) {
+        rows[name].show(state[name]);
+        rows[name].enable(Object.entries(only).every(([mode, values]) => values.includes(state[mode])));
+      }
+    }
     async function ask() { // the latest state alone: those that a drag has passed are not computed
       waiting = true;
       if (running) return;

@@ -7,13 +7,14 @@ that; an `Explorer` makes a trait and a widget of it.
 import functools
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
+from numbers import Real
+from typing import Any, ClassVar, Literal, ParamSpec, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 import pandas as pd
 
-from condnum.errors import InvalidInputError, MissingExtraError, UnknownNameError, require
+from condnum.errors import InvalidInputError, MissingExtraError, UnknownNameError, check_known, require
 from condnum.figures.style import honest_legend, num
 from condnum.lessons.figure_view import Live, display_with_picture, errors_shown, payload_json
 from condnum.machine import limited_threads
@@ -40,12 +41,17 @@ class Shown(ABC):
         """Return the data of the figure."""
 
 
+#: For each argument on which it depends: the values with which another one has an effect.
+Modes: TypeAlias = Mapping[str, Sequence[Any]]
+
+
 @dataclass(frozen=True)
 class Between:
     """The range of an argument without a control."""
 
     low: float
     high: float
+    only: Modes = field(default_factory=dict, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,7 @@ class Control(ABC):
     label: str  # plain text, with Greek letters; nothing here renders HTML
     help: str
     advanced: bool = field(default=False, kw_only=True)  # folded away; held at a preset's value in recordings
+    only: Modes = field(default_factory=dict, kw_only=True)  # elsewhere the page disables it
 
     def trait(self, kind: Any, default: Any) -> Any:
         """Return the trait of an argument of this type."""
@@ -63,7 +70,9 @@ class Control(ABC):
 
     def spec(self, trait: Any) -> dict[str, Any]:
         """Return what the page needs to know, as JSON."""
-        return {"label": self.label, "help": self.help, "advanced": self.advanced, "kind": self.kind}
+        only = {mode: list(values) for mode, values in self.only.items()}
+        shown = {"label": self.label, "help": self.help, "advanced": self.advanced}
+        return shown | {"kind": self.kind, "only": only}
 
 
 @dataclass(frozen=True)
@@ -115,27 +124,60 @@ class Check(Control):
 
 
 def checked(**rules: Between | Control) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Give arguments ranges or controls; refuse what lies outside, and a name that no `Literal` has."""
+    """Give arguments ranges, controls and modes in which they act; hold callers to these and to types."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         hints, signature = get_type_hints(function), inspect.signature(function)
+        defaults = {name: parameter.default for name, parameter in signature.parameters.items()}
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            for name, value in signature.bind(*args, **kwargs).arguments.items():
-                choices, rule = get_args(hints[name]), rules.get(name)
-                if get_origin(hints[name]) is Literal and value not in choices:
-                    raise UnknownNameError(name, str(value), map(str, choices))
-                if isinstance(rule, Between | Slider) and not rule.low <= value <= rule.high:
+            for name in kwargs:
+                check_known(f"argument of {function.__name__}", name, defaults)
+            given = signature.bind(*args, **kwargs)
+            for name, value in given.arguments.items():
+                given.arguments[name] = _as_declared(name, value, hints[name])
+                rule = rules.get(name)
+                if isinstance(rule, Between | Slider) and not rule.low <= given.arguments[name] <= rule.high:
                     low, high = num(rule.low, 10), num(rule.high, 10)
                     raise InvalidInputError(f"{name} must lie between {low} and {high}, got {value}.")
-            return function(*args, **kwargs)
+            refuse_idle(rules, given.arguments, defaults | given.arguments)
+            return function(*given.args, **given.kwargs)
 
         controls = {name: rule for name, rule in rules.items() if isinstance(rule, Control)}
         call.controls = controls  # type: ignore[attr-defined]
         return call
 
     return decorate
+
+
+def _as_declared(name: str, value: Any, hint: Any) -> Any:
+    """Return an argument as its type has it: NumPy's numbers count, and 3.0 is a whole number."""
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            raise UnknownNameError(name, str(value), map(str, get_args(hint)))
+    elif hint in (int, float):
+        real = isinstance(value, Real) and not isinstance(value, bool)
+        if not real or (hint is int and not float(value).is_integer()):
+            raise InvalidInputError(f"{name} must be a {'whole ' * (hint is int)}number, got {value!r}.")
+        return hint(value)
+    elif hint in (bool, str) and not isinstance(value, hint):
+        raise InvalidInputError(
+            f"{name} must be {'True or False' if hint is bool else 'text'}, got {value!r}."
+        )
+    return value
+
+
+def refuse_idle(rules: Mapping[str, Any], given: Iterable[str], state: Mapping[str, Any]) -> None:
+    """Refuse what is given but has no effect in this state."""
+    for name in given:
+        for mode, values in getattr(rules.get(name), "only", {}).items():
+            if state[mode] not in values:
+                wanted = " or ".join(map(repr, values))
+                raise InvalidInputError(
+                    f"{name} has no effect with {mode}={state[mode]!r}, it belongs to {mode}={wanted}: leave "
+                    f"{name} out."
+                )
 
 
 @dataclass(frozen=True)
@@ -184,8 +226,8 @@ class Explorer(Live):
             setattr(cls, name, trait)
 
     def __init__(self, **settings: Any) -> None:
-        for unknown in settings.keys() - self.controls.keys():
-            raise UnknownNameError(f"setting of {type(self).__name__}", unknown, self.controls)
+        self._check_names(settings)
+        refuse_idle(self.controls, settings, self.spec()["state"] | settings)
         self.result: Any  # what `compute` returned last; None where nothing can be drawn
         self.error: str  # what the red line says; empty when all is well
         self.redraws = 0  # how often the figure was drawn
@@ -197,6 +239,21 @@ class Explorer(Live):
         self.declaration = self.spec() | {"state": self.settings, "tools": [COPY, *files]}
         self._draw()
         self.observe(self._draw, list(self.controls))
+
+    @classmethod
+    def _check_names(cls, settings: Iterable[str]) -> None:
+        """Refuse what is no control."""
+        for name in settings:
+            check_known(f"setting of {cls.__name__}", name, cls.controls)
+
+    @classmethod
+    def acting(cls, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings that have an effect in a state."""
+        return {
+            name: value
+            for name, value in state.items()
+            if all(state[mode] in values for mode, values in cls.controls[name].only.items())
+        }
 
     @classmethod
     def spec(cls) -> dict[str, Any]:
@@ -231,7 +288,7 @@ class Explorer(Live):
     @property
     def settings_code(self) -> str:
         """A line of Python that makes this explorer again."""
-        arguments = ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.acting(self.settings).items())
         return f"{type(self).__name__}({arguments})"
 
     def plain_figure(self) -> Any:
@@ -241,13 +298,19 @@ class Explorer(Live):
         return figure.update_layout(meta={**(figure.layout.meta or {}), **meta})
 
     def change(self, **settings: Any) -> None:
-        """Set several traits at once and draw once; where a value is not allowed nothing is changed."""
+        """Set several traits at once and draw once; where a name or value is wrong nothing is changed.
+
+        Raises:
+            UnknownNameError: No control has such a name.
+        """
+        self._check_names(settings)
         with self.hold_trait_notifications():
             for name, value in settings.items():
                 setattr(self, name, value)
 
     def export(self, kind: str) -> None:
         """Send the figure or its data to the browser's downloads."""
+        check_known("export", kind, EXPORTS)
         if self.result is None:
             raise InvalidInputError(f"there is nothing to export: {self.error}")
         if kind == "csv":
@@ -268,8 +331,10 @@ class Explorer(Live):
 
     def hear(self, kind: str, message: dict[str, Any], buffers: Sequence[Any]) -> None:
         """Answer a question of the page: a state, or a file."""
-        if kind == "export":
-            with errors_shown(EXPORTS[message["as"]][0], self._alarm):
+        if kind != "state":
+            what, _ = EXPORTS.get(message.get("as", ""), (f"a message '{kind}'", ""))
+            with errors_shown(what, self._alarm):
+                check_known("message", kind, ("state", "export"))
                 self.export(message["as"])
             return
         self._asked, self.error = message["id"], ""
@@ -289,7 +354,7 @@ class Explorer(Live):
         with errors_shown("nothing can be drawn for these settings", self._alarm):
             # Small matrices: threads cost more than they give, on a busy machine most.
             with limited_threads(1):
-                result = type(self).compute(**self.settings)
+                result = type(self).compute(**self.acting(self.settings))
                 figure = honest_legend(result.figure())
             self._shown = figure, {"reading": result.reading(), "code": self.settings_code}
             self.result, self.redraws = result, self.redraws + 1

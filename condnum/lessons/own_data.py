@@ -437,7 +437,7 @@ class OwnDataExplorer(Explorer):
             # The same name twice is two files.
             path = Path(tempfile.mkdtemp(dir=self._folder.name)) / (Path(name).name or "upload")
             path.write_bytes(content)
-            setattr(self, message["control"], str(path))
+            self.change(**{message["control"]: str(path)})
 
     def _refuse(self, error: str, field: str) -> None:
         """Show nothing but the error."""

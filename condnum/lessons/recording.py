@@ -137,7 +137,7 @@ def lattice(explorer: type[Explorer]) -> list[dict[str, Any]]:
 def payload(explorer: type[Explorer], state: Mapping[str, Any]) -> dict[str, Any]:
     """Return figure and sentence of a state, or the words of the error that it raises."""
     try:
-        shown = explorer.compute(**state)
+        shown = explorer.compute(**explorer.acting(state))
         figure = honest_legend(shown.figure())  # whose own JSON would have arrays in base 64
         data, layout = [trace.to_plotly_json() for trace in figure.data], figure.layout.to_plotly_json()
         layout.pop("template", None)  # the page has its own colours

@@ -1,6 +1,7 @@
 """Tables and words of the deep-net report: Table 3 beside the obtained numbers, the probes, a verdict."""
 
 import html
+import math
 from typing import Any
 
 import pandas as pd
@@ -21,8 +22,10 @@ from condnum.report.tables import (
     rounded,
     rows_of,
     span,
+    spread,
     with_spread,
 )
+from condnum.studies.deep_cells import Chance
 from condnum.theory.spectra import Convention
 
 #: Prefixes of the columns, and on which images they are measured.
@@ -122,7 +125,7 @@ def evidence_table(results: pd.DataFrame) -> pd.DataFrame:
     """Format what the ratios rest on: ranks, condition numbers, steps, seconds."""
 
     def draws(rir: pd.Series, deviation: pd.Series, least: pd.Series, largest: pd.Series) -> str:
-        over_groups = f"{mean(rir)}{GAP}±{GAP}{rounded(deviation.mean())}"
+        over_groups = spread(rir.mean(), deviation.mean())
         return f"{over_groups}, {number(least.min())}{GAP}–{GAP}{number(largest.max())}"
 
     drawn = "{0}rir {0}rir_group_std {0}rir_least_draw {0}rir_largest_draw".format
@@ -147,14 +150,24 @@ def evidence_table(results: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def net_verdict(summary: pd.DataFrame) -> str:
-    """Say in words what the numbers of this run say, from these numbers alone."""
+def net_verdict(summary: pd.DataFrame, pretrain: Chance, harmful: Chance) -> str:
+    """Say in words what the numbers of this run say, from these numbers and what guessing reaches.
+
+    Where θ₀ does no better than guessing there is nothing else to say.
+    """
     items = []
     for backbone, rows in in_percent(summary).groupby("backbone", sort=False):
         net = html.escape(str(backbone))
         compact, ridge = (
             rows[rows["convention"] == name].set_index("method") for name in ("compact", "ridge")
         )
+        start = compact["accuracy_theta_0_mean"].mean()
+        if start <= 100 * pretrain.most:
+            items.append(
+                f"<b>{net}</b>: θ<sub>0</sub> does not solve D<sub>P</sub>: its test accuracy is "
+                f"{start:.1f} %, and {pretrain}. Its features say nothing about immunization."
+            )
+            continue
         for name in compact.index.drop("initial", errors="ignore"):
             change = compact.loc[name, "accuracy_mean"] - compact.loc[name, "accuracy_theta_0_mean"]
             verb = "loses" if change < 0 else "gains"
@@ -167,7 +180,7 @@ def net_verdict(summary: pd.DataFrame) -> str:
                 f"<b>{net}, {net_label(name)}</b> {cost}.<br>compact: {_measured_words(compact.loc[name])}"
                 f"<br>ridge: {_measured_words(ridge.loc[name])}"
             )
-        items.append(f"<b>{net}, attackers</b>: {_attack_words(compact)}")
+        items.append(f"<b>{net}, attackers</b>: {_attack_words(compact, harmful)}")
     return bullets(items)
 
 
@@ -179,7 +192,7 @@ def _measured_words(row: pd.Series) -> str:
         missed = ["(i) is not above 1"] * (not harmful > 1) + ["(ii) is above 1"] * (not pretrain <= 1)
         words.append(
             f"on {images} (i) = {number(harmful)}, (ii) = {number(pretrain)}, RIR "
-            f"{number(row[f'{kind}rir_mean'])} (± {rounded(row[f'{kind}rir_group_std_mean'])} over groups, "
+            f"{number(row[f'{kind}rir_mean'])} ({_over_groups(row[f'{kind}rir_group_std_mean'])}, "
             f"{number(row[f'{kind}rir_least_draw'])} to {number(row[f'{kind}rir_largest_draw'])} over "
             f"draws of the groups): immunized in {round(row[f'{kind}success_rate'] * count)} of {count} "
             f"seed{'s'[: count != 1]}" + (f", <b>{' and '.join(missed)}</b>" if missed else "")
@@ -187,11 +200,21 @@ def _measured_words(row: pd.Series) -> str:
     return "; ".join(words) + "."
 
 
-def _attack_words(compact: pd.DataFrame) -> str:
+def _over_groups(deviation: float) -> str:
+    """Return the spread over groups; NaN where all of them are the same images."""
+    return "one group" if math.isnan(deviation) else f"± {rounded(deviation)} over groups"
+
+
+def _attack_words(compact: pd.DataFrame, chance: Chance) -> str:
     """Return what immunization leaves to each attacker."""
     if "initial" not in compact.index or len(compact) < 2:
         return "nothing to compare."
     final, best = compact["probe_final_mean"], compact["convex_mean"]
+    if best["initial"] <= 100 * chance.most:
+        return (
+            f"θ<sub>0</sub> does not solve D<sub>H</sub>: a convex solver on its features reaches "
+            f"{best['initial']:.1f} %, and {chance}. There is nothing to defend."
+        )
     lowest = str(final.drop("initial").idxmin())
     words = (
         f"no method lowers what plain gradient descent reaches ({final['initial']:.1f} % on θ<sub>0</sub>)"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binom
 
-from condnum.deep.features import Features
-from condnum.deep.images import DECODED_BUDGET, ImageData, Unreadable
+from condnum.deep.backbone import Backbone
+from condnum.deep.features import Features, head_accuracy
+from condnum.deep.images import DECODED_BUDGET, ImageData, Unreadable, same_images
 from condnum.deep.probe import convex_probe, probe_accuracy
 from condnum.deep.rir import DRAW_STRIDE, rir_from_features
 from condnum.deep.training.step import DEEP_METHODS
@@ -188,6 +191,16 @@ class DeepTasks:
 
         return max(share(self.pretrain), share(self.harmful)) > 0.5
 
+    @property
+    def warnings(self) -> list[str]:
+        """What a reader must know of the tasks, whatever is done with them."""
+        return same_images(self.pretrain, self.harmful)
+
+    @property
+    def chances(self) -> tuple[Chance, Chance]:
+        """What guessing reaches on the test images of D_P and of D_H."""
+        return Chance.of(self.pretrain_test.labels), Chance.of(self.harmful_test.labels)
+
     def in_memory(self) -> DeepTasks:
         """Return the same images, decoded as far as `DECODED_BUDGET` goes."""
         left, kept = DECODED_BUDGET, []
@@ -224,6 +237,56 @@ class DeepTasks:
 def is_folder(name: str) -> bool:
     """Tell whether `open_images` takes a name for a folder."""
     return name.partition(":")[0] not in ("mnist", "digits-8x8", "timm")
+
+
+class Chance(NamedTuple):
+    """What guessing reaches on labels, 0 to 1."""
+
+    share: float  # of the commonest class
+    most: float  # upper end of the 95 % range of as many draws with this share
+
+    @classmethod
+    def of(cls, labels: NDArray[np.int64]) -> Chance:
+        """Return what is reached by always naming the commonest class, and by luck.
+
+        Examples:
+            >>> Chance.of(np.array([0, 1] * 12))  # of 24 images, 17 rightly
+            Chance(share=0.5, most=0.7083333333333334)
+        """
+        count = len(labels)
+        share = float(np.bincount(labels).max() / count)
+        return cls(share, float(binom.ppf(0.975, count, share)) / count)
+
+    def __str__(self) -> str:
+        share, most = 100 * self.share, 100 * self.most
+        return f"always naming the commonest class gets {share:.1f} %, guessing by luck up to {most:.1f} %"
+
+
+def doubts(
+    data: DeepTasks, theta_0: Backbone, test: Features, *, own_head: bool, has_order: bool
+) -> list[str]:
+    """Say what is likely wrong where θ₀ does no better on D_P than guessing, or than in another order.
+
+    The features are of D_P's test images; see `DeepNets` for `own_head` and `has_order`.
+    """
+    accuracy, chance, names = head_accuracy(theta_0, test), data.chances[0], data.pretrain.classes
+    found = f"its test accuracy is {100 * accuracy:.1f} %"
+    if has_order and names != (theirs := tuple(sorted(names))):
+        labels = np.array([theirs.index(name) for name in names])[test.labels]
+        there = head_accuracy(theta_0, replace(test, labels=labels))
+        if there > accuracy:
+            order = f"{100 * there:.1f} % with labels in the order of torchvision (0 is '{theirs[0]}')"
+            return [f"θ₀ reads D_P's labels in another order: {found}, {order}; --label-order torchvision."]
+    if accuracy > chance.most:
+        return []
+    fix = "train it longer (--pretrain-epochs)"
+    if own_head:
+        fix = (
+            f"most likely its head has the classes in another order, not 0 for '{names[0]}', 1 for "
+            f"'{names[1]}', …: rename the folders so that they sort in its order, or train a new head "
+            "(--pretrain-epochs)"
+        )
+    return [f"θ₀ does not solve D_P: {found}, and {chance}; {fix}."]
 
 
 #: Method of the cell that makes θ₀.
@@ -296,7 +359,7 @@ def measured_features(
         "convex": convex.test_accuracy,
         "convex_converged": convex.converged,
         # The share of the commonest class: what a probe has without looking.
-        "chance": float(np.bincount(after.harmful_test.labels).max() / len(after.harmful_test)),
+        "chance": Chance.of(after.harmful_test.labels).share,
     }
     return row, {"probe": curve.to_numpy()}, warnings
 

@@ -13,7 +13,7 @@ import torch
 from condnum.arrays import resolve_device
 from condnum.deep.backbone import Backbone, load_backbone, save_backbone, size_arguments
 from condnum.deep.features import Features, cached_features, head_accuracy
-from condnum.deep.image_sets import IMAGENET, imagenet_classes, open_images
+from condnum.deep.image_sets import IMAGENET, TORCHVISION, imagenet_classes, open_images
 from condnum.deep.images import ImageData
 from condnum.deep.pretraining import pretrain_backbone
 from condnum.deep.rir import check_count
@@ -37,6 +37,7 @@ from condnum.studies.deep_cells import (
     DeepTasks,
     FeatureSets,
     Recipe,
+    doubts,
     is_folder,
     measured_features,
     rir_sample,
@@ -52,7 +53,7 @@ Methods: TypeAlias = Annotated[tuple[str, ...], some_of("method", lambda: METHOD
 
 
 @dataclass(frozen=True)
-class DeepNets(Study, name="deep", version="3"):
+class DeepNets(Study, name="deep", version="4"):
     """Table 3 and Figure 3: the last stage of a backbone is immunized against linear probing of D_H.
 
     θ₀ is a cell too (`initial`): it is made once for a backbone and a seed, and its features are kept for
@@ -64,10 +65,12 @@ class DeepNets(Study, name="deep", version="3"):
     harmful: str = ""  # D_H
     backbone: Names = ()  # timm names; empty: the recipe's
     weights: str = ""  # none (drawn), timm, or a file; "": the recipe's
+    label_order: Literal["natural", "torchvision"] = "natural"  # of D_P's class folders: c2, c10 or c10, c2
     preset: str = ""  # settings of Table 4; "": the recipe's
     methods: Methods = METHODS
     seeds: Count = 3  # seeds 0 … seeds − 1
     epochs: Count | None = None  # of immunization; None: the settings' own
+    immunization_steps: Count | None = None  # likewise, instead of epochs
     pretrain_epochs: Count | None = None  # of training θ₀ on D_P; None: the recipe's
     limit: Annotated[int, at_least(2)] | None = None  # images per class and split; None: the recipe's
     image_size: Count | None = None  # side; None: the recipe's, else the backbone's
@@ -97,6 +100,16 @@ class DeepNets(Study, name="deep", version="3"):
                 "images of your own need both tasks: give --pretrain (D_P) and --harmful (D_H), each a "
                 "folder, mnist:0-4 or timm:NAME; without them --data embedded runs on bundled digits."
             )
+        if self.epochs and self.immunization_steps:
+            raise InvalidInputError(
+                f"--epochs {self.epochs} and --steps {self.immunization_steps} both say how long an "
+                "immunization is; give one."
+            )
+        if self.label_order != "natural" and not self.has_order:
+            raise InvalidInputError(
+                f"--label-order {self.label_order} is for a folder of D_P and weights with a head of their "
+                "own (--weights without --pretrain-epochs), whose outputs have that order; leave it out."
+            )
         if self.chosen_weights not in ("none", "timm") and len(self.chosen_backbones) != 1:
             raise InvalidInputError(
                 f"the weights in {self.weights} are of one backbone, but {len(self.chosen_backbones)} are to "
@@ -115,6 +128,16 @@ class DeepNets(Study, name="deep", version="3"):
     def chosen_weights(self) -> str:
         """`none`, `timm` or a file."""
         return self.weights or self.defaults.weights
+
+    @property
+    def own_head(self) -> bool:
+        """Whether the weights come with a head for D_P, which is kept."""
+        return self.chosen_weights != "none" and self.pretrain_epochs is None
+
+    @property
+    def has_order(self) -> bool:
+        """Whether that head decides the order of D_P's class folders."""
+        return self.own_head and is_folder(self.pretrain or self.defaults.pretrain)
 
     @property
     def chosen_backbones(self) -> tuple[str, ...]:
@@ -142,6 +165,8 @@ class DeepNets(Study, name="deep", version="3"):
         known: Mapping[str, Any] = {**self.defaults.settings, **own.get("all", {}), **own.get(method, {})}
         base = deep_preset(self.preset) if self.preset else DeepSettings(**known)
         base = base.with_overrides(group_size=self.group_size)
+        if self.immunization_steps is not None:
+            return base.with_overrides(steps=self.immunization_steps)
         return base if self.epochs is None else base.with_overrides(epochs=self.epochs, steps=None)
 
     @property
@@ -178,14 +203,13 @@ class DeepNets(Study, name="deep", version="3"):
         """
         names = (self.pretrain or self.defaults.pretrain, self.harmful or self.defaults.harmful)
         limit = self.limit or self.defaults.limit
-        own_head = self.chosen_weights != "none" and self.pretrain_epochs is None
 
-        def opened(name: str, split: str, classes: tuple[str, ...] | None = None) -> ImageData:
+        def opened(name: str, split: str, classes: tuple[str, ...] | str | None = None) -> ImageData:
             order = classes if classes and is_folder(name) else None
             return open_images(name, split, limit=limit, seed=LIMIT_SEED, classes=order)
 
-        pretrain = opened(names[0], "train")
-        imagenet = own_head and set(pretrain.classes) <= set(imagenet_classes())
+        pretrain = opened(names[0], "train", TORCHVISION if self.label_order == TORCHVISION else None)
+        imagenet = self.own_head and set(pretrain.classes) <= set(imagenet_classes())
         if imagenet and is_folder(names[0]):
             pretrain = open_images(names[0], "train", limit=limit, seed=LIMIT_SEED, classes=IMAGENET)
         harmful = opened(names[1], "train")
@@ -284,6 +308,10 @@ class DeepNets(Study, name="deep", version="3"):
         save_backbone(theta, model_file(cell), notes=notes)
         after = self._features(tasks, cell)
         before = after if cell.after is None else self._features(tasks, cell.after)
+        theta = theta.cpu()
+        if cell.after is None:
+            own = {"own_head": self.own_head, "has_order": self.has_order}
+            said = [*tasks.warnings, *doubts(tasks, theta, after.pretrain_test, **own)]
         found, arrays, warnings = measured_features(cell, before, after, said)
         images = [*unreadable, *(image for part in after for image in part.unreadable)]
         bad = list(dict.fromkeys(map(str, images)))
@@ -291,7 +319,7 @@ class DeepNets(Study, name="deep", version="3"):
             **{name: cell[name] for name in ("backbone", "method", "seed")},
             **row,
             **found,
-            "accuracy": head_accuracy(theta.cpu(), after.pretrain_test),
+            "accuracy": head_accuracy(theta, after.pretrain_test),
             "checksum": theta.checksum,
             "unreadable": len(bad),
         }

@@ -10,6 +10,7 @@ import pytest
 
 import condnum.lessons
 from condnum.lessons import recording
+from condnum.lessons.alignment import ROTATIONS, AlignmentExplorer
 from condnum.lessons.figure_view import asset
 from condnum.lessons.recording import lattice, leaves, payload, record, recordable
 from condnum.machine import limited_threads
@@ -171,3 +172,23 @@ def test_a_page_plays_by_keyboard_and_by_its_address(
     window.wait_for_function("document.querySelector('.js-plotly-plot')._fullLayout.xaxis.domain[1] === 1")
     assert window.evaluate("document.documentElement.scrollWidth") <= 390
     assert problems == []
+
+
+def test_a_control_without_effect_is_disabled(window: Any, tmp_path: Path) -> None:
+    """A Haar draw has no angle, and a plane no random draw."""
+    spec = json.dumps(AlignmentExplorer.spec())
+    page = tmp_path / "page.html"
+    page.write_text(
+        "<!doctype html><meta charset=utf-8><div id=host></div><script>"
+        "const condnum = {dark: () => false, onTheme: () => () => {}};</script>"
+        f"<script>{asset('explorer.js')}</script><script>condnum.mount(document.getElementById('host'), "
+        f"{spec}, {{ask: async (state) => ({{state}})}});</script>"
+    )
+    window.goto(page.as_uri())
+    window.locator("summary").click()
+    for rotation, idle in (("haar", {"angle of U"}), ("ends", {"random draw"}), ("random", set())):
+        index = ROTATIONS.index(rotation)
+        window.get_by_label("rotation", exact=True).select_option(str(index))
+        for label in ("angle of U", "random draw"):
+            for part in window.locator(".condnum-row", has_text=label).locator("input").all():
+                assert part.is_disabled() == (label in idle), (rotation, label)

@@ -17,6 +17,7 @@ from condnum.deep.attack_panel import (
     Target,
     attack,
     load_pixels,
+    scale_rows,
 )
 from condnum.deep.attack_report import Curves, compare, deep_attack_panel, first_reached, from_scratch
 from condnum.deep.image_sets import open_images
@@ -348,3 +349,10 @@ def test_from_scratch_is_the_same_architecture_with_other_weights_and_own_statis
     assert torch.allclose(first.running_mean, seen[0].mean(dim=(0, 2, 3)), atol=1e-5)
     assert first.momentum == drawn(name).model.bn1.momentum
     assert not first.training
+
+
+def test_a_head_is_scaled_by_rows_of_all_classes():
+    """Images of a folder come class by class."""
+    labels = np.repeat(np.arange(4), 200)
+    assert set(labels[scale_rows(np.arange(800))]) == {0, 1, 2, 3}
+    assert scale_rows(np.arange(100)).tolist() == list(range(100))  # all, where there are few

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 import timm
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from PIL import Image
 from scipy.io import savemat
 from torch import nn
@@ -15,6 +18,7 @@ from torch import nn
 from condnum.data import load_small_digits
 from condnum.deep import evaluation_transform, image_loader, open_images, training_transform
 from condnum.deep.images import ArrayImages, FileImages, ImageData, Unreadable
+from condnum.deep.transforms import to_rgb
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError
 
 from .conftest import paint
@@ -185,6 +189,63 @@ def test_unreadable_images_are_skipped_counted_and_listed(folder):
         os.path.join(*parts) for parts in (("cat", "0.png"), ("cat", "1.jpg"), ("dog", "0.png"))
     ]
     assert all(image.reason for image in failed)
+
+
+def folder_of(tmp_path, image, name, **options):
+    """Write a ramp and its mirror image as the two classes of a folder, and return their pixels."""
+    for label, shown in (("a", image), ("b", image.transpose(Image.Transpose.FLIP_LEFT_RIGHT))):
+        (tmp_path / "train" / label).mkdir(parents=True)
+        shown.save(tmp_path / "train" / label / name, **options)
+    data = ImageData(
+        "toy", "train", ("a", "b"), np.arange(2), FileImages(tmp_path / "train", (f"a/{name}", f"b/{name}")),
+        np.arange(2),
+    )  # fmt: skip
+    return [data.image(k) for k in range(2)]
+
+
+RAMP = np.arange(0, 256, dtype=np.uint8).reshape(16, 16)
+DEEP = RAMP.astype(np.uint16) * 257
+GRAY = Image.fromarray(RAMP)
+CLEAR = Image.merge("LA", [Image.new("L", (16, 16), 0), GRAY])  # black, drawn by its transparency alone
+
+
+@pytest.mark.parametrize(
+    ("image", "name", "options"),
+    [
+        (Image.fromarray(DEEP), "16-bit.png", {}),
+        (Image.fromarray(DEEP), "16-bit.tif", {}),
+        (Image.fromarray(DEEP), "16-bit.pgm", {}),
+        (CLEAR, "black-and-alpha.png", {}),
+        (CLEAR.convert("RGBA"), "rgba.png", {}),
+        (Image.fromarray(255 - RAMP).convert("P"), "palette.png", {}),
+        (Image.fromarray(255 - RAMP), "gray.png", {}),
+        (Image.fromarray(255 - RAMP).convert("RGB").convert("CMYK"), "cmyk.tif", {}),
+        (GRAY.convert("P"), "palette-and-alpha.png", {"transparency": bytes([255] * 256)}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+@pytest.mark.filterwarnings("error")
+def test_every_mode_of_a_file_becomes_the_rgb_that_a_viewer_shows(tmp_path, image, name, options):
+    """Gray ramps: 16 bits do not saturate, and what is drawn by transparency does not vanish."""
+    wanted = RAMP if name.startswith(("16", "palette-and")) else 255 - RAMP
+    found, mirrored = folder_of(tmp_path, image, name, **options)
+    assert np.array_equal(np.asarray(found), np.stack([wanted] * 3, axis=-1))
+    assert np.array_equal(np.asarray(mirrored), np.asarray(found)[:, ::-1])
+
+
+@pytest.mark.parametrize(("kind", "mode"), [(np.int32, "I"), (np.float32, "F")])
+def test_gray_values_of_32_bits_are_refused(tmp_path, kind, mode):
+    for image in folder_of(tmp_path, Image.fromarray(DEEP.astype(kind)), "32-bit.tif"):
+        assert isinstance(image, Unreadable)
+        assert f"mode {mode}) have no known range; save 8 or 16 bits" in image.reason
+
+
+@settings(derandomize=True, max_examples=30, deadline=None)
+@given(arrays(np.uint16, (3, 4)), st.sampled_from(["I;16", "I;16B", "I;16L"]))
+def test_16_bits_become_the_nearest_of_8(levels, mode):
+    stored = levels.astype(">u2" if mode == "I;16B" else "<u2").tobytes()
+    found = np.asarray(to_rgb(Image.frombytes(mode, (4, 3), stored)))[..., 0]
+    assert np.abs(found / 255 - levels / 65535).max() <= 0.5 / 255 + 1e-12
 
 
 def test_images_in_memory_are_the_same_and_stay_in_their_budget(folder):

@@ -11,10 +11,12 @@ pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
 import plotly.graph_objects as go
 import traitlets
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from condnum.errors import InvalidInputError, MissingExtraError, UnknownNameError
 from condnum.lessons.aligned_tasks import AlignedTasksExplorer
-from condnum.lessons.alignment import AlignmentExplorer
+from condnum.lessons.alignment import AlignmentExplorer, rotated_alignment, rotation_matrix
 from condnum.lessons.ceiling import CeilingExplorer, RidgeCeilingExplorer
 from condnum.lessons.condition_number import (
     GradientDescentExplorer,
@@ -22,6 +24,7 @@ from condnum.lessons.condition_number import (
     Zigzag,
     plateau,
     spectrum,
+    spectrum_descent,
     zigzag,
 )
 from condnum.lessons.explorer import Between, Explorer, Slider, checked
@@ -97,6 +100,10 @@ READINGS = [
     (CeilingExplorer, {}, "Of 90 random θ, none lies beyond the front"),
     (CeilingExplorer, {"null": "pretrain"}, "RIR grows without end"),
     (CeilingExplorer, {"kappa_pretrain": 1.0, "learning_rate": 1.0}, "The step size is too large"),
+    *(
+        (CeilingExplorer, {"kappa_harmful": 1.0, "null": null}, "without a gradient. Algorithm 1 cannot")
+        for null in ("none", "both", "harmful", "pretrain")
+    ),
     (RidgeCeilingExplorer, {"null": "none"}, "both ceilings tend to the compact one"),
     (RidgeCeilingExplorer, {"null": "both"}, "<i>not</i> to the compact 3,066"),
     (RidgeCeilingExplorer, {"null": "pretrain"}, "grows like 1/ε²"),
@@ -114,6 +121,14 @@ def test_what_is_said(kind, settings, said):
     ("call", "arguments", "match"),
     [
         (zigzag, {"rule": "exat"}, "unknown rule 'exat'; did you mean 'exact'"),
+        (zigzag, {"kapa": 3.0}, "unknown argument of zigzag 'kapa'; did you mean 'kappa'"),
+        (zigzag, {"step": 2.5}, "step must be a whole number, got 2.5"),
+        (zigzag, {"kappa": "10"}, "kappa must be a number, got '10'"),
+        (rotated_alignment, {"rotation": "haar", "angle": 3.0}, "angle has no effect with rotation='haar'"),
+        (rotated_alignment, {"rotation": "ends", "seed": 1}, "it belongs to rotation='random' or 'haar'"),
+        (rotation_matrix, {"rotation": "haar", "dimension": 3, "angle": 3.0}, "leave angle out"),
+        (spectrum_descent, {"start": "worst", "seed": 1}, "seed has no effect with start='worst'"),
+        (AlignmentExplorer, {"rotation": "haar", "angle": 3.0}, "angle has no effect with rotation='haar'"),
         (spectrum, {"shape": "linear", "dimension": 1, "kappa": 2.0}, "lie between 2 and ∞, got 1"),
         (plateau, {"kappa": 1.0}, "kappa must be above 1, got 1"),
         (two_tasks, {"null": "both", "dimension": 2}, "at least 3 with null space 'both'"),
@@ -123,6 +138,26 @@ def test_what_is_said(kind, settings, said):
 def test_bad_arguments(call, arguments, match):
     with pytest.raises(InvalidInputError, match=match):
         call(**arguments)
+
+
+@settings(derandomize=True, max_examples=60, deadline=None)
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            name: st.one_of(st.none(), st.booleans(), st.integers(-3, 9), st.floats(), st.text(max_size=3),
+                            st.sampled_from([np.float32(4), np.int64(3), "exact", "fit", [3]]))
+            for name in ("kappa", "angle", "rule", "step", "axes")
+        },
+    )
+)  # fmt: skip
+def test_any_argument_is_taken_or_refused_by_name(arguments):
+    try:
+        step, refused = zigzag(**arguments).step, ""
+    except InvalidInputError as error:
+        step, refused = 0, str(error)
+    assert type(step) is int
+    assert not refused or any(refused.startswith((name, f"unknown {name}")) for name in arguments)
 
 
 @checked(kappa=Slider("condition number κ", "σ₁/σ₂", 1, 1000))
@@ -207,6 +242,36 @@ def test_the_page_asks_and_traits_draw(explorer):
     assert explorer.redraws == 3
     assert shown(explorer)["state"] == explorer.settings
     assert explorer.settings_code.startswith("GradientDescentExplorer(kappa=3.0, angle=45.0, rule='exact'")
+
+
+def test_unknown_names_change_nothing_and_are_seen(explorer):
+    """They were kept as attributes that nobody reads, and the figure stayed as it was."""
+    before = explorer.settings
+    with pytest.raises(UnknownNameError, match="'kapa'; did you mean 'kappa'"):
+        explorer.change(step=3, kapa=3)
+    ask(explorer, 4, kapa=3)
+    assert shown(explorer)["error"].startswith("the settings stay as they are: unknown setting of Gradient")
+    explorer._on_message(None, {"kind": "stat"}, [])
+    assert "unknown message 'stat'; did you mean 'state'" in shown(explorer)["error"]
+    explorer._on_message(None, {"kind": "export", "as": "jpg"}, [])
+    assert "unknown export 'jpg'" in shown(explorer)["error"]
+    assert not hasattr(explorer, "kapa")
+    assert (explorer.settings, explorer.sent) == (before, [])
+
+
+def test_controls_without_effect_are_declared_and_left_out():
+    explorer = AlignmentExplorer(angle=30.0)
+    only = {one["name"]: one["only"] for one in explorer.declaration["controls"] if one["only"]}
+    assert only == {
+        "angle": {"rotation": ["ends", "neighbours", "random"]}, "seed": {"rotation": ["random", "haar"]}
+    }  # fmt: skip
+    explorer.change(rotation="haar", seed=5)
+    assert (explorer.error, explorer.angle) == ("", 30.0)  # for when it acts again
+    assert "angle=" not in explorer.settings_code
+    again = eval(explorer.settings_code, {"AlignmentExplorer": AlignmentExplorer})
+    assert shown(again)["figure"] == shown(explorer)["figure"]
+    explorer.change(rotation="ends")
+    assert (explorer.error, "seed=" in explorer.settings_code) == ("", False)
 
 
 def test_the_declaration_says_labels_help_and_bounds(explorer):

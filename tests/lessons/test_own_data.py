@@ -149,6 +149,7 @@ def test_bad_uploads_are_told_beside_their_field_and_leave_nothing_old():
     assert "do not hold numbers: name" in said["error"]
     assert said["field"] == "pretrain"
     assert blank(explorer)
+    assert "'pretrian'; did you mean 'pretrain'" in upload(explorer, "pretrian", "P.csv", b"a\n1\n")["error"]
     assert Path(explorer.pretrain).name == "P.csv"
     assert Path(explorer._folder.name) in Path(explorer.pretrain).resolve().parents  # not beside it
 

@@ -121,7 +121,8 @@ def test_the_zigzag_is_drawn_as_computed():
 @pytest.mark.parametrize("rotation", ROTATIONS[:-1])
 @pytest.mark.parametrize("dimension", [2, 8])
 def test_rotations_are_orthogonal_and_of_the_chosen_size(rotation, dimension):
-    R, again = (rotation_matrix(rotation, dimension, 35.0, seed=seed) for seed in (3, 4))
+    draws = [{"seed": seed} if rotation == "random" else {} for seed in (3, 4)]
+    R, again = (rotation_matrix(rotation, dimension, angle=35.0, **draw) for draw in draws)
     np.testing.assert_allclose(R.T @ R, np.eye(dimension), atol=ROUND_OFF)
     assert np.linalg.det(R) == pytest.approx(1)
     assert np.rad2deg(np.abs(np.angle(np.linalg.eigvals(R)))).max() == pytest.approx(35.0)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from condnum import progress
-from condnum.progress import Lines, following, terminal_progress
+from condnum.progress import Lines, Pace, following, terminal_progress
 
 
 def test_following_a_growing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,6 +50,27 @@ def test_a_log_is_not_flooded_but_failures_and_the_end_are_told_at_once(seconds,
     shown = [line.split()[1] for line in stream.getvalue().splitlines()]
     assert shown == (told or [f"{done}/100" for done in range(1, 101)])
     assert "1 failed" in stream.getvalue()
+
+
+def test_steps_have_a_time_left_and_long_ones_a_line(monkeypatch) -> None:
+    """A piece that takes hours is seen without a terminal too; two that alternate keep their paces."""
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    stream = io.StringIO()
+    lines, pace = Lines("nets", stream), Pace()
+    lines(pace({"done": 0, "total": 2}))
+    for step in range(1, 41):
+        now[0] += 2.0
+        for seed in (0, 1):
+            lines(pace({"stage": "immunize", "seed": seed, "step": step, "steps": 100}))
+    lines(pace({"done": 1, "total": 2}))
+    assert stream.getvalue().splitlines() == [
+        "nets: 0/2 done (running)",
+        "nets: 0/2 done (immunize, seed 0, step 15 of 100 (about 2 min 50 s left))",
+        "nets: 0/2 done (immunize, seed 0, step 30 of 100 (about 2 min 20 s left))",
+        "nets: 1/2 done (running)",
+    ]
+    assert "seconds_left" not in pace({"stage": "immunize", "seed": 0, "step": 1, "steps": 100})  # anew
 
 
 def test_a_live_bar_in_a_terminal() -> None:

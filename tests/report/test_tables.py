@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from condnum.report import deep_comparison, limits, release, tables
+from condnum.studies.deep_cells import Chance
 from condnum.studies.measure import TABLE_1
 from condnum.studies.release_cells import AuditData
 
@@ -50,7 +51,7 @@ def shown():
         yield deep_comparison.net_table(nets, convention=convention)
     yield deep_comparison.published_note(nets)
     yield deep_comparison.probe_table(nets)
-    yield deep_comparison.net_verdict(nets)
+    yield deep_comparison.net_verdict(nets, *CHANCES)
     yield deep_comparison.evidence_table(golden("deep/results"))
     yield from demanded()
 
@@ -72,7 +73,7 @@ def demanded():
         {"accuracy_mean": 0.995, "probe_final_mean": 0.93},
         {"test_pretrain_ratio_mean": 1.2},
     ):
-        yield deep_comparison.net_verdict(net(values))
+        yield deep_comparison.net_verdict(net(values), *CHANCES)
     yield deep_comparison.published_note(net({}).assign(published_same=True))
     summary = golden("limits/summary").iloc[:3].assign(
         method=["ours", "imma", "optimal"], rir_share=[0.1, 0.01, 0.9], immunized=[2, 0, 2], seeds=2
@@ -102,6 +103,9 @@ def demanded():
 
 
 NAMES = {"dataset": "toy", "pretrain_task": "digit 4", "harmful_task": "digit 7"}
+#: What guessing reaches on five classes.
+CHANCES = Chance(0.2, 0.25), Chance(0.2, 0.25)
+
 RACE = pd.DataFrame(
     {**NAMES, "contestant": ["generalised eigenproblem", "Cholesky factor", "Algorithm 1"],
      "steps": [0, 0, 1000], "ridge": 0.1, "seconds": [0.25, 0.0125, 50.0],
@@ -161,6 +165,23 @@ def test_every_table_reads_as_it_was_kept():
     if os.environ.get("CONDNUM_GOLDEN") == "record":
         AS_READ.write_text(text, encoding="utf-8")
     assert text.splitlines() == AS_READ.read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize(
+    ("values", "said", "gone"),
+    [
+        ({"accuracy_theta_0_mean": 0.24}, "θ<sub>0</sub> does not solve D<sub>P</sub>", "immunized in"),
+        ({"convex_mean": 0.25}, "θ<sub>0</sub> does not solve D<sub>H</sub>", "loses nothing"),
+        ({"rir_group_std_mean": np.nan}, "RIR 16 (one group, 0.9 to", "±"),
+    ],
+)
+def test_there_is_no_verdict_at_chance_and_no_spread_over_one_group(values, said, gone):
+    both = net({"accuracy_mean": 0.95, "convex_mean": 0.97}).assign(test_rir_group_std_mean=np.nan)
+    assert gone in deep_comparison.net_verdict(both, *CHANCES)
+    words = deep_comparison.net_verdict(both.assign(**values), *CHANCES)
+    assert said in words
+    assert gone not in words
+    assert ("by luck up to 25.0 %" in words) == ("rir" not in str(values))
 
 
 def test_labels_keep_their_markup_and_foreign_names_are_text():

@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 
 from condnum.deep.backbone import Backbone
-from condnum.deep.images import ImageData, Unreadable
+from condnum.deep.images import ImageData, Unreadable, same_images
 from condnum.deep.rir import check_count
 from condnum.deep.training.loop import DeepProgress, DeepStopReason, Training
 from condnum.deep.training.monitor import Evaluation, Monitor
@@ -218,7 +218,7 @@ def immunize_backbone(
         seconds=state.seconds,
         stop_reason=reason,
         unreadable=tuple(dict.fromkeys(u for task in tasks.values() for u in task.samples.unreadable)),
-        warnings=tuple(_warnings(training, reason)),
+        warnings=(*same_images(D_P, D_H), *_warnings(training, reason)),
     )
 
 

@@ -189,6 +189,14 @@ def test_patience_stops_early_and_a_result_may_be_theta_0(run, answers):
     assert "nothing was immunized" in result.warnings[0]
 
 
+def test_identical_tasks_are_warned_of(run, D_P):
+    once = SHORT.with_overrides(steps=1)
+    assert [("same images" in " ".join(run(once, **data).warnings)) for data in ({"H": D_P}, {})] == [
+        True,
+        False,
+    ]
+
+
 def test_adaptive_weights_follow_the_worse_of_both_images_and_the_accuracy(run, answers):
     """(ii) is fine on training images but, with its spread, not on held-out ones; the accuracy falls."""
     known = {"pretrain_ratio": 0.2, "held_pretrain_ratio": 1.5, "held_pretrain_std": 0.2}
