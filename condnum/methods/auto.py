@@ -40,7 +40,7 @@ from condnum.methods.method import (
 )
 from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask, ProblemBatch, SquaredLoss, measure
 from condnum.theory.ceiling import rir_ceiling, share_of_ceiling
-from condnum.theory.immunization import Immunization, in_both_conventions, relative_immunization_ratio
+from condnum.theory.immunization import RATIO_TOLERANCE, Immunization, in_both_conventions, relative_immunization_ratio
 
 #: κ(H_P) at which it counts as flat: RIR is then within a factor 1.05² of the ceiling.
 FLAT = 1.05
@@ -53,7 +53,6 @@ MARGIN = 1e-3
 
 #: Rounds go on while each multiplies RIR by at least this: one is enough where there is a ceiling to reach.
 GAIN = 1.5
-
 
 #: Met, how far from met in logarithms, met in the ridge convention too (asked only where RIR has no
 #: ceiling to reach), both ranks kept, log RIR and a little of log (i): along the front RIR stays and (i)
@@ -120,7 +119,12 @@ class _Auto:
         self.theta = random_weights(problem, problem.dimension, torch.Generator().manual_seed(seed))
         self.before = [torch.linalg.svdvals(factor).square() for factor in (self.pretrain, self.harmful)]
         kappa = float(self.before[0][0] / self.before[0][-1])
-        self.flat = min(FLAT, kappa**0.05)
+        self.possible = len(self.before[1]) > 1 and not self.ceiling <= 1
+        # How much there is to have, and how much of it each tolerance may cost: little where that is little.
+        most = min(kappa**0.5, self.ceiling**0.5 if self.ceiling > 1 else math.inf)
+        self.flat = max(min(FLAT, most**0.1), 1 + 1e-12)
+        self.finest = min(1e-4, math.log(most) / 50 or 1)
+        self.limit = max(1 - MARGIN, 1 / most) + RATIO_TOLERANCE / 10
         self.best_beta = _best_probe(problem.pretrain)
         loss = problem.pretrain.supervised
         self._loss = math.nan if loss is None or self.best_beta is None else float(loss.value(self.best_beta))
@@ -136,22 +140,23 @@ class _Auto:
 
     def loop(self) -> StopReason:
         """Alternate until RIR gains no more; leave the candidates behind."""
-        best = 0.0
+        best, reached = 0.0, 0.0
         try:
             self._record(self.theta)
             self._keep()
-            while True:
+            while reached >= GAIN * best:
+                best = reached
                 self.rounds += 1
                 self._flatten()
                 self._raise()
                 reached = self._kept[-1][1].rir
-                if reached < GAIN * best:
-                    return "settled"
-                best = reached
+            if not self._kept[-1][1].success and self.possible:
+                self._search()
         except _StopError as stop:
             return stop.reason
         except torch.linalg.LinAlgError:
             return "diverged"
+        return "settled"
 
     def chosen(self) -> tuple[Tensor, Immunization]:
         """Return the best candidate that keeps clause (c), else the best; and its verdict."""
@@ -176,37 +181,81 @@ class _Auto:
         self._rows.append(self._row(theta))
         return History.of(self._rows)
 
-    def _flatten(self) -> None:
-        """Take steps of R_well until κ(H_P) ≤ `flat` or it falls no more."""
-        for _ in range(4):  # singular vectors once; again where round-off in a wide spectrum has spoiled them
+    def _search(self) -> None:
+        """Alternate again from an orthogonal θ, where a pair of extreme spectra was missed.
+
+        Flattened, κ(H_H) may have passed what float64 can tell: there is a θ on the way where it has not. And a
+        harmful task may have weak directions of its own that R_ill hardly sees beside those that (ii) keeps low:
+        then steps as long as the bound allows, whatever (ii) becomes, are flattened one by one.
+        """
+        self.theta = torch.linalg.qr(self._kept[0][2]).Q
+        self._flatten(watched=True)
+        growth = GROWTH if len(self.pretrain) < self.problem.dimension else math.inf
+        while growth < 1e8 and not self._kept[-1][1].success:
+            self.rounds += 1
+            _, s, rows = torch.linalg.svd(self.harmful @ self.theta, full_matrices=False)
+            self.theta = _scaled(self.theta, rows, self._ill_factors(s.square().cpu().numpy(), growth))
+            growth *= 1.5
+            self._count("ill", lambda: self.theta)
+            self._flatten()
+
+    def _flatten(self, *, watched: bool = False) -> None:
+        """Take steps of R_well until κ(H_P) is at most `flat` or falls no more; `watched`: keep what is best.
+
+        The steps move the spectrum in closed form. Then κ(H_P) is measured afresh: round-off in a wide spectrum
+        spoils the singular vectors.
+        """
+        for _ in range(8):
             _, s, rows = torch.linalg.svd(self.pretrain @ self.theta, full_matrices=False)
-            sigma = s.square().cpu().numpy()
-            gains = np.ones_like(sigma)
-            least, since = math.inf, 0
-            while since <= 4 * len(sigma):
-                self.flattened = float(sigma.max() / sigma.min()) if sigma.min() > 0 else math.inf
-                if self.flattened <= self.flat or len(sigma) == 1:
+            sigma, start = s.square().cpu().numpy(), self.theta
+            gains, landing, least, levelled, stale = np.ones_like(sigma), not watched, math.inf, math.inf, 0
+            while (kappa := float(sigma.max() / sigma.min()) if sigma.min() > 0 else math.inf) > self.flat:
+                if landing:
+                    least, stale = (kappa, 0) if kappa < 0.99 * least else (least, stale + 1)
+                    landing = stale <= 4 * len(sigma)
+                elif kappa >= levelled:  # what is left is round-off
                     break
-                least, since = (self.flattened, 0) if self.flattened < 0.99 * least else (least, since + 1)
-                factors = self._well_factors(sigma)
+                else:
+                    levelled = kappa
+                factors = self._landing_factors(sigma) if landing else self._levelling_factors(sigma)
                 gains *= factors
                 sigma *= factors**2
-                self._count("well", partial(_scaled, self.theta, rows, gains))
-            settled = bool(np.abs(gains - 1).max() < 0.5)
-            self.theta = _scaled(self.theta, rows, gains)
-            if settled:
+                if watched:
+                    self.theta = _scaled(start, rows, gains)
+                    self._keep()
+                self._count("well", partial(_scaled, start, rows, gains))
+            if (gains == 1).all():
                 break
+            self.theta = _scaled(start, rows, gains)
         self._keep()
 
-    def _well_factors(self, sigma: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return by what one step of R_well scales θ along each right singular vector (Theorem 4.3 (1))."""
+    def _landing_factors(self, sigma: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return by what a step of R_well that brings σ₁ down to σ_k scales θ along each right singular vector.
+
+        Its η is the first term of the corrected bound of Theorem 4.3 (1). Where σ₂ is close to σ₁ the second
+        term is smaller, and κ may rise in this one step: σ₂ takes the place of σ₁ and comes down in the next.
+        With both terms, steps between near equals become so small that they do not end.
+        """
         top, p = int(sigma.argmax()), self.problem.dimension
-        # The corrected bound: at η = (1 − √(σ_k/σ₁))/(2(1 − 1/D)σ₁), σ₁ lands on σ_k; by at most 1e-6 a step.
-        drop = 1 - math.sqrt(max(float(sigma.min() / sigma[top]), 1e-6))
+        drop = 1 - math.sqrt(max(float(sigma.min() / sigma[top]), 1e-6))  # at most 1e-6 a step
         self.weights["well"] = drop / (2 * (1 - 1 / p) * float(sigma[top]))
         factors = 1 + drop * sigma / (sigma[top] * (p - 1))
         factors[top] = 1 - drop
         return factors
+
+    def _levelling_factors(self, sigma: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the same for a step that counts the values near σ₁ as one repeated value, as `well_step` can.
+
+        Near: above the geometric mean of σ₁ and σ_k, and within a factor e. With the averaged subgradient they
+        come down together, by as much as they may lie above the others: log κ halves, or falls by 1.
+        """
+        high, p = float(sigma.max()), self.problem.dimension
+        level = max(math.sqrt(float(sigma.min()) * high), high / math.e)
+        upper = sigma >= level
+        drop, share = math.sqrt(level / high), 1 / int(upper.sum()) - 1 / p
+        eta = (1 - drop) / (2 * (share * high + drop * float(sigma.min()) / p))
+        self.weights["well"] = eta
+        return 1 - 2 * eta * (upper * (share + 1 / p) - 1 / p) * sigma
 
     def _raise(self) -> None:
         """Take steps of R_ill while (ii) ≤ 1 − MARGIN allows, each halved where it does not."""
@@ -216,11 +265,11 @@ class _Auto:
             return
         gains, growth, start = np.ones_like(sigma), GROWTH, self.theta
         before, stale = self._measure(start)[0], 0
-        while growth > 1e-4 and stale < 5:
+        while growth > self.finest and stale < 5:
             factors = self._ill_factors(sigma, growth)
             trial = _scaled(start, rows, gains * factors)
             merit, verdict = self._measure(trial)
-            if verdict.pretrain_ratio > 1 - MARGIN:
+            if verdict.pretrain_ratio > self.limit:
                 growth /= 2
                 continue
             # Nothing gained: κ(H_H) has passed what float64 can tell from a lost rank.
@@ -235,10 +284,12 @@ class _Auto:
         low = int(sigma.argmin())
         # Half of η at which σ_k would vanish; half of it is within the corrected bound ρ²/(σ_k(1 − 2/k)).
         growth = min(growth, float(sigma.max() / sigma[low]) / (2 * (k - 1)))
-        squared = k / (float((sigma**2).sum()) / 2 - k * float(sigma[low]) ** 2 / 2)  # R_ill, Eq. 12
-        self.weights["ill"] = growth * k / (2 * float(sigma.max()) * squared**2)
-        factors = 1 + growth * sigma / sigma.max()
-        factors[low] -= growth * k * sigma[low] / sigma.max()
+        top = float(sigma.max())
+        share = sigma / top
+        spread = float((share**2).sum()) / (2 * k) - float(share[low]) ** 2 / 2  # 1/R_ill of H/σ₁, Eq. 12
+        self.weights["ill"] = growth * k * spread**2 / 2 * (top * top * top)
+        factors = 1 + growth * sigma / top
+        factors[low] -= growth * k * sigma[low] / top
         return factors
 
     def _measure(self, theta: Tensor) -> tuple[_Merit, Immunization]:
