@@ -7,6 +7,7 @@ The command line prints the message and exits with status 2; a library user catc
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from importlib import import_module
+from numbers import Integral, Real
 from types import ModuleType
 from typing import Literal
 
@@ -51,10 +52,16 @@ def check_known(kind: str, name: object, choices: Collection[str]) -> None:
 
 
 def check_integer(name: str, value: object, least: int) -> int:
-    """Return a whole number; refuse what is none, or too small."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    """Return a whole number, NumPy's and 10.0 included, as an int; refuse anything else, or what is too small.
+
+    Examples:
+        >>> check_integer("steps", 10.0, 1)
+        10
+    """
+    whole = isinstance(value, Integral) or (isinstance(value, Real) and float(value).is_integer())
+    if isinstance(value, bool) or not whole or int(value) < least:  # type: ignore[call-overload]
         raise InvalidInputError(f"{name} must be an integer of at least {least}, got {value!r}.")
-    return value
+    return int(value)  # type: ignore[call-overload]
 
 
 class DataNotFoundError(CondnumError, FileNotFoundError):
