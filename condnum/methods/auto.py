@@ -1,19 +1,23 @@
-r"""Algorithm 1 with λ_P, λ_H, η and the number of steps taken from the spectra: nothing to search by hand.
+r"""Self-tuned `ours`: steps of Algorithm 1 with η, λ and their number taken from the spectra.
 
-A preconditioned step is `θ(I − 2ηλ∇_H R)`, and `∇_H R` is a function of H: the step keeps the
-eigenvectors of that Hessian and moves its spectrum by closed forms (Theorem 4.3). Two kinds alternate.
+It uses the preconditioned steps of Algorithm 1 on `R_well` and on `R_ill`, but never both at once, and none
+on the loss: it is not the joint descent of Eq. 11, which `ours` runs where settings are given. A step is
+`θ(I − 2ηλ∇_H R)`, and `∇_H R` is a function of H: the step keeps the eigenvectors of that Hessian and moves
+its spectrum by closed forms (Theorem 4.3). Two kinds alternate.
 
 *Flatten*, λ_H = 0: `R_well` alone turns `H_P` into a multiple of I on its range, i.e. θ into
-`θ* = K_P^{-1/2}R`, whose RIR is the ceiling. The corrected step bound sets η: at it, σ₁ lands on σ_k.
+`θ* = K_P^{-1/2}R`, whose RIR is the ceiling.
 
 *Raise*, λ_P = 0: from there `R_ill` alone scales up the top of `H_H`, which is the top of the pencil
-(K_H, K_P): both ratios grow alike along the Pareto front. A step that would bring (ii) above 1 − 1e-3
-is halved.
+(K_H, K_P): both ratios grow alike along the Pareto front. A step that would bring (ii) above its limit, just
+below 1, is halved.
 
 Rounds of both are repeated while RIR gains: the next one flattens what the last one raised, which pays
-where the harmful task has directions of its own. The supervised loss has nothing to say: line 4 run to
-convergence gives `ω = θ⁺β` with the best β, where `∂L/∂θ = (∂L/∂β)ωᵀ` vanishes, and it stays there, as
-θ stays invertible.
+where the harmful task has directions of its own. Where Definition 3.1 is missed although it is possible, more
+careful rounds follow from an orthogonal θ.
+
+The supervised loss has nothing to say: line 4 run to convergence gives `ω = θ⁺β` with the best β, where
+`∂L/∂θ = (∂L/∂β)ωᵀ` vanishes, and it stays there, as θ stays invertible.
 """
 
 import math
@@ -31,16 +35,21 @@ from torch import Tensor
 from condnum.errors import RankError
 from condnum.methods.method import (
     Callback,
-    DescentSettings,
     History,
     ImmunizationResult,
     Progress,
+    SelfTunedSettings,
     StopReason,
     random_weights,
 )
 from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask, ProblemBatch, SquaredLoss, measure
 from condnum.theory.ceiling import rir_ceiling, share_of_ceiling
-from condnum.theory.immunization import RATIO_TOLERANCE, Immunization, in_both_conventions, relative_immunization_ratio
+from condnum.theory.immunization import (
+    RATIO_TOLERANCE,
+    Immunization,
+    in_both_conventions,
+    relative_immunization_ratio,
+)
 
 #: κ(H_P) at which it counts as flat: RIR is then within a factor 1.05² of the ceiling.
 FLAT = 1.05
@@ -69,7 +78,7 @@ class _StopError(Exception):
 
 def descend_auto(
     problem: ImmunizationProblem,
-    settings: DescentSettings,
+    settings: SelfTunedSettings,
     *,
     seed: int,
     callback: Callback | None = None,
@@ -79,7 +88,7 @@ def descend_auto(
     started = time.perf_counter()
     run = _Auto(problem, settings, seed, callback, watch)
     reason = run.loop()
-    theta, verdict = run.chosen()
+    theta, verdict, step = run.chosen()
     return ImmunizationResult(
         theta=theta,
         omega=None if run.best_beta is None else torch.linalg.lstsq(theta, run.best_beta).solution,
@@ -95,7 +104,7 @@ def descend_auto(
         stop_reason=reason,
         verdict=verdict,
         ceiling=run.ceiling,
-        explanation=_explain(run, theta, verdict, reason),
+        explanation=_explain(run, theta, verdict, step, reason),
     )
 
 
@@ -105,7 +114,7 @@ class _Auto:
     def __init__(
         self,
         problem: ImmunizationProblem,
-        settings: DescentSettings,
+        settings: SelfTunedSettings,
         seed: int,
         callback: Callback | None,
         watch: Collection[int] = (),
@@ -123,20 +132,20 @@ class _Auto:
         # How much there is to have, and how much of it each tolerance may cost: little where that is little.
         most = min(kappa**0.5, self.ceiling**0.5 if self.ceiling > 1 else math.inf)
         self.flat = max(min(FLAT, most**0.1), 1 + 1e-12)
-        self.finest = min(1e-4, math.log(most) / 50 or 1)
+        self.finest = min(1e-4, math.log(most) / (50 * len(self.before[1])) or 1)
         self.limit = max(1 - MARGIN, 1 / most) + RATIO_TOLERANCE / 10
         self.best_beta = _best_probe(problem.pretrain)
         loss = problem.pretrain.supervised
         self._loss = math.nan if loss is None or self.best_beta is None else float(loss.value(self.best_beta))
         self.step, self.rounds = 0, 0
         self.steps = {"well": 0, "ill": 0}
-        # ηλ_P and ηλ_H of the last step of each kind; the loss has no gradient left.
-        self.weights = {"well": 0.0, "ill": 0.0, "supervised": 1.0}
-        self.flattened = math.inf  # κ(H_P) where the last flattening ended
+        # ηλ_P and ηλ_H of the last step of each kind; no step descends the loss.
+        self.weights = {"well": 0.0, "ill": 0.0, "supervised": 0.0}
         self._batch = ProblemBatch.of([problem], problem.device)
         self._rows: list[dict[str, float]] = []
         self._next_record = 0
-        self._kept: list[tuple[_Merit, Immunization, Tensor]] = []  # each better than all before
+        # Candidates, each better than all before, and after how many steps.
+        self._kept: list[tuple[_Merit, Immunization, Tensor, int]] = []
 
     def loop(self) -> StopReason:
         """Alternate until RIR gains no more; leave the candidates behind."""
@@ -158,18 +167,18 @@ class _Auto:
             return "diverged"
         return "settled"
 
-    def chosen(self) -> tuple[Tensor, Immunization]:
-        """Return the best candidate that keeps clause (c), else the best; and its verdict."""
+    def chosen(self) -> tuple[Tensor, Immunization, int]:
+        """Return the best candidate that keeps clause (c), else the best; verdict and number of steps."""
         task = self.problem.pretrain
         best = None
-        for *_, theta in reversed(self._kept):
+        for _, _, theta, step in reversed(self._kept):
             gap = None if task.targets is None else task.loss_gap(theta)
             verdict = relative_immunization_ratio(
                 theta, task.covariance, self.problem.harmful.covariance, loss_gap=gap
             )
-            best = best or (theta, verdict)
+            best = best or (theta, verdict, step)
             if verdict.clauses["c"] is not False:
-                return theta, verdict
+                return theta, verdict, step
         assert best is not None  # θ₀ is always kept
         return best
 
@@ -182,11 +191,11 @@ class _Auto:
         return History.of(self._rows)
 
     def _search(self) -> None:
-        """Alternate again from an orthogonal θ, where a pair of extreme spectra was missed.
+        """Alternate again from an orthogonal θ, where Definition 3.1 was missed.
 
-        Flattened, κ(H_H) may have passed what float64 can tell: there is a θ on the way where it has not. And a
-        harmful task may have weak directions of its own that R_ill hardly sees beside those that (ii) keeps low:
-        then steps as long as the bound allows, whatever (ii) becomes, are flattened one by one.
+        Flattened, κ(H_H) may have passed what float64 can tell: on the way, there is a θ where it has not. Or
+        the harmful task may have directions of its own that R_ill hardly moves before (ii) stops it: then its
+        steps grow as far as their bound allows, whatever (ii) becomes, and each is flattened.
         """
         self.theta = torch.linalg.qr(self._kept[0][2]).Q
         self._flatten(watched=True)
@@ -200,10 +209,10 @@ class _Auto:
             self._flatten()
 
     def _flatten(self, *, watched: bool = False) -> None:
-        """Take steps of R_well until κ(H_P) is at most `flat` or falls no more; `watched`: keep what is best.
+        """Take steps of R_well until κ(H_P) is at most `flat` or falls no more.
 
-        The steps move the spectrum in closed form. Then κ(H_P) is measured afresh: round-off in a wide spectrum
-        spoils the singular vectors.
+        They move the spectrum in closed form. Then κ(H_P) is measured afresh: round-off in a wide spectrum
+        spoils the singular vectors. `watched` takes short steps, each a candidate.
         """
         for _ in range(8):
             _, s, rows = torch.linalg.svd(self.pretrain @ self.theta, full_matrices=False)
@@ -220,21 +229,21 @@ class _Auto:
                 factors = self._landing_factors(sigma) if landing else self._levelling_factors(sigma)
                 gains *= factors
                 sigma *= factors**2
+                self._count("well", partial(_scaled, start, rows, gains))
                 if watched:
                     self.theta = _scaled(start, rows, gains)
                     self._keep()
-                self._count("well", partial(_scaled, start, rows, gains))
             if (gains == 1).all():
                 break
             self.theta = _scaled(start, rows, gains)
         self._keep()
 
     def _landing_factors(self, sigma: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return by what a step of R_well that brings σ₁ down to σ_k scales θ along each right singular vector.
+        """Return by what a step of R_well scales θ along each right singular vector: σ₁ lands on σ_k.
 
-        Its η is the first term of the corrected bound of Theorem 4.3 (1). Where σ₂ is close to σ₁ the second
-        term is smaller, and κ may rise in this one step: σ₂ takes the place of σ₁ and comes down in the next.
-        With both terms, steps between near equals become so small that they do not end.
+        Its η is the first term of the corrected bound of Theorem 4.3 (1), not the whole bound: where σ₂ is
+        near σ₁ the second term is smaller, and κ may rise in this step, until the next ones bring σ₂ down.
+        The whole bound is 0 for σ₂ = σ₁, and steps below it between near equals would not end.
         """
         top, p = int(sigma.argmax()), self.problem.dimension
         drop = 1 - math.sqrt(max(float(sigma.min() / sigma[top]), 1e-6))  # at most 1e-6 a step
@@ -244,10 +253,10 @@ class _Auto:
         return factors
 
     def _levelling_factors(self, sigma: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the same for a step that counts the values near σ₁ as one repeated value, as `well_step` can.
+        """Return the same for a step in which all values near σ₁ count as one repeated value.
 
-        Near: above the geometric mean of σ₁ and σ_k, and within a factor e. With the averaged subgradient they
-        come down together, by as much as they may lie above the others: log κ halves, or falls by 1.
+        `well_step` takes it at a wide `rtol`. Near is above the geometric mean of σ₁ and σ_k, and within a
+        factor e. By the averaged subgradient they come down together: log κ falls by about half, at most 1.
         """
         high, p = float(sigma.max()), self.problem.dimension
         level = max(math.sqrt(float(sigma.min()) * high), high / math.e)
@@ -258,7 +267,7 @@ class _Auto:
         return 1 - 2 * eta * (upper * (share + 1 / p) - 1 / p) * sigma
 
     def _raise(self) -> None:
-        """Take steps of R_ill while (ii) ≤ 1 − MARGIN allows, each halved where it does not."""
+        """Take steps of R_ill while (ii) stays within its limit, each halved where it does not."""
         _, s, rows = torch.linalg.svd(self.harmful @ self.theta, full_matrices=False)
         sigma = s.square().cpu().numpy()
         if sigma[0] <= sigma[-1] * (1 + 1e-9):  # κ(H_H) = 1: R_ill is infinite and has no direction
@@ -275,8 +284,8 @@ class _Auto:
             # Nothing gained: κ(H_H) has passed what float64 can tell from a lost rank.
             before, stale = merit, 0 if merit > before else stale + 1
             gains, sigma, self.theta = gains * factors, sigma * factors**2, trial
-            self._keep((merit, verdict))
             self._count("ill", lambda: self.theta)
+            self._keep((merit, verdict))
 
     def _ill_factors(self, sigma: NDArray[np.float64], growth: float) -> NDArray[np.float64]:
         """Return by what one step of R_ill scales θ along each right singular vector (Theorem 4.3 (2))."""
@@ -305,7 +314,7 @@ class _Auto:
         """Keep θ as a candidate if it is better than all before."""
         merit, verdict = measured or self._measure(self.theta)
         if not self._kept or merit > self._kept[-1][0]:
-            self._kept.append((merit, verdict, self.theta))
+            self._kept.append((merit, verdict, self.theta, self.step))
 
     def _count(self, part: str, theta: Callable[[], Tensor]) -> None:
         """Count a step; record it where the history wants a row; stop where the budget ends."""
@@ -369,8 +378,8 @@ def _best_probe(task: LinearTask) -> Tensor | None:
     return torch.as_tensor(found.x).reshape(shape).to(X)
 
 
-def _explain(run: _Auto, theta: Tensor, verdict: Immunization, reason: StopReason) -> str:
-    """Say in words whether Definition 3.1 is met, what is possible, and what was chosen."""
+def _explain(run: _Auto, theta: Tensor, verdict: Immunization, step: int, reason: StopReason) -> str:
+    """Say in words whether θ meets Definition 3.1, what is possible, and how θ was found."""
 
     def ratios(found: Immunization) -> str:
         return f"(i) = {found.harmful_ratio:.4g}, (ii) = {found.pretrain_ratio:.4g}"
@@ -387,8 +396,10 @@ def _explain(run: _Auto, theta: Tensor, verdict: Immunization, reason: StopReaso
     elif run.ceiling <= 1 + 1e-6:
         text += " A ceiling of 1 means that no extractor can immunize this pair."
     text += (
-        f" Chosen: {run.steps['well']} steps on R_well (λ_H = 0) to κ(H_P) = {run.flattened:.3g}, "
-        f"{run.steps['ill']} on R_ill (λ_P = 0) as far as (ii) ≤ 1 allows, in {run.rounds} round(s)"
+        f" This θ has κ(H_P) = {verdict.pretrain_after.value:.4g} and κ(H_H) = "
+        f"{verdict.harmful_after.value:.4g}. It was reached after {step} of {run.step} steps, "
+        f"{run.steps['well']} on R_well alone (λ_H = 0) and {run.steps['ill']} on R_ill alone (λ_P = 0), "
+        f"none on the loss, in {run.rounds} round(s)"
     )
     ends = {
         "settled": "; stopped as RIR gained no more.",
