@@ -52,7 +52,7 @@ def check_known(kind: str, name: object, choices: Collection[str]) -> None:
 
 
 def check_integer(name: str, value: object, least: int) -> int:
-    """Return a whole number, NumPy's and 10.0 included, as an int; refuse anything else, or what is too small.
+    """Return a whole number, NumPy's and 10.0 included, as an int; refuse all else.
 
     Examples:
         >>> check_integer("steps", 10.0, 1)
