@@ -124,7 +124,7 @@ class DescentSettings(Settings):
         "balanced", parts="well ill kappa_pretrain kappa_harmful"
     )
     # λ_P = 1/‖g_P‖, λ_H = ratio/‖g_H‖ at step 0
-    ratio: float = only_where(5.0, parts="well kappa_pretrain", weights="balanced")
+    ratio: float = only_where(5.0, parts="ill kappa_harmful", weights="balanced")
     loss_weight: float = only_where(1.0, parts="supervised")  # weight of the supervised loss
     lambda_pretrain: float = only_where(100.0, parts="well", weights="fixed")  # Table 4, house prices
     lambda_harmful: float = only_where(1e7, parts="ill", weights="fixed")  # likewise

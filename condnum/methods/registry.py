@@ -281,7 +281,7 @@ def _settings_of(method: DescentMethod, settings: Settings | None) -> Any:
     """Return the settings, or the method's defaults; raise for those of another method."""
     kind = type(method.defaults)
     kinds = (kind, DescentSettings) if kind is SelfTunedSettings else (kind,)
-    if settings is not None and not isinstance(settings, kinds):
+    if settings is not None and type(settings) not in kinds:
         names = " or ".join(kind.__name__ for kind in kinds)
         raise InvalidInputError(f"method '{method.name}' takes {names}, got {type(settings).__name__}.")
     return settings or method.defaults
