@@ -1,7 +1,13 @@
 """Algorithm 1, its baselines and its controls: one registry, one loop, for one problem or many."""
 
 from condnum.methods.baselines import ImmaSettings, OptKappaSettings
-from condnum.methods.method import NAMED_SETTINGS, DescentSettings, ImmunizationResult, Progress
+from condnum.methods.method import (
+    NAMED_SETTINGS,
+    DescentSettings,
+    ImmunizationResult,
+    Progress,
+    SelfTunedSettings,
+)
 from condnum.methods.registry import (
     descends_in_batches,
     get_method,
@@ -19,6 +25,7 @@ __all__ = [
     "ImmunizationResult",
     "OptKappaSettings",
     "Progress",
+    "SelfTunedSettings",
     "descends_in_batches",
     "get_method",
     "immunize",

@@ -14,6 +14,7 @@ from condnum.methods.method import (
     Memory,
     OuterGradient,
     Parameters,
+    SelfTunedSettings,
     random_weights,
 )
 from condnum.methods.problem import ImmunizationProblem, ProblemBatch, TaskBatch
@@ -108,16 +109,19 @@ def ill_gradients(tasks: TaskBatch, theta: Tensor, memory: Memory) -> HessianGra
 
 
 class Ours:
-    """Algorithm 1: supervised loss, `R_well` on the pre-training task, `R_ill` on the harmful one."""
+    """Algorithm 1: supervised loss, `R_well` on the pre-training task, `R_ill` on the harmful one.
+
+    This is the joint descent; by default `ours` tunes itself instead, see `condnum.methods.auto`.
+    """
 
     name = "ours"
     label = "Ours (Algorithm 1)"
     summary = (
-        "descends the loss, R<sub>well</sub>(H<sub>P</sub>) and R<sub>ill</sub>(H<sub>H</sub>) "
-        "together (Eq. 11)"
+        "self-tuned: steps on R<sub>well</sub>(H<sub>P</sub>) alone and on R<sub>ill</sub>(H<sub>H</sub>) "
+        "alone in turn, none on the loss; with fixed settings: descends all three together (Eq. 11)"
     )
     parts: tuple[str, ...] = ("well", "ill", "supervised")
-    defaults = DescentSettings(auto=True, steps=20_000)
+    defaults = SelfTunedSettings()
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
         """Return θ₀ and, for a task with targets, ω₀, both uniform in ±1/√D."""

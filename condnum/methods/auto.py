@@ -1,25 +1,28 @@
-r"""Algorithm 1 with λ_P, λ_H, η and the number of steps taken from the spectra: nothing to search by hand.
+r"""Self-tuned `ours`: steps of Algorithm 1 with η, λ and their number taken from the spectra.
 
-A preconditioned step is `θ(I − 2ηλ∇_H R)`, and `∇_H R` is a function of H: the step keeps the
-eigenvectors of that Hessian and moves its spectrum by closed forms (Theorem 4.3). Two kinds alternate.
+It uses the preconditioned steps of Algorithm 1 on `R_well` and on `R_ill`, but never both at once, and none
+on the loss: it is not the joint descent of Eq. 11, which `ours` runs where settings are given. A step is
+`θ(I − 2ηλ∇_H R)`, and `∇_H R` is a function of H: the step keeps the eigenvectors of that Hessian and moves
+its spectrum by closed forms (Theorem 4.3). Two kinds alternate.
 
 *Flatten*, λ_H = 0: `R_well` alone turns `H_P` into a multiple of I on its range, i.e. θ into
-`θ* = K_P^{-1/2}R`, whose RIR is the ceiling. The corrected step bound sets η: at it, σ₁ lands on σ_k.
+`θ* = K_P^{-1/2}R`, whose RIR is the ceiling.
 
 *Raise*, λ_P = 0: from there `R_ill` alone scales up the top of `H_H`, which is the top of the pencil
-(K_H, K_P): both ratios grow alike along the Pareto front. A step that would bring (ii) above 1 − 1e-3
-is halved.
+(K_H, K_P): both ratios grow alike along the Pareto front. A step that would bring (ii) above its limit, just
+below 1, is halved.
 
 Rounds of both are repeated while RIR gains: the next one flattens what the last one raised, which pays
-where the harmful task has directions of its own. The supervised loss has nothing to say: line 4 run to
-convergence gives `ω = θ⁺β` with the best β, where `∂L/∂θ = (∂L/∂β)ωᵀ` vanishes, and it stays there, as
-θ stays invertible.
+where the harmful task has directions of its own. Where Definition 3.1 is missed although it is possible, more
+careful rounds follow from an orthogonal θ.
+
+The supervised loss has nothing to say: line 4 run to convergence gives `ω = θ⁺β` with the best β, where
+`∂L/∂θ = (∂L/∂β)ωᵀ` vanishes, and it stays there, as θ stays invertible.
 """
 
 import math
 import time
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -28,19 +31,23 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from torch import Tensor
 
-from condnum.errors import RankError
 from condnum.methods.method import (
     Callback,
-    DescentSettings,
     History,
     ImmunizationResult,
     Progress,
+    SelfTunedSettings,
     StopReason,
     random_weights,
 )
 from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask, ProblemBatch, SquaredLoss, measure
 from condnum.theory.ceiling import rir_ceiling, share_of_ceiling
-from condnum.theory.immunization import Immunization, in_both_conventions, relative_immunization_ratio
+from condnum.theory.immunization import (
+    RATIO_TOLERANCE,
+    Immunization,
+    in_both_conventions,
+    relative_immunization_ratio,
+)
 
 #: κ(H_P) at which it counts as flat: RIR is then within a factor 1.05² of the ceiling.
 FLAT = 1.05
@@ -53,7 +60,6 @@ MARGIN = 1e-3
 
 #: Rounds go on while each multiplies RIR by at least this: one is enough where there is a ceiling to reach.
 GAIN = 1.5
-
 
 #: Met, how far from met in logarithms, met in the ridge convention too (asked only where RIR has no
 #: ceiling to reach), both ranks kept, log RIR and a little of log (i): along the front RIR stays and (i)
@@ -70,7 +76,7 @@ class _StopError(Exception):
 
 def descend_auto(
     problem: ImmunizationProblem,
-    settings: DescentSettings,
+    settings: SelfTunedSettings,
     *,
     seed: int,
     callback: Callback | None = None,
@@ -80,7 +86,7 @@ def descend_auto(
     started = time.perf_counter()
     run = _Auto(problem, settings, seed, callback, watch)
     reason = run.loop()
-    theta, verdict = run.chosen()
+    theta, verdict, step = run.chosen()
     return ImmunizationResult(
         theta=theta,
         omega=None if run.best_beta is None else torch.linalg.lstsq(theta, run.best_beta).solution,
@@ -96,7 +102,7 @@ def descend_auto(
         stop_reason=reason,
         verdict=verdict,
         ceiling=run.ceiling,
-        explanation=_explain(run, theta, verdict, reason),
+        explanation=_explain(run, theta, verdict, step, reason),
     )
 
 
@@ -106,7 +112,7 @@ class _Auto:
     def __init__(
         self,
         problem: ImmunizationProblem,
-        settings: DescentSettings,
+        settings: SelfTunedSettings,
         seed: int,
         callback: Callback | None,
         watch: Collection[int] = (),
@@ -114,57 +120,59 @@ class _Auto:
         self.problem, self.settings, self.seed, self.callback = problem, settings, seed, callback
         self.watch = frozenset(watch)
         self.pretrain, self.harmful = (task.factor for task in (problem.pretrain, problem.harmful))
-        self.ceiling = math.nan  # of tasks that share no direction
-        with suppress(RankError):
-            self.ceiling = rir_ceiling(problem.pretrain.covariance, problem.harmful.covariance).value
+        self.ceiling = rir_ceiling(problem.pretrain.range, problem.harmful.range).value
         self.theta = random_weights(problem, problem.dimension, torch.Generator().manual_seed(seed))
         self.before = [torch.linalg.svdvals(factor).square() for factor in (self.pretrain, self.harmful)]
         kappa = float(self.before[0][0] / self.before[0][-1])
-        self.flat = min(FLAT, kappa**0.05)
+        self.possible = len(self.before[1]) > 1 and not self.ceiling <= 1
+        # How much there is to have, and how much of it each tolerance may cost: little where that is little.
+        most = min(kappa**0.5, self.ceiling**0.5 if self.ceiling > 1 else math.inf)
+        self.flat = max(min(FLAT, most**0.1), 1 + 1e-12)
+        self.finest = min(1e-4, math.log(most) / (50 * len(self.before[1])) or 1)
+        self.limit = max(1 - MARGIN, 1 / most) + RATIO_TOLERANCE / 10
         self.best_beta = _best_probe(problem.pretrain)
         loss = problem.pretrain.supervised
         self._loss = math.nan if loss is None or self.best_beta is None else float(loss.value(self.best_beta))
         self.step, self.rounds = 0, 0
         self.steps = {"well": 0, "ill": 0}
-        # ηλ_P and ηλ_H of the last step of each kind; the loss has no gradient left.
-        self.weights = {"well": 0.0, "ill": 0.0, "supervised": 1.0}
-        self.flattened = math.inf  # κ(H_P) where the last flattening ended
+        # ηλ_P and ηλ_H of the last step of each kind; no step descends the loss.
+        self.weights = {"well": 0.0, "ill": 0.0, "supervised": 0.0}
         self._batch = ProblemBatch.of([problem], problem.device)
         self._rows: list[dict[str, float]] = []
         self._next_record = 0
-        self._kept: list[tuple[_Merit, Immunization, Tensor]] = []  # each better than all before
+        # Candidates, each better than all before, and after how many steps.
+        self._kept: list[tuple[_Merit, Immunization, Tensor, int]] = []
 
     def loop(self) -> StopReason:
         """Alternate until RIR gains no more; leave the candidates behind."""
-        best = 0.0
+        best, reached = 0.0, 0.0
         try:
             self._record(self.theta)
             self._keep()
-            while True:
+            while reached >= GAIN * best:
+                best = reached
                 self.rounds += 1
                 self._flatten()
                 self._raise()
                 reached = self._kept[-1][1].rir
-                if reached < GAIN * best:
-                    return "settled"
-                best = reached
+            if not self._kept[-1][1].success and self.possible:
+                self._search()
         except _StopError as stop:
             return stop.reason
         except torch.linalg.LinAlgError:
             return "diverged"
+        return "settled"
 
-    def chosen(self) -> tuple[Tensor, Immunization]:
-        """Return the best candidate that keeps clause (c), else the best; and its verdict."""
+    def chosen(self) -> tuple[Tensor, Immunization, int]:
+        """Return the best candidate that keeps clause (c), else the best; verdict and number of steps."""
         task = self.problem.pretrain
         best = None
-        for *_, theta in reversed(self._kept):
+        for _, _, theta, step in reversed(self._kept):
             gap = None if task.targets is None else task.loss_gap(theta)
-            verdict = relative_immunization_ratio(
-                theta, task.covariance, self.problem.harmful.covariance, loss_gap=gap
-            )
-            best = best or (theta, verdict)
+            verdict = relative_immunization_ratio(theta, task.range, self.problem.harmful.range, loss_gap=gap)
+            best = best or (theta, verdict, step)
             if verdict.clauses["c"] is not False:
-                return theta, verdict
+                return theta, verdict, step
         assert best is not None  # θ₀ is always kept
         return best
 
@@ -176,58 +184,102 @@ class _Auto:
         self._rows.append(self._row(theta))
         return History.of(self._rows)
 
-    def _flatten(self) -> None:
-        """Take steps of R_well until κ(H_P) ≤ `flat` or it falls no more."""
-        for _ in range(4):  # singular vectors once; again where round-off in a wide spectrum has spoiled them
+    def _search(self) -> None:
+        """Alternate again from an orthogonal θ, where Definition 3.1 was missed.
+
+        Flattened, κ(H_H) may have passed what float64 can tell: on the way, there is a θ where it has not. Or
+        the harmful task may have directions of its own that R_ill hardly moves before (ii) stops it: then its
+        steps grow as far as their bound allows, whatever (ii) becomes, and each is flattened.
+        """
+        self.theta = torch.linalg.qr(self._kept[0][2]).Q
+        self._flatten(watched=True)
+        growth = GROWTH if len(self.pretrain) < self.problem.dimension else math.inf
+        while growth < 1e8 and not self._kept[-1][1].success:
+            self.rounds += 1
+            _, s, rows = torch.linalg.svd(self.harmful @ self.theta, full_matrices=False)
+            self.theta = _scaled(self.theta, rows, self._ill_factors(s.square().cpu().numpy(), growth))
+            growth *= 1.5
+            self._count("ill", lambda: self.theta)
+            self._flatten()
+
+    def _flatten(self, *, watched: bool = False) -> None:
+        """Take steps of R_well until κ(H_P) is at most `flat` or falls no more.
+
+        They move the spectrum in closed form. Then κ(H_P) is measured afresh: round-off in a wide spectrum
+        spoils the singular vectors. `watched` takes short steps, each a candidate.
+        """
+        for _ in range(8):
             _, s, rows = torch.linalg.svd(self.pretrain @ self.theta, full_matrices=False)
-            sigma = s.square().cpu().numpy()
-            gains = np.ones_like(sigma)
-            least, since = math.inf, 0
-            while since <= 4 * len(sigma):
-                self.flattened = float(sigma.max() / sigma.min()) if sigma.min() > 0 else math.inf
-                if self.flattened <= self.flat or len(sigma) == 1:
+            sigma, start = s.square().cpu().numpy(), self.theta
+            gains, landing, least, levelled, stale = np.ones_like(sigma), not watched, math.inf, math.inf, 0
+            while (kappa := float(sigma.max() / sigma.min()) if sigma.min() > 0 else math.inf) > self.flat:
+                if landing:
+                    least, stale = (kappa, 0) if kappa < 0.99 * least else (least, stale + 1)
+                    landing = stale <= 4 * len(sigma)
+                elif kappa >= levelled:  # what is left is round-off
                     break
-                least, since = (self.flattened, 0) if self.flattened < 0.99 * least else (least, since + 1)
-                factors = self._well_factors(sigma)
+                else:
+                    levelled = kappa
+                factors = self._landing_factors(sigma) if landing else self._levelling_factors(sigma)
                 gains *= factors
                 sigma *= factors**2
-                self._count("well", partial(_scaled, self.theta, rows, gains))
-            settled = bool(np.abs(gains - 1).max() < 0.5)
-            self.theta = _scaled(self.theta, rows, gains)
-            if settled:
+                self._count("well", partial(_scaled, start, rows, gains))
+                if watched:
+                    self.theta = _scaled(start, rows, gains)
+                    self._keep()
+            if (gains == 1).all():
                 break
+            self.theta = _scaled(start, rows, gains)
         self._keep()
 
-    def _well_factors(self, sigma: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return by what one step of R_well scales θ along each right singular vector (Theorem 4.3 (1))."""
+    def _landing_factors(self, sigma: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return by what a step of R_well scales θ along each right singular vector: σ₁ lands on σ_k.
+
+        Its η is the first term of the corrected bound of Theorem 4.3 (1), not the whole bound: where σ₂ is
+        near σ₁ the second term is smaller, and κ may rise in this step, until the next ones bring σ₂ down.
+        The whole bound is 0 for σ₂ = σ₁, and steps below it between near equals would not end.
+        """
         top, p = int(sigma.argmax()), self.problem.dimension
-        # The corrected bound: at η = (1 − √(σ_k/σ₁))/(2(1 − 1/D)σ₁), σ₁ lands on σ_k; by at most 1e-6 a step.
-        drop = 1 - math.sqrt(max(float(sigma.min() / sigma[top]), 1e-6))
+        drop = 1 - math.sqrt(max(float(sigma.min() / sigma[top]), 1e-6))  # at most 1e-6 a step
         self.weights["well"] = drop / (2 * (1 - 1 / p) * float(sigma[top]))
         factors = 1 + drop * sigma / (sigma[top] * (p - 1))
         factors[top] = 1 - drop
         return factors
 
+    def _levelling_factors(self, sigma: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the same for a step in which all values near σ₁ count as one repeated value.
+
+        `well_step` takes it at a wide `rtol`. Near is above the geometric mean of σ₁ and σ_k, and within a
+        factor e. By the averaged subgradient they come down together: log κ falls by about half, at most 1.
+        """
+        high, p = float(sigma.max()), self.problem.dimension
+        level = max(math.sqrt(float(sigma.min()) * high), high / math.e)
+        upper = sigma >= level
+        drop, share = math.sqrt(level / high), 1 / int(upper.sum()) - 1 / p
+        eta = (1 - drop) / (2 * (share * high + drop * float(sigma.min()) / p))
+        self.weights["well"] = eta
+        return 1 - 2 * eta * (upper * (share + 1 / p) - 1 / p) * sigma
+
     def _raise(self) -> None:
-        """Take steps of R_ill while (ii) ≤ 1 − MARGIN allows, each halved where it does not."""
+        """Take steps of R_ill while (ii) stays within its limit, each halved where it does not."""
         _, s, rows = torch.linalg.svd(self.harmful @ self.theta, full_matrices=False)
         sigma = s.square().cpu().numpy()
         if sigma[0] <= sigma[-1] * (1 + 1e-9):  # κ(H_H) = 1: R_ill is infinite and has no direction
             return
         gains, growth, start = np.ones_like(sigma), GROWTH, self.theta
         before, stale = self._measure(start)[0], 0
-        while growth > 1e-4 and stale < 5:
+        while growth > self.finest and stale < 5:
             factors = self._ill_factors(sigma, growth)
             trial = _scaled(start, rows, gains * factors)
             merit, verdict = self._measure(trial)
-            if verdict.pretrain_ratio > 1 - MARGIN:
+            if verdict.pretrain_ratio > self.limit:
                 growth /= 2
                 continue
             # Nothing gained: κ(H_H) has passed what float64 can tell from a lost rank.
             before, stale = merit, 0 if merit > before else stale + 1
             gains, sigma, self.theta = gains * factors, sigma * factors**2, trial
-            self._keep((merit, verdict))
             self._count("ill", lambda: self.theta)
+            self._keep((merit, verdict))
 
     def _ill_factors(self, sigma: NDArray[np.float64], growth: float) -> NDArray[np.float64]:
         """Return by what one step of R_ill scales θ along each right singular vector (Theorem 4.3 (2))."""
@@ -235,10 +287,12 @@ class _Auto:
         low = int(sigma.argmin())
         # Half of η at which σ_k would vanish; half of it is within the corrected bound ρ²/(σ_k(1 − 2/k)).
         growth = min(growth, float(sigma.max() / sigma[low]) / (2 * (k - 1)))
-        squared = k / (float((sigma**2).sum()) / 2 - k * float(sigma[low]) ** 2 / 2)  # R_ill, Eq. 12
-        self.weights["ill"] = growth * k / (2 * float(sigma.max()) * squared**2)
-        factors = 1 + growth * sigma / sigma.max()
-        factors[low] -= growth * k * sigma[low] / sigma.max()
+        top = float(sigma.max())
+        share = sigma / top
+        spread = float((share**2).sum()) / (2 * k) - float(share[low]) ** 2 / 2  # 1/R_ill of H/σ₁, Eq. 12
+        self.weights["ill"] = growth * k * spread**2 / 2 * (top * top * top)
+        factors = 1 + growth * sigma / top
+        factors[low] -= growth * k * sigma[low] / top
         return factors
 
     def _measure(self, theta: Tensor) -> tuple[_Merit, Immunization]:
@@ -254,7 +308,7 @@ class _Auto:
         """Keep θ as a candidate if it is better than all before."""
         merit, verdict = measured or self._measure(self.theta)
         if not self._kept or merit > self._kept[-1][0]:
-            self._kept.append((merit, verdict, self.theta))
+            self._kept.append((merit, verdict, self.theta, self.step))
 
     def _count(self, part: str, theta: Callable[[], Tensor]) -> None:
         """Count a step; record it where the history wants a row; stop where the budget ends."""
@@ -318,15 +372,13 @@ def _best_probe(task: LinearTask) -> Tensor | None:
     return torch.as_tensor(found.x).reshape(shape).to(X)
 
 
-def _explain(run: _Auto, theta: Tensor, verdict: Immunization, reason: StopReason) -> str:
-    """Say in words whether Definition 3.1 is met, what is possible, and what was chosen."""
+def _explain(run: _Auto, theta: Tensor, verdict: Immunization, step: int, reason: StopReason) -> str:
+    """Say in words whether θ meets Definition 3.1, what is possible, and how θ was found."""
 
     def ratios(found: Immunization) -> str:
         return f"(i) = {found.harmful_ratio:.4g}, (ii) = {found.pretrain_ratio:.4g}"
 
-    failed = ", ".join(f"({clause})" for clause, kept in verdict.clauses.items() if kept is False)
-    met = "met" if verdict.success else f"NOT met, {failed} fails"
-    text = f"Definition 3.1 is {met}: {ratios(verdict)}, RIR = {verdict.rir:.4g}"
+    text = f"Definition 3.1 is {verdict.verdict}: {ratios(verdict)}, RIR = {verdict.rir:.4g}"
     if math.isfinite(run.ceiling):
         text += f", {share_of_ceiling(verdict.rir, run.ceiling):.1%} of the ceiling {run.ceiling:.4g}."
     else:
@@ -336,8 +388,10 @@ def _explain(run: _Auto, theta: Tensor, verdict: Immunization, reason: StopReaso
     elif run.ceiling <= 1 + 1e-6:
         text += " A ceiling of 1 means that no extractor can immunize this pair."
     text += (
-        f" Chosen: {run.steps['well']} steps on R_well (λ_H = 0) to κ(H_P) = {run.flattened:.3g}, "
-        f"{run.steps['ill']} on R_ill (λ_P = 0) as far as (ii) ≤ 1 allows, in {run.rounds} round(s)"
+        f" This θ has κ(H_P) = {verdict.pretrain_after.value:.4g} and κ(H_H) = "
+        f"{verdict.harmful_after.value:.4g}. It was reached after {step} of {run.step} steps, "
+        f"{run.steps['well']} on R_well alone (λ_H = 0) and {run.steps['ill']} on R_ill alone (λ_P = 0), "
+        f"none on the loss, in {run.rounds} round(s)"
     )
     ends = {
         "settled": "; stopped as RIR gained no more.",
@@ -345,7 +399,6 @@ def _explain(run: _Auto, theta: Tensor, verdict: Immunization, reason: StopReaso
         "cancelled": "; cancelled.",
         "diverged": "; stopped by a failed decomposition.",
     }
-    K = run.problem.pretrain.covariance, run.problem.harmful.covariance
-    ridge = relative_immunization_ratio(theta, *K, convention="ridge", loss_gap=verdict.loss_gap)
-    kept = "met" if ridge.success else "NOT met"
-    return f"{text}{ends[reason]} Ridge convention (ε = 1e-6): {kept}, {ratios(ridge)}."
+    tasks = run.problem.pretrain.range, run.problem.harmful.range
+    ridge = relative_immunization_ratio(theta, *tasks, convention="ridge", loss_gap=verdict.loss_gap)
+    return f"{text}{ends[reason]} Ridge convention (ε = 1e-6): {ridge.verdict}, {ratios(ridge)}."

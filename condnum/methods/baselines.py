@@ -15,6 +15,7 @@ from condnum.methods.method import (
     Memory,
     OuterGradient,
     Parameters,
+    only_where,
     random_weights,
 )
 from condnum.methods.problem import ImmunizationProblem, ProblemBatch, SupervisedLoss, TaskBatch
@@ -90,7 +91,7 @@ class OptKappaSettings(DescentSettings):
 
     objective: Literal["difference", "log"] = "difference"  # κ_P − κ_H, or log κ_P − log κ_H
     convention: Convention = "compact"  # which κ; the released code has the absolute floor of `ridge`
-    ridge: float = PUBLISHED_RIDGE  # ε of the ridge convention
+    ridge: float = only_where(PUBLISHED_RIDGE, convention="ridge")  # ε
 
     def describe(self, parts: Collection[str] = ()) -> str:
         """Return the settings in one line."""

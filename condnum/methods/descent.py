@@ -103,7 +103,10 @@ class _Descent:
                 "the problems of a batch must have parameters of the same shapes, got "
                 f"{' and '.join(sorted(shapes))}."
             )
-        self.parameters = {name: torch.stack([one[name].to(device) for one in drawn]) for name in drawn[0]}
+        # A method of one's own may draw in float32.
+        self.parameters = {
+            name: torch.stack([one[name].to(device, torch.float64) for one in drawn]) for name in drawn[0]
+        }
         self.batch = ProblemBatch.of(problems, device)
         self.step = 0
         self.weights: dict[str, Tensor] = {}
@@ -158,7 +161,9 @@ class _Descent:
         (problem,) = problems  # what knows no batches is descended one by one
         alone = {name: tensor[0] for name, tensor in self.parameters.items()}
         found = self.method.gradients(problem, alone, self.settings, self.memory)
-        parts, others = ({name: x[None] for name, x in kind.items()} for kind in (found.parts, found.others))
+        parts, others = (
+            {name: x[None].double() for name, x in kind.items()} for kind in (found.parts, found.others)
+        )
         return Gradients(parts, others)
 
     def _directions(self) -> dict[str, Tensor]:

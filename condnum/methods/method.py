@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from numbers import Real
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -24,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from condnum.errors import InvalidInputError, check_known
+from condnum.errors import InvalidInputError, check_integer, check_known
 from condnum.machine import limited_threads
 from condnum.methods.problem import SMALL, ImmunizationProblem
 from condnum.theory.immunization import Immunization
@@ -32,59 +33,103 @@ from condnum.theory.immunization import Immunization
 if TYPE_CHECKING:
     import pandas as pd
 
-#: What `auto` leaves to the caller.
-_HEEDED = {"auto", "steps", "record_every"}
+
+def only_where(default: Any, *, parts: str = "", **modes: str) -> Any:
+    """Declare a setting that has an effect only at these other settings, on one of these gradient parts."""
+    return field(default=default, metadata={"parts": frozenset(parts.split()), "modes": modes})
 
 
 @dataclass(frozen=True)
-class DescentSettings:
-    """How a method descends. Defaults: full batch, Adam, cosine decay, balanced λ.
+class Settings:
+    """What all settings have: their values are checked, and so is that each has an effect."""
 
-    `auto=True` (for `ours`) leaves the choice to `condnum.methods.auto`: only `steps`, the most that may be
-    taken, and `record_every` are then heeded, and giving another setting is an error.
+    steps: int = 1000  # full batch: a step is an epoch
+    record_every: int | None = None  # steps between history rows; None: about 200 in all; 0: no history
+
+    def __post_init__(self) -> None:
+        """Read each value by the type of its field: NumPy's numbers and 10.0 for 10 are as good."""
+        for name, kind in get_type_hints(type(self)).items():
+            object.__setattr__(self, name, _read(name, kind, getattr(self, name)))
+        self.refuse_idle()
+
+    def refuse_idle(
+        self, parts: Collection[str] | None = None, named: Collection[str] = (), where: str = ""
+    ) -> None:
+        """Raise for a setting, named or not at its default, without effect here; `parts`: of the gradient."""
+        for one in fields(self):
+            value, needed = getattr(self, one.name), one.metadata.get("parts", frozenset())
+            modes = {
+                name: mode
+                for name, mode in one.metadata.get("modes", {}).items()
+                if getattr(self, name) != mode
+            }
+            absent = parts is not None and needed and not needed & set(parts)
+            if (value == one.default and one.name not in named) or not (modes or absent):
+                continue
+            here = where if absent else " and ".join(f"{name}={getattr(self, name)!r}" for name in modes)
+            there = (
+                f"methods and tasks with a gradient part among {', '.join(sorted(needed))}"
+                if absent
+                else " and ".join(f"{name}={mode!r}" for name, mode in modes.items())
+            )
+            raise InvalidInputError(
+                f"{one.name}={value!r} has no effect with {here}: it belongs to {there}; leave it out."
+            )
+
+    def with_overrides(self, **overrides: Any) -> Self:
+        """Return a copy with some settings changed; what loses its effect by that returns to its default."""
+        known = {one.name: one for one in fields(self)}
+        for name in overrides:
+            check_known("setting", name, known)
+        idle: dict[str, Any] = {
+            name: one.default
+            for name, one in known.items()
+            for other, mode in one.metadata.get("modes", {}).items()
+            if name not in overrides and overrides.get(other, mode) != mode
+        }
+        changed = replace(self, **idle | overrides)
+        # All settings at once, as `asdict` gives them, are no choice of each.
+        changed.refuse_idle(named=overrides if len(overrides) < len(known) else ())
+        return changed
+
+
+def _read(name: str, kind: Any, value: Any) -> Any:
+    """Return the value of a setting as the type of its field has it, or say what is wrong with it."""
+    if get_origin(kind) is Literal:
+        check_known(name, value, get_args(kind))
+    elif kind is float:
+        number = isinstance(value, Real) and not isinstance(value, bool)
+        if name == "tolerance" and not (number and 0 <= value < 1):
+            raise InvalidInputError(f"tolerance must lie in [0, 1), got {value!r}.")
+        if name != "tolerance" and not (number and 0 < value < math.inf):
+            raise InvalidInputError(f"{name} must be a positive number, got {value!r}.")
+        return float(value)
+    elif value is not None or kind is int:
+        return check_integer(name, value, 0 if name == "record_every" else 1)
+    return value
+
+
+@dataclass(frozen=True)
+class DescentSettings(Settings):
+    """How a method descends all parts of its gradient together. Defaults: full batch, Adam, balanced λ.
+
+    `ours` descends so, as published (Eq. 11), where settings are given; else see `SelfTunedSettings`.
     """
 
     optimizer: Literal["adam", "gd"] = "adam"  # Adam (0.9, 0.999, 1e-8) or plain gradient descent
     learning_rate: float = 0.1  # η at step 0
     schedule: Literal["constant", "cosine"] = "cosine"  # cosine: η falls to 0 at the last step
-    steps: int = 1000  # full batch: a step is an epoch
-    weights: Literal["balanced", "fixed"] = "balanced"  # where λ_P and λ_H come from
-    ratio: float = 5.0  # balanced: λ_P = 1/‖g_P‖, λ_H = ratio/‖g_H‖ at step 0
-    loss_weight: float = 1.0  # weight of the supervised loss
-    lambda_pretrain: float = 100.0  # fixed: λ_P (Table 4, house prices)
-    lambda_harmful: float = 1e7  # fixed: λ_H (Table 4, house prices)
+    # Where the weights of the parts come from.
+    weights: Literal["balanced", "fixed"] = only_where(
+        "balanced", parts="well ill kappa_pretrain kappa_harmful"
+    )
+    # λ_P = 1/‖g_P‖, λ_H = ratio/‖g_H‖ at step 0
+    ratio: float = only_where(5.0, parts="ill kappa_harmful", weights="balanced")
+    loss_weight: float = only_where(1.0, parts="supervised")  # weight of the supervised loss
+    lambda_pretrain: float = only_where(100.0, parts="well", weights="fixed")  # Table 4, house prices
+    lambda_harmful: float = only_where(1e7, parts="ill", weights="fixed")  # likewise
     batch_size: int | None = None  # rows a step and task; None is the full batch
     tolerance: float = 0.0  # stop once the weighted θ-gradient is below this share of its start
-    record_every: int | None = None  # steps between history rows; None: about 200 in all; 0: no history
-    auto: bool = False  # η, λ_P, λ_H and the number of steps follow from the spectra
-
-    def __post_init__(self) -> None:
-        """Refuse what a field of its type cannot mean: another word, a number that is not positive."""
-        hints = get_type_hints(type(self))
-        for name, value in vars(self).items():
-            kind = hints[name]
-            if get_origin(kind) is Literal:
-                check_known(name, value, get_args(kind))
-            elif name == "tolerance":
-                if not 0 <= value < 1:
-                    raise InvalidInputError(f"tolerance must lie in [0, 1), got {value}.")
-            elif kind is float:
-                if not (isinstance(value, int | float) and 0 < value < math.inf):
-                    raise InvalidInputError(f"{name} must be a positive number, got {value!r}.")
-            elif kind in (int, int | None):
-                left_out = (value is None and kind is not int) or (name, value) == ("record_every", 0)
-                if not left_out and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                    raise InvalidInputError(f"{name} must be a positive integer, got {value!r}.")
-        if self.auto:
-            given = [
-                field.name
-                for field in fields(self)
-                if field.name not in _HEEDED and getattr(self, field.name) != field.default
-            ]
-            if given:
-                raise InvalidInputError(
-                    f"auto=True chooses {', '.join(given)} by itself: leave that out, or pass auto=False."
-                )
 
     @cached_property
     def recorded_steps(self) -> frozenset[int]:
@@ -105,15 +150,6 @@ class DescentSettings:
             return self.learning_rate
         return self.learning_rate * 0.5 * (1 + math.cos(math.pi * step / self.steps))
 
-    def with_overrides(self, **overrides: Any) -> Self:
-        """Return a copy with some settings changed; naming one that `auto` would choose turns `auto` off."""
-        names = [field.name for field in fields(self)]
-        for name in overrides:
-            check_known("setting", name, names)
-        if self.auto and not (overrides.get("auto", True) and set(overrides) <= _HEEDED):
-            overrides = {"steps": type(self).steps, "auto": False} | overrides
-        return replace(self, **overrides)
-
     def describe(self, parts: Collection[str] = ()) -> str:
         """Return in one line what has an effect; the gradient's parts decide what the weights weigh.
 
@@ -121,8 +157,6 @@ class DescentSettings:
             >>> DescentSettings(steps=100).describe(["well", "ill", "supervised"])
             '100 steps of adam, η = 0.1 (cosine), full batch, λ balanced with ratio 5, loss weight 1'
         """
-        if self.auto:
-            return f"auto: η, λ and the number of steps (at most {self.steps}) follow from the spectra"
         batch = "full batch" if self.batch_size is None else f"{self.batch_size} rows a step"
         text = (
             f"{self.steps} steps of {self.optimizer}, η = {self.learning_rate:g} ({self.schedule}), {batch}"
@@ -134,8 +168,38 @@ class DescentSettings:
         return text + (f", loss weight {self.loss_weight:g}" if "supervised" in parts else "")
 
 
-#: Fixed settings of `ours` by name: the former default, and those that the paper's experiments were tuned to.
-#: On other data they may fail without a word: see `auto`.
+@dataclass(frozen=True)
+class SelfTunedSettings(Settings):
+    """Self-tuned `ours`: all but these two settings follows from the spectra (`condnum.methods.auto`).
+
+    It uses the steps of Algorithm 1, but alternates `R_well` alone (λ_H = 0) and `R_ill` alone (λ_P = 0), and
+    never descends the loss: it is not the joint descent of Eq. 11.
+    """
+
+    steps: int = 20_000  # at most
+
+    def with_overrides(self, **overrides: Any) -> Any:
+        """Return a copy with some settings changed; naming one of the joint descent returns its settings."""
+        if set(overrides) <= {one.name for one in fields(self)}:
+            return replace(self, **overrides)
+        return DescentSettings(record_every=self.record_every).with_overrides(**overrides)
+
+    def describe(self, parts: Collection[str] = ()) -> str:
+        """Return in one line what runs.
+
+        Examples:
+            >>> SelfTunedSettings().describe()
+            'self-tuned: steps on R_well alone (λ_H = 0) and on R_ill alone (λ_P = 0) in turn, none on the
+            loss; η and λ from the spectra, at most 20000 steps'
+        """
+        return (
+            "self-tuned: steps on R_well alone (λ_H = 0) and on R_ill alone (λ_P = 0) in turn, none on the "
+            f"loss; η and λ from the spectra, at most {self.steps} steps"
+        )
+
+
+#: Settings of the joint descent of `ours` by name: the defaults, and those searched on the paper's data. On
+#: other data they may fail without a word: self-tuned, `ours` says whether it immunized.
 NAMED_SETTINGS = {
     "fixed": DescentSettings(),
     "house-prices": DescentSettings(learning_rate=0.3, ratio=60.0, loss_weight=0.1, steps=12_000),
@@ -315,15 +379,16 @@ class ImmunizationResult:
     omega: Tensor | None  # (D_hid, m) pre-training probe, None without supervised loss
     method: str
     seed: int
-    settings: DescentSettings | None  # None for controls and closed forms
+    settings: Settings | None  # what ran; None for controls and closed forms
     history: History
-    part_weights: dict[str, float]  # λ of each gradient part
+    # λ of each gradient part; self-tuned: ηλ of the last step on each, 0 for the loss, which takes none
+    part_weights: dict[str, float]
     steps: int  # steps taken
     seconds: float
     converged: bool  # True only if the tolerance was reached, RIR settled, or the answer is in closed form
     stop_reason: StopReason
     counts: dict[str, int] = field(default_factory=dict)  # Lanczos steps, fall-backs to eigh, …
-    verdict: Immunization | None = None  # of θ, compact convention; `auto` only
+    verdict: Immunization | None = None  # of θ, compact convention; self-tuned `ours` only
     ceiling: float | None = None  # RIR_max beside it
     explanation: str = ""  # whether Definition 3.1 is met, what is possible, what was chosen and why
 

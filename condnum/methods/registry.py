@@ -1,15 +1,17 @@
 """The registry of methods, and `immunize`, the one entry to all of them."""
 
+import math
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from condnum.errors import InvalidInputError, check_known
+from condnum.arrays import as_tensor, resolve_device
+from condnum.errors import InvalidInputError, check_integer, check_known
 from condnum.methods.algorithm1 import Ours, RIllOnly
 from condnum.methods.auto import descend_auto
 from condnum.methods.baselines import Imma, OptKappa
@@ -22,6 +24,8 @@ from condnum.methods.method import (
     DescentSettings,
     History,
     ImmunizationResult,
+    SelfTunedSettings,
+    Settings,
     few_threads,
     knows_batches,
     random_weights,
@@ -31,6 +35,10 @@ from condnum.theory.ceiling import optimal_immunizer
 from condnum.theory.pareto import front_immunizer
 
 Method = DescentMethod | ClosedFormMethod
+
+
+#: Beyond this, and below its inverse, eigenvalues to the power ±4 are near the end of float64.
+LARGEST = 1e60
 
 
 @dataclass
@@ -64,44 +72,53 @@ CLOSED_FORMS = (
         "Optimal (K<sub>P</sub><sup>−1/2</sup>)",
         "closed form: attains the RIR ceiling of the compact convention",
         lambda problem, generator: torch.as_tensor(
-            optimal_immunizer(problem.pretrain.covariance, problem.harmful.covariance)
+            optimal_immunizer(problem.pretrain.range, problem.harmful.range)
         ),
     ),
     ClosedForm(
         "front",
         "Front ((ii) just below 1)",
-        "closed form: the largest (i) that (ii) ≤ 1 allows",
+        "closed form: (ii) just below 1 and, where there is a ceiling, RIR at it",
         lambda problem, generator: torch.as_tensor(
-            front_immunizer(problem.pretrain.covariance, problem.harmful.covariance)
+            front_immunizer(problem.pretrain.range, problem.harmful.range)
         ),
     ),
 )
 
-_METHODS: dict[str, Method] = {}
+_METHODS: dict[str, Method] = {
+    method.name: method for method in (Ours(), OptKappa(), Imma(), RIllOnly(), *CLOSED_FORMS)
+}
+_BUILT_IN = frozenset(_METHODS)
 
 
 def register(method: Method) -> None:
-    """Add a method to the registry under its `name`.
+    """Add a method to the registry under its `name`, in the place of a former one of your own.
 
     Args:
         method: Any object with the attributes of `DescentMethod` or `ClosedFormMethod`.
 
     Raises:
-        InvalidInputError: The name is taken.
+        InvalidInputError: An attribute is missing, or the name is that of one of condnum's methods.
 
     Examples:
         >>> register(get_method("ours"))
         Traceback (most recent call last):
         ...
-        condnum.errors.InvalidInputError: a method named 'ours' is registered already; choose another name.
+        condnum.errors.InvalidInputError: 'ours' is one of condnum's methods; choose another name.
     """
-    if method.name in _METHODS:
-        raise InvalidInputError(f"a method named '{method.name}' is registered already; choose another name.")
+    wanted = ["name", "label", "summary"]
+    if not hasattr(method, "theta"):
+        gradients = "batched_gradients" if knows_batches(method) else "gradients"
+        wanted += ["defaults", "initial", gradients]
+    missing = [name for name in wanted if getattr(method, name, None) is None]
+    if missing:
+        raise InvalidInputError(
+            f"{type(method).__name__} lacks {', '.join(missing)}: a method has name, label and summary, and "
+            "either theta (a closed form) or defaults, initial and gradients (a descent)."
+        )
+    if method.name in _BUILT_IN:
+        raise InvalidInputError(f"'{method.name}' is one of condnum's methods; choose another name.")
     _METHODS[method.name] = method
-
-
-for _method in (Ours(), OptKappa(), Imma(), RIllOnly(), *CLOSED_FORMS):
-    register(_method)
 
 
 def method_names() -> list[str]:
@@ -147,7 +164,7 @@ def immunize(
     method: str = "ours",
     *,
     seed: int = 0,
-    settings: DescentSettings | str | None = None,
+    settings: Settings | str | None = None,
     callback: Callback | None = None,
     watch: Collection[int] = (),
     **overrides: Any,
@@ -159,20 +176,23 @@ def immunize(
         method: `ours` (Algorithm 1), `r_ill_only`, `imma`, `opt_kappa`, the controls `identity` and
             `initial`, or the closed forms `optimal` and `front`; see `method_names`.
         seed: Of θ₀ and everything else that is random; the library never seeds globally.
-        settings: Replaces the method's defaults; a string names one of `NAMED_SETTINGS`. `ours` tunes itself
-            by default (`condnum.methods.auto`) and says in `explanation` whether Definition 3.1 is met.
+        settings: Replaces the method's defaults; a string names one of `NAMED_SETTINGS`. By default `ours` is
+            self-tuned: it alternates steps on `R_well` alone and on `R_ill` alone, none on the loss, and says
+            in `explanation` whether Definition 3.1 is met. With `DescentSettings`, or one of the names, it
+            descends all three together, as published (Eq. 11).
         callback: Called with a `Progress` at each recorded step; returning True cancels the run,
             which then returns what it has with `stop_reason="cancelled"`.
         watch: Further steps at which the callback is told of θ, without measuring it.
-        **overrides: Single settings by name, such as `steps=200`. Naming one that `auto` would choose, such
-            as `learning_rate`, leaves the rest at `NAMED_SETTINGS["fixed"]`.
+        **overrides: Single settings by name, such as `steps=200`. Naming one of the joint descent, such as
+            `learning_rate`, leaves the rest at `NAMED_SETTINGS["fixed"]`.
 
     Returns:
         θ with history and stop reason.
 
     Raises:
         UnknownNameError: Unknown method or setting.
-        InvalidInputError: A setting is out of range, or the method needs targets that are missing.
+        InvalidInputError: A setting is out of range or has no effect here, the method needs targets that are
+            missing, or the covariances are too large or too small for the joint descent in float64.
 
     Examples:
         >>> problem = ImmunizationProblem.from_covariances([[9.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 2.0]])
@@ -180,9 +200,7 @@ def immunize(
         >>> result.stop_reason, bool(result.history["kappa_pretrain"][-1] < 9)
         ('steps', True)
     """
-    chosen = get_method(method)
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise InvalidInputError(f"seed must be a non-negative integer, got {seed!r}.")
+    chosen, seed = get_method(method), check_integer("seed", seed, 0)
     if isinstance(chosen, ClosedFormMethod):
         if settings is not None or overrides:
             given = ", ".join(overrides) or "settings"
@@ -191,13 +209,15 @@ def immunize(
     if isinstance(settings, str):
         check_known("settings", settings, NAMED_SETTINGS)
         settings = NAMED_SETTINGS[settings]
+        if problem.pretrain.targets is None:  # a name stands for what of it means anything here
+            settings = replace(settings, loss_weight=DescentSettings.loss_weight)
     base = _settings_of(chosen, settings).with_overrides(**overrides)
-    if not base.auto:
-        return descend(problem, chosen, base, seed=seed, callback=callback, watch=watch)
-    if not isinstance(chosen, Ours):
-        raise InvalidInputError(f"auto=True is for method 'ours'; '{method}' has its own settings.")
-    with few_threads(problem):
-        return descend_auto(problem, base, seed=seed, callback=callback, watch=watch)
+    if isinstance(base, SelfTunedSettings):
+        with few_threads(problem):
+            return descend_auto(problem, base, seed=seed, callback=callback, watch=watch)
+    named = overrides if len(overrides) < len(fields(base)) else ()
+    _check_descent(problem, chosen, base, named)
+    return descend(problem, chosen, base, seed=seed, callback=callback, watch=watch)
 
 
 def _closed_form(problem: ImmunizationProblem, method: ClosedFormMethod, seed: int) -> ImmunizationResult:
@@ -205,6 +225,7 @@ def _closed_form(problem: ImmunizationProblem, method: ClosedFormMethod, seed: i
     started = time.perf_counter()
     with few_threads(problem):
         theta = method.theta(problem, torch.Generator().manual_seed(seed))
+        theta = as_tensor(theta, f"theta of method '{method.name}'", ndim=2).to(problem.device)
         record = {"step": [0.0]} | measure(ProblemBatch.of([problem], problem.device), theta[None], None)
     return ImmunizationResult(
         theta=theta,
@@ -221,13 +242,13 @@ def _closed_form(problem: ImmunizationProblem, method: ClosedFormMethod, seed: i
     )
 
 
-def descends_in_batches(method: str, settings: DescentSettings | None = None) -> bool:
+def descends_in_batches(method: str, settings: Settings | None = None) -> bool:
     """Tell whether a method has a batched form that can do what the settings ask for."""
     chosen = get_method(method)
     if isinstance(chosen, ClosedFormMethod) or not knows_batches(chosen):
         return False
-    base = settings or chosen.defaults
-    return base.batch_size is None and not base.auto
+    base: Any = settings or chosen.defaults
+    return not isinstance(base, SelfTunedSettings) and base.batch_size is None
 
 
 def immunize_batch(
@@ -235,7 +256,7 @@ def immunize_batch(
     method: str = "ours",
     *,
     seeds: Sequence[int],
-    settings: DescentSettings | None = None,
+    settings: Settings | None = None,
     device: str | torch.device | None = None,
 ) -> list[ImmunizationResult]:
     """Immunize many problems of one dimension at once; one by one where the method knows no batches."""
@@ -247,15 +268,37 @@ def immunize_batch(
             immunize(problem, method, seed=seed, settings=settings)
             for problem, seed in zip(problems, seeds, strict=True)
         ]
-    where = problems[0].device if device is None else torch.device(device)
-    return descend_batch(problems, chosen, _settings_of(chosen, settings), seeds=seeds, device=where)
+    where, base = (
+        problems[0].device if device is None else resolve_device(device),
+        _settings_of(chosen, settings),
+    )
+    for problem in problems:
+        _check_descent(problem, chosen, base)
+    return descend_batch(problems, chosen, base, seeds=seeds, device=where)
 
 
-def _settings_of(method: DescentMethod, settings: DescentSettings | None) -> DescentSettings:
+def _settings_of(method: DescentMethod, settings: Settings | None) -> Any:
     """Return the settings, or the method's defaults; raise for those of another method."""
     kind = type(method.defaults)
-    if settings is not None and not isinstance(settings, kind):
-        raise InvalidInputError(
-            f"method '{method.name}' takes {kind.__name__}, got {type(settings).__name__}."
-        )
+    kinds = (kind, DescentSettings) if kind is SelfTunedSettings else (kind,)
+    if settings is not None and type(settings) not in kinds:
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise InvalidInputError(f"method '{method.name}' takes {names}, got {type(settings).__name__}.")
     return settings or method.defaults
+
+
+def _check_descent(
+    problem: ImmunizationProblem, method: DescentMethod, settings: Settings, named: Collection[str] = ()
+) -> None:
+    """Refuse settings without effect on a method and its problem, and covariances whose H⁴ leaves float64."""
+    parts, where = getattr(method, "parts", None), f"method '{method.name}'"
+    if parts is not None and problem.pretrain.targets is None:
+        parts, where = set(parts) - {"supervised"}, f"{where} on a task without targets"
+    settings.refuse_idle(parts, named, where)
+    for name, task in (("K_P", problem.pretrain), ("K_H", problem.harmful)):
+        largest = float(task.covariance.abs().max())
+        if largest > 0 and not 1 / LARGEST <= largest <= LARGEST:
+            raise InvalidInputError(
+                f"{name} has a largest entry of {largest:.3g}, whose fourth power leaves float64; divide the "
+                f"data by {math.sqrt(largest):.1g}, that is {name} by {largest:.1g}: κ does not change."
+            )

@@ -27,7 +27,7 @@ from condnum.studies.study import Count, Result, Study, at_least, choose_executo
 from condnum.theory.immunization import relative_immunization_ratio
 
 #: Settings of this experiment on the paper's table, one for all seeds, chosen on seeds 100–109 (reported:
-#: 0, 1, …). On another table `ours` tunes itself: what was searched on one fails on the next.
+#: 0, 1, …). On another table `ours` is self-tuned: what was searched on one fails on the next.
 SETTINGS: dict[str, DescentSettings] = {
     "ours": NAMED_SETTINGS["house-prices"],
     # Balanced, on the absolute floor of the released code: the plain difference of compact κ's, as

@@ -437,7 +437,7 @@ def compare_methods(
         pair: The tasks, such as `TaskPair.from_arrays(…)`.
         methods: Registry names, also those of `condnum.register`.
         seeds: Seeds 0, 1, …; a closed form that draws nothing runs once.
-        settings: By method; default: each method's own, with which `ours` tunes itself.
+        settings: By method; default: each method's own, with which `ours` is self-tuned.
 
     Returns:
         Tables of the results, and `explanations` in words;

@@ -115,7 +115,7 @@ class AuditData(NamedTasks):
         if switches.covariance == "full":
             chosen = replace(chosen, batch_size=None)
         if switches.weights == "balanced":
-            chosen = replace(chosen, weights="balanced", ratio=ours.ratio, loss_weight=ours.loss_weight)
+            chosen = chosen.with_overrides(weights="balanced", ratio=ours.ratio, loss_weight=ours.loss_weight)
         if switches.step_size == "cosine":
             chosen = replace(chosen, learning_rate=ours.learning_rate, schedule=ours.schedule)
         if switches.epochs is None:

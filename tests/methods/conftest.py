@@ -39,5 +39,5 @@ def registered():
         return method
 
     yield add
-    for name in names:
+    for name in set(names):
         del registry._METHODS[name]

@@ -1,21 +1,29 @@
 """Algorithm 1 that tunes itself: what it promises, and that its steps are steps of Algorithm 1."""
 
 import math
+import re
 
 import numpy as np
 import pytest
 import torch
-from covariances import covariance_of
-from hypothesis import given, settings
+from covariances import covariance_of, orthogonal
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from condnum import NAMED_SETTINGS, DescentSettings, immunize, relative_immunization_ratio
-from condnum.errors import InvalidInputError, UnknownNameError
+from condnum import (
+    NAMED_SETTINGS,
+    DescentSettings,
+    front_immunizer,
+    immunize,
+    relative_immunization_ratio,
+)
+from condnum.errors import RankError, UnknownNameError
+from condnum.methods import SelfTunedSettings
 from condnum.methods.auto import MARGIN, _Auto, _scaled
 from condnum.methods.problem import ImmunizationProblem
-from condnum.theory.steps import ill_step, well_step
+from condnum.theory.steps import ill_step, well_step, well_step_bound
 
-AUTO = DescentSettings(auto=True, steps=20_000)
+STRUCTURES = ("dense", "diagonal", "blocks", "one-hot", "low-rank", "projector", "tiny-column")
 
 
 def pair(seed, dimension, kappas=(1e3, 50.0), ranks=(None, None)):
@@ -45,18 +53,109 @@ def test_full_rank_pairs_are_immunized_up_to_their_ceiling(seed, dimension, pret
     assert measured.pretrain_ratio <= 1 - MARGIN / 2
 
 
+def structured(rng, structure, dimension):
+    """A covariance of a given structure, of any scale up to 1e±100."""
+    spread = 10 ** rng.uniform(-rng.uniform(0.1, 11), 0, dimension)
+    rank = int(rng.integers(1, dimension + 1))
+    K = covariance_of(rng, dimension, rank if structure == "low-rank" else dimension, 1 / spread.min())
+    if structure == "diagonal":
+        K = np.diag(spread)
+    elif structure == "blocks":
+        block = rng.integers(min(3, dimension), size=dimension)
+        K = K * (block == block[:, None]) * spread[block][:, None]
+    elif structure == "one-hot":
+        K = np.diag(np.bincount(rng.integers(rank, size=12), minlength=dimension).astype(float))
+    elif structure == "projector":
+        K = np.diag((np.arange(dimension) < rank) * 1.0)
+    elif structure == "tiny-column":
+        K[:, 0] *= spread.min() ** 0.5
+        K[0] *= spread.min() ** 0.5
+    order = rng.permutation(dimension)
+    return 10 ** rng.uniform(-100, 100) * (K + K.T)[np.ix_(order, order)]
+
+
+def is_missed(K_P, K_H, seed):
+    """Tell whether `ours` misses Definition 3.1 where the closed form meets it."""
+    try:
+        front = front_immunizer(K_P / K_P.max(), K_H / K_H.max())
+    except RankError:  # tasks that share no direction
+        return False
+    found = immunize(ImmunizationProblem.from_covariances(K_P, K_H), seed=seed, record_every=0).theta
+    met, also = (relative_immunization_ratio(theta, K_P, K_H).success for theta in (front, found))
+    return met and not also
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.integers(0, 10**6), st.integers(2, 9), st.sampled_from(STRUCTURES), st.sampled_from(STRUCTURES))
+def test_no_pair_that_the_closed_form_meets_is_missed(seed, dimension, pretrain, harmful):
+    rng = np.random.default_rng(seed)
+    K = structured(rng, pretrain, dimension), structured(rng, harmful, dimension)
+    assert not is_missed(*K, seed % 5)
+
+
+def wide(seed):
+    """Two dimensions, κ from 1e8 to 1e11."""
+    rng = np.random.default_rng(seed)
+    return [covariance_of(rng, 2, 2, 10 ** rng.uniform(8, 11)) for _ in range(2)]
+
+
+def nearly_the_same(seed):
+    """Two covariances whose ceiling is between 1 and 1.001."""
+    rng = np.random.default_rng(seed)
+    K, A = covariance_of(rng, 6, 6, 300.0), rng.normal(size=(6, 6))
+    return K, K + 1e-7 * (A + A.T)
+
+
+def weak_own_direction(seed):
+    """One direction is the harmful task's own, with little of its energy."""
+    rng = np.random.default_rng(seed)
+    Q, R = orthogonal(rng, 6), orthogonal(rng, 5)
+    shared, own = Q[:, :5], Q[:, 5]
+    K_P = shared * np.geomspace(1, 1 / 3, 5) @ shared.T
+    return K_P, shared @ (R * np.geomspace(1, 0.1, 5) @ R.T) @ shared.T + 1e-6 * np.outer(own, own)
+
+
+@pytest.mark.parametrize(
+    "pair_of",
+    [lambda seed: (np.diag([1.0, 0.0]), np.diag([1.0, 0.01])), wide, nearly_the_same, weak_own_direction],
+    ids=["one-direction", "wide", "nearly-the-same", "weak-own-direction"],
+)
+def test_pairs_that_were_missed(pair_of):
+    assert not any(is_missed(*pair_of(seed), seed) for seed in range(20))
+
+
 def test_each_step_is_a_step_of_algorithm_1():
     problem = pair(3, 9)
-    run = _Auto(problem, AUTO, 0, None)
+    run = _Auto(problem, SelfTunedSettings(), 0, None)
     theta = run.theta
-    for task, factors_of, step, part in (
-        (problem.pretrain, run._well_factors, well_step, "well"),
-        (problem.harmful, lambda s: run._ill_factors(s, 0.25), ill_step, "ill"),
+    for task, factors_of, step, part, options in (
+        (problem.pretrain, run._landing_factors, well_step, "well", {}),
+        # What is near σ₁ counts as equal to it, here what is within a factor e.
+        (problem.pretrain, run._levelling_factors, well_step, "well", {"rtol": 1 - 1 / math.e}),
+        (problem.harmful, lambda s: run._ill_factors(s, 0.25), ill_step, "ill", {}),
     ):
         _, s, rows = torch.linalg.svd(task.factor @ theta, full_matrices=False)
         moved = _scaled(theta, rows, factors_of(s.square().numpy()))
-        by_hand = step(theta, task.covariance, run.weights[part])
+        by_hand = step(theta, task.covariance, run.weights[part], **options)
         torch.testing.assert_close(moved, by_hand, rtol=1e-9, atol=1e-12)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.lists(st.floats(-16, 0), min_size=2, max_size=20), st.integers(0, 5), st.floats(-6, 0))
+def test_steps_of_r_well(logs, null, narrow):
+    """Landing takes the first term of the corrected bound, at most; levelling never raises κ."""
+    sigma = 10.0 ** (np.sort(logs)[::-1] * 10**narrow)
+    assume(sigma[0] > sigma[1] * (1 + 1e-9))
+    run = _Auto(pair(0, len(sigma) + null), SelfTunedSettings(), 0, None)
+    levelled = sigma * run._levelling_factors(sigma) ** 2
+    assert levelled.max() / levelled.min() <= sigma[0] / sigma[-1]
+    landed, p = sigma * run._landing_factors(sigma) ** 2, len(sigma) + null
+    first = (1 - math.sqrt(sigma[-1] / sigma[0])) / (2 * (1 - 1 / p) * sigma[0])
+    assert run.weights["well"] <= first * (1 + 1e-12)
+    if sigma[-1] > 1e-6 * sigma[0]:
+        assert landed[0] == pytest.approx(sigma[-1])
+    if run.weights["well"] <= well_step_bound(sigma, dimension=p):  # the whole bound
+        assert landed.max() / landed.min() <= sigma[0] / sigma[-1] * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("ranks", [(6, 9), (9, 6), (10, 4), (7, 7)], ids=str)
@@ -94,7 +193,7 @@ def test_a_budget_is_kept_and_said():
     result = immunize(pair(4, 12), "ours", steps=7)
     assert (result.steps, result.stop_reason, result.converged) == (7, "steps", False)
     assert "budget of 7 steps" in result.explanation
-    assert result.settings.auto
+    assert result.settings == SelfTunedSettings(steps=7)
 
 
 def test_recorded_and_cancelled():
@@ -105,16 +204,36 @@ def test_recorded_and_cancelled():
     assert (cut.history["eta_lambda_well"][1:] > 0).all()
 
 
-def test_settings_by_name_and_what_auto_refuses():
+def test_settings_by_name():
     problem = pair(6, 5)
     named = immunize(problem, "ours", settings="fixed", steps=20)
     torch.testing.assert_close(
         named.theta, immunize(problem, "ours", settings=NAMED_SETTINGS["fixed"], steps=20).theta
     )
-    assert not immunize(problem, "ours", steps=5, learning_rate=0.1).settings.auto
+    assert immunize(problem, "ours", steps=5, learning_rate=0.1).settings == DescentSettings(steps=5)
     with pytest.raises(UnknownNameError, match=r"unknown settings 'mnits'; did you mean 'mnist'"):
         immunize(problem, "ours", settings="mnits")
-    with pytest.raises(InvalidInputError, match="auto=True chooses ratio by itself"):
-        DescentSettings(auto=True, ratio=2.0)
-    with pytest.raises(InvalidInputError, match="auto=True is for method 'ours'"):
-        immunize(problem, "r_ill_only", auto=True)
+
+
+def test_the_result_says_what_ran():
+    result = immunize(pair(6, 5), "ours")
+    assert result.part_weights["supervised"] == 0
+    assert "R_well alone (λ_H = 0) and on R_ill alone (λ_P = 0) in turn, none on the loss" in (
+        result.settings.describe()
+    )
+    assert result.steps == result.counts["steps_well"] + result.counts["steps_ill"]
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(st.integers(0, 10**6), st.integers(2, 6), st.floats(0.1, 11), st.floats(0.1, 11))
+def test_the_explanation_describes_the_theta_that_is_returned(seed, dimension, pretrain, harmful):
+    problem = pair(seed, dimension, (10**pretrain, 10**harmful))
+    result = immunize(problem, "ours", seed=seed % 3)
+    K = problem.pretrain.covariance, problem.harmful.covariance
+    found = relative_immunization_ratio(result.theta, *K)
+    said = [float(x) for x in re.findall(r"(?:= |after )(inf|[\d.]*\d(?:e[+-]\d+)?)", result.explanation)]
+    measured = [found.harmful_ratio, found.pretrain_ratio, found.rir]
+    measured += [found.pretrain_after.value, found.harmful_after.value]
+    assert said[:5] == pytest.approx(measured, rel=1e-3)
+    assert result.verdict.success is found.success
+    assert said[5] <= result.steps

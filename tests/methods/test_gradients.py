@@ -93,7 +93,8 @@ def test_algorithm_1_descends_the_preconditioned_gradients(shape):
 @pytest.mark.parametrize("objective", ["difference", "log"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_opt_kappa_descends_the_condition_numbers(shape, convention, objective):
-    chosen = {"convention": convention, "objective": objective, "ridge": 0.1}
+    chosen = {"convention": convention, "objective": objective}
+    chosen |= {"ridge": 0.1} if convention == "ridge" else {}
     problems, theta, _, parts, _, counts = gradients_of(shape, "opt_kappa", **chosen)
     for i, problem in enumerate(problems):
         for part, own, sign in (("pretrain", problem.pretrain, 1), ("harmful", problem.harmful, -1)):

@@ -1,15 +1,27 @@
 """`immunize` and its loop: every method, seeds, weights, history, stopping, and that it works."""
 
 import math
+from dataclasses import asdict, fields
 
 import numpy as np
 import pytest
 import torch
 
 from condnum.errors import InvalidInputError, UnknownNameError
-from condnum.methods import DescentSettings, OptKappaSettings, immunize, method_names
+from condnum.methods import (
+    NAMED_SETTINGS,
+    DescentSettings,
+    OptKappaSettings,
+    SelfTunedSettings,
+    get_method,
+    immunize,
+    immunize_batch,
+    method_names,
+    register,
+)
 from condnum.methods.method import Gradients
 from condnum.methods.problem import ImmunizationProblem
+from condnum.methods.registry import ClosedForm
 from condnum.theory.ceiling import rir_ceiling
 from condnum.theory.immunization import relative_immunization_ratio
 
@@ -24,6 +36,24 @@ KINDS = {
     "covariances": {"targets": False},
 }
 GD = {"optimizer": "gd", "schedule": "constant"}
+#: Two values of each setting, of which a test takes the one that is not set.
+CHANGES = {
+    "steps": (4, 5),
+    "record_every": (2, 3),
+    "optimizer": ("adam", "gd"),
+    "learning_rate": (0.02, 0.03),
+    "schedule": ("constant", "cosine"),
+    "weights": ("balanced", "fixed"),
+    "ratio": (3.0, 2.0),
+    "loss_weight": (0.3, 0.2),
+    "lambda_pretrain": (50.0, 60.0),
+    "lambda_harmful": (1e6, 1e5),
+    "inner_steps": (2, 3),
+    "inner_rate": (0.05, 0.06),
+    "objective": ("log", "difference"),
+    "convention": ("compact", "ridge"),
+    "ridge": (0.1, 0.2),
+}
 
 
 def run(problem, method, **options):
@@ -163,7 +193,8 @@ class TestLoop:
     @pytest.mark.parametrize("method", DESCENTS)
     @pytest.mark.parametrize("rate", [1e100, 1e300])
     def test_divergence_of_real_methods(self, method, rate, make_problem):
-        result = immunize(make_problem(), method, steps=60, learning_rate=rate, weights="fixed", **GD)
+        fixed = {} if method == "imma" else {"weights": "fixed"}  # IMMA's gradient has one part
+        result = immunize(make_problem(), method, steps=60, learning_rate=rate, **fixed, **GD)
         assert bool(torch.isfinite(result.theta).all())
         assert result.history["step"][-1] == result.steps
         # ∇κ shrinks like 1/θ: opt_kappa runs far away, but not beyond the floats, at 1e100.
@@ -242,10 +273,17 @@ class TestSettings:
                 InvalidInputError,
                 "must be a positive number, got 0.0",
             ),
-            (DescentSettings, {"lambda_harmful": math.inf}, InvalidInputError, "lambda_harmful.*got inf"),
-            (DescentSettings, {"steps": None}, InvalidInputError, "must be a positive integer, got None"),
-            (DescentSettings, {"record_every": -1}, InvalidInputError, "record_every must be a positive"),
+            (
+                DescentSettings,
+                {"weights": "fixed", "lambda_harmful": math.inf},
+                InvalidInputError,
+                "lambda_harmful.*got inf",
+            ),
+            (DescentSettings, {"steps": None}, InvalidInputError, "steps must be an integer.*got None"),
+            (DescentSettings, {"steps": 2.5}, InvalidInputError, "steps must be an integer.*got 2.5"),
+            (DescentSettings, {"record_every": -1}, InvalidInputError, "record_every must be.*at least 0"),
             (DescentSettings, {"tolerance": 1.0}, InvalidInputError, r"must lie in \[0, 1\), got 1.0"),
+            (DescentSettings, {"tolerance": "0"}, InvalidInputError, r"must lie in \[0, 1\), got '0'"),
             (OptKappaSettings, {"convention": "compct"}, UnknownNameError, "did you mean 'compact'"),
         ],
         ids=lambda value: "-".join(map(str, value.items())) if isinstance(value, dict) else None,
@@ -261,9 +299,163 @@ class TestSettings:
         [
             ("imma", {"settings": DescentSettings()}, "'imma' takes ImmaSettings, got DescentSettings"),
             ("identity", {"steps": 3}, "'identity' has nothing to set; leave out: steps"),
-            ("ours", {"seed": -1}, "seed must be a non-negative integer, got -1"),
+            (
+                "ours",
+                {"settings": OptKappaSettings()},
+                "takes SelfTunedSettings or DescentSettings, got OptK",
+            ),
+            ("r_ill_only", {"settings": SelfTunedSettings()}, "takes DescentSettings, got SelfTunedSettings"),
+            ("ours", {"seed": -1}, "seed must be an integer of at least 0, got -1"),
         ],
     )
     def test_not_for_this_method(self, method, options, message, make_problem):
         with pytest.raises(InvalidInputError, match=message):
             immunize(make_problem(), method, **options)
+
+    @pytest.mark.parametrize(
+        ("method", "mode"),
+        [(method, {"weights": weights}) for method in DESCENTS for weights in ("balanced", "fixed")]
+        + [("opt_kappa", {"convention": "ridge"}), ("opt_kappa", {"objective": "log"})],
+        ids=str,
+    )
+    @pytest.mark.parametrize("targets", [True, False], ids=["targets", "covariances"])
+    def test_every_setting_has_an_effect_or_is_refused(
+        self, method, mode, targets, make_problem, monkeypatch
+    ):
+        """In every mode of every method; what is refused has indeed no effect."""
+        if method == "imma":
+            if mode["weights"] == "fixed":
+                with pytest.raises(
+                    InvalidInputError, match="weights='fixed' has no effect with method 'imma'"
+                ):
+                    immunize(make_problem(), method, **mode)
+            if mode["weights"] == "fixed" or not targets:
+                return
+        problem = make_problem(targets=targets)
+        kind = type(getattr(get_method(method), "defaults", None))
+        kind = DescentSettings if kind is SelfTunedSettings else kind
+        base = kind(steps=3, optimizer="gd", learning_rate=1e-3, **mode)
+        reference = immunize(problem, method, settings=base)
+        for name, change in CHANGES.items():
+            if name not in {field.name for field in fields(kind)}:
+                continue
+            options = {name: change[change[0] == getattr(base, name)]}
+            with monkeypatch.context() as patch:
+                patch.setattr(DescentSettings, "refuse_idle", lambda *_, **__: None)
+                found = immunize(problem, method, settings=base, **options)
+            if torch.equal(found.theta, reference.theta) and len(found.history) == len(reference.history):
+                with pytest.raises(InvalidInputError, match=f"{name}=.* has no effect with "):
+                    immunize(problem, method, settings=base, **options)
+            else:
+                immunize(problem, method, settings=base, **options)
+
+    def test_a_setting_of_another_mode_is_refused(self, make_problem):
+        for options, message in (
+            (
+                {"lambda_harmful": 123.0},
+                "lambda_harmful=123.0 has no effect with weights='balanced': it belongs",
+            ),
+            ({"lambda_harmful": 1e7}, "belongs to weights='fixed'"),  # named, though it is the default
+            ({"weights": "fixed", "ratio": 2.0}, "ratio=2.0 has no effect with weights='fixed'"),
+            ({"settings": "house-prices", "lambda_pretrain": 3.0}, "lambda_pretrain=3.0 has no effect"),
+        ):
+            with pytest.raises(InvalidInputError, match=message):
+                immunize(make_problem(), "ours", **options)
+        with pytest.raises(InvalidInputError, match=r"ridge=0\.1 has no effect with convention='compact'"):
+            OptKappaSettings(ridge=0.1)
+        with pytest.raises(InvalidInputError, match="'ours' on a task without targets"):
+            immunize(make_problem(targets=False), "ours", loss_weight=2.0)
+        # A name stands for what of it has an effect; a change of mode drops what belonged to the former one.
+        by_name = immunize(make_problem(targets=False), "ours", settings="house-prices", steps=2)
+        assert (by_name.settings.ratio, by_name.settings.loss_weight) == (60.0, 1.0)
+        fixed = NAMED_SETTINGS["house-prices"].with_overrides(weights="fixed", lambda_harmful=3.0)
+        assert (fixed.ratio, fixed.lambda_harmful, fixed.loss_weight) == (5.0, 3.0, 0.1)
+        assert NAMED_SETTINGS["mnist"].with_overrides(**asdict(fixed)) == fixed
+
+
+def test_numbers_of_other_types(make_problem):
+    problem = make_problem()
+    plain = immunize(problem, "ours", steps=5, seed=3, learning_rate=0.25, batch_size=8)
+    same = immunize(
+        problem,
+        "ours",
+        steps=5.0,
+        seed=np.int64(3),
+        learning_rate=np.float32(0.25),
+        batch_size=np.int32(8),
+    )
+    assert torch.equal(plain.theta, same.theta)
+    assert same.settings == plain.settings
+    assert {type(value) for value in asdict(same.settings).values()} <= {int, float, str, type(None)}
+
+
+def test_covariances_at_the_ends_of_float64():
+    """Self-tuned `ours` does not see their scale; the joint descent says how to rescale."""
+    K = np.diag([100.0, 1.0, 3.0]), np.diag([2.0, 1.0, 5.0])
+    plain = immunize(ImmunizationProblem.from_covariances(*K), seed=1)
+    for scale in (1e-150, 1e150):
+        problem = ImmunizationProblem.from_covariances(*(scale * k for k in K))
+        result = immunize(problem, seed=1)
+        assert result.verdict.success
+        assert result.verdict.rir == pytest.approx(plain.verdict.rir, rel=1e-6)
+        for run in (
+            lambda problem=problem: immunize(problem, settings="fixed"),
+            lambda problem=problem: immunize_batch([problem], seeds=[0], settings=DescentSettings()),
+        ):
+            with pytest.raises(
+                InvalidInputError, match=r"K_P has a largest entry of 1e[+-]1\d\d.*divide the data"
+            ):
+                run()
+
+
+class Single(Constant):
+    """A descent in float32."""
+
+    name = "single"
+
+    def initial(self, problem, generator):
+        return {"theta": torch.eye(problem.dimension)}
+
+    def gradients(self, problem, parameters, settings, memory):
+        return Gradients({"ones": torch.ones(problem.dimension, problem.dimension)})
+
+
+class TestMethodsOfOnesOwn:
+    @pytest.mark.parametrize("kind", [torch.float32, torch.int64, "numpy"], ids=str)
+    def test_theta_is_promoted(self, kind, registered, make_problem):
+        eye = np.eye(6, dtype=np.float32) if kind == "numpy" else torch.eye(6, dtype=kind)
+        registered(ClosedForm("mine", "Mine", "for tests", lambda problem, generator: eye))
+        theta = immunize(make_problem(), "mine").theta
+        assert theta.equal(torch.eye(6).double())
+        registered(ClosedForm("bad", "Bad", "for tests", lambda problem, generator: eye * math.nan))
+        with pytest.raises(InvalidInputError, match="theta of method 'bad' holds 36 non-finite"):
+            immunize(make_problem(), "bad")
+
+    def test_a_descent_in_float32(self, registered, make_problem):
+        registered(Single())
+        registered(Constant())
+        single = immunize(make_problem(), "single", steps=4)
+        assert single.theta.equal(immunize(make_problem(), "constant", steps=4).theta)
+        assert immunize_batch([make_problem()], "single", seeds=[0], device="auto")[0].theta.shape == (6, 6)
+
+    def test_what_is_missing_is_named(self):
+        class Bare:
+            name = "bare"
+
+        with pytest.raises(
+            InvalidInputError, match="Bare lacks label, summary, defaults, initial, gradients:"
+        ):
+            register(Bare())
+        bare = Bare()
+        bare.theta = lambda problem, generator: None
+        with pytest.raises(InvalidInputError, match="Bare lacks label, summary:"):
+            register(bare)
+        assert "bare" not in method_names()
+
+    def test_registering_again_replaces(self, registered, make_problem):
+        for scale in (1.0, 2.0):
+            registered(ClosedForm("mine", "Mine", "", lambda problem, _, s=scale: s * torch.eye(6).double()))
+        assert method_names().count("mine") == 1
+        assert immunize(make_problem(), "mine").theta.equal(2 * torch.eye(6).double())
+        with pytest.raises(InvalidInputError, match="'front' is one of condnum's methods"):
+            register(ClosedForm("front", "Mine", "", lambda problem, generator: torch.eye(6)))

@@ -9,7 +9,7 @@ import torch
 
 from condnum.data import TaskPair, load_diabetes_tasks
 from condnum.errors import CondnumError
-from condnum.methods import DescentSettings, immunize, method_names
+from condnum.methods import DescentSettings, SelfTunedSettings, immunize, method_names
 from condnum.probing import linear_probe
 from condnum.studies import house_prices
 from condnum.studies.cells import CellResult
@@ -66,7 +66,7 @@ def test_methods_settings_and_data():
 
 def test_on_another_table_ours_tunes_itself_and_is_immunized():
     study = HousePrices("embedded", ("ours",), seeds=3)
-    assert study.settings("ours").auto
+    assert study.settings("ours") == SelfTunedSettings()
     cells = study.run().results
     assert cells.loc[cells["convention"] == "compact", "success"].all()  # by fixed settings: in no seed
 
