@@ -58,23 +58,21 @@ class Settings:
         """Raise for a setting, named or not at its default, without effect here; `parts`: of the gradient."""
         for one in fields(self):
             value, needed = getattr(self, one.name), one.metadata.get("parts", frozenset())
-            modes = {
-                name: mode
+            if value == one.default and one.name not in named:
+                continue
+            misses = [
+                (f"{name}={getattr(self, name)!r}", f"{name}={mode!r}")
                 for name, mode in one.metadata.get("modes", {}).items()
                 if getattr(self, name) != mode
-            }
-            absent = parts is not None and needed and not needed & set(parts)
-            if (value == one.default and one.name not in named) or not (modes or absent):
-                continue
-            here = where if absent else " and ".join(f"{name}={getattr(self, name)!r}" for name in modes)
-            there = (
-                f"methods and tasks with a gradient part among {', '.join(sorted(needed))}"
-                if absent
-                else " and ".join(f"{name}={mode!r}" for name, mode in modes.items())
-            )
-            raise InvalidInputError(
-                f"{one.name}={value!r} has no effect with {here}: it belongs to {there}; leave it out."
-            )
+            ]
+            if parts is not None and needed.isdisjoint(parts) and needed:
+                misses.append(
+                    (where, f"methods and tasks with a gradient part {' or '.join(sorted(needed))}")
+                )
+            for here, there in misses:
+                raise InvalidInputError(
+                    f"{one.name}={value!r} has no effect with {here}: it belongs to {there}; leave it out."
+                )
 
     def with_overrides(self, **overrides: Any) -> Self:
         """Return a copy with some settings changed; what loses its effect by that returns to its default."""
