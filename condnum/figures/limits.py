@@ -25,8 +25,8 @@ from condnum.figures.style import (
 )
 from condnum.theory.pareto import FeasibleRegion
 
-#: Drawn this far beyond the corners of the region.
-_FAR = 1e9
+#: Drawn this far beyond the corners of the region: more than the largest κ that `extractor_ratios` trusts.
+_FAR = 1e32
 
 
 def region_traces(region: FeasibleRegion) -> list[dict[str, Any]]:
@@ -67,12 +67,6 @@ def region_traces(region: FeasibleRegion) -> list[dict[str, Any]]:
         },
     ]
     return [{"type": "scatter", "mode": "lines", "hoverinfo": "skip", **trace} for trace in traces]
-
-
-def add_region(figure: Any, region: FeasibleRegion, **place: Any) -> None:
-    """Add what `region_traces` returns to a panel of a figure."""
-    for trace in region_traces(region):
-        figure.add_trace(trace, **place)
 
 
 RIDGE_TITLE = "ridge ε, in mean eigenvalues of K<sub>P</sub>"
@@ -149,7 +143,7 @@ def front_figure(points: pd.DataFrame, methods: pd.DataFrame, region: FeasibleRe
     if points.empty:
         raise InvalidInputError("there are no points of this pair to draw; take one of the run's pairs.")
     figure = empty()
-    add_region(figure, region)
+    figure.add_traces(region_traces(region))
     pair, methods = "(ii) = %{x:.4g}, (i) = %{y:.4g}", methods.dropna(subset="rir")
     looks: dict[str, tuple[str, dict[str, Any]]] = {
         "family": (
