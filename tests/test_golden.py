@@ -23,7 +23,7 @@ LEFT_OUT = ["seconds", "seconds_mean", "checksum", "peak_memory_mib"]
 PAGES = {
     "house-prices": (4, "Table 1"),
     "digits": (3, "from the store, 0 failed"),
-    "limits": (4, "lies beyond it"),
+    "limits": (4, "RIR / ceiling"),
     "attackers": (4, "needs one step on every extractor"),
     "reproduction-audit": (2, "how it is here"),
     "deep": (2, "for orientation only"),
@@ -35,7 +35,7 @@ PAGES = {
 RUNS = {
     "house-prices": "run house-prices --data embedded --seeds 2 --epochs 60 -j 1",
     "digits": "run digits --pairs 4-7,9-0 --seeds 1 --epochs 5 -j 1",
-    "limits": "run limits --data embedded --seeds 1 --race-steps 0 -j 1",
+    "limits": "run limits --data embedded --seeds 1 -j 1",
     "attackers": "run attackers --data embedded --methods ours,optimal --steps 1000 --dense-steps 200",
     "reproduction-audit": "run reproduction-audit --data embedded --seeds 1 --epochs 10 --ends 20 -j 1",
     "deep": "run deep --seeds 1 --epochs 1 --limit 40 --backbone test_resnet -j 1",

@@ -13,7 +13,6 @@ from condnum.figures.style import (
     GREY,
     NEUTRAL,
     ORANGE,
-    PURPLE,
     add_band,
     add_line,
     empty,
@@ -26,8 +25,8 @@ from condnum.figures.style import (
 )
 from condnum.theory.pareto import FeasibleRegion
 
-#: Drawn this far beyond the corners of the region.
-_FAR = 1e9
+#: Drawn this far beyond the corners of the region: more than the largest κ that `extractor_ratios` trusts.
+_FAR = 1e32
 
 
 def region_traces(region: FeasibleRegion) -> list[dict[str, Any]]:
@@ -68,12 +67,6 @@ def region_traces(region: FeasibleRegion) -> list[dict[str, Any]]:
         },
     ]
     return [{"type": "scatter", "mode": "lines", "hoverinfo": "skip", **trace} for trace in traces]
-
-
-def add_region(figure: Any, region: FeasibleRegion, **place: Any) -> None:
-    """Add what `region_traces` returns to a panel of a figure."""
-    for trace in region_traces(region):
-        figure.add_trace(trace, **place)
 
 
 RIDGE_TITLE = "ridge ε, in mean eigenvalues of K<sub>P</sub>"
@@ -146,26 +139,24 @@ def shares_figure(ridged: pd.DataFrame, subtitle: str) -> Any:
 
 
 def front_figure(points: pd.DataFrame, methods: pd.DataFrame, region: FeasibleRegion, subtitle: str) -> Any:
-    """Draw one pair in the (ii)/(i) plane: what is possible, its front, and extractors that test it."""
+    """Draw one pair in the (ii)/(i) plane: what is possible, its front, and the methods."""
     if points.empty:
         raise InvalidInputError("there are no points of this pair to draw; take one of the run's pairs.")
     figure = empty()
-    add_region(figure, region)
+    figure.add_traces(region_traces(region))
     pair, methods = "(ii) = %{x:.4g}, (i) = %{y:.4g}", methods.dropna(subset="rir")
-    line = {"mode": "lines", "line": {"color": GREEN, "width": 3, "dash": "dash"}}
     looks: dict[str, tuple[str, dict[str, Any]]] = {
-        "family": ("(K<sub>P</sub> + εI)<sup>−s/2</sup>, from I to θ*", line),
+        "family": (
+            "(K<sub>P</sub> + εI)<sup>−s/2</sup>, from I to θ*",
+            {"mode": "lines", "line": {"color": GREEN, "width": 3, "dash": "dash"}},
+        ),
         "front": ("θ<sub>s</sub> of the front", _marks(ORANGE, "star", 13)),
-        "random": ("random θ", _marks(PURPLE, "circle", 5)),
-        "climbed": ("θ pushed against the ceiling", _marks(NEUTRAL, "triangle-up", 11)),
     }
     for kind, (name, look) in looks.items():
         part = points[points["kind"] == kind]
-        if len(part):
-            figure.add_scatter(
-                x=part["pretrain_ratio"], y=part["harmful_ratio"], name=f"{name} ({len(part)})",
-                hovertemplate=pair, **look,
-            )  # fmt: skip
+        figure.add_scatter(
+            x=part["pretrain_ratio"], y=part["harmful_ratio"], name=name, hovertemplate=pair, **look
+        )
     for method, part in methods.groupby("method", sort=False):
         style = method_style(str(method))
         figure.add_scatter(
@@ -187,7 +178,7 @@ def front_figure(points: pd.DataFrame, methods: pd.DataFrame, region: FeasibleRe
         f"{subtitle}. Compact κ of K + εI, ε = {num(limit.ridge or 0)}; RIR<sub>max</sub> = "
         f"{num(limit.value, 4)}. Grey: what no θ reaches"
     )
-    title = "Both ratios of Eq. 15: the front, and what tries to get beyond it"
+    title = "Both ratios of Eq. 15: the Pareto front, and where each method lies"
     return finish(figure, title, note, height=600).update_layout(legend_title_text="")
 
 

@@ -168,7 +168,7 @@ _FULL = (
     Experiment(
         "limits-mnist",
         "MNIST: how much is possible",
-        "The same limits for five pairs of digits, and the closed form against 1000 steps of Algorithm 1.",
+        "The same limits for five pairs of digits.",
         "condnum run limits --data mnist",
         ("mnist",),
     ),

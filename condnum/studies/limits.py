@@ -4,33 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
+import torch
 
 from condnum.data import Digits, TaskPair
 from condnum.errors import InvalidInputError
-from condnum.methods import DescentSettings, method_names
+from condnum.methods import ImmunizationResult, method_names
+from condnum.methods.problem import ImmunizationProblem
 from condnum.studies.cells import Cell, CellResult, cached
 from condnum.studies.digit_cells import cell_problem
 from condnum.studies.digit_pairs import DigitPairs, Pairs
 from condnum.studies.house_prices import HousePrices, Methods
-from condnum.studies.limits_cells import (
-    BOUNDS,
-    CEILING_COLUMNS,
-    CONTESTANTS,
-    absolute_ridge,
-    measure_cell,
-    pair_limits,
-    race,
-)
-from condnum.studies.measure import RESULT_COLUMNS, spectral_rows
-from condnum.studies.study import Count, Result, Study, StudyRun, at_least
-from condnum.theory.ceiling import RirCeiling, share_of_ceiling
+from condnum.studies.measure import RESULT_COLUMNS, rir_ceilings, spectral_cell, spectral_rows
+from condnum.studies.study import Count, Result, Study, StudyRun
+from condnum.theory.ceiling import RirCeiling, null_spaces, pencil_directions, share_of_ceiling
 from condnum.theory.immunization import RATIO_TOLERANCE
-from condnum.theory.pareto import FeasibleRegion
+from condnum.theory.pareto import (
+    FeasibleRegion,
+    extractor_ratios,
+    feasible_region,
+    front_extractor,
+    immunizer_family,
+)
+from condnum.theory.spectra import CovarianceRange
 
 #: Pairs (pretrain, harmful) of digits that stand for the 90.
 DEFAULT_PAIRS = ((4, 9), (4, 7), (3, 5), (0, 1), (9, 0))
@@ -40,15 +40,37 @@ RIDGE_SHARES = tuple(np.geomspace(1e-9, 1e1, 6).tolist())
 
 TASKS = ["pretrain_task", "harmful_task"]
 
+#: (ii) and (i), as `extractor_ratios` returns them.
+RATIOS = ["pretrain_ratio", "harmful_ratio"]
+
 #: A finished cell: dataset, pretrain_task and harmful_task, its row, its arrays.
 Named: TypeAlias = tuple[dict[str, str], Any, Any]
 
-#: Of the points of the (ii)/(i) plane that are tried.
-KINDS = ("family", "front", "random", "climbed")
+#: Powers s of the family from I to θ*, and of the front, that are drawn.
+FAMILY = tuple(np.linspace(0, 1, 21).tolist())
+FRONT = (0.0, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
+
+#: Generalised eigenvectors that are kept from each end of the pencil.
+KEPT_DIRECTIONS = 3
+
+#: Ceilings of a cell's three measures.
+BOUNDS = ("ceiling_compact", "ceiling_ridge", "ceiling_ridge_as_trained")
+
+#: Columns of the array `ceilings`.
+CEILING_COLUMNS = (
+    "ridge", "kappa_pretrain", "kappa_harmful", "kappa_pencil", "lambda_max", "lambda_min", "rir_ceiling",
+    "optimal_rir",
+)  # fmt: skip
+
+#: What the null spaces of a pair are told by.
+NULL_SPACES = (
+    "dimension", "rank_pretrain", "rank_harmful", "common", "harmful_only", "harmful_energy",
+    "intersection", "intersection_energy", "pretrain_only", "pretrain_energy",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Limits(Study, name="limits"):
+class Limits(Study, name="limits", version="2"):
     """Ceilings and fronts of task pairs, and every method held against them."""
 
     data: Literal["house-prices", "mnist", "digits", "embedded"] = "house-prices"  # embedded: diabetes
@@ -58,7 +80,6 @@ class Limits(Study, name="limits"):
     epochs: Count | None = None  # full-batch steps; None: each method's own
     pairs: Pairs = ()  # of digits; empty: `DEFAULT_PAIRS`
     ridge: float = 1e-3  # ε of front and directions, in mean eigenvalues of K_P
-    race_steps: Annotated[int, at_least(0)] = 1000  # of Algorithm 1 against the closed form; 0: no race
 
     def check(self) -> None:
         """Choose the seeds, and refuse what cannot run."""
@@ -101,21 +122,17 @@ class Limits(Study, name="limits"):
         return self.base.load()
 
     def cells(self, data: Any) -> list[Cell]:
-        """List methods and seeds of every pair, the limits of every pair, the race of the first."""
+        """List methods and seeds of every pair, and the limits of every pair."""
         base = self.base.cells(data)
         common = {"ridge_shares": self.ridge_shares, "ridge": self.ridge, "data": self.data}
         cells = [Cell({**plan.at, **common, "part": "method"}, plan.settings) for plan in base]
         pairs = {(plan.at.get("pretrain"), plan.at.get("harmful")): plan for plan in reversed(base)}
         for plan in reversed(pairs.values()):
             cells.append(Cell({**plan.at, **common, "part": "pair", "method": "limits", "seed": 0}))
-        settings: DescentSettings | None = self.base.settings("ours")
-        if self.race_steps and settings is not None:
-            at = {**base[0].at, **common, "part": "race", "method": "race", "seed": 0}
-            cells.append(Cell(at, asdict(settings.with_overrides(steps=self.race_steps))))
         return cells
 
     def compute(self, data: Any, cell: Cell) -> CellResult:
-        """Measure an extractor along ε, compute the limits of a pair, or let a race be run."""
+        """Measure an extractor along ε, or compute the limits of a pair."""
         base = self.base
         problem = base.problem(data) if isinstance(base, HousePrices) else cell_problem(data, cell, "cpu")
         P, H = cached(
@@ -125,14 +142,12 @@ class Limits(Study, name="limits"):
         if cell["part"] == "method":
             return measure_cell(cell, problem, base.immunize(data, cell), P, H)
         ridge = absolute_ridge(P, cell["ridge"])
-        if cell["part"] == "race":
-            return race(P, H, ridge=ridge, settings=dict(cell.settings))
         ridges = [absolute_ridge(P, share) for share in cell["ridge_shares"]]
-        return pair_limits(P, H, ridges=ridges, ridge=ridge, seed=cell["seed"])
+        return pair_limits(P, H, ridges=ridges, ridge=ridge)
 
     def tables(self, data: Any, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
-        """Return what was measured, what is possible, and by how much anything lies outside."""
-        parts: dict[str, list[Named]] = {"method": [], "pair": [], "race": []}
+        """Return what was measured, and what is possible."""
+        parts: dict[str, list[Named]] = {"method": [], "pair": []}
         for cell, row, arrays in results:
             tasks = [f"digit {cell.at.get(side)}" for side in ("pretrain", "harmful")]
             if isinstance(data, TaskPair):
@@ -152,8 +167,8 @@ class Limits(Study, name="limits"):
             for names, row, arrays in parts["method"]
             for line in spectral_rows(row, arrays, [row[name] for name in BOUNDS], names)
         ]
-        ridged, raced = self._ridged(parts["method"], ceilings), race_table(parts["race"])
-        made = {
+        ridged = self._ridged(parts["method"], ceilings)
+        return {
             "results": pd.DataFrame(measured, columns=RESULT_COLUMNS),
             "summary": self.at_ridge(ridged)  # over seeds
             .groupby(["dataset", *TASKS, "method"], sort=False, as_index=False)
@@ -173,27 +188,24 @@ class Limits(Study, name="limits"):
             "ceilings": ceilings,
             "null_spaces": pd.DataFrame([names | row for names, row, _ in parts["pair"]]),
             "points": _stacked(
-                {**names, "kind": kind, "pretrain_ratio": found[:, 0], "harmful_ratio": found[:, 1]}
+                {**names, "kind": kind, **dict(zip(RATIOS, arrays[kind].T, strict=True))}
                 for names, _, arrays in parts["pair"]
-                for kind, found in ((kind, arrays.get(kind)) for kind in KINDS)
-                if found is not None
+                for kind in ("family", "front")
+            ),
+            "directions": _stacked(  # by input feature
+                {
+                    **names,
+                    "index": index + 1,
+                    "eigenvalue": arrays["eigenvalues"][index],
+                    "feature": list(data.feature_names),
+                    "filter": arrays["filters"][:, column],
+                    "pattern": arrays["patterns"][:, column],
+                    "share": arrays["filters"][:, column] * arrays["patterns"][:, column],
+                }
+                for names, _, arrays in parts["pair"]
+                for column, index in enumerate(arrays["eigenvalue_index"].tolist())
             ),
         }
-        made["overshoots"] = self._overshoots(made | {"race": raced})
-        made["directions"] = _stacked(  # by input feature
-            {
-                **names,
-                "index": index + 1,
-                "eigenvalue": arrays["eigenvalues"][index],
-                "feature": list(data.feature_names),
-                "filter": arrays["filters"][:, column],
-                "pattern": arrays["patterns"][:, column],
-                "share": arrays["filters"][:, column] * arrays["patterns"][:, column],
-            }
-            for names, _, arrays in parts["pair"]
-            for column, index in enumerate(arrays["eigenvalue_index"].tolist())
-        )
-        return made | ({"race": raced} if len(raced) else {})
 
     def _ridged(self, methods: Sequence[Named], ceilings: pd.DataFrame) -> pd.DataFrame:
         """List RIR and its share of the ceiling of every extractor against ε."""
@@ -217,29 +229,6 @@ class Limits(Study, name="limits"):
             }
 
         return _stacked(ridged(*part) for part in methods)
-
-    def _overshoots(self, tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-        """Say by which share the worst point of each kind lies outside its region; negative inside.
-
-        Kinds are those of `points`, `methods` (every method and seed) and `race` (Algorithm 1 on K + εI).
-        """
-        rows = []
-        for names in tables["null_spaces"][["dataset", *TASKS]].to_dict("records"):
-            tasks = (names["pretrain_task"], names["harmful_task"])
-            points = of_tasks(tables["points"], tasks)
-            tried = {kind: points[points["kind"] == kind] for kind in KINDS}
-            tried["methods"] = self.at_ridge(tables["ridged"], tasks)
-            if len(tables["race"]):
-                tried["race"] = of_tasks(tables["race"], tasks)
-            region = self.region(tables["ceilings"], tables["null_spaces"], tasks)
-            for kind, table in tried.items():
-                ratios = table[["pretrain_ratio", "harmful_ratio"]].dropna()
-                if len(ratios):
-                    largest = float((ratios["harmful_ratio"] / ratios["pretrain_ratio"]).max())
-                    share = share_of_ceiling(largest, region.ceiling.value)
-                    rows.append((*names.values(), kind, len(ratios), region.overshoot(ratios), share))
-        columns = ["dataset", *TASKS, "kind", "points", "overshoot", "largest_share"]
-        return pd.DataFrame(rows, columns=columns)
 
     def at_ridge(self, ridged: pd.DataFrame, tasks: tuple[str, str] | None = None) -> pd.DataFrame:
         """Return the methods, of one pair or of all, at the ε of the study."""
@@ -279,22 +268,60 @@ def _stacked(frames: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     return pd.concat(made, ignore_index=True) if made else pd.DataFrame()
 
 
-def race_table(cells: Iterable[Named]) -> pd.DataFrame:
-    """List the contestants of a race, the closed forms first."""
-    return _stacked(
-        {
-            **names,
-            "contestant": CONTESTANTS,
-            "steps": [0, 0, row["steps"]],
-            "ridge": row["ridge"],
-            "seconds": arrays["seconds"],
-            "times_faster": arrays["seconds"][-1] / arrays["seconds"],
-            "rir": harmful / pretrain,
-            "rir_ceiling": row["rir_ceiling"],
-            "rir_share": [share_of_ceiling(rir, row["rir_ceiling"]) for rir in harmful / pretrain],
-            "pretrain_ratio": pretrain,
-            "harmful_ratio": harmful,
-        }
-        for names, row, arrays in cells
-        for pretrain, harmful in (arrays["ratios"].T,)
-    )
+def absolute_ridge(pretrain: CovarianceRange, share: float) -> float:
+    """Return ε in the units of K."""
+    return share * float(pretrain.values.sum()) / pretrain.dimension
+
+
+def measure_cell(
+    cell: Cell,
+    problem: ImmunizationProblem,
+    result: ImmunizationResult,
+    P: CovarianceRange,
+    H: CovarianceRange,
+) -> CellResult:
+    """Measure an extractor on `K + εI` for every ε, and keep its spectra for the usual measures."""
+    row, arrays = spectral_cell(problem, result, (P.factor, H.factor))
+    ridges = [absolute_ridge(P, share) for share in cell["ridge_shares"]]
+    ratios = [extractor_ratios(result.theta, P.ridged(e), H.ridged(e)) for e in ridges]
+    bounds = dict(zip(BOUNDS, rir_ceilings(P, H, result.theta), strict=True))
+    return CellResult({**row, **bounds}, arrays | {"ridges": np.array(ridges), "ratios": np.array(ratios)})
+
+
+def pair_limits(
+    pretrain: CovarianceRange,
+    harmful: CovarianceRange,
+    *,
+    ridges: Sequence[float],
+    ridge: float,
+) -> CellResult:
+    """Compute what is possible for two tasks."""
+    ceilings = []
+    for e in ridges:  # the ceiling of `K + εI`, what decides it, and what the closed form attains of it
+        P, H = pretrain.ridged(e), harmful.ridged(e)
+        region = feasible_region(P, H)
+        limit = region.ceiling
+        star = (P.vectors * P.values.rsqrt()) @ P.vectors.mT  # θ*, K_P^{-1/2}
+        pretrain_ratio, harmful_ratio = extractor_ratios(star, P, H)
+        kappas = (region.kappa_pretrain, region.kappa_harmful, region.kappa_pencil)
+        bounds = (limit.lambda_max, limit.lambda_min, limit.value)
+        ceilings.append((e, *kappas, *bounds, harmful_ratio / pretrain_ratio))
+    P, H = pretrain.ridged(ridge), harmful.ridged(ridge)
+    spaces, found = null_spaces(pretrain, harmful), pencil_directions(P, H)
+    count = min(KEPT_DIRECTIONS, len(found.values) // 2)
+    kept = [*range(count), *range(len(found.values) - count, len(found.values))]
+    drawn: dict[str, Iterable[torch.Tensor]] = {
+        "family": immunizer_family(P, FAMILY),
+        "front": [torch.as_tensor(front_extractor(P, H, power)) for power in FRONT],
+    }
+    points = {
+        kind: np.array([extractor_ratios(theta, P, H) for theta in thetas]) for kind, thetas in drawn.items()
+    }
+    arrays = points | {
+        "ceilings": np.array(ceilings),
+        "eigenvalues": found.values.numpy(),
+        "eigenvalue_index": np.array(kept),
+        "filters": found.filters[:, kept].numpy(),
+        "patterns": found.patterns[:, kept].numpy(),
+    }
+    return CellResult({name: getattr(spaces, name) for name in NULL_SPACES}, arrays)

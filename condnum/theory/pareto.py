@@ -71,17 +71,6 @@ class FeasibleRegion:
         mirror = x / self.kappa_pencil if self.mirrored else np.ones_like(x)
         return np.maximum(np.maximum(self.kappa_pencil / x, mirror), 1.0) / self.kappa_harmful
 
-    def overshoot(self, ratios: ArrayLike) -> float:
-        """Return by which share the worst of some points lies outside; at most round-off for real θ."""
-        points = np.asarray(ratios, dtype=np.float64)
-        if points.ndim != 2 or points.shape[1] != 2:
-            raise InvalidInputError(f"ratios must be (n, 2) pairs (ii), (i), got shape {points.shape}.")
-        x, y = points[np.isfinite(points).all(axis=1)].T
-        if not len(x):
-            raise InvalidInputError(f"none of the {len(points)} pairs is finite: there is nothing to check.")
-        beyond = (y / self.highest(x), self.lowest(x) / y, 1 / (x * self.kappa_pretrain))
-        return float(np.max(beyond)) - 1
-
 
 def feasible_region(
     pretrain_covariance: ArrayLike | CovarianceRange,
@@ -96,8 +85,8 @@ def feasible_region(
         >>> region = feasible_region(np.diag([100.0, 1.0]), np.diag([2.0, 1.0]))
         >>> [round(ratio, 12) for ratio in region.start], round(region.ceiling.value, 9)
         ([0.01, 25.0], 2500.0)
-        >>> round(region.overshoot([[0.01, 50.0]]), 9)  # twice the (i) that (ii) = 0.01 allows
-        1.0
+        >>> region.lowest(np.array([0.5])), region.highest(np.array([0.5]))  # (i) where (ii) = 0.5
+        (array([0.5]), array([1250.]))
     """
     P, H = task_ranges(pretrain_covariance, harmful_covariance, ridge, rtol)
     ceiling = replace(rir_ceiling(P, H, rtol=rtol), ridge=ridge)

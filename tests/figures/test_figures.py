@@ -120,6 +120,14 @@ def test_every_figure_is_drawn_as_it_was_kept(curves, net_curves):
     assert lines == AS_DRAWN.read_text(encoding="utf-8").splitlines()
 
 
+def test_the_region_is_drawn_as_far_as_any_method_lies():
+    region = feasible_region(np.diag([1e6, 1.0]), np.diag([2.0, 1.0]), ridge=1e-3)
+    far = pd.DataFrame({"method": "front", "pretrain_ratio": [1e9], "harmful_ratio": [1e12], "rir": [1e3]})
+    figure = limits.front_figure(golden("limits/points"), far.assign(rir_share=0.1), region, "toy data")
+    for name in ("no θ gets here", "Pareto front: RIR = RIR<sub>max</sub>"):
+        assert np.log10(max(trace(figure, name).x)) > figure.layout.xaxis.range[1]
+
+
 def test_norm_ratios_are_geometric_means_with_a_band(curves):
     figure = plots.norm_ratio_figure(curves, "toy", hidden=["identity"])
     np.testing.assert_array_equal(trace(figure, OURS).x, [1, 10])  # step 0 has no place on a log axis

@@ -15,7 +15,7 @@ COMMANDS = {
     "run house-prices": "--data --methods --seeds --epochs --features --rows --device --jobs",
     "run digits": "--data --methods --seeds --epochs --pairs --labels --jobs --scheduler",
     "run mnist": "--data --methods --pairs --labels --device",
-    "run limits": "--data --source --methods --seeds --pairs --ridge --race-steps",
+    "run limits": "--data --source --methods --seeds --pairs --ridge",
     "run attackers": "--data --source --seeds --epochs --jobs",
     "run deep": "--data --backbone --weights --pretrain --harmful --preset --limit",
     "run stability": "--runs --nets --jobs",

@@ -33,14 +33,9 @@ def shown():
     yield tables.evidence_table(golden("house-prices/results"))
     yield tables.sensitivity_table(golden("digits/rtol_sensitivity"))
     yield tables.verdict(golden("digits/summary"))
-    names = ("summary", "null_spaces", "overshoots")
-    summary, spaces, overshoots = (golden(f"limits/{name}") for name in names)
-    yield limits.words(summary, spaces, overshoots, RACE)
-    yield limits.null_table(spaces)
-    yield limits.summary_table(summary)
+    yield limits.null_table(golden("limits/null_spaces"))
+    yield limits.summary_table(golden("limits/summary"))
     yield limits.measured_table(golden("limits/results"), "compact", "unit")
-    yield limits.overshoot_table(overshoots)
-    yield limits.race_table(RACE)
     waterfall = golden("reproduction-audit/waterfall")
     yield release.landing_table(golden("reproduction-audit/landing"))
     yield release.audit_words(waterfall, 10)
@@ -78,10 +73,6 @@ def demanded():
     summary = golden("limits/summary").iloc[:3].assign(
         method=["ours", "imma", "optimal"], rir_share=[0.1, 0.01, 0.9], immunized=[2, 0, 2], seeds=2
     )  # fmt: skip
-    spaces = golden("limits/null_spaces").assign(harmful_only=3, harmful_energy=0.25)
-    for worst in (-0.2, 1e-9, 0.03):
-        beyond = {"kind": "random", "points": 90, "overshoot": worst, "largest_share": 1}
-        yield limits.words(summary, spaces, pd.DataFrame([{**NAMES, **beyond}]), RACE[:0])
     yield limits.summary_table(
         summary.assign(rir_share_min=[0.05, 0.01, 0.9], rir_share_max=[0.2, 0.01, 0.9])
     )
@@ -102,17 +93,8 @@ def demanded():
     yield release.landing_words(reported.assign(reported_min=np.nan))
 
 
-NAMES = {"dataset": "toy", "pretrain_task": "digit 4", "harmful_task": "digit 7"}
 #: What guessing reaches on five classes.
 CHANCES = Chance(0.2, 0.25), Chance(0.2, 0.25)
-
-RACE = pd.DataFrame(
-    {**NAMES, "contestant": ["generalised eigenproblem", "Cholesky factor", "Algorithm 1"],
-     "steps": [0, 0, 1000], "ridge": 0.1, "seconds": [0.25, 0.0125, 50.0],
-     "times_faster": [200.0, 4000.0, 1.0], "rir": [500.0, 500.0, 5.0],
-     "rir_ceiling": 500.0, "rir_share": [1.0, 1.0, 0.01], "pretrain_ratio": 0.1, "harmful_ratio": 5.0}
-)  # fmt: skip
-
 
 NORM_RATIOS = pd.DataFrame(
     {

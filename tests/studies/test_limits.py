@@ -1,4 +1,4 @@
-"""The experiment on limits, on the embedded data: its cells, its tables, its verdict on the front."""
+"""The experiment on limits, on the embedded data: its cells and its tables."""
 
 import dataclasses
 
@@ -8,19 +8,10 @@ import pytest
 from condnum import ImmunizationProblem, immunize, relative_immunization_ratio, rir_ceiling
 from condnum.data import load_diabetes_tasks
 from condnum.errors import CondnumError
-from condnum.studies import limits_cells
 from condnum.studies.limits import DEFAULT_PAIRS, Limits, of_tasks, task_pairs
-from condnum.studies.limits_cells import CONTESTANTS
 
-HOUSE = Limits("house-prices", "embedded", ("ours", "identity", "optimal"), 2, 40, race_steps=30)
-DIGITS = Limits("digits", methods=("imma",), seeds=1, epochs=4, pairs=((4, 7), (9, 0)), race_steps=0)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def short_climb():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits_cells, "CLIMB_STEPS", 40)
-        yield
+HOUSE = Limits("house-prices", "embedded", ("ours", "identity", "optimal"), 2, 40)
+DIGITS = Limits("digits", methods=("imma",), seeds=1, epochs=4, pairs=((4, 7), (9, 0)))
 
 
 @pytest.fixture(scope="module")
@@ -50,17 +41,8 @@ def test_ridged_rows_are_the_direct_measurement(house):
         assert row.rir_share == pytest.approx(row.rir / row.rir_ceiling)
 
 
-def test_the_race_is_won_by_the_closed_form_and_directions_are_those_of_the_pencil(house):
+def test_directions_are_those_of_the_pencil(house):
     region = HOUSE.region(house.ceilings, house.null_spaces, task_pairs(house)[0])
-    race = house.race.set_index("contestant")
-    assert list(race.index) == list(CONTESTANTS)
-    closed, descent = race.loc["generalised eigenproblem"], race.loc["Algorithm 1"]
-    assert closed["rir_share"] == pytest.approx(1, rel=1e-6)
-    assert race.loc["Cholesky factor", "rir_share"] == pytest.approx(1, rel=1e-6)
-    assert closed["pretrain_ratio"] == pytest.approx(1 / region.kappa_pretrain, rel=1e-6)
-    assert descent["steps"] == 30
-    assert descent["rir_share"] < 1
-    assert closed["times_faster"] == pytest.approx(descent["seconds"] / closed["seconds"])
     ends = house.directions.groupby("index")
     np.testing.assert_allclose(ends["share"].sum(), 1, rtol=1e-8)
     values = ends["eigenvalue"].first()
@@ -79,7 +61,6 @@ def test_summary_is_over_seeds_at_the_chosen_ridge(house):
 
 def test_digit_pairs_are_kept_apart(digits):
     assert task_pairs(digits) == [("digit 4", "digit 7"), ("digit 9", "digit 0")]
-    assert "race" not in digits.tables
     compact = digits.results[digits.results["convention"] == "compact"]
     infinite = np.isinf(compact["rir_ceiling"].to_numpy())
     np.testing.assert_array_equal(infinite, digits.null_spaces["harmful_only"] > 0)
@@ -92,7 +73,7 @@ def test_digit_pairs_are_kept_apart(digits):
         assert region.ceiling.value == chosen["rir_ceiling"]
     study = Limits("digits", methods=("ours",), seeds=1)
     parts = [cell["part"] for cell in study.cells(study.load())]
-    assert [parts.count(part) for part in ("method", "pair", "race")] == [len(DEFAULT_PAIRS)] * 2 + [1]
+    assert [parts.count(part) for part in ("method", "pair")] == [len(DEFAULT_PAIRS)] * 2
 
 
 @pytest.mark.parametrize(
@@ -101,7 +82,6 @@ def test_digit_pairs_are_kept_apart(digits):
         ({"data": "svhn"}, "unknown data 'svhn'"),
         ({"methods": "our"}, "did you mean 'ours'"),
         ({"ridge": 0.0}, "must be positive, got 0"),
-        ({"race_steps": -1}, "race_steps must be an integer of at least 0"),
         ({"pairs": "4-4", "data": "digits"}, "two different digits"),
         ({"pairs": "4-7"}, "house prices are one pair"),
     ],
