@@ -23,10 +23,10 @@ def waterfall_figure(waterfall: pd.DataFrame, subtitle: str, *, epochs: int) -> 
     A panel per convention: bars float from RIR before to RIR after; error bars are one standard deviation of
     log RIR over seeds.
     """
-    table = waterfall[waterfall["start_epochs"] == epochs]
-    if table.empty:
-        known = sorted({int(start) for start in waterfall["start_epochs"]})
+    known = sorted({int(start) for start in waterfall.loc[waterfall["index"] > 0, "start_epochs"]})
+    if epochs not in known:
         raise InvalidInputError(f"no waterfall starts at {epochs} epochs; those there are start at {known}.")
+    table = waterfall[waterfall["start_epochs"] == epochs]
     released = f"released, {_count(epochs)}"
     figure = panels(cols=2, shared_yaxes=True, horizontal_spacing=0.04, subplot_titles=[*_PANELS.values()])
     for column, convention in enumerate(_PANELS, start=1):
@@ -61,12 +61,11 @@ def waterfall_figure(waterfall: pd.DataFrame, subtitle: str, *, epochs: int) -> 
                 cliponaxis=False, hoverinfo="skip", showlegend=False, legendgroup=kind, row=1, col=column,
             )  # fmt: skip
         figure.update_xaxes(**_axis(rows), row=1, col=column)
-    names = list(rows["name"])
     figure.update_xaxes(title_text="RIR", zeroline=True, zerolinecolor=NEUTRAL)
-    figure.update_yaxes(categoryorder="array", categoryarray=names[::-1])
+    figure.update_yaxes(categoryorder="array", categoryarray=list(rows["name"])[::-1])
     note = f"{subtitle}. Error bar: ±1 std of log RIR over seeds; floor: ε = 10<sup>−6</sup>"
     title = f"From the released to the corrected protocol ({_count(epochs)} at the start)"
-    finish(figure, title, note, height=190 + 34 * len(names))
+    finish(figure, title, note, height=190 + 34 * len(rows))
     figure.update_layout(barmode="overlay", bargap=0.3, margin_b=95)
     legend = {"orientation": "h", "x": 0, "xanchor": "left", "y": 0.0, "yanchor": "bottom"}
     return figure.update_layout(legend=legend | {"yref": "container", "title": {"text": ""}})

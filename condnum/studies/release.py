@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -22,7 +22,8 @@ from condnum.theory.spectra import Convention
 CONVENTIONS: tuple[Convention, ...] = ("ridge", "compact")
 
 
-class ProtocolStage(NamedTuple):
+@dataclass(frozen=True)
+class ProtocolStage:
     """One setting of the switches on the way from the release to the corrected protocol."""
 
     start: int  # epochs of the release where the way starts

@@ -308,7 +308,7 @@ def compute_cell(pair: TaskPair, source: str, cell: Cell) -> CellResult:
         (result.theta, seen.harmful),
     )
     spectra = [hessian_spectrum(theta, task.factor).numpy() for theta, task in measured]
-    row = {
+    row: dict[str, Any] = {
         "seed": result.seed,
         "updates": result.steps,
         "seconds": result.seconds,
