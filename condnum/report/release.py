@@ -4,7 +4,7 @@ import math
 
 import pandas as pd
 
-from condnum.report.tables import count_of, number, rounded
+from condnum.report.tables import GAP, count_of, number, rounded, span
 
 #: The conventions in words.
 _NAMES = {"ridge": "floor", "compact": "compact"}
@@ -14,12 +14,14 @@ def switch_table(waterfall: pd.DataFrame) -> pd.DataFrame:
     """Format RIR switch by switch, and the factor by which each switch changes it, in both conventions."""
     rows = []
     for (start, _, switch), both in waterfall.groupby(["start_epochs", "index", "switch"], sort=False):
-        setting = f"released, {start} epochs" if switch == "released" else f"+ {switch}"
-        cells = {"setting": setting, "updates": str(both["updates"].max())}
+        setting = f"released, {start} epochs" if switch == "released" else f"+{GAP}{switch}"
+        cells = {"setting": setting, "updates": f"{both['updates'].max():,}"}
         for row in both.to_dict("records"):
             name = _NAMES[row["convention"]]
-            span = f" ({number(row['rir_min'])} – {number(row['rir_max'])})" if row["seeds"] > 1 else ""
-            cells[f"RIR, {name}"] = number(row["rir"]) + span
+            spread = (
+                f"<br><small>{span([row['rir_min'], row['rir_max']])}</small>" if row["seeds"] > 1 else ""
+            )
+            cells[f"RIR, {name}"] = number(row["rir"]) + spread
             cells[f"change, {name}"] = "" if math.isnan(row["factor"]) else f"× {rounded(row['factor'])}"
             cells[f"immunized, {name}"] = count_of(row["immunized"], row["seeds"])
         rows.append(cells)
