@@ -25,7 +25,7 @@ PAGES = {
     "digits": (3, "from the store, 0 failed"),
     "limits": (4, "RIR / ceiling"),
     "attackers": (4, "needs one step on every extractor"),
-    "reproduction-audit": (2, "how it is here"),
+    "reproduction-audit": (1, "The same in numbers"),
     "deep": (2, "for orientation only"),
     "deep-attackers": (5, "solved at once, with"),
     "audit": (3, ">Verdict</h2>"),

@@ -1,7 +1,6 @@
 """Waterfalls of log RIR: what each switch of a protocol adds or takes, in both conventions."""
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,60 +17,28 @@ _ENDS, _RISES, _FALLS = "RIR itself", "RIR rises", "RIR falls"
 _LOOKS = {_ENDS: (NEUTRAL, ""), _RISES: (BLUE, ""), _FALLS: (ORANGE, "/")}
 
 
-def waterfall_figure(
-    waterfall: pd.DataFrame, subtitle: str, *, epochs: int, titles: Mapping[str, str]
-) -> Any:
+def waterfall_figure(waterfall: pd.DataFrame, subtitle: str, *, epochs: int) -> Any:
     """Draw the path from the release to the corrected protocol, one switch more in each row.
 
     A panel per convention: bars float from RIR before to RIR after; error bars are one standard deviation of
     log RIR over seeds.
     """
+    known = sorted({int(start) for start in waterfall.loc[waterfall["index"] > 0, "start_epochs"]})
+    if epochs not in known:
+        raise InvalidInputError(f"no waterfall starts at {epochs} epochs; those there are start at {known}.")
+    table = waterfall[waterfall["start_epochs"] == epochs]
     released = f"released, {_count(epochs)}"
-    bars = {}
-    for convention in _PANELS:
-        rows = _path(waterfall, "cumulative", epochs, convention)
-        names = [f"+ {titles.get(name, name)}" for name in rows["switch"]]
-        rows = rows.assign(name=[released, *names[1:]], start=rows["end"].shift(fill_value=0.0))
-        bars[convention] = pd.concat([rows, rows.iloc[-1:].assign(name="corrected", start=0.0)])
-    title = f"From the released to the corrected protocol ({_count(epochs)} at the start)"
-    return _drawn(bars, {released, "corrected"}, title, subtitle)
-
-
-def alone_figure(waterfall: pd.DataFrame, subtitle: str, *, epochs: int, titles: Mapping[str, str]) -> Any:
-    """Draw the release with one switch turned at a time: every bar starts at the release."""
-    bars = {}
-    for convention in _PANELS:
-        rows = _path(waterfall, "alone", epochs, convention)
-        start = _path(waterfall, "cumulative", epochs, convention).iloc[:1]
-        names = [titles.get(name, name) for name in rows["switch"]]
-        rows = rows.assign(name=names, start=start["end"].iloc[0])
-        bars[convention] = pd.concat([start.assign(name="released", start=0.0), rows])
-    title = f"One switch at a time, the rest as released ({_count(epochs)})"
-    figure = _drawn(bars, {"released"}, title, subtitle)
-    for column, rows in enumerate(bars.values(), start=1):
-        level = rows["end"].iloc[0]
-        figure.add_vline(x=level, line_color=NEUTRAL, line_width=1, line_dash="dot", row=1, col=column)
-    return figure
-
-
-def _path(waterfall: pd.DataFrame, path: str, epochs: int, convention: str) -> pd.DataFrame:
-    """Return the stages of a path, in order, with log10 RIR and its deviation."""
-    table = waterfall[(waterfall["path"] == path) & (waterfall["start_epochs"] == epochs)]
-    if table.empty:
-        known = sorted({int(start) for start in waterfall["start_epochs"]})
-        raise InvalidInputError(
-            f"the waterfall has no path '{path}' from {epochs} epochs; it has epochs {known or 'of none'}."
-        )
-    rows = table[table["convention"] == convention].sort_values("index")
-    return rows.assign(end=rows["log10_rir"], spread=rows["log10_rir_std"].fillna(0.0))
-
-
-def _drawn(bars: Mapping[str, pd.DataFrame], ends: set[str], title: str, subtitle: str) -> Any:
-    """Draw floating bars, `start` to `end` ± `spread`, a panel per convention on one vertical axis."""
     figure = panels(cols=2, shared_yaxes=True, horizontal_spacing=0.04, subplot_titles=[*_PANELS.values()])
-    for column, rows in enumerate(bars.values(), start=1):
+    for column, convention in enumerate(_PANELS, start=1):
+        rows = table[table["convention"] == convention].sort_values("index")
+        names = np.where(rows["switch"] == "released", released, "+ " + rows["switch"])
+        rows = rows.assign(name=names, end=rows["log10_rir"], spread=rows["log10_rir_std"].fillna(0.0))
+        rows = rows.assign(start=rows["end"].shift(fill_value=0.0))
+        rows = pd.concat([rows, rows.iloc[-1:].assign(name="corrected", start=0.0)])
         change = rows["end"] - rows["start"]
-        kinds = np.where(rows["name"].isin(ends), _ENDS, np.where(change >= 0, _RISES, _FALLS))
+        kinds = np.where(
+            rows["name"].isin([released, "corrected"]), _ENDS, np.where(change >= 0, _RISES, _FALLS)
+        )
         texts = [
             num(10**end, 3) if kind == _ENDS else f"× {num(10**step, 2)}" if math.isfinite(step) else "?"
             for kind, end, step in zip(kinds, rows["end"], change, strict=True)
@@ -94,11 +61,11 @@ def _drawn(bars: Mapping[str, pd.DataFrame], ends: set[str], title: str, subtitl
                 cliponaxis=False, hoverinfo="skip", showlegend=False, legendgroup=kind, row=1, col=column,
             )  # fmt: skip
         figure.update_xaxes(**_axis(rows), row=1, col=column)
-    names = list(rows["name"])
     figure.update_xaxes(title_text="RIR", zeroline=True, zerolinecolor=NEUTRAL)
-    figure.update_yaxes(categoryorder="array", categoryarray=names[::-1])
+    figure.update_yaxes(categoryorder="array", categoryarray=list(rows["name"])[::-1])
     note = f"{subtitle}. Error bar: ±1 std of log RIR over seeds; floor: ε = 10<sup>−6</sup>"
-    finish(figure, title, note, height=190 + 34 * len(names))
+    title = f"From the released to the corrected protocol ({_count(epochs)} at the start)"
+    finish(figure, title, note, height=190 + 34 * len(rows))
     figure.update_layout(barmode="overlay", bargap=0.3, margin_b=95)
     legend = {"orientation": "h", "x": 0, "xanchor": "left", "y": 0.0, "yanchor": "bottom"}
     return figure.update_layout(legend=legend | {"yref": "container", "title": {"text": ""}})

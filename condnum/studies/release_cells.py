@@ -12,26 +12,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from condnum.data import Digits, TaskPair, load_house_prices
+from condnum.data import TaskPair, load_house_prices
 from condnum.data.task_pair import standardise
-from condnum.methods import NAMED_SETTINGS, ImmunizationResult
+from condnum.methods import ImmunizationResult
 from condnum.methods.algorithm1 import Ours
 from condnum.methods.descent import descend
 from condnum.methods.method import DescentSettings, Gradients, Memory, Parameters
 from condnum.methods.problem import ImmunizationProblem, LinearTask
 from condnum.studies.cells import Cell, CellResult, cached
-from condnum.studies.digit_cells import digit_problem
-from condnum.studies.digit_pairs import DigitPairs
 from condnum.studies.measure import SPECTRA
-from condnum.studies.named_tasks import NamedTasks
 from condnum.theory.extremes import gram
 from condnum.theory.regularizers import ill_gradient_from_pair, well_gradient_from_pair
-from condnum.theory.spectra import (
-    PUBLISHED_RIDGE,
-    default_rtol,
-    hessian_spectrum,
-    symmetric_part,
-)
+from condnum.theory.spectra import PUBLISHED_RIDGE, default_rtol, hessian_spectrum, symmetric_part
 
 #: Rows of a mini-batch of the release.
 BATCH = 64
@@ -39,13 +31,13 @@ BATCH = 64
 #: Rows of each task on which the release trains on house prices; the 100 after them are its validation set.
 FIRST_ROWS = 200
 
-#: Rows of the supervised loss's balanced sample, as the digit-pair experiment has them.
-LOSS_ROWS = DigitPairs().loss_rows
+#: ε of the regularised solve of the release, in units of the mini-batch's XᵀX.
+SOLVE_RIDGE = 1.0
 
 
 @dataclass(frozen=True)
 class ProtocolSwitches:
-    """One setting of every switch; the defaults are the release, on house prices.
+    """One setting of every switch; the defaults are the release.
 
     The last word of each is its position in the corrected protocol. The order of the fields is that in which
     the waterfall turns them.
@@ -54,10 +46,8 @@ class ProtocolSwitches:
     encoders: Literal["per_domain", "union"] = "per_domain"
     normalise: Literal["domain", "table", "kept"] = "domain"
     rows: Literal["first", "all"] = "first"
-    labels: Literal["published", "one_vs_rest"] = "published"
     bias: Literal["with", "without"] = "with"
     preconditioner_side: Literal["output", "input"] = "output"
-    regularizer_dimension: Literal["image_side", "features"] = "image_side"
     kappa_floor: Literal["absolute", "rank"] = "absolute"
     covariance: Literal["minibatch", "full"] = "minibatch"
     weights: Literal["fixed", "balanced"] = "fixed"
@@ -67,8 +57,7 @@ class ProtocolSwitches:
     @property
     def is_algorithm_1(self) -> bool:
         """Whether the gradients are those of Algorithm 1 on K itself, whatever data and steps are."""
-        gradient = {"bias", "preconditioner_side", "regularizer_dimension", "kappa_floor", "covariance"}
-        return gradient <= set(self.turned())
+        return {"bias", "preconditioner_side", "kappa_floor", "covariance"} <= set(self.turned())
 
     def turn(self, name: str) -> ProtocolSwitches:
         """Return a copy with one switch at its corrected position."""
@@ -86,55 +75,30 @@ CORRECTED: dict[str, Any] = {
 
 SWITCHES = tuple(CORRECTED)
 
-_COMMON = DescentSettings(schedule="constant", weights="fixed", batch_size=BATCH, record_every=0)
+#: Table 4 and the release's configuration; Adam.
+_RELEASED = DescentSettings(
+    learning_rate=5e-3, schedule="constant", weights="fixed", lambda_pretrain=100.0, lambda_harmful=1e7,
+    batch_size=BATCH, record_every=0,
+)  # fmt: skip
 
-#: Table 4 and the release's configuration, of tables and of digits: η, λ_P, λ_H; Adam.
-_TABLES = _COMMON.with_overrides(learning_rate=5e-3, lambda_pretrain=100.0, lambda_harmful=1e7)
-_DIGITS = _COMMON.with_overrides(learning_rate=1e-3, lambda_pretrain=1.0, lambda_harmful=5e7)
 
+def descent_settings(switches: ProtocolSwitches, pair: TaskPair, ours: DescentSettings) -> DescentSettings:
+    """Return how a setting of the switches descends; `ours` is the corrected protocol.
 
-class AuditData(NamedTasks):
-    """Which data, and what is known of them before they are loaded."""
-
-    @property
-    def switches(self) -> tuple[str, ...]:
-        """The switches that mean anything here, in the order in which they are turned."""
-        without = {"encoders", "normalise", "rows"}
-        if self.pair is None:
-            without = {"labels", "regularizer_dimension"}
-            without |= {"encoders"} if self.name == "diabetes" else set()
-        return tuple(name for name in SWITCHES if name not in without)
-
-    def settings(self, switches: ProtocolSwitches, data: TaskPair | Digits) -> DescentSettings:
-        """Return how a setting of the switches descends.
-
-        The number of updates is that of the release's own loaders, whatever the other switches are, so that
-        turning `rows` or `covariance` does not change the budget at the same time.
-        """
-        ours, chosen = self.registered, _TABLES if self.pair is None else _DIGITS
-        if switches.covariance == "full":
-            chosen = replace(chosen, batch_size=None)
-        if switches.weights == "balanced":
-            chosen = chosen.with_overrides(weights="balanced", ratio=ours.ratio, loss_weight=ours.loss_weight)
-        if switches.step_size == "cosine":
-            chosen = replace(chosen, learning_rate=ours.learning_rate, schedule=ours.schedule)
-        if switches.epochs is None:
-            return replace(chosen, steps=ours.steps)
-        if isinstance(data, TaskPair):
-            rows = min(FIRST_ROWS, max(data.rows_pretrain, data.rows_harmful))
-        else:
-            rows = data.smaller_count(*(self.pair or (0, 0)))
-        return replace(chosen, steps=switches.epochs * max(1, rows // BATCH))
-
-    @property
-    def ridges(self) -> tuple[float, float]:
-        """ε of the release's regularised solve, of R_well and R_ill, in units of the mini-batch's XᵀX."""
-        return (1.0, 1.0) if self.pair is None else (1.0, 1e-7)
-
-    @property
-    def registered(self) -> DescentSettings:
-        """The fixed settings of `ours` that were searched on these data."""
-        return NAMED_SETTINGS[self.name]
+    The number of updates is that of the release's own loaders, whatever the other switches are, so that
+    turning `rows` or `covariance` does not change the budget at the same time.
+    """
+    chosen = _RELEASED
+    if switches.covariance == "full":
+        chosen = replace(chosen, batch_size=None)
+    if switches.weights == "balanced":
+        chosen = chosen.with_overrides(weights="balanced", ratio=ours.ratio, loss_weight=ours.loss_weight)
+    if switches.step_size == "cosine":
+        chosen = replace(chosen, learning_rate=ours.learning_rate, schedule=ours.schedule)
+    if switches.epochs is None:
+        return replace(chosen, steps=ours.steps)
+    rows = min(FIRST_ROWS, max(pair.rows_pretrain, pair.rows_harmful))
+    return replace(chosen, steps=switches.epochs * max(1, rows // BATCH))
 
 
 class SwitchedTasks(NamedTuple):
@@ -142,49 +106,30 @@ class SwitchedTasks(NamedTuple):
 
     problem: ImmunizationProblem  # inputs (N, D), or (N, D + 1) with a constant column for the bias
     inputs: ImmunizationProblem  # (N, D), without it
-    image_side: int | None  # of the images; None for tables
 
 
-def switched_tasks(data: AuditData, loaded: TaskPair | Digits, switches: ProtocolSwitches) -> SwitchedTasks:
+def switched_tasks(pair: TaskPair, source: str, switches: ProtocolSwitches) -> SwitchedTasks:
     """Build the tasks of a setting, once a process for all settings that share them."""
 
     def build() -> SwitchedTasks:
-        if isinstance(loaded, Digits):
-            inputs, side = digits(loaded), int(loaded.images.shape[1])
-        else:
-            inputs, side = table(loaded), None
-        problem = inputs if switches.bias == "without" else with_constant_input(inputs)
-        return SwitchedTasks(problem, inputs, side)
+        inputs = ImmunizationProblem.from_pair(rows())
+        return SwitchedTasks(inputs if switches.bias == "without" else with_constant_input(inputs), inputs)
 
-    def table(pair: TaskPair) -> ImmunizationProblem:
-        if data.name == "house-prices":
+    def rows() -> TaskPair:
+        chosen = pair
+        if pair.name == "house-prices":
             options: dict[str, Any] = {
                 "encoders": switches.encoders,
                 "normalise": "before_split" if switches.normalise == "table" else "per_task",
             }
-            key = ("house-prices", data.source, pair.checksum, *options.values())
-            pair = cached(key, lambda: load_house_prices(data.source, features="published", **options))
+            key = ("house-prices", source, pair.checksum, *options.values())
+            chosen = cached(key, lambda: load_house_prices(source, features="published", **options))
         if switches.rows == "first":
-            pair = first_rows(pair, standardise_again=switches.normalise == "kept")
-        return ImmunizationProblem.from_pair(pair)
+            chosen = first_rows(chosen, standardise_again=switches.normalise == "kept")
+        return chosen
 
-    def digits(images: Digits) -> ImmunizationProblem:
-        assert data.pair is not None  # digits come with a pair
-        problem = digit_problem(images, *data.pair, loss_rows=LOSS_ROWS, labels=switches.labels)
-        count = images.smaller_count(*data.pair)
-        tasks = []
-        for digit, task in zip(data.pair, (problem.pretrain, problem.harmful), strict=True):
-            X = torch.from_numpy(images.pixels(np.flatnonzero(images.labels == digit)[:count]))
-            task = replace(task, features=X)  # for mini-batches
-            if switches.labels == "published":  # the loss is on the images of K themselves, all of one class
-                targets = torch.full((count, 1), float(digit == data.pair[1]), dtype=torch.float64)
-                task = replace(task, targets=targets, loss_features=None)
-            tasks.append(task)
-        return ImmunizationProblem(*tasks)
-
-    names = ("encoders", "normalise", "rows", "labels", "bias")  # those that decide the tasks
-    key = tuple(getattr(switches, name) for name in names)
-    return cached(("released-tasks", data, loaded.checksum, key), build)
+    key = (switches.encoders, switches.normalise, switches.rows, switches.bias)  # they decide the tasks
+    return cached(("released-tasks", source, pair.checksum, key), build)
 
 
 def first_rows(pair: TaskPair, *, standardise_again: bool) -> TaskPair:
@@ -206,8 +151,7 @@ def with_constant_input(problem: ImmunizationProblem) -> ImmunizationProblem:
     tasks = []
     for task in (problem.pretrain, problem.harmful):
         X = longer(_features(task))
-        loss_features = None if task.loss_features is None else longer(task.loss_features)
-        tasks.append(LinearTask(gram(X), X, task.targets, task.loss, loss_features))
+        tasks.append(LinearTask(gram(X), X, task.targets, task.loss))
     return ImmunizationProblem(*tasks)
 
 
@@ -235,20 +179,17 @@ class PairedBatches(ImmunizationProblem):
         return next(self._epochs[0])
 
     def _endless(self, size: int, generator: torch.Generator) -> Iterator[ImmunizationProblem]:
-        """Yield pair after pair; the loss of D_P has rows of its own, or those of its covariance."""
+        """Yield pair after pair."""
         P, H = self.pretrain, self.harmful
-        own = P.loss_features
-        counts = [len(_features(P)), len(_features(H)), *([] if own is None else [len(own)])]
+        assert P.targets is not None  # all data sets of the audit have targets
+        counts = [len(_features(P)), len(_features(H))]
         while True:
             orders = {count: torch.randperm(count, generator=generator) for count in dict.fromkeys(counts)}
             batches = [orders[count][: max(size, count - count % size)].split(size) for count in counts]
-            for index in range(max(len(batches[0]), len(batches[1]))):
-                rows, harmful, *loss = (parts[index % len(parts)] for parts in batches)
+            for index in range(max(map(len, batches))):
+                rows, harmful = (parts[index % len(parts)] for parts in batches)
                 X, X_H = _features(P)[rows], _features(H)[harmful]
-                chosen = loss[0] if loss else rows
-                assert P.targets is not None  # all data sets of the audit have targets
-                loss_features = None if own is None else own[chosen]
-                pretrain = LinearTask(X.mT @ X, X, P.targets[chosen], P.loss, loss_features)
+                pretrain = LinearTask(X.mT @ X, X, P.targets[rows], P.loss)
                 yield ImmunizationProblem(pretrain, LinearTask(X_H.mT @ X_H, X_H, loss=H.loss))
 
 
@@ -261,11 +202,8 @@ class SwitchedAlgorithm1:
     parts: tuple[str, ...] = ("well", "ill", "supervised")
     defaults = DescentSettings()
 
-    def __init__(
-        self, switches: ProtocolSwitches, *, image_side: int | None, ridges: tuple[float, float] = (1.0, 1.0)
-    ) -> None:
-        self.switches, self.ridges = switches, {"well": ridges[0], "ill": ridges[1]}
-        self._side = image_side if switches.regularizer_dimension == "image_side" else None
+    def __init__(self, switches: ProtocolSwitches) -> None:
+        self.switches = switches
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
         """Return θ₀ and ω₀ of the registered method for the seed; with a bias, those of the release.
@@ -315,14 +253,14 @@ class SwitchedAlgorithm1:
             return (F.mT @ dual[:, index]) / values[index].sqrt() if few else dual[:, index]
 
         if part == "well":
-            G = well_gradient_from_pair(S, values[-1], vector(-1), self._side or D)
+            G = well_gradient_from_pair(S, values[-1], vector(-1), D)
         else:
             G = ill_gradient_from_pair(S, *self._smallest(task, values, vector, D))[1]
         if self.switches.preconditioner_side == "input":
             return 2 * theta @ G
         gradient = 2 * X.mT @ (F @ G) if few else 2 * K @ (theta @ G)
         # A(K + εI)⁻¹ for the weight's rows; the bias is not preconditioned.
-        A, ridge = gradient[:D], self.ridges[part]
+        A, ridge = gradient[:D], SOLVE_RIDGE
         if few:
             rows = X[:, :D]
             factor = torch.linalg.cholesky(rows @ rows.mT + ridge * torch.eye(len(rows), dtype=X.dtype))
@@ -340,30 +278,27 @@ class SwitchedAlgorithm1:
         few = len(_features(task)) < full  # then the eigenvalues that are not zero are counted
         rank = min(int((values > default_rtol(full) * values[-1]).sum()) if few else task.rank, D)
         if self.switches.kappa_floor == "rank":
-            return values[-rank], vector(-rank), self._side or rank
+            return values[-rank], vector(-rank), rank
         if rank == D:
-            return values[0].clamp_min(0) + PUBLISHED_RIDGE, vector(0), self._side or D
+            return values[0].clamp_min(0) + PUBLISHED_RIDGE, vector(0), D
         # Any null vector: its part of the gradient is of the size of the floor, or zero, and is left out.
-        return values.new_tensor(PUBLISHED_RIDGE), values.new_zeros(D), self._side or D
+        return values.new_tensor(PUBLISHED_RIDGE), values.new_zeros(D), D
 
 
-def train_cell(
-    data: AuditData, loaded: TaskPair | Digits, cell: Cell
-) -> tuple[SwitchedTasks, ImmunizationResult]:
+def train_cell(pair: TaskPair, source: str, cell: Cell) -> tuple[SwitchedTasks, ImmunizationResult]:
     """Run the descent of a cell."""
     switches = ProtocolSwitches(**cell["switches"])
-    tasks = switched_tasks(data, loaded, switches)
-    released = SwitchedAlgorithm1(switches, image_side=tasks.image_side, ridges=tuple(cell["ridges"]))
-    method = Ours() if switches.is_algorithm_1 else released
+    tasks = switched_tasks(pair, source, switches)
+    method = Ours() if switches.is_algorithm_1 else SwitchedAlgorithm1(switches)
     problem = tasks.problem
     if switches.covariance == "minibatch":
         problem = PairedBatches(problem.pretrain, problem.harmful)
     return tasks, descend(problem, method, DescentSettings(**cell.settings), seed=cell["seed"])
 
 
-def compute_cell(data: AuditData, loaded: TaskPair | Digits, cell: Cell) -> CellResult:
+def compute_cell(pair: TaskPair, source: str, cell: Cell) -> CellResult:
     """Train one extractor and keep the spectra of its features' Gram matrices, and of the raw inputs'."""
-    tasks, result = train_cell(data, loaded, cell)
+    tasks, result = train_cell(pair, source, cell)
     inputs, seen = tasks.inputs, tasks.problem
     identity = torch.eye(inputs.dimension, dtype=result.theta.dtype)
     measured = (
@@ -373,14 +308,12 @@ def compute_cell(data: AuditData, loaded: TaskPair | Digits, cell: Cell) -> Cell
         (result.theta, seen.harmful),
     )
     spectra = [hessian_spectrum(theta, task.factor).numpy() for theta, task in measured]
-    row = {
+    row: dict[str, Any] = {
         "seed": result.seed,
         "updates": result.steps,
         "seconds": result.seconds,
         "stop_reason": result.stop_reason,
         "dimension": inputs.dimension,
-        "ridge_well": cell["ridges"][0],
-        "ridge_ill": cell["ridges"][1],
         "rows_pretrain": len(_features(inputs.pretrain)),
         "rows_harmful": len(_features(inputs.harmful)),
     }

@@ -70,7 +70,7 @@ def test_plain_papermill_runs_the_same_notebook(tmp_path):
         ("run limits --data mnist --source nowhere", "nowhere"),
         ("run limits --source embedded --ridge 0", "must be positive, got 0"),
         ("run attackers --data mnst:4-9", "did you mean 'mnist:4-9'"),
-        ("run reproduction-audit --data mnist", "come with a pair"),
+        ("run reproduction-audit --data mnist:4-7", "unknown data 'mnist:4-7'"),
         ("run reproduction-audit --data embedded --epochs ten", "no list of whole numbers"),
         ("run deep --backbone resnet19", "unknown timm model 'resnet19'; did you mean 'resnet18'"),
         ("run deep --pretrain digits-8x8:0-4", "images of your own need both tasks"),

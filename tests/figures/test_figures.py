@@ -15,7 +15,7 @@ from condnum.errors import InvalidInputError
 from condnum.figures import attack_panel, limits
 from condnum.figures.probe_accuracy import probe_accuracy_figure, ratio_history_figure
 from condnum.figures.style import log_axis, method_style, translucent
-from condnum.figures.waterfall import alone_figure, waterfall_figure
+from condnum.figures.waterfall import waterfall_figure
 from condnum.probing import AttackBudget, AttackTask
 from condnum.probing import attack_panel as attacked
 from condnum.theory.pareto import feasible_region
@@ -108,9 +108,7 @@ def drawn_figures(curves, net_curves):
     yield limits.direction_images(golden("limits/directions"), "toy data")
     yield probe_accuracy_figure(net_curves, "toy data")
     yield ratio_history_figure(net_curves, "toy data")
-    for draw in (waterfall_figure, alone_figure):
-        titles = {"rows": "rows used"}
-        yield draw(golden("reproduction-audit/waterfall"), "toy data", epochs=10, titles=titles)
+    yield waterfall_figure(golden("reproduction-audit/waterfall"), "toy data", epochs=10)
 
 
 def test_every_figure_is_drawn_as_it_was_kept(curves, net_curves):
@@ -176,8 +174,8 @@ def test_tables_without_what_is_drawn_are_refused(curves, net_curves):
     ):
         with pytest.raises(InvalidInputError, match=match):
             draw(*arguments, "")
-    with pytest.raises(InvalidInputError, match=r"from 100 epochs; it has epochs \[10, 20\]"):
-        alone_figure(waterfall, "", epochs=100, titles={})
+    with pytest.raises(InvalidInputError, match=r"starts at 20 epochs; those there are start at \[10\]"):
+        waterfall_figure(waterfall, "", epochs=20)
 
 
 # Attackers.

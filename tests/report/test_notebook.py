@@ -210,7 +210,7 @@ def test_any_other_failure_is_named(
 
 def test_without_papermill(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "papermill", None)
-    with pytest.raises(MissingExtraError, match=r"'papermill'.*condnum\[notebooks\]"):
+    with pytest.raises(MissingExtraError, match=r"'papermill'.*\[notebooks\]"):
         run_notebook("house_prices", {}, tmp_path)
 
 

@@ -12,7 +12,6 @@ import pytest
 from condnum.report import deep_comparison, limits, release, tables
 from condnum.studies.deep_cells import Chance
 from condnum.studies.measure import TABLE_1
-from condnum.studies.release_cells import AuditData
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 AS_READ = Path(__file__).with_name("tables.txt")
@@ -36,11 +35,7 @@ def shown():
     yield limits.null_table(golden("limits/null_spaces"))
     yield limits.summary_table(golden("limits/summary"))
     yield limits.measured_table(golden("limits/results"), "compact", "unit")
-    waterfall = golden("reproduction-audit/waterfall")
-    yield release.landing_table(golden("reproduction-audit/landing"))
-    yield release.audit_words(waterfall, 10)
-    yield release.stage_table(waterfall, 10, "cumulative")
-    yield release.effect_table(waterfall, 10)
+    yield release.switch_table(golden("reproduction-audit/waterfall"))
     nets = golden("deep/summary")
     for convention in ("compact", "ridge"):
         yield deep_comparison.net_table(nets, convention=convention)
@@ -76,21 +71,6 @@ def demanded():
     yield limits.summary_table(
         summary.assign(rir_share_min=[0.05, 0.01, 0.9], rir_share_max=[0.2, 0.01, 0.9])
     )
-    for floor, compact, options in (
-        (1.0, 1.0, {}), (-1.0, 0.5, {}), (0.0, 0.0, {}), (0.005, -1.0, {}), (0.3, 0.3, {"spread": 0.4}),
-        (1.0, 1.0, {"alone": {"rows": -1.0}}),
-    ):  # fmt: skip
-        table = waterfall({"rows": {"ridge": floor, "compact": compact}}, **options)
-        yield "\n".join(release.effect_table(table, 10)["in words"])
-    changes = {"rows": {"ridge": 2.0, "compact": -1.0}, "epochs": {"ridge": -0.5, "compact": 0.2}}
-    yield release.audit_words(waterfall(changes), 10)
-    yield release.audit_words(waterfall({"rows": changes["rows"]}, spread=2.5), 10)
-    landing = {"epochs": 10, "updates": 40, "seeds": 5, "reported_min": 1.0, "reported_max": 4.0, "inside": 0}
-    means = np.array([2.0, 0.9, 4.4])
-    spans = dict.fromkeys(("rir_mean", "rir_min", "rir_max"), means)
-    reported = pd.DataFrame({**landing, **spans, "miss": means / np.clip(means, 1.0, 4.0)})
-    yield release.landing_words(reported)
-    yield release.landing_words(reported.assign(reported_min=np.nan))
 
 
 #: What guessing reaches on five classes.
@@ -118,27 +98,6 @@ def net(values):
     } | values  # fmt: skip
     summary.loc[1, list(ours)] = list(ours.values())
     return pd.concat([summary.assign(convention=name) for name in ("compact", "ridge")])
-
-
-def waterfall(changes, *, spread=0.01, alone=None):
-    """A waterfall: change of log10 RIR by switch and convention."""
-    rows = []
-    for convention in ("ridge", "compact"):
-        level = 0.0
-        path = [("released", np.nan), *((name, both[convention]) for name, both in changes.items())]
-        for index, (switch, change) in enumerate(path):
-            level += np.nan_to_num(change)
-            row = {
-                "path": "cumulative", "start_epochs": 10, "index": index, "switch": switch, "updates": 40,
-                "convention": convention, "seeds": 5, "rir": 10**level, "rir_min": 10**level,
-                "rir_max": 10**level, "change": change, "change_std": spread, "factor": 10**change,
-                "immunized": index,
-            }  # fmt: skip
-            rows.append(row)
-            if index:
-                own = change if alone is None else alone[switch]
-                rows.append(row | {"path": "alone", "change": own, "factor": 10**own})
-    return pd.DataFrame(rows)
 
 
 def test_every_table_reads_as_it_was_kept():
@@ -171,11 +130,3 @@ def test_labels_keep_their_markup_and_foreign_names_are_text():
     assert "R<sub>ill</sub>" in page
     assert "&lt;b&gt;x" in page
     assert deep_comparison.net_label("<b>") == "&lt;b&gt;"
-
-
-@pytest.mark.parametrize("data", ["house-prices", "embedded", "mnist:4-7"])
-def test_every_switch_is_explained(data):
-    switches = AuditData.parse(data).switches
-    assert (release.switch_table(switches).map(len) > 3).all().all()
-    assert len(release.switch_table(switches)) == len(switches)
-    assert release.detail_table(switches).to_string().count("N − 1") == ("normalise" in switches)

@@ -128,7 +128,7 @@ def test_a_scheduler_that_does_not_answer(distributed, silent):
 
 def test_without_dask_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(MissingExtraError, match=r"condnum\[cluster\]"):
+    with pytest.raises(MissingExtraError, match=r"-e ..\[cluster\]"):
         next(DaskExecutor("tcp://127.0.0.1:1").run(len, [Cell({})]))
 
 

@@ -31,7 +31,8 @@ def test_choice(options, chosen, note):
 
 @pytest.mark.parametrize("jobs", [0, -1, 1.5, True])
 def test_refused(jobs):
-    with pytest.raises(InvalidInputError, match=f"at least 1, got {jobs}; this machine has {core_count()} "):
+    message = rf"this machine has {core_count()} cores\) must be an integer of at least 1, got {jobs}"
+    with pytest.raises(InvalidInputError, match=message):
         choose_executor(jobs)
 
 

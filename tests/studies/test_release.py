@@ -1,6 +1,8 @@
 """The reproduction audit: the release's loop with its switches, both ends of the path, stages, tables."""
 
+import json
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,26 +14,18 @@ from condnum.data import load_diabetes_tasks, load_house_prices
 from condnum.errors import CondnumError
 from condnum.methods import NAMED_SETTINGS
 from condnum.studies.cells import Cell
-from condnum.studies.digit_pairs import DigitPairs
 from condnum.studies.house_prices import SETTINGS as HOUSE_SETTINGS
 from condnum.studies.measure import cell_spectra
-from condnum.studies.release import (
-    OTHER_RIDGES,
-    TEXTS,
-    ReproductionAudit,
-    landing_table,
-    waterfall_table,
-)
+from condnum.studies.release import ReproductionAudit, waterfall_table
 from condnum.studies.release_cells import (
     CORRECTED,
     SWITCHES,
-    AuditData,
     PairedBatches,
     ProtocolSwitches,
     SwitchedAlgorithm1,
     compute_cell,
+    descent_settings,
     first_rows,
-    switched_tasks,
     train_cell,
     with_constant_input,
 )
@@ -39,8 +33,9 @@ from condnum.theory.immunization import immunization_from_spectra
 from condnum.theory.regularizers import r_ill_gradient, r_well_gradient
 from condnum.theory.spectra import hessian
 
+NOTEBOOK = Path(__file__).parents[2] / "notebooks/experiments/reproduction_audit.ipynb"
 FULL = ProtocolSwitches(**CORRECTED)
-DIGITS = ReproductionAudit("digits:4-7", seeds=2, epochs=(1,), ends=(2,))
+EMBEDDED = ReproductionAudit("embedded", seeds=1, epochs=(1, 2), ends=(2, 3))
 
 
 @pytest.fixture
@@ -55,12 +50,11 @@ def theta():
     return torch.randn(7, 7, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
 
 
-def planned(data, switches, seed=0, **overrides):
-    """Data and cell of a setting."""
-    loaded = data.load()
-    settings = data.settings(switches, loaded).with_overrides(**overrides)
-    at = {"switches": asdict(switches), "ridges": data.ridges, "seed": seed}
-    return data, loaded, Cell(at, asdict(settings))
+def planned(study, switches, seed=0, **overrides):
+    """Data, source and cell of a setting."""
+    pair = study.load()
+    settings = descent_settings(switches, pair, study.corrected).with_overrides(**overrides)
+    return pair, study.source, Cell({"switches": asdict(switches), "seed": seed}, asdict(settings))
 
 
 def trained(*setting, **overrides):
@@ -69,31 +63,34 @@ def trained(*setting, **overrides):
 
 
 def test_the_two_protocols_are_the_two_ends():
-    assert FULL.turned() == SWITCHES == tuple(CORRECTED) == tuple(TEXTS)
+    assert FULL.turned() == SWITCHES == tuple(CORRECTED)
     assert ProtocolSwitches().turned() == ()
     for name in SWITCHES:
         assert ProtocolSwitches().turn(name).turned() == (name,)
-    for text in ("house-prices", "embedded", "mnist:4-7", "digits:4-7"):
-        study = ReproductionAudit(text, epochs=(10,))
-        stages = list(study.stages())
-        path = [stage.switches for stage in stages if stage.path == "cumulative"]
-        assert set(path[0].turned()) == set(SWITCHES) - set(study.tasks.switches)
+    for data in ("house-prices", "embedded"):
+        study = ReproductionAudit(data, epochs=(10,), ends=(20,))
+        *path, end = (stage.switches for stage in study.stages())
+        assert set(path[0].turned()) == set(SWITCHES) - set(study.switches)
         assert path[-1] == FULL
-        for name, before, after in zip(study.tasks.switches, path[:-1], path[1:], strict=True):
+        for name, before, after in zip(study.switches, path[:-1], path[1:], strict=True):
             assert after == before.turn(name)
-        alone = {stage.switch: stage.switches for stage in stages if stage.path == "alone"}
-        assert alone == {name: path[0].turn(name) for name in study.tasks.switches}
-        assert [stage.ridge for stage in stages if stage.path == "ridge"] == list(OTHER_RIDGES)
+        assert end == study.released(20)
+
+
+def test_the_notebook_explains_every_switch():
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    lines = [line for cell in cells for line in cell["source"]]
+    assert [line.split("`")[1] for line in lines if line.startswith("| `")] == list(SWITCHES)
 
 
 def test_turned_switches_give_the_directions_of_the_library(problem, theta):
     # Forced through the general path, which cells leave to `Ours` when all are turned.
-    method, P, H = SwitchedAlgorithm1(FULL, image_side=None), problem.pretrain, problem.harmful
+    method, P, H = SwitchedAlgorithm1(FULL), problem.pretrain, problem.harmful
     well = r_well_gradient(hessian(theta, P.covariance))
     ill = r_ill_gradient(hessian(theta, H.covariance), rank=H.rank)
     torch.testing.assert_close(method.direction(P, theta, "well"), 2 * theta @ well.gradient)
     torch.testing.assert_close(method.direction(H, theta, "ill"), 2 * theta @ ill.gradient)
-    gradient = {"bias", "preconditioner_side", "regularizer_dimension", "kappa_floor", "covariance"}
+    gradient = {"bias", "preconditioner_side", "kappa_floor", "covariance"}
     assert ProtocolSwitches(**{name: CORRECTED[name] for name in gradient}).is_algorithm_1
     for name in gradient:
         assert not replace(FULL, **{name: getattr(ProtocolSwitches(), name)}).is_algorithm_1
@@ -107,7 +104,7 @@ def test_output_side_is_the_inverse_times_the_weights_gradient(problem, theta, r
     task = ImmunizationProblem.from_data(X, X[:, 0], X).pretrain
     b = torch.linspace(-0.2, 0.3, 7).double()[None] * (bias == "with")
     switches = replace(FULL, preconditioner_side="output", bias=bias, covariance="minibatch")
-    method = SwitchedAlgorithm1(switches, image_side=None, ridges=(0.1, 0.1))
+    method = SwitchedAlgorithm1(switches)
     if bias == "with":
         task = with_constant_input(ImmunizationProblem(task, task)).pretrain
     found = method.direction(task, torch.cat([theta, b]) if bias == "with" else theta, part)
@@ -117,32 +114,25 @@ def test_output_side_is_the_inverse_times_the_weights_gradient(problem, theta, r
     features = X @ W.mT + c
     S = features.mT @ features
     (r_well(S) if part == "well" else r_ill(S, rank=min(rows, 7))).backward()
-    expected = torch.linalg.solve(X.mT @ X + 0.1 * torch.eye(7).double(), W.grad).mT
+    expected = torch.linalg.solve(X.mT @ X + torch.eye(7).double(), W.grad).mT
     expected = torch.cat([expected, c.grad]) if bias == "with" else expected
     torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8 * float(expected.abs().max()))
 
 
-def test_the_floor_and_the_image_side(problem, theta):
+def test_the_floor_only_scales_up(problem, theta):
     X = problem.harmful.features[:4]
     task = ImmunizationProblem.from_data(X, X[:, 0], X).pretrain
     switches = replace(FULL, kappa_floor="absolute", covariance="minibatch")
-    found = SwitchedAlgorithm1(switches, image_side=None).direction(task, theta, "ill")
+    found = SwitchedAlgorithm1(switches).direction(task, theta, "ill")
     S = theta.mT @ X.mT @ X @ theta
     rho = S.square().sum() / (2 * 7) - 1e-12 / 2
-    torch.testing.assert_close(found, -2 * theta @ S / (7 * rho**2))  # at the floor R_ill only scales up
-    switches = replace(FULL, regularizer_dimension="image_side", kappa_floor="absolute")
-    with_side, without = (
-        SwitchedAlgorithm1(switches, image_side=side).direction(problem.pretrain, theta, "well")
-        for side in (3, None)
-    )
-    S = theta.mT @ problem.pretrain.covariance @ theta
-    torch.testing.assert_close(with_side - without, 2 * theta @ S * (1 / 7 - 1 / 3))  # p is the side
+    torch.testing.assert_close(found, -2 * theta @ S / (7 * rho**2))
 
 
 def test_start_and_gradient_of_the_loss_with_a_bias(problem):
     biased = with_constant_input(problem)
-    method = SwitchedAlgorithm1(ProtocolSwitches(), image_side=None)
-    first = SwitchedAlgorithm1(FULL, image_side=None).initial(problem, torch.Generator().manual_seed(1))
+    method = SwitchedAlgorithm1(ProtocolSwitches())
+    first = SwitchedAlgorithm1(FULL).initial(problem, torch.Generator().manual_seed(1))
     start = method.initial(biased, torch.Generator().manual_seed(1))
     # The registered method's, up to the last digit, with the bias after it.
     torch.testing.assert_close(first["theta"], start["theta"][:7], rtol=4e-16, atol=0)
@@ -182,49 +172,42 @@ def test_an_epoch_reads_the_longer_task_in_full_batches_and_repeats_the_shorter(
         assert places(batch.pretrain, both.pretrain) == places(batch.harmful, both.harmful)
 
 
-def test_rows_updates_spectra_and_labels():
+def test_rows_updates_and_spectra():
     pair = load_diabetes_tasks(features="published")
     kept, cut = (first_rows(pair, standardise_again=again) for again in (True, False))
     assert np.array_equal(cut.X_P, pair.X_P[:200])
     np.testing.assert_allclose(kept.X_H.mean(axis=0), 0, atol=1e-12)
     assert np.abs(cut.X_H.mean(axis=0)).max() > 0.01
-    data, loaded, cell = planned(AuditData.parse("embedded"), ProtocolSwitches(), steps=3)
     for name in ("rows", "covariance"):  # updates stay those of the release's loaders
-        assert data.settings(ProtocolSwitches().turn(name), loaded).steps == 10 * 3
-    tasks, result = train_cell(data, loaded, cell)
-    spectra = cell_spectra(*compute_cell(data, loaded, cell))
+        assert descent_settings(ProtocolSwitches().turn(name), pair, EMBEDDED.corrected).steps == 10 * 3
+    setting = planned(EMBEDDED, ProtocolSwitches(), steps=3)
+    tasks, result = train_cell(*setting)
+    spectra = cell_spectra(*compute_cell(*setting))
     X = tasks.inputs.harmful.features
     features = X @ result.theta[:-1] + result.theta[-1]  # with their bias
     for found, matrix in ((spectra.harmful_after, features), (spectra.harmful_before, X)):
         torch.testing.assert_close(found, (torch.linalg.svdvals(matrix) ** 2)[: len(found)])
-    data = AuditData.parse("digits:4-7")
-    published = switched_tasks(data, data.load(), replace(FULL, labels="published"))
-    assert published.image_side == 8
-    assert not published.problem.pretrain.targets.any()
-    balanced = switched_tasks(data, data.load(), FULL)
-    assert float(balanced.problem.pretrain.targets.mean()) == pytest.approx(0.5)
 
 
 def test_the_corrected_end_is_the_registered_method():
     problem = ImmunizationProblem.from_pair(load_diabetes_tasks(features="published"))
     registered = immunize(problem, "ours", seed=1, **asdict(NAMED_SETTINGS["diabetes"]))
-    assert torch.equal(trained(AuditData.parse("embedded"), FULL, 1), registered.theta)
-    study = DigitPairs("digits")
-    registered = study.immunize(study.load(), study.cell("ours", 0, (4, 7)))
-    assert torch.equal(trained(AuditData.parse("digits:4-7"), FULL), registered.theta)
+    assert torch.equal(trained(EMBEDDED, FULL, 1), registered.theta)
 
 
 def test_both_ends_on_house_prices(real_data):
-    data, study = AuditData.parse("house-prices"), ReproductionAudit()
-    assert data.settings(FULL, data.load()) == HOUSE_SETTINGS["ours"].with_overrides(record_every=0)
+    study = ReproductionAudit()
+    assert descent_settings(FULL, study.load(), study.corrected) == HOUSE_SETTINGS["ours"].with_overrides(
+        record_every=0
+    )
     # The full length takes half a minute: the same settings over fewer steps tell any difference.
     problem = ImmunizationProblem.from_pair(load_house_prices("local", features="published"))
     settings = HOUSE_SETTINGS["ours"].with_overrides(steps=60)
     registered = immunize(problem, "ours", seed=2, **asdict(settings))
-    assert torch.equal(trained(data, FULL, 2, steps=60), registered.theta)
+    assert torch.equal(trained(study, FULL, 2, steps=60), registered.theta)
 
     def rir(epochs, seed):
-        found = compute_cell(*planned(data, study.released(epochs), seed))
+        found = compute_cell(*planned(study, study.released(epochs), seed))
         return immunization_from_spectra(cell_spectra(*found), convention="ridge", gauge="as_trained").rir
 
     # Of the release: about 1.6 to 2.2 at 10 epochs and 80 to 115 at 100, here a seed may lie outside.
@@ -233,41 +216,29 @@ def test_both_ends_on_house_prices(real_data):
 
 
 def test_a_run_computes_equal_settings_once():
-    run = DIGITS.run(jobs=1)
-    plans = [cell.key for cell in DIGITS.planned(run.data)]
-    assert run.report.computed == len(set(plans)) < len(plans)  # the first switch alone is the second row
-    end = run.waterfall[(run.waterfall["path"] == "cumulative")].sort_values("index").iloc[-1]
-    assert (end["switch"], end["updates"]) == ("epochs", DIGITS.tasks.registered.steps)
+    run = EMBEDDED.run(jobs=1)
+    plans = [cell.key for cell in EMBEDDED.planned(run.data)]
+    assert run.report.computed == len(set(plans)) == len(plans) - 1  # both waterfalls end alike
+    ends = run.tables["waterfall"].groupby("start_epochs")[["switch", "updates"]].last()
+    assert ends.to_numpy().tolist() == [["epochs", 2000], ["epochs", 2000], ["released", 9]]
 
 
 def test_changes_are_paired_by_seed_and_add_up():
-    rirs = {
-        ("cumulative", 0): [1.0, 4.0],
-        ("cumulative", 1): [10.0, 40.0],
-        ("cumulative", 2): [10.0, 10.0],
-        ("alone", 1): [100.0, 4.0],
-    }
+    rirs = {0: [1.0, 4.0], 1: [10.0, 40.0], 2: [10.0, 10.0]}
     rows = []
-    for (path, index), values in rirs.items():
+    for index, values in rirs.items():
         for seed, value in enumerate(values):
-            stage = {"dataset": "t", "path": path, "start_epochs": 10, "index": index, "seed": seed}
+            stage = {"dataset": "t", "start_epochs": 10, "index": index, "seed": seed}
             facts = {"switch": "released" if index == 0 else "rows", "convention": "ridge", "rir": value}
             rows.append(stage | facts | {"success": value > 3, "updates": 40})
-    results = pd.DataFrame(rows)
-    waterfall = waterfall_table(results)
-    table = waterfall.set_index(["path", "index"])
-    assert table.loc[("cumulative", 1), "change"] == pytest.approx(1)
-    assert table.loc[("cumulative", 1), "change_std"] == pytest.approx(0)  # though RIR itself varies
-    assert table.loc[("cumulative", 1), "rir"] == pytest.approx(20)
-    assert table.loc[("cumulative", 2), "factor"] == pytest.approx(0.5)
-    assert table.loc[("alone", 1), "change"] == pytest.approx(1)  # against the release: 100 and 1
-    assert np.isnan(table.loc[("cumulative", 0), "change"])
-    path = table.loc["cumulative"]
-    assert path["change"].sum() == pytest.approx(path["log10_rir"].iloc[-1] - path["log10_rir"].iloc[0])
-    assert table["immunized"].tolist() == [1, 2, 2, 2]
-    (row,) = landing_table(waterfall, results, {10: (2.6, 4.2)}).to_dict("records")
-    assert (row["epochs"], row["inside"], row["seeds"]) == (10, 1, 2)
-    assert row["miss"] == pytest.approx(2.5 / 2.6)
+    table = waterfall_table(pd.DataFrame(rows)).set_index("index")
+    assert table.loc[1, "change"] == pytest.approx(1)
+    assert table.loc[1, "change_std"] == pytest.approx(0)  # though RIR itself varies
+    assert table.loc[1, "rir"] == pytest.approx(20)
+    assert table.loc[2, "factor"] == pytest.approx(0.5)
+    assert np.isnan(table.loc[0, "change"])
+    assert table["change"].sum() == pytest.approx(table["log10_rir"].iloc[-1] - table["log10_rir"].iloc[0])
+    assert table["immunized"].tolist() == [1, 2, 2]
 
 
 @pytest.mark.parametrize(
@@ -276,7 +247,8 @@ def test_changes_are_paired_by_seed_and_add_up():
         ({"seeds": 0}, "seeds must be an integer of at least 1, got 0"),
         ({"epochs": "10,ten"}, "epochs='10,ten' is no list"),
         ({"epochs": "10,0"}, "epochs must be an integer of at least 1, got 0"),
-        ({"data": "svhn"}, "svhn"),
+        ({"data": "mnist:4-7"}, "unknown data 'mnist:4-7'"),
+        ({"epochs": "0", "ends": "0"}, "name no number of epochs"),
         ({"source": "/data"}, "has no source '/data'"),
     ],
     ids=str,
