@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from condnum.deep.adapters import add_lora, merge_adapters
-    from condnum.deep.attack_panel import DeepAttacker, DeepBudget, Pixels, load_pixels
+    from condnum.deep.attack_panel import DeepAttacker, DeepBudget
     from condnum.deep.attack_report import DeepAttackReport, deep_attack_panel
+    from condnum.deep.attack_target import Pixels, load_pixels
     from condnum.deep.backbone import Backbone, load_backbone, save_backbone
     from condnum.deep.features import Features, cached_features, extract_features, head_accuracy
     from condnum.deep.gauss_newton import Curvature, GradientSpectrum, curvature, gradient_spectrum
@@ -47,8 +48,9 @@ _HOMES = {
     "rir": "RirEstimate RirTheta0 rir_from_features rir_theta0",
     "gauss_newton": "Curvature GradientSpectrum curvature gradient_spectrum",
     "adapters": "add_lora merge_adapters",
-    "attack_panel": "DeepAttacker DeepBudget Pixels load_pixels",
+    "attack_panel": "DeepAttacker DeepBudget",
     "attack_report": "DeepAttackReport deep_attack_panel",
+    "attack_target": "Pixels load_pixels",
     "probe": "ProbeAccuracy probe_accuracy ConvexProbe convex_probe",
 }
 _HOME = {name: f"condnum.deep.{home}" for home, names in _HOMES.items() for name in names.split()}

@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 import torch
 
-from condnum.deep.attack_panel import SCRATCH, DeepAttacker, Target, chosen_rows, draw_of
-from condnum.deep.attack_report import DeepAttackReport, first_reached
+from condnum.deep.attack_panel import SCRATCH, DeepAttacker, begin, draw_of
+from condnum.deep.attack_report import DeepAttackReport
+from condnum.deep.attack_target import Target
 from condnum.deep.gauss_newton import curvature, gradient_spectrum
 
 #: Rows on which curvature is measured, and how many go through the net at a time.
@@ -24,15 +25,14 @@ FEWEST = 6
 
 
 def attack_curvature(
-    target: Target, attacker: DeepAttacker, *, seed: int = 0, stream: int = 0, rows: int = ROWS
+    target: Target, attacker: DeepAttacker, *, seed: int = 0, rows: int = ROWS
 ) -> dict[str, Any]:
     """Measure the GGN of the cross entropy where an attack begins, in the parameters that it trains.
 
     Args:
         target: The net; of another task its rows of that task.
-        attacker: What is trained; the head is drawn as for its attack.
+        attacker: What is trained; the head is drawn as for its first repeat.
         seed: Of the rows.
-        stream: As for `attack`.
         rows: Largest number of rows.
 
     Returns:
@@ -41,12 +41,12 @@ def attack_curvature(
         descent at its best constant rate until a tenth of the local model's excess loss is left, by Eq. 2
         and by the whole spectrum. Evidence: residuals, iterations, standard errors.
     """
-    fit, _ = chosen_rows(target, 0, seed)
+    fit, _ = target.train.chosen_rows(0, seed)
     chosen = np.sort(np.random.default_rng([seed, 6]).permutation(fit)[:rows])
     inputs = target.inputs(attacker.subset, target.train, chosen)
     labels = target.train.labels[torch.from_numpy(chosen)].to(target.device)
     features = target.inputs("head", target.train, chosen)
-    model = target.attacked(attacker, features, draw_of(seed, stream))
+    model = begin(target, attacker, features, draw_of(seed, 0))
     trained = list(model.trained())
     data = list(zip(inputs.split(_BATCH), labels.split(_BATCH), strict=True))
     found, met = curvature(model, trained, data, seed=seed), gradient_spectrum(model, trained, data)
@@ -75,40 +75,36 @@ def attack_curvature(
 
 
 def predicted_beside_observed(
-    report: DeepAttackReport, curvatures: pd.DataFrame, share: float = 0.9
+    report: DeepAttackReport, curvatures: pd.DataFrame, fraction: float = 0.8
 ) -> pd.DataFrame:
-    """Set the steps that the curvature predicts beside the steps of the attacks with most rows.
+    """Set the steps that the curvature predicts beside the steps of the attacks with most examples.
 
     Args:
         report: The attacks.
         curvatures: Rows of `attack_curvature` on D_H with `backbone`, `net`, `part` and `seed`.
-        share: Of θ₀'s final accuracy with the same attacker, that counts as arrived.
+        fraction: Of the goal.
 
     Returns:
-        A row an attack: `predicted_kappa`, `predicted_spectrum`, `observed` steps, `reached` (else `observed`
-        is the budget).
+        A row an attack: `predicted_kappa`, `predicted_spectrum`, `observed` steps (geometric mean over
+        repeats; one that misses the goal counts as the budget), `reached` (whether all do).
     """
-    most = max(report.rows, key=lambda shots: report.rows[shots])
     known = curvatures.set_index(["backbone", "net", "part", "seed"])
     found = []
-    for place, run in report.runs.items():
+    for place in report.runs:
         attacker = DeepAttacker.named(place.attacker)
-        start = report.runs.get(place._replace(net="theta_0"))
         key = (place.backbone, place.net, part_of(attacker), place.seed)
-        if place.shots != most or key not in known.index or start is None:
+        if place.shots != report.most or key not in known.index or not attacker.predictable:
             continue
-        if attacker.closed_form or attacker.optimizer == "whitened":  # not the curvature that they meet
-            continue
-        goal = np.array([share * start.accuracy[-1]])
-        steps = float(first_reached(run.steps.astype(float), run.accuracy[:, None], goal)[0])
+        steps = report.needs(place, fraction)
+        observed = np.exp(np.log(np.where(np.isnan(steps), report.budget.steps, steps)).mean())
         found.append(
             {
                 **place._asdict(),
                 "part": key[2],
                 "optimizer": attacker.optimizer,
                 **{name: known.at[key, name] for name in ("predicted_kappa", "predicted_spectrum")},
-                "observed": report.budget.steps if math.isnan(steps) else steps,
-                "reached": not math.isnan(steps),
+                "observed": observed,
+                "reached": not np.isnan(steps).any(),
             }
         )
     return pd.DataFrame(found)
@@ -120,25 +116,24 @@ def part_of(attacker: DeepAttacker) -> str:
 
 
 def correlations(beside: pd.DataFrame) -> pd.DataFrame:
-    """Return Spearman's rank correlation of predicted and observed steps, by part and optimizer, and of all.
+    """Return Spearman's rank correlation of predicted and observed steps, by net, part and optimizer.
 
-    Nets from scratch are left out: κ speaks of the way to an optimum, not of what the optimum is worth, and
-    the blind features of a drawn net may have a small one.
+    Within θ₀ and within each θ_I: over both together the mere label would order the attacks. Nets from
+    scratch are left out: κ speaks of the way to an optimum, not of what the optimum is worth.
 
     Examples:
         >>> points = {"net": "ours", "part": "head", "optimizer": "sgd", "observed": range(6)}
         >>> points |= {"predicted_kappa": [1, 2, 3, 4, 5, 6], "predicted_spectrum": [6, 5, 4, 3, 2, 1]}
         >>> correlations(pd.DataFrame(points))["rho_spectrum"].tolist()
-        [-1.0, -1.0]
+        [-1.0]
     """
     from scipy.stats import spearmanr
 
-    rows, beside = [], beside[beside["net"] != SCRATCH]
-    groups = [*beside.groupby(["part", "optimizer"], sort=False), (("any", "any"), beside)]
-    for (part, optimizer), own in groups:
+    names, rows = ["net", "part", "optimizer"], []
+    for key, own in beside[beside["net"] != SCRATCH].groupby(names, sort=False):
         rhos = [math.nan, math.nan]
         if len(own) >= FEWEST and own["observed"].nunique() > 1:
             pairs = (own["predicted_kappa"], own["predicted_spectrum"])
             rhos = [float(spearmanr(one, own["observed"]).statistic) for one in pairs]
-        rows.append((part, optimizer, len(own), *rhos))
-    return pd.DataFrame(rows, columns=["part", "optimizer", "attacks", "rho_kappa", "rho_spectrum"])
+        rows.append((*key, len(own), *rhos))
+    return pd.DataFrame(rows, columns=[*names, "attacks", "rho_kappa", "rho_spectrum"])

@@ -1,8 +1,7 @@
-"""Attacks on a deep net as people make them: head, LoRA or all weights, tuned optimizers, few rows.
+"""Attacks on a deep net as people make them: head, LoRA or all weights, tuned optimizers, few images.
 
-Every attacker meets three nets: θ₀, the immunized θ_I, and the same net from scratch. A factor of steps
-says little by itself: immunization is void where the attack on θ_I is as fast as on θ₀, and complete where it
-is no faster than from scratch.
+Attacks are paired: a seed and the number of a repeat give the new head, LoRA's factors and the batches, and
+these are the same for θ₀, θ_I and the same net from scratch.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import math
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -21,43 +20,31 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from condnum.arrays import resolve_device
 from condnum.deep.adapters import Attacked, Subset
-from condnum.deep.backbone import Backbone, evaluating
-from condnum.deep.features import collect
-from condnum.deep.images import ImageData, check_unreadable, hold_out_rows, image_loader
+from condnum.deep.attack_target import CHUNK, Pixels, Target
 from condnum.deep.probe import smoothness
-from condnum.deep.transforms import ImageTransform
 from condnum.errors import InvalidInputError, UnknownNameError, check_integer
 from condnum.machine import memory_advice
 from condnum.probing.line_search import log_spaced_steps
 from condnum.progress import report_event
 
-#: References of a panel.
-THETA_0, SCRATCH = "theta_0", "scratch"
+#: References of a panel: θ₀, θ₀ once more with other random numbers (A against A), and the drawn net.
+THETA_0, AGAIN, SCRATCH = "theta_0", "theta_0 again", "scratch"
 
-#: Shares of θ₀'s final accuracy that count as arrived.
-SHARES = (0.5, 0.8, 0.9, 0.95)
-
-#: Rows of each class that the attacker has; 0: all.
+#: Examples per class that the attacker has; 0: all.
 SHOTS = (8, 32, 128, 0)
-
-#: Share of the attacker's rows, of each class, on which the trials are judged.
-HELD_OUT = 0.2
 
 #: Smallest and largest value that the trials try, on a logarithmic grid: learning rates, of SGD multiples
 #: of 1/L of the new head, for `whitened` the floor under the eigenvalues (of the largest), for `ridge` the
-#: penalty (of the mean eigenvalue), for `logistic` scikit-learn's C. A net from scratch takes rates a hundred
-#: times those that suit θ₀, so the ranges are wide.
+#: penalty (of the mean eigenvalue), for `logistic` scikit-learn's C.
 RANGES: Mapping[str, tuple[float, float]] = {
     "head-sgd": (0.1, 100.0),
     "head-adamw": (1e-4, 1e-1),
-    "lora-adamw": (3e-5, 3e-2),
     "sgd": (1e-3, 1.0),
-    "adamw": (1e-5, 3e-2),
+    "adamw": (3e-4, 3e-2),
     "muon": (1e-4, 3e-2),
     "whitened": (1e-6, 1e-1),
-    "ridge": (1e-6, 1e1),
+    "ridge": (1e-6, 1.0),
     "logistic": (1e-3, 1e2),
 }
 
@@ -65,34 +52,40 @@ MOMENTUM = 0.9
 #: Of the head on whitened features, whose curvature is known: in units of 1/L.
 _WHITENED_RATE = 3.0
 
-#: Images of a set that are held as tensors take at most this many bytes.
-IMAGE_BUDGET = 8 << 30
-#: Images that go through a net at a time where nothing is trained, and rows that tell the scale of features.
-CHUNK = 250
+#: Rows that tell the scale of features.
 _SCALE_ROWS = 256
+
+#: Name of an attacker whose images are not those on which θ_I was trained: this and another's name.
+FRESH = "fresh-"
 
 _OF_HEADS = {
     "whitened": "head on whitened features, SGD",
     "ridge": "ridge regression, solved",
     "logistic": "logistic regression, solved",
+    "trunk": "ridge regression on the frozen trunk, solved",
 }
 _OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW", "muon": "Muon"}
 
 #: The panel unless others are named.
 ATTACKERS = (
-    "head-sgd", "head-adamw", "whitened", "ridge", "logistic", "lora4-adamw", "lora16-adamw", "stage-sgd",
-    "stage-adamw", "all-sgd", "all-adamw", "all-muon",
+    "head-sgd", "head-adamw", "whitened", "ridge", "logistic", "trunk", "lora4-adamw", "lora16-adamw",
+    "stage-sgd", "stage-adamw", "all-sgd", "all-adamw", "all-muon",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class DeepAttacker:
-    """What is trained, and by what.
+    """What is trained, by what, and on which images.
+
+    `trunk` goes around the immunized part: it solves ridge regression on the pooled output of every module
+    before that part, and takes the module that is best on held-out images.
 
     Examples:
         >>> attacker = DeepAttacker.named("lora16-adamw")
         >>> attacker.subset, attacker.rank, attacker.label
         ('lora', 16, 'LoRA rank 16, AdamW')
+        >>> DeepAttacker.named("fresh-ridge").label
+        'ridge regression, solved, fresh images'
         >>> DeepAttacker.named("head-muon")
         Traceback (most recent call last):
             ...
@@ -101,32 +94,43 @@ class DeepAttacker:
 
     name: str
     subset: Subset
-    optimizer: Literal["sgd", "adamw", "muon", "whitened", "ridge", "logistic"]
+    optimizer: Literal["sgd", "adamw", "muon", "whitened", "ridge", "logistic", "trunk"]
     rank: int = 0  # of LoRA
+    fresh: bool = False  # its images are not those on which θ_I was trained
 
     @classmethod
     def named(cls, name: str) -> DeepAttacker:
-        """Read a name: one of `ATTACKERS`, or `lora<rank>|stage|all` with `-sgd|-adamw|-muon`."""
-        if name in _OF_HEADS:
-            return cls(name, "head", cast(Any, name))
-        found = re.fullmatch(r"(head|stage|all|lora([1-9]\d{0,3}))-(sgd|adamw|muon)", name)
-        if found is None or name == "head-muon":  # Muon leaves heads to AdamW
-            raise UnknownNameError("deep attacker", name, [*ATTACKERS, "lora8-sgd", "stage-muon", "…"])
+        """Read a name of `ATTACKERS`, or `lora<rank>|stage|all` with `-sgd|-adamw|-muon`, or `fresh-…`."""
+        own = name.removeprefix(FRESH)
+        if own in _OF_HEADS:
+            return cls(name, "head", cast(Any, own), fresh=own != name)
+        found = re.fullmatch(r"(head|stage|all|lora([1-9]\d{0,3}))-(sgd|adamw|muon)", own)
+        if found is None or own == "head-muon":  # Muon leaves heads to AdamW
+            known = [*ATTACKERS, "lora8-sgd", "stage-muon", "fresh-ridge", "…"]
+            raise UnknownNameError("deep attacker", name, known)
         part, rank, optimizer = found.groups()
-        return cls(name, cast(Any, "lora" if rank else part), cast(Any, optimizer), int(rank or 0))
+        subset = cast(Subset, "lora" if rank else part)
+        return cls(name, subset, cast(Any, optimizer), int(rank or 0), fresh=own != name)
 
     @property
     def label(self) -> str:
         """The attacker in words."""
-        if self.name in _OF_HEADS:
-            return _OF_HEADS[self.name]
         part = {"head": "new head", "lora": f"LoRA rank {self.rank}", "stage": "last stage"}
-        return f"{part.get(self.subset, 'all weights')}, {_OPTIMIZERS[self.optimizer]}"
+        own = _OF_HEADS.get(
+            self.optimizer,
+            f"{part.get(self.subset, 'all weights')}, {_OPTIMIZERS.get(self.optimizer, '')}",
+        )
+        return f"{own}, fresh images" if self.fresh else own
 
     @property
     def closed_form(self) -> bool:
-        """Whether it arrives at once, or not at all."""
-        return self.optimizer in ("ridge", "logistic")
+        """Whether it is solved: it reaches the goal after its passes, or misses it whatever the budget."""
+        return self.optimizer in ("ridge", "logistic", "trunk")
+
+    @property
+    def predictable(self) -> bool:
+        """Whether the curvature of what it trains, on D_H's images of θ_I, is the one that it meets."""
+        return not (self.closed_form or self.fresh or self.optimizer == "whitened")
 
     @property
     def full_batch(self) -> bool:
@@ -135,7 +139,8 @@ class DeepAttacker:
 
     def trials(self, count: int) -> NDArray[np.float64]:
         """Return the values that are tried, ascending."""
-        low, high = RANGES.get(f"{self.subset}-{self.optimizer}", RANGES[self.optimizer])
+        kind = "ridge" if self.optimizer == "trunk" else self.optimizer
+        low, high = RANGES.get(f"{self.subset}-{kind}", RANGES[kind])
         return np.geomspace(low, high, count) if count > 1 else np.array([math.sqrt(low * high)])
 
 
@@ -144,12 +149,19 @@ class DeepBudget:
     """What each attacker may spend."""
 
     steps: int = 100
-    trials: int = 4
+    trials: int = 4  # in the first repeat; the others take the chosen value
+    repeats: int = 2  # with other heads and batches
     batch_size: int = 32
     checkpoints: int = 10  # log-spaced, at which accuracy is measured
 
     def __post_init__(self) -> None:
-        for name, least in (("steps", 1), ("trials", 1), ("batch_size", 2), ("checkpoints", 2)):
+        for name, least in (
+            ("steps", 1),
+            ("trials", 1),
+            ("repeats", 1),
+            ("batch_size", 2),
+            ("checkpoints", 2),
+        ):
             check_integer(name, getattr(self, name), least)
 
     @property
@@ -159,155 +171,28 @@ class DeepBudget:
 
 
 @dataclass(frozen=True, eq=False)
-class Pixels:
-    """Images as a net takes them, with their labels."""
-
-    images: Tensor  # (N, 3, height, width)
-    labels: Tensor  # (N,) int64
-    classes: int
-
-    def __len__(self) -> int:
-        """Return the number of images."""
-        return len(self.labels)
-
-    def few(self, per_class: int, seed: int) -> NDArray[np.int64]:
-        """Return so many rows of each class (0: all), ascending; fewer are a subset of more."""
-        labels = self.labels.numpy()
-        own = [np.flatnonzero(labels == c) for c in range(self.classes)]
-        drawn = [np.random.default_rng([seed, c]).permutation(rows) for c, rows in enumerate(own)]
-        return np.sort(np.concatenate([rows[: per_class or None] for rows in drawn]))
-
-
-def load_pixels(
-    data: ImageData, transform: ImageTransform, *, most: int | None = None, workers: int = 0
-) -> Pixels:
-    """Load images as tensors, un-augmented, as attacks take them.
-
-    Args:
-        data: The images of a task; those that do not decode are left out.
-        transform: An un-augmented transform.
-        most: Largest number of images, the same number of each class and the same ones each time; None: all.
-        workers: Processes that decode.
-
-    Returns:
-        Tensors and labels.
-
-    Raises:
-        InvalidInputError: They take more than 8 GiB, or the transform is random.
-        DataFormatError: More than a tenth does not decode.
-    """
-    if transform.random:
-        raise InvalidInputError("this transform is random; attacks take un-augmented images.")
-    kept = data if most is None else data.limit(max(1, most // len(data.classes)))
-    size = 4 * math.prod(transform.input_size) * len(kept)
-    if size > IMAGE_BUDGET:
-        raise InvalidInputError(
-            f"{len(kept)} images of {kept.title} take {size / 2**30:.1f} GiB as tensors, at most "
-            f"{IMAGE_BUDGET >> 30} are held; take fewer a class with limit=…."
-        )
-    loader = image_loader(kept, transform, batch_size=CHUNK, workers=workers)
-    found = collect(lambda images: images, loader, f"images of {kept.name}", total=len(kept))
-    check_unreadable(found[3], len(kept), kept.title)
-    return Pixels(found[0], found[1], len(kept.classes))
-
-
-@dataclass(frozen=True, eq=False)
 class AttackRun:
-    """One attacker on one net with some rows: its trials, and the curve of the chosen one."""
+    """One attacker on one net with some images: its trials, and the curves of the chosen one."""
 
     trials: pd.DataFrame  # trial, value, held_out (mean held-out accuracy), final (test), best_so_far
     chosen: float  # value of the chosen trial
     at_edge: bool  # it is the first or the last of the grid
-    steps: NDArray[np.int64]  # (T,)
-    correct: NDArray[np.bool_]  # (T, M) which test images are classified rightly
+    layer: str  # whose output `trunk` chose; else ""
+    steps: NDArray[np.int64]  # (T,) of what is solved: passes over the images
+    accuracy: NDArray[np.float64]  # (R, T) on test images, a row for each repeat
     pretrain_accuracy: float  # on D_P's test images after the attack, by the released head; NaN if unknown
-    rows: int  # rows that were trained on, without the held-out ones
-    seconds: float  # of all trials
+    rows: int  # images that were trained on, without the held-out ones
+    seconds: float  # of all trials and repeats
 
     @property
-    def accuracy(self) -> NDArray[np.float64]:
-        """Test accuracy `(T,)`."""
-        found: NDArray[np.float64] = self.correct.mean(axis=1)
-        return found
+    def final_accuracy(self) -> float:
+        """Test accuracy in the end, mean over repeats."""
+        return float(self.accuracy[:, -1].mean())
 
 
-class Target:
-    """A net under attack: what its parts give for images is computed once."""
-
-    def __init__(
-        self,
-        theta: nn.Module,
-        train: Pixels,
-        test: Pixels,
-        *,
-        pretrain_test: Pixels | None = None,
-        device: str | torch.device = "cpu",
-    ) -> None:
-        self.device = resolve_device(device)
-        self.theta = theta.to(self.device)
-        self.train, self.test, self.pretrain_test = train, test, pretrain_test
-        self._features: dict[int, Tensor] = {}
-
-    def features(self, of: Pixels) -> Tensor:
-        """Return the features `(N, D)` of a set."""
-        if id(of) not in self._features:
-            self._features[id(of)] = self.through(self.theta, of.images)
-        return self._features[id(of)]
-
-    def through(self, run: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
-        """Return what a net gives for images, in evaluation mode."""
-        module = run if isinstance(run, nn.Module) else self.theta
-        with evaluating(module), torch.no_grad():
-            return torch.cat([run(part.to(self.device)) for part in images.split(CHUNK)])
-
-    def attacked(self, attacker: DeepAttacker, features: Tensor, seed: int) -> Attacked:
-        """Return a copy of θ as an attacker begins with it; features `(n, D)` tell their scale."""
-        return Attacked(
-            self.theta,
-            attacker.subset,
-            self.train.classes,
-            dimension=features.shape[1],
-            scale=float(features.double().square().mean().sqrt()) or 1.0,
-            rank=attacker.rank,
-            seed=seed,
-            matrices=attacker.optimizer == "muon",
-        )
-
-    def pretrain_accuracy(self, net: nn.Module | None = None) -> float:
-        """Return the accuracy of the released head on D_P's test images, with θ or what became of it."""
-        known, net = self.pretrain_test, self.theta if net is None else net
-        if known is None or not isinstance(net, Backbone):
-            return math.nan
-        rows = self.features(known) if net is self.theta else self.through(net, known.images)
-        with torch.no_grad():
-            return float((net.head(rows).argmax(dim=1).cpu() == known.labels).double().mean())
-
-    def inputs(self, subset: Subset, of: Pixels, rows: NDArray[np.int64]) -> Tensor:
-        """Return what the trained part starts from: images, the frozen trunk's output, or features."""
-        chosen = torch.from_numpy(rows)
-        if subset == "head":
-            return self.features(of)[chosen.to(self.device)]
-        images = of.images[chosen]
-        if subset == "stage" and isinstance(self.theta, Backbone):
-            try:
-                return self.through(self.theta.frozen_activations, images)
-            except InvalidInputError:
-                pass  # what follows the trunk is no chain of modules: images go through the whole net
-        return images.to(self.device)
-
-
-def chosen_rows(target: Target, shots: int, seed: int) -> list[NDArray[np.int64]]:
-    """Return the attacker's rows: those to train on, and a fifth of each class that is held out."""
-    chosen = target.train.few(shots, seed)
-    parts = hold_out_rows(target.train.labels.numpy()[chosen], HELD_OUT, [seed, 4])
-    if not len(parts[1]):
-        raise InvalidInputError(f"{shots} row(s) a class leave none to choose by; an attacker needs two.")
-    return [chosen[part] for part in parts]
-
-
-def draw_of(seed: int, stream: int) -> int:
+def draw_of(seed: int, repeat: int) -> int:
     """Return the seed of head, factors and batches of an attack."""
-    return int(np.random.SeedSequence([seed, stream]).generate_state(1)[0])
+    return int(np.random.SeedSequence([seed, repeat]).generate_state(1)[0])
 
 
 def attack(
@@ -317,32 +202,47 @@ def attack(
     shots: int = 0,
     budget: DeepBudget | None = None,
     seed: int = 0,
-    stream: int = 0,
+    again: bool = False,
 ) -> AttackRun:
-    """Attack a net: every trial from the same start, the best by its mean held-out accuracy.
+    """Attack a net: trials from the same start, then the best by held-out accuracy from other starts.
 
-    A fifth of each class of the attacker's rows is held out; the mean is over all steps, so that an attacker
-    in a hurry is chosen. Nothing is trained on the held-out rows afterwards.
-    The seed chooses the rows; seed and stream together the new head, LoRA's factors and the batches.
+    A fifth of each class of the attacker's images is held out. The best trial has the largest mean held-out
+    accuracy over all steps, so that an attacker in a hurry is chosen. Nothing is trained on the held-out
+    images afterwards. The seed chooses the images; seed and repeat the new head, LoRA's factors and the
+    batches, which are the same for every net.
+
+    Args:
+        target: The net.
+        attacker: What is trained, by what.
+        shots: Examples per class; 0 for all.
+        budget: Steps, trials, repeats, batch size.
+        seed: Of images, heads and batches.
+        again: Take other heads and batches than the attacks without it: for A against A.
 
     Raises:
-        InvalidInputError: A class has fewer than two rows, a net that cannot be attacked so, or every trial
-            diverges.
+        InvalidInputError: A class has fewer than two examples, there are no fresh images, a net that cannot
+            be attacked so, or every trial diverges.
     """
     budget, started = budget or DeepBudget(), time.perf_counter()
-    fit, held = chosen_rows(target, shots, seed)
-    sets = [_Set(target, attacker.subset, of, rows)
-            for of, rows in ((target.train, fit), (target.train, held), (target.test, None))]  # fmt: skip
-    values, draw = attacker.trials(budget.trials), draw_of(seed, stream)
-    run = _closed_form if attacker.closed_form else _descent
+    images = target.fresh if attacker.fresh else target.train
+    if images is None:
+        raise InvalidInputError(
+            f"attacker '{attacker.name}' needs images on which θ_I was not trained; give fresh=…."
+        )
+    fit, held = images.chosen_rows(shots, seed)
+    sets = [_Set(target, attacker, of, rows)
+            for of, rows in ((images, fit), (images, held), (target.test, None))]  # fmt: skip
+    values = attacker.trials(budget.trials)
+    draws = [draw_of(seed, repeat + again * budget.repeats) for repeat in range(budget.repeats)]
+    run = _solve if attacker.closed_form else _descend
     rows, best = [], None
     for trial, value in enumerate(values):
-        found = run(target, attacker, float(value), sets, budget, draw)
+        found = run(target, attacker, float(value), sets, budget, draws[0])
         score = (_mean(found.held, found.steps), -_mean(found.held_loss, found.steps))
         whole = not math.isnan(score[1])  # else it diverged
-        rows.append((trial + 1, value, score[0] if whole else 0.0, float(found.correct[-1].mean())))
+        rows.append((trial + 1, value, score[0] if whole else 0.0, float(found.accuracy[-1])))
         if whole and (best is None or score > best[0]):
-            best = score, float(value), found, target.pretrain_accuracy(found.net)
+            best = score, float(value), found
     if best is None:
         raise InvalidInputError(
             f"every trial of '{attacker.label}' diverges ({', '.join(f'{v:.3g}' for v in values)})."
@@ -350,14 +250,17 @@ def attack(
     trials = pd.DataFrame(rows, columns=["trial", "value", "held_out", "final"])
     leader = [int(trials["held_out"][: k + 1].idxmax()) for k in range(len(trials))]
     trials["best_so_far"] = trials["final"].to_numpy()[leader]
-    _, value, found, pretrain = best
+    _, value, first = best
+    others = () if attacker.closed_form else draws[1:]  # what is solved starts from nothing that is drawn
+    repeats = [first, *(run(target, attacker, value, sets, budget, draw) for draw in others)]
     return AttackRun(
         trials=trials,
         chosen=value,
         at_edge=len(values) > 1 and value in (values[0], values[-1]),
-        steps=found.steps,
-        correct=found.correct,
-        pretrain_accuracy=pretrain,
+        layer=first.layer,
+        steps=first.steps,
+        accuracy=np.stack([found.accuracy for found in repeats]),
+        pretrain_accuracy=float(np.mean([target.pretrain_accuracy(found.net) for found in repeats])),
         rows=len(fit),
         seconds=time.perf_counter() - started,
     )
@@ -378,9 +281,14 @@ def scale_rows(rows: NDArray[np.int64]) -> NDArray[np.int64]:
 class _Set:
     """Inputs and labels of some rows, on the device."""
 
-    def __init__(self, target: Target, subset: Subset, of: Pixels, rows: NDArray[np.int64] | None) -> None:
+    def __init__(
+        self, target: Target, attacker: DeepAttacker, of: Pixels, rows: NDArray[np.int64] | None
+    ) -> None:
         rows = np.arange(len(of)) if rows is None else rows
-        self.inputs = target.inputs(subset, of, rows)
+        self.inputs = target.inputs(attacker.subset, of, rows)
+        self.layers = {"": self.inputs}  # what a solver may read
+        if attacker.optimizer == "trunk":
+            self.layers = target.trunk_outputs(of, rows)
         self.labels = of.labels[torch.from_numpy(rows)].to(target.device)
         self.some = of.images[torch.from_numpy(scale_rows(rows))]
 
@@ -392,11 +300,12 @@ class _Trial:
     steps: NDArray[np.int64]
     held: NDArray[np.float64]  # (T,) held-out accuracy
     held_loss: NDArray[np.float64]
-    correct: NDArray[np.bool_]  # (T, M)
+    accuracy: NDArray[np.float64]  # (T,) on test images
     net: nn.Module | None  # afterwards; None: θ itself
+    layer: str = ""
 
 
-def _descent(
+def _descend(
     target: Target, attacker: DeepAttacker, value: float, sets: Sequence[_Set], budget: DeepBudget, seed: int
 ) -> _Trial:
     """Train by an optimizer, and measure at log-spaced steps."""
@@ -405,7 +314,7 @@ def _descent(
     if attacker.optimizer == "whitened":
         inputs = _whitened(inputs, value)
     features = inputs[0] if attacker.subset == "head" else target.through(target.theta, fit.some)
-    model, rate = target.attacked(attacker, features, seed), value
+    model, rate = begin(target, attacker, features, seed), value
     if attacker.optimizer == "sgd":
         rate = value / smoothness(features / model.scale)
     elif attacker.optimizer == "whitened":  # λ_max of whitened features is 1
@@ -430,36 +339,58 @@ def _descent(
             for stepper in steppers:
                 stepper.step()
     while len(records) < len(measured):  # it diverged
-        records.append((0.0, math.nan, np.zeros(len(test.labels), dtype=np.bool_)))
-    accuracy, losses, correct = zip(*records, strict=True)
+        records.append((0.0, math.nan, 0.0))
     net = None if attacker.subset == "head" else model.net
-    return _Trial(measured, np.array(accuracy), np.array(losses), np.array(correct), net)
+    accuracy, losses, test_accuracy = np.array(records).T
+    return _Trial(measured, accuracy, losses, test_accuracy, net)
 
 
-def _closed_form(
+def begin(target: Target, attacker: DeepAttacker, features: Tensor, seed: int) -> Attacked:
+    """Return a copy of θ as an attacker begins with it; features `(n, D)` tell their scale."""
+    return Attacked(
+        target.theta,
+        attacker.subset,
+        target.train.classes,
+        dimension=features.shape[1],
+        scale=float(features.double().square().mean().sqrt()) or 1.0,
+        rank=attacker.rank,
+        seed=seed,
+        matrices=attacker.optimizer == "muon",
+    )
+
+
+def _solve(
     target: Target, attacker: DeepAttacker, value: float, sets: Sequence[_Set], budget: DeepBudget, seed: int
 ) -> _Trial:
-    """Solve the head's problem: ridge regression on one-hot labels at once, or logistic regression."""
+    """Solve the head's problem by ridge regression on one-hot labels, or by logistic regression.
+
+    Of several layers, as `trunk` reads them, the one with the largest held-out accuracy is taken.
+    """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression, RidgeClassifier
     from sklearn.preprocessing import StandardScaler
 
-    X, Z, T = (part.inputs.double().cpu().numpy() for part in sets)
     y, z, t = (part.labels.cpu().numpy() for part in sets)
-    if attacker.optimizer == "ridge":
-        spread = float(((X - X.mean(axis=0)) ** 2).sum() / X.shape[1]) or 1.0
-        model: Any = RidgeClassifier(alpha=value * spread)
-    else:
-        scaler = StandardScaler().fit(X)
-        X, Z, T = (scaler.transform(part) for part in (X, Z, T))
-        model = LogisticRegression(C=value, max_iter=1000)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # it has had its thousand iterations
-        model.fit(X, y)
-    held = float((model.predict(Z) == z).mean())
-    return _Trial(
-        np.ones(1, dtype=np.int64), np.array([held]), np.zeros(1), (model.predict(T) == t)[None], None
-    )
+    best = None
+    for layer in sets[0].layers:
+        X, Z, T = (part.layers[layer].double().cpu().numpy() for part in sets)
+        if attacker.optimizer == "logistic":
+            scaler = StandardScaler().fit(X)
+            X, Z, T = (scaler.transform(part) for part in (X, Z, T))
+            model: Any = LogisticRegression(C=value, max_iter=1000)
+        else:
+            spread = float(((X - X.mean(axis=0)) ** 2).sum() / X.shape[1]) or 1.0
+            model = RidgeClassifier(alpha=value * spread)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # it has had its thousand iterations
+            model.fit(X, y)
+        held = float((model.predict(Z) == z).mean())
+        if best is None or held > best.held[0]:
+            passes = int(np.max(model.n_iter_)) if attacker.optimizer == "logistic" else 1
+            accuracy = np.array([(model.predict(T) == t).mean()])
+            best = _Trial(np.array([passes]), np.array([held]), np.zeros(1), accuracy, None, layer)
+    assert best is not None  # there is a layer
+    return best
 
 
 def _whitened(inputs: Sequence[Tensor], floor: float) -> list[Tensor]:
@@ -502,11 +433,12 @@ def _batches(rows: int, size: int | None, seed: int) -> Iterator[Tensor]:
 
 def _measure(
     model: Attacked, inputs: Sequence[Tensor], held: Tensor, test: Tensor
-) -> tuple[float, float, NDArray[np.bool_]]:
-    """Return held-out accuracy and loss, and which test images are classified rightly."""
+) -> tuple[float, float, float]:
+    """Return held-out accuracy and loss, and test accuracy."""
     model.eval()
     with torch.no_grad():
         logits, other = (torch.cat([model(x) for x in part.split(CHUNK)]) for part in inputs)
         loss = float(nn.functional.cross_entropy(logits, held))
-        accuracy = float((logits.argmax(dim=1) == held).double().mean())
-        return accuracy, loss, (other.argmax(dim=1) == test).cpu().numpy()
+        found = ((x.argmax(dim=1) == y).double().mean() for x, y in ((logits, held), (other, test)))
+        accuracy, test_accuracy = map(float, found)
+        return accuracy, loss, test_accuracy

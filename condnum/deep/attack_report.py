@@ -1,10 +1,10 @@
-"""What attacks on θ₀, θ_I and the net from scratch say together: factors, intervals, and a place."""
+"""What deep attacks say together: one goal, the cheapest success, paired factors beside A against A."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,33 +12,30 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from condnum.deep.attack_panel import (
+    AGAIN,
     ATTACKERS,
-    CHUNK,
     SCRATCH,
-    SHARES,
     SHOTS,
     THETA_0,
     AttackRun,
     DeepAttacker,
     DeepBudget,
-    Pixels,
-    Target,
     attack,
 )
+from condnum.deep.attack_target import Pixels, Target, from_scratch
 from condnum.deep.backbone import Backbone
 from condnum.errors import InvalidInputError
 
-#: Draws of the bootstrap, its level, and the least head start of θ₀ over a net from scratch (a factor of
-#: steps) by which a place can be told.
-DRAWS = 1000
+#: Goals: fractions of the way from chance to the best attacker's accuracy on θ₀.
+FRACTIONS = (0.5, 0.8, 0.9, 0.95)
+
+#: Level of the intervals, and the least head start of θ₀ over a net from scratch (a factor of steps) that a
+#: protection score needs.
 LEVEL = 0.95
 HEAD_START = 1.25
-
-#: Added to the seed of a net from scratch, so that it is not what θ₀ was trained from.
-SCRATCH_SEED = 1_000
 
 Steps = NDArray[np.float64]
 
@@ -49,104 +46,98 @@ class Place(NamedTuple):
     backbone: str
     net: str
     attacker: str
-    shots: int  # rows a class; 0: all
+    shots: int  # examples per class; 0: all
     seed: int
 
 
-def first_reached(x: Steps, accuracy: Steps, target: Steps) -> Steps:
-    """Return where curves `(T, B)` first reach their targets `(B,)`, interpolated in log x; NaN if nowhere.
+def first_reached(x: Steps, accuracy: Steps, goal: float) -> float:
+    """Return where a curve `(T,)` first reaches a goal, interpolated in log x; NaN if nowhere.
 
-    A curve that starts at its target, or reaches it before x = 1, gives 1 (or the first x above it).
+    A curve that starts at its goal, or reaches it before x = 1, gives 1 (or the first x above it).
 
     Examples:
-        >>> curve = np.array([[0.2], [0.4], [0.8], [0.9]])
-        >>> first_reached(np.array([0.0, 1.0, 10.0, 100.0]), curve, np.array([0.6])).round(2)
-        array([3.16])
-        >>> first_reached(np.array([0.0, 1.0, 10.0, 100.0]), curve, np.array([0.95]))
-        array([nan])
+        >>> curve = np.array([0.2, 0.4, 0.8, 0.9])
+        >>> round(first_reached(np.array([0.0, 1.0, 10.0, 100.0]), curve, 0.6), 2)
+        3.16
+        >>> first_reached(np.array([0.0, 1.0, 10.0, 100.0]), curve, 0.95)
+        nan
     """
-    over = accuracy >= target
-    index = np.argmax(over, axis=0)
-    before, column = np.maximum(index - 1, 0), np.arange(accuracy.shape[1])
-    log = np.log(np.maximum(x, max(1.0, x[0])))
-    low, high = accuracy[before, column], accuracy[index, column]
-    share = np.divide(target - low, high - low, out=np.ones_like(target), where=high > low)
-    reached = np.exp(log[before] + np.where(index > 0, share, 0.0) * (log[index] - log[before]))
-    return np.where(over.any(axis=0), reached, np.nan)
+    over = accuracy >= goal
+    if not over.any():
+        return math.nan
+    index, log = int(np.argmax(over)), np.log(np.maximum(x, max(1.0, x[0])))
+    if index == 0:
+        return float(np.exp(log[0]))
+    return float(np.exp(np.interp(goal, accuracy[index - 1 : index + 1], log[index - 1 : index + 1])))
 
 
-class Curves(NamedTuple):
-    """Curves of one attacker on one net: x `(T,)`, and `(T, M)` which test images are right."""
+def t_interval(values: NDArray[np.float64]) -> tuple[float, float, float]:
+    """Return the mean of independent values and the ends of its 95 % t-interval; NaN ends for one value.
 
-    x: Steps
-    correct: NDArray[np.bool_]
+    Examples:
+        >>> [round(end, 3) for end in t_interval(np.array([1.0, 2.0, 3.0]))]
+        [2.0, -0.484, 4.484]
+    """
+    from scipy.stats import t
+
+    mean, count = float(np.mean(values)), len(values)
+    if count < 2:
+        return mean, math.nan, math.nan
+    half = float(t.ppf((1 + LEVEL) / 2, count - 1) * np.std(values, ddof=1) / math.sqrt(count))
+    return mean, mean - half, mean + half
 
 
-def compare(
-    curves: Mapping[str, Mapping[int, Curves]],
-    goals: Mapping[int, NDArray[np.bool_]],
-    share: float,
-    most: float,
-    *,
-    seed: int = 0,
-) -> dict[str, Any]:
-    """Compare what θ₀, θ_I and scratch need until they have a share of θ₀'s final accuracy.
+def compare(needs: Mapping[str, Steps], most: float) -> dict[str, Any]:
+    """Compare what an attacker needs on θ_I and from scratch with what it needs on θ₀, paired.
 
-    Curves that never arrive count as `most`, and say so (`…_reached`): the factor is then a lower bound (of
-    θ_I) or meaningless (of both). Means are geometric, over seeds. Intervals: percentiles of a bootstrap over
-    seeds and test images, the same images for all three nets.
+    An attack on θ_I that misses the goal counts as `most`: the factor is then a lower bound, and the upper
+    end of its interval is infinite. If an attack on θ₀ misses the goal there is no factor. The unit of
+    replication is the seed: log-factors are averaged over repeats within a seed, then come mean and
+    t-interval over seeds; of one seed, over repeats.
 
     Args:
-        curves: By net (`theta_0`, `theta_i`, `scratch`) and seed.
-        goals: By seed, which test images θ₀ has right in the end `(M,)`.
-        share: Of that accuracy.
-        most: The budget.
-        seed: Of the bootstrap.
+        needs: Steps to the goal `(seeds, repeats)`, NaN where it is missed, by net: `theta_0`, `theta_i`,
+            `scratch`, and `theta_0 again` if θ₀ was attacked once more.
+        most: Steps of the budget; NaN for an attacker that is solved, which has no factor.
 
     Returns:
-        Needs of the three, `factor`, `factor_low`, `factor_high`, and `place`, `place_low`, `place_high`:
-        0 is void (as fast as from θ₀), 1 complete (no faster than from scratch), an upper bound where scratch
-        never arrives. NaN where θ₀ is at its target from the start, or has no head start of 1.25.
+        Counts, geometric means of needs, and `factor`, `protection` with ends `_low` and `_high`; `noise` is
+        the largest factor between θ₀ and θ₀ again in either direction. Protection is 0 where the attack on
+        θ_I is as fast as on θ₀ and 1 where it is no faster than from scratch: an upper bound where scratch
+        misses the goal, a lower one where θ_I does, NaN where both do or θ₀'s head start is below 1.25.
     """
-    seeds = sorted(set.intersection(*(set(of) for of in curves.values())))
-    generator = np.random.default_rng([seed, 5])
-    images = len(next(iter(goals.values())))
-    weights = np.column_stack(
-        [np.full(images, 1 / images), generator.multinomial(images, [1 / images] * images, DRAWS).T / images]
-    )  # the first column is the sample itself
-    needs = dict[str, Any]()
-    met = np.ones((len(seeds), DRAWS + 1), dtype=bool)
-    for k, one in enumerate(seeds):
-        target = share * (goals[one] @ weights)
-        begin, first = curves[THETA_0][one]
-        met[k] = (first[0] @ weights < target) | (begin[0] > 0)
-        for net, of in curves.items():
-            x, correct = of[one]
-            found = first_reached(x, correct @ weights, target)
-            needs.setdefault(net, np.full((len(seeds), DRAWS + 1), np.nan))[k] = found
-    drawn = np.column_stack([np.arange(len(seeds)), generator.integers(0, len(seeds), (len(seeds), DRAWS))])
-    used = np.where(np.take_along_axis(met, drawn, 0), 1.0, np.nan)
+    row: dict[str, Any] = {"seeds": len(needs[THETA_0]), "attacks": needs[THETA_0].size}
+    reached = {net: int((~np.isnan(found)).sum()) for net, found in needs.items()}
+    logs = {net: np.log(np.where(np.isnan(found), most, found)) for net, found in needs.items()}
+    row |= {f"needs_{net}": float(np.exp(of.mean())) for net, of in logs.items() if net != AGAIN}
+    row |= {f"reached_{net}": reached[net] for net in logs if net != AGAIN}
+    missed = {net for net, count in reached.items() if count < row["attacks"]}
+    slower, start = (logs[net] - logs[THETA_0] for net in ("theta_i", SCRATCH))
+    if row["seeds"] > 1:
+        slower, start = slower.mean(axis=1), start.mean(axis=1)
+    known = THETA_0 not in missed and not math.isnan(most)
+    factor = np.exp(t_interval(slower.ravel())) if known else np.full(3, math.nan)
+    if known and "theta_i" in missed:
+        factor[2] = math.inf
+    ahead = known and start.min() > math.log(HEAD_START) and not {"theta_i", SCRATCH} <= missed
+    protection = t_interval((slower / start).ravel()) if ahead else [math.nan] * 3
+    for name, values in (("factor", factor), ("protection", protection)):
+        row |= {f"{name}{end}": float(v) for end, v in zip(("", "_low", "_high"), values, strict=True)}
+    noise = np.abs(logs[AGAIN] - logs[THETA_0]).max() if known and AGAIN in logs else math.nan
+    return row | {"noise": float(np.exp(noise))}
 
-    def log_mean(net: str) -> Steps:
-        """Return the mean log need of each draw."""
-        filled = np.log(np.where(np.isnan(needs[net]), most, needs[net]))
-        total = np.nansum(np.take_along_axis(filled, drawn, 0) * used, axis=0)
-        count = np.sum(~np.isnan(used), axis=0)
-        return np.divide(total, count, out=np.full(DRAWS + 1, np.nan), where=count > 0)
 
-    means = {net: log_mean(net) for net in curves}
-    factor = means["theta_i"] - means[THETA_0]
-    start = means[SCRATCH] - means[THETA_0]
-    place = np.divide(factor, start, out=np.full(DRAWS + 1, np.nan), where=start > math.log(HEAD_START))
-    row: dict[str, Any] = {f"needs_{net}": math.exp(value[0]) for net, value in means.items()}
-    row |= {f"reached_{net}": int((~np.isnan(found[:, 0])).sum()) for net, found in needs.items()}
-    for name, values in (("factor", np.exp(factor)), ("place", place)):
-        known = values[1:][np.isfinite(values[1:])]
-        low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) if len(known) else (math.nan,) * 2
-        if name == "place" and np.isnan(values[0]):
-            low = high = math.nan
-        row |= {name: values[0], f"{name}_low": low, f"{name}_high": high}
-    return {"seeds": len(seeds), **row}
+def effect(row: Any) -> str:
+    """Say in words what a row of `DeepAttackReport.factors` shows; a slowdown has to leave the A/A range."""
+    if DeepAttacker.named(row["attacker"]).closed_form:
+        arrives = row["reached_theta_i"] == row["attacks"]
+        return "reaches the goal at once" if arrives else "misses the goal"
+    if math.isnan(row["factor"]):
+        return "not comparable: missed on θ₀"
+    inside = 1 / row["noise"] <= row["factor"] <= row["noise"]
+    if inside or not (row["factor_low"] > 1 or row["factor_high"] < 1):
+        return "no measurable slowdown"
+    return "slowdown" if row["factor"] > 1 else "faster on θ_I"
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,15 +146,44 @@ class DeepAttackReport:
 
     runs: Mapping[Place, AttackRun]
     budget: DeepBudget
-    rows: Mapping[int, int]  # rows of the attacker by rows a class, held-out ones among them
+    chance: float  # fraction of the most common class of the test images
 
     @property
     def methods(self) -> list[str]:
         """What made each θ_I."""
-        return list(dict.fromkeys(p.net for p in self.runs if p.net not in (THETA_0, SCRATCH)))
+        return list(dict.fromkeys(p.net for p in self.runs if p.net not in (THETA_0, AGAIN, SCRATCH)))
+
+    @property
+    def most(self) -> int:
+        """Examples per class of the attackers with most; 0: all."""
+        shots = {place.shots for place in self.runs}
+        return 0 if 0 in shots else max(shots)
+
+    def examples(self, place: Place) -> int:
+        """Return the examples that an attacker sees in a step, or in a pass of what is solved."""
+        rows = self.runs[place].rows
+        return rows if DeepAttacker.named(place.attacker).full_batch else min(rows, self.budget.batch_size)
+
+    def goal(self, place: Place, fraction: float) -> float:
+        """Return chance + fraction × (best attacker's accuracy on θ₀ − chance): one goal for all attackers.
+
+        The best is that of this net and seed with as many examples, in the end, mean over repeats.
+        """
+        where = (place.backbone, THETA_0, place.shots, place.seed)
+        best = max(
+            run.final_accuracy
+            for p, run in self.runs.items()
+            if (p.backbone, p.net, p.shots, p.seed) == where
+        )
+        return self.chance + fraction * (best - self.chance)
+
+    def needs(self, place: Place, fraction: float) -> Steps:
+        """Return the steps of each repeat `(R,)` to the goal; NaN where it is missed."""
+        run, goal = self.runs[place], self.goal(place, fraction)
+        return np.array([first_reached(run.steps.astype(float), curve, goal) for curve in run.accuracy])
 
     def table(self) -> pd.DataFrame:
-        """Return a row an attack: chosen trial, accuracies before and after, seconds."""
+        """Return a row an attack: chosen trial, accuracies before and after, examples, seconds."""
         return pd.DataFrame(
             {
                 **place._asdict(),
@@ -171,9 +191,12 @@ class DeepAttackReport:
                 "rows": run.rows,
                 "chosen": run.chosen,
                 "at_edge": run.at_edge,
-                "start_accuracy": run.accuracy[0] if len(run.steps) > 1 else math.nan,
-                "final_accuracy": run.accuracy[-1],
+                "layer": run.layer,
+                "repeats": len(run.accuracy),
+                "start_accuracy": run.accuracy[:, 0].mean() if len(run.steps) > 1 else math.nan,
+                "final_accuracy": run.final_accuracy,
                 "steps": int(run.steps[-1]),
+                "examples": int(run.steps[-1]) * self.examples(place),
                 "pretrain_accuracy": run.pretrain_accuracy,
                 "seconds": run.seconds,
             }
@@ -181,146 +204,108 @@ class DeepAttackReport:
         )
 
     def trials(self) -> pd.DataFrame:
-        """Return the trials of every attack, and the test accuracy of the best so far by held-out rows."""
+        """Return the trials of every attack, and the test accuracy of the best so far by held-out images."""
         return pd.concat([run.trials.assign(**place._asdict()) for place, run in self.runs.items()])
 
     def curves(self) -> pd.DataFrame:
-        """Return test accuracy against steps of every attack."""
+        """Return test accuracy against steps and examples of every repeat."""
         parts = [
-            pd.DataFrame({"step": run.steps, "accuracy": run.accuracy}).assign(**place._asdict())
+            pd.DataFrame({"step": run.steps, "examples": run.steps * self.examples(place), "accuracy": curve})
+            .assign(**place._asdict(), repeat=repeat)
             for place, run in self.runs.items()
-        ]
+            for repeat, curve in enumerate(run.accuracy)
+        ]  # fmt: skip
         return pd.concat(parts, ignore_index=True)
 
-    def factors(self, shares: Sequence[float] = SHARES) -> pd.DataFrame:
-        """Return factors of steps: a row for each backbone, method, attacker, rows and share (`compare`).
+    def factors(self, fractions: Sequence[float] = FRACTIONS) -> pd.DataFrame:
+        """Return a row for each backbone, method, examples per class, fraction and attacker (`compare`).
 
-        Beside them are the final accuracies on the three nets, D_P's accuracy before and after the attack,
-        and in how many attacks the chosen trial is at the edge of its grid.
+        The first row of each group is the cheapest attack that succeeds: it reaches the goal on θ_I in every
+        repeat, after `examples_theta_i`. Those that miss it come last, the most accurate first.
         """
-        return self._compared(
-            shares,
-            lambda p: p.shots,
-            lambda parts: next(Curves(run.steps.astype(float), run.correct) for run in parts.values()),
-            self.budget.steps,
-            "shots",
-        )
+        groups = dict[tuple[str, int], list[Place]]()
+        for place in self.runs:
+            groups.setdefault((place.backbone, place.shots), []).append(place)
+        keys = itertools.product(groups.items(), self.methods, fractions)
+        rows = [
+            self._row(backbone, shots, method, attacker, fraction, places)
+            for ((backbone, shots), places), method, fraction in keys
+            for attacker in dict.fromkeys(place.attacker for place in places)
+        ]
+        table = pd.DataFrame([row for row in rows if row])
+        groups_of_rows = table.groupby(["backbone", "method", "shots", "fraction"], sort=False).ngroup()
+        cost = table["examples_theta_i"].fillna(math.inf)
+        return table.iloc[np.lexsort((-table["final_theta_i"], cost, groups_of_rows))].reset_index(drop=True)
 
-    def rows_factors(self, shares: Sequence[float] = SHARES) -> pd.DataFrame:
-        """Return factors of rows: how many θ_I asks for, against θ₀, to the same accuracy at its full budget.
+    def _row(
+        self, backbone: str, shots: int, method: str, attacker: str, fraction: float, places: Sequence[Place]
+    ) -> dict[str, Any]:
+        """Compare one attacker on all nets; empty where a net was not attacked."""
+        own = [place for place in places if place.attacker == attacker]
+        names = {THETA_0: THETA_0, "theta_i": method, SCRATCH: SCRATCH, AGAIN: AGAIN}
+        by_net = {name: {p.seed: p for p in own if p.net == net} for name, net in names.items()}
+        by_net = {name: of for name, of in by_net.items() if of or name != AGAIN}
+        seeds = sorted(set.intersection(*(set(of) for of in by_net.values())))
+        if not seeds:
+            return {}
+        of_nets = {name: [of[seed] for seed in seeds] for name, of in by_net.items()}
+        needs = {name: np.array([self.needs(p, fraction) for p in of]) for name, of in of_nets.items()}
+        kind = DeepAttacker.named(attacker)
+        step = float(np.mean([self.examples(place) for place in of_nets[THETA_0]]))
+        row: dict[str, Any] = {"backbone": backbone, "method": method, "attacker": attacker}
+        row |= {"label": kind.label, "shots": shots, "fraction": fraction}
+        row["goal"] = float(np.mean([self.goal(place, fraction) for place in of_nets[THETA_0]]))
+        row |= compare(needs, math.nan if kind.closed_form else float(self.budget.steps))
+        for name in (THETA_0, "theta_i"):
+            arrives = row[f"reached_{name}"] == row["attacks"]
+            row[f"examples_{name}"] = step * row[f"needs_{name}"] if arrives else math.nan
+        row["examples_budget"] = math.nan if kind.closed_form else step * self.budget.steps
+        row["effect"] = effect(row)
+        for name in (THETA_0, "theta_i", SCRATCH):
+            runs = [self.runs[place] for place in of_nets[name]]
+            row[f"final_{name}"] = float(np.mean([run.final_accuracy for run in runs]))
+            row[f"pretrain_{name}"] = float(np.mean([run.pretrain_accuracy for run in runs]))
+        row["at_edge"] = sum(self.runs[p].at_edge for n, of in of_nets.items() if n != AGAIN for p in of)
+        return row
 
-        The goal is θ₀'s final accuracy with most rows; one kind of rows gives no such table.
-        """
-        if len(self.rows) < 2:
-            return pd.DataFrame()
-        by_rows = sorted(self.rows, key=lambda shots: self.rows[shots])
-
-        def curve(parts: Mapping[int, AttackRun]) -> Curves:
-            known = [shots for shots in by_rows if shots in parts]
-            x = np.array([float(self.rows[shots]) for shots in known])
-            return Curves(x, np.stack([parts[shots].correct[-1] for shots in known]))
-
-        return self._compared(shares, lambda p: 0, curve, float(max(self.rows.values())), "")
-
-    def _compared(
-        self,
-        shares: Sequence[float],
-        split: Callable[[Place], int],
-        curve: Callable[[Mapping[int, AttackRun]], Curves],
-        most: float,
-        name: str,
-    ) -> pd.DataFrame:
-        """Compare all nets, a row for each share."""
-        groups: dict[tuple[str, str, int], dict[str, dict[int, dict[int, AttackRun]]]] = {}
-        for place, run in self.runs.items():
-            nets = groups.setdefault((place.backbone, place.attacker, split(place)), {})
-            nets.setdefault(place.net, {}).setdefault(place.seed, {})[place.shots] = run
-        found = []
-        for (backbone, attacker, part), nets in groups.items():
-            if not {THETA_0, SCRATCH} <= nets.keys():
-                continue
-            for method in self.methods:
-                if method not in nets:
-                    continue
-                named = {THETA_0: nets[THETA_0], "theta_i": nets[method], SCRATCH: nets[SCRATCH]}
-                curves = {net: {s: curve(runs) for s, runs in of.items()} for net, of in named.items()}
-                seeds = sorted(set.intersection(*(set(of) for of in curves.values())))
-                if not seeds:
-                    continue
-                goals = {s: curves[THETA_0][s].correct[-1] for s in seeds}
-                label = DeepAttacker.named(attacker).label
-                facts: dict[str, Any] = {
-                    "backbone": backbone,
-                    "method": method,
-                    "attacker": attacker,
-                    "label": label,
-                }
-                facts |= {name: part} if name else {}
-                for share in shares:
-                    facts |= {"share": share} | compare(curves, goals, share, most)
-                    last = {net: [[*named[net][s].values()][-1] for s in seeds] for net in named}
-                    for net, runs in last.items():
-                        facts[f"final_{net}"] = float(np.mean([run.accuracy[-1] for run in runs]))
-                        facts[f"pretrain_{net}"] = float(np.mean([run.pretrain_accuracy for run in runs]))
-                    facts["at_edge"] = sum(run.at_edge for runs in last.values() for run in runs)
-                    found.append(dict(facts))
-        return pd.DataFrame(found)
-
-    def sentences(self, share: float = 0.9) -> list[str]:
-        """Say what the defence buys against each attacker with most rows, the least first."""
-        table = self.factors([share])
-        most = max(self.rows, key=lambda shots: self.rows[shots])
-        return [sentence(row, self.budget.steps) for _, row in table[table["shots"] == most].iterrows()]
+    def sentences(self, fraction: float = 0.8) -> list[str]:
+        """Say what immunization buys against attackers with most examples, the cheapest success first."""
+        table = self.factors([fraction])
+        said = list[str]()
+        for _, rows in table[table["shots"] == self.most].groupby(["backbone", "method"], sort=False):
+            said += [headline(rows), *(sentence(row) for _, row in rows.iterrows())]
+        return said
 
 
-def sentence(row: Any, budget: float) -> str:
-    """Say in words what a row of `DeepAttackReport.factors` holds."""
-    goal = f"{100 * row['share']:g} % of θ₀'s accuracy"
-    never, closed = row["reached_theta_i"] < row["seeds"], DeepAttacker.named(row["attacker"]).closed_form
-    if closed or row["needs_theta_0"] <= 1 >= row["needs_theta_i"]:
-        how = "solved at once" if closed else "one step"
-        shares = (100 * row[f"final_{net}"] for net in ("theta_i", "theta_0", "scratch"))
-        what = "{:.1f} % in the end on θ_I, {:.1f} on θ₀, {:.1f} from scratch".format(*shares)
-        return f"{row['label']}: {how}, {'without' if never else 'with'} {goal}; {what}."
-    if math.isnan(row["factor"]):
-        return f"{row['label']}: θ₀ has {goal} from the start, so steps say nothing."
-    steps = f"{row['needs_theta_i']:.3g} steps instead of {row['needs_theta_0']:.3g} to {goal}"
-    factor = "{:.3g} times ({:.3g} to {:.3g})".format(*(row[f"factor{end}"] for end in ("", "_low", "_high")))
-    told = f"{row['label']}: {'more than ' * never}{steps}, {'at least ' * never}{factor}"
-    if math.isnan(row["place"]):
-        return f"{told}; θ₀ has no head start over a net from scratch here, so there is nothing to defend."
-    most = "at most " if row["reached_scratch"] < row["seeds"] and not never else ""
-    low, high = row["place_low"], row["place_high"]
-    told_apart = "complete" if low > 0.75 else "in between" if low > 0 else "not told apart from void"
-    where = "void" if high < 0.25 else told_apart
-    places = (round(row[f"place{end}"], 2) + 0.0 for end in ("", "_low", "_high"))  # no -0.00
-    place = "{:.2f} ({:.2f} to {:.2f})".format(*places)
-    return f"{told}; from void (0) to complete (1) {most}{place}: {where}."
-
-
-def from_scratch(backbone: Backbone, seed: int, images: Tensor) -> Backbone:
-    """Return the same architecture with weights drawn anew, and BatchNorm's statistics of these images.
-
-    As they are drawn, statistics are 0 and 1, with which the features of a deep net are nearly constant.
-    """
-    made = Backbone(
-        backbone.name,
-        trainable=backbone.split.trainable,
-        num_classes=backbone.num_classes,
-        seed=SCRATCH_SEED + seed,
-        **backbone.model_arguments,
+def headline(rows: pd.DataFrame) -> str:
+    """Name the cheapest attack that succeeds, of rows of `DeepAttackReport.factors` in their order."""
+    first = rows.iloc[0]
+    goal = f"{100 * first['goal']:.1f} %"
+    if math.isnan(first["examples_theta_i"]):
+        return f"No attack of this panel reaches {goal} on θ_I in every repeat within its budget."
+    return (
+        f"The cheapest attack that succeeds: {first['label']}. It reaches {goal} on θ_I after "
+        f"{first['examples_theta_i']:,.0f} examples."
     )
-    norms = [part for part in made.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
-    momenta = [part.momentum for part in norms]
-    for part in norms:
-        part.reset_running_stats()
-        part.train().momentum = None  # a plain mean over all batches
-    with torch.no_grad():
-        for batch in images.split(CHUNK) if norms else ():
-            made(batch)
-    for part, momentum in zip(norms, momenta, strict=True):
-        part.eval().momentum = momentum
-    return made
+
+
+def sentence(row: Any) -> str:
+    """Say in words what a row of `DeepAttackReport.factors` holds."""
+    ends = (100 * row[f"final_{net}"] for net in ("theta_i", THETA_0, SCRATCH))
+    told = "{:.1f} % in the end on θ_I, {:.1f} on θ₀, {:.1f} from scratch".format(*ends)
+    label, goal, what = row["label"], f"{100 * row['goal']:.1f} %", effect(row)
+    if DeepAttacker.named(row["attacker"]).closed_form:
+        return f"{label}: {what.replace('the goal', goal)} on θ_I; {told}."
+    if math.isnan(row["factor"]):
+        counts = f"{row['reached_theta_0']} on θ₀ and {row['reached_theta_i']} on θ_I"
+        within = f"within {row['examples_budget']:,.0f} examples"
+        return f"{label}: of {row['attacks']} attacks each, {counts} reach {goal} {within}; {told}."
+    never = row["reached_theta_i"] < row["attacks"]
+    steps = f"{row['needs_theta_i']:.3g} steps on θ_I, {row['needs_theta_0']:.3g} on θ₀"
+    factor = "{:.3g} times ({:.3g} to {:.3g})".format(*(row[f"factor{end}"] for end in ("", "_low", "_high")))
+    factor = factor.replace(" to inf", " or more")
+    noise = f"; A against A up to {row['noise']:.3g} times" * (not math.isnan(row["noise"]))
+    return f"{label}: {what}. {'More than ' * never}{steps}: {'at least ' * never}{factor}{noise}; {told}."
 
 
 def deep_attack_panel(
@@ -329,6 +314,7 @@ def deep_attack_panel(
     train: Pixels,
     test: Pixels,
     *,
+    fresh: Pixels | None = None,
     scratch: nn.Module | None = None,
     pretrain_test: Pixels | None = None,
     attackers: Iterable[str] = ATTACKERS,
@@ -337,22 +323,24 @@ def deep_attack_panel(
     seeds: Sequence[int] = (0,),
     device: str | torch.device = "cpu",
 ) -> DeepAttackReport:
-    """Attack θ₀, θ_I and the same net from scratch, each by every attacker with few and with many rows.
+    """Attack θ₀, θ_I and the same net from scratch, each by every attacker with few and with many examples.
 
     Every attacker has the same number of trials over its learning rates, on every net, chosen on held-out
-    harmful rows. Nets are attacked with different random numbers: the intervals hold that luck.
+    harmful images. A repeat has the same new head and batches on every net. θ₀ is attacked a second time,
+    as if it were θ_I, with other heads and batches: the range of A against A, which an effect has to leave.
 
     Args:
         theta_0: Before immunization: a `Backbone`, or any module from images to features `(B, D)`.
         theta_i: After it; several by the names of their methods.
         train: D_H's images that the attacker may have (`load_pixels`).
         test: D_H's test images, on which accuracy is measured.
+        fresh: Images of D_H on which θ_I was not trained, for attackers named `fresh-…`.
         scratch: The same architecture with weights drawn anew; of a `Backbone` it is made here.
         pretrain_test: D_P's, for what is left of the benign task after an attack.
         attackers: Names (`DeepAttacker.named`).
-        shots: Rows of each class; 0 for all.
-        budget: Steps, trials, batch size.
-        seeds: Of rows, heads, batches.
+        shots: Examples per class; 0 for all.
+        budget: Steps, trials, repeats, batch size.
+        seeds: Of images, heads, batches.
         device: `auto`, `cpu`, `cuda[:i]`.
 
     Returns:
@@ -360,7 +348,7 @@ def deep_attack_panel(
 
     Raises:
         UnknownNameError: No such attacker.
-        InvalidInputError: Classes that differ, too few rows, or every trial diverges.
+        InvalidInputError: Classes that differ, too few examples, or every trial diverges.
     """
     budget, chosen = budget or DeepBudget(), [DeepAttacker.named(name) for name in attackers]
     if train.classes != test.classes:
@@ -374,10 +362,14 @@ def deep_attack_panel(
         scratch = from_scratch(theta_0, seeds[0], train.images)
     name = str(getattr(theta_0, "name", type(theta_0).__name__))
     made = theta_i if isinstance(theta_i, Mapping) else {"theta_i": theta_i}
+    nets = {THETA_0: theta_0, AGAIN: theta_0, **made, SCRATCH: scratch}
     runs = {}
-    for index, (net, theta) in enumerate({THETA_0: theta_0, **made, SCRATCH: scratch}.items()):
-        target = Target(theta, train, test, pretrain_test=pretrain_test, device=device)
+    for net, theta in nets.items():
+        target = Target(theta, train, test, fresh=fresh, pretrain_test=pretrain_test, device=device)
         for attacker, count, seed in itertools.product(chosen, shots, seeds):
-            found = attack(target, attacker, shots=count, budget=budget, seed=seed, stream=index)
+            if net == AGAIN and attacker.closed_form:
+                continue  # nothing is drawn
+            again = net == AGAIN
+            found = attack(target, attacker, shots=count, budget=budget, seed=seed, again=again)
             runs[Place(name, net, attacker.name, count, seed)] = found
-    return DeepAttackReport(runs, budget, {count: len(train.few(count, 0)) for count in shots})
+    return DeepAttackReport(runs, budget, test.chance)

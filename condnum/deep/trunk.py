@@ -16,6 +16,9 @@ from condnum.errors import InvalidInputError
 #: but a GPU may choose other kernels for the two passes.
 REPLAY_TOLERANCE = 1e-5
 
+#: Columns to which the output of a module is pooled, for a linear probe on it.
+READ_WIDTH = 2048
+
 
 @dataclass
 class _Call:
@@ -100,6 +103,59 @@ def activations_before(model: nn.Module, name: str, images: Tensor) -> Tensor:
     finally:
         handle.remove()
     raise InvalidInputError(f"forward_features never calls '{name}'.")
+
+
+def outputs_before(model: nn.Module, names: tuple[str, ...], images: Tensor) -> dict[str, Tensor]:
+    """Run the model until one of some modules begins; return the pooled output of each module before it.
+
+    Maps are averaged over a grid, tokens over segments, as fine as `READ_WIDTH` columns allow. A module that
+    hands on the output of the one before it (a container, an identity) is left out.
+    """
+    found: dict[str, Tensor] = {}
+    last: tuple[Tensor | None, int] = None, 0
+
+    def end(name: str, output: Any) -> None:
+        nonlocal last
+        if isinstance(output, Tensor) and output.ndim in (2, 3, 4):
+            if output is not last[0] or output._version != last[1]:
+                found[name] = _pooled(output).float()
+            last = output, output._version
+
+    def stop(_: nn.Module, __: tuple[Any, ...]) -> None:
+        raise _Reached
+
+    handles = [
+        module.register_forward_hook(lambda _, __, output, name=name: end(name, output))
+        for name, module in model.named_modules()
+        if name
+    ]
+    handles += [model.get_submodule(name).register_forward_pre_hook(stop) for name in names]
+    try:
+        with torch.no_grad():
+            model.forward_features(images)  # type: ignore[operator]
+    except _Reached:
+        pass
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not found:
+        raise InvalidInputError(
+            f"nothing comes before the immunized part ({', '.join(names)}), so there is no trunk to read; "
+            "leave out the attacker 'trunk'."
+        )
+    return found
+
+
+def _pooled(output: Tensor) -> Tensor:
+    """Return `(B, D)`, D at most about `READ_WIDTH`, of features `(B, D)`, tokens `(B, N, D)` or a map."""
+    if output.ndim == 2:
+        return output.clone()
+    if output.ndim == 3:
+        tokens = max(1, min(output.shape[1], READ_WIDTH // output.shape[2]))
+        return nn.functional.adaptive_avg_pool1d(output.mT, tokens).flatten(1)
+    side = max(1, int((READ_WIDTH / output.shape[1]) ** 0.5))
+    height, width = (min(side, length) for length in output.shape[2:])
+    return nn.functional.adaptive_avg_pool2d(output, (height, width)).flatten(1)
 
 
 def run_chain(model: nn.Module, chain: tuple[str, ...], activations: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Figures of the deep attack panel: what the defence buys against each attacker, curves, trials."""
+"""Figures of the deep attack panel: what the defense buys against each attacker, curves, trials."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,10 +8,14 @@ import pandas as pd
 
 from condnum.figures.style import GREY, add_line, finish, log_axis, method_style, num, panels
 
-#: Colours of few to many rows, light to dark.
+#: Colors of few to many examples, light to dark.
 _ROWS = ("#9ECAE1", "#4292C6", "#2171B5", "#08306B", "#000000")
 _PARTS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
-_NETS = {"theta_0": ("θ₀", "#7F7F7F", "dot"), "scratch": ("from scratch", "#000000", "dash")}
+_NETS = {
+    "theta_0": ("θ₀", "#7F7F7F", "dot"),
+    "theta_0 again": ("θ₀ again", "#BDBDBD", "dot"),
+    "scratch": ("from scratch", "#000000", "dash"),
+}
 
 
 def _look(net: str) -> tuple[str, str, str]:
@@ -23,20 +27,21 @@ def _look(net: str) -> tuple[str, str, str]:
 
 
 def _rows(shots: int) -> str:
-    """Return rows a class in words."""
-    return f"{shots} rows a class" if shots else "all rows"
+    """Return examples per class in words."""
+    return f"{shots} examples per class" if shots else "all examples"
 
 
-def place_figure(factors: pd.DataFrame, subtitle: str, *, share: float = 0.9) -> Any:
-    """Draw each attacker's factor of steps, and where that lies between void (0) and complete (1).
+def protection_figure(factors: pd.DataFrame, subtitle: str, *, fraction: float = 0.8) -> Any:
+    """Draw each attacker's factor of steps beside its range of A against A, and its protection score.
 
-    A triangle is a lower bound: the attack on θ_I does not arrive within its budget.
+    Attackers that are solved have no factor. A triangle is a lower bound: the attack on θ_I misses the goal
+    within its budget.
     """
-    table = factors[np.isclose(factors["share"], share)]
+    table = factors[np.isclose(factors["fraction"], fraction) & factors["examples_budget"].notna()]
     nets = list(table[["backbone", "method"]].drop_duplicates().itertuples(index=False, name=None))
     titles = list[str]()
     for net, method in nets:
-        titles += [f"{net}: {method_style(method).label}<br>times as many steps", "<br>void … complete"]
+        titles += [f"{net}: {method_style(method).label}<br>times as many steps", "<br>protection score"]
     figure = panels(
         rows=len(nets), cols=2, shared_yaxes=True, subplot_titles=titles, horizontal_spacing=0.04,
         vertical_spacing=0.26 / len(nets), column_widths=[0.6, 0.4],
@@ -51,10 +56,16 @@ def place_figure(factors: pd.DataFrame, subtitle: str, *, share: float = 0.9) ->
             y = [
                 labels.index(label) + 0.6 * ((len(kinds) - 1) / 2 - k) / len(kinds) for label in part["label"]
             ]
-            bound = (part["reached_theta_i"] < part["seeds"]).to_numpy()
+            bound = (part["reached_theta_i"] < part["attacks"]).to_numpy()
             color = _ROWS[max(0, len(_ROWS) - 1 - len(kinds)) + k]
-            for column, name in enumerate(("factor", "place"), 1):
+            figure.add_scatter(
+                x=np.ravel([[1 / noise, noise, np.nan] for noise in part["noise"]]), y=np.repeat(y, 3),
+                mode="lines", line={"color": "#DDDDDD", "width": 12}, name="A against A",
+                legendgroup="noise", showlegend=row == 1 and k == 0, hoverinfo="skip", row=row, col=1,
+            )  # fmt: skip
+            for column, name in enumerate(("factor", "protection"), 1):
                 value, low, high = (part[f"{name}{end}"].to_numpy() for end in ("", "_low", "_high"))
+                high = np.where(np.isinf(high), value, high)
                 figure.add_scatter(
                     x=value, y=y, mode="markers", name=_rows(shots), legendgroup=str(shots),
                     showlegend=row == 1 and column == 1,
@@ -74,15 +85,16 @@ def place_figure(factors: pd.DataFrame, subtitle: str, *, share: float = 0.9) ->
     drawn = np.r_[table["factor_low"], table["factor_high"], 0.8, 2.5]
     figure.update_xaxes(**log_axis("", drawn), col=1)
     figure.update_xaxes(range=[-0.5, 1.5], tickvals=[0, 0.5, 1], col=2)
-    goal = f"Steps to {100 * share:g} % of θ₀'s final accuracy on D<sub>H</sub>'s test images"
-    note = f"{subtitle}<br>{goal}; bars: 95 % intervals; ▶ at least so many; no mark: θ₀ has no head start"
+    goal = f"Steps to {100 * fraction:g} % of the way from chance to the best attacker's accuracy on θ₀"
+    bars = "bars: 95 % t-intervals; gray: A against A; ▶ at least so many; no mark: the goal is missed on θ₀"
+    note = f"{subtitle}<br>{goal}<br>{bars}"
     finish(
         figure,
-        "What the defence buys against each attacker",
+        "What the defense buys against each attacker",
         note,
         height=190 + (90 + 34 * len(labels)) * len(nets),
     )
-    return figure.update_layout(legend_title_text="attacker's rows")
+    return figure.update_layout(legend_title_text="attacker's examples")
 
 
 def attack_curves_figure(curves: pd.DataFrame, subtitle: str, *, labels: Any, shots: int = 0) -> Any:
@@ -103,9 +115,9 @@ def attack_curves_figure(curves: pd.DataFrame, subtitle: str, *, labels: Any, sh
     for index, (backbone, attacker) in enumerate(places):
         part = table[(table["backbone"] == backbone) & (table["attacker"] == attacker)]
         where = {"row": index // columns + 1, "col": index % columns + 1}
-        for net, of in part.groupby("net", sort=False):
+        for net, of in part[part["net"] != "theta_0 again"].groupby("net", sort=False):
             label, color, dash = _look(str(net))
-            wide = of.pivot(index="step", columns="seed", values="accuracy")
+            wide = of.pivot(index="step", columns=["seed", "repeat"], values="accuracy")
             for seed in wide.columns if wide.shape[1] > 1 else ():
                 add_line(
                     figure, label, wide.index, 100 * wide[seed], color, dash, width=0.6, opacity=0.5,
@@ -118,7 +130,7 @@ def attack_curves_figure(curves: pd.DataFrame, subtitle: str, *, labels: Any, sh
     figure.update_xaxes(**log_axis("", table["step"]), showticklabels=True)
     figure.update_xaxes(title_text="step of the attacker", row=rows)
     figure.update_yaxes(title_text="accuracy on D<sub>H</sub> (%)", col=1)
-    note = f"{subtitle}<br>{_rows(shots)}, the best trial of each; mean over seeds, thin: each seed"
+    note = f"{subtitle}<br>{_rows(shots)}, the best trial of each; mean over seeds and repeats, thin: each"
     finish(
         figure, "What attackers gain against their steps", note, height=170 + (230 if many else 210) * rows
     )
@@ -128,7 +140,7 @@ def attack_curves_figure(curves: pd.DataFrame, subtitle: str, *, labels: Any, sh
 def trials_figure(trials: pd.DataFrame, subtitle: str, *, labels: Any, shots: int = 0) -> Any:
     """Draw the accuracy of the best trial so far against the number of trials, mean over seeds."""
     table = trials[trials["shots"] == shots]
-    nets = list(dict.fromkeys(table["net"]))
+    nets = [net for net in dict.fromkeys(table["net"]) if net != "theta_0 again"]
     figure = panels(
         rows=1, cols=len(nets), shared_yaxes=True, horizontal_spacing=0.03,
         subplot_titles=[_look(net)[0] for net in nets],
@@ -145,9 +157,7 @@ def trials_figure(trials: pd.DataFrame, subtitle: str, *, labels: Any, shots: in
             )  # fmt: skip
     figure.update_xaxes(title_text="trials", dtick=1)
     figure.update_yaxes(title_text="final accuracy on D<sub>H</sub> (%)", col=1)
-    note = (
-        f"{subtitle}<br>{_rows(shots)}; of the trial that held-out rows choose, mean over seeds and backbones"
-    )
+    note = f"{subtitle}<br>{_rows(shots)}; of the trial that held-out images choose, mean over seeds, nets"
     finish(
         figure, "Did the attackers try enough?", note, height=max(420, 250 + 32 * table["attacker"].nunique())
     )
@@ -177,39 +187,6 @@ def predicted_figure(predicted: pd.DataFrame, subtitle: str) -> Any:
         figure.update_xaxes(**log_axis("predicted steps", predicted[name]), col=column)
     figure.update_yaxes(**log_axis("", predicted["observed"]))
     figure.update_yaxes(title_text="steps of the attack", col=1)
-    what = "Attacks with most rows on θ₀, θ<sub>I</sub> and the net from scratch, to 90 % of θ₀'s accuracy"
+    what = "Attacks with most examples on θ₀, θ<sub>I</sub> and the net from scratch, to the goal at 80 %"
     finish(figure, "Does the curvature predict the attack?", f"{subtitle}<br>{what}", height=460)
     return figure.update_layout(legend_title_text="what is trained, by what")
-
-
-def along_figure(along: pd.DataFrame, subtitle: str) -> Any:
-    """Draw RIR_θ0 along each immunization, and κ on D_H of each part that attackers train, over θ₀'s."""
-    table = along[along["task"] == "harmful"]
-    paths = list(table[["backbone", "net"]].drop_duplicates().itertuples(index=False, name=None))
-    figure = panels(
-        rows=1, cols=len(paths), shared_yaxes=True, horizontal_spacing=0.04,
-        subplot_titles=[f"{backbone}, {method_style(net).label}" for backbone, net in paths],
-    )  # fmt: skip
-    drawn = [1.0]
-    for column, (backbone, net) in enumerate(paths, 1):
-        own = table[(table["backbone"] == backbone) & (table["net"] == net)]
-        lines = {"RIR<sub>θ0</sub>": (own.drop_duplicates(["seed", "share"]), "rir", GREY, "dash")}
-        for color, (part, of) in zip(_PARTS, own.groupby("part", sort=False), strict=False):
-            start = of[of["share"] == 0].set_index("seed")["condition"]
-            times = of["condition"] / of["seed"].map(start)
-            lines[f"κ of {part}"] = (of.assign(times=times), "times", color, "solid")
-        for name, (of, value, color, dash) in lines.items():
-            mean = np.exp(np.log(of.set_index("share")[value]).groupby(level=0).mean())
-            drawn += mean.tolist()
-            add_line(
-                figure, name, mean.index, mean, color, dash, width=2.2, mode="lines+markers",
-                legendgroup=name, showlegend=column == 1,
-                hovertemplate="%{x:.0%} of the steps: %{y:.3g} times",
-                row=1, col=column,
-            )  # fmt: skip
-    figure.update_xaxes(title_text="share of the immunization's steps", tickformat=".0%", range=[-0.03, 1.03])
-    figure.update_yaxes(**log_axis("", np.array(drawn)))
-    figure.update_yaxes(title_text="times θ₀'s, on D<sub>H</sub>", col=1)
-    note = f"{subtitle}<br>Best θ so far, mean over seeds; κ of large parts is a lower bound (see the table)"
-    finish(figure, "What grows with RIR, and what does not", note, height=430)
-    return figure.update_layout(legend_title_text="click to toggle")

@@ -1,4 +1,4 @@
-"""Tables and words of the report on deep attacks: who attacks, what each needs, what the defence buys."""
+"""Tables and words of the report on deep attacks: who attacks, what each needs, what the defense buys."""
 
 import html
 import math
@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from condnum.deep.attack_panel import DeepAttacker
-from condnum.deep.attack_report import sentence
+from condnum.deep.attack_panel import FRESH, DeepAttacker
+from condnum.deep.attack_report import headline, sentence
 from condnum.report.tables import bullets, formula_html, label, number
 from condnum.studies.deep_attackers import DeepAttackers
 
-#: Share of θ₀'s final accuracy of which tables and sentences speak.
-HEADLINE = 0.9
+#: Fraction of the way from chance to the best attacker's accuracy on θ₀ of which tables and sentences speak.
+HEADLINE = 0.8
 
 #: Spearman's correlation from which a prediction is said to order attacks.
 FOLLOWS = 0.7
@@ -28,49 +28,56 @@ def attacker_table(study: DeepAttackers) -> pd.DataFrame:
         attacker = DeepAttacker.named(name)
         meaning = {
             "head-sgd": "rate × L", "whitened": "floor / λ<sub>1</sub>", "ridge": "penalty / mean λ",
-            "logistic": "C",
-        }.get(name, "learning rate")  # fmt: skip
+            "logistic": "C", "trunk": "penalty / mean λ",
+        }.get(name.removeprefix(FRESH), "learning rate")  # fmt: skip
         values = ", ".join(f"{value:.2g}" for value in attacker.trials(study.trials))
         rows.append((name, attacker.label, f"{meaning}: {values}"))
     return pd.DataFrame(rows, columns=["attacker", "what is trained, by what", "trials"])
 
 
 def most_rows(study: DeepAttackers) -> int:
-    """Return the rows a class of which the curves are shown: as many as there are."""
+    """Return the examples per class of which the curves are shown: as many as there are."""
     return 0 if 0 in study.shots else max(study.shots)
 
 
-def _with_interval(row: Any, name: str, bound: bool = False) -> str:
-    """Return a number with its interval; of a bound only on which side it is."""
+def _with_interval(row: Any, name: str, sign: str = "") -> str:
+    """Return a number with its interval; of a bound on which side it is."""
     value, low, high = (row[f"{name}{end}"] for end in ("", "_low", "_high"))
     if math.isnan(value):
         return "—"
-    interval = f"<small style='white-space: nowrap'>({low:.3g} to {high:.3g})</small>"
-    return f"{'≥ ' if bound else ''}{value:.3g}<br>{interval}"
+    ends = f"({low:.3g} to {number(high) if math.isinf(high) else f'{high:.3g}'})"
+    return f"{sign}{value:.3g}<br><small style='white-space: nowrap'>{ends}</small>"
 
 
-def _needs(row: Any, net: str, seeds: int) -> str:
-    """Return what a net needs; of one that never arrives that it is more."""
-    value = row[f"needs_{net}"]
-    return "—" if math.isnan(value) else f"{'> ' if row[f'reached_{net}'] < seeds else ''}{value:.3g}"
+def _needs(row: Any, net: str) -> str:
+    """Return the steps that a net needs; of one that misses the goal that it is more, if it takes steps."""
+    value, missed = row[f"needs_{net}"], row[f"reached_{net}"] < row["attacks"]
+    return "—" if math.isnan(value) else f"{'> ' if missed else ''}{value:.3g}"
 
 
-def _table(factors: pd.DataFrame, share: float, unit: str) -> pd.DataFrame:
-    """Format factors at a share."""
+def factor_table(factors: pd.DataFrame, fraction: float = HEADLINE) -> pd.DataFrame:
+    """Format the factors at a fraction, the cheapest attack that succeeds first."""
     rows = []
-    for _, row in factors[(factors["share"] - share).abs() < 1e-9].iterrows():
-        bound = row["reached_theta_i"] < row["seeds"]
-        shots = {} if "shots" not in row else {"rows a class": str(row["shots"] or "all")}
+    for _, row in factors[np.isclose(factors["fraction"], fraction)].iterrows():
+        missed = [row[f"reached_{net}"] < row["attacks"] for net in ("theta_i", "scratch")]
+        noise = "—" if math.isnan(row["noise"]) else f"{1 / row['noise']:.3g} to {row['noise']:.3g}"
         rows.append(
             {
                 "net": f"{html.escape(row['backbone'])}<br><small>{label(row['method'])}</small>",
                 "attacker": row["label"],
-                **shots,
-                f"{unit} on θ<sub>0</sub>": _needs(row, "theta_0", row["seeds"]),
-                "on θ<sub>I</sub>": _needs(row, "theta_i", row["seeds"]),
-                "from scratch": _needs(row, "scratch", row["seeds"]),
-                "factor": _with_interval(row, "factor", bound),
-                "place (0 void, 1 complete)": _with_interval(row, "place"),
+                "examples per class": str(row["shots"] or "all"),
+                "examples seen until the goal on θ<sub>I</sub>": number(round(row["examples_theta_i"]))
+                if not math.isnan(row["examples_theta_i"])
+                else "missed",
+                "steps<br><small>θ<sub>0</sub>, θ<sub>I</sub>, scratch</small>": ", ".join(
+                    _needs(row, net) for net in ("theta_0", "theta_i", "scratch")
+                ),
+                "factor": _with_interval(row, "factor", "≥ " * missed[0]),
+                "A against A": noise,
+                "effect": row["effect"],
+                "protection score<br><small>0 none, 1 full</small>": _with_interval(
+                    row, "protection", "≥ " * missed[0] + "≤ " * missed[1]
+                ),
                 "D<sub>H</sub>, end (%)<br><small>θ<sub>0</sub>, θ<sub>I</sub>, scratch</small>": ", ".join(
                     f"{100 * row[f'final_{net}']:.1f}" for net in ("theta_0", "theta_i", "scratch")
                 ),
@@ -82,44 +89,34 @@ def _table(factors: pd.DataFrame, share: float, unit: str) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def factor_table(factors: pd.DataFrame, share: float = HEADLINE) -> pd.DataFrame:
-    """Format the factors of steps."""
-    return _table(factors, share, "steps")
-
-
-def rows_table(factors: pd.DataFrame, share: float = HEADLINE) -> pd.DataFrame:
-    """Format the factors of rows; empty where all attacks had the same rows."""
-    return _table(factors, share, "rows") if len(factors) else pd.DataFrame()
-
-
-def verdict(factors: pd.DataFrame, immunization: pd.DataFrame, budget: int, share: float = HEADLINE) -> str:
-    """Say for each backbone and method what the defence buys against each attacker with most rows."""
+def verdict(factors: pd.DataFrame, immunization: pd.DataFrame, fraction: float = HEADLINE) -> str:
+    """Say for each backbone and method what the defense buys, the cheapest attack that succeeds first."""
     most = 0 if 0 in set(factors["shots"]) else factors["shots"].max()
-    table = factors[(factors["shots"] == most) & ((factors["share"] - share).abs() < 1e-9)]
+    table = factors[(factors["shots"] == most) & np.isclose(factors["fraction"], fraction)]
     words = ""
     for (backbone, method), rows in table.groupby(["backbone", "method"], sort=False):
-        known = immunization.query("backbone == @backbone and method == @method")
-        rir = known.loc[known["convention"] == "compact", "rir_mean"].iloc[0]
-        words += (
-            f"<p><b>{html.escape(str(backbone))}, {label(method)}</b>: RIR<sub>θ0</sub> {number(rir)}.</p>"
-        )
-        words += bullets([formula_html(sentence(row, budget)) for _, row in rows.iterrows()])
+        known = immunization.query("backbone == @backbone and method == @method").set_index("convention")
+        rir = ", ".join(f"{number(known.at[name, 'rir_mean'])} ({name})" for name in ("compact", "ridge"))
+        words += f"<p><b>{html.escape(str(backbone))}, {label(method)}</b>: RIR<sub>θ0</sub> {rir}. "
+        words += f"<b>{formula_html(headline(rows))}</b></p>"
+        words += bullets([formula_html(sentence(row)) for _, row in rows.iterrows()])
     return words
 
 
 def prediction_verdict(correlations: pd.DataFrame) -> str:
-    """Say when κ, and when the whole spectrum, orders the attacks, and when neither does."""
-    said = ["Of the trained nets; one from scratch may never get there, whatever its κ."]
+    """Say within which nets κ, and the whole spectrum, order the attacks."""
+    said = list[str]()
     for _, row in correlations.iterrows():
-        what = f"{row['part']}, {row['optimizer']} ({row['attacks']} attacks)"
+        net = {"theta_0": "θ₀"}.get(row["net"], f"θ_I ({row['net']})")
+        what = f"Within {net}, {row['part']}, {row['optimizer']} ({row['attacks']} attacks)"
         if math.isnan(row["rho_kappa"]):
             said.append(f"{what}: too few attacks that differ for a correlation.")
             continue
         best = max(row["rho_kappa"], row["rho_spectrum"])
-        word = "orders them" if best >= FOLLOWS else "hardly tells them apart" if best < 0.4 else "is a hint"
+        word = "orders them" if best >= FOLLOWS else "hardly orders them" if best < 0.4 else "is a hint"
         rhos = f"Spearman {row['rho_kappa']:.2f} by κ, {row['rho_spectrum']:.2f} by the whole spectrum"
         said.append(f"{what}: curvature {word}; {rhos}.")
-    return bullets(map(html.escape, said))
+    return bullets(map(formula_html, said))
 
 
 def curvature_table(curvature: pd.DataFrame, immunization: pd.DataFrame) -> pd.DataFrame:

@@ -135,10 +135,11 @@ _QUICK = (
     ),
     Experiment(
         "deep-attackers",
-        "Small net on 8×8 digits: what an attacker really meets",
-        "Head, LoRA, last stage and all weights against θ₀, θ_I and the net from scratch; their curvature.",
-        "condnum run deep-attackers --backbone test_resnet --seeds 1 --shots 8,0 --steps 32 --trials 3 "
-        "--attackers head-sgd,whitened,ridge,lora4-adamw,stage-adamw,all-adamw --curvature-rows 32",
+        "Small net on 8×8 digits: what an attacker meets",
+        "Head, frozen trunk, last stage and all weights of θ₀, θ_I and the net from scratch; A against A.",
+        "condnum run deep-attackers --backbone test_resnet --seeds 1 --shots 0 --steps 32 --trials 3 "
+        "--repeats 4 --curvature-rows 32 "
+        "--attackers head-sgd,whitened,ridge,logistic,trunk,stage-adamw,all-adamw",
         ("digits-8x8",),
     ),
     replace(_LIMITS, command="condnum run limits --seeds 1"),
@@ -190,7 +191,7 @@ _FULL = (
     Experiment(
         "deep-attackers-mnist",
         "Deep attacks on MNIST nets",
-        "What the nets of the line above are worth against head, LoRA, last stage and all weights.",
+        "What the nets of the line above are worth against head, trunk, LoRA, last stage and all weights.",
         "condnum run deep-attackers --data mnist",
         ("mnist", "mnist-test"),
     ),

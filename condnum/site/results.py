@@ -72,7 +72,7 @@ def results_pages(
         told = _told(run, run.publish(files / run.name))
         factors, nets = (run.table(name) for name in ("factors", "immunization"))
         if run.study == "deep-attackers" and factors is not None and nets is not None:
-            attacked.append((run, verdict(factors, nets, run.parameters["steps"])))
+            attacked.append((run, verdict(factors, nets)))
         if not path.exists():
             pages[f"results/{run.name}.md"] = told
             continue

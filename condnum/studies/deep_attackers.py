@@ -19,6 +19,7 @@ from condnum.deep.attack_curvature import (
     predicted_beside_observed,
 )
 from condnum.deep.attack_panel import (
+    AGAIN,
     ATTACKERS,
     SCRATCH,
     SHOTS,
@@ -26,34 +27,33 @@ from condnum.deep.attack_panel import (
     AttackRun,
     DeepAttacker,
     DeepBudget,
-    Pixels,
-    Target,
     attack,
-    load_pixels,
 )
-from condnum.deep.attack_report import DeepAttackReport, Place, from_scratch
+from condnum.deep.attack_report import DeepAttackReport, Place
+from condnum.deep.attack_target import Pixels, Target, from_scratch, load_pixels
 from condnum.deep.backbone import load_backbone
+from condnum.deep.image_sets import open_images
 from condnum.deep.images import ImageData
 from condnum.deep.transforms import evaluation_transform
 from condnum.deep.weights import read_metadata
 from condnum.errors import DataNotFoundError, InvalidInputError
 from condnum.files import sha256_file
 from condnum.studies.cells import Cell, CellResult, ResultStore, Row, cached
-from condnum.studies.deep_cells import INITIAL, METHODS, DeepTasks
+from condnum.studies.deep_cells import INITIAL, LIMIT_SEED, METHODS, DeepTasks
 from condnum.studies.deep_nets import DeepNets, Made, Methods, model_file
 from condnum.studies.deep_tables import results_table, summary_table
 from condnum.studies.study import Count, Result, at_least, words
 
 
 def _shots(name: str, value: Any) -> tuple[int, ...]:
-    """Read rows a class: whole numbers, 0 for all."""
+    """Read examples per class: whole numbers, 0 for all."""
     given = value if isinstance(value, tuple) else words(name, str(value))
     try:
         found = tuple(dict.fromkeys(int(count) for count in given))
     except ValueError as error:
         raise InvalidInputError(f"shots must be whole numbers such as 8,128,0, got {value!r}.") from error
     if not found or any(count < 0 or count == 1 for count in found):
-        raise InvalidInputError(f"shots are rows a class: 0 for all, else at least 2, got {value!r}.")
+        raise InvalidInputError(f"shots are examples per class: 0 for all, else at least 2, got {value!r}.")
     return found
 
 
@@ -76,47 +76,68 @@ def is_model(cell: Cell) -> bool:
 
 
 @dataclass(frozen=True)
-class DeepAttackers(DeepNets, name="deep-attackers"):
+class DeepAttackers(DeepNets, name="deep-attackers", version="2"):
     """θ₀ and θ_I as `DeepNets` makes them, or from a folder, and the attacks that they meet."""
 
     methods: Methods = ()  # empty: `ours`, or all of the folder
     models: str = ""  # folder that `condnum run deep` left, whose models are attacked; "": they are made here
     attackers: Attackers = ATTACKERS
-    shots: Shots = SHOTS  # rows a class that the attacker has; 0: all
+    shots: Shots = SHOTS  # examples per class that the attacker has; 0: all
     steps: Count = DeepBudget.steps
     trials: Count = DeepBudget.trials  # of each attacker, over its learning rates
+    repeats: Count = DeepBudget.repeats  # with other heads and batches, the same ones for each net
     batch_size: Annotated[int, at_least(2)] = DeepBudget.batch_size
     test_images: Annotated[int, at_least(10)] = 500  # of each task, on which an attack is measured
     curvature_rows: Annotated[int, at_least(0)] = ROWS  # on which curvature is measured; 0: it is not
-    along: Annotated[int, at_least(0)] = 0  # θ's along each immunization whose curvature is measured as well
 
     def check(self) -> None:
         """Refuse what cannot run, before anything is computed."""
         if not self.methods:
             object.__setattr__(self, "methods", METHODS if self.models else ("ours",))
         super().check()
-        if self.along and (self.models or not self.curvature_rows):
-            raise InvalidInputError(
-                f"along={self.along} measures curvature along immunizations that are made here: leave out "
-                "models, and let curvature_rows be above 0."
-            )
 
     def load(self) -> DeepTasks:
         """Look into the folder of models, and open the images."""
-        _ = self.given
-        return super().load()
+        given = self.given
+        data = super().load()
+        strangers = [path for path in given.values() if not self._knows(path, data)]
+        if self.fresh and strangers:
+            names = ", ".join(one.name for one in self.fresh)
+            raise InvalidInputError(
+                f"{strangers[0]} does not say that it was made from the images of this run, so that no image "
+                f"is known to be fresh; leave out {names}, or give data and limit of the run that made it."
+            )
+        return data
+
+    @staticmethod
+    def _knows(path: Path, data: DeepTasks) -> bool:
+        """Whether a model says that it was made from these images."""
+        return read_metadata(path).get("data") == data.checksum
+
+    @property
+    def fresh(self) -> list[DeepAttacker]:
+        """Attackers whose images are not those on which θ_I was trained."""
+        return [one for one in map(DeepAttacker.named, self.attackers) if one.fresh]
+
+    def unused(self, data: DeepTasks) -> ImageData:
+        """Return training images of D_H on which no θ_I was trained, at most as many per class.
+
+        They are those that a limit left out, and those on which the step of θ_I was chosen.
+        """
+        whole = open_images(self.harmful or self.defaults.harmful, "train")
+        rest = np.flatnonzero(~np.isin(whole.positions, data.harmful.positions))
+        return whole.take(rest).limit(max(data.harmful.counts), seed=LIMIT_SEED)
 
     @property
     def budget(self) -> DeepBudget:
         """What each attacker may spend."""
-        return DeepBudget(self.steps, self.trials, self.batch_size)
+        return DeepBudget(self.steps, self.trials, self.repeats, self.batch_size)
 
     @property
     def parts(self) -> tuple[str, ...]:
         """What attackers train whose steps curvature may predict; none where it is not measured."""
         attackers = map(DeepAttacker.named, self.attackers if self.curvature_rows else ())
-        descents = (one for one in attackers if not one.closed_form and one.optimizer != "whitened")
-        return tuple(dict.fromkeys(map(part_of, descents)))
+        return tuple(dict.fromkeys(part_of(one) for one in attackers if one.predictable))
 
     @property
     def given(self) -> dict[tuple[str, int, str], Path]:
@@ -149,32 +170,22 @@ class DeepAttackers(DeepNets, name="deep-attackers"):
     def cells(self, data: DeepTasks) -> list[Cell]:
         """List what makes the models, then the attacks on each, net by net."""
         made = super().cells(data) if not self.models else self._given_cells()
-        shares = [(k + 1) / (self.along + 1) for k in range(self.along)]
-        path = [
-            Cell({**theta.at, "share": share}, theta.settings, theta.after)
-            for theta, share in itertools.product(made, shares)
-            if theta.after is not None
-        ]
         attacks = []
-        for theta in path:
-            for part, task in itertools.product(self.parts, TASKS):
-                at = {name: theta[name] for name in ("method", "share", "backbone", "seed")}
-                at |= {"part": part, "task": task}
-                attacks.append(Cell(at, {"rows": self.curvature_rows}, after=theta))
         for theta in made:
             where = {name: theta[name] for name in ("backbone", "seed")}
-            nets = [theta["method"], *([SCRATCH] if theta.after is None else [])]
-            for net in nets:
-                own = {"statistics": "of the attacker's images"} if net == SCRATCH else {}
-                for name, shots in itertools.product(self.attackers, self.shots):
-                    values = DeepAttacker.named(name).trials(self.trials).tolist()
+            for net in [theta["method"], *([AGAIN, SCRATCH] if theta.after is None else [])]:
+                own = {"drawn": "scales of norms at 1, statistics of the images"} if net == SCRATCH else {}
+                for attacker, shots in itertools.product(map(DeepAttacker.named, self.attackers), self.shots):
+                    if net == AGAIN and attacker.closed_form:
+                        continue  # nothing is drawn
+                    values = attacker.trials(self.trials).tolist()
                     how = {"budget": asdict(self.budget), "values": values, "test_images": self.test_images}
-                    at = {"method": net, "attacker": name, "shots": shots, **where}
+                    at = {"method": net, "attacker": attacker.name, "shots": shots, **where}
                     attacks.append(Cell(at, how | own, after=theta))
-                for part, task in itertools.product(self.parts, TASKS):
+                for part, task in itertools.product(self.parts if net != AGAIN else (), TASKS):
                     at = {"method": net, "part": part, "task": task, **where}
                     attacks.append(Cell(at, {"rows": self.curvature_rows} | own, after=theta))
-        return [*made, *path, *attacks]
+        return [*made, *attacks]
 
     def _given_cells(self) -> list[Cell]:
         """List the models of the folder."""
@@ -201,23 +212,22 @@ class DeepAttackers(DeepNets, name="deep-attackers"):
         """Make and measure a model, attack one, or measure the curvature that an attack on it begins with."""
         if is_model(cell):
             return super().compute(data, cell)
-        stream = {INITIAL: 0, SCRATCH: 1}.get(cell["method"], 2)
         target = self.target(data, cell)
         if "part" in cell.at:
             attacker = DeepAttacker.named(f"{cell['part']}-sgd")
             rows = self.curvature_rows
-            measured = attack_curvature(target, attacker, seed=cell["seed"], stream=stream, rows=rows)
+            measured = attack_curvature(target, attacker, seed=cell["seed"], rows=rows)
             return CellResult(measured, {})
-        attacker = DeepAttacker.named(cell["attacker"])
+        attacker, again = DeepAttacker.named(cell["attacker"]), cell["method"] == AGAIN
         found = attack(
-            target, attacker, shots=cell["shots"], budget=self.budget, seed=cell["seed"], stream=stream
+            target, attacker, shots=cell["shots"], budget=self.budget, seed=cell["seed"], again=again
         )
         row: Row = {
             name: getattr(found, name)
-            for name in ("chosen", "at_edge", "pretrain_accuracy", "rows", "seconds")
+            for name in ("chosen", "at_edge", "layer", "pretrain_accuracy", "rows", "seconds")
         }
         arrays = {f"trials.{name}": values.to_numpy() for name, values in found.trials.items()}
-        return CellResult(row, {"steps": found.steps, "correct": found.correct, **arrays})
+        return CellResult(row, {"steps": found.steps, "accuracy": found.accuracy, **arrays})
 
     def target(self, data: DeepTasks, cell: Cell) -> Target:
         """Return the net that a cell attacks; the last one is kept, with its features."""
@@ -234,10 +244,13 @@ class DeepAttackers(DeepNets, name="deep-attackers"):
                 return cached(of, lambda: load_pixels(images, transform, most=most, workers=self.workers))
 
             train = data.harmful if task == "harmful" else data.pretrain
+            fresh = pixels(self.unused(data)) if self.fresh and task == "harmful" else None
             if cell["method"] == SCRATCH:
                 theta = from_scratch(theta, cell["seed"], pixels(train).images)
             test = [pixels(images, self.test_images) for images in (data.harmful_test, data.pretrain_test)]
-            made = Target(theta, pixels(train), test[0], pretrain_test=test[1], device=self.device)
+            made = Target(
+                theta, pixels(train), test[0], fresh=fresh, pretrain_test=test[1], device=self.device
+            )
             kept.clear()
             kept.update(key=key, target=made)
         target: Target = kept["target"]
@@ -255,21 +268,18 @@ class DeepAttackers(DeepNets, name="deep-attackers"):
             runs[place] = AttackRun(
                 trials=pd.DataFrame(trials),
                 steps=arrays["steps"],
-                correct=arrays["correct"],
+                accuracy=arrays["accuracy"],
                 **row,  # type: ignore[arg-type]
             )
-        counts = np.bincount(data.harmful.labels)
-        return DeepAttackReport(
-            runs, self.budget, {n: int(np.minimum(counts, n or counts.max()).sum()) for n in self.shots}
-        )
+        test = data.harmful_test.limit(max(1, self.test_images // len(data.harmful_test.classes)))
+        return DeepAttackReport(runs, self.budget, max(test.counts) / len(test))
 
     def tables(self, data: DeepTasks, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
-        """Return factors of steps and of rows, every attack, its trials and curves, and RIR of the models."""
+        """Return factors, every attack, its trials and curves, RIR of the models, and curvatures."""
         report = self.report(data, results)
         models = results_table(data, self.models_of(results))
         return {
             "factors": report.factors(),
-            "rows": report.rows_factors(),
             "results": report.table(),
             "trials": report.trials(),
             "immunization": summary_table(models, data),
@@ -283,7 +293,6 @@ class DeepAttackers(DeepNets, name="deep-attackers"):
             {
                 **{name: cell[name] for name in ("backbone", "seed", "part", "task")},
                 "net": THETA_0 if cell["method"] == INITIAL else cell["method"],
-                "share": cell.at.get("share", 0.0 if cell["method"] in (INITIAL, SCRATCH) else 1.0),
                 **row,
             }
             for cell, row, _ in results
@@ -292,40 +301,13 @@ class DeepAttackers(DeepNets, name="deep-attackers"):
         if not rows:
             return {}
         table = pd.DataFrame(rows)
-        ends = table[table["share"].isin([0, 1])]
-        beside = predicted_beside_observed(report, ends[ends["task"] == "harmful"])
-        made = {"curvature": ends, "predicted": beside, "correlations": correlations(beside)}
-        return made | ({"along": self._along(table, results)} if self.along else {})
-
-    @staticmethod
-    def _along(table: pd.DataFrame, results: Sequence[Result]) -> pd.DataFrame:
-        """Return the curvature along each immunization, beside RIR_θ0 of the best θ until then."""
-        where = ["backbone", "seed", "net", "share"]
-        models = [
-            {
-                **{name: cell[name] for name in ("backbone", "seed")},
-                "net": cell["method"],
-                "share": cell.at.get("share", 1.0),
-                "best_step": row["best_step"],
-                **{name: row[f"compact.{name}"] for name in ("rir", "harmful_ratio", "pretrain_ratio")},
-            }
-            for cell, row, _ in results
-            if is_model(cell) and cell.after is not None
-        ]
-        known = pd.DataFrame(models)
-        start = table[table["net"] == THETA_0]
-        paths = [table[~table["net"].isin([THETA_0, SCRATCH])]]
-        paths += [start.assign(net=net) for net in known["net"].unique()]
-        zero = known.drop_duplicates(["backbone", "seed", "net"]).assign(
-            share=0.0, best_step=0, rir=1.0, harmful_ratio=1.0, pretrain_ratio=1.0
-        )
-        joined = pd.concat(paths).merge(pd.concat([zero, known]), on=where)
-        return joined.sort_values([*where, "part", "task"], ignore_index=True)
+        beside = predicted_beside_observed(report, table[table["task"] == "harmful"])
+        return {"curvature": table, "predicted": beside, "correlations": correlations(beside)}
 
     @staticmethod
     def models_of(results: Sequence[Result]) -> list[Result]:
-        """Return the cells that are models: θ₀, and every θ_I at its end."""
-        return [result for result in results if is_model(result.cell) and "share" not in result.cell.at]
+        """Return the cells that are models: θ₀, and every θ_I."""
+        return [result for result in results if is_model(result.cell)]
 
     def prepare(self, cells: Sequence[Cell], store: ResultStore) -> None:
         """Mark models whose file is gone as not done."""
@@ -345,12 +327,16 @@ class DeepAttackers(DeepNets, name="deep-attackers"):
 
     def facts(self, data: DeepTasks) -> dict[str, str]:
         """Return what the run was made of."""
-        budget = self.budget
+        budget, known = self.budget, all(self._knows(path, data) for path in self.given.values())
+        immunized = "the same images" if known else "images that its file does not name"
         return super().facts(data) | {
-            "attackers": f"{budget.trials} trials each, {budget.steps} steps, batches of {budget.batch_size} "
-            "(of a head: all rows)",
+            "attackers": f"{budget.trials} trials each, then {budget.repeats} repeats of the best; "
+            f"{budget.steps} steps, batches of {budget.batch_size} (of a head: all examples)",
             "attackers train on": f"four fifths of D_H's {len(data.harmful)} training images, or of some of "
-            f"them; θ_I was immunized with {'the same images' if not self.models else 'what its maker took'}",
+            f"them; θ_I was trained on {immunized}",
+            "fresh images": "training images of D_H on which θ_I was not trained; some chose its step",
+            "A against A": "θ₀ attacked once more with other new heads, LoRA factors and batches; the "
+            "images, the trials and all else are the same",
             "curvature": f"on {self.curvature_rows} of the rows that are trained on, in float32",
             "measured on": f"at most {self.test_images} test images of each task, which nobody trained on",
         }

@@ -4,22 +4,17 @@ import copy
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 
 from condnum.deep import Backbone
 from condnum.deep.adapters import Attacked, add_lora, hold_as_matrices, merge_adapters
-from condnum.deep.attack_panel import (
-    DeepAttacker,
-    DeepBudget,
-    Pixels,
-    Target,
-    attack,
-    load_pixels,
-    scale_rows,
-)
-from condnum.deep.attack_report import Curves, compare, deep_attack_panel, first_reached, from_scratch
+from condnum.deep.attack_curvature import correlations
+from condnum.deep.attack_panel import AGAIN, DeepAttacker, DeepBudget, attack, scale_rows
+from condnum.deep.attack_report import compare, deep_attack_panel, effect, first_reached, t_interval
+from condnum.deep.attack_target import Pixels, Target, from_scratch, load_pixels
 from condnum.deep.image_sets import open_images
 from condnum.deep.pretraining import pretrain_backbone
 from condnum.deep.transforms import evaluation_transform, training_transform
@@ -113,70 +108,88 @@ def test_refused():
 
 
 def test_first_reached_is_the_first_crossing():
-    x = np.array([0.0, 1.0, 2.0, 4.0, 8.0])
-    accuracy = np.array([[0.1, 0.1, 0.9], [0.2, 0.1, 0.9], [0.6, 0.1, 0.1], [0.4, 0.1, 0.9], [0.8, 0.1, 0.9]])
-    found = first_reached(x, accuracy, np.array([0.6, 0.5, 0.5]))
-    assert found[0] == 2
-    assert math.isnan(found[1])
-    assert found[2] == 1  # there from the start
-    assert first_reached(np.array([40.0, 80.0]), np.array([[0.9], [0.95]]), np.array([0.5]))[0] == 40
+    x, curve = np.array([0.0, 1.0, 2.0, 4.0, 8.0]), np.array([0.1, 0.2, 0.6, 0.4, 0.8])
+    assert first_reached(x, curve, 0.6) == pytest.approx(2)
+    assert math.isnan(first_reached(x, curve, 0.9))
+    assert first_reached(x, curve, 0.1) == 1  # there from the start
+    assert first_reached(np.array([40.0, 80.0]), np.array([0.9, 0.95]), 0.5) == pytest.approx(40)
 
 
 class TestCompare:
-    """Curves whose steps are known: accuracy rises linearly in log-steps, a factor later on the others."""
+    """Needs of attacks whose factors are known."""
 
-    STEPS = np.r_[0, np.geomspace(1, 256, 17)]
-
-    def curve(self, delay, seed=0, images=400):
-        rise = np.clip(np.log2(np.maximum(self.STEPS, 1) / delay) / 4 + 0.2, 0.2, 1.0)
-        order = np.random.default_rng(seed).permutation(images) / images
-        return Curves(self.STEPS, order < rise[:, None])
-
-    def compared(self, theta_i, scratch, share=0.8, seeds=(0, 1, 2)):
-        nets = {"theta_0": 1, "theta_i": theta_i, "scratch": scratch}
-        curves = {net: {s: self.curve(delay, s) for s in seeds} for net, delay in nets.items()}
-        return compare(curves, {s: curves["theta_0"][s].correct[-1] for s in seeds}, share, 256)
+    def compared(self, times, scratch=8.0, most=256.0, **others):
+        base = np.outer(np.geomspace(2, 8, 3), [1.0, 1.5])  # seeds × repeats, which pairing takes out
+        nets = {"theta_0": base, "theta_i": times * base, "scratch": scratch * base}
+        return compare(nets | others, most)
 
     @pytest.mark.parametrize(
-        ("delay", "scratch", "place"), [(1, 8, 0), (8, 8, 1), (2, 8, 1 / 3), (4, 16, 0.5)]
+        ("times", "scratch", "score"), [(1, 8, 0), (8, 8, 1), (2, 8, 1 / 3), (4, 16, 0.5)]
     )
-    def test_known_factors_and_places(self, delay, scratch, place):
-        row = self.compared(delay, scratch)
-        assert row["factor"] == pytest.approx(delay, rel=0.02)
-        assert row["place"] == pytest.approx(place, abs=0.02)
-        assert row["factor_low"] <= row["factor"] <= row["factor_high"]
-        assert row["seeds"] == row["reached_theta_i"] == 3
+    def test_known_factors_and_scores(self, times, scratch, score):
+        row = self.compared(times, scratch)
+        ends = [row[f"factor{end}"] for end in ("", "_low", "_high")]
+        assert ends == pytest.approx([times] * 3)  # no noise is left between pairs
+        assert row["protection"] == pytest.approx(score)
+        assert (row["seeds"], row["attacks"], row["reached_theta_i"]) == (3, 6, 6)
 
-    def test_what_never_arrives_counts_as_the_budget(self):
-        row = self.compared(1e4, 1e4)
-        assert (row["reached_theta_0"], row["reached_theta_i"], row["needs_theta_i"]) == (
-            3,
-            0,
-            pytest.approx(256),
-        )
-        assert row["place"] == pytest.approx(1)
+    def test_what_misses_the_goal_on_theta_i_is_a_lower_bound_and_on_theta_0_no_factor(self):
+        never = np.full((3, 2), np.nan)
+        row = self.compared(1, theta_i=never)
+        assert row["reached_theta_i"] == 0
+        assert row["needs_theta_i"] == pytest.approx(256)
+        assert row["factor"] > 1
+        assert row["factor_high"] == math.inf
+        both = self.compared(1, theta_i=never, scratch=math.nan)
+        assert math.isnan(both["protection"])  # neither arrives: nothing is known of it
+        once = np.array([[1.0, 1.0], [1.0, np.nan], [1.0, 1.0]])
+        row = self.compared(1, theta_0=once)
+        assert math.isnan(row["factor"])
+        assert row["reached_theta_0"] == 5
 
-    def test_no_place_without_a_head_start_and_no_factor_without_a_start(self):
-        row = self.compared(2, 1.1)
-        assert math.isnan(row["place"])
-        assert math.isnan(row["place_low"])
-        assert row["factor"] == pytest.approx(2, rel=0.02)
-        assert math.isnan(self.compared(2, 8, share=0.1)["factor"])
+    def test_what_is_solved_has_no_factor_whatever_the_budget(self):
+        once = np.array([[1.0], [np.nan], [1.0]])
+        needs = {"theta_0": np.ones((3, 1)), "theta_i": once, "scratch": np.full((3, 1), np.nan)}
+        row = compare(needs, math.nan)
+        assert (row["reached_theta_0"], row["reached_theta_i"], row["reached_scratch"]) == (3, 2, 0)
+        assert all(math.isnan(row[name]) for name in ("factor", "protection", "needs_theta_i", "noise"))
 
-    def test_intervals_cover_the_truth_and_narrow_with_images(self):
-        generator, covered, widths = np.random.default_rng(0), 0, {}
-        for images in (100, 900):
-            for trial in range(30):
-                curves = {}
-                for net, delay in (("theta_0", 1), ("theta_i", 2), ("scratch", 16)):
-                    rise = np.clip(np.log2(np.maximum(self.STEPS, 1) / delay) / 4 + 0.2, 0.2, 1.0)
-                    order = generator.random((1, images))
-                    curves[net] = {0: Curves(self.STEPS, order < rise[:, None])}
-                row = compare(curves, {0: curves["theta_0"][0].correct[-1]}, 0.8, 256, seed=trial)
-                covered += images == 100 and row["factor_low"] <= 2 <= row["factor_high"]
-                widths.setdefault(images, []).append(row["factor_high"] / row["factor_low"])
-        assert covered >= 24  # of 30
-        assert np.median(widths[900]) < np.median(widths[100]) / 1.02
+    def test_no_score_without_a_head_start(self):
+        row = self.compared(2, scratch=1.1)
+        assert math.isnan(row["protection"])
+        assert math.isnan(row["protection_low"])
+
+    def test_the_unit_is_the_seed_and_of_one_seed_the_repeat(self):
+        drawn = np.exp(np.random.default_rng(0).normal(size=(3, 4)))
+        for seeds, unit in ((3, np.log(drawn).mean(axis=1)), (1, np.log(drawn[0]))):
+            ones = np.ones((seeds, 4))
+            row = compare({"theta_0": ones, "theta_i": drawn[:seeds], "scratch": 99 * ones}, 256)
+            found = [row[f"factor{end}"] for end in ("", "_low", "_high")]
+            assert np.log(found) == pytest.approx(t_interval(unit))
+
+    def test_an_effect_has_to_leave_the_range_of_a_against_a(self):
+        again = np.outer(np.geomspace(2, 8, 3), [1.0, 1.5]) * np.array([[1, 1], [1, 2.5], [1, 1]])
+        facts = {"attacker": "all-adamw"}
+        inside = facts | self.compared(2, **{AGAIN: again})
+        assert inside["noise"] == pytest.approx(2.5)
+        assert inside["factor_low"] > 1
+        assert effect(inside) == "no measurable slowdown"
+        assert effect(facts | self.compared(3, **{AGAIN: again})) == "slowdown"
+        assert effect(facts | self.compared(0.3, **{AGAIN: again})) == "faster on θ_I"
+
+    def test_t_intervals_of_three_seeds_cover_95_percent_and_a_bootstrap_does_not(self):
+        generator, trials, truth = np.random.default_rng(0), 2000, math.log(1.5)
+        covered = booted = 0
+        for _ in range(trials):
+            between = generator.normal(truth, 0.3, (3, 1)) + generator.normal(0, 0.4, (3, 2))
+            row = self.compared(1, theta_0=np.ones((3, 2)), theta_i=np.exp(between), most=1e3)
+            covered += row["factor_low"] <= 1.5 <= row["factor_high"]
+            means = between.mean(axis=1)[generator.integers(0, 3, (200, 3))].mean(axis=1)
+            low, high = np.quantile(means, [0.025, 0.975])
+            booted += low <= truth <= high
+        error = math.sqrt(0.95 * 0.05 / trials)  # of a fraction of so many trials
+        assert abs(covered / trials - 0.95) < 3.5 * error
+        assert booted / trials < 0.85  # the control
 
 
 class Signal(nn.Module):
@@ -213,51 +226,78 @@ class TestPanel:
 
     BUDGET = DeepBudget(steps=60, trials=4, checkpoints=12)
 
-    def factors(self, theta_i, attackers=("head-sgd",), shots=(20,), share=0.9, seeds=(0, 1, 2)):
+    def factors(
+        self, theta_i, attackers=("head-sgd",), shots=(20,), fraction=0.9, seeds=(0, 1, 2), **options
+    ):
         report = deep_attack_panel(
             Signal(trunk(0)), theta_i, signal_images(300, 1), signal_images(300, 2),
             scratch=Signal(trunk(9, mixed=True)), attackers=attackers, shots=shots, budget=self.BUDGET,
-            seeds=seeds,
+            seeds=seeds, **options,
         )  # fmt: skip
-        table = report.factors([share])
+        table = report.factors([fraction])
         return report, {row["attacker"]: row for _, row in table.iterrows()}
 
-    def test_the_identity_defence_has_factor_one_within_its_interval(self):
-        _, rows = self.factors(Signal(trunk(0)), ("head-sgd", "head-adamw", "all-sgd"))
+    def test_the_identity_defense_has_exactly_factor_one_as_attacks_are_paired(self):
+        report, rows = self.factors(Signal(trunk(0)), ("head-sgd", "head-adamw", "all-sgd"))
         for row in rows.values():
-            assert row["factor_low"] <= 1 <= row["factor_high"]
-            assert not row["place_low"] > 0.25  # NaN where scratch is as fast
+            assert (row["factor"], row["factor_low"], row["factor_high"]) == pytest.approx((1, 1, 1))
+            assert row["effect"] == "no measurable slowdown"
+        assert max(row["noise"] for row in rows.values()) > 1  # θ₀ again has other heads and batches
+        curves = report.curves().query("attacker == 'all-sgd'").set_index(["net", "seed", "repeat", "step"])
+        of = {net: curves.loc[net, "accuracy"] for net in ("theta_0", "theta_i", AGAIN)}
+        assert of["theta_0"].equals(of["theta_i"])
+        assert not of["theta_0"].equals(of[AGAIN])
 
-    def test_a_mere_change_of_scale_is_no_defence(self):
+    def test_a_mere_change_of_scale_is_no_defense(self):
         _, rows = self.factors(Signal(trunk(0), 1e-3 * torch.eye(16)), ("head-sgd", "whitened", "ridge"))
-        for row in rows.values():
-            assert row["factor_low"] <= 1 <= row["factor_high"]
+        assert rows["head-sgd"]["effect"] == rows["whitened"]["effect"] == "no measurable slowdown"
+        assert rows["ridge"]["effect"] == "reaches the goal at once"
 
-    def test_a_planted_ill_scaled_map_stops_gradient_descent_and_not_the_whitened_head(self):
+    def test_one_goal_for_all_and_the_cheapest_success_comes_first(self):
         after = torch.diag(torch.tensor([1e-2] * 3 + [3.0] * 13))
-        report, rows = self.factors(Signal(trunk(0), after), ("head-sgd", "whitened", "ridge"), shots=(0,))
-        assert rows["head-sgd"]["factor_low"] > 3
+        report, rows = self.factors(Signal(trunk(0), after), ("head-sgd", "ridge", "logistic"), shots=(0,))
+        final = report.table().query("net == 'theta_0'").groupby("seed")["final_accuracy"]
+        goal = 1 / 3 + 0.9 * (final.max().mean() - 1 / 3)  # chance is a third
+        assert [row["goal"] for row in rows.values()] == pytest.approx([goal] * 3)
+        assert rows["head-sgd"]["factor"] > 3
+        assert rows["head-sgd"]["effect"] == "slowdown"
+        assert next(iter(rows)) == "ridge"  # one pass over 240 examples; logistic regression takes several
+        assert rows["ridge"]["examples_theta_i"] == 240
+        assert rows["logistic"]["examples_theta_i"] > 240
+        assert rows["head-sgd"]["examples_budget"] == 60 * 240
+        first, *others = report.sentences(0.9)
+        assert first.startswith("The cheapest attack that succeeds: ridge regression, solved. It reaches 9")
+        assert len(others) == 3
+
+    def test_a_planted_ill_scaled_map_does_not_stop_the_whitened_head(self):
+        after = torch.diag(torch.tensor([1e-2] * 3 + [3.0] * 13))
+        _, rows = self.factors(Signal(trunk(0), after), ("whitened", "ridge"), shots=(0,))
         assert rows["whitened"]["factor"] < 1.5
-        assert rows["whitened"]["final_theta_i"] > 0.95 * rows["whitened"]["final_theta_0"]
-        assert rows["ridge"]["final_theta_i"] > 0.95 * rows["ridge"]["final_theta_0"]
-        slow, seen, *_ = report.sentences(0.9)
-        assert "new head, SGD: more than 60 steps" in slow or "new head, SGD: " in slow
-        assert "whitened features, SGD: one step, with 90 % of θ₀'s accuracy" in seen or "void" in seen
+        for row in rows.values():
+            assert row["final_theta_i"] > 0.95 * row["final_theta_0"]
 
-    def test_a_trunk_drawn_anew_is_nearly_complete(self):
-        _, rows = self.factors(Signal(trunk(5, mixed=True)), ("head-sgd", "ridge"), share=0.95)
-        assert rows["head-sgd"]["place"] > 0.75
+    def test_a_trunk_drawn_anew_stops_head_and_solver_and_no_score_is_made_up(self):
+        _, rows = self.factors(Signal(trunk(5, mixed=True)), ("head-sgd", "ridge"))
+        assert rows["ridge"]["effect"] == "misses the goal"
+        assert rows["head-sgd"]["reached_theta_i"] == rows["head-sgd"]["reached_scratch"] == 0
+        assert math.isnan(rows["head-sgd"]["protection"])  # neither arrives
 
-    def test_more_rows_never_hurt_the_table_of_rows(self):
-        report, _ = self.factors(Signal(trunk(5, mixed=True)), ("ridge",), shots=(4, 20, 0))
-        row = report.rows_factors([0.9]).iloc[0]
-        assert row["needs_theta_0"] <= row["needs_theta_i"] <= 300
-        assert row["factor"] > 1
+    def test_fresh_attackers_have_other_images(self):
+        other = signal_images(90, 3)
+        report, rows = self.factors(
+            Signal(trunk(0)), ("ridge", "fresh-ridge"), shots=(0,), seeds=(0,), fresh=other
+        )
+        table = report.table().set_index(["net", "attacker"])["rows"]
+        assert (table["theta_i", "ridge"], table["theta_i", "fresh-ridge"]) == (240, 72)
+        assert rows["fresh-ridge"]["label"] == "ridge regression, solved, fresh images"
+        with pytest.raises(InvalidInputError, match="needs images on which θ_I was not trained"):
+            self.factors(Signal(trunk(0)), ("fresh-ridge",))
 
     def test_trials_are_equal_and_the_best_so_far_is_by_held_out_rows(self):
         report, _ = self.factors(Signal(trunk(0)), ("head-sgd", "logistic"), seeds=(0,))
         trials = report.trials()
         assert set(trials.groupby(["net", "attacker"]).size()) == {4}
+        assert (AGAIN, "logistic") not in trials.groupby(["net", "attacker"]).groups  # nothing is drawn
         for _, one in trials.groupby(["net", "attacker"]):
             leader = one["final"].to_numpy()[[int(np.argmax(one["held_out"][: k + 1])) for k in range(4)]]
             assert np.array_equal(one["best_so_far"], leader)
@@ -284,7 +324,9 @@ class TestPanel:
                 scratch=Signal(trunk(1)),
             )
         target = Target(Signal(trunk(0)), one, one)
-        with pytest.raises(InvalidInputError, match=r"1 row\(s\) a class leave none to choose by"):
+        with pytest.raises(InvalidInputError, match="'trunk' needs a condnum Backbone"):
+            attack(target, DeepAttacker.named("trunk"), shots=2)
+        with pytest.raises(InvalidInputError, match=r"1 example\(s\) per class leave none to choose by"):
             attack(target, DeepAttacker.named("head-sgd"), shots=1)
 
 
@@ -325,11 +367,45 @@ def test_a_backbone_learns_and_its_benign_accuracy_is_measured(name, trained):
     benign = load_pixels(open_images("digits-8x8:0-4", "test", limit=10), transform)
     target = Target(backbone, train, test, pretrain_test=benign)
     run = attack(target, DeepAttacker.named(name), budget=DeepBudget(12, 2, checkpoints=4))
-    assert run.accuracy[-1] > run.accuracy[0]
+    assert run.final_accuracy > run.accuracy[:, 0].mean()
     assert 0.2 < run.pretrain_accuracy <= 1
-    assert run.correct.shape == (len(run.steps), len(test))
-    again = attack(target, DeepAttacker.named(name), budget=DeepBudget(12, 2, checkpoints=4))
-    assert np.array_equal(again.correct, run.correct)
+    assert run.accuracy.shape == (2, len(run.steps))
+    same = attack(target, DeepAttacker.named(name), budget=DeepBudget(12, 2, checkpoints=4))
+    assert np.array_equal(same.accuracy, run.accuracy)
+    other = attack(target, DeepAttacker.named(name), budget=DeepBudget(12, 2, checkpoints=4), again=True)
+    assert not np.array_equal(other.accuracy, run.accuracy)
+    assert not np.array_equal(run.accuracy[0], run.accuracy[1])
+
+
+def test_the_attacker_who_steps_aside_does_not_meet_the_immunized_part(trained):
+    backbone, transform = trained
+    train, test = (
+        load_pixels(open_images("digits-8x8:5-9", split, limit=20), transform) for split in ("train", "test")
+    )
+    ruined = copy.deepcopy(backbone)
+    for parameter in ruined.trainable_parameters():
+        nn.init.zeros_(parameter.data)
+    budget, runs = DeepBudget(trials=2), {}
+    for name in ("trunk", "ridge"):
+        runs[name] = [
+            attack(Target(net, train, test), DeepAttacker.named(name), budget=budget)
+            for net in (backbone, ruined)
+        ]
+    assert runs["trunk"][0].accuracy == runs["trunk"][1].accuracy > 0.6
+    assert runs["ridge"][1].final_accuracy < 0.3  # the immunized part gives nothing to solve
+    layer = runs["trunk"][0].layer
+    assert layer in dict(backbone.model.named_modules())
+    assert not layer.startswith(backbone.split.trainable)
+    whole = Backbone("test_resnet", num_classes=5, trainable="conv1")
+    with pytest.raises(InvalidInputError, match="nothing comes before the immunized part"):
+        attack(Target(whole, train, test), DeepAttacker.named("trunk"), budget=budget)
+
+
+def test_a_drawn_resnet18_sees_every_pixel():
+    drawn_anew = from_scratch(drawn("resnet18"), 0, IMAGES)
+    images = IMAGES.clone().requires_grad_()
+    drawn_anew(images).square().sum().backward()
+    assert (images.grad.abs().sum(dim=1) > 0).all()
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -356,3 +432,16 @@ def test_a_head_is_scaled_by_rows_of_all_classes():
     labels = np.repeat(np.arange(4), 200)
     assert set(labels[scale_rows(np.arange(800))]) == {0, 1, 2, 3}
     assert scale_rows(np.arange(100)).tolist() == list(range(100))  # all, where there are few
+
+
+def test_correlations_are_within_each_net():
+    """Predictions that know nothing but the label: pooled they would order the attacks perfectly."""
+    points = pd.DataFrame({"part": "head", "optimizer": "sgd", "observed": [*range(1, 7), *range(11, 17)]})
+    points["net"] = ["theta_0"] * 6 + ["ours"] * 6
+    points["predicted_kappa"] = [1.0, 3, 2, 2, 3, 1, 101, 103, 102, 102, 103, 101]
+    points["predicted_spectrum"] = points["observed"]
+    found = correlations(points).set_index("net")
+    assert points["predicted_kappa"].corr(points["observed"], method="spearman") > 0.7
+    assert found["rho_kappa"].abs().max() < 0.01
+    assert found["rho_spectrum"].tolist() == pytest.approx([1, 1])
+    assert found["attacks"].tolist() == [6, 6]

@@ -1,0 +1,207 @@
+"""What a deep attack starts from: images as tensors, and a net whose features are computed once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from condnum.arrays import resolve_device
+from condnum.deep.adapters import Subset
+from condnum.deep.backbone import Backbone, evaluating
+from condnum.deep.features import collect
+from condnum.deep.images import ImageData, check_unreadable, hold_out_rows, image_loader
+from condnum.deep.transforms import ImageTransform
+from condnum.deep.trunk import outputs_before
+from condnum.errors import InvalidInputError
+
+#: Images of a set that are held as tensors take at most this many bytes.
+IMAGE_BUDGET = 8 << 30
+#: Images that go through a net at a time where nothing is trained.
+CHUNK = 250
+#: Added to the seed of a net from scratch, so that it is not what θ₀ was trained from.
+SCRATCH_SEED = 1_000
+#: Share of the attacker's images, of each class, on which the trials are judged.
+HELD_OUT = 0.2
+
+
+@dataclass(frozen=True, eq=False)
+class Pixels:
+    """Images as a net takes them, with their labels."""
+
+    images: Tensor  # (N, 3, height, width)
+    labels: Tensor  # (N,) int64
+    classes: int
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        return len(self.labels)
+
+    @property
+    def chance(self) -> float:
+        """Fraction of the most common class: the accuracy of an attacker who does not look."""
+        return float(np.bincount(self.labels.numpy()).max() / len(self))
+
+    def few(self, per_class: int, seed: int) -> NDArray[np.int64]:
+        """Return so many rows of each class (0: all), ascending; fewer are a subset of more."""
+        labels = self.labels.numpy()
+        own = [np.flatnonzero(labels == c) for c in range(self.classes)]
+        drawn = [np.random.default_rng([seed, c]).permutation(rows) for c, rows in enumerate(own)]
+        return np.sort(np.concatenate([rows[: per_class or None] for rows in drawn]))
+
+    def chosen_rows(self, shots: int, seed: int) -> list[NDArray[np.int64]]:
+        """Return an attacker's rows: those to train on, and a fifth of each class that is held out."""
+        chosen = self.few(shots, seed)
+        parts = hold_out_rows(self.labels.numpy()[chosen], HELD_OUT, [seed, 4])
+        if not len(parts[1]):
+            raise InvalidInputError(
+                f"{shots} example(s) per class leave none to choose by; an attacker needs two."
+            )
+        return [chosen[part] for part in parts]
+
+
+def load_pixels(
+    data: ImageData, transform: ImageTransform, *, most: int | None = None, workers: int = 0
+) -> Pixels:
+    """Load images as tensors, un-augmented, as attacks take them.
+
+    Args:
+        data: The images of a task; those that do not decode are left out.
+        transform: An un-augmented transform.
+        most: Largest number of images, the same number of each class and the same ones each time; None: all.
+        workers: Processes that decode.
+
+    Returns:
+        Tensors and labels.
+
+    Raises:
+        InvalidInputError: They take more than 8 GiB, or the transform is random.
+        DataFormatError: More than a tenth does not decode.
+    """
+    if transform.random:
+        raise InvalidInputError("this transform is random; attacks take un-augmented images.")
+    kept = data if most is None else data.limit(max(1, most // len(data.classes)))
+    size = 4 * math.prod(transform.input_size) * len(kept)
+    if size > IMAGE_BUDGET:
+        raise InvalidInputError(
+            f"{len(kept)} images of {kept.title} take {size / 2**30:.1f} GiB as tensors, at most "
+            f"{IMAGE_BUDGET >> 30} are held; take fewer per class with limit=…."
+        )
+    loader = image_loader(kept, transform, batch_size=CHUNK, workers=workers)
+    found = collect(lambda images: images, loader, f"images of {kept.name}", total=len(kept))
+    check_unreadable(found[3], len(kept), kept.title)
+    return Pixels(found[0], found[1], len(kept.classes))
+
+
+class Target:
+    """A net under attack: what its parts give for images is computed once.
+
+    Args:
+        theta: The net.
+        train: D_H's images that its attackers may have.
+        test: D_H's test images, on which accuracy is measured.
+        fresh: Images of D_H on which θ_I was not trained, for the attackers named `fresh-…`.
+        pretrain_test: D_P's test images, for what is left of the benign task.
+        device: `auto`, `cpu`, `cuda[:i]`.
+    """
+
+    def __init__(
+        self,
+        theta: nn.Module,
+        train: Pixels,
+        test: Pixels,
+        *,
+        fresh: Pixels | None = None,
+        pretrain_test: Pixels | None = None,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.device = resolve_device(device)
+        self.theta = theta.to(self.device)
+        self.train, self.test, self.fresh, self.pretrain_test = train, test, fresh, pretrain_test
+        self._features: dict[tuple[int, bytes], Tensor] = {}
+
+    def features(self, of: Pixels, rows: NDArray[np.int64] | None = None) -> Tensor:
+        """Return the features `(n, D)` of some rows of a set, or of all."""
+        chosen = np.arange(len(of)) if rows is None else rows
+        key = id(of), chosen.tobytes()
+        if key not in self._features:
+            self._features[key] = self.through(self.theta, of.images[torch.from_numpy(chosen)])
+        return self._features[key]
+
+    def trunk_outputs(self, of: Pixels, rows: NDArray[np.int64]) -> dict[str, Tensor]:
+        """Return the pooled output `(n, D)` of every module before the immunized part, by its name."""
+        if not isinstance(self.theta, Backbone):
+            raise InvalidInputError(
+                "attacker 'trunk' needs a condnum Backbone, which knows where its immunized part begins, not "
+                f"a {type(self.theta).__name__}; leave it out."
+            )
+        model, names = self.theta.model, self.theta.split.trainable
+        with evaluating(self.theta):
+            found = [
+                outputs_before(model, names, part.to(self.device))
+                for part in of.images[torch.from_numpy(rows)].split(CHUNK)
+            ]
+        return {name: torch.cat([part[name] for part in found]) for name in found[0]}
+
+    def through(self, run: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+        """Return what a net gives for images, in evaluation mode."""
+        module = run if isinstance(run, nn.Module) else self.theta
+        with evaluating(module), torch.no_grad():
+            return torch.cat([run(part.to(self.device)) for part in images.split(CHUNK)])
+
+    def pretrain_accuracy(self, net: nn.Module | None = None) -> float:
+        """Return the accuracy of the released head on D_P's test images, with θ or what became of it."""
+        known, net = self.pretrain_test, self.theta if net is None else net
+        if known is None or not isinstance(net, Backbone):
+            return math.nan
+        rows = self.features(known) if net is self.theta else self.through(net, known.images)
+        with torch.no_grad():
+            return float((net.head(rows).argmax(dim=1).cpu() == known.labels).double().mean())
+
+    def inputs(self, subset: Subset, of: Pixels, rows: NDArray[np.int64]) -> Tensor:
+        """Return what the trained part starts from: images, the frozen trunk's output, or features."""
+        if subset == "head":
+            return self.features(of, rows)
+        images = of.images[torch.from_numpy(rows)]
+        if subset == "stage" and isinstance(self.theta, Backbone):
+            try:
+                return self.through(self.theta.frozen_activations, images)
+            except InvalidInputError:
+                pass  # what follows the trunk is no chain of modules: images go through the whole net
+        return images.to(self.device)
+
+
+def from_scratch(backbone: Backbone, seed: int, images: Tensor) -> Backbone:
+    """Return the same architecture with weights drawn anew, and BatchNorm's statistics of these images.
+
+    As they are drawn, statistics are 0 and 1, with which the features of a deep net are nearly constant.
+    Scales of norms that are drawn as 0, as timm does at the end of residual branches, are set to 1: else a
+    ResNet18 sees 36 of 1,024 pixels, and is no net that could learn.
+    """
+    made = Backbone(
+        backbone.name,
+        trainable=backbone.split.trainable,
+        num_classes=backbone.num_classes,
+        seed=SCRATCH_SEED + seed,
+        **backbone.model_arguments,
+    )
+    for part in made.modules():
+        scale = getattr(part, "weight", None)
+        if isinstance(scale, nn.Parameter) and scale.ndim == 1 and not scale.any():
+            nn.init.ones_(scale)
+    norms = [part for part in made.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    momenta = [part.momentum for part in norms]
+    for part in norms:
+        part.reset_running_stats()
+        part.train().momentum = None  # a plain mean over all batches
+    with torch.no_grad():
+        for batch in images.split(CHUNK) if norms else ():
+            made(batch)
+    for part, momentum in zip(norms, momenta, strict=True):
+        part.eval().momentum = momentum
+    return made
