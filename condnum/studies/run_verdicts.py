@@ -152,23 +152,28 @@ def spectral_verdicts(cells: pd.DataFrame) -> pd.DataFrame:
     # The zeros at their ends count in no numerical rank, so that spectra of all ranks are one batch.
     spectra = {name: torch.from_numpy(np.stack(cells[name].tolist())) for name in SPECTRA}
     squared_norm = torch.from_numpy(cells["squared_norm"].to_numpy(np.float64, copy=True))
-    kept = ~(cells["loss_gap"].to_numpy(np.float64) > LOSS_TOLERANCE)  # an unknown one counts as kept
+    gap = cells["loss_gap"].to_numpy(np.float64)
     named = cells[["method", "seed"]].assign(cell=_pairs(cells))
     tables = []
     for at in _measures(RTOLS):
         scale = D / squared_norm if at["scale"] == "unit" else torch.ones(len(cells))
-        kappa = {
+        found = {
             name: condition_from_spectrum(
                 sigma if name.endswith("before") else sigma * scale[:, None],
                 convention=at["convention"],
                 rtol=default_rtol(D) if at["rtol"] == DEFAULT_RTOL else float(at["rtol"]),
                 ridge=float(at["epsilon"]),
                 dimension=D,
-            )[0].numpy()
+            )
             for name, sigma in spectra.items()
         }
+        kappa = {name: number[0].numpy() for name, number in found.items()}
+        ranks = {name: number[3].numpy() for name, number in found.items()}
         harmful = kappa["harmful_after"] / kappa["harmful_before"]
         pretrain = kappa["pretrain_after"] / kappa["pretrain_before"]
+        # As `Immunization.success`: an unknown clause (c) holds where no direction of D_P is lost.
+        whole = ranks["pretrain_after"] >= ranks["pretrain_before"]
+        kept = np.where(np.isnan(gap), whole, gap <= LOSS_TOLERANCE)
         success = (harmful > 1 + RATIO_TOLERANCE) & ~(pretrain > 1 + RATIO_TOLERANCE) & kept
         tables.append(named.assign(**at, rir=harmful / pretrain, success=success))
     return pd.concat(tables, ignore_index=True)
