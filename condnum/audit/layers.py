@@ -331,7 +331,7 @@ def _measures(
     K_H, excluded, tried = H.factor.mT @ H.factor, not limits.rir >= target, []
     for ratio in (None, 1 / target):  # the edge of (ii) ≤ 1, then the (ii) at which (i) > 1 is the target
         theta = torch.as_tensor(front_immunizer(P, H, pretrain_ratio=ratio, convention="ridge", ridge=ridge))
-        compact, ridged = in_both_conventions(theta, (P.factor, H.factor), (P.values, H.values), ridge=ridge)
+        compact, ridged = in_both_conventions(theta, P, H, ridge=ridge)
         tried.append(ridged)
         if excluded or (ridged.success and ridged.rir >= target):
             break

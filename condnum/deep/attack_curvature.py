@@ -37,9 +37,9 @@ def attack_curvature(
 
     Returns:
         Extreme eigenvalues, `condition` above the floor (of the curvature, and of the directions that the
-        gradient meets), effective rank, and `predicted_kappa`, `predicted_spectrum`: steps of gradient
+        gradient meets), and `predicted_kappa`, `predicted_spectrum`: steps of gradient
         descent at its best constant rate until a tenth of the local model's excess loss is left, by Eq. 2
-        and by the whole spectrum. Evidence: residuals, iterations, standard errors.
+        and by the whole spectrum. Evidence: residuals, iterations.
     """
     fit, _ = target.train.chosen_rows(0, seed)
     chosen = np.sort(np.random.default_rng([seed, 6]).permutation(fit)[:rows])
@@ -59,10 +59,6 @@ def attack_curvature(
         "condition": found.condition,
         "floor": found.floor,
         "resolved": found.resolved,
-        "trace": found.trace,
-        "trace_error": found.trace_error,
-        "effective_rank": found.effective_rank,
-        "effective_rank_error": found.effective_rank_error,
         "residual_largest": found.residuals[0],
         "residual_smallest": found.residuals[1],
         "iterations": found.iterations,

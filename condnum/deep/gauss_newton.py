@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 from scipy.linalg import eigh_tridiagonal
@@ -53,11 +52,7 @@ class Curvature:
     largest: float  # λ_max
     smallest: float  # smallest eigenvalue above the floor; unless `resolved`, an upper bound on it
     floor: float  # relative to λ_max; as asked for, or 2·round_off if that is more
-    trace: float  # tr G
-    trace_error: float  # standard error over the probes; 0 if exact
-    effective_rank: float  # (tr G)²/tr G²
-    effective_rank_error: float
-    density: pd.DataFrame  # `eigenvalue` (ascending), `count`: how many it stands for, in sum P
+    eigenvalues: FloatArray  # (m,) ascending: all if `exact`, else the Ritz values of Lanczos
     exact: bool  # from the matrix itself, else by Lanczos
     resolved: bool  # exact, or Lanczos has come to an end: no eigenvalue is missing
     residuals: tuple[float, float]  # ‖Gv − λv‖ for `largest`, `smallest`; exact: the matrix's asymmetry
@@ -68,11 +63,6 @@ class Curvature:
     def condition(self) -> float:
         """κ above the floor, `largest/smallest`; unless `resolved`, κ lies between this and `1/floor`."""
         return self.largest / self.smallest
-
-    @property
-    def trace_ratio(self) -> float:
-        """`tr G/λ_max`."""
-        return self.trace / self.largest
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,17 +132,15 @@ def curvature(
     loss: Loss = "cross_entropy",
     floor: float = 1e-6,
     iterations: int = 20,
-    probes: int = 4,
     seed: int = 0,
 ) -> Curvature:
     r"""Measure the GGN of the mean loss in a subset of a model's parameters, in evaluation mode.
 
     Where the matrix costs no more passes than Lanczos would, it is formed, and all is exact. Else one Lanczos
-    run from a random vector gives density and Ritz values; SciPy's restarted one goes on where λ_max has not
-    converged. Traces are exact on the Krylov space and estimated with random signs on its complement, as in
-    Hutch++ (Meyer et al. 2021). An eigenvalue lies within its residual of each Ritz value, and one between
-    any two neighbours: the least that this shows above the floor is `smallest`, so `condition` is too small
-    rather than too large. Each product runs the whole model: where a trunk lies before the parameters, pass
+    run from a random vector gives Ritz values; SciPy's restarted one goes on where λ_max has not converged.
+    An eigenvalue lies within its residual of each Ritz value, and one between any two neighbours: the least
+    that this shows above the floor is `smallest`, so `condition` is too small rather than too large. Each
+    product runs the whole model: where a trunk lies before the parameters, pass
     what follows it, with the trunk's activations as inputs.
 
     Args:
@@ -163,11 +151,10 @@ def curvature(
             rows or targets `(B, C)`; a linear head has :math:`G = I_C ⊗ \tilde X^\top\tilde X/N`.
         floor: Eigenvalues above `floor·λ_max` count; at least twice `round_off`, which float32 has near 1e-7.
         iterations: Of Lanczos, at most; each holds a vector as long as the parameters.
-        probes: Random vectors of the traces.
-        seed: Of start and probes; a local generator.
+        seed: Of the start; a local generator.
 
     Returns:
-        Extreme eigenvalues, κ above the floor, effective rank, density, and evidence.
+        Extreme eigenvalues, κ above the floor, and evidence.
 
     Raises:
         InvalidInputError: No parameters or not the model's, empty or changing data, outputs or labels that
@@ -180,28 +167,25 @@ def curvature(
         >>> model = nn.Linear(2, 1, bias=False)
         >>> data = [(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.zeros(2, 1))]
         >>> found = curvature(model, model.parameters(), data, loss="squared")
-        >>> found.exact, found.largest, found.condition, found.trace
-        (True, 2.0, 4.0, 2.5)
+        >>> found.exact, found.largest, found.condition
+        (True, 2.0, 4.0)
     """
     _check_share("floor", floor)
-    iterations, probes = check_integer("iterations", iterations, 2), check_integer("probes", probes, 2)
+    iterations = check_integer("iterations", iterations, 2)
     generator = torch.Generator().manual_seed(seed)
     with _operator(model, parameters, data, loss) as G:
         P = G.shape[0]
-        exact = P <= DENSE and math.ceil(P / G.columns) <= iterations + probes
+        exact = P <= DENSE and math.ceil(P / G.columns) <= iterations
         if exact:
             theta, asymmetry = _dense_spectrum(G)
-            residuals, counts, resolved = np.full(P, asymmetry), np.ones(P), True
-            traces, squares = theta.sum(keepdims=True), (theta**2).sum(keepdims=True)
+            residuals, resolved = np.full(P, asymmetry), True
         else:
             run = _lanczos(G, torch.randn(P, generator=generator, dtype=G.dtype).to(G.device), iterations)
-            theta, residuals, counts, resolved = run.theta, run.residuals, P * run.weights, run.exhausted
-            traces, squares = _trace_samples(G, run, probes, generator)
+            theta, residuals, resolved = run.theta, run.residuals, run.exhausted
             theta[-1], residuals[-1] = _top_pair(G, run)
     round_off = max(0.0, -float(theta[0] / theta[-1]))
     floor = max(floor, 2 * round_off)
     smallest, its_residual = _low_end(theta, residuals, floor * theta[-1], resolved)
-    ratio = traces.mean() / squares.mean()
     return Curvature(
         parameters=P,
         rows=G.rows,
@@ -209,11 +193,7 @@ def curvature(
         largest=float(theta[-1]),
         smallest=smallest,
         floor=floor,
-        trace=float(traces.mean()),
-        trace_error=_standard_error(traces),
-        effective_rank=float(traces.mean() * ratio),
-        effective_rank_error=_standard_error(2 * ratio * traces - ratio**2 * squares),  # to first order
-        density=pd.DataFrame({"eigenvalue": theta, "count": counts}),
+        eigenvalues=theta,
         exact=exact,
         resolved=resolved,
         residuals=(float(residuals[-1]), its_residual),
@@ -433,12 +413,10 @@ def _curved(values: FloatArray) -> FloatArray:
 class _Krylov:
     """A Lanczos run of m steps."""
 
-    basis: Tensor  # (m, P), orthonormal rows
     theta: FloatArray  # (m,) Ritz values, ascending
     weights: FloatArray  # (m,) of them in the measure of the start, in sum 1
     residuals: FloatArray  # (m,) of the Ritz pairs
     top: Tensor  # (P,) Ritz vector of the largest
-    beta: float  # length of what leads out of the space
     exhausted: bool  # nothing but round-off does
 
 
@@ -462,27 +440,7 @@ def _lanczos(G: Any, start: Tensor, iterations: int) -> _Krylov:
     Q, beta = Q[: len(alphas)], betas.pop()
     theta, S = eigh_tridiagonal(alphas, betas)
     top = torch.from_numpy(S[:, -1]).to(Q) @ Q
-    return _Krylov(Q, _curved(theta), S[0] ** 2, beta * np.abs(S[-1]), top, beta, exhausted)
-
-
-def _trace_samples(
-    G: Any, run: _Krylov, probes: int, generator: torch.Generator
-) -> tuple[FloatArray, FloatArray]:
-    """Return estimates of tr G and tr G² from random signs, made orthogonal to the Krylov space."""
-    Q, samples = run.basis, []
-    for _ in range(probes):
-        z = torch.randint(0, 2, (Q.shape[1],), generator=generator).to(Q) * 2 - 1
-        z = z - (Q @ z) @ Q
-        image = G @ z
-        samples.append([float(z.double() @ image.double()), float(image.double() @ image.double())])
-    known = [run.theta.sum(), (run.theta**2).sum() + run.beta**2]  # tr QGQᵀ, ‖GQᵀ‖²
-    traces, squares = np.transpose(samples + np.array(known))
-    return traces, squares
-
-
-def _standard_error(samples: FloatArray) -> float:
-    """Return the standard error of a mean; 0 for a single exact value."""
-    return float(np.std(samples, ddof=1)) / math.sqrt(len(samples)) if len(samples) > 1 else 0.0
+    return _Krylov(_curved(theta), S[0] ** 2, beta * np.abs(S[-1]), top, exhausted)
 
 
 def _top_pair(G: Any, run: _Krylov) -> tuple[float, float]:
@@ -505,6 +463,5 @@ def _low_end(theta: FloatArray, residuals: FloatArray, floor: float, resolved: b
         return float(theta[above[0]]), float(residuals[above[0]])
     bounds = np.where(theta - residuals > floor, theta + residuals, np.inf)
     bounds[above[1:]] = np.minimum(bounds[above[1:]], theta[above[1:]])  # one lies between two neighbours
-    bounds[-1] = theta[-1]
     best = int(bounds.argmin())
     return float(bounds[best]), float(residuals[best])

@@ -120,15 +120,16 @@ class _Auto:
         self.problem, self.settings, self.seed, self.callback = problem, settings, seed, callback
         self.watch = frozenset(watch)
         self.pretrain, self.harmful = (task.factor for task in (problem.pretrain, problem.harmful))
-        self.ceiling = rir_ceiling(problem.pretrain.range, problem.harmful.range).value
+        self.ranges = problem.pretrain.range, problem.harmful.range
+        self.ceiling = rir_ceiling(*self.ranges).value
         self.theta = random_weights(problem, problem.dimension, torch.Generator().manual_seed(seed))
-        self.before = [torch.linalg.svdvals(factor).square() for factor in (self.pretrain, self.harmful)]
-        kappa = float(self.before[0][0] / self.before[0][-1])
-        self.possible = len(self.before[1]) > 1 and not self.ceiling <= 1
+        gamma, rank = self.ranges[0].values, self.ranges[1].rank
+        kappa = float(gamma[0] / gamma[-1])
+        self.possible = rank > 1 and not self.ceiling <= 1
         # How much there is to have, and how much of it each tolerance may cost: little where that is little.
         most = min(kappa**0.5, self.ceiling**0.5 if self.ceiling > 1 else math.inf)
         self.flat = max(min(FLAT, most**0.1), 1 + 1e-12)
-        self.finest = min(1e-4, math.log(most) / (50 * len(self.before[1])) or 1)
+        self.finest = min(1e-4, math.log(most) / (50 * rank) or 1)
         self.limit = max(1 - MARGIN, 1 / most) + RATIO_TOLERANCE / 10
         self.best_beta = _best_probe(problem.pretrain)
         loss = problem.pretrain.supervised
@@ -169,7 +170,7 @@ class _Auto:
         best = None
         for _, _, theta, step in reversed(self._kept):
             gap = None if task.targets is None else task.loss_gap(theta)
-            verdict = relative_immunization_ratio(theta, task.range, self.problem.harmful.range, loss_gap=gap)
+            verdict = relative_immunization_ratio(theta, *self.ranges, loss_gap=gap)
             best = best or (theta, verdict, step)
             if verdict.clauses["c"] is not False:
                 return theta, verdict, step
@@ -297,7 +298,7 @@ class _Auto:
 
     def _measure(self, theta: Tensor) -> tuple[_Merit, Immunization]:
         """Return what candidates are compared by, and the verdict without clause (c)."""
-        verdict, ridge = in_both_conventions(theta, (self.pretrain, self.harmful), self.before)
+        verdict, ridge = in_both_conventions(theta, *self.ranges)
         logs = [math.log(ratio) for ratio in (verdict.harmful_ratio, verdict.pretrain_ratio, verdict.rir)]
         miss = max(0.0, -logs[0]) + max(0.0, logs[1])
         size = logs[2] + 0.1 * logs[0]
@@ -383,7 +384,7 @@ def _explain(run: _Auto, theta: Tensor, verdict: Immunization, step: int, reason
         text += f", {share_of_ceiling(verdict.rir, run.ceiling):.1%} of the ceiling {run.ceiling:.4g}."
     else:
         text += "; no ceiling: the harmful task has directions of its own."
-    if len(run.before[1]) == 1:
+    if run.ranges[1].rank == 1:
         text += " K_H has rank 1, so that κ(H_H) = 1 whatever θ is: no extractor can meet clause (a)."
     elif run.ceiling <= 1 + 1e-6:
         text += " A ceiling of 1 means that no extractor can immunize this pair."
@@ -399,6 +400,5 @@ def _explain(run: _Auto, theta: Tensor, verdict: Immunization, step: int, reason
         "cancelled": "; cancelled.",
         "diverged": "; stopped by a failed decomposition.",
     }
-    tasks = run.problem.pretrain.range, run.problem.harmful.range
-    ridge = relative_immunization_ratio(theta, *tasks, convention="ridge", loss_gap=verdict.loss_gap)
+    ridge = relative_immunization_ratio(theta, *run.ranges, convention="ridge", loss_gap=verdict.loss_gap)
     return f"{text}{ends[reason]} Ridge convention (ε = 1e-6): {ridge.verdict}, {ratios(ridge)}."

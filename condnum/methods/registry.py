@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from condnum.arrays import as_tensor, resolve_device
 from condnum.errors import InvalidInputError, check_integer, check_known
@@ -48,7 +47,7 @@ class ClosedForm:
     name: str
     label: str
     summary: str
-    theta: Callable[[ImmunizationProblem, torch.Generator], Tensor]
+    theta: Callable[[ImmunizationProblem, torch.Generator], Any]
     seeded: bool = False
 
 
@@ -71,17 +70,13 @@ CLOSED_FORMS = (
         "optimal",
         "Optimal (K<sub>P</sub><sup>−1/2</sup>)",
         "closed form: attains the RIR ceiling of the compact convention",
-        lambda problem, generator: torch.as_tensor(
-            optimal_immunizer(problem.pretrain.range, problem.harmful.range)
-        ),
+        lambda problem, generator: optimal_immunizer(problem.pretrain.range, problem.harmful.range),
     ),
     ClosedForm(
         "front",
         "Front ((ii) just below 1)",
         "closed form: (ii) just below 1 and, where there is a ceiling, RIR at it",
-        lambda problem, generator: torch.as_tensor(
-            front_immunizer(problem.pretrain.range, problem.harmful.range)
-        ),
+        lambda problem, generator: front_immunizer(problem.pretrain.range, problem.harmful.range),
     ),
 )
 
@@ -268,10 +263,8 @@ def immunize_batch(
             immunize(problem, method, seed=seed, settings=settings)
             for problem, seed in zip(problems, seeds, strict=True)
         ]
-    where, base = (
-        problems[0].device if device is None else resolve_device(device),
-        _settings_of(chosen, settings),
-    )
+    where = problems[0].device if device is None else resolve_device(device)
+    base = _settings_of(chosen, settings)
     for problem in problems:
         _check_descent(problem, chosen, base)
     return descend_batch(problems, chosen, base, seeds=seeds, device=where)

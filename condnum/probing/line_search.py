@@ -37,11 +37,6 @@ class ProbeCurve:
     condition: NDArray[np.float64]  # (...) compact κ of the Hessian
     rank: NDArray[np.int64]  # (...) k, the directions that the probe sees
 
-    @property
-    def worst_contraction(self) -> NDArray[np.float64]:
-        """Kantorovich: the loss contracts at least by `((κ − 1)/(κ + 1))²` a step, `(...)`."""
-        return ((self.condition - 1) / (self.condition + 1)) ** 2
-
 
 def log_spaced_steps(steps: int, count: int = 400) -> NDArray[np.int64]:
     """Return at most `count + 1` recorded steps: 0, then log-spaced up to and including `steps`.

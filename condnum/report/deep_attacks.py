@@ -120,7 +120,7 @@ def prediction_verdict(correlations: pd.DataFrame) -> str:
 
 
 def curvature_table(curvature: pd.DataFrame, immunization: pd.DataFrame) -> pd.DataFrame:
-    """Format κ and effective rank of what is trained on both tasks, means over seeds, beside RIR."""
+    """Format κ of what is trained on both tasks, means over seeds, beside RIR."""
     rir = immunization.query("convention == 'compact'").set_index(["backbone", "method"])["rir_mean"]
     rows = []
     for (backbone, net, part), own in curvature.groupby(["backbone", "net", "part"], sort=False):
@@ -135,6 +135,5 @@ def curvature_table(curvature: pd.DataFrame, immunization: pd.DataFrame) -> pd.D
             )
             row[f"κ on {name}"] = bound + number(kappa)
             row[f"κ met by the gradient, {name}"] = number(met)
-            row[f"effective rank, {name}"] = number(float(of["effective_rank"].mean()))
         rows.append(row)
     return pd.DataFrame(rows)

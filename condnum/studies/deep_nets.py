@@ -1,7 +1,7 @@
 """The deep-net experiment (Sec. 5.2, Table 3, Fig. 3): backbones × seeds × methods."""
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -18,12 +18,11 @@ from condnum.deep.images import ImageData
 from condnum.deep.pretraining import pretrain_backbone
 from condnum.deep.rir import check_count
 from condnum.deep.training.immunization import immunize_backbone
-from condnum.deep.training.loop import DeepProgress
 from condnum.deep.training.samples import hold_out
 from condnum.deep.training.settings import DeepSettings, deep_preset
 from condnum.deep.transforms import ImageTransform, training_transform
 from condnum.deep.weights import state_checksum
-from condnum.errors import CancelledError, DataNotFoundError, InvalidInputError, require
+from condnum.errors import DataNotFoundError, InvalidInputError, require
 from condnum.files import atomic_write, output_folder
 from condnum.methods import get_method
 from condnum.studies.cells import Cell, CellResult, ResultStore, Row, cached
@@ -375,7 +374,6 @@ class DeepNets(Study, name="deep", version="4"):
             device=self.device,
             checkpoint=checkpoint,
             workers=self.workers,
-            on_progress=_until(cell.at.get("share", 1)),
         )
         row: Row = {
             **{name: getattr(done, name) for name in ("steps", "best_step", "seconds", "stop_reason")},
@@ -484,16 +482,6 @@ def kept_model(backbone: str, seed: int, method: str, *, alone: bool) -> Path:
     name = "".join(c if c.isalnum() or c in "._-" else "-" for c in backbone)
     place = Path(name) / f"seed-{seed}" / ("" if method == INITIAL else method)
     return Path(file) if alone else place / file
-
-
-def _until(share: float) -> Callable[[DeepProgress], None]:
-    """Return what ends an immunization after a share of its steps, with the best θ so far."""
-
-    def stop(progress: DeepProgress) -> None:
-        if share < 1 and progress.step >= share * progress.steps:
-            raise CancelledError(f"as asked for, after {progress.step} of {progress.steps} steps")
-
-    return stop
 
 
 def model_file(cell: Cell, suffix: str = ".safetensors") -> Path:

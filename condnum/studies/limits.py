@@ -15,7 +15,7 @@ from condnum.data import Digits, TaskPair
 from condnum.errors import InvalidInputError
 from condnum.methods import ImmunizationResult, method_names
 from condnum.methods.problem import ImmunizationProblem
-from condnum.studies.cells import Cell, CellResult, cached
+from condnum.studies.cells import Cell, CellResult
 from condnum.studies.digit_cells import cell_problem
 from condnum.studies.digit_pairs import DigitPairs, Pairs
 from condnum.studies.house_prices import HousePrices, Methods
@@ -135,10 +135,7 @@ class Limits(Study, name="limits", version="2"):
         """Measure an extractor along ε, or compute the limits of a pair."""
         base = self.base
         problem = base.problem(data) if isinstance(base, HousePrices) else cell_problem(data, cell, "cpu")
-        P, H = cached(
-            ("limits-ranges", data.checksum, self.data, cell.at.get("pretrain"), cell.at.get("harmful")),
-            lambda: [problem.pretrain.range, problem.harmful.range],
-        )
+        P, H = problem.pretrain.range, problem.harmful.range
         if cell["part"] == "method":
             return measure_cell(cell, problem, base.immunize(data, cell), P, H)
         ridge = absolute_ridge(P, cell["ridge"])

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from condnum.arrays import ArrayLike, as_tensor, like, storage_eps
 from condnum.errors import InvalidInputError, RankError
@@ -87,8 +86,18 @@ def alignment(theta: ArrayLike, covariance: ArrayLike, *, rtol: float | None = N
         >>> alignment(np.eye(2), K).u_unique
         False
     """
-    T, K, tolerance = _checked(theta, covariance, rtol)
+    T = as_tensor(theta, "theta", ndim=2).detach()
+    K = as_covariance(covariance, "covariance").detach().to(T.device)
     D, columns = T.shape
+    if len(K) != D:
+        raise InvalidInputError(
+            f"theta {tuple(T.shape)} and covariance {tuple(K.shape)} do not fit: "
+            "theta must be (D, D_hid) and covariance (D, D)."
+        )
+    eps = max(storage_eps(theta), storage_eps(covariance))
+    tolerance = default_rtol(max(T.shape), eps) if rtol is None else float(rtol)
+    if not 0 <= tolerance < 1:
+        raise InvalidInputError(f"rtol must lie in [0, 1), got {rtol}.")
     m = min(D, columns)
     U, s, _ = torch.linalg.svd(T, full_matrices=True)
     gamma, Q = (part.flip(-1) for part in torch.linalg.eigh(K))
@@ -147,19 +156,3 @@ def alignment(theta: ArrayLike, covariance: ArrayLike, *, rtol: float | None = N
         theta_gap=theta_gap,
         covariance_gap=covariance_gap,
     )
-
-
-def _checked(theta: ArrayLike, covariance: ArrayLike, rtol: float | None) -> tuple[Tensor, Tensor, float]:
-    """Return θ, K and the tolerance, or say what is wrong with them."""
-    T = as_tensor(theta, "theta", ndim=2).detach()
-    K = as_covariance(covariance, "covariance").detach().to(T.device)
-    eps = max(storage_eps(theta), storage_eps(covariance))
-    if K.shape != (T.shape[0], T.shape[0]):
-        raise InvalidInputError(
-            f"theta {tuple(T.shape)} and covariance {tuple(K.shape)} do not fit: "
-            "theta must be (D, D_hid) and covariance (D, D)."
-        )
-    tolerance = default_rtol(max(T.shape), eps) if rtol is None else float(rtol)
-    if not 0 <= tolerance < 1:
-        raise InvalidInputError(f"rtol must lie in [0, 1), got {rtol}.")
-    return T, K, tolerance

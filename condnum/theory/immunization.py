@@ -8,7 +8,6 @@ caller asks for θ as trained.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -230,12 +229,12 @@ def immunization_from_spectra(
 
 
 def in_both_conventions(
-    theta: Tensor, factors: Sequence[Tensor], before: Sequence[Tensor], *, ridge: float = PUBLISHED_RIDGE
+    theta: Tensor, P: CovarianceRange, H: CovarianceRange, *, ridge: float = PUBLISHED_RIDGE
 ) -> tuple[Immunization, Immunization]:
-    """Return the compact and the ridge verdict of a square θ, from factors and spectra of K_P and K_H."""
+    """Return the compact and the ridge verdict of a square θ."""
     D, theta = len(theta), unit_gauge(theta)
-    P, H = (hessian_spectrum(theta, factor) for factor in factors)
-    spectra = HessianSpectra(before[0], P, before[1], H, D, D)
+    after = [hessian_spectrum(theta, task.factor) for task in (P, H)]
+    spectra = HessianSpectra(P.values, after[0], H.values, after[1], D, D)
     compact, ridged = (
         immunization_from_spectra(spectra, convention=convention, gauge="unit", ridge=ridge)
         for convention in get_args(Convention)

@@ -382,7 +382,7 @@ def _spiked(P: CovarianceRange, w: Tensor, null_gain: float) -> Tensor:
 
 def _merit(theta: Tensor, P: CovarianceRange, H: CovarianceRange, ridge: float) -> tuple[float, ...]:
     """Rank candidates: Definition 3.1 in both conventions, kept ranks, then compact RIR."""
-    compact, ridged = in_both_conventions(theta, (P.factor, H.factor), (P.values, H.values), ridge=ridge)
+    compact, ridged = in_both_conventions(theta, P, H, ridge=ridge)
     return compact.success + ridged.success, compact.success, not compact.rank_changed, compact.rir
 
 

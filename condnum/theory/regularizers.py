@@ -346,17 +346,6 @@ def ill_value(sigma: Tensor, rank: Tensor, low: Extreme) -> Tensor:
     return torch.where(flat, torch.inf, torch.where(flat, 1.0, rho).reciprocal())
 
 
-def reject_overflow(sigma: Tensor) -> None:
-    """Raise if the squares of a spectrum, which both regularizers are made of, leave float64."""
-    squares = sigma[..., 0].square()
-    if not bool((torch.isfinite(squares * sigma.shape[-1]) & (squares > 0)).all()):
-        extreme = float(sigma[..., 0].flatten()[squares.flatten().argmax()])
-        raise InvalidInputError(
-            f"the largest singular value is {extreme:.3g}: its square leaves float64. R_well and R_ill "
-            "depend on the scale: divide the matrix by this value first."
-        )
-
-
 def reject_infinite(value: Tensor) -> None:
     """Raise if R_ill is infinite anywhere."""
     if bool(torch.isinf(value).any()):
@@ -429,7 +418,12 @@ def resolve_rank(sigma: Tensor, rank: int | None, rtol: float) -> Tensor:
             "a matrix has rank 0 (all singular values are zero): its condition number, which the "
             "regularizers stand for, is undefined; check that theta and the features are not zero."
         )
-    reject_overflow(sigma)
+    squares = sigma[..., 0].square()
+    if not bool((torch.isfinite(squares * sigma.shape[-1]) & (squares > 0)).all()):
+        raise InvalidInputError(
+            f"singular values go up to {float(sigma.max()):.3g}, and a largest square leaves float64: R_well "
+            "and R_ill depend on the scale, so divide the matrix by its largest singular value first."
+        )
     if rank is None:
         return (sigma > rtol * sigma[..., :1]).sum(dim=-1)
     n, rank = sigma.shape[-1], check_integer("rank", rank, 1)

@@ -100,16 +100,17 @@ def hessian(theta: ArrayLike, covariance: ArrayLike) -> Array:
     """
     T = as_tensor(theta, "theta", minimum_ndim=2)
     K = as_covariance(covariance, "covariance", ndim=None).to(T.device)
-    if K.shape[-1] != T.shape[-2] or not batches_fit(T.shape[:-2], K.shape[:-2]):
-        raise InvalidInputError(
-            f"theta {tuple(T.shape)} and covariance {tuple(K.shape)} do not fit: "
-            "theta must be (..., D, D_hid) and covariance (..., D, D)."
-        )
     if storage_eps(covariance) > EPS:
         values, vectors = torch.linalg.eigh(K)
         least = default_rtol(K.shape[-1], storage_eps(covariance)) * values[..., -1:]
         K = (vectors * torch.where(values > least, values, 0.0).unsqueeze(-2)) @ vectors.mT
-    return like(theta)(symmetric_part(T.mT @ K @ T))
+    try:
+        return like(theta)(symmetric_part(T.mT @ K @ T))
+    except RuntimeError as error:
+        raise InvalidInputError(
+            f"theta {tuple(T.shape)} and covariance {tuple(K.shape)} do not fit: "
+            "theta must be (..., D, D_hid) and covariance (..., D, D)."
+        ) from error
 
 
 def as_covariance(value: ArrayLike, name: str, *, ndim: int | None = 2, rtol: float = 0.0) -> Tensor:
@@ -139,15 +140,6 @@ def as_covariance(value: ArrayLike, name: str, *, ndim: int | None = 2, rtol: fl
             f"variance of {float(variances.max()):.3g}; pass a covariance XᵀX."
         )
     return K
-
-
-def batches_fit(*shapes: tuple[int, ...]) -> bool:
-    """Tell whether shapes broadcast."""
-    try:
-        torch.broadcast_shapes(*shapes)
-    except RuntimeError:
-        return False
-    return True
 
 
 def symmetric_part(matrix: Tensor) -> Tensor:

@@ -69,7 +69,8 @@ def test_kantorovich_bounds_every_step_and_the_norm_never_grows(seed, k, log_kap
     sigma = np.geomspace(1, 10**-log_kappa, k) * 10 ** rng.uniform(-3, 3)
     curve = linear_probe(np.eye(k), np.diag(sigma), rng.normal(size=k) * sigma, steps=60)
     # Products of 60 factors; below 1e-25 the curve is round-off.
-    loss, rate = curve.excess_loss, float(curve.worst_contraction)
+    loss, kappa = curve.excess_loss, float(curve.condition)
+    rate = ((kappa - 1) / (kappa + 1)) ** 2
     assert (loss[1:] <= rate * loss[:-1] * (1 + 1e-9) + 1e-25).all()
     assert (np.diff(curve.norm_ratio) <= 1e-12).all()
 
