@@ -397,9 +397,8 @@ def _decompose(matrix: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
 
 def resolve_dimension(dimension: int | None, minimum: int) -> int:
     """Return p, checked."""
-    if dimension is None:
-        return minimum
-    return check_integer("dimension, the number of singular values,", dimension, minimum)
+    name = "dimension, the number of singular values,"
+    return minimum if dimension is None else check_integer(name, dimension, minimum)
 
 
 def _resolve_rtol(rtol: float | None, matrix: Tensor, eps: float) -> float:
