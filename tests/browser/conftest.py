@@ -29,7 +29,7 @@ ARGUMENTS = [
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 TOKEN = "test"
 _STRANGER = re.compile(r"^https?://(?!127\.0\.0\.1:).*")  # on another host
-SECONDS = 120  # until a server answers, or a notebook has run
+SECONDS = 300  # until a server answers, or a notebook has run
 
 _RUN_ALL = """async () => {
     const app = window.jupyterapp, widget = app.shell.currentWidget;
