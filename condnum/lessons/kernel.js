@@ -16,6 +16,15 @@ async function plotly(model) {
   }
 }
 
+// The kernel opens a widget before it has computed what the widget shows: a page can be faster.
+function filled(model) {
+  return new Promise((done) => {
+    const look = () => { if (model.get("payload") !== "{}") done(); };
+    model.on("change:payload", look);
+    look();
+  });
+}
+
 condnum.rows.text = (box, { hint, upload }, change) => {
   const make = (tag, props) => box.appendChild(Object.assign(document.createElement(tag), props));
   const text = make("input", { type: "text", placeholder: hint, spellcheck: false });
@@ -86,7 +95,7 @@ function explorer(model, el) {
 
 export default {
   async render({ model, el }) {
-    await plotly(model);
+    await Promise.all([plotly(model), filled(model)]);
     return (model.get("declaration").controls ? explorer : figure)(model, el);
   },
 };

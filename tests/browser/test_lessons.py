@@ -164,6 +164,33 @@ def answers(address):
     return True
 
 
+#: Renders a widget whose kernel has not computed yet, then fills it; the number of controls and of figures.
+_LATE = """async ([script, state]) => {
+    const heard = {}, shown = {declaration: {}, payload: "{}"};
+    const on = (name, act) => (heard[name] ??= []).push(act);
+    const model = {get: name => shown[name], on, send: () => {}};
+    const widget = await import(URL.createObjectURL(new Blob([script], {type: "text/javascript"})));
+    const el = document.body.appendChild(document.createElement("div"));
+    const rendered = widget.default.render({model, el});
+    await new Promise(done => setTimeout(done));
+    Object.assign(shown, state);
+    for (const act of heard["change:payload"] ?? []) act();
+    await rendered;
+    return [el.querySelectorAll(".condnum-row").length, el.querySelectorAll(".condnum-plot").length];
+}"""
+
+
+def test_a_page_that_is_faster_than_the_kernel_waits_for_what_it_shows(window):
+    from plotly.offline import get_plotlyjs
+
+    from condnum.lessons.condition_number import GradientDescentExplorer
+
+    explorer = GradientDescentExplorer()
+    state = {"declaration": explorer.declaration, "payload": explorer.payload}
+    window.add_script_tag(content=get_plotlyjs())
+    assert window.evaluate(_LATE, [explorer._esm, state]) == [len(explorer.controls), 1]
+
+
 def test_idle_kernels_end():
     from condnum.lessons.serve import IDLE, Lessons
 
