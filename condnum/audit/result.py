@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from condnum.audit.attacks import AttackSection
 from condnum.audit.intervals import Intervals
 from condnum.audit.layers import LayerAudit
-from condnum.audit.measures import RAW, ClauseC, Comparison, comparisons
+from condnum.audit.measures import FRONT, RAW, ClauseC, Comparison, comparisons
 from condnum.audit.moments import TaskFacts
 from condnum.audit.words import summary
 from condnum.files import output_folder, write_json
@@ -62,6 +62,11 @@ class Audit:
         """The comparison that the verdict is about: θ_I against θ₀, or θ against the raw features."""
         given = [pair for pair in self.compared if pair.extractor in ("theta", "theta_i")]
         return given[0] if given else None
+
+    @property
+    def judged(self) -> Comparison:
+        """The comparison that the whole page is about: `main`, or the front where no extractor was given."""
+        return self.main or Comparison(FRONT)
 
     @property
     def warnings(self) -> list[str]:

@@ -2,17 +2,21 @@
 
 import json
 import math
+import re
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from bs4 import BeautifulSoup
 
 import condnum
 from condnum.audit import FeatureAudit, audit
 from condnum.audit.attacks import attack_section
+from condnum.audit.figures import attack_figure
 from condnum.audit.measures import RAW, Comparison, clause_c, target_moments
 from condnum.audit.tables import evaluation_words
+from condnum.audit.words import card
 from condnum.data.feature_stream import array_stream
 from condnum.errors import DataNotFoundError, InvalidInputError, RankError, UnknownNameError
 from condnum.methods.problem import LinearTask
@@ -190,6 +194,28 @@ class TestWhatIsSaid:
         assert "100 % of the ceiling" in said
         verdict = "meets all clauses" if row["clause_a"] else "is not immunized: (a) fails"
         assert f"Compact convention: θ {verdict}" in said
+
+    def test_the_verdict_the_attackers_and_the_figure_are_about_one_extractor(self, data):
+        y, budget = data[1] @ np.ones(D), AttackBudget(steps=200, dense_steps=50)
+        found = audit(*data, targets=y, replicates=0, budget=budget, threads=1)
+        assert found.judged == Comparison("front")
+        assert found.attack.report is not None
+        assert set(found.attack.report.factors["extractor"]) == {"front"}
+        assert "front (closed form)" in attack_figure(found).layout.title.text
+        assert "on front (closed form)" in card(found).partition("Weakest attacker")[2]
+
+    @pytest.mark.parametrize("given", ["none", "theta"])
+    def test_the_card_reads_as_words_without_a_style(self, data, theta, given):
+        found = audit(*data, theta=theta if given == "theta" else None, replicates=0)
+        page = BeautifulSoup(card(found), "html.parser")
+        row, *cells = page.select_one("tbody tr").find_all(["th", "td"])
+        assert row.get_text() == "compact"
+        for cell, ratio in zip(cells, ["(i)", "(ii)", "", "of at most"], strict=True):
+            assert re.fullmatch(
+                rf"(holds|fails|[\d.,e-]+)( {re.escape(ratio)}[ \xa0=\d.,e-]*)?", cell.get_text()
+            )
+            assert ratio in cell.get_text()
+        assert "judges a closed form" in page.get_text() or given == "theta"
 
     def test_odd_columns_are_warned_of(self):
         X = np.random.default_rng(0).normal(size=(9, 7))
