@@ -153,6 +153,7 @@ def run_command(name: str, command: NotebookCommand, given: Mapping[str, Any]) -
     """Check the options and the data, run the notebook, and say where its results are and what failed."""
     from condnum.files import FAILURES
     from condnum.report import notebook as notebooks
+    from condnum.report.verdicts import verdict_rows
 
     values = {**command.fixed, **given}
     out, quiet = values.pop("out", None), values.pop("quiet")
@@ -182,6 +183,9 @@ def run_command(name: str, command: NotebookCommand, given: Mapping[str, Any]) -
     except notebooks.StoppedError as stop:
         say(f"stopped by Ctrl-C{stop}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
+    if rows := verdict_rows(folder):
+        typer.echo("Verdict by Definition 3.1 ((i) must exceed 1, (ii) must not; means, θ at unit scale):")
+        typer.echo(textwrap.indent(in_columns(rows), "  "))
     typer.echo(f"Results: {folder}")
     typer.echo(str(folder / notebooks.PAGE))
     if (folder / "audit.json").exists():

@@ -2,6 +2,7 @@
 each sentence. `CONDNUM_GOLDEN=record pytest tests/report/test_tables.py` writes it anew.
 """
 
+import json
 import os
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pandas as pd
 import pytest
 
 from condnum.report import deep_comparison, limits, release, tables
+from condnum.report.verdicts import COLUMNS, verdict_rows
 from condnum.studies.deep_cells import Chance
 from condnum.studies.measure import TABLE_1
 
@@ -130,3 +132,25 @@ def test_labels_keep_their_markup_and_foreign_names_are_text():
     assert "R<sub>ill</sub>" in page
     assert "&lt;b&gt;x" in page
     assert deep_comparison.net_label("<b>") == "&lt;b&gt;"
+
+
+def test_the_terminal_s_verdict_is_that_of_the_tables():
+    rows = verdict_rows(GOLDEN / "digits")
+    assert rows[0] == COLUMNS
+    assert ("optimal", "ridge", "no, 0 of 2") in [row[:3] for row in rows]  # although its RIR is the largest
+    summary = golden("digits/summary").query("gauge == 'unit'")
+    assert [row[-1] for row in rows[1:]] == summary["rir_mean"].map(tables.number).tolist()
+    assert [row[2].startswith("yes") for row in rows[1:]] == (summary["success_rate"] == 1).tolist()
+    assert ("ours", "compact", "yes, 1 of 1") in [row[:3] for row in verdict_rows(GOLDEN / "attackers")]
+    assert verdict_rows(GOLDEN / "corrections") == []
+
+
+@pytest.mark.parametrize(
+    ("kept", "verdict"), [(True, "yes"), (None, "not known (clause (c))"), (False, "no")]
+)
+def test_the_terminal_s_verdict_of_an_audit(kept, verdict, tmp_path):
+    row = {"extractor": "theta", "baseline": "raw", "convention": "ridge", "gauge": "unit", "clause_a": True,
+           "clause_b": True, "harmful_ratio": 2.5, "pretrain_ratio": None, "rir": "Infinity"}  # fmt: skip
+    audit = {"measures": [row], "clause_c": {"theta": {"kept": kept}}}
+    (tmp_path / "audit.json").write_text(json.dumps(audit))
+    assert verdict_rows(tmp_path)[1:] == [("theta", "ridge", verdict, "2.5", "—", "∞")]
