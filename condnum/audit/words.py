@@ -205,7 +205,7 @@ def summary(found: Audit) -> list[str]:
     else:
         judged = _judged(found, pair)
     depth = [] if found.layers is None else [found.layers.sentence]
-    return [*said, f"Room: {room}; {limit}.", *judged, attackers_sentence(found), *depth, LIMITS]
+    return [*said, f"Theoretical limit: {room}; {limit}.", *judged, attackers_sentence(found), *depth, LIMITS]
 
 
 def _judged(found: Audit, pair: Comparison) -> list[str]:
