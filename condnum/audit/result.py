@@ -15,7 +15,7 @@ from condnum.audit.intervals import Intervals
 from condnum.audit.layers import LayerAudit
 from condnum.audit.measures import FRONT, RAW, ClauseC, Comparison, comparisons
 from condnum.audit.moments import TaskFacts
-from condnum.audit.words import summary
+from condnum.audit.words import card, summary, verdict_words
 from condnum.files import output_folder, write_json
 from condnum.theory.ceiling import RirCeiling
 
@@ -23,7 +23,7 @@ from condnum.theory.ceiling import RirCeiling
 AUDIT_FILE, LAYOUT = "audit.json", 1
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Audit:
     """Everything an audit says about a pair of tasks and, where given, an extractor."""
 
@@ -51,6 +51,21 @@ class Audit:
     peak_mib: float  # largest resident memory of this process so far
     seed: int = 0
     layers: LayerAudit | None = None  # of a backbone, where that was asked for
+
+    def __repr__(self) -> str:
+        """Return the verdict in a few lines; `sentences` says more."""
+        P, H = self.pretrain, self.harmful
+        rows = f"D_P: {P.rows:,d} rows, D_H: {H.rows:,d} rows, {P.dimension:,d} columns"
+        ratios = (
+            f"{row['convention']}: (i) = {row['harmful_ratio']:.4g}, (ii) = {row['pretrain_ratio']:.4g}, "
+            f"RIR = {row['rir']:.4g}"
+            for row in (self.row(self.judged, convention) for convention in ("compact", "ridge"))
+        )
+        return "\n".join([f"Audit of {rows}", verdict_words(self), *ratios])
+
+    def _repr_html_(self) -> str:
+        """Return the verdict as the report shows it."""
+        return card(self)
 
     @property
     def compared(self) -> list[Comparison]:

@@ -13,7 +13,7 @@ import pandas as pd
 from condnum.audit.attacks import AttackSection, Kind, TargetsLike, read_targets
 from condnum.audit.intervals import FEWEST_REPLICATES, intervals
 from condnum.audit.layers import RIR_TARGET, LayerAudit, layer_names
-from condnum.audit.measures import ClauseC, ThetaLike, read_extractors
+from condnum.audit.measures import FRONT, ClauseC, ThetaLike, read_extractors
 from condnum.audit.moments import TaskFacts
 from condnum.audit.result import Audit
 from condnum.audit.stages import AuditData, Found, NetImages, Stage, from_cell, to_cell
@@ -22,7 +22,7 @@ from condnum.data.feature_pair import open_pair
 from condnum.data.feature_stream import MAX_DIMENSION, FeaturesLike, array_stream
 from condnum.data.resolver import user_cache
 from condnum.errors import InvalidInputError, check_integer
-from condnum.files import sha256_file
+from condnum.files import atomic_write, sha256_file
 from condnum.machine import own_peak
 from condnum.probing.attackers import AttackBudget
 from condnum.probing.report import AttackReport
@@ -66,6 +66,7 @@ class FeatureAudit(Study, name="audit"):
     limit: Count | None = None
     layers: str = ""
     rir_target: float = RIR_TARGET
+    save_theta: str = ""
     ridge: float = PUBLISHED_RIDGE
     rtol: float | None = None
     bootstrap: int = 200
@@ -92,6 +93,8 @@ class FeatureAudit(Study, name="audit"):
                 f"layers {self.layers} are those of a net: give --backbone with --pretrain-images and "
                 "--harmful-images."
             )
+        if self.save_theta and Path(self.save_theta).suffix != ".npy":
+            raise InvalidInputError(f"--save-theta {self.save_theta} must end in .npy, as it is an array.")
         if not self.rir_target > 1:
             raise InvalidInputError(f"rir_target must be above 1, got {self.rir_target}.")
         if self.ridge <= 0:
@@ -267,7 +270,11 @@ class FeatureAudit(Study, name="audit"):
         return {}
 
     def files(self, results: Sequence[Result], folder: Path) -> list[str]:
-        """Write audit.json."""
+        """Write audit.json, and the closed form `front` where a file was named for it."""
+        if self.save_theta:
+            front = next(arrays[FRONT] for cell, _, arrays in results if cell["stage"] == "spectra")
+            with atomic_write(Path(self.save_theta)) as temporary, temporary.open("wb") as stream:
+                np.save(stream, front)
         return self.found(results).save(folder)
 
     def facts(self, data: Any) -> dict[str, str]:

@@ -139,8 +139,8 @@ def next_steps(found: Audit) -> list[str]:
         )
     if pair is None or any(verdict["all"] is False for verdict in found.verdict(pair)):
         steps.append(
-            "An extractor that meets Definition 3.1 in both conventions exists: condnum.immunize(problem, "
-            '"front") gives the closed form, to be audited with --theta.'
+            "The closed form “front” meets Definition 3.1 in both conventions: write it with "
+            "--save-theta front.npy, and audit it on other rows with --theta front.npy."
             if all(verdict["all"] for verdict in found.verdict(Comparison(FRONT)))
             else "Not even the closed form at the edge of what is possible meets Definition 3.1 in both "
             "conventions: these two tasks may be too alike for a linear extractor."

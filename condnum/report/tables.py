@@ -192,7 +192,7 @@ def with_spread(name: str) -> Column:
 def published(name: str) -> tuple[str, Column]:
     """Return the line of published numbers, with the digits of the paper."""
     columns = f"published_{name} published_{name}_std"
-    return "(published)", (columns, lambda *values: small(spread(*values, digits=4)))
+    return "(published)", (columns, lambda mean, deviation: small(spread(mean, deviation, 4)))
 
 
 def lines(title: str, *parts: tuple[str, Column]) -> dict[str, Column]:

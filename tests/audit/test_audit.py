@@ -217,6 +217,24 @@ class TestWhatIsSaid:
             assert ratio in cell.get_text()
         assert "judges a closed form" in page.get_text() or given == "theta"
 
+    def test_print_shows_the_verdict_and_a_notebook_the_card(self, found):
+        assert repr(found).splitlines()[1].startswith("θ: ")
+        assert len(repr(found).splitlines()) <= 8
+        assert found._repr_html_() == card(found)
+
+    def test_the_front_is_written_and_judged_again(self, data, tmp_path):
+        for name, X in zip("PH", data, strict=True):
+            np.save(tmp_path / f"{name}.npy", X)
+        files = {"pretrain": str(tmp_path / "P.npy"), "harmful": str(tmp_path / "H.npy")}
+        study = FeatureAudit(**files, bootstrap=0, attackers=False, save_theta=str(tmp_path / "front.npy"))
+        run = study.run(out=tmp_path / "out")
+        run.save(tmp_path / "out")
+        first = study.found(run.cells)
+        again = audit(*data, theta=np.load(tmp_path / "front.npy"), replicates=0)
+        assert again.row(again.main, "compact")["rir"] == first.row(first.judged, "compact")["rir"]
+        with pytest.raises(InvalidInputError, match=r"must end in \.npy"):
+            FeatureAudit(save_theta="front.csv")
+
     def test_odd_columns_are_warned_of(self):
         X = np.random.default_rng(0).normal(size=(9, 7))
         X[:, 2], X[:, 4] = 3, X[:, 0]
