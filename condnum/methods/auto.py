@@ -43,6 +43,7 @@ from condnum.methods.method import (
     verdict_words,
 )
 from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask, ProblemBatch, SquaredLoss, measure
+from condnum.theory.ceiling import rir_ceiling
 from condnum.theory.immunization import (
     RATIO_TOLERANCE,
     Immunization,
@@ -122,7 +123,7 @@ class _Auto:
         self.watch = frozenset(watch)
         self.pretrain, self.harmful = (task.factor for task in (problem.pretrain, problem.harmful))
         self.ranges = problem.pretrain.range, problem.harmful.range
-        self.ceiling = problem.ceiling
+        self.ceiling = rir_ceiling(*self.ranges).value
         self.theta = random_weights(problem, problem.dimension, torch.Generator().manual_seed(seed))
         gamma, rank = self.ranges[0].values, self.ranges[1].rank
         kappa = float(gamma[0] / gamma[-1])

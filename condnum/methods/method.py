@@ -30,7 +30,7 @@ from torch import Tensor
 from condnum.errors import CondnumError, InvalidInputError, check_integer, check_known
 from condnum.machine import limited_threads
 from condnum.methods.problem import SMALL, ImmunizationProblem
-from condnum.theory.ceiling import share_of_ceiling
+from condnum.theory.ceiling import rir_ceiling, share_of_ceiling
 from condnum.theory.immunization import Immunization, relative_immunization_ratio, unit_gauge
 
 if TYPE_CHECKING:
@@ -413,15 +413,15 @@ def judged(problem: ImmunizationProblem, result: ImmunizationResult) -> Immuniza
         return replace(result, explanation="θ cannot be measured: it has NaN or infinite entries.")
     ranges = problem.pretrain.range, problem.harmful.range
     try:
-        gap = (
-            None if problem.pretrain.targets is None else problem.pretrain.loss_gap(unit_gauge(result.theta))
-        )
+        pretrain, unit = problem.pretrain, unit_gauge(result.theta)  # at which no square overflows
+        gap = None if pretrain.targets is None else pretrain.loss_gap(unit)
+        ceiling = rir_ceiling(*ranges).value
         verdict = relative_immunization_ratio(result.theta, *ranges, loss_gap=gap)
-        text = verdict_words(verdict, problem.ceiling, ranges[1].rank)
+        text = verdict_words(verdict, ceiling, ranges[1].rank)
         ridge = ridge_words(result.theta, problem, verdict)
     except CondnumError as error:
         return replace(result, explanation=f"θ cannot be measured: {error}")
-    return replace(result, verdict=verdict, ceiling=problem.ceiling, explanation=f"{text} {ridge}")
+    return replace(result, verdict=verdict, ceiling=ceiling, explanation=f"{text} {ridge}")
 
 
 def verdict_words(verdict: Immunization, ceiling: float, harmful_rank: int) -> str:

@@ -15,7 +15,6 @@ from torch.nn.functional import softplus
 
 from condnum.arrays import ArrayLike, as_tensor, resolve_device, storage_eps
 from condnum.errors import InvalidInputError, check_known
-from condnum.theory.ceiling import rir_ceiling
 from condnum.theory.extremes import TriangularFactor
 from condnum.theory.spectra import CovarianceRange, as_covariance, covariance, default_rtol, squared_rtol
 
@@ -195,11 +194,6 @@ class ImmunizationProblem:
             for task in (self.pretrain, self.harmful)
         )
         return f"ImmunizationProblem(D = {self.dimension}; D_P: {next(rows)}; D_H: {next(rows)})"
-
-    @cached_property
-    def ceiling(self) -> float:
-        """The largest compact RIR of any invertible linear extractor; infinite if there is no limit."""
-        return rir_ceiling(self.pretrain.range, self.harmful.range).value
 
     @property
     def dimension(self) -> int:
