@@ -16,6 +16,7 @@ from condnum.audit.layers import LayerAudit
 from condnum.audit.measures import FRONT, RAW, ClauseC, Comparison, comparisons
 from condnum.audit.moments import TaskFacts
 from condnum.audit.words import card, summary, verdict_words
+from condnum.data.feature_pair import MISSING
 from condnum.files import output_folder, write_json
 from condnum.theory.ceiling import RirCeiling
 
@@ -61,7 +62,7 @@ class Audit:
             f"RIR = {row['rir']:.4g}"
             for row in (self.row(self.judged, convention) for convention in ("compact", "ridge"))
         )
-        return "\n".join([f"Audit of {rows}", verdict_words(self), *ratios])
+        return "\n".join([f"Audit of {rows}", verdict_words(self), *ratios, *self.dropped])
 
     def _repr_html_(self) -> str:
         """Return the verdict as the report shows it."""
@@ -82,6 +83,11 @@ class Audit:
     def judged(self) -> Comparison:
         """The comparison that the whole page is about: `main`, or the front where no extractor was given."""
         return self.main or Comparison(FRONT)
+
+    @property
+    def dropped(self) -> list[str]:
+        """Which rows the verdict leaves out, as their entries are missing."""
+        return [note for note in self.notes if MISSING in note]
 
     @property
     def warnings(self) -> list[str]:

@@ -61,7 +61,8 @@ def as_page(sentences: Sequence[str]) -> str:
         '<ul><li>D<sub>P</sub> is short.</li></ul>'
     """
     option = r'<code style="white-space:nowrap">\1</code>'
-    return bullets(re.sub(r"(--[a-z][a-z-]+)", option, formula_html(text)) for text in sentences)
+    typed = (formula_html(text).replace("drop=", "--drop ") for text in sentences)
+    return bullets(re.sub(r"(--[a-z][a-z-]+)", option, text) for text in typed)
 
 
 def verdict_words(found: Audit) -> str:
@@ -107,6 +108,7 @@ def card(found: Audit) -> str:
     return (
         f'<article class="score"><h2 style="margin-top:1rem">Verdict</h2>'
         f'<p class="lead">{missing}<b>{formula_html(verdict_words(found))}.</b></p>'
+        f"{''.join(f'<p>{formula_html(note)}</p>' for note in found.dropped)}"
         f'<div class="scroll"><table class="board"><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody>"
         f"</table></div><h3>Weakest attacker</h3><p>{formula_html(weakest)}</p>"

@@ -18,7 +18,7 @@ from condnum.audit.measures import RAW, Comparison, clause_c, target_moments
 from condnum.audit.tables import evaluation_words
 from condnum.audit.words import card
 from condnum.data.feature_stream import array_stream
-from condnum.errors import DataNotFoundError, InvalidInputError, RankError, UnknownNameError
+from condnum.errors import CondnumError, DataNotFoundError, InvalidInputError, RankError, UnknownNameError
 from condnum.methods.problem import LinearTask
 from condnum.probing.attackers import AttackBudget
 from condnum.report.tables import number
@@ -271,6 +271,35 @@ class TestInput:
     def test_refused(self, data, settings, error, message):
         with pytest.raises(error, match=message):
             audit(**{"pretrain": data[0], "harmful": data[1], "replicates": 0} | settings)
+
+    @pytest.mark.parametrize(
+        ("cell", "message"),
+        [
+            (np.inf, "^features holds infinite values, the first in data row 4, column 'x2'"),
+            (1e200, "^features holds numbers so large"),
+            (np.nan, "^features has 0 row"),
+        ],
+        ids=["infinite", "huge", "all missing"],
+    )
+    def test_input_is_refused_once_before_any_stage(self, data, cell, message, tmp_path):
+        X, told = data[0].copy(), []
+        X[slice(None) if np.isnan(cell) else 3, 2] = cell
+        study = FeatureAudit(bootstrap=0)
+        with pytest.raises(CondnumError, match=message):
+            study.run(study.open(X, data[1]), on_progress=told.append)
+        assert [progress.failures for progress in told] == [0]
+
+    def test_an_empty_array_is_called_empty(self):
+        with pytest.raises(InvalidInputError, match=r"is empty: its shape is \(0, 3\)"):
+            audit(np.empty((0, 3)), np.eye(3))
+
+    def test_dropped_rows_stand_in_the_first_lines(self, data):
+        holes = np.insert(data[1], 7, np.nan, axis=0)
+        found = audit(data[0], holes, replicates=0)
+        said = "D_H: 1 of 201 rows has missing entries"
+        assert found.dropped[0].startswith(said)
+        assert "1 of 201 rows has missing entries" in card(found).partition("<table")[0]
+        assert said in repr(found)
 
     def test_rows_with_gaps_go_with_their_targets(self, data):
         X_P, X_H = data
