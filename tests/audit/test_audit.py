@@ -262,7 +262,7 @@ class TestInput:
             ({"targets": np.arange(9.0)}, InvalidInputError, "has 200 rows, but there are 9 targets"),
             ({"pretrain_targets": np.ones(9)}, InvalidInputError, "has 300 rows, but there are 9 targets"),
             ({"targets": np.arange(200), "kind": "words"}, UnknownNameError, "unknown kind 'words'"),
-            ({"replicates": 5}, InvalidInputError, r"replicates must be 0 .* got 5"),
+            ({"replicates": 5}, InvalidInputError, r"bootstrap must be 0 .* got 5"),
             ({"ridge": 0.0}, InvalidInputError, "ridge must be positive"),
             ({"rtol": 1.0}, InvalidInputError, r"rtol must lie in \[0, 1\), got 1"),
             ({"pretrain": "none.npy"}, DataNotFoundError, r"none\.npy"),
