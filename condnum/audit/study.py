@@ -129,7 +129,8 @@ class FeatureAudit(Study, name="audit"):
             raise InvalidInputError(f"rtol must lie in [0, 1), got {self.rtol}.")
         if self.bootstrap != 0 and self.bootstrap < FEWEST_REPLICATES:
             raise InvalidInputError(
-                f"bootstrap must be 0 (none) or at least {FEWEST_REPLICATES} replicates, got {self.bootstrap}."
+                f"bootstrap must be 0 (none) or at least {FEWEST_REPLICATES} replicates, got "
+                f"{self.bootstrap}."
             )
         object.__setattr__(self, "seed", check_integer("seed", self.seed, 0))
 
