@@ -10,13 +10,14 @@ import io
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import sys
 import textwrap
 import threading
 import traceback
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version as distribution_version
 from itertools import takewhile
@@ -149,10 +150,37 @@ def _termination_as_interrupt() -> Generator[None, None, None]:
 # Running a notebook.
 
 
+def as_typed(text: str, names: Iterable[str]) -> str:
+    """Return a message that names parameters as the options that are typed.
+
+    Examples:
+        >>> as_typed("Leave it out: drop=label.", ["drop"])
+        'Leave it out: --drop label.'
+        >>> as_typed("theta_0 was given without theta_i.", ["theta_0", "theta_i"])
+        '--theta-0 was given without --theta-i.'
+    """
+    for name in names:
+        flag = f"--{name.replace('_', '-')}"
+        text = re.sub(rf"(?<![\w-]){name}=", f"{flag} ", text)
+        text = re.sub(rf"(^|without |\()({name})(?=[ ):,;.]|$)", rf"\g<1>{flag}", text)
+    return text
+
+
 def run_command(name: str, command: NotebookCommand, given: Mapping[str, Any]) -> None:
+    """Run a notebook; what is wrong with a parameter is said of its option."""
+    try:
+        _run_command(name, command, given)
+    except CondnumError as error:
+        error.args = (as_typed(str(error), given),)
+        raise
+
+
+def _run_command(name: str, command: NotebookCommand, given: Mapping[str, Any]) -> None:
     """Check the options and the data, run the notebook, and say where its results are and what failed."""
+    from condnum.data.feature_pair import MISSING
     from condnum.files import FAILURES
     from condnum.report import notebook as notebooks
+    from condnum.report.verdicts import verdict_rows
 
     values = {**command.fixed, **given}
     out, quiet = values.pop("out", None), values.pop("quiet")
@@ -182,12 +210,15 @@ def run_command(name: str, command: NotebookCommand, given: Mapping[str, Any]) -
     except notebooks.StoppedError as stop:
         say(f"stopped by Ctrl-C{stop}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
+    if rows := verdict_rows(folder):
+        typer.echo("Verdict by Definition 3.1 ((i) must exceed 1, (ii) must not; means, θ at unit scale):")
+        typer.echo(textwrap.indent(in_columns(rows), "  "))
     typer.echo(f"Results: {folder}")
     typer.echo(str(folder / notebooks.PAGE))
     if (folder / "audit.json").exists():
         for note in json.loads((folder / "audit.json").read_text(encoding="utf-8"))["warnings"]:
-            if "drop=" in note:  # columns that seem to be no features
-                say(f"warning: {note}")
+            if "drop=" in note or MISSING in note:  # columns that seem to be no features, rows left out
+                say(f"warning: {as_typed(note, given)}")
     if failures:
         rows = [("cell", "error"), *((row["cell"], row["error"]) for row in failures[:SHOWN_FAILURES])]
         typer.echo(f"{len(failures)} cell{'s' if len(failures) > 1 else ''} failed:", err=True)

@@ -28,7 +28,7 @@ POLL_SECONDS = 0.2
 LINE_SECONDS, STEP_SECONDS = 5.0, 30.0
 
 #: stage, seed, step, steps: what is being computed; followers add seconds_left, of its steps. done, total,
-#: failures, eta_seconds, best, best_cell: how far the whole of it is. Each of them may be missing.
+#: failures, eta_seconds: how far the whole of it is. Each of them may be missing.
 Event = Mapping[str, Any]
 OnProgress = Callable[[Event], None]
 
@@ -69,16 +69,12 @@ def whole_words(event: Event) -> str:
     """Return what an event knows of the whole computation, beside how much is done.
 
     Examples:
-        >>> whole_words({"failures": 2, "eta_seconds": 75.0, "best": 131.5, "best_cell": "ours, 4-7, seed 0"})
-        '2 failed, about 1 min 15 s left, best RIR 131.5 (ours, 4-7, seed 0)'
+        >>> whole_words({"failures": 2, "eta_seconds": 75.0})
+        '2 failed, about 1 min 15 s left'
     """
     words = [f"{event['failures']} failed"] if event.get("failures") else []
     if event.get("eta_seconds"):
         words.append(f"about {duration(event['eta_seconds'])} left")
-    if "best" in event:
-        words.append(f"best RIR {event['best']:.4g}")
-        if event.get("best_cell"):
-            words[-1] += f" ({event['best_cell']})"
     return ", ".join(words)
 
 
@@ -263,7 +259,6 @@ class SweepProgress:
     seconds: float  # since the start
     eta_seconds: float | None  # None before the first cell is computed
     cell: Any  # the `Cell` that was just settled; None at the start
-    best: tuple[float, Any] | None = None  # the largest score so far; None if nothing is rated
 
     @property
     def event(self) -> dict[str, Any]:
@@ -271,8 +266,6 @@ class SweepProgress:
         event: dict[str, Any] = {"done": self.done, "total": self.total, "failures": self.failures}
         if self.eta_seconds is not None:
             event["eta_seconds"] = self.eta_seconds
-        if self.best is not None:
-            event |= {"best": self.best[0], "best_cell": self.best[1].short_label}
         return event
 
 

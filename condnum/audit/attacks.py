@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from condnum.audit.measures import CLOSED, LABELS, OPTIMAL, RAW, Extractors
+from condnum.audit.measures import CLOSED, FRONT, LABELS, RAW, Extractors
 from condnum.data.feature_stream import (
     FeatureStream,
     all_numbers,
@@ -155,8 +155,8 @@ def attack_section(
     """Run the attack panel on a sample of rows; without targets, say so.
 
     Labels are learned by least squares, one column a class, unless `kind` asks for a classification: κ of
-    θᵀKθ is that of the squared loss, and logistic attackers take minutes instead of seconds. θ* is attacked
-    only where no other extractor was given.
+    θᵀKθ is that of the squared loss, and logistic attackers take minutes instead of seconds. The front is
+    attacked only where no other extractor was given.
     """
     if targets is None:
         return AttackSection(
@@ -189,7 +189,7 @@ def attack_section(
     if held_out:
         task = replace(task, X_test=X[test], y_test=Y[test])
     own = {name: theta for name, theta in extractors.items() if name not in (RAW, *CLOSED)}
-    attacked = {RAW: None, **(own or {OPTIMAL: extractors[OPTIMAL]})}
+    attacked = {RAW: None, **(own or {FRONT: extractors[FRONT]})}
     with np.errstate(over="ignore", invalid="ignore"):  # candidates that diverge are part of the race
         report = attack_panel(attacked, task, budget=budget, on_attack=on_attack)
     return AttackSection(report, "", fit, held_out, rows)

@@ -136,9 +136,10 @@ def attack_figure(found: Audit) -> Any:
     if table["factor"].max() < 20 * table["factor"].min():  # powers of ten would be one tick
         figure.update_xaxes(tickvals=[m * 10.0**k for k in range(-6, 9) for m in (1, 2, 5)], minor=None)
     figure.update_yaxes(autorange="reversed")
-    note = f"steps with it / without, to {100 * report.budget.headline:g} % excess loss; ▷: at least"
+    note = f"steps on it / on raw features, to {100 * report.budget.headline:g} % excess loss; ▷: at least"
     shown = 180 + 30 * table["label"].nunique()
-    return _legend(finish(figure, "How much slower attackers become", note, height=shown))
+    names = " and ".join(_LOOK[name][2] for name in table["extractor"].unique())
+    return _legend(finish(figure, f"How much slower attackers become on {names}", note, height=shown))
 
 
 def depth_figure(found: LayerAudit) -> Any:

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from condnum.audit.attacks import AttackSection
 from condnum.audit.intervals import Intervals
 from condnum.audit.layers import LayerAudit
-from condnum.audit.measures import RAW, ClauseC, Comparison, comparisons
+from condnum.audit.measures import FRONT, RAW, ClauseC, Comparison, comparisons
 from condnum.audit.moments import TaskFacts
-from condnum.audit.words import summary
+from condnum.audit.words import card, summary, verdict_words
+from condnum.data.feature_pair import MISSING
 from condnum.files import output_folder, write_json
 from condnum.theory.ceiling import RirCeiling
 
@@ -23,7 +24,7 @@ from condnum.theory.ceiling import RirCeiling
 AUDIT_FILE, LAYOUT = "audit.json", 1
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Audit:
     """Everything an audit says about a pair of tasks and, where given, an extractor."""
 
@@ -52,6 +53,21 @@ class Audit:
     seed: int = 0
     layers: LayerAudit | None = None  # of a backbone, where that was asked for
 
+    def __repr__(self) -> str:
+        """Return the verdict in a few lines; `sentences` says more."""
+        P, H = self.pretrain, self.harmful
+        rows = f"D_P: {P.rows:,d} rows, D_H: {H.rows:,d} rows, {P.dimension:,d} columns"
+        ratios = (
+            f"{row['convention']}: (i) = {row['harmful_ratio']:.4g}, (ii) = {row['pretrain_ratio']:.4g}, "
+            f"RIR = {row['rir']:.4g}"
+            for row in (self.row(self.judged, convention) for convention in ("compact", "ridge"))
+        )
+        return "\n".join([f"Audit of {rows}", verdict_words(self), *ratios, *self.dropped])
+
+    def _repr_html_(self) -> str:
+        """Return the verdict as the report shows it."""
+        return card(self)
+
     @property
     def compared(self) -> list[Comparison]:
         """What is compared with what."""
@@ -62,6 +78,16 @@ class Audit:
         """The comparison that the verdict is about: θ_I against θ₀, or θ against the raw features."""
         given = [pair for pair in self.compared if pair.extractor in ("theta", "theta_i")]
         return given[0] if given else None
+
+    @property
+    def judged(self) -> Comparison:
+        """The comparison that the whole page is about: `main`, or the front where no extractor was given."""
+        return self.main or Comparison(FRONT)
+
+    @property
+    def dropped(self) -> list[str]:
+        """Which rows the verdict leaves out, as their entries are missing."""
+        return [note for note in self.notes if MISSING in note]
 
     @property
     def warnings(self) -> list[str]:

@@ -1,7 +1,7 @@
 """The audit as a study: in a notebook and from the command line, or as one call, `audit`."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ import pandas as pd
 from condnum.audit.attacks import AttackSection, Kind, TargetsLike, read_targets
 from condnum.audit.intervals import FEWEST_REPLICATES, intervals
 from condnum.audit.layers import RIR_TARGET, LayerAudit, layer_names
-from condnum.audit.measures import ClauseC, ThetaLike, read_extractors
+from condnum.audit.measures import FRONT, ClauseC, ThetaLike, read_extractors
 from condnum.audit.moments import TaskFacts
 from condnum.audit.result import Audit
 from condnum.audit.stages import AuditData, Found, NetImages, Stage, from_cell, to_cell
@@ -21,12 +21,12 @@ from condnum.data.digits import load_small_digits
 from condnum.data.feature_pair import open_pair
 from condnum.data.feature_stream import MAX_DIMENSION, FeaturesLike, array_stream
 from condnum.data.resolver import user_cache
-from condnum.errors import InvalidInputError, check_integer
-from condnum.files import sha256_file
+from condnum.errors import CondnumError, InvalidInputError, check_integer
+from condnum.files import atomic_write, sha256_file
 from condnum.machine import own_peak
 from condnum.probing.attackers import AttackBudget
 from condnum.probing.report import AttackReport
-from condnum.studies.cells import Cell, CellResult
+from condnum.studies.cells import Cell, CellResult, Compute, Outcome
 from condnum.studies.executors import Executor
 from condnum.studies.study import Count, Result, SerialExecutor, Study, StudyRun, SweepError
 from condnum.theory.ceiling import RirCeiling
@@ -34,6 +34,32 @@ from condnum.theory.spectra import PUBLISHED_RIDGE
 
 #: Replicates of the bootstrap in one cell.
 BATCH = 50
+
+
+#: Stages without which there is still something to show.
+OPTIONAL = ("bootstrap", "attackers", "layers")
+
+
+@dataclass(frozen=True)
+class StageExecutor(SerialExecutor):
+    """One stage after the other; input that cannot be audited ends all of them with its own error."""
+
+    def run(self, compute: Compute, cells: Sequence[Cell]) -> Generator[Outcome]:
+        """Yield the outcomes; raise what condnum says of a stage that all others need."""
+
+        def checked(cell: Cell) -> Any:
+            try:
+                return compute(cell)
+            except CondnumError as error:
+                refused.append(error)
+                raise
+
+        refused: list[CondnumError] = []
+        for outcome in super().run(checked, cells):
+            if refused and outcome.cell["stage"] not in OPTIONAL:
+                raise refused[0]
+            refused.clear()
+            yield outcome
 
 
 @dataclass(frozen=True)
@@ -66,6 +92,7 @@ class FeatureAudit(Study, name="audit"):
     limit: Count | None = None
     layers: str = ""
     rir_target: float = RIR_TARGET
+    save_theta: str = ""
     ridge: float = PUBLISHED_RIDGE
     rtol: float | None = None
     bootstrap: int = 200
@@ -92,6 +119,8 @@ class FeatureAudit(Study, name="audit"):
                 f"layers {self.layers} are those of a net: give --backbone with --pretrain-images and "
                 "--harmful-images."
             )
+        if self.save_theta and Path(self.save_theta).suffix != ".npy":
+            raise InvalidInputError(f"--save-theta {self.save_theta} must end in .npy, as it is an array.")
         if not self.rir_target > 1:
             raise InvalidInputError(f"rir_target must be above 1, got {self.rir_target}.")
         if self.ridge <= 0:
@@ -100,7 +129,8 @@ class FeatureAudit(Study, name="audit"):
             raise InvalidInputError(f"rtol must lie in [0, 1), got {self.rtol}.")
         if self.bootstrap != 0 and self.bootstrap < FEWEST_REPLICATES:
             raise InvalidInputError(
-                f"replicates must be 0 (no bootstrap) or at least {FEWEST_REPLICATES}, got {self.bootstrap}."
+                f"bootstrap must be 0 (none) or at least {FEWEST_REPLICATES} replicates, got "
+                f"{self.bootstrap}."
             )
         object.__setattr__(self, "seed", check_integer("seed", self.seed, 0))
 
@@ -197,13 +227,13 @@ class FeatureAudit(Study, name="audit"):
 
     def executor(self, data: Any, cells: Sequence[Cell], jobs: int, scheduler: str = "") -> Executor:
         """Compute one stage after the other here: each has as many threads as there are cores."""
-        return SerialExecutor()
+        return StageExecutor()
 
     def run(self, data: Any = None, **options: Any) -> StudyRun:
         """Audit, or go on where an audit was interrupted; without spectra there is nothing to show."""
         run = super().run(data, **options)
         for cell, error in run.report.failures.items():
-            if cell["stage"] not in ("bootstrap", "attackers", "layers"):
+            if cell["stage"] not in OPTIONAL:
                 raise SweepError(f"the audit ended at its stage '{cell['stage']}' with {error}")
         return run
 
@@ -267,7 +297,11 @@ class FeatureAudit(Study, name="audit"):
         return {}
 
     def files(self, results: Sequence[Result], folder: Path) -> list[str]:
-        """Write audit.json."""
+        """Write audit.json, and the closed form `front` where a file was named for it."""
+        if self.save_theta:
+            front = next(arrays[FRONT] for cell, _, arrays in results if cell["stage"] == "spectra")
+            with atomic_write(Path(self.save_theta)) as temporary, temporary.open("wb") as stream:
+                np.save(stream, front)
         return self.found(results).save(folder)
 
     def facts(self, data: Any) -> dict[str, str]:

@@ -92,7 +92,7 @@ def measures_words(found: Audit) -> pd.DataFrame:
 
 def sensitivity_words(found: Audit) -> pd.DataFrame:
     """Compact ranks, κ's and the main comparison at every rank tolerance."""
-    pair = found.main or found.compared[-1]
+    pair = found.judged
     chosen = found.rtol_sweep.query("extractor == @pair.extractor and baseline == @pair.baseline")
     own = np.where(chosen["rtol"] == found.rtol, " (this audit)", "")
     titles = {

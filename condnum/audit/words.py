@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from condnum.audit.measures import CLOSED, FRONT, LABELS, OPTIMAL, RAW, Comparison
+from condnum.audit.measures import CLOSED, FRONT, LABELS, RAW, Comparison
 from condnum.data.feature_pair import odd_columns
 from condnum.report.tables import bullets, formula_html, number
 
@@ -61,42 +61,54 @@ def as_page(sentences: Sequence[str]) -> str:
         '<ul><li>D<sub>P</sub> is short.</li></ul>'
     """
     option = r'<code style="white-space:nowrap">\1</code>'
-    return bullets(re.sub(r"(--[a-z][a-z-]+)", option, formula_html(text)) for text in sentences)
+    typed = (formula_html(text).replace("drop=", "--drop ") for text in sentences)
+    return bullets(re.sub(r"(--[a-z][a-z-]+)", option, text) for text in typed)
+
+
+def verdict_words(found: Audit) -> str:
+    """Say in one line whether the judged extractor is immunized, in each convention."""
+    judged = {verdict["convention"]: verdict["all"] for verdict in found.verdict(found.judged)}
+    said = {True: "immunized", False: "not immunized", None: "open, as clause (c) is not known"}
+    words = f"{said[judged['compact']]} by Definition 3.1 in both conventions"
+    if judged["compact"] is not judged["ridge"]:
+        words = "; ".join(f"{said[value]} in the {name} convention" for name, value in judged.items())
+    return f"{found.judged.label}: {words}"
 
 
 def card(found: Audit) -> str:
     """Return the verdict: clauses, RIR of its ceiling, the weakest attacker, what to do next."""
-    pair = found.main or Comparison(FRONT)
-    verdicts = found.verdict(pair)
-    title = f"No extractor was given: what {LABELS[FRONT]} reaches"
-    if found.main is not None:
-        whole = {verdict["all"] for verdict in verdicts}
-        judged = "the verdict is open: see the clauses"
-        if whole in ({True}, {False}):
-            judged = f"{'not ' * (whole == {False})}immunized by Definition 3.1"
-        title = f"{LABELS[pair.extractor]}: {judged}"
-    heads = ("(a) harmful κ rises", "(b) benign κ does not", "(c) benign task still fitted", "RIR")
-    chips = {True: ("holds", "holds"), False: ("does-not-hold", "fails"), None: ("other-data", "not known")}
+    heads = {
+        "a": "(a) harmful κ rises", "b": "(b) benign κ does not rise", "c": "(c) benign task still fitted"
+    }  # fmt: skip
+    chips = {True: ("holds", "holds"), False: ("fails", "fails"), None: ("unknown", "not known")}
     rows = []
-    for verdict in verdicts:
-        row = found.row(pair, verdict["convention"])
-        cells = ['<span class="chip {}">{}</span>'.format(*chips[verdict[clause]]) for clause in "abc"]
-        of = "" if math.isnan(row["rir_ceiling"]) else f"of at most {number(row['rir_ceiling'])}"
-        cells.append(f'<span class="obtained">{number(row["rir"])}</span><span class="published">{of}</span>')
-        body = (
-            f'<td><span class="label">{head}</span>{cell}</td>'
-            for head, cell in zip(heads, cells, strict=True)
-        )
+    for verdict in found.verdict(found.judged):
+        row = found.row(found.judged, verdict["convention"])
+        ratios = {"a": f" (i)\u00a0=\u00a0{number(row['harmful_ratio'])}",
+                  "b": f" (ii)\u00a0=\u00a0{number(row['pretrain_ratio'])}", "c": ""}  # fmt: skip
+        cells = {}
+        for clause, head in heads.items():
+            kind, word = chips[verdict[clause]]
+            cells[head] = f'<span class="chip {kind}">{word}</span>{ratios[clause]}'
+        of = "" if math.isnan(row["rir_ceiling"]) else f" of at most {number(row['rir_ceiling'])}"
+        cells["RIR"] = f"<b>{number(row['rir'])}</b>{of}"
+        body = (f'<td data-label="{head}">{cell}</td>' for head, cell in cells.items())
         rows.append(f'<tr><th scope="row">{verdict["convention"]}</th>{"".join(body)}</tr>')
-    head = "".join(f'<th scope="col">{text}</th>' for text in ("convention", *heads))
+    head = "".join(f'<th scope="col">{text}</th>' for text in ("convention", *heads.values(), "RIR"))
+    missing = "" if found.main else "No extractor was given, so this page judges a closed form. "
     worst = weakest_attacker(found)
-    weakest = attackers_sentence(found) if worst is None else (
-        f"{worst['label']}: {number(worst['factor'])} times the steps that it takes on the features as "
-        "they are. An extractor protects no better than this against those who choose their method."
-    )  # fmt: skip
+    weakest = attackers_sentence(found)
+    if worst is not None:
+        times = number(worst["factor"])
+        weakest = (
+            f"{worst['label']} needs {'as' if times == '1' else f'{times} times as'} many steps on "
+            f"{LABELS[found.judged.extractor]} as on the features as they are. The extractor protects no "
+            "better than this against an attacker who chooses the method."
+        )
     return (
         f'<article class="score"><h2 style="margin-top:1rem">Verdict</h2>'
-        f'<p class="lead"><b>{formula_html(title)}.</b></p>'
+        f'<p class="lead">{missing}<b>{formula_html(verdict_words(found))}.</b></p>'
+        f"{''.join(f'<p>{formula_html(note)}</p>' for note in found.dropped)}"
         f'<div class="scroll"><table class="board"><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody>"
         f"</table></div><h3>Weakest attacker</h3><p>{formula_html(weakest)}</p>"
@@ -104,14 +116,9 @@ def card(found: Audit) -> str:
     )
 
 
-def attacked(found: Audit) -> str:
-    """Return the extractor that attackers are told of: θ* where none was given."""
-    return OPTIMAL if found.main is None else found.main.extractor
-
-
 def weakest_attacker(found: Audit) -> Any | None:
-    """Return the attacker who is slowed least, if any factor is known."""
-    report, name = found.attack.report, attacked(found)
+    """Return the attacker whom the judged extractor slows least, if any factor is known."""
+    report, name = found.attack.report, found.judged.extractor
     if report is None or report.at(report.factors, None).query("extractor == @name")["factor"].isna().all():
         return None
     return report.worst_case(name)
@@ -134,8 +141,8 @@ def next_steps(found: Audit) -> list[str]:
         )
     if pair is None or any(verdict["all"] is False for verdict in found.verdict(pair)):
         steps.append(
-            "An extractor that meets Definition 3.1 in both conventions exists: condnum.immunize(problem, "
-            '"front") gives the closed form, to be audited with --theta.'
+            "The closed form “front” meets Definition 3.1 in both conventions: write it with "
+            "--save-theta front.npy, and audit it on other rows with --theta front.npy."
             if all(verdict["all"] for verdict in found.verdict(Comparison(FRONT)))
             else "Not even the closed form at the edge of what is possible meets Definition 3.1 in both "
             "conventions: these two tasks may be too alike for a linear extractor."
@@ -192,15 +199,15 @@ def summary(found: Audit) -> list[str]:
     if pair is None:
         closed = {name: found.row(Comparison(name), "compact") for name in CLOSED}
         reached = (
-            f"{LABELS[name]} would have a compact RIR of {number(row['rir'])}, "
+            f"{LABELS[name]} has a compact RIR of {number(row['rir'])}, "
             f"(i) = {number(row['harmful_ratio'])} and (ii) = {number(row['pretrain_ratio'])}"
             for name, row in closed.items()
         )
-        judged = [f"Without an extractor there is no verdict. {'; '.join(reached)}."]
+        judged = [f"No extractor was given; of the closed forms, {'; '.join(reached)}."]
     else:
         judged = _judged(found, pair)
     depth = [] if found.layers is None else [found.layers.sentence]
-    return [*said, f"Room: {room}; {limit}.", *judged, attackers_sentence(found), *depth, LIMITS]
+    return [*said, f"Theoretical limit: {room}; {limit}.", *judged, attackers_sentence(found), *depth, LIMITS]
 
 
 def _judged(found: Audit, pair: Comparison) -> list[str]:
@@ -239,7 +246,7 @@ def _judged(found: Audit, pair: Comparison) -> list[str]:
 
 def attackers_sentence(found: Audit) -> str:
     """Say what the panel found in one sentence, or why there is none."""
-    report, name = found.attack.report, attacked(found)
+    report, name = found.attack.report, found.judged.extractor
     if report is None:
         return f"Attackers were not run: {found.attack.reason}."
     table = report.at(report.factors, None)

@@ -58,6 +58,10 @@ def odd_columns(columns: pd.DataFrame) -> list[str]:
     return [str(name) for name in columns["column"][columns["look"].str.startswith(("label", "index"))]]
 
 
+#: What is said of rows that are left out.
+MISSING = "missing entries"
+
+
 def _words(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
@@ -202,8 +206,11 @@ def look_at(
         if rows < total:
             worst = [i for i in np.argsort(-survey.gaps)[:3] if survey.gaps[i]]
             where = ", ".join(f"{stream.columns[i]}: {survey.gaps[i]:,d}" for i in worst)
-            verb = "has missing entries and is" if total - rows == 1 else "have missing entries and are"
-            said.append(f"{task}: {total - rows:,d} of {total:,d} rows {verb} left out ({where}).")
+            verb = ("has", "is") if total - rows == 1 else ("have", "are")
+            said.append(
+                f"{task}: {total - rows:,d} of {total:,d} rows {verb[0]} {MISSING} and {verb[1]} left out "
+                f"({where})."
+            )
         if rows < D:
             said.append(
                 f"{task} has fewer rows than columns ({rows:,d} < {D:,d}): its rank is at most {rows:,d}, "

@@ -209,8 +209,11 @@ def _stream(
 ) -> FeatureStream:
     """Refuse what is no matrix of numbers, and say how columns without names are called."""
     read, shape, dtype, names = opened
-    if len(shape) != 2 or 0 in shape or dtype.kind not in "fiub":
-        raise (InvalidInputError if stamp is None else DataFormatError)(
+    error = InvalidInputError if stamp is None else DataFormatError
+    if 0 in shape:
+        raise error(f"{source} is empty: its shape is {shape}; see how it was written, and write it again.")
+    if len(shape) != 2 or dtype.kind not in "fiub":
+        raise error(
             f"{source} holds an array of shape {shape} and type {dtype}; features are a matrix (N, D) of "
             "real numbers, one row a sample: save X.astype(float), images as X.reshape(len(X), -1)."
         )

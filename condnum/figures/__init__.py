@@ -1,6 +1,7 @@
 """Pure functions from tables to plotly figures; nothing here computes a result."""
 
 from condnum.figures.curves import ceiling_figure, history_figure, norm_ratio_figure, spectra_figure
+from condnum.figures.limits import pareto_figure
 from condnum.figures.pair_detail import PairDetail, PairFigures, pair_detail_figures
 from condnum.figures.pairs import pair_heatmaps
 from condnum.figures.style import MethodStyle, method_style
@@ -15,5 +16,6 @@ __all__ = [
     "norm_ratio_figure",
     "pair_detail_figures",
     "pair_heatmaps",
+    "pareto_figure",
     "spectra_figure",
 ]

@@ -1,7 +1,7 @@
 """Figures of the tidy curves table: norm ratios (Fig. 1), spectra and condition-number histories."""
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
 import pandas as pd
 from scipy.stats import gmean
@@ -17,6 +17,7 @@ from condnum.figures.style import (
     method_style,
     panels,
 )
+from condnum.probing import ProbeCurve
 
 #: Ratios below this are round-off of float64 and not drawn.
 FLOOR = 1e-32
@@ -30,18 +31,47 @@ _RIDGED = {
 }  # fmt: skip
 
 
-def norm_ratio_figure(curves: pd.DataFrame, subtitle: str, *, hidden: Sequence[str] = ()) -> Any:
-    """Draw Fig. 1: the norm ratio of Eq. 16 against the step, per task and method."""
+#: Columns of a table of curves, a row per point.
+COLUMNS = ("method", "seed", "task", "quantity", "x", "value")
+
+#: A table of curves, one probe, or probes by the names of their methods.
+CurvesLike: TypeAlias = pd.DataFrame | ProbeCurve | Mapping[str, ProbeCurve]
+
+
+def norm_ratio_figure(curves: CurvesLike, subtitle: str = "", *, hidden: Sequence[str] = ()) -> Any:
+    """Draw Fig. 1: the norm ratio of Eq. 16 against the step, per task and method.
+
+    Args:
+        curves: What `linear_probe` returns, or several of them by name. Or a table with a row per point and
+            the columns `method`, `seed`, `task` (`pretrain` or `harmful`), `quantity` (here `norm_ratio`),
+            `x` (the step) and `value`, such as `compare_methods(…).curves`.
+        subtitle: Names the data.
+        hidden: Methods that only the legend shows at first.
+
+    Returns:
+        A plotly figure with a panel per task; a single one for probes.
+
+    Raises:
+        InvalidInputError: A column is missing, or the table holds no norm ratios.
+
+    Examples:
+        >>> from condnum import linear_probe
+        >>> import numpy as np
+        >>> figure = norm_ratio_figure({"raw": linear_probe(np.eye(2), np.diag([4.0, 1.0]), np.ones(2))})
+        >>> [trace.name for trace in figure.data if trace.showlegend]
+        ['raw']
+    """
+    table = curves if isinstance(curves, pd.DataFrame) else probe_curves(curves)
     figure = _of_both_tasks(
-        only(curves, "norm_ratio"),
+        _checked(table, "norm_ratio"),
         "Convergence of linear probing (norm ratio, Eq. 16)",
-        f"{subtitle}. Line: geometric mean over seeds; band: least to largest",
+        f"{subtitle and f'{subtitle}. '}Line: geometric mean over seeds; band: least to largest",
         "step of exact line search",
         "‖w<sub>t</sub> − w*‖² / ‖w<sub>0</sub> − w*‖²",
         steps=True,
         hidden=hidden,
     )
-    axes = ("yaxis", "yaxis2")
+    axes = [name for name in ("yaxis", "yaxis2") if name in figure.layout]
     buttons = [
         {
             "label": scale,
@@ -59,7 +89,7 @@ def norm_ratio_figure(curves: pd.DataFrame, subtitle: str, *, hidden: Sequence[s
 def spectra_figure(curves: pd.DataFrame, subtitle: str, *, hidden: Sequence[str] = ()) -> Any:
     """Draw the spectra of both Hessians, raw inputs (identity) beside each method."""
     return _of_both_tasks(
-        only(curves, "spectrum"),
+        _checked(curves, "spectrum"),
         "Spectra of the probe's Hessian before and after immunization",
         f"{subtitle}. A flat line is well-conditioned, a steep one ill-conditioned",
         "index i of the singular value",
@@ -71,7 +101,7 @@ def spectra_figure(curves: pd.DataFrame, subtitle: str, *, hidden: Sequence[str]
 
 def history_figure(curves: pd.DataFrame, subtitle: str) -> Any:
     """Draw both condition numbers along the descent."""
-    table = only(curves, "kappa")
+    table = _checked(curves, "kappa")
     lengths = table.groupby("method")["x"].max()
     identity = table[table["method"] == "identity"]
     ends = pd.concat([identity.assign(x=1.0), identity.assign(x=lengths.max())])
@@ -92,12 +122,13 @@ def _of_both_tasks(
 
     Steps lie on a logarithmic axis, without the start; indices on a plain one.
     """
-    titles = list(TASK_TITLES.values())
-    figure = panels(cols=2, shared_yaxes=True, horizontal_spacing=0.06, subplot_titles=titles)
+    titles = {task: title for task, title in TASK_TITLES.items() if task in set(table["task"])} or {"": ""}
+    options: dict[str, Any] = {"shared_yaxes": True, "horizontal_spacing": 0.06}
+    figure = panels(cols=len(titles), subplot_titles=list(titles.values()), **options)
     drawn = table[table["x"] > 0] if steps else table
     for name in dict.fromkeys(table["method"]):
         visible: bool | str = "legendonly" if name in hidden else True
-        for column, task in enumerate(TASK_TITLES, start=1):
+        for column, task in enumerate(titles, start=1):
             rows = drawn[(drawn["method"] == name) & (drawn["task"] == task)]
             if rows.empty:
                 continue
@@ -140,6 +171,33 @@ def ceiling_figure(
     figure.update_yaxes(**log_axis(measured, sweep["rir"]))
     note = f"{subtitle}. Geometric mean over seeds; no invertible extractor lies above the {bound}"
     return finish(figure, "How much immunization is possible: RIR and its ceiling", note, height=480)
+
+
+def probe_curves(probes: ProbeCurve | Mapping[str, ProbeCurve]) -> pd.DataFrame:
+    """Return what `linear_probe` found as a table of curves; the probes of a batch count as seeds."""
+    named = probes if isinstance(probes, Mapping) else {"probe": probes}
+    tables = []
+    for name, probe in named.items():
+        if not isinstance(probe, ProbeCurve):
+            raise InvalidInputError(
+                f"'{name}' is {type(probe).__name__}: a figure draws a ProbeCurve of linear_probe, several "
+                f"by name, or a table with the columns {', '.join(COLUMNS)}."
+            )
+        for seed, ratios in enumerate(probe.norm_ratio.reshape(-1, len(probe.steps))):
+            points = {"x": probe.steps.astype(float), "value": ratios}
+            tables.append(
+                pd.DataFrame({"method": name, "seed": seed, "task": "", "quantity": "norm_ratio", **points})
+            )
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(COLUMNS))
+
+
+def _checked(curves: pd.DataFrame, quantity: str) -> pd.DataFrame:
+    """Return the rows of one quantity of a table that has all columns."""
+    if missing := [name for name in COLUMNS if name not in curves]:
+        raise InvalidInputError(
+            f"the table of curves lacks {', '.join(missing)}; its columns are {', '.join(COLUMNS)}."
+        )
+    return only(curves, quantity)
 
 
 def only(curves: pd.DataFrame, quantity: str) -> pd.DataFrame:

@@ -1,11 +1,13 @@
 """Figures of the experiment on limits: ceilings and shares along ε, the front, and what carries it."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from condnum.arrays import ArrayLike, as_tensor
 from condnum.errors import InvalidInputError
 from condnum.figures.style import (
     BLUE,
@@ -23,7 +25,8 @@ from condnum.figures.style import (
     panels,
     translucent,
 )
-from condnum.theory.pareto import FeasibleRegion
+from condnum.theory.pareto import FeasibleRegion, extractor_ratios, feasible_region, immunizer_family
+from condnum.theory.spectra import task_ranges
 
 #: Drawn this far beyond the corners of the region: more than the largest κ that `extractor_ratios` trusts.
 _FAR = 1e32
@@ -175,11 +178,60 @@ def front_figure(points: pd.DataFrame, methods: pd.DataFrame, region: FeasibleRe
         update(**log_axis(title, values), range=[logs.min() - 0.8, logs.max() + 0.8])
     limit = region.ceiling
     note = (
-        f"{subtitle}. Compact κ of K + εI, ε = {num(limit.ridge or 0)}; RIR<sub>max</sub> = "
-        f"{num(limit.value, 4)}. Grey: what no θ reaches"
+        f"{subtitle and f'{subtitle}. '}Compact κ of K + εI, ε = {num(limit.ridge or 0)}; RIR<sub>max</sub> "
+        f"= {num(limit.value, 4)}. Grey: what no θ reaches"
     )
     title = "Both ratios of Eq. 15: the Pareto front, and where each method lies"
     return finish(figure, title, note, height=600).update_layout(legend_title_text="")
+
+
+def pareto_figure(
+    pretrain_covariance: ArrayLike,
+    harmful_covariance: ArrayLike,
+    extractors: Mapping[str, ArrayLike] | None = None,
+    *,
+    ridge: float | None = None,
+    subtitle: str = "",
+) -> Any:
+    """Draw which pairs (ii), (i) are possible for two tasks, their Pareto front, and some extractors.
+
+    Args:
+        pretrain_covariance: `(D, D)`, `K_P`.
+        harmful_covariance: `(D, D)`, `K_H`.
+        extractors: `(D, D)` invertible θ by name, such as `{"ours": immunize(problem, "ours").theta}`.
+        ridge: ε > 0 replaces both covariances by `K + εI`; without it a front may have no upper end.
+        subtitle: Names the data.
+
+    Returns:
+        A plotly figure, in the compact convention.
+
+    Raises:
+        InvalidInputError: A covariance is not one, or shapes do not fit.
+
+    Examples:
+        >>> import numpy as np
+        >>> K_P, K_H = np.diag([100.0, 1.0]), np.diag([2.0, 1.0])
+        >>> figure = pareto_figure(K_P, K_H, {"identity": np.eye(2)})
+        >>> ["Identity" in trace.name for trace in figure.data]
+        [False, False, False, False, False, True]
+    """
+    P, H = task_ranges(pretrain_covariance, harmful_covariance, ridge)
+    region = feasible_region(pretrain_covariance, harmful_covariance, ridge=ridge)
+    family = [extractor_ratios(theta, P, H) for theta in immunizer_family(P, np.linspace(0, 1, 9).tolist())]
+    points = pd.DataFrame(family, columns=["pretrain_ratio", "harmful_ratio"]).assign(kind="family")
+    rows = []
+    for name, matrix in (extractors or {}).items():
+        theta = as_tensor(matrix, f"extractor '{name}'", ndim=2).to(P.values)
+        if len(theta) != P.dimension:
+            raise InvalidInputError(
+                f"extractor '{name}' has shape {tuple(theta.shape)}, but the covariances are {P.dimension} × "
+                f"{P.dimension}: θ must be (D, D)."
+            )
+        rows.append((name, *extractor_ratios(theta, P, H)))
+    methods = pd.DataFrame(rows, columns=["method", "pretrain_ratio", "harmful_ratio"])
+    rir = methods["harmful_ratio"] / methods["pretrain_ratio"]
+    measured = methods.assign(rir=rir, rir_share=rir / region.ceiling.value)
+    return front_figure(points, measured, region, subtitle)
 
 
 def _visible(color: str) -> str:

@@ -39,9 +39,11 @@ from condnum.methods.method import (
     SelfTunedSettings,
     StopReason,
     random_weights,
+    ridge_words,
+    verdict_words,
 )
 from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask, ProblemBatch, SquaredLoss, measure
-from condnum.theory.ceiling import rir_ceiling, share_of_ceiling
+from condnum.theory.ceiling import rir_ceiling
 from condnum.theory.immunization import (
     RATIO_TOLERANCE,
     Immunization,
@@ -375,19 +377,7 @@ def _best_probe(task: LinearTask) -> Tensor | None:
 
 def _explain(run: _Auto, theta: Tensor, verdict: Immunization, step: int, reason: StopReason) -> str:
     """Say in words whether θ meets Definition 3.1, what is possible, and how θ was found."""
-
-    def ratios(found: Immunization) -> str:
-        return f"(i) = {found.harmful_ratio:.4g}, (ii) = {found.pretrain_ratio:.4g}"
-
-    text = f"Definition 3.1 is {verdict.verdict}: {ratios(verdict)}, RIR = {verdict.rir:.4g}"
-    if math.isfinite(run.ceiling):
-        text += f", {share_of_ceiling(verdict.rir, run.ceiling):.1%} of the ceiling {run.ceiling:.4g}."
-    else:
-        text += "; no ceiling: the harmful task has directions of its own."
-    if run.ranges[1].rank == 1:
-        text += " K_H has rank 1, so that κ(H_H) = 1 whatever θ is: no extractor can meet clause (a)."
-    elif run.ceiling <= 1 + 1e-6:
-        text += " A ceiling of 1 means that no extractor can immunize this pair."
+    text = verdict_words(verdict, run.ceiling, run.ranges[1].rank)
     text += (
         f" This θ has κ(H_P) = {verdict.pretrain_after.value:.4g} and κ(H_H) = "
         f"{verdict.harmful_after.value:.4g}. It was reached after {step} of {run.step} steps, "
@@ -400,5 +390,4 @@ def _explain(run: _Auto, theta: Tensor, verdict: Immunization, step: int, reason
         "cancelled": "; cancelled.",
         "diverged": "; stopped by a failed decomposition.",
     }
-    ridge = relative_immunization_ratio(theta, *run.ranges, convention="ridge", loss_gap=verdict.loss_gap)
-    return f"{text}{ends[reason]} Ridge convention (ε = 1e-6): {ridge.verdict}, {ratios(ridge)}."
+    return f"{text}{ends[reason]} {ridge_words(theta, run.problem, verdict)}"

@@ -20,6 +20,12 @@ from condnum.theory.spectra import CovarianceRange, as_covariance, covariance, d
 
 LossName = Literal["mse", "bce"]
 
+#: How a problem is made, for those who pass something else.
+MAKE_IT = (
+    "make it with ImmunizationProblem.from_data(X_P, y_P, X_H, y_H), where targets may be None, or with "
+    "ImmunizationProblem.from_covariances(K_P, K_H)."
+)
+
 #: Up to this dimension a full `eigh` of one Hessian is as fast as anything cleverer.
 SMALL = 128
 
@@ -166,12 +172,28 @@ class LinearTask:
         return (self.optimal_squared_loss(theta) - self.raw_loss) / zero_loss
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ImmunizationProblem:
     """The pair (D_P, D_H) that a method immunizes: keep P well-conditioned, make H ill-conditioned."""
 
     pretrain: LinearTask
     harmful: LinearTask
+
+    def __post_init__(self) -> None:
+        """Refuse arrays, which do not say whether they are rows or covariances."""
+        for task in (self.pretrain, self.harmful):
+            if not isinstance(task, LinearTask):
+                raise InvalidInputError(
+                    f"a problem is made of two tasks, got {type(task).__name__}; {MAKE_IT}"
+                )
+
+    def __repr__(self) -> str:
+        """Return the sizes of both tasks."""
+        rows = (
+            "covariance only" if task.features is None else f"{len(task.features):,d} rows"
+            for task in (self.pretrain, self.harmful)
+        )
+        return f"ImmunizationProblem(D = {self.dimension}; D_P: {next(rows)}; D_H: {next(rows)})"
 
     @property
     def dimension(self) -> int:

@@ -26,10 +26,11 @@ from condnum.methods.method import (
     SelfTunedSettings,
     Settings,
     few_threads,
+    judged,
     knows_batches,
     random_weights,
 )
-from condnum.methods.problem import ImmunizationProblem, ProblemBatch, measure
+from condnum.methods.problem import MAKE_IT, ImmunizationProblem, ProblemBatch, measure
 from condnum.theory.ceiling import optimal_immunizer
 from condnum.theory.pareto import front_immunizer
 
@@ -182,12 +183,13 @@ def immunize(
             `learning_rate`, leaves the rest at `NAMED_SETTINGS["fixed"]`.
 
     Returns:
-        θ with history and stop reason.
+        θ with history, stop reason, the verdict by Definition 3.1 and its explanation.
 
     Raises:
         UnknownNameError: Unknown method or setting.
-        InvalidInputError: A setting is out of range or has no effect here, the method needs targets that are
-            missing, or the covariances are too large or too small for the joint descent in float64.
+        InvalidInputError: `problem` is not an `ImmunizationProblem`, a setting is out of range or has no
+            effect here, the method needs targets that are missing, or the covariances are too large or too
+            small for the joint descent in float64.
 
     Examples:
         >>> problem = ImmunizationProblem.from_covariances([[9.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 2.0]])
@@ -195,12 +197,16 @@ def immunize(
         >>> result.stop_reason, bool(result.history["kappa_pretrain"][-1] < 9)
         ('steps', True)
     """
+    if not isinstance(problem, ImmunizationProblem):
+        raise InvalidInputError(
+            f"problem must be an ImmunizationProblem, got {type(problem).__name__}; {MAKE_IT}"
+        )
     chosen, seed = get_method(method), check_integer("seed", seed, 0)
     if isinstance(chosen, ClosedFormMethod):
         if settings is not None or overrides:
             given = ", ".join(overrides) or "settings"
             raise InvalidInputError(f"method '{method}' has nothing to set; leave out: {given}.")
-        return _closed_form(problem, chosen, seed)
+        return judged(problem, _closed_form(problem, chosen, seed))
     if isinstance(settings, str):
         check_known("settings", settings, NAMED_SETTINGS)
         settings = NAMED_SETTINGS[settings]
@@ -212,7 +218,7 @@ def immunize(
             return descend_auto(problem, base, seed=seed, callback=callback, watch=watch)
     named = overrides if len(overrides) < len(fields(base)) else ()
     _check_descent(problem, chosen, base, named)
-    return descend(problem, chosen, base, seed=seed, callback=callback, watch=watch)
+    return judged(problem, descend(problem, chosen, base, seed=seed, callback=callback, watch=watch))
 
 
 def _closed_form(problem: ImmunizationProblem, method: ClosedFormMethod, seed: int) -> ImmunizationResult:

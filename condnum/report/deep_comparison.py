@@ -2,7 +2,6 @@
 
 import html
 import math
-from typing import Any
 
 import pandas as pd
 
@@ -15,6 +14,7 @@ from condnum.report.tables import (
     first,
     groups_of,
     label,
+    lines,
     mean,
     number,
     published,
@@ -51,38 +51,18 @@ def _text(name: object) -> str:
 _NAMES: dict[str, Column] = {"backbone": ("backbone", _text), "method": ("method", net_label)}
 
 
-def _lines(title: str, *lines: tuple[str, Column]) -> dict[str, Column]:
-    """Return a column whose cells have several lines, each of a column of its own; the heading names them."""
-    counts = [len(names.split()) for _, (names, _) in lines]
-
-    def write(*values: Any) -> str:
-        cells, rest = [], list(values)
-        for (_, (_, of_line)), count in zip(lines, counts, strict=True):
-            cells.append(of_line(*rest[:count]))
-            del rest[:count]
-        return "<br>".join(cells)
-
-    heading = "<br>".join(name for name, _ in lines if name)
-    return {f"{title}<br><small>{heading}</small>": (" ".join(names for _, (names, _) in lines), write)}
-
-
 def net_table(summary: pd.DataFrame, *, convention: Convention) -> pd.DataFrame:
     """Format Table 3 in one convention: on training images, on test images, and as published."""
-
-    def of_paper(name: str) -> tuple[str, Column]:
-        names, write = published(name)
-        return "published", (names, lambda *values: f"<small>{write(*values)}</small>")
 
     def immunized(method: str, rate: float, seeds: int) -> str:
         return "—" if method == "initial" else count_of(rate * seeds, seeds)
 
-    columns = dict(_NAMES)
+    counts = ((images, (f"method {kind}success_rate seeds", immunized)) for kind, images in _IMAGES.items())
+    columns = _NAMES | lines("immunized", *counts)
     for name, title in NET_RATIOS.items():
         obtained = ((images, with_spread(f"{kind}{name}")) for kind, images in _IMAGES.items())
-        columns |= _lines(title, *obtained, of_paper(name))
-    columns |= _lines("D<sub>P</sub> test acc. (%) ↑", ("", with_spread("accuracy")), of_paper("accuracy"))
-    counts = ((images, (f"method {kind}success_rate seeds", immunized)) for kind, images in _IMAGES.items())
-    columns |= _lines("immunized", *counts)
+        columns |= lines(title, *obtained, published(name))
+    columns |= lines("D<sub>P</sub> test acc. (%) ↑", ("", with_spread("accuracy")), published("accuracy"))
     return rows_of(in_percent(summary[summary["convention"] == convention]), columns)
 
 

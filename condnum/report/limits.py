@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from condnum.report.tables import GAP, Column, count_of, label, number, rows_of, span
+from condnum.report.tables import GAP, Column, count_of, label, lines, number, rows_of, small, span
 
 
 def _pair(pretrain: str, harmful: str) -> str:
@@ -20,12 +20,15 @@ _PAIR: dict[str, Column] = {"pair": ("pretrain_task harmful_task", _pair)}
 
 _SUMMARY: dict[str, Column] = {
     "method": ("method", label),
+    "immunized": ("immunized seeds", count_of),
     "(i) ↑": ("harmful_ratio", number),
     "(ii) ↓": ("pretrain_ratio", number),
     "RIR ↑": ("rir", number),
-    "ceiling": ("rir_ceiling", number),
-    "RIR / ceiling": ("rir_share rir_share_min rir_share_max", _share),
-    "immunized": ("immunized seeds", count_of),
+    **lines(
+        "RIR / ceiling",
+        ("", ("rir_share rir_share_min rir_share_max", _share)),
+        ("(ceiling)", ("rir_ceiling", small)),
+    ),
 }
 
 
@@ -49,16 +52,17 @@ def measured_table(results: pd.DataFrame, convention: str, gauge: str) -> pd.Dat
 
 def null_table(spaces: pd.DataFrame) -> pd.DataFrame:
     """Format what each task has and the other lacks, a row per pair."""
+
+    def count(name: str, energy: str) -> tuple[tuple[str, Column], tuple[str, Column]]:
+        return ("", (name, str)), ("(energy)", (energy, small))
+
     columns: dict[str, Column] = {
         "D": ("dimension", str),
         "rank K_P": ("rank_pretrain", str),
         "rank K_H": ("rank_harmful", str),
         "null in both": ("common", str),
-        "null(K_P) excited by D_H": ("harmful_only", str),
-        "its share of tr(K_H)": ("harmful_energy", number),
-        "null(K_P) ∩ range(K_H)": ("intersection", str),
-        "its share": ("intersection_energy", number),
-        "null(K_H) excited by D_P": ("pretrain_only", str),
-        "its share of tr(K_P)": ("pretrain_energy", number),
+        **lines("null(K_P) excited by D_H", *count("harmful_only", "harmful_energy")),
+        **lines("null(K_P) ∩ range(K_H)", *count("intersection", "intersection_energy")),
+        **lines("null(K_H) excited by D_P", *count("pretrain_only", "pretrain_energy")),
     }
     return rows_of(spaces, _PAIR | columns)

@@ -21,8 +21,8 @@ def switch_table(waterfall: pd.DataFrame) -> pd.DataFrame:
             spread = (
                 f"<br><small>{span([row['rir_min'], row['rir_max']])}</small>" if row["seeds"] > 1 else ""
             )
-            cells[f"RIR, {name}"] = number(row["rir"]) + spread
-            cells[f"change, {name}"] = "" if math.isnan(row["factor"]) else f"× {rounded(row['factor'])}"
+            change = "" if math.isnan(row["factor"]) else f"<br><small>× {rounded(row['factor'])}</small>"
             cells[f"immunized, {name}"] = count_of(row["immunized"], row["seeds"])
+            cells[f"RIR, {name}<br><small>change</small>"] = number(row["rir"]) + spread + change
         rows.append(cells)
     return pd.DataFrame(rows)

@@ -1,6 +1,5 @@
 """Tables for people: how numbers, spans and labels are written, the linear runs, the attack panel."""
 
-import functools
 import html
 import itertools
 import math
@@ -13,6 +12,7 @@ import pandas as pd
 
 from condnum.methods import get_method, method_names
 from condnum.probing import AttackReport
+from condnum.theory.immunization import rises
 from condnum.theory.spectra import Convention
 
 #: File that a run leaves, a row per correction.
@@ -156,8 +156,9 @@ def sentence_list(sentences: Sequence[str]) -> str:
 
 
 def as_html(table: pd.DataFrame) -> str:
-    """Return a table of strings as HTML; its cells may hold markup from the registry's labels."""
-    return table.to_html(index=False, escape=False, border=0)
+    """Return a table of strings as HTML; cells and headings may hold markup, headings also `K_P`."""
+    heads = [_INDEX.sub(r"\1<sub>\2</sub>", str(name)) for name in table]
+    return table.set_axis(heads, axis=1).to_html(index=False, escape=False, border=0)
 
 
 def mark_words(soup: Any) -> None:
@@ -188,23 +189,51 @@ def with_spread(name: str) -> Column:
     return f"{name}_mean {name}_std", spread
 
 
-def published(name: str) -> Column:
-    """Return a column of published numbers, with the digits of the paper."""
-    return f"published_{name} published_{name}_std", functools.partial(spread, digits=4)
+def published(name: str) -> tuple[str, Column]:
+    """Return the line of published numbers, with the digits of the paper."""
+    columns = f"published_{name} published_{name}_std"
+    return "(published)", (columns, lambda mean, deviation: small(spread(mean, deviation, 4)))
+
+
+def lines(title: str, *parts: tuple[str, Column]) -> dict[str, Column]:
+    """Return a column whose cells have several lines, each of a column of its own; the heading names them."""
+    counts = [len(names.split()) for _, (names, _) in parts]
+
+    def write(*values: Any) -> str:
+        cells, rest = [], list(values)
+        for (_, (_, of_line)), count in zip(parts, counts, strict=True):
+            cells.append(of_line(*rest[:count]))
+            del rest[:count]
+        return "<br>".join(cells)
+
+    heading = "".join(f"<br><small>{name}</small>" for name, _ in parts if name)
+    return {f"{title}{heading}": (" ".join(names for _, (names, _) in parts), write)}
 
 
 def comparison_table(summary: pd.DataFrame, *, convention: Convention, gauge: str) -> pd.DataFrame:
-    """Format one convention of a summary, published numbers beside the obtained ones."""
+    """Format one convention of a summary: the verdict, the ratios above the published ones, the ceiling."""
     rows = summary[(summary["convention"] == convention) & (summary["gauge"] == gauge)]
-    columns: dict[str, Column] = {"method": ("method", label)}
+    columns: dict[str, Column] = {
+        "method": ("method", label),
+        "immunized": ("success_rate cells", lambda rate, cells: count_of(rate * cells, cells)),
+    }
     for name, title in RATIOS.items():
-        columns[title] = with_spread(name)
-        if rows[f"published_{name}"].notna().any():
-            columns[f"{title} published"] = published(name)
-    if rows["rir_ceiling"].notna().any():
-        columns |= {"RIR ceiling": ("rir_ceiling", number), "RIR / ceiling": ("rir_share", number)}
-    columns["immunized"] = ("success_rate cells", lambda rate, cells: count_of(rate * cells, cells))
+        paper = [published(name)] if rows[f"published_{name}"].notna().any() else []
+        columns |= lines(title, ("", with_spread(name)), *paper)
+    if np.isfinite(rows["rir_ceiling"]).any():
+        columns |= lines("RIR / ceiling", ("", ("rir_share", number)), ("(ceiling)", ("rir_ceiling", small)))
     return rows_of(rows.assign(cells=rows["seeds"] * rows.get("pairs", 1)), columns)
+
+
+def small(value: float | str) -> str:
+    """Write a number below the one that it belongs to."""
+    text = value if isinstance(value, str) else number(value)
+    return "<small>—</small>" if text == "—" else f"<small>({text})</small>"
+
+
+def folded(summary: str, table: pd.DataFrame) -> str:
+    """Return a table that opens on a click: what the verdict rests on, for those who ask."""
+    return f"<details><summary>{formula_html(summary)}</summary>{as_html(table)}</details>"
 
 
 def evidence_table(results: pd.DataFrame) -> pd.DataFrame:
@@ -282,19 +311,23 @@ def verdict(summary: pd.DataFrame) -> str:
             "the harmful task has directions that the pre-training task lacks, so no extractor is the best "
             f"one: compact RIR has no upper limit (ridge, ε = 1e-6: at most {ridge})."
         )
-    items = [f"<b>Room</b>: {room}"]
+    items = [f"<b>Theoretical limit</b>: {room}"]
     for name in dict.fromkeys(summary["method"]):
         said = []
         for convention in ("compact", "ridge"):
             row = unit.loc[name, convention]
             count = int(row["seeds"])
             good = round(float(row["success_rate"]) * count)
-            text = f"{convention}: immunized in {good} of {count} seeds"
+            text = f"{convention}: immunized in {good} of {count} seed{'s' * (count > 1)}"
             harmful, pretrain = row["harmful_ratio_mean"], row["pretrain_ratio_mean"]
-            failing = [f"(i) = {number(harmful)} is not above 1"] * (not harmful > 1)
-            failing += [f"(ii) = {number(pretrain)} is above 1"] * bool(pretrain > 1)
+            failing = [] if rises(harmful) else [f"(i) = {number(harmful)} is not above 1"]
+            if rises(pretrain):
+                shown = number(pretrain)
+                failing.append(
+                    f"(ii) = {f'1 + {number(pretrain - 1)}' if shown == '1' else shown} is above 1"
+                )
             if good == count:
-                text = f"{convention}: immunized in all {count} seeds (mean RIR {number(row['rir_mean'])})"
+                text += f" (mean RIR {number(row['rir_mean'])})"
             elif failing:
                 text += f", on average {' and '.join(failing)}"
             said.append(text)

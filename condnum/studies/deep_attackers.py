@@ -313,10 +313,6 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="2"):
         """Mark models whose file is gone as not done."""
         super().prepare([cell for cell in cells if is_model(cell)], store)
 
-    def score(self, data: DeepTasks, result: CellResult) -> float:
-        """Rate models only."""
-        return super().score(data, result) if "compact.rir" in result.row else float("nan")
-
     def notes(self, results: Sequence[Result], name: str) -> pd.DataFrame:
         """Return what the measurements of the models warn of."""
         return super().notes(self.models_of(results), name)

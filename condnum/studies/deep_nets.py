@@ -414,10 +414,6 @@ class DeepNets(Study, name="deep", version="4"):
         workers = jobs or (core_count() if small else 1)
         return choose_executor(workers, scheduler or None, len(cells), threads=1 if small else None)
 
-    def score(self, data: DeepTasks, result: CellResult) -> float:
-        """Return the RIR of a cell."""
-        return float(result.row["compact.rir"])  # type: ignore[arg-type]
-
     def tables(self, data: DeepTasks, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
         """Return a row per backbone × seed × method × convention, the mean beside Table 3, and the curves."""
         table = results_table(data, results)

@@ -183,11 +183,6 @@ class DigitPairs(Study, name="digit-pairs", version="3"):
         spectra = {SPECTRA_TABLE: spectra_table(CellResult(row, arrays) for _, row, arrays in results)}
         return {"results": table, "summary": summary_over_pairs(table, published), **varied, **spectra}
 
-    def score(self, data: Digits, result: CellResult) -> float:
-        """Return the RIR of a cell: ridge convention, θ at unit scale."""
-        spectra = cell_spectra(*result, unit=True)
-        return immunization_from_spectra(spectra, convention="ridge", gauge="unit").rir
-
     def executor(self, data: Any, cells: Sequence[Cell], jobs: int, scheduler: str = "") -> Executor:
         """Compute in batches on a GPU of this machine."""
         device = resolve_device(self.device)

@@ -285,7 +285,7 @@ class Extractor:
     steps: int
     seconds: float
     stop_reason: str
-    explanation: str = ""  # of a method that tunes itself: whether Definition 3.1 is met, and why not
+    explanation: str = ""  # whether Definition 3.1 is met, and why not
 
     @classmethod
     def of(cls, result: ImmunizationResult) -> Extractor:
@@ -352,7 +352,7 @@ class PairStudy:
 
     @property
     def explanations(self) -> list[str]:
-        """What each run that tuned itself says: is Definition 3.1 met, what is possible, what was chosen."""
+        """What each run says: is Definition 3.1 met, what is possible, what was chosen."""
         told = [cell for cell in self.extractors if cell.explanation]
         return [f"{cell.method}, seed {cell.seed}: {cell.explanation}" for cell in told]
 

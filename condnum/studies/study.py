@@ -76,7 +76,6 @@ def run_sweep(
     executor: Executor,
     *,
     on_progress: OnProgress | None = None,
-    score: Callable[[CellResult], float | None] = lambda result: None,
 ) -> SweepReport:
     """Compute the cells that the store does not have yet, and keep each as it arrives.
 
@@ -87,24 +86,12 @@ def run_sweep(
     results: dict[Cell, CellResult] = {}
     failures: dict[Cell, str] = {}
     peaks: list[ProcessPeak] = []
-    best: tuple[float, Cell] | None = None
-
-    def keep(cell: Cell, result: CellResult) -> None:
-        """Take a result, and see whether it is the best."""
-        nonlocal best
-        results[cell] = result
-        try:
-            rated = score(result)
-        except CondnumError:  # such as a θ of rank 0, which the tables deal with
-            return
-        if rated is not None and not math.isnan(rated) and (best is None or rated > best[0]):
-            best = (float(rated), cell)
 
     def report(cell: Cell | None) -> None:
         """Send an event and call the callback."""
         done, total, seconds = len(results) + len(failures), len(different), time.perf_counter() - started
         eta = seconds / (done - reused) * (total - done) if done > reused else None
-        progress = SweepProgress(done, total, reused, len(failures), seconds, eta, cell, best)
+        progress = SweepProgress(done, total, reused, len(failures), seconds, eta, cell)
         # Method and seed as in the events of a cell's own steps, which this one ends.
         named = {} if cell is None else {"stage": cell.name}
         if cell is not None and "seed" in cell.at:
@@ -115,7 +102,7 @@ def run_sweep(
 
     for cell in different:
         if (stored := store.get(cell.key)) is not None:
-            keep(cell, stored)
+            results[cell] = stored
     reused = len(results)
     report(None)
     waiting = [cell for cell in different if cell not in results]
@@ -130,7 +117,7 @@ def run_sweep(
                     peaks.append(outcome.memory)
                 if outcome.result is not None:
                     store.put(cell.key, *outcome.result)
-                    keep(cell, outcome.result)
+                    results[cell] = outcome.result
                 else:
                     store.fail(cell.key, outcome.traceback)
                     failures[cell] = outcome.error
@@ -340,10 +327,6 @@ class Study:
         known = "known" if origin.known_checksum else "not known to this project"
         return {"data": f"{data.label}: {origin.description}", "SHA-256": f"{data.checksum} ({known})"}
 
-    def score(self, data: Any, result: CellResult) -> float | None:
-        """Rate a result (its RIR) for the best so far that progress shows; None shows none."""
-        return None
-
     def order(self, cell: Cell) -> Any:
         """Sort the cells for computing; those with small values go first, default: as they are listed."""
         return 0
@@ -419,7 +402,6 @@ class Study:
                 store,
                 chosen,
                 on_progress=on_progress,
-                score=lambda result: self.score(data, result),
             )
         if report.failures and not report.results:
             (cell, error), count = next(iter(report.failures.items())), len(report.failures)

@@ -57,7 +57,7 @@ class Immunization:
     def clauses(self) -> dict[str, bool | None]:
         """Definition 3.1 clause by clause; `c` is None when no loss gap was given."""
         kept = None if self.loss_gap is None else self.loss_gap <= LOSS_TOLERANCE
-        return {"a": _rises(self.harmful_ratio), "b": not _rises(self.pretrain_ratio), "c": kept}
+        return {"a": rises(self.harmful_ratio), "b": not rises(self.pretrain_ratio), "c": kept}
 
     @property
     def success(self) -> bool:
@@ -242,6 +242,6 @@ def in_both_conventions(
     return compact, ridged
 
 
-def _rises(ratio: float) -> bool:
+def rises(ratio: float) -> bool:
     """Tell whether a ratio of condition numbers is above 1 by more than round-off."""
     return ratio > 1 + RATIO_TOLERANCE

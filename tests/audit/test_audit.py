@@ -2,19 +2,23 @@
 
 import json
 import math
+import re
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from bs4 import BeautifulSoup
 
 import condnum
 from condnum.audit import FeatureAudit, audit
 from condnum.audit.attacks import attack_section
+from condnum.audit.figures import attack_figure
 from condnum.audit.measures import RAW, Comparison, clause_c, target_moments
 from condnum.audit.tables import evaluation_words
+from condnum.audit.words import card
 from condnum.data.feature_stream import array_stream
-from condnum.errors import DataNotFoundError, InvalidInputError, RankError, UnknownNameError
+from condnum.errors import CondnumError, DataNotFoundError, InvalidInputError, RankError, UnknownNameError
 from condnum.methods.problem import LinearTask
 from condnum.probing.attackers import AttackBudget
 from condnum.report.tables import number
@@ -191,6 +195,46 @@ class TestWhatIsSaid:
         verdict = "meets all clauses" if row["clause_a"] else "is not immunized: (a) fails"
         assert f"Compact convention: θ {verdict}" in said
 
+    def test_the_verdict_the_attackers_and_the_figure_are_about_one_extractor(self, data):
+        y, budget = data[1] @ np.ones(D), AttackBudget(steps=200, dense_steps=50)
+        found = audit(*data, targets=y, replicates=0, budget=budget, threads=1)
+        assert found.judged == Comparison("front")
+        assert found.attack.report is not None
+        assert set(found.attack.report.factors["extractor"]) == {"front"}
+        assert "front (closed form)" in attack_figure(found).layout.title.text
+        assert "on front (closed form)" in card(found).partition("Weakest attacker")[2]
+
+    @pytest.mark.parametrize("given", ["none", "theta"])
+    def test_the_card_reads_as_words_without_a_style(self, data, theta, given):
+        found = audit(*data, theta=theta if given == "theta" else None, replicates=0)
+        page = BeautifulSoup(card(found), "html.parser")
+        row, *cells = page.select_one("tbody tr").find_all(["th", "td"])
+        assert row.get_text() == "compact"
+        for cell, ratio in zip(cells, ["(i)", "(ii)", "", "of at most"], strict=True):
+            assert re.fullmatch(
+                rf"(holds|fails|[\d.,e-]+)( {re.escape(ratio)}[ \xa0=\d.,e-]*)?", cell.get_text()
+            )
+            assert ratio in cell.get_text()
+        assert "judges a closed form" in page.get_text() or given == "theta"
+
+    def test_print_shows_the_verdict_and_a_notebook_the_card(self, found):
+        assert repr(found).splitlines()[1].startswith("θ: ")
+        assert len(repr(found).splitlines()) <= 8
+        assert found._repr_html_() == card(found)
+
+    def test_the_front_is_written_and_judged_again(self, data, tmp_path):
+        for name, X in zip("PH", data, strict=True):
+            np.save(tmp_path / f"{name}.npy", X)
+        files = {"pretrain": str(tmp_path / "P.npy"), "harmful": str(tmp_path / "H.npy")}
+        study = FeatureAudit(**files, bootstrap=0, attackers=False, save_theta=str(tmp_path / "front.npy"))
+        run = study.run(out=tmp_path / "out")
+        run.save(tmp_path / "out")
+        first = study.found(run.cells)
+        again = audit(*data, theta=np.load(tmp_path / "front.npy"), replicates=0)
+        assert again.row(again.main, "compact")["rir"] == first.row(first.judged, "compact")["rir"]
+        with pytest.raises(InvalidInputError, match=r"must end in \.npy"):
+            FeatureAudit(save_theta="front.csv")
+
     def test_odd_columns_are_warned_of(self):
         X = np.random.default_rng(0).normal(size=(9, 7))
         X[:, 2], X[:, 4] = 3, X[:, 0]
@@ -218,7 +262,7 @@ class TestInput:
             ({"targets": np.arange(9.0)}, InvalidInputError, "has 200 rows, but there are 9 targets"),
             ({"pretrain_targets": np.ones(9)}, InvalidInputError, "has 300 rows, but there are 9 targets"),
             ({"targets": np.arange(200), "kind": "words"}, UnknownNameError, "unknown kind 'words'"),
-            ({"replicates": 5}, InvalidInputError, r"replicates must be 0 .* got 5"),
+            ({"replicates": 5}, InvalidInputError, r"bootstrap must be 0 .* got 5"),
             ({"ridge": 0.0}, InvalidInputError, "ridge must be positive"),
             ({"rtol": 1.0}, InvalidInputError, r"rtol must lie in \[0, 1\), got 1"),
             ({"pretrain": "none.npy"}, DataNotFoundError, r"none\.npy"),
@@ -227,6 +271,35 @@ class TestInput:
     def test_refused(self, data, settings, error, message):
         with pytest.raises(error, match=message):
             audit(**{"pretrain": data[0], "harmful": data[1], "replicates": 0} | settings)
+
+    @pytest.mark.parametrize(
+        ("cell", "message"),
+        [
+            (np.inf, "^features holds infinite values, the first in data row 4, column 'x2'"),
+            (1e200, "^features holds numbers so large"),
+            (np.nan, "^features has 0 row"),
+        ],
+        ids=["infinite", "huge", "all missing"],
+    )
+    def test_input_is_refused_once_before_any_stage(self, data, cell, message, tmp_path):
+        X, told = data[0].copy(), []
+        X[slice(None) if np.isnan(cell) else 3, 2] = cell
+        study = FeatureAudit(bootstrap=0)
+        with pytest.raises(CondnumError, match=message):
+            study.run(study.open(X, data[1]), on_progress=told.append)
+        assert [progress.failures for progress in told] == [0]
+
+    def test_an_empty_array_is_called_empty(self):
+        with pytest.raises(InvalidInputError, match=r"is empty: its shape is \(0, 3\)"):
+            audit(np.empty((0, 3)), np.eye(3))
+
+    def test_dropped_rows_stand_in_the_first_lines(self, data):
+        holes = np.insert(data[1], 7, np.nan, axis=0)
+        found = audit(data[0], holes, replicates=0)
+        said = "D_H: 1 of 201 rows has missing entries"
+        assert found.dropped[0].startswith(said)
+        assert "1 of 201 rows has missing entries" in card(found).partition("<table")[0]
+        assert said in repr(found)
 
     def test_rows_with_gaps_go_with_their_targets(self, data):
         X_P, X_H = data

@@ -17,6 +17,11 @@ OVERPRINTED = """() => Array.from(document.querySelectorAll(".js-plotly-plot")).
     }))"""
 
 
+#: Of each table, the card's first: is it wider than its box?
+WIDE = """() => Array.from(document.querySelectorAll("main table"),
+    table => table.getBoundingClientRect().width > table.parentElement.getBoundingClientRect().width + 1)"""
+
+
 @pytest.fixture(scope="module")
 def page_file(condnum, tmp_path_factory):
     """An audit of two tables with a singular task, the answer among the features, and an extractor."""
@@ -62,5 +67,8 @@ def test_the_verdict_comes_first_and_nothing_is_overprinted(page_file, window, w
     for raw in ("D_P", "D_H", "K_P", "Without paths", "RuntimeWarning", " *\n"):
         assert raw not in text
     assert window.evaluate(OVERPRINTED) == []
+    chip = window.locator("article.score .chip").first
+    assert chip.evaluate("chip => getComputedStyle(chip).backgroundColor") != "rgba(0, 0, 0, 0)"
+    assert window.evaluate(WIDE).count(True) == 0 if width == 1280 else not window.evaluate(WIDE)[0]
     assert window.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     assert problems == []

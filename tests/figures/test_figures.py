@@ -16,7 +16,7 @@ from condnum.figures import attack_panel, limits
 from condnum.figures.probe_accuracy import probe_accuracy_figure, ratio_history_figure
 from condnum.figures.style import log_axis, method_style, translucent
 from condnum.figures.waterfall import waterfall_figure
-from condnum.probing import AttackBudget, AttackTask
+from condnum.probing import AttackBudget, AttackTask, linear_probe
 from condnum.probing import attack_panel as attacked
 from condnum.theory.pareto import feasible_region
 
@@ -158,6 +158,35 @@ def test_styles():
 def test_what_is_no_image_is_refused(image, match, curves):
     with pytest.raises(InvalidInputError, match=match):
         plots.pair_detail_figures(plots.PairDetail(3, 8, curves, np.eye(8), image, ""))
+
+
+def test_norm_ratios_of_probes_are_drawn_by_name():
+    one, three = np.eye(2), np.stack([np.eye(2)] * 3)
+    K, moment = np.diag([4.0, 1.0]), np.ones(2)
+    probes = {
+        name: linear_probe(theta, K, moment, steps=10) for name, theta in {"ours": one, "mine": three}.items()
+    }
+    figure = plots.norm_ratio_figure(probes)
+    assert trace(figure, OURS).y.tolist() == pytest.approx(probes["ours"].norm_ratio[1:].tolist())
+    assert [t.name for t in figure.data if t.showlegend] == [OURS, "mine"]
+    assert (
+        trace(plots.norm_ratio_figure(probes["ours"]), "probe").y.tolist() == trace(figure, OURS).y.tolist()
+    )
+    for bad, match in (
+        ({"mine": 3}, "'mine' is int"),
+        (pd.DataFrame({"x": [1]}), "lacks method, seed, task"),
+    ):
+        with pytest.raises(InvalidInputError, match=match):
+            plots.norm_ratio_figure(bad)
+
+
+def test_extractors_are_drawn_beside_the_front():
+    K_P, K_H = np.diag([100.0, 1.0]), np.diag([2.0, 1.0])
+    figure = plots.pareto_figure(K_P, K_H, {"optimal": np.diag([0.1, 1.0])}, subtitle="toy")
+    assert (trace(figure, "Optimal").x[0], trace(figure, "Optimal").y[0]) == pytest.approx((0.01, 25))
+    assert figure.layout.title.text.count("toy. ") == 1
+    with pytest.raises(InvalidInputError, match=r"extractor 'a' has shape \(3, 3\)"):
+        plots.pareto_figure(K_P, K_H, {"a": np.eye(3)})
 
 
 def test_tables_without_what_is_drawn_are_refused(curves, net_curves):

@@ -79,6 +79,18 @@ def test_every_method_runs(method, kind, make_problem):
     assert list(result.history.columns)[:6] == RECORDED
     without = kind == "covariances" or method in CLOSED_FORMS or method in ("opt_kappa", "r_ill_only")
     assert (result.omega is None) == np.isnan(result.history["loss"]).all() == without
+    measured = relative_immunization_ratio(result.theta, problem.pretrain.range, problem.harmful.range)
+    assert result.verdict.rir == measured.rir
+    assert result.verdict.verdict in result.explanation
+    assert "Ridge convention" in result.explanation
+    assert len(repr(result).splitlines()) <= 8
+    assert result.explanation[:14] in result._repr_html_()
+
+
+@pytest.mark.parametrize("make", [immunize, lambda both: ImmunizationProblem(*both)], ids=["pair", "tasks"])
+def test_arrays_are_not_a_problem(make):
+    with pytest.raises(InvalidInputError, match=r"from_data\(X_P, y_P, X_H, y_H\)"):
+        make((np.eye(2), np.eye(2)))
 
 
 @pytest.mark.parametrize("method", method_names())

@@ -2,14 +2,18 @@
 each sentence. `CONDNUM_GOLDEN=record pytest tests/report/test_tables.py` writes it anew.
 """
 
+import json
 import os
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from condnum.report import deep_comparison, limits, release, tables
+from condnum.report.verdicts import COLUMNS, verdict_rows
 from condnum.studies.deep_cells import Chance
 from condnum.studies.measure import TABLE_1
 
@@ -130,3 +134,48 @@ def test_labels_keep_their_markup_and_foreign_names_are_text():
     assert "R<sub>ill</sub>" in page
     assert "&lt;b&gt;x" in page
     assert deep_comparison.net_label("<b>") == "&lt;b&gt;"
+
+
+@pytest.mark.parametrize("convention", ["compact", "ridge"])
+def test_the_verdict_comes_first_and_few_columns_follow(convention):
+    summary = golden("house-prices/summary").assign(published_rir=2.0, published_rir_std=0.1)
+    for table in (
+        tables.comparison_table(summary, convention=convention, gauge="unit"),
+        limits.measured_table(golden("limits/results"), convention, "unit"),
+    ):
+        assert [title.partition("<br>")[0] for title in table] == [
+            "method", "immunized", "(i) ↑", "(ii) ↓", "RIR ↑", "RIR / ceiling",
+        ]  # fmt: skip
+    assert (
+        list(deep_comparison.net_table(golden("deep/summary"), convention=convention))[2][:9] == "immunized"
+    )
+
+
+@given(st.floats(-1e-10, 1e-10), st.floats(2e-9, 1))
+@settings(derandomize=True, max_examples=20)
+def test_round_off_of_1_is_not_above_1_and_more_is_shown(round_off, more):
+    row = golden("house-prices/summary").query("method == 'identity'")
+    assert "is above 1" not in tables.verdict(row.assign(pretrain_ratio_mean=1 + round_off))
+    assert "(ii) = 1 is" not in tables.verdict(row.assign(pretrain_ratio_mean=1 + more))
+
+
+def test_the_terminal_s_verdict_is_that_of_the_tables():
+    rows = verdict_rows(GOLDEN / "digits")
+    assert rows[0] == COLUMNS
+    assert ("optimal", "ridge", "no, 0 of 2") in [row[:3] for row in rows]  # although its RIR is the largest
+    summary = golden("digits/summary").query("gauge == 'unit'")
+    assert [row[-1] for row in rows[1:]] == summary["rir_mean"].map(tables.number).tolist()
+    assert [row[2].startswith("yes") for row in rows[1:]] == (summary["success_rate"] == 1).tolist()
+    assert ("ours", "compact", "yes, 1 of 1") in [row[:3] for row in verdict_rows(GOLDEN / "attackers")]
+    assert verdict_rows(GOLDEN / "corrections") == []
+
+
+@pytest.mark.parametrize(
+    ("kept", "verdict"), [(True, "yes"), (None, "not known (clause (c))"), (False, "no")]
+)
+def test_the_terminal_s_verdict_of_an_audit(kept, verdict, tmp_path):
+    row = {"extractor": "theta", "baseline": "raw", "convention": "ridge", "gauge": "unit", "clause_a": True,
+           "clause_b": True, "harmful_ratio": 2.5, "pretrain_ratio": None, "rir": "Infinity"}  # fmt: skip
+    audit = {"measures": [row], "clause_c": {"theta": {"kept": kept}}}
+    (tmp_path / "audit.json").write_text(json.dumps(audit))
+    assert verdict_rows(tmp_path)[1:] == [("theta", "ridge", verdict, "2.5", "—", "∞")]

@@ -12,7 +12,6 @@ from condnum.errors import CondnumError
 from condnum.methods import DescentSettings, SelfTunedSettings, immunize, method_names
 from condnum.probing import linear_probe
 from condnum.studies import house_prices
-from condnum.studies.cells import CellResult
 from condnum.studies.house_prices import SETTINGS, HousePrices
 from condnum.studies.measure import (
     MEASURES,
@@ -156,12 +155,6 @@ def test_a_cell_is_the_run_that_it_stands_for(finished):
     np.testing.assert_allclose(arrays["theta"], result.theta, rtol=1e-9, atol=1e-12)
 
 
-def test_progress_shows_the_rir_of_the_tables(finished):
-    rows = finished.results.query("convention == 'ridge' and gauge == 'unit'")
-    rir = [SHORT.score(finished.data, CellResult(*cell[1:])) for cell in finished.cells]
-    np.testing.assert_allclose(rir, rows["rir"], rtol=1e-12)
-
-
 def test_summary_by_hand():
     columns = {
         "dataset": "toy",
@@ -224,7 +217,7 @@ def test_arrays_become_a_pair_with_a_checksum_of_their_values(pair):
 def test_methods_compared_on_tasks_of_ones_own(pair, finished, tmp_path):
     settings = {"ours": DescentSettings(steps=20, learning_rate=0.05)}
     study = compare_methods(pair, ["ours", "identity", "optimal"], seeds=2, settings=settings)
-    assert study.explanations == []
+    assert len(study.explanations) == 4  # one per extractor
     steps = [(e.method, e.seed, e.steps) for e in study.extractors]
     assert steps == [("ours", 0, 20), ("ours", 1, 20), ("identity", 0, 0), ("optimal", 0, 0)]
     assert study.save(tmp_path) == ["results.csv", "summary.csv", "curves.parquet", "spectra.npz"]
