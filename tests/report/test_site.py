@@ -256,6 +256,13 @@ def test_old_site_or_new(root, tmp_path, monkeypatch):
 
     save_record(root, entry("lesson", "notebook lesson"))
     again()
+    listed = set()
+    for path in (target / "site").rglob("*.html"):  # also where Sphinx had made the page before
+        links = BeautifulSoup(path.read_bytes(), "html.parser").select(".sidebar-tree a")
+        targets = (link["href"].partition("#")[0] or path.name for link in links)
+        listed.add(tuple((path.parent / name).resolve() for name in targets))
+    (contents,) = listed
+    assert {path.stem for path in contents} >= {"lesson", "condnum.probing", "teach"}
     assert not (target / "site/results/old.html").exists()
     assert (target / "site/runs/lesson/results.csv").exists()
     before, rename, copy = bytes_of(target), os.rename, shutil.copytree
