@@ -88,6 +88,6 @@ const condnum = {};
       Object.assign(menu, { bgcolor: "#8fa0b3", font: { ...menu.font, color: "#14181e" } });
     if (layout.meta?.stack && width < NARROW && axes(layout, "x").length) stack(data, layout);
     if (printing) Object.assign(layout, { width: Math.min(layout.width ?? 940, 940), autosize: false });
-    return Plotly.react(plot, data, layout, { responsive: !printing, displaylogo: false });
+    return Plotly.react(plot, data, layout, { responsive: !printing, displaylogo: false, showSendToCloud: false });
   };
 }

@@ -22,6 +22,7 @@ from nbconvert.exporters import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
 from condnum.errors import require
+from condnum.figures.style import CONFIG
 from condnum.files import write_text
 from condnum.report.notebook import PARAMETERS_TAG, first_heading, read_notebook
 from condnum.report.tables import mark_words
@@ -195,7 +196,7 @@ def render_html(notebook: Any, *, title: str | None = None, name: str = "report"
             dict(figure),
             full_html=False,
             include_plotlyjs=number == 0,
-            config={"responsive": True, "displaylogo": False, "showSendToCloud": False},  # to plotly's cloud
+            config={"responsive": True, **CONFIG},
             default_height="450px",
             validate=False,
             div_id=f"figure-{number}",
