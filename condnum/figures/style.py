@@ -10,8 +10,7 @@ import numpy as np
 from condnum.errors import require
 from condnum.methods import get_method, method_names
 
-
-#: What plotly draws beside a figure: no advertisement, and no button that uploads the figure to plotly's cloud.
+#: What plotly draws beside a figure: no advertisement, no button that uploads the figure to its cloud.
 CONFIG = {"displaylogo": False, "showSendToCloud": False}
 
 

@@ -23,7 +23,8 @@ _DRAWN = """() => Array.from(document.querySelectorAll('.plot-frame'))
     .every(g => g._fullLayout && g.querySelector('.main-svg') && g._fullData.length)"""
 
 _RAW_TEX = r"""() => {
-    const walk = document.createTreeWalker(document.querySelector('article'), NodeFilter.SHOW_TEXT), found = [];
+    const found = [], text = NodeFilter.SHOW_TEXT;
+    const walk = document.createTreeWalker(document.querySelector('article'), text);
     while (walk.nextNode())
         if (!walk.currentNode.parentElement.closest('code, pre, math, script, svg')
             && /\$|\\[a-zA-Z]+/.test(walk.currentNode.data)) found.push(walk.currentNode.data);

@@ -14,7 +14,6 @@ from condnum.figures.style import (
     finish,
     honest_legend,
 )
-from condnum.lessons.figure_view import figure_output
 
 
 def test_the_legend_lists_what_is_to_be_seen():
@@ -47,6 +46,9 @@ def test_colours_can_be_seen_on_both_backgrounds(color, background):
 
 
 def test_no_button_of_a_figure_sends_it_anywhere():
+    pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
+    from condnum.lessons.figure_view import figure_output
+
     renderer = pio.renderers["plotly_mimetype"]  # JupyterLab's
     finish(go.Figure(), "title", "subtitle")
     bundle = renderer.to_mimebundle(go.Figure().to_dict())
