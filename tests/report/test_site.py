@@ -337,7 +337,7 @@ def test_a_figure_of_a_recorded_explorer_becomes_its_place():
     assert "plot-frame" in figure_html(figure, "f", ["Others"])
 
 
-def test_a_figure_cannot_end_its_script_and_two_panels_are_wider():
+def test_a_figure_cannot_end_its_script_and_its_panels_stack_on_a_phone():
     name = "</script><script>alert(1)</script>"
     layout = {"title": {"text": '<b>"a<br><sup>b'}, "xaxis": {}, "height": 321}
     figure = {"data": [{"y": [1.0, None], "name": name}], "layout": layout}
@@ -346,7 +346,9 @@ def test_a_figure_cannot_end_its_script_and_two_panels_are_wider():
     assert page.count("</script>") == 1
     assert 'aria-label="&quot;a"' in page
     assert "min-height:321px;min-width:340px" in page
-    assert "min-width:700px" in figure_html({"layout": {"xaxis": {}, "xaxis2": {}}}, "f")
+    panels = {"layout": {"xaxis": {}, "xaxis2": {}}}
+    assert "min-width:340px" in figure_html(panels, "f")
+    assert drawn(panels)["layout"]["meta"]["stack"]
 
 
 @pytest.mark.parametrize("name", ["provenance.json", "summary.csv"])
