@@ -56,6 +56,10 @@ def mathml(tex: str, *, display: bool = False) -> str:
 PLOTLY = "application/vnd.plotly.v1+json"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
+#: A warning as Python prints it: the file and line, what it says, the line of code.
+_WARNED = re.compile(r"(?m)^(/|\w:\\).*?\.py:\d+: (\w+: .*\n?)(?:  .*\n?)?")
+_OF_LIBRARIES = re.compile(_WARNED.pattern.replace(r"\w+:", r"(?:Future|\w*Deprecation)Warning:"))
+
 
 def shown_notebook(notebook: Any) -> tuple[Any, list[dict[str, Any]]]:
     """Return what a page without a kernel shows of a notebook, with numbered slots, and its plotly figures.
@@ -74,8 +78,10 @@ def shown_notebook(notebook: Any) -> tuple[Any, list[dict[str, Any]]]:
         for output in cell.get("outputs", []):
             if "data" in output:
                 output.data = type(output.data)(_page_data(output.data, figures))
+            if output.get("name") == "stderr":
+                output.text = _WARNED.sub(r"\2", _OF_LIBRARIES.sub("", output.text))
         if "outputs" in cell:
-            cell.outputs = [output for output in cell.outputs if output.get("data", True)]
+            cell.outputs = [output for output in cell.outputs if output.get("data", output.get("text", True))]
     return shown, figures
 
 
