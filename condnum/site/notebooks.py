@@ -54,7 +54,8 @@ def figure_html(figure: Mapping[str, Any], name: str, recorded: Collection[str] 
             "</div>"
         )
     height = int(layout.get("height") or 450)
-    if "xaxis2" in layout:
+    lines = {trace.get("type", "scatter") for trace in figure.get("data", [])} <= {"scatter", "scattergl"}
+    if "xaxis2" in layout or lines:  # else, on a phone, half a figure, or a legend with a sliver of one
         layout["meta"] = {**meta, "stack": True}
     width = int(layout.get("width") or label_room(layout) + 340)
     title = re.split(r"<br\s*/?>", (layout.get("title") or {}).get("text") or "figure")[0]

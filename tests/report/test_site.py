@@ -349,6 +349,9 @@ def test_a_figure_cannot_end_its_script_and_its_panels_stack_on_a_phone():
     panels = {"layout": {"xaxis": {}, "xaxis2": {}}}
     assert "min-width:340px" in figure_html(panels, "f")
     assert drawn(panels)["layout"]["meta"]["stack"]
+    kinds = {kind: {"data": [{"type": kind}], "layout": {}} for kind in ("scatter", "heatmap")}
+    assert drawn(kinds["scatter"])["layout"]["meta"]["stack"]
+    assert "meta" not in drawn(kinds["heatmap"])["layout"]
 
 
 @pytest.mark.parametrize("name", ["provenance.json", "summary.csv"])
