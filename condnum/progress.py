@@ -204,7 +204,8 @@ def _line(title: str) -> OnProgress:
             written = -math.inf
         if handle is not None and time.monotonic() - written >= POLL_SECONDS:
             written = time.monotonic()
-            handle.update(display.Markdown(f"{title}: {whole} ({stage_words(event)})"))
+            now = f" ({stage_words(event)})" if "stage" in event else ""
+            handle.update(display.Markdown(f"{title}: {whole}{now}"))
 
     return report
 

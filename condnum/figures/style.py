@@ -10,6 +10,9 @@ import numpy as np
 from condnum.errors import require
 from condnum.methods import get_method, method_names
 
+#: What plotly draws beside a figure: no advertisement, no button that uploads the figure to its cloud.
+CONFIG = {"displaylogo": False, "showSendToCloud": False}
+
 
 class MethodStyle(NamedTuple):
     """How a method is drawn, everywhere."""
@@ -70,6 +73,7 @@ def translucent(color: str, alpha: float) -> str:
 
 def finish(figure: Any, title: str, subtitle: str, *, height: int = 460, width: int = 140) -> Any:
     """Give a figure its title, template, legend and margins; the subtitle is broken at so many characters."""
+    require("plotly.io", "viz").renderers["plotly_mimetype"].config.update(CONFIG)  # in JupyterLab
     lines = [part for line in subtitle.split("<br>") for part in textwrap.wrap(line, width) or [""]]
     figure.update_layout(
         template="plotly_white",

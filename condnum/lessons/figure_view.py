@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from condnum.errors import CondnumError, require
-from condnum.figures.style import honest_legend
+from condnum.figures.style import CONFIG, honest_legend
 
 traitlets = require("traitlets", "notebooks")
 AnyWidget: Any = require("anywidget", "notebooks").AnyWidget
@@ -102,7 +102,7 @@ def on_a_page() -> bool:
 def figure_output(figure: Any) -> dict[str, Any]:
     """Return a figure as the output of a cell: set as a whole, it neither flickers nor piles up."""
     plotly, text = json.loads(figure.to_json()), str(figure.layout.title.text)
-    data = {"application/vnd.plotly.v1+json": plotly, "text/plain": text}
+    data = {"application/vnd.plotly.v1+json": {**plotly, "config": CONFIG}, "text/plain": text}
     return {"output_type": "display_data", "data": data, "metadata": {}}
 
 

@@ -447,7 +447,7 @@
         const t = Math.min(time, row.task.steps, LONGEST_RACE), [cx, cy] = spot(row.task, t);
         set(row.ball, { cx, cy });
         const done = t === row.task.steps, word = t === 1 ? "step" : "steps";
-        say(row.caption, done ? `training: done after ${t} ${word}` : `training: step ${Math.floor(t)}`);
+        say(row.caption, done ? `trained in ${t} ${word}` : `training: step ${Math.floor(t)}`);
       }
     }
     function tick(now) {

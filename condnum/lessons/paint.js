@@ -33,7 +33,7 @@ const condnum = {};
 
   // Panels that lie beside each other come below each other, for a place as narrow as a phone.
   function stack(data, layout) {
-    const PANEL = 230, BETWEEN = 88, ROW = 18, of = (axis) => axis.domain ?? [0, 1];
+    const PANEL = 230, BETWEEN = 88, ROW = 24, of = (axis) => axis.domain ?? [0, 1];
     const order = axes(layout, "x").map((key) => {
       const x = layout[key], y = layout[`yaxis${(x.anchor || "y").slice(1)}`];
       return { x, y, id: `x${key.slice(5)}`, left: of(x)[0], right: of(x)[1], top: of(y)[1] };
@@ -69,7 +69,9 @@ const condnum = {};
       title: { ...layout.title, text: title, y: 1 - 14 / height, yanchor: "top", font: { size: 15 } },
       font: { ...layout.font, size: 12 },
       margin: { l: 56, r: 10, t: above, b: below },
-      legend: { ...layout.legend, orientation: "v", x: 0, xanchor: "left" },
+      legend: {
+        ...layout.legend, orientation: "v", x: 0, xanchor: "left", yref: "container", y: 0.01, yanchor: "bottom",
+      },
     });
   }
 
@@ -88,6 +90,6 @@ const condnum = {};
       Object.assign(menu, { bgcolor: "#8fa0b3", font: { ...menu.font, color: "#14181e" } });
     if (layout.meta?.stack && width < NARROW && axes(layout, "x").length) stack(data, layout);
     if (printing) Object.assign(layout, { width: Math.min(layout.width ?? 940, 940), autosize: false });
-    return Plotly.react(plot, data, layout, { responsive: !printing, displaylogo: false });
+    return Plotly.react(plot, data, layout, { responsive: !printing, displaylogo: false, showSendToCloud: false });
   };
 }

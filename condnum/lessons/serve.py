@@ -7,12 +7,14 @@ cannot run code: answers to exercises are read by `condnum.lessons.answers`, not
 from pathlib import Path
 from typing import Any
 
+from tornado.web import RedirectHandler
 from traitlets.config import Config
 from voila.app import Voila
 from voila.shutdown_kernel_handler import VoilaShutdownKernelHandler
 
 #: Seconds without a connected page after which a kernel (750 MB) ends, and between two looks.
 IDLE, LOOK = 300, 60
+START = "0_start.ipynb"
 
 
 class ShutdownHandler(VoilaShutdownKernelHandler):
@@ -45,9 +47,13 @@ class Lessons(Voila):
         self.template_paths.insert(0, str(Path(__file__).parent / "voila"))
 
     def init_handlers(self) -> list[Any]:
-        """Exchange the handler that ends kernels."""
+        """Exchange the handler that ends kernels; open the start page, where there is one, not a list."""
         ours = {VoilaShutdownKernelHandler: ShutdownHandler}
-        return [(at, ours.get(handler, handler), *rest) for at, handler, *rest in super().init_handlers()]
+        theirs = [(at, ours.get(handler, handler), *rest) for at, handler, *rest in super().init_handlers()]
+        if not (Path(self.root_dir) / START).is_file():
+            return theirs
+        target = {"url": f"{self.server_url}voila/render/{START}", "permanent": False}
+        return [(self.server_url, RedirectHandler, target), *theirs]
 
 
 if __name__ == "__main__":

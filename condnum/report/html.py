@@ -22,6 +22,7 @@ from nbconvert.exporters import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
 from condnum.errors import require
+from condnum.figures.style import CONFIG
 from condnum.files import write_text
 from condnum.report.notebook import PARAMETERS_TAG, first_heading, read_notebook
 from condnum.report.tables import mark_words
@@ -55,6 +56,10 @@ def mathml(tex: str, *, display: bool = False) -> str:
 PLOTLY = "application/vnd.plotly.v1+json"
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
+#: A warning as Python prints it: the file and line, what it says, the line of code.
+_WARNED = re.compile(r"(?m)^(/|\w:\\).*?\.py:\d+: (\w+: .*\n?)(?:  .*\n?)?")
+_OF_LIBRARIES = re.compile(_WARNED.pattern.replace(r"\w+:", r"(?:Future|\w*Deprecation)Warning:"))
+
 
 def shown_notebook(notebook: Any) -> tuple[Any, list[dict[str, Any]]]:
     """Return what a page without a kernel shows of a notebook, with numbered slots, and its plotly figures.
@@ -73,8 +78,10 @@ def shown_notebook(notebook: Any) -> tuple[Any, list[dict[str, Any]]]:
         for output in cell.get("outputs", []):
             if "data" in output:
                 output.data = type(output.data)(_page_data(output.data, figures))
+            if output.get("name") == "stderr":
+                output.text = _WARNED.sub(r"\2", _OF_LIBRARIES.sub("", output.text))
         if "outputs" in cell:
-            cell.outputs = [output for output in cell.outputs if output.get("data", True)]
+            cell.outputs = [output for output in cell.outputs if output.get("data", output.get("text", True))]
     return shown, figures
 
 
@@ -195,7 +202,7 @@ def render_html(notebook: Any, *, title: str | None = None, name: str = "report"
             dict(figure),
             full_html=False,
             include_plotlyjs=number == 0,
-            config={"responsive": True, "displaylogo": False, "showSendToCloud": False},  # to plotly's cloud
+            config={"responsive": True, **CONFIG},
             default_height="450px",
             validate=False,
             div_id=f"figure-{number}",

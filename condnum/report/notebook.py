@@ -314,9 +314,7 @@ def _execute(
 ) -> None:
     """Run the notebook in a kernel of its own, saving it to `path` after each cell."""
     papermill = require("papermill", "notebooks")
-    logger = logging.getLogger("papermill")
-    if not logger.handlers:  # its error lines would double our message on the terminal
-        logger.addHandler(logging.NullHandler())
+    logging.getLogger("papermill").setLevel(logging.CRITICAL)  # our messages and progress say the same
     with tempfile.TemporaryDirectory(prefix="condnum-") as scratch:
         events, log = Path(scratch) / "progress.jsonl", Path(scratch) / "kernel.log"
         environment = {PROGRESS_VARIABLE: str(events)} if report else {}

@@ -111,9 +111,9 @@ def build_site(
                 warnings = io.StringIO()
                 places = (work, None, work / "html", work / "doctrees")
                 with namespace():
-                    application(
-                        *places, "html", confoverrides=SETTINGS, status=None, warning=warnings
-                    ).build()
+                    application(*places, "html", confoverrides=SETTINGS, status=None, warning=warnings).build(
+                        force_all=True
+                    )  # each page lists all pages
                 keep = shutil.ignore_patterns("*.map", ".buildinfo*", "objects.inv", "*.LICENSE.txt")
                 shutil.copytree(work / "html", held.path, ignore=keep, dirs_exist_ok=True)
             except OSError as error:

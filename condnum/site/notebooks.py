@@ -47,15 +47,17 @@ def figure_html(figure: Mapping[str, Any], name: str, recorded: Collection[str] 
     """
     layout = {key: value for key, value in figure.get("layout", {}).items() if key != "template"}
     meta = layout.get("meta") or {}
-    if isinstance(meta, Mapping) and meta.get("explorer") in recorded:
+    if meta.get("explorer") in recorded:
         settings = html.escape(json.dumps(meta["settings"], ensure_ascii=False))
         return (
             f'<div class="condnum-recorded" data-explorer="{meta["explorer"]}" data-settings="{settings}">'
             "</div>"
         )
     height = int(layout.get("height") or 450)
-    panels = "xaxis2" in layout and not (isinstance(meta, Mapping) and meta.get("stack"))
-    width = int(layout.get("width") or label_room(layout) + (700 if panels else 340))
+    lines = {trace.get("type", "scatter") for trace in figure.get("data", [])} <= {"scatter", "scattergl"}
+    if "xaxis2" in layout or lines:  # else, on a phone, half a figure, or a legend with a sliver of one
+        layout["meta"] = {**meta, "stack": True}
+    width = int(layout.get("width") or label_room(layout) + 340)
     title = re.split(r"<br\s*/?>", (layout.get("title") or {}).get("text") or "figure")[0]
     label = html.escape(Markup(title).striptags())
     slim = _in_float32({"data": figure.get("data", []), "layout": layout})

@@ -264,7 +264,7 @@ def voila_address(needs_chromium: None, tmp_path_factory: pytest.TempPathFactory
         serve = ["condnum.lessons.serve", str(folder), "--no-browser"]
         return [*serve, f"--port={port}", f"--Voila.token={TOKEN}"]
 
-    with _server(tmp_path_factory.mktemp("voila"), command, "/?") as (address, _):
+    with _server(tmp_path_factory.mktemp("voila"), command, "/voila/tree?") as (address, _):
         yield address
 
 

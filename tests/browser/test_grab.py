@@ -225,7 +225,7 @@ def test_presets_without_motion(opened):
     }.items():
         opened.page.get_by_role("button", name=label).click()
         assert said in opened.verdict  # at once
-    captions = opened.page.get_by_text("training: done after 78 steps")
+    captions = opened.page.get_by_text("trained in 78 steps")
     assert captions.count() == 2  # the balls rest where training ends
 
 

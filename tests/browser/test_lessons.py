@@ -240,6 +240,14 @@ def test_own_data(lab, tmp_path):
     assert notebook.problems == []
 
 
+def test_a_class_starts_on_the_start_page_without_other_hosts(voila_address, window):
+    fetched = []
+    window.on("request", lambda request: fetched.append(request.url))
+    window.goto(f"{voila_address}/?token=test", wait_until="commit")
+    window.get_by_role("heading", name="Start here").wait_for()
+    assert [url for url in fetched if not url.startswith((voila_address, "data:", "blob:"))] == []
+
+
 def test_answers_on_a_page(voila):
     notebook = voila("6_exercises", figures=0)
     page = notebook.page

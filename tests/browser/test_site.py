@@ -22,6 +22,15 @@ _RUNS = {
 _DRAWN = """() => Array.from(document.querySelectorAll('.plot-frame'))
     .every(g => g._fullLayout && g.querySelector('.main-svg') && g._fullData.length)"""
 
+_RAW_TEX = r"""() => {
+    const found = [], text = NodeFilter.SHOW_TEXT;
+    const walk = document.createTreeWalker(document.querySelector('article'), text);
+    while (walk.nextNode())
+        if (!walk.currentNode.parentElement.closest('code, pre, math, script, svg')
+            && /\$|\\[a-zA-Z]+/.test(walk.currentNode.data)) found.push(walk.currentNode.data);
+    return found;
+}"""
+
 
 @pytest.fixture(scope="module")
 def embedded_run(condnum, tmp_path_factory):
@@ -106,6 +115,8 @@ def test_every_page_draws_its_figures_offline_and_does_not_scroll_sideways(site,
         counts[path.relative_to(site).as_posix()] = open_page(watched, path)
         assert watched.evaluate("document.documentElement.scrollWidth") <= width, path
         assert watched.locator("code.tex").count() == 0, path  # a formula that is no MathML
+        assert watched.evaluate(_RAW_TEX) == [], path
+        assert watched.locator(".modebar-btn[data-title^=Share]").count() == 0, path
     assert watched.problems == []
     assert strangers(watched) == []
     for run in site.glob("runs/*/report.ipynb"):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import plotly.graph_objects as go
+import plotly.io as pio
 import pytest
 
 from condnum.figures.style import (
@@ -10,6 +11,7 @@ from condnum.figures.style import (
     NEUTRAL,
     ORANGE,
     PURPLE,
+    finish,
     honest_legend,
 )
 
@@ -41,3 +43,14 @@ def luminance(color):
 def test_colours_can_be_seen_on_both_backgrounds(color, background):
     low, high = sorted([luminance(color), luminance(background)])
     assert (high + 0.05) / (low + 0.05) >= 3  # WCAG 2, graphical objects
+
+
+def test_no_button_of_a_figure_sends_it_anywhere():
+    pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
+    from condnum.lessons.figure_view import figure_output
+
+    renderer = pio.renderers["plotly_mimetype"]  # JupyterLab's
+    finish(go.Figure(), "title", "subtitle")
+    bundle = renderer.to_mimebundle(go.Figure().to_dict())
+    for data in (bundle, figure_output(go.Figure())["data"]):
+        assert data["application/vnd.plotly.v1+json"]["config"]["showSendToCloud"] is False

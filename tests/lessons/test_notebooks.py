@@ -41,6 +41,18 @@ def test_the_start_shows_every_notebook_and_its_commands_and_links_exist():
         assert main([*command.split(), "--help"]) == 0, command
 
 
+@pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.ipynb")), ids=lambda path: path.stem)
+def test_the_site_reads_every_formula_as_one(path):
+    """JupyterLab finds `$$` anywhere; the site's parser wants a paragraph of its own for it."""
+    markdown = pytest.importorskip("markdown_it", reason="the extra site is not installed")
+    dollars = pytest.importorskip("mdit_py_plugins.dollarmath")
+    parser = markdown.MarkdownIt("commonmark").enable("table").use(dollars.dollarmath_plugin)
+    cells = [cell.source for cell in read_notebook(path).cells if cell.cell_type == "markdown"]
+    parts = [part for cell in cells for token in parser.parse(cell) for part in token.children or ()]
+    assert any(part.type == "text" for part in parts)
+    assert [part.content for part in parts if part.type == "text" and re.search(r"[$\\]", part.content)] == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "static"),

@@ -9,7 +9,15 @@ from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from condnum.errors import InvalidInputError
-from condnum.report.html import PLOTLY, WIDGET, export_html, mathml, remove_remote, render_html
+from condnum.report.html import (
+    PLOTLY,
+    WIDGET,
+    export_html,
+    mathml,
+    remove_remote,
+    render_html,
+    shown_notebook,
+)
 from condnum.report.notebook import first_heading
 from condnum.report.tables import mark_words
 
@@ -165,3 +173,16 @@ def test_columns_of_words() -> None:
     )
     mark_words(soup)
     assert [cell.get_text() for cell in soup.select(".words")] == ["m", "ours", "1"]
+
+
+def test_a_page_shows_what_a_warning_says_and_not_where_it_was_raised() -> None:
+    text = (
+        "/home/a/torch/jit.py:9: FutureWarning: `x` is deprecated.\n  x()\n"
+        "/home/a/condnum/k.py:3: RankWarning: fewer rows than columns.\n  kappa(X)\nkept\n"
+    )
+    texts = (text, text.partition("/home/a/condnum")[0])
+    streams = [new_output("stream", name="stderr", text=part) for part in texts]
+    shown, _ = shown_notebook(new_notebook(cells=[new_code_cell("f()", outputs=streams)]))
+    assert [output.text for output in shown.cells[0].outputs] == [
+        "RankWarning: fewer rows than columns.\nkept\n"
+    ]

@@ -2,11 +2,12 @@ import io
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from condnum import progress
-from condnum.progress import Lines, Pace, following, terminal_progress
+from condnum.progress import Lines, Pace, _line, following, terminal_progress
 
 
 def test_following_a_growing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,3 +90,13 @@ def test_a_live_bar_in_a_terminal() -> None:
     assert "ours, seed 0, step 5 of 10" in shown
     assert "1/4" in shown
     assert "imma, 2 failed, about 1 min 15 s left" in shown
+
+
+def test_the_line_of_a_notebook_ends_without_a_stage(monkeypatch) -> None:
+    written = []
+    handle = SimpleNamespace(update=lambda text: written.append(text.data))
+    monkeypatch.setattr("IPython.display.display", lambda *_, **__: handle)
+    report = _line("nets")
+    report({"stage": "ours", "done": 1, "total": 2})
+    report({"done": 2, "total": 2})
+    assert written == ["nets: 1 of 2 (ours)", "nets: 2 of 2"]

@@ -256,6 +256,13 @@ def test_old_site_or_new(root, tmp_path, monkeypatch):
 
     save_record(root, entry("lesson", "notebook lesson"))
     again()
+    listed = set()
+    for path in (target / "site").rglob("*.html"):  # also where Sphinx had made the page before
+        links = BeautifulSoup(path.read_bytes(), "html.parser").select(".sidebar-tree a")
+        targets = (link["href"].partition("#")[0] or path.name for link in links)
+        listed.add(tuple((path.parent / name).resolve() for name in targets))
+    (contents,) = listed
+    assert {path.stem for path in contents} >= {"lesson", "condnum.probing", "teach"}
     assert not (target / "site/results/old.html").exists()
     assert (target / "site/runs/lesson/results.csv").exists()
     before, rename, copy = bytes_of(target), os.rename, shutil.copytree
@@ -330,7 +337,7 @@ def test_a_figure_of_a_recorded_explorer_becomes_its_place():
     assert "plot-frame" in figure_html(figure, "f", ["Others"])
 
 
-def test_a_figure_cannot_end_its_script_and_two_panels_are_wider():
+def test_a_figure_cannot_end_its_script_and_its_panels_stack_on_a_phone():
     name = "</script><script>alert(1)</script>"
     layout = {"title": {"text": '<b>"a<br><sup>b'}, "xaxis": {}, "height": 321}
     figure = {"data": [{"y": [1.0, None], "name": name}], "layout": layout}
@@ -339,7 +346,12 @@ def test_a_figure_cannot_end_its_script_and_two_panels_are_wider():
     assert page.count("</script>") == 1
     assert 'aria-label="&quot;a"' in page
     assert "min-height:321px;min-width:340px" in page
-    assert "min-width:700px" in figure_html({"layout": {"xaxis": {}, "xaxis2": {}}}, "f")
+    panels = {"layout": {"xaxis": {}, "xaxis2": {}}}
+    assert "min-width:340px" in figure_html(panels, "f")
+    assert drawn(panels)["layout"]["meta"]["stack"]
+    kinds = {kind: {"data": [{"type": kind}], "layout": {}} for kind in ("scatter", "heatmap")}
+    assert drawn(kinds["scatter"])["layout"]["meta"]["stack"]
+    assert "meta" not in drawn(kinds["heatmap"])["layout"]
 
 
 @pytest.mark.parametrize("name", ["provenance.json", "summary.csv"])
