@@ -155,9 +155,9 @@
     }
     let width = 0;
     const watch = new ResizeObserver(() => { // also where the page had no width at first
-      if (Math.abs(host.clientWidth - width) > 1) { width = host.clientWidth; repaint(); }
+      if (Math.abs(plot.clientWidth - width) > 1) { width = plot.clientWidth; repaint(); }
     });
-    watch.observe(host);
+    watch.observe(plot);
     const off = condnum.onTheme(repaint);
     if (source.now) draw(source.now);
     else ask();
