@@ -35,7 +35,8 @@ def mounted(window: Any, tmp_path: Path) -> Any:
             f"<meta charset='utf-8'><style>{asset('explorer.css')}</style><script src='plotly.js'></script>"
             f"<body data-theme='light'><div id='column' style='width:{width}px'><div id='host'></div></div>"
             f"<script>{scripts}\ncondnum.rows.text = (box) => {{ box.append('text'); return () => null; }};\n"
-            f"condnum.mount(document.getElementById('host'), {given})</script>",
+            f"const now = {explorer.payload};"
+            f"const explorer = condnum.mount(document.getElementById('host'), {given})</script>",
             encoding="utf-8",
         )
         window.set_viewport_size({"width": 1400, "height": 1000})
@@ -62,6 +63,18 @@ def test_a_figure_follows_its_column(mounted: Any) -> None:
     page.evaluate("document.getElementById('column').style.width = '390px'")
     page.wait_for_function(f"({_LAYOUT})().stacked && ({_LAYOUT})().width === 0")
     assert page.evaluate(UNREADABLE) == []
+
+
+def test_what_is_being_typed_survives_an_answer(mounted: Any) -> None:
+    """A slow kernel answers an earlier question while a number is being typed."""
+    page = mounted(GradientDescentExplorer(), 920)
+    box = page.locator(".condnum-number").first
+    box.focus()
+    box.fill("37")
+    page.evaluate("explorer.draw({...now, state: explorer.state()})")
+    assert box.input_value() == "37"
+    box.press("Enter")
+    assert page.evaluate("explorer.state().kappa") == 37
 
 
 def test_the_check_finds_what_it_is_for(window: Any) -> None:
