@@ -1,6 +1,5 @@
 """Figures of the tidy curves table: norm ratios (Fig. 1), spectra and condition-number histories."""
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import pandas as pd
@@ -30,7 +29,7 @@ _RIDGED = {
 }  # fmt: skip
 
 
-def norm_ratio_figure(curves: pd.DataFrame, subtitle: str, *, hidden: Sequence[str] = ()) -> Any:
+def norm_ratio_figure(curves: pd.DataFrame, subtitle: str) -> Any:
     """Draw Fig. 1: the norm ratio of Eq. 16 against the step, per task and method."""
     figure = _of_both_tasks(
         only(curves, "norm_ratio"),
@@ -39,7 +38,6 @@ def norm_ratio_figure(curves: pd.DataFrame, subtitle: str, *, hidden: Sequence[s
         "step of exact line search",
         "‖w<sub>t</sub> − w*‖² / ‖w<sub>0</sub> − w*‖²",
         steps=True,
-        hidden=hidden,
     )
     axes = ("yaxis", "yaxis2")
     buttons = [
@@ -56,7 +54,7 @@ def norm_ratio_figure(curves: pd.DataFrame, subtitle: str, *, hidden: Sequence[s
     return figure.update_layout(updatemenus=[menu | place])
 
 
-def spectra_figure(curves: pd.DataFrame, subtitle: str, *, hidden: Sequence[str] = ()) -> Any:
+def spectra_figure(curves: pd.DataFrame, subtitle: str) -> Any:
     """Draw the spectra of both Hessians, raw inputs (identity) beside each method."""
     return _of_both_tasks(
         only(curves, "spectrum"),
@@ -65,7 +63,6 @@ def spectra_figure(curves: pd.DataFrame, subtitle: str, *, hidden: Sequence[str]
         "index i of the singular value",
         "σ<sub>i</sub>(θᵀKθ), ‖θ‖<sub>F</sub> = √D",
         steps=False,
-        hidden=hidden,
     )
 
 
@@ -85,9 +82,7 @@ def history_figure(curves: pd.DataFrame, subtitle: str) -> Any:
     )
 
 
-def _of_both_tasks(
-    table: pd.DataFrame, title: str, note: str, over: str, up: str, *, steps: bool, hidden: Sequence[str] = ()
-) -> Any:
+def _of_both_tasks(table: pd.DataFrame, title: str, note: str, over: str, up: str, *, steps: bool) -> Any:
     """Draw a line (geometric mean over seeds) and a band (least to largest) per method, a panel a task.
 
     Steps lie on a logarithmic axis, without the start; indices on a plain one.
@@ -96,14 +91,13 @@ def _of_both_tasks(
     figure = panels(cols=2, shared_yaxes=True, horizontal_spacing=0.06, subplot_titles=titles)
     drawn = table[table["x"] > 0] if steps else table
     for name in dict.fromkeys(table["method"]):
-        visible: bool | str = "legendonly" if name in hidden else True
         for column, task in enumerate(TASK_TITLES, start=1):
             rows = drawn[(drawn["method"] == name) & (drawn["task"] == task)]
             if rows.empty:
                 continue
             wide = rows.pivot_table(index="x", columns="seed", values="value").clip(lower=FLOOR)
             add_band(
-                figure, wide, method_style(str(name)), legendgroup=name, visible=visible,
+                figure, wide, method_style(str(name)), legendgroup=name,
                 showlegend=column == 1, row=1, col=column,
                 hovertemplate="%{x:,.0f}: %{y:.3g} (%{customdata[0]:.2g} … %{customdata[1]:.2g})",
             )  # fmt: skip

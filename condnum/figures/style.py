@@ -71,6 +71,8 @@ def translucent(color: str, alpha: float) -> str:
 def finish(figure: Any, title: str, subtitle: str, *, height: int = 460, width: int = 120) -> Any:
     """Give a figure its title, template, legend and margins; the subtitle is broken at so many characters."""
     lines = [part for line in subtitle.split("<br>") for part in textwrap.wrap(line, width) or [""]]
+    headings = [note.text.count("<br>") for note in figure.layout.annotations if note.yref == "paper"]
+    top = 73 + 22 * len(lines) + 20 * max(headings, default=0)  # titles of panels grow upwards
     figure.update_layout(
         template="plotly_white",
         title={
@@ -83,7 +85,7 @@ def finish(figure: Any, title: str, subtitle: str, *, height: int = 460, width: 
         },
         font={"size": 13, "family": "system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"},
         height=height,
-        margin={"l": 70, "r": 20, "t": 73 + 22 * len(lines), "b": 60},
+        margin={"l": 70, "r": 20, "t": top, "b": 60},
         legend={"title": {"text": "method (click to toggle)"}, "groupclick": "togglegroup"},
         hoverlabel={"namelength": -1},
     )
