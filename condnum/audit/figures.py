@@ -134,7 +134,9 @@ def attack_figure(found: Audit) -> Any:
     figure.add_vline(x=1, line_color=NEUTRAL, line_width=2)
     figure.update_xaxes(**log_axis("factor (1: not slowed)", table["factor"]), tickangle=0)
     if table["factor"].max() < 20 * table["factor"].min():  # powers of ten would be one tick
-        figure.update_xaxes(tickvals=[m * 10.0**k for k in range(-6, 9) for m in (1, 2, 5)], minor=None)
+        figure.update_xaxes(
+            tickvals=[m * 10.0**k for k in range(-6, 9) for m in (1, 2, 5)], minor=None, tickfont_size=13
+        )
     figure.update_yaxes(autorange="reversed")
     note = f"steps on it / on raw features, to {100 * report.budget.headline:g} % excess loss; ▷: at least"
     shown = 180 + 30 * table["label"].nunique()

@@ -1,6 +1,6 @@
 """Figures of the tidy curves table: norm ratios (Fig. 1), spectra and condition-number histories."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 import pandas as pd
@@ -38,7 +38,7 @@ COLUMNS = ("method", "seed", "task", "quantity", "x", "value")
 CurvesLike: TypeAlias = pd.DataFrame | ProbeCurve | Mapping[str, ProbeCurve]
 
 
-def norm_ratio_figure(curves: CurvesLike, subtitle: str = "", *, hidden: Sequence[str] = ()) -> Any:
+def norm_ratio_figure(curves: CurvesLike, subtitle: str = "") -> Any:
     """Draw Fig. 1: the norm ratio of Eq. 16 against the step, per task and method.
 
     Args:
@@ -46,7 +46,6 @@ def norm_ratio_figure(curves: CurvesLike, subtitle: str = "", *, hidden: Sequenc
             the columns `method`, `seed`, `task` (`pretrain` or `harmful`), `quantity` (here `norm_ratio`),
             `x` (the step) and `value`, such as `compare_methods(…).curves`.
         subtitle: Names the data.
-        hidden: Methods that only the legend shows at first.
 
     Returns:
         A plotly figure with a panel per task; a single one for probes.
@@ -69,7 +68,6 @@ def norm_ratio_figure(curves: CurvesLike, subtitle: str = "", *, hidden: Sequenc
         "step of exact line search",
         "‖w<sub>t</sub> − w*‖² / ‖w<sub>0</sub> − w*‖²",
         steps=True,
-        hidden=hidden,
     )
     axes = [name for name in ("yaxis", "yaxis2") if name in figure.layout]
     buttons = [
@@ -86,7 +84,7 @@ def norm_ratio_figure(curves: CurvesLike, subtitle: str = "", *, hidden: Sequenc
     return figure.update_layout(updatemenus=[menu | place])
 
 
-def spectra_figure(curves: pd.DataFrame, subtitle: str, *, hidden: Sequence[str] = ()) -> Any:
+def spectra_figure(curves: pd.DataFrame, subtitle: str) -> Any:
     """Draw the spectra of both Hessians, raw inputs (identity) beside each method."""
     return _of_both_tasks(
         _checked(curves, "spectrum"),
@@ -95,7 +93,6 @@ def spectra_figure(curves: pd.DataFrame, subtitle: str, *, hidden: Sequence[str]
         "index i of the singular value",
         "σ<sub>i</sub>(θᵀKθ), ‖θ‖<sub>F</sub> = √D",
         steps=False,
-        hidden=hidden,
     )
 
 
@@ -115,9 +112,7 @@ def history_figure(curves: pd.DataFrame, subtitle: str) -> Any:
     )
 
 
-def _of_both_tasks(
-    table: pd.DataFrame, title: str, note: str, over: str, up: str, *, steps: bool, hidden: Sequence[str] = ()
-) -> Any:
+def _of_both_tasks(table: pd.DataFrame, title: str, note: str, over: str, up: str, *, steps: bool) -> Any:
     """Draw a line (geometric mean over seeds) and a band (least to largest) per method, a panel a task.
 
     Steps lie on a logarithmic axis, without the start; indices on a plain one.
@@ -127,14 +122,13 @@ def _of_both_tasks(
     figure = panels(cols=len(titles), subplot_titles=list(titles.values()), **options)
     drawn = table[table["x"] > 0] if steps else table
     for name in dict.fromkeys(table["method"]):
-        visible: bool | str = "legendonly" if name in hidden else True
         for column, task in enumerate(titles, start=1):
             rows = drawn[(drawn["method"] == name) & (drawn["task"] == task)]
             if rows.empty:
                 continue
             wide = rows.pivot_table(index="x", columns="seed", values="value").clip(lower=FLOOR)
             add_band(
-                figure, wide, method_style(str(name)), legendgroup=name, visible=visible,
+                figure, wide, method_style(str(name)), legendgroup=name,
                 showlegend=column == 1, row=1, col=column,
                 hovertemplate="%{x:,.0f}: %{y:.3g} (%{customdata[0]:.2g} … %{customdata[1]:.2g})",
             )  # fmt: skip

@@ -102,7 +102,7 @@ def pair_cells(results: pd.DataFrame, method: str, *, convention: str, gauge: st
 
 
 def comparable(names: Sequence[str]) -> list[str]:
-    """Return the methods whose RIR is of one order of magnitude, so that one colour scale can show them.
+    """Return the methods whose RIR is of one order of magnitude: they set the colour scale, others exceed it.
 
     Examples:
         >>> comparable(["ours", "optimal"]), comparable(["optimal"])
@@ -181,8 +181,8 @@ GREY = "#BDBDBD"
 #: Side of a panel in pixels; the gap between rows holds a panel's title, ticks and axis title.
 PANEL, GAP, BOTTOM = 405, 112, 62
 
-#: Characters of the subtitle that fit in a line at 640 and at 1050 pixels.
-LINE = {1: 88, 2: 150}
+#: Characters of the subtitle that fit in a line at 640 and at 840 pixels.
+LINE = {1: 88, 2: 120}
 
 
 def pair_heatmaps(
@@ -203,18 +203,21 @@ def pair_heatmaps(
     """
     table = check_pair_results(results)
     known = list(dict.fromkeys(table["method"]))
-    names = comparable(known) if methods is None else list(methods)
+    names = known if methods is None else list(methods)
     if not names:
         raise InvalidInputError(f"methods is empty; choose of: {', '.join(known)}.")
     for name in names:
         check_known("method of the table", name, known)
     shown = [pair_cells(table, name, convention=convention, gauge=gauge) for name in names]
-    limit = color_limit(table, names, convention=convention, gauge=gauge) if limit is None else limit
+    if limit is None:
+        limit = color_limit(table, comparable(names), convention=convention, gauge=gauge)
     if not 0 < limit < math.inf:
         raise InvalidInputError(f"limit must be positive and finite, got {limit}.")
     columns = min(2, len(names))
     rows = math.ceil(len(names) / columns)
-    inner = rows * PANEL + (rows - 1) * GAP
+    low, high = (pick(table[["pretrain_digit", "harmful_digit"]].to_numpy()) for pick in (np.min, np.max))
+    side = max(PANEL * (high - low + 1) // DIGITS, 120)  # digits without a pair at the ends are left out
+    inner = rows * side + (rows - 1) * GAP
     figure = panels(
         rows=rows,
         cols=columns,
@@ -223,8 +226,8 @@ def pair_heatmaps(
         vertical_spacing=GAP / inner if rows > 1 else 0,
     )
     plain = {"dtick": 1, "tick0": 0, "ticks": "", "showgrid": False, "zeroline": False, "showline": False}
-    figure.update_xaxes(range=[-0.5, DIGITS - 0.5], constrain="domain")
-    figure.update_yaxes(range=[DIGITS - 0.5, -0.5], constrain="domain")  # 0 on top
+    figure.update_xaxes(range=[low - 0.5, high + 0.5], constrain="domain")
+    figure.update_yaxes(range=[high + 0.5, low - 0.5], constrain="domain")  # 0 on top
     for index, cells in enumerate(shown):
         row, col = index // columns + 1, index % columns + 1
         _add_panel(figure, cells, limit, row=row, col=col)
@@ -247,7 +250,7 @@ def pair_heatmaps(
     figure.update_xaxes(**plain)
     figure.update_yaxes(**plain)
     figure.update_annotations(font_size=14)
-    bar = {"title": {"text": "ln RIR"}, "len": PANEL, "lenmode": "pixels", "thickness": 16}
+    bar = {"title": {"text": "ln RIR"}, "len": side, "lenmode": "pixels", "thickness": 16}
     return figure.update_layout(
         margin={"t": top, "b": BOTTOM, "l": 60, "r": 90},
         coloraxis={"colorscale": SCALE, "cmin": -limit, "cmax": limit, "cmid": 0, "colorbar": bar},

@@ -71,10 +71,12 @@ def translucent(color: str, alpha: float) -> str:
     return f"rgba({red},{green},{blue},{alpha})"
 
 
-def finish(figure: Any, title: str, subtitle: str, *, height: int = 460, width: int = 140) -> Any:
+def finish(figure: Any, title: str, subtitle: str, *, height: int = 460, width: int = 120) -> Any:
     """Give a figure its title, template, legend and margins; the subtitle is broken at so many characters."""
     require("plotly.io", "viz").renderers["plotly_mimetype"].config.update(CONFIG)  # in JupyterLab
     lines = [part for line in subtitle.split("<br>") for part in textwrap.wrap(line, width) or [""]]
+    headings = [note.text.count("<br>") for note in figure.layout.annotations if note.yref == "paper"]
+    top = 73 + 22 * len(lines) + 20 * max(headings, default=0)  # titles of panels grow upwards
     figure.update_layout(
         template="plotly_white",
         title={
@@ -87,12 +89,16 @@ def finish(figure: Any, title: str, subtitle: str, *, height: int = 460, width: 
         },
         font={"size": 13, "family": "system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif"},
         height=height,
-        margin={"l": 70, "r": 20, "t": 73 + 22 * len(lines), "b": 60},
+        margin={"l": 70, "r": 20, "t": top, "b": 60},
         legend={"title": {"text": "method (click to toggle)"}, "groupclick": "togglegroup"},
         hoverlabel={"namelength": -1},
     )
     look = {"showline": True, "linecolor": "#888", "ticks": "outside", "exponentformat": "power"}
     return figure.update_xaxes(**look).update_yaxes(**look)
+
+
+#: Size of powers of ten: plotly draws them larger by a quarter, so that they come out as 13.
+POWER_SIZE = 13 / 1.25
 
 
 def log_axis(title: str, values: Any) -> dict[str, Any]:
@@ -104,6 +110,7 @@ def log_axis(title: str, values: Any) -> dict[str, Any]:
         "type": "log",
         "title_text": title,
         "dtick": max(1, math.ceil(decades / 8)),
+        "tickfont": {"size": POWER_SIZE},
         "minor": {"ticks": "outside", "dtick": "D1" if decades < 8 else 1},
     }
 
@@ -118,7 +125,13 @@ _ROOT_CIVIDIS = [
 def overlap_map(overlaps: Any, dimension: int, **colorbar: Any) -> dict[str, Any]:
     """Return the heat map of two tasks' overlaps |q_Piᵀq_Hj|², in blocks where there are many."""
     centres = np.linspace(1, dimension, len(overlaps))
-    flat = {"orientation": "h", "thickness": 10, "tickvals": [0, 0.1, 0.25, 0.5, 1], "tickfont": {"size": 12}}
+    flat = {
+        "orientation": "h",
+        "thickness": 10,
+        "tickvals": [0, 0.25, 0.5, 1],
+        "tickangle": 0,
+        "tickfont": {"size": 12},
+    }
     return {
         "x": centres, "y": centres, "z": overlaps, "zmin": 0, "zmax": 1, "colorscale": _ROOT_CIVIDIS,
         "colorbar": {**flat, **colorbar},
@@ -205,8 +218,8 @@ def honest_legend(figure: Any) -> Any:
         if trace.type == "scatter" and trace.showlegend is not False:
             trace.showlegend = _is_seen(trace, layout)
     for name, axis in layout.items():
-        if name[1:5] == "axis" and axis.get("type") == "log" and axis.get("tickfont", {}).get("size") != 12:
-            figure.layout[name].tickfont.size = 12  # plotly enlarges powers by a quarter
+        if name[1:5] == "axis" and axis.get("type") == "log" and "size" not in axis.get("tickfont", {}):
+            figure.layout[name].tickfont.size = POWER_SIZE
     return figure
 
 

@@ -10,6 +10,7 @@ from condnum.figures.style import (
     GREEN,
     NEUTRAL,
     ORANGE,
+    POWER_SIZE,
     PURPLE,
     log_axis,
     num,
@@ -225,5 +226,6 @@ def draw_probes(panel: Any, view: Chosen) -> None:
         height = np.exp(np.interp(np.log(at), np.log(steps), np.log(ratio)))
         look = {"legend": False, "hover": "σ<sub>1</sub>(H) over the term of σ<sub>i</sub>: t ≈ %{x:,.0f}"}
         panel.marks("σ<sub>i</sub>", at, height, "circle-open", 12, PURPLE, **RING, **look)
-    panel.x(**log_axis("", steps[1:]) | small("step t"))
+    powers = {"tickfont": {"size": 10.5 * POWER_SIZE / 13}}
+    panel.x(**log_axis("", steps[1:]) | small("step t") | powers)
     panel.y("", math.log10(RATIO_FLOOR), 0.3, log=True, dtick=2, **small("norm ratio"))

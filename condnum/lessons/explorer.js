@@ -11,6 +11,18 @@
     ? value.toExponential(3).replace(/\.?0+e\+?/, "e")
     : Number(value.toPrecision(4)).toLocaleString("en", { maximumFractionDigits: 10 }));
 
+  // What is typed and not yet taken over stays, whatever answer comes meanwhile. Returns what shows a value.
+  condnum.keepTyped = (field) => {
+    let typing = false, shown = "";
+    field.addEventListener("input", () => { typing = true; });
+    field.addEventListener("change", () => { typing = false; }, true);
+    field.addEventListener("blur", () => { typing = false; field.value = shown; });
+    return (value) => {
+      shown = value;
+      if (!typing) field.value = value;
+    };
+  };
+
   // Rows of controls by their kind: made in a box, they call `change(value)`, and return what shows a value.
   condnum.rows = {
     choice(box, { options }, change) {
@@ -26,6 +38,7 @@
     },
     slider(box, { name, label, low, high, log, whole, step, play, values }, change, refuse) {
       const typed = add(box, "input", { type: "text", inputMode: "decimal", className: "condnum-number" });
+      const write = condnum.keepTyped(typed);
       const at = (value) => (values ? values.indexOf(value) : log ? Math.log10(value) : value);
       const from = (mark) => { // without the last digits of a mark such as 0.30000000000000004
         const value = Number((log ? 10 ** mark : mark).toPrecision(12));
@@ -38,7 +51,7 @@
         shown = value;
         slide.value = at(value);
         slide.setAttribute("aria-valuetext", numeral(value));
-        typed.value = numeral(value);
+        write(numeral(value));
       };
       slide.oninput = () => change(from(slide.valueAsNumber));
       typed.onchange = () => {
@@ -155,9 +168,9 @@
     }
     let width = 0;
     const watch = new ResizeObserver(() => { // also where the page had no width at first
-      if (Math.abs(host.clientWidth - width) > 1) { width = host.clientWidth; repaint(); }
+      if (Math.abs(plot.clientWidth - width) > 1) { width = plot.clientWidth; repaint(); }
     });
-    watch.observe(host);
+    watch.observe(plot);
     const off = condnum.onTheme(repaint);
     if (source.now) draw(source.now);
     else ask();

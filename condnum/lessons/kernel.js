@@ -28,13 +28,14 @@ function filled(model) {
 condnum.rows.text = (box, { hint, upload }, change) => {
   const make = (tag, props) => box.appendChild(Object.assign(document.createElement(tag), props));
   const text = make("input", { type: "text", placeholder: hint, spellcheck: false });
+  const show = condnum.keepTyped(text);
   text.onchange = () => change(text.value);
   if (upload) {
     const file = make("input", { type: "file", accept: upload.accept, hidden: true });
     make("button", { textContent: upload.label, title: upload.help, onclick: () => file.click() });
     file.onchange = () => { if (file.files.length) upload.send(file.files[0]); file.value = ""; };
   }
-  return (value) => { text.value = value; };
+  return show;
 };
 
 function figure(model, el) {
@@ -80,6 +81,7 @@ function explorer(model, el) {
     part.dataset.lmSuppressShortcuts = "true"; // else JupyterLab takes the arrow keys
   model.on("change:payload", () => {
     const next = payload();
+    if (answer && next.id >= 0 && next.id < asked) return; // late: the answer to a newer question follows
     if (!answer || next.id !== asked) { mounted.draw(next); return; }
     answer(next);
     answer = null;

@@ -219,16 +219,22 @@ class OwnData(Shown):
 
     def reading(self) -> str:
         """Put the numbers into a table, and verdict, warnings and columns below it."""
-        heads = ("task", "N × D", "rank", "κ, compact", "κ, ridge ε", "steps, as is", "steps, after θ*")
         costs = [f"more than {self.probes.steps[-1]:,d}" if n < 0 else f"{n:,d}" for n in self.costs]
-        tasks = ("pre-training P", self.pretrain, costs[:2]), ("harmful H", self.harmful, costs[2:])
-        rows = [f'<th style="text-align:left;padding:1px 14px 1px 0">{text}</th>' for text in heads]
-        table = [f"<tr>{''.join(rows)}</tr>"]
-        for name, task, steps in tasks:
-            size, compact = f"{task.rows:,d} × {len(self.columns)}", num(task.compact.value, 4)
-            cells = (name, size, task.compact.rank, compact, num(task.ridge.value, 4), *steps)
-            row = "".join(f'<td style="padding:1px 14px 1px 0">{cell}</td>' for cell in cells)
-            table.append(f"<tr>{row}</tr>")
+        tasks = (self.pretrain, self.harmful)
+        lines: list[tuple[str, list[Any]]] = [
+            ("task", ["pre-training P", "harmful H"]),
+            ("rows", [f"{task.rows:,d}" for task in tasks]),
+            ("rank", [f"{task.compact.rank} of {len(self.columns)}" for task in tasks]),
+            ("κ, compact", [num(task.compact.value, 4) for task in tasks]),
+            ("κ, ridge ε", [num(task.ridge.value, 4) for task in tasks]),
+            ("steps, as is", costs[::2]),
+            ("steps, after θ*", costs[1::2]),
+        ]
+        look = '<td style="padding:1px 14px 1px 0">'
+        table = [
+            f"<tr>{''.join(f'{look}{cell}</td>' for cell in (f'<b>{name}</b>', *cells))}</tr>"
+            for name, cells in lines
+        ]
         moved = "rises"
         if self.harmful_ratio <= 1:
             moved = "falls as well, so D<sub>H</sub> is no harder to probe"

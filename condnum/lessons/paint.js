@@ -7,7 +7,8 @@ const condnum = {};
     dark: ["#e3e8ef", "#323c4a", "#14181e"],
   };
   const BLACK = new Set(["#000000", "#222222", "black"]); // drawn in the ink of the page
-  const NARROW = 640; // pixels of a figure's place below which panels lie below each other
+  const COLUMN = 210, LEAST = 600; // pixels of a column of panels, and of a figure, below which panels are stacked
+  const MODEBAR = 120; // pixels of the buttons beside the title
 
   condnum.dark = () => {
     const { jpThemeLight, theme } = document.body.dataset; // JupyterLab's, the site's
@@ -22,17 +23,45 @@ const condnum = {};
   };
 
   const axes = (layout, letter) => Object.keys(layout).filter((key) => key.match(`^${letter}axis\\d*$`));
-  const wrapped = (text, width) => text.split("<br>").map((line) => {
+  const pen = document.createElement("canvas").getContext("2d");
+  const wrapped = (text, room, size, beside = 0) => text.split("<br>").map((line) => {
+    const small = line.startsWith("<sup>") || line.endsWith("</sup>"); // plotly's <sup> has 70 % of the size
+    pen.font = `${small ? 0.7 * size : size}px ${FONT}`;
     const lines = [""];
-    for (const word of line.split(/\s+(?![^<]*>)/)) { // a tag is not broken, and does not count
-      const longer = `${lines.at(-1)} ${word}`.trim(), most = line.startsWith("<sup>") ? 1.45 * width : width;
-      if (longer.replace(/<[^>]*>/g, "").length > most) lines.push(word); else lines[lines.length - 1] = longer;
+    for (const word of line.split(/(?<!=)\s+(?!=|[^<]*>)/)) { // no break in a tag, which does not count, or at =
+      const longer = `${lines.at(-1)} ${word}`.trim(), wide = pen.measureText(longer.replace(/<[^>]*>/g, "")).width;
+      if (wide > (small ? room : room - beside) && lines.at(-1)) lines.push(word);
+      else lines[lines.length - 1] = longer;
     }
     return lines.join("<br>");
   }).join("<br>");
+  const lineCount = (text = "") => text.split("<br>").length;
+
+  // Titles that are too long for the width get more lines, and the figure the height for these.
+  function wrapTitles(layout, width) {
+    const { title = {}, margin = {} } = layout, size = title.font?.size ?? 17, { height = 450 } = layout;
+    const text = wrapped(title.text ?? "", width - 20, size, MODEBAR);
+    let more = 1.3 * size * (lineCount(text) - lineCount(title.text)), second = 0;
+    const inner = width - (margin.l ?? 80) - (margin.r ?? 80);
+    for (const note of layout.annotations ?? []) { // titles of panels
+      if (note.xref !== "paper" || note.yref !== "paper" || note.showarrow || note.xanchor !== "center") continue;
+      const panel = axes(layout, "x").map((key) => layout[key].domain ?? [0, 1])
+        .find(([left, right]) => left <= note.x && note.x <= right);
+      if (!panel) continue;
+      const font = note.font?.size ?? 16, before = lineCount(note.text);
+      note.text = wrapped(note.text, (panel[1] - panel[0]) * inner, font);
+      if (note.y > 0.99) second = Math.max(second, 1.3 * font * (lineCount(note.text) - before));
+    }
+    more += second;
+    if (!more && text === title.text) return;
+    layout.title = { ...title, text };
+    if (title.y !== undefined) layout.title.y = 1 - ((1 - title.y) * height) / (height + more);
+    layout.margin = { ...margin, t: (margin.t ?? 100) + more };
+    layout.height = height + more;
+  }
 
   // Panels that lie beside each other come below each other, for a place as narrow as a phone.
-  function stack(data, layout) {
+  function stack(data, layout, width) {
     const PANEL = 230, BETWEEN = 88, ROW = 24, of = (axis) => axis.domain ?? [0, 1];
     const order = axes(layout, "x").map((key) => {
       const x = layout[key], y = layout[`yaxis${(x.anchor || "y").slice(1)}`];
@@ -45,6 +74,7 @@ const condnum = {};
       const off = (panel) => (panel.left <= note.x && note.x <= panel.right ? Math.abs(note.y - panel.top) : 9);
       const { high } = order.reduce((a, b) => (off(b) < off(a) ? b : a));
       Object.assign(note, { x: 0.5, y: high, font: { ...note.font, size: 13 } });
+      note.text = wrapped(note.text, width - 66, 13);
     }
     for (const { x, y, id, high } of order) {
       const low = Math.max(0, high - PANEL / inner);
@@ -57,12 +87,12 @@ const condnum = {};
       }
       Object.assign(x, { domain: [0, 1] });
       Object.assign(y, { domain: [low, top] });
-      x.title = { ...x.title, text: wrapped(x.title?.text ?? "", 38) };
+      x.title = { ...x.title, text: wrapped(x.title?.text ?? "", width - 66, 13) };
       if (x.type === "log" && x.dtick === 1 && x.range && Math.abs(x.range[1] - x.range[0]) > 6) x.dtick = 2;
     }
     const listed = data.filter((trace) => (trace.type ?? "scatter") === "scatter" && trace.showlegend !== false);
     const below = ROW * listed.length + 76;
-    const title = wrapped(layout.title?.text ?? "", 40), above = 21 * title.split("<br>").length + 34;
+    const title = wrapped(layout.title?.text ?? "", width - 20, 15), above = 21 * lineCount(title) + 34;
     const height = above + inner + below;
     Object.assign(layout, {
       height,
@@ -88,8 +118,14 @@ const condnum = {};
         if (dark && BLACK.has(String(part?.color).toLowerCase())) part.color = ink;
     if (dark) for (const menu of layout.updatemenus ?? []) // plotly draws the active button almost white
       Object.assign(menu, { bgcolor: "#8fa0b3", font: { ...menu.font, color: "#14181e" } });
-    if (layout.meta?.stack && width < NARROW && axes(layout, "x").length) stack(data, layout);
     if (printing) Object.assign(layout, { width: Math.min(layout.width ?? 940, 940), autosize: false });
-    return Plotly.react(plot, data, layout, { responsive: !printing, displaylogo: false, showSendToCloud: false });
+    const columns = new Set(axes(layout, "x").map((key) => layout[key].domain?.[0] ?? 0)).size;
+    const narrow = width < Math.max(LEAST, COLUMN * columns);
+    if (layout.meta?.stack && narrow && columns) stack(data, layout, width);
+    else if (width) wrapTitles(layout, layout.width ?? width);
+    return Plotly.react(plot, data, layout, {
+      responsive: !printing, displaylogo: false, showSendToCloud: false, displayModeBar: narrow ? false : "hover",
+      modeBarButtonsToRemove: ["zoomIn2d", "zoomOut2d", "autoScale2d", "select2d", "lasso2d"],
+    });
   };
 }

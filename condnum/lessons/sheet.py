@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from condnum.errors import require
-from condnum.figures.style import figure_of, panels, teaching_layout
+from condnum.figures.style import POWER_SIZE, figure_of, panels, teaching_layout
 
 
 class Panel:
@@ -66,8 +66,8 @@ class Panel:
         scale = {"type": "log", "dtick": 1} if log else {}
         ends = {} if low is None else {"range": [low, high]}
         look = {"title": {"text": title_text}, **scale, **ends, **more}
-        if log:  # plotly enlarges powers by a quarter
-            look["tickfont"] = {"size": 12} | look.get("tickfont", {})
+        if log:
+            look["tickfont"] = {"size": look.get("tickfont", {}).get("size", 13) * POWER_SIZE / 13}
         self._sheet.layout[f"{axis}{self._number}"] = look
 
     x = partialmethod(_axis, "xaxis")

@@ -180,3 +180,13 @@ def test_text_contrasts_with_its_cell():
 def test_what_cannot_be_drawn_is_refused(results, change, options, match):
     with pytest.raises(InvalidInputError, match=match):
         plots.pair_heatmaps(change(results), "toy", **options)
+
+
+def test_digits_without_a_pair_are_left_out_and_no_method_is():
+    measured = {"convention": "ridge", "gauge": "unit", "harmful_ratio": 2.0, "pretrain_ratio": 1.0}
+    ranks = {"success": True, "rank_pretrain": 64, "rank_harmful": 64, "seed": 0}
+    rows = pd.DataFrame({"method": ["ours", "optimal"], "rir": [10.0, 1e6]})
+    figure = plots.pair_heatmaps(rows.assign(pretrain_digit=4, harmful_digit=9, **measured, **ranks), "toy")
+    assert figure.layout.xaxis.range == (3.5, 9.5)
+    assert len(list(figure.select_xaxes())) == 2
+    assert figure.layout.coloraxis.cmax == pytest.approx(np.log(10))  # that of the comparable method

@@ -179,7 +179,7 @@ def test_columns_are_listed_flagged_and_left_out(tmp_path):
 @pytest.mark.parametrize(
     ("example", "parts", "warnings"),
     [
-        ("diabetes", ("469.8", "360.2", "RIR ≤ 4.187", "falls as well", "235 × 8"), 0),
+        ("diabetes", ("469.8", "360.2", "RIR ≤ 4.187", "falls as well", "8 of 8"), 0),
         ("digits", ("RIR ≤ ∞", "more than 1,000"), 5),
     ],
 )

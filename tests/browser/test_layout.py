@@ -1,0 +1,90 @@
+"""Figures and explorers at the widths that pages give them: what lies beside what, and no overlaps."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from condnum.lessons.condition_number import GradientDescentExplorer
+from condnum.lessons.figure_view import asset
+from condnum.lessons.own_data import OwnDataExplorer
+
+pytestmark = pytest.mark.browser
+UNREADABLE = Path(__file__).with_name("figures.js").read_text(encoding="utf-8")
+_LAYOUT = """() => {
+    const [side, plot] = [".condnum-side", ".js-plotly-plot"].map(name => document.querySelector(name));
+    const [left, right] = [side, plot].map(element => element.getBoundingClientRect());
+    const {yaxis, yaxis2} = plot._fullLayout;
+    return {beside: left.right <= right.left, stacked: yaxis.domain[0] > yaxis2.domain[1],
+            width: Math.round(plot._fullLayout.width - right.width)};
+}"""
+
+
+@pytest.fixture
+def mounted(window: Any, tmp_path: Path) -> Any:
+    """`mounted(explorer, width)`: a page with one explorer, in a column of this width."""
+    from plotly.offline import get_plotlyjs
+
+    def show(explorer: Any, width: int) -> Any:
+        (tmp_path / "plotly.js").write_text(get_plotlyjs(), encoding="utf-8")
+        scripts = asset("paint.js", "explorer.js")
+        given = f"{json.dumps(explorer.declaration)}, {{now: {explorer.payload}, ask: () => null}}"
+        page = tmp_path / "page.html"
+        page.write_text(
+            f"<meta charset='utf-8'><style>{asset('explorer.css')}</style><script src='plotly.js'></script>"
+            f"<body data-theme='light'><div id='column' style='width:{width}px'><div id='host'></div></div>"
+            f"<script>{scripts}\ncondnum.rows.text = (box) => {{ box.append('text'); return () => null; }};\n"
+            f"const now = {explorer.payload};"
+            f"const explorer = condnum.mount(document.getElementById('host'), {given})</script>",
+            encoding="utf-8",
+        )
+        window.set_viewport_size({"width": 1400, "height": 1000})
+        window.goto(page.as_uri())
+        window.wait_for_function("document.querySelector('.js-plotly-plot .main-svg')")
+        return window
+
+    return show
+
+
+@pytest.mark.parametrize(
+    ("width", "beside", "stacked"), [(390, False, True), (920, False, False), (1280, True, False)]
+)
+def test_the_column_and_not_the_window_decides_what_is_beside_what(
+    mounted: Any, width: int, beside: bool, stacked: bool
+) -> None:
+    page = mounted(GradientDescentExplorer(), width)
+    assert page.evaluate(_LAYOUT) == {"beside": beside, "stacked": stacked, "width": 0}
+    assert page.evaluate(UNREADABLE) == []
+
+
+def test_a_figure_follows_its_column(mounted: Any) -> None:
+    page = mounted(OwnDataExplorer(), 1280)
+    page.evaluate("document.getElementById('column').style.width = '390px'")
+    page.wait_for_function(f"({_LAYOUT})().stacked && ({_LAYOUT})().width === 0")
+    assert page.evaluate(UNREADABLE) == []
+
+
+def test_what_is_being_typed_survives_an_answer(mounted: Any) -> None:
+    """A slow kernel answers an earlier question while a number is being typed."""
+    page = mounted(GradientDescentExplorer(), 920)
+    box = page.locator(".condnum-number").first
+    box.focus()
+    box.fill("37")
+    page.evaluate("explorer.draw({...now, state: explorer.state()})")
+    assert box.input_value() == "37"
+    box.press("Enter")
+    assert page.evaluate("explorer.state().kappa") == 37
+
+
+def test_the_check_finds_what_it_is_for(window: Any) -> None:
+    """A control: each kind of mistake is reported, and the same page without it is not."""
+    wrong = "<div style='width:90px'><table style='width:200px'><tr><td>1</td></tr></table></div>$\\\\top x$"
+    text = "<text class='gtitle' x='{}' y='20'>A title</text>"
+    figure = "<div class='js-plotly-plot' style='width:300px'><svg width=300 height=90>{}</svg></div>"
+    window.set_content(figure.format(text.format(9)))
+    assert window.evaluate(UNREADABLE) == []
+    window.set_content(figure.format(text.format(9) + text.format(20) + text.format(290)) + wrong)
+    found = " ".join(window.evaluate(UNREADABLE))
+    for words in ("lies upon", "leaves the figure", "200 px wide in a box of 90 px", "raw TeX"):
+        assert words in found
