@@ -42,9 +42,10 @@ def spectra_figure(found: Audit) -> Any:
         place: dict[str, Any] = {"row": 1, "col": column, "showlegend": column == 1}
         sigma = np.array(task.spectrum)
         floor = max(found.rtol * sigma[0] / 1e3, 1e-300)
-        drawn.append(np.maximum(sigma, floor))
+        shown = np.maximum(sigma, floor)
+        drawn.append(shown)
         figure.add_scatter(
-            x=np.arange(1, len(sigma) + 1), y=drawn[-1], mode="markers", name="eigenvalues of K",
+            x=np.arange(1, len(sigma) + 1), y=shown, mode="markers", name="eigenvalues of K",
             legendgroup="K", marker={"color": BLUE if column == 1 else ORANGE, "size": 6}, customdata=sigma,
             hovertemplate="σ<sub>%{x}</sub> = %{customdata:.3e}", **place,
         )  # fmt: skip
@@ -53,6 +54,7 @@ def spectra_figure(found: Audit) -> Any:
             ("ridge ε", found.ridge, "dot", NEUTRAL),
         ):
             if level >= floor:
+                drawn.append(np.array([level]))
                 ends = [0.5, len(sigma) + 0.5]
                 style: dict[str, Any] = {"legendgroup": name, "width": 2, "hovertemplate": "%{y:.2e}"}
                 add_line(figure, name, ends, [level, level], color, dash, **style, **place)
@@ -111,7 +113,9 @@ def overlap_figure(found: Audit) -> Any:
     )  # fmt: skip
     blocks = "" if len(overlaps) == D else f", {D} directions in {len(overlaps)} blocks"
     note = f"|q<sub>P,i</sub>ᵀq<sub>H,j</sub>|²{blocks}; bright diagonal: shared directions"
-    return finish(figure, "Overlaps of the tasks' directions", note, height=560).update_layout(margin_t=130)
+    figure = finish(figure, "Overlaps of the tasks' directions", note, height=560)
+    # Plotly moves the title of a figure up by 12 pixels where a color bar lies flat.
+    return figure.update_layout(margin_t=135, title_y=figure.layout.title.y - 12 / 560)
 
 
 def attack_figure(found: Audit) -> Any:
