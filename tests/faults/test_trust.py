@@ -176,7 +176,7 @@ def test_a_server_refuses_who_has_no_token(tmp_path, target):
             and time.monotonic() < end
         ):
             time.sleep(0.3)
-        page = f"http://127.0.0.1:{port}/" + ("api/contents" if target == "lab" else "")
+        page = f"http://127.0.0.1:{port}/" + ("api/contents" if target == "lab" else "voila/tree/")
         assert answer(page) in (403, "login")
         assert answer(f"{page}?token=wrong") in (403, "login")
         assert answer(f"{page}?token={token[1]}") == 200
@@ -185,6 +185,10 @@ def test_a_server_refuses_who_has_no_token(tmp_path, target):
         assert "0_start.ipynb" in text
         assert "6_exercises.ipynb" in text
         assert ("experiments" in text) == (target == "lab")  # a class sees lessons only
+        if target == "teach":  # the bare address leads to the start page and takes the token along
+            with pytest.raises(urllib.error.HTTPError) as moved:
+                urllib.request.build_opener(Here).open(f"http://127.0.0.1:{port}/?token=abc", timeout=5)
+            assert moved.value.headers["Location"].endswith("/voila/render/0_start.ipynb?token=abc")
     finally:
         server.terminate()
         server.wait(30)
