@@ -26,7 +26,7 @@ from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from condnum.errors import require
 from condnum.files import asset, write_text
 from condnum.report.notebook import PARAMETERS_TAG, first_heading, read_notebook
-from condnum.report.tables import mark_words
+from condnum.report.tables import mark_tables
 
 
 def mathml(tex: str, *, display: bool = False) -> str:
@@ -214,7 +214,7 @@ def notebook_body(notebook: Any, *, title: str | None = None, name: str = "repor
     cells, _ = ReportExporter().from_notebook_node(shown)
     soup = BeautifulSoup(cells, "html.parser")
     remove_remote(soup)
-    mark_words(soup)
+    mark_tables(soup)
     around = ("main", "run", "files", "again", "contents", "top")  # ids of the parts around a notebook
     used = {*around, *(element["id"] for element in soup.find_all(id=True))}
     for element in soup.find_all(["h2", "h3"]):

@@ -8,7 +8,7 @@ from typing import Any
 from bs4 import BeautifulSoup
 
 from condnum.report.html import figure_html, fill_slots, shown_notebook
-from condnum.report.tables import mark_words
+from condnum.report.tables import mark_tables
 
 
 def page_notebook(notebook: Any, name: str, recorded: Collection[str] = ()) -> Any:
@@ -29,7 +29,7 @@ def page_notebook(notebook: Any, name: str, recorded: Collection[str] = ()) -> A
         for output in cell.outputs:
             if "text/html" in output.get("data", {}):
                 soup = BeautifulSoup(output.data["text/html"], "html.parser")
-                mark_words(soup)
+                mark_tables(soup)
                 for table in soup.find_all("table"):
                     table.wrap(soup.new_tag("div", attrs={"class": "scroll", "tabindex": "0"}))
                 output.data["text/html"] = fill_slots(str(soup), drawn)

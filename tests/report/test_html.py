@@ -19,7 +19,7 @@ from condnum.report.html import (
     shown_notebook,
 )
 from condnum.report.notebook import first_heading
-from condnum.report.tables import mark_words
+from condnum.report.tables import mark_tables
 
 LATEX = r"$$\displaystyle \kappa$$"
 
@@ -170,7 +170,7 @@ def test_columns_of_words() -> None:
         "<tr><td>1</td><td>—</td></tr></table><table><tr><td colspan='2'>x</td></tr></table>",
         "html.parser",
     )
-    mark_words(soup)
+    mark_tables(soup)
     assert [cell.get_text() for cell in soup.select(".words")] == ["m", "ours", "1"]
 
 
