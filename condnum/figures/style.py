@@ -74,13 +74,15 @@ def translucent(color: str, alpha: float) -> str:
 def finish(figure: Any, title: str, subtitle: str, *, height: int = 460, width: int = 120) -> Any:
     """Give a figure its title, template, legend and margins; the subtitle is broken at so many characters."""
     require("plotly.io", "viz").renderers["plotly_mimetype"].config.update(CONFIG)  # in JupyterLab
-    lines = [part for line in subtitle.split("<br>") for part in textwrap.wrap(line, width) or [""]]
+    parts = [textwrap.wrap(line, width) or [""] for line in subtitle.split("<br>")]
+    lines = [line for part in parts for line in part]
     headings = [note.text.count("<br>") for note in figure.layout.annotations if note.yref == "paper"]
     top = 73 + 22 * len(lines) + 20 * max(headings, default=0)  # titles of panels grow upwards
     figure.update_layout(
         template="plotly_white",
         title={
-            "text": f"{title}<br><sup>{'<br>'.join(lines)}</sup>",
+            # A space before a break tells pages that it was made for this width.
+            "text": f"{title}<br><sup>{'<br>'.join(' <br>'.join(part) for part in parts)}</sup>",
             "x": 0.01,
             "xanchor": "left",
             "y": 1 - 23 / height,

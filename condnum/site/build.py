@@ -220,10 +220,12 @@ def _scripts(folder: Path, recordings: Mapping[str, Path]) -> None:
     (folder / "recorded").mkdir(parents=True)
     for path in recordings.values():
         shutil.copy(path, folder / "recorded")
-    players = [
-        path for kind in ("*.js", "*.css") for path in Path(__file__).parents[1].glob(f"lessons/{kind}")
+    shared = [
+        path
+        for kind in ("figures/*.js", "lessons/*.js", "lessons/*.css")
+        for path in Path(__file__).parents[1].glob(kind)
     ]
-    texts = {path.name: path.read_text("utf-8") for path in [*_STATIC.iterdir(), *players]}
+    texts = {path.name: path.read_text("utf-8") for path in [*_STATIC.iterdir(), *shared]}
     texts["plotly.min.js"] = require("plotly.offline", "viz").get_plotlyjs()
     for name, text in texts.items():
         if not (folder / name).exists():  # of these versions, as the folder's name says
@@ -254,7 +256,8 @@ def _files(path: Path) -> list[Path]:
 def _checksum() -> str:
     """Return a SHA-256 of what makes pages of sources: this package's files and the libraries."""
     digest, package = hashlib.sha256(repr(sorted(versions().items())).encode()), Path(__file__).parents[1]
-    for path in [*_files(_PAGES.parent), *_files(package / "report"), *_files(package / "lessons")]:
+    parts = ("figures", "lessons", "report", "site")
+    for path in (path for part in parts for path in _files(package / part)):
         if path.suffix in (".py", ".js", ".css", ".j2"):
             digest.update(path.read_bytes())
     return digest.hexdigest()

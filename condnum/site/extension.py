@@ -39,7 +39,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 #: Scripts, in their order, of a page on which something of a class is.
-_FIGURES = ("plotly.min.js", "paint.js", "explorer.js", "recording.js", "site.js")
+_FIGURES = ("plotly.min.js", "paint.js", "frames.js", "explorer.js", "recording.js", "site.js")
 SCRIPTS = {"plot-frame": _FIGURES, "condnum-recorded": _FIGURES, "condnum-grab": ("grab.js",)}
 
 

@@ -15,13 +15,13 @@ from condnum.errors import DataNotFoundError
 from condnum.files import RECORD as PROVENANCE
 from condnum.progress import duration
 from condnum.report.deep_attacks import verdict
-from condnum.report.html import shown_notebook
+from condnum.report.html import figure_html, shown_notebook
 from condnum.report.notebook import REPORT, read_notebook
 from condnum.report.reproduce import RECORD, ReproductionRecord, experiments, read_record
 from condnum.report.results import Result, read_result
 from condnum.report.scoreboard import AGREEMENT, CLAIM_RULE, CONVENTIONS, scoreboard, tally
 from condnum.report.tables import CORRECTIONS_CSV, formula_html
-from condnum.site.notebooks import figure_html, page_notebook
+from condnum.site.notebooks import page_notebook
 
 #: Anchor of the section that says what made a page.
 RUN = "what-made-this-page"

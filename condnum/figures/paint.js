@@ -24,17 +24,23 @@ const condnum = {};
 
   const axes = (layout, letter) => Object.keys(layout).filter((key) => key.match(`^${letter}axis\\d*$`));
   const pen = document.createElement("canvas").getContext("2d");
-  const wrapped = (text, room, size, beside = 0) => text.split("<br>").map((line) => {
-    const small = line.startsWith("<sup>") || line.endsWith("</sup>"); // plotly's <sup> has 70 % of the size
-    pen.font = `${small ? 0.7 * size : size}px ${FONT}`;
-    const lines = [""];
-    for (const word of line.split(/(?<!=)\s+(?!=|[^<]*>)/)) { // no break in a tag, which does not count, or at =
-      const longer = `${lines.at(-1)} ${word}`.trim(), wide = pen.measureText(longer.replace(/<[^>]*>/g, "")).width;
-      if (wide > (small ? room : room - beside) && lines.at(-1)) lines.push(word);
-      else lines[lines.length - 1] = longer;
-    }
-    return lines.join("<br>");
-  }).join("<br>");
+  const TAG = /<\/?[a-z][^<>]*>/gi, WORD = /(?:<\/?[a-z][^<>]*>| *= *|[^ ])+/gi; // "a = b" stays on one line
+  // Text in lines of a width. Breaks that were made for another width, which a space stands before, go.
+  const wrapped = (text, room, size, beside = 0) => {
+    let small = false; // plotly's <sup> has 70 % of the size
+    return text.replaceAll(" <br>", " ").split("<br>").map((line) => {
+      small ||= line.startsWith("<sup>");
+      pen.font = `${small ? 0.7 * size : size}px ${FONT}`;
+      const lines = [""];
+      for (const word of line.match(WORD) ?? []) {
+        const longer = `${lines.at(-1)} ${word}`.trim(), wide = pen.measureText(longer.replace(TAG, "")).width;
+        if (wide > (small ? room : room - beside) && lines.at(-1)) lines.push(word);
+        else lines[lines.length - 1] = longer;
+      }
+      small &&= !line.endsWith("</sup>");
+      return lines.join("<br>");
+    }).join("<br>");
+  };
   const lineCount = (text = "") => text.split("<br>").length;
 
   // Titles that are too long for the width get more lines, and the figure the height for these.
@@ -63,12 +69,18 @@ const condnum = {};
   // Panels that lie beside each other come below each other, for a place as narrow as a phone.
   function stack(data, layout, width) {
     const PANEL = 230, BETWEEN = 88, ROW = 24, of = (axis) => axis.domain ?? [0, 1];
+    const { height: whole = 450, margin = {} } = layout, was = whole - (margin.t ?? 100) - (margin.b ?? 80);
     const order = axes(layout, "x").map((key) => {
-      const x = layout[key], y = layout[`yaxis${(x.anchor || "y").slice(1)}`];
-      return { x, y, id: `x${key.slice(5)}`, left: of(x)[0], right: of(x)[1], top: of(y)[1] };
+      const x = layout[key], y = layout[`yaxis${(x.anchor || "y").slice(1)}`], [bottom, top] = of(y);
+      // Rows with names keep their height, and squares are as high as wide.
+      const tall = y.scaleanchor ? width - 66 : Math.max(PANEL, y.ticktext ? (top - bottom) * was : 0);
+      return { x, y, tall, id: `x${key.slice(5)}`, left: of(x)[0], right: of(x)[1], top };
     }).sort((a, b) => a.left - b.left || b.top - a.top);
-    const inner = order.length * (PANEL + BETWEEN) - BETWEEN;
-    order.forEach((panel, number) => { panel.high = 1 - (number * (PANEL + BETWEEN)) / inner; });
+    const inner = order.reduce((sum, { tall }) => sum + tall + BETWEEN, -BETWEEN);
+    order.reduce((above, panel) => {
+      panel.high = 1 - above / inner;
+      return above + panel.tall + BETWEEN;
+    }, 0);
     for (const note of layout.annotations ?? []) { // a panel's title goes with the nearest one below it
       if (note.xref !== "paper" || note.yref !== "paper") continue;
       const off = (panel) => (panel.left <= note.x && note.x <= panel.right ? Math.abs(note.y - panel.top) : 9);
@@ -76,8 +88,8 @@ const condnum = {};
       Object.assign(note, { x: 0.5, y: high, font: { ...note.font, size: 13 } });
       note.text = wrapped(note.text, width - 66, 13);
     }
-    for (const { x, y, id, high } of order) {
-      const low = Math.max(0, high - PANEL / inner);
+    for (const { x, y, id, high, tall } of order) {
+      const low = Math.max(0, high - tall / inner);
       let top = high;
       for (const { type, xaxis, colorbar } of data) {
         if (type !== "heatmap" || (xaxis ?? "x") !== id || !colorbar) continue;
@@ -86,13 +98,16 @@ const condnum = {};
         if (flat) top -= 42 / inner;
       }
       Object.assign(x, { domain: [0, 1] });
-      Object.assign(y, { domain: [low, top] });
+      Object.assign(y, { domain: [low, top], showticklabels: true }); // those beside it are gone
       x.title = { ...x.title, text: wrapped(x.title?.text ?? "", width - 66, 13) };
       if (x.type === "log" && x.dtick === 1 && x.range && Math.abs(x.range[1] - x.range[0]) > 6) x.dtick = 2;
     }
     const listed = data.filter((trace) => (trace.type ?? "scatter") === "scatter" && trace.showlegend !== false);
-    const below = ROW * listed.length + 76;
-    const title = wrapped(layout.title?.text ?? "", width - 20, 15), above = 21 * lineCount(title) + 34;
+    for (const trace of listed) trace.name = wrapped(trace.name ?? "", width - 110, 12);
+    const below = listed.reduce((sum, { name }) => sum + ROW + 16 * (lineCount(name) - 1), 76);
+    const title = wrapped(layout.title?.text ?? "", width - 20, 15), above = 21 * lineCount(title) + (layout.annotations ? 34 : 14);
+    const bar = layout.coloraxis?.colorbar;
+    if (bar) Object.assign(bar, { orientation: "h", x: 0.5, y: 0, yref: "container", yanchor: "bottom", len: 1, lenmode: "fraction" });
     const height = above + inner + below;
     Object.assign(layout, {
       height,
