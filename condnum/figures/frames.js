@@ -1,17 +1,15 @@
 // Draws the figures of a page in the reader's colours and at the width of their frames, one after the other.
 {
   const drawn = new Map(); // frames and the widths at which they were drawn
-  let printing = false;
 
   const draw = (frame) => {
     const figure = JSON.parse(document.querySelector(`script[data-for="${frame.id}"]`).textContent);
     drawn.set(frame, frame.clientWidth);
-    return condnum.paint(frame, figure, printing ? { dark: false, printing } : {});
+    return condnum.paint(frame, figure);
   };
-  const redraw = () => [...drawn.keys()].forEach(draw);
   const watch = new ResizeObserver((frames) => {
     for (const { target } of frames)
-      if (!printing && Math.abs(target.clientWidth - drawn.get(target)) > 1) draw(target);
+      if (!condnum.printing && Math.abs(target.clientWidth - drawn.get(target)) > 1) draw(target);
   });
   const inTurn = ([first, ...others]) => {
     if (!first) return;
@@ -19,15 +17,7 @@
     watch.observe(first);
     setTimeout(inTurn, 0, others);
   };
-  const print = (started) => {
-    if (printing === started) return;
-    printing = started;
-    redraw();
-  };
 
   inTurn([...document.querySelectorAll(".plot-frame")]);
-  condnum.onTheme(redraw);
-  addEventListener("beforeprint", () => print(true));
-  addEventListener("afterprint", () => print(false));
-  matchMedia("print").addEventListener("change", ({ matches }) => print(matches));
+  condnum.onTheme(() => [...drawn.keys()].forEach(draw));
 }

@@ -1,5 +1,5 @@
 // Figures in a page: plotly's JSON in the colours and the width of the page.
-const condnum = {};
+const condnum = { printing: false }; // on paper: light, of one width
 {
   const FONT = "system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif";
   const LOOKS = { // ink, grid, paper
@@ -9,17 +9,30 @@ const condnum = {};
   const BLACK = new Set(["#000000", "#222222", "black"]); // drawn in the ink of the page
   const COLUMN = 210, LEAST = 600; // pixels of a column of panels, and of a figure, below which panels are stacked
   const MODEBAR = 120; // pixels of the buttons beside the title
+  const PAPER = 940; // pixels of a page's width
 
   condnum.dark = () => {
+    if (condnum.printing) return false;
     const { jpThemeLight, theme } = document.body.dataset; // JupyterLab's, the site's
     if (jpThemeLight) return jpThemeLight === "false";
     return theme === "dark" || (theme !== "light" && matchMedia("(prefers-color-scheme: dark)").matches);
   };
+  const redraws = new Set();
+  const print = (started) => {
+    if (condnum.printing === started) return;
+    condnum.printing = started;
+    for (const redraw of redraws) redraw();
+  };
+  addEventListener("beforeprint", () => print(true));
+  addEventListener("afterprint", () => print(false));
+  matchMedia("print").addEventListener("change", ({ matches }) => print(matches));
+  // Calls `redraw` when the page gets dark or light, goes to paper, or is back from it.
   condnum.onTheme = (redraw) => {
     const watch = new MutationObserver(redraw), media = matchMedia("(prefers-color-scheme: dark)");
+    redraws.add(redraw);
     watch.observe(document.body, { attributeFilter: ["data-jp-theme-light", "data-theme"] });
     media.addEventListener("change", redraw);
-    return () => { watch.disconnect(); media.removeEventListener("change", redraw); };
+    return () => { redraws.delete(redraw); watch.disconnect(); media.removeEventListener("change", redraw); };
   };
 
   const axes = (layout, letter) => Object.keys(layout).filter((key) => key.match(`^${letter}axis\\d*$`));
@@ -121,7 +134,8 @@ const condnum = {};
   }
 
   // Draws plotly's JSON in the colours of the page; figures of panels (layout.meta.stack) follow its width.
-  condnum.paint = (plot, figure, { dark = condnum.dark(), width = plot.clientWidth, printing = false } = {}) => {
+  condnum.paint = (plot, figure) => {
+    const dark = condnum.dark(), { printing } = condnum, width = printing ? PAPER : plot.clientWidth;
     const { data, layout } = structuredClone(figure), [ink, grid, paper] = LOOKS[dark ? "dark" : "light"];
     const axis = { gridcolor: grid, linecolor: grid, zerolinecolor: grid, automargin: true };
     const look = { paper_bgcolor: paper, plot_bgcolor: paper, font: { color: ink, family: FONT } };
@@ -133,7 +147,7 @@ const condnum = {};
         if (dark && BLACK.has(String(part?.color).toLowerCase())) part.color = ink;
     if (dark) for (const menu of layout.updatemenus ?? []) // plotly draws the active button almost white
       Object.assign(menu, { bgcolor: "#8fa0b3", font: { ...menu.font, color: "#14181e" } });
-    if (printing) Object.assign(layout, { width: Math.min(layout.width ?? 940, 940), autosize: false });
+    if (printing) Object.assign(layout, { width: Math.min(layout.width ?? PAPER, PAPER), autosize: false });
     const columns = new Set(axes(layout, "x").map((key) => layout[key].domain?.[0] ?? 0)).size;
     const narrow = width < Math.max(LEAST, COLUMN * columns);
     if (layout.meta?.stack && narrow && columns) stack(data, layout, width);

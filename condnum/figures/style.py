@@ -1,6 +1,7 @@
 """One look for every figure: a colour-blind-safe colour and a dash for each method, one template."""
 
 import math
+import re
 import textwrap
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -46,6 +47,17 @@ def method_style(name: str) -> MethodStyle:
     color, dash = _LOOK.get(name, ("#000000", "longdashdot"))
     label = get_method(name).label if name in method_names() else name
     return MethodStyle(label, color, dash)
+
+
+def option_text(label: str) -> str:
+    """Return a method's label for a dropdown, which renders no HTML.
+
+    Examples:
+        >>> [option_text(label) for label in ("R<sub>ill</sub> only", "Initial (θ = θ<sub>0</sub>)")]
+        ['Rᵢₗₗ only', 'Initial']
+    """
+    words = re.sub(r" \(.*<.*\)", "", label)
+    return re.sub(r"<.*?>", "", words.replace("<sub>ill</sub>", "ᵢₗₗ"))
 
 
 def num(value: float, digits: int = 3) -> str:
