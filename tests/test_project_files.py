@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+import condnum
+
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 TARGETS = re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"))
@@ -25,8 +27,9 @@ def test_citation():
     citation = read("CITATION.cff")
     assert citation["cff-version"] == "1.2.0"
     assert citation["message"]
-    for ours, theirs in {"title": "name", "version": "version", "license": "license"}.items():
+    for ours, theirs in {"title": "name", "license": "license"}.items():
         assert citation[ours] == PROJECT[theirs]
+    assert citation["version"] == condnum.__version__
     assert citation["authors"] == PROJECT["authors"]
     paper = citation["preferred-citation"]
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
@@ -36,7 +39,7 @@ def test_citation():
 
 def test_changes_end_with_this_version():
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert re.search(r"(?m)^## (\S+)", text)[1] == PROJECT["version"]
+    assert re.search(r"(?m)^## (\S+)", text)[1] == condnum.__version__
 
 
 @pytest.mark.parametrize("name", ["bug", "wrong_number", "question"])

@@ -350,7 +350,9 @@ def code_checksum(tree: Path) -> str:
     showing = {package / name for name in _SHOWING} | set((package / "site").rglob("*.py"))
     sources = set(package.rglob("*.py")) - showing
     digest = hashlib.sha256()
-    for path in sorted([*sources, *(tree / "notebooks" / "experiments").glob("*.ipynb")]):
+    for place in (tree, package):  # of a clone, of a wheel
+        sources |= set(place.glob("notebooks/experiments/*.ipynb"))
+    for path in sorted(sources):
         digest.update(path.relative_to(tree).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     digest.update(repr(sorted(versions().items())).encode())
     return digest.hexdigest()
