@@ -62,8 +62,15 @@ def test_workflows_make_what_there_is(name):
     commands = [target for step in steps for target in made(step.get("run", ""))]
     assert commands
     assert set(commands) <= set(TARGETS)
-    (version,) = (step["with"]["python-version"] for step in steps if "setup-python" in step.get("uses", ""))
-    assert f"Programming Language :: Python :: {version}" in PROJECT["classifiers"]
+
+
+def test_the_tests_run_on_every_python_that_is_promised():
+    promised = [line.split(" :: ")[-1] for line in PROJECT["classifiers"] if ":: Python :: 3." in line]
+    job = read(".github/workflows/test.yml")["jobs"]["test"]
+    assert job["strategy"]["matrix"]["python"] == promised
+    (chosen,) = (step["with"] for step in job["steps"] if "setup-python" in step.get("uses", ""))
+    assert chosen["python-version"] == "${{ matrix.python }}"
+    assert PROJECT["requires-python"] == f">={promised[0]}"
 
 
 def test_dev_container_opens_the_lessons():
