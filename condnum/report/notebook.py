@@ -7,7 +7,6 @@ import logging
 import os
 import re
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -37,7 +36,7 @@ from condnum.files import (
     shipped,
     write_json,
 )
-from condnum.machine import provenance, without_home
+from condnum.machine import end_group, provenance, without_home
 from condnum.progress import PROGRESS_VARIABLE, OnProgress, following, terminal_progress
 
 #: The tag of the cell that papermill looks for.
@@ -277,9 +276,8 @@ def running_kernel(
                     run_sync(manager.shutdown_kernel)(now=True)
                 raise
             finally:
-                if group and group != os.getpgrp():
-                    with suppress(ProcessLookupError, PermissionError):  # nobody left
-                        os.killpg(group, signal.SIGKILL)
+                if group and group != os.getpgrp():  # None on Windows
+                    end_group(group)
 
 
 def run_notebook(
