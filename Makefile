@@ -41,7 +41,7 @@ lint: setup
 	$(BIN)/nbstripout --verify $(STRIP) notebooks/*.ipynb notebooks/experiments/*.ipynb
 
 lab: setup
-	$(BIN)/condnum lab notebooks -- --ServerApp.ip=$(LISTEN)
+	$(BIN)/condnum lab notebooks --ip $(LISTEN)
 
 # The lessons as pages without code, for a class; the address with its token opens in the browser.
 teach: setup

@@ -509,6 +509,7 @@ def lab(
     options: Annotated[
         list[str] | None, typer.Argument(metavar="-- OPTION", help="For JupyterLab, such as --port=9999.")
     ] = None,
+    ip: Annotated[str, typer.Option(metavar="ADDRESS", help="Where it listens, with a token.")] = "127.0.0.1",
 ) -> None:
     """Copy the notebooks to a folder, but none over a file that is there, and open them in JupyterLab."""
     from condnum.report.notebook import copy_notebooks
@@ -517,9 +518,13 @@ def lab(
     if differ := copy_notebooks(place):
         names = ", ".join(path.name for path in differ)
         say(f"{folder} keeps its own {names}; move a file away to get the one of this version.")
-    words = ["--ServerApp.ip=127.0.0.1", f"--notebook-dir={place}"]  # with a token, unless told otherwise
+    words = [
+        f"--ServerApp.ip={ip}",
+        f"--notebook-dir={place}",
+        "--LabApp.default_url=/lab/tree/0_start.ipynb",
+    ]
     words += ["--allow-root"] * (getattr(os, "geteuid", lambda: 1)() == 0)  # a container's user
-    server.launch_instance([*words, "--LabApp.default_url=/lab/tree/0_start.ipynb", *(options or [])])
+    server.launch_instance([*words, *(options or [])])
 
 
 @app.command(

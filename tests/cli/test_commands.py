@@ -52,13 +52,13 @@ def test_lab_copies_the_notebooks_but_keeps_what_is_there(user, tmp_path, monkey
         assert copies == {path.name for path in shipped("notebooks").glob(kind)}
     (tmp_path / "notebooks" / "2_alignment.ipynb").write_text("my work")
     (tmp_path / "notebooks" / "experiments" / "limits.ipynb").unlink()
-    assert main(["lab", "notebooks", "--", "--port=9999"]) == 0
+    assert main(["lab", "notebooks", "--ip", "0.0.0.0", "--", "--port=9999"]) == 0
     assert (tmp_path / "notebooks" / "2_alignment.ipynb").read_text() == "my work"
     assert (tmp_path / "notebooks" / "experiments" / "limits.ipynb").is_file()
     assert "keeps its own 2_alignment.ipynb; move" in " ".join(capsys.readouterr().err.split())
     first, second = started
     assert {"--ServerApp.ip=127.0.0.1", "--notebook-dir=notebooks"} <= set(first)
-    assert second == [*first, "--port=9999"]
+    assert second == ["--ServerApp.ip=0.0.0.0", *first[1:], "--port=9999"]
     assert ("--allow-root" in first) == (user == 0)
 
 

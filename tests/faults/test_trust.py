@@ -150,7 +150,7 @@ def answer(url):
 def test_a_server_refuses_who_has_no_token(tmp_path, target):
     port, log_file = free_port(), tmp_path / "log"
     shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
-    command = [*recipe(target).split(), f"--port={port}", "--no-browser"]
+    command = [*recipe(target).split(), *["--"] * (target == "lab"), f"--port={port}", "--no-browser"]
     environment = {**os.environ, "HOME": str(tmp_path), "JUPYTER_CONFIG_DIR": str(tmp_path)}
     environment.pop("JUPYTER_TOKEN", None)
     with log_file.open("w") as log:
