@@ -41,6 +41,12 @@ def output_folder(path: str | os.PathLike[str]) -> Path:
     return folder
 
 
+def shipped(folder: str) -> Path:
+    """Return a folder of the repository: beside the package in a clone, inside the package in a wheel."""
+    package = Path(__file__).resolve().parent
+    return package / folder if (package / folder).is_dir() else package.with_name(folder)
+
+
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Generator[Path, None, None]:
     """Give a temporary path that becomes `path` when the block succeeds, and vanishes when it fails.

@@ -24,7 +24,7 @@ from condnum.data.catalog import check
 from condnum.data.resolver import data_folders
 from condnum.errors import InvalidInputError, UnknownNameError, check_known
 from condnum.files import output_folder, write_json
-from condnum.machine import describe_device, source_revision, versions
+from condnum.machine import describe_device, end_group, source_revision, versions
 from condnum.progress import PROGRESS_VARIABLE, OnProgress, duration, following, terminal_progress
 from condnum.report.notebook import is_whole
 
@@ -277,7 +277,7 @@ def run_command(words: Sequence[str], *, progress: OnProgress) -> Ended:
                 try:
                     process.wait(GRACE_SECONDS)
                 except BaseException:
-                    os.killpg(process.pid, signal.SIGKILL)
+                    end_group(process.pid)
                     process.wait()
                 raise
         text = errors.read_text(encoding="utf-8", errors="replace")
@@ -350,7 +350,9 @@ def code_checksum(tree: Path) -> str:
     showing = {package / name for name in _SHOWING} | set((package / "site").rglob("*.py"))
     sources = set(package.rglob("*.py")) - showing
     digest = hashlib.sha256()
-    for path in sorted([*sources, *(tree / "notebooks" / "experiments").glob("*.ipynb")]):
+    for place in (tree, package):  # of a clone, of a wheel
+        sources |= set(place.glob("notebooks/experiments/*.ipynb"))
+    for path in sorted(sources):
         digest.update(path.relative_to(tree).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     digest.update(repr(sorted(versions().items())).encode())
     return digest.hexdigest()

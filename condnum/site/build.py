@@ -171,10 +171,9 @@ def _executed(
     progress: OnProgress | None = None,
 ) -> dict[str, Path]:
     """Run notebooks, two at a time; those whose text and code are unchanged were run before."""
-    runs = dict[str, Path]()
+    runs, code = dict[str, Path](), code_checksum(Path(__file__).resolve().parents[2])
     for name in names:
-        path = find_notebook(name)
-        state = hashlib.sha256(f"{code_checksum(path.parents[1])}{path.read_text('utf-8')}".encode())
+        state = hashlib.sha256(f"{code}{find_notebook(name).read_text('utf-8')}".encode())
         runs[name] = folder / f"{name}-{state.hexdigest()[:12]}"
 
     def run(name: str) -> None:

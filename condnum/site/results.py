@@ -13,6 +13,7 @@ from nbformat.v4 import new_markdown_cell
 
 from condnum.errors import DataNotFoundError
 from condnum.files import RECORD as PROVENANCE
+from condnum.files import shipped
 from condnum.progress import duration
 from condnum.report.deep_attacks import verdict
 from condnum.report.html import figure_html, shown_notebook
@@ -41,14 +42,13 @@ COMMITTED = {
     "limits-mnist": "limits/mnist",
     "reproduction-audit": "reproduction_audit/house_prices",
 }
-_REPORTS = Path(__file__).resolve().parents[2] / "reports"
 
 
 def published_runs(root: Path | None) -> tuple[ReproductionRecord | None, list[Result]]:
     """Return a reproduction and its results, or those committed with the source."""
     if root is None:
         whole = {entry.name: entry for entry in experiments("full")}
-        places = {name: _REPORTS / place for name, place in COMMITTED.items()}
+        places = {name: shipped("reports") / place for name, place in COMMITTED.items()}
         return None, [
             Result(replace(whole[name], status="finished", error=""), place)
             for name, place in places.items()
