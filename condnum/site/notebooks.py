@@ -12,7 +12,7 @@ from bs4 import BeautifulSoup
 from markupsafe import Markup
 
 from condnum.report.html import fill_slots, label_room, shown_notebook
-from condnum.report.tables import mark_words
+from condnum.report.tables import INDEX, formula_html, mark_words
 
 
 def page_notebook(notebook: Any, name: str, recorded: Collection[str] = ()) -> Any:
@@ -34,6 +34,9 @@ def page_notebook(notebook: Any, name: str, recorded: Collection[str] = ()) -> A
             if "text/html" in output.get("data", {}):
                 soup = BeautifulSoup(output.data["text/html"], "html.parser")
                 mark_words(soup)
+                for text in soup.find_all(string=INDEX):
+                    if not text.find_parent(["code", "script", "style"]):
+                        text.replace_with(BeautifulSoup(formula_html(text), "html.parser"))
                 for table in soup.find_all("table"):
                     table.wrap(soup.new_tag("div", attrs={"class": "scroll", "tabindex": "0"}))
                 output.data["text/html"] = fill_slots(str(soup), drawn)
