@@ -96,9 +96,9 @@ def build_site(
         for stale in set(cache.glob("[0-9a-f]" * 12)) - {work}:
             shutil.rmtree(stale)
         players = _recorded(cache / "recorded", explorers, execute, say, progress)
-        pages = _written(players) | _api()
-        pages |= results_pages(reproduction, results, players, work / "_extra" / "runs")
         ran = _executed(lessons, cache / "lessons", execute, say, progress)
+        pages = _written(players, ran) | _api()
+        pages |= results_pages(reproduction, results, players, work / "_extra" / "runs")
         for name, notebook in ran.items():
             page = page_notebook(read_notebook(notebook), name, players)
             pages[f"learn/{name}.ipynb"] = nbformat.writes(page)
@@ -139,15 +139,21 @@ def build_site(
 # The sources.
 
 
-def _written(recorded: Collection[str]) -> dict[str, str]:
-    """Return the pages that are written by hand; an explorer that is not recorded is one line there."""
+def _written(recorded: Collection[str], lessons: Collection[str]) -> dict[str, str]:
+    """Return the pages that are written by hand; what is not there, explorer or lesson, is words there."""
 
     def place(found: re.Match[str]) -> str:
         return found[0] if found[1] in recorded else "*Not recorded here: `make site` does it, in minutes.*"
 
-    pattern = re.compile(r'<div class="condnum-recorded" data-explorer="(\w+)".*?></div>')
-    texts = {path: path.read_text(encoding="utf-8") for path in sorted(_PAGES.rglob("*.md"))}
-    return {path.relative_to(_PAGES).as_posix(): pattern.sub(place, text) for path, text in texts.items()}
+    def link(found: re.Match[str]) -> str:
+        return found[0] if found[2] in lessons else found[1]
+
+    pages = {}
+    for path in sorted(_PAGES.rglob("*.md")):
+        text = re.sub(r"\[([^\]]*)\]\([^)]*?(\w+)\.ipynb\)", link, path.read_text(encoding="utf-8"))
+        text = re.sub(r'<div class="condnum-recorded" data-explorer="(\w+)".*?></div>', place, text)
+        pages[path.relative_to(_PAGES).as_posix()] = text
+    return pages
 
 
 def _api() -> dict[str, str]:

@@ -55,9 +55,9 @@ def make_run(folder, tables=(), data="diabetes"):
     figure.update_layout(title_text="A figure of κ", template="plotly_white")
     outputs = {
         "application/vnd.plotly.v1+json": json.loads(figure.to_json()),
-        "text/html": "<table><tr><td>1</td></tr></table>",
+        "text/html": "<table><tr><td>K_P</td></tr></table>",
     }
-    words = "# The title\n\nSome words on $\\kappa$.\n\n## The run\n\n## Run\n\nIs taken."
+    words = "# The title\n\nSome words on $\\kappa$.\n\n## The run\n\n## Run\n\nIs taken, of D_P."
     cells = [
         new_code_cell("show()", outputs=[new_output("display_data", data={kind: value})])
         for kind, value in outputs.items()
@@ -254,6 +254,10 @@ def test_old_site_or_new(root, tmp_path, monkeypatch):
             assert place.exists(), f"{page.name}: {address}"
             assert not anchor or place not in ids or anchor in ids[place], f"{page.name}: {address}"
     assert "An older result" in pages[target / "site/results/old.html"].get_text()
+    lesson = (target / "site/results/lesson.html").read_text("utf-8")
+    assert "K<sub>P</sub></td>" in lesson
+    assert "of D<sub>P</sub>." in lesson
+    assert "Is taken, of DP." in (target / "site/_static/excerpts.js").read_text("utf-8")
 
     save_record(root, entry("lesson", "notebook lesson"))
     again()
