@@ -113,6 +113,6 @@ def require(module: str, extra: Extra) -> ModuleType:
         missing = error.name or module
         raise MissingExtraError(
             f"this needs the module '{missing}', which is not installed; it belongs to the extra '{extra}': "
-            f"pip install -e '.[{extra}]' in a clone of condnum, pip install 'WHEEL[{extra}]' where it came as a "
-            "wheel"
+            f"pip install -e '.[{extra}]' in a clone of condnum, pip install 'WHEEL[{extra}]' where it came "
+            "as a wheel"
         ) from error
