@@ -20,7 +20,6 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version as distribution_version
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -28,6 +27,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from condnum import __version__
 from condnum.errors import CondnumError, UnknownNameError, require
 
 EXIT_ERROR, EXIT_INTERRUPTED = 2, 130
@@ -40,7 +40,7 @@ SHOWN_FAILURES = 20
 class NotebookCommand:
     """A notebook as a command."""
 
-    notebook: str  # a name in the source tree, or a path
+    notebook: str  # a name of condnum's own, or a path
     config: str = ""  # module:class of its study, built and loaded before a kernel starts
     fixed: Mapping[str, Any] = field(default_factory=dict)  # parameters that are no options of this command
     defaults: Mapping[str, Any] = field(default_factory=dict)  # where they are not the notebook's
@@ -425,7 +425,7 @@ app.add_typer(run_app, name="run")
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"condnum {distribution_version('condnum')}")
+        typer.echo(f"condnum {__version__}")
         raise typer.Exit
 
 
@@ -502,6 +502,30 @@ def download() -> None:
     from condnum.data.mnist import download_mnist
 
     typer.echo(f"MNIST: {download_mnist()}")
+
+
+@app.command("lab")
+def lab(
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Folder of your copies.")] = "notebooks",
+    options: Annotated[
+        list[str] | None, typer.Argument(metavar="-- OPTION", help="For JupyterLab, such as --port=9999.")
+    ] = None,
+    ip: Annotated[str, typer.Option(metavar="ADDRESS", help="Where it listens, with a token.")] = "127.0.0.1",
+) -> None:
+    """Copy the notebooks to a folder, but none over a file that is there, and open them in JupyterLab."""
+    from condnum.report.notebook import copy_notebooks
+
+    server, place = require("jupyterlab.labapp", "notebooks").LabApp, Path(folder).expanduser()
+    if differ := copy_notebooks(place):
+        names = ", ".join(path.name for path in differ)
+        say(f"{folder} keeps its own {names}; move a file away to get the one of this version.")
+    words = [
+        f"--ServerApp.ip={ip}",
+        f"--notebook-dir={place}",
+        "--LabApp.default_url=/lab/tree/0_start.ipynb",
+    ]
+    words += ["--allow-root"] * (getattr(os, "geteuid", lambda: 1)() == 0)  # a container's user
+    server.launch_instance([*words, *(options or [])])
 
 
 @app.command(

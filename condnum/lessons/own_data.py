@@ -280,10 +280,14 @@ class PathField(Control):
 
 @checked(
     pretrain=PathField(
-        "X_P from path", "Features of the pre-training task: npy, npz, csv or parquet.", upload="Upload X_P"
+        "X<sub>P</sub> from path",
+        "Features of the pre-training task: npy, npz, csv or parquet.",
+        upload="Upload X<sub>P</sub>",
     ),
     harmful=PathField(
-        "X_H from path", "Features of the harmful task, the same columns.", upload="Upload X_H"
+        "X<sub>H</sub> from path",
+        "Features of the harmful task, the same columns.",
+        upload="Upload X<sub>H</sub>",
     ),
     drop=PathField(
         "leave out (columns)",
@@ -293,7 +297,7 @@ class PathField(Control):
     ),
     key=PathField(
         "array (of npz)",
-        "Its name; two with a comma: of X_P and of X_H.",
+        "Its name; two with a comma: of pre-training and of harmful features.",
         "name, or two; then Enter",
         advanced=True,
     ),

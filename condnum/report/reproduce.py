@@ -27,7 +27,7 @@ from condnum.data.catalog import check
 from condnum.data.resolver import data_folders
 from condnum.errors import InvalidInputError, require
 from condnum.files import output_folder, write_json
-from condnum.machine import describe_device, source_revision, threads_environment, versions
+from condnum.machine import describe_device, end_group, source_revision, threads_environment, versions
 from condnum.progress import (
     POLL_SECONDS,
     PROGRESS_VARIABLE,
@@ -97,7 +97,7 @@ def run_command(
                     process.terminate()  # heard as Ctrl-C, also where a background job ignores SIGINT
                     overdue = time.monotonic() + GRACE_SECONDS
                 if (stop and stop.urgency > 1) or time.monotonic() > overdue:
-                    os.killpg(process.pid, signal.SIGKILL)
+                    end_group(process.pid)
                 time.sleep(POLL_SECONDS)
         text = errors.read_text(encoding="utf-8", errors="replace")
     if "Traceback (most recent call last)" not in text:
@@ -168,7 +168,9 @@ def code_checksum(tree: Path) -> str:
     showing = {package / name for name in _SHOWING} | set((package / "site").rglob("*.py"))
     sources = set(package.rglob("*.py")) - showing
     digest = hashlib.sha256()
-    for path in sorted([*sources, *(tree / "notebooks" / "experiments").glob("*.ipynb")]):
+    for place in (tree, package):  # of a clone, of a wheel
+        sources |= set(place.glob("notebooks/experiments/*.ipynb"))
+    for path in sorted(sources):
         digest.update(path.relative_to(tree).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     digest.update(repr(sorted(versions().items())).encode())
     return digest.hexdigest()

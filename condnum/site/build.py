@@ -199,10 +199,9 @@ def _api() -> dict[str, str]:
 
 def _lesson_runs(names: Sequence[str], folder: Path) -> dict[str, Path]:
     """Return where each notebook is run, as its text and the code are now."""
-    runs = dict[str, Path]()
+    runs, code = dict[str, Path](), code_checksum(Path(__file__).resolve().parents[2])
     for name in names:
-        path = find_notebook(name)
-        state = hashlib.sha256(f"{code_checksum(path.parents[1])}{path.read_text('utf-8')}".encode())
+        state = hashlib.sha256(f"{code}{find_notebook(name).read_text('utf-8')}".encode())
         runs[name] = folder / f"{name}-{state.hexdigest()[:12]}"
     return runs
 
@@ -268,10 +267,12 @@ def _scripts(folder: Path, recordings: Mapping[str, Path]) -> None:
     (folder / "recorded").mkdir(parents=True)
     for path in recordings.values():
         shutil.copy(path, folder / "recorded")
-    players = [
-        path for kind in ("*.js", "*.css") for path in Path(__file__).parents[1].glob(f"lessons/{kind}")
+    shared = [
+        path
+        for kind in ("figures/*.js", "lessons/*.js", "lessons/*.css")
+        for path in Path(__file__).parents[1].glob(kind)
     ]
-    texts = {path.name: path.read_text("utf-8") for path in [*_STATIC.iterdir(), *players]}
+    texts = {path.name: path.read_text("utf-8") for path in [*_STATIC.iterdir(), *shared]}
     texts["plotly.min.js"] = require("plotly.offline", "viz").get_plotlyjs()
     for name, text in texts.items():
         if not (folder / name).exists():  # of these versions, as the folder's name says
@@ -302,7 +303,8 @@ def _files(path: Path) -> list[Path]:
 def _checksum() -> str:
     """Return a SHA-256 of what makes pages of sources: this package's files and the libraries."""
     digest, package = hashlib.sha256(repr(sorted(versions().items())).encode()), Path(__file__).parents[1]
-    for path in [*_files(_PAGES.parent), *_files(package / "report"), *_files(package / "lessons")]:
+    parts = ("figures", "lessons", "report", "site")
+    for path in (path for part in parts for path in _files(package / part)):
         if path.suffix in (".py", ".js", ".css", ".j2"):
             digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -1,8 +1,11 @@
-"""What the site asks of Sphinx: formulas without a script, figures' scripts where there are figures."""
+"""What the site asks of Sphinx: formulas and searching offline, figures' scripts where there are figures."""
 
+import json
 import re
+from pathlib import Path
 from typing import Any
 
+from bs4 import BeautifulSoup
 from docutils import nodes
 
 from condnum.report.html import mathml
@@ -21,7 +24,6 @@ SETTINGS: dict[str, Any] = {
     "html_copy_source": False,
     "html_show_sourcelink": False,
     "html_show_copyright": False,
-    "html_show_search_summary": False,  # it would be fetched, which file:// forbids
     "html_use_index": False,
     "pygments_style": "a11y-high-contrast-light",
     "myst_enable_extensions": ["dollarmath", "deflist", "attrs_inline", "colon_fence"],
@@ -39,7 +41,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 #: Scripts, in their order, of a page on which something of a class is.
-_FIGURES = ("plotly.min.js", "paint.js", "explorer.js", "recording.js", "site.js")
+_FIGURES = ("plotly.min.js", "paint.js", "frames.js", "explorer.js", "recording.js", "site.js")
 SCRIPTS = {"plot-frame": _FIGURES, "condnum-recorded": _FIGURES, "condnum-grab": ("grab.js",)}
 
 
@@ -47,6 +49,7 @@ def setup(app: Any) -> dict[str, Any]:
     """Register the renderer of formulas, the choice of scripts and readable signatures."""
     app.add_html_math_renderer("mathml", (_inline, None), (_display, None))
     app.connect("html-page-context", _scripts)
+    app.connect("build-finished", _excerpts)
     app.connect("autodoc-process-signature", _readable)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -64,8 +67,25 @@ def _display(writer: Any, node: Any) -> None:
 def _scripts(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
     body = context.get("body", "")
     wanted = [scripts for name, scripts in SCRIPTS.items() if f'class="{name}"' in body]
+    if pagename == "search":
+        wanted.append(("excerpts.js", "search.js"))
     for script in dict.fromkeys(name for scripts in wanted for name in scripts):
         app.add_js_file(script, loading_method="defer")
+
+
+def _excerpts(app: Any, error: Exception | None) -> None:
+    """Keep the words of each page, of which the search shows those around a hit."""
+    texts = {}
+    for name in sorted(app.env.found_docs):
+        page = Path(app.outdir, f"{name}.html").read_text("utf-8")
+        article = BeautifulSoup(re.sub(r"(?s)<(script|noscript).*?</\1>", "", page), "html.parser")
+        for link in article.select(".headerlink"):
+            link.replace_with(". ")
+        for cell in article.find_all(["td", "th"]):
+            cell.append(" ")
+        texts[name] = " ".join(article.get_text().split())
+    text = f"const condnumTexts = {json.dumps(texts, ensure_ascii=False)};\n"
+    Path(app.outdir, "_static", "excerpts.js").write_text(text, "utf-8")
 
 
 def _readable(

@@ -222,7 +222,7 @@ def test_the_code_checksum_sees_code_and_experiments_only(tmp_path):
     lesson, experiment = "notebooks/4_ceiling.ipynb", "notebooks/experiments/limits.ipynb"
     changes = {
         "README.md": False, "condnum/site/build.py": False, "condnum/spectra.py": True, lesson: False,
-        experiment: True,
+        experiment: True, f"condnum/{lesson}": False, f"condnum/{experiment}": True,
     }  # fmt: skip
     for name in changes:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

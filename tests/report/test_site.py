@@ -22,12 +22,13 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, OutputError
 from condnum.files import folder_lock
 from condnum.lessons.corrections import aligned_remark, correction_table
+from condnum.report.html import figure_html
 from condnum.report.reproduce import Experiment, ReproductionRecord
 from condnum.report.results import read_result
 from condnum.report.scoreboard import claims, compare, scoreboard, tally
 from condnum.site import build
 from condnum.site.build import build_site
-from condnum.site.notebooks import figure_html
+from condnum.site.notebooks import figure_place
 from condnum.site.results import published_runs, results_pages
 from condnum.studies.measure import Published
 
@@ -331,10 +332,10 @@ def test_arrays_keep_seven_digits_and_their_shape(values, dtype):
 
 def test_a_figure_of_a_recorded_explorer_becomes_its_place():
     figure = {"layout": {"meta": {"explorer": "Angles", "settings": {"angle": 30, "kind": '"a"'}}}}
-    place = BeautifulSoup(figure_html(figure, "f", ["Angles"]), "html.parser").div
+    place = BeautifulSoup(figure_place(figure, "f", ["Angles"]), "html.parser").div
     assert place["data-explorer"] == "Angles"
     assert json.loads(place["data-settings"]) == {"angle": 30, "kind": '"a"'}
-    assert "plot-frame" in figure_html(figure, "f", ["Others"])
+    assert "plot-frame" in figure_place(figure, "f", ["Others"])
 
 
 def test_a_figure_cannot_end_its_script_and_its_panels_stack_on_a_phone():
