@@ -4,11 +4,11 @@ import json
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from waiting import PATIENCE, wait_until
 
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.report import reproduce as module
@@ -226,12 +226,12 @@ def test_endings_in_words_and_progress_while_it_runs(program):
 
 
 _STUBBORN = "import pathlib, signal, time\nsignal.signal(signal.SIGTERM, {handler})\n"
-_READY = "pathlib.Path('ready').write_text('')\ntime.sleep(60)\n"
+_READY = "pathlib.Path('ready').write_text('')\ntime.sleep(600)\n"
 
 
 @pytest.mark.parametrize(
     ("handler", "grace"),
-    [("lambda *_: (pathlib.Path('kept').write_text(''), exit(130))", 20.0), ("signal.SIG_IGN", 0.5)],
+    [("lambda *_: (pathlib.Path('kept').write_text(''), exit(130))", PATIENCE), ("signal.SIG_IGN", 0.5)],
     ids=["keeps its work", "does not listen"],
 )
 def test_an_interrupted_process_ends(program, tmp_path, monkeypatch, handler, grace):
@@ -248,9 +248,10 @@ def test_an_interrupted_process_ends(program, tmp_path, monkeypatch, handler, gr
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def interrupt() -> None:
-        while not (tmp_path / "ready").exists():
-            time.sleep(0.02)
-        os.kill(os.getpid(), signal.SIGINT)
+        try:
+            wait_until((tmp_path / "ready").exists)
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
     try:
