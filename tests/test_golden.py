@@ -8,15 +8,13 @@ And it leaves a page, with its figures, and a record of every file.
 import json
 import os
 import shutil
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from golden_runs import GOLDEN, RUNS
 from pandas.api.types import is_numeric_dtype
-from sklearn.datasets import load_digits
 
-GOLDEN = Path(__file__).parent / "golden"
 #: Seconds differ; a checksum is of float32 weights, whose last bit is the machine's.
 LEFT_OUT = ["seconds", "seconds_mean", "checksum", "peak_memory_mib"]
 #: How many figures the page of a run has, and words that stand on it.
@@ -31,21 +29,6 @@ PAGES = {
     "audit": (3, ">Verdict</h2>"),
     "corrections": (4, "counter-example"),
     "stability": (1, "its nets are not run again"),
-}
-RUNS = {
-    "house-prices": "run house-prices --data embedded --seeds 2 --epochs 60 -j 1",
-    "digits": "run digits --pairs 4-7,9-0 --seeds 1 --epochs 5 -j 1",
-    "limits": "run limits --data embedded --seeds 1 -j 1",
-    "attackers": "run attackers --data embedded --methods ours,optimal --steps 1000 --dense-steps 200",
-    "reproduction-audit": "run reproduction-audit --data embedded --seeds 1 --epochs 10 --ends 20 -j 1",
-    "deep": "run deep --seeds 1 --epochs 1 --limit 40 --backbone test_resnet -j 1",
-    "deep-attackers": "run deep-attackers --seeds 1 --epochs 1 --pretrain-epochs 2 --limit 40 --backbone "
-    "test_resnet --shots 8,0 --steps 8 --trials 2 --attackers head-sgd,ridge,trunk,fresh-ridge,stage-adamw "
-    "--curvature-rows 16 -j 1",
-    "audit": "audit --pretrain P.npy --harmful H.npy --bootstrap 20 --no-attackers",
-    "corrections": "run corrections",
-    # Of the tables that are kept here for the others.
-    "stability": f"run stability --runs {','.join(str(GOLDEN / name) for name in ('digits', 'deep'))} -j 1",
 }
 #: Runs that end with a table of verdicts in the terminal.
 JUDGED = ("house-prices", "digits", "attackers", "deep", "deep-attackers", "audit")
@@ -70,24 +53,20 @@ def numbers(value, path=""):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
-def test_tables(name, condnum, tmp_path, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    images, labels = load_digits(return_X_y=True)
-    np.save(tmp_path / "P.npy", images[labels < 5])
-    np.save(tmp_path / "H.npy", images[labels >= 5])
-    done = condnum(*RUNS[name].split(), "--out", "out", "-q", cwd=tmp_path)
+def test_tables(name, golden_run):
+    done, out = golden_run(name)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-2:] == ["Results: out", "out/report.html"]
     assert done.stdout.startswith("Verdict by Definition 3.1") == (name in JUDGED)
-    page, (figures, words) = (tmp_path / "out/report.html").read_text(encoding="utf-8"), PAGES[name]
+    page, (figures, words) = (out / "report.html").read_text(encoding="utf-8"), PAGES[name]
     assert page.count('class="plotly-graph-div"') == figures
     assert words in page
-    record = json.loads((tmp_path / "out/provenance.json").read_text())
-    left = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*.*")}
+    record = json.loads((out / "provenance.json").read_text())
+    left = {path.relative_to(out).as_posix() for path in out.rglob("*.*")}
     assert left == {*record["files"], "provenance.json"}
     assert all(len(checksum) == 64 for checksum in record["data"].values())
-    tables = {path.name: pd.read_csv(path) for path in sorted((tmp_path / "out").glob("*.csv"))}
-    for path in (tmp_path / "out").glob("audit.json"):
+    tables = {path.name: pd.read_csv(path) for path in sorted(out.glob("*.csv"))}
+    for path in out.glob("audit.json"):
         found = numbers(json.loads(path.read_text()))
         tables["audit.csv"] = pd.DataFrame(found, columns=["number", "value"])
     tables = {file: table.drop(columns=LEFT_OUT, errors="ignore") for file, table in tables.items()}
