@@ -4,12 +4,12 @@ import io
 import json
 import os
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from waiting import PATIENCE, wait_until
 
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.report import reproduce as module
@@ -33,15 +33,7 @@ ORDER = [NAMES[0], *sorted(NAMES[1:], key=lambda name: -experiments("quick", [na
 def press_ctrl_c(stop: Stop, urgency: int) -> None:
     """Interrupt the reproduction from a thread of its own, and wait until it has told so."""
     os.kill(os.getpid(), signal.SIGINT)
-    until(lambda: stop.urgency >= urgency)
-
-
-def until(happened) -> None:
-    """Wait for something that another thread or process does."""
-    limit = time.monotonic() + 60
-    while not happened():
-        assert time.monotonic() < limit
-        time.sleep(0.01)
+    wait_until(lambda: stop.urgency >= urgency)
 
 
 class FakeRunner:
@@ -281,13 +273,13 @@ def test_endings_in_words_and_progress_while_it_runs(program):
 
 
 _STUBBORN = "import pathlib, signal, time\nsignal.signal(signal.SIGTERM, {handler})\n"
-_READY = "pathlib.Path('ready').write_text('')\ntime.sleep(60)\n"
+_READY = "pathlib.Path('ready').write_text('')\ntime.sleep(600)\n"
 _KEEPS = "lambda *_: (pathlib.Path('kept').write_text(''), exit(130))"
 
 
 @pytest.mark.parametrize(
     ("handler", "grace", "urgency", "status"),
-    [(_KEEPS, 60.0, 1, 130), ("signal.SIG_IGN", 0.1, 1, -9), ("signal.SIG_IGN", 60.0, 2, -9)],
+    [(_KEEPS, PATIENCE, 1, 130), ("signal.SIG_IGN", 0.1, 1, -9), ("signal.SIG_IGN", PATIENCE, 2, -9)],
     ids=["keeps its work", "does not listen", "stopped twice"],
 )
 def test_a_process_that_is_stopped_ends(program, tmp_path, monkeypatch, handler, grace, urgency, status):
@@ -296,7 +288,7 @@ def test_a_process_that_is_stopped_ends(program, tmp_path, monkeypatch, handler,
     stop = Stop()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(run_command, [], stop=stop)
-        until(lambda: running.done() or (tmp_path / "ready").exists())
+        wait_until(lambda: running.done() or (tmp_path / "ready").exists())
         stop.urgency = urgency
-        assert running.result(timeout=60).status == status
+        assert running.result(timeout=PATIENCE).status == status
     assert (tmp_path / "kept").exists() == ("kept" in handler)

@@ -214,16 +214,16 @@ def bytes_of(folder):
 
 
 @pytest.mark.slow
-def test_old_site_or_new(root, tmp_path, monkeypatch):
+def test_old_site_or_new(root, site_cache, tmp_path, monkeypatch):
     """Links resolve and nothing is warned of; then, on what Sphinx remembers, changes and failures."""
-    target, cache, said = tmp_path / "reports", tmp_path / "cache", []
+    target, said = tmp_path / "reports", []
     for name in ("digits/summary.csv", "README.md", "site/stale.html", "site.partial/half.html"):
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         (target / name).write_text("kept")
     (target / "site" / "provenance.json").write_text('{"files": {"stale.html": ""}}')
 
     def again():
-        return build_site(root, target, cache=cache, lessons=(), explorers=(), say=said.append)
+        return build_site(root, target, cache=site_cache, lessons=(), explorers=(), say=said.append)
 
     assert again() == target / "index.html"
     assert said == []
