@@ -217,9 +217,20 @@ class Pool:
         self.texts: dict[str, int] = {}
         self.arrays: dict[tuple[Any, ...], int] = {}  # columns or 0, times of differences, what is left
         self.scaled: dict[tuple[int, float], int] = {}
+        self._known: dict[Any, int] = {}  # most leaves of a state are those of the state before
 
     def add(self, leaf: Any) -> int:
         """Return the number of a leaf: positive for an array, negative for anything else."""
+        if isinstance(leaf, np.ndarray):
+            content = hashlib.blake2b(np.ascontiguousarray(leaf), digest_size=16).digest()
+            key: Any = (leaf.dtype.str, leaf.shape, content)
+        else:
+            key = (type(leaf), repr(leaf))
+        if key not in self._known:
+            self._known[key] = self._added(leaf)
+        return self._known[key]
+
+    def _added(self, leaf: Any) -> int:
         if isinstance(leaf, np.ndarray) and leaf.size <= FEW:
             flat = leaf.ravel().tolist()
             if all(math.isfinite(part) and len(repr(part)) <= FEW for part in flat):  # ticks, as written
