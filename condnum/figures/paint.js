@@ -77,24 +77,33 @@ const condnum = { printing: false }; // on paper: light, of one width
   // Titles that are too long for the width get more lines, and the figure the height for these.
   function wrapTitles(data, layout, width) {
     const { title = {}, margin = {} } = layout, size = title.font?.size ?? 17, { height = 450 } = layout;
-    const text = wrapped(title.text ?? "", width - 20, size, MODEBAR);
-    let more = 1.3 * size * (lineCount(text) - lineCount(title.text)), second = 0;
+    const text = wrapped(title.text ?? "", width - 20, size, MODEBAR), rows = axes(layout, "y").map((key) => layout[key]);
+    const tops = [...new Set(rows.map(({ domain = [0, 1] }) => domain[1]))].sort((a, b) => b - a);
+    const longer = { true: 0, false: 0 }; // by how many pixels titles of panels grow: of the first row, of others
     const inner = roomOf(data, layout, width);
     for (const note of layout.annotations ?? []) { // titles of panels
       if (note.xref !== "paper" || note.yref !== "paper" || note.showarrow || note.xanchor !== "center") continue;
       const panel = axes(layout, "x").map((key) => layout[key].domain ?? [0, 1])
         .find(([left, right]) => left <= note.x && note.x <= right);
       if (!panel) continue;
-      const font = note.font?.size ?? 16, before = lineCount(note.text);
+      const font = note.font?.size ?? 16, before = lineCount(note.text), first = note.y > 0.99;
       note.text = wrapped(note.text, (panel[1] - panel[0]) * inner, font);
-      if (note.y > 0.99) second = Math.max(second, 1.3 * font * (lineCount(note.text) - before));
+      longer[first] = Math.max(longer[first], 1.3 * font * (lineCount(note.text) - before));
     }
-    more += second;
-    if (!more && text === title.text) return;
+    const more = 1.3 * size * (lineCount(text) - lineCount(title.text)) + longer[true];
+    const apart = longer[false] * (tops.length - 1), old = height - (margin.t ?? 100) - (margin.b ?? 80);
+    if (!more && !apart && text === title.text) return;
+    const moved = (y) => (y * old + longer[false] * tops.filter((top) => top < y - 0.001).length) / (old + apart);
+    if (apart) {
+      for (const row of rows) row.domain = (row.domain ?? [0, 1]).map(moved);
+      for (const note of layout.annotations) if (note.yref === "paper") note.y = moved(note.y);
+      for (const { colorbar: bar } of data) if (bar?.y) Object.assign(bar, { y: moved(bar.y), len: ((bar.len ?? 1) * old) / (old + apart) });
+    }
     layout.title = { ...title, text };
-    if (title.y !== undefined) layout.title.y = 1 - ((1 - title.y) * height) / (height + more);
+    const taller = height + more + apart;
+    if (title.y !== undefined) layout.title.y = 1 - ((1 - title.y) * height) / taller;
     layout.margin = { ...margin, t: (margin.t ?? 100) + more };
-    layout.height = height + more;
+    layout.height = taller;
   }
 
   // Panels that lie beside each other come below each other, for a place as narrow as a phone.
@@ -147,7 +156,7 @@ const condnum = { printing: false }; // on paper: light, of one width
     for (const trace of listed) trace.name = wrapped(trace.name ?? "", room - 54, 12);
     const below = listed.reduce((sum, { name }) => sum + ROW + 16 * (lineCount(name) - 1), 76);
     const title = wrapped(layout.title?.text ?? "", width - 20, 15), menus = layout.updatemenus ?? [];
-    const above = 21 * lineCount(title) + (layout.annotations ? 34 : 14) + (menus.length ? 36 : 0);
+    const above = 21 * lineCount(title) + (layout.annotations ? 34 : 24) + (menus.length ? 36 : 0);
     for (const menu of menus) // between the title of the figure and that of the first panel
       Object.assign(menu, { x: 0, xanchor: "left", y: 1 + 26 / inner, yanchor: "bottom", pad: {} });
     const bar = layout.coloraxis?.colorbar, flat = { orientation: "h", len: 1, lenmode: "fraction" };

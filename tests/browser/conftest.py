@@ -13,12 +13,15 @@ import sys
 import urllib.request
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import psutil
 import pytest
+from golden_runs import RUNS, SHOWN
 from waiting import PATIENCE, wait_until
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -187,6 +190,36 @@ def window(chromium: Any) -> Iterator[Any]:
     context.close()
 
 
+@pytest.fixture
+def watched(window: Any) -> Any:
+    """The window, with everything that a page complains of or fetches."""
+    window.problems, window.fetched = [], []
+    window.on(
+        "console",
+        lambda m: window.problems.append(m.text) if m.type in ("error", "warning") else None,
+    )
+    window.on("pageerror", lambda error: window.problems.append(str(error)))
+    window.on("request", lambda request: window.fetched.append(request.url))
+    window.on("requestfailed", lambda request: window.problems.append(f"not loaded: {request.url}"))
+    return window
+
+
+def _all_lessons(path: Path) -> None:
+    """Write all lessons, one after the other, as one notebook, which one kernel serves."""
+    import nbformat
+    from lessons.test_notebooks import FASTER
+    from papermill.iorw import load_notebook_node
+    from papermill.parameterize import parameterize_notebook
+
+    whole = nbformat.v4.new_notebook()
+    for lesson in sorted(NOTEBOOKS.glob("*.ipynb")):
+        node = load_notebook_node(str(lesson))
+        whole.metadata = node.metadata
+        for cell in parameterize_notebook(node, FASTER.get(lesson.stem, {})).cells:
+            whole.cells.append(nbformat.from_dict({**cell, "id": f"cell-{len(whole.cells)}"}))
+    nbformat.write(whole, path)
+
+
 @contextmanager
 def _server(base: Path, command: Callable[[Path], list[str]], probe: str) -> Generator[tuple[str, Path]]:
     """Serve a copy of the notebooks, as a browser saves what it opens, from a home of its own.
@@ -196,6 +229,7 @@ def _server(base: Path, command: Callable[[Path], list[str]], probe: str) -> Gen
     """
     folder, home = base / "notebooks", base / "home"
     shutil.copytree(NOTEBOOKS, folder, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+    _all_lessons(folder / "all_lessons.ipynb")
     names = ("_CONFIG", "_DATA", "_RUNTIME", "LAB_SETTINGS", "LAB_WORKSPACES")
     folders = {f"JUPYTER{name}_DIR": str(home / name.strip("_").lower()) for name in names}
     variables = {"HOME": str(home), "IPYTHONDIR": str(home / "ipython"), "OMP_NUM_THREADS": "1", **folders}
@@ -327,3 +361,90 @@ def voila(voila_address: str, window: Any) -> Callable[..., OpenNotebook]:
         return opened
 
     return open_notebook
+
+
+# Pages without a server.
+
+
+@pytest.fixture(scope="session")
+def audit_page(condnum: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of an audit: two tables with a singular task, the answer among the features, an extractor."""
+    folder, rng = tmp_path_factory.mktemp("audit"), np.random.default_rng(0)
+    X = rng.normal(size=(240, 12)) * np.geomspace(1, 1e-3, 12)
+    X[:, 11] = 0
+    frame = pd.DataFrame(X, columns=[f"c{i}" for i in range(12)])
+    frame["label"] = (X[:, 0] > 0).astype(int)
+    frame[:120].to_csv(folder / "P.csv", index=False)
+    frame[120:].to_csv(folder / "H.csv", index=False)
+    np.save(folder / "theta.npy", np.diag([*np.geomspace(1, 1e3, 12), 1.0]))
+    np.save(folder / "y.npy", frame["label"][120:].to_numpy())
+    done = condnum(
+        "audit", "--pretrain", "P.csv", "--harmful", "H.csv", "--theta", "theta.npy", "--targets", "y.npy",
+        "--bootstrap", "20", "--out", "out", cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "look like the answer (label: a function of the targets)" in " ".join(done.stderr.split())
+    return folder / "out" / "report.html"
+
+
+@pytest.fixture(scope="session")
+def site(
+    golden_run: Callable[..., Any],
+    shared_kernel: Any,
+    site_cache: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """The site of a small reproduction: three finished runs, one failure, every lesson and explorer.
+
+    One explorer is recorded at a few values of its controls. Of the others each control has two, and all
+    states look alike.
+    """
+    from lessons.test_notebooks import FASTER
+
+    from condnum.lessons import recording
+    from condnum.report import notebook
+    from condnum.report.reproduce import Experiment, ReproductionRecord
+    from condnum.site import build
+
+    root, target = tmp_path_factory.mktemp("reproduction"), tmp_path_factory.mktemp("reports")
+    for name in SHOWN:
+        shutil.copytree(golden_run(name)[1], root / name)
+    ended = [{"status": "finished", "folder": name, "error": ""} for name in SHOWN]
+    ended.append({"status": "failed", "folder": None, "error": "no memory"})
+    ReproductionRecord(
+        scale="quick",
+        started_utc="2030-01-02T03:04:05+00:00",
+        seconds=60.0,
+        source=None,
+        versions={"python": "3.11"},
+        device={"name": "a processor"},
+        experiments=tuple(
+            Experiment(name, f"Title of {name}", "One sentence.", f"condnum {words}", seconds=1.0, **end)
+            for (name, words), end in zip(
+                [*((name, RUNS[name]) for name in SHOWN), ("deep", "run deep")], ended, strict=True
+            )
+        ),
+    ).save(root)
+    few = {"exponent": [0.0, 0.5, 1.0], "pretrain_kappa": [10.0, 100.0], "harmful_kappa": [2.0, 10.0]}
+    said, values, payload = list[str](), recording.recorded_values, recording.payload
+    first = cache(lambda explorer: payload(explorer, recording.lattice(explorer)[0]))
+
+    def two(explorer: type[Any]) -> dict[str, list[Any]]:
+        return {name: kept[:2] for name, kept in values(explorer).items()}
+
+    def faster(name: str, _: Any, folder: Path, **options: Any) -> Path:
+        return notebook.run_notebook(name, FASTER.get(name, {}), folder, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recording, "recorded_values", lambda _: few)
+        recording.record_all(site_cache / "recorded", ["AlignedTasksExplorer"], jobs=1)
+        patch.setattr(recording, "recorded_values", two)
+        patch.setattr(recording, "payload", lambda explorer, _: first(explorer))
+        recording.record_all(site_cache / "recorded", jobs=1)
+        patch.setattr(notebook, "running_kernel", shared_kernel.running)
+        patch.setattr(build.os, "cpu_count", lambda: 1)  # one kernel: one lesson after the other
+        patch.setattr(build, "run_notebook", faster)
+        made = {"cache": site_cache, "explorers": list(recording.recordable())}
+        build.build_site(root, target, say=said.append, **made)
+    assert said == []
+    return target / "site"

@@ -1,82 +1,15 @@
 """Pages in a real browser: a run's report; the site by keyboard, on a phone, in the dark, on paper."""
 
 import re
-import shutil
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from golden_runs import RUNS, SHOWN
 
 pytestmark = pytest.mark.browser
 
-#: Bytes of a page beside the scripts that pages share, and of the whole site.
-LARGEST_PAGE, LARGEST_SITE = 1_500_000, 25_000_000
-
 _DRAWN = """() => Array.from(document.querySelectorAll('.plot-frame'))
     .every(g => g._fullLayout && g.querySelector('.main-svg') && g._fullData.length)"""
-
-_RAW_TEX = r"""() => {
-    const found = [], text = NodeFilter.SHOW_TEXT;
-    const walk = document.createTreeWalker(document.querySelector('article'), text);
-    while (walk.nextNode())
-        if (!walk.currentNode.parentElement.closest('code, pre, math, script, svg')
-            && /\$|\\[a-zA-Z]+/.test(walk.currentNode.data)) found.push(walk.currentNode.data);
-    return found;
-}"""
-
-
-@pytest.fixture(scope="module")
-def site(golden_run, shared_kernel, site_cache, tmp_path_factory):
-    """The site of a small reproduction: three finished runs, one failure, two lessons, a recording."""
-    from condnum.lessons import recording
-    from condnum.report import notebook
-    from condnum.report.reproduce import Experiment, ReproductionRecord
-    from condnum.site import build
-
-    root = tmp_path_factory.mktemp("reproduction")
-    for name in SHOWN:
-        shutil.copytree(golden_run(name)[1], root / name)
-    ended = [{"status": "finished", "folder": name, "error": ""} for name in SHOWN]
-    ended.append({"status": "failed", "folder": None, "error": "no memory"})
-    ReproductionRecord(
-        scale="quick",
-        started_utc="2030-01-02T03:04:05+00:00",
-        seconds=60.0,
-        source=None,
-        versions={"python": "3.11"},
-        device={"name": "a processor"},
-        experiments=tuple(
-            Experiment(name, f"Title of {name}", "One sentence.", f"condnum {words}", seconds=1.0, **end)
-            for (name, words), end in zip(
-                [*((name, RUNS[name]) for name in SHOWN), ("deep", "run deep")], ended, strict=True
-            )
-        ),
-    ).save(root)
-    few = {"exponent": [0.0, 0.5, 1.0], "pretrain_kappa": [10.0, 100.0], "harmful_kappa": [2.0, 10.0]}
-    said, target = [], tmp_path_factory.mktemp("reports")
-    made = {"lessons": ("2_alignment", "6_exercises"), "explorers": ("AlignedTasksExplorer",)}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(notebook, "running_kernel", shared_kernel.running)
-        patch.setattr(build.os, "cpu_count", lambda: 1)  # one kernel: one lesson after the other
-        patch.setattr(recording, "recorded_values", lambda _: few)
-        build.build_site(root, target, cache=site_cache, say=said.append, **made)
-    assert said == []
-    return target / "site"
-
-
-@pytest.fixture
-def watched(window):
-    """The window, with everything that a page complains of or fetches."""
-    window.problems, window.fetched = [], []
-    window.on(
-        "console",
-        lambda m: window.problems.append(m.text) if m.type in ("error", "warning") else None,
-    )
-    window.on("pageerror", lambda error: window.problems.append(str(error)))
-    window.on("request", lambda request: window.fetched.append(request.url))
-    window.on("requestfailed", lambda request: window.problems.append(f"not loaded: {request.url}"))
-    return window
 
 
 def strangers(window) -> list[str]:
@@ -92,27 +25,6 @@ def open_page(window, path: Path) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [390, 1280])
-def test_every_page_draws_its_figures_offline_and_does_not_scroll_sideways(site, watched, width):
-    watched.set_viewport_size({"width": width, "height": 844})
-    pages, counts = sorted(site.rglob("*.html")), {}
-    for path in pages:
-        counts[path.relative_to(site).as_posix()] = open_page(watched, path)
-        assert watched.evaluate("document.documentElement.scrollWidth") <= width, path
-        assert watched.locator("code.tex").count() == 0, path  # a formula that is no MathML
-        assert watched.evaluate(_RAW_TEX) == [], path
-        assert watched.locator(".modebar-btn[data-title^=Share]").count() == 0, path
-    assert watched.problems == []
-    assert strangers(watched) == []
-    for run in site.glob("runs/*/report.ipynb"):
-        figures = run.read_text("utf-8").count('"application/vnd.plotly.v1+json":')
-        assert counts[f"results/{run.parent.name}.html"] == figures >= 2
-    assert counts["learn/6_exercises.html"] == 1
-    sizes = {path: path.stat().st_size for path in site.rglob("*") if path.is_file()}
-    assert max(sizes[path] for path in pages) <= LARGEST_PAGE
-    assert sum(sizes.values()) <= LARGEST_SITE
-
-
 @pytest.mark.slow
 def test_every_number_of_the_scoreboard_leads_to_its_run(site, window):
     open_page(window, site / "results" / "index.html")
