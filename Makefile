@@ -42,8 +42,7 @@ lint: setup
 	$(BIN)/nbstripout --verify $(STRIP) notebooks/*.ipynb notebooks/experiments/*.ipynb
 
 lab: setup
-	$(BIN)/jupyter lab --ServerApp.ip=$(LISTEN) --notebook-dir=notebooks --LabApp.default_url=/lab/tree/0_start.ipynb \
-	  $(if $(filter 0,$(shell id -u)),--allow-root)
+	$(BIN)/condnum lab notebooks --ip $(LISTEN)
 
 # The lessons as pages without code, for a class; the address with its token opens in the browser.
 teach: setup

@@ -16,10 +16,10 @@ import signal
 import sys
 import textwrap
 import threading
+import time
 import traceback
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version as distribution_version
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -27,6 +27,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from condnum import __version__
 from condnum.errors import CondnumError, UnknownNameError, require
 
 EXIT_ERROR, EXIT_INTERRUPTED = 2, 130
@@ -39,7 +40,7 @@ SHOWN_FAILURES = 20
 class NotebookCommand:
     """A notebook as a command."""
 
-    notebook: str  # a name in the source tree, or a path
+    notebook: str  # a name of condnum's own, or a path
     config: str = ""  # module:class of its study, built and loaded before a kernel starts
     fixed: Mapping[str, Any] = field(default_factory=dict)  # parameters that are no options of this command
     defaults: Mapping[str, Any] = field(default_factory=dict)  # where they are not the notebook's
@@ -424,7 +425,7 @@ app.add_typer(run_app, name="run")
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"condnum {distribution_version('condnum')}")
+        typer.echo(f"condnum {__version__}")
         raise typer.Exit
 
 
@@ -503,6 +504,30 @@ def download() -> None:
     typer.echo(f"MNIST: {download_mnist()}")
 
 
+@app.command("lab")
+def lab(
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Folder of your copies.")] = "notebooks",
+    options: Annotated[
+        list[str] | None, typer.Argument(metavar="-- OPTION", help="For JupyterLab, such as --port=9999.")
+    ] = None,
+    ip: Annotated[str, typer.Option(metavar="ADDRESS", help="Where it listens, with a token.")] = "127.0.0.1",
+) -> None:
+    """Copy the notebooks to a folder, but none over a file that is there, and open them in JupyterLab."""
+    from condnum.report.notebook import copy_notebooks
+
+    server, place = require("jupyterlab.labapp", "notebooks").LabApp, Path(folder).expanduser()
+    if differ := copy_notebooks(place):
+        names = ", ".join(path.name for path in differ)
+        say(f"{folder} keeps its own {names}; move a file away to get the one of this version.")
+    words = [
+        f"--ServerApp.ip={ip}",
+        f"--notebook-dir={place}",
+        "--LabApp.default_url=/lab/tree/0_start.ipynb",
+    ]
+    words += ["--allow-root"] * (getattr(os, "geteuid", lambda: 1)() == 0)  # a container's user
+    server.launch_instance([*words, *(options or [])])
+
+
 @app.command(
     "reproduce",
     epilog="An experiment that fails does not stop the others: the site says what is wrong, and the exit "
@@ -529,34 +554,42 @@ def reproduce(
 ) -> None:
     """Run all experiments, reuse what is unchanged; a site that grows sets each number beside its run."""
     from condnum.files import folder_lock, output_folder
-    from condnum.report.reproduce import experiments
+    from condnum.report.experiments import experiments
     from condnum.report.reproduce import reproduce as run
-    from condnum.site.build import build_site
+    from condnum.site.build import build_site, missing_parts
 
     require("sphinx", "site")  # now, not when all has run
     names = [word.strip() for word in only.split(",") if word.strip()]
     chosen = [experiment.name for experiment in experiments(scale, names)]
     root = output_folder(out or Path("runs") / "reproduce" / scale)
     output_folder(site)
-    stream = None if quiet else sys.stderr
+    built = False
 
-    def on_end(index: int, total: int, entry: Any) -> None:
-        if entry.status == "reused":
+    def on_end(entry: Any) -> None:
+        """Build the site once there is a result; between experiments that take hours, after each."""
+        nonlocal built
+        if entry.name not in chosen or (built and scale == "quick"):
             return
-        with contextlib.suppress(CondnumError):  # the last build says what is wrong
-            rest = ", ".join(chosen[index:]) or "the lessons and explorers of the site"
+        with contextlib.suppress(CondnumError, OSError):  # the last build says what is wrong
             page = build_site(root, site, execute=False)
+            built = True
             if not quiet:
-                typer.echo(f"  site: {page} (open it now, it grows; still to run: {rest})", err=True)
+                line = f"  site: {page} (open it now; the other results, lessons and explorers follow)"
+                require("tqdm", "notebooks").tqdm.write(line, file=sys.stderr)
 
     with folder_lock(root):
         try:
-            record = run(scale, root, only=names, jobs=jobs, stream=stream, on_end=on_end)
-        except KeyboardInterrupt:
-            say(
-                f"stopped by Ctrl-C; what is finished lies in {root}, its pages under {site}: the same "
-                "command goes on from there."
+            record = run(
+                scale,
+                root,
+                only=names,
+                jobs=jobs,
+                stream=None if quiet else sys.stderr,
+                beside=missing_parts() if scale == "quick" else (),
+                on_end=on_end,
             )
+        except KeyboardInterrupt:
+            say(f"stopped by Ctrl-C; what is finished lies in {root}: the same command goes on from there.")
             raise typer.Exit(EXIT_INTERRUPTED) from None
         index = _whole_site(root, site, quiet=quiet)
     bad = ("failed", "not run") if names else ("failed",)  # what was asked for by name has to be there
@@ -575,10 +608,15 @@ def site(
         typer.Option(metavar="DIR", help="Folder of a reproduction.", show_default="runs/reproduce/SCALE"),
     ] = None,
     site: SiteOption = Path("reports"),
+    part: Annotated[str, typer.Option(hidden=True, help="Make this part, for later builds, alone.")] = "",
 ) -> None:
     """Build the site: lessons, results, how-to, API; without a reproduction, of committed results."""
     from condnum.report.reproduce import RECORD
+    from condnum.site.build import make_part
 
+    if part:
+        make_part(part, say=say)
+        return
     roots = [Path("runs") / "reproduce" / scale for scale in ("full", "quick")]
     root = out or next((root for root in roots if (root / RECORD).exists()), None)
     typer.echo(str(_whole_site(root, site)))
@@ -586,10 +624,13 @@ def site(
 
 def _whole_site(root: Path | None, site: Path, *, quiet: bool = False) -> Path:
     """Build the site with its lessons and explorers, which takes minutes where these are not there yet."""
-    from condnum.progress import terminal_progress
+    from condnum.progress import duration, terminal_progress
     from condnum.site.build import build_site
 
     if quiet:
         return build_site(root, site)
+    start = time.monotonic()
     with terminal_progress("lessons and explorers") as progress:
-        return build_site(root, site, say=say, progress=progress)
+        page = build_site(root, site, say=say, progress=progress)
+    typer.echo(f"✓ site built in {duration(time.monotonic() - start)}", err=True)
+    return page

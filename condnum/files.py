@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import IO, Any, cast
 from zipfile import BadZipFile
@@ -38,6 +39,12 @@ def output_folder(path: str | os.PathLike[str]) -> Path:
     except OSError as error:
         raise OutputError(_advice("results cannot be written to the folder", folder, error)) from error
     return folder
+
+
+def shipped(folder: str) -> Path:
+    """Return a folder of the repository: beside the package in a clone, inside the package in a wheel."""
+    package = Path(__file__).resolve().parent
+    return package / folder if (package / folder).is_dir() else package.with_name(folder)
 
 
 @contextmanager
@@ -68,6 +75,11 @@ def atomic_write(path: str | os.PathLike[str]) -> Generator[Path, None, None]:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def asset(*names: str) -> str:
+    """Return scripts, styles or a template of this package, by their paths in it, one after the other."""
+    return "\n".join(files("condnum").joinpath(name).read_text(encoding="utf-8") for name in names)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:

@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -137,14 +138,14 @@ def own_peak() -> ProcessPeak:
     """Return the peak resident memory of this process.
 
     On Linux from `VmHWM`, elsewhere from `getrusage`: on Linux that number survives `exec`, and a
-    worker would report what its parent held when it was started.
+    worker would report what its parent held when it was started. On Windows, which has neither, 0.
     """
     mib, status = 0.0, Path("/proc/self/status")
     if status.exists():
         found = re.search(r"^VmHWM:\s*(\d+)", status.read_text(encoding="utf-8"), re.MULTILINE)
         mib = int(found.group(1)) / 1024 if found else mib
     else:
-        with suppress(ImportError):  # Windows
+        with suppress(ImportError):
             import resource
 
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -164,6 +165,8 @@ class PeakMemory:
         >>> peaks.append(ProcessPeak(("here", 2), 90.0))  # the same process, later
         >>> print(PeakMemory.of(peaks))
         190 MiB (sum of the peak resident memory of 2 processes)
+        >>> print(PeakMemory(0.0, 1))  # on Windows
+        not known: this system does not tell it
     """
 
     mib: float
@@ -178,9 +181,23 @@ class PeakMemory:
         return cls(sum(largest.values()), len(largest))
 
     def __str__(self) -> str:
+        if not self.mib:
+            return "not known: this system does not tell it"
         if self.processes == 1:
             return f"{self.mib:,.0f} MiB (peak resident memory of the process)"
         return f"{self.mib:,.0f} MiB (sum of the peak resident memory of {self.processes} processes)"
+
+
+# Processes.
+
+
+def end_group(leader: int) -> None:
+    """Kill a process and those that it started; where there are no process groups (Windows), it alone."""
+    with suppress(ProcessLookupError, PermissionError):  # nobody left
+        if hasattr(os, "killpg"):
+            os.killpg(leader, signal.SIGKILL)
+        else:
+            os.kill(leader, signal.SIGTERM)  # ends it at once there
 
 
 # Where a result comes from.

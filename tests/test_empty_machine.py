@@ -17,7 +17,7 @@ def empty(tmp_path, monkeypatch, on_shared_kernel):
 @pytest.mark.parametrize(
     ("name", "parameters", "title"),
     [
-        ("house_prices", {"methods": "identity,optimal"}, "house-prices, condnum's box: 309 rows D_P"),
+        ("house_prices", {"methods": "identity,optimal"}, "house-prices, condnum's box: 309 pre-training"),
         ("mnist_pairs", {"methods": "optimal", "pairs": "4-9"}, "mnist, 10,000 test images, condnum's box"),
     ],
     ids=["house-prices", "mnist"],

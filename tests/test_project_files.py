@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+import condnum
+
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 TARGETS = re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"))
@@ -25,8 +27,9 @@ def test_citation():
     citation = read("CITATION.cff")
     assert citation["cff-version"] == "1.2.0"
     assert citation["message"]
-    for ours, theirs in {"title": "name", "version": "version", "license": "license"}.items():
+    for ours, theirs in {"title": "name", "license": "license"}.items():
         assert citation[ours] == PROJECT[theirs]
+    assert citation["version"] == condnum.__version__
     assert citation["authors"] == PROJECT["authors"]
     paper = citation["preferred-citation"]
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
@@ -36,7 +39,7 @@ def test_citation():
 
 def test_changes_end_with_this_version():
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert re.search(r"(?m)^## (\S+)", text)[1] == PROJECT["version"]
+    assert re.search(r"(?m)^## (\S+)", text)[1] == condnum.__version__
 
 
 @pytest.mark.parametrize("name", ["bug", "wrong_number", "question"])
@@ -59,8 +62,15 @@ def test_workflows_make_what_there_is(name):
     commands = [target for step in steps for target in made(step.get("run", ""))]
     assert commands
     assert set(commands) <= set(TARGETS)
-    (version,) = (step["with"]["python-version"] for step in steps if "setup-python" in step.get("uses", ""))
-    assert f"Programming Language :: Python :: {version}" in PROJECT["classifiers"]
+
+
+def test_the_tests_run_on_every_python_that_is_promised():
+    promised = [line.split(" :: ")[-1] for line in PROJECT["classifiers"] if ":: Python :: 3." in line]
+    job = read(".github/workflows/test.yml")["jobs"]["test"]
+    assert job["strategy"]["matrix"]["python"] == promised
+    (chosen,) = (step["with"] for step in job["steps"] if "setup-python" in step.get("uses", ""))
+    assert chosen["python-version"] == "${{ matrix.python }}"
+    assert PROJECT["requires-python"] == f">={promised[0]}"
 
 
 def test_dev_container_opens_the_lessons():

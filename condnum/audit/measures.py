@@ -104,12 +104,12 @@ def read_theta(value: ThetaLike, dimension: int, *, name: str = "theta") -> NDAr
 def read_extractors(given: Mapping[str, ThetaLike], dimension: int) -> dict[str, NDArray[np.float64]]:
     """Read the extractors that were given: `theta`, or `theta_0` and `theta_i`."""
     if "theta" in given and len(given) > 1:
-        raise InvalidInputError("theta excludes theta_0 and theta_i; give either one extractor or the pair.")
+        raise InvalidInputError("theta=… excludes theta_0=… and theta_i=…: give one extractor or the pair.")
     if len(given) == 1 and "theta" not in given:
         (name,) = given
         missing = "theta_i" if name == "theta_0" else "theta_0"
         raise InvalidInputError(
-            f"{name} was given without {missing}: the pair is compared; a single extractor is called theta."
+            f"{name} was given without {missing}: give both, or a single extractor as theta=…."
         )
     return {name: read_theta(value, dimension, name=name) for name, value in given.items()}
 

@@ -10,6 +10,7 @@ from condnum.audit.layers import LayerAudit
 from condnum.audit.measures import LABELS, Comparison
 from condnum.audit.result import Audit
 from condnum.audit.words import interval_words
+from condnum.machine import PeakMemory
 from condnum.report.tables import RATIOS, as_html, formula_html, number
 
 _MARK = {True: "holds", False: "fails", None: "not known"}
@@ -177,5 +178,5 @@ def run_words(found: Audit) -> pd.DataFrame:
     )
     facts["seed"] = str(found.seed)
     facts["seconds"] = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in found.seconds.items())
-    facts["peak memory"] = f"{found.peak_mib:,.0f} MiB resident"
+    facts["peak memory"] = str(PeakMemory(found.peak_mib, processes=1))
     return pd.DataFrame({"what": map(formula_html, facts), "value": map(formula_html, facts.values())})

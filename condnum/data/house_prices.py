@@ -137,7 +137,7 @@ def load_house_prices(
     Examples:
         >>> pair = load_house_prices("auto")
         >>> pair.title()  # doctest: +SKIP
-        'house-prices, condnum's box: 309 rows D_P, 1151 rows D_H, D = 77, SHA-256 1e18addf'
+        'house-prices, condnum's box: 309 pre-training and 1151 harmful rows, D = 77, SHA-256 1e18addf'
     """
     options: dict[str, object] = {
         "features": features, "rows": rows, "encoders": encoders, "normalise": normalise, "missing": missing,

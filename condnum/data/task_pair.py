@@ -123,7 +123,7 @@ class TaskPair:
         ...     pretrain_name="p", harmful_name="h", feature_names=("a", "b"), checksum="ab" * 32,
         ...     provenance=origin)
         >>> pair.title()
-        'toy, embedded: 2 rows D_P, 3 rows D_H, D = 2, SHA-256 abababab'
+        'toy, embedded: 2 pre-training and 3 harmful rows, D = 2, SHA-256 abababab'
     """
 
     X_P: FloatArray
@@ -261,7 +261,7 @@ class TaskPair:
     def title(self) -> str:
         """Return `label`, row counts and the first 8 digits of the SHA-256, for figure titles."""
         return (
-            f"{self.label}: {self.rows_pretrain} rows D_P, {self.rows_harmful} rows D_H, "
+            f"{self.label}: {self.rows_pretrain} pre-training and {self.rows_harmful} harmful rows, "
             f"D = {self.dimension}, SHA-256 {self.checksum[:8]}"
         )
 

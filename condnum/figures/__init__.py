@@ -3,7 +3,7 @@
 from condnum.figures.curves import ceiling_figure, history_figure, norm_ratio_figure, spectra_figure
 from condnum.figures.limits import pareto_figure
 from condnum.figures.pair_detail import PairDetail, PairFigures, pair_detail_figures
-from condnum.figures.pairs import pair_heatmaps
+from condnum.figures.pairs import pair_figure, pair_heatmaps
 from condnum.figures.style import MethodStyle, method_style
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "method_style",
     "norm_ratio_figure",
     "pair_detail_figures",
+    "pair_figure",
     "pair_heatmaps",
     "pareto_figure",
     "spectra_figure",

@@ -1,4 +1,4 @@
-"""Fig. 2: heatmaps of ln RIR over all ordered pairs of digits, one panel a method."""
+"""Fig. 2: RIR over ordered pairs of digits, as heatmaps with a panel a method, or as dots."""
 
 import math
 import textwrap
@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from condnum.errors import InvalidInputError, check_known, require
-from condnum.figures.style import finish, method_style, panels
+from condnum.figures.style import empty, finish, log_axis, method_style, panels
 
 DIGITS = 10
 
@@ -185,6 +185,118 @@ PANEL, GAP, BOTTOM = 405, 112, 62
 LINE = {1: 88, 2: 120}
 
 
+def pair_figure(
+    results: pd.DataFrame,
+    subtitle: str,
+    *,
+    convention: str = "ridge",
+    gauge: str = "unit",
+    methods: Sequence[str] | None = None,
+) -> Any:
+    """Draw RIR of pairs of digits: as heat maps (Fig. 2), or as dots where these would be half empty.
+
+    Args:
+        results: What `DigitPairs` measures, a row per method, seed, pair, convention and gauge.
+        subtitle: Names the data.
+        convention: How κ is measured.
+        gauge: The scale of θ at which it is measured.
+        methods: Names of those that are drawn; None for all.
+
+    Returns:
+        A plotly figure. Its traces' `customdata` holds (pre-training digit, harmful digit).
+
+    Raises:
+        InvalidInputError: A column, a method or what was measured is missing.
+    """
+    table = check_pair_results(results)
+    pairs = table[["pretrain_digit", "harmful_digit"]].drop_duplicates().to_numpy()
+    digits = np.ptp(pairs) + 1
+    draw = pair_dots if 2 * len(pairs) <= digits * (digits - 1) else pair_heatmaps
+    return draw(results, subtitle, convention=convention, gauge=gauge, methods=methods)
+
+
+def _chosen(
+    results: pd.DataFrame, methods: Sequence[str] | None, **measure: str
+) -> tuple[pd.DataFrame, list[str], list[PairCells]]:
+    """Return the checked table, the names of the drawn methods and their cells."""
+    table = check_pair_results(results)
+    known = list(dict.fromkeys(table["method"]))
+    names = known if methods is None else list(methods)
+    if not names:
+        raise InvalidInputError(f"methods is empty; choose of: {', '.join(known)}.")
+    for name in names:
+        check_known("method of the table", name, known)
+    return table, names, [pair_cells(table, name, **measure) for name in names]
+
+
+def _heading(table: pd.DataFrame) -> str:
+    """Say how many pairs are drawn."""
+    return f"{len(table[['pretrain_digit', 'harmful_digit']].drop_duplicates())} of 90 pairs of digits"
+
+
+def pair_dots(
+    results: pd.DataFrame,
+    subtitle: str,
+    *,
+    convention: str = "ridge",
+    gauge: str = "unit",
+    methods: Sequence[str] | None = None,
+) -> Any:
+    """Draw RIR of a few ordered pairs of digits: a row a pair, a dot a method, a cross where it fails."""
+    table, names, shown = _chosen(results, methods, convention=convention, gauge=gauge)
+    figure, crosses, drawn = empty(), list[tuple[float, float]](), [1.0]
+    pairs = sorted(set(map(tuple, table[["pretrain_digit", "harmful_digit"]].to_numpy())))
+    for k, (name, cells) in enumerate(zip(names, shown, strict=True)):
+        style, known = method_style(name), [pair for pair in pairs if cells.present[pair]]
+        rir = np.exp([cells.log_rir[pair] for pair in known])
+        seen = np.isfinite(rir) & (rir > 0)
+        y = np.array([pairs.index(pair) for pair in known]) + 0.7 * ((k + 0.5) / len(names) - 0.5)
+        places = {"y": y, "customdata": known, "text": [cells.hover[pair] for pair in known]}
+        figure.add_scatter(
+            x=np.where(seen, rir, np.nan), name=cells.title.replace("<br>", ": "), mode="markers",
+            marker={"color": style.color, "size": 11}, hovertemplate="%{text}<extra></extra>", **places,
+        )  # fmt: skip
+        if not seen.all():  # on the line RIR = 1, in words
+            places["text"] = [f"RIR {'0' if value == 0 else number_text(value)}" for value in rir]
+            figure.add_scatter(
+                x=np.where(seen, np.nan, 1.0), mode="text", textposition="middle right",
+                textfont_color=style.color, hoverinfo="skip", showlegend=False, **places,
+            )  # fmt: skip
+        failed = np.array([cells.failed[pair] for pair in known])
+        crosses += zip(rir[seen & failed], y[seen & failed], strict=True)
+        drawn += [*rir[seen]]
+    if crosses:
+        x, y = zip(*crosses, strict=True)
+        figure.add_scatter(
+            x=x, y=y, mode="markers", name="fails Definition 3.1 in at least one seed", hoverinfo="skip",
+            marker={"symbol": "x", "size": 6, "color": "#000000"},
+        )  # fmt: skip
+    measure = MEASURE_NAMES.get((convention, gauge), f"{convention}, {gauge}")
+    inner = len(pairs) * max(26, 10 * len(names) + 8) + 20
+    note = (
+        f"{subtitle}. Measured with {measure}; mean of ln RIR over seeds. Below: mean RIR over pairs ± std "
+        "over seeds, and the pairs that succeed in every seed"
+    )
+    finish(figure, f"RIR of {_heading(table)}", note)
+    top, bottom = figure.layout.margin.t - 30, 80 + 24 * len(figure.data)
+    figure.add_vline(x=1, line={"color": GREY, "width": 1})
+    figure.update_xaxes(**log_axis("RIR", drawn), zeroline=False)
+    figure.update_yaxes(
+        range=[len(pairs) - 0.5, -0.5],
+        tickvals=list(range(len(pairs))),
+        ticktext=[f"{p} → {h}" for p, h in pairs],
+        title_text="D<sub>P</sub> → D<sub>H</sub>",
+    )
+    return figure.update_layout(
+        height=top + inner + bottom,
+        margin={"t": top, "b": bottom},
+        title_y=1 - 23 / (top + inner + bottom),
+        legend={
+            "orientation": "h", "x": 0, "yref": "container", "y": 0.01, "yanchor": "bottom", "title_text": "",
+        },
+    )  # fmt: skip
+
+
 def pair_heatmaps(
     results: pd.DataFrame,
     subtitle: str,
@@ -201,14 +313,7 @@ def pair_heatmaps(
     RIR > 1 is not enough. A panel's title gives the mean RIR over pairs ± its standard deviation
     over seeds, as in Table 2. The heatmaps' `customdata` holds (pre-training digit, harmful digit).
     """
-    table = check_pair_results(results)
-    known = list(dict.fromkeys(table["method"]))
-    names = known if methods is None else list(methods)
-    if not names:
-        raise InvalidInputError(f"methods is empty; choose of: {', '.join(known)}.")
-    for name in names:
-        check_known("method of the table", name, known)
-    shown = [pair_cells(table, name, convention=convention, gauge=gauge) for name in names]
+    table, names, shown = _chosen(results, methods, convention=convention, gauge=gauge)
     if limit is None:
         limit = color_limit(table, comparable(names), convention=convention, gauge=gauge)
     if not 0 < limit < math.inf:
@@ -244,8 +349,7 @@ def pair_heatmaps(
         "seeds, and the pairs that succeed in every seed"
     )
     top = 84 + 22 * len(textwrap.wrap(note, LINE[columns]))
-    pairs = len(table[["pretrain_digit", "harmful_digit"]].drop_duplicates())
-    title, height = f"ln RIR of {pairs} of 90 pairs of digits", top + BOTTOM + inner
+    title, height = f"ln RIR of {_heading(table)}", top + BOTTOM + inner
     finish(figure, title, note, height=height, width=LINE[columns])
     figure.update_xaxes(**plain)
     figure.update_yaxes(**plain)

@@ -1,6 +1,7 @@
 """One look for every figure: a colour-blind-safe colour and a dash for each method, one template."""
 
 import math
+import re
 import textwrap
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -48,6 +49,17 @@ def method_style(name: str) -> MethodStyle:
     return MethodStyle(label, color, dash)
 
 
+def option_text(label: str) -> str:
+    """Return a method's label for a dropdown, which renders no HTML.
+
+    Examples:
+        >>> [option_text(label) for label in ("R<sub>ill</sub> only", "Initial (θ = θ<sub>0</sub>)")]
+        ['Rᵢₗₗ only', 'Initial']
+    """
+    words = re.sub(r" \(.*<.*\)", "", label)
+    return re.sub(r"<.*?>", "", words.replace("<sub>ill</sub>", "ᵢₗₗ"))
+
+
 def num(value: float, digits: int = 3) -> str:
     """Write a number for people: thousands apart, a power of ten only beyond ten million or below 1e-4.
 
@@ -74,13 +86,15 @@ def translucent(color: str, alpha: float) -> str:
 def finish(figure: Any, title: str, subtitle: str, *, height: int = 460, width: int = 120) -> Any:
     """Give a figure its title, template, legend and margins; the subtitle is broken at so many characters."""
     require("plotly.io", "viz").renderers["plotly_mimetype"].config.update(CONFIG)  # in JupyterLab
-    lines = [part for line in subtitle.split("<br>") for part in textwrap.wrap(line, width) or [""]]
+    parts = [textwrap.wrap(line, width) or [""] for line in subtitle.split("<br>")]
+    lines = [line for part in parts for line in part]
     headings = [note.text.count("<br>") for note in figure.layout.annotations if note.yref == "paper"]
     top = 73 + 22 * len(lines) + 20 * max(headings, default=0)  # titles of panels grow upwards
     figure.update_layout(
         template="plotly_white",
         title={
-            "text": f"{title}<br><sup>{'<br>'.join(lines)}</sup>",
+            # A space before a break tells pages that it was made for this width.
+            "text": f"{title}<br><sup>{'<br>'.join(' <br>'.join(part) for part in parts)}</sup>",
             "x": 0.01,
             "xanchor": "left",
             "y": 1 - 23 / height,

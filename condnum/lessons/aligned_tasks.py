@@ -89,9 +89,11 @@ class AlignedTasks(Shown):
 
 
 @checked(
-    exponent=Slider("exponent s", "s of θ = K_P^(-s/2).", 0, 1, step=0.05, marks=21),
-    pretrain_kappa=Slider("κ(K_P), pre-training", "κ(K_P).", 1, 1000, log=True, marks=7),
-    harmful_kappa=Slider("κ(K_H), harmful", "κ(K_H).", 1, 1000, log=True, marks=7),
+    exponent=Slider("exponent s", "θ is the pre-training K to the power −s/2.", 0, 1, step=0.05, marks=21),
+    pretrain_kappa=Slider(
+        "κ(K<sub>P</sub>), pre-training", "Of the pre-training data.", 1, 1000, log=True, marks=7
+    ),
+    harmful_kappa=Slider("κ(K<sub>H</sub>), harmful", "Of the harmful data.", 1, 1000, log=True, marks=7),
 )
 def aligned_tasks(
     *, exponent: float = 0.0, pretrain_kappa: float = 100.0, harmful_kappa: float = 2.0
@@ -114,12 +116,12 @@ class AlignedTasksExplorer(Explorer):
     presets = (
         Preset(
             "Counter-example to the remark",
-            "K_P = diag(100, 1), K_H = diag(2, 1), θ = K_P^(-1/2)",
+            "K = diag(100, 1) and diag(2, 1), s = 1",
             {"pretrain_kappa": 100.0, "harmful_kappa": 2.0, "exponent": 1.0},
         ),
         Preset(
             "Where the remark is right",
-            "K_H = K_P: one and the same task",
+            "One and the same task twice",
             {"pretrain_kappa": 100.0, "harmful_kappa": 100.0, "exponent": 1.0},
         ),
     )

@@ -179,7 +179,7 @@ class RotatedAlignment(Shown):
     ),
     rotation=Choice(
         "rotation",
-        "Which of the u_i turn.",
+        "Which of the uᵢ turn.",
         {
             "ends": "plane of q₁ and q_D",
             "neighbours": "plane of q₁ and q₂",
@@ -197,8 +197,8 @@ class RotatedAlignment(Shown):
     dimension=Slider("dimension D (features)", "Number D of features.", 2, 64, advanced=True),
     pairing=Choice(
         "aligned means",
-        "Which u_i lies on which q_j at the angle 0.",
-        {"same": "u_i = q_i", "opposite": "u_i = q_(D+1-i), opposite order"},
+        "Which uᵢ lies on which qⱼ at the angle 0.",
+        {"same": "uᵢ = qᵢ", "opposite": "opposite order"},
         advanced=True,
     ),
     seed=Slider(

@@ -16,7 +16,7 @@ import pandas as pd
 
 from condnum.data import TaskPair
 from condnum.errors import check_known
-from condnum.figures.style import method_style, num
+from condnum.figures.style import method_style, num, option_text
 from condnum.lessons.alignment import haar_overlap_band
 from condnum.lessons.alignment_panels import TASK, draw
 from condnum.lessons.alignment_trails import TRAINING, ZOOM, Chosen, Step, Trails, Zoom
@@ -34,6 +34,8 @@ RECORDED = {
 }
 #: Misalignment of Eq. 10 below which θ counts as aligned with a task.
 ALIGNED = 0.05
+#: Norm ratio above which a probe at the end of its steps counts as slow.
+SLOW = 0.1
 
 Side = Literal["pretrain", "harmful"]
 SIDES: tuple[Side, Side] = ("pretrain", "harmful")
@@ -48,8 +50,19 @@ class AlignmentView(Chosen, Shown):
 
     def finding(self) -> str:
         """Say by rule what this step shows first of all."""
-        rules = (self._ambiguous, self._aligned, self._carried, self._turned)
+        rules = (self._beside, self._ambiguous, self._aligned, self._carried, self._turned)
         return next(filter(None, (rule() for rule in rules)), "") or self._generic()
+
+    def _beside(self) -> str:
+        """Compare two extractors."""
+        if len(self.steps) == 1:
+            return ""
+        (one, other), leading = self.steps, self.tasks.leading
+        first, last = _angles(one.left(1, leading), other.left(1, leading))
+        return (
+            f"<b>{one.trail.short} beside {other.trail.short}</b>: the subspaces of their {leading} leading "
+            f"u<sub>i</sub> lie {first:.0f}° to {last:.0f}° apart"
+        )
 
     def _ambiguous(self) -> str:
         """Say that Eq. 10 depends on the U that was drawn."""
@@ -126,18 +139,27 @@ class AlignmentView(Chosen, Shown):
             angles = ", ".join(self._angles(step, side) for side in (0, 1))
             small[-1] += (
                 f" κ by Eq. 10 / true: {', '.join(kappas)}. Mean |u<sub>i</sub>ᵀq<sub>i</sub>|²: {means} "
-                f"(by chance {band}); angles of the {self.tasks.leading} leading: {angles}."
+                f"(by chance {band}); angles of the {self.tasks.leading} leading: {angles}.{self._slow(step)}"
             )
         small.append(self._direction_words())
         return f"{self.finding()}.<div class='condnum-wide'>{'<br>'.join(small)}</div>"
 
     def _angles(self, step: Step, side: int) -> str:
         """Return the least and the largest principal angle of leading subspaces of θ and K."""
-        left = step.left(1, self.tasks.leading)
-        Q = self.tasks.vectors[side][:, : self.tasks.leading]
-        cosines = np.linalg.svd(left.T @ Q, compute_uv=False).clip(0, 1)
-        first, last = np.degrees(np.arccos(cosines[[0, -1]]))
+        leading = self.tasks.leading
+        first, last = _angles(step.left(1, leading), self.tasks.vectors[side][:, :leading])
         return f"{first:.0f}°…{last:.0f}°"
+
+    def _slow(self, step: Step) -> str:
+        """Say why an immunized benign task may still be slow to learn."""
+        steps, left = int(step.trail.arrays["probe_steps"][-1]), float(step["probes"][0][-1])
+        if not step.immunized or left < SLOW:
+            return ""
+        raw = float(step["kappa"][0] / step["ratios"][0])
+        return (
+            f" Immunized, and yet the probe on D<sub>P</sub> keeps {left:.0%} of its squared distance after "
+            f"{steps:,} steps: (ii) ≤ 1 compares with raw inputs, whose κ is {num(raw)} already."
+        )
 
     def _direction_words(self) -> str:
         """Say what hangs on u_i, and how it lies to q_j."""
@@ -169,6 +191,13 @@ class AlignmentView(Chosen, Shown):
                 columns[f"{name}_spectrum_{task}"] = step["spectrum"][side]
         columns[f"q_{self.j}"] = self.tasks.vectors[self.side][:, self.j - 1]
         return pd.DataFrame(columns)
+
+
+def _angles(one: Any, other: Any) -> tuple[float, float]:
+    """Return the least and the largest principal angle between two subspaces, in degrees."""
+    cosines = np.linalg.svd(one.T @ other, compute_uv=False).clip(0, 1)
+    first, last = np.degrees(np.arccos(cosines[[0, -1]])).tolist()
+    return first, last
 
 
 def alignment_lab(
@@ -216,16 +245,15 @@ def explorer_of(trails: Trails, known: Sequence[str]) -> type[Explorer]:
     """Make the explorer of these extractors; its sliders end at their D."""
     tasks, first = trails.tasks, next(iter(trails.kept))
     D, most = tasks.dimension, kept_directions(tasks.dimension)
-    labels = {name: re.sub(r"<sub>(.*?)</sub>", r"_\1", method_style(name).label) for name in known}
-    labels = {name: re.sub(r"<.*?>", "", label) for name, label in labels.items()}
+    labels = {name: option_text(method_style(name).label) for name in known}
     tips = {
         "training": "Along the kept steps, log-spaced.",
-        "i": "Which u_i, by descending σ_i; or click a map.",
-        "j": "Which q_j, by descending γ_j; or click a map.",
-        "side": "Whose K the q_j belong to, and on which task two extractors are compared.",
+        "i": "Which uᵢ, by descending σᵢ; or click a map.",
+        "j": "Which qⱼ, by descending γⱼ; or click a map.",
+        "side": "Whose K the qⱼ belong to, and on which task two extractors are compared.",
         "compare": "A second extractor, at the same part of its training.",
     }
-    sides = {"pretrain": "D_P, pre-training", "harmful": "D_H, harmful"}
+    sides = {"pretrain": "pre-training", "harmful": "harmful"}
     zooms = {"whole": "all, in blocks", "leading": f"the {ZOOM} leading", "near": f"{ZOOM} around (i, j)"}
     steps, some = (14, 5) if D <= 128 else (8, 3)  # a recording with many pixels stays below 1 MB, too
     one: Any = Literal[tuple(known)]
@@ -236,7 +264,7 @@ def explorer_of(trails: Trails, known: Sequence[str]) -> type[Explorer]:
         training=Slider("training, θ₀ to end", tips["training"], 0, TRAINING, play=150, marks=steps),
         i=Slider("direction i of θ", tips["i"], 1, most, marks=some),
         j=Slider("eigenvector j of K", tips["j"], 1, D, advanced=True),
-        side=Choice("task of q_j", tips["side"], sides, advanced=True),
+        side=Choice("task of q<sub>j</sub>", tips["side"], sides, advanced=True),
         zoom=Choice("maps show", "Which part of the overlaps.", zooms, advanced=True),
         compare=Choice("beside it", tips["compare"], {"none": "nothing", **labels}, advanced=True),
     )
@@ -290,18 +318,22 @@ def _presets(trails: Trails) -> Iterator[Preset]:
         end = kept["ours"].at(TRAINING)
         ill = [end.shares(i, tasks)[1] for i in range(1, kept_directions(tasks.dimension) + 1)]
         most = next((i for i, _ in end.turned(tasks.leading) if ill[i - 1] < 0.5), 1)
-        tip = "Algorithm 1's end; the u_i that turned most"
+        tip = "Algorithm 1's end; the uᵢ that turned most"
         yield preset("Training turns these directions", tip, "ours", most)
         if max(ill) >= 0.5:
-            tip = "Algorithm 1's end; the u_i that R_ill hangs on"
+            tip = "Algorithm 1's end; the uᵢ that the ill-conditioning hangs on"
             yield preset("One direction carries the harm", tip, "ours", int(np.argmax(ill)) + 1)
     for name, trail in kept.items():
         step = trail.at(TRAINING)
         if float(step["misalignment"][0]) <= ALIGNED and step.immunized:
-            yield preset("Aligned, and immunized all the same", "θ with K_P's own eigenvectors", name)
+            yield preset(
+                "Aligned, and immunized all the same", "θ with the eigenvectors of benign data", name
+            )
             break
     if {"ours", "optimal"} <= kept.keys() and tasks.dimension <= SMALL:  # its pictures double a recording
-        beside = preset("Algorithm 1 beside the closed form", "Both at their ends, on D_P", "ours")
+        beside = preset(
+            "Algorithm 1 beside the closed form", "Both at their ends, on the benign task", "ours"
+        )
         yield replace(beside, settings={**beside.settings, "compare": "optimal"})
     if "identity" in kept:
         yield preset("Raw inputs: Eq. 10 has no one answer", "θ = I: every basis is a U", "identity")

@@ -161,7 +161,12 @@ class FromIdentity(Ours):
     dimension=Slider("dimension D (features)", "Number D of features.", 3, 12, advanced=True),
     shape=Choice("both spectra", "How both spectra are spread.", SHAPE_LABELS, advanced=True),
     ratio=Slider(
-        "weight ratio of R_ill", "λ_H‖g_H‖ over λ_P‖g_P‖ at step 0.", 0.1, 10, log=True, advanced=True
+        "weight ratio of R<sub>ill</sub>",
+        "λ‖g‖ of ill over that of well, at first.",
+        0.1,
+        10,
+        log=True,
+        advanced=True,
     ),
     learning_rate=Slider(
         "step size η", "Constant step size of Algorithm 1.", 0.05, 1, step=0.05, advanced=True

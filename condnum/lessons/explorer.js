@@ -81,10 +81,10 @@
   };
 
   function row(parent, control, change, refuse) {
-    const { label, help, kind } = control;
+    const { help, kind } = control;
     const box = add(parent, "div", { className: `condnum-row condnum-${kind}`, title: help });
-    add(box, "label", {}, label);
-    const show = condnum.rows[kind](box, control, change, refuse);
+    const label = add(box, "label", { innerHTML: control.label }).textContent;
+    const show = condnum.rows[kind](box, { ...control, label }, change, refuse);
     const parts = box.querySelectorAll("input, select, button");
     for (const part of parts) if (part.tagName !== "BUTTON") part.setAttribute("aria-label", label);
     const enable = (on) => {

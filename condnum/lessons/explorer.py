@@ -59,7 +59,7 @@ class Control(ABC):
     """How a reader sets an argument."""
 
     kind: ClassVar[str]  # of its row on the page
-    label: str  # plain text, with Greek letters; nothing here renders HTML
+    label: str  # may hold <sub>; help and options are plain text
     help: str
     advanced: bool = field(default=False, kw_only=True)  # folded away; held at a preset's value in recordings
     only: Modes = field(default_factory=dict, kw_only=True)  # elsewhere the page disables it

@@ -5,22 +5,15 @@ import json
 import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from importlib import import_module
-from importlib.resources import files
 from typing import Any
 
 from condnum.errors import CondnumError, require
 from condnum.figures.style import CONFIG, honest_legend
+from condnum.files import asset
 
 traitlets = require("traitlets", "notebooks")
 AnyWidget: Any = require("anywidget", "notebooks").AnyWidget
-
-
-@cache
-def asset(*names: str) -> str:
-    """Return scripts or styles of this folder, one after the other."""
-    return "\n".join(files("condnum.lessons").joinpath(name).read_text(encoding="utf-8") for name in names)
 
 
 class Live(AnyWidget):
@@ -29,7 +22,8 @@ class Live(AnyWidget):
     The page asks once for plotly.js, however many widgets it shows.
     """
 
-    _esm, _css = asset("paint.js", "explorer.js", "kernel.js"), asset("explorer.css")
+    _esm = asset("figures/paint.js", "lessons/explorer.js", "lessons/kernel.js")
+    _css = asset("lessons/explorer.css")
     declaration = traitlets.Dict().tag(sync=True)
     payload = traitlets.Unicode("{}").tag(sync=True)
 

@@ -15,14 +15,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from condnum.errors import InvalidInputError, UnknownNameError, require
-from condnum.files import write_text
+from condnum.files import asset, write_text
 from condnum.lessons.condition_number import Floats
 from condnum.lessons.figure_view import on_a_page
 from condnum.probing.recurrences import rate_steps
@@ -39,6 +38,9 @@ Ellipse = tuple[float, float, float]
 SHORTEST, LONGEST = 0.1, 1.0
 #: Share of the initial loss at which the ball has arrived.
 LEFT = 1e-3
+#: Draws into each `<div class="condnum-grab" data-state="{…}">`.
+_SCRIPT = asset("lessons/grab.js")
+
 #: Misalignment that counts as none: the round-off of angles in degrees.
 EXACT = 1e-12
 
@@ -120,16 +122,11 @@ def check_ellipse(name: str, value: Any) -> Ellipse:
     return a, b, degrees
 
 
-def script() -> str:
-    """Return `grab.js`, which draws into each `<div class="condnum-grab" data-state="{…}">`."""
-    return files("condnum.lessons").joinpath("grab.js").read_text(encoding="utf-8")
-
-
 def fragment(state: Mapping[str, Ellipse], *, address: bool = False) -> str:
     """Return the explorer as HTML that works on any page; `address` puts the state in the page's."""
     marked = html.escape(json.dumps(_state(state)), quote=True)
     mark = " data-address" if address else ""
-    return f'<div class="condnum-grab" data-state="{marked}"{mark}></div>\n<script>{script()}</script>'
+    return f'<div class="condnum-grab" data-state="{marked}"{mark}></div>\n<script>{_SCRIPT}</script>'
 
 
 def standalone(path: str | os.PathLike[str], **state: Ellipse) -> Path:
@@ -166,7 +163,7 @@ class GrabTheVectors(AnyWidget):
     harmful = traitlets.Tuple(START["harmful"]).tag(sync=True)
 
     def __init__(self, **state: Ellipse) -> None:
-        super().__init__(_esm=script() + _RENDER, **_state(state))
+        super().__init__(_esm=_SCRIPT + _RENDER, **_state(state))
 
     @traitlets.validate(*START)
     def _check(self, proposal: Any) -> Ellipse:

@@ -32,7 +32,7 @@ condnum.rows.text = (box, { hint, upload }, change) => {
   text.onchange = () => change(text.value);
   if (upload) {
     const file = make("input", { type: "file", accept: upload.accept, hidden: true });
-    make("button", { textContent: upload.label, title: upload.help, onclick: () => file.click() });
+    make("button", { innerHTML: upload.label, title: upload.help, onclick: () => file.click() });
     file.onchange = () => { if (file.files.length) upload.send(file.files[0]); file.value = ""; };
   }
   return show;

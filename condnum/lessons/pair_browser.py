@@ -1,6 +1,5 @@
 """Fig. 2 to click on: a heatmap of one method, and below it the details of the chosen pair of digits."""
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import pandas as pd
 from condnum.errors import InvalidInputError, check_known, require
 from condnum.figures.pair_detail import PairDetail, pair_detail_figures
 from condnum.figures.pairs import DIGITS, check_pair_results, color_limit, comparable, pair_heatmaps
-from condnum.figures.style import method_style, num
+from condnum.figures.style import method_style, num, option_text
 from condnum.lessons.figure_view import FigureView, alarm, errors_shown, figure_output
 from condnum.methods import uses_seed
 from condnum.studies.digit_cells import cell_problem
@@ -50,9 +49,7 @@ class PairBrowser(VBox):
         self.details = ipywidgets.Output()
         self.heatmap = FigureView(self._heatmap(self._methods[0]))
         super().__init__(method=self._methods[0], **start)
-        # A select cannot render HTML: R<sub>ill</sub> is written R_ill.
-        tag = re.compile(r"<sub>(.*?)</sub>")
-        methods = [(tag.sub(r"_\1", method_style(name).label), name) for name in self._methods]
+        methods = [(option_text(method_style(name).label), name) for name in self._methods]
         self.choices = []
         for trait, text, options in (
             ("method", "method", methods),

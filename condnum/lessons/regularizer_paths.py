@@ -158,7 +158,7 @@ class RegularizerPath(Shown):
 
 
 @checked(
-    regularizer=Choice("regularizer", "R_well (Eq. 3) or R_ill (Eq. 12).", LABELS),
+    regularizer=Choice("regularizer", "Which one is descended.", LABELS),
     sizes=Choice(
         "step sizes",
         "How η is chosen at every step.",
@@ -362,13 +362,23 @@ DECADES: dict[str, Any] = {"log": True, "step": 0.05}
     angle=Slider("angle of the tasks (degrees)", "0: axes in one order; 90: in opposite.", 0, 90),
     dimension=Slider("dimension D", "Number D of features.", 2, 16, advanced=True),
     share_well=Slider(
-        "η_P over its bound", "η_P over the corrected bound at θ = I.", 0.01, 0.99, advanced=True, **DECADES
+        "η<sub>P</sub> over its bound",
+        "The corrected one, at θ = I.",
+        0.01,
+        0.99,
+        advanced=True,
+        **DECADES,
     ),
     share_ill=Slider(
-        "η_H over its bound", "η_H over its safe step at θ = I.", 0.001, 0.99, marks=4, **DECADES
+        "η<sub>H</sub> over its bound",
+        "The safe step at θ = I.",
+        0.001,
+        0.99,
+        marks=4,
+        **DECADES,
     ),
-    kappa_pretrain=Slider("κ(K_P)", "κ(K_P).", 10**0.05, 1000, marks=4, **DECADES),
-    kappa_harmful=Slider("κ(K_H)", "κ(K_H).", 10**0.05, 1000, marks=4, **DECADES),
+    kappa_pretrain=Slider("κ(K<sub>P</sub>)", "Of the benign task.", 10**0.05, 1000, marks=4, **DECADES),
+    kappa_harmful=Slider("κ(K<sub>H</sub>)", "Of the harmful task.", 10**0.05, 1000, marks=4, **DECADES),
 )
 def joint_steps(
     *,

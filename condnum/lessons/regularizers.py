@@ -22,8 +22,8 @@ from condnum.theory.steps import ill_spectrum_step, ill_step_bound, well_spectru
 
 RegularizerName = Literal["well", "ill"]
 NAMES = {"well": "R<sub>well</sub>", "ill": "R<sub>ill</sub>"}
-LABELS = {"well": "R_well, lowers κ", "ill": "R_ill, raises κ"}
-BEND_HELP = "1: geometric; above: most values crowd near σ₁; below: near σ_k."
+LABELS = {"well": "well: lowers κ (Eq. 3)", "ill": "ill: raises κ (Eq. 12)"}
+BEND_HELP = "1: geometric; above: most values crowd near σ₁; below: near σₖ."
 #: κ of a chosen spectrum, and its crowding.
 KAPPA, BEND = (10**0.05, 1e4), (10**-0.7, 10**0.7)
 #: Steps η/η₀ between which the curve κ(η) is computed, and how many.
@@ -213,16 +213,16 @@ class RegularizerStep(Shown):
 
 
 @checked(
-    regularizer=Choice("regularizer", "R_well (Eq. 3) or R_ill (Eq. 12).", LABELS),
+    regularizer=Choice("regularizer", "Which one is descended.", LABELS),
     step=Slider(
         "step size η (in η₀)",
-        "η₀ sends σ₁ (well) or σ_k (ill) exactly to 0.",
+        "η₀ sends σ₁ (well) or σₖ (ill) exactly to 0.",
         *STEP_RANGE,
         log=True,
         step=0.01,
         marks=25,
     ),
-    kappa=Slider("condition number κ", "Condition number σ₁/σ_k of H (Eq. 1).", *KAPPA, log=True, step=0.01),
+    kappa=Slider("condition number κ", "Condition number σ₁/σₖ of H (Eq. 1).", *KAPPA, log=True, step=0.01),
     dimension=Slider("dimension k = D", "Number k = D of singular values.", 2, 64, advanced=True),
     bend=Slider("crowding of σ", BEND_HELP, *BEND, log=True, step=0.01, advanced=True),
     top=Slider(

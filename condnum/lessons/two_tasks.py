@@ -26,9 +26,9 @@ NULL_LABELS = {
 }
 #: Controls of two tasks, as several explorers have them.
 TASKS: dict[str, Any] = {
-    "kappa_pretrain": Slider("κ of K_P", "κ(K_P), of the pre-training task.", 1, 100, log=True, marks=3),
-    "kappa_harmful": Slider("κ of K_H", "κ(K_H), of the harmful task.", 1, 100, log=True, marks=3),
-    "angle": Slider("angle of K_H to K_P (degrees)", "0: large directions in common; 90: opposite.", 0, 90),
+    "kappa_pretrain": Slider("κ of K<sub>P</sub>", "Of the pre-training task.", 1, 100, log=True, marks=3),
+    "kappa_harmful": Slider("κ of K<sub>H</sub>", "Of the harmful task.", 1, 100, log=True, marks=3),
+    "angle": Slider("angle of the eigenbases (degrees)", "0: large directions agree; 90: opposite.", 0, 90),
     "null": Choice("last feature dead", "Where the last feature is always zero.", NULL_LABELS),
 }
 #: Arguments of `two_tasks`, to be remembered by.

@@ -3,6 +3,7 @@
 Code is folded, plotly.js is written in once, formulas are MathML, and widgets' state is left out.
 """
 
+import base64
 import copy
 import json
 import os
@@ -12,20 +13,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib import metadata
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from bs4 import BeautifulSoup
 from jinja2 import Environment, pass_context
+from markupsafe import Markup
 from nbconvert.exporters import HTMLExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 
 from condnum.errors import require
-from condnum.figures.style import CONFIG
-from condnum.files import write_text
+from condnum.files import asset, write_text
 from condnum.report.notebook import PARAMETERS_TAG, first_heading, read_notebook
-from condnum.report.tables import mark_words
+from condnum.report.tables import mark_tables
 
 
 def mathml(tex: str, *, display: bool = False) -> str:
@@ -120,7 +121,7 @@ class ReportExporter(HTMLExporter):
     """HTML of a notebook's cells in this package's own template."""
 
     def __init__(self, **options: Any) -> None:
-        template = read_asset("cells.html.j2")
+        template = asset("report/cells.html.j2")
         super().__init__(template_name="basic", raw_template=template, **options)
         self.exclude_anchor_links = True
         self.exclude_input_prompt = True
@@ -189,33 +190,21 @@ def export_html(
 def render_html(notebook: Any, *, title: str | None = None, name: str = "report") -> str:
     """Return an executed notebook as one self-contained HTML page."""
     body = notebook_body(notebook, title=title, name=name)
-    template = Environment(autoescape=True).from_string(read_asset("report.html.j2"))
+    template = Environment(autoescape=True).from_string(asset("report/report.html.j2"))
     headings = BeautifulSoup(body.html, "html.parser").find_all("h2")
     page = template.render(
         body=body,
         contents=[(heading["id"], heading.get_text()) for heading in headings],
         css=report_css(),
+        scripts=body.figures and _figure_scripts(),
     )
-    drawn = []
-    for number, figure in enumerate(body.figures):
-        html = require("plotly.io", "viz").to_html(
-            dict(figure),
-            full_html=False,
-            include_plotlyjs=number == 0,
-            config={"responsive": True, **CONFIG},
-            default_height="450px",
-            validate=False,
-            div_id=f"figure-{number}",
-        )
-        layout = figure.get("layout", {})
-        least = label_room(layout) + (760 if "xaxis2" in layout else 300)  # panels side by side scroll
-        drawn.append(f'<div class="figure"><div style="min-width:{least}px">{html}</div></div>')
-    return fill_slots(page, drawn)
+    return fill_slots(page, [figure_html(figure, f"figure-{n}") for n, figure in enumerate(body.figures)])
 
 
-def label_room(layout: Mapping[str, Any]) -> int:
-    """Return how much wider long labels on the left make a figure; the cells beside them hold numbers."""
-    return 2 * max(0, int(layout.get("margin", {}).get("l", 0)) - 80)
+def _figure_scripts() -> list[str]:
+    """Return plotly.js and what draws with it into the frames of a page, as on the site."""
+    plotly = require("plotly.offline", "viz").get_plotlyjs()
+    return [plotly, asset("figures/paint.js", "figures/frames.js")]
 
 
 def notebook_body(notebook: Any, *, title: str | None = None, name: str = "report") -> NotebookBody:
@@ -225,7 +214,7 @@ def notebook_body(notebook: Any, *, title: str | None = None, name: str = "repor
     cells, _ = ReportExporter().from_notebook_node(shown)
     soup = BeautifulSoup(cells, "html.parser")
     remove_remote(soup)
-    mark_words(soup)
+    mark_tables(soup)
     around = ("main", "run", "files", "again", "contents", "top")  # ids of the parts around a notebook
     used = {*around, *(element["id"] for element in soup.find_all(id=True))}
     for element in soup.find_all(["h2", "h3"]):
@@ -252,6 +241,43 @@ def fill_slots(page: str, drawn: Sequence[str]) -> str:
     return re.sub(slot, lambda match: drawn[int(match[1])], page)
 
 
+def figure_html(figure: Mapping[str, Any], name: str) -> str:
+    """Return plotly's JSON of a figure as an empty frame and its data, which `frames.js` draws."""
+    layout = {key: value for key, value in figure.get("layout", {}).items() if key != "template"}
+    height = int(layout.get("height") or 450)
+    lines = {trace.get("type", "scatter") for trace in figure.get("data", [])} <= {"scatter", "scattergl"}
+    if "xaxis2" in layout or lines:  # else, on a phone, half a figure, or a legend with a sliver of one
+        layout["meta"] = {**(layout.get("meta") or {}), "stack": True}
+    # Long labels on the left make a figure wider: the cells beside them hold numbers.
+    labels = 2 * max(0, int(layout.get("margin", {}).get("l", 0)) - 80)
+    width = int(layout.get("width") or labels + 340)
+    title = re.split(r"<br\s*/?>", (layout.get("title") or {}).get("text") or "figure")[0]
+    label = escape(Markup(title).striptags())
+    slim = _in_float32({"data": figure.get("data", []), "layout": layout})
+    text = json.dumps(slim, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("</", "<\\/")
+    return (
+        f'<div class="figure" tabindex="0" role="group" aria-label="{label}">'
+        f'<div id="{name}" class="plot-frame" style="min-height:{height}px;min-width:{width}px"></div>'
+        f'<script type="application/json" data-for="{name}">{text}</script>'
+        f"<noscript>This figure needs JavaScript.</noscript></div>"
+    )
+
+
+def _in_float32(value: Any) -> Any:
+    """Halve plotly's float64 arrays, which are most of a page, where that keeps seven digits."""
+    if isinstance(value, list):
+        return [_in_float32(part) for part in value]
+    if not isinstance(value, Mapping):
+        return value
+    if value.get("dtype") == "f8":
+        array = np.frombuffer(base64.b64decode(value["bdata"]))
+        with np.errstate(over="ignore", under="ignore"):
+            small = array.astype(np.float32)
+        if np.allclose(small, array, rtol=1e-7, atol=0.0, equal_nan=True):
+            return {**value, "dtype": "f4", "bdata": base64.b64encode(small.tobytes()).decode()}
+    return {key: _in_float32(part) for key, part in value.items()}
+
+
 def report_css() -> str:
     """Return the style of a report: layout, tables, code in colours, light and dark."""
     formatter, looks = require("pygments.formatters", "notebooks").HtmlFormatter, []
@@ -260,9 +286,4 @@ def report_css() -> str:
         tokens = "\n".join(line for line in lines if line.startswith(".highlight ."))
         looks.append(re.sub(r"background-color: [^;}]+;? ?", "", tokens))  # that is the page's
     dark = f"@media (prefers-color-scheme: dark) {{\n{looks[1]}\n}}"
-    return "\n".join([read_asset("report.css"), looks[0], dark])
-
-
-def read_asset(name: str) -> str:
-    """Return a file of this package as text."""
-    return files("condnum.report").joinpath(name).read_text(encoding="utf-8")
+    return "\n".join([asset("report/report.css"), looks[0], dark])

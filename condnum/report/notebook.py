@@ -7,7 +7,6 @@ import logging
 import os
 import re
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -34,9 +33,10 @@ from condnum.files import (
     atomic_write,
     output_folder,
     results_folder,
+    shipped,
     write_json,
 )
-from condnum.machine import provenance, without_home
+from condnum.machine import end_group, provenance, without_home
 from condnum.progress import PROGRESS_VARIABLE, OnProgress, following, terminal_progress
 
 #: The tag of the cell that papermill looks for.
@@ -74,22 +74,40 @@ class Parameter:
 
 
 def find_notebook(notebook: str | os.PathLike[str], *, tree: Path | None = None) -> Path:
-    """Return the path of a notebook given by path, or by its name in the source tree."""
+    """Return the path of a notebook given by path, or by its name among those that come with condnum."""
     path = Path(notebook).expanduser()
     if path.suffix == ".ipynb" or len(path.parts) > 1:
         if path.is_file():
             return path
         raise DataNotFoundError(f"there is no notebook {path}; check the path.")
-    folder = tree or Path(__file__).resolve().parents[2] / "notebooks"
-    named = {found.stem: found for found in [*folder.glob("*.ipynb"), *folder.glob("experiments/*.ipynb")]}
-    if not named:
-        raise DataNotFoundError(
-            f"the notebook '{path}' was asked for by name, but this condnum has no "
-            "notebooks folder beside it; run from a source tree (pip install -e .), or give an .ipynb file."
-        )
+    named = {found.stem: found for found in _own_notebooks(tree or shipped("notebooks"))}
     if path.name not in named:
         raise UnknownNameError("notebook", path.name, sorted(named))
     return named[path.name]
+
+
+def _own_notebooks(folder: Path) -> list[Path]:
+    found = sorted([*folder.glob("*.ipynb"), *folder.glob("experiments/*.ipynb")])
+    if not found:
+        raise DataNotFoundError(
+            f"condnum's own notebooks are missing, {folder} has none: install condnum again, or give the "
+            "path of an .ipynb file."
+        )
+    return found
+
+
+def copy_notebooks(folder: Path) -> list[Path]:
+    """Copy condnum's notebooks; return those that were there and differ, which stay as they are."""
+    source, differ = shipped("notebooks"), list[Path]()
+    for notebook in _own_notebooks(source):
+        copy = folder / notebook.relative_to(source)
+        if not copy.exists():
+            output_folder(copy.parent)
+            with atomic_write(copy) as temporary:
+                shutil.copyfile(notebook, temporary)
+        elif copy.read_bytes() != notebook.read_bytes():
+            differ.append(copy)
+    return differ
 
 
 def read_notebook(path: Path) -> Any:
@@ -258,9 +276,8 @@ def running_kernel(
                     run_sync(manager.shutdown_kernel)(now=True)
                 raise
             finally:
-                if group and group != os.getpgrp():
-                    with suppress(ProcessLookupError, PermissionError):  # nobody left
-                        os.killpg(group, signal.SIGKILL)
+                if group and group != os.getpgrp():  # None on Windows
+                    end_group(group)
 
 
 def run_notebook(

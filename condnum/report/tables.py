@@ -25,12 +25,15 @@ GAP = "\u00a0"
 RATIOS = {"harmful_ratio": "(i) ↑", "pretrain_ratio": "(ii) ↓", "rir": "RIR ↑"}
 
 _NUMBER = re.compile(
-    r"^\s*(?:[<>≈≤≥~+−-]?\s*(?:[\d.,]+(?:\s*[eE][+−-]?\d+)?|nan|inf|∞)\s*[%×]?(?:\s*[±–(/].*)?|[—–-]?)\s*$",
+    r"^\s*(?:[<>≈≤≥~+−-]?\s*(?:[\d.,]+(?:\s*[eE][+−-]?\d+|·10[⁻⁰¹²³⁴-⁹]+)?|nan|inf|∞)\s*[%×]?(?:\s*[±–(/].*)?|[—–-]?)\s*$",
     re.IGNORECASE,
 )
 
+#: Indices that Unicode has.
+_SMALL = str.maketrans("0123456789PHi", "₀₁₂₃₄₅₆₇₈₉ₚₕᵢ")
+
 #: A letter (or ‖, RIR) with an index: `K_P`, `σ_θ,i`, `‖S‖_F`; not the underscore of `test_vit`.
-_INDEX = re.compile(
+INDEX = re.compile(
     r"((?<![A-Za-zΑ-ω_])[A-Za-zΑ-ω]|‖|RIR)_([A-Za-z0-9θ]+(?:,[a-z](?![a-z]))?)(?![A-Za-z0-9_])"
 )
 
@@ -141,7 +144,7 @@ def formula_html(text: str) -> str:
         >>> formula_html("σ_θ,i u_iᵀq_j of test_vit, RIR_θ0")
         'σ<sub>θ,i</sub> u<sub>i</sub>ᵀq<sub>j</sub> of test_vit, RIR<sub>θ0</sub>'
     """
-    lowered = _INDEX.sub(r"\1<sub>\2</sub>", html.escape(text))
+    lowered = INDEX.sub(r"\1<sub>\2</sub>", html.escape(text))
     return re.sub(r"\^\(-([^)]*)\)", r"<sup>−\1</sup>", lowered)
 
 
@@ -157,29 +160,48 @@ def sentence_list(sentences: Sequence[str]) -> str:
 
 def as_html(table: pd.DataFrame) -> str:
     """Return a table of strings as HTML; cells and headings may hold markup, headings also `K_P`."""
-    heads = [_INDEX.sub(r"\1<sub>\2</sub>", str(name)) for name in table]
+    heads = [INDEX.sub(r"\1<sub>\2</sub>", str(name)) for name in table]
     return table.set_axis(heads, axis=1).to_html(index=False, escape=False, border=0)
 
 
-def mark_words(soup: Any) -> None:
-    """Give the class `words` to every cell of the columns that hold anything but numbers."""
+def mark_tables(soup: Any) -> None:
+    """Mark columns that hold anything but numbers, and of wide tables each cell with its heading.
+
+    A phone shows a row of a wide table (class `cards`) as a card, where headings would be out of sight.
+    """
     for table in soup.find_all("table"):
         rows = [row.find_all(["th", "td"], recursive=False) for row in table.find_all("tr")]
         if any(int(cell.get("colspan") or 1) > 1 for row in rows for cell in row):
             continue  # columns cannot be counted by position
-        for cells in itertools.zip_longest(*rows):
-            column = [cell for cell in cells if cell is not None]
+        columns = [[cell for cell in cells if cell is not None] for cells in itertools.zip_longest(*rows)]
+        wide = table.thead is not None and len(columns) > 3
+        if wide:
+            table["class"] = [*table.get("class", []), "cards"]
+        for place, column in enumerate(columns):
             if any(cell.name == "td" and not is_number(cell.get_text()) for cell in column):
                 for cell in column:
                     cell["class"] = [*cell.get("class", []), "words"]
+            for cell in column[1:] if wide and place else ():
+                cell["data-label"] = _plain(column[0])
+
+
+def _plain(heading: Any) -> str:
+    """Return a heading without markup, with small letters for indices."""
+    words = ""
+    for part in heading.descendants:
+        if isinstance(part, str):
+            words += part.translate(_SMALL) if part.parent.name == "sub" else part
+        elif part.name == "br":
+            words += " "
+    return " ".join(words.split())
 
 
 def is_number(text: str) -> bool:
     """Tell whether a cell's text reads as a number, possibly with its uncertainty, or is empty.
 
     Examples:
-        >>> [is_number(text) for text in ("1.5e-3", "40.1 ± 2", "—", "ours", "3 of 5 seeds")]
-        [True, True, True, False, False]
+        >>> [is_number(text) for text in ("1.5e-3", "4.5·10¹¹", "40.1 ± 2", "—", "ours", "3 of 5 seeds")]
+        [True, True, True, True, False, False]
     """
     return bool(_NUMBER.match(text))
 

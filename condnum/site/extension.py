@@ -1,11 +1,15 @@
-"""What the site asks of Sphinx: formulas without a script, figures' scripts where there are figures."""
+"""What the site asks of Sphinx: formulas and searching offline, figures' scripts where there are figures."""
 
+import json
 import re
+from pathlib import Path
 from typing import Any
 
+from bs4 import BeautifulSoup
 from docutils import nodes
 
 from condnum.report.html import mathml
+from condnum.report.tables import INDEX
 
 #: What Sphinx is told, beside the folders.
 SETTINGS: dict[str, Any] = {
@@ -21,7 +25,6 @@ SETTINGS: dict[str, Any] = {
     "html_copy_source": False,
     "html_show_sourcelink": False,
     "html_show_copyright": False,
-    "html_show_search_summary": False,  # it would be fetched, which file:// forbids
     "html_use_index": False,
     "pygments_style": "a11y-high-contrast-light",
     "myst_enable_extensions": ["dollarmath", "deflist", "attrs_inline", "colon_fence"],
@@ -39,14 +42,16 @@ SETTINGS: dict[str, Any] = {
 }
 
 #: Scripts, in their order, of a page on which something of a class is.
-_FIGURES = ("plotly.min.js", "paint.js", "explorer.js", "recording.js", "site.js")
+_FIGURES = ("plotly.min.js", "paint.js", "frames.js", "explorer.js", "recording.js", "site.js")
 SCRIPTS = {"plot-frame": _FIGURES, "condnum-recorded": _FIGURES, "condnum-grab": ("grab.js",)}
 
 
 def setup(app: Any) -> dict[str, Any]:
     """Register the renderer of formulas, the choice of scripts and readable signatures."""
     app.add_html_math_renderer("mathml", (_inline, None), (_display, None))
+    app.connect("doctree-resolved", _indices)
     app.connect("html-page-context", _scripts)
+    app.connect("build-finished", _excerpts)
     app.connect("autodoc-process-signature", _readable)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
@@ -61,11 +66,41 @@ def _display(writer: Any, node: Any) -> None:
     raise nodes.SkipNode
 
 
+def _indices(app: Any, doctree: Any, name: str) -> None:
+    """Write D_P of running text with its index; a docstring's names stay as they are typed."""
+    for text in [] if name.startswith("api/") else list(doctree.findall(nodes.Text)):
+        if isinstance(text.parent, nodes.literal | nodes.FixedTextElement | nodes.math | nodes.math_block):
+            continue
+        before, *parts = INDEX.split(text)
+        found: list[Any] = [nodes.Text(before)]
+        for letter, index, after in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+            found += [nodes.Text(letter), nodes.subscript("", index), nodes.Text(after)]
+        if parts:
+            text.parent.replace(text, found)
+
+
 def _scripts(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
     body = context.get("body", "")
     wanted = [scripts for name, scripts in SCRIPTS.items() if f'class="{name}"' in body]
+    if pagename == "search":
+        wanted.append(("excerpts.js", "search.js"))
     for script in dict.fromkeys(name for scripts in wanted for name in scripts):
         app.add_js_file(script, loading_method="defer")
+
+
+def _excerpts(app: Any, error: Exception | None) -> None:
+    """Keep the words of each page, of which the search shows those around a hit."""
+    texts = {}
+    for name in sorted(app.env.found_docs):
+        page = Path(app.outdir, f"{name}.html").read_text("utf-8")
+        article = BeautifulSoup(re.sub(r"(?s)<(script|noscript).*?</\1>", "", page), "html.parser")
+        for link in article.select(".headerlink"):
+            link.replace_with(". ")
+        for cell in article.find_all(["td", "th"]):
+            cell.append(" ")
+        texts[name] = " ".join(article.get_text().split())
+    text = f"const condnumTexts = {json.dumps(texts, ensure_ascii=False)};\n"
+    Path(app.outdir, "_static", "excerpts.js").write_text(text, "utf-8")
 
 
 def _readable(

@@ -13,15 +13,16 @@ from nbformat.v4 import new_markdown_cell
 
 from condnum.errors import DataNotFoundError
 from condnum.files import RECORD as PROVENANCE
+from condnum.files import shipped
 from condnum.progress import duration
 from condnum.report.deep_attacks import verdict
-from condnum.report.html import shown_notebook
+from condnum.report.html import figure_html, shown_notebook
 from condnum.report.notebook import REPORT, read_notebook
 from condnum.report.reproduce import RECORD, ReproductionRecord, experiments, read_record
 from condnum.report.results import Result, read_result
 from condnum.report.scoreboard import AGREEMENT, CLAIM_RULE, CONVENTIONS, scoreboard, tally
 from condnum.report.tables import CORRECTIONS_CSV, formula_html
-from condnum.site.notebooks import figure_html, page_notebook
+from condnum.site.notebooks import page_notebook
 
 #: Anchor of the section that says what made a page.
 RUN = "what-made-this-page"
@@ -41,14 +42,13 @@ COMMITTED = {
     "limits-mnist": "limits/mnist",
     "reproduction-audit": "reproduction_audit/house_prices",
 }
-_REPORTS = Path(__file__).resolve().parents[2] / "reports"
 
 
 def published_runs(root: Path | None) -> tuple[ReproductionRecord | None, list[Result]]:
     """Return a reproduction and its results, or those committed with the source."""
     if root is None:
         whole = {entry.name: entry for entry in experiments("full")}
-        places = {name: _REPORTS / place for name, place in COMMITTED.items()}
+        places = {name: shipped("reports") / place for name, place in COMMITTED.items()}
         return None, [
             Result(replace(whole[name], status="finished", error=""), place)
             for name, place in places.items()

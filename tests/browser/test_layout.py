@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from condnum.files import asset
 from condnum.lessons.condition_number import GradientDescentExplorer
-from condnum.lessons.figure_view import asset
 from condnum.lessons.own_data import OwnDataExplorer
 
 pytestmark = pytest.mark.browser
@@ -28,11 +28,11 @@ def mounted(window: Any, tmp_path: Path) -> Any:
 
     def show(explorer: Any, width: int) -> Any:
         (tmp_path / "plotly.js").write_text(get_plotlyjs(), encoding="utf-8")
-        scripts = asset("paint.js", "explorer.js")
+        style, scripts = asset("lessons/explorer.css"), asset("figures/paint.js", "lessons/explorer.js")
         given = f"{json.dumps(explorer.declaration)}, {{now: {explorer.payload}, ask: () => null}}"
         page = tmp_path / "page.html"
         page.write_text(
-            f"<meta charset='utf-8'><style>{asset('explorer.css')}</style><script src='plotly.js'></script>"
+            f"<meta charset='utf-8'><style>{style}</style><script src='plotly.js'></script>"
             f"<body data-theme='light'><div id='column' style='width:{width}px'><div id='host'></div></div>"
             f"<script>{scripts}\ncondnum.rows.text = (box) => {{ box.append('text'); return () => null; }};\n"
             f"const now = {explorer.payload};"

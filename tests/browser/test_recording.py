@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import condnum.lessons
+from condnum.files import asset
 from condnum.lessons import recording
 from condnum.lessons.alignment import ROTATIONS, AlignmentExplorer
-from condnum.lessons.figure_view import asset
 from condnum.lessons.recording import lattice, leaves, payload, record, recordable
 from condnum.machine import limited_threads
 
@@ -118,12 +118,11 @@ def test_a_page_plays_by_keyboard_and_by_its_address(
     explorer = recordable()["AlignedTasksExplorer"]
     few = {"exponent": [0.0, 0.5, 1.0], "pretrain_kappa": [100.0, 1000.0], "harmful_kappa": [2.0, 100.0]}
     monkeypatch.setattr(recording, "recorded_values", lambda _: few)
-    (tmp_path / "all.js").write_text(
-        f"{get_plotlyjs()}\n{asset('paint.js', 'explorer.js', 'recording.js')}\n{record(explorer)}"
-    )
+    scripts = asset("figures/paint.js", "lessons/explorer.js", "lessons/recording.js")
+    (tmp_path / "all.js").write_text(f"{get_plotlyjs()}\n{scripts}\n{record(explorer)}")
     page = tmp_path / "page.html"
     page.write_text(
-        f"<!doctype html><meta charset=utf-8><style>{asset('explorer.css')}</style><body>"
+        f"<!doctype html><meta charset=utf-8><style>{asset('lessons/explorer.css')}</style><body>"
         '<div class="condnum-recorded" data-explorer="AlignedTasksExplorer" '
         'data-settings=\'{"exponent": 1.0}\'></div><script src="all.js"></script>'
     )
@@ -162,8 +161,9 @@ def test_a_control_without_effect_is_disabled(window: Any, tmp_path: Path) -> No
     page.write_text(
         "<!doctype html><meta charset=utf-8><div id=host></div><script>"
         "const condnum = {dark: () => false, onTheme: () => () => {}};</script>"
-        f"<script>{asset('explorer.js')}</script><script>condnum.mount(document.getElementById('host'), "
-        f"{spec}, {{ask: async (state) => ({{state}})}});</script>"
+        f"<script>{asset('lessons/explorer.js')}</script><script>"
+        f"condnum.mount(document.getElementById('host'), {spec}, "
+        "{ask: async (state) => ({state})});</script>"
     )
     window.goto(page.as_uri())
     window.locator("summary").click()

@@ -146,6 +146,8 @@ def test_the_search_finds_words_of_lessons_names_of_the_api_and_terms(site, watc
         watched.keyboard.press("Enter")
         watched.locator(".search-summary", has_text="finished").wait_for()  # until then the hits move
         assert watched.locator(f"#search-results a[href*='{page}']").count()
+    excerpt = watched.locator("#search-results li", has=watched.locator("a[href*='glossary.html']")).first
+    assert "whitening" in excerpt.locator("p.context").inner_text().lower()
     watched.locator("#search-results a[href*='glossary.html']").first.click()
     watched.wait_for_url("**/glossary.html*")
     assert watched.problems == []
@@ -171,10 +173,8 @@ def test_a_recorded_explorer_plays_in_its_lesson_and_keeps_its_state_in_the_addr
     page = site / "learn" / "2_alignment.html"
     watched.goto(f"{page.as_uri()}#exponent=0")
     place = watched.locator(".condnum-recorded[data-explorer=AlignedTasksExplorer]")
-    assert not place.locator("input[type=range]").count()  # far below: loaded when it comes near
-    place.scroll_into_view_if_needed()
     slider = place.locator("input[type=range]").first
-    slider.wait_for()
+    slider.wait_for()  # far below, and yet there, as a page may be printed
     said = place.locator(".condnum-verdict").inner_text()
     slider.press("ArrowRight")
     watched.wait_for_function("location.hash.includes('exponent=0.')")
@@ -183,6 +183,20 @@ def test_a_recorded_explorer_plays_in_its_lesson_and_keeps_its_state_in_the_addr
     )
     assert watched.problems == []
     assert strangers(watched) == []
+
+
+@pytest.mark.slow
+def test_a_link_to_a_heading_below_an_explorer_arrives_and_paper_shows_the_explorer(site, watched):
+    heading = "document.getElementById('summary').getBoundingClientRect().y"
+    explorer = "document.querySelector('[data-explorer=AlignedTasksExplorer] .js-plotly-plot')"
+    watched.emulate_media(color_scheme="dark")
+    watched.goto(f"{(site / 'learn' / '2_alignment.html').as_uri()}#summary")
+    watched.wait_for_function(f"{explorer}?._fullLayout?.paper_bgcolor === '#14181e'")
+    watched.wait_for_function(f"0 <= {heading} && {heading} < 150")
+    watched.emulate_media(media="print", color_scheme="dark")
+    watched.wait_for_function(f"{explorer}._fullLayout.paper_bgcolor.toLowerCase() === '#ffffff'")
+    assert watched.evaluate(f"{explorer}._fullLayout.width") <= 940
+    assert watched.problems == []
 
 
 #: Where on the window the tenth point of the curve of θ = I lies.

@@ -16,6 +16,7 @@ from condnum.cli import main
 from condnum.data import catalog
 from condnum.data.catalog import DataStatus
 from condnum.deep.attack_panel import ATTACKERS
+from condnum.files import shipped
 from condnum.methods import method_names
 from condnum.probing import attacker_names
 
@@ -36,6 +37,29 @@ def test_version_also_from_another_thread(capsys):
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(main, ["--version"]).result() == 0
     assert capsys.readouterr().out == f"condnum {version('condnum')}\n"
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+def test_lab_copies_the_notebooks_but_keeps_what_is_there(user, tmp_path, monkeypatch, capsys):
+    server, started = pytest.importorskip("jupyterlab.labapp").LabApp, []
+    monkeypatch.setattr(server, "launch_instance", started.append)
+    monkeypatch.setattr(os, "geteuid", lambda: user, raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert main(["lab"]) == 0
+    assert capsys.readouterr().err == ""
+    for kind in ("*.ipynb", "experiments/*.ipynb"):
+        copies = {path.name for path in (tmp_path / "notebooks").glob(kind)}
+        assert copies == {path.name for path in shipped("notebooks").glob(kind)}
+    (tmp_path / "notebooks" / "2_alignment.ipynb").write_text("my work")
+    (tmp_path / "notebooks" / "experiments" / "limits.ipynb").unlink()
+    assert main(["lab", "notebooks", "--ip", "0.0.0.0", "--", "--port=9999"]) == 0
+    assert (tmp_path / "notebooks" / "2_alignment.ipynb").read_text() == "my work"
+    assert (tmp_path / "notebooks" / "experiments" / "limits.ipynb").is_file()
+    assert "keeps its own 2_alignment.ipynb; move" in " ".join(capsys.readouterr().err.split())
+    first, second = started
+    assert {"--ServerApp.ip=127.0.0.1", "--notebook-dir=notebooks"} <= set(first)
+    assert second == ["--ServerApp.ip=0.0.0.0", *first[1:], "--port=9999"]
+    assert ("--allow-root" in first) == (user == 0)
 
 
 @pytest.mark.parametrize("words", ["--nonsense", "nonsense", "run --nonsense", "data check --nonsense"])

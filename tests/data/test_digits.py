@@ -130,7 +130,7 @@ def test_small_digits():
     # One mean and one deviation for all pixels; sums of 115 008 terms.
     assert (pixels.mean(), pixels.std()) == (pytest.approx(0, abs=1e-12), pytest.approx(1, abs=1e-12))
     pair = digit_pair(digits, 0, 1)
-    assert pair.title().startswith("digits-8x8, embedded: 178 rows D_P, 178 rows D_H, D = 64")
+    assert pair.title().startswith("digits-8x8, embedded: 178 pre-training and 178 harmful rows, D = 64")
 
 
 @pytest.mark.parametrize("features", ["clean", "published"])

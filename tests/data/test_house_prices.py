@@ -128,7 +128,8 @@ def rank(X):
 def test_real_table(features, dimension, ranks):
     pair = load_house_prices(features=features)
     assert pair.title() == (
-        f"house-prices, condnum's box: 309 rows D_P, 1151 rows D_H, D = {dimension}, SHA-256 1e18addf"
+        "house-prices, condnum's box: 309 pre-training and 1151 harmful rows, "
+        f"D = {dimension}, SHA-256 1e18addf"
     )
     assert (rank(pair.X_P), rank(pair.X_H)) == ranks
     zero = [name for name, x in zip(pair.feature_names, pair.X_P.T, strict=True) if not x.any()]

@@ -32,7 +32,7 @@ def toy(**changes):
 def test_titles_here_and_in_a_worker_process():
     pair = pickle.loads(pickle.dumps(toy()))
     assert np.array_equal(pair.X_P, toy().X_P)
-    assert pair.title() == "toy, embedded: 3 rows D_P, 2 rows D_H, D = 2, SHA-256 01234567"
+    assert pair.title() == "toy, embedded: 3 pre-training and 2 harmful rows, D = 2, SHA-256 01234567"
     assert pair.describe() == (
         "toy, embedded: D_P = first (3 rows), D_H = second (2 rows), 2 features, SHA-256 01234567"
     )

@@ -190,3 +190,20 @@ def test_digits_without_a_pair_are_left_out_and_no_method_is():
     assert figure.layout.xaxis.range == (3.5, 9.5)
     assert len(list(figure.select_xaxes())) == 2
     assert figure.layout.coloraxis.cmax == pytest.approx(np.log(10))  # that of the comparable method
+
+
+def test_few_pairs_are_dots_and_many_are_cells(results):
+    results.loc[results["method"] == "imma", "rir"] = [0.0, math.inf]
+    figure = plots.pair_figure(results, "toy")
+    ours, imma, words, crosses = figure.data
+    assert list(ours.x) == pytest.approx([math.e**-1, math.e**3])
+    assert [list(pair) for pair in ours.customdata] == [[0, 1], [3, 8]]
+    assert "succeeds in 2 of 2" in ours.text[1]
+    assert figure.layout.yaxis.ticktext == ("0 → 1", "3 → 8")
+    assert np.round(ours.y).tolist() == [0, 1]
+    assert np.isnan(imma.x).all()
+    assert (list(words.text), list(words.x)) == (["RIR NaN"], [1])  # the mean of ln 0 and ln ∞
+    assert list(crosses.x) == pytest.approx([math.e**-1])  # one that cannot be drawn has no cross
+    assert ours.name == "<b>Ours (Algorithm 1)</b>: RIR 15.68 ± 17, success 1 of 2"
+    whole = pd.DataFrame([row("ours", 0, pair, 2.0) for pair in ((3, 4), (4, 3))])
+    assert {trace.type for trace in plots.pair_figure(whole, "toy").data} == {"heatmap", "scatter"}

@@ -69,7 +69,7 @@ def test_clicks_and_dropdowns_choose_a_pair_and_draw_it_once(browser):
     assert (method.value, pretrain.value, harmful.value) == ("ours", 8, 3)
     (frame,) = browser.heatmap.figure.layout.shapes
     assert (frame.x0, frame.x1, frame.y0, frame.y1) == (2.5, 3.5, 7.5, 8.5)
-    assert method.options[1] == ("R_ill only", "r_ill_only")
+    assert method.options[1] == ("Rᵢₗₗ only", "r_ill_only")
     pretrain.value, harmful.value = 0, 1
     assert browser.asked[-1] == (browser.pretrain, browser.harmful) == (0, 1)
     browser.harmful = 0

@@ -19,7 +19,7 @@ from condnum.report.html import (
     shown_notebook,
 )
 from condnum.report.notebook import first_heading
-from condnum.report.tables import mark_words
+from condnum.report.tables import mark_tables
 
 LATEX = r"$$\displaystyle \kappa$$"
 
@@ -78,11 +78,10 @@ def test_figures_are_drawn_with_one_plotly(executed: Any, page: Any) -> None:
     html = render_html(executed)
     assert len(html) > 3_000_000
     assert len(without_plotly(html)) < 100_000  # one copy
-    assert [div["id"] for div in page.select(".figure .plotly-graph-div")] == ["figure-0", "figure-1"]
-    heights = [div["style"].partition(";")[0] for div in page.select(".figure > div > div")]
-    assert heights == ["height:321px", "height:450px"]
-    assert '"responsive": true' in html
-    assert html.count('"showSendToCloud": false') == 2
+    frames = page.select(".figure > .plot-frame")
+    assert [frame["id"] for frame in frames] == ["figure-0", "figure-1"]
+    assert [frame["style"].partition(";")[0] for frame in frames] == ["min-height:321px", "min-height:450px"]
+    assert [script["data-for"] for script in page.select("script[data-for]")] == ["figure-0", "figure-1"]
     del executed.cells[3]
     assert "<script" not in render_html(executed)
 
@@ -171,7 +170,7 @@ def test_columns_of_words() -> None:
         "<tr><td>1</td><td>—</td></tr></table><table><tr><td colspan='2'>x</td></tr></table>",
         "html.parser",
     )
-    mark_words(soup)
+    mark_tables(soup)
     assert [cell.get_text() for cell in soup.select(".words")] == ["m", "ours", "1"]
 
 

@@ -123,7 +123,7 @@ def test_finding_notebooks(tmp_path: Path, write_notebook: Any) -> None:
     assert find_notebook("4_ceiling").parent.name == "notebooks"
     with pytest.raises(UnknownNameError, match="unknown notebook 'house_price'; did you mean 'house_prices'"):
         find_notebook("house_price", tree=tmp_path)
-    with pytest.raises(DataNotFoundError, match="no notebooks folder beside it; run from a source tree"):
+    with pytest.raises(DataNotFoundError, match=r"own notebooks are missing, .*empty has none"):
         find_notebook("house_prices", tree=tmp_path / "empty")
 
 

@@ -1,14 +1,27 @@
 import json
+import signal
 import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from condnum import machine as module
-from condnum.machine import command_line, describe_device, provenance, source_revision, versions, without_home
+from condnum.machine import (
+    PeakMemory,
+    command_line,
+    describe_device,
+    end_group,
+    own_peak,
+    provenance,
+    source_revision,
+    versions,
+    without_home,
+)
 
 
 def test_record_is_json_and_complete() -> None:
@@ -59,3 +72,27 @@ def test_revision_inside_and_outside_git(tmp_path: Path, monkeypatch: pytest.Mon
     assert source_revision(tmp_path) == {**clean, "dirty": True}
     monkeypatch.setenv("PATH", "")
     assert source_revision(tmp_path) is None
+
+
+# Where Linux is not.
+
+
+def test_the_peak_of_memory_where_the_system_tells_it_otherwise_or_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("resource")
+    monkeypatch.setattr(module.Path, "exists", lambda path: False)  # no /proc
+    monkeypatch.setattr("resource.getrusage", lambda who: SimpleNamespace(ru_maxrss=3 * 2**20))
+    for platform, mib in (("freebsd14", 3 * 1024), ("darwin", 3)):  # kibibytes, bytes
+        monkeypatch.setattr(module.sys, "platform", platform)
+        assert own_peak().mib == mib
+    monkeypatch.setitem(module.sys.modules, "resource", None)  # Windows
+    assert str(PeakMemory.of([own_peak()])) == "not known: this system does not tell it"
+
+
+def test_a_group_of_processes_ends_also_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(module.os, "killpg")
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    end_group(process.pid)
+    process.communicate()
+    assert process.returncode == -signal.SIGTERM

@@ -22,12 +22,13 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, OutputError
 from condnum.files import folder_lock
 from condnum.lessons.corrections import aligned_remark, correction_table
+from condnum.report.html import figure_html
 from condnum.report.reproduce import Experiment, ReproductionRecord
 from condnum.report.results import read_result
 from condnum.report.scoreboard import claims, compare, scoreboard, tally
 from condnum.site import build
 from condnum.site.build import build_site
-from condnum.site.notebooks import figure_html
+from condnum.site.notebooks import figure_place
 from condnum.site.results import published_runs, results_pages
 from condnum.studies.measure import Published
 
@@ -54,9 +55,9 @@ def make_run(folder, tables=(), data="diabetes"):
     figure.update_layout(title_text="A figure of κ", template="plotly_white")
     outputs = {
         "application/vnd.plotly.v1+json": json.loads(figure.to_json()),
-        "text/html": "<table><tr><td>1</td></tr></table>",
+        "text/html": "<table><tr><td>K_P</td></tr></table>",
     }
-    words = "# The title\n\nSome words on $\\kappa$.\n\n## The run\n\n## Run\n\nIs taken."
+    words = "# The title\n\nSome words on $\\kappa$.\n\n## The run\n\n## Run\n\nIs taken, of D_P."
     cells = [
         new_code_cell("show()", outputs=[new_output("display_data", data={kind: value})])
         for kind, value in outputs.items()
@@ -253,6 +254,10 @@ def test_old_site_or_new(root, site_cache, tmp_path, monkeypatch):
             assert place.exists(), f"{page.name}: {address}"
             assert not anchor or place not in ids or anchor in ids[place], f"{page.name}: {address}"
     assert "An older result" in pages[target / "site/results/old.html"].get_text()
+    lesson = (target / "site/results/lesson.html").read_text("utf-8")
+    assert "K<sub>P</sub></td>" in lesson
+    assert "of D<sub>P</sub>." in lesson
+    assert "Is taken, of DP." in (target / "site/_static/excerpts.js").read_text("utf-8")
 
     save_record(root, entry("lesson", "notebook lesson"))
     again()
@@ -331,10 +336,10 @@ def test_arrays_keep_seven_digits_and_their_shape(values, dtype):
 
 def test_a_figure_of_a_recorded_explorer_becomes_its_place():
     figure = {"layout": {"meta": {"explorer": "Angles", "settings": {"angle": 30, "kind": '"a"'}}}}
-    place = BeautifulSoup(figure_html(figure, "f", ["Angles"]), "html.parser").div
+    place = BeautifulSoup(figure_place(figure, "f", ["Angles"]), "html.parser").div
     assert place["data-explorer"] == "Angles"
     assert json.loads(place["data-settings"]) == {"angle": 30, "kind": '"a"'}
-    assert "plot-frame" in figure_html(figure, "f", ["Others"])
+    assert "plot-frame" in figure_place(figure, "f", ["Others"])
 
 
 def test_a_figure_cannot_end_its_script_and_its_panels_stack_on_a_phone():

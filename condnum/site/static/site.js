@@ -1,26 +1,7 @@
-// Draws the figures of a page in the reader's colours, one a frame; plays recorded explorers when they come near.
+// Plays recorded explorers, those that come near first, and keeps the place that the address names.
 {
   const here = document.currentScript.src;
-  const frames = [...document.querySelectorAll(".plot-frame")];
-  const drawn = new Set();
-  let printing = false;
-
-  const draw = (frame) => {
-    const figure = JSON.parse(document.querySelector(`script[data-for="${frame.id}"]`).textContent);
-    drawn.add(frame);
-    return condnum.paint(frame, figure, printing ? { dark: false, printing } : {});
-  };
-  const redraw = () => drawn.forEach(draw);
-  const inTurn = ([first, ...others]) => {
-    if (!first) return;
-    draw(first);
-    setTimeout(inTurn, 0, others);
-  };
-  const print = (started) => {
-    if (printing === started) return;
-    printing = started;
-    redraw();
-  };
+  const places = [...document.querySelectorAll(".condnum-recorded")], unopened = new Set(places);
 
   const load = (name) => new Promise((done, failed) => {
     if (condnum.recordings[name]) { done(); return; }
@@ -29,19 +10,30 @@
     script.onerror = failed;
     document.head.append(script);
   });
-  const places = [...document.querySelectorAll(".condnum-recorded")];
+  const open = async (place) => {
+    if (!unopened.delete(place)) return;
+    await load(place.dataset.explorer);
+    await condnum.play(place, places.indexOf(place));
+  };
   const near = new IntersectionObserver((seen) => {
-    for (const { isIntersecting, target } of seen) {
-      if (!isIntersecting) continue;
-      near.unobserve(target);
-      load(target.dataset.explorer).then(() => condnum.play(target, places.indexOf(target)));
-    }
+    for (const { isIntersecting, target } of seen) if (isIntersecting) open(target);
   }, { rootMargin: "600px" });
   places.forEach((place) => near.observe(place));
+  const inTurn = async ([first, ...others]) => { // far below too: a page may be printed before it is scrolled
+    if (!first) return;
+    try { await open(first); } finally { setTimeout(inTurn, 0, others); }
+  };
+  inTurn(places);
 
-  inTurn(frames);
-  condnum.onTheme(redraw);
-  addEventListener("beforeprint", () => print(true));
-  addEventListener("afterprint", () => print(false));
-  matchMedia("print").addEventListener("change", ({ matches }) => print(matches));
+  // What is drawn has a height: the heading in the address stays in its place until the reader scrolls.
+  const arrive = () => {
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (!target) return;
+    const watch = new ResizeObserver(() => target.scrollIntoView({ behavior: "instant" }));
+    watch.observe(document.querySelector("article"));
+    for (const act of ["wheel", "touchmove", "pointerdown", "keydown", "hashchange"])
+      addEventListener(act, () => watch.disconnect(), { once: true, passive: true });
+  };
+  addEventListener("hashchange", arrive);
+  arrive();
 }

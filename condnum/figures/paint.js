@@ -1,5 +1,5 @@
 // Figures in a page: plotly's JSON in the colours and the width of the page.
-const condnum = {};
+const condnum = { printing: false }; // on paper: light, of one width
 {
   const FONT = "system-ui, -apple-system, Segoe UI, Helvetica, Arial, sans-serif";
   const LOOKS = { // ink, grid, paper
@@ -9,32 +9,51 @@ const condnum = {};
   const BLACK = new Set(["#000000", "#222222", "black"]); // drawn in the ink of the page
   const COLUMN = 210, LEAST = 600; // pixels of a column of panels, and of a figure, below which panels are stacked
   const MODEBAR = 120; // pixels of the buttons beside the title
+  const PAPER = 940; // pixels of a page's width
 
   condnum.dark = () => {
+    if (condnum.printing) return false;
     const { jpThemeLight, theme } = document.body.dataset; // JupyterLab's, the site's
     if (jpThemeLight) return jpThemeLight === "false";
     return theme === "dark" || (theme !== "light" && matchMedia("(prefers-color-scheme: dark)").matches);
   };
+  const redraws = new Set();
+  const print = (started) => {
+    if (condnum.printing === started) return;
+    condnum.printing = started;
+    for (const redraw of redraws) redraw();
+  };
+  addEventListener("beforeprint", () => print(true));
+  addEventListener("afterprint", () => print(false));
+  matchMedia("print").addEventListener("change", ({ matches }) => print(matches));
+  // Calls `redraw` when the page gets dark or light, goes to paper, or is back from it.
   condnum.onTheme = (redraw) => {
     const watch = new MutationObserver(redraw), media = matchMedia("(prefers-color-scheme: dark)");
+    redraws.add(redraw);
     watch.observe(document.body, { attributeFilter: ["data-jp-theme-light", "data-theme"] });
     media.addEventListener("change", redraw);
-    return () => { watch.disconnect(); media.removeEventListener("change", redraw); };
+    return () => { redraws.delete(redraw); watch.disconnect(); media.removeEventListener("change", redraw); };
   };
 
   const axes = (layout, letter) => Object.keys(layout).filter((key) => key.match(`^${letter}axis\\d*$`));
   const pen = document.createElement("canvas").getContext("2d");
-  const wrapped = (text, room, size, beside = 0) => text.split("<br>").map((line) => {
-    const small = line.startsWith("<sup>") || line.endsWith("</sup>"); // plotly's <sup> has 70 % of the size
-    pen.font = `${small ? 0.7 * size : size}px ${FONT}`;
-    const lines = [""];
-    for (const word of line.split(/(?<!=)\s+(?!=|[^<]*>)/)) { // no break in a tag, which does not count, or at =
-      const longer = `${lines.at(-1)} ${word}`.trim(), wide = pen.measureText(longer.replace(/<[^>]*>/g, "")).width;
-      if (wide > (small ? room : room - beside) && lines.at(-1)) lines.push(word);
-      else lines[lines.length - 1] = longer;
-    }
-    return lines.join("<br>");
-  }).join("<br>");
+  const TAG = /<\/?[a-z][^<>]*>/gi, WORD = /(?:<\/?[a-z][^<>]*>| *= *|[^ ])+/gi; // "a = b" stays on one line
+  // Text in lines of a width. Breaks that were made for another width, which a space stands before, go.
+  const wrapped = (text, room, size, beside = 0) => {
+    let small = false; // plotly's <sup> has 70 % of the size
+    return text.replaceAll(" <br>", " ").split("<br>").map((line) => {
+      small ||= line.startsWith("<sup>");
+      pen.font = `${small ? 0.7 * size : size}px ${FONT}`;
+      const lines = [""];
+      for (const word of line.match(WORD) ?? []) {
+        const longer = `${lines.at(-1)} ${word}`.trim(), wide = pen.measureText(longer.replace(TAG, "")).width;
+        if (wide > (small ? room : room - beside) && lines.at(-1)) lines.push(word);
+        else lines[lines.length - 1] = longer;
+      }
+      small &&= !line.endsWith("</sup>");
+      return lines.join("<br>");
+    }).join("<br>");
+  };
   const lineCount = (text = "") => text.split("<br>").length;
 
   // Titles that are too long for the width get more lines, and the figure the height for these.
@@ -63,12 +82,18 @@ const condnum = {};
   // Panels that lie beside each other come below each other, for a place as narrow as a phone.
   function stack(data, layout, width) {
     const PANEL = 230, BETWEEN = 88, ROW = 24, of = (axis) => axis.domain ?? [0, 1];
+    const { height: whole = 450, margin = {} } = layout, was = whole - (margin.t ?? 100) - (margin.b ?? 80);
     const order = axes(layout, "x").map((key) => {
-      const x = layout[key], y = layout[`yaxis${(x.anchor || "y").slice(1)}`];
-      return { x, y, id: `x${key.slice(5)}`, left: of(x)[0], right: of(x)[1], top: of(y)[1] };
+      const x = layout[key], y = layout[`yaxis${(x.anchor || "y").slice(1)}`], [bottom, top] = of(y);
+      // Rows with names keep their height, and squares are as high as wide.
+      const tall = y.scaleanchor ? width - 66 : Math.max(PANEL, y.ticktext ? (top - bottom) * was : 0);
+      return { x, y, tall, id: `x${key.slice(5)}`, left: of(x)[0], right: of(x)[1], top };
     }).sort((a, b) => a.left - b.left || b.top - a.top);
-    const inner = order.length * (PANEL + BETWEEN) - BETWEEN;
-    order.forEach((panel, number) => { panel.high = 1 - (number * (PANEL + BETWEEN)) / inner; });
+    const inner = order.reduce((sum, { tall }) => sum + tall + BETWEEN, -BETWEEN);
+    order.reduce((above, panel) => {
+      panel.high = 1 - above / inner;
+      return above + panel.tall + BETWEEN;
+    }, 0);
     for (const note of layout.annotations ?? []) { // a panel's title goes with the nearest one below it
       if (note.xref !== "paper" || note.yref !== "paper") continue;
       const off = (panel) => (panel.left <= note.x && note.x <= panel.right ? Math.abs(note.y - panel.top) : 9);
@@ -76,8 +101,8 @@ const condnum = {};
       Object.assign(note, { x: 0.5, y: high, font: { ...note.font, size: 13 } });
       note.text = wrapped(note.text, width - 66, 13);
     }
-    for (const { x, y, id, high } of order) {
-      const low = Math.max(0, high - PANEL / inner);
+    for (const { x, y, id, high, tall } of order) {
+      const low = Math.max(0, high - tall / inner);
       let top = high;
       for (const { type, xaxis, colorbar } of data) {
         if (type !== "heatmap" || (xaxis ?? "x") !== id || !colorbar) continue;
@@ -86,13 +111,16 @@ const condnum = {};
         if (flat) top -= 42 / inner;
       }
       Object.assign(x, { domain: [0, 1] });
-      Object.assign(y, { domain: [low, top] });
+      Object.assign(y, { domain: [low, top], showticklabels: true }); // those beside it are gone
       x.title = { ...x.title, text: wrapped(x.title?.text ?? "", width - 66, 13) };
       if (x.type === "log" && x.dtick === 1 && x.range && Math.abs(x.range[1] - x.range[0]) > 6) x.dtick = 2;
     }
     const listed = data.filter((trace) => (trace.type ?? "scatter") === "scatter" && trace.showlegend !== false);
-    const below = ROW * listed.length + 76;
-    const title = wrapped(layout.title?.text ?? "", width - 20, 15), above = 21 * lineCount(title) + 34;
+    for (const trace of listed) trace.name = wrapped(trace.name ?? "", width - 110, 12);
+    const below = listed.reduce((sum, { name }) => sum + ROW + 16 * (lineCount(name) - 1), 76);
+    const title = wrapped(layout.title?.text ?? "", width - 20, 15), above = 21 * lineCount(title) + (layout.annotations ? 34 : 14);
+    const bar = layout.coloraxis?.colorbar;
+    if (bar) Object.assign(bar, { orientation: "h", x: 0.5, y: 0, yref: "container", yanchor: "bottom", len: 1, lenmode: "fraction" });
     const height = above + inner + below;
     Object.assign(layout, {
       height,
@@ -106,7 +134,8 @@ const condnum = {};
   }
 
   // Draws plotly's JSON in the colours of the page; figures of panels (layout.meta.stack) follow its width.
-  condnum.paint = (plot, figure, { dark = condnum.dark(), width = plot.clientWidth, printing = false } = {}) => {
+  condnum.paint = (plot, figure) => {
+    const dark = condnum.dark(), { printing } = condnum, width = printing ? PAPER : plot.clientWidth;
     const { data, layout } = structuredClone(figure), [ink, grid, paper] = LOOKS[dark ? "dark" : "light"];
     const axis = { gridcolor: grid, linecolor: grid, zerolinecolor: grid, automargin: true };
     const look = { paper_bgcolor: paper, plot_bgcolor: paper, font: { color: ink, family: FONT } };
@@ -118,7 +147,7 @@ const condnum = {};
         if (dark && BLACK.has(String(part?.color).toLowerCase())) part.color = ink;
     if (dark) for (const menu of layout.updatemenus ?? []) // plotly draws the active button almost white
       Object.assign(menu, { bgcolor: "#8fa0b3", font: { ...menu.font, color: "#14181e" } });
-    if (printing) Object.assign(layout, { width: Math.min(layout.width ?? 940, 940), autosize: false });
+    if (printing) Object.assign(layout, { width: Math.min(layout.width ?? PAPER, PAPER), autosize: false });
     const columns = new Set(axes(layout, "x").map((key) => layout[key].domain?.[0] ?? 0)).size;
     const narrow = width < Math.max(LEAST, COLUMN * columns);
     if (layout.meta?.stack && narrow && columns) stack(data, layout, width);
