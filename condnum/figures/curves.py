@@ -80,7 +80,7 @@ def norm_ratio_figure(curves: CurvesLike, subtitle: str = "") -> Any:
         for to in [{"type": scale, "dtick": dtick, "autorange": True}]
     ]
     menu = {"type": "buttons", "direction": "right", "buttons": buttons, "showactive": True}
-    place = {"x": 1.02, "xanchor": "left", "y": 0.02, "yanchor": "bottom"}
+    place = {"x": 1.02, "xanchor": "left", "y": 0, "yanchor": "top"}  # below the last method
     return figure.update_layout(updatemenus=[menu | place])
 
 

@@ -56,27 +56,45 @@ const condnum = { printing: false }; // on paper: light, of one width
   };
   const lineCount = (text = "") => text.split("<br>").length;
 
+  // Pixels of a legend on the right, which plotly takes from the panels.
+  function besideWidth(data, { legend = {}, showlegend = true, font }) {
+    const listed = data.filter((trace) => (trace.type ?? "scatter") === "scatter" && trace.name && trace.showlegend !== false);
+    if (!showlegend || listed.length < 2 || legend.orientation === "h" || (legend.x ?? 1.02) < 1) return 0;
+    pen.font = `${font?.size ?? 12}px ${FONT}`;
+    const texts = [legend.title?.text ?? "", ...listed.map(({ name }) => name)];
+    return 60 + Math.max(...texts.map((text) => pen.measureText(text.replace(TAG, "")).width));
+  }
+
   // Titles that are too long for the width get more lines, and the figure the height for these.
-  function wrapTitles(layout, width) {
+  function wrapTitles(data, layout, width) {
     const { title = {}, margin = {} } = layout, size = title.font?.size ?? 17, { height = 450 } = layout;
-    const text = wrapped(title.text ?? "", width - 20, size, MODEBAR);
-    let more = 1.3 * size * (lineCount(text) - lineCount(title.text)), second = 0;
-    const inner = width - (margin.l ?? 80) - (margin.r ?? 80);
+    const text = wrapped(title.text ?? "", width - 20, size, MODEBAR), rows = axes(layout, "y").map((key) => layout[key]);
+    const tops = [...new Set(rows.map(({ domain = [0, 1] }) => domain[1]))].sort((a, b) => b - a);
+    const longer = { true: 0, false: 0 }; // by how many pixels titles of panels grow: of the first row, of others
+    const inner = width - (margin.l ?? 80) - Math.max(margin.r ?? 80, besideWidth(data, layout));
     for (const note of layout.annotations ?? []) { // titles of panels
       if (note.xref !== "paper" || note.yref !== "paper" || note.showarrow || note.xanchor !== "center") continue;
       const panel = axes(layout, "x").map((key) => layout[key].domain ?? [0, 1])
         .find(([left, right]) => left <= note.x && note.x <= right);
       if (!panel) continue;
-      const font = note.font?.size ?? 16, before = lineCount(note.text);
+      const font = note.font?.size ?? 16, before = lineCount(note.text), first = note.y > 0.99;
       note.text = wrapped(note.text, (panel[1] - panel[0]) * inner, font);
-      if (note.y > 0.99) second = Math.max(second, 1.3 * font * (lineCount(note.text) - before));
+      longer[first] = Math.max(longer[first], 1.3 * font * (lineCount(note.text) - before));
     }
-    more += second;
-    if (!more && text === title.text) return;
+    const more = 1.3 * size * (lineCount(text) - lineCount(title.text)) + longer[true];
+    const apart = longer[false] * (tops.length - 1), old = height - (margin.t ?? 100) - (margin.b ?? 80);
+    if (!more && !apart && text === title.text) return;
+    const moved = (y) => (y * old + longer[false] * tops.filter((top) => top < y - 0.001).length) / (old + apart);
+    if (apart) {
+      for (const row of rows) row.domain = (row.domain ?? [0, 1]).map(moved);
+      for (const note of layout.annotations) if (note.yref === "paper") note.y = moved(note.y);
+      for (const { colorbar: bar } of data) if (bar?.y) Object.assign(bar, { y: moved(bar.y), len: ((bar.len ?? 1) * old) / (old + apart) });
+    }
     layout.title = { ...title, text };
-    if (title.y !== undefined) layout.title.y = 1 - ((1 - title.y) * height) / (height + more);
+    const taller = height + more + apart;
+    if (title.y !== undefined) layout.title.y = 1 - ((1 - title.y) * height) / taller;
     layout.margin = { ...margin, t: (margin.t ?? 100) + more };
-    layout.height = height + more;
+    layout.height = taller;
   }
 
   // Panels that lie beside each other come below each other, for a place as narrow as a phone.
@@ -118,12 +136,13 @@ const condnum = { printing: false }; // on paper: light, of one width
     const listed = data.filter((trace) => (trace.type ?? "scatter") === "scatter" && trace.showlegend !== false);
     for (const trace of listed) trace.name = wrapped(trace.name ?? "", width - 110, 12);
     const below = listed.reduce((sum, { name }) => sum + ROW + 16 * (lineCount(name) - 1), 76);
-    const title = wrapped(layout.title?.text ?? "", width - 20, 15), above = 21 * lineCount(title) + (layout.annotations ? 34 : 14);
+    const title = wrapped(layout.title?.text ?? "", width - 20, 15), above = 21 * lineCount(title) + (layout.annotations ? 34 : 24);
     const bar = layout.coloraxis?.colorbar;
     if (bar) Object.assign(bar, { orientation: "h", x: 0.5, y: 0, yref: "container", yanchor: "bottom", len: 1, lenmode: "fraction" });
     const height = above + inner + below;
     Object.assign(layout, {
       height,
+      updatemenus: [], // buttons beside the panels would take a third of their width
       title: { ...layout.title, text: title, y: 1 - 14 / height, yanchor: "top", font: { size: 15 } },
       font: { ...layout.font, size: 12 },
       margin: { l: 56, r: 10, t: above, b: below },
@@ -151,7 +170,7 @@ const condnum = { printing: false }; // on paper: light, of one width
     const columns = new Set(axes(layout, "x").map((key) => layout[key].domain?.[0] ?? 0)).size;
     const narrow = width < Math.max(LEAST, COLUMN * columns);
     if (layout.meta?.stack && narrow && columns) stack(data, layout, width);
-    else if (width) wrapTitles(layout, layout.width ?? width);
+    else if (width) wrapTitles(data, layout, layout.width ?? width);
     return Plotly.react(plot, data, layout, {
       responsive: !printing, displaylogo: false, showSendToCloud: false, displayModeBar: narrow ? false : "hover",
       modeBarButtonsToRemove: ["zoomIn2d", "zoomOut2d", "autoScale2d", "select2d", "lasso2d"],
