@@ -13,13 +13,16 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+from filelock import FileLock
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 ARGUMENTS = [
@@ -189,9 +192,39 @@ def window(chromium: Any) -> Iterator[Any]:
         viewport={"width": 1280, "height": 900}, permissions=["clipboard-read", "clipboard-write"]
     )
     page = context.new_page()
-    page.set_default_timeout(60_000)
+    page.set_default_timeout(SECONDS * 1000)
     yield page
     context.close()
+
+
+@pytest.fixture
+def watched(window: Any) -> Any:
+    """The window, with everything that a page complains of or fetches."""
+    window.problems, window.fetched = [], []
+    window.on(
+        "console",
+        lambda m: window.problems.append(m.text) if m.type in ("error", "warning") else None,
+    )
+    window.on("pageerror", lambda error: window.problems.append(str(error)))
+    window.on("request", lambda request: window.fetched.append(request.url))
+    window.on("requestfailed", lambda request: window.problems.append(f"not loaded: {request.url}"))
+    return window
+
+
+def _all_lessons(path: Path) -> None:
+    """Write all lessons, one after the other, as one notebook, which one kernel serves."""
+    import nbformat
+    from lessons.test_notebooks import FASTER
+    from papermill.iorw import load_notebook_node
+    from papermill.parameterize import parameterize_notebook
+
+    whole = nbformat.v4.new_notebook()
+    for lesson in sorted(NOTEBOOKS.glob("*.ipynb")):
+        node = load_notebook_node(str(lesson))
+        whole.metadata = node.metadata
+        for cell in parameterize_notebook(node, FASTER.get(lesson.stem, {})).cells:
+            whole.cells.append(nbformat.from_dict({**cell, "id": f"cell-{len(whole.cells)}"}))
+    nbformat.write(whole, path)
 
 
 @contextmanager
@@ -203,6 +236,7 @@ def _server(base: Path, command: Callable[[Path, int], list[str]], probe: str) -
     """
     folder, home = base / "notebooks", base / "home"
     shutil.copytree(NOTEBOOKS, folder, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+    _all_lessons(folder / "all_lessons.ipynb")
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = int(listener.getsockname()[1])
@@ -342,3 +376,131 @@ def voila(voila_address: str, window: Any) -> Callable[..., OpenNotebook]:
         return opened
 
     return open_notebook
+
+
+# Pages without a server, made once for all test processes of a run.
+
+_RUNS = {
+    "digits": ("digits", "--methods", "ours,opt_kappa", "--seeds", "1", "--pairs", "4-7,9-0", "--jobs", "1"),
+    "attackers": (
+        *("attackers", "--source", "embedded", "--methods", "initial,ours", "--epochs", "60"),
+        *("--attackers", "gd,line_search,cg", "--steps", "500"),
+    ),
+}
+
+
+def _once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """Return a folder that the first test process which wants it makes; the others wait."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            make(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def embedded_run(condnum: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a short run on the embedded table."""
+
+    def make(folder: Path) -> None:
+        options = ("--data", "embedded", "--seeds", "2", "--epochs", "60", "--out", str(folder))
+        done = condnum("run", "house-prices", *options, cwd=folder.parent)
+        assert done.returncode == 0, done.stderr
+
+    return _once(tmp_path_factory, "embedded", make)
+
+
+@pytest.fixture(scope="session")
+def audit_page(condnum: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of an audit: two tables with a singular task, the answer among the features, an extractor."""
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        rng = np.random.default_rng(0)
+        X = rng.normal(size=(240, 12)) * np.geomspace(1, 1e-3, 12)
+        X[:, 11] = 0
+        frame = pd.DataFrame(X, columns=[f"c{i}" for i in range(12)])
+        frame["label"] = (X[:, 0] > 0).astype(int)
+        frame[:120].to_csv(folder / "P.csv", index=False)
+        frame[120:].to_csv(folder / "H.csv", index=False)
+        np.save(folder / "theta.npy", np.diag([*np.geomspace(1, 1e3, 12), 1.0]))
+        np.save(folder / "y.npy", frame["label"][120:].to_numpy())
+        done = condnum(
+            "audit", "--pretrain", "P.csv", "--harmful", "H.csv", "--theta", "theta.npy", "--targets",
+            "y.npy", "--bootstrap", "20", "--out", "out", cwd=folder,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert "look like the answer (label: a function of the targets)" in " ".join(done.stderr.split())
+
+    return _once(tmp_path_factory, "audit", make) / "out" / "report.html"
+
+
+#: The explorer whose recording is whole. Of others each control has two values, and all states look alike.
+PLAYED = "AlignedTasksExplorer"
+
+
+@pytest.fixture(scope="session")
+def site(
+    embedded_run: Path,
+    condnum: Callable[..., Any],
+    shared_kernel: Any,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """The site of a small real reproduction: three finished runs, one failure, every lesson and explorer."""
+    from lessons.test_notebooks import FASTER
+
+    from condnum.lessons import recording
+    from condnum.report import notebook as runner
+    from condnum.report.reproduce import Experiment, ReproductionRecord
+    from condnum.site import build
+
+    def make(root: Path) -> None:
+        root.mkdir()
+        shutil.copytree(embedded_run, root / "house-prices")
+        commands = {"house-prices": "condnum run house-prices --data embedded --seeds 2 --epochs 60"}
+        for name, words in _RUNS.items():
+            done = condnum("run", *words, "--quiet", "--out", name, cwd=root)
+            assert done.returncode == 0, done.stderr
+            commands[name] = " ".join(("condnum", "run", *words))
+        commands["deep"] = "condnum run deep"
+        missing = {"status": "failed", "folder": None, "error": "no memory"}
+        ReproductionRecord(
+            scale="quick",
+            started_utc="2030-01-02T03:04:05+00:00",
+            seconds=60.0,
+            source=None,
+            versions={"python": "3.11"},
+            device={"name": "a processor"},
+            experiments=tuple(
+                Experiment(
+                    name, f"Title of {name}", "One sentence.", command, seconds=1.0,
+                    **(missing if name == "deep" else {"status": "finished", "folder": name, "error": ""}),
+                )
+                for name, command in commands.items()
+            ),
+        ).save(root)  # fmt: skip
+        said, values, payload = list[str](), recording.recorded_values, recording.payload
+        first = cache(lambda explorer: payload(explorer, recording.lattice(explorer)[0]))
+
+        def executed(names: Sequence[str], folder: Path, *_: Any) -> dict[str, Path]:
+            static = {name: {"static": True, **FASTER.get(name, {})} for name in names}
+            return {
+                name: runner.run_notebook(name, static[name], folder / name, quiet=True) for name in names
+            }
+
+        def few(explorer: type[Any]) -> dict[str, list[Any]]:
+            return {name: kept[:2] for name, kept in values(explorer).items()}
+
+        with pytest.MonkeyPatch.context() as patch:
+            recording.record_all(root / "cache" / "recorded", [PLAYED], jobs=1)
+            patch.setattr(recording, "recorded_values", few)
+            patch.setattr(recording, "payload", lambda explorer, state: first(explorer))
+            recording.record_all(root / "cache" / "recorded", jobs=1)
+            patch.setattr(runner, "running_kernel", shared_kernel.running)
+            patch.setattr(build, "_executed", executed)
+            made = {"cache": root / "cache", "explorers": list(recording.recordable())}
+            build.build_site(root, root, **made, say=said.append)
+        assert said == []
+
+    return _once(tmp_path_factory, "reproduction", make) / "site"

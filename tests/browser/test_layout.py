@@ -75,16 +75,3 @@ def test_what_is_being_typed_survives_an_answer(mounted: Any) -> None:
     assert box.input_value() == "37"
     box.press("Enter")
     assert page.evaluate("explorer.state().kappa") == 37
-
-
-def test_the_check_finds_what_it_is_for(window: Any) -> None:
-    """A control: each kind of mistake is reported, and the same page without it is not."""
-    wrong = "<div style='width:90px'><table style='width:200px'><tr><td>1</td></tr></table></div>$\\\\top x$"
-    text = "<text class='gtitle' x='{}' y='20'>A title</text>"
-    figure = "<div class='js-plotly-plot' style='width:300px'><svg width=300 height=90>{}</svg></div>"
-    window.set_content(figure.format(text.format(9)))
-    assert window.evaluate(UNREADABLE) == []
-    window.set_content(figure.format(text.format(9) + text.format(20) + text.format(290)) + wrong)
-    found = " ".join(window.evaluate(UNREADABLE))
-    for words in ("lies upon", "leaves the figure", "200 px wide in a box of 90 px", "raw TeX"):
-        assert words in found

@@ -1,7 +1,6 @@
 """Pages in a real browser: a run's report; the site by keyboard, on a phone, in the dark, on paper."""
 
 import re
-import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -9,89 +8,8 @@ import pytest
 
 pytestmark = pytest.mark.browser
 
-#: Bytes of a page beside the scripts that pages share, and of the whole site.
-LARGEST_PAGE, LARGEST_SITE = 1_500_000, 25_000_000
-
-_RUNS = {
-    "digits": ("digits", "--methods", "ours,opt_kappa", "--seeds", "1", "--pairs", "4-7,9-0", "--jobs", "1"),
-    "attackers": (
-        *("attackers", "--source", "embedded", "--methods", "initial,ours", "--epochs", "60"),
-        *("--attackers", "gd,line_search,cg", "--steps", "500"),
-    ),
-}
 _DRAWN = """() => Array.from(document.querySelectorAll('.plot-frame'))
     .every(g => g._fullLayout && g.querySelector('.main-svg') && g._fullData.length)"""
-
-_RAW_TEX = r"""() => {
-    const found = [], text = NodeFilter.SHOW_TEXT;
-    const walk = document.createTreeWalker(document.querySelector('article'), text);
-    while (walk.nextNode())
-        if (!walk.currentNode.parentElement.closest('code, pre, math, script, svg')
-            && /\$|\\[a-zA-Z]+/.test(walk.currentNode.data)) found.push(walk.currentNode.data);
-    return found;
-}"""
-
-
-@pytest.fixture(scope="module")
-def embedded_run(condnum, tmp_path_factory):
-    """The folder of a short run on the embedded table."""
-    base = tmp_path_factory.mktemp("embedded")
-    options = ("--data", "embedded", "--seeds", "2", "--epochs", "60", "--out", "out")
-    done = condnum("run", "house-prices", *options, cwd=base)
-    assert done.returncode == 0, done.stderr
-    return base / "out"
-
-
-@pytest.fixture(scope="module")
-def site(embedded_run, condnum, tmp_path_factory):
-    """The site of a small real reproduction: three finished runs, one failure, two lessons."""
-    from condnum.report.reproduce import Experiment, ReproductionRecord
-    from condnum.site.build import build_site
-
-    root = tmp_path_factory.mktemp("reproduction")
-    shutil.copytree(embedded_run, root / "house-prices")
-    commands = {"house-prices": "condnum run house-prices --data embedded --seeds 2 --epochs 60"}
-    for name, words in _RUNS.items():
-        done = condnum("run", *words, "--quiet", "--out", name, cwd=root)
-        assert done.returncode == 0, done.stderr
-        commands[name] = " ".join(("condnum", "run", *words))
-    commands["deep"] = "condnum run deep"
-    ReproductionRecord(
-        scale="quick",
-        started_utc="2030-01-02T03:04:05+00:00",
-        seconds=60.0,
-        source=None,
-        versions={"python": "3.11"},
-        device={"name": "a processor"},
-        experiments=tuple(
-            Experiment(
-                name, f"Title of {name}", "One sentence.", command, seconds=1.0,
-                status="failed" if name == "deep" else "finished", folder=None if name == "deep" else name,
-                error="no memory" if name == "deep" else "",
-            )
-            for name, command in commands.items()
-        ),
-    ).save(root)  # fmt: skip
-    said = []
-    target, cache = tmp_path_factory.mktemp("reports"), tmp_path_factory.mktemp("cache")
-    made = {"lessons": ("2_alignment", "6_exercises"), "explorers": ("AlignedTasksExplorer",)}
-    build_site(root, target, cache=cache, say=said.append, **made)
-    assert said == []
-    return target / "site"
-
-
-@pytest.fixture
-def watched(window):
-    """The window, with everything that a page complains of or fetches."""
-    window.problems, window.fetched = [], []
-    window.on(
-        "console",
-        lambda m: window.problems.append(m.text) if m.type in ("error", "warning") else None,
-    )
-    window.on("pageerror", lambda error: window.problems.append(str(error)))
-    window.on("request", lambda request: window.fetched.append(request.url))
-    window.on("requestfailed", lambda request: window.problems.append(f"not loaded: {request.url}"))
-    return window
 
 
 def strangers(window) -> list[str]:
@@ -104,28 +22,6 @@ def open_page(window, path: Path) -> int:
     window.goto(path.as_uri())
     window.wait_for_function(_DRAWN)
     return window.locator(".plot-frame").count()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("width", [390, 1280])
-def test_every_page_draws_its_figures_offline_and_does_not_scroll_sideways(site, watched, width):
-    watched.set_viewport_size({"width": width, "height": 844})
-    pages, counts = sorted(site.rglob("*.html")), {}
-    for path in pages:
-        counts[path.relative_to(site).as_posix()] = open_page(watched, path)
-        assert watched.evaluate("document.documentElement.scrollWidth") <= width, path
-        assert watched.locator("code.tex").count() == 0, path  # a formula that is no MathML
-        assert watched.evaluate(_RAW_TEX) == [], path
-        assert watched.locator(".modebar-btn[data-title^=Share]").count() == 0, path
-    assert watched.problems == []
-    assert strangers(watched) == []
-    for run in site.glob("runs/*/report.ipynb"):
-        figures = run.read_text("utf-8").count('"application/vnd.plotly.v1+json":')
-        assert counts[f"results/{run.parent.name}.html"] == figures >= 2
-    assert counts["learn/6_exercises.html"] == 1
-    sizes = {path: path.stat().st_size for path in site.rglob("*") if path.is_file()}
-    assert max(sizes[path] for path in pages) <= LARGEST_PAGE
-    assert sum(sizes.values()) <= LARGEST_SITE
 
 
 @pytest.mark.slow

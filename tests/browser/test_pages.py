@@ -1,0 +1,226 @@
+"""Every page at the widths of a phone, a tablet, a laptop and a large screen, light and dark.
+
+`figures.js` looks at what is shown: texts upon each other, what is wider than its box, raw TeX and outputs,
+controls that a text names and the page lacks. Each test reports all findings of all of its pages.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from condnum.report.html import export_html
+from condnum.report.notebook import read_notebook
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+FAULTS = Path(__file__).with_name("figures.js").read_text(encoding="utf-8")
+NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
+WIDTHS, THEMES = (390, 768, 1280, 1920), ("light", "dark")
+#: Bytes of a page beside the scripts that pages share, and of the whole site.
+LARGEST_PAGE, LARGEST_SITE = 1_500_000, 25_000_000
+
+#: Whether all figures are drawn at the width of their place, in the colours of the page.
+_SETTLED = """dark => !document.querySelector('.condnum-recorded:not(:has(.main-svg))')
+    && [...document.querySelectorAll('.plot-frame, .js-plotly-plot')].every(plot =>
+    !plot.checkVisibility() || (plot._fullLayout && plot.querySelector('.main-svg')
+        && (plot._fullLayout.paper_bgcolor === '#14181e') === dark
+        && (!plot._fullLayout.autosize || Math.abs(plot._fullLayout.width - plot.clientWidth) <= 1)))"""
+#: Voilà and JupyterLab do not follow the reader's system: what is live in them follows this.
+_THEME = "light => { if (document.body.dataset.jpThemeLight) document.body.dataset.jpThemeLight = light; }"
+#: Lets observers of sizes and of colours do their work.
+_PAINTED = (
+    "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
+)
+#: The contents that a page shows: what each entry says, and where it leads.
+_CONTENTS = """() => [...document.querySelectorAll('.sidebar-tree a')].map(link =>
+    [link.textContent.trim(), link.href.split('#')[0].split('/site/')[1]])"""
+_SECTIONS = """() => [
+    [...document.querySelectorAll('nav.contents a')].map(link => decodeURIComponent(link.hash)),
+    [...document.querySelectorAll('main h2')].map(heading => `#${heading.id}`)]"""
+
+
+def look(page: Any, dark: bool) -> list[str]:
+    """Return what is wrong with a page as it is shown now."""
+    page.evaluate(_PAINTED)
+    page.wait_for_function(_SETTLED, arg=dark)
+    return page.evaluate(FAULTS)
+
+
+def report(found: Iterable[tuple[str, str, str]]) -> str:
+    """Word findings, each with the page and with all of its windows."""
+    windows: dict[tuple[str, str], list[str]] = {}
+    for page, where, fault in found:
+        windows.setdefault((page, fault), []).append(where)
+    return "\n".join(f"{page} ({', '.join(where)}): {fault}" for (page, fault), where in windows.items())
+
+
+def walk(page: Any, name: str, *, widths: Iterable[int] = WIDTHS) -> list[tuple[str, str, str]]:
+    """Return what is wrong with an open page at each width, light and dark."""
+    found = []
+    for theme in THEMES:
+        page.emulate_media(color_scheme=theme)
+        page.evaluate(_THEME, theme == "light")
+        for width in widths:
+            page.set_viewport_size({"width": width, "height": 900})
+            found += [(name, f"{width} px, {theme}", fault) for fault in look(page, theme == "dark")]
+    return found
+
+
+def walk_file(watched: Any, path: Path, name: str) -> list[tuple[str, str, str]]:
+    """Open a page without a server and walk it; also its complaints and what it fetches from elsewhere."""
+    watched.problems.clear()
+    watched.fetched.clear()
+    watched.emulate_media(color_scheme="light")
+    watched.goto(path.as_uri())
+    found = walk(watched, name)
+    local = ("file:", "data:", "blob:")
+    strangers = [f"fetches {url}" for url in watched.fetched if not url.startswith(local)]
+    return found + [(name, "always", fault) for fault in [*watched.problems, *strangers]]
+
+
+def contents_faults(contents: dict[str, list[list[str]]]) -> list[tuple[str, str, str]]:
+    """Return which pages show other contents than the start page, and which pages are not in these."""
+    wanted = contents["index.html"]
+    listed = {place for _, place in wanted} | {"genindex.html", "py-modindex.html", "search.html"}
+    other = "contents differ from those of the start page: "
+    found = [(name, "always", f"{other}{shown}") for name, shown in contents.items() if shown != wanted]
+    return found + [(name, "always", "is not in the contents") for name in contents if name not in listed]
+
+
+def test_the_site(site: Path, watched: Any) -> None:
+    pages, found, contents = sorted(site.rglob("*.html")), list[tuple[str, str, str]](), dict[str, Any]()
+    for path in pages:
+        name = path.relative_to(site).as_posix()
+        found += walk_file(watched, path, name)
+        contents[name] = watched.evaluate(_CONTENTS)
+        if name.startswith("results/") and (run := site / "runs" / path.stem / "report.ipynb").exists():
+            figures = run.read_text("utf-8").count('"application/vnd.plotly.v1+json":')
+            assert watched.locator(".plot-frame").count() == figures >= 2
+    found += contents_faults(contents)
+    assert not found, report(found)
+    sizes = {path: path.stat().st_size for path in site.rglob("*") if path.is_file()}
+    assert max(sizes[path] for path in pages) <= LARGEST_PAGE
+    assert sum(sizes.values()) <= LARGEST_SITE
+
+
+def test_reports(site: Path, audit_page: Path, watched: Any, tmp_path: Path) -> None:
+    """Of each kind: of an experiment, of an audit, and of a notebook that is neither."""
+    (lesson,) = site.parent.glob("cache/lessons/6_exercises/report.ipynb")
+    plain = export_html(lesson, tmp_path / "lesson.html")
+    runs = sorted(site.parent.glob("*/report.html"))
+    assert [path.parent.name for path in runs] == ["attackers", "digits", "house-prices"]
+    found = []
+    for path in [*runs, audit_page, plain]:
+        name = f"{path.parent.name}/{path.name}"
+        found += walk_file(watched, path, name)
+        links, sections = watched.evaluate(_SECTIONS)
+        if links != sections:
+            found.append((name, "always", f"contents list {links}, the page has {sections}"))
+    assert not found, report(found)
+
+
+#: JupyterLab draws cells that are in sight, unless it is asked for all of them.
+_WHOLE = """() => {
+    const { content } = window.jupyterapp.shell.currentWidget;
+    content.notebookConfig = { ...content.notebookConfig, windowingMode: 'none' };
+}"""
+
+
+def explorers() -> int:
+    """How many explorers the lessons show; the vectors of lesson 2 that a reader grabs are no explorer."""
+    lessons = [read_notebook(path) for path in sorted(NOTEBOOKS.glob("*.ipynb"))]
+    sources = [cell.source for lesson in lessons for cell in lesson.cells if cell.cell_type == "code"]
+    return sum(".show(static=static" in source and "Grab" not in source for source in sources)
+
+
+#: As in our template of Voilà: anywidget gives up on a model after two seconds, however slow the machine.
+_PATIENT = """{
+    const shortest = AbortSignal.timeout.bind(AbortSignal);
+    AbortSignal.timeout = () => shortest(600000);
+}"""
+
+
+def test_the_lessons_in_jupyterlab(lab: Callable[..., Any], window: Any) -> None:
+    window.add_init_script(_PATIENT)
+    notebook = lab("all_lessons", figures=explorers())
+    notebook.page.evaluate(_WHOLE)
+    found = walk(notebook.page, "JupyterLab", widths=[1400])
+    found += [("JupyterLab", "always", fault) for fault in notebook.problems]
+    assert not found, report(found)
+
+
+def test_the_lessons_in_voila(voila: Callable[..., Any]) -> None:
+    notebook = voila("all_lessons", figures=explorers())
+    found = walk(notebook.page, "Voilà")
+    found += [("Voilà", "always", fault) for fault in notebook.problems]
+    assert not found, report(found)
+
+
+_FIGURE = "<div class='js-plotly-plot' style='width:300px'><svg width=300 height=90>{}</svg></div>"
+_TITLE = "<text class='gtitle' x='{}' y='20'>A title</text>"
+_TWO = _TITLE.format(9) + _TITLE.format(20)
+_OUTPUT = "<div class='cell_output'>{}</div>"
+_BOX = "<div class='figure' style='width:{}'>"
+_TABLE = "<div style='width:{}'><table style='width:200px'><tr><td>1</table></div>"
+_LESSON = (
+    "<h1>Lesson</h1><p><em>Try:</em> the <b>{}</b><div class='condnum-explorer'><label>angle φ</label></div>"
+)
+_PRINTED = "a number as Python prints it in an output: "
+#: A page, what makes it right, what makes it wrong, and what is said of that.
+FAULTY = {
+    "overlap": (_FIGURE, _TITLE.format(9), _TWO, "'A title' lies upon 'A title'"),
+    "cut": (_FIGURE, _TITLE.format(9), _TITLE.format(290), "'A title' leaves the figure"),
+    "wide figure": (f"{_BOX}{_FIGURE}</div>", "300px", "90px", "300 px wide in a box of 90 px"),
+    "wide table": (_TABLE, "200px", "90px", "200 px wide in a box of 90 px"),
+    "wide page": (
+        "<p style='width:{}'>text",
+        "90px",
+        "1500px",
+        "the page is 1508 px wide in a window of",
+    ),
+    "TeX": ("<p>{}", "κ", "$x$", "raw TeX: '$x$'"),
+    "command": ("<p>{}", "κ", r"\top", r"raw TeX: '\top'"),
+    "subscript": ("<h2>{}</h2>", "R", "R_ill", "a raw subscript: 'R_ill'"),
+    "Markdown": ("<p>{}", "bold", "**bold**", "raw Markdown: '**bold**'"),
+    "warning": (
+        _OUTPUT,
+        "as wished",
+        "FutureWarning: beware",
+        "a warning in an output: 'FutureWarning: beware'",
+    ),
+    "path": (_OUTPUT, "runs/P.csv", "/tmp/P.csv", "an absolute path in an output: '/tmp/P.csv'"),
+    "digits": (_OUTPUT, "2030-01-02 0.12345678", "49.99999999999999", "more than eight digits in an output"),
+    "notation": (_OUTPUT, "8.5·10³", "8.5e+03", f"{_PRINTED}'8.5e+03'"),
+    "control": (_LESSON, "angle", "scale", "no control 'scale', which the text names"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTY)
+def test_each_fault_is_found(window: Any, fault: str) -> None:
+    page, right, wrong, said = FAULTY[fault]
+    for filled, wanted in ((right, 0), (wrong, 1)):
+        window.set_content(page.replace("{}", filled, 1))
+        found = window.evaluate(FAULTS)
+        assert sum(said in one for one in found) == len(found) == wanted, found
+
+
+def test_complaints_and_strangers_are_found(watched: Any, tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(
+        "<link rel=icon href='data:,'><script>console.warn('beware'); no.such.thing</script>"
+        "<img src='http://127.0.0.1:1/picture.png'>"
+    )
+    found = [fault for _, _, fault in walk_file(watched, tmp_path / "page.html", "page")]
+    for said in ("beware", "no is not defined", "fetches http://127.0.0.1:1/picture.png"):
+        assert any(said in fault for fault in found), found
+
+
+def test_other_contents_are_found() -> None:
+    whole = [["Learn", "learn.html"], ["Start", "index.html"]]
+    assert contents_faults({"index.html": whole, "learn.html": whole, "search.html": whole}) == []
+    found = contents_faults({"index.html": whole, "learn.html": whole[1:], "lost.html": whole})
+    assert [(page, fault.split(":")[0]) for page, _, fault in found] == [
+        ("learn.html", "contents differ from those of the start page"),
+        ("lost.html", "is not in the contents"),
+    ]
