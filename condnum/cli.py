@@ -16,6 +16,7 @@ import signal
 import sys
 import textwrap
 import threading
+import time
 import traceback
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -553,34 +554,42 @@ def reproduce(
 ) -> None:
     """Run all experiments, reuse what is unchanged; a site that grows sets each number beside its run."""
     from condnum.files import folder_lock, output_folder
-    from condnum.report.reproduce import experiments
+    from condnum.report.experiments import experiments
     from condnum.report.reproduce import reproduce as run
-    from condnum.site.build import build_site
+    from condnum.site.build import build_site, missing_parts
 
     require("sphinx", "site")  # now, not when all has run
     names = [word.strip() for word in only.split(",") if word.strip()]
     chosen = [experiment.name for experiment in experiments(scale, names)]
     root = output_folder(out or Path("runs") / "reproduce" / scale)
     output_folder(site)
-    stream = None if quiet else sys.stderr
+    built = False
 
-    def on_end(index: int, total: int, entry: Any) -> None:
-        if entry.status == "reused":
+    def on_end(entry: Any) -> None:
+        """Build the site once there is a result; between experiments that take hours, after each."""
+        nonlocal built
+        if entry.name not in chosen or (built and scale == "quick"):
             return
-        with contextlib.suppress(CondnumError):  # the last build says what is wrong
-            rest = ", ".join(chosen[index:]) or "the lessons and explorers of the site"
+        with contextlib.suppress(CondnumError, OSError):  # the last build says what is wrong
             page = build_site(root, site, execute=False)
+            built = True
             if not quiet:
-                typer.echo(f"  site: {page} (open it now, it grows; still to run: {rest})", err=True)
+                line = f"  site: {page} (open it now; the other results, lessons and explorers follow)"
+                require("tqdm", "notebooks").tqdm.write(line, file=sys.stderr)
 
     with folder_lock(root):
         try:
-            record = run(scale, root, only=names, jobs=jobs, stream=stream, on_end=on_end)
-        except KeyboardInterrupt:
-            say(
-                f"stopped by Ctrl-C; what is finished lies in {root}, its pages under {site}: the same "
-                "command goes on from there."
+            record = run(
+                scale,
+                root,
+                only=names,
+                jobs=jobs,
+                stream=None if quiet else sys.stderr,
+                beside=missing_parts() if scale == "quick" else (),
+                on_end=on_end,
             )
+        except KeyboardInterrupt:
+            say(f"stopped by Ctrl-C; what is finished lies in {root}: the same command goes on from there.")
             raise typer.Exit(EXIT_INTERRUPTED) from None
         index = _whole_site(root, site, quiet=quiet)
     bad = ("failed", "not run") if names else ("failed",)  # what was asked for by name has to be there
@@ -599,10 +608,15 @@ def site(
         typer.Option(metavar="DIR", help="Folder of a reproduction.", show_default="runs/reproduce/SCALE"),
     ] = None,
     site: SiteOption = Path("reports"),
+    part: Annotated[str, typer.Option(hidden=True, help="Make this part, for later builds, alone.")] = "",
 ) -> None:
     """Build the site: lessons, results, how-to, API; without a reproduction, of committed results."""
     from condnum.report.reproduce import RECORD
+    from condnum.site.build import make_part
 
+    if part:
+        make_part(part, say=say)
+        return
     roots = [Path("runs") / "reproduce" / scale for scale in ("full", "quick")]
     root = out or next((root for root in roots if (root / RECORD).exists()), None)
     typer.echo(str(_whole_site(root, site)))
@@ -610,10 +624,13 @@ def site(
 
 def _whole_site(root: Path | None, site: Path, *, quiet: bool = False) -> Path:
     """Build the site with its lessons and explorers, which takes minutes where these are not there yet."""
-    from condnum.progress import terminal_progress
+    from condnum.progress import duration, terminal_progress
     from condnum.site.build import build_site
 
     if quiet:
         return build_site(root, site)
+    start = time.monotonic()
     with terminal_progress("lessons and explorers") as progress:
-        return build_site(root, site, say=say, progress=progress)
+        page = build_site(root, site, say=say, progress=progress)
+    typer.echo(f"✓ site built in {duration(time.monotonic() - start)}", err=True)
+    return page

@@ -104,7 +104,8 @@ def require(module: str, extra: Extra) -> ModuleType:
         Traceback (most recent call last):
             ...
         condnum.errors.MissingExtraError: this needs the module 'condnum_has_no_such_module', which is
-        not installed; it belongs to the extra 'viz': in a clone of condnum run pip install -e '.[viz]'
+        not installed; it belongs to the extra 'viz': pip install -e '.[viz]' in a clone of condnum,
+        pip install 'WHEEL[viz]' where it came as a wheel
     """
     try:
         return import_module(module)
@@ -112,5 +113,6 @@ def require(module: str, extra: Extra) -> ModuleType:
         missing = error.name or module
         raise MissingExtraError(
             f"this needs the module '{missing}', which is not installed; it belongs to the extra '{extra}': "
-            f"in a clone of condnum run pip install -e '.[{extra}]'"
+            f"pip install -e '.[{extra}]' in a clone of condnum, pip install 'WHEEL[{extra}]' where it came "
+            "as a wheel"
         ) from error

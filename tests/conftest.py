@@ -1,42 +1,62 @@
 """What tests of several folders share: the real data, the command line, one kernel."""
 
 import functools
+import io
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from golden_runs import RUNS, SHOWN
+from hypothesis import HealthCheck, settings
+from waiting import PATIENCE
+
+# The same examples in every run, and no limit on their time: a failure is one for everybody.
+settings.register_profile(
+    "same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("same")
+
+#: What takes longest begins first, so that no worker is left with it at the end: tests that share a costly
+#: fixture, and files.
+LONGEST = ["site", "lab_server", "voila_address", "test_golden", "test_readme", "test_notebooks", "test_grab"]
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to one worker the tests of a file, and those that share a site or a server."""
+
+    def group(item: Any) -> str:
+        fixtures = getattr(item, "fixturenames", ())
+        run = getattr(getattr(item, "callspec", None), "params", {}).get("name")
+        if "site_cache" in fixtures or ("golden_run" in fixtures and run in (None, *SHOWN)):
+            return "site"
+        file, stem = item.nodeid.partition("::")[0], item.path.stem
+        return next((name for name in LONGEST if name in (*fixtures, stem)), file)
+
+    groups = {item: group(item) for item in items}
+    for item, name in groups.items():
+        item.add_marker(pytest.mark.xdist_group(name))
+    items.sort(key=lambda item: LONGEST.index(groups[item]) if groups[item] in LONGEST else len(LONGEST))
+
 
 #: One thread a worker: torch's threads of two workers on two cores wait for each other, ten times as long.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# The same sums on every processor: without, MKL takes the widest instructions that one has.
+os.environ.setdefault("MKL_CBWR", "AVX2")
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 Condnum = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture(scope="session")
-def condnum() -> Condnum:
-    """The command line, run in a process of its own: `condnum("data", cwd=folder)`."""
-
-    def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "condnum", *arguments],
-            cwd=cwd,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-
-    return call
 
 
 @pytest.fixture
@@ -87,8 +107,11 @@ class SharedKernel:
         """Stand in for `condnum.report.notebook.running_kernel`: its folder and variables, no new process."""
         if self._manager is None:
             log = self._folder / "kernel.log"
-            self._manager = self._stack.enter_context(self._starter(cwd=self._folder, log=log))
-        variables = {**os.environ, **(environment or {})}
+            one = {"OMP_NUM_THREADS": "1"}  # read once, by the libraries
+            self._manager = self._stack.enter_context(
+                self._starter(cwd=self._folder, log=log, environment=one)
+            )
+        variables = {**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})}
         self.execute(_PREPARE.format(environment=variables, folder=str(cwd)))
         yield self._manager
 
@@ -97,8 +120,8 @@ class SharedKernel:
         client = self._manager.blocking_client()
         client.start_channels()
         try:
-            client.wait_for_ready(timeout=60)
-            reply = client.execute_interactive(code, timeout=60, store_history=False)
+            client.wait_for_ready(timeout=PATIENCE)
+            reply = client.execute_interactive(code, timeout=PATIENCE, store_history=False)
         finally:
             client.stop_channels()
         assert reply["content"]["status"] == "ok", reply["content"]
@@ -123,6 +146,55 @@ def on_shared_kernel(shared_kernel: SharedKernel, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(runner, "running_kernel", shared_kernel.running)
     return shared_kernel
+
+
+@pytest.fixture(scope="session")
+def condnum(shared_kernel: SharedKernel) -> Condnum:
+    """The command line, run here, on one kernel for all: `condnum("data", cwd=folder)`.
+
+    A process and a kernel of their own cost several seconds of imports per call. What needs them (signals,
+    a kernel that ends with its command) is tested with real ones: `start`.
+    """
+    from condnum.cli import main
+    from condnum.report import notebook as runner
+
+    def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(cwd)
+            patch.setattr(runner, "running_kernel", shared_kernel.running)
+            with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+                status = main(arguments)
+        return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def golden_run(
+    condnum: Condnum, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], tuple[subprocess.CompletedProcess[str], Path]]:
+    """`golden_run("digits")`: what that run of `golden_runs.RUNS` said, and its folder; each runs once."""
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+
+    @functools.cache
+    def run(name: str) -> tuple[subprocess.CompletedProcess[str], Path]:
+        folder, words = tmp_path_factory.mktemp(name), [*RUNS[name].split(), "--out", "out", "-q"]
+        np.save(folder / "P.npy", images[labels < 5])
+        np.save(folder / "H.npy", images[labels >= 5])
+        if name == "corrections":  # one in a process of its own
+            command = [sys.executable, "-m", "condnum", *words]
+            return subprocess.run(command, cwd=folder, capture_output=True, text=True), folder / "out"
+        return condnum(*words, cwd=folder), folder / "out"
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def site_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where sites are built: what Sphinx has read for one it need not read for the next."""
+    return tmp_path_factory.mktemp("site cache")
 
 
 _REAL = os.environ.get("CONDNUM_DATA")

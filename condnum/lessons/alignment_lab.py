@@ -34,8 +34,8 @@ RECORDED = {
 }
 #: Misalignment of Eq. 10 below which θ counts as aligned with a task.
 ALIGNED = 0.05
-#: Norm ratio above which a probe at the end of its steps counts as hardly begun.
-SLOW = 0.5
+#: Norm ratio above which a probe at the end of its steps counts as slow.
+SLOW = 0.1
 
 Side = Literal["pretrain", "harmful"]
 SIDES: tuple[Side, Side] = ("pretrain", "harmful")

@@ -6,7 +6,6 @@ All of it follows from the two covariances :math:`K_P = X_P^\top X_P` and :math:
 
 from __future__ import annotations
 
-import html
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from condnum.lessons.figure_view import errors_shown
 from condnum.lessons.sheet import Sheet
 from condnum.probing import ProbeCurve, linear_probe
 from condnum.probing.line_search import log_spaced_steps
+from condnum.report.tables import formula_html
 from condnum.theory.alignment import alignment
 from condnum.theory.ceiling import RirCeiling, optimal_immunizer, ridge_convention_ceiling, rir_ceiling
 from condnum.theory.spectra import (
@@ -245,7 +245,7 @@ class OwnData(Shown):
             f"and κ(H<sub>H</sub>) to {num(H, 4)} (i = {num(self.harmful_ratio)}): it {moved}. "
             f"Misalignment of Eq. 10 at θ*: {self.misalignment:.2f}."
         )
-        notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.warnings)
+        notes = "".join(f"<li>{formula_html(note)}</li>" for note in self.warnings)
         return (
             '<div class="condnum-wide"><table style="line-height:1.5">'
             f"{''.join(table)}</table><p style='margin:6px 0'>{verdict}</p>"

@@ -1,4 +1,4 @@
-"""`condnum reproduce`: the experiments of a scale, one process each, and a record that grows with them.
+"""`condnum reproduce`: experiments side by side, a process each, and a record that grows with them.
 
 A finished result is reused as long as its parameters, data and code are what they were.
 """
@@ -6,14 +6,17 @@ A finished result is reused as long as its parameters, data and code are what th
 import hashlib
 import io
 import json
+import math
 import os
-import re
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -22,218 +25,30 @@ from typing import Any, Literal, TextIO
 
 from condnum.data.catalog import check
 from condnum.data.resolver import data_folders
-from condnum.errors import InvalidInputError, UnknownNameError, check_known
+from condnum.errors import InvalidInputError, require
 from condnum.files import output_folder, write_json
-from condnum.machine import describe_device, end_group, source_revision, versions
-from condnum.progress import PROGRESS_VARIABLE, OnProgress, duration, following, terminal_progress
+from condnum.machine import describe_device, end_group, source_revision, threads_environment, versions
+from condnum.progress import (
+    POLL_SECONDS,
+    PROGRESS_VARIABLE,
+    OnProgress,
+    duration,
+    following,
+    terminal_progress,
+)
+from condnum.report.experiments import Experiment, Status, experiments
 from condnum.report.notebook import is_whole
-
-#: `reused`: an earlier run had the same parameters, data and code. `waiting`: asked for, and its turn has not
-#: come or not ended. `not run`: never asked for here, or its data are missing.
-Status = Literal["finished", "reused", "failed", "waiting", "not run"]
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """One command, what it needs, how it is shown, and what became of it."""
-
-    name: str  # of its folder and page: "house-prices"
-    title: str
-    summary: str  # one sentence
-    command: str  # without --out and --jobs; "{cars}" is a folder of images under a data folder
-    data: tuple[str, ...] = ()  # names of `condnum.data.catalog` whose checksums decide about reuse
-    parallel: bool = True  # whether it takes --jobs
-    status: Status = "not run"
-    folder: str | None = None  # of a finished result, relative to the record; also of an older one
-    error: str = "was not asked for"  # "" unless failed or not run
-    seconds: float = 0.0  # of the run that made the folder
-    fingerprint: str = ""  # of what the folder depends on
-
-    @property
-    def ok(self) -> bool:
-        """Whether the folder holds what was asked for."""
-        return self.status in ("finished", "reused")
-
-    @property
-    def typed(self) -> str:
-        """The command as it can be typed."""
-        return re.sub(r"[{}]", "", self.command)
-
-    @property
-    def words(self) -> tuple[str, ...] | None:
-        """The command after `condnum`, folders of images filled in; None if one is not here."""
-        here = {
-            name: folder / name
-            for folder in reversed(data_folders())
-            for name in self.images
-            if (folder / name).is_dir()
-        }
-        if set(self.images) - set(here):
-            return None
-        return tuple(word.format_map(here) for word in self.command.split()[1:])
-
-    @property
-    def images(self) -> list[str]:
-        """The names of its folders of images."""
-        return re.findall(r"{(\w+)}", self.command)
-
-
-_HOUSE_PRICES = Experiment(
-    "house-prices",
-    "House prices (Table 1, Figure 1)",
-    "The Ames house prices: every method of the paper, two controls and the closed forms, five seeds.",
-    "condnum run house-prices --seeds 5",
-    ("house-prices",),
-)
-_LIMITS = Experiment(
-    "limits",
-    "House prices: how much is possible",
-    "RIR ceilings against ε, the front of (i) and (ii), and each method's share of the ceiling.",
-    "condnum run limits",
-    ("house-prices",),
-)
-_ATTACKERS = Experiment(
-    "attackers",
-    "House prices: the attack panel",
-    "Thirteen training algorithms, each at its best, against raw, initial and immunized features.",
-    "condnum run attackers",
-    ("house-prices",),
-    parallel=False,
-)
-_RELEASE = Experiment(
-    "reproduction-audit",
-    "House prices: why numbers differ",
-    "The choices of the authors' release, turned into the corrected ones one at a time.",
-    "condnum run reproduction-audit",
-    ("house-prices",),
-)
-_CORRECTIONS = Experiment(
-    "corrections",
-    "Where the paper is wrong",
-    "Each theoretical correction with its counter-example, computed on the spot.",
-    "condnum run corrections",
-    parallel=False,
-)
-
-#: The paper's data and every kind of experiment, at what two cores do in minutes.
-_QUICK = (
-    _HOUSE_PRICES,
-    Experiment(
-        "mnist",
-        "MNIST, 20 of 90 digit pairs (Table 2, Figure 2)",
-        "Each digit as D_P against the next one and the third after it, one seed, the published 30 epochs.",
-        "condnum run mnist --seeds 1 --epochs 30 --methods ours,opt_kappa,imma,r_ill_only --pairs "
-        + ",".join(f"{digit}-{(digit + step) % 10}" for digit in range(10) for step in (1, 3)),
-        ("mnist",),
-    ),
-    Experiment(
-        "deep",
-        "Small nets on 8×8 digits (in place of Table 3, Figure 3)",
-        "A small ResNet and a small ViT, trained on digits 0–4, immunized against digits 5–9.",
-        "condnum run deep --seeds 1",
-        ("digits-8x8",),
-    ),
-    Experiment(
-        "deep-attackers",
-        "Small net on 8×8 digits: what an attacker meets",
-        "Head, frozen trunk, last stage and all weights of θ₀, θ_I and the net from scratch; A against A.",
-        "condnum run deep-attackers --backbone test_resnet --seeds 1 --shots 0 --steps 32 --trials 3 "
-        "--repeats 4 --curvature-rows 32 "
-        "--attackers head-sgd,whitened,ridge,logistic,trunk,stage-adamw,all-adamw",
-        ("digits-8x8",),
-    ),
-    replace(_LIMITS, command="condnum run limits --seeds 1"),
-    _ATTACKERS,
-    replace(
-        _RELEASE,
-        summary=f"{_RELEASE.summary} From ten epochs of the release, one seed.",
-        command="condnum run reproduction-audit --seeds 1 --epochs 10 --ends 0",
-    ),
-    _CORRECTIONS,
-)
-
-#: Rows of Table 3: backbone in words and timm's name of it, data set in words, and both in a preset's name.
-_NETS = (
-    ("ResNet18", "resnet18", "Stanford Cars", "resnet18-cars"),
-    ("ResNet18", "resnet18", "Country211", "resnet18-country211"),
-    ("ViT", "vit_base_patch16_clip_224", "Stanford Cars", "vit-cars"),
-    ("ViT", "vit_base_patch16_clip_224", "Country211", "vit-country211"),
-)
-
-_FULL = (
-    _HOUSE_PRICES,
-    _CORRECTIONS,
-    _RELEASE,
-    _LIMITS,
-    _ATTACKERS,
-    Experiment(
-        "limits-mnist",
-        "MNIST: how much is possible",
-        "The same limits for five pairs of digits.",
-        "condnum run limits --data mnist",
-        ("mnist",),
-    ),
-    Experiment(
-        "attackers-mnist",
-        "MNIST 4 against 9: the attack panel",
-        "Thirteen training algorithms against raw, initial and immunized pixels.",
-        "condnum run attackers --data mnist:4-9",
-        ("mnist",),
-        parallel=False,
-    ),
-    Experiment(
-        "deep-mnist",
-        "Deep nets on MNIST 0–4 against 5–9 (as Table 3, Figure 3)",
-        "ResNet18 and a ViT, trained on digits 0–4, immunized against digits 5–9, three seeds.",
-        "condnum run deep --data mnist",
-        ("mnist", "mnist-test"),
-    ),
-    Experiment(
-        "deep-attackers-mnist",
-        "Deep attacks on MNIST nets",
-        "What the nets of the line above are worth against head, trunk, LoRA, last stage and all weights.",
-        "condnum run deep-attackers --data mnist",
-        ("mnist", "mnist-test"),
-    ),
-    Experiment(
-        "mnist",
-        "MNIST, 90 digit pairs (Table 2, Figure 2)",
-        "Ninety ordered pairs of digits, four methods of the paper and the closed form, three seeds.",
-        "condnum run mnist",
-        ("mnist",),
-    ),
-    *(
-        Experiment(
-            f"deep-{preset}",
-            f"{net}, ImageNet against {images} (Table 3, Figure 3)",
-            "The published deep-net experiment, on images that you have.",
-            f"condnum run deep --backbone {backbone} --pretrain {{imagenet}} "
-            f"--harmful {{{preset.partition('-')[2]}}} --preset {preset}",
-        )
-        for net, backbone, images, preset in _NETS
-    ),
-)
-
-_SCALES = {"quick": _QUICK, "full": _FULL}
-
-
-def experiments(scale: str, only: Sequence[str] = ()) -> tuple[Experiment, ...]:
-    """Return the experiments of a scale, in the order in which they run.
-
-    Examples:
-        >>> [experiment.name for experiment in experiments("quick", ["limits", "mnist"])]
-        ['mnist', 'limits']
-    """
-    if scale not in _SCALES:
-        raise UnknownNameError("scale", scale, list(_SCALES))
-    names = [experiment.name for experiment in _SCALES[scale]]
-    for name in only:
-        check_known("experiment", name, names)
-    return tuple(experiment for experiment in _SCALES[scale] if not only or experiment.name in only)
-
+from condnum.studies.executors import core_count
 
 #: Seconds that an interrupted experiment has to keep what it finished.
 GRACE_SECONDS = 60.0
+
+
+@dataclass
+class Stop:
+    """How urgently processes are to end: 0, not at all; 1, when they have kept their work; 2, now."""
+
+    urgency: Literal[0, 1, 2] = 0
 
 
 @dataclass(frozen=True)
@@ -254,32 +69,36 @@ class Ended:
         return f"{killed}: {self.message}" if self.message else killed
 
 
-def run_command(words: Sequence[str], *, progress: OnProgress) -> Ended:
-    """Run `condnum …` in a process of its own.
+def run_command(
+    words: Sequence[str], *, progress: OnProgress | None = None, threads: int = 0, stop: Stop | None = None
+) -> Ended:
+    """Run `condnum …` in a process of its own, with so many threads (0: its own choice), until it is stopped.
 
-    It lies in a process group of its own, so that a stop reaches it once, through this function.
+    It lies in a process group of its own, so that Ctrl-C reaches it once, through `stop`.
     """
     with tempfile.TemporaryDirectory(prefix="condnum-") as scratch:
         events, errors = Path(scratch) / "progress.jsonl", Path(scratch) / "stderr"
-        with following(events, progress), errors.open("wb") as stream:
+        environment = {**os.environ, **(threads_environment(threads) if threads else {})}
+        if progress is not None:
+            environment[PROGRESS_VARIABLE] = str(events)
+        followed = following(events, progress) if progress else nullcontext()
+        with followed, errors.open("wb") as stream:
             process = subprocess.Popen(
                 [sys.executable, "-m", "condnum", *words],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stream,
-                env={**os.environ, PROGRESS_VARIABLE: str(events)},
+                env=environment,
                 start_new_session=True,
             )
-            try:
-                status = process.wait()
-            except BaseException:
-                process.terminate()  # heard as Ctrl-C, also where a background job ignores SIGINT
-                try:
-                    process.wait(GRACE_SECONDS)
-                except BaseException:
+            overdue = math.inf
+            while (status := process.poll()) is None:
+                if stop and stop.urgency and overdue == math.inf:
+                    process.terminate()  # heard as Ctrl-C, also where a background job ignores SIGINT
+                    overdue = time.monotonic() + GRACE_SECONDS
+                if (stop and stop.urgency > 1) or time.monotonic() > overdue:
                     end_group(process.pid)
-                    process.wait()
-                raise
+                time.sleep(POLL_SECONDS)
         text = errors.read_text(encoding="utf-8", errors="replace")
     if "Traceback (most recent call last)" not in text:
         text = " ".join(text.split()).removeprefix("condnum: ")
@@ -333,14 +152,13 @@ def read_record(folder: Path) -> ReproductionRecord | None:
 
 
 #: Parts of the package that arrange and show results but cannot change one.
-_SHOWING = tuple(f"report/{name}.py" for name in ("reproduce", "results", "scoreboard"))
+_SHOWING = tuple(f"report/{name}.py" for name in ("experiments", "reproduce", "results", "scoreboard"))
 
 
-def fingerprint(words: Sequence[str], data: Sequence[str]) -> str:
+def fingerprint(words: Sequence[str], checksums: Mapping[str, str]) -> str:
     """Return a SHA-256 of what a command's result depends on, now; "" while data are not known."""
-    sums = {name: check(name).checksum for name in data}
-    parts = [list(words), sorted(sums.items()), code_checksum(Path(__file__).resolve().parents[2])]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest() if all(sums.values()) else ""
+    parts = [list(words), sorted(checksums.items()), code_checksum(Path(__file__).resolve().parents[2])]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest() if all(checksums.values()) else ""
 
 
 @cache
@@ -358,6 +176,102 @@ def code_checksum(tree: Path) -> str:
     return digest.hexdigest()
 
 
+def plan(first: Sequence[Experiment], rest: Sequence[Experiment], cores: int, workers: int) -> str:
+    """Return what will run, in its order, and how long that takes.
+
+    Examples:
+        >>> print(plan(experiments("quick", ["house-prices"]), experiments("quick", ["corrections"]), 2, 1))
+        Plan: about 1 min 17 s on 2 cores, then the pages of the site.
+          house-prices        about 1 min 5 s    House prices (Table 1, Figure 1)
+          corrections         about 12 s         Where the paper is wrong
+    """
+    alone, shared = (
+        [before.estimate(count) for before in group]
+        for group, count in ((first, cores), (rest, cores // workers))
+    )
+    total = sum(alone) + max([sum(shared) / workers, *shared])
+    lines = [f"Plan: about {duration(total)} on {cores} cores, then the pages of the site."]
+    for before, seconds in zip([*first, *rest], [*alone, *shared], strict=True):
+        about = f"about {duration(seconds)}" if seconds else "time not known"
+        lines.append(f"  {before.name:<20}{about:<19}{before.title}")
+    return "\n".join(lines)
+
+
+class _Reproduction:
+    """A reproduction that runs: its record, which the threads of the experiments keep up to date."""
+
+    def __init__(
+        self, record: ReproductionRecord, folder: Path, stream: TextIO, runner: Callable[..., Ended]
+    ) -> None:
+        self.record, self.folder, self.stream, self.runner = record, folder, stream, runner
+        self.stop, self.began, self.total, self._ended = Stop(), time.monotonic(), 0, 0
+        self._lock, self._checksums = threading.Lock(), dict[str, str]()
+
+    def fingerprint(self, experiment: Experiment) -> str:
+        """Return an experiment's fingerprint; each data set is loaded for it once."""
+        for name in experiment.data:
+            self._checksums[name] = self._checksums.get(name) or check(name).checksum
+        return fingerprint(experiment.words or (), {name: self._checksums[name] for name in experiment.data})
+
+    def settled(self, before: Experiment) -> Experiment | None:
+        """Return what becomes of an experiment that need not or cannot run; None for the others."""
+        if before.words is None:
+            names = " and ".join(f"{name}/" for name in before.images)
+            missing = (
+                f"needs the images of {names}, which nobody may hand on and nothing here downloads; put them "
+                f"into a data folder ({', '.join(str(place) for place in data_folders())}), or run it on "
+                f"folders of your own: {before.typed}"
+            )
+            return replace(before, status="not run", error=missing)
+        if before.ok and before.fingerprint and before.fingerprint == self.fingerprint(before):
+            return replace(before, status="reused", error="")
+        return None
+
+    def run(self, before: Experiment, jobs: int, threads: int) -> Experiment:
+        """Run an experiment, or a command that is none; return what became of it."""
+        if self.stop.urgency:
+            return before
+        target, start = self.folder / before.name, time.monotonic()
+        recorded = any(entry.name == before.name for entry in self.record.experiments)
+        words = [*(before.words or ()), *(["--jobs", str(jobs)] if before.parallel else [])]
+        with terminal_progress(before.name, stream=self.stream) as progress:
+            progress({"stage": "running"})
+            ended = self.runner(
+                [*words, "--out", str(target), "--quiet"] if recorded else words,
+                progress=progress if recorded else None,
+                threads=threads,
+                stop=self.stop,
+            )
+        if ended.status == 0 and (is_whole(target) or not recorded):
+            after = replace(
+                before,
+                status="finished",
+                folder=before.name,
+                error="",
+                seconds=round(time.monotonic() - start, 3),
+                fingerprint=self.fingerprint(before),  # now: it may have fetched its data
+            )
+        elif self.stop.urgency:
+            return before
+        else:  # an older result stays
+            after = replace(before, status="failed", error=ended.error or f"left no whole result in {target}")
+        self.settle(after)
+        return after
+
+    def settle(self, after: Experiment) -> None:
+        """Record and print what became of an experiment."""
+        with self._lock:
+            self._ended += 1
+            entries = tuple(after if old.name == after.name else old for old in self.record.experiments)
+            self.record = replace(self.record, experiments=entries, seconds=time.monotonic() - self.began)
+            self.record.save(self.folder)
+            self.say(f"{_SIGNS[after.status]} [{self._ended}/{self.total}] {ending(after)}")
+
+    def say(self, line: str) -> None:
+        """Print a line, above the bars of what runs."""
+        require("tqdm", "notebooks").tqdm.write(line, file=self.stream)
+
+
 def reproduce(
     scale: str,
     root: Path,
@@ -365,19 +279,31 @@ def reproduce(
     only: Sequence[str] = (),
     jobs: int = 0,
     stream: TextIO | None = None,
-    on_end: Callable[[int, int, Experiment], None] = lambda index, total, record: None,
+    beside: Sequence[Experiment] = (),
+    on_end: Callable[[Experiment], None] = lambda after: None,
     runner: Callable[..., Ended] = run_command,
 ) -> ReproductionRecord:
     """Run the experiments of a scale; reuse those whose parameters, data and code are unchanged.
 
+    Those of the quick scale run side by side, a core each, the longest first; but the first one has all
+    cores before that, for its result to be there soon. Those of the full scale have all cores one by one.
+
     One that fails does not stop the others. The record is written after each experiment, so that a
-    reproduction that is stopped goes on where it was: finished experiments are reused, and the one that
-    was running resumes from its own store.
+    reproduction that is stopped goes on where it was: finished experiments are reused, and those that
+    were running resume from their own stores.
+
+    Args:
+        scale: `quick` or `full`.
+        root: Folder of the record and of the results.
+        only: Names of experiments; empty for all.
+        jobs: Cores to use; 0 for all.
+        stream: Where plan, progress and results are written.
+        beside: Commands that are no experiments and run beside them.
+        on_end: Called, in this thread, with each experiment that ran.
+        runner: Runs a command.
     """
-    chosen = experiments(scale, only)
-    folder, shown = output_folder(root), stream or io.StringIO()
+    chosen, folder = experiments(scale, only), output_folder(root)
     left = _left_by_an_earlier_run(scale, folder)
-    asked = {experiment.name for experiment in chosen}
     record = ReproductionRecord(
         scale=scale,
         started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -385,49 +311,46 @@ def reproduce(
         source=source_revision(),
         versions=versions(),
         device=describe_device("cpu"),
-        experiments=tuple(
-            replace(entry, status="waiting", error="") if name in asked else entry
-            for name, entry in left.items()
-        ),
+        experiments=tuple(left.values()),
     )
-    began = time.monotonic()
-    for index, experiment in enumerate(chosen, start=1):
-        place, before, words = f"[{index}/{len(chosen)}]", left[experiment.name], experiment.words
-        if words is None:
-            names = " and ".join(f"{name}/" for name in experiment.images)
-            missing = (
-                f"needs the images of {names}, which nobody may hand on and nothing here downloads; put them "
-                f"into a data folder ({', '.join(str(place) for place in data_folders())}), or run it on "
-                f"folders of your own: {experiment.typed}"
-            )
-            after = replace(before, status="not run", error=missing)
-        elif before.ok and before.fingerprint and before.fingerprint == fingerprint(words, experiment.data):
-            after = replace(before, status="reused", error="")
-        else:
-            print(f"  {place} {experiment.name}: {experiment.title}", file=shown, flush=True)
-            with terminal_progress(experiment.name, stream=shown) as progress:
-                progress({"stage": "starting"})
-                target, start = folder / experiment.name, time.monotonic()
-                options = ["--jobs", str(jobs)] if experiment.parallel else []
-                ended = runner([*words, *options, "--out", str(target), "--quiet"], progress=progress)
-            if ended.status == 0 and is_whole(target):
-                after = replace(
-                    before,
-                    status="finished",
-                    folder=experiment.name,
-                    error="",
-                    seconds=round(time.monotonic() - start, 3),
-                    fingerprint=fingerprint(words, experiment.data),  # again: it may have fetched its data
-                )
-            else:  # an older result stays
-                error = ended.error or f"left no whole result in {target}"
-                after = replace(before, status="failed", error=error)
-        entries = tuple(after if old.name == after.name else old for old in record.experiments)
-        record = replace(record, experiments=entries, seconds=time.monotonic() - began)
-        record.save(folder)
-        print(f"{_SIGNS[after.status]} {place} {ending(after)}", file=shown, flush=True)
-        on_end(index, len(chosen), after)
-    return record
+    own = _Reproduction(record, folder, stream or io.StringIO(), runner)
+    asked = [left[experiment.name] for experiment in chosen]
+    settled = {before.name: own.settled(before) for before in asked}
+    to_run = [before for before in asked if settled[before.name] is None]
+    waiting = {before.name: replace(before, status="waiting", error="") for before in to_run}
+    entries = tuple(waiting.get(entry.name, entry) for entry in left.values())
+    own.record, own.total = replace(record, experiments=entries), len(asked) + len(beside)
+    for after in filter(None, settled.values()):
+        own.settle(after)
+    cores, threads = jobs or core_count(), 0
+    alone = scale == "quick" and to_run[:1] == asked[:1] and asked[0].parallel
+    first = to_run[:1] if alone else []
+    rest = [*to_run[len(first) :], *beside]
+    workers, each = 1, jobs
+    if scale == "quick":
+        workers = min(cores, len(rest)) or 1
+        each = threads = max(1, cores // workers)
+        rest.sort(key=lambda before: -before.estimate(each))
+    if first or rest:
+        own.say(plan(first, rest, cores, workers))
+    with ThreadPoolExecutor(workers) as pool:
+        running = list[Future[Experiment]]()
+        try:
+            for before in first:
+                running.append(pool.submit(own.run, before, cores, 0))
+                on_end(running[0].result())
+            for before in rest:
+                running.append(pool.submit(own.run, before, each, threads))
+            for future in as_completed(running[len(first) :]):
+                on_end(future.result())
+        except BaseException:
+            try:
+                own.stop.urgency = 1
+                wait(running)
+            except KeyboardInterrupt:
+                own.stop.urgency = 2
+            raise
+    return own.record
 
 
 def _left_by_an_earlier_run(scale: str, folder: Path) -> dict[str, Experiment]:

@@ -33,7 +33,7 @@ _NUMBER = re.compile(
 _SMALL = str.maketrans("0123456789PHi", "₀₁₂₃₄₅₆₇₈₉ₚₕᵢ")
 
 #: A letter (or ‖, RIR) with an index: `K_P`, `σ_θ,i`, `‖S‖_F`; not the underscore of `test_vit`.
-_INDEX = re.compile(
+INDEX = re.compile(
     r"((?<![A-Za-zΑ-ω_])[A-Za-zΑ-ω]|‖|RIR)_([A-Za-z0-9θ]+(?:,[a-z](?![a-z]))?)(?![A-Za-z0-9_])"
 )
 
@@ -144,7 +144,7 @@ def formula_html(text: str) -> str:
         >>> formula_html("σ_θ,i u_iᵀq_j of test_vit, RIR_θ0")
         'σ<sub>θ,i</sub> u<sub>i</sub>ᵀq<sub>j</sub> of test_vit, RIR<sub>θ0</sub>'
     """
-    lowered = _INDEX.sub(r"\1<sub>\2</sub>", html.escape(text))
+    lowered = INDEX.sub(r"\1<sub>\2</sub>", html.escape(text))
     return re.sub(r"\^\(-([^)]*)\)", r"<sup>−\1</sup>", lowered)
 
 
@@ -160,7 +160,7 @@ def sentence_list(sentences: Sequence[str]) -> str:
 
 def as_html(table: pd.DataFrame) -> str:
     """Return a table of strings as HTML; cells and headings may hold markup, headings also `K_P`."""
-    heads = [_INDEX.sub(r"\1<sub>\2</sub>", str(name)) for name in table]
+    heads = [INDEX.sub(r"\1<sub>\2</sub>", str(name)) for name in table]
     return table.set_axis(heads, axis=1).to_html(index=False, escape=False, border=0)
 
 

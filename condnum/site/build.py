@@ -15,12 +15,13 @@ from pathlib import Path
 
 import nbformat
 
-from condnum.errors import CondnumError, OutputError, require
+from condnum.errors import CondnumError, OutputError, check_known, require
 from condnum.files import RECORD, folder_lock, output_folder, results_folder, write_json, write_text
 from condnum.lessons.alignment_lab import RECORDED
 from condnum.lessons.recording import is_current, record_all, recordable
 from condnum.machine import versions
 from condnum.progress import OnProgress
+from condnum.report.experiments import Experiment
 from condnum.report.notebook import REPORT, find_notebook, read_notebook, run_notebook
 from condnum.report.reproduce import code_checksum
 from condnum.site.extension import SETTINGS
@@ -50,6 +51,15 @@ PACKAGES = (
     "condnum.figures",
     "condnum.audit",
     "condnum.deep",
+)
+
+#: What takes minutes and needs no experiment: made beside the experiments, and kept for the builds.
+PARTS = tuple(
+    Experiment(name, title, "", f"condnum site --part {name}", parallel=False, core_seconds=seconds)
+    for name, title, seconds in (
+        ("lessons", "The site's lessons and their explorers", 80),
+        ("alignment-lab", "The site's alignment lab, trained and recorded", 120),
+    )
 )
 
 _PAGES, _STATIC = Path(__file__).parent / "pages", Path(__file__).parent / "static"
@@ -96,9 +106,9 @@ def build_site(
         for stale in set(cache.glob("[0-9a-f]" * 12)) - {work}:
             shutil.rmtree(stale)
         players = _recorded(cache / "recorded", explorers, execute, say, progress)
-        pages = _written(players) | _api()
-        pages |= results_pages(reproduction, results, players, work / "_extra" / "runs")
         ran = _executed(lessons, cache / "lessons", execute, say, progress)
+        pages = _written(players, ran) | _api()
+        pages |= results_pages(reproduction, results, players, work / "_extra" / "runs")
         for name, notebook in ran.items():
             page = page_notebook(read_notebook(notebook), name, players)
             pages[f"learn/{name}.ipynb"] = nbformat.writes(page)
@@ -136,18 +146,48 @@ def build_site(
     )
 
 
+def missing_parts(cache: Path = Path("runs") / SITE) -> list[Experiment]:
+    """Return those of `PARTS` that are not there as notebooks and code are now."""
+
+    def whole(explorers: Sequence[str], lessons: Sequence[str]) -> bool:
+        runs = _lesson_runs(lessons, cache / "lessons").values()
+        recorded = _recordings(cache / "recorded", explorers).values()
+        return all((run / REPORT).exists() for run in runs) and all(map(is_current, recorded))
+
+    return [part for part in PARTS if not whole(*_of_part(part.name))]
+
+
+def make_part(name: str, *, cache: Path = Path("runs") / SITE, say: Callable[[str], None]) -> None:
+    """Make one of `PARTS`, one thing after the other; what fails is said, and tried again by a build."""
+    explorers, lessons = _of_part(name)
+    _recorded(cache / "recorded", explorers, True, say, jobs=1)
+    _executed(lessons, cache / "lessons", True, say, jobs=1)
+
+
+def _of_part(name: str) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the explorers and lessons of a part: the last lesson reads what the labs have trained."""
+    check_known("part of the site", name, [part.name for part in PARTS])
+    return (list(recordable()), LESSONS[:-1]) if name == "lessons" else (list(RECORDED), LESSONS[-1:])
+
+
 # The sources.
 
 
-def _written(recorded: Collection[str]) -> dict[str, str]:
-    """Return the pages that are written by hand; an explorer that is not recorded is one line there."""
+def _written(recorded: Collection[str], lessons: Collection[str]) -> dict[str, str]:
+    """Return the pages that are written by hand; what is not there, explorer or lesson, is words there."""
 
     def place(found: re.Match[str]) -> str:
         return found[0] if found[1] in recorded else "*Not recorded here: `make site` does it, in minutes.*"
 
-    pattern = re.compile(r'<div class="condnum-recorded" data-explorer="(\w+)".*?></div>')
-    texts = {path: path.read_text(encoding="utf-8") for path in sorted(_PAGES.rglob("*.md"))}
-    return {path.relative_to(_PAGES).as_posix(): pattern.sub(place, text) for path, text in texts.items()}
+    def link(found: re.Match[str]) -> str:
+        return found[0] if found[2] in lessons else found[1]
+
+    pages = {}
+    for path in sorted(_PAGES.rglob("*.md")):
+        text = re.sub(r"\[([^\]]*)\]\([^)]*?(\w+)\.ipynb\)", link, path.read_text(encoding="utf-8"))
+        text = re.sub(r'<div class="condnum-recorded" data-explorer="(\w+)".*?></div>', place, text)
+        pages[path.relative_to(_PAGES).as_posix()] = text
+    return pages
 
 
 def _api() -> dict[str, str]:
@@ -163,18 +203,26 @@ def _api() -> dict[str, str]:
     return pages
 
 
+def _lesson_runs(names: Sequence[str], folder: Path) -> dict[str, Path]:
+    """Return where each notebook is run, as its text and the code are now."""
+    runs, code = dict[str, Path](), code_checksum(Path(__file__).resolve().parents[2])
+    for name in names:
+        state = hashlib.sha256(f"{code}{find_notebook(name).read_text('utf-8')}".encode())
+        runs[name] = folder / f"{name}-{state.hexdigest()[:12]}"
+    return runs
+
+
 def _executed(
     names: Sequence[str],
     folder: Path,
     execute: bool,
     say: Callable[[str], None],
     progress: OnProgress | None = None,
+    *,
+    jobs: int = 2,
 ) -> dict[str, Path]:
-    """Run notebooks, two at a time; those whose text and code are unchanged were run before."""
-    runs, code = dict[str, Path](), code_checksum(Path(__file__).resolve().parents[2])
-    for name in names:
-        state = hashlib.sha256(f"{code}{find_notebook(name).read_text('utf-8')}".encode())
-        runs[name] = folder / f"{name}-{state.hexdigest()[:12]}"
+    """Run notebooks side by side; those whose text and code are unchanged were run before."""
+    runs = _lesson_runs(names, folder)
 
     def run(name: str) -> None:
         for old in set(folder.glob(f"{name}-*")) - {runs[name]}:
@@ -188,9 +236,15 @@ def _executed(
 
     missing, done = [name for name in names if execute and not (runs[name] / REPORT).exists()], count(1)
     logging.getLogger("traitlets").setLevel(logging.ERROR)  # kernels warn that another thread ends them
-    with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(jobs, os.cpu_count() or 1)) as pool:
         list(pool.map(run, missing))
     return {name: runs[name] / REPORT for name in names if (runs[name] / REPORT).exists()}
+
+
+def _recordings(folder: Path, names: Sequence[str] | None = None) -> dict[str, Path]:
+    """Return where each explorer is recorded."""
+    chosen = [name for name in [*recordable(), *RECORDED] if names is None or name in names]
+    return {name: folder / f"{name}.js" for name in chosen}
 
 
 def _recorded(
@@ -198,16 +252,16 @@ def _recorded(
     names: Sequence[str] | None,
     execute: bool,
     say: Callable[[str], None],
-    progress: OnProgress | None,
+    progress: OnProgress | None = None,
+    *,
+    jobs: int = 2,
 ) -> dict[str, Path]:
     """Record explorers, but those that this code has recorded before; return the files."""
-    chosen = [name for name in [*recordable(), *RECORDED] if names is None or name in names]
-    files = {name: folder / f"{name}.js" for name in chosen}
-
+    files = _recordings(folder, names)
     try:
-        if execute and chosen:
+        if execute and files:
             labs = folder.parents[1] / "alignment-lab"  # as the notebook keeps them
-            record_all(folder, chosen, labs=labs, progress=progress)
+            record_all(folder, list(files), jobs=jobs, labs=labs, progress=progress)
     except CondnumError as error:
         say(f"site: explorers are left out: {error}")
     return {name: path for name, path in files.items() if is_current(path)}

@@ -9,6 +9,7 @@ from bs4 import BeautifulSoup
 from docutils import nodes
 
 from condnum.report.html import mathml
+from condnum.report.tables import INDEX
 
 #: What Sphinx is told, beside the folders.
 SETTINGS: dict[str, Any] = {
@@ -48,6 +49,7 @@ SCRIPTS = {"plot-frame": _FIGURES, "condnum-recorded": _FIGURES, "condnum-grab":
 def setup(app: Any) -> dict[str, Any]:
     """Register the renderer of formulas, the choice of scripts and readable signatures."""
     app.add_html_math_renderer("mathml", (_inline, None), (_display, None))
+    app.connect("doctree-resolved", _indices)
     app.connect("html-page-context", _scripts)
     app.connect("build-finished", _excerpts)
     app.connect("autodoc-process-signature", _readable)
@@ -62,6 +64,19 @@ def _inline(writer: Any, node: Any) -> None:
 def _display(writer: Any, node: Any) -> None:
     writer.body.append(f'<div class="math" tabindex="0">{mathml(node.astext(), display=True)}</div>\n')
     raise nodes.SkipNode
+
+
+def _indices(app: Any, doctree: Any, name: str) -> None:
+    """Write D_P of running text with its index; a docstring's names stay as they are typed."""
+    for text in [] if name.startswith("api/") else list(doctree.findall(nodes.Text)):
+        if isinstance(text.parent, nodes.literal | nodes.FixedTextElement | nodes.math | nodes.math_block):
+            continue
+        before, *parts = INDEX.split(text)
+        found: list[Any] = [nodes.Text(before)]
+        for letter, index, after in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+            found += [nodes.Text(letter), nodes.subscript("", index), nodes.Text(after)]
+        if parts:
+            text.parent.replace(text, found)
 
 
 def _scripts(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:

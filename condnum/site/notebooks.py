@@ -8,7 +8,7 @@ from typing import Any
 from bs4 import BeautifulSoup
 
 from condnum.report.html import figure_html, fill_slots, shown_notebook
-from condnum.report.tables import mark_tables
+from condnum.report.tables import INDEX, formula_html, mark_tables
 
 
 def page_notebook(notebook: Any, name: str, recorded: Collection[str] = ()) -> Any:
@@ -30,6 +30,9 @@ def page_notebook(notebook: Any, name: str, recorded: Collection[str] = ()) -> A
             if "text/html" in output.get("data", {}):
                 soup = BeautifulSoup(output.data["text/html"], "html.parser")
                 mark_tables(soup)
+                for text in soup.find_all(string=INDEX):
+                    if not text.find_parent(["code", "script", "style"]):
+                        text.replace_with(BeautifulSoup(formula_html(text), "html.parser"))
                 for table in soup.find_all("table"):
                     table.wrap(soup.new_tag("div", attrs={"class": "scroll", "tabindex": "0"}))
                 output.data["text/html"] = fill_slots(str(soup), drawn)

@@ -14,7 +14,7 @@ import traceback
 import uuid
 from collections import deque
 from collections.abc import Generator, Hashable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -294,8 +294,11 @@ class DaskExecutor:
                 if future.status == "cancelled":
                     raise lost
                 idle, (_, cell) = 0.0, running.pop(future.key)
-                fault = future.exception()  # of the cluster: the cell's own are part of its outcome
-                outcome = future.result() if fault is None else Outcome.failed(cell, fault)
+                try:
+                    fault = future.exception()  # of the cluster: the cell's own are part of its outcome
+                    outcome = future.result() if fault is None else Outcome.failed(cell, fault)
+                except (OSError, CancelledError) as error:  # the result was still on its way here
+                    raise lost from error
                 future.release()
                 yield outcome
         finally:

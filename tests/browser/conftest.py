@@ -8,12 +8,10 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -21,8 +19,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
-from filelock import FileLock
+from golden_runs import RUNS, SHOWN
+from waiting import PATIENCE, wait_until
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 ARGUMENTS = [
@@ -32,7 +32,6 @@ ARGUMENTS = [
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 TOKEN = "test"
 _STRANGER = re.compile(r"^https?://(?!127\.0\.0\.1:).*")  # on another host
-SECONDS = 300  # until a server answers, or a notebook has run
 
 _RUN_ALL = """async () => {
     const app = window.jupyterapp, widget = app.shell.currentWidget;
@@ -57,8 +56,7 @@ _DRAWN = """async () => {
         await content.scrollToItem(index, 'start');
         const drawn = () => Array.from(cell.node.querySelectorAll('.js-plotly-plot'))
             .filter(g => g._fullLayout && g.querySelector('.main-svg'));
-        for (let wait = 0; wait < 100 && drawn().length < wanted; wait++)
-            await new Promise(done => setTimeout(done, 100));
+        while (drawn().length < wanted) await new Promise(done => setTimeout(done, 100));
         found.push(...drawn().map(g => g._fullLayout.title.text));
     }
     return found;
@@ -80,12 +78,14 @@ _READ = """index => {
         : (e !== null && typeof e === 'object' && 'length' in e) ? list(e) : e);
     return plots[index]._fullData.map(t => ({name: t.name, x: list(t.x), y: list(t.y), z: list(t.z)}));
 }"""
-_SCROLL = """() => {
+#: Scrolls on by 400 pixels, unless all figures are drawn: Lab draws outputs only where they are in sight.
+_SEEN = f"""wanted => {{
     const scroller = document.querySelector('.jp-WindowedPanel-outer');
-    if (!scroller) return;
+    if (({_FIGURES})() >= wanted) return true;
+    if (!scroller) return false;
     const end = scroller.scrollTop + scroller.clientHeight >= scroller.scrollHeight - 5;
     scroller.scrollTop = end ? 0 : scroller.scrollTop + 400;
-}"""
+}}"""
 
 
 class OpenNotebook:
@@ -117,9 +117,9 @@ class OpenNotebook:
 
     def code(self, index: int = 0) -> str:
         """The line of Python that recreates the explorer as it is shown."""
+        self.page.evaluate("navigator.clipboard.writeText('')")
         self.button("Copy settings as code", index).click()
-        self.explorer(index).get_by_text("Copied").wait_for()
-        return self.page.evaluate("navigator.clipboard.readText()")
+        return self.page.wait_for_function("() => navigator.clipboard.readText()").json_value()
 
     def press(self, label: str, key: str, index: int = 0) -> None:
         """Press a key on a slider, by the start of its label."""
@@ -129,17 +129,10 @@ class OpenNotebook:
         self.change(lambda: handle.press(key), index)
 
     def change(self, act: Callable[[], Any], index: int = 0) -> None:
-        """Do something, and wait until a figure differs from before and has come to rest."""
-        before = last = self.figure_data(index)
+        """Do something, and wait until it is answered and a figure differs from before."""
+        before, busy = self.figure_data(index), self.page.locator(".condnum-explorer[aria-busy=true]")
         act()
-        limit = time.monotonic() + SECONDS
-        while time.monotonic() < limit:
-            self.page.wait_for_timeout(250)
-            now = self.figure_data(index)
-            if now == last and now != before:
-                return
-            last = now
-        raise AssertionError(f"the figure did not change within {SECONDS} s")
+        wait_until(lambda: not busy.count() and self.figure_data(index) != before)
 
     def figure_data(self, index: int = 0) -> list[dict[str, Any]]:
         """Name, x, y and z of each trace of a live figure; gaps (NaN) are None."""
@@ -171,7 +164,7 @@ def needs_chromium() -> None:
     """Skip where there is no Chromium to drive."""
     pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if CHROMIUM is None:
-        pytest.skip("chromium is not installed: browser tests are skipped")
+        pytest.skip("there is no chromium for the tests of pages; apt-get install chromium, or Google Chrome")
 
 
 @pytest.fixture
@@ -192,7 +185,7 @@ def window(chromium: Any) -> Iterator[Any]:
         viewport={"width": 1280, "height": 900}, permissions=["clipboard-read", "clipboard-write"]
     )
     page = context.new_page()
-    page.set_default_timeout(SECONDS * 1000)
+    page.set_default_timeout(PATIENCE * 1000)
     yield page
     context.close()
 
@@ -228,19 +221,15 @@ def _all_lessons(path: Path) -> None:
 
 
 @contextmanager
-def _server(base: Path, command: Callable[[Path, int], list[str]], probe: str) -> Generator[tuple[str, Path]]:
+def _server(base: Path, command: Callable[[Path], list[str]], probe: str) -> Generator[tuple[str, Path]]:
     """Serve a copy of the notebooks, as a browser saves what it opens, from a home of its own.
 
-    `command` takes their folder and a free port; `probe` is a path that answers once the server is up. Yields
-    the address and the folder.
+    `command` takes their folder and lets the system choose the port; `probe` is a path that answers once the
+    server is up. Yields the address and the folder.
     """
     folder, home = base / "notebooks", base / "home"
     shutil.copytree(NOTEBOOKS, folder, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
     _all_lessons(folder / "all_lessons.ipynb")
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = int(listener.getsockname()[1])
-    address = f"http://127.0.0.1:{port}"
     names = ("_CONFIG", "_DATA", "_RUNTIME", "LAB_SETTINGS", "LAB_WORKSPACES")
     folders = {f"JUPYTER{name}_DIR": str(home / name.strip("_").lower()) for name in names}
     variables = {"HOME": str(home), "IPYTHONDIR": str(home / "ipython"), "OMP_NUM_THREADS": "1", **folders}
@@ -250,19 +239,19 @@ def _server(base: Path, command: Callable[[Path, int], list[str]], probe: str) -
     (settings / "notification.jupyterlab-settings").write_text(quiet)
     log, environment = home / "server.log", os.environ | variables
     with log.open("w") as stream:
-        whole = [sys.executable, "-m", *command(folder, port)]
+        whole = [sys.executable, "-m", *command(folder)]
         process = subprocess.Popen(whole, env=environment, stdout=stream, stderr=stream, cwd=home)
+
+    def listens() -> list[int]:
+        found = psutil.Process(process.pid).net_connections("tcp")
+        return [one.laddr.port for one in found if one.status == psutil.CONN_LISTEN]
+
     try:
-        limit = time.monotonic() + SECONDS
-        while True:
-            try:
-                urllib.request.urlopen(f"{address}{probe}token={TOKEN}", timeout=5).close()
-                break
-            except OSError as error:
-                if process.poll() is not None or time.monotonic() > limit:
-                    said = log.read_text()[-3000:]
-                    raise RuntimeError(f"the server at {address} did not start:\n{said}") from error
-                time.sleep(0.3)
+        try:
+            address = f"http://127.0.0.1:{wait_until(listens, process)[0]}"
+            urllib.request.urlopen(f"{address}{probe}token={TOKEN}", timeout=PATIENCE).close()
+        except (AssertionError, OSError) as error:
+            raise RuntimeError(f"the server did not start:\n{log.read_text()[-3000:]}") from error
         yield address, folder
     finally:
         process.terminate()
@@ -278,10 +267,10 @@ def lab_server(needs_chromium: None, tmp_path_factory: pytest.TempPathFactory) -
     """The address of a JupyterLab, and the folder of its copy of the notebooks."""
     pytest.importorskip("jupyterlab", reason="the extra notebooks is not installed")
 
-    def command(folder: Path, port: int) -> list[str]:
+    def command(folder: Path) -> list[str]:
         return [
             *("jupyterlab", "--no-browser", "--allow-root", f"--ServerApp.root_dir={folder}"),
-            *("--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}", "--ServerApp.port_retries=0"),
+            *("--ServerApp.ip=127.0.0.1", "--ServerApp.port=0"),
             *(f"--IdentityProvider.token={TOKEN}", "--LabApp.expose_app_in_browser=True"),
         ]
 
@@ -294,9 +283,9 @@ def voila_address(needs_chromium: None, tmp_path_factory: pytest.TempPathFactory
     """The address of a Voilà on a copy of the notebooks; cells that fail show their traceback."""
     pytest.importorskip("voila", reason="the extra notebooks is not installed")
 
-    def command(folder: Path, port: int) -> list[str]:
+    def command(folder: Path) -> list[str]:
         serve = ["condnum.lessons.serve", str(folder), "--no-browser"]
-        return [*serve, f"--port={port}", f"--Voila.token={TOKEN}"]
+        return [*serve, "--port=0", f"--Voila.token={TOKEN}"]
 
     with _server(tmp_path_factory.mktemp("voila"), command, "/voila/tree?") as (address, _):
         yield address
@@ -314,7 +303,7 @@ def lab(lab_server: tuple[str, Path], window: Any) -> Iterator[Callable[..., Ope
     def visit(name: str) -> None:
         window.goto(f"{address}/lab/tree/{name}.ipynb?reset&token={TOKEN}")
         window.wait_for_function(
-            "window.jupyterapp?.shell?.currentWidget?.sessionContext", timeout=SECONDS * 1000
+            "window.jupyterapp?.shell?.currentWidget?.sessionContext", timeout=PATIENCE * 1000
         )
 
     def open_notebook(
@@ -338,11 +327,7 @@ def lab(lab_server: tuple[str, Path], window: Any) -> Iterator[Callable[..., Ope
         window.evaluate(_THEME, "JupyterLab Light")  # the server remembers that of the test before
         window.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
         assert window.evaluate(_RUN_ALL) == []
-        for _ in range(400):  # Lab draws outputs only where they are in sight
-            if opened.plots() >= figures:
-                break
-            window.evaluate(_SCROLL)
-            window.wait_for_timeout(300)
+        window.wait_for_function(_SEEN, arg=figures, polling=300, timeout=PATIENCE * 1000)
         assert opened.plots() == figures, opened.problems
         return opened
 
@@ -352,11 +337,11 @@ def lab(lab_server: tuple[str, Path], window: Any) -> Iterator[Callable[..., Ope
 
 def _end_kernels(address: str) -> None:
     """End what a test's notebooks left running: each kernel holds 800 MB."""
-    with urllib.request.urlopen(f"{address}/api/sessions?token={TOKEN}", timeout=10) as answer:
+    with urllib.request.urlopen(f"{address}/api/sessions?token={TOKEN}", timeout=PATIENCE) as answer:
         sessions = json.load(answer)
     for session in sessions:
         location = f"{address}/api/sessions/{session['id']}?token={TOKEN}"
-        urllib.request.urlopen(urllib.request.Request(location, method="DELETE"), timeout=20).close()
+        urllib.request.urlopen(urllib.request.Request(location, method="DELETE"), timeout=PATIENCE).close()
 
 
 @pytest.fixture
@@ -367,9 +352,9 @@ def voila(voila_address: str, window: Any) -> Callable[..., OpenNotebook]:
         opened = OpenNotebook(window)
         window.set_viewport_size({"width": width, "height": 900})
         window.goto(f"{voila_address}/voila/render/{name}.ipynb?token={TOKEN}", wait_until="commit")
-        seen = window.wait_for_function(_TEXT, timeout=SECONDS * 1000)
+        seen = window.wait_for_function(_TEXT, timeout=PATIENCE * 1000)
         opened.figures_when_text_appeared = seen.json_value()["figures"]
-        window.wait_for_function(f"({_FIGURES})() >= {figures}", timeout=SECONDS * 1000)
+        window.wait_for_function(f"({_FIGURES})() >= {figures}", timeout=PATIENCE * 1000)
         errors = ".jp-RenderedText[data-mime-type='application/vnd.jupyter.error'], .voila-error, .traceback"
         assert window.locator(errors).count() == 0
         assert opened.plots() == figures
@@ -378,129 +363,88 @@ def voila(voila_address: str, window: Any) -> Callable[..., OpenNotebook]:
     return open_notebook
 
 
-# Pages without a server, made once for all test processes of a run.
-
-_RUNS = {
-    "digits": ("digits", "--methods", "ours,opt_kappa", "--seeds", "1", "--pairs", "4-7,9-0", "--jobs", "1"),
-    "attackers": (
-        *("attackers", "--source", "embedded", "--methods", "initial,ours", "--epochs", "60"),
-        *("--attackers", "gd,line_search,cg", "--steps", "500"),
-    ),
-}
-
-
-def _once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
-    """Return a folder that the first test process which wants it makes; the others wait."""
-    base = factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
-    with FileLock(f"{folder}.lock"):
-        if not folder.exists():
-            make(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def embedded_run(condnum: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a short run on the embedded table."""
-
-    def make(folder: Path) -> None:
-        options = ("--data", "embedded", "--seeds", "2", "--epochs", "60", "--out", str(folder))
-        done = condnum("run", "house-prices", *options, cwd=folder.parent)
-        assert done.returncode == 0, done.stderr
-
-    return _once(tmp_path_factory, "embedded", make)
+# Pages without a server.
 
 
 @pytest.fixture(scope="session")
 def audit_page(condnum: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of an audit: two tables with a singular task, the answer among the features, an extractor."""
-
-    def make(folder: Path) -> None:
-        folder.mkdir()
-        rng = np.random.default_rng(0)
-        X = rng.normal(size=(240, 12)) * np.geomspace(1, 1e-3, 12)
-        X[:, 11] = 0
-        frame = pd.DataFrame(X, columns=[f"c{i}" for i in range(12)])
-        frame["label"] = (X[:, 0] > 0).astype(int)
-        frame[:120].to_csv(folder / "P.csv", index=False)
-        frame[120:].to_csv(folder / "H.csv", index=False)
-        np.save(folder / "theta.npy", np.diag([*np.geomspace(1, 1e3, 12), 1.0]))
-        np.save(folder / "y.npy", frame["label"][120:].to_numpy())
-        done = condnum(
-            "audit", "--pretrain", "P.csv", "--harmful", "H.csv", "--theta", "theta.npy", "--targets",
-            "y.npy", "--bootstrap", "20", "--out", "out", cwd=folder,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert "look like the answer (label: a function of the targets)" in " ".join(done.stderr.split())
-
-    return _once(tmp_path_factory, "audit", make) / "out" / "report.html"
-
-
-#: The explorer whose recording is whole. Of others each control has two values, and all states look alike.
-PLAYED = "AlignedTasksExplorer"
+    folder, rng = tmp_path_factory.mktemp("audit"), np.random.default_rng(0)
+    X = rng.normal(size=(240, 12)) * np.geomspace(1, 1e-3, 12)
+    X[:, 11] = 0
+    frame = pd.DataFrame(X, columns=[f"c{i}" for i in range(12)])
+    frame["label"] = (X[:, 0] > 0).astype(int)
+    frame[:120].to_csv(folder / "P.csv", index=False)
+    frame[120:].to_csv(folder / "H.csv", index=False)
+    np.save(folder / "theta.npy", np.diag([*np.geomspace(1, 1e3, 12), 1.0]))
+    np.save(folder / "y.npy", frame["label"][120:].to_numpy())
+    done = condnum(
+        "audit", "--pretrain", "P.csv", "--harmful", "H.csv", "--theta", "theta.npy", "--targets", "y.npy",
+        "--bootstrap", "20", "--out", "out", cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "look like the answer (label: a function of the targets)" in " ".join(done.stderr.split())
+    return folder / "out" / "report.html"
 
 
 @pytest.fixture(scope="session")
 def site(
-    embedded_run: Path,
-    condnum: Callable[..., Any],
+    golden_run: Callable[..., Any],
     shared_kernel: Any,
+    site_cache: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
-    """The site of a small real reproduction: three finished runs, one failure, every lesson and explorer."""
+    """The site of a small reproduction: three finished runs, one failure, every lesson and explorer.
+
+    One explorer is recorded at a few values of its controls. Of the others each control has two, and all
+    states look alike.
+    """
     from lessons.test_notebooks import FASTER
 
     from condnum.lessons import recording
-    from condnum.report import notebook as runner
+    from condnum.report import notebook
     from condnum.report.reproduce import Experiment, ReproductionRecord
     from condnum.site import build
 
-    def make(root: Path) -> None:
-        root.mkdir()
-        shutil.copytree(embedded_run, root / "house-prices")
-        commands = {"house-prices": "condnum run house-prices --data embedded --seeds 2 --epochs 60"}
-        for name, words in _RUNS.items():
-            done = condnum("run", *words, "--quiet", "--out", name, cwd=root)
-            assert done.returncode == 0, done.stderr
-            commands[name] = " ".join(("condnum", "run", *words))
-        commands["deep"] = "condnum run deep"
-        missing = {"status": "failed", "folder": None, "error": "no memory"}
-        ReproductionRecord(
-            scale="quick",
-            started_utc="2030-01-02T03:04:05+00:00",
-            seconds=60.0,
-            source=None,
-            versions={"python": "3.11"},
-            device={"name": "a processor"},
-            experiments=tuple(
-                Experiment(
-                    name, f"Title of {name}", "One sentence.", command, seconds=1.0,
-                    **(missing if name == "deep" else {"status": "finished", "folder": name, "error": ""}),
-                )
-                for name, command in commands.items()
-            ),
-        ).save(root)  # fmt: skip
-        said, values, payload = list[str](), recording.recorded_values, recording.payload
-        first = cache(lambda explorer: payload(explorer, recording.lattice(explorer)[0]))
+    root, target = tmp_path_factory.mktemp("reproduction"), tmp_path_factory.mktemp("reports")
+    for name in SHOWN:
+        shutil.copytree(golden_run(name)[1], root / name)
+    ended = [{"status": "finished", "folder": name, "error": ""} for name in SHOWN]
+    ended.append({"status": "failed", "folder": None, "error": "no memory"})
+    ReproductionRecord(
+        scale="quick",
+        started_utc="2030-01-02T03:04:05+00:00",
+        seconds=60.0,
+        source=None,
+        versions={"python": "3.11"},
+        device={"name": "a processor"},
+        experiments=tuple(
+            Experiment(name, f"Title of {name}", "One sentence.", f"condnum {words}", seconds=1.0, **end)
+            for (name, words), end in zip(
+                [*((name, RUNS[name]) for name in SHOWN), ("deep", "run deep")], ended, strict=True
+            )
+        ),
+    ).save(root)
+    few = {"exponent": [0.0, 0.5, 1.0], "pretrain_kappa": [10.0, 100.0], "harmful_kappa": [2.0, 10.0]}
+    said, values, payload = list[str](), recording.recorded_values, recording.payload
+    first = cache(lambda explorer: payload(explorer, recording.lattice(explorer)[0]))
 
-        def executed(names: Sequence[str], folder: Path, *_: Any) -> dict[str, Path]:
-            static = {name: {"static": True, **FASTER.get(name, {})} for name in names}
-            return {
-                name: runner.run_notebook(name, static[name], folder / name, quiet=True) for name in names
-            }
+    def two(explorer: type[Any]) -> dict[str, list[Any]]:
+        return {name: kept[:2] for name, kept in values(explorer).items()}
 
-        def few(explorer: type[Any]) -> dict[str, list[Any]]:
-            return {name: kept[:2] for name, kept in values(explorer).items()}
+    def faster(name: str, _: Any, folder: Path, **options: Any) -> Path:
+        return notebook.run_notebook(name, FASTER.get(name, {}), folder, **options)
 
-        with pytest.MonkeyPatch.context() as patch:
-            recording.record_all(root / "cache" / "recorded", [PLAYED], jobs=1)
-            patch.setattr(recording, "recorded_values", few)
-            patch.setattr(recording, "payload", lambda explorer, state: first(explorer))
-            recording.record_all(root / "cache" / "recorded", jobs=1)
-            patch.setattr(runner, "running_kernel", shared_kernel.running)
-            patch.setattr(build, "_executed", executed)
-            made = {"cache": root / "cache", "explorers": list(recording.recordable())}
-            build.build_site(root, root, **made, say=said.append)
-        assert said == []
-
-    return _once(tmp_path_factory, "reproduction", make) / "site"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recording, "recorded_values", lambda _: few)
+        recording.record_all(site_cache / "recorded", ["AlignedTasksExplorer"], jobs=1)
+        patch.setattr(recording, "recorded_values", two)
+        patch.setattr(recording, "payload", lambda explorer, _: first(explorer))
+        recording.record_all(site_cache / "recorded", jobs=1)
+        patch.setattr(notebook, "running_kernel", shared_kernel.running)
+        patch.setattr(build.os, "cpu_count", lambda: 1)  # one kernel: one lesson after the other
+        patch.setattr(build, "run_notebook", faster)
+        made = {"cache": site_cache, "explorers": list(recording.recordable())}
+        build.build_site(root, target, say=said.append, **made)
+    assert said == []
+    return target / "site"

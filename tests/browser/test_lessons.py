@@ -6,20 +6,19 @@ import urllib.request
 
 import numpy as np
 import pytest
+from waiting import wait_until
 
 from condnum.lessons.condition_number import spectrum_descent, zigzag
 from condnum.lessons.own_data import own_data
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
-#: Where a cell of the pair browser's heatmap is on the page; brings it into sight first.
-_CELL = """async ([pretrain, harmful]) => {
-    const plot = Array.from(document.querySelectorAll('.jp-OutputArea-output .js-plotly-plot'))
-        .filter(g => g.closest('.widget-vbox') && g.data.some(t => t.type === 'heatmap'))[0];
-    plot.scrollIntoView({block: 'center'});
-    await new Promise(done => setTimeout(done, 500));
-    const box = plot.getBoundingClientRect(), {xaxis, yaxis} = plot._fullLayout;
-    return [box.left + xaxis._offset + xaxis.d2p(harmful), box.top + yaxis._offset + yaxis.d2p(pretrain)];
+#: The pair browser's heatmap, and where a cell of it is.
+_HEATMAP = """() => Array.from(document.querySelectorAll('.jp-OutputArea-output .js-plotly-plot'))
+    .filter(g => g.closest('.widget-vbox') && g.data.some(t => t.type === 'heatmap'))[0]"""
+_CELL = """(plot, [pretrain, harmful]) => {
+    const {xaxis, yaxis} = plot._fullLayout;
+    return {x: xaxis._offset + xaxis.d2p(harmful), y: yaxis._offset + yaxis.d2p(pretrain)};
 }"""
 #: Brings the first cell that names the pair browser into sight, at the top.
 _SCROLL = """async () => {
@@ -36,32 +35,6 @@ def explorer_height(page):
     return page.evaluate(
         "Math.max(...[...document.querySelectorAll('.condnum-explorer')].map(e => e.offsetHeight))"
     )
-
-
-#: Milliseconds from each of some moves of a slider to the painted figure.
-_RESPONSE = """async ([index, label, moves]) => {
-    const explorer = document.querySelectorAll('.condnum-explorer')[index], times = [];
-    const slide = explorer.querySelector(`input[type=range][aria-label="${label}"]`);
-    const plot = explorer.querySelector('.js-plotly-plot');
-    for (let move = 0; move < moves; move++) {
-        const start = performance.now();
-        const painted = new Promise(done => plot.once('plotly_afterplot',
-            () => requestAnimationFrame(() => setTimeout(done))));
-        slide.stepUp(slide.max === slide.value ? -10 : 1);
-        slide.dispatchEvent(new Event('input'));
-        await painted;
-        times.push(performance.now() - start);
-    }
-    return times.sort((a, b) => a - b);
-}"""
-
-
-def response(page, label, index=0, moves=15):
-    """Median milliseconds from a move to the painted figure; printed, for a quiet machine promises 120."""
-    page.locator(".condnum-explorer").nth(index).scroll_into_view_if_needed()
-    times = page.evaluate(_RESPONSE, [index, label, moves])
-    print(f"\n{label}: median {times[moves // 2]:.0f} ms, slowest {times[-1]:.0f} ms")
-    return times[moves // 2]
 
 
 def test_in_jupyterlab(lab):
@@ -81,9 +54,6 @@ def test_in_jupyterlab(lab):
         == "GradientDescentExplorer(kappa=10.0, angle=45.0, rule='exact', step=40, axes='equal')"
     )
     assert explorer_height(page) <= 640
-    assert response(page, "condition number κ") <= 400  # 120 on a quiet machine
-    notebook.change(lambda: notebook.button("Reset").click())
-    notebook.press("step t", "End")
     with page.expect_download() as caught:
         notebook.button("Data as CSV").click()
     table = np.genfromtxt(caught.value.path(), delimiter=",", names=True)
@@ -128,12 +98,13 @@ def test_as_a_page_on_a_phone_and_on_a_desk(voila):
     assert explorer.get_by_role("button", name="Play or pause").count() == 1
     assert explorer.get_by_title("How the step size is chosen.").count() >= 1
     box = explorer.get_by_role("textbox", name="condition number κ")
-    for typed in ("37", "1e6"):
-        box.fill(typed)
-        box.press("Enter")
-        page.wait_for_timeout(1000)
-        assert "(kappa=37.0," in notebook.code()  # the slider has not rounded it
+    box.fill("37")
+    notebook.change(lambda: box.press("Enter"))
+    assert "(kappa=37.0," in notebook.code()  # the slider has not rounded it
+    box.fill("1e6")
+    box.press("Enter")
     page.get_by_text("must be a number from 1 to 1,000, got '1e6'").wait_for()
+    assert "(kappa=37.0," in notebook.code()
     notebook.change(lambda: notebook.button("Reset").click())
     page.set_viewport_size({"width": 1280, "height": 900})
     page.wait_for_function(f"() => !({_STACKED})()")
@@ -148,11 +119,7 @@ def test_as_a_page_on_a_phone_and_on_a_desk(voila):
     address = f"{server}/api/kernels/{kernel}?{query}"
     assert answers(address)
     page.goto("about:blank")  # opened by its address, without the list of notebooks: no _xsrf cookie
-    for _ in range(60):
-        if not answers(address):
-            return
-        page.wait_for_timeout(500)
-    raise AssertionError("the kernel of a page that is closed still runs after 30 s")
+    wait_until(lambda: not answers(address))  # its kernel ends
 
 
 def answers(address):
@@ -252,7 +219,7 @@ def test_answers_on_a_page(voila):
     notebook = voila("6_exercises", figures=0)
     page = notebook.page
     check = page.get_by_role("button", name="Check")
-    check.nth(10).wait_for(timeout=120_000)  # the boxes come one by one
+    check.nth(10).wait_for()  # the boxes come one by one
     assert check.count() == 11
     for answer, said in (("7", "That is the ratio of the axes themselves."), ("7**2", "✔ right.")):
         page.get_by_label("kappa =").fill(answer)
@@ -274,10 +241,11 @@ def test_a_click_in_the_pair_browser_shows_that_pair(lab):
     assert all("digits-8x8" in title for title in titles), titles
 
     page.evaluate(_SCROLL)
-    page.wait_for_function(f"({_DETAILS})() === 3", timeout=60_000)
+    page.wait_for_function(f"({_DETAILS})() === 3")
     status = page.locator(".widget-vbox [role=status]")
     assert "Ours (Algorithm 1), digit 4 against digit 7: RIR" in status.inner_text()
-    page.mouse.click(*page.evaluate(_CELL, [9, 0]))
+    heatmap = page.evaluate_handle(_HEATMAP).as_element()
+    heatmap.click(position=heatmap.evaluate(_CELL, [9, 0]))  # once it has come to rest
     status.get_by_text("digit 9 against digit 0: RIR").wait_for()
-    page.wait_for_function(f"({_DETAILS})() === 3", timeout=60_000)
+    page.wait_for_function(f"({_DETAILS})() === 3")
     assert notebook.problems == []

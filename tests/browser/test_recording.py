@@ -63,24 +63,22 @@ def opened(window: Any, tmp_path: Path) -> Iterator[Any]:
 def test_states_are_those_of_the_functions(opened: Any, window: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten random states of each explorer: every number to 1e-6, every text.
 
-    To be quick, two or three random ones of the recorded values of each control are recorded here.
+    To be quick, two random ones of the recorded values of each control are recorded here.
     """
     generator, recorded_values = np.random.default_rng(0), recording.recorded_values
     for explorer in recordable().values():
-        free = [control for control in explorer.controls.values() if not control.advanced]
-        kept = 3 if len(free) < 5 else 2
         thinned = {
             control: values
-            if explorer.controls[control].advanced or len(values) <= kept
+            if explorer.controls[control].advanced or len(values) <= 2
             # indices, since NumPy would make its own types of the values
-            else [values[i] for i in sorted(generator.choice(len(values), kept, replace=False))]
+            else [values[i] for i in sorted(generator.choice(len(values), 2, replace=False))]
             for control, values in recorded_values(explorer).items()
         }
         monkeypatch.setattr(recording, "recorded_values", lambda _, thinned=thinned: thinned)
         several = {control: values for control, values in thinned.items() if len(values) > 1}
         assert opened(explorer) == several, explorer
         states = lattice(explorer)
-        chosen = generator.choice(len(states), STATES, replace=False).tolist()
+        chosen = generator.choice(len(states), min(STATES, len(states)), replace=False).tolist()
         found = window.evaluate(_ASK, [states[number] for number in chosen])
         with limited_threads(1):
             for number, one in zip(chosen, found, strict=True):
@@ -109,20 +107,6 @@ def test_what_lies_between_goes_to_the_nearest_state(
 _PLAY = """async () => {
     const host = document.querySelector('.condnum-recorded'), player = await condnum.play(host);
     window.shown = () => ({ state: player.state(), said: host.querySelector('.condnum-verdict').innerText });
-}"""
-#: Milliseconds from each of some key presses to the painted figure.
-_RESPONSE = """async () => {
-    const slide = document.querySelector('input[type=range]'), times = [];
-    for (let move = 0; move < 15; move++) {
-        const start = performance.now(), plot = document.querySelector('.js-plotly-plot');
-        const painted = new Promise(done => plot.once('plotly_afterplot',
-            () => requestAnimationFrame(() => setTimeout(done))));
-        slide.stepUp(slide.value === slide.max ? -slide.max : 1);
-        slide.oninput();
-        await painted;
-        times.push(performance.now() - start);
-    }
-    return times.sort((a, b) => a - b)[7];
 }"""
 
 
@@ -164,9 +148,6 @@ def test_a_page_plays_by_keyboard_and_by_its_address(
     box.fill("7")
     box.press("Enter")
     window.get_by_text("exponent s must be a number from 0 to 1, got '7'.").wait_for()
-    median = window.evaluate(_RESPONSE)
-    print(f"\nkey press to painted figure, recorded: median {median:.0f} ms")
-    assert median <= 200  # 50 on a quiet machine
     window.set_viewport_size({"width": 390, "height": 800})
     window.wait_for_function("document.querySelector('.js-plotly-plot')._fullLayout.xaxis.domain[1] === 1")
     assert window.evaluate("document.documentElement.scrollWidth") <= 390

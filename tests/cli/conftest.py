@@ -1,45 +1,19 @@
-"""The command line without a process for each call: `command` runs it here, on one kernel for all.
+"""What a command that must be refused says, and a notebook of somebody's own."""
 
-A process and a kernel of their own cost several seconds of imports a call. What depends on them
-(signals, the exit status, a kernel that ends with its command) is tested with real ones: the fixtures
-`condnum` and `start` of the folder above.
-"""
-
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import pytest
 
-from condnum.cli import main
-
 
 @pytest.fixture
-def command(
-    on_shared_kernel: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """The command line, run in this process: `command("data", cwd=folder)`."""
-
-    def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-        capsys.readouterr()
-        with monkeypatch.context() as patch:
-            patch.chdir(cwd)
-            status = main(arguments)
-        written = capsys.readouterr()
-        return subprocess.CompletedProcess(arguments, status, written.out, written.err)
-
-    return call
-
-
-@pytest.fixture
-def refused(command, tmp_path) -> Callable[..., str]:
+def refused(condnum, tmp_path) -> Callable[..., str]:
     """`refused("run limits --ridge 0")`: what a command says that must end with 2 and leave nothing."""
 
     def call(words: str) -> str:
         before = sorted(tmp_path.rglob("*"))
-        done = command(*words.split(), cwd=tmp_path)
+        done = condnum(*words.split(), cwd=tmp_path)
         assert done.returncode == 2, done.stderr
         assert "Traceback" not in done.stderr
         assert sorted(tmp_path.rglob("*")) == before
@@ -78,7 +52,7 @@ if mode == "some fail":
     (folder / "failures.csv").write_text("\\n".join(["cell,error", *rows]))
 if mode == "wait":
     (folder / "waiting").write_text("")
-    time.sleep(60)
+    time.sleep(600)
 """
 
 

@@ -31,12 +31,12 @@ def files(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_audit_of_an_extractor_on_scaled_columns_of_an_archive(command, files):
+def test_an_audit_of_an_extractor_on_scaled_columns_of_an_archive(condnum, files):
     words = (
         "audit --pretrain both.npz --harmful both.npz --key P,H --theta theta.npy --drop x5 --standardise "
         "--bootstrap 20 --no-attackers --out o"
     )
-    done = command(*words.split(), cwd=files)
+    done = condnum(*words.split(), cwd=files)
     assert done.returncode == 0, done.stderr
     record = json.loads((files / "o" / "provenance.json").read_text())
     assert set(record["data"]) == {"both.npz", "theta.npy"}
@@ -117,14 +117,14 @@ def test_files_that_are_damaged_or_lack_a_digit(refused, raw):
     assert LABELS in refused("run mnist --data data")
 
 
-def test_all_options_come_through_and_an_unknown_checksum_is_told(command, raw, tmp_path, monkeypatch):
+def test_all_options_come_through_and_an_unknown_checksum_is_told(condnum, raw, tmp_path, monkeypatch):
     given = []
     monkeypatch.setattr(
         "condnum.report.notebook.run_report",
         lambda path, values, **options: given.append((path.stem, values, options)) or [],
     )
     words = "run mnist --data data --methods imma,ours --seeds 2 --epochs 7 --pairs 4-7 --labels published"
-    done = command(*words.split(), *["--jobs", "3", "--device", "cpu", "--quiet"], cwd=tmp_path)
+    done = condnum(*words.split(), *["--jobs", "3", "--device", "cpu", "--quiet"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "is not one that this project knows" in " ".join(done.stderr.split())
     ((notebook, values, options),) = given
@@ -135,7 +135,7 @@ def test_all_options_come_through_and_an_unknown_checksum_is_told(command, raw, 
     }  # fmt: skip
     assert (str(options["out"]), options["quiet"]) == ("runs/mnist-data", True)
     assert options["title"].endswith("(mnist, 30 training images, given path)")
-    assert command("run", "digits", cwd=tmp_path).returncode == 0
+    assert condnum("run", "digits", cwd=tmp_path).returncode == 0
     assert {k: given[1][1][k] for k in ("dataset", "seeds", "pairs", "data")} == {
         "dataset": "digits", "seeds": 3, "pairs": "", "data": "embedded",
     }  # fmt: skip

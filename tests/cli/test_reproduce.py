@@ -11,9 +11,12 @@ import condnum.site.build
 from condnum.cli import main
 from condnum.files import folder_lock
 from condnum.report.reproduce import Ended, read_record, reproduce
+from condnum.site.build import PARTS
 
 
-def leave(words, *, progress, fails=()) -> Ended:
+def leave(words, *, fails=(), **options) -> Ended:
+    if words[0] == "site":
+        return Ended(0, "")
     folder = Path(words[words.index("--out") + 1])
     if folder.name in fails:
         return Ended(2, "the disk is a teapot; use a kettle.")
@@ -33,48 +36,55 @@ def experiments_end(monkeypatch, tmp_path):
         (target / "index.html").write_text(str(root))
         return target / "index.html"
 
-    def put(**options):
+    def put(*, parts=False, **options):
         runner = functools.partial(leave, **options)
         monkeypatch.setattr(
             condnum.report.reproduce, "reproduce", functools.partial(reproduce, runner=runner)
         )
         monkeypatch.setattr(condnum.site.build, "build_site", site)
+        monkeypatch.setattr(condnum.site.build, "missing_parts", lambda: PARTS if parts else ())
 
     return put
 
 
 def test_all_is_well(experiments_end, tmp_path, capsys):
-    experiments_end()
-    assert main(["reproduce", "-j", "3"]) == 0
+    experiments_end(parts=True)
+    assert main(["reproduce", "-j", "1"]) == 0
     shown = capsys.readouterr()
     assert shown.out == "reports/index.html\n"
-    assert "[1/8] house-prices finished" in shown.err
+    assert shown.err.startswith("Plan: about ")
+    assert shown.err.index("[1/10] house-prices finished") < shown.err.index("lessons finished")
     words = json.loads((tmp_path / "runs/reproduce/quick/deep/report.html").read_text())
     assert words == [
-        "run", "deep", "--seeds", "1", "--jobs", "3", "--out", "runs/reproduce/quick/deep", "--quiet",
+        "run", "deep", "--seeds", "1", "--jobs", "1", "--out", "runs/reproduce/quick/deep", "--quiet",
     ]  # fmt: skip
     assert (tmp_path / "reports/index.html").read_text() == "runs/reproduce/quick"
+    experiments_end()
     assert main(["reproduce"]) == 0
-    assert "[8/8] corrections reused: same parameters, data and code" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "[8/8] corrections reused: same parameters, data and code" in said
+    assert "Plan" not in said
 
 
-def test_the_site_is_there_after_the_first_experiment_and_grows(experiments_end, monkeypatch, capsys):
+@pytest.mark.parametrize(("scale", "count"), [("quick", 2), ("full", 3)])
+def test_the_site_is_there_after_the_first_experiment(experiments_end, monkeypatch, capsys, scale, count):
     experiments_end()
     built, build = [], condnum.site.build.build_site
 
     def watched(root, target, *, execute=True, **options):
-        built.append((sum(entry.ok for entry in read_record(root).experiments), execute))
+        built.append((read_record(root)["corrections"].ok, execute))
         return build(root, target)
 
     monkeypatch.setattr(condnum.site.build, "build_site", watched)
-    assert main(["reproduce", "--only", "deep,corrections"]) == 0
+    words = ["reproduce", "--scale", scale, "--only", "house-prices,corrections", "-j", "1"]
+    assert main(words) == 0
     said = capsys.readouterr().err
-    assert built == [(1, False), (2, False), (2, True)]
-    first = "site: reports/index.html (open it now, it grows; still to run: corrections)"
-    assert said.index("[1/2] deep finished") < said.index(first) < said.index("[2/2] corrections")
+    assert [execute for _, execute in built] == [False] * (count - 1) + [True]
+    assert built[-1] == (True, True)
+    assert said.index("house-prices finished") < said.index("site: reports/index.html (open it now")
     built.clear()
-    assert main(["reproduce", "--only", "deep,corrections"]) == 0
-    assert built == [(2, True)]  # nothing new: once, at the end
+    assert main(words) == 0
+    assert built == [(True, True)]  # nothing new: once, at the end
 
 
 def test_a_failure_is_named_and_the_site_is_built_nevertheless(experiments_end, tmp_path, capsys):

@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from waiting import wait_until
 
 from condnum.report import notebook as runner
 from condnum.studies.cells import ResultStore
@@ -17,8 +18,8 @@ def tree(folder):
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
 
 
-def test_help_is_the_parameters_cell(command, own, tmp_path):
-    text = " ".join(command("run", str(own), "--help", cwd=tmp_path).stdout.split())
+def test_help_is_the_parameters_cell(condnum, own, tmp_path):
+    text = " ".join(condnum("run", str(own), "--help", cwd=tmp_path).stdout.split())
     for words in (
         "What the notebook shows. And more of it.",
         "--count N How often. [default: 2]",
@@ -32,13 +33,13 @@ def test_help_is_the_parameters_cell(command, own, tmp_path):
 
 
 @pytest.mark.parametrize("way", ["options", "-p"])
-def test_a_whole_run(command, own, tmp_path, way):
+def test_a_whole_run(condnum, own, tmp_path, way):
     given = {"count": "3", "word": "xy", "share": "1", "layers": "[1, 2]", "maybe": "no one"}
     words = ["run", str(own), "--shout", *(f"--{name}={value}" for name, value in given.items())]
     if way == "-p":
         given["shout"] = "true"
         words = ["run", "notebook", str(own), *(f"-p{name}={value}" for name, value in given.items())]
-    done = command(*words, "-q", "--out", "res", cwd=tmp_path)
+    done = condnum(*words, "-q", "--out", "res", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["Results: res", "res/report.html"]
     assert done.stderr == ""
@@ -75,8 +76,8 @@ def test_bad_words(refused, own, words, message):
 
 
 @pytest.mark.parametrize("debug", [False, True])
-def test_an_error_in_a_cell_is_one_paragraph(command, own, tmp_path, debug):
-    done = command("run", str(own), "--mode", "fail", "-q", *["--debug"] * debug, cwd=tmp_path)
+def test_an_error_in_a_cell_is_one_paragraph(condnum, own, tmp_path, debug):
+    done = condnum("run", str(own), "--mode", "fail", "-q", *["--debug"] * debug, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     if debug:
         assert "Traceback" in done.stderr
@@ -89,11 +90,9 @@ def test_an_error_in_a_cell_is_one_paragraph(command, own, tmp_path, debug):
 def test_a_stopped_run_keeps_finished_cells(start, own, tmp_path):
     words = [sys.executable, "-m", "condnum", "run", str(own), "--mode", "wait", "-q", "--out", "res"]
     process = start(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "res.partial/waiting").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until((tmp_path / "res.partial/waiting").exists, process)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate()
     assert (process.returncode, out) == (130, "")
     assert " ".join(err.split()) == (
         "condnum: stopped by Ctrl-C; 1 finished piece kept in res.partial/cells: "
@@ -106,7 +105,7 @@ def test_a_stopped_run_keeps_finished_cells(start, own, tmp_path):
 
 
 @pytest.mark.parametrize("as_another", [False, True], ids=["as it is", "as an event loop's own error"])
-def test_a_run_stopped_at_once_leaves_nothing(command, own, tmp_path, monkeypatch, as_another):
+def test_a_run_stopped_at_once_leaves_nothing(condnum, own, tmp_path, monkeypatch, as_another):
     def interrupted(*_, **__):
         try:
             os.kill(os.getpid(), signal.SIGINT)
@@ -118,14 +117,14 @@ def test_a_run_stopped_at_once_leaves_nothing(command, own, tmp_path, monkeypatc
 
     monkeypatch.setattr(signal, "getsignal", lambda number: signal.default_int_handler)
     monkeypatch.setattr(runner, "_execute", interrupted)
-    done = command("run", str(own), "--out", "res", cwd=tmp_path)
+    done = condnum("run", str(own), "--out", "res", cwd=tmp_path)
     assert done.returncode == 130
     assert "before the first piece was finished; nothing was kept" in " ".join(done.stderr.split())
     assert not list(tmp_path.glob("res*"))
 
 
-def test_cells_that_failed_are_tried_again(command, own, tmp_path):
-    done = command("run", str(own), "--mode", "some fail", "--count", "23", "--out", "res", cwd=tmp_path)
+def test_cells_that_failed_are_tried_again(condnum, own, tmp_path):
+    done = condnum("run", str(own), "--mode", "some fail", "--count", "23", "--out", "res", cwd=tmp_path)
     assert done.returncode == 1
     assert done.stdout.splitlines()[-1] == "res/report.html"
     lines = done.stderr.splitlines()
@@ -137,6 +136,6 @@ def test_cells_that_failed_are_tried_again(command, own, tmp_path):
     assert len(lines) == 1 + 1 + 20 + 2
     with ResultStore(tmp_path / "res/cells", mode="read") as store:
         assert store.get("ours-0") is not None
-    assert command("run", str(own), "--out", "res", cwd=tmp_path).returncode == 0
+    assert condnum("run", str(own), "--out", "res", cwd=tmp_path).returncode == 0
     assert tree(tmp_path / "res") == ["provenance.json", "report.html", "report.ipynb", "results.csv"]
     assert not (tmp_path / "res.partial").exists()

@@ -240,7 +240,7 @@ def test_gray_values_of_32_bits_are_refused(tmp_path, kind, mode):
         assert f"mode {mode}) have no known range; save 8 or 16 bits" in image.reason
 
 
-@settings(derandomize=True, max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(arrays(np.uint16, (3, 4)), st.sampled_from(["I;16", "I;16B", "I;16L"]))
 def test_16_bits_become_the_nearest_of_8(levels, mode):
     stored = levels.astype(">u2" if mode == "I;16B" else "<u2").tobytes()

@@ -21,7 +21,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 from condnum.errors import CondnumError
 
-#: No example may take longer: of the processor, and by the clock, on a machine with other work.
+#: No example of `make fuzz` may take longer: of the processor, and by the clock, beside other work.
 SECONDS, CLOCK_SECONDS = 10.0, 40.0
 #: No example may add more to the process: with the libraries, 620 MiB, this makes 1 GiB. What earlier tests
 #: have left in this process does not count; `test_memory_of_a_process` looks at the sum in a fresh one.
@@ -61,8 +61,9 @@ def limited(figures):
         figures["seconds"] += taken
         figures["slowest_seconds"] = max(figures["slowest_seconds"], taken)
         figures["memory_mib"] = max(figures["memory_mib"], peak)
-    assert taken < CLOCK_SECONDS, f"took {taken:.1f} s"
-    assert time.process_time() - busy < SECONDS, f"took {time.process_time() - busy:.1f} s of the processor"
+    busy = time.process_time() - busy
+    assert not BUDGET or taken < CLOCK_SECONDS, f"took {taken:.1f} s"
+    assert not BUDGET or busy < SECONDS, f"took {busy:.1f} s of the processor"
     assert peak < GROWTH_BYTES / 2**20, f"took {peak:.0f} MiB"
 
 

@@ -10,6 +10,7 @@ pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
 from condnum.data import TaskPair, load_diabetes_tasks
 from condnum.errors import CondnumError, InvalidInputError
+from condnum.figures.style import num
 from condnum.files import folder_lock, output_folder
 from condnum.lessons.alignment import haar_overlap_band
 from condnum.lessons.alignment_lab import ALIGNED, RECORDED, alignment_lab, recorded_lab
@@ -166,9 +167,25 @@ def test_each_preset_shows_the_finding_that_it_names(kind, request):
             assert preset.label in words
         elif preset.label.startswith("Algorithm 1 beside"):
             assert [of.trail.name for of in view.steps] == ["ours", "optimal"]
+            assert words.startswith("<b>Ours beside Optimal</b>")
         else:
             assert not alignment(np.eye(view.tasks.dimension), _covariance(lab)).u_unique
             assert "not single-valued" in words
+
+
+def test_an_immunized_task_that_stays_slow_is_explained(pixels, monkeypatch):
+    view = pixels.compute(extractor="optimal")
+    assert view.steps[0].immunized
+    assert "keeps" not in view.reading()  # κ = 1: one step
+    arrays = view.steps[0].trail.arrays
+    probes = np.copy(arrays["probes"])
+    probes[-1, 0, -1] = 0.4
+    monkeypatch.setitem(arrays, "probes", probes)
+    gamma = np.linalg.eigvalsh(_covariance(pixels))
+    kappa = gamma[-1] / gamma[gamma > len(gamma) * np.finfo(float).eps * gamma[-1]][0]
+    words = view.reading()
+    assert "keeps 40% of its squared distance after 5,000 steps" in words
+    assert f"whose κ is {num(kappa)} already" in words
 
 
 def _covariance(lab):

@@ -140,7 +140,7 @@ def test_bad_arguments(call, arguments, match):
         call(**arguments)
 
 
-@settings(derandomize=True, max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.fixed_dictionaries(
         {},

@@ -64,7 +64,6 @@ def test_bounds_and_both_rules_by_hand():
 
 
 @given(st.floats(1.0, 1000.0), st.floats(0.0, 90.0))
-@settings(deadline=None)
 def test_contraction_is_the_closed_form_and_within_both_bounds(kappa, angle):
     run = zigzag(kappa=kappa, angle=angle, steps=40)
     c, s = np.cos(np.deg2rad(angle)) ** 2, np.sin(np.deg2rad(angle)) ** 2
@@ -78,7 +77,6 @@ def test_contraction_is_the_closed_form_and_within_both_bounds(kappa, angle):
 
 
 @given(st.floats(1.0, 1e4), st.integers(2, 12), st.integers(0, 2**16))
-@settings(deadline=None)
 def test_eq_2_holds_for_exact_line_search_in_any_dimension(kappa, dimension, seed):
     run = spectrum_descent(shape="geometric", dimension=dimension, kappa=kappa, steps=60, seed=seed)
     assert (run.curve.norm_ratio <= run.norm_bound + ROUND_OFF).all()
@@ -141,7 +139,6 @@ def test_only_a_haar_draw_is_generic(dimension):
 
 
 @given(st.floats(1, 1000), st.floats(1, 1000), st.floats(0, 1))
-@settings(deadline=None)
 def test_aligned_tasks_follow_the_closed_form(p, h, s):
     run = aligned_tasks(pretrain_kappa=p, harmful_kappa=h, exponent=s)
     np.testing.assert_allclose(run.pretrain_condition, p ** (1 - EXPONENTS), rtol=1e-9)
@@ -175,7 +172,6 @@ SPECTRA = {
 
 
 @given(st.sampled_from(["well", "ill"]), st.fixed_dictionaries(SPECTRA), st.floats(0.3, 5))
-@settings(deadline=None)
 def test_every_step_below_the_corrected_bound_keeps_its_promise_at_any_scale(regularizer, spectrum, factor):
     run = regularizer_step(regularizer=regularizer, **spectrum)
     below = run.curve_steps * run.unit < run.corrected * (1 - 1e-9)
@@ -227,7 +223,7 @@ def test_within_both_bounds_both_promises_break_and_alone_they_hold():
 
 
 @given(st.floats(0, 90), st.floats(0.05, 0.9), st.floats(0.01, 0.5))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_the_ceiling_holds_along_every_run(angle, share_well, share_ill):
     run = joint_steps(angle=angle, share_well=share_well, share_ill=share_ill, steps=15)
     tame = np.maximum(run.kappa_pretrain, run.kappa_harmful) < 1e6  # beyond, κ itself carries round-off

@@ -37,7 +37,7 @@ def pair(seed, dimension, kappas=(1e3, 50.0), ranks=(None, None)):
     )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10**6), st.integers(3, 24), st.floats(0.5, 5), st.floats(0.5, 5))
 def test_full_rank_pairs_are_immunized_up_to_their_ceiling(seed, dimension, pretrain, harmful):
     problem = pair(seed, dimension, (10**pretrain, 10**harmful))
@@ -85,7 +85,7 @@ def is_missed(K_P, K_H, seed):
     return met and not also
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(st.integers(0, 10**6), st.integers(2, 9), st.sampled_from(STRUCTURES), st.sampled_from(STRUCTURES))
 def test_no_pair_that_the_closed_form_meets_is_missed(seed, dimension, pretrain, harmful):
     rng = np.random.default_rng(seed)
@@ -140,7 +140,7 @@ def test_each_step_is_a_step_of_algorithm_1():
         torch.testing.assert_close(moved, by_hand, rtol=1e-9, atol=1e-12)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(st.lists(st.floats(-16, 0), min_size=2, max_size=20), st.integers(0, 5), st.floats(-6, 0))
 def test_steps_of_r_well(logs, null, narrow):
     """Landing takes the first term of the corrected bound, at most; levelling never raises κ."""
@@ -224,7 +224,7 @@ def test_the_result_says_what_ran():
     assert result.steps == result.counts["steps_well"] + result.counts["steps_ill"]
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(st.integers(0, 10**6), st.integers(2, 6), st.floats(0.1, 11), st.floats(0.1, 11))
 def test_the_explanation_describes_the_theta_that_is_returned(seed, dimension, pretrain, harmful):
     problem = pair(seed, dimension, (10**pretrain, 10**harmful))

@@ -62,7 +62,7 @@ def test_the_plain_loop(name, started):
     np.testing.assert_array_equal(some.norm_ratio, curve.norm_ratio[[0, 7, 200]])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32 - 1), k=st.integers(2, 8), log_kappa=st.floats(0, 6))
 def test_kantorovich_bounds_every_step_and_the_norm_never_grows(seed, k, log_kappa):
     rng = np.random.default_rng(seed)
@@ -89,7 +89,7 @@ def test_a_batch_equals_its_members():
         assert batch.condition[i, j] == pytest.approx(float(single.condition), rel=1e-12)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(B=st.integers(1, 4), D=st.integers(1, 4), m=st.integers(1, 4), stacked=st.booleans(), data=st.data())
 def test_the_number_of_axes_says_what_a_moment_holds_whatever_their_lengths(B, D, m, stacked, data):
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
@@ -109,7 +109,7 @@ def test_the_number_of_axes_says_what_a_moment_holds_whatever_their_lengths(B, D
         np.testing.assert_allclose(batch.excess_loss[i], own.excess_loss, rtol=1e-7, atol=1e-12)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(powers=st.tuples(*[st.integers(-500, 500)] * 3), started=st.booleans())
 def test_curves_do_not_see_the_units_of_theta_covariance_and_moment(powers, started):
     X, Y, theta = problem()

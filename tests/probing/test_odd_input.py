@@ -83,7 +83,7 @@ def finite_or_refused(call):
 labels = st.lists(st.integers(-1, 4), min_size=3, max_size=6)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(y=labels, y_test=labels)
 def test_labels_are_taken_where_each_class_has_an_example_and_no_other_is_asked_for(y, y_test):
     task = finite_or_refused(
@@ -96,7 +96,7 @@ def test_labels_are_taken_where_each_class_has_an_example_and_no_other_is_asked_
 odd = st.sampled_from(sorted(ARRAYS))
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(kinds=st.tuples(odd, odd, odd, odd), started=st.booleans())
 def test_linear_probe_takes_or_refuses_any_array(kinds, started):
     values = [ARRAYS[kind](a) for kind, a in zip(kinds, (np.eye(2), K, MOMENT, np.ones(2)), strict=True)]
@@ -124,7 +124,7 @@ def test_budgets_and_steps_are_numbers_or_refused(value):
         assert found is None or found[-1] == options["steps"]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     kind=st.sampled_from(sorted(Y)),
     kinds=st.tuples(odd, odd, odd, odd, odd),

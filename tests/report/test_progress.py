@@ -1,10 +1,10 @@
 import io
 import json
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from waiting import wait_until
 
 from condnum import progress
 from condnum.progress import Lines, Pace, _line, following, terminal_progress
@@ -13,17 +13,16 @@ from condnum.progress import Lines, Pace, _line, following, terminal_progress
 def test_following_a_growing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "POLL_SECONDS", 0.01)
     path, seen = tmp_path / "events", []
-    with following(path, seen.append):
-        time.sleep(0.03)  # not there yet
-        with path.open("w") as stream:
-            for done in range(3):
-                stream.write(json.dumps({"done": done}) + "\n")
-                stream.write('{"stage": "ha')
-                stream.flush()
-                time.sleep(0.03)
-                stream.write('lf"}\n')
-            stream.write("not json\n[1]\n")
-            stream.write('{"done": 9}\n{"done": 10')
+    with following(path, seen.append), path.open("w") as stream:
+        for done in range(3):
+            stream.write(json.dumps({"done": done}) + "\n")
+            stream.write('{"stage": "ha')
+            stream.flush()
+            wait_until(lambda count=2 * done + 1: len(seen) == count)
+            stream.write('lf"}\n')
+        stream.write("not json\n[1]\n")
+        stream.write('{"done": 9}\n{"done": 10')
+        stream.flush()
     assert [event["done"] for event in seen if "done" in event] == [0, 1, 2, 9]
     assert [event["stage"] for event in seen if "stage" in event] == ["half"] * 3
 

@@ -1,22 +1,24 @@
-"""Reproductions: experiments in order, what is reused, what failures and stops leave; their processes."""
+"""Reproductions: experiments side by side, what is reused, what failures and stops leave; their processes."""
 
+import io
 import json
 import os
 import signal
-import threading
-import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from waiting import PATIENCE, wait_until
 
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.report import reproduce as module
+from condnum.report.experiments import Experiment, experiments
 from condnum.report.reproduce import (
     RECORD,
     Ended,
+    Stop,
     code_checksum,
-    experiments,
     fingerprint,
     read_record,
     reproduce,
@@ -24,19 +26,34 @@ from condnum.report.reproduce import (
 )
 
 NAMES = [experiment.name for experiment in experiments("quick")]
+#: One by one: house prices, then the longest first.
+ORDER = [NAMES[0], *sorted(NAMES[1:], key=lambda name: -experiments("quick", [name])[0].estimate(1))]
+
+
+def press_ctrl_c(stop: Stop, urgency: int) -> None:
+    """Interrupt the reproduction from a thread of its own, and wait until it has told so."""
+    os.kill(os.getpid(), signal.SIGINT)
+    wait_until(lambda: stop.urgency >= urgency)
 
 
 class FakeRunner:
-    """Leaves whole run folders, fails or is stopped where told."""
+    """Leaves whole run folders, fails or is stopped by Ctrl-C where told."""
 
-    def __init__(self, fails: str = "", stops: str = "") -> None:
-        self.fails, self.stops, self.ran = fails, stops, []
+    def __init__(self, fails: str = "", stops: str = "", presses: int = 1) -> None:
+        self.fails, self.stops, self.presses = fails, stops, presses
+        self.ran, self.given = [], {}
 
-    def __call__(self, words, *, progress) -> Ended:
+    def __call__(self, words, *, progress, threads, stop) -> Ended:
+        if "--out" not in words:
+            self.ran.append(words[-1])
+            return Ended(0, "")
         folder = Path(words[words.index("--out") + 1])
         if folder.name == self.stops:
-            raise KeyboardInterrupt
+            for urgency in range(1, self.presses + 1):
+                press_ctrl_c(stop, urgency)
+            return Ended(130, "stopped by Ctrl-C")
         self.ran.append(folder.name)
+        self.given[folder.name] = (words[words.index("--jobs") + 1] if "--jobs" in words else "", threads)
         if folder.name == self.fails:
             return Ended(2, "no room on Mars; take fewer rows.")
         folder.mkdir(parents=True, exist_ok=True)
@@ -46,14 +63,22 @@ class FakeRunner:
 
 
 def ran(folder, **options):
-    """Run a quick reproduction whose experiments end at once; return which ran."""
+    """Run a quick reproduction on one core, whose experiments end at once; return which ran."""
     runner = FakeRunner()
-    reproduce("quick", folder, runner=runner, **options)
+    reproduce("quick", folder, runner=runner, jobs=1, **options)
     return runner.ran
 
 
 def statuses(folder):
     return [entry.status for entry in read_record(folder).experiments]
+
+
+@pytest.fixture
+def interruptible():
+    """Let SIGINT raise, also where the tests run in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
@@ -65,11 +90,11 @@ def known(monkeypatch):
     return parts
 
 
-def test_all_run_in_order_and_what_is_unchanged_is_reused(tmp_path, known):
+def test_all_run_the_longest_first_and_what_is_unchanged_is_reused(tmp_path, known):
     seen, runner = [], FakeRunner()
-    record = reproduce("quick", tmp_path, runner=runner, on_end=lambda i, n, entry: seen.append((i, n)))
-    assert runner.ran == NAMES
-    assert seen == [(i, len(NAMES)) for i in range(1, len(NAMES) + 1)]
+    record = reproduce("quick", tmp_path, runner=runner, jobs=1, on_end=seen.append)
+    assert runner.ran == ORDER
+    assert [entry.name for entry in seen] == ORDER
     assert all(entry.status == "finished" and entry.folder == entry.name for entry in record.experiments)
     assert read_record(tmp_path) == record
     assert ran(tmp_path) == []
@@ -79,11 +104,31 @@ def test_all_run_in_order_and_what_is_unchanged_is_reused(tmp_path, known):
     assert ran(tmp_path) == ["mnist"]  # was not whole
 
 
+def test_the_first_has_all_cores_and_the_others_share_them(tmp_path, known):
+    runner, told = FakeRunner(), io.StringIO()
+    beside = [Experiment("lessons", "The lessons", "", "condnum site lessons", parallel=False)]
+    reproduce("quick", tmp_path, runner=runner, jobs=6, beside=beside, stream=told, only=NAMES[:3])
+    assert runner.given == {NAMES[0]: ("6", 0), NAMES[1]: ("2", 2), NAMES[2]: ("2", 2)}
+    assert runner.ran[0] == NAMES[0]
+    assert sorted(runner.ran[1:]) == sorted(["lessons", *NAMES[1:3]])
+    plan, *ends = told.getvalue().split("✓ ")
+    assert plan.startswith("Plan: about ")
+    assert [line.split()[0] for line in plan.splitlines()[1:]] == ["house-prices", "mnist", "deep", "lessons"]
+    assert [end.partition(" ")[0] for end in ends] == ["[1/4]", "[2/4]", "[3/4]", "[4/4]"]
+    assert "lessons finished in 1 s" in told.getvalue()
+    assert "lessons" not in [entry.name for entry in read_record(tmp_path).experiments]
+    full = FakeRunner()
+    reproduce("full", tmp_path / "full", runner=full, jobs=6, only=["limits", "mnist", "corrections"])
+    assert full.ran == ["corrections", "limits", "mnist"]  # each has all cores
+    assert full.given == {"corrections": ("", 0), "limits": ("6", 0), "mnist": ("6", 0)}
+
+
 @pytest.mark.parametrize(("part", "value"), [("code", "c"), ("data", "c"), ("data", "")])
 def test_changed_code_or_data_runs_again_and_unknown_data_always(tmp_path, known, part, value):
     ran(tmp_path)
     known[part] = value
-    assert ran(tmp_path) == [e.name for e in experiments("quick") if e.data or part == "code"]
+    changed = {e.name for e in experiments("quick") if e.data or part == "code"}
+    assert set(ran(tmp_path)) == changed
 
 
 def test_a_failure_does_not_stop_the_others_and_keeps_an_older_result(tmp_path, known):
@@ -91,8 +136,8 @@ def test_a_failure_does_not_stop_the_others_and_keeps_an_older_result(tmp_path, 
     assert (first["limits"].status, first["limits"].folder) == ("failed", None)
     known["code"] = "d" * 64
     runner = FakeRunner(fails="deep")
-    record = reproduce("quick", tmp_path, runner=runner)
-    assert runner.ran == NAMES
+    record = reproduce("quick", tmp_path, runner=runner, jobs=1)
+    assert set(runner.ran) == set(NAMES)
     failed = record["deep"]
     assert (failed.status, failed.folder) == ("failed", "deep")
     assert failed.error == "no room on Mars; take fewer rows."
@@ -101,20 +146,21 @@ def test_a_failure_does_not_stop_the_others_and_keeps_an_older_result(tmp_path, 
     assert ran(tmp_path) == ["deep"]
 
 
-def test_a_stop_keeps_what_is_finished_and_what_waited_for_its_check(tmp_path, known):
-    with pytest.raises(KeyboardInterrupt):
-        reproduce("quick", tmp_path, runner=FakeRunner(stops=NAMES[2]))
-    assert statuses(tmp_path)[:3] == ["finished", "finished", "waiting"]
-    (tmp_path / NAMES[0] / "report.html").unlink()
-    with pytest.raises(KeyboardInterrupt):
-        reproduce("quick", tmp_path, runner=FakeRunner(stops=NAMES[0]))
-    assert ran(tmp_path) == [NAMES[0], *NAMES[2:]]
+@pytest.mark.parametrize("presses", [1, 2], ids=["once", "twice"])
+def test_ctrl_c_keeps_what_is_finished(tmp_path, known, interruptible, presses):
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            reproduce("quick", tmp_path, runner=FakeRunner(stops=ORDER[3], presses=presses), jobs=1)
+        kept = {entry.name: entry.ok or entry.status for entry in read_record(tmp_path).experiments}
+        assert [kept[name] for name in ORDER] == [True] * 3 + ["waiting"] * (len(ORDER) - 3)
+        (tmp_path / ORDER[0] / "report.html").unlink()
+    assert set(ran(tmp_path)) == {ORDER[0], *ORDER[3:]}
 
 
 def test_only_some_leave_the_others_as_they_were(tmp_path, known):
     seen, rest = [], ["not run"] * (len(NAMES) - 2)
-    ran(tmp_path, only=NAMES[:2], on_end=lambda *_: seen.append(statuses(tmp_path)))
-    assert seen == [["finished", "waiting", *rest], ["finished", "finished", *rest]]
+    ran(tmp_path, only=NAMES[:2], on_end=lambda _: seen.append(statuses(tmp_path)))
+    assert seen[-1] == ["finished", "finished", *rest]
     ran(tmp_path)
     (tmp_path / "deep" / "report.html").unlink()
     assert ran(tmp_path, only=["limits"]) == []
@@ -182,9 +228,10 @@ def test_the_code_checksum_sees_code_and_experiments_only(tmp_path):
 
 
 def test_a_fingerprint_knows_its_words_and_its_data():
-    marks = {fingerprint(words, data) for words in (["a"], ["b"]) for data in ([], ["digits-8x8"])}
+    marks = {fingerprint(words, data) for words in (["a"], ["b"]) for data in ({}, {"mnist": "0"})}
     assert len(marks) == 4
     assert {len(mark) for mark in marks} == {64}
+    assert fingerprint(["a"], {"mnist": ""}) == ""
 
 
 # Processes.
@@ -220,45 +267,28 @@ def test_endings_in_words_and_progress_while_it_runs(program):
     ended = run_command(["x"], progress=events.append)
     assert (ended.status, ended.error) == (1, "a message of two lines")
     assert [(e["stage"], e["done"], e["total"]) for e in events] == [("ours", k, 3) for k in (1, 2, 3)]
-    bug = run_command([], progress=lambda event: None).error
+    bug = run_command([], progress=events.append).error
     assert bug.startswith("Traceback")
     assert bug.endswith("ZeroDivisionError: division by zero")
 
 
 _STUBBORN = "import pathlib, signal, time\nsignal.signal(signal.SIGTERM, {handler})\n"
-_READY = "pathlib.Path('ready').write_text('')\ntime.sleep(60)\n"
+_READY = "pathlib.Path('ready').write_text('')\ntime.sleep(600)\n"
+_KEEPS = "lambda *_: (pathlib.Path('kept').write_text(''), exit(130))"
 
 
 @pytest.mark.parametrize(
-    ("handler", "grace"),
-    [("lambda *_: (pathlib.Path('kept').write_text(''), exit(130))", 20.0), ("signal.SIG_IGN", 0.5)],
-    ids=["keeps its work", "does not listen"],
+    ("handler", "grace", "urgency", "status"),
+    [(_KEEPS, PATIENCE, 1, 130), ("signal.SIG_IGN", 0.1, 1, -9), ("signal.SIG_IGN", PATIENCE, 2, -9)],
+    ids=["keeps its work", "does not listen", "stopped twice"],
 )
-def test_an_interrupted_process_ends(program, tmp_path, monkeypatch, handler, grace):
+def test_a_process_that_is_stopped_ends(program, tmp_path, monkeypatch, handler, grace, urgency, status):
     program(_STUBBORN.format(handler=handler) + _READY)
     monkeypatch.setattr(module, "GRACE_SECONDS", grace)
-    started: list = []
-    popen = module.subprocess.Popen
-
-    def noticed(*arguments, **options):
-        started.append(popen(*arguments, **options))
-        return started[0]
-
-    monkeypatch.setattr(module.subprocess, "Popen", noticed)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def interrupt() -> None:
-        while not (tmp_path / "ready").exists():
-            time.sleep(0.02)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    try:
-        thread.start()
-        with pytest.raises(KeyboardInterrupt):
-            run_command([], progress=lambda event: None)
-    finally:
-        signal.signal(signal.SIGINT, before)
-        thread.join()
-    assert started[0].poll() is not None
+    stop = Stop()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run_command, [], stop=stop)
+        wait_until(lambda: running.done() or (tmp_path / "ready").exists())
+        stop.urgency = urgency
+        assert running.result(timeout=PATIENCE).status == status
     assert (tmp_path / "kept").exists() == ("kept" in handler)

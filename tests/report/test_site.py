@@ -55,9 +55,9 @@ def make_run(folder, tables=(), data="diabetes"):
     figure.update_layout(title_text="A figure of κ", template="plotly_white")
     outputs = {
         "application/vnd.plotly.v1+json": json.loads(figure.to_json()),
-        "text/html": "<table><tr><td>1</td></tr></table>",
+        "text/html": "<table><tr><td>K_P</td></tr></table>",
     }
-    words = "# The title\n\nSome words on $\\kappa$.\n\n## The run\n\n## Run\n\nIs taken."
+    words = "# The title\n\nSome words on $\\kappa$.\n\n## The run\n\n## Run\n\nIs taken, of D_P."
     cells = [
         new_code_cell("show()", outputs=[new_output("display_data", data={kind: value})])
         for kind, value in outputs.items()
@@ -214,16 +214,16 @@ def bytes_of(folder):
 
 
 @pytest.mark.slow
-def test_old_site_or_new(root, tmp_path, monkeypatch):
+def test_old_site_or_new(root, site_cache, tmp_path, monkeypatch):
     """Links resolve and nothing is warned of; then, on what Sphinx remembers, changes and failures."""
-    target, cache, said = tmp_path / "reports", tmp_path / "cache", []
+    target, said = tmp_path / "reports", []
     for name in ("digits/summary.csv", "README.md", "site/stale.html", "site.partial/half.html"):
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         (target / name).write_text("kept")
     (target / "site" / "provenance.json").write_text('{"files": {"stale.html": ""}}')
 
     def again():
-        return build_site(root, target, cache=cache, lessons=(), explorers=(), say=said.append)
+        return build_site(root, target, cache=site_cache, lessons=(), explorers=(), say=said.append)
 
     assert again() == target / "index.html"
     assert said == []
@@ -254,6 +254,10 @@ def test_old_site_or_new(root, tmp_path, monkeypatch):
             assert place.exists(), f"{page.name}: {address}"
             assert not anchor or place not in ids or anchor in ids[place], f"{page.name}: {address}"
     assert "An older result" in pages[target / "site/results/old.html"].get_text()
+    lesson = (target / "site/results/lesson.html").read_text("utf-8")
+    assert "K<sub>P</sub></td>" in lesson
+    assert "of D<sub>P</sub>." in lesson
+    assert "Is taken, of DP." in (target / "site/_static/excerpts.js").read_text("utf-8")
 
     save_record(root, entry("lesson", "notebook lesson"))
     again()

@@ -28,7 +28,7 @@ class Squares(Study, name="squares"):
 
     log: str
     count: Count = 4
-    sleep: float = 0.0
+    power: float = 2.0
     trouble: str = ""
 
     def load(self):
@@ -37,7 +37,7 @@ class Squares(Study, name="squares"):
         return {"scale": 1}
 
     def cells(self, data):
-        return [Cell({"x": x}, {"sleep": self.sleep}) for x in range(self.count)]
+        return [Cell({"x": x}, {"power": self.power}) for x in range(self.count)]
 
     def compute(self, data, cell):
         x = cell["x"]
@@ -49,8 +49,10 @@ class Squares(Study, name="squares"):
             os.kill(os.getpid(), signal.SIGKILL)
         with open(self.log, "a") as stream:
             stream.write(f"{x}\\n")
-        time.sleep(cell.settings["sleep"])
-        return {"y": data["scale"] * x * x, "pid": os.getpid()}, {"powers": np.arange(4.0) ** x}
+        while self.trouble == "held" and x >= 3 and not Path(self.log + ".free").exists():
+            time.sleep(0.01)
+        y = data["scale"] * x ** cell.settings["power"]
+        return {"y": y, "pid": os.getpid()}, {"powers": np.arange(4.0) ** x}
 
     def score(self, data, result):
         return float(result.row["y"])

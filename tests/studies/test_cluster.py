@@ -5,11 +5,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import nbformat
 import pandas as pd
+import psutil
 import pytest
+from waiting import PATIENCE, wait_until
 
 from condnum.errors import InvalidInputError, MissingExtraError
 from condnum.studies import executors
@@ -30,10 +31,7 @@ class Cluster:
         self.folder, self.processes, self.workers = folder, [], []
         self.file = folder / "scheduler.json"
         self.scheduler = self.start("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard")
-        deadline = time.monotonic() + 30
-        while not self.file.exists() or not self.file.read_text().endswith("}"):
-            assert time.monotonic() < deadline, "the scheduler does not start"
-            time.sleep(0.05)
+        wait_until(lambda: self.file.exists() and self.file.read_text().endswith("}"), self.scheduler)
         self.address = json.loads(self.file.read_text())["address"]
 
     def start(self, what, *options):
@@ -50,7 +48,7 @@ class Cluster:
     def stop(self):
         for process in reversed(self.processes):
             process.kill()
-            process.wait(timeout=10)
+            process.wait()
 
 
 @pytest.fixture
@@ -68,6 +66,8 @@ def test_a_worker_killed_in_mid_run_loses_nothing(dask_cluster, squares, started
         next(executor.run(len, [Cell({})]))
     dask_cluster.start_worker()
     dask_cluster.start_worker()
+    client = executor.client()
+    client.wait_for_workers(2)
     seen = []
 
     def kill_one(progress):
@@ -76,9 +76,9 @@ def test_a_worker_killed_in_mid_run_loses_nothing(dask_cluster, squares, started
         if progress.done == 8:
             dask_cluster.workers[0].send_signal(signal.SIGKILL)
 
-    study = squares(count=30, sleep=0.03, trouble="odd")
+    study = squares(count=30, trouble="odd")
     run = study.run(out=tmp_path, scheduler=dask_cluster.address, on_progress=kill_one)
-    assert dask_cluster.workers[0].poll() == -signal.SIGKILL
+    assert dask_cluster.workers[0].wait() == -signal.SIGKILL
     assert run.where == dask_cluster.address
     assert run.results["x"].tolist() == list(range(0, 30, 2))
     assert len(run.failures) == 15
@@ -90,26 +90,32 @@ def test_a_worker_killed_in_mid_run_loses_nothing(dask_cluster, squares, started
     assert (again.report.reused, again.report.computed, len(again.failures)) == (15, 15, 0)
 
     # Stopping early cancels what has not begun.
-    more = squares(count=40, sleep=0.1)
+    more = squares(count=40, power=3.0, trouble="held")
     outcomes = DaskExecutor(dask_cluster.address).run(Computation(more, more.checksum(more.load())),
                                                       more.planned(more.load()))  # fmt: skip
-    next(outcomes)
     before = len(started())
+    next(outcomes)
+    wait_until(lambda: len(started()) == before + 4)  # the worker is held in the fourth
     outcomes.close()
-    time.sleep(0.5)
-    assert len(started()) <= before + 3
+    wait_until(lambda: client.run_on_scheduler(lambda dask_scheduler: not dask_scheduler.tasks))
+    wait_until(lambda: not any(client.run(lambda dask_worker: len(dask_worker.state.ready)).values()))
+    client.close()
+    (tmp_path / "log.free").touch()
+    squares(count=1, power=4.0).run(scheduler=dask_cluster.address)
+    assert started()[before:] == [0, 1, 2, 3, 0]
+    (tmp_path / "log.free").unlink()
 
     # The scheduler is lost: the run says so, and what was finished is kept.
     def kill_scheduler(progress):
         if progress.done == 2:
             dask_cluster.scheduler.kill()
 
-    more = squares(count=40, sleep=0.11)
-    executor = DaskExecutor(dask_cluster.address, connect_timeout=2)
+    more = squares(count=40, power=5.0, trouble="held")
+    executor = DaskExecutor(dask_cluster.address)
     with pytest.raises(SchedulerError, match=r"is lost; .*finished cells are kept"):
         more.run(out=tmp_path / "lost", executor=executor, on_progress=kill_scheduler)
     with ResultStore(tmp_path / "lost" / "cells", mode="read") as store:
-        assert store.count() >= 2
+        assert store.count() in (2, 3)
 
 
 @pytest.mark.parametrize("silent", [True, False], ids=["silent port", "nobody there"])
@@ -119,11 +125,9 @@ def test_a_scheduler_that_does_not_answer(distributed, silent):
         if silent:
             place.listen()
         address = f"tcp://127.0.0.1:{place.getsockname()[1]}"
-        began = time.monotonic()
         message = rf"no scheduler answers at {address} within 1 s .*`dask scheduler`"
         with pytest.raises(SchedulerError, match=message):
             next(DaskExecutor(address, connect_timeout=1).run(len, [Cell({})]))
-        assert time.monotonic() - began < 8
 
 
 def test_without_dask_the_extra_is_named(monkeypatch):
@@ -184,6 +188,7 @@ def test_errors_of_the_cluster_are_failures_and_waiting_ends(monkeypatch):
 
 NOTEBOOK = """
 import time
+from pathlib import Path
 from dataclasses import dataclass
 from condnum.studies.cells import Cell
 from condnum.studies.study import Count, Study
@@ -193,16 +198,17 @@ class Roots(Study):
     seeds: Count = 1
 
     def cells(self, data):
-        return [Cell({"seed": seed, "x": x}, {}) for seed in range(self.seeds) for x in range(-1, 15)]
+        return [Cell({{"seed": seed, "x": x}}, {{}}) for seed in range(self.seeds) for x in range(-1, 15)]
 
     def compute(self, data, cell):
-        time.sleep(0.1)
+        while cell["x"] > 6 and not Path({free!r}).exists():
+            time.sleep(0.01)
         if cell["x"] < 0:
-            raise ValueError(f"no root of {cell['x']}")
-        return {"root": cell["x"] ** 0.5}
+            raise ValueError(f"no root of {{cell['x']}}")
+        return {{"root": cell["x"] ** 0.5}}
 
 run = Roots.from_parameters(seeds=seeds).run(out=out, jobs=jobs, scheduler=scheduler)
-print(f"{run.report.computed} computed, {run.report.reused} from the store")
+print(f"{{run.report.computed}} computed, {{run.report.reused}} from the store")
 run.save(out)
 """
 PARAMETERS = """
@@ -220,19 +226,20 @@ def test_a_notebook_of_ones_own_killed_in_processes_goes_on_on_the_cluster(
 ):
     book = nbformat.v4.new_notebook()
     parameters = nbformat.v4.new_code_cell(PARAMETERS, metadata={"tags": ["parameters"]})
-    book.cells = [parameters, nbformat.v4.new_code_cell(NOTEBOOK)]
+    body = NOTEBOOK.format(free=str(tmp_path / "free"))
+    book.cells = [parameters, nbformat.v4.new_code_cell(body)]
     nbformat.write(book, tmp_path / "my_notebook.ipynb")
     words = ["run", "my_notebook.ipynb", "--seeds", "2", "--out", "out"]
     assert "--seeds N How often." in " ".join(condnum(*words, "--help", cwd=tmp_path).stdout.split())
     process = start([sys.executable, "-m", "condnum", *words, "--jobs", "2"], cwd=tmp_path)
-    cells, deadline = tmp_path / "out.partial" / "cells", time.monotonic() + 120
-    while len(list(cells.rglob("*.npz"))) < 5:
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    cells = tmp_path / "out.partial" / "cells"
+    wait_until(lambda: len(list(cells.rglob("*.npz"))) >= 5, process)
+    family = psutil.Process(process.pid).children(recursive=True)
     process.kill()
-    process.wait(timeout=60)
-    time.sleep(2)  # an orphaned kernel ends by itself
+    process.wait()
+    _, alive = psutil.wait_procs(family, timeout=PATIENCE)  # an orphaned kernel ends by itself
+    assert not alive
+    (tmp_path / "free").touch()
     with ResultStore(cells, mode="read") as store:
         kept = store.count()
     assert 5 <= kept < 30

@@ -55,14 +55,14 @@ def test_a_worker_ends_when_its_parent_was_killed(monkeypatch):
 def test_a_worker_may_keep_data_for_its_next_cells_and_has_its_threads():
     def hoards(cell):
         import os
-        import time
 
         import torch
+        from joblib.externals.loky import process_executor
 
         from condnum.studies.cells import cached
 
-        cached(("hoard", cell["x"]), lambda: torch.ones(40_000_000))  # 160 MB, over several looks of loky's
-        time.sleep(1.2)
+        process_executor._MEMORY_LEAK_CHECK_DELAY = 0  # loky looks after each cell
+        cached(("hoard", cell["x"]), lambda: torch.ones(40_000_000))  # 160 MB
         return {"pid": os.getpid(), "threads": torch.get_num_threads()}
 
     outcomes = ProcessExecutor(1, threads=3).run(hoards, [Cell({"x": x}) for x in range(4)])

@@ -52,7 +52,7 @@ def test_a_result_replaces_a_failure_and_an_older_result(filled):
         assert store.count() == 2
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_a_damaged_file_is_no_finished_cell(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("damaged")

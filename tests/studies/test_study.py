@@ -1,18 +1,21 @@
 """The frame: fields that check themselves, one load, resume, failures, processes, a study of one's own."""
 
 import json
+import os
 import random
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
+from waiting import wait_until
 
 from condnum.errors import DataFormatError, InvalidInputError, OutputError, UnknownNameError
 from condnum.progress import PROGRESS_VARIABLE
@@ -129,7 +132,7 @@ def test_what_is_finished_is_not_computed_again(squares, tmp_path, started):
     (tmp_path / "cells" / f"{damaged}.npz").write_bytes(b"PK")
     assert squares(count=5).run(out=tmp_path, jobs=1).report.computed == 1
     assert started() == [0, 1, 2, 3, 4, 1]
-    squares(count=2, sleep=0.01).run(out=tmp_path, jobs=1)  # other settings, other cells
+    squares(count=2, power=3.0).run(out=tmp_path, jobs=1)  # other settings, other cells
     assert started()[-2:] == [0, 1]
 
 
@@ -207,11 +210,11 @@ def test_interruption_keeps_what_is_finished_and_stops_the_workers(squares, tmp_
 
     before = len(started())
     with pytest.raises(KeyboardInterrupt):
-        squares(count=40, sleep=0.05).run(jobs=2, on_progress=interrupt)
-    count = len(started())
-    assert count - before < 15
-    time.sleep(0.2)
-    assert len(started()) == count
+        squares(count=40, trouble="held").run(jobs=2, on_progress=interrupt)
+    assert len(started()) <= before + 3 + 2  # two workers: each was held in a cell
+    workers = set(started("log.loads")) - {os.getpid()}
+    assert workers
+    wait_until(lambda: not any(map(psutil.pid_exists, workers)))
 
 
 def test_a_full_disk_stops_the_run_and_keeps_what_is_there(squares, tmp_path, monkeypatch):
@@ -233,6 +236,7 @@ def test_a_full_disk_stops_the_run_and_keeps_what_is_there(squares, tmp_path, mo
 OWN = """
 import sys, time
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -246,7 +250,7 @@ class Roots(Study):
     count: Count = 60
 
     def load(self):
-        return [True]
+        return None
 
     def checksum(self, data):
         return "none"
@@ -258,12 +262,10 @@ class Roots(Study):
         x = cell["x"]
         if x == 2 and self.count == 3:
             raise ValueError("an edge")
-        if data.pop():
-            print("ready", flush=True)
-        data.append(False)
         with open(self.log, "a") as stream:
             stream.write(f"{x}\\n")
-        time.sleep(0.01 + 0.02 * (x * 7 % 10) / 10)
+        while x == self.count - 1 and not Path("free").exists():
+            time.sleep(0.01)
         return {"root": x ** 0.5}, {"powers": np.arange(500.0) ** (x / 60)}
 
 
@@ -299,26 +301,31 @@ def test_killed_at_random_moments(own, tmp_path):
     log = tmp_path / "log"
     log.touch()
 
-    def start(name, log=log):
-        process = own(name, log, 60, 1)
-        assert process.stdout.readline() == "ready\n", process.stderr.read()
-        return process
+    def finished_now(name, log):
+        (tmp_path / "free").touch()
+        out, err = own(name, log, 60, 1).communicate()
+        assert out, err
+        return map(int, out.split()[:2])
+
+    def reached(count):
+        calls = log.read_text().split()
+        return len(calls) >= count or "59" in calls
 
     def rows(name):
         with ResultStore(tmp_path / name / "cells", mode="read") as store:
             return {path.stem: store.get(path.stem) for path in store.folder.glob("[!.]*.npz")}
 
-    assert start("whole", tmp_path / "other log").communicate(timeout=120)[0].startswith("0 60 ")
     rng, finished = random.Random(0), []  # after each kill: length of the log, and cells finished by then
     for _ in range(4):
-        sweep = start("killed")
-        time.sleep(rng.uniform(0.05, 0.3))
-        sweep.send_signal(signal.SIGKILL)
-        sweep.communicate(timeout=60)
+        began, more = len(log.read_text().split()), rng.randint(2, 9)
+        sweep = own("killed", log, 60, 1)  # waits before its last cell, if it comes there first
+        wait_until(partial(reached, began + more), sweep)
+        sweep.kill()
+        sweep.communicate()
         assert sweep.returncode == -signal.SIGKILL
         done = {round(found.row["root"] ** 2) for found in rows("killed").values()}
         finished.append((len(log.read_text().split()), done))
-    reused, computed = map(int, start("killed").communicate(timeout=120)[0].split()[:2])
+    reused, computed = finished_now("killed", log)
     assert reused == len(finished[-1][1])
     assert reused + computed == 60
     assert 0 < reused < 60
@@ -326,6 +333,7 @@ def test_killed_at_random_moments(own, tmp_path):
     for position, done in finished:  # what was finished is never computed again
         assert not done & set(calls[position:])
     assert set(calls) == set(range(60))
+    assert [*finished_now("whole", tmp_path / "other log")] == [0, 60]
     killed, whole = rows("killed"), rows("whole")
     assert killed.keys() == whole.keys()
     for key, found in whole.items():

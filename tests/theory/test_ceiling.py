@@ -105,7 +105,7 @@ def test_shares_sum_to_one_and_do_not_see_units():
     np.testing.assert_allclose(found.filters[2], 0, atol=1e-12)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     seed=SEEDS,
     D=st.integers(2, 6),
@@ -128,7 +128,7 @@ def test_no_invertible_extractor_exceeds_it(seed, D, drop, logs, kind):
     assert rir(theta, K_P, K_H) <= ceiling.value * SLACK
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=SEEDS, D=st.integers(2, 6), logs=st.tuples(st.floats(0, 3), st.floats(0, 3)))
 def test_the_closed_form_attains_it(seed, D, logs):
     rng = np.random.default_rng(seed)
@@ -165,7 +165,7 @@ class TestRidgeConventionCeiling:
         found = ridge_convention_ceiling(np.diag(P), np.diag([2.0, 1.0]), ridge=2.0)  # κ_ε(K_H) = 4/3
         assert found == pytest.approx(value, rel=1e-14)
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     @given(
         seed=SEEDS,
         D=st.integers(2, 5),
@@ -219,7 +219,7 @@ class TestNullSpaces:
         assert spaces.harmful_energy == pytest.approx(0.75)
 
     @given(seed=SEEDS, shared=st.integers(1, 3), own=st.tuples(st.integers(0, 2), st.integers(0, 2)))
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     def test_dimensions_in_a_random_basis(self, seed, shared, own):
         """`shared` directions of both tasks, some of one's own, one of neither, turned by a rotation."""
         pretrain, harmful = own

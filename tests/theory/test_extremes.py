@@ -95,7 +95,7 @@ def test_a_matrix_that_is_not_finite_disturbs_no_other(bad):
     assert bool(small.values[1].isnan())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**31), D=st.integers(1, 12), columns=st.integers(1, 12), data=st.data())
 def test_the_triangular_product_has_the_gram_matrix_of_the_factor(seed, D, columns, data):
     rows = data.draw(st.integers(1, D))

@@ -130,7 +130,7 @@ class TestRemovedDirections:
 
 
 class TestGauge:
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(seed=st.integers(0, 2**32 - 1), log_c=st.floats(-6, 6), rows=st.sampled_from([3, 8]))
     def test_compact_and_rir_do_not_see_it(self, seed, log_c, rows):
         rng = np.random.default_rng(seed)

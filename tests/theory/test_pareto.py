@@ -93,7 +93,7 @@ def climb(theta, P, H, steps):
 
 
 @given(seed=st.integers(0, 2**32 - 1), dimension=st.integers(2, 6), size=st.floats(-4, 2))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_nothing_lies_beyond_the_region(seed, dimension, size):
     P, H = ranges(seed, dimension)
     generator = torch.Generator().manual_seed(seed % 2**31)
@@ -155,7 +155,7 @@ def pair_of(seed, dimension, ranks, kappas=(1e3, 1e2)):
     return [covariance_of(rng, dimension, rank, kappa) for rank, kappa in zip(ranks, kappas, strict=True)]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10**6), st.integers(2, 20), st.floats(0.2, 5), st.floats(0.2, 5), st.floats(0.05, 1))
 def test_front_immunizer_is_on_the_front_at_the_wanted_ratio(seed, dimension, pretrain, harmful, wanted):
     K_P, K_H = pair_of(seed, dimension, (dimension, dimension), (10**pretrain, 10**harmful))
@@ -169,7 +169,7 @@ def test_front_immunizer_is_on_the_front_at_the_wanted_ratio(seed, dimension, pr
     assert default.success == (limit > 1 + 1e-8)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10**6), st.integers(1, 8), st.integers(2, 8))
 def test_front_immunizer_of_singular_pairs(seed, pretrain_rank, harmful_rank):
     K_P, K_H = pair_of(seed, 8, (pretrain_rank, harmful_rank))

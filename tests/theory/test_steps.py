@@ -18,7 +18,7 @@ from condnum.theory.steps import (
 )
 
 PRINTED_2 = np.array([2.15920825, 1.9376387, 1.32386916])
-MANY = settings(max_examples=200, deadline=None, derandomize=True)
+MANY = settings(max_examples=200)
 FRACTION = st.floats(0.01, 0.99)
 
 
