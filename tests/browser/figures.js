@@ -8,11 +8,13 @@
     "raw TeX": /\$|\\[a-zA-Z]{2,}/,
     "raw Markdown": /\*\*[^\s*][^*]*\*\*|(^|\s)#{2,} |\]\(/,
   };
-  const NAMES = "h1, h2, h3, h4, th, label, option, button, summary, .js-plotly-plot", SUBSCRIPT = /\b[KDHRL]_(P|H|ill|well)\b|[σκθγ]_\w/;
+  const NAMES = "h1, h2, h3, h4, th, label, option, button, summary, .js-plotly-plot";
+  const OF_NAMES = { ...RAW, "a raw subscript": /\b[KDHRL]_(P|H|ill|well)\b|[σκθγ]_\w/ };
   const PRINTED = {
     "a warning": /\w*Warning:.*/,
     "an absolute path": /(?<![\w.:/~-])\/(home|root|tmp|usr|opt|var|work|mnt|Users|private)\/\S*|\b[A-Z]:\\\w\S*/,
-    "a number as Python prints it": /\d(\.\d+)?e(\+0[0-6]|-0[1-4])\b|\bnp\.\w+\(.*|\bnan\b/, // 1e-15 has no shorter form
+    // 1e-15 has no shorter form
+    "a number as Python prints it": /\d(\.\d+)?e(\+0[0-6]|-0[1-4])\b|\bnp\.\w+\(.*|\bnan\b/,
   };
   const shown = (box) => box.width > 1 && box.height > 1;
   const words = (element) => element.textContent.replace(/[\s\u200b¶]+/g, " ").trim().slice(0, 40);
@@ -31,8 +33,8 @@
     return (high + 0.05) / (low + 0.05);
   };
 
-  const scrolls = (box) => innerWidth < PHONE // where a finger does it
-    && (getComputedStyle(box).overflowX === "auto" || (box.parentElement !== document.body && scrolls(box.parentElement)));
+  const scrolls = (box) => innerWidth < PHONE && box !== document.body // where a finger does it
+    && (getComputedStyle(box).overflowX === "auto" || scrolls(box.parentElement));
 
   for (const plot of document.querySelectorAll(".js-plotly-plot")) {
     const frame = plot.getBoundingClientRect();
@@ -54,21 +56,20 @@
       return parts(one).some((a) => parts(other)
         .some((b) => meet(a.getBoundingClientRect(), b.getBoundingClientRect())));
     };
+    const bar = (element) => element.matches(".modebar-group");
+    const label = (element) => (bar(element) ? "the row of buttons" : `'${words(element)}'`);
     boxes.forEach(([element, box], i) => {
-      const label = element.matches(".modebar-group") ? "the row of buttons" : `'${words(element)}'`;
       if (box.left < frame.left - SLACK || box.right > frame.right + SLACK
-        || box.top < frame.top - SLACK || box.bottom > frame.bottom + SLACK) tell(`${label} leaves the figure`);
+        || box.top < frame.top - SLACK || box.bottom > frame.bottom + SLACK) tell(`${label(element)} leaves the figure`);
       for (const [other, q] of boxes.slice(i + 1)) {
-        if (element.contains(other) || other.contains(element) || !meet(box, q) || !upon(element, other)) continue;
-        if ([element, other].every((part) => part.matches(".modebar-group"))) continue;
-        tell(`${label} lies upon ${other.matches(".modebar-group") ? "the row of buttons" : `'${words(other)}'`}`);
+        if (element.contains(other) || other.contains(element) || (bar(element) && bar(other))) continue;
+        if (meet(box, q) && upon(element, other)) tell(`${label(element)} lies upon ${label(other)}`);
       }
     });
-    const paper = plot._fullLayout?.paper_bgcolor;
+    const { backgroundColor: paper } = getComputedStyle(plot.querySelector(".main-svg"));
     for (const text of plot.querySelectorAll(".gtitle, .xtitle, .ytitle, .xtick text, .ytick text, .legendtext")) {
       const { fill } = getComputedStyle(text);
-      if (paper && rgb(fill) && contrast(fill, getComputedStyle(plot.querySelector(".main-svg")).backgroundColor) < LEAST_CONTRAST)
-        tell(`'${words(text)}' is ${fill} on ${paper}`);
+      if (rgb(fill) && contrast(fill, paper) < LEAST_CONTRAST) tell(`'${words(text)}' is hard to see, ${fill} on ${paper}`);
     }
     for (const [i, text] of told.entries()) if (i < 4) say(plot, `${name}: ${text}`);
     if (told.length > 4) say(plot, `${name}: ${told.length - 4} more of this kind`);
@@ -79,33 +80,34 @@
 
   for (const table of document.querySelectorAll("table")) {
     const box = table.parentElement, [wide, room] = [table.getBoundingClientRect().width, box.clientWidth];
-    if (!table.checkVisibility() || wide <= room + SLACK) continue;
-    if (scrolls(box)) continue;
-    say(table, `table '${words(table)}': ${Math.round(wide)} px wide in a box of ${room} px`);
+    if (table.checkVisibility() && wide > room + SLACK && !scrolls(box))
+      say(table, `table '${words(table)}': ${Math.round(wide)} px wide in a box of ${room} px`);
   }
   const { scrollWidth } = document.documentElement;
   if (scrollWidth > innerWidth) say(document.body, `the page is ${scrollWidth} px wide in a window of ${innerWidth} px`);
 
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  const NOT_PROSE = "pre, code, script, style, textarea, annotation, .CodeMirror, .cm-editor, .condnum-tools, mjx-assistive-mml";
+  const NOT_PROSE = "pre, code, script, style, textarea, annotation, mjx-assistive-mml, .cm-editor, .condnum-tools";
   while (texts.nextNode()) {
     const { data, parentElement } = texts.currentNode, code = /=\s*$/.test(data); // a name that is to be given a value
     if (!data.trim() || !parentElement.checkVisibility()) continue;
     if (!parentElement.closest(NOT_PROSE))
-      for (const [kind, pattern] of Object.entries({ ...RAW, ...(parentElement.closest(NAMES) && !code ? { "a raw subscript": SUBSCRIPT } : {}) })) {
+      for (const [kind, pattern] of Object.entries(parentElement.closest(NAMES) && !code ? OF_NAMES : RAW)) {
         const raw = data.match(pattern);
         if (raw) say(parentElement, `${kind}: '${data.slice(Math.max(0, raw.index - 20), raw.index + 40).trim()}'`);
       }
     if (parentElement.closest(OUTPUTS) && !parentElement.closest("script, style, annotation")) printed(parentElement, data);
   }
-  for (const field of document.querySelectorAll("input[type=text]")) if (field.closest(OUTPUTS)) printed(field, field.value);
+  for (const field of document.querySelectorAll("input[type=text]"))
+    if (field.closest(OUTPUTS)) printed(field, field.value);
   function printed(element, text) {
     for (const [kind, pattern] of Object.entries(PRINTED)) {
       const match = text.match(pattern);
       if (match) say(element, `${kind} in an output: '${match[0].slice(0, 80)}'`);
     }
     for (const [number] of text.matchAll(/(?<![\w.,/-])\d[\d,]*(\.\d+)?(?![\w/-]|\.\d)/g))
-      if (number.replace(/[.,]/g, "").replace(/^0+/, "").length > 8) say(element, `more than eight digits in an output: '${number}'`);
+      if (number.replace(/[.,]/g, "").replace(/^0+/, "").length > 8)
+        say(element, `more than eight digits in an output: '${number}'`);
   }
 
   // Emphasized words of a paragraph or list that begins with "Try" name controls, or options, of an explorer under
@@ -124,7 +126,8 @@
     const labels = controls.filter((control) => chapter(control) === chapter(name))
       .map((control) => plain(control.getAttribute("aria-label") ?? control.textContent));
     for (const part of name.textContent.split(":")) // "label: option"
-      if (!labels.some((label) => label.includes(plain(part)))) say(name, `no control '${part.trim()}', which the text names`);
+      if (!labels.some((label) => label.includes(plain(part))))
+        say(name, `no control '${part.trim()}', which the text names`);
   }
   return [...found];
 }

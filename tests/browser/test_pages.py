@@ -165,7 +165,8 @@ def test_the_lessons_in_voila(voila: Callable[..., Any]) -> None:
     assert not found, report(found)
 
 
-_FIGURE = "<div class='js-plotly-plot' style='width:300px'><svg width=300 height=90>{}</svg></div>"
+_SVG = "<svg class='main-svg' style='background:white' width=300 height=90>{}</svg>"
+_FIGURE = f"<div class='js-plotly-plot' style='width:300px'>{_SVG}</div>"
 _TITLE = "<text class='gtitle' x='{}' y='20'>A title</text>"
 _TWO = _TITLE.format(9) + _TITLE.format(20)
 _OUTPUT = "<div class='cell_output'>{}</div>"
@@ -179,6 +180,7 @@ _PRINTED = "a number as Python prints it in an output: "
 FAULTY = {
     "overlap": (_FIGURE, _TITLE.format(9), _TWO, "'A title' lies upon 'A title'"),
     "cut": (_FIGURE, _TITLE.format(9), _TITLE.format(290), "'A title' leaves the figure"),
+    "faint": (_FIGURE, _TITLE.format(9), _TITLE.format("9' fill='#ddd"), "'A title' is hard to see"),
     "wide figure": (f"{_BOX}{_FIGURE}</div>", "300px", "90px", "300 px wide in a box of 90 px"),
     "wide table": (_TABLE, "200px", "90px", "200 px wide in a box of 90 px"),
     "wide page": (
