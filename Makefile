@@ -30,8 +30,9 @@ reproduce: setup
 site: setup
 	$(BIN)/condnum site
 
+# Three workers on two cores, as browsers and kernels wait for each other. COVERAGE=--cov is the gate of .ci/run.
 test: setup lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=term --benchmark-disable
+	$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder --ignore=tests/benchmarks -p no:benchmark $(COVERAGE)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -44,6 +45,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item, name in groups.items():
         item.add_marker(pytest.mark.xdist_group(name))
     items.sort(key=lambda item: LONGEST.index(groups[item]) if groups[item] in LONGEST else len(LONGEST))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say which parts were left out, and what they need."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"left out, {count} test{'s' * (count > 1)}: {reason}", yellow=True)
 
 
 #: One thread a worker: torch's threads of two workers on two cores wait for each other, ten times as long.

@@ -1,6 +1,7 @@
 """`make gpu`, its device played by the CPU and its sizes tiny, without what a bare machine lacks."""
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +10,11 @@ import pandas as pd
 import pytest
 import torch
 
-SCRIPT = Path(__file__).with_name("gpu.py")
-REPOSITORY = SCRIPT.parents[2]
+from condnum.studies import digit_cells
+
+REPOSITORY = Path(__file__).parents[1]
+SCRIPT = REPOSITORY / "tests/benchmarks/gpu.py"
+ENVIRONMENT = {"CONDNUM_DATA": "nothing", "XDG_CACHE_HOME": "nothing", "LOKY_MAX_CPU_COUNT": "1"}
 MISSING = [
     "papermill",
     "plotly",
@@ -30,29 +34,29 @@ sys.argv = sys.argv[1:]
 sys.path.insert(0, {str(SCRIPT.parent)!r})
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
+ON_CPU = ["--device", "cpu", "--tiny", "--out", "gpu"]
 
 
-def run(*arguments, cwd, code=BARE):
-    environment = os.environ | {
-        "PYTHONPATH": str(REPOSITORY),
-        "CONDNUM_DATA": "nothing",
-        "XDG_CACHE_HOME": "nothing",
-        "LOKY_MAX_CPU_COUNT": "1",
-    }
-    return subprocess.run(
-        [sys.executable, "-c", code, str(SCRIPT), *arguments],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """`run("--tiny")`: the script in this process."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(SCRIPT.parent)
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *words])
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+
+    return call
 
 
 @pytest.mark.slow
 def test_every_table_on_a_cpu(tmp_path):
-    done = run("--device", "cpu", "--tiny", "--out", "gpu", cwd=tmp_path)
+    command = [sys.executable, "-c", BARE, str(SCRIPT), *ON_CPU, "--seconds", "100000"]
+    environment = os.environ | ENVIRONMENT | {"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     tables = {path.stem: pd.read_csv(path) for path in (tmp_path / "gpu").glob("*.csv")}
     page = (tmp_path / "gpu/README.md").read_text()
@@ -91,34 +95,28 @@ def test_every_table_on_a_cpu(tmp_path):
     assert sum(phases) == pytest.approx(device["seconds"])
 
 
-def test_time_that_has_run_out_is_said_in_each_table(tmp_path):
-    done = run("--device", "cpu", "--tiny", "--seconds", "1", "--out", "gpu", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+def test_time_that_has_run_out_is_said_in_each_table(run, tmp_path):
+    run(*ON_CPU, "--seconds", "1")
     for name in ("steps", "table2", "agreement", "resnet18", "attacks", "sweep"):
         (note,) = pd.read_csv(tmp_path / f"gpu/{name}.csv")["note"]
         assert note.startswith("left out: ")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_without_a_card_it_says_so(tmp_path):
-    done = run(cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "sees no CUDA device here: nothing was measured" in done.stdout
+def test_without_a_card_it_says_so(run, tmp_path, capsys):
+    run()
+    assert "sees no CUDA device here: nothing was measured" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
-def test_a_table_that_fails_is_a_line_and_ends_no_other(tmp_path):
-    code = BARE.replace("import runpy, sys", "import runpy, sys\nsys.modules['timm'] = None")
-    code = code.replace(
-        "runpy.run_path",
-        "from condnum.studies import digit_cells as digit_batch\n"
-        "def fail(*arguments, **options): raise RuntimeError('no kernel image')\n"
-        "digit_batch.immunize_batch = fail\n"
-        "runpy.run_path",
-    )
-    done = run("--device", "cpu", "--tiny", "--out", "gpu", cwd=tmp_path, code=code)
-    assert done.returncode == 0, done.stderr
+def test_a_table_that_fails_is_a_line_and_ends_no_other(run, tmp_path, monkeypatch):
+    def fail(*arguments, **options):
+        raise RuntimeError("no kernel image")
+
+    monkeypatch.setitem(sys.modules, "timm", None)
+    monkeypatch.setattr(digit_cells, "immunize_batch", fail)
+    run(*ON_CPU, "--seconds", "100000")
     tables = {path.stem: pd.read_csv(path) for path in (tmp_path / "gpu").glob("*.csv")}
     assert tables["table2"]["note"].tolist() == ["RuntimeError: no kernel image"]
     assert "timm" in tables["resnet18"]["note"][0]

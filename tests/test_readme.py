@@ -6,10 +6,10 @@ to the settings of their studies, and then not run: they take minutes to hours.
 """
 
 import importlib
+import multiprocessing
 import re
+import runpy
 import shlex
-import subprocess
-import sys
 import tomllib
 from dataclasses import fields
 from pathlib import Path
@@ -97,6 +97,26 @@ assert abs(ceilings[0] - 1) < 1e-9 and abs(ceilings[90] / 100**2 - 1) < 1e-9, ce
 }
 
 
+#: Runs scripts, each as one, and keeps what they say.
+EACH = """
+import os, runpy, sys
+os.chdir({folder!r})
+sys.stdout = sys.stderr = open("said", "w", encoding="utf-8")
+for path in {files!r}:
+    runpy.run_path(path, run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="module")
+def imported():
+    """Processes that need not import the libraries: each is a fork of one that has done nothing else."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["condnum.audit", "condnum.deep", "condnum.lessons.grab", "timm"])
+    return context
+
+
 def scripts(text: str) -> list[str]:
     """A page's snippets; one that goes on from the one before it is of its script."""
     whole: list[str] = []
@@ -112,15 +132,16 @@ def scripts(text: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, text in PAGES.items() if "```python" in text])
-def test_snippets_run_as_printed(tmp_path, name):
+def test_snippets_run_as_printed(tmp_path, imported, name):
     files = []
     for number, text in enumerate(scripts(PAGES[name])):
         files.append(tmp_path / f"own_{number}.py")
         files[-1].write_text(text, encoding="utf-8")
-    each = "import runpy, sys\nfor path in sys.argv[1:]: runpy.run_path(path, run_name='__main__')"
-    command = [sys.executable, "-c", each, *files]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    (tmp_path / "each.py").write_text(EACH.format(folder=str(tmp_path), files=[str(path) for path in files]))
+    process = imported.Process(target=runpy.run_path, args=(str(tmp_path / "each.py"),))
+    process.start()
+    process.join()
+    assert process.exitcode == 0, (tmp_path / "said").read_text()
 
 
 # Commands.

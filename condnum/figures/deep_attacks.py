@@ -42,12 +42,14 @@ def protection_figure(factors: pd.DataFrame, subtitle: str, *, fraction: float =
     titles = list[str]()
     for net, method in nets:
         titles += [f"{net}: {method_style(method).label}<br>times as many steps", "<br>protection score"]
+    labels = list(dict.fromkeys(table["label"]))[::-1]
+    gap = 95  # between rows: ticks, and titles of three lines
+    inner = (34 * len(labels) + 20) * len(nets) + gap * (len(nets) - 1)
     figure = panels(
         rows=len(nets), cols=2, shared_yaxes=True, subplot_titles=titles, horizontal_spacing=0.04,
-        vertical_spacing=0.26 / len(nets), column_widths=[0.6, 0.4],
+        vertical_spacing=gap / inner if len(nets) > 1 else 0, column_widths=[0.6, 0.4],
     )  # fmt: skip
     figure.update_annotations(font_size=12)
-    labels = list(dict.fromkeys(table["label"]))[::-1]
     kinds = sorted(table["shots"].unique(), key=lambda shots: (shots == 0, shots))
     for row, (backbone, method) in enumerate(nets, 1):
         own = table[(table["backbone"] == backbone) & (table["method"] == method)]
@@ -79,21 +81,18 @@ def protection_figure(factors: pd.DataFrame, subtitle: str, *, fraction: float =
                     "<extra>%{fullData.name}</extra>",
                     row=row, col=column,
                 )  # fmt: skip
+        drawn = np.r_[own["factor_low"], own["factor_high"], own["noise"], 1 / own["noise"], 0.8, 2.5]
+        drawn = drawn[np.isfinite(drawn) & (drawn > 0)]
+        few = {"tickvals": [1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8]} if drawn.max() < 64 * drawn.min() else {}
+        figure.update_xaxes(**log_axis("", drawn), **few, row=row, col=1)
         for value, column in ((1, 1), (0, 2), (1, 2)):
             figure.add_vline(x=value, line={"color": GREY, "dash": "dot", "width": 1}, row=row, col=column)
     figure.update_yaxes(tickvals=list(range(len(labels))), ticktext=labels, range=[-0.6, len(labels) - 0.4])
-    drawn = np.r_[table["factor_low"], table["factor_high"], 0.8, 2.5]
-    figure.update_xaxes(**log_axis("", drawn), col=1)
     figure.update_xaxes(range=[-0.5, 1.5], tickvals=[0, 0.5, 1], col=2)
     goal = f"Steps to {100 * fraction:g} % of the way from chance to the best attacker's accuracy on θ₀"
     bars = "bars: 95 % t-intervals; gray: A against A; ▶ at least so many; no mark: the goal is missed on θ₀"
     note = f"{subtitle}<br>{goal}<br>{bars}"
-    finish(
-        figure,
-        "What the defense buys against each attacker",
-        note,
-        height=190 + (90 + 34 * len(labels)) * len(nets),
-    )
+    finish(figure, "What the defense buys against each attacker", note, height=240 + inner)
     return figure.update_layout(legend_title_text="attacker's examples")
 
 
@@ -101,16 +100,18 @@ def attack_curves_figure(curves: pd.DataFrame, subtitle: str, *, labels: Any, sh
     """Draw D_H's test accuracy against steps, a panel an attacker: θ₀, θ_I and the net from scratch."""
     table = curves[(curves["shots"] == shots) & (curves["step"] > 0)]
     backbones, attackers = (list(dict.fromkeys(table[name])) for name in ("backbone", "attacker"))
-    measured = table.groupby("attacker")["step"].nunique()
-    attackers = [name for name in attackers if measured[name] > 1]  # those that are solved have no curve
+    points = table.groupby(["attacker", "net", "backbone", "seed", "repeat"]).size().groupby("attacker").max()
+    attackers = [name for name in attackers if points[name] > 1]  # those that are solved have no curve
     columns = min(3, len(attackers))
     places = [(backbone, attacker) for backbone in backbones for attacker in attackers]
     rows = len(backbones) * -(-len(attackers) // columns)
     many = len(backbones) > 1
     titles = [labels[attacker] + f"<br>{backbone}" * many for backbone, attacker in places]
+    gap = 90 + 20 * many  # between rows: ticks, and titles of two lines
+    inner = 150 * rows + gap * (rows - 1)
     figure = panels(
         rows=rows, cols=columns, subplot_titles=titles, shared_yaxes=True, shared_xaxes=True,
-        horizontal_spacing=0.03, vertical_spacing=(0.34 if many else 0.26) / rows,
+        horizontal_spacing=0.03, vertical_spacing=gap / inner,
     )  # fmt: skip
     for index, (backbone, attacker) in enumerate(places):
         part = table[(table["backbone"] == backbone) & (table["attacker"] == attacker)]
@@ -131,9 +132,7 @@ def attack_curves_figure(curves: pd.DataFrame, subtitle: str, *, labels: Any, sh
     figure.update_xaxes(title_text="step of the attacker", row=rows)
     figure.update_yaxes(title_text="accuracy on D<sub>H</sub> (%)", col=1)
     note = f"{subtitle}<br>{_rows(shots)}, the best trial of each; mean over seeds and repeats, thin: each"
-    finish(
-        figure, "What attackers gain against their steps", note, height=170 + (230 if many else 210) * rows
-    )
+    finish(figure, "What attackers gain against their steps", note, height=220 + inner)
     return figure.update_layout(legend_title_text="net (click to toggle)")
 
 

@@ -7,7 +7,8 @@ const condnum = { printing: false }; // on paper: light, of one width
     dark: ["#e3e8ef", "#323c4a", "#14181e"],
   };
   const BLACK = new Set(["#000000", "#222222", "black"]); // drawn in the ink of the page
-  const COLUMN = 210, LEAST = 600; // pixels of a column of panels, and of a figure, below which panels are stacked
+  // Pixels of a column of panels with and without what is beside it, and of a figure, below which panels are stacked.
+  const COLUMN = 210, SLIM = 140, LEAST = 600;
   const MODEBAR = 120; // pixels of the buttons beside the title
   const PAPER = 940; // pixels of a page's width
 
@@ -56,42 +57,52 @@ const condnum = { printing: false }; // on paper: light, of one width
   };
   const lineCount = (text = "") => text.split("<br>").length;
 
-  // Pixels of a legend on the right, which plotly takes from the panels.
-  function besideWidth(data, { legend = {}, showlegend = true, font }) {
-    const listed = data.filter((trace) => (trace.type ?? "scatter") === "scatter" && trace.name && trace.showlegend !== false);
-    if (!showlegend || listed.length < 2 || legend.orientation === "h" || (legend.x ?? 1.02) < 1) return 0;
-    pen.font = `${font?.size ?? 12}px ${FONT}`;
-    const texts = [legend.title?.text ?? "", ...listed.map(({ name }) => name)];
-    return 60 + Math.max(...texts.map((text) => pen.measureText(text.replace(TAG, "")).width));
+  const inLegend = (data) => data.filter((trace) => (trace.type ?? "scatter") === "scatter" && trace.showlegend !== false);
+  const widest = (texts, size) => {
+    pen.font = `${size}px ${FONT}`;
+    const lines = texts.flatMap((text = "") => text.split("<br>"));
+    return Math.max(0, ...lines.map((line) => pen.measureText(line.replace(TAG, "")).width));
+  };
+
+  // The width that names of rows on the left and a legend on the right leave to the panels.
+  function roomOf(data, layout, width) {
+    const { orientation, x = 1.02, title } = layout.legend ?? {}, { l = 80, r = 80 } = layout.margin ?? {};
+    const listed = inLegend(data), size = layout.font?.size ?? 12;
+    const legend = listed.length > 1 && layout.showlegend !== false && orientation !== "h" && x > 1;
+    const rows = axes(layout, "y").flatMap((key) => layout[key].ticktext ?? []);
+    const right = legend ? 45 + widest([title?.text, ...listed.map(({ name }) => name)], size) : 0;
+    return width - Math.max(l, 14 + widest(rows, size)) - Math.max(r, right);
   }
 
   // Titles that are too long for the width get more lines, and the figure the height for these.
   function wrapTitles(data, layout, width) {
     const { title = {}, margin = {} } = layout, size = title.font?.size ?? 17, { height = 450 } = layout;
     const text = wrapped(title.text ?? "", width - 20, size, MODEBAR), rows = axes(layout, "y").map((key) => layout[key]);
-    const tops = [...new Set(rows.map(({ domain = [0, 1] }) => domain[1]))].sort((a, b) => b - a);
-    const longer = { true: 0, false: 0 }; // by how many pixels titles of panels grow: of the first row, of others
-    const inner = width - (margin.l ?? 80) - Math.max(margin.r ?? 80, besideWidth(data, layout));
+    const tops = [...new Set(rows.map(({ domain = [0, 1] }) => domain[1]))];
+    const inner = roomOf(data, layout, width);
+    let first = 0, others = 0; // pixels by which the titles of the panels grow, in the first row and in others
     for (const note of layout.annotations ?? []) { // titles of panels
       if (note.xref !== "paper" || note.yref !== "paper" || note.showarrow || note.xanchor !== "center") continue;
       const panel = axes(layout, "x").map((key) => layout[key].domain ?? [0, 1])
         .find(([left, right]) => left <= note.x && note.x <= right);
       if (!panel) continue;
-      const font = note.font?.size ?? 16, before = lineCount(note.text), first = note.y > 0.99;
+      const font = note.font?.size ?? 16, before = lineCount(note.text);
       note.text = wrapped(note.text, (panel[1] - panel[0]) * inner, font);
-      longer[first] = Math.max(longer[first], 1.3 * font * (lineCount(note.text) - before));
+      const longer = 1.3 * font * (lineCount(note.text) - before);
+      if (note.y > 0.99) first = Math.max(first, longer); else others = Math.max(others, longer);
     }
-    const more = 1.3 * size * (lineCount(text) - lineCount(title.text)) + longer[true];
-    const apart = longer[false] * (tops.length - 1), old = height - (margin.t ?? 100) - (margin.b ?? 80);
+    const more = 1.3 * size * (lineCount(text) - lineCount(title.text)) + first, apart = others * (tops.length - 1);
     if (!more && !apart && text === title.text) return;
-    const moved = (y) => (y * old + longer[false] * tops.filter((top) => top < y - 0.001).length) / (old + apart);
-    if (apart) {
+    const old = height - (margin.t ?? 100) - (margin.b ?? 80);
+    const moved = (y) => (y * old + others * tops.filter((top) => top < y - 0.001).length) / (old + apart);
+    if (apart) { // rows of panels move away from each other
       for (const row of rows) row.domain = (row.domain ?? [0, 1]).map(moved);
       for (const note of layout.annotations) if (note.yref === "paper") note.y = moved(note.y);
-      for (const { colorbar: bar } of data) if (bar?.y) Object.assign(bar, { y: moved(bar.y), len: ((bar.len ?? 1) * old) / (old + apart) });
+      for (const { colorbar: bar } of data)
+        if (bar?.y) Object.assign(bar, { y: moved(bar.y), len: ((bar.len ?? 1) * old) / (old + apart) });
     }
-    layout.title = { ...title, text };
     const taller = height + more + apart;
+    layout.title = { ...title, text };
     if (title.y !== undefined) layout.title.y = 1 - ((1 - title.y) * height) / taller;
     layout.margin = { ...margin, t: (margin.t ?? 100) + more };
     layout.height = taller;
@@ -101,12 +112,22 @@ const condnum = { printing: false }; // on paper: light, of one width
   function stack(data, layout, width) {
     const PANEL = 230, BETWEEN = 88, ROW = 24, of = (axis) => axis.domain ?? [0, 1];
     const { height: whole = 450, margin = {} } = layout, was = whole - (margin.t ?? 100) - (margin.b ?? 80);
-    const order = axes(layout, "x").map((key) => {
+    const drawn = new Set([
+      ...data.map(({ xaxis }) => xaxis ?? "x"),
+      ...[...layout.shapes ?? [], ...layout.annotations ?? []].map(({ xref }) => xref?.split(" ")[0]),
+    ]);
+    let left = 56; // room for the names of rows
+    const order = axes(layout, "x").filter((key) => drawn.has(`x${key.slice(5)}`)).map((key) => {
       const x = layout[key], y = layout[`yaxis${(x.anchor || "y").slice(1)}`], [bottom, top] = of(y);
+      if (y.ticktext) {
+        y.ticktext = y.ticktext.map((text) => wrapped(text, 0.33 * width, 12));
+        left = Math.max(left, 14 + widest(y.ticktext, 12) + (y.title?.text ? 24 : 0));
+      }
       // Rows with names keep their height, and squares are as high as wide.
       const tall = y.scaleanchor ? width - 66 : Math.max(PANEL, y.ticktext ? (top - bottom) * was : 0);
       return { x, y, tall, id: `x${key.slice(5)}`, left: of(x)[0], right: of(x)[1], top };
-    }).sort((a, b) => a.left - b.left || b.top - a.top);
+    }).sort((a, b) => b.top - a.top || a.left - b.left);
+    const room = width - left - 10;
     const inner = order.reduce((sum, { tall }) => sum + tall + BETWEEN, -BETWEEN);
     order.reduce((above, panel) => {
       panel.high = 1 - above / inner;
@@ -117,7 +138,7 @@ const condnum = { printing: false }; // on paper: light, of one width
       const off = (panel) => (panel.left <= note.x && note.x <= panel.right ? Math.abs(note.y - panel.top) : 9);
       const { high } = order.reduce((a, b) => (off(b) < off(a) ? b : a));
       Object.assign(note, { x: 0.5, y: high, font: { ...note.font, size: 13 } });
-      note.text = wrapped(note.text, width - 66, 13);
+      note.text = wrapped(note.text, room, 13);
     }
     for (const { x, y, id, high, tall } of order) {
       const low = Math.max(0, high - tall / inner);
@@ -130,22 +151,24 @@ const condnum = { printing: false }; // on paper: light, of one width
       }
       Object.assign(x, { domain: [0, 1] });
       Object.assign(y, { domain: [low, top], showticklabels: true }); // those beside it are gone
-      x.title = { ...x.title, text: wrapped(x.title?.text ?? "", width - 66, 13) };
+      x.title = { ...x.title, text: wrapped(x.title?.text ?? "", room, 13) };
       if (x.type === "log" && x.dtick === 1 && x.range && Math.abs(x.range[1] - x.range[0]) > 6) x.dtick = 2;
     }
-    const listed = data.filter((trace) => (trace.type ?? "scatter") === "scatter" && trace.showlegend !== false);
-    for (const trace of listed) trace.name = wrapped(trace.name ?? "", width - 110, 12);
+    const listed = inLegend(data);
+    for (const trace of listed) trace.name = wrapped(trace.name ?? "", room - 54, 12);
     const below = listed.reduce((sum, { name }) => sum + ROW + 16 * (lineCount(name) - 1), 76);
-    const title = wrapped(layout.title?.text ?? "", width - 20, 15), above = 21 * lineCount(title) + (layout.annotations ? 34 : 24);
-    const bar = layout.coloraxis?.colorbar;
-    if (bar) Object.assign(bar, { orientation: "h", x: 0.5, y: 0, yref: "container", yanchor: "bottom", len: 1, lenmode: "fraction" });
+    const title = wrapped(layout.title?.text ?? "", width - 20, 15), menus = layout.updatemenus ?? [];
+    const above = 21 * lineCount(title) + (layout.annotations ? 34 : 24) + (menus.length ? 36 : 0);
+    for (const menu of menus) // between the title of the figure and that of the first panel
+      Object.assign(menu, { x: 0, xanchor: "left", y: 1 + 26 / inner, yanchor: "bottom", pad: {} });
+    const bar = layout.coloraxis?.colorbar, flat = { orientation: "h", len: 1, lenmode: "fraction" };
+    if (bar) Object.assign(bar, flat, { x: 0.5, y: 0, yref: "container", yanchor: "bottom" });
     const height = above + inner + below;
     Object.assign(layout, {
       height,
-      updatemenus: [], // buttons beside the panels would take a third of their width
       title: { ...layout.title, text: title, y: 1 - 14 / height, yanchor: "top", font: { size: 15 } },
       font: { ...layout.font, size: 12 },
-      margin: { l: 56, r: 10, t: above, b: below },
+      margin: { l: left, r: 10, t: above, b: below },
       legend: {
         ...layout.legend, orientation: "v", x: 0, xanchor: "left", yref: "container", y: 0.01, yanchor: "bottom",
       },
@@ -168,7 +191,7 @@ const condnum = { printing: false }; // on paper: light, of one width
       Object.assign(menu, { bgcolor: "#8fa0b3", font: { ...menu.font, color: "#14181e" } });
     if (printing) Object.assign(layout, { width: Math.min(layout.width ?? PAPER, PAPER), autosize: false });
     const columns = new Set(axes(layout, "x").map((key) => layout[key].domain?.[0] ?? 0)).size;
-    const narrow = width < Math.max(LEAST, COLUMN * columns);
+    const narrow = width < Math.max(LEAST, COLUMN * columns) || roomOf(data, layout, width) < SLIM * columns;
     if (layout.meta?.stack && narrow && columns) stack(data, layout, width);
     else if (width) wrapTitles(data, layout, layout.width ?? width);
     return Plotly.react(plot, data, layout, {

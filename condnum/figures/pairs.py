@@ -266,9 +266,9 @@ def pair_dots(
         crosses += zip(rir[seen & failed], y[seen & failed], strict=True)
         drawn += [*rir[seen]]
     if crosses:
-        x, y = zip(*crosses, strict=True)
+        at, rows = zip(*crosses, strict=True)
         figure.add_scatter(
-            x=x, y=y, mode="markers", name="fails Definition 3.1 in at least one seed", hoverinfo="skip",
+            x=at, y=rows, mode="markers", name="fails Definition 3.1 in at least one seed", hoverinfo="skip",
             marker={"symbol": "x", "size": 6, "color": "#000000"},
         )  # fmt: skip
     measure = MEASURE_NAMES.get((convention, gauge), f"{convention}, {gauge}")

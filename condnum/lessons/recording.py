@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 import condnum
 from condnum.errors import CondnumError, InvalidInputError, check_known
-from condnum.figures.style import honest_legend
+from condnum.figures.style import described, honest_legend
 from condnum.files import output_folder, write_text
 from condnum.lessons.alignment_lab import RECORDED, recorded_lab
 from condnum.lessons.explorer import Check, Choice, Control, Explorer, Slider
@@ -138,10 +138,13 @@ def payload(explorer: type[Explorer], state: Mapping[str, Any]) -> dict[str, Any
     """Return figure and sentence of a state, or the words of the error that it raises."""
     try:
         shown = explorer.compute(**explorer.acting(state))
-        figure = honest_legend(shown.figure())  # whose own JSON would have arrays in base 64
-        data, layout = [trace.to_plotly_json() for trace in figure.data], figure.layout.to_plotly_json()
-        layout.pop("template", None)  # the page has its own colours
-        return {"figure": {"data": data, "layout": layout}, "reading": shown.reading(), "error": ""}
+        with described():
+            figure = honest_legend(shown.figure())
+        if not isinstance(figure, dict):  # whose own JSON would have arrays in base 64
+            data, layout = [trace.to_plotly_json() for trace in figure.data], figure.layout.to_plotly_json()
+            figure = {"data": data, "layout": layout}
+        figure["layout"].pop("template", None)  # the page has its own colours
+        return {"figure": figure, "reading": shown.reading(), "error": ""}
     except CondnumError as error:
         return {"figure": None, "reading": "", "error": f"nothing can be drawn for these settings: {error}"}
 
@@ -214,9 +217,20 @@ class Pool:
         self.texts: dict[str, int] = {}
         self.arrays: dict[tuple[Any, ...], int] = {}  # columns or 0, times of differences, what is left
         self.scaled: dict[tuple[int, float], int] = {}
+        self._known: dict[Any, int] = {}  # most leaves of a state are those of the state before
 
     def add(self, leaf: Any) -> int:
         """Return the number of a leaf: positive for an array, negative for anything else."""
+        if isinstance(leaf, np.ndarray):
+            content = hashlib.blake2b(np.ascontiguousarray(leaf), digest_size=16).digest()
+            key: Any = (leaf.dtype.str, leaf.shape, content)
+        else:
+            key = (type(leaf), repr(leaf))
+        if key not in self._known:
+            self._known[key] = self._added(leaf)
+        return self._known[key]
+
+    def _added(self, leaf: Any) -> int:
         if isinstance(leaf, np.ndarray) and leaf.size <= FEW:
             flat = leaf.ravel().tolist()
             if all(math.isfinite(part) and len(repr(part)) <= FEW for part in flat):  # ticks, as written

@@ -9,7 +9,7 @@ import pandas as pd
 
 from condnum.deep.attack_panel import FRESH, DeepAttacker
 from condnum.deep.attack_report import headline, sentence
-from condnum.report.tables import bullets, formula_html, label, number
+from condnum.report.tables import bullets, formula_html, label, number, rounded
 from condnum.studies.deep_attackers import DeepAttackers
 
 #: Fraction of the way from chance to the best attacker's accuracy on θ₀ of which tables and sentences speak.
@@ -30,7 +30,7 @@ def attacker_table(study: DeepAttackers) -> pd.DataFrame:
             "head-sgd": "rate × L", "whitened": "floor / λ<sub>1</sub>", "ridge": "penalty / mean λ",
             "logistic": "C", "trunk": "penalty / mean λ",
         }.get(name.removeprefix(FRESH), "learning rate")  # fmt: skip
-        values = ", ".join(f"{value:.2g}" for value in attacker.trials(study.trials))
+        values = ", ".join(rounded(value) for value in attacker.trials(study.trials))
         rows.append((name, attacker.label, f"{meaning}: {values}"))
     return pd.DataFrame(rows, columns=["attacker", "what is trained, by what", "trials"])
 
@@ -58,13 +58,12 @@ def _needs(row: Any, net: str) -> str:
 def factor_table(factors: pd.DataFrame, fraction: float = HEADLINE) -> pd.DataFrame:
     """Format the factors at a fraction, the cheapest attack that succeeds first."""
     rows = []
-    for _, row in factors[np.isclose(factors["fraction"], fraction)].iterrows():
+    for row in _at(factors, fraction):
         missed = [row[f"reached_{net}"] < row["attacks"] for net in ("theta_i", "scratch")]
-        noise = "—" if math.isnan(row["noise"]) else f"{1 / row['noise']:.3g} to {row['noise']:.3g}"
+        noise = "" if math.isnan(row["noise"]) else f"{1 / row['noise']:.3g} to {row['noise']:.3g}"
         rows.append(
             {
-                "net": f"{html.escape(row['backbone'])}<br><small>{label(row['method'])}</small>",
-                "attacker": row["label"],
+                **_who(row),
                 "examples per class": str(row["shots"] or "all"),
                 "examples seen until the goal on θ<sub>I</sub>": number(round(row["examples_theta_i"]))
                 if not math.isnan(row["examples_theta_i"])
@@ -72,21 +71,49 @@ def factor_table(factors: pd.DataFrame, fraction: float = HEADLINE) -> pd.DataFr
                 "steps<br><small>θ<sub>0</sub>, θ<sub>I</sub>, scratch</small>": ", ".join(
                     _needs(row, net) for net in ("theta_0", "theta_i", "scratch")
                 ),
-                "factor": _with_interval(row, "factor", "≥ " * missed[0]),
-                "A against A": noise,
+                "factor<br><small>(95 %), A against A</small>": _with_interval(
+                    row, "factor", "≥ " * missed[0]
+                )
+                + f"<br><small>{noise}</small>",
                 "effect": row["effect"],
                 "protection score<br><small>0 none, 1 full</small>": _with_interval(
                     row, "protection", "≥ " * missed[0] + "≤ " * missed[1]
                 ),
-                "D<sub>H</sub>, end (%)<br><small>θ<sub>0</sub>, θ<sub>I</sub>, scratch</small>": ", ".join(
-                    f"{100 * row[f'final_{net}']:.1f}" for net in ("theta_0", "theta_i", "scratch")
-                ),
-                "D<sub>P</sub> after (%)<br><small>θ<sub>0</sub>, θ<sub>I</sub></small>": ", ".join(
-                    f"{100 * row[f'pretrain_{net}']:.1f}" for net in ("theta_0", "theta_i")
-                ),
             }
         )
     return pd.DataFrame(rows)
+
+
+def accuracy_table(factors: pd.DataFrame, fraction: float = HEADLINE) -> pd.DataFrame:
+    """Format the accuracies at the end of the attacks, in the order of `factor_table`."""
+
+    def percents(row: Any, task: str, *nets: str) -> str:
+        return ", ".join(f"{100 * row[f'{task}_{net}']:.1f}" for net in nets)
+
+    return pd.DataFrame(
+        _who(row)
+        | {
+            "D_H, end (%)<br><small>θ_0, θ_I, scratch</small>": percents(
+                row, "final", "theta_0", "theta_i", "scratch"
+            ),
+            "D_P, after (%)<br><small>θ_0, θ_I</small>": percents(row, "pretrain", "theta_0", "theta_i"),
+        }
+        for row in _at(factors, fraction)
+    )
+
+
+def _at(factors: pd.DataFrame, fraction: float) -> list[Any]:
+    """Return the rows of a fraction."""
+    return [row for _, row in factors[np.isclose(factors["fraction"], fraction)].iterrows()]
+
+
+def _who(row: Any) -> dict[str, str]:
+    """Name the attacker, the net and the number of examples."""
+    net = f"{html.escape(row['backbone'])}, {label(row['method'])}"
+    return {
+        "attacker<br><small>net</small>": f"{row['label']}<br><small>{net}</small>",
+        "examples per class": str(row["shots"] or "all"),
+    }
 
 
 def verdict(factors: pd.DataFrame, immunization: pd.DataFrame, fraction: float = HEADLINE) -> str:

@@ -286,4 +286,4 @@ def report_css() -> str:
         tokens = "\n".join(line for line in lines if line.startswith(".highlight ."))
         looks.append(re.sub(r"background-color: [^;}]+;? ?", "", tokens))  # that is the page's
     dark = f"@media (prefers-color-scheme: dark) {{\n{looks[1]}\n}}"
-    return "\n".join([asset("report/report.css"), looks[0], dark])
+    return "\n".join([asset("report/report.css", "report/cards.css"), looks[0], dark])

@@ -72,13 +72,15 @@ class Ended:
 def run_command(
     words: Sequence[str], *, progress: OnProgress | None = None, threads: int = 0, stop: Stop | None = None
 ) -> Ended:
-    """Run `condnum …` in a process of its own, with so many threads (0: its own choice), until it is stopped.
+    """Run `condnum …` in a process of its own, on so many cores (0: all), until it is done or stopped.
 
     It lies in a process group of its own, so that Ctrl-C reaches it once, through `stop`.
     """
     with tempfile.TemporaryDirectory(prefix="condnum-") as scratch:
         events, errors = Path(scratch) / "progress.jsonl", Path(scratch) / "stderr"
-        environment = {**os.environ, **(threads_environment(threads) if threads else {})}
+        environment = dict(os.environ)
+        if threads:  # and as many cores, where it counts them
+            environment |= threads_environment(threads) | {"LOKY_MAX_CPU_COUNT": str(threads)}
         if progress is not None:
             environment[PROGRESS_VARIABLE] = str(events)
         followed = following(events, progress) if progress else nullcontext()

@@ -30,12 +30,13 @@ _NUMBER = re.compile(
 )
 
 #: Indices that Unicode has.
-_SMALL = str.maketrans("0123456789PHi", "₀₁₂₃₄₅₆₇₈₉ₚₕᵢ")
+_SMALL = str.maketrans("0123456789PHIi", "₀₁₂₃₄₅₆₇₈₉ₚₕᵢᵢ")
 
 #: A letter (or ‖, RIR) with an index: `K_P`, `σ_θ,i`, `‖S‖_F`; not the underscore of `test_vit`.
 INDEX = re.compile(
     r"((?<![A-Za-zΑ-ω_])[A-Za-zΑ-ω]|‖|RIR)_([A-Za-z0-9θ]+(?:,[a-z](?![a-z]))?)(?![A-Za-z0-9_])"
 )
+_LOWER = r"\1<sub>\2</sub>"
 
 
 def number(value: float) -> str:
@@ -144,7 +145,7 @@ def formula_html(text: str) -> str:
         >>> formula_html("σ_θ,i u_iᵀq_j of test_vit, RIR_θ0")
         'σ<sub>θ,i</sub> u<sub>i</sub>ᵀq<sub>j</sub> of test_vit, RIR<sub>θ0</sub>'
     """
-    lowered = INDEX.sub(r"\1<sub>\2</sub>", html.escape(text))
+    lowered = INDEX.sub(_LOWER, html.escape(text))
     return re.sub(r"\^\(-([^)]*)\)", r"<sup>−\1</sup>", lowered)
 
 
@@ -159,22 +160,23 @@ def sentence_list(sentences: Sequence[str]) -> str:
 
 
 def as_html(table: pd.DataFrame) -> str:
-    """Return a table of strings as HTML; cells and headings may hold markup, headings also `K_P`."""
-    heads = [INDEX.sub(r"\1<sub>\2</sub>", str(name)) for name in table]
-    return table.set_axis(heads, axis=1).to_html(index=False, escape=False, border=0)
+    """Return a table of strings as HTML; cells and headings may hold markup and `K_P`."""
+    heads = [INDEX.sub(_LOWER, str(name)) for name in table]
+    cells = table.map(lambda cell: INDEX.sub(_LOWER, cell) if isinstance(cell, str) else cell)
+    return cells.set_axis(heads, axis=1).to_html(index=False, escape=False, border=0)
 
 
 def mark_tables(soup: Any) -> None:
     """Mark columns that hold anything but numbers, and of wide tables each cell with its heading.
 
-    A phone shows a row of a wide table (class `cards`) as a card, where headings would be out of sight.
+    Where there is no room for a wide table (class `cards`), its rows are cards, without headings in sight.
     """
     for table in soup.find_all("table"):
         rows = [row.find_all(["th", "td"], recursive=False) for row in table.find_all("tr")]
         if any(int(cell.get("colspan") or 1) > 1 for row in rows for cell in row):
             continue  # columns cannot be counted by position
         columns = [[cell for cell in cells if cell is not None] for cells in itertools.zip_longest(*rows)]
-        wide = table.thead is not None and len(columns) > 3
+        wide = table.thead is not None and len(columns) > 2
         if wide:
             table["class"] = [*table.get("class", []), "cards"]
         for place, column in enumerate(columns):
@@ -189,10 +191,9 @@ def _plain(heading: Any) -> str:
     """Return a heading without markup, with small letters for indices."""
     words = ""
     for part in heading.descendants:
-        if isinstance(part, str):
-            words += part.translate(_SMALL) if part.parent.name == "sub" else part
-        elif part.name == "br":
-            words += " "
+        if part.name is None:  # a text
+            words += str(part).translate(_SMALL) if part.parent.name == "sub" else str(part)
+        words += " " * (part.name == "br")
     return " ".join(words.split())
 
 

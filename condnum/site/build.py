@@ -275,7 +275,7 @@ def _scripts(folder: Path, recordings: Mapping[str, Path]) -> None:
         shutil.copy(path, folder / "recorded")
     shared = [
         path
-        for kind in ("figures/*.js", "lessons/*.js", "lessons/*.css")
+        for kind in ("figures/*.js", "lessons/*.js", "lessons/*.css", "report/cards.css")
         for path in Path(__file__).parents[1].glob(kind)
     ]
     texts = {path.name: path.read_text("utf-8") for path in [*_STATIC.iterdir(), *shared]}

@@ -186,17 +186,17 @@ def test_own_data(lab, tmp_path):
     np.save(tmp_path / "mine_P.npy", P)
     np.save(tmp_path / "mine_H.npy", H)
     (tmp_path / "bad.csv").write_text("name" + ",a,b,c,d,e,f,g,h,i,j,k\nx" + ",1" * 11 + "\n")
-    upload(notebook, "Upload X_P", tmp_path / "mine_P.npy")
+    upload(notebook, "Upload XP", tmp_path / "mine_P.npy")
     page.get_by_text("X_H is still missing").wait_for()
-    notebook.change(lambda: upload(notebook, "Upload X_H", tmp_path / "mine_H.npy"))
+    notebook.change(lambda: upload(notebook, "Upload XH", tmp_path / "mine_H.npy"))
     paths = {"pretrain": str(tmp_path / "mine_P.npy"), "harmful": str(tmp_path / "mine_H.npy")}
     notebook.assert_shows(own_data(**paths).figure())
     assert explorer.locator("[role=alert]:visible").count() == 0
 
-    upload(notebook, "Upload X_H", tmp_path / "bad.csv")
+    upload(notebook, "Upload XH", tmp_path / "bad.csv")
     message = page.get_by_role("alert").get_by_text("do not hold numbers: name")
     message.wait_for()
-    field = explorer.locator(".condnum-row", has_text="X_H from path")
+    field = explorer.locator(".condnum-row", has_text="XH from path")
     gap = message.bounding_box()["y"] - field.bounding_box()["y"]
     assert 0 < gap < 120  # beside the field at fault: right below its button
     assert not explorer.locator(".js-plotly-plot").is_visible()

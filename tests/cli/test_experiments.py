@@ -44,11 +44,12 @@ def test_an_audit_of_an_extractor_on_scaled_columns_of_an_archive(condnum, files
 
 
 @pytest.mark.slow
-def test_plain_papermill_runs_the_same_notebook(tmp_path):
+def test_plain_papermill_runs_the_same_notebook(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # papermill takes paths as format strings
     given = {"data": "embedded", "methods": "ours,identity", "seeds": 1, "epochs": 5}
     papermill.execute_notebook(
-        NOTEBOOK, tmp_path / "plain.ipynb", parameters={**given, "out": str(tmp_path / "plain")},
-        kernel_name="python3", progress_bar=False, cwd=tmp_path,
+        NOTEBOOK, "plain.ipynb", parameters={**given, "out": str(tmp_path / "plain")},
+        kernel_name="python3", progress_bar=False,
     )  # fmt: skip
     results = pd.read_csv(tmp_path / "plain" / "results.csv")
     assert list(dict.fromkeys(results["method"])) == ["ours", "identity"]

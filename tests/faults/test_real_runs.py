@@ -9,13 +9,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from contextlib import contextmanager, suppress
 
 import numpy as np
 import pandas as pd
 import psutil
 import pytest
+from waiting import PATIENCE, wait_until
 
 pytestmark = [
     pytest.mark.slow,
@@ -52,9 +52,9 @@ def launch(name, folder, before=heed):
     return subprocess.Popen(words, cwd=folder, text=True, preexec_fn=before, **options)
 
 
-def finished(process, seconds=300):
+def finished(process):
     """Return the status, and what was said on one line."""
-    _, err = process.communicate(timeout=seconds)
+    _, err = process.communicate()
     assert "Traceback" not in err, err
     return process.returncode, " ".join(err.split())
 
@@ -90,24 +90,17 @@ def numbers(out):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory, outcome):
-    """One run of each command, during which a second one is refused: its results and seconds."""
+def undisturbed(condnum, tmp_path_factory):
+    """One run of each command: its results."""
 
     @functools.cache
     def run(name):
         folder = tmp_path_factory.mktemp("undisturbed")
         inputs(folder)
-        began = time.monotonic()
-        first = launch(name, folder)
-        while not (folder / "out.partial").exists() and first.poll() is None:
-            time.sleep(0.05)
-        status, message = finished(launch(name, folder))
-        assert status == 2
-        assert "another run is writing to out; wait for it, or choose another folder" in message
-        assert finished(first)[0] == 0
+        done = condnum(*COMMANDS[name].split(), "--out", "out", "--quiet", cwd=folder)
+        assert done.returncode == 0, done.stderr
         whole(folder / "out")
-        outcome("two runs into one folder", name, "second refused, first whole")
-        return folder / "out", time.monotonic() - began
+        return folder / "out"
 
     return run
 
@@ -120,12 +113,8 @@ def prepared(folder, reference):
 
 
 def resumed(name, folder, reference):
-    """Run the command again, later if a kernel whose parent was killed still writes; compare the numbers."""
-    for _ in range(10):
-        status, message = finished(launch(name, folder))
-        if "is writing" not in message:
-            break
-        time.sleep(2)
+    """Run the command again; compare the numbers."""
+    status, message = finished(launch(name, folder))
     assert status == 0, message
     whole(folder / "out")
     assert not (folder / "out.partial").exists()
@@ -143,8 +132,17 @@ def left(out, old):
     return "old results" if whole(out) == old else "new results"
 
 
+#: A notebook has this once for each cell that has run.
+RAN = '"status": "completed"'
+
+
+def ran(partial):
+    """Return how many cells of a run's notebook have run by now."""
+    return max((path.read_text().count(RAN) for path in partial.glob(".report-*.ipynb")), default=0)
+
+
 def stops():
-    """Commands, how they are stopped, and at which random share of their duration."""
+    """Commands, how they are stopped, and at which random share of their cells."""
     rng = np.random.default_rng(7)
     for how, counts in STOPS.items():
         for name, count in counts.items():
@@ -157,20 +155,28 @@ def test_a_stopped_run_leaves_old_or_new_results_and_resumes(
     tmp_path, undisturbed, outcome, how, name, share
 ):
     """Ctrl-C goes to the group; `kill -9` to the command alone, in half of the cases to its family too."""
-    reference, seconds = undisturbed(name)
-    old = prepared(tmp_path, reference)
+    reference = undisturbed(name)
+    old, partial = prepared(tmp_path, reference), tmp_path / "out.partial"
+    cells = (reference / "report.ipynb").read_text().count(RAN)
     process = launch(name, tmp_path)
-    time.sleep(share * seconds)
-    if process.poll() is None:
-        family = psutil.Process(process.pid).children(recursive=True)
-        if how == "Ctrl-C":
-            os.killpg(process.pid, signal.SIGINT)
-        else:
-            process.kill()
-            for child in family if round(100 * share) % 2 else []:
-                with suppress(psutil.NoSuchProcess):
-                    child.kill()
-    status, message = finished(process, 60)
+    wait_until(lambda: partial.exists() and ran(partial) >= int(share * cells), process)
+    process.send_signal(signal.SIGSTOP)  # so that it is stopped below, and not after its end
+    second, message = finished(launch(name, tmp_path))
+    assert second == 2
+    assert "another run is writing to out; wait for it, or choose another folder" in message
+    outcome("two runs into one folder", name, "second refused")
+    family = psutil.Process(process.pid).children(recursive=True)
+    if how == "Ctrl-C":
+        os.killpg(process.pid, signal.SIGINT)
+        process.send_signal(signal.SIGCONT)
+    else:
+        process.kill()
+        for child in family if round(100 * share) % 2 else []:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+    status, message = finished(process)
+    _, alive = psutil.wait_procs(family, timeout=PATIENCE)  # a kernel ends after its parent
+    assert not alive
     what = left(tmp_path / "out", old)
     if how == "Ctrl-C":
         assert status in (0, 130, -signal.SIGINT), message  # -2: before Python could listen
@@ -197,7 +203,7 @@ def small_disk(folder, size):
 @pytest.mark.parametrize("room", [0.05, 0.5, 0.9], ids=["a store", "the notebook", "almost all"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_full_disk(tmp_path, undisturbed, outcome, name, room):
-    reference, _ = undisturbed(name)
+    reference = undisturbed(name)
     need = sum(path.stat().st_size for path in reference.rglob("*") if path.is_file())
     with small_disk(tmp_path / "disk", round((1.1 + room) * need)):
         old = prepared(tmp_path / "disk", reference)
@@ -221,15 +227,14 @@ def without_root_rights():
 @pytest.mark.parametrize("late", [False, pytest.param(True, marks=slow_sweep)], ids=["at once", "later"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_folder_that_is_or_becomes_read_only(tmp_path, undisturbed, outcome, name, late):
-    reference, _ = undisturbed(name)
+    reference = undisturbed(name)
     old, out = prepared(tmp_path, reference), tmp_path / "out"
     if not late:
         out.chmod(0o555)
     process = launch(name, tmp_path, before=without_root_rights)
     try:
         if late:
-            while not (tmp_path / "out.partial").exists() and process.poll() is None:
-                time.sleep(0.05)
+            wait_until((tmp_path / "out.partial").exists, process)
             (tmp_path / "out.partial").chmod(0o555)
         status, message = finished(process)
     finally:

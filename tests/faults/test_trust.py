@@ -7,12 +7,12 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE, wait_until
 
 from condnum.cli import main
 
@@ -116,16 +116,10 @@ def recipe(target):
     return done.stdout.splitlines()[-1]
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def addresses(pid):
-    """Return the addresses on which a process listens."""
+    """Return the addresses and ports on which a process listens."""
     psutil = pytest.importorskip("psutil")
-    return {c.laddr.ip for c in psutil.Process(pid).net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+    return {c.laddr for c in psutil.Process(pid).net_connections("tcp") if c.status == psutil.CONN_LISTEN}
 
 
 class Here(urllib.request.HTTPRedirectHandler):
@@ -138,7 +132,7 @@ class Here(urllib.request.HTTPRedirectHandler):
 def answer(url):
     """Return the status, and `login` instead of a redirection to the page that asks for the token."""
     try:
-        with urllib.request.build_opener(Here).open(url, timeout=5) as reply:
+        with urllib.request.build_opener(Here).open(url, timeout=PATIENCE) as reply:
             return reply.status
     except urllib.error.HTTPError as error:
         return "login" if "/login" in error.headers.get("Location", "") else error.code
@@ -148,37 +142,34 @@ def answer(url):
 @pytest.mark.skipif(sys.platform == "win32", reason="reads the sockets of a process")
 @pytest.mark.parametrize("target", ["lab", "teach"])
 def test_a_server_refuses_who_has_no_token(tmp_path, target):
-    port, log_file = free_port(), tmp_path / "log"
+    log_file = tmp_path / "log"
     shutil.copytree(ROOT / "notebooks", tmp_path / "notebooks")
-    command = [*recipe(target).split(), *["--"] * (target == "lab"), f"--port={port}", "--no-browser"]
+    command = [*recipe(target).split(), *["--"] * (target == "lab"), "--port=0", "--no-browser"]
     environment = {**os.environ, "HOME": str(tmp_path), "JUPYTER_CONFIG_DIR": str(tmp_path)}
     environment.pop("JUPYTER_TOKEN", None)
     with log_file.open("w") as log:
         server = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
     try:
-        end = time.monotonic() + 90
-        while server.poll() is None and time.monotonic() < end and not addresses(server.pid):
-            time.sleep(0.3)
-        assert server.poll() is None, log_file.read_text()
-        assert addresses(server.pid) == {"127.0.0.1"}
-        while (
-            not (token := re.search(r"\?token=([0-9a-f]{40,})", log_file.read_text()))
-            and time.monotonic() < end
-        ):
-            time.sleep(0.3)
+        ((ip, port),) = wait_until(lambda: addresses(server.pid), server)
+        assert ip == "127.0.0.1"
+        token = wait_until(lambda: re.search(r"\?token=([0-9a-f]{40,})", log_file.read_text()), server)
         page = f"http://127.0.0.1:{port}/" + ("api/contents" if target == "lab" else "voila/tree/")
         assert answer(page) in (403, "login")
         assert answer(f"{page}?token=wrong") in (403, "login")
         assert answer(f"{page}?token={token[1]}") == 200
-        with urllib.request.urlopen(f"{page}?classic-tree=true&token={token[1]}", timeout=5) as listing:
+        with urllib.request.urlopen(
+            f"{page}?classic-tree=true&token={token[1]}", timeout=PATIENCE
+        ) as listing:
             text = listing.read().decode()
         assert "0_start.ipynb" in text
         assert "6_exercises.ipynb" in text
         assert ("experiments" in text) == (target == "lab")  # a class sees lessons only
         if target == "teach":  # the bare address leads to the start page and takes the token along
             with pytest.raises(urllib.error.HTTPError) as moved:
-                urllib.request.build_opener(Here).open(f"http://127.0.0.1:{port}/?token=abc", timeout=5)
+                urllib.request.build_opener(Here).open(
+                    f"http://127.0.0.1:{port}/?token=abc", timeout=PATIENCE
+                )
             assert moved.value.headers["Location"].endswith("/voila/render/0_start.ipynb?token=abc")
     finally:
         server.terminate()
-        server.wait(30)
+        server.wait()

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from condnum.errors import InvalidInputError, OutputError, UnknownNameError
+from condnum.figures.style import honest_legend
 from condnum.lessons import recording
 from condnum.lessons.explorer import Check, Choice, Explorer, Preset, Shown, Slider, checked
 from condnum.lessons.own_data import PathField
@@ -185,6 +186,20 @@ def test_spec_has_the_recorded_values(powers: str) -> None:
     assert controls["shape"]["options"] == [["round", "round"], ["flat", "flat"]]
     assert controls["seed"]["values"] == [0, 3]
     assert head["spec"]["state"] == lattice(PowerExplorer)[0] | {"scale": 1.0}
+
+
+@pytest.mark.parametrize("name", ["AlignmentExplorer", "GradientDescentExplorer", "RidgeCeilingExplorer"])
+def test_a_recorded_figure_is_the_one_that_plotly_makes(name: str) -> None:
+    """Recordings leave plotly's objects out; the explorer in a notebook shows these."""
+    explorer = recordable()[name]
+    state = lattice(explorer)[0]
+    figure = honest_legend(explorer.compute(**explorer.acting(state)).figure())
+    assert isinstance(figure, go.Figure)
+    layout = figure.layout.to_plotly_json()
+    del layout["template"]
+    data = [trace.to_plotly_json() for trace in figure.data]
+    found = dict(leaves(recording.payload(explorer, state)["figure"]))
+    assert_same(found, {"data": data, "layout": layout})
 
 
 def test_every_state_comes_back(powers: str) -> None:

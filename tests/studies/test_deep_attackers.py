@@ -180,5 +180,6 @@ class TestRun:
         assert said.count("<li>") == 5
         table = deep_attacks.factor_table(run.factors)
         assert len(table) == 10
-        assert "A against A" in table
+        assert "A against A" in table.columns[4]
+        assert len(deep_attacks.accuracy_table(run.factors)) == len(table)
         assert list(deep_attacks.attacker_table(SHORT)["attacker"]) == list(SHORT.attackers)
