@@ -8,7 +8,7 @@ const condnum = { printing: false }; // on paper: light, of one width
   };
   const BLACK = new Set(["#000000", "#222222", "black"]); // drawn in the ink of the page
   // Pixels of a column of panels with and without what is beside it, and of a figure, below which panels are stacked.
-  const COLUMN = 210, SLIM = 140, LEAST = 600;
+  const COLUMN = 210, SLIM = 160, LEAST = 600;
   const MODEBAR = 120; // pixels of the buttons beside the title
   const PAPER = 940; // pixels of a page's width
 
