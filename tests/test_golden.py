@@ -62,7 +62,7 @@ def test_tables(name, golden_run):
     assert done.stdout.splitlines()[-2:] == ["Results: out", "out/report.html"]
     assert done.stdout.startswith("Verdict by Definition 3.1") == (name in JUDGED)
     page, (figures, words) = (out / "report.html").read_text(encoding="utf-8"), PAGES[name]
-    assert page.count('class="plotly-graph-div"') == figures
+    assert page.count('class="plot-frame"') == figures
     assert words in page
     record = json.loads((out / "provenance.json").read_text())
     left = {path.relative_to(out).as_posix() for path in out.rglob("*.*")}

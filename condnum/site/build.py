@@ -57,8 +57,9 @@ PACKAGES = (
 PARTS = tuple(
     Experiment(name, title, "", f"condnum site --part {name}", parallel=False, core_seconds=seconds)
     for name, title, seconds in (
-        ("lessons", "The site's lessons and their explorers", 80),
-        ("alignment-lab", "The site's alignment lab, trained and recorded", 120),
+        ("explorers", "The site's explorers, recorded", 140),
+        ("alignment-lab", "The site's alignment lab, trained and recorded", 110),
+        ("lessons", "The site's lessons", 50),
     )
 )
 
@@ -167,7 +168,11 @@ def make_part(name: str, *, cache: Path = Path("runs") / SITE, say: Callable[[st
 def _of_part(name: str) -> tuple[Sequence[str], Sequence[str]]:
     """Return the explorers and lessons of a part: the last lesson reads what the labs have trained."""
     check_known("part of the site", name, [part.name for part in PARTS])
-    return (list(recordable()), LESSONS[:-1]) if name == "lessons" else (list(RECORDED), LESSONS[-1:])
+    return {
+        "explorers": (list(recordable()), ()),
+        "alignment-lab": (list(RECORDED), LESSONS[-1:]),
+        "lessons": ((), LESSONS[:-1]),
+    }[name]
 
 
 # The sources.

@@ -93,7 +93,10 @@ def _excerpts(app: Any, error: Exception | None) -> None:
     texts = {}
     for name in sorted(app.env.found_docs):
         page = Path(app.outdir, f"{name}.html").read_text("utf-8")
-        article = BeautifulSoup(re.sub(r"(?s)<(script|noscript).*?</\1>", "", page), "html.parser")
+        words = page[page.index("<article") : page.rindex("</article>")]
+        article = BeautifulSoup(re.sub(r"(?s)<(script|noscript).*?</\1>", "", words), "html.parser")
+        for code in article.select("details.hide"):
+            code.decompose()
         for link in article.select(".headerlink"):
             link.replace_with(". ")
         for cell in article.find_all(["td", "th"]):

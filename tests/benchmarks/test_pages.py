@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
+from condnum.files import asset
 from condnum.lessons import recording
-from condnum.lessons.figure_view import asset
 from condnum.lessons.grab import standalone
 from condnum.site.build import build_site
 
@@ -47,18 +47,22 @@ def test_response_in_jupyterlab(benchmark, lab):
 def test_response_of_a_recording(benchmark, window, tmp_path, monkeypatch):
     from plotly.offline import get_plotlyjs
 
-    few = {"exponent": np.linspace(0, 1, 11).tolist(), "pretrain_kappa": [100.0], "harmful_kappa": [100.0]}
+    few = {
+        "exponent": np.linspace(0, 1, 11).tolist(),
+        "pretrain_kappa": [10.0, 100.0],
+        "harmful_kappa": [2.0, 100.0],
+    }
     monkeypatch.setattr(recording, "recorded_values", lambda _: few)
     recorded = recording.record(recording.recordable()["AlignedTasksExplorer"])
-    scripts = f"{get_plotlyjs()}\n{asset('paint.js', 'explorer.js', 'recording.js')}\n{recorded}"
-    (tmp_path / "all.js").write_text(scripts)
+    scripts = asset("figures/paint.js", "lessons/explorer.js", "lessons/recording.js")
+    (tmp_path / "all.js").write_text(f"{get_plotlyjs()}\n{scripts}\n{recorded}")
     (tmp_path / "page.html").write_text(
-        f"<!doctype html><meta charset=utf-8><style>{asset('explorer.css')}</style>"
+        f"<!doctype html><meta charset=utf-8><style>{asset('lessons/explorer.css')}</style>"
         '<div class="condnum-recorded" data-explorer="AlignedTasksExplorer"></div>'
         '<script src="all.js"></script>'
     )
     window.goto((tmp_path / "page.html").as_uri())
-    window.evaluate("condnum.play(document.querySelector('.condnum-recorded'))")
+    window.evaluate("async () => { await condnum.play(document.querySelector('.condnum-recorded')); }")
     window.locator(".main-svg").first.wait_for()
     assert response(benchmark, window, "exponent s") <= 50
 

@@ -101,6 +101,7 @@ def test_a_recorded_explorer_plays_in_its_lesson_and_keeps_its_state_in_the_addr
 def test_a_link_to_a_heading_below_an_explorer_arrives_and_paper_shows_the_explorer(site, watched):
     heading = "document.getElementById('summary').getBoundingClientRect().y"
     explorer = "document.querySelector('[data-explorer=AlignedTasksExplorer] .js-plotly-plot')"
+    watched.set_viewport_size({"width": 1280, "height": 300})  # low, so that the page can be scrolled to it
     watched.emulate_media(color_scheme="dark")
     watched.goto(f"{(site / 'learn' / '2_alignment.html').as_uri()}#summary")
     watched.wait_for_function(f"{explorer}?._fullLayout?.paper_bgcolor === '#14181e'")

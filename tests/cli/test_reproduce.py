@@ -53,7 +53,7 @@ def test_all_is_well(experiments_end, tmp_path, capsys):
     shown = capsys.readouterr()
     assert shown.out == "reports/index.html\n"
     assert shown.err.startswith("Plan: about ")
-    assert shown.err.index("[1/10] house-prices finished") < shown.err.index("lessons finished")
+    assert shown.err.index("[1/11] house-prices finished") < shown.err.index("lessons finished")
     words = json.loads((tmp_path / "runs/reproduce/quick/deep/report.html").read_text())
     assert words == [
         "run", "deep", "--seeds", "1", "--jobs", "1", "--out", "runs/reproduce/quick/deep", "--quiet",

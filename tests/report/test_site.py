@@ -257,7 +257,9 @@ def test_old_site_or_new(root, site_cache, tmp_path, monkeypatch):
     lesson = (target / "site/results/lesson.html").read_text("utf-8")
     assert "K<sub>P</sub></td>" in lesson
     assert "of D<sub>P</sub>." in lesson
-    assert "Is taken, of DP." in (target / "site/_static/excerpts.js").read_text("utf-8")
+    excerpts = (target / "site/_static/excerpts.js").read_text("utf-8")
+    assert "Is taken, of DP." in excerpts
+    assert "Skip to content" not in excerpts
 
     save_record(root, entry("lesson", "notebook lesson"))
     again()
