@@ -8,7 +8,7 @@ const condnum = { printing: false }; // on paper: light, of one width
   };
   const BLACK = new Set(["#000000", "#222222", "black"]); // drawn in the ink of the page
   // Pixels of a column of panels with and without what is beside it, and of a figure, below which panels are stacked.
-  const COLUMN = 210, SLIM = 140, LEAST = 600;
+  const COLUMN = 210, SLIM = 160, LEAST = 600;
   const MODEBAR = 120; // pixels of the buttons beside the title
   const PAPER = 940; // pixels of a page's width
 
@@ -78,29 +78,31 @@ const condnum = { printing: false }; // on paper: light, of one width
   function wrapTitles(data, layout, width) {
     const { title = {}, margin = {} } = layout, size = title.font?.size ?? 17, { height = 450 } = layout;
     const text = wrapped(title.text ?? "", width - 20, size, MODEBAR), rows = axes(layout, "y").map((key) => layout[key]);
-    const tops = [...new Set(rows.map(({ domain = [0, 1] }) => domain[1]))].sort((a, b) => b - a);
-    const longer = { true: 0, false: 0 }; // by how many pixels titles of panels grow: of the first row, of others
+    const tops = [...new Set(rows.map(({ domain = [0, 1] }) => domain[1]))];
     const inner = roomOf(data, layout, width);
+    let first = 0, others = 0; // pixels by which the titles of the panels grow, in the first row and in others
     for (const note of layout.annotations ?? []) { // titles of panels
       if (note.xref !== "paper" || note.yref !== "paper" || note.showarrow || note.xanchor !== "center") continue;
       const panel = axes(layout, "x").map((key) => layout[key].domain ?? [0, 1])
         .find(([left, right]) => left <= note.x && note.x <= right);
       if (!panel) continue;
-      const font = note.font?.size ?? 16, before = lineCount(note.text), first = note.y > 0.99;
+      const font = note.font?.size ?? 16, before = lineCount(note.text);
       note.text = wrapped(note.text, (panel[1] - panel[0]) * inner, font);
-      longer[first] = Math.max(longer[first], 1.3 * font * (lineCount(note.text) - before));
+      const longer = 1.3 * font * (lineCount(note.text) - before);
+      if (note.y > 0.99) first = Math.max(first, longer); else others = Math.max(others, longer);
     }
-    const more = 1.3 * size * (lineCount(text) - lineCount(title.text)) + longer[true];
-    const apart = longer[false] * (tops.length - 1), old = height - (margin.t ?? 100) - (margin.b ?? 80);
+    const more = 1.3 * size * (lineCount(text) - lineCount(title.text)) + first, apart = others * (tops.length - 1);
     if (!more && !apart && text === title.text) return;
-    const moved = (y) => (y * old + longer[false] * tops.filter((top) => top < y - 0.001).length) / (old + apart);
-    if (apart) {
+    const old = height - (margin.t ?? 100) - (margin.b ?? 80);
+    const moved = (y) => (y * old + others * tops.filter((top) => top < y - 0.001).length) / (old + apart);
+    if (apart) { // rows of panels move away from each other
       for (const row of rows) row.domain = (row.domain ?? [0, 1]).map(moved);
       for (const note of layout.annotations) if (note.yref === "paper") note.y = moved(note.y);
-      for (const { colorbar: bar } of data) if (bar?.y) Object.assign(bar, { y: moved(bar.y), len: ((bar.len ?? 1) * old) / (old + apart) });
+      for (const { colorbar: bar } of data)
+        if (bar?.y) Object.assign(bar, { y: moved(bar.y), len: ((bar.len ?? 1) * old) / (old + apart) });
     }
-    layout.title = { ...title, text };
     const taller = height + more + apart;
+    layout.title = { ...title, text };
     if (title.y !== undefined) layout.title.y = 1 - ((1 - title.y) * height) / taller;
     layout.margin = { ...margin, t: (margin.t ?? 100) + more };
     layout.height = taller;

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from condnum.errors import InvalidInputError, check_known, require
-from condnum.figures.style import empty, finish, log_axis, method_style, panels
+from condnum.figures.style import empty, finish, log_axis, method_style, num, panels
 
 DIGITS = 10
 
@@ -95,7 +95,7 @@ def pair_cells(results: pd.DataFrame, method: str, *, convention: str, gauge: st
     odd = int((present & ~np.isfinite(log_rir)).sum())
     notes = ", ".join(["one seed"] * (len(means) == 1) + [f"{odd} not finite"] * (odd > 0))
     title = (
-        f"<b>{label}</b><br>RIR{f' {means.mean():.4g}' if len(means) else ''}{spread}"
+        f"<b>{label}</b><br>RIR{f' {num(means.mean(), 4)}' if len(means) else ''}{spread}"
         f"{f' ({notes})' if notes else ''}, success {present.sum() - failed.sum()} of {present.sum()}"
     )
     return PairCells(title, log_rir, present, failed, hover)
@@ -156,7 +156,7 @@ def _geometric(values: pd.Series) -> str:
     mean = _mean_log(values)
     if not np.isfinite(mean):
         return "0" if mean == -np.inf else number_text(mean)
-    return f"{np.exp(mean):.3g}" if mean < 700 else f"1e{mean / np.log(10):.0f}"
+    return num(float(np.exp(mean))) if mean < 700 else f"1e{mean / np.log(10):.0f}"
 
 
 def number_text(value: float) -> str:
