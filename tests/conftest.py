@@ -59,9 +59,6 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# The same sums on every processor: without, MKL takes the widest instructions that one has.
-os.environ.setdefault("MKL_CBWR", "AVX2")
-
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
