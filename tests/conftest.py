@@ -29,8 +29,7 @@ settings.load_profile("same")
 LONGEST = ["site", "lab_server", "voila_address", "test_golden", "test_readme", "test_notebooks", "test_grab"]
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave to one worker the tests of a file, and those that share a site or a server."""
 
     def group(item: Any) -> str:
@@ -43,7 +42,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     groups = {item: group(item) for item in items}
     for item, name in groups.items():
-        item.add_marker(pytest.mark.xdist_group(name))
+        if getattr(config.option, "loadgroup", False):  # as xdist does it, which has read the marks before
+            item._nodeid = f"{item.nodeid}@{name}"
     items.sort(key=lambda item: LONGEST.index(groups[item]) if groups[item] in LONGEST else len(LONGEST))
 
 
