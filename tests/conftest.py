@@ -29,8 +29,7 @@ settings.load_profile("same")
 LONGEST = ["site", "lab_server", "voila_address", "test_golden", "test_readme", "test_notebooks", "test_grab"]
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave to one worker the tests of a file, and those that share a site or a server."""
 
     def group(item: Any) -> str:
@@ -43,7 +42,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     groups = {item: group(item) for item in items}
     for item, name in groups.items():
-        item.add_marker(pytest.mark.xdist_group(name))
+        if getattr(config.option, "loadgroup", False):  # as xdist does it, which has read the marks before
+            item._nodeid = f"{item.nodeid}@{name}"
     items.sort(key=lambda item: LONGEST.index(groups[item]) if groups[item] in LONGEST else len(LONGEST))
 
 
@@ -58,9 +58,6 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 #: One thread a worker: torch's threads of two workers on two cores wait for each other, ten times as long.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-# The same sums on every processor: without, MKL takes the widest instructions that one has.
-os.environ.setdefault("MKL_CBWR", "AVX2")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
