@@ -141,7 +141,7 @@ _QUICK = (
         _RELEASE,
         summary=f"{_RELEASE.summary} From ten epochs of the release, one seed.",
         command="condnum run reproduction-audit --seeds 1 --epochs 10 --ends 0",
-        core_seconds=45,
+        core_seconds=37,
     ),
     _CORRECTIONS,
 )
