@@ -222,7 +222,7 @@ class Pool:
     def add(self, leaf: Any) -> int:
         """Return the number of a leaf: positive for an array, negative for anything else."""
         if isinstance(leaf, np.ndarray):
-            content = hashlib.blake2b(np.ascontiguousarray(leaf).data, digest_size=16).digest()
+            content = hashlib.blake2b(leaf.tobytes(), digest_size=16).digest()
             key: Any = (leaf.dtype.str, leaf.shape, content)
         else:
             key = (type(leaf), repr(leaf))

@@ -86,7 +86,7 @@ _ATTACKERS = Experiment(
     "condnum run attackers",
     ("house-prices",),
     parallel=False,
-    core_seconds=110,
+    core_seconds=50,
 )
 _RELEASE = Experiment(
     "reproduction-audit",
@@ -133,7 +133,7 @@ _QUICK = (
         "--repeats 4 --curvature-rows 32 "
         "--attackers head-sgd,whitened,ridge,logistic,trunk,stage-adamw,all-adamw",
         ("digits-8x8",),
-        core_seconds=130,
+        core_seconds=115,
     ),
     replace(_LIMITS, command="condnum run limits --seeds 1", core_seconds=50),
     _ATTACKERS,
@@ -141,7 +141,7 @@ _QUICK = (
         _RELEASE,
         summary=f"{_RELEASE.summary} From ten epochs of the release, one seed.",
         command="condnum run reproduction-audit --seeds 1 --epochs 10 --ends 0",
-        core_seconds=45,
+        core_seconds=37,
     ),
     _CORRECTIONS,
 )

@@ -57,9 +57,9 @@ PACKAGES = (
 PARTS = tuple(
     Experiment(name, title, "", f"condnum site --part {name}", parallel=False, core_seconds=seconds)
     for name, title, seconds in (
-        ("explorers", "The site's explorers, recorded", 140),
-        ("alignment-lab", "The site's alignment lab, trained and recorded", 110),
-        ("lessons", "The site's lessons", 50),
+        ("explorers", "The site's explorers, recorded", 135),
+        ("alignment-lab", "The site's alignment lab, trained and recorded", 100),
+        ("lessons", "The site's lessons", 65),
     )
 )
 
