@@ -128,18 +128,25 @@ const condnum = { printing: false }; // on paper: light, of one width
       return { x, y, tall, id: `x${key.slice(5)}`, left: of(x)[0], right: of(x)[1], top };
     }).sort((a, b) => b.top - a.top || a.left - b.left);
     const room = width - left - 10;
-    const inner = order.reduce((sum, { tall }) => sum + tall + BETWEEN, -BETWEEN);
-    order.reduce((above, panel) => {
-      panel.high = 1 - above / inner;
-      return above + panel.tall + BETWEEN;
-    }, 0);
-    for (const note of layout.annotations ?? []) { // a panel's title goes with the nearest one below it
-      if (note.xref !== "paper" || note.yref !== "paper") continue;
+    const titles = (layout.annotations ?? []).filter(({ xref, yref }) => xref === "paper" && yref === "paper").map((note) => {
       const off = (panel) => (panel.left <= note.x && note.x <= panel.right ? Math.abs(note.y - panel.top) : 9);
-      const { high } = order.reduce((a, b) => (off(b) < off(a) ? b : a));
-      Object.assign(note, { x: 0.5, y: high, font: { ...note.font, size: 13 } });
       note.text = wrapped(note.text, room, 13);
+      return [note, order.reduce((a, b) => (off(b) < off(a) ? b : a))]; // it goes with the nearest panel below it
+    });
+    for (const panel of order) { // lines beyond the first, of the panel's title and of its axis
+      const { x } = panel, heads = titles.filter(([, of]) => of === panel).map(([{ text }]) => lineCount(text));
+      x.title = { ...x.title, text: wrapped(x.title?.text ?? "", room, 13) };
+      panel.head = 17 * (Math.max(1, ...heads) - 1);
+      panel.foot = 17 * (lineCount(x.title.text) - 1);
     }
+    let inner = 0;
+    order.forEach((panel, row) => {
+      if (row) inner += order[row - 1].foot + BETWEEN + panel.head;
+      panel.from = inner;
+      inner += panel.tall;
+    });
+    for (const panel of order) panel.high = 1 - panel.from / inner;
+    for (const [note, { high }] of titles) Object.assign(note, { x: 0.5, y: high, font: { ...note.font, size: 13 } });
     for (const { x, y, id, high, tall } of order) {
       const low = Math.max(0, high - tall / inner);
       let top = high;
@@ -151,16 +158,15 @@ const condnum = { printing: false }; // on paper: light, of one width
       }
       Object.assign(x, { domain: [0, 1] });
       Object.assign(y, { domain: [low, top], showticklabels: true }); // those beside it are gone
-      x.title = { ...x.title, text: wrapped(x.title?.text ?? "", room, 13) };
       if (x.type === "log" && x.dtick === 1 && x.range && Math.abs(x.range[1] - x.range[0]) > 6) x.dtick = 2;
     }
     const listed = inLegend(data);
     for (const trace of listed) trace.name = wrapped(trace.name ?? "", room - 54, 12);
-    const below = listed.reduce((sum, { name }) => sum + ROW + 16 * (lineCount(name) - 1), 76);
+    const below = listed.reduce((sum, { name }) => sum + ROW + 16 * (lineCount(name) - 1), 76 + order.at(-1).foot);
     const title = wrapped(layout.title?.text ?? "", width - 20, 15), menus = layout.updatemenus ?? [];
-    const above = 21 * lineCount(title) + (layout.annotations ? 34 : 24) + (menus.length ? 36 : 0);
+    const above = 21 * lineCount(title) + (layout.annotations ? 34 : 24) + order[0].head + (menus.length ? 36 : 0);
     for (const menu of menus) // between the title of the figure and that of the first panel
-      Object.assign(menu, { x: 0, xanchor: "left", y: 1 + 26 / inner, yanchor: "bottom", pad: {} });
+      Object.assign(menu, { x: 0, xanchor: "left", y: 1 + (26 + order[0].head) / inner, yanchor: "bottom", pad: {} });
     const bar = layout.coloraxis?.colorbar, flat = { orientation: "h", len: 1, lenmode: "fraction" };
     if (bar) Object.assign(bar, flat, { x: 0.5, y: 0, yref: "container", yanchor: "bottom" });
     const height = above + inner + below;

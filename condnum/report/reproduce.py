@@ -14,8 +14,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -338,21 +338,29 @@ def reproduce(
     with ThreadPoolExecutor(workers) as pool:
         running = list[Future[Experiment]]()
         try:
-            for before in first:
-                running.append(pool.submit(own.run, before, cores, 0))
-                on_end(running[0].result())
-            for before in rest:
-                running.append(pool.submit(own.run, before, each, threads))
-            for future in as_completed(running[len(first) :]):
-                on_end(future.result())
+            for group, count, limit in ((first, cores, 0), (rest, each, threads)):
+                ended = len(running)
+                for before in group:
+                    running.append(pool.submit(own.run, before, count, limit))
+                for future in _as_completed(running[ended:]):
+                    on_end(future.result())
         except BaseException:
             try:
                 own.stop.urgency = 1
-                wait(running)
+                list(_as_completed(running))
             except KeyboardInterrupt:
                 own.stop.urgency = 2
             raise
     return own.record
+
+
+def _as_completed(futures: Sequence[Future[Experiment]]) -> Generator[Future[Experiment]]:
+    """Yield futures as they end; Ctrl-C just before a wait without a limit is not heard until its end."""
+    pending = list(futures)
+    while pending:
+        done, _ = wait(pending, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
+        yield from (future for future in pending if future in done)
+        pending = [future for future in pending if future not in done]
 
 
 def _left_by_an_earlier_run(scale: str, folder: Path) -> dict[str, Experiment]:

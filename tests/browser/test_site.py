@@ -83,15 +83,17 @@ def test_solutions_are_folded_until_they_are_asked_for(site, window):
 @pytest.mark.slow
 def test_a_recorded_explorer_plays_in_its_lesson_and_keeps_its_state_in_the_address(site, watched):
     page = site / "learn" / "2_alignment.html"
-    watched.goto(f"{page.as_uri()}#exponent=0")
+    watched.goto(f"{page.as_uri()}#2.exponent=0")  # the second explorer of the page
     place = watched.locator(".condnum-recorded[data-explorer=AlignedTasksExplorer]")
     slider = place.locator("input[type=range]").first
     slider.wait_for()  # far below, and yet there, as a page may be printed
     said = place.locator(".condnum-verdict").inner_text()
     slider.press("ArrowRight")
-    watched.wait_for_function("location.hash.includes('exponent=0.')")
+    watched.wait_for_function("location.hash.includes('2.exponent=0.')")
     watched.wait_for_function(
-        "said => document.querySelector('.condnum-recorded .condnum-verdict').innerText !== said", arg=said
+        "said => document.querySelector('[data-explorer=AlignedTasksExplorer] .condnum-verdict').innerText"
+        " !== said",
+        arg=said,
     )
     assert watched.problems == []
     assert strangers(watched) == []
