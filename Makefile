@@ -32,7 +32,7 @@ site: setup
 
 # Three workers on two cores, as browsers and kernels wait for each other. COVERAGE=--cov is the gate of .ci/run.
 test: setup lint
-	$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder --ignore=tests/benchmarks -p no:benchmark $(COVERAGE)
+	$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder --ignore=tests/benchmarks -p no:benchmark $(COVERAGE)
 
 lint: setup
 	$(BIN)/ruff check .

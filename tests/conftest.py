@@ -3,6 +3,7 @@
 import functools
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,27 +25,36 @@ settings.register_profile(
 )
 settings.load_profile("same")
 
-#: What takes longest begins first, so that no worker is left with it at the end: tests that share a costly
-#: fixture, and files.
-LONGEST = ["site", "lab_server", "voila_address", "test_golden", "test_readme", "test_notebooks", "test_grab"]
+#: What one worker makes for several files, and long files, the longest first: patterns of their tests' names.
+LONGEST = {
+    "site": rf"/test_site|test_the_site|test_reports|test_tables\[({'|'.join(SHOWN)})\]",
+    "servers": r"browser/test_lessons|test_the_lessons_in_|browser/test_grab",
+    **{name: name for name in ("test_golden", "test_readme", "test_notebooks", "browser/test_")},
+}
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave to one worker the tests of a file, and those that share a site or a server."""
+def group_of(nodeid: str) -> str:
+    """Return what a test shares with others: a site, a server, or its file."""
+    found = (name for name, pattern in LONGEST.items() if re.search(pattern, nodeid))
+    return next(found, nodeid.partition("::")[0])
 
-    def group(item: Any) -> str:
-        fixtures = getattr(item, "fixturenames", ())
-        run = getattr(getattr(item, "callspec", None), "params", {}).get("name")
-        if "site_cache" in fixtures or ("golden_run" in fixtures and run in (None, *SHOWN)):
-            return "site"
-        file, stem = item.nodeid.partition("::")[0], item.path.stem
-        return next((name for name in LONGEST if name in (*fixtures, stem)), file)
 
-    groups = {item: group(item) for item in items}
-    for item, name in groups.items():
-        if getattr(config.option, "loadgroup", False):  # as xdist does it, which has read the marks before
-            item._nodeid = f"{item.nodeid}@{name}"
-    items.sort(key=lambda item: LONGEST.index(groups[item]) if groups[item] in LONGEST else len(LONGEST))
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Leave to one worker the tests of a group; under pytest 9.2 the marks of xdist 3.8 have no effect."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    return ByGroup(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, so that no worker is left with it at the end."""
+    places = list(LONGEST)
+    groups = {item: group_of(item.nodeid) for item in items}
+    items.sort(key=lambda item: places.index(groups[item]) if groups[item] in places else len(places))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
