@@ -37,8 +37,6 @@ TOLERANCE = {"deep": 1e-3, "deep-attackers": 1e-3}
 #: A number of the net before anything is done to it. Where a processor rounds so that it differs, training in
 #: float32 has gone another way, and no table can be compared.
 WITNESS = {"deep": ("results.csv", "kappa_pretrain_before"), "deep-attackers": ("curvature.csv", "condition")}
-#: Steps until an attacker succeeds: rounding, which is the processor's, may reach the goal one step apart.
-COUNTS = ("steps", "last_step", "passes", "baseline_steps", "predicted_spectrum", "factor")
 #: Updates from which a descent is not compared: 2000 of them make 29 % of a change of θ₀ by 3e-16.
 LONG = 1000
 
@@ -99,16 +97,13 @@ def test_tables(name, golden_run):
             if is_numeric_dtype(table[column]) and table[column].dtype != bool:
                 rtol = TOLERANCE.get(name, 1e-9)
                 steady = table["updates"] < LONG if "updates" in table else slice(None)
-                left, right = found[column][steady], table[column][steady]
-                if column == "factor" and "baseline_steps" in table:
-                    left, right = left * found["baseline_steps"], right * table["baseline_steps"]
-                atol = 1 if name == "attackers" and column in COUNTS else rtol * 1e-3
-                np.testing.assert_allclose(left, right, rtol=rtol, atol=atol, err_msg=where)
-            elif column == "choice":  # of a step, tuned on such counts
-                kinds = [
-                    of[column].fillna("").str.replace(r"[\d.]+", "", regex=True).tolist()
-                    for of in (found, table)
-                ]
-                assert kinds[0] == kinds[1], where
+                np.testing.assert_allclose(
+                    found[column][steady], table[column][steady], rtol=rtol, atol=rtol * 1e-3, err_msg=where
+                )
+            elif column == "choice":  # its step is a search's: equally good ones lie within 5 %
+                texts = [of[column].fillna("").str.split(r"([\d.]+)", regex=True) for of in (found, table)]
+                assert [text[::2] for text in texts[0]] == [text[::2] for text in texts[1]], where
+                steps = [[float(step) for text in of for step in text[1::2]] for of in texts]
+                np.testing.assert_allclose(*steps, rtol=0.05, err_msg=where)
             else:
                 assert found[column].fillna("").tolist() == table[column].fillna("").tolist(), where

@@ -370,7 +370,8 @@ def test_a_backbone_learns_and_its_benign_accuracy_is_measured(name, trained):
     assert run.final_accuracy > run.accuracy[:, 0].mean()
     hits = run.pretrain_accuracy * len(benign.labels) * len(run.accuracy)  # over all repeats
     assert hits == pytest.approx(round(hits))
-    assert 0 < run.pretrain_accuracy <= 1
+    worst = 0 if name == "all-muon" else 0.2  # it moves all weights far: on one processor down to chance
+    assert worst < run.pretrain_accuracy <= 1
     assert run.accuracy.shape == (2, len(run.steps))
     same = attack(target, DeepAttacker.named(name), budget=DeepBudget(12, 2, checkpoints=4))
     assert np.array_equal(same.accuracy, run.accuracy)
