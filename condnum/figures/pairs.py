@@ -211,7 +211,7 @@ def pair_figure(
     table = check_pair_results(results)
     pairs = table[["pretrain_digit", "harmful_digit"]].drop_duplicates().to_numpy()
     digits = np.ptp(pairs) + 1
-    draw = pair_dots if 2 * len(pairs) <= digits * (digits - 1) else pair_heatmaps
+    draw = _dots if 2 * len(pairs) <= digits * (digits - 1) else pair_heatmaps
     return draw(results, subtitle, convention=convention, gauge=gauge, methods=methods)
 
 
@@ -234,13 +234,8 @@ def _heading(table: pd.DataFrame) -> str:
     return f"{len(table[['pretrain_digit', 'harmful_digit']].drop_duplicates())} of 90 pairs of digits"
 
 
-def pair_dots(
-    results: pd.DataFrame,
-    subtitle: str,
-    *,
-    convention: str = "ridge",
-    gauge: str = "unit",
-    methods: Sequence[str] | None = None,
+def _dots(
+    results: pd.DataFrame, subtitle: str, *, convention: str, gauge: str, methods: Sequence[str] | None
 ) -> Any:
     """Draw RIR of a few ordered pairs of digits: a row a pair, a dot a method, a cross where it fails."""
     table, names, shown = _chosen(results, methods, convention=convention, gauge=gauge)
