@@ -265,7 +265,12 @@ class _Reproduction:
         with self._lock:
             self._ended += 1
             entries = tuple(after if old.name == after.name else old for old in self.record.experiments)
-            self.record = replace(self.record, experiments=entries, seconds=time.monotonic() - self.began)
+            seconds = (
+                self.record.seconds
+                if after.status in ("reused", "not run")
+                else time.monotonic() - self.began
+            )
+            self.record = replace(self.record, experiments=entries, seconds=seconds)
             self.record.save(self.folder)
             self.say(f"{_SIGNS[after.status]} [{self._ended}/{self.total}] {ending(after)}")
 
@@ -305,7 +310,8 @@ def reproduce(
         runner: Runs a command.
     """
     chosen, folder = experiments(scale, only), output_folder(root)
-    left = _left_by_an_earlier_run(scale, folder)
+    old = read_record(folder)
+    left = _left_by_an_earlier_run(scale, folder, old)
     record = ReproductionRecord(
         scale=scale,
         started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -322,6 +328,8 @@ def reproduce(
     waiting = {before.name: replace(before, status="waiting", error="") for before in to_run}
     entries = tuple(waiting.get(entry.name, entry) for entry in left.values())
     own.record, own.total = replace(record, experiments=entries), len(asked) + len(beside)
+    if old and not (to_run or beside):  # that one is still the reproduction, and the site the same
+        own.record = replace(old, experiments=entries)
     for after in filter(None, settled.values()):
         own.settle(after)
     cores, threads = jobs or core_count(), 0
@@ -363,9 +371,10 @@ def _as_completed(futures: Sequence[Future[Experiment]]) -> Generator[Future[Exp
         pending = [future for future in pending if future not in done]
 
 
-def _left_by_an_earlier_run(scale: str, folder: Path) -> dict[str, Experiment]:
+def _left_by_an_earlier_run(
+    scale: str, folder: Path, old: ReproductionRecord | None
+) -> dict[str, Experiment]:
     """Return every experiment of a scale as an earlier run left it; none stands whose folder is not whole."""
-    old = read_record(folder)
     if old is not None and old.scale != scale:
         raise InvalidInputError(
             f"{folder} holds a reproduction of scale '{old.scale}', not '{scale}'; choose another folder "
