@@ -30,8 +30,9 @@ reproduce: setup
 site: setup
 	$(BIN)/condnum site
 
-# Three workers on two cores, as browsers and kernels wait for each other. COVERAGE=--cov is the gate of .ci/run.
-test: setup lint
+# Three workers on two cores, as browsers and kernels wait for each other. .ci/run adds `make lint` and the gate of
+# coverage (COVERAGE=--cov).
+test: setup
 	$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder --ignore=tests/benchmarks -p no:benchmark $(COVERAGE)
 
 lint: setup

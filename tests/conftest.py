@@ -27,8 +27,8 @@ settings.load_profile("same")
 
 #: What one worker makes for several files, and long files, the longest first: patterns of their tests' names.
 LONGEST = {
-    "site": rf"/test_site|test_the_site|test_reports|test_tables\[({'|'.join(SHOWN)})\]",
-    "servers": r"browser/test_lessons|test_the_lessons_in_|browser/test_grab",
+    "site": rf"/test_site|test_pages|test_audit_page|test_tables\[({'|'.join(SHOWN)})\]",
+    "servers": r"browser/test_lessons|browser/test_grab",
     **{name: name for name in ("test_golden", "test_readme", "test_notebooks", "browser/test_")},
 }
 

@@ -83,7 +83,7 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say():
     hits = 0
     for seed in range(40):
         moments = second_moments(array_stream(np.random.default_rng(seed).normal(size=(200, 2)) * [2.0, 1.0]))
-        table = resampled((moments, moments), {RAW: None}, [], replicates=range(100), seed=seed, threads=1)
+        table = resampled((moments, moments), {RAW: None}, [], replicates=range(50), seed=seed, threads=1)
         row = table[(table["quantity"] == "kappa") & (table["task"] == "pretrain")].iloc[0]
         hits += row["low"] <= 4 <= row["high"]
     # Binomial(40, 0.95) is at least 33 with probability 0.997; percentile intervals are a bit short.
