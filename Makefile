@@ -56,7 +56,7 @@ fuzz: setup
 	  $(BIN)/python -m pytest tests/fuzz -s
 
 faults: setup
-	CONDNUM_FAULTS_LONG=1 CONDNUM_FAULTS_REPORT=reports/trust/faults.csv $(BIN)/python -m pytest tests/faults -s
+	CONDNUM_LONG=1 CONDNUM_FAULTS_LONG=1 CONDNUM_FAULTS_REPORT=reports/trust/faults.csv $(BIN)/python -m pytest tests/faults -s
 
 # Known weaknesses of the pinned versions, from the PyPI service: needs the network. --strict, because an index
 # that knows nothing about a version (a mirror) would otherwise look like good news.

@@ -77,6 +77,7 @@ def test_intervals_are_the_same_for_any_number_of_threads():
     pd.testing.assert_frame_equal(one, two, check_exact=False, rtol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_intervals_cover_the_truth_about_as_often_as_they_say():
     """κ of N(0, diag(4, 1)) is 4; 95 % intervals from 200 rows should hold it most of the time."""

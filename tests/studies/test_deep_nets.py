@@ -274,6 +274,7 @@ class TestRun:
         with pytest.raises(DataFormatError, match=r"do not fit ResNet: .*missing: .*unexpected: "):
             dataclasses.replace(config, backbone=("resnet18",)).run()
 
+    @pytest.mark.long
     def test_a_head_with_the_labels_in_another_order_is_noticed(self, tmp_path):
         """θ₀ is good, and its head in torchvision's order or in neither."""
         root = paint(tmp_path / "images", ("c2", "c10"))
