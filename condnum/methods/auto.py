@@ -31,18 +31,19 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from torch import Tensor
 
-from condnum.methods.method import (
+from condnum.methods.batch import ProblemBatch, measure
+from condnum.methods.method import random_weights
+from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask, SquaredLoss
+from condnum.methods.result import (
     Callback,
     History,
     ImmunizationResult,
     Progress,
-    SelfTunedSettings,
     StopReason,
-    random_weights,
     ridge_words,
     verdict_words,
 )
-from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask, ProblemBatch, SquaredLoss, measure
+from condnum.methods.settings import SelfTunedSettings
 from condnum.theory.ceiling import rir_ceiling
 from condnum.theory.immunization import (
     RATIO_TOLERANCE,

@@ -17,8 +17,9 @@ from condnum.data.task_pair import standardise
 from condnum.methods import ImmunizationResult
 from condnum.methods.algorithm1 import Ours
 from condnum.methods.descent import descend
-from condnum.methods.method import DescentSettings, Gradients, Memory, Parameters
+from condnum.methods.method import DescentMethod, Gradients, Memory, Parameters
 from condnum.methods.problem import ImmunizationProblem, LinearTask
+from condnum.methods.settings import DescentSettings
 from condnum.studies.cells import Cell, CellResult, cached
 from condnum.studies.measure import SPECTRA
 from condnum.theory.extremes import gram
@@ -193,14 +194,13 @@ class PairedBatches(ImmunizationProblem):
                 yield ImmunizationProblem(pretrain, LinearTask(X_H.mT @ X_H, X_H, loss=H.loss))
 
 
-class SwitchedAlgorithm1:
-    """Algorithm 1 with the release's choices where a switch is not turned; a `DescentMethod`."""
+class SwitchedAlgorithm1(DescentMethod):
+    """Algorithm 1 with the release's choices where a switch is not turned."""
 
     name = "released"
     label = "Algorithm 1 as released"
     summary = "descends the loss, R<sub>well</sub> and R<sub>ill</sub> with the release's choices"
-    parts: tuple[str, ...] = ("well", "ill", "supervised")
-    defaults = DescentSettings()
+    parts = ("well", "ill", "supervised")
 
     def __init__(self, switches: ProtocolSwitches) -> None:
         self.switches = switches

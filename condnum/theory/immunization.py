@@ -84,6 +84,11 @@ class Immunization:
         )
 
     @property
+    def ratios(self) -> str:
+        """Both ratios in words."""
+        return f"(i) = {self.harmful_ratio:.4g}, (ii) = {self.pretrain_ratio:.4g}"
+
+    @property
     def pretrain_lost(self) -> int:
         """By how much θ lowers the numerical rank of D_P's Hessian."""
         return self.pretrain_before.rank - self.pretrain_after.rank
