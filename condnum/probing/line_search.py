@@ -9,7 +9,6 @@ size costs the same.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Real
 from typing import TypeAlias
 
 import numpy as np
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from condnum.arrays import ArrayLike, as_tensor, storage_eps
 from condnum.errors import InvalidInputError, check_integer
-from condnum.theory.spectra import CovarianceRange, default_rtol
+from condnum.theory.spectra import CovarianceRange, checked_rtol, default_rtol
 
 #: Directions whose share of the error falls below this are set to zero now and then: subnormal
 #: numbers, which they would become, make every step several times as slow.
@@ -100,9 +99,7 @@ def linear_probe(
     K = as_tensor(covariance, "covariance", minimum_ndim=2).detach().to(T.device)
     b = as_tensor(moment, "moment", minimum_ndim=1).detach().to(T.device)
     T, K, b = _broadcast(T, K, b)
-    if rtol is not None and not (isinstance(rtol, Real) and 0 <= rtol < 1):
-        raise InvalidInputError(f"rtol must lie in [0, 1), got {rtol!r}.")
-    rtol = default_rtol(T.shape[-2], storage_eps(covariance)) if rtol is None else rtol
+    rtol = checked_rtol(rtol, default_rtol(T.shape[-2], storage_eps(covariance)))
     recorded = _recorded(record, check_integer("steps", steps, 1))
     w_0 = None if start is None else _start(start, T, b)
     batch = T.shape[:-2]

@@ -470,9 +470,7 @@ class TestMethodsOfOnesOwn:
             def theta(self, problem, generator): ...
 
         for bare in (Bare(), object()):
-            with pytest.raises(
-                InvalidInputError, match=r"is not a method: derive.*a label and a summary"
-            ):
+            with pytest.raises(InvalidInputError, match=r"is not a method: derive.*a label and a summary"):
                 register(bare)
         assert "bare" not in method_names()
 

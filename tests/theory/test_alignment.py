@@ -39,7 +39,7 @@ def test_by_hand(extra):
         (result.condition_ratio, 4 * (5 - ROOT) / (5 + ROOT)),
     ):
         np.testing.assert_allclose(found, expected, rtol=1e-14)
-    assert (result.rank, result.predicted_rank) == (2, 2)
+    assert result.rank == 2
     assert result.majorised is True
     assert result.ostrowski_holds is True
 
@@ -61,7 +61,6 @@ def test_eq_10_is_exact_when_u_is_q():
 def test_at_the_identity_eq_10_is_not_single_valued():
     result = alignment(np.eye(2), K_2)
     assert result.u_unique is False
-    assert result.theta_gap == pytest.approx(0)
     # Two bases of the same θ = I, two predictions: 2, 2 in the standard one, 3, 1 in K's own.
     Q = np.linalg.eigh(K_2)[1]
     nudged = alignment(Q @ np.diag([1.0, 1 - 1e-9]) @ Q.T, K_2)
