@@ -23,7 +23,7 @@ from condnum.theory.extremes import grams, largest_pairs, smallest_pairs
 from condnum.theory.spectra import symmetric_part
 
 #: A term of `∇_H R_ill` below this share of `‖H/k‖_F` moves no digit that the descent keeps.
-NEGLIGIBLE = 1e-10
+NEGLIGIBLE_TERM = 1e-10
 
 
 class Hessians:
@@ -104,7 +104,7 @@ def ill_gradients(tasks: TaskBatch, theta: Tensor, memory: Memory) -> HessianGra
     hessians, k = Hessians(tasks, theta, memory, "H"), tasks.ranks
     norm = torch.linalg.vector_norm(hessians.H, dim=(1, 2))
     norm = torch.where(torch.isfinite(norm.square()), norm, torch.nan)  # an infinite H has no gradient
-    sigma, v_k = hessians.smallest(NEGLIGIBLE * norm / k)
+    sigma, v_k = hessians.smallest(NEGLIGIBLE_TERM * norm / k)
     squared = 1 / (norm.square() / (2 * k) - sigma.square() / 2).square()
     return HessianGradient(hessians.H, -squared / k, sigma * squared, v_k)
 

@@ -12,7 +12,7 @@ import pandas as pd
 
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.probing.attackers import AttackBudget
-from condnum.probing.tasks import Kind
+from condnum.probing.tasks import TaskKind
 
 #: Tables of a report; the others follow from them.
 TABLES = ("steps", "curves", "extractors", "spectra", "skipped")
@@ -33,7 +33,7 @@ class AttackReport:
     spectra: pd.DataFrame
     skipped: pd.DataFrame
     baseline: str
-    kind: Kind
+    kind: TaskKind
     budget: AttackBudget
     held_out: bool
     title: str = ""
