@@ -59,14 +59,13 @@ def linear_probe(
     *,
     steps: int = 20_000,
     record: ArrayLike | None = None,
-    start: ArrayLike | None = None,
     rtol: float | None = None,
 ) -> ProbeCurve:
     """Probe features `Xθ` by gradient descent with exact line search, for a whole batch at once.
 
-    The probe minimises `‖Xθw − y‖²`; `w*` is the solution that shares the null-space part of the
-    start, so that the ratio can reach 0. A probe stops when its gradient is below the round-off of
-    a data-space implementation, `‖g‖ ≤ eps·σ₁·max(‖w*‖, ‖w₀‖)`; the curve is flat from there.
+    The probe minimises `‖Xθw − y‖²` from `w₀ = 0`; `w*` is the solution of least norm, so that the ratio can
+    reach 0. A probe stops when its gradient is below the round-off of a data-space implementation,
+    `‖g‖ ≤ eps·σ₁·‖w*‖`; the curve is flat from there.
 
     Args:
         theta: `(..., D, D_hid)` extractors.
@@ -77,7 +76,6 @@ def linear_probe(
         steps: Gradient steps.
         record: Increasing steps at which to record; default: every one up to 2000 steps, else
             `log_spaced_steps`.
-        start: `(D_hid,)` for every output, or `(D_hid, m)`: start `w₀`; default 0.
         rtol: Relative rank tolerance of K, in [0, 1); default `D·eps` of its stored dtype.
 
     Returns:
@@ -102,10 +100,9 @@ def linear_probe(
     T, K, b = _broadcast(T, K, b)
     rtol = checked_rtol(rtol, default_rtol(T.shape[-2], storage_eps(covariance)))
     recorded = _steps_to_record(record, check_integer("steps", steps, 1))
-    w_0 = None if start is None else _start(start, T, b)
     batch = T.shape[:-2]
     members = zip(*(x.reshape(-1, *x.shape[-2:]) for x in (T, K, b)), strict=True)
-    modes = [_modes(*_at_unit_size(t, k, m, w_0), rtol) for t, k, m in members]
+    modes = [_modes(*map(_at_unit_size, member), rtol) for member in members]
     curves = eigenbasis_probe(modes, recorded)
     shaped = {
         name: of.reshape((*batch, *of.shape[1:])) for name, of in vars(curves).items() if name != "steps"
@@ -114,7 +111,7 @@ def linear_probe(
 
 
 #: A probe in the eigenbasis of its Hessian: σ descending, (k,); the squared errors at the start, (k,); and
-#: max(‖w*‖, ‖w₀‖)², the scale of round-off.
+#: the larger of ‖w*‖² and ‖w₀‖², the scale of round-off.
 ProbeModes: TypeAlias = tuple[FloatArray, FloatArray, float]
 
 
@@ -151,35 +148,9 @@ def _broadcast(T: Tensor, K: Tensor, b: Tensor) -> tuple[Tensor, ...]:
     return tuple(x.expand(*batch, *x.shape[-2:]) for x in (T, K, b))
 
 
-def _start(start: ArrayLike, T: Tensor, b: Tensor) -> Tensor:
-    """Return the start of every output, `(D_hid, m)`."""
-    w_0 = as_tensor(start, "start", minimum_ndim=1).detach().to(T.device)
-    wanted = T.shape[-1], b.shape[-1]
-    if w_0.shape not in (wanted[:1], wanted):
-        raise InvalidInputError(
-            f"start has shape {tuple(w_0.shape)}, but theta gives {wanted[0]} features and moment has "
-            f"{wanted[1]} output(s): it must be {wanted[:1]} or {wanted}."
-        )
-    return (w_0.unsqueeze(-1) if w_0.ndim == 1 else w_0).expand(wanted)
-
-
-def _at_unit_size(
-    T: Tensor, K: Tensor, b: Tensor, w_0: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Bring all to unit size by powers of two: that is exact, no curve sees it, and squares stay in range."""
-    t, k, m = (_exponent(x) for x in (T, K, b))
-    T, K, b = (x / math.ldexp(1, e) for x, e in ((T, t), (K, k), (b, m)))
-    if w_0 is not None and bool(w_0.any()):
-        w = _exponent(w_0)
-        shift = w + t + k - m  # w₀ moves as w* = (TᵀKT)⁺Tᵀb; the longer of the two is brought to unit size
-        w_0 = w_0 / math.ldexp(1, w) * math.ldexp(1, min(shift, 0))
-        b = b * math.ldexp(1, -max(shift, 0))
-    return T, K, b, w_0
-
-
-def _exponent(values: Tensor) -> int:
-    """Return e with `2^e ≤ max|x| < 2^{e+1}`."""
-    return math.frexp(float(values.abs().max()))[1] - 1
+def _at_unit_size(values: Tensor) -> Tensor:
+    """Divide by a power of two: that is exact, no curve sees it, and squares stay in range."""
+    return values / math.ldexp(1, math.frexp(float(values.abs().max()))[1] - 1)
 
 
 def _steps_to_record(record: ArrayLike | None, steps: int) -> NDArray[np.int64]:
@@ -194,25 +165,19 @@ def _steps_to_record(record: ArrayLike | None, steps: int) -> NDArray[np.int64]:
     return wanted.astype(np.int64)
 
 
-def _modes(T: Tensor, K: Tensor, b: Tensor, w_0: Tensor | None, rtol: float | None) -> ProbeModes:
+def _modes(T: Tensor, K: Tensor, b: Tensor, rtol: float) -> ProbeModes:
     """Diagonalise one probe: with `K = BᵀB` and `Bθ = UΣVᵀ`, `σ = Σ²` and `Vᵀw* = Σ⁻¹Uᵀc`, `Bᵀc = Xᵀy`."""
     B = CovarianceRange.of(K, rtol=rtol).factor
     target = (B @ b) / B.square().sum(dim=1, keepdim=True)  # rows of B are orthogonal: c = (BBᵀ)⁻¹Bb
-    U, root, right = torch.linalg.svd(B @ T, full_matrices=False)
+    U, root, _ = torch.linalg.svd(B @ T, full_matrices=False)
     kept = root**2 > default_rtol(T.shape[1]) * root[0] ** 2
-    solution = (U[:, kept].mT @ target) / root[kept, None]
-    error = -solution
-    reach = solution.square().sum()
-    if w_0 is not None:
-        error = right[kept] @ w_0 - solution
-        reach = torch.maximum(reach, w_0.square().sum())
-    squares = error.square().sum(dim=1)
+    squares = ((U[:, kept].mT @ target) / root[kept, None]).square().sum(dim=1)
     if float(squares.sum()) <= 0:
         raise InvalidInputError(
             "the probe starts at its optimum (Xᵀy is zero on the range of Xθ): nothing to converge to; "
-            "check the targets, or pass another start."
+            "check the targets."
         )
-    return (root[kept] ** 2).cpu().numpy(), squares.cpu().numpy(), float(reach)
+    return (root[kept] ** 2).cpu().numpy(), squares.cpu().numpy(), float(squares.sum())
 
 
 def exact_line_search(
