@@ -102,7 +102,7 @@ def linear_probe(
     recorded = _steps_to_record(record, check_integer("steps", steps, 1))
     batch = T.shape[:-2]
     members = zip(*(x.reshape(-1, *x.shape[-2:]) for x in (T, K, b)), strict=True)
-    modes = [_modes(*map(_at_unit_size, member), rtol) for member in members]
+    modes = [_modes(_at_unit_size(t), _at_unit_size(k), _at_unit_size(m), rtol) for t, k, m in members]
     curves = eigenbasis_probe(modes, recorded)
     shaped = {
         name: of.reshape((*batch, *of.shape[1:])) for name, of in vars(curves).items() if name != "steps"
