@@ -16,6 +16,7 @@ from condnum.errors import DeviceError, InvalidInputError
 
 ArrayLike: TypeAlias = NDArray[Any] | Tensor | list[Any]
 Array: TypeAlias = NDArray[Any] | Tensor
+FloatArray: TypeAlias = NDArray[np.float64]
 
 
 def as_tensor(value: ArrayLike, name: str, *, ndim: int | None = None, minimum_ndim: int = 0) -> Tensor:

@@ -24,8 +24,7 @@ from condnum.errors import DataFormatError, InvalidInputError, check_known, requ
 from condnum.probing.attackers import AttackBudget
 from condnum.probing.panel import attack_panel
 from condnum.probing.report import AttackReport, attack_sentences
-from condnum.probing.tasks import AttackTask
-from condnum.probing.tasks import Kind as TaskKind
+from condnum.probing.tasks import AttackTask, TaskKind
 
 Kind = Literal["auto", "regression", "classification"]
 

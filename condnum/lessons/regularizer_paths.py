@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-import torch
 from numpy.typing import NDArray
 
 from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, num, translucent
@@ -32,13 +31,7 @@ from condnum.lessons.regularizers import (
 from condnum.lessons.sheet import Sheet
 from condnum.lessons.two_tasks import two_tasks
 from condnum.theory.ceiling import rir_ceiling
-from condnum.theory.regularizers import (
-    r_ill,
-    r_ill_from_pair,
-    r_ill_gradient,
-    r_well_from_pair,
-    r_well_gradient,
-)
+from condnum.theory.regularizers import r_ill, r_ill_gradient, r_well_gradient
 from condnum.theory.spectra import default_rtol, hessian
 from condnum.theory.steps import ill_step_bound, well_step_bound
 
@@ -78,9 +71,11 @@ def pushed_is_unique(regularizer: RegularizerName, spectra: Floats) -> NDArray[n
 
 def values(regularizer: RegularizerName, spectra: Floats) -> Floats:
     """Return a regularizer of every spectrum."""
-    sigma = torch.tensor(np.ascontiguousarray(spectra))
-    of_pair, end = {"well": (r_well_from_pair, 0), "ill": (r_ill_from_pair, -1)}[regularizer]
-    return np.asarray(of_pair(torch.diag_embed(sigma), sigma[..., end], sigma.shape[-1]))
+    mean_square = np.square(spectra).mean(axis=-1) / 2
+    if regularizer == "well":
+        return np.asarray(spectra[..., 0] ** 2 / 2 - mean_square)
+    with np.errstate(divide="ignore"):  # infinite where a spectrum is flat
+        return np.asarray(1 / (mean_square - spectra[..., -1] ** 2 / 2))
 
 
 @lru_cache(maxsize=256)  # of states of an explorer that differ in the other task alone

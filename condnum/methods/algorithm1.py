@@ -7,22 +7,23 @@ inverse, no solve, no ε, and well defined for singular K.
 import torch
 from torch import Tensor
 
+from condnum.methods.batch import ProblemBatch, TaskBatch
 from condnum.methods.method import (
-    DescentSettings,
+    DescentMethod,
     Gradients,
     HessianGradient,
     Memory,
     OuterGradient,
     Parameters,
-    SelfTunedSettings,
     random_weights,
 )
-from condnum.methods.problem import ImmunizationProblem, ProblemBatch, TaskBatch
+from condnum.methods.problem import ImmunizationProblem
+from condnum.methods.settings import DescentSettings, SelfTunedSettings
 from condnum.theory.extremes import grams, largest_pairs, smallest_pairs
 from condnum.theory.spectra import symmetric_part
 
 #: A term of `∇_H R_ill` below this share of `‖H/k‖_F` moves no digit that the descent keeps.
-NEGLIGIBLE = 1e-10
+NEGLIGIBLE_TERM = 1e-10
 
 
 class Hessians:
@@ -103,12 +104,12 @@ def ill_gradients(tasks: TaskBatch, theta: Tensor, memory: Memory) -> HessianGra
     hessians, k = Hessians(tasks, theta, memory, "H"), tasks.ranks
     norm = torch.linalg.vector_norm(hessians.H, dim=(1, 2))
     norm = torch.where(torch.isfinite(norm.square()), norm, torch.nan)  # an infinite H has no gradient
-    sigma, v_k = hessians.smallest(NEGLIGIBLE * norm / k)
+    sigma, v_k = hessians.smallest(NEGLIGIBLE_TERM * norm / k)
     squared = 1 / (norm.square() / (2 * k) - sigma.square() / 2).square()
     return HessianGradient(hessians.H, -squared / k, sigma * squared, v_k)
 
 
-class Ours:
+class Ours(DescentMethod):
     """Algorithm 1: supervised loss, `R_well` on the pre-training task, `R_ill` on the harmful one.
 
     This is the joint descent; by default `ours` tunes itself instead, see `condnum.methods.auto`.
@@ -120,17 +121,18 @@ class Ours:
         "self-tuned: steps on R<sub>well</sub>(H<sub>P</sub>) alone and on R<sub>ill</sub>(H<sub>H</sub>) "
         "alone in turn, none on the loss; with fixed settings: descends all three together (Eq. 11)"
     )
-    parts: tuple[str, ...] = ("well", "ill", "supervised")
+    parts = ("well", "ill", "supervised")
     defaults = SelfTunedSettings()
+    batched = True
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
         """Return θ₀ and, for a task with targets, ω₀, both uniform in ±1/√D."""
-        drawn = {"theta": random_weights(problem, problem.dimension, generator)}
+        drawn = super().initial(problem, generator)
         if problem.pretrain.targets is not None:
             drawn["omega"] = random_weights(problem, problem.pretrain.targets.shape[1], generator)
         return drawn
 
-    def batched_gradients(
+    def gradients(
         self, problems: ProblemBatch, parameters: Parameters, settings: DescentSettings, memory: Memory
     ) -> Gradients:
         """Return the three parts of line 6 and the probe's gradient of line 4."""
@@ -147,20 +149,16 @@ class Ours:
         )
 
 
-class RIllOnly:
+class RIllOnly(DescentMethod):
     """The baseline that minimises `R_ill(H_H)` alone, with Algorithm 1's preconditioner."""
 
     name = "r_ill_only"
     label = "R<sub>ill</sub> only"
     summary = "descends R<sub>ill</sub>(H<sub>H</sub>) alone"
-    parts: tuple[str, ...] = ("ill",)
-    defaults = DescentSettings()
+    parts = ("ill",)
+    batched = True
 
-    def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
-        """Return θ₀, uniform in ±1/√D."""
-        return {"theta": random_weights(problem, problem.dimension, generator)}
-
-    def batched_gradients(
+    def gradients(
         self, problems: ProblemBatch, parameters: Parameters, settings: DescentSettings, memory: Memory
     ) -> Gradients:
         """Return the one part of line 6 that is left."""

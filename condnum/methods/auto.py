@@ -22,7 +22,7 @@ The supervised loss has nothing to say: line 4 run to convergence gives `ω = θ
 
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 
 import numpy as np
@@ -31,18 +31,19 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from torch import Tensor
 
-from condnum.methods.method import (
+from condnum.methods.batch import ProblemBatch, measure
+from condnum.methods.method import random_weights
+from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask, SquaredLoss
+from condnum.methods.result import (
     Callback,
     History,
     ImmunizationResult,
     Progress,
-    SelfTunedSettings,
     StopReason,
-    random_weights,
     ridge_words,
     verdict_words,
 )
-from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask, ProblemBatch, SquaredLoss, measure
+from condnum.methods.settings import SelfTunedSettings
 from condnum.theory.ceiling import rir_ceiling
 from condnum.theory.immunization import (
     RATIO_TOLERANCE,
@@ -52,10 +53,10 @@ from condnum.theory.immunization import (
 )
 
 #: κ(H_P) at which it counts as flat: RIR is then within a factor 1.05² of the ceiling.
-FLAT = 1.05
+_FLAT = 1.05
 
 #: Relative growth of the largest singular value of θ's harmful features in one step of R_ill.
-GROWTH = 0.25
+_GROWTH = 0.25
 
 #: (ii) stays this far below 1.
 MARGIN = 1e-3
@@ -69,11 +70,8 @@ GAIN = 1.5
 _Merit = tuple[bool, float, bool, bool, float]
 
 
-class _StopError(Exception):
-    """The budget is spent, or the callback asked to stop."""
-
-    def __init__(self, reason: StopReason) -> None:
-        self.reason = reason
+#: The part of a step, "well" or "ill", and the θ that it leads to.
+_Move = tuple[str, Callable[[], Tensor]]
 
 
 def descend_auto(
@@ -130,7 +128,7 @@ class _Auto:
         self.possible = rank > 1 and not self.ceiling <= 1
         # How much there is to have, and how much of it each tolerance may cost: little where that is little.
         most = min(kappa**0.5, self.ceiling**0.5 if self.ceiling > 1 else math.inf)
-        self.flat = max(min(FLAT, most**0.1), 1 + 1e-12)
+        self.flat = max(min(_FLAT, most**0.1), 1 + 1e-12)
         self.finest = min(1e-4, math.log(most) / (50 * rank) or 1)
         self.limit = max(1 - MARGIN, 1 / most) + RATIO_TOLERANCE / 10
         self.best_beta = _best_probe(problem.pretrain)
@@ -147,24 +145,36 @@ class _Auto:
         self._kept: list[tuple[_Merit, Immunization, Tensor, int]] = []
 
     def loop(self) -> StopReason:
-        """Alternate until RIR gains no more; leave the candidates behind."""
-        best, reached = 0.0, 0.0
+        """Take steps within the budget, record them and tell the callback; leave the candidates behind."""
         try:
-            self._record(self.theta)
-            self._keep()
-            while reached >= GAIN * best:
-                best = reached
-                self.rounds += 1
-                self._flatten()
-                self._raise()
-                reached = self._kept[-1][1].rir
-            if not self._kept[-1][1].success and self.possible:
-                self._search()
-        except _StopError as stop:
-            return stop.reason
+            if self._record(self.theta):
+                self._keep()
+                return "cancelled"
+            for part, theta in self._moves():
+                self.step += 1
+                self.steps[part] += 1
+                told = self.step >= self._next_record or self.step in self.watch
+                cancelled = told and self._record(theta())
+                if cancelled or self.step >= self.settings.steps:
+                    self.theta = theta()
+                    self._keep()
+                    return "cancelled" if cancelled else "steps"
         except torch.linalg.LinAlgError:
             return "diverged"
         return "settled"
+
+    def _moves(self) -> Iterator[_Move]:
+        """Yield steps, in rounds of both kinds, until RIR gains no more."""
+        best, reached = 0.0, 0.0
+        self._keep()
+        while reached >= GAIN * best:
+            best = reached
+            self.rounds += 1
+            yield from self._flatten()
+            yield from self._raise()
+            reached = self._kept[-1][1].rir
+        if not self._kept[-1][1].success and self.possible:
+            yield from self._search()
 
     def chosen(self) -> tuple[Tensor, Immunization, int]:
         """Return the best candidate that keeps clause (c), else the best; verdict and number of steps."""
@@ -187,7 +197,7 @@ class _Auto:
         self._rows.append(self._row(theta))
         return History.of(self._rows)
 
-    def _search(self) -> None:
+    def _search(self) -> Iterator[_Move]:
         """Alternate again from an orthogonal θ, where Definition 3.1 was missed.
 
         Flattened, κ(H_H) may have passed what float64 can tell: on the way, there is a θ where it has not. Or
@@ -195,17 +205,17 @@ class _Auto:
         steps grow as far as their bound allows, whatever (ii) becomes, and each is flattened.
         """
         self.theta = torch.linalg.qr(self._kept[0][2]).Q
-        self._flatten(watched=True)
-        growth = GROWTH if len(self.pretrain) < self.problem.dimension else math.inf
+        yield from self._flatten(watched=True)
+        growth = _GROWTH if len(self.pretrain) < self.problem.dimension else math.inf
         while growth < 1e8 and not self._kept[-1][1].success:
             self.rounds += 1
             _, s, rows = torch.linalg.svd(self.harmful @ self.theta, full_matrices=False)
-            self.theta = _scaled(self.theta, rows, self._ill_factors(s.square().cpu().numpy(), growth))
+            self.theta = _stretched(self.theta, rows, self._ill_factors(s.square().cpu().numpy(), growth))
             growth *= 1.5
-            self._count("ill", lambda: self.theta)
-            self._flatten()
+            yield "ill", lambda: self.theta
+            yield from self._flatten()
 
-    def _flatten(self, *, watched: bool = False) -> None:
+    def _flatten(self, *, watched: bool = False) -> Iterator[_Move]:
         """Take steps of R_well until κ(H_P) is at most `flat` or falls no more.
 
         They move the spectrum in closed form. Then κ(H_P) is measured afresh: round-off in a wide spectrum
@@ -226,13 +236,13 @@ class _Auto:
                 factors = self._landing_factors(sigma) if landing else self._levelling_factors(sigma)
                 gains *= factors
                 sigma *= factors**2
-                self._count("well", partial(_scaled, start, rows, gains))
+                yield "well", partial(_stretched, start, rows, gains)
                 if watched:
-                    self.theta = _scaled(start, rows, gains)
+                    self.theta = _stretched(start, rows, gains)
                     self._keep()
             if (gains == 1).all():
                 break
-            self.theta = _scaled(start, rows, gains)
+            self.theta = _stretched(start, rows, gains)
         self._keep()
 
     def _landing_factors(self, sigma: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -263,17 +273,17 @@ class _Auto:
         self.weights["well"] = eta
         return 1 - 2 * eta * (upper * (share + 1 / p) - 1 / p) * sigma
 
-    def _raise(self) -> None:
+    def _raise(self) -> Iterator[_Move]:
         """Take steps of R_ill while (ii) stays within its limit, each halved where it does not."""
         _, s, rows = torch.linalg.svd(self.harmful @ self.theta, full_matrices=False)
         sigma = s.square().cpu().numpy()
         if sigma[0] <= sigma[-1] * (1 + 1e-9):  # κ(H_H) = 1: R_ill is infinite and has no direction
             return
-        gains, growth, start = np.ones_like(sigma), GROWTH, self.theta
+        gains, growth, start = np.ones_like(sigma), _GROWTH, self.theta
         before, stale = self._measure(start)[0], 0
         while growth > self.finest and stale < 5:
             factors = self._ill_factors(sigma, growth)
-            trial = _scaled(start, rows, gains * factors)
+            trial = _stretched(start, rows, gains * factors)
             merit, verdict = self._measure(trial)
             if verdict.pretrain_ratio > self.limit:
                 growth /= 2
@@ -281,7 +291,7 @@ class _Auto:
             # Nothing gained: κ(H_H) has passed what float64 can tell from a lost rank.
             before, stale = merit, 0 if merit > before else stale + 1
             gains, sigma, self.theta = gains * factors, sigma * factors**2, trial
-            self._count("ill", lambda: self.theta)
+            yield "ill", lambda: self.theta
             self._keep((merit, verdict))
 
     def _ill_factors(self, sigma: NDArray[np.float64], growth: float) -> NDArray[np.float64]:
@@ -313,19 +323,8 @@ class _Auto:
         if not self._kept or merit > self._kept[-1][0]:
             self._kept.append((merit, verdict, self.theta, self.step))
 
-    def _count(self, part: str, theta: Callable[[], Tensor]) -> None:
-        """Count a step; record it where the history wants a row; stop where the budget ends."""
-        self.step += 1
-        self.steps[part] += 1
-        if self.step >= self._next_record or self.step in self.watch:
-            self._record(theta())
-        if self.step >= self.settings.steps:
-            self.theta = theta()
-            self._keep()
-            raise _StopError("steps")
-
-    def _record(self, theta: Tensor) -> None:
-        """Append a row to the history, and tell the callback."""
+    def _record(self, theta: Tensor) -> bool:
+        """Append a row to the history where it wants one, tell the callback; return whether that cancels."""
         row, every = dict[str, float](), self.settings.record_every
         if every == 0:
             self._next_record = self.settings.steps + 1
@@ -336,12 +335,8 @@ class _Auto:
             row = self._row(theta)
             self._rows.append(row)
         if self.callback is None or not (row or self.step in self.watch):
-            return
-        progress = Progress("ours", self.seed, self.step, self.settings.steps, row, theta)
-        if self.callback(progress) is True:
-            self.theta = theta
-            self._keep()
-            raise _StopError("cancelled")
+            return False
+        return self.callback(Progress("ours", self.seed, self.step, self.settings.steps, row, theta)) is True
 
     def _row(self, theta: Tensor) -> dict[str, float]:
         """Measure θ."""
@@ -350,7 +345,7 @@ class _Auto:
         return {"step": float(self.step)} | measured | {"loss": self._loss} | weights
 
 
-def _scaled(theta: Tensor, rows: Tensor, gains: NDArray[np.float64]) -> Tensor:
+def _stretched(theta: Tensor, rows: Tensor, gains: NDArray[np.float64]) -> Tensor:
     """Return `θ(I + V diag(g − 1)Vᵀ)`, V the transposed rows."""
     change = torch.as_tensor(gains - 1).to(theta)
     return theta + (theta @ rows.mT * change) @ rows

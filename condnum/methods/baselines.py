@@ -1,4 +1,4 @@
-"""The paper's baselines: IMMA's bi-level game (Zheng & Yeh, 2024), and descent on the condition numbers."""
+"""IMMA's bi-level game (Zheng & Yeh, 2024), descent on the condition numbers, controls and closed forms."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -7,18 +7,23 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from condnum.arrays import Array
 from condnum.errors import InvalidInputError
 from condnum.methods.algorithm1 import Hessians
+from condnum.methods.batch import ProblemBatch, TaskBatch
 from condnum.methods.method import (
-    DescentSettings,
+    ClosedFormMethod,
+    DescentMethod,
     Gradients,
     Memory,
     OuterGradient,
     Parameters,
-    only_where,
     random_weights,
 )
-from condnum.methods.problem import ImmunizationProblem, ProblemBatch, SupervisedLoss, TaskBatch
+from condnum.methods.problem import ImmunizationProblem, SupervisedLoss
+from condnum.methods.settings import DescentSettings, only_where
+from condnum.theory.ceiling import optimal_immunizer
+from condnum.theory.pareto import front_immunizer
 from condnum.theory.spectra import PUBLISHED_RIDGE, Convention
 
 
@@ -52,25 +57,26 @@ def bilevel_gradient(
     return gradient
 
 
-class Imma:
+class Imma(DescentMethod):
     """IMMA on a linear extractor: θ by the bi-level gradient, ω and w by their own losses."""
 
     name = "imma"
     label = "IMMA"
     summary = "bi-level: maximises the harmful loss after a simulated fine-tuning step"
-    parts: tuple[str, ...] = ("bilevel",)
+    parts = ("bilevel",)
     defaults = ImmaSettings()
+    batched = True
 
     def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
         """Return θ₀, ω₀ and w₀, all uniform in ±1/√D."""
-        drawn = {"theta": random_weights(problem, problem.dimension, generator)}
+        drawn = super().initial(problem, generator)
         for name, task, targets in (("omega", problem.pretrain, "y_P"), ("w", problem.harmful, "y_H")):
             if task.targets is None:
                 raise InvalidInputError(f"imma needs the targets of both tasks; missing: {targets}.")
             drawn[name] = random_weights(problem, task.targets.shape[1], generator)
         return drawn
 
-    def batched_gradients(
+    def gradients(
         self, problems: ProblemBatch, parameters: Parameters, settings: ImmaSettings, memory: Memory
     ) -> Gradients:
         """Return the bi-level gradient of θ and the plain gradients of both probes."""
@@ -124,20 +130,17 @@ def kappa_gradient(
     return OuterGradient(images * weights[:, None, :], pair)
 
 
-class OptKappa:
+class OptKappa(DescentMethod):
     """Descends `κ(H_P(θ)) − κ(H_H(θ))` (Sec. 5, baselines), without preconditioner."""
 
     name = "opt_kappa"
     label = "Opt κ"
     summary = "descends κ(H<sub>P</sub>) − κ(H<sub>H</sub>) itself, through the four extreme eigenpairs"
-    parts: tuple[str, ...] = ("kappa_pretrain", "kappa_harmful")
+    parts = ("kappa_pretrain", "kappa_harmful")
     defaults = OptKappaSettings()
+    batched = True
 
-    def initial(self, problem: ImmunizationProblem, generator: torch.Generator) -> Parameters:
-        """Return θ₀, uniform in ±1/√D."""
-        return {"theta": random_weights(problem, problem.dimension, generator)}
-
-    def batched_gradients(
+    def gradients(
         self, problems: ProblemBatch, parameters: Parameters, settings: OptKappaSettings, memory: Memory
     ) -> Gradients:
         """Return the gradients of `+κ_P` and `−κ_H` (or of their logarithms)."""
@@ -145,3 +148,50 @@ class OptKappa:
         P = kappa_gradient(problems.pretrain, theta, memory, "P", settings)
         H = kappa_gradient(problems.harmful, theta, memory, "H", settings)
         return Gradients({"kappa_pretrain": P, "kappa_harmful": OuterGradient(-H.left, H.right)})
+
+
+class Identity(ClosedFormMethod):
+    """The raw inputs."""
+
+    name, label = "identity", "Identity (θ = I)"
+    summary = "control: no feature extractor"
+    seeded = False
+
+    def theta(self, problem: ImmunizationProblem, generator: torch.Generator) -> Tensor:
+        """Return I."""
+        return torch.eye(problem.dimension, dtype=torch.float64, device=problem.device)
+
+
+class Initial(ClosedFormMethod):
+    """The start of every trained method."""
+
+    name, label = "initial", "Initial (θ = θ<sub>0</sub>)"
+    summary = "control: the random θ₀ that every trained method starts from"
+
+    def theta(self, problem: ImmunizationProblem, generator: torch.Generator) -> Tensor:
+        """Return θ₀, uniform in ±1/√D."""
+        return random_weights(problem, problem.dimension, generator)
+
+
+class Optimal(ClosedFormMethod):
+    """The closed form at the RIR ceiling."""
+
+    name, label = "optimal", "Optimal (K<sub>P</sub><sup>−1/2</sup>)"
+    summary = "closed form: attains the RIR ceiling of the compact convention"
+    seeded = False
+
+    def theta(self, problem: ImmunizationProblem, generator: torch.Generator) -> Array:
+        """Return `optimal_immunizer`, in the unit gauge."""
+        return optimal_immunizer(problem.pretrain.range, problem.harmful.range)
+
+
+class Front(ClosedFormMethod):
+    """The closed form on the Pareto front."""
+
+    name, label = "front", "Front ((ii) just below 1)"
+    summary = "closed form: (ii) just below 1 and, where there is a ceiling, RIR at it"
+    seeded = False
+
+    def theta(self, problem: ImmunizationProblem, generator: torch.Generator) -> Array:
+        """Return `front_immunizer`, in the unit gauge."""
+        return front_immunizer(problem.pretrain.range, problem.harmful.range)

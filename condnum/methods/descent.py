@@ -9,21 +9,11 @@ from torch import Tensor
 from torch.optim.adam import adam
 
 from condnum.errors import InvalidInputError
-from condnum.methods.method import (
-    Callback,
-    DescentMethod,
-    DescentSettings,
-    Gradients,
-    History,
-    ImmunizationResult,
-    Memory,
-    Parameters,
-    Progress,
-    StopReason,
-    few_threads,
-    knows_batches,
-)
-from condnum.methods.problem import SMALL, ImmunizationProblem, ProblemBatch, measure
+from condnum.methods.batch import ProblemBatch, measure
+from condnum.methods.method import DescentMethod, Gradients, Memory, Parameters, few_threads
+from condnum.methods.problem import SMALL, ImmunizationProblem
+from condnum.methods.result import Callback, History, ImmunizationResult, Progress, StopReason
+from condnum.methods.settings import DescentSettings
 
 
 def descend(
@@ -94,7 +84,7 @@ class _Descent:
         self.problems, self.seeds, self.device = problems, seeds, device
         self.settings, self.callback = settings, callback
         self.told = settings.recorded_steps | frozenset(watch)  # steps of which the callback is told
-        self.method: Any = method
+        self.method = method
         self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         drawn = [method.initial(*start) for start in zip(problems, self.generators, strict=True)]
         shapes = {str({name: tuple(tensor.shape) for name, tensor in one.items()}) for one in drawn}
@@ -155,12 +145,12 @@ class _Descent:
         size, problems = self.settings.batch_size, self.problems
         if size is not None:
             problems = [one.sample(size, draw) for one, draw in zip(problems, self.generators, strict=True)]
-        if knows_batches(self.method):
+        if self.method.batched:
             batch = self.batch if size is None else ProblemBatch.of(problems, self.device)
-            return self.method.batched_gradients(batch, self.parameters, self.settings, self.memory)
+            return self.method.gradients(batch, self.parameters, self.settings, self.memory)
         (problem,) = problems  # what knows no batches is descended one by one
         alone = {name: tensor[0] for name, tensor in self.parameters.items()}
-        found = self.method.gradients(problem, alone, self.settings, self.memory)
+        found: Any = self.method.gradients(problem, alone, self.settings, self.memory)
         parts, others = (
             {name: x[None].double() for name, x in kind.items()} for kind in (found.parts, found.others)
         )

@@ -1,11 +1,10 @@
-"""The pair of tasks that a method immunizes, from data or covariances; alone, or many pairs in a batch."""
+"""The pair of tasks that a method immunizes, from data or covariances."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,7 +14,6 @@ from torch.nn.functional import softplus
 
 from condnum.arrays import ArrayLike, as_tensor, resolve_device, storage_eps
 from condnum.errors import InvalidInputError, check_known
-from condnum.theory.extremes import TriangularFactor
 from condnum.theory.spectra import CovarianceRange, as_covariance, covariance, default_rtol, squared_rtol
 
 LossName = Literal["mse", "bce"]
@@ -87,7 +85,6 @@ class LinearTask:
     targets: Tensor | None = None  # (N_loss, m)
     loss: LossName = "mse"
     loss_features: Tensor | None = None  # (N_loss, D), None for `features`
-    known_range: CovarianceRange | None = None  # of K, where it is known
     rtol: float | None = None  # relative rank tolerance of K; default D·2⁻⁵²
 
     @property
@@ -106,8 +103,7 @@ class LinearTask:
     @cached_property
     def range(self) -> CovarianceRange:
         """Eigenpairs of K above its numerical rank."""
-        name = "the task's covariance"
-        return self.known_range or CovarianceRange.of(self.covariance, rtol=self.rtol, name=name)
+        return CovarianceRange.of(self.covariance, rtol=self.rtol, name="the task's covariance")
 
     @property
     def rank(self) -> int:
@@ -345,142 +341,3 @@ def _task(
             f"{float(targets.max()):.3g}): the bce loss needs labels or probabilities; use loss='mse'."
         )
     return LinearTask(K, features, targets, loss, rows, rtol=rtol)
-
-
-def _stacked(matrices: Sequence[Any], device: torch.device) -> Tensor:
-    """Stack matrices below which rows of zeros make all equally high, or numbers as `(b, 1, 1)`.
-
-    A matrix that occurs more than once travels to the device once: 180 tasks of 90 digit pairs share
-    55 covariances.
-    """
-    if not isinstance(matrices[0], Tensor):
-        return torch.tensor(matrices, dtype=torch.float64, device=device)[:, None, None]
-    different = list({id(matrix): matrix for matrix in matrices}.values())
-    places = {id(matrix): place for place, matrix in enumerate(different)}
-    shape = len(different), max(map(len, different)), different[0].shape[1]
-    stacked = torch.zeros(shape, dtype=different[0].dtype, device=device)
-    for target, matrix in zip(stacked, different, strict=True):
-        target[: len(matrix)].copy_(matrix)
-    if len(different) == len(matrices):
-        return stacked
-    return stacked[torch.tensor([places[id(matrix)] for matrix in matrices], device=device)]
-
-
-@dataclass(frozen=True)
-class TaskBatch:
-    """One task of each problem, as stacked tensors that are made when they are first asked for."""
-
-    tasks: Sequence[LinearTask]
-    device: torch.device
-
-    @cached_property
-    def factor(self) -> Tensor:
-        """`B` with `BᵀB = K` of each task, below which zeros make r = max rank; `(b, r, D)`."""
-        return _stacked([task.factor for task in self.tasks], self.device)
-
-    @cached_property
-    def ranks(self) -> Tensor:
-        """Number of rows of each B that are not padding, all of them independent; `(b,)`."""
-        return torch.tensor([task.rank for task in self.tasks], device=self.device)
-
-    @cached_property
-    def small_covariance(self) -> Tensor | None:
-        """K of a single task of at most `SMALL` dimensions, whose Hessian is formed and decomposed whole."""
-        K = self.tasks[0].covariance
-        return K.to(self.device) if len(self.tasks) == 1 and len(K) <= SMALL else None
-
-    @cached_property
-    def triangular(self) -> TriangularFactor | None:
-        """The factor of a single task in triangular form, where that saves work: on the CPU, r near D."""
-        _, rows, dimension = self.factor.shape
-        if len(self.tasks) > 1 or self.device.type != "cpu" or not dimension / 2 <= rows <= dimension:
-            return None
-        return TriangularFactor.of(self.factor[0])
-
-    @cached_property
-    def loss(self) -> SupervisedLoss | None:
-        """The supervised losses of all tasks, or None for tasks without."""
-        losses = [task.supervised for task in self.tasks]
-        kind = type(losses[0])
-        if any(type(loss) is not kind for loss in losses):
-            names = ", ".join(sorted({type(loss).__name__ for loss in losses}))
-            raise InvalidInputError(f"the tasks of a batch must have one kind of loss, got {names}.")
-        if losses[0] is None:
-            return None
-        columns = {
-            field.name: _stacked([getattr(loss, field.name) for loss in losses], self.device)
-            for field in fields(losses[0])
-        }
-        return type(losses[0])(**columns)
-
-
-@dataclass(frozen=True)
-class ProblemBatch:
-    """The pairs (D_P, D_H) of many problems of one dimension."""
-
-    pretrain: TaskBatch
-    harmful: TaskBatch
-
-    @classmethod
-    def of(cls, problems: Sequence[ImmunizationProblem], device: torch.device) -> Self:
-        """Put problems side by side on a device."""
-        return cls(
-            TaskBatch([problem.pretrain for problem in problems], device),
-            TaskBatch([problem.harmful for problem in problems], device),
-        )
-
-
-def measure(problems: ProblemBatch, theta: Tensor, omega: Tensor | None) -> dict[str, list[float]]:
-    """Return loss, both regularizers and both compact κ's of each problem: what histories record.
-
-    κ is taken over rank(K), the rank that H(θ) has for invertible θ: along a run a fixed rank gives
-    a continuous curve, whereas a rank decided anew at every step jumps near the tolerance.
-    """
-    spectra, smallest, kappa = {}, {}, {}
-    for name, tasks in (("pretrain", problems.pretrain), ("harmful", problems.harmful)):
-        # cuSOLVER batches singular value decompositions up to 32×32: larger ones are the host's.
-        F = (tasks.factor @ theta).cpu()
-        finite = torch.isfinite(torch.linalg.vector_norm(F, ord=torch.inf, dim=(1, 2)))
-        sigma = torch.linalg.svdvals(torch.where(finite[:, None, None], F, 0.0)).square()
-        spectra[name] = sigma = torch.where(finite[:, None], sigma, torch.inf)
-        k = tasks.ranks.cpu().clamp_max(sigma.shape[1])  # zeros of the padding follow
-        smallest[name] = sigma.gather(1, (k - 1)[:, None]).squeeze(1)
-        usable = torch.isfinite(sigma).all(dim=1) & (smallest[name] > 0)
-        kappa[name] = torch.where(usable, sigma[:, 0] / smallest[name], torch.inf)
-    P, H = spectra["pretrain"], spectra["harmful"]
-    spread = (H.square().sum(dim=1) / k - smallest["harmful"].square()) / 2
-    loss = torch.full_like(spread, torch.nan)
-    if problems.pretrain.loss is not None and omega is not None:
-        loss = problems.pretrain.loss.value(theta @ omega)
-    columns = {
-        "loss": loss,
-        "r_well": (P[:, 0].square() - P.square().sum(dim=1) / theta.shape[2]) / 2,
-        "r_ill": torch.where(spread > 0, 1 / spread, torch.inf),
-        "kappa_pretrain": kappa["pretrain"],
-        "kappa_harmful": kappa["harmful"],
-    }
-    return {name: column.tolist() for name, column in columns.items()}
-
-
-def problem_bytes(problem: ImmunizationProblem) -> int:
-    """Estimate the memory that one more problem takes in a batch."""
-    D = problem.dimension
-    # θ, its copy, gradient, two moments of Adam, two Hessians, their sum, and as many again for what lives
-    # inside a step (IMMA's graph, norms); the basis of Lanczos.
-    numbers = 16 * D**2 + 32 * D
-    for task in (problem.pretrain, problem.harmful):
-        rows = 0 if task.supervised_rows is None else len(task.supervised_rows)
-        numbers += 2 * task.rank * D + rows * D
-    r = problem.harmful.rank
-    return 8 * (numbers + 4 * r**2 + r * D)  # the inverse of the harmful task's dual Gram matrix
-
-
-def batch_size(problem: ImmunizationProblem, device: torch.device, memory_bytes: int | None = None) -> int:
-    """Return how many problems like this one fit on a device at once."""
-    if memory_bytes is None and device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        memory_bytes = int(0.8 * (free + reusable))  # the rest is for what the libraries allocate
-    elif memory_bytes is None:
-        memory_bytes = 2 * 2**30  # nobody says what is free: as a sweep's workers take
-    return max(1, memory_bytes // problem_bytes(problem))

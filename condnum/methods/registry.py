@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -13,76 +13,22 @@ from condnum.arrays import as_tensor, resolve_device
 from condnum.errors import InvalidInputError, check_integer, check_known
 from condnum.methods.algorithm1 import Ours, RIllOnly
 from condnum.methods.auto import descend_auto
-from condnum.methods.baselines import Imma, OptKappa
+from condnum.methods.baselines import Front, Identity, Imma, Initial, Optimal, OptKappa
+from condnum.methods.batch import ProblemBatch, measure
 from condnum.methods.descent import descend, descend_batch
-from condnum.methods.method import (
-    NAMED_SETTINGS,
-    Callback,
-    ClosedFormMethod,
-    DescentMethod,
-    DescentSettings,
-    History,
-    ImmunizationResult,
-    SelfTunedSettings,
-    Settings,
-    few_threads,
-    judged,
-    knows_batches,
-    random_weights,
-)
-from condnum.methods.problem import MAKE_IT, ImmunizationProblem, ProblemBatch, measure
-from condnum.theory.ceiling import optimal_immunizer
-from condnum.theory.pareto import front_immunizer
+from condnum.methods.method import ClosedFormMethod, DescentMethod, few_threads
+from condnum.methods.problem import MAKE_IT, ImmunizationProblem
+from condnum.methods.result import Callback, History, ImmunizationResult, judged
+from condnum.methods.settings import NAMED_SETTINGS, DescentSettings, SelfTunedSettings, Settings
 
-Method = DescentMethod | ClosedFormMethod
-
+Method = ClosedFormMethod | DescentMethod
 
 #: Beyond this, and below its inverse, eigenvalues to the power ±4 are near the end of float64.
-LARGEST = 1e60
-
-
-@dataclass
-class ClosedForm:
-    """A method with nothing to iterate."""
-
-    name: str
-    label: str
-    summary: str
-    theta: Callable[[ImmunizationProblem, torch.Generator], Any]
-    seeded: bool = False
-
-
-#: Two controls, and the two closed forms in the unit gauge.
-CLOSED_FORMS = (
-    ClosedForm(
-        "identity",
-        "Identity (θ = I)",
-        "control: no feature extractor",
-        lambda problem, generator: torch.eye(problem.dimension, dtype=torch.float64, device=problem.device),
-    ),
-    ClosedForm(
-        "initial",
-        "Initial (θ = θ<sub>0</sub>)",
-        "control: the random θ₀ that every trained method starts from",
-        lambda problem, generator: random_weights(problem, problem.dimension, generator),
-        seeded=True,
-    ),
-    ClosedForm(
-        "optimal",
-        "Optimal (K<sub>P</sub><sup>−1/2</sup>)",
-        "closed form: attains the RIR ceiling of the compact convention",
-        lambda problem, generator: optimal_immunizer(problem.pretrain.range, problem.harmful.range),
-    ),
-    ClosedForm(
-        "front",
-        "Front ((ii) just below 1)",
-        "closed form: (ii) just below 1 and, where there is a ceiling, RIR at it",
-        lambda problem, generator: front_immunizer(problem.pretrain.range, problem.harmful.range),
-    ),
-)
+_LARGEST_ENTRY = 1e60
 
 _METHODS: dict[str, Method] = {
-    method.name: method for method in (Ours(), OptKappa(), Imma(), RIllOnly(), *CLOSED_FORMS)
+    method.name: method
+    for method in (Ours(), OptKappa(), Imma(), RIllOnly(), Identity(), Initial(), Optimal(), Front())
 }
 _BUILT_IN = frozenset(_METHODS)
 
@@ -91,10 +37,10 @@ def register(method: Method) -> None:
     """Add a method to the registry under its `name`, in the place of a former one of your own.
 
     Args:
-        method: Any object with the attributes of `DescentMethod` or `ClosedFormMethod`.
+        method: A `ClosedFormMethod` or `DescentMethod` with a name, a label and a summary.
 
     Raises:
-        InvalidInputError: An attribute is missing, or the name is that of one of condnum's methods.
+        InvalidInputError: It is not such an object, or the name is that of one of condnum's methods.
 
     Examples:
         >>> register(get_method("ours"))
@@ -102,15 +48,10 @@ def register(method: Method) -> None:
         ...
         condnum.errors.InvalidInputError: 'ours' is one of condnum's methods; choose another name.
     """
-    wanted = ["name", "label", "summary"]
-    if not hasattr(method, "theta"):
-        gradients = "batched_gradients" if knows_batches(method) else "gradients"
-        wanted += ["defaults", "initial", gradients]
-    missing = [name for name in wanted if getattr(method, name, None) is None]
-    if missing:
+    if not isinstance(method, Method) or not all(hasattr(method, x) for x in ("name", "label", "summary")):
         raise InvalidInputError(
-            f"{type(method).__name__} lacks {', '.join(missing)}: a method has name, label and summary, and "
-            "either theta (a closed form) or defaults, initial and gradients (a descent)."
+            f"{type(method).__name__} is not a method: derive its class from ClosedFormMethod or "
+            "DescentMethod of condnum.methods, and give it a name, a label and a summary."
         )
     if method.name in _BUILT_IN:
         raise InvalidInputError(f"'{method.name}' is one of condnum's methods; choose another name.")
@@ -152,7 +93,7 @@ def get_method(name: str) -> Method:
 
 def uses_seed(name: str) -> bool:
     """Return whether a method's θ depends on the seed."""
-    return bool(getattr(get_method(name), "seeded", True))
+    return get_method(name).seeded
 
 
 def immunize(
@@ -246,10 +187,10 @@ def _closed_form(problem: ImmunizationProblem, method: ClosedFormMethod, seed: i
 def descends_in_batches(method: str, settings: Settings | None = None) -> bool:
     """Tell whether a method has a batched form that can do what the settings ask for."""
     chosen = get_method(method)
-    if isinstance(chosen, ClosedFormMethod) or not knows_batches(chosen):
+    if isinstance(chosen, ClosedFormMethod) or not chosen.batched:
         return False
-    base: Any = settings or chosen.defaults
-    return not isinstance(base, SelfTunedSettings) and base.batch_size is None
+    base = settings or chosen.defaults
+    return isinstance(base, DescentSettings) and base.batch_size is None
 
 
 def immunize_batch(
@@ -290,13 +231,13 @@ def _check_descent(
     problem: ImmunizationProblem, method: DescentMethod, settings: Settings, named: Collection[str] = ()
 ) -> None:
     """Refuse settings without effect on a method and its problem, and covariances whose H⁴ leaves float64."""
-    parts, where = getattr(method, "parts", None), f"method '{method.name}'"
+    parts, where = method.parts, f"method '{method.name}'"
     if parts is not None and problem.pretrain.targets is None:
-        parts, where = set(parts) - {"supervised"}, f"{where} on a task without targets"
+        parts, where = tuple({*parts} - {"supervised"}), f"{where} on a task without targets"
     settings.refuse_idle(parts, named, where)
     for name, task in (("K_P", problem.pretrain), ("K_H", problem.harmful)):
         largest = float(task.covariance.abs().max())
-        if largest > 0 and not 1 / LARGEST <= largest <= LARGEST:
+        if largest > 0 and not 1 / _LARGEST_ENTRY <= largest <= _LARGEST_ENTRY:
             raise InvalidInputError(
                 f"{name} has a largest entry of {largest:.3g}, whose fourth power leaves float64; divide the "
                 f"data by {math.sqrt(largest):.1g}, that is {name} by {largest:.1g}: κ does not change."

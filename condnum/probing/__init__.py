@@ -3,27 +3,21 @@
 from condnum.probing.attackers import (
     AttackBudget,
     Attacker,
-    AttackerBase,
     AttackRun,
-    attacker_names,
-    get_attacker,
-    register_attacker,
     zero_weights,
 )
-from condnum.probing.descents import BUILT_IN
 from condnum.probing.line_search import ProbeCurve, linear_probe, log_spaced_steps
 from condnum.probing.panel import attack_features, attack_panel
+from condnum.probing.registry import attacker_names, get_attacker, register_attacker
 from condnum.probing.report import AttackReport, attack_sentences
 from condnum.probing.tasks import AttackTask, FeatureSet
 
 __all__ = [
-    "BUILT_IN",
     "AttackBudget",
     "AttackReport",
     "AttackRun",
     "AttackTask",
     "Attacker",
-    "AttackerBase",
     "FeatureSet",
     "ProbeCurve",
     "attack_features",

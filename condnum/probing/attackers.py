@@ -1,24 +1,23 @@
-"""What an attacker is, and the registry of attackers.
+"""What an attacker is, what it is given, and what it hands back.
 
-An attacker is an object with a name and a method `run`; see `Attacker`, and the how-to page
-own_study for one in a dozen lines.
+The how-to page own_study has an attacker in a dozen lines.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.arrays import as_tensor
-from condnum.errors import InvalidInputError, check_integer, check_known
+from condnum.arrays import FloatArray, as_tensor
+from condnum.errors import InvalidInputError, check_integer
 from condnum.probing.line_search import log_spaced_steps
-from condnum.probing.objectives import Array, Kind, ProbeSpace
+from condnum.probing.objectives import ProbeSpace, TaskKind
 
 #: Evaluates weights `(B, k, m)`: loss and accuracy `(B,)` each, on the rows chosen for evaluation.
-Evaluate = Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.float64]]]
+Evaluate = Callable[[FloatArray], tuple[FloatArray, FloatArray]]
 
 
 @dataclass(frozen=True)
@@ -49,10 +48,10 @@ class Trace:
 
     choice: str  # its hyper-parameters in words
     steps: NDArray[np.int64]  # (T,) steps at which the loss was measured
-    excess: NDArray[np.float64]  # (T,) (L_t − L*)/(L₀ − L*); NaN once it diverges
+    excess: FloatArray  # (T,) (L_t − L*)/(L₀ − L*); NaN once it diverges
     edge: bool = False  # first or last of an open-ended grid
-    evaluated: NDArray[np.float64] | None = None  # (R, 3) step, loss, accuracy on the evaluation rows
-    passes: NDArray[np.float64] | None = None  # (T,) gradient evaluations so far, where not the steps
+    evaluated: FloatArray | None = None  # (R, 3) step, loss, accuracy on the evaluation rows
+    passes: FloatArray | None = None  # (T,) gradient evaluations so far, where not the steps
 
     def steps_to(self, epsilon: float) -> int | None:
         """Return the first step at which the relative excess loss is at most ε; None: never."""
@@ -82,14 +81,14 @@ class Race:
         self._evaluate = evaluate
         self._due = set(log_spaced_steps(last, 60).tolist()) if evaluate else set()
         self._steps: list[int] = []
-        self._excess: list[NDArray[np.float64]] = []
-        self._evaluated: list[NDArray[np.float64]] = []  # each (3, B)
+        self._excess: list[FloatArray] = []
+        self._evaluated: list[FloatArray] = []  # each (3, B)
 
     def observe(
         self,
         step: int,
-        excess: NDArray[np.float64],
-        weights: Callable[[], NDArray[np.float64]] | None = None,
+        excess: FloatArray,
+        weights: Callable[[], FloatArray] | None = None,
     ) -> bool:
         """Record a step."""
         excess = np.where(np.isfinite(excess), excess, np.nan)
@@ -127,7 +126,7 @@ class AttackProblem:
 
     space: ProbeSpace  # features of the extractor
     inputs: ProbeSpace | None = None  # the raw inputs, where θ is known
-    theta: Array | None = None  # (D, k), features = inputs·θ in the panel's scaling
+    theta: FloatArray | None = None  # (D, k), features = inputs·θ in the panel's scaling
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,38 +142,20 @@ class AttackRun:
     optimum: float | None = None  # L* of the attacker; None: that of `space`
 
 
-@runtime_checkable
-class Attacker(Protocol):
-    """Someone who trains on the released features."""
+class Attacker(ABC):
+    """Someone who trains on the released features; derive from it."""
 
-    @property
-    def name(self) -> str:
-        """Registry name."""
+    name: str  # in the registry
+    label: str  # for tables and figures
+    summary: str  # what it does, and over which grid
+    informed: bool = (
+        False  # whether it changes coordinates or solves in closed form, so that κ does not matter
+    )
+    kinds: tuple[TaskKind, ...] = ("regression", "classification")
 
-    @property
-    def label(self) -> str:
-        """Name for tables and figures."""
-
-    @property
-    def summary(self) -> str:
-        """What it does, and over which grid."""
-
-    @property
-    def informed(self) -> bool:
-        """Whether it changes coordinates or solves in closed form, so that κ is not in its way."""
-
-    def obstacle(self, problem: AttackProblem) -> str | None:
-        """Return why this attacker cannot run on a problem; None if it can."""
-
+    @abstractmethod
     def run(self, problem: AttackProblem, budget: AttackBudget) -> AttackRun:
         """Attack from zero weights with every candidate of the grid."""
-
-
-class AttackerBase:
-    """Defaults of an attacker."""
-
-    informed: ClassVar[bool] = False
-    kinds: ClassVar[tuple[Kind, ...]] = ("regression", "classification")
 
     def obstacle(self, problem: AttackProblem) -> str | None:
         """Return why it cannot run: by default a wrong kind of task."""
@@ -201,44 +182,6 @@ class AttackerBase:
         return Race(choices, last, budget, evaluate=space.evaluate, edges=ends)
 
 
-_ATTACKERS: dict[str, Attacker] = {}
-
-
-def register_attacker(attacker: Attacker) -> None:
-    """Add an attacker to the registry under its name.
-
-    An attacker of one's own replaces one of the same name and class, so that a cell can be run again.
-
-    Raises:
-        InvalidInputError: A part of `Attacker` is missing, or the name belongs to another attacker.
-    """
-    if not isinstance(attacker, Attacker):
-        raise InvalidInputError(
-            f"{attacker!r} is no attacker: it needs name, label, summary, informed, obstacle and run."
-        )
-    known = _ATTACKERS.get(attacker.name, attacker)
-    built_in = _origin(known).startswith("condnum.")
-    if attacker.name in _ATTACKERS and (built_in or _origin(known) != _origin(attacker)):
-        raise InvalidInputError(f"an attacker named '{attacker.name}' is registered already; choose another.")
-    _ATTACKERS[attacker.name] = attacker
-
-
-def _origin(attacker: Attacker) -> str:
-    """Return where the class of an attacker was defined."""
-    return f"{type(attacker).__module__}.{type(attacker).__qualname__}"
-
-
-def attacker_names() -> list[str]:
-    """Return the names of all registered attackers, in display order."""
-    return list(_ATTACKERS)
-
-
-def get_attacker(name: str) -> Attacker:
-    """Return a registered attacker."""
-    check_known("attacker", name, _ATTACKERS)
-    return _ATTACKERS[name]
-
-
-def zero_weights(space: ProbeSpace, candidates: int) -> Array:
+def zero_weights(space: ProbeSpace, candidates: int) -> FloatArray:
     """Return the start of all candidates, `(B, k, m)` zeros."""
     return np.zeros((candidates, space.features.shape[1], space.objective.outputs))

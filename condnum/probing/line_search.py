@@ -7,9 +7,9 @@ size costs the same.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from numbers import Real
+from itertools import count
 from typing import TypeAlias
 
 import numpy as np
@@ -17,13 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from condnum.arrays import ArrayLike, as_tensor, storage_eps
+from condnum.arrays import ArrayLike, FloatArray, as_tensor, storage_eps
 from condnum.errors import InvalidInputError, check_integer
-from condnum.theory.spectra import CovarianceRange, default_rtol
+from condnum.theory.spectra import CovarianceRange, checked_rtol, default_rtol
 
-#: Directions whose share of the error falls below this are set to zero now and then: subnormal
-#: numbers, which they would become, make every step several times as slow.
-NEGLIGIBLE, FLUSH_INTERVAL = 1e-250, 16
+#: Squared errors below this share are set to zero now and then: subnormal numbers, which they would become,
+#: make every step several times as slow.
+NEGLIGIBLE_SQUARE, FLUSH_INTERVAL = 1e-250, 16
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class ProbeCurve:
     """Convergence of one probe, or of a batch of probes, at the recorded steps."""
 
     steps: NDArray[np.int64]  # (T,) recorded steps, from 0
-    norm_ratio: NDArray[np.float64]  # (..., T) ‖w_t − w*‖² / ‖w_0 − w*‖² (Eq. 16)
-    excess_loss: NDArray[np.float64]  # (..., T) (L_t − L*) / (L_0 − L*)
+    norm_ratio: FloatArray  # (..., T) ‖w_t − w*‖² / ‖w_0 − w*‖² (Eq. 16)
+    excess_loss: FloatArray  # (..., T) (L_t − L*) / (L_0 − L*)
     stopped_at: NDArray[np.int64]  # (...) step at which the gradient fell below round-off, −1 if never
-    condition: NDArray[np.float64]  # (...) compact κ of the Hessian
+    condition: FloatArray  # (...) compact κ of the Hessian
     rank: NDArray[np.int64]  # (...) k, the directions that the probe sees
 
 
@@ -59,14 +59,13 @@ def linear_probe(
     *,
     steps: int = 20_000,
     record: ArrayLike | None = None,
-    start: ArrayLike | None = None,
     rtol: float | None = None,
 ) -> ProbeCurve:
     """Probe features `Xθ` by gradient descent with exact line search, for a whole batch at once.
 
-    The probe minimises `‖Xθw − y‖²`; `w*` is the solution that shares the null-space part of the
-    start, so that the ratio can reach 0. A probe stops when its gradient is below the round-off of
-    a data-space implementation, `‖g‖ ≤ eps·σ₁·max(‖w*‖, ‖w₀‖)`; the curve is flat from there.
+    The probe minimises `‖Xθw − y‖²` from `w₀ = 0`; `w*` is the solution of least norm, so that the ratio can
+    reach 0. A probe stops when its gradient is below the round-off of a data-space implementation,
+    `‖g‖ ≤ eps·σ₁·‖w*‖`; the curve is flat from there.
 
     Args:
         theta: `(..., D, D_hid)` extractors.
@@ -77,7 +76,6 @@ def linear_probe(
         steps: Gradient steps.
         record: Increasing steps at which to record; default: every one up to 2000 steps, else
             `log_spaced_steps`.
-        start: `(D_hid,)` for every output, or `(D_hid, m)`: start `w₀`; default 0.
         rtol: Relative rank tolerance of K, in [0, 1); default `D·eps` of its stored dtype.
 
     Returns:
@@ -100,14 +98,11 @@ def linear_probe(
     K = as_tensor(covariance, "covariance", minimum_ndim=2).detach().to(T.device)
     b = as_tensor(moment, "moment", minimum_ndim=1).detach().to(T.device)
     T, K, b = _broadcast(T, K, b)
-    if rtol is not None and not (isinstance(rtol, Real) and 0 <= rtol < 1):
-        raise InvalidInputError(f"rtol must lie in [0, 1), got {rtol!r}.")
-    rtol = default_rtol(T.shape[-2], storage_eps(covariance)) if rtol is None else rtol
-    recorded = _recorded(record, check_integer("steps", steps, 1))
-    w_0 = None if start is None else _start(start, T, b)
+    rtol = checked_rtol(rtol, default_rtol(T.shape[-2], storage_eps(covariance)))
+    recorded = _steps_to_record(record, check_integer("steps", steps, 1))
     batch = T.shape[:-2]
     members = zip(*(x.reshape(-1, *x.shape[-2:]) for x in (T, K, b)), strict=True)
-    modes = [_modes(*_scaled(t, k, m, w_0), rtol) for t, k, m in members]
+    modes = [_modes(_at_unit_size(t), _at_unit_size(k), _at_unit_size(m), rtol) for t, k, m in members]
     curves = eigenbasis_probe(modes, recorded)
     shaped = {
         name: of.reshape((*batch, *of.shape[1:])) for name, of in vars(curves).items() if name != "steps"
@@ -116,11 +111,11 @@ def linear_probe(
 
 
 #: A probe in the eigenbasis of its Hessian: σ descending, (k,); the squared errors at the start, (k,); and
-#: max(‖w*‖, ‖w₀‖)², the scale of round-off.
-Modes: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float64], float]
+#: the larger of ‖w*‖² and ‖w₀‖², the scale of round-off.
+ProbeModes: TypeAlias = tuple[FloatArray, FloatArray, float]
 
 
-def eigenbasis_probe(modes: Sequence[Modes], record: NDArray[np.int64]) -> ProbeCurve:
+def eigenbasis_probe(modes: Sequence[ProbeModes], record: NDArray[np.int64]) -> ProbeCurve:
     """Run probes whose Hessians are diagonalised already, together, and record them at these steps."""
     spectra, errors, reach = zip(*modes, strict=True)
     sigma, squares = np.zeros((2, len(modes), max(map(len, spectra))))  # padded to one width
@@ -129,7 +124,7 @@ def eigenbasis_probe(modes: Sequence[Modes], record: NDArray[np.int64]) -> Probe
         squares[row, : len(values)] = error
     # ‖g‖² = σ₁² Σ(σ_i/σ₁)² c_i is round-off below (eps σ₁)² max(‖w*‖, ‖w₀‖)².
     floor = np.finfo(np.float64).eps ** 2 * np.array(reach)
-    ratio, excess, stopped = _recurrence(sigma, squares, floor, record)
+    ratio, excess, stopped = _record_probes(sigma, squares, floor, record)
     kappas, ranks = [values[0] / values[-1] for values in spectra], [*map(len, spectra)]
     return ProbeCurve(record, ratio, excess, stopped, np.array(kappas), np.array(ranks))
 
@@ -153,38 +148,12 @@ def _broadcast(T: Tensor, K: Tensor, b: Tensor) -> tuple[Tensor, ...]:
     return tuple(x.expand(*batch, *x.shape[-2:]) for x in (T, K, b))
 
 
-def _start(start: ArrayLike, T: Tensor, b: Tensor) -> Tensor:
-    """Return the start of every output, `(D_hid, m)`."""
-    w_0 = as_tensor(start, "start", minimum_ndim=1).detach().to(T.device)
-    wanted = T.shape[-1], b.shape[-1]
-    if w_0.shape not in (wanted[:1], wanted):
-        raise InvalidInputError(
-            f"start has shape {tuple(w_0.shape)}, but theta gives {wanted[0]} features and moment has "
-            f"{wanted[1]} output(s): it must be {wanted[:1]} or {wanted}."
-        )
-    return (w_0.unsqueeze(-1) if w_0.ndim == 1 else w_0).expand(wanted)
+def _at_unit_size(values: Tensor) -> Tensor:
+    """Divide by a power of two: that is exact, no curve sees it, and squares stay in range."""
+    return values / math.ldexp(1, math.frexp(float(values.abs().max()))[1] - 1)
 
 
-def _scaled(
-    T: Tensor, K: Tensor, b: Tensor, w_0: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Bring all to unit size by powers of two: that is exact, no curve sees it, and squares stay in range."""
-    t, k, m = (_exponent(x) for x in (T, K, b))
-    T, K, b = (x / math.ldexp(1, e) for x, e in ((T, t), (K, k), (b, m)))
-    if w_0 is not None and bool(w_0.any()):
-        w = _exponent(w_0)
-        shift = w + t + k - m  # w₀ moves as w* = (TᵀKT)⁺Tᵀb; the longer of the two is brought to unit size
-        w_0 = w_0 / math.ldexp(1, w) * math.ldexp(1, min(shift, 0))
-        b = b * math.ldexp(1, -max(shift, 0))
-    return T, K, b, w_0
-
-
-def _exponent(values: Tensor) -> int:
-    """Return e with `2^e ≤ max|x| < 2^{e+1}`."""
-    return math.frexp(float(values.abs().max()))[1] - 1
-
-
-def _recorded(record: ArrayLike | None, steps: int) -> NDArray[np.int64]:
+def _steps_to_record(record: ArrayLike | None, steps: int) -> NDArray[np.int64]:
     """Return the steps to record, validated."""
     if record is None:
         return np.arange(steps + 1) if steps <= 2000 else log_spaced_steps(steps)
@@ -196,62 +165,58 @@ def _recorded(record: ArrayLike | None, steps: int) -> NDArray[np.int64]:
     return wanted.astype(np.int64)
 
 
-def _modes(T: Tensor, K: Tensor, b: Tensor, w_0: Tensor | None, rtol: float | None) -> Modes:
+def _modes(T: Tensor, K: Tensor, b: Tensor, rtol: float) -> ProbeModes:
     """Diagonalise one probe: with `K = BᵀB` and `Bθ = UΣVᵀ`, `σ = Σ²` and `Vᵀw* = Σ⁻¹Uᵀc`, `Bᵀc = Xᵀy`."""
     B = CovarianceRange.of(K, rtol=rtol).factor
     target = (B @ b) / B.square().sum(dim=1, keepdim=True)  # rows of B are orthogonal: c = (BBᵀ)⁻¹Bb
-    U, root, right = torch.linalg.svd(B @ T, full_matrices=False)
+    U, root, _ = torch.linalg.svd(B @ T, full_matrices=False)
     kept = root**2 > default_rtol(T.shape[1]) * root[0] ** 2
-    solution = (U[:, kept].mT @ target) / root[kept, None]
-    error = -solution
-    reach = solution.square().sum()
-    if w_0 is not None:
-        error = right[kept] @ w_0 - solution
-        reach = torch.maximum(reach, w_0.square().sum())
-    squares = error.square().sum(dim=1)
+    squares = ((U[:, kept].mT @ target) / root[kept, None]).square().sum(dim=1)
     if float(squares.sum()) <= 0:
         raise InvalidInputError(
             "the probe starts at its optimum (Xᵀy is zero on the range of Xθ): nothing to converge to; "
-            "check the targets, or pass another start."
+            "check the targets."
         )
-    return (root[kept] ** 2).cpu().numpy(), squares.cpu().numpy(), float(reach)
+    return (root[kept] ** 2).cpu().numpy(), squares.cpu().numpy(), float(squares.sum())
 
 
-def _recurrence(
-    sigma: NDArray[np.float64],
-    squares: NDArray[np.float64],
-    floor: NDArray[np.float64],
-    recorded: NDArray[np.int64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """Run `c_i ← (1 − ασ_i)² c_i` for all probes; `sigma` and `squares` are `(B, k)`, padded with 0."""
-    scale = squares.sum(axis=1)
-    c, floor = squares / scale[:, None], floor / scale
-    start, start_loss = c.sum(axis=1), np.einsum("bk,bk->b", sigma, c)  # the first is 1 up to round-off
-    ratio, excess = np.empty((2, len(sigma), len(recorded)))
-    stopped = np.full(len(sigma), -1)
-    square, cube, factor = sigma**2, sigma**3, np.empty_like(sigma)
-    column = 0
-    for step in range(recorded[-1] + 1):
-        if step == recorded[column]:
-            ratio[:, column] = c.sum(axis=1) / start
-            excess[:, column] = np.einsum("bk,bk->b", sigma, c) / start_loss
-            column += 1
-        gradient = np.einsum("bk,bk->b", square, c)
-        curvature = np.einsum("bk,bk->b", cube, c)
+def exact_line_search(
+    sigma: FloatArray, squares: FloatArray, floor: FloatArray
+) -> Iterator[tuple[FloatArray, FloatArray, NDArray[np.bool_]]]:
+    """Yield before each step the squared errors `c`, the factors `1 − ασ` of the errors, and who still moves.
+
+    `sigma` and `squares` are `(B, k)`, padded with 0. A probe stops where `‖g‖² = Σσ²c` falls to its floor
+    `(B,)`. All probes step together, in arrays that the next step overwrites.
+    """
+    c, square, cube, factor = squares.copy(), sigma**2, sigma**3, np.empty_like(sigma)
+    for step in count():
+        gradient, curvature = np.einsum("bk,bk->b", square, c), np.einsum("bk,bk->b", cube, c)
         active = gradient > floor
-        if active.all():
-            alpha = gradient / curvature
-        else:
-            stopped[~active & (stopped < 0)] = step
-            if not active.any():
-                break
-            alpha = np.divide(gradient, curvature, out=np.zeros_like(gradient), where=active)
+        alpha = np.divide(gradient, curvature, out=np.zeros_like(gradient), where=active)
         np.multiply(sigma, alpha[:, None], out=factor)
         np.subtract(1, factor, out=factor)
-        factor *= factor
-        c *= factor
+        yield c, factor, active
+        c *= np.square(factor, out=factor)
         if step % FLUSH_INTERVAL == 0:
-            c[c < NEGLIGIBLE] = 0
-    ratio[:, column:] = (c.sum(axis=1) / start)[:, None]
-    excess[:, column:] = (np.einsum("bk,bk->b", sigma, c) / start_loss)[:, None]
+            c[c < NEGLIGIBLE_SQUARE] = 0
+
+
+def _record_probes(
+    sigma: FloatArray, squares: FloatArray, floor: FloatArray, recorded: NDArray[np.int64]
+) -> tuple[FloatArray, FloatArray, NDArray[np.int64]]:
+    """Return norm ratio and relative excess loss at the recorded steps, and where each probe stopped."""
+    scale = squares.sum(axis=1)
+    start = squares / scale[:, None]
+    norm, loss = start.sum(axis=1), np.einsum("bk,bk->b", sigma, start)  # the first is 1 up to round-off
+    ratio, excess = np.empty((2, len(sigma), len(recorded)))
+    stopped, column = np.full(len(sigma), -1), 0
+    for step, (c, _, active) in enumerate(exact_line_search(sigma, start, floor / scale)):
+        stopped[~active & (stopped < 0)] = step
+        if step == recorded[column]:
+            ratio[:, column], excess[:, column] = c.sum(axis=1) / norm, np.einsum("bk,bk->b", sigma, c) / loss
+            column += 1
+        if column == len(recorded) or not active.any():
+            break
+    ratio[:, column:] = (c.sum(axis=1) / norm)[:, None]
+    excess[:, column:] = (np.einsum("bk,bk->b", sigma, c) / loss)[:, None]
     return ratio, excess, stopped

@@ -19,20 +19,19 @@ from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator, cg
 from scipy.special import expit, log_softmax, softmax
 
+from condnum.arrays import FloatArray
 from condnum.errors import InvalidInputError, RankError
-from condnum.probing.tasks import Kind
+from condnum.probing.tasks import TaskKind
 from condnum.theory.spectra import default_rtol
 
-Array = NDArray[np.float64]
 
-
-def predict(features: Array, weights: Array) -> Array:
+def predict(features: FloatArray, weights: FloatArray) -> FloatArray:
     """Return `FW` of all candidates by one matrix product."""
     B, k, m = weights.shape
     return (features @ weights.transpose(1, 0, 2).reshape(k, B * m)).reshape(-1, B, m)
 
 
-def pull_back(features: Array, residual: Array) -> Array:
+def pull_back(features: FloatArray, residual: FloatArray) -> FloatArray:
     """Return `Fᵀr` of all candidates: `(N, k)` and `(N, B, m)` give `(B, k, m)`."""
     N, B, m = residual.shape
     return (features.T @ residual.reshape(N, B * m)).reshape(-1, B, m).transpose(1, 0, 2)
@@ -45,9 +44,9 @@ class SquaredObjective:
     The difference `W − W*` is formed first, so that a small excess loss has no cancellation.
     """
 
-    features: Array  # (N, k)
-    targets: Array  # (N, m)
-    solution: Array  # (k, m), W*
+    features: FloatArray  # (N, k)
+    targets: FloatArray  # (N, m)
+    solution: FloatArray  # (k, m), W*
     optimum: float  # L*
 
     def __post_init__(self) -> None:
@@ -68,7 +67,7 @@ class SquaredObjective:
         return float((self.targets**2).sum()) / len(self.targets)
 
     @cached_property
-    def hessian(self) -> Array:
+    def hessian(self) -> FloatArray:
         """`FᵀF/N`, `(k, k)`; half of the Hessian of L."""
         return self.features.T @ self.features / len(self.features)
 
@@ -77,13 +76,13 @@ class SquaredObjective:
         """`2σ₁(H)`."""
         return 2 * float(np.linalg.eigvalsh(self.hessian)[-1])
 
-    def evaluate(self, weights: Array) -> tuple[Array, Array]:
+    def evaluate(self, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return relative excess loss `(B,)` and `2H(W − W*)` `(B, k, m)`."""
         error = weights - self.solution
         product = predict(self.hessian, error).transpose(1, 0, 2)
         return (error * product).sum(axis=(1, 2)) / (self.start_loss - self.optimum), 2 * product
 
-    def batch_gradient(self, weights: Array, index: NDArray[np.int64]) -> Array:
+    def batch_gradient(self, weights: FloatArray, index: NDArray[np.int64]) -> FloatArray:
         """Return `2Fᵀ(FW − Y)/n` of the rows `index`."""
         F = self.features[index]
         return 2 / len(index) * pull_back(F, predict(F, weights) - self.targets[index][:, None])
@@ -93,7 +92,7 @@ class SquaredObjective:
 class LogisticObjective:
     """Mean cross-entropy in nats: logistic with one output for two classes, softmax for more."""
 
-    features: Array  # (N, k)
+    features: FloatArray  # (N, k)
     labels: NDArray[np.int64]  # (N,) in 0 … C − 1
     classes: int  # C
     optimum: float = 0.0  # L*, the infimum; 0 where the classes can be separated
@@ -115,13 +114,13 @@ class LogisticObjective:
         gram = F.T @ F if F.shape[1] <= F.shape[0] else F @ F.T
         return float(np.linalg.eigvalsh(gram)[-1]) / len(F) / (4 if self.classes == 2 else 2)
 
-    def evaluate(self, weights: Array) -> tuple[Array, Array]:
+    def evaluate(self, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return relative excess loss `(B,)` and the gradient `(B, k, m)`."""
         loss, residual = cross_entropy(predict(self.features, weights), self.labels)
         excess = (loss - self.optimum) / (self.start_loss - self.optimum)
         return excess, pull_back(self.features, residual) / len(self.labels)
 
-    def batch_gradient(self, weights: Array, index: NDArray[np.int64]) -> Array:
+    def batch_gradient(self, weights: FloatArray, index: NDArray[np.int64]) -> FloatArray:
         """Return the gradient of the mean loss of the rows `index`."""
         rows = replace(self, features=self.features[index], labels=self.labels[index])
         return rows.evaluate(weights)[1]
@@ -130,7 +129,7 @@ class LogisticObjective:
 Objective = SquaredObjective | LogisticObjective
 
 
-def cross_entropy(logits: Array, labels: NDArray[np.int64]) -> tuple[Array, Array]:
+def cross_entropy(logits: FloatArray, labels: NDArray[np.int64]) -> tuple[FloatArray, FloatArray]:
     """Return the mean cross-entropy of each candidate and its derivative by the logits, times N."""
     if logits.shape[2] == 1:
         signed = np.where(labels == 1, -1.0, 1.0)[:, None, None]
@@ -149,15 +148,15 @@ class ConvexOptimum:
     error: float  # half the squared Newton decrement
     iterations: int
     converged: bool  # error ≤ tolerance·ln C
-    logits: Array | None = field(default=None, repr=False)  # (N, m) at the optimum
+    logits: FloatArray | None = field(default=None, repr=False)  # (N, m) at the optimum
 
 
 def logistic_optimum(
-    basis: Array,
+    basis: FloatArray,
     labels: NDArray[np.int64],
     classes: int,
     *,
-    start: Array | None = None,
+    start: FloatArray | None = None,
     tolerance: float = 1e-6,
     max_iterations: int = 60,
 ) -> ConvexOptimum:
@@ -169,7 +168,7 @@ def logistic_optimum(
     N, r = basis.shape
     m, enough = 1 if classes == 2 else classes, tolerance * np.log(classes)
 
-    def losses(W: Array) -> tuple[float, Array]:
+    def losses(W: FloatArray) -> tuple[float, FloatArray]:
         loss, residual = cross_entropy(predict(basis, W[None]), labels)
         return float(loss[0]), residual[:, 0, :]
 
@@ -195,12 +194,12 @@ def logistic_optimum(
     return ConvexOptimum(loss, error, iterations, bool(min(error, loss) <= enough), basis @ W)
 
 
-def _newton_direction(basis: Array, logits: Array, gradient: Array) -> Array:
+def _newton_direction(basis: FloatArray, logits: FloatArray, gradient: FloatArray) -> FloatArray:
     """Solve `∇²L d = −g` by conjugate gradients, with a ridge of round-off size for flat directions."""
     N, (r, m), ridge = len(basis), gradient.shape, 1e-10
     p = expit(logits) if m == 1 else softmax(logits, axis=1)
 
-    def product(vector: Array) -> Array:
+    def product(vector: FloatArray) -> FloatArray:
         Z = basis @ vector.reshape(r, m)
         Z = p * (1 - p) * Z if m == 1 else p * (Z - (p * Z).sum(axis=1, keepdims=True))
         return (basis.T @ Z / N).ravel() + ridge * vector
@@ -214,10 +213,10 @@ def _newton_direction(basis: Array, logits: Array, gradient: Array) -> Array:
 class Spectrum:
     """Eigenvalues of the probe's Hessian above its numerical rank, and where the excess loss lies."""
 
-    sigma: Array  # (r,) descending, of FᵀF/N
-    left: Array  # (N, r) u_i
-    right: Array  # (k, r) v_i
-    shares: Array  # (r,) p_i, sum 1; of squared loss on the targets, or on ±1 labels of a classification
+    sigma: FloatArray  # (r,) descending, of FᵀF/N
+    left: FloatArray  # (N, r) u_i
+    right: FloatArray  # (k, r) v_i
+    shares: FloatArray  # (r,) p_i, sum 1; of squared loss on the targets, or on ±1 labels of a classification
     seconds: float = 0.0  # that the decomposition took
 
     @property
@@ -235,10 +234,10 @@ class Spectrum:
 class ProbeSpace:
     """Features and targets of one probe, scaled as the panel scales them."""
 
-    features: Array  # (N, k)
+    features: FloatArray  # (N, k)
     targets: NDArray[Any]  # (N, m) float64 or labels (N,) int64
-    kind: Kind
-    test: Array | None = None  # (M, k)
+    kind: TaskKind
+    test: FloatArray | None = None  # (M, k)
     test_targets: NDArray[Any] | None = None
     setup_seconds: float = 0.0  # spent on the change of coordinates
     reference: ProbeSpace | None = None  # a space of much the same range, whose optimum starts the search
@@ -249,7 +248,7 @@ class ProbeSpace:
         return max(2, int(self.targets.max()) + 1)
 
     @cached_property
-    def regression_targets(self) -> Array:
+    def regression_targets(self) -> FloatArray:
         """`(N, m)`: the targets, or the labels as ±1 (one column a class for more than two)."""
         if self.kind == "regression":
             return np.asarray(self.targets, dtype=np.float64)
@@ -275,7 +274,7 @@ class ProbeSpace:
         return Spectrum(sigma[kept], U[:, kept], right[kept].T, energy / energy.sum(), seconds)
 
     @cached_property
-    def solution(self) -> Array:
+    def solution(self) -> FloatArray:
         """Minimum-norm least-squares solution `(k, m)` over the spectrum."""
         S = self.spectrum
         scale = np.sqrt(S.sigma * len(self.features))
@@ -310,7 +309,7 @@ class ProbeSpace:
             taken.append(time.perf_counter() - started)
         return float(np.median(taken))
 
-    def evaluate(self, weights: Array) -> tuple[Array, Array]:
+    def evaluate(self, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return loss and accuracy on the held-out rows, or on the training rows if there are none."""
         F, y = self.features, self.targets
         if self.test is not None and self.test_targets is not None:
@@ -335,7 +334,7 @@ class ProbeSpace:
         flat = deviation <= 1e-12 * np.maximum(size, np.finfo(np.float64).tiny)
         gain = np.where(flat, 0.0, 1 / np.where(flat, 1.0, deviation))
 
-        def change(F: Array) -> Array:
+        def change(F: FloatArray) -> FloatArray:
             return np.c_[(F - mean) * gain, np.ones(len(F))]
 
         features, test = change(self.features), None if self.test is None else change(self.test)

@@ -12,14 +12,13 @@ from condnum.probing.attackers import (
     AttackBudget,
     AttackProblem,
     AttackRun,
-    attacker_names,
     best,
-    get_attacker,
 )
 from condnum.probing.line_search import log_spaced_steps
 from condnum.probing.objectives import ProbeSpace, Spectrum
+from condnum.probing.registry import attacker_names, get_attacker
 from condnum.probing.report import AttackReport
-from condnum.probing.tasks import AttackTask, FeatureSet, Kind, targets
+from condnum.probing.tasks import AttackTask, FeatureSet, TaskKind, targets
 
 STEP_COLUMNS = [
     "extractor", "attacker", "label", "informed", "epsilon", "steps", "last_step", "passes", "seconds",
@@ -98,7 +97,7 @@ def attack_features(
     features: Mapping[str, FeatureSet],
     y: ArrayLike,
     *,
-    kind: Kind,
+    kind: TaskKind,
     baseline: str = RAW,
     y_test: ArrayLike | None = None,
     budget: AttackBudget | None = None,
@@ -177,7 +176,7 @@ def _chosen(kind: str, names: Sequence[str] | None, known: Collection[str]) -> l
 
 
 def _problems(
-    features: Mapping[str, FeatureSet], y: ArrayLike, kind: Kind, y_test: ArrayLike | None
+    features: Mapping[str, FeatureSet], y: ArrayLike, kind: TaskKind, y_test: ArrayLike | None
 ) -> tuple[dict[str, AttackProblem], float]:
     """Validate targets, bring everything to unit scale; return also the scale of squared losses."""
     problems: dict[str, AttackProblem] = {}

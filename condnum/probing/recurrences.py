@@ -7,17 +7,18 @@ from functools import partial
 
 import numpy as np
 
+from condnum.arrays import FloatArray
 from condnum.probing.attackers import Race
-from condnum.probing.line_search import FLUSH_INTERVAL
-from condnum.probing.objectives import Array, ProbeSpace, Spectrum
+from condnum.probing.line_search import FLUSH_INTERVAL, exact_line_search
+from condnum.probing.objectives import ProbeSpace, Spectrum
 
 #: Multipliers below this are set to zero now and then: subnormal numbers are slow.
-NEGLIGIBLE = 1e-140
+_NEGLIGIBLE = 1e-140
 
 #: The largest number of steps that a prediction looks for.
-LONGEST = 2**50
+_LONGEST = 2**50
 
-Weights = Callable[[Array], Array]  # multipliers (B, r) -> weights (B, k, m)
+Weights = Callable[[FloatArray], FloatArray]  # multipliers (B, r) -> weights (B, k, m)
 
 
 @dataclass(frozen=True)
@@ -25,17 +26,17 @@ class TwoTerm:
     """Coefficients of `q_{t+1} = a q_t + b q_{t−1}`, with `q_0 = q_{−1} = 1`."""
 
     choice: str  # parameters in words
-    current: Array  # (r,) a(σ_i)
-    previous: Array  # (r,) b(σ_i)
+    current: FloatArray  # (r,) a(σ_i)
+    previous: FloatArray  # (r,) b(σ_i)
 
 
-def gradient_descent(sigma: Array, mu: float) -> TwoTerm:
+def gradient_descent(sigma: FloatArray, mu: float) -> TwoTerm:
     """Constant step `2/(σ₁ + μ)`: `q_{t+1} = (1 − ασ)q_t`."""
     step = 2 / (sigma[0] + mu)
     return TwoTerm(f"step {step * sigma[0]:.4g}/σ₁", 1 - step * sigma, np.zeros_like(sigma))
 
 
-def heavy_ball(sigma: Array, mu: float) -> TwoTerm:
+def heavy_ball(sigma: FloatArray, mu: float) -> TwoTerm:
     """Polyak's momentum: `α = 4/(√σ₁ + √μ)²`, `β = ((√σ₁ − √μ)/(√σ₁ + √μ))²`."""
     top, low = math.sqrt(sigma[0]), math.sqrt(mu)
     step, beta = 4 / (top + low) ** 2, ((top - low) / (top + low)) ** 2
@@ -43,7 +44,7 @@ def heavy_ball(sigma: Array, mu: float) -> TwoTerm:
     return TwoTerm(choice, 1 + beta - step * sigma, np.full_like(sigma, -beta))
 
 
-def nesterov(sigma: Array, mu: float) -> TwoTerm:
+def nesterov(sigma: FloatArray, mu: float) -> TwoTerm:
     """Nesterov's method: `α = 4/(3σ₁ + μ)`, `β = (√(3κ+1) − 2)/(√(3κ+1) + 2)`, `κ = σ₁/μ`."""
     root = math.sqrt(3 * sigma[0] / mu + 1)
     step, beta = 4 / (3 * sigma[0] + mu), (root - 2) / (root + 2)
@@ -52,7 +53,7 @@ def nesterov(sigma: Array, mu: float) -> TwoTerm:
     return TwoTerm(choice, (1 + beta) * shrink, -beta * shrink)
 
 
-def assumed_minima(sigma: Array) -> list[float]:
+def assumed_minima(sigma: FloatArray) -> list[float]:
     """Return the grid of μ: `σ₁/10^{j/2}` down to `σ₁·10⁻⁷`, and `σ_r` itself, which is the textbook's.
 
     Both ends are natural: below σ₁ no larger step is stable for the top eigenvalue, and the textbook's
@@ -70,21 +71,18 @@ def run_two_term(candidates: Sequence[TwoTerm], spectrum: Spectrum, race: Race, 
     while race.observe(step, (q * q) @ spectrum.shares, partial(weights, q)):
         q, before, step = a * q + b * before, q, step + 1
         if step % FLUSH_INTERVAL == 0:
-            q[np.abs(q) < NEGLIGIBLE] = 0
+            q[np.abs(q) < _NEGLIGIBLE] = 0
 
 
 def run_line_search(spectrum: Spectrum, race: Race, weights: Weights) -> None:
-    """Steepest descent with exact line search: `α = Σσ_i p_i q_i² / Σσ_i² p_i q_i²`."""
-    sigma, p = spectrum.sigma / spectrum.sigma[0], spectrum.shares
-    q, step = np.ones_like(sigma), 0
-    while race.observe(step, np.array([p @ (q * q)]), partial(weights, q[None])):
-        gradient = sigma * p * q * q
-        curvature = float(sigma @ gradient)
-        if curvature > 0:
-            q = q * (1 - float(gradient.sum()) / curvature * sigma)
-        step += 1
-        if step % FLUSH_INTERVAL == 0:
-            q[np.abs(q) < NEGLIGIBLE] = 0
+    """Steepest descent with exact line search until the race ends."""
+    sigma = (spectrum.sigma / spectrum.sigma[0])[None]
+    q = np.ones_like(sigma)
+    search = exact_line_search(sigma, spectrum.shares / sigma, np.zeros(1))
+    for step, (c, factor, _) in enumerate(search):
+        if not race.observe(step, (q * q) @ spectrum.shares, partial(weights, q)):
+            return
+        q = np.where(c > 0, q * factor, 0.0)
 
 
 def run_conjugate_gradients(spectrum: Spectrum, race: Race, weights: Weights) -> None:
@@ -110,7 +108,7 @@ def run_conjugate_gradients(spectrum: Spectrum, race: Race, weights: Weights) ->
         step += 1
 
 
-def predicted_steps(candidate: TwoTerm, shares: Array, epsilon: float) -> float:
+def predicted_steps(candidate: TwoTerm, shares: FloatArray, epsilon: float) -> float:
     """Return the steps to ε from the full spectrum, by powers of each eigenvalue's 2×2 recurrence.
 
     Exact where the excess loss falls monotonically (gradient descent); a method with momentum may dip
@@ -130,7 +128,7 @@ def first_step(excess: Callable[[int], float], epsilon: float) -> float:
     high = 1
     while excess(high) > epsilon:
         high *= 2
-        if high > LONGEST:
+        if high > _LONGEST:
             return math.inf
     low = high // 2
     while high - low > 1:
@@ -148,11 +146,11 @@ def rate_steps(contraction: float, epsilon: float, *, constant: float = 1.0) -> 
     return float(max(1, math.ceil(math.log(epsilon / constant) / (2 * math.log(contraction)) - 1e-9)))
 
 
-def multiplied(space: ProbeSpace) -> Callable[[Array], Array]:
+def multiplied(space: ProbeSpace) -> Callable[[FloatArray], FloatArray]:
     """Return the function from multipliers `(B, r)` to weights: `w_t = Σ (1 − q_i) (v_iᵀw*) v_i`."""
     V, solution = space.spectrum.right, space.solution
 
-    def weights(multipliers: Array) -> Array:
+    def weights(multipliers: FloatArray) -> FloatArray:
         return V @ ((1 - multipliers)[:, :, None] * (V.T @ solution))
 
     return weights

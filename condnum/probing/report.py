@@ -12,7 +12,7 @@ import pandas as pd
 
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.probing.attackers import AttackBudget
-from condnum.probing.tasks import Kind
+from condnum.probing.tasks import TaskKind
 
 #: Tables of a report; the others follow from them.
 TABLES = ("steps", "curves", "extractors", "spectra", "skipped")
@@ -33,7 +33,7 @@ class AttackReport:
     spectra: pd.DataFrame
     skipped: pd.DataFrame
     baseline: str
-    kind: Kind
+    kind: TaskKind
     budget: AttackBudget
     held_out: bool
     title: str = ""
@@ -184,7 +184,7 @@ def attack_sentences(report: AttackReport) -> list[str]:
 
 
 def _extractor(report: AttackReport, name: str) -> list[str]:
-    """Say how one extractor fares: the worst case, who is slowed, where the loss lies, the optimum."""
+    """Say how one extractor fares: the worst case, who is slowed, the optimum."""
     table, raw = report.at(report.factors, None), report.baseline
     rows = table[(table["extractor"] == name) & (table["bound"] != "unknown")]
     if rows.empty:
@@ -195,18 +195,7 @@ def _extractor(report: AttackReport, name: str) -> list[str]:
     slowed = rows[rows["factor"] >= LARGE]
     hardly = rows[(rows["factor"] <= SMALL) & (rows["bound"] == "exact")]
     between = len(rows) - len(slowed) - len(hardly)
-    facts = report.extractors.set_index("extractor")
-    words = []
-    for which in (raw, name):
-        spectrum = report.spectra[report.spectra["extractor"] == which]
-        low = spectrum["sigma"] < spectrum["sigma"].max() / 100
-        words.append(
-            f"{which} has {100 * spectrum.loc[low, 'share'].sum():.3g} % of it below σ₁/100, so that κ = "
-            f"{_number(facts.loc[which, 'kappa'])} acts like "
-            f"{_number(facts.loc[which, 'effective_condition'])}"
-        )
-    measure = "excess loss" if report.kind == "regression" else "excess squared loss on the labels"
-    left, own = facts["deflated_condition"], facts.loc[name]
+    own = report.extractors.set_index("extractor").loc[name]
     gap = (own["optimum"] - own["baseline_optimum"]) / (own["start_loss"] - own["baseline_optimum"])
     optimum = f"that of {raw}, up to 1e-4 of what can be learned."
     if abs(gap) > 1e-4:
@@ -220,9 +209,6 @@ def _extractor(report: AttackReport, name: str) -> list[str]:
         f"{name}: of {len(rows)} attackers with a known factor, {len(slowed)} are slowed {LARGE:g} times "
         f"or more{_list(slowed)}, {len(hardly)} at most {SMALL:g} times{_list(hardly)}, "
         f"{between} are in between.",
-        f"{name}: where the {measure} lies decides, not κ alone: {'; '.join(words)}. Conjugate gradients and "
-        "L-BFGS deal with a few large eigenvalues at a step each; without the five largest the ratio that "
-        f"matters is {_number(left[name])} ({raw}: {_number(left[raw])}).",
         f"{name}: the best loss on its features is {optimum}",
     ]
 
@@ -233,11 +219,3 @@ def _list(rows: pd.DataFrame) -> str:
         f"{row.label} {'> ' if row.bound == 'at least' else ''}{row.factor:.3g}" for row in rows.itertuples()
     ]
     return f" ({', '.join(parts)})" if parts else ""
-
-
-def _number(value: float) -> str:
-    """Return three significant digits, with a power of ten for large numbers."""
-    if value < 1e6:
-        return f"{float(f'{value:.3g}'):,.10g}"
-    mantissa, exponent = f"{value:.1e}".split("e")
-    return f"{mantissa}·10^{int(exponent)}"

@@ -6,10 +6,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.arrays import ArrayLike, as_tensor
+from condnum.arrays import ArrayLike, FloatArray, as_tensor
 from condnum.errors import InvalidInputError, check_known
 
-Kind = Literal["regression", "classification"]
+TaskKind = Literal["regression", "classification"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,16 +25,16 @@ class FeatureSet:
         condnum.errors.InvalidInputError: test features have shape (2, 4), features (3, 3): ...
     """
 
-    features: NDArray[np.float64]  # (N, k)
-    test: NDArray[np.float64] | None = None  # (M, k)
-    theta: NDArray[np.float64] | None = None  # (D, k)
-    inputs: NDArray[np.float64] | None = None  # (N, D)
+    features: FloatArray  # (N, k)
+    test: FloatArray | None = None  # (M, k)
+    theta: FloatArray | None = None  # (D, k)
+    inputs: FloatArray | None = None  # (N, D)
 
     def __post_init__(self) -> None:
         for name in ("features", "test", "theta", "inputs"):
             value = getattr(self, name)
             if value is not None:
-                object.__setattr__(self, name, matrix(value, name))
+                object.__setattr__(self, name, _float_matrix(value, name))
         if self.test is not None and self.test.shape[1] != self.features.shape[1]:
             raise InvalidInputError(
                 f"test features have shape {self.test.shape}, features {self.features.shape}: "
@@ -73,20 +73,20 @@ class AttackTask:
         array([0, 1])
     """
 
-    X: NDArray[np.float64]  # (N, D)
-    y: NDArray[np.float64] | NDArray[np.int64]  # (N,) or (N, m)
-    kind: Kind = "regression"
-    X_test: NDArray[np.float64] | None = None  # (M, D)
-    y_test: NDArray[np.float64] | NDArray[np.int64] | None = None
+    X: FloatArray  # (N, D)
+    y: FloatArray | NDArray[np.int64]  # (N,) or (N, m)
+    kind: TaskKind = "regression"
+    X_test: FloatArray | None = None  # (M, D)
+    y_test: FloatArray | NDArray[np.int64] | None = None
     name: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "X", matrix(self.X, "X"))
+        object.__setattr__(self, "X", _float_matrix(self.X, "X"))
         object.__setattr__(self, "y", targets(self.y, len(self.X), self.kind, "y"))
         if (self.X_test is None) != (self.y_test is None):
             raise InvalidInputError("X_test and y_test belong together: give both or neither.")
         if self.X_test is not None and self.y_test is not None:
-            object.__setattr__(self, "X_test", matrix(self.X_test, "X_test"))
+            object.__setattr__(self, "X_test", _float_matrix(self.X_test, "X_test"))
             if self.X_test.shape[1] != self.X.shape[1]:
                 raise InvalidInputError(
                     f"X_test has shape {self.X_test.shape}, X {self.X.shape}: both need the same columns."
@@ -97,23 +97,23 @@ class AttackTask:
     def through(self, theta: ArrayLike | None) -> FeatureSet:
         """Extract features `Xθ`, with θ and the inputs, so that θ can be fine-tuned; None: the raw inputs."""
         D = self.X.shape[1]
-        T = np.eye(D) if theta is None else matrix(theta, "theta")
+        T = np.eye(D) if theta is None else _float_matrix(theta, "theta")
         if T.shape[0] != D:
             raise InvalidInputError(f"theta has {T.shape[0]} rows, but the inputs have {D} columns.")
         test = None if self.X_test is None else self.X_test @ T
         return FeatureSet(self.X @ T, test, T, self.X)
 
 
-def matrix(value: ArrayLike, name: str) -> NDArray[np.float64]:
+def _float_matrix(value: ArrayLike, name: str) -> FloatArray:
     """Return a copy as a finite float64 matrix, or say what is wrong with it."""
     return as_tensor(value, name, ndim=2).detach().cpu().numpy().copy()
 
 
 def targets(
-    value: ArrayLike, rows: int, kind: Kind, name: str, *, training: NDArray[Any] | None = None
-) -> NDArray[np.float64] | NDArray[np.int64]:
+    value: ArrayLike, rows: int, kind: TaskKind, name: str, *, training: NDArray[Any] | None = None
+) -> FloatArray | NDArray[np.int64]:
     """Return a copy of valid targets; held-out ones must have the columns or classes of `training`."""
-    check_known("kind of task", kind, get_args(Kind))
+    check_known("kind of task", kind, get_args(TaskKind))
     y = as_tensor(value, name, minimum_ndim=1).detach().cpu().numpy().copy()
     if len(y) != rows or y.ndim > 2 or (kind == "classification" and y.ndim != 1):
         raise InvalidInputError(f"{name} has shape {y.shape} for {rows} rows: one target per row is needed.")

@@ -22,7 +22,7 @@ from condnum.data.task_pair import sha256_arrays
 from condnum.errors import InvalidInputError
 from condnum.methods import DescentSettings, Progress, get_method, immunize, method_names
 from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask
-from condnum.probing.line_search import Modes, eigenbasis_probe, log_spaced_steps
+from condnum.probing.line_search import ProbeModes, eigenbasis_probe, log_spaced_steps
 from condnum.progress import report_event
 from condnum.studies.cells import Arrays, Cell, CellResult
 from condnum.studies.digit_cells import cell_problem
@@ -306,7 +306,7 @@ class Follower:
     tasks: Sequence[TaskBasis]
     most: int  # directions to keep
     kept: dict[str, list[Any]] = field(default_factory=dict)
-    modes: list[list[Modes]] = field(default_factory=list)
+    modes: list[list[ProbeModes]] = field(default_factory=list)
     last: np.ndarray[Any, Any] | None = None  # U of the step before
 
     def __call__(self, progress: Progress) -> None:
@@ -342,7 +342,7 @@ class Follower:
         return arrays | {"ratios": ratios, "probe_steps": record, "probes": np.stack(probes, axis=1)}
 
 
-def _measured(U: Tensor, s: Tensor, task: TaskBasis) -> tuple[dict[str, Any], Modes]:
+def _measured(U: Tensor, s: Tensor, task: TaskBasis) -> tuple[dict[str, Any], ProbeModes]:
     """Measure one task at `θ = UΣVᵀ`; M = ΣUᵀKUΣ is H in the basis V."""
     D, r = len(s), task.rank
     left, root, right = torch.linalg.svd(task.factor @ (U * s), full_matrices=False)

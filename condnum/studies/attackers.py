@@ -12,7 +12,7 @@ from condnum.data import TaskPair, digit_pair
 from condnum.errors import InvalidInputError
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import AttackBudget, AttackReport, AttackTask, attack_panel, attacker_names
-from condnum.probing.tasks import Kind
+from condnum.probing.tasks import TaskKind
 from condnum.progress import report_event
 from condnum.studies.cells import Cell, CellResult
 from condnum.studies.digit_pairs import DigitPairs
@@ -92,7 +92,7 @@ class Attackers(Study, name="attackers"):
         return self.tasks.pair
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> TaskKind:
         """What the attacker learns."""
         logistic = self.pair is not None and self.loss != "squared"
         return "classification" if logistic else "regression"

@@ -19,13 +19,13 @@ from condnum.methods import (
     get_method,
     immunize_batch,
 )
-from condnum.methods.problem import ImmunizationProblem, LinearTask, batch_size, problem_bytes
+from condnum.methods.problem import ImmunizationProblem, LinearTask
 from condnum.studies.cells import Cell, CellResult, cached
 from condnum.studies.executors import core_count
 from condnum.studies.measure import spectral_cell
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
 from condnum.theory.extremes import gram
-from condnum.theory.spectra import PUBLISHED_RIDGE, CovarianceRange
+from condnum.theory.spectra import PUBLISHED_RIDGE
 
 #: What decides the tasks of a cell, beside the data.
 TASKS = ("pretrain", "harmful", "labels", "loss_rows")
@@ -70,7 +70,6 @@ def digit_problem(
             targets=torch.as_tensor(targets)[:, None].to(device),
             loss="bce",
             loss_features=torch.from_numpy(digits.pixels(index)).to(device),
-            known_range=CovarianceRange.of(K).to(device),
         )
 
     def shared(digit: int, label: float) -> LinearTask:
@@ -183,3 +182,27 @@ def _on_all_cores(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
         ThreadPoolExecutor(core_count(), initializer=limit_threads, initargs=(1,)) as pool,
     ):
         return list(pool.map(function, items))
+
+
+def problem_bytes(problem: ImmunizationProblem) -> int:
+    """Estimate the memory that one more problem takes in a batch."""
+    D = problem.dimension
+    # θ, its copy, gradient, two moments of Adam, two Hessians, their sum, and as many again for what lives
+    # inside a step (IMMA's graph, norms); the basis of Lanczos.
+    numbers = 16 * D**2 + 32 * D
+    for task in (problem.pretrain, problem.harmful):
+        rows = 0 if task.supervised_rows is None else len(task.supervised_rows)
+        numbers += 2 * task.rank * D + rows * D
+    r = problem.harmful.rank
+    return 8 * (numbers + 4 * r**2 + r * D)  # the inverse of the harmful task's dual Gram matrix
+
+
+def batch_size(problem: ImmunizationProblem, device: torch.device, memory_bytes: int | None = None) -> int:
+    """Return how many problems like this one fit on a device at once."""
+    if memory_bytes is None and device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        memory_bytes = int(0.8 * (free + reusable))  # the rest is for what the libraries allocate
+    elif memory_bytes is None:
+        memory_bytes = 2 * 2**30  # nobody says what is free: as a sweep's workers take
+    return max(1, memory_bytes // problem_bytes(problem))

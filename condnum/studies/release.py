@@ -10,7 +10,7 @@ import pandas as pd
 from condnum.data import TaskPair, load_diabetes_tasks, load_house_prices
 from condnum.errors import InvalidInputError, check_integer
 from condnum.methods import NAMED_SETTINGS
-from condnum.methods.method import DescentSettings
+from condnum.methods.settings import DescentSettings
 from condnum.studies.cells import Cell, CellResult
 from condnum.studies.measure import cell_spectra, result_row
 from condnum.studies.release_cells import SWITCHES, ProtocolSwitches, compute_cell, descent_settings

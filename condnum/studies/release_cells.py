@@ -17,12 +17,12 @@ from condnum.data.task_pair import standardise
 from condnum.methods import ImmunizationResult
 from condnum.methods.algorithm1 import Ours
 from condnum.methods.descent import descend
-from condnum.methods.method import DescentSettings, Gradients, Memory, Parameters
+from condnum.methods.method import DescentMethod, Gradients, Memory, Parameters
 from condnum.methods.problem import ImmunizationProblem, LinearTask
+from condnum.methods.settings import DescentSettings
 from condnum.studies.cells import Cell, CellResult, cached
 from condnum.studies.measure import SPECTRA
 from condnum.theory.extremes import gram
-from condnum.theory.regularizers import ill_gradient_from_pair, well_gradient_from_pair
 from condnum.theory.spectra import PUBLISHED_RIDGE, default_rtol, hessian_spectrum, symmetric_part
 
 #: Rows of a mini-batch of the release.
@@ -193,14 +193,13 @@ class PairedBatches(ImmunizationProblem):
                 yield ImmunizationProblem(pretrain, LinearTask(X_H.mT @ X_H, X_H, loss=H.loss))
 
 
-class SwitchedAlgorithm1:
-    """Algorithm 1 with the release's choices where a switch is not turned; a `DescentMethod`."""
+class SwitchedAlgorithm1(DescentMethod):
+    """Algorithm 1 with the release's choices where a switch is not turned."""
 
     name = "released"
     label = "Algorithm 1 as released"
     summary = "descends the loss, R<sub>well</sub> and R<sub>ill</sub> with the release's choices"
-    parts: tuple[str, ...] = ("well", "ill", "supervised")
-    defaults = DescentSettings()
+    parts = ("well", "ill", "supervised")
 
     def __init__(self, switches: ProtocolSwitches) -> None:
         self.switches = switches
@@ -253,9 +252,12 @@ class SwitchedAlgorithm1:
             return (F.mT @ dual[:, index]) / values[index].sqrt() if few else dual[:, index]
 
         if part == "well":
-            G = well_gradient_from_pair(S, values[-1], vector(-1), D)
+            v = vector(-1)
+            G = values[-1] * torch.outer(v, v) - S / D
         else:
-            G = ill_gradient_from_pair(S, *self._smallest(task, values, vector, D))[1]
+            sigma, v, k = self._smallest(task, values, vector, D)
+            r_ill = 1 / (S.square().sum() / (2 * k) - sigma.square() / 2)
+            G = (sigma * torch.outer(v, v) - S / k) * r_ill.square()
         if self.switches.preconditioner_side == "input":
             return 2 * theta @ G
         gradient = 2 * X.mT @ (F @ G) if few else 2 * K @ (theta @ G)

@@ -7,7 +7,6 @@ false in general. What holds: the overlaps are doubly stochastic; Eq. 10 is majo
 (Schur-Horn), hence it underestimates κ of a full-rank H; Ostrowski's bounds.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,13 @@ import torch
 
 from condnum.arrays import ArrayLike, as_tensor, like, storage_eps
 from condnum.errors import InvalidInputError, RankError
-from condnum.theory.spectra import as_covariance, condition_from_spectrum, default_rtol, symmetric_part
+from condnum.theory.spectra import (
+    as_covariance,
+    checked_rtol,
+    condition_from_spectrum,
+    default_rtol,
+    symmetric_part,
+)
 
 
 @dataclass(frozen=True)
@@ -37,15 +42,12 @@ class Alignment:
     predicted_condition: float  # compact κ of Eq. 10
     true_condition: float  # compact κ of H
     condition_ratio: float  # predicted/true; ≤ 1 if H has full rank
-    predicted_rank: int  # number of predicted values above rtol times their largest
     rank: int  # numerical rank of H
     ostrowski_lower: Any  # (D_hid,), σ_min(θ)² γ_i, see `alignment` for rectangular θ
     ostrowski_upper: Any  # (D_hid,), σ_max(θ)² γ_i
     ostrowski_holds: bool
     u_unique: bool  # False: θ has repeated non-zero singular values, Eq. 10 is not single-valued
     q_unique: bool  # False: K has repeated eigenvalues, the overlaps are not single-valued
-    theta_gap: float  # least gap between non-zero singular values of θ, over the largest; inf if one
-    covariance_gap: float  # least gap between eigenvalues of K, over the largest; inf if one
 
 
 def alignment(theta: ArrayLike, covariance: ArrayLike, *, rtol: float | None = None) -> Alignment:
@@ -95,9 +97,7 @@ def alignment(theta: ArrayLike, covariance: ArrayLike, *, rtol: float | None = N
             "theta must be (D, D_hid) and covariance (D, D)."
         )
     eps = max(storage_eps(theta), storage_eps(covariance))
-    tolerance = default_rtol(max(T.shape), eps) if rtol is None else float(rtol)
-    if not 0 <= tolerance < 1:
-        raise InvalidInputError(f"rtol must lie in [0, 1), got {rtol}.")
+    tolerance = checked_rtol(rtol, default_rtol(max(T.shape), eps))
     m = min(D, columns)
     U, s, _ = torch.linalg.svd(T, full_matrices=True)
     gamma, Q = (part.flip(-1) for part in torch.linalg.eigh(K))
@@ -116,20 +116,17 @@ def alignment(theta: ArrayLike, covariance: ArrayLike, *, rtol: float | None = N
     predicted, truth, lower, upper = (
         torch.nn.functional.pad(values, (0, columns - m)) for values in (diagonal, spectrum, lower, upper)
     )
-    kappas, ranks = [], []
-    for values in (diagonal.sort(descending=True).values, spectrum):
-        kappa, _, _, rank = condition_from_spectrum(
-            values, convention="compact", rtol=tolerance, ridge=1.0, dimension=m
-        )
-        kappas.append(float(kappa))
-        ranks.append(int(rank))
+    (predicted_condition, *_), (true_condition, _, _, rank) = (
+        condition_from_spectrum(values, convention="compact", rtol=tolerance, ridge=1.0, dimension=m)
+        for values in (diagonal.sort(descending=True).values, spectrum)
+    )
     sums = predicted.sort(descending=True).values.cumsum(0), truth.cumsum(0)
     slack = 4 * tolerance * scale
     # Round-off adds up along the partial sums, hence one slack for each term.
     room = slack * torch.arange(1, columns + 1, device=T.device)
     excess = sums[0] - sums[1]
-    theta_gap, covariance_gap = (
-        float((values[:-1] - values[1:]).min() / values[0]) if len(values) > 1 else math.inf
+    u_unique, q_unique = (
+        len(values) == 1 or bool((values[:-1] - values[1:]).min() > tolerance * values[0])
         for values in (s[s > tolerance * s[0]], gamma)
     )
     to = like(theta)
@@ -143,16 +140,13 @@ def alignment(theta: ArrayLike, covariance: ArrayLike, *, rtol: float | None = N
         majorised=bool((excess <= room).all() and excess[-1].abs() <= room[-1]),
         predicted_partial_sums=to(sums[0]),
         true_partial_sums=to(sums[1]),
-        predicted_condition=kappas[0],
-        true_condition=kappas[1],
-        condition_ratio=kappas[0] / kappas[1],
-        predicted_rank=ranks[0],
-        rank=ranks[1],
+        predicted_condition=float(predicted_condition),
+        true_condition=float(true_condition),
+        condition_ratio=float(predicted_condition / true_condition),
+        rank=int(rank),
         ostrowski_lower=to(lower),
         ostrowski_upper=to(upper),
         ostrowski_holds=bool(((lower <= truth + slack) & (truth <= upper + slack)).all()),
-        u_unique=theta_gap > tolerance,
-        q_unique=covariance_gap > tolerance,
-        theta_gap=theta_gap,
-        covariance_gap=covariance_gap,
+        u_unique=u_unique,
+        q_unique=q_unique,
     )

@@ -84,6 +84,11 @@ class Immunization:
         )
 
     @property
+    def ratios(self) -> str:
+        """Both ratios in words."""
+        return f"(i) = {self.harmful_ratio:.4g}, (ii) = {self.pretrain_ratio:.4g}"
+
+    @property
     def pretrain_lost(self) -> int:
         """By how much θ lowers the numerical rank of D_P's Hessian."""
         return self.pretrain_before.rank - self.pretrain_after.rank
@@ -164,9 +169,8 @@ def relative_immunization_ratio(
             f"as many rows, got {tuple(T.shape)}."
         )
     T = unit_gauge(T) if gauge == "unit" else T
-    after = [hessian_spectrum(T, task.factor) for task in (P, H)]
     return immunization_from_spectra(
-        HessianSpectra(P.values, after[0], H.values, after[1], T.shape[0], T.shape[1]),
+        HessianSpectra.of(T, P, H),
         convention=convention,
         gauge=gauge,
         rtol=rtol,
@@ -185,6 +189,12 @@ class HessianSpectra:
     harmful_after: Tensor  # of θᵀK_Hθ
     dimension_before: int  # D
     dimension_after: int  # D_hid
+
+    @classmethod
+    def of(cls, theta: Tensor, P: CovarianceRange, H: CovarianceRange) -> HessianSpectra:
+        """Return the spectra of θ `(D, D_hid)` on two tasks."""
+        after = [hessian_spectrum(theta, task.factor) for task in (P, H)]
+        return cls(P.values, after[0], H.values, after[1], *theta.shape)
 
     def scaled(self, factor: float) -> HessianSpectra:
         """Return the spectra of `θ·√factor`."""
@@ -232,9 +242,7 @@ def in_both_conventions(
     theta: Tensor, P: CovarianceRange, H: CovarianceRange, *, ridge: float = PUBLISHED_RIDGE
 ) -> tuple[Immunization, Immunization]:
     """Return the compact and the ridge verdict of a square θ."""
-    D, theta = len(theta), unit_gauge(theta)
-    after = [hessian_spectrum(theta, task.factor) for task in (P, H)]
-    spectra = HessianSpectra(P.values, after[0], H.values, after[1], D, D)
+    spectra = HessianSpectra.of(unit_gauge(theta), P, H)
     compact, ridged = (
         immunization_from_spectra(spectra, convention=convention, gauge="unit", ridge=ridge)
         for convention in get_args(Convention)

@@ -10,13 +10,7 @@ from torch import Tensor
 
 from condnum.arrays import ArrayLike, as_tensor, like, storage_eps
 from condnum.errors import CondnumError, InvalidInputError, RankError, check_integer
-from condnum.theory.spectra import default_rtol, hessian, is_symmetric, symmetric_part
-
-INFINITE_VALUE = (
-    "R_ill is infinite and has no gradient: the non-zero singular values of a matrix are all "
-    "equal (always so at rank 1), κ = 1; start from a theta whose Hessian has some spread, or "
-    "pass a smaller rtol if the spread is real."
-)
+from condnum.theory.spectra import checked_rtol, default_rtol, hessian, is_symmetric, symmetric_part
 
 
 @dataclass(frozen=True)
@@ -64,7 +58,7 @@ def r_well(S: ArrayLike, *, dimension: int | None = None) -> Any:
         2.0
     """
     M = as_tensor(S, "S", minimum_ndim=2)
-    return _value(S, M, well_core(M.detach(), dimension=dimension, eps=storage_eps(S)))
+    return _in_kind_of(S, M, well_core(M.detach(), dimension=dimension, eps=storage_eps(S)))
 
 
 def r_well_gradient(
@@ -128,7 +122,8 @@ def r_well_theta_gradient(
                [ 0., -1.]])
     """
     T, C, H, eps = theta_hessian(theta, K)
-    return _hand_back(_pull_back(T, C, well_core(H, rtol=rtol, eps=eps)), theta)
+    result = well_core(H, rtol=rtol, eps=eps)
+    return _hand_back(replace(result, gradient=2 * (C @ (T @ result.gradient))), theta)
 
 
 def r_ill(S: ArrayLike, *, rank: int | None = None, rtol: float | None = None) -> Any:
@@ -148,8 +143,7 @@ def r_ill(S: ArrayLike, *, rank: int | None = None, rtol: float | None = None) -
         rtol: Relative tolerance of rank and equality; default `max(p_r, p_c)·eps` of the stored dtype.
 
     Returns:
-        A float for one NumPy matrix, an array `(...)` for a NumPy batch, a float64 tensor `(...)` for
-        torch. A tensor that requires grad gets the closed form as its backward (once), at fixed k.
+        As `r_well`; the backward is that at fixed k.
 
     Raises:
         InvalidInputError: Fewer than two dimensions, non-finite entries, bad `rank` or `rtol`.
@@ -163,7 +157,7 @@ def r_ill(S: ArrayLike, *, rank: int | None = None, rtol: float | None = None) -
         inf
     """
     M = as_tensor(S, "S", minimum_ndim=2)
-    return _value(S, M, ill_core(M.detach(), rank=rank, rtol=rtol, eps=storage_eps(S)))
+    return _in_kind_of(S, M, ill_core(M.detach(), rank=rank, rtol=rtol, eps=storage_eps(S)))
 
 
 def r_ill_gradient(
@@ -233,10 +227,10 @@ def r_ill_theta_gradient(
     T, C, H, eps = theta_hessian(theta, K)
     result = ill_core(H, rank=rank, rtol=rtol, eps=eps)
     reject_infinite(result.value)
-    return _hand_back(_pull_back(T, C, result), theta)
+    return _hand_back(replace(result, gradient=2 * (C @ (T @ result.gradient))), theta)
 
 
-class ClosedForm(torch.autograd.Function):
+class _WithGradient(torch.autograd.Function):
     """Scalar function of each matrix of a batch, with a gradient computed beforehand.
 
     Differentiating through `svd` or `eigh` divides by the gaps of all singular values: it is NaN as soon as
@@ -246,48 +240,27 @@ class ClosedForm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, value: Tensor, gradient: Tensor) -> Tensor:
         """Return `value` and keep `gradient`."""
-        ctx.save_for_backward(matrix, value, gradient)
+        ctx.save_for_backward(value, gradient)
         return value.clone()
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
-        """Return `upstream · gradient`."""
-        matrix, value, gradient = ctx.saved_tensors
-        if bool(torch.isinf(value).any()):
-            raise RankError(INFINITE_VALUE)
-        if torch.is_grad_enabled():  # create_graph=True
-            gradient = OnceOnly.apply(matrix, gradient)
+        """Return `upstream · gradient`, once."""
+        value, gradient = ctx.saved_tensors
+        reject_infinite(value)
+        if torch.is_grad_enabled():  # create_graph=True; second derivatives would come out without this term
+            raise CondnumError(
+                "r_well and r_ill have a closed-form first derivative only; for second derivatives write the "
+                "regularizer with torch.linalg.svdvals, or detach this term."
+            )
         return upstream[..., None, None] * gradient, None, None
 
 
-class OnceOnly(torch.autograd.Function):
-    """A closed-form gradient that refuses to be differentiated again.
-
-    torch's `once_differentiable` would not do: where the upstream derivative is a constant it
-    hands back a constant, and second derivatives come out silently without this term.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, matrix: Tensor, gradient: Tensor) -> Tensor:
-        """Return `gradient` as a function of `matrix`."""
-        return gradient.clone()
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[None, None]:
-        """Refuse."""
-        raise CondnumError(
-            "r_well and r_ill have a closed-form first derivative only; for second derivatives write the "
-            "regularizer with torch.linalg.svdvals, or detach this term."
-        )
-
-
-def _value(S: ArrayLike, matrix: Tensor, result: RegularizerGradient) -> Any:
+def _in_kind_of(S: ArrayLike, matrix: Tensor, result: RegularizerGradient) -> Any:
     """Return the value in the caller's kind, with the closed form as its backward where that is wanted."""
     if matrix.requires_grad and torch.is_grad_enabled():
-        return ClosedForm.apply(matrix, result.value, result.gradient)
-    if isinstance(S, Tensor):
-        return result.value
-    return _hand_back(result, S).value
+        return _WithGradient.apply(matrix, result.value, result.gradient)
+    return result.value if isinstance(S, Tensor) else _hand_back(result, S).value
 
 
 def _hand_back(result: RegularizerGradient, reference: ArrayLike) -> RegularizerGradient:
@@ -298,17 +271,12 @@ def _hand_back(result: RegularizerGradient, reference: ArrayLike) -> Regularizer
     )
 
 
-def _pull_back(theta: Tensor, covariance: Tensor, result: RegularizerGradient) -> RegularizerGradient:
-    """Return the result with `2Kθ∇_H R` in the place of `∇_H R`."""
-    return replace(result, gradient=2 * (covariance @ (theta @ result.gradient)))
-
-
 def well_core(
     matrix: Tensor, *, dimension: int | None = None, rtol: float | None = None, eps: float
 ) -> RegularizerGradient:
     """Return value and gradient as tensors, from one decomposition of a detached matrix."""
     p = resolve_dimension(dimension, min(matrix.shape[-2:]))
-    tolerance = _resolve_rtol(rtol, matrix, eps)
+    tolerance = checked_rtol(rtol, default_rtol(max(matrix.shape[-2:]), eps))
     U, sigma, V = _decompose(matrix, eps)
     rank = resolve_rank(sigma, None, tolerance)
     top = extreme(sigma, tolerance)
@@ -322,7 +290,7 @@ def well_core(
 
 def ill_core(matrix: Tensor, *, rank: int | None, rtol: float | None, eps: float) -> RegularizerGradient:
     """Return value and gradient as tensors, from one decomposition; NaN gradient at infinite value."""
-    tolerance = _resolve_rtol(rtol, matrix, eps)
+    tolerance = checked_rtol(rtol, default_rtol(max(matrix.shape[-2:]), eps))
     U, sigma, V = _decompose(matrix, eps)
     k = resolve_rank(sigma, rank, tolerance)
     low = extreme(sigma, tolerance, k)
@@ -349,7 +317,11 @@ def ill_value(sigma: Tensor, rank: Tensor, low: Extreme) -> Tensor:
 def reject_infinite(value: Tensor) -> None:
     """Raise if R_ill is infinite anywhere."""
     if bool(torch.isinf(value).any()):
-        raise RankError(INFINITE_VALUE)
+        raise RankError(
+            "R_ill is infinite and has no gradient: the non-zero singular values of a matrix are all "
+            "equal (always so at rank 1), κ = 1; start from a theta whose Hessian has some spread, or "
+            "pass a smaller rtol if the spread is real."
+        )
 
 
 @dataclass(frozen=True)
@@ -401,15 +373,6 @@ def resolve_dimension(dimension: int | None, minimum: int) -> int:
     return minimum if dimension is None else check_integer(name, dimension, minimum)
 
 
-def _resolve_rtol(rtol: float | None, matrix: Tensor, eps: float) -> float:
-    """Return `rtol`, or the default `max(p_r, p_c)·eps`."""
-    if rtol is None:
-        return default_rtol(max(matrix.shape[-2:]), eps)
-    if not 0 <= rtol < 1:
-        raise InvalidInputError(f"rtol must lie in [0, 1), got {rtol}.")
-    return float(rtol)
-
-
 def resolve_rank(sigma: Tensor, rank: int | None, rtol: float) -> Tensor:
     """Return the numerical rank of each spectrum of a batch, or the one that was asked for."""
     if bool((sigma[..., 0] == 0).any()):
@@ -437,32 +400,3 @@ def theta_hessian(theta: ArrayLike, covariance: ArrayLike) -> tuple[Tensor, Tens
     K = as_tensor(covariance, "K", minimum_ndim=2).detach().to(T.device)
     H: Tensor = hessian(T, K)  # type: ignore[assignment]
     return T, symmetric_part(K), H, max(storage_eps(theta), storage_eps(covariance))
-
-
-def r_well_from_pair(hessian: Tensor, sigma_1: Tensor, dimension: int) -> Tensor:
-    r"""Return :math:`\tfrac12\sigma_1^2 - \|H\|_F^2/(2p)` (Eq. 3)."""
-    return sigma_1.square() / 2 - torch.linalg.vector_norm(hessian, dim=(-2, -1)).square() / (2 * dimension)
-
-
-def r_ill_from_pair(hessian: Tensor, sigma_k: Tensor, rank: int | Tensor) -> Tensor:
-    r"""Return :math:`1/(\|H\|_F^2/(2k) - \tfrac12\sigma_k^2)` (Eq. 12)."""
-    return (
-        torch.linalg.vector_norm(hessian, dim=(-2, -1)).square() / (2 * rank) - sigma_k.square() / 2
-    ).reciprocal()
-
-
-def well_gradient_from_pair(hessian: Tensor, sigma_1: Tensor, v_1: Tensor, dimension: int) -> Tensor:
-    r"""Return :math:`\nabla_H R_{well} = \sigma_1v_1v_1^\top - H/p` (Theorem A.1 (3))."""
-    scaled = sigma_1.unsqueeze(-1) * v_1
-    return (hessian / -dimension).addcmul_(scaled.unsqueeze(-1), v_1.unsqueeze(-2))
-
-
-def ill_gradient_from_pair(
-    hessian: Tensor, sigma_k: Tensor, v_k: Tensor, rank: int | Tensor
-) -> tuple[Tensor, Tensor]:
-    r"""Return R_ill and :math:`\nabla_H R_{ill} = (\sigma_kv_kv_k^\top - H/k)\,R_{ill}^2` (Eq. 13)."""
-    value = r_ill_from_pair(hessian, sigma_k, rank)
-    square = value.square()
-    scaled = (square * sigma_k).unsqueeze(-1) * v_k
-    G = hessian * (square / -rank)[..., None, None]
-    return value, G.addcmul_(scaled.unsqueeze(-1), v_k.unsqueeze(-2))

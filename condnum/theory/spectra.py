@@ -8,6 +8,7 @@ A condition number needs a stated convention (compact or ridge) and a stated ran
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Real
 from typing import Any, Literal, Self, cast
 
 import torch
@@ -184,6 +185,15 @@ def hessian_spectrum(theta: Tensor, factor: Tensor) -> Tensor:
     return torch.linalg.svdvals(factor @ theta) ** 2
 
 
+def checked_rtol(rtol: float | None, default: float) -> float:
+    """Return a relative tolerance, by default the given one, or say that it is out of range."""
+    if rtol is None:
+        return default
+    if not (isinstance(rtol, Real) and 0 <= rtol < 1):
+        raise InvalidInputError(f"rtol must lie in [0, 1), got {rtol!r}.")
+    return float(rtol)
+
+
 def default_rtol(dimension: int, eps: float = 2.0**-52) -> float:
     """Return the relative rank tolerance `dimension · eps`, as NumPy's and MATLAB's rank do."""
     return dimension * eps
@@ -249,9 +259,8 @@ def condition_number(
     eps = storage_eps(matrix)
     dimension = M.shape[-1] if kind == "features" else min(M.shape[-2:])
     sigma = singular_values(M, kind=kind, eps=eps)
-    if rtol is None:
-        size = M.shape[-1] if kind == "features" else max(M.shape[-2:])
-        rtol = (squared_rtol if kind == "features" else default_rtol)(size, eps)
+    default = squared_rtol(dimension, eps) if kind == "features" else default_rtol(max(M.shape[-2:]), eps)
+    rtol = checked_rtol(rtol, default)
     value, sigma_max, sigma_min, rank = condition_from_spectrum(
         sigma, convention=convention, rtol=rtol, ridge=ridge, dimension=dimension
     )
@@ -266,8 +275,7 @@ def condition_from_spectrum(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return `(κ, σ_max, σ_min, rank)` of descending singular values `(..., n)`."""
     check_known("convention", convention, ("compact", "ridge"))
-    if not 0 <= rtol < 1:
-        raise InvalidInputError(f"rtol must lie in [0, 1), got {rtol}.")
+    rtol = checked_rtol(rtol, 0.0)
     sigma_max = sigma[..., 0]
     rank = (sigma > rtol * sigma_max.unsqueeze(-1)).sum(dim=-1)
     if bool((rank == 0).any()):
@@ -302,16 +310,15 @@ class CovarianceRange:
         cls, covariance: "ArrayLike | CovarianceRange", *, rtol: float | None = None, name: str = "covariance"
     ) -> Self:
         """Decompose a covariance; default `rtol`: D·eps of its stored dtype. A range is cut to `rtol`."""
-        if rtol is not None and not 0 <= rtol < 1:
-            raise InvalidInputError(f"rtol must lie in [0, 1), got {rtol}.")
+        given = checked_rtol(rtol, 0.0)
         if isinstance(covariance, CovarianceRange):
-            if rtol is None or rtol <= covariance.rtol:
+            if given <= covariance.rtol:
                 return cast(Self, covariance)
-            kept = covariance.values > rtol * covariance.values[0]
-            return cls(covariance.values[kept], covariance.vectors[:, kept], rtol)
-        K = as_covariance(covariance, name, rtol=rtol or 0.0).detach()
+            kept = covariance.values > given * covariance.values[0]
+            return cls(covariance.values[kept], covariance.vectors[:, kept], given)
+        K = as_covariance(covariance, name, rtol=given).detach()
         values, vectors = torch.linalg.eigh(K)
-        rtol = default_rtol(len(K), storage_eps(covariance)) if rtol is None else rtol
+        rtol = checked_rtol(rtol, default_rtol(len(K), storage_eps(covariance)))
         kept = values > rtol * values[-1].clamp_min(0)
         if not bool(kept.any()):
             raise RankError(
@@ -323,7 +330,7 @@ class CovarianceRange:
     def of_features(cls, features: ArrayLike, *, rtol: float | None = None, name: str = "features") -> Self:
         """Decompose `XᵀX`; default `rtol`: `squared_rtol` of the stored dtype."""
         K = as_tensor(covariance(features), name, ndim=2)
-        rtol = squared_rtol(len(K), storage_eps(features)) if rtol is None else rtol
+        rtol = checked_rtol(rtol, squared_rtol(len(K), storage_eps(features)))
         return cls.of(K, rtol=rtol, name=f"the covariance of {name}")
 
     def ridged(self, ridge: float) -> Self:

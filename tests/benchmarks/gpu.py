@@ -25,10 +25,11 @@ import torch
 from condnum.files import output_folder, write_tables, write_text
 from condnum.machine import describe_device, is_out_of_memory, limited_threads, source_revision, versions
 from condnum.methods import get_method, immunize, immunize_batch
+from condnum.methods.batch import ProblemBatch
 from condnum.methods.descent import Optimizer
 from condnum.methods.method import Memory
-from condnum.methods.problem import ImmunizationProblem, ProblemBatch, batch_size
-from condnum.studies.digit_cells import DigitBatches, ceilings, cell_problem, measure_cell
+from condnum.methods.problem import ImmunizationProblem
+from condnum.studies.digit_cells import DigitBatches, batch_size, ceilings, cell_problem, measure_cell
 from condnum.studies.digit_pairs import PAPER_METHODS, DigitPairs, measured_rows
 from condnum.studies.executors import BatchExecutor, core_count
 from condnum.studies.study import Computation, StudyRun, choose_executor
@@ -182,7 +183,7 @@ class GpuReport:
         weights = dict.fromkeys(("well", "ill"), theta.new_full((count,), 1e-3))
 
         def step():
-            gradients = method.batched_gradients(batch, {"theta": theta}, method.defaults, memory)
+            gradients = method.gradients(batch, {"theta": theta}, method.defaults, memory)
             optimizer.step({"theta": gradients.weighted_sum(theta, weights, memory)}, 1e-4)
 
         return step, memory

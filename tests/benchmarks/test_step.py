@@ -9,9 +9,10 @@ import torch
 from condnum.data import load_mnist_images
 from condnum.machine import limited_threads
 from condnum.methods.algorithm1 import Ours
+from condnum.methods.batch import ProblemBatch
 from condnum.methods.descent import Optimizer
 from condnum.methods.method import Memory
-from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask, ProblemBatch
+from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask
 from condnum.theory.extremes import gram
 
 DIMENSIONS = (64, 128, 256, 512, 784)
@@ -48,7 +49,7 @@ def prepared_step(problem, well=1e-3, ill=1e-3, rate=1e-4):
     optimizer = Optimizer("adam", parameters)
 
     def step():
-        gradients = method.batched_gradients(batch, parameters, method.defaults, memory)
+        gradients = method.gradients(batch, parameters, method.defaults, memory)
         optimizer.step({"theta": gradients.weighted_sum(theta, weights, memory)}, rate)
 
     return step, memory

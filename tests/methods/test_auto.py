@@ -19,7 +19,7 @@ from condnum import (
 )
 from condnum.errors import RankError, UnknownNameError
 from condnum.methods import SelfTunedSettings
-from condnum.methods.auto import MARGIN, _Auto, _scaled
+from condnum.methods.auto import MARGIN, _Auto, _stretched
 from condnum.methods.problem import ImmunizationProblem
 from condnum.theory.steps import ill_step, well_step, well_step_bound
 
@@ -135,7 +135,7 @@ def test_each_step_is_a_step_of_algorithm_1():
         (problem.harmful, lambda s: run._ill_factors(s, 0.25), ill_step, "ill", {}),
     ):
         _, s, rows = torch.linalg.svd(task.factor @ theta, full_matrices=False)
-        moved = _scaled(theta, rows, factors_of(s.square().numpy()))
+        moved = _stretched(theta, rows, factors_of(s.square().numpy()))
         by_hand = step(theta, task.covariance, run.weights[part], **options)
         torch.testing.assert_close(moved, by_hand, rtol=1e-9, atol=1e-12)
 

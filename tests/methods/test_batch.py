@@ -94,11 +94,10 @@ def test_as_one_by_one(method, ranks, loss, options):
 def test_a_problem_that_diverges_keeps_its_last_finite_theta_and_touches_no_other():
     sound = problems((120, 110), (100, 130))
     tall = ImmunizationProblem(  # F is finite, H = FᵀF is not
-        *(
-            LinearTask(task.covariance, known_range=replace(task.range, values=task.range.values * 1e305))
-            for task in (sound[0].pretrain, sound[0].harmful)
-        )
+        *(replace(task) for task in (sound[0].pretrain, sound[0].harmful))
     )
+    for task in (tall.pretrain, tall.harmful):
+        vars(task)["range"] = replace(task.range, values=task.range.values * 1e305)
     settings = FIXED.with_overrides(steps=6, learning_rate=1e-3, record_every=2)
     mixed = immunize_batch([sound[0], tall, sound[1]], seeds=[0, 5, 1], settings=settings)
     alone = immunize(tall, seed=5, settings=settings)
@@ -121,7 +120,7 @@ class Mine(RIllOnly):
     """A user's method, which knows no batches."""
 
     name = "mine"
-    batched_gradients = None
+    batched = False
 
     def gradients(self, problem, parameters, settings, memory):
         return Gradients({"ill": parameters["theta"].sign()})

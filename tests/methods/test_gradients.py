@@ -5,6 +5,7 @@ import torch
 
 from condnum.methods import ImmaSettings, get_method
 from condnum.methods.baselines import bilevel_gradient
+from condnum.methods.batch import ProblemBatch
 from condnum.methods.descent import Optimizer
 from condnum.methods.method import Gradients, Memory
 from condnum.methods.problem import (
@@ -12,7 +13,6 @@ from condnum.methods.problem import (
     ImmunizationProblem,
     LinearTask,
     LogisticLoss,
-    ProblemBatch,
     SquaredLoss,
 )
 
@@ -51,7 +51,7 @@ def gradients_of(shape, method, **overrides):
     batch = ProblemBatch.of(problems, torch.device("cpu"))
     parameters = {"theta": theta, "omega": omega}
     method = get_method(method)
-    found = method.batched_gradients(batch, parameters, method.defaults.with_overrides(**overrides), memory)
+    found = method.gradients(batch, parameters, method.defaults.with_overrides(**overrides), memory)
     one = {name: theta.new_ones(len(theta)) for name in found.parts}
     parts = {
         name: Gradients({name: part}).weighted_sum(theta, one, memory).clone()

@@ -10,6 +10,8 @@ import torch
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.methods import (
     NAMED_SETTINGS,
+    ClosedFormMethod,
+    DescentMethod,
     DescentSettings,
     OptKappaSettings,
     SelfTunedSettings,
@@ -21,7 +23,6 @@ from condnum.methods import (
 )
 from condnum.methods.method import Gradients
 from condnum.methods.problem import ImmunizationProblem
-from condnum.methods.registry import ClosedForm
 from condnum.theory.ceiling import rir_ceiling
 from condnum.theory.immunization import relative_immunization_ratio
 
@@ -149,7 +150,7 @@ def test_ours_immunizes_random_pairs(seed):
         assert options or result.success
 
 
-class Constant:
+class Constant(DescentMethod):
     """A method whose gradient in θ is a fixed matrix of ones."""
 
     name, label, summary, defaults = "constant", "Constant", "for tests", DescentSettings()
@@ -432,14 +433,26 @@ class Single(Constant):
         return Gradients({"ones": torch.ones(problem.dimension, problem.dimension)})
 
 
+class Formula(ClosedFormMethod):
+    """A method that returns one matrix."""
+
+    label = summary = "for tests"
+
+    def __init__(self, name, answer):
+        self.name, self.answer = name, answer
+
+    def theta(self, problem, generator):
+        return self.answer
+
+
 class TestMethodsOfOnesOwn:
     @pytest.mark.parametrize("kind", [torch.float32, torch.int64, "numpy"], ids=str)
     def test_theta_is_promoted(self, kind, registered, make_problem):
         eye = np.eye(6, dtype=np.float32) if kind == "numpy" else torch.eye(6, dtype=kind)
-        registered(ClosedForm("mine", "Mine", "for tests", lambda problem, generator: eye))
+        registered(Formula("mine", eye))
         theta = immunize(make_problem(), "mine").theta
         assert theta.equal(torch.eye(6).double())
-        registered(ClosedForm("bad", "Bad", "for tests", lambda problem, generator: eye * math.nan))
+        registered(Formula("bad", eye * math.nan))
         with pytest.raises(InvalidInputError, match="theta of method 'bad' holds 36 non-finite"):
             immunize(make_problem(), "bad")
 
@@ -451,23 +464,20 @@ class TestMethodsOfOnesOwn:
         assert immunize_batch([make_problem()], "single", seeds=[0], device="auto")[0].theta.shape == (6, 6)
 
     def test_what_is_missing_is_named(self):
-        class Bare:
+        class Bare(ClosedFormMethod):
             name = "bare"
 
-        with pytest.raises(
-            InvalidInputError, match="Bare lacks label, summary, defaults, initial, gradients:"
-        ):
-            register(Bare())
-        bare = Bare()
-        bare.theta = lambda problem, generator: None
-        with pytest.raises(InvalidInputError, match="Bare lacks label, summary:"):
-            register(bare)
+            def theta(self, problem, generator): ...
+
+        for bare in (Bare(), object()):
+            with pytest.raises(InvalidInputError, match=r"is not a method: derive.*a label and a summary"):
+                register(bare)
         assert "bare" not in method_names()
 
     def test_registering_again_replaces(self, registered, make_problem):
         for scale in (1.0, 2.0):
-            registered(ClosedForm("mine", "Mine", "", lambda problem, _, s=scale: s * torch.eye(6).double()))
+            registered(Formula("mine", scale * torch.eye(6).double()))
         assert method_names().count("mine") == 1
         assert immunize(make_problem(), "mine").theta.equal(2 * torch.eye(6).double())
         with pytest.raises(InvalidInputError, match="'front' is one of condnum's methods"):
-            register(ClosedForm("front", "Mine", "", lambda problem, generator: torch.eye(6)))
+            register(Formula("front", torch.eye(6)))

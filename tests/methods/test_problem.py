@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 
 from condnum.errors import InvalidInputError, RankError, UnknownNameError
-from condnum.methods.problem import ImmunizationProblem, LinearTask, batch_size, problem_bytes
+from condnum.methods.problem import ImmunizationProblem, LinearTask
 from condnum.theory.immunization import relative_immunization_ratio
 
 # Sums of a few dozen products: a few hundred round-offs.
@@ -143,19 +143,6 @@ class TestFromData:
 def test_from_covariances_refuses():
     with pytest.raises(InvalidInputError, match="square and of the same shape"):
         ImmunizationProblem.from_covariances(np.eye(2), np.eye(3))
-
-
-def test_the_batch_size_fills_the_memory_and_is_never_zero(monkeypatch):
-    problem, cpu = ImmunizationProblem.from_covariances(np.eye(140), np.eye(140)), torch.device("cpu")
-    each = problem_bytes(problem)
-    assert each >= 8 * 14 * 140**2
-    assert batch_size(problem, cpu, 10 * each) == 10
-    assert batch_size(problem, cpu, each // 2) == 1
-    assert batch_size(problem, cpu) == 2 * 2**30 // each
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (8 * each, 100 * each))
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 3 * each)
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: each)
-    assert batch_size(problem, torch.device("cuda")) == 8  # 0.8 × (8 + 3 − 1)
 
 
 @pytest.mark.parametrize("kind", ["array", "tensor"])

@@ -6,7 +6,7 @@ import pytest
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.probing import (
     AttackBudget,
-    AttackerBase,
+    Attacker,
     AttackTask,
     FeatureSet,
     attack_features,
@@ -127,22 +127,21 @@ def test_a_classification_skips_what_is_quadratic_and_measures_accuracy():
 
 
 def test_an_attacker_is_registered_once_but_a_cell_may_run_again(monkeypatch):
-    monkeypatch.setattr("condnum.probing.attackers._ATTACKERS", {"gd": get_attacker("gd")})
-    with pytest.raises(InvalidInputError, match="'gd' is registered already"):
+    monkeypatch.setattr("condnum.probing.registry._ATTACKERS", {"gd": get_attacker("gd")})
+    with pytest.raises(InvalidInputError, match="'gd' is one of condnum's attackers"):
         register_attacker(get_attacker("gd"))
-    with pytest.raises(InvalidInputError, match="is no attacker"):
+    with pytest.raises(InvalidInputError, match="is not an attacker"):
         register_attacker(object())
 
-    def cell(cls="Mine"):
-        parts = {"name": "mine", "label": "Mine", "summary": "", "run": lambda self, problem, budget: None}
-        return type(cls, (AttackerBase,), parts)()
+    class Mine(Attacker):
+        name, label, summary = "mine", "Mine", ""
 
-    register_attacker(cell())
-    again = cell()
+        def run(self, problem, budget): ...
+
+    register_attacker(Mine())
+    again = Mine()
     register_attacker(again)
     assert get_attacker("mine") is again
-    with pytest.raises(InvalidInputError, match="'mine' is registered already"):
-        register_attacker(cell("Other"))
 
 
 def test_a_task_keeps_its_numbers_when_the_callers_arrays_change():

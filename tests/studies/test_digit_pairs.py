@@ -9,8 +9,9 @@ import torch
 
 from condnum.data import load_small_digits
 from condnum.errors import CondnumError
+from condnum.methods.problem import ImmunizationProblem
 from condnum.studies import digit_cells, digit_pairs
-from condnum.studies.digit_cells import DigitBatches, digit_problem
+from condnum.studies.digit_cells import DigitBatches, batch_size, digit_problem, problem_bytes
 from condnum.studies.digit_pairs import DigitPairs
 from condnum.studies.executors import BatchExecutor
 from condnum.theory.spectra import PUBLISHED_RIDGE, covariance
@@ -148,3 +149,16 @@ class TestBatches:
 def test_bad_parameters(change, text):
     with pytest.raises(CondnumError, match=text):
         DigitPairs.from_parameters(**change)
+
+
+def test_the_batch_size_fills_the_memory_and_is_never_zero(monkeypatch):
+    problem = ImmunizationProblem.from_covariances(np.eye(140), np.eye(140))
+    each = problem_bytes(problem)
+    assert each >= 8 * 14 * 140**2
+    assert batch_size(problem, CPU, 10 * each) == 10
+    assert batch_size(problem, CPU, each // 2) == 1
+    assert batch_size(problem, CPU) == 2 * 2**30 // each
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (8 * each, 100 * each))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 3 * each)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: each)
+    assert batch_size(problem, torch.device("cuda")) == 8  # 0.8 × (8 + 3 − 1)

@@ -63,13 +63,6 @@ def test_by_hand_with_its_evidence(P, H, value, pencil, ranks):
     assert (ceiling.rank_pretrain, ceiling.rank_harmful, ceiling.harmful_only_dimension) == ranks
 
 
-def test_one_harmful_direction_has_no_condition_number_to_worsen():
-    # rank(K_H) = 1: κ(H_H) = 1 whatever θ is, so only κ(K_P) = 4 can be gained.
-    K_P, K_H = np.diag([4.0, 1.0, 0.0]), np.ones((3, 3))
-    assert rir_ceiling(K_P, K_H).value == pytest.approx(4, rel=1e-13)
-    assert rir(optimal_immunizer(K_P, K_H, null_gain=100.0), K_P, K_H) == pytest.approx(4, rel=1e-10)
-
-
 @pytest.mark.parametrize("ridge", [None, 1e-6, 1e-2, 1.0])
 @pytest.mark.parametrize("kappa", [10.0, 1e4], ids=["well", "ill"])
 def test_ceiling_and_directions_against_scipy(kappa, ridge):
@@ -260,11 +253,9 @@ RANGE = CovarianceRange.of(torch.eye(2).double())
         (np.eye(2), np.eye(3), InvalidInputError, r"\(2, 2\).*\(3, 3\).*same shape"),
         (np.ones((2, 3)), np.ones((2, 3)), InvalidInputError, "must be square"),
         (np.zeros((2, 2)), np.eye(2), RankError, "pretrain_covariance has rank 0"),
-        (np.diag([1.0, -0.5]), np.eye(2), InvalidInputError, "not positive semidefinite.*-0.5"),
-        (np.array([[1.0, 5.0], [0.0, 1.0]]), np.eye(2), InvalidInputError, "must be symmetric.*up to 5"),
         (RANGE, CovarianceRange.of(torch.eye(3).double()), InvalidInputError, r"\(3, 3\).*same shape"),
     ],
-    ids=["shapes", "not-square", "zero", "indefinite", "not-symmetric", "dimensions"],
+    ids=["shapes", "not-square", "zero", "dimensions"],
 )
 def test_covariances_that_are_refused(function, K_P, K_H, error, message):
     with pytest.raises(error, match=message):

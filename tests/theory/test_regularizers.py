@@ -9,16 +9,12 @@ from hypothesis import strategies as st
 
 from condnum.errors import CondnumError, InvalidInputError, RankError
 from condnum.theory.regularizers import (
-    ill_gradient_from_pair,
     r_ill,
-    r_ill_from_pair,
     r_ill_gradient,
     r_ill_theta_gradient,
     r_well,
-    r_well_from_pair,
     r_well_gradient,
     r_well_theta_gradient,
-    well_gradient_from_pair,
 )
 
 # A hand-derived fraction and its float64 evaluation differ by a few units in the last place.
@@ -173,10 +169,8 @@ class TestBackward:
     @pytest.mark.parametrize("regularizer", [r_well, r_ill])
     def test_second_derivatives_are_refused_not_wrong(self, regularizer):
         S = torch.diag(torch.tensor([3.0, 1.0], dtype=torch.float64)).requires_grad_()
-        (G,) = torch.autograd.grad(regularizer(S), S, create_graph=True)
-        torch.testing.assert_close(G, torch.autograd.grad(regularizer(S), S)[0])
         with pytest.raises(CondnumError, match="first derivative only"):
-            (G.sum() + S.sum()).backward()
+            torch.autograd.grad(regularizer(S), S, create_graph=True)
 
     def test_is_finite_where_that_of_the_svd_is_not(self):
         # Null singular values are repeated: the derivative of the SVD's vectors is NaN, ours is not.
@@ -210,27 +204,6 @@ def test_a_batch_of_different_ranks_and_multiplicities():
     assert result.rank.tolist() == [3, 2, 3]
     assert result.differentiable.tolist() == [True, True, False]
     assert result.value.tolist() == pytest.approx([6 / 11, 4 / 3, 2])
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-4)])
-def test_the_pair_functions_equal_the_public_ones(dtype, tolerance):
-    X = torch.randn(2, 3, 4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    H = X.mT @ X  # 6x6 of rank 4
-    values, vectors = torch.linalg.eigh(H)
-    parts = (H, values[..., -1], vectors[..., -1], values[..., 2], vectors[..., 2])
-    h, sigma_1, v_1, sigma_k, v_k = (part.to(dtype) for part in parts)
-    well, ill, before = r_well_gradient(H), r_ill_gradient(H), h.clone()
-    value, gradient = ill_gradient_from_pair(h, sigma_k, v_k, torch.full((2, 3), 4))
-    for actual, expected in (
-        (r_well_from_pair(h, sigma_1, 6), well.value),
-        (well_gradient_from_pair(h, sigma_1, v_1, 6), well.gradient),
-        (value, ill.value),
-        (gradient, ill.gradient),
-        (r_ill_from_pair(h, sigma_k, 4), ill.value),
-    ):
-        assert actual.dtype is dtype
-        assert (actual.double() - expected).abs().max() <= tolerance * expected.abs().max()
-    assert torch.equal(h, before)
 
 
 @st.composite

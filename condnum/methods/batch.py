@@ -1,0 +1,128 @@
+"""Many problems side by side, as stacked tensors, and what the history records of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from condnum.errors import InvalidInputError
+from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask, SupervisedLoss
+from condnum.theory.extremes import TriangularFactor
+
+
+def _side_by_side(matrices: Sequence[Any], device: torch.device) -> Tensor:
+    """Stack matrices below which rows of zeros make all equally high, or numbers as `(b, 1, 1)`.
+
+    A matrix that occurs more than once travels to the device once: 180 tasks of 90 digit pairs share
+    55 covariances.
+    """
+    if not isinstance(matrices[0], Tensor):
+        return torch.tensor(matrices, dtype=torch.float64, device=device)[:, None, None]
+    different = list({id(matrix): matrix for matrix in matrices}.values())
+    places = {id(matrix): place for place, matrix in enumerate(different)}
+    shape = len(different), max(map(len, different)), different[0].shape[1]
+    stacked = torch.zeros(shape, dtype=different[0].dtype, device=device)
+    for target, matrix in zip(stacked, different, strict=True):
+        target[: len(matrix)].copy_(matrix)
+    if len(different) == len(matrices):
+        return stacked
+    return stacked[torch.tensor([places[id(matrix)] for matrix in matrices], device=device)]
+
+
+@dataclass(frozen=True)
+class TaskBatch:
+    """One task of each problem, as stacked tensors that are made when they are first asked for."""
+
+    tasks: Sequence[LinearTask]
+    device: torch.device
+
+    @cached_property
+    def factor(self) -> Tensor:
+        """`B` with `BᵀB = K` of each task, below which zeros make r = max rank; `(b, r, D)`."""
+        return _side_by_side([task.factor for task in self.tasks], self.device)
+
+    @cached_property
+    def ranks(self) -> Tensor:
+        """Number of rows of each B that are not padding, all of them independent; `(b,)`."""
+        return torch.tensor([task.rank for task in self.tasks], device=self.device)
+
+    @cached_property
+    def small_covariance(self) -> Tensor | None:
+        """K of a single task of at most `SMALL` dimensions, whose Hessian is formed and decomposed whole."""
+        K = self.tasks[0].covariance
+        return K.to(self.device) if len(self.tasks) == 1 and len(K) <= SMALL else None
+
+    @cached_property
+    def triangular(self) -> TriangularFactor | None:
+        """The factor of a single task in triangular form, where that saves work: on the CPU, r near D."""
+        _, rows, dimension = self.factor.shape
+        if len(self.tasks) > 1 or self.device.type != "cpu" or not dimension / 2 <= rows <= dimension:
+            return None
+        return TriangularFactor.of(self.factor[0])
+
+    @cached_property
+    def loss(self) -> SupervisedLoss | None:
+        """The supervised losses of all tasks, or None for tasks without."""
+        losses = [task.supervised for task in self.tasks]
+        kind = type(losses[0])
+        if any(type(loss) is not kind for loss in losses):
+            names = ", ".join(sorted({type(loss).__name__ for loss in losses}))
+            raise InvalidInputError(f"the tasks of a batch must have one kind of loss, got {names}.")
+        if losses[0] is None:
+            return None
+        columns = {
+            field.name: _side_by_side([getattr(loss, field.name) for loss in losses], self.device)
+            for field in fields(losses[0])
+        }
+        return type(losses[0])(**columns)
+
+
+@dataclass(frozen=True)
+class ProblemBatch:
+    """The pairs (D_P, D_H) of many problems of one dimension."""
+
+    pretrain: TaskBatch
+    harmful: TaskBatch
+
+    @classmethod
+    def of(cls, problems: Sequence[ImmunizationProblem], device: torch.device) -> Self:
+        """Put problems side by side on a device."""
+        return cls(
+            TaskBatch([problem.pretrain for problem in problems], device),
+            TaskBatch([problem.harmful for problem in problems], device),
+        )
+
+
+def measure(problems: ProblemBatch, theta: Tensor, omega: Tensor | None) -> dict[str, list[float]]:
+    """Return loss, both regularizers and both compact κ's of each problem: what histories record.
+
+    κ is taken over rank(K), the rank that H(θ) has for invertible θ: along a run a fixed rank gives
+    a continuous curve, whereas a rank decided anew at every step jumps near the tolerance.
+    """
+    spectra, smallest, kappa = {}, {}, {}
+    for name, tasks in (("pretrain", problems.pretrain), ("harmful", problems.harmful)):
+        # cuSOLVER batches singular value decompositions up to 32×32: larger ones are the host's.
+        F = (tasks.factor @ theta).cpu()
+        finite = torch.isfinite(torch.linalg.vector_norm(F, ord=torch.inf, dim=(1, 2)))
+        sigma = torch.linalg.svdvals(torch.where(finite[:, None, None], F, 0.0)).square()
+        spectra[name] = sigma = torch.where(finite[:, None], sigma, torch.inf)
+        k = tasks.ranks.cpu().clamp_max(sigma.shape[1])  # zeros of the padding follow
+        smallest[name] = sigma.gather(1, (k - 1)[:, None]).squeeze(1)
+        usable = torch.isfinite(sigma).all(dim=1) & (smallest[name] > 0)
+        kappa[name] = torch.where(usable, sigma[:, 0] / smallest[name], torch.inf)
+    P, H = spectra["pretrain"], spectra["harmful"]
+    spread = (H.square().sum(dim=1) / k - smallest["harmful"].square()) / 2
+    loss = torch.full_like(spread, torch.nan)
+    if problems.pretrain.loss is not None and omega is not None:
+        loss = problems.pretrain.loss.value(theta @ omega)
+    columns = {
+        "loss": loss,
+        "r_well": (P[:, 0].square() - P.square().sum(dim=1) / theta.shape[2]) / 2,
+        "r_ill": torch.where(spread > 0, 1 / spread, torch.inf),
+        "kappa_pretrain": kappa["pretrain"],
+        "kappa_harmful": kappa["harmful"],
+    }
+    return {name: column.tolist() for name, column in columns.items()}

@@ -1,0 +1,141 @@
+"""What a run of a method leaves behind: θ, its history, and the verdict by Definition 3.1."""
+
+from __future__ import annotations
+
+import html
+import math
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from condnum.errors import CondnumError
+from condnum.methods.problem import ImmunizationProblem
+from condnum.methods.settings import Settings
+from condnum.theory.ceiling import rir_ceiling, share_of_ceiling
+from condnum.theory.immunization import Immunization, relative_immunization_ratio, unit_gauge
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+StopReason = Literal["steps", "tolerance", "settled", "cancelled", "diverged", "closed_form"]
+
+
+@dataclass(frozen=True)
+class History:
+    """One row per recorded step, as equally long arrays, from θ₀ to the result; empty if unwanted."""
+
+    columns: dict[str, NDArray[np.float64]]
+
+    @classmethod
+    def of(cls, rows: list[dict[str, float]]) -> History:
+        """Return recorded rows as columns."""
+        return cls({name: np.array([row[name] for row in rows]) for name in rows[0]} if rows else {})
+
+    def __getitem__(self, name: str) -> NDArray[np.float64]:
+        """Return a column: step, loss, r_well, r_ill, kappa_pretrain, kappa_harmful or norm_<part>."""
+        return self.columns[name]
+
+    def __len__(self) -> int:
+        """Return the number of recorded steps."""
+        return len(self.columns.get("step", ()))
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the history as a table."""
+        import pandas as pd
+
+        return pd.DataFrame(self.columns)
+
+
+@dataclass(frozen=True, repr=False)
+class ImmunizationResult:
+    """An immunized extractor and how it was obtained; `immunize` judges it, `immunize_batch` does not."""
+
+    theta: Tensor  # (D, D_hid)
+    omega: Tensor | None  # (D_hid, m) pre-training probe, None without supervised loss
+    method: str
+    seed: int
+    settings: Settings | None  # what ran; None for controls and closed forms
+    history: History
+    # λ of each gradient part; self-tuned: ηλ of the last step on each, 0 for the loss, which takes none
+    part_weights: dict[str, float]
+    steps: int  # steps taken
+    seconds: float
+    converged: bool  # True only if the tolerance was reached, RIR settled, or the answer is in closed form
+    stop_reason: StopReason
+    counts: dict[str, int] = field(default_factory=dict)  # Lanczos steps, fall-backs to eigh, …
+    verdict: Immunization | None = None  # of θ, compact convention; None where θ cannot be measured
+    ceiling: float | None = None  # RIR_max beside it
+    explanation: str = ""  # whether Definition 3.1 is met, what is possible, what was chosen and why
+
+    def __repr__(self) -> str:
+        """Return at most eight lines: what was run, and whether Definition 3.1 is met."""
+        return "\n".join([self._heading, *textwrap.wrap(self.explanation, 100, max_lines=7)])
+
+    def _repr_html_(self) -> str:
+        """Return the same for a notebook."""
+        return f"<b>{html.escape(self._heading)}</b><p>{html.escape(self.explanation)}</p>"
+
+    @property
+    def _heading(self) -> str:
+        shape = " × ".join(map(str, self.theta.shape))
+        return f"{self.method}, seed {self.seed}: θ {shape}, {self.steps} steps ({self.stop_reason})"
+
+
+def judged(problem: ImmunizationProblem, result: ImmunizationResult) -> ImmunizationResult:
+    """Add the verdict by Definition 3.1 and the explanation to a result."""
+    if not bool(torch.isfinite(result.theta).all()):
+        return replace(result, explanation="θ cannot be measured: it has NaN or infinite entries.")
+    ranges = problem.pretrain.range, problem.harmful.range
+    try:
+        pretrain, unit = problem.pretrain, unit_gauge(result.theta)  # at which no square overflows
+        gap = None if pretrain.targets is None else pretrain.loss_gap(unit)
+        ceiling = rir_ceiling(*ranges).value
+        verdict = relative_immunization_ratio(result.theta, *ranges, loss_gap=gap)
+        text = verdict_words(verdict, ceiling, ranges[1].rank)
+        ridge = ridge_words(result.theta, problem, verdict)
+    except CondnumError as error:
+        return replace(result, explanation=f"θ cannot be measured: {error}")
+    return replace(result, verdict=verdict, ceiling=ceiling, explanation=f"{text} {ridge}")
+
+
+def verdict_words(verdict: Immunization, ceiling: float, harmful_rank: int) -> str:
+    """Say whether θ meets Definition 3.1 in the compact convention, and what is possible."""
+    text = f"Definition 3.1 is {verdict.verdict}: {verdict.ratios}, RIR = {verdict.rir:.4g}"
+    if math.isfinite(ceiling):
+        text += f", {share_of_ceiling(verdict.rir, ceiling):.1%} of the ceiling {ceiling:.4g}."
+    else:
+        text += "; no ceiling: the harmful task has directions of its own."
+    if harmful_rank == 1:
+        text += " K_H has rank 1, so that κ(H_H) = 1 whatever θ is: no extractor can meet clause (a)."
+    elif ceiling <= 1 + 1e-6:
+        text += " A ceiling of 1 means that no extractor can immunize this pair."
+    return text
+
+
+def ridge_words(theta: Tensor, problem: ImmunizationProblem, verdict: Immunization) -> str:
+    """Say the same in the ridge convention."""
+    ranges = problem.pretrain.range, problem.harmful.range
+    ridge = relative_immunization_ratio(theta, *ranges, convention="ridge", loss_gap=verdict.loss_gap)
+    return f"Ridge convention (ε = 1e-6): {ridge.verdict}, {ridge.ratios}."
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a callback is told at each recorded or watched step."""
+
+    method: str
+    seed: int
+    step: int
+    steps: int
+    record: dict[str, float]  # the history's row; empty at a step that is watched only
+    theta: Tensor  # (D, D_hid) after so many steps; the run goes on with it: copy what is to be kept
+
+
+#: Told of each recorded or watched step; returning True asks the run to stop there.
+Callback = Callable[[Progress], bool | None]
