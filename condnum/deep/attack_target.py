@@ -26,8 +26,6 @@ IMAGE_BUDGET = 8 << 30
 CHUNK = 250
 #: Added to the seed of a net from scratch, so that it is not what θ₀ was trained from.
 SCRATCH_SEED = 1_000
-#: Share of the attacker's images, of each class, on which the trials are judged.
-HELD_OUT = 0.2
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +55,7 @@ class Pixels:
     def chosen_rows(self, shots: int, seed: int) -> list[NDArray[np.int64]]:
         """Return an attacker's rows: those to train on, and a fifth of each class that is held out."""
         chosen = self.few(shots, seed)
-        parts = hold_out_rows(self.labels.numpy()[chosen], HELD_OUT, [seed, 4])
+        parts = hold_out_rows(self.labels.numpy()[chosen], [seed, 4])
         if not len(parts[1]):
             raise InvalidInputError(
                 f"{shots} example(s) per class leave none to choose by; an attacker needs two."

@@ -306,14 +306,14 @@ def same_images(D_P: ImageData, D_H: ImageData) -> list[str]:
 
 
 def hold_out_rows(
-    labels: NDArray[np.int64], share: float, stream: Sequence[int]
+    labels: NDArray[np.int64], stream: Sequence[int], fraction: float = 0.2
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Split rows into the rest and a share of each class, one at least where it has two; both ascending."""
+    """Split rows into the rest and a fraction of each class, at least one of two; both ascending."""
     generator = np.random.default_rng(stream)
     held = []
     for c in np.unique(labels):
         own = generator.permutation(np.flatnonzero(labels == c))
-        held.append(own[: max(1, round(share * len(own))) if len(own) > 1 else 0])
+        held.append(own[: max(1, round(fraction * len(own))) if len(own) > 1 else 0])
     out = np.sort(np.concatenate(held))
     return np.setdiff1d(np.arange(len(labels)), out), out
 

@@ -340,9 +340,9 @@ def measured_features(
                 row[f"{convention}.kappa_{role}"] = float(np.median(first.kappas[index]))
                 row[f"{convention}.rank_{role}"] = int(np.median(first.ranks[index]))
     rows = (after.harmful.values, after.harmful.labels, after.harmful_test.values, after.harmful_test.labels)
-    probe = probe_accuracy(*rows, epochs=cell["probe_epochs"], seeds=(seed,))
+    probe = probe_accuracy(*rows, epochs=cell["probe_epochs"], seed=seed)
     convex = convex_probe(*rows, seed=seed)
-    curve = probe.best_curve["mean"]
+    curve = probe.test_accuracy
     if probe.at_edge:
         warnings.append("The best learning rate of the probe is at the edge of its grid.")
     if not convex.converged:
@@ -352,16 +352,16 @@ def measured_features(
     row |= {
         "dimension": after.pretrain.dimension,
         "group_size": cell["group_size"],
-        "probe_final": probe.final_accuracy,
-        "probe_mean": float(curve.iloc[1:].mean()),
-        "probe_rate": probe.learning_rates[0],
-        "probe_multiple": probe.learning_rates[0] * probe.smoothness,
+        "probe_final": float(curve[-1]),
+        "probe_mean": float(curve[1:].mean()),
+        "probe_rate": probe.learning_rate,
+        "probe_multiple": probe.multiple,
         "convex": convex.test_accuracy,
         "convex_converged": convex.converged,
         # The share of the commonest class: what a probe has without looking.
         "chance": Chance.of(after.harmful_test.labels).share,
     }
-    return row, {"probe": curve.to_numpy()}, warnings
+    return row, {"probe": curve}, warnings
 
 
 def rir_sample(data: ImageData, count: int, seed: int) -> ImageData:
