@@ -170,7 +170,7 @@ class DeepBudget:
 
 
 @dataclass(frozen=True, eq=False)
-class AttackRun:
+class DeepAttackRun:
     """One attacker on one net with some images: its trials, and the curves of the chosen one."""
 
     trials: pd.DataFrame  # trial, value, held_out (mean held-out accuracy), final (test), best_so_far
@@ -202,7 +202,7 @@ def attack(
     budget: DeepBudget | None = None,
     seed: int = 0,
     again: bool = False,
-) -> AttackRun:
+) -> DeepAttackRun:
     """Attack a net: trials from the same start, then the best by held-out accuracy from other starts.
 
     A fifth of each class of the attacker's images is held out. The best trial has the largest mean held-out
@@ -252,7 +252,7 @@ def attack(
     _, value, first = best
     others = () if attacker.closed_form else draws[1:]  # what is solved starts from nothing that is drawn
     repeats = [first, *(run(target, attacker, value, sets, budget, draw) for draw in others)]
-    return AttackRun(
+    return DeepAttackRun(
         trials=trials,
         chosen=value,
         at_edge=len(values) > 1 and value in (values[0], values[-1]),

@@ -91,15 +91,15 @@ def probe_accuracy(
     """
     check_integer("epochs", epochs, 1)
     X, y, Z, z = _probe_data(features_train, y_train, features_test, y_test)
-    classes, L = int(y.max()) + 1, smoothness(X)
-    rates = np.array(_MULTIPLES) / L
+    classes, bound = int(y.max()) + 1, smoothness(X)
+    rates = np.array(_MULTIPLES) / bound
     fit, held = _held_out(y, seed)
     accuracy, loss = softmax_descents([(X[fit], y[fit]), (X[held], y[held])], classes, rates, epochs)
     score = np.nan_to_num(accuracy[-1, 1], nan=-1.0)  # NaN: it diverges
     best = min(range(len(rates)), key=lambda k: (-score[k], loss[-1, 1, k]))
     accuracy, _ = softmax_descents([(X, y), (Z, z)], classes, rates[[best]], epochs)
     rate, at_edge = float(rates[best]), best in (0, len(rates) - 1)
-    return ProbeAccuracy(accuracy[:, 1, 0], rate, rate * L, at_edge)
+    return ProbeAccuracy(accuracy[:, 1, 0], rate, rate * bound, at_edge)
 
 
 def convex_probe(
