@@ -84,10 +84,6 @@ class OutputError(CondnumError, OSError):
     """A result cannot be written where it was asked to go."""
 
 
-class CancelledError(CondnumError):
-    """A caller's callback asked a long computation to stop."""
-
-
 # Optional dependencies: imported where they are used, and named when they are missing.
 
 

@@ -10,12 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from condnum.deep.adapters import add_lora, merge_adapters
+    from condnum.deep.adapters import add_lora
     from condnum.deep.attack_panel import DeepAttacker, DeepBudget
     from condnum.deep.attack_report import DeepAttackReport, deep_attack_panel
     from condnum.deep.attack_target import Pixels, load_pixels
     from condnum.deep.backbone import Backbone, load_backbone, save_backbone
-    from condnum.deep.features import Features, cached_features, extract_features, head_accuracy
+    from condnum.deep.features import ImageFeatures, cached_features, extract_features, head_accuracy
     from condnum.deep.gauss_newton import Curvature, GradientSpectrum, curvature, gradient_spectrum
     from condnum.deep.image_sets import open_images
     from condnum.deep.images import ImageBatch, ImageData, Unreadable, image_loader
@@ -29,25 +29,23 @@ if TYPE_CHECKING:
         precondition_gradient,
     )
     from condnum.deep.rir import RirEstimate, RirTheta0, rir_from_features, rir_theta0
-    from condnum.deep.split_rules import Split, SplitRule, register_split_rule, split_choices
     from condnum.deep.training.immunization import DeepImmunization, immunize_backbone
     from condnum.deep.training.settings import DeepSettings, deep_preset, deep_preset_names
     from condnum.deep.transforms import ImageTransform, evaluation_transform, training_transform
 
 _HOMES = {
     "backbone": "Backbone save_backbone load_backbone",
-    "split_rules": "Split SplitRule register_split_rule split_choices",
     "regularizers": "feature_r_well feature_r_ill feature_rtol PreconditionedIdentity precondition_gradient",
     "images": "ImageData Unreadable ImageBatch image_loader",
     "image_sets": "open_images",
     "transforms": "ImageTransform evaluation_transform training_transform",
-    "features": "Features extract_features cached_features head_accuracy",
+    "features": "ImageFeatures extract_features cached_features head_accuracy",
     "pretraining": "pretrain_backbone Pretraining",
     "training.immunization": "immunize_backbone DeepImmunization",
     "training.settings": "DeepSettings deep_preset deep_preset_names",
     "rir": "RirEstimate RirTheta0 rir_from_features rir_theta0",
     "gauss_newton": "Curvature GradientSpectrum curvature gradient_spectrum",
-    "adapters": "add_lora merge_adapters",
+    "adapters": "add_lora",
     "attack_panel": "DeepAttacker DeepBudget",
     "attack_report": "DeepAttackReport deep_attack_panel",
     "attack_target": "Pixels load_pixels",

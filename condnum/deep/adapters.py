@@ -82,28 +82,6 @@ def hold_as_matrices(net: nn.Module) -> None:
     _on_weights(net, AsMatrix)
 
 
-def merge_adapters(net: nn.Module) -> nn.Module:
-    """Write adapted weights into the net as plain weights, in place: it then gives the same outputs.
-
-    Args:
-        net: After `add_lora`, or its training.
-
-    Returns:
-        The net, with the names of weights that it had before.
-
-    Examples:
-        >>> net = nn.Linear(3, 2)
-        >>> A, B = add_lora(net, 1)
-        >>> _, adapted = nn.init.ones_(B), net(torch.ones(1, 3))
-        >>> torch.allclose(merge_adapters(net)(torch.ones(1, 3)), adapted), len(list(net.parameters()))
-        (True, 2)
-    """
-    for module in list(net.modules()):
-        if parametrize.is_parametrized(module, "weight"):
-            parametrize.remove_parametrizations(module, "weight", leave_parametrized=True)
-    return net
-
-
 def _on_weights(net: nn.Module, make: Callable[[Tensor], nn.Module]) -> list[nn.Parameter]:
     """Register a parametrization on every linear and convolution layer; return its own parameters."""
     kinds = (nn.Linear, nn.modules.conv._ConvNd)

@@ -17,8 +17,8 @@ from condnum.deep.gauss_newton import curvature, gradient_spectrum
 #: Rows on which curvature is measured, and how many go through the net at a time.
 ROWS, _BATCH = 128, 32
 
-#: Share of the excess loss whose steps are predicted.
-LEFT = 0.1
+#: Fraction of the excess loss that is left after the predicted steps.
+_LEFT = 0.1
 
 #: From so many points on a rank correlation is stated.
 FEWEST = 6
@@ -65,8 +65,8 @@ def attack_curvature(
         "gradient_condition": met.condition,
         "gradient_iterations": met.iterations,
         "excess": met.excess,
-        "predicted_kappa": met.kappa_steps(LEFT),
-        "predicted_spectrum": met.steps(LEFT),
+        "predicted_kappa": met.kappa_steps(_LEFT),
+        "predicted_spectrum": met.steps(_LEFT),
     }
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 
 from condnum.deep.adapters import Attacked, Subset
 from condnum.deep.attack_target import CHUNK, Pixels, Target
-from condnum.deep.probe import smoothness
+from condnum.deep.probe import logistic_head, smoothness, standardized
 from condnum.errors import InvalidInputError, UnknownNameError, check_integer
 from condnum.machine import memory_advice
 from condnum.probing.line_search import log_spaced_steps
@@ -171,7 +170,7 @@ class DeepBudget:
 
 
 @dataclass(frozen=True, eq=False)
-class AttackRun:
+class DeepAttackRun:
     """One attacker on one net with some images: its trials, and the curves of the chosen one."""
 
     trials: pd.DataFrame  # trial, value, held_out (mean held-out accuracy), final (test), best_so_far
@@ -203,7 +202,7 @@ def attack(
     budget: DeepBudget | None = None,
     seed: int = 0,
     again: bool = False,
-) -> AttackRun:
+) -> DeepAttackRun:
     """Attack a net: trials from the same start, then the best by held-out accuracy from other starts.
 
     A fifth of each class of the attacker's images is held out. The best trial has the largest mean held-out
@@ -253,7 +252,7 @@ def attack(
     _, value, first = best
     others = () if attacker.closed_form else draws[1:]  # what is solved starts from nothing that is drawn
     repeats = [first, *(run(target, attacker, value, sets, budget, draw) for draw in others)]
-    return AttackRun(
+    return DeepAttackRun(
         trials=trials,
         chosen=value,
         at_edge=len(values) > 1 and value in (values[0], values[-1]),
@@ -366,24 +365,19 @@ def _solve(
 
     Of several layers, as `trunk` reads them, the one with the largest held-out accuracy is taken.
     """
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.linear_model import LogisticRegression, RidgeClassifier
-    from sklearn.preprocessing import StandardScaler
+    from sklearn.linear_model import RidgeClassifier
 
     y, z, t = (part.labels.cpu().numpy() for part in sets)
     best = None
     for layer in sets[0].layers:
-        X, Z, T = (part.layers[layer].double().cpu().numpy() for part in sets)
+        rows = [part.layers[layer].double().cpu() for part in sets]
         if attacker.optimizer == "logistic":
-            scaler = StandardScaler().fit(X)
-            X, Z, T = (scaler.transform(part) for part in (X, Z, T))
-            model: Any = LogisticRegression(C=value, max_iter=1000)
+            X, Z, T = (part.numpy() for part in standardized(*rows))
+            model = logistic_head(X, y, value)
         else:
+            X, Z, T = (part.numpy() for part in rows)
             spread = float(((X - X.mean(axis=0)) ** 2).sum() / X.shape[1]) or 1.0
-            model = RidgeClassifier(alpha=value * spread)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # it has had its thousand iterations
-            model.fit(X, y)
+            model = RidgeClassifier(alpha=value * spread).fit(X, y)
         held = float((model.predict(Z) == z).mean())
         if best is None or held > best.held[0]:
             passes = int(np.max(model.n_iter_)) if attacker.optimizer == "logistic" else 1

@@ -20,8 +20,8 @@ from condnum.deep.attack_panel import (
     SCRATCH,
     SHOTS,
     THETA_0,
-    AttackRun,
     DeepAttacker,
+    DeepAttackRun,
     DeepBudget,
     attack,
 )
@@ -34,7 +34,7 @@ FRACTIONS = (0.5, 0.8, 0.9, 0.95)
 
 #: Level of the intervals, and the least head start of θ₀ over a net from scratch (a factor of steps) that a
 #: protection score needs.
-LEVEL = 0.95
+_LEVEL = 0.95
 HEAD_START = 1.25
 
 Steps = NDArray[np.float64]
@@ -83,11 +83,11 @@ def t_interval(values: NDArray[np.float64]) -> tuple[float, float, float]:
     mean, count = float(np.mean(values)), len(values)
     if count < 2:
         return mean, math.nan, math.nan
-    half = float(t.ppf((1 + LEVEL) / 2, count - 1) * np.std(values, ddof=1) / math.sqrt(count))
+    half = float(t.ppf((1 + _LEVEL) / 2, count - 1) * np.std(values, ddof=1) / math.sqrt(count))
     return mean, mean - half, mean + half
 
 
-def compare(needs: Mapping[str, Steps], most: float) -> dict[str, Any]:
+def compare_needs(needs: Mapping[str, Steps], most: float) -> dict[str, Any]:
     """Compare what an attacker needs on θ_I and from scratch with what it needs on θ₀, paired.
 
     An attack on θ_I that misses the goal counts as `most`: the factor is then a lower bound, and the upper
@@ -144,7 +144,7 @@ def effect(row: Any) -> str:
 class DeepAttackReport:
     """A panel of attacks on a θ₀, what was made of it, and the same net from scratch."""
 
-    runs: Mapping[Place, AttackRun]
+    runs: Mapping[Place, DeepAttackRun]
     budget: DeepBudget
     chance: float  # fraction of the most common class of the test images
 
@@ -255,7 +255,7 @@ class DeepAttackReport:
         row: dict[str, Any] = {"backbone": backbone, "method": method, "attacker": attacker}
         row |= {"label": kind.label, "shots": shots, "fraction": fraction}
         row["goal"] = float(np.mean([self.goal(place, fraction) for place in of_nets[THETA_0]]))
-        row |= compare(needs, math.nan if kind.closed_form else float(self.budget.steps))
+        row |= compare_needs(needs, math.nan if kind.closed_form else float(self.budget.steps))
         for name in (THETA_0, "theta_i"):
             arrives = row[f"reached_{name}"] == row["attacks"]
             row[f"examples_{name}"] = step * row[f"needs_{name}"] if arrives else math.nan

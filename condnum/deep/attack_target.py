@@ -15,7 +15,7 @@ from condnum.arrays import resolve_device
 from condnum.deep.adapters import Subset
 from condnum.deep.backbone import Backbone, evaluating
 from condnum.deep.features import collect
-from condnum.deep.images import ImageData, check_unreadable, hold_out_rows, image_loader
+from condnum.deep.images import ImageData, check_unreadable, hold_out_rows, image_loader, rows_per_class
 from condnum.deep.transforms import ImageTransform
 from condnum.deep.trunk import outputs_before
 from condnum.errors import InvalidInputError
@@ -26,8 +26,6 @@ IMAGE_BUDGET = 8 << 30
 CHUNK = 250
 #: Added to the seed of a net from scratch, so that it is not what θ₀ was trained from.
 SCRATCH_SEED = 1_000
-#: Share of the attacker's images, of each class, on which the trials are judged.
-HELD_OUT = 0.2
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,17 +45,10 @@ class Pixels:
         """Fraction of the most common class: the accuracy of an attacker who does not look."""
         return float(np.bincount(self.labels.numpy()).max() / len(self))
 
-    def few(self, per_class: int, seed: int) -> NDArray[np.int64]:
-        """Return so many rows of each class (0: all), ascending; fewer are a subset of more."""
-        labels = self.labels.numpy()
-        own = [np.flatnonzero(labels == c) for c in range(self.classes)]
-        drawn = [np.random.default_rng([seed, c]).permutation(rows) for c, rows in enumerate(own)]
-        return np.sort(np.concatenate([rows[: per_class or None] for rows in drawn]))
-
     def chosen_rows(self, shots: int, seed: int) -> list[NDArray[np.int64]]:
         """Return an attacker's rows: those to train on, and a fifth of each class that is held out."""
-        chosen = self.few(shots, seed)
-        parts = hold_out_rows(self.labels.numpy()[chosen], HELD_OUT, [seed, 4])
+        chosen = rows_per_class(self.labels.numpy(), shots or None, seed)
+        parts = hold_out_rows(self.labels.numpy()[chosen], [seed, 4])
         if not len(parts[1]):
             raise InvalidInputError(
                 f"{shots} example(s) per class leave none to choose by; an attacker needs two."

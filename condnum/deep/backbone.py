@@ -39,7 +39,6 @@ from condnum.errors import (
 
 #: What the head of a loaded model is: the file's, or drawn anew.
 Classifier = Literal["loaded", "new"]
-BatchNormMode = Literal["frozen", "batch"]
 
 #: Seconds within which the hub of pretrained weights has to answer.
 _HUB_SECONDS = 5
@@ -61,9 +60,9 @@ class Backbone(nn.Module):
     """Any timm model, split for immunization.
 
     What is frozen has no gradients, and stays in evaluation mode whatever `train()` is told, dropout right
-    before the classifier too. In the trainable part `batch_norm="frozen"` trains the scales and shifts of
-    BatchNorm but normalises with θ₀'s running statistics. With `"batch"`, PyTorch's usual mode, D_P and D_H
-    are each normalised by its own batch: the features that are measured are not those that were trained.
+    before the classifier too. In the trainable part the scales and shifts of BatchNorm are trained, but θ₀'s
+    running statistics normalize: D_P and D_H share them, and the features that are measured are those that
+    were trained.
 
     Args:
         name: Of `timm.create_model`.
@@ -72,7 +71,6 @@ class Backbone(nn.Module):
         trainable: Names of the modules to immunize; None asks the rules of `split_rules`.
         num_classes: Outputs of the head; default timm's.
         classifier: `new` draws the head anew, whatever the file has for it.
-        batch_norm: What BatchNorm in the trainable part does in training.
         seed: Of the weights that are drawn; the global generator is left as it was.
         **model_arguments: Further arguments of `timm.create_model`, such as `img_size`.
 
@@ -99,15 +97,12 @@ class Backbone(nn.Module):
         trainable: str | Sequence[str] | None = None,
         num_classes: int | None = None,
         classifier: Classifier = "loaded",
-        batch_norm: BatchNormMode = "frozen",
         seed: int = 0,
         **model_arguments: Any,
     ) -> None:
         super().__init__()
-        check_known("batch_norm", batch_norm, get_args(BatchNormMode))
         check_known("classifier", classifier, get_args(Classifier))
         self.name = name
-        self.batch_norm = batch_norm
         self.model_arguments = model_arguments
         # a file is read before the model is made: a wrong path fails at once
         weights = None if isinstance(pretrained, bool) else read_weights(pretrained)
@@ -176,7 +171,7 @@ class Backbone(nn.Module):
         self.head.train()
         for name in self.split.trainable:
             part = self.model.get_submodule(name).train()
-            for module in part.modules() if self.batch_norm == "frozen" else ():
+            for module in part.modules():
                 if any(name.startswith("running_") for name, _ in module.named_buffers(recurse=False)):
                     module.eval()  # a BatchNorm, of whatever class
         return self
@@ -251,7 +246,6 @@ def save_backbone(
         **backbone.model_arguments,
         "num_classes": backbone.num_classes,
         "trainable": list(backbone.split.trainable),
-        "batch_norm": backbone.batch_norm,
     }
     history = {"condnum": __version__, "backbone": backbone.name, "recipe": json.dumps(recipe)}
     return write_weights(path, backbone.model.state_dict(), {**(notes or {}), **history})
@@ -277,6 +271,7 @@ def load_backbone(path: str | os.PathLike[str], **changes: Any) -> Backbone:
             f"{path} does not say which backbone it holds; use Backbone(name, pretrained='{path}')."
         )
     recipe = json.loads(metadata["recipe"])
+    recipe.pop("batch_norm", None)  # which files of condnum 0.1 may say
     return Backbone(metadata["backbone"], **{**recipe, "pretrained": path, **changes})
 
 

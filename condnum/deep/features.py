@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import chain
-from typing import Any, Literal, TypeAlias, TypedDict, Unpack, get_args
+from typing import Any, TypeAlias, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -23,18 +23,17 @@ from condnum.deep.backbone import Backbone, evaluating
 from condnum.deep.images import ImageBatch, ImageData, Unreadable, check_unreadable, image_loader
 from condnum.deep.transforms import ImageTransform
 from condnum.deep.weights import state_checksum
-from condnum.errors import CondnumError, InvalidInputError, check_known
+from condnum.errors import CondnumError, InvalidInputError
 from condnum.files import atomic_write, output_folder, sha256_file, write_json
 from condnum.machine import memory_advice
 from condnum.progress import report_event
 
 #: Any map from a batch of images `(B, 3, h, w)` to pooled features `(B, D)`.
-Extractor: TypeAlias = Callable[[Tensor], Tensor]
-Precision = Literal["float32", "bfloat16", "float16"]
+FeatureExtractor: TypeAlias = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Features:
+class ImageFeatures:
     """Features of a data set, `X̃(θ)` of Eq. 18, with the labels of the same rows."""
 
     values: NDArray[np.float32]  # (N, D), read-only; a memory map when it comes from the cache
@@ -42,7 +41,6 @@ class Features:
     indices: NDArray[np.int64]  # (N,) positions in the `ImageData`; gaps where an image does not decode
     classes: tuple[str, ...]  # C names
     unreadable: tuple[Unreadable, ...] = ()  # images without a row
-    precision: Precision = "float32"  # in which the model ran
     name: str = "features"  # data set and split, for messages
 
     def __len__(self) -> int:
@@ -54,31 +52,24 @@ class Features:
         """Number of features D."""
         return self.values.shape[1]
 
-    @property
-    def eps(self) -> float:
-        """Unit round-off of the precision in which the model ran."""
-        return float(torch.finfo(getattr(torch, self.precision)).eps)
-
 
 class Extraction(TypedDict, total=False):
     """How a model is run over images; see `extract_features`."""
 
     device: str | torch.device | None
     batch_size: int
-    precision: Precision
     workers: int
 
 
 def extract_features(
-    model: Extractor,
+    model: FeatureExtractor,
     data: ImageData,
     transform: ImageTransform,
     *,
     device: str | torch.device | None = None,
     batch_size: int = 64,
-    precision: Precision = "float32",
     workers: int = 0,
-) -> Features:
+) -> ImageFeatures:
     """Run a model over all images of a data set, in evaluation mode and without gradients.
 
     Args:
@@ -88,8 +79,6 @@ def extract_features(
         transform: An un-augmented transform.
         device: `auto`, `cpu`, `cuda[:i]`; None: where the module's parameters are, else the CPU.
         batch_size: Images of a step.
-        precision: `bfloat16` or `float16` run the model under autocast; features are stored as float32, but
-            carry that round-off (`Features.eps`).
         workers: Processes that decode.
 
     Returns:
@@ -99,11 +88,9 @@ def extract_features(
         InvalidInputError: A random transform, features that are not `(B, D)`, or not finite.
         DataFormatError: More than a tenth of the images does not decode.
         DeviceError: No such device, or out of memory.
-        UnknownNameError: Unknown precision.
     """
     if transform.random:
         raise InvalidInputError("this transform is random; take features with evaluation_transform.")
-    check_known("precision", precision, get_args(Precision))
     module = model if isinstance(model, nn.Module) else None
     parts = () if module is None else chain(module.parameters(), module.buffers())
     home = next((part.device for part in parts), torch.device("cpu"))
@@ -113,12 +100,10 @@ def extract_features(
     pin = target.type == "cuda"
     loader = image_loader(data, transform, batch_size=batch_size, workers=workers, pin_memory=pin)
     what = f"features of {data.title} at {'×'.join(map(str, transform.input_size[1:]))}"
-    low = precision != "float32"
 
     def run(images: Tensor) -> Tensor:
         """Return `(B, D)` of one batch, or say what came instead."""
-        with torch.autocast(target.type, getattr(torch, precision)) if low else nullcontext():
-            rows = model(images.to(target, non_blocking=True))
+        rows = model(images.to(target, non_blocking=True))
         if not isinstance(rows, Tensor) or rows.ndim != 2 or len(rows) != len(images):
             got = tuple(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
             raise InvalidInputError(
@@ -134,14 +119,15 @@ def extract_features(
     values, labels, indices = (part.numpy() for part in found[:3])
     wrong = int((~np.isfinite(values).all(axis=1)).sum())
     if wrong:  # which no later step could explain
-        fix = "use precision='float32' or 'bfloat16'" if precision == "float16" else "check its weights"
-        raise InvalidInputError(f"{what}: the model returns NaN or infinity for {wrong} image(s); {fix}.")
+        raise InvalidInputError(
+            f"{what}: the model returns NaN or infinity for {wrong} image(s); check its weights."
+        )
     values.setflags(write=False)
-    return Features(values, labels, indices, data.classes, tuple(found[3]), precision, data.title)
+    return ImageFeatures(values, labels, indices, data.classes, tuple(found[3]), data.title)
 
 
 def collect(
-    run: Extractor,
+    run: FeatureExtractor,
     loader: Iterable[ImageBatch],
     stage: str,
     out: Tensor | None = None,
@@ -168,7 +154,7 @@ def collect(
 
 
 #: Raised when what is computed or stored changes, so that old entries are not taken for new ones.
-VERSION = 2
+_VERSION = 2
 
 
 def feature_key(
@@ -177,7 +163,6 @@ def feature_key(
     transform: ImageTransform,
     *,
     name: str = "",
-    precision: Precision = "float32",
 ) -> dict[str, Any]:
     """Return what a model's features on a data set depend on; equal keys, equal features."""
     return {
@@ -186,20 +171,19 @@ def feature_key(
         "weights": state_checksum(model.state_dict()),
         "data": data.checksum,
         "transform": transform.description,
-        "precision": precision,
-        "version": VERSION,
+        "version": _VERSION,
     }
 
 
 def cached_features(
-    model: Extractor,
+    model: FeatureExtractor,
     data: ImageData,
     transform: ImageTransform,
     *,
     cache: str | os.PathLike[str] | None,
     name: str = "",
     **options: Unpack[Extraction],
-) -> Features:
+) -> ImageFeatures:
     """Do `extract_features`, but read what the cache has, and store what it has not.
 
     Args:
@@ -208,7 +192,7 @@ def cached_features(
         transform: Un-augmented.
         cache: Folder of the cache, made if need be; None: compute and keep nothing.
         name: What the backbone is called.
-        **options: Of `extract_features`: device, batch size, precision and workers.
+        **options: Of `extract_features`: device, batch size and workers.
 
     Returns:
         The features; `values` is a read-only memory map when there is a cache.
@@ -223,14 +207,13 @@ def cached_features(
         raise InvalidInputError(
             f"{type(model).__name__} is no torch module, by whose weights features are cached: cache=None."
         )
-    precision = options.get("precision", "float32")
-    key = feature_key(model, data, transform, name=name, precision=precision)
+    key = feature_key(model, data, transform, name=name)
     folder = output_folder(cache)
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
     paths = {"values": folder / f"{digest}.npy", "rows": folder / f"{digest}.rows.npy"}
     meta = folder / f"{digest}.json"
 
-    def load() -> Features | None:
+    def load() -> ImageFeatures | None:
         """Read the entry; whatever is wrong with it, it is computed anew."""
         try:
             known: dict[str, Any] = json.loads(meta.read_text(encoding="utf-8"))
@@ -239,7 +222,7 @@ def cached_features(
             values: NDArray[np.float32] = np.load(paths["values"], mmap_mode="r", allow_pickle=False)
             labels, indices = np.load(paths["rows"], allow_pickle=False)
             bad = tuple(Unreadable(**image) for image in known["unreadable"])
-            return Features(values, labels, indices, tuple(known["classes"]), bad, precision, data.title)
+            return ImageFeatures(values, labels, indices, tuple(known["classes"]), bad, data.title)
         except (OSError, ValueError, KeyError, TypeError, CondnumError):
             return None
 
@@ -259,7 +242,7 @@ def cached_features(
     return load() or features
 
 
-def head_accuracy(backbone: Backbone, features: Features) -> float:
+def head_accuracy(backbone: Backbone, features: ImageFeatures) -> float:
     """Return the share of images that the head g_ω classifies rightly.
 
     Args:

@@ -9,10 +9,10 @@ batches (`curvlinops.GGNLinearOperator`); no batch is kept.
 
 import math
 import warnings
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -30,7 +30,9 @@ from condnum.probing.recurrences import first_step, rate_steps
 from condnum.progress import report_event
 
 Loss = Literal["cross_entropy", "squared"]
-FloatArray = NDArray[np.float64]
+#: Batches `(inputs, labels)`, the same at every pass: a list, or a loader without augmentation.
+Data: TypeAlias = Iterable[tuple[Tensor, Tensor]]
+_Array: TypeAlias = NDArray[np.float64]
 
 #: Most parameters whose matrix is formed: its spectrum then takes seconds.
 DENSE = 4096
@@ -52,7 +54,7 @@ class Curvature:
     largest: float  # λ_max
     smallest: float  # smallest eigenvalue above the floor; unless `resolved`, an upper bound on it
     floor: float  # relative to λ_max; as asked for, or 2·round_off if that is more
-    eigenvalues: FloatArray  # (m,) ascending: all if `exact`, else the Ritz values of Lanczos
+    eigenvalues: _Array  # (m,) ascending: all if `exact`, else the Ritz values of Lanczos
     exact: bool  # from the matrix itself, else by Lanczos
     resolved: bool  # exact, or Lanczos has come to an end: no eigenvalue is missing
     residuals: tuple[float, float]  # ‖Gv − λv‖ for `largest`, `smallest`; exact: the matrix's asymmetry
@@ -74,9 +76,9 @@ class GradientSpectrum:
     that no node stands for them are missing, and `excess` is a lower bound (Golub and Meurant 1994).
     """
 
-    ritz_values: FloatArray  # (m,) θ above the floor, descending
-    weights: FloatArray  # (m,) τ², in sum ‖g‖²·(1 − below_floor)
-    residuals: FloatArray  # (m,) of the Ritz pairs
+    ritz_values: _Array  # (m,) θ above the floor, descending
+    weights: _Array  # (m,) τ², in sum ‖g‖²·(1 − below_floor)
+    residuals: _Array  # (m,) of the Ritz pairs
     floor: float  # relative to the largest Ritz value
     below_floor: float  # share of ‖g‖² on nodes that are left out
     gradient_norm: float
@@ -104,19 +106,13 @@ class GradientSpectrum:
         found = minimize_scalar(lambda x: self.left(step, x * top), bounds=(0, 1), options={"xatol": 1e-9})
         return float(found.x) * top
 
-    def steps(self, share: float, rate: float | None = None) -> float:
-        """Return the steps until `share` of the excess loss is left, at a rate or at the best constant one.
+    def steps(self, share: float) -> float:
+        """Return the steps at the best constant rate until `share` of the excess loss is left.
 
-        `inf` where the rate diverges, or after 2⁵⁰ steps.
+        `inf` after 2⁵⁰ steps.
         """
         _check_share("share", share)
-        if rate is None:
-            return first_step(lambda step: self.left(step, self.best_rate(step)), share)
-        if not rate > 0:
-            raise InvalidInputError(f"rate must be positive, or None for the best one, got {rate}.")
-        if rate * self.ritz_values[0] >= 2:
-            return math.inf
-        return first_step(lambda step: self.left(step, rate), share)
+        return first_step(lambda step: self.left(step, self.best_rate(step)), share)
 
     def kappa_steps(self, share: float) -> float:
         """Return the steps that κ alone predicts (Eq. 2): `((κ−1)/(κ+1))^{2t} ≤ share`, the worst case."""
@@ -127,7 +123,7 @@ class GradientSpectrum:
 def curvature(
     model: nn.Module,
     parameters: Iterable[Tensor],
-    data: Iterable[tuple[Tensor, Tensor]],
+    data: Data,
     *,
     loss: Loss = "cross_entropy",
     floor: float = 1e-6,
@@ -146,9 +142,10 @@ def curvature(
     Args:
         model: Maps inputs `(B, …)` to outputs `(B, C)`; weights may be parametrized (LoRA).
         parameters: Tensors of `model.parameters()`.
-        data: Batches `(inputs, labels)`, the same at every pass: a list, or a loader without augmentation.
-        loss: `cross_entropy`, or `squared`: :math:`\frac12\|f - y\|^2` a row, with labels `(B,)` as one-hot
-            rows or targets `(B, C)`; a linear head has :math:`G = I_C ⊗ \tilde X^\top\tilde X/N`.
+        data: Batches `(inputs, labels)`, the same at every pass: a list, or a loader without augmentation;
+            of the parameters' type and device.
+        loss: `cross_entropy` with labels `(B,)`, or `squared`: :math:`\frac12\|f - y\|^2` per row with
+            targets `(B, C)`; a linear head has :math:`G = I_C ⊗ \tilde X^\top\tilde X/N`.
         floor: Eigenvalues above `floor·λ_max` count; at least twice `round_off`, which float32 has near 1e-7.
         iterations: Of Lanczos, at most; each holds a vector as long as the parameters.
         seed: Of the start; a local generator.
@@ -205,7 +202,7 @@ def curvature(
 def gradient_spectrum(
     model: nn.Module,
     parameters: Iterable[Tensor],
-    data: Iterable[tuple[Tensor, Tensor]],
+    data: Data,
     *,
     loss: Loss = "cross_entropy",
     floor: float = 1e-6,
@@ -265,32 +262,16 @@ def _check_share(name: str, value: float) -> None:
 
 
 class _HalfSquares(nn.Module):
-    """Half the squared distance from the targets, mean over rows; labels `(B,)` stand for one-hot rows."""
+    """Half the squared distance from the targets, mean over rows."""
 
     reduction = "mean"  # curvlinops asks for it
 
-    def forward(self, outputs: Tensor, y: Tensor) -> Tensor:
-        targets = nn.functional.one_hot(y, outputs.shape[1]) if y.ndim == 1 else y
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return (outputs - targets).square().sum() / (2 * len(outputs))
 
 
-@dataclass(frozen=True)
-class _Batches:
-    """The caller's batches, of the type and on the device of a parameter."""
-
-    data: Iterable[tuple[Tensor, Tensor]]
-    like: Tensor
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for batch in self.data:
-            X, y = (part.to(self.like if part.is_floating_point() else self.like.device) for part in batch)
-            yield X, y
-
-
 @contextmanager
-def _operator(
-    model: nn.Module, parameters: Iterable[Tensor], data: Iterable[tuple[Tensor, Tensor]], loss: Loss
-) -> Generator[Any]:
+def _operator(model: nn.Module, parameters: Iterable[Tensor], data: Data, loss: Loss) -> Generator[Any]:
     """Yield the GGN as an operator of curvlinops; in the block the model evaluates and only these learn.
 
     Beside its own members it has `rows` N, `outputs` C, `gradient`, and how many `columns` it may multiply
@@ -308,12 +289,11 @@ def _operator(
             f"{len(chosen)} parameters are given, {wrong}: pass tensors of model.parameters(), once each and "
             "taken after every parametrization."
         )
-    batches = _Batches(data, chosen[0])
     objective = nn.CrossEntropyLoss() if loss == "cross_entropy" else _HalfSquares()
 
     def gradient() -> Tensor:
         total = torch.zeros(G.shape[0], dtype=G.dtype, device=G.device)
-        for X, y in batches:
+        for X, y in data:
             value = objective(model(X), y) * (len(X) / G.rows)
             parts = torch.autograd.grad(value, chosen, materialize_grads=True)
             total += torch.cat([part.flatten() for part in parts])
@@ -325,8 +305,8 @@ def _operator(
         for p in chosen:
             p.requires_grad_(True)
         with evaluating(model), sdpa_kernel(SDPBackend.MATH):  # fused attention has no forward derivative
-            rows, outputs, widest = _survey(model, batches, loss)
-            G = operator(model, objective, chosen, batches, check_deterministic=False, num_data=rows)
+            rows, outputs, widest = _survey(model, data, loss)
+            G = operator(model, objective, chosen, data, check_deterministic=False, num_data=rows)
             G.rows, G.outputs, G.gradient = rows, outputs, gradient
             G.columns = max(1, _VALUES // max(widest, G.shape[0]))
             yield G
@@ -335,7 +315,7 @@ def _operator(
             p.requires_grad_(flag)
 
 
-def _survey(model: nn.Module, batches: _Batches, loss: Loss) -> tuple[int, int, int]:
+def _survey(model: nn.Module, data: Data, loss: Loss) -> tuple[int, int, int]:
     """Return N, C and the values of the widest layer that the parameters reach; refuse bad data.
 
     Two passes: data that change from one to the next have no spectrum.
@@ -352,7 +332,7 @@ def _survey(model: nn.Module, batches: _Batches, loss: Loss) -> tuple[int, int, 
             hooks.enter_context(module.register_forward_hook(look))
         for _ in range(2):
             rows, total = 0, torch.zeros(())
-            for X, y in batches:
+            for X, y in data:
                 with torch.set_grad_enabled(not widest):  # seen once is enough
                     f = model(X)
                 _check_batch(f, X, y, loss)
@@ -376,18 +356,19 @@ def _check_batch(f: Any, X: Tensor, y: Tensor, loss: Loss) -> None:
         raise InvalidInputError(f"the model must return (B, C) for inputs {tuple(X.shape)}, got {got}.")
     if not bool(torch.isfinite(f).all()):
         raise InvalidInputError("the model's outputs are not finite; check its weights and the inputs.")
-    if y.is_floating_point():
-        fine = loss == "squared" and y.shape == f.shape and bool(torch.isfinite(y).all())
+    if loss == "squared":
+        fine, wanted = y.shape == f.shape and bool(torch.isfinite(y).all()), "finite targets (B, C)"
     else:
-        fine = y.shape == (len(X),) and bool(((y >= 0) & (y < f.shape[1])).all())
+        rows = y.shape == (len(X),) and not y.is_floating_point()
+        fine = rows and bool(((y >= 0) & (y < f.shape[1])).all())
+        wanted = f"(B,) integers from 0 to {f.shape[1] - 1}"
     if not fine:
         raise InvalidInputError(
-            f"labels {tuple(y.shape)}, {y.dtype}, do not fit outputs {tuple(f.shape)}: give (B,) integers "
-            f"from 0 to {f.shape[1] - 1}" + (", or finite targets (B, C)." if loss == "squared" else ".")
+            f"labels {tuple(y.shape)}, {y.dtype}, do not fit outputs {tuple(f.shape)}: give {wanted}."
         )
 
 
-def _dense_spectrum(G: Any) -> tuple[FloatArray, float]:
+def _dense_spectrum(G: Any) -> tuple[_Array, float]:
     """Return all eigenvalues, ascending, and the asymmetry of the matrix, which its round-off shows in."""
     eye = torch.eye(G.shape[0], dtype=G.dtype, device=G.device)
     A = _finite(torch.cat([G @ part.mT for part in eye.split(G.columns)], dim=1)).double().cpu()
@@ -402,7 +383,7 @@ def _finite(values: Tensor) -> Tensor:
     return values
 
 
-def _curved(values: FloatArray) -> FloatArray:
+def _curved(values: _Array) -> _Array:
     """Return eigenvalues, ascending, of which one is positive."""
     if not values[-1] > 0:
         raise RankError(_FLAT)
@@ -413,9 +394,9 @@ def _curved(values: FloatArray) -> FloatArray:
 class _Krylov:
     """A Lanczos run of m steps."""
 
-    theta: FloatArray  # (m,) Ritz values, ascending
-    weights: FloatArray  # (m,) of them in the measure of the start, in sum 1
-    residuals: FloatArray  # (m,) of the Ritz pairs
+    theta: _Array  # (m,) Ritz values, ascending
+    weights: _Array  # (m,) of them in the measure of the start, in sum 1
+    residuals: _Array  # (m,) of the Ritz pairs
     top: Tensor  # (P,) Ritz vector of the largest
     exhausted: bool  # nothing but round-off does
 
@@ -456,7 +437,7 @@ def _top_pair(G: Any, run: _Krylov) -> tuple[float, float]:
     return float(value), residual
 
 
-def _low_end(theta: FloatArray, residuals: FloatArray, floor: float, resolved: bool) -> tuple[float, float]:
+def _low_end(theta: _Array, residuals: _Array, floor: float, resolved: bool) -> tuple[float, float]:
     """Return the smallest eigenvalue above the floor, or the least upper bound on it, with its residual."""
     above = np.flatnonzero(theta > floor)
     if resolved:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from condnum.data.digits import load_small_digits
 from condnum.data.mnist import load_mnist_images
-from condnum.data.resolver import Source, data_folders
-from condnum.deep.images import ArrayImages, ChecksumMode, FileImages, ImageData, ImageSource, ReaderImages
+from condnum.data.resolver import data_folders
+from condnum.deep.images import ArrayImages, FileImages, ImageData, ImageSource, ReaderImages
 from condnum.errors import (
     DataFormatError,
     DataNotFoundError,
@@ -43,8 +43,6 @@ def open_images(
     limit: int | None = None,
     seed: int = 0,
     classes: Sequence[str] | str | None = None,
-    checksum: ChecksumMode = "auto",
-    source: Source = "auto",
 ) -> ImageData:
     """Open image data by name; images decode when they are used.
 
@@ -59,8 +57,6 @@ def open_images(
         classes: Class names in label order, for folders, default `c2` before `c10`; `"torchvision"`: `c10`
             before `c2`, as `torchvision.datasets.ImageFolder` has it; `"imagenet-1k"`: those of timm's
             ImageNet heads, which a folder with a part of the classes needs.
-        checksum: How the checksum of a folder is taken, see `FileImages.checksum`.
-        source: Of MNIST's files: `auto`, `local` or a folder.
 
     Returns:
         The images.
@@ -85,9 +81,9 @@ def open_images(
     if kind == "timm":
         data = _open_timm(*rest.partition("@")[::2], split)
     elif kind in ("mnist", "digits-8x8"):
-        data = _open_digits(kind, rest, split, source)
+        data = _open_digits(kind, rest, split)
     else:
-        data = _open_folder(text, split, known, checksum)
+        data = _open_folder(text, split, known)
     if known is not None and tuple(sorted(data.classes) if known == TORCHVISION else known) != data.classes:
         raise InvalidInputError(
             f"'{text}' has class names of its own ({', '.join(data.classes[:3])}, …); leave out `classes`."
@@ -100,7 +96,7 @@ def imagenet_classes() -> tuple[str, ...]:
     return tuple(require("timm.data", "deep").ImageNetInfo(IMAGENET).label_names())
 
 
-def _open_folder(root: str, split: str, classes: Sequence[str] | None, checksum: ChecksumMode) -> ImageData:
+def _open_folder(root: str, split: str, classes: Sequence[str] | None) -> ImageData:
     """Open one split of an image folder; nothing is decoded yet."""
     base = Path(root).expanduser()
     if not base.is_dir():
@@ -111,7 +107,7 @@ def _open_folder(root: str, split: str, classes: Sequence[str] | None, checksum:
             break
         base = inside[0]
     if (base / "devkit" / "cars_meta.mat").is_file() and (base / "cars_train").is_dir():
-        return _open_cars(root, base, split, checksum)
+        return _open_cars(root, base, split)
     folder, holdout = _split_folder(base, split)
     found: dict[str, list[str]] = {}  # relative paths of each class
     for child in _folders(folder):
@@ -148,7 +144,7 @@ def _open_folder(root: str, split: str, classes: Sequence[str] | None, checksum:
             members = sorted(order[:count] if holdout == "test" else order[count:])
         files += members
         labels += [names.index(name)] * len(members)
-    source = FileImages(folder, tuple(files), checksum)
+    source = FileImages(folder, tuple(files))
     return ImageData(root, split, names, np.array(labels), source, np.arange(len(files)))
 
 
@@ -196,7 +192,7 @@ def _split_folder(base: Path, split: str) -> tuple[Path, str | None]:
     return base, split
 
 
-def _open_cars(name: str, root: Path, split: str, checksum: ChecksumMode) -> ImageData:
+def _open_cars(name: str, root: Path, split: str) -> ImageData:
     """Open a split of Stanford Cars' original files."""
     if split not in _CARS:
         raise DataNotFoundError(f"Stanford Cars has the splits train and test, not '{split}'.")
@@ -215,7 +211,7 @@ def _open_cars(name: str, root: Path, split: str, checksum: ChecksumMode) -> Ima
         if not (root / folder / file).is_file():
             raise DataNotFoundError(f"{root / folder / file} is missing; unpack {folder} anew.")
     labels = np.array([int(c) - 1 for c in rows["class"]])  # MATLAB counts from 1
-    source = FileImages(root / folder, files, checksum)
+    source = FileImages(root / folder, files)
     return ImageData(name, split, classes, labels, source, np.arange(len(files)))
 
 
@@ -273,7 +269,7 @@ def _open_timm(name: str, root: str, split: str) -> ImageData:
     return ImageData(title, split, tuple(map(str, classes)), labels, source, np.arange(len(labels)))
 
 
-def _open_digits(dataset: str, subset: str, split: str, source: Source) -> ImageData:
+def _open_digits(dataset: str, subset: str, split: str) -> ImageData:
     """Open the digits `0-4`, `1,3,7-9`, or all; class names are the digits, labels count from 0."""
     check_known("split", split, ("train", "test"))
     wanted: set[int] = set() if subset else set(range(10))
@@ -285,9 +281,9 @@ def _open_digits(dataset: str, subset: str, split: str, source: Source) -> Image
         wanted |= set(digits)
     if len(wanted) < 2:
         raise InvalidInputError(f"'{subset}' is one class only; a task needs two digits or more.")
-    found = load_small_digits() if dataset == "digits-8x8" else load_mnist_images(source)
+    found = load_small_digits() if dataset == "digits-8x8" else load_mnist_images()
     if found.provenance.options.get("split") == "training":
-        found = found if split == "train" else load_mnist_images(source, "test")
+        found = found if split == "train" else load_mnist_images(split="test")
         side = np.ones(len(found), dtype=bool)
     else:
         side = (np.arange(len(found)) % 5 == 0) == (split == "test")  # every fifth is a test image

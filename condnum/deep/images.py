@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,25 +25,15 @@ from torch.utils.data import DataLoader, Dataset
 
 from condnum.data.task_pair import sha256_arrays
 from condnum.deep.transforms import ImageTransform, to_rgb
-from condnum.errors import (
-    DataFormatError,
-    DataNotFoundError,
-    InvalidInputError,
-    check_integer,
-    check_known,
-    require,
-)
+from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, check_integer, require
 from condnum.files import sha256_file
 from condnum.progress import report_event
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-ChecksumMode = Literal["auto", "full", "sampled"]
-
-#: `auto` reads every byte up to this total, and a sample of files beyond it.
+#: A checksum reads every byte of files up to this total, and beyond it those of a sample of files.
 FULL_BYTES = 1 << 30
-#: Files whose bytes enter a sampled checksum.
 SAMPLED_FILES = 2048
 _THREADS = 8  # hashing and reading release the interpreter lock
 
@@ -96,7 +86,6 @@ class FileImages(ImageSource):
 
     root: Path
     files: tuple[str, ...]  # (N,) relative paths with forward slashes
-    mode: ChecksumMode = "auto"
 
     def read(self, index: int) -> Path:
         """Return the path."""
@@ -109,10 +98,9 @@ class FileImages(ImageSource):
     def checksum(self, indices: Sequence[int]) -> str:
         """Return the SHA-256 of files: their names, their sizes, and the bytes of all or of some.
 
-        `full` reads every byte, many minutes for ImageNet; `sampled` those of the 2048 files whose names
-        hash lowest, so that another of the same size may go unnoticed. `auto` is full up to 1 GiB.
+        All of them up to 1 GiB; of more, which would take minutes, the 2048 files whose names hash lowest, so
+        that a change of another that keeps its size goes unnoticed.
         """
-        check_known("checksum mode", self.mode, get_args(ChecksumMode))
 
         def size(name: str) -> int:
             try:
@@ -129,7 +117,7 @@ class FileImages(ImageSource):
         by_hash = sorted(names, key=lambda name: hashlib.sha256(encoded(name)).digest())  # not by class
         with ThreadPoolExecutor(_THREADS) as pool:
             sizes = list(pool.map(size, names))
-            full = self.mode == "full" or (self.mode == "auto" and sum(sizes) <= FULL_BYTES)
+            full = sum(sizes) <= FULL_BYTES
             chosen = set(names if full else by_hash[:SAMPLED_FILES])
             sums = pool.map(lambda name: sha256_file(self.root / name) if name in chosen else "-", names)
             digest = hashlib.sha256(b"full\n" if full else b"sampled\n")
@@ -270,9 +258,7 @@ class ImageData:
         if per_class is None:
             return self
         check_integer("the limit per class", per_class, 1)
-        own = [np.flatnonzero(self.labels == c) for c in range(len(self.classes))]
-        kept = [np.random.default_rng([seed, c]).permutation(rows)[:per_class] for c, rows in enumerate(own)]
-        return self.take(np.sort(np.concatenate(kept)))
+        return self.take(rows_per_class(self.labels, per_class, seed))
 
     def in_memory(self, budget: int = DECODED_BUDGET) -> ImageData:
         """Decode the images once, by all cores, and keep as many as fit into `budget` bytes."""
@@ -305,15 +291,24 @@ def same_images(D_P: ImageData, D_H: ImageData) -> list[str]:
     return ["D_P and D_H are the same images with the same labels: no θ can keep one and harm the other."]
 
 
+def rows_per_class(labels: NDArray[np.int64], count: int | None, seed: int) -> NDArray[np.int64]:
+    """Return at most so many rows of each class (None: all), ascending; fewer are a subset of more."""
+    drawn = [
+        np.random.default_rng([seed, c]).permutation(np.flatnonzero(labels == c))[:count]
+        for c in np.unique(labels)
+    ]
+    return np.sort(np.concatenate(drawn))
+
+
 def hold_out_rows(
-    labels: NDArray[np.int64], share: float, stream: Sequence[int]
+    labels: NDArray[np.int64], stream: Sequence[int], fraction: float = 0.2
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Split rows into the rest and a share of each class, one at least where it has two; both ascending."""
+    """Split rows into the rest and a fraction of each class, at least one of two; both ascending."""
     generator = np.random.default_rng(stream)
     held = []
     for c in np.unique(labels):
         own = generator.permutation(np.flatnonzero(labels == c))
-        held.append(own[: max(1, round(share * len(own))) if len(own) > 1 else 0])
+        held.append(own[: max(1, round(fraction * len(own))) if len(own) > 1 else 0])
     out = np.sort(np.concatenate(held))
     return np.setdiff1d(np.arange(len(labels)), out), out
 

@@ -1,7 +1,6 @@
 """RIR_θ0 of two models on two sets of images (Eq. 17), on features or taken from images first."""
 
 import math
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, Unpack
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from condnum.arrays import storage_eps
-from condnum.deep.features import Extraction, Extractor, Features, cached_features
+from condnum.deep.features import Extraction, FeatureExtractor, ImageFeatures, extract_features
 from condnum.deep.images import ImageData
 from condnum.deep.transforms import ImageTransform, evaluation_transform
 from condnum.errors import InvalidInputError, check_integer, check_known
@@ -25,13 +24,13 @@ from condnum.theory.spectra import (
     squared_rtol,
 )
 
-FeatureLike: TypeAlias = "Features | NDArray[Any] | Tensor"
-FloatArray: TypeAlias = NDArray[np.float64]
+FeatureLike: TypeAlias = "ImageFeatures | NDArray[Any] | Tensor"
+_Array: TypeAlias = NDArray[np.float64]
 
 #: σ_k below this multiple of the round-off that the features carry is at the mercy of it.
-NOISE_MARGIN = 10.0
+_NOISE_MARGIN = 10.0
 #: σ_k below this multiple of the rank tolerance might as well not have counted.
-FRAGILE = 10.0
+_FRAGILE = 10.0
 
 #: How far the seeds of two draws of groups are apart (a prime), so that neighbouring seeds share none.
 DRAW_STRIDE = 1_000_003
@@ -50,8 +49,8 @@ class RirEstimate:
     harmful_ratio_std: float  # sample deviation over groups; NaN if they are all the same images
     pretrain_ratio_std: float
     rir_std: float
-    kappas: FloatArray  # (4, groups) condition numbers, rows as `ROLES`
-    sigma_min: FloatArray  # (4, groups) compact: σ_k; ridge: σ_D, 0 when N < D
+    kappas: _Array  # (4, groups) condition numbers, rows as `ROLES`
+    sigma_min: _Array  # (4, groups) compact: σ_k; ridge: σ_D, 0 when N < D
     ranks: NDArray[np.int64]  # (4, groups) numerical ranks
     convention: Convention
 
@@ -211,7 +210,7 @@ def group_spectra(
     """
     check_integer("groups", groups, 1)
     check_integer("group_size", group_size, 2)
-    stored = [part.values if isinstance(part, Features) else part for part in features]
+    stored = [part.values if isinstance(part, ImageFeatures) else part for part in features]
     for first, task in ((0, "D_P"), (2, "D_H")):
         _check_pair(features[first : first + 2], stored[first : first + 2], task, group_size)
     X: list[Tensor] = []
@@ -246,8 +245,7 @@ def group_spectra(
     found = [squared_rtol(x.shape[-1], own) for x, own in zip(X, eps, strict=True)]
     # Features of each model have mean square 1 over both tasks.
     scales = [float((X[k].square().mean() + X[k + 2].square().mean()) / 2) for k in (0, 1)] * 2
-    carried = max(*eps, *(part.eps for part in features if isinstance(part, Features)), 0.0)
-    return GroupSpectra(sigma, widths, found, carried, scales, whole, tuple(warnings))
+    return GroupSpectra(sigma, widths, found, max(eps), scales, whole, tuple(warnings))
 
 
 def _check_pair(features: Sequence[FeatureLike], stored: Sequence[Any], task: str, group_size: int) -> None:
@@ -261,7 +259,7 @@ def _check_pair(features: Sequence[FeatureLike], stored: Sequence[Any], task: st
     before, after = map(len, stored)
     if before != after:
         raise InvalidInputError(f"θ₀ has {before} rows on {task} and θ_I {after}; use the same images.")
-    known = [part.indices for part in features if isinstance(part, Features)]
+    known = [part.indices for part in features if isinstance(part, ImageFeatures)]
     if len(known) == 2 and not np.array_equal(known[0], known[1]):
         raise InvalidInputError(f"the features of θ₀ and θ_I on {task} are of different images.")
     check_count(before, task, group_size)
@@ -303,18 +301,18 @@ def _rank_warnings(
         # eps·√m·(√N + √D); a singular value of X̃ near that is not known.
         mean_square = s.sum(dim=-1).numpy() / (group_size * width)
         noise = eps * np.sqrt(mean_square) * (math.sqrt(group_size) + math.sqrt(width))
-        uncertain += int((np.sqrt(smallest) < NOISE_MARGIN * noise).sum())
-        near += int((smallest < FRAGILE * rtol * s[:, 0].numpy()).sum())
+        uncertain += int((np.sqrt(smallest) < _NOISE_MARGIN * noise).sum())
+        near += int((smallest < _FRAGILE * rtol * s[:, 0].numpy()).sum())
     if uncertain:
         yield (
             f"in {uncertain} of {sigma_min.size} spectra the smallest singular value is within "
-            f"{NOISE_MARGIN:g} times the round-off of the features (eps = {eps:.1e}): compact κ is not "
-            "reliable there; use float32 instead of mixed precision, or the ridge convention."
+            f"{_NOISE_MARGIN:g} times the round-off of the features (eps = {eps:.1e}): compact κ is not "
+            "reliable there; use features in float32, or the ridge convention."
         )
     if near:
         yield (
             f"in {near} of {sigma_min.size} spectra the smallest singular value that counts is within "
-            f"{FRAGILE:g} times the rank tolerance, which then decides compact κ: compare the ranks."
+            f"{_FRAGILE:g} times the rank tolerance, which then decides compact κ: compare the ranks."
         )
     changed = int(((ranks[0] != ranks[1]) | (ranks[2] != ranks[3])).sum())
     if changed:
@@ -325,8 +323,8 @@ def _rank_warnings(
 
 
 def rir_theta0(
-    theta_0: Extractor,
-    theta_I: Extractor,  # ruff: ignore[invalid-argument-name] - the paper's name
+    theta_0: FeatureExtractor,
+    theta_I: FeatureExtractor,  # ruff: ignore[invalid-argument-name] - the paper's name
     D_P: ImageData,
     D_H: ImageData,
     *,
@@ -334,11 +332,6 @@ def rir_theta0(
     group_size: int = 100,
     seed: int = 0,
     transform: ImageTransform | None = None,
-    cache: str | os.PathLike[str] | None = None,
-    name: str = "",
-    ridge: float = PUBLISHED_RIDGE,
-    rtol: float | None = None,
-    gauge: Gauge = "unit",
     **options: Unpack[Extraction],
 ) -> RirTheta0:
     """Measure RIR_θ0 (Eq. 17) of two models on two sets of images, un-augmented.
@@ -354,12 +347,7 @@ def rir_theta0(
         group_size: Samples of a group.
         seed: Of the draws.
         transform: Un-augmented; default `evaluation_transform(theta_0)`.
-        cache: Folder of the feature cache; None keeps nothing.
-        name: What the backbone is called, for the cache.
-        ridge: See `rir_from_features`.
-        rtol: See `rir_from_features`.
-        gauge: See `rir_from_features`.
-        **options: Of `extract_features`: device, batch size, precision and workers.
+        **options: Of `extract_features`: device, batch size and workers.
 
     Returns:
         As `rir_from_features`.
@@ -382,10 +370,5 @@ def rir_theta0(
         count = min(len(data), groups * group_size + groups * group_size // 10)
         order = np.random.default_rng([seed, stream, 1]).permutation(len(data))
         sample = data if count == len(data) else data.take(np.sort(order[:count]))
-        features += [
-            cached_features(theta, sample, used, cache=cache, name=name, **options)
-            for theta in (theta_0, theta_I)
-        ]
-    return rir_from_features(
-        *features, groups=groups, group_size=group_size, seed=seed, ridge=ridge, rtol=rtol, gauge=gauge
-    )
+        features += [extract_features(theta, sample, used, **options) for theta in (theta_0, theta_I)]
+    return rir_from_features(*features, groups=groups, group_size=group_size, seed=seed)

@@ -1,49 +1,36 @@
-"""Which modules of a backbone are immunized: those that the caller names, or by a registry of rules.
+"""Which modules of a backbone are immunized: those that the caller names, else the last stage.
 
 The paper immunizes the last stage of ResNet18 and the last block of the ViT (Sec. 5.2), what timm calls their
 last stage; where timm names none, it is the last child of the trunk that holds a weight matrix.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import nn
 
 from condnum.errors import InvalidInputError, UnknownNameError
 
-#: Name of the rule when the caller names the modules.
-BY_NAME = "by name"
-
 
 @dataclass(frozen=True)
-class SplitRule:
-    """A way to find the trainable part of a model."""
-
-    name: str
-    find: Callable[[nn.Module, str], str | None]  # (model, head) → module, or None where it does not apply
-
-
-@dataclass(frozen=True)
-class Split:
+class BackboneSplit:
     """Names of the trainable modules and of the head; every other module is frozen."""
 
     trainable: tuple[str, ...]  # module paths in the timm model
     head: str  # module path of the classifier
-    rule: str  # which rule chose, or `by name`
 
 
-def split(model: nn.Module, trainable: str | Sequence[str] | None = None) -> Split:
+def split(model: nn.Module, trainable: str | Sequence[str] | None = None) -> BackboneSplit:
     """Choose the trainable part and the head of a timm model."""
     head = split_head(model)
     choices = f"Choices: {', '.join(split_choices(model)) or 'none, it has no module with weights'}."
     if trainable is None:
-        found = ((rule.find(model, head), rule.name) for rule in _RULES)
-        part, rule = next((pair for pair in found if pair[0] is not None), (None, BY_NAME))
+        part = _timm_stage(model, head) or _last_child(model, head)
         if part is None:
             raise InvalidInputError(
-                f"no rule knows which part of {type(model).__name__} to train; name one. {choices}"
+                f"{type(model).__name__} has no last stage to train; name a part. {choices}"
             )
-        return Split((part,), head, rule)
+        return BackboneSplit((part,), head)
     names = (trainable,) if isinstance(trainable, str) else tuple(trainable)
     if not names:
         raise InvalidInputError(f"trainable names no module. {choices}")
@@ -57,7 +44,7 @@ def split(model: nn.Module, trainable: str | Sequence[str] | None = None) -> Spl
             )
         if not any(True for _ in modules[name].parameters()):
             raise InvalidInputError(f"module '{name}' has no parameters to train. {choices}")
-    return Split(names, head, BY_NAME)
+    return BackboneSplit(names, head)
 
 
 def split_head(model: nn.Module) -> str:
@@ -72,18 +59,11 @@ def split_head(model: nn.Module) -> str:
 
 
 def split_choices(model: nn.Module) -> list[str]:
-    """Return module names that can be trained: parts of the trunk with parameters, in order.
-
-    Args:
-        model: A model of `timm.create_model`.
-
-    Returns:
-        The children of the trunk; for a stack of blocks, its blocks.
-    """
+    """Return the modules that can be trained, in order: children of the trunk, and blocks of its stacks."""
     names = []
     for name, child in _trunk(model, split_head(model)):
-        inner = list(child.named_children()) if isinstance(child, nn.Sequential | nn.ModuleList) else []
-        for path, module in [(name, child), *((f"{name}.{key}", block) for key, block in inner)]:
+        stack = child.named_children() if isinstance(child, nn.Sequential | nn.ModuleList) else ()
+        for path, module in [(name, child), *((f"{name}.{key}", block) for key, block in stack)]:
             if any(True for _ in module.parameters()):
                 names.append(path)
     return names
@@ -126,15 +106,6 @@ def block_names(model: nn.Module) -> list[str]:
     return [path for name, child in _trunk(model, head) for path in blocks(name, child)]
 
 
-def register_split_rule(rule: SplitRule) -> None:
-    """Add a rule in front of the others, so that it is asked first.
-
-    Args:
-        rule: Its `find` returns None for every model that it is not about.
-    """
-    _RULES.insert(0, rule)
-
-
 def _timm_stage(model: nn.Module, head: str) -> str | None:
     """The last stage by timm's own `feature_info`, where that is a module with a weight matrix."""
     stages = getattr(model, "feature_info", None)
@@ -153,9 +124,6 @@ def _last_child(model: nn.Module, head: str) -> str | None:
     if isinstance(child, nn.Sequential | nn.ModuleList):
         name = f"{name}.{[key for key, block in child.named_children() if _has_matrix(block)][-1]}"
     return name
-
-
-_RULES = [SplitRule("timm stage", _timm_stage), SplitRule("last child", _last_child)]
 
 
 def _trunk(model: nn.Module, head: str) -> list[tuple[str, nn.Module]]:

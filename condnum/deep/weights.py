@@ -1,11 +1,10 @@
-"""Weights and checkpoints on disk: tensors in safetensors, what they are in its header.
+"""Weights in safetensors, and checkpoints of a training by `torch.save`.
 
 Other people's weights may be files of `torch.save` too; nothing that such a file holds is ever run.
 """
 
 import hashlib
 import io
-import json
 import os
 import pickle
 import zipfile
@@ -16,14 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, require
+from condnum.errors import CondnumError, DataFormatError, DataNotFoundError, InvalidInputError, require
 from condnum.files import atomic_write
 
-#: Keys of a file's header: its own checksum, and what a checkpoint holds besides tensors.
+#: Key of a file's header for the checksum of its tensors.
 CHECKSUM = "sha256"
-STATE = "state"
 #: Raised when what a checkpoint holds changes.
-VERSION = 2
+CHECKPOINT_VERSION = 3
 
 #: Where training programs put the state dict in their checkpoint, and what wrappers put before its keys.
 _NESTS = ("state_dict_ema", "model_ema", "state_dict", "model")
@@ -103,7 +101,7 @@ def write_weights(
     """Write a state dict as safetensors, whole or not at all, with its checksum."""
     save_file = require("safetensors.torch", "deep").save_file
     copies = {key: value.detach().cpu().contiguous().clone() for key, value in state.items()}
-    stated = {"format": "pt", **metadata, CHECKSUM: _file_checksum(copies, metadata)}
+    stated = {"format": "pt", **metadata, CHECKSUM: state_checksum(copies)}
     with atomic_write(path) as temporary:
         save_file(copies, temporary, stated)
     return Path(path)
@@ -111,48 +109,27 @@ def write_weights(
 
 def write_state(path: Path, identity: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     """Write a checkpoint, tensors, numbers and words in dictionaries and lists, replacing the one before."""
-    tensors: dict[str, Tensor] = {}
-
-    def plain(value: Any) -> Any:
-        """Return what JSON can say, with tensors put aside."""
-        if isinstance(value, Tensor):
-            name = str(len(tensors))
-            tensors[name] = value
-            return {"tensor": name, "channels_last": value.ndim == 4 and not value.is_contiguous()}
-        if isinstance(value, Mapping):
-            return {"items": [[key, plain(part)] for key, part in value.items()]}
-        return [plain(part) for part in value] if isinstance(value, list | tuple) else value
-
-    content = {"version": VERSION, "identity": dict(identity), "state": plain(state)}
-    write_weights(path, tensors, {STATE: json.dumps(content)})
+    content = {"version": CHECKPOINT_VERSION, "identity": dict(identity), "state": dict(state)}
+    with atomic_write(path) as temporary:
+        torch.save(content, temporary)
 
 
 def read_state(path: Path, identity: Mapping[str, Any], what: str) -> dict[str, Any] | None:
     """Read the checkpoint of the same training, if there is one."""
     if not path.exists():
         return None
-
-    def restored(value: Any) -> Any:
-        """Put the tensors back, in the memory format that they had."""
-        if isinstance(value, list):
-            return [restored(part) for part in value]
-        if not isinstance(value, dict):
-            return value
-        if "tensor" not in value:
-            return {key: restored(part) for key, part in value["items"]}
-        tensor = tensors[value["tensor"]]
-        return tensor.contiguous(memory_format=torch.channels_last) if value["channels_last"] else tensor
-
     try:
-        tensors, metadata = _read_safetensors(path)
-        content = json.loads(metadata[STATE])
+        content = _load_torch(path)
+        with zipfile.ZipFile(path) as archive:
+            if archive.testzip():
+                raise DataFormatError(f"{path} is damaged.")
         known = {"format": content["version"], **content["identity"]}
-        state = dict(restored(content["state"])) if content["version"] == VERSION else {}
-    except (AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
+        state = dict(content["state"])
+    except (zipfile.BadZipFile, CondnumError, LookupError, OSError, TypeError, ValueError) as error:
         raise DataFormatError(f"{path} is not a whole checkpoint; remove it to start anew.") from error
     different = [
         f"{name}: {known.get(name, 'nothing')} there, {value} here"
-        for name, value in {"format": VERSION, **identity}.items()
+        for name, value in {"format": CHECKPOINT_VERSION, **identity}.items()
         if known.get(name) != value
     ]
     if different:
@@ -170,11 +147,6 @@ def _existing(path: str | os.PathLike[str]) -> Path:
     return file
 
 
-def _file_checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
-    """Return the SHA-256 of a file's tensors, and of what a checkpoint holds besides them."""
-    return state_checksum({**tensors, **{name: metadata[name] for name in (STATE,) if name in metadata}})
-
-
 def _read_safetensors(file: Path, *, tensors: bool = True) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return tensors and metadata of a safetensors file; where it states a checksum, they have it."""
     safetensors = require("safetensors", "deep")
@@ -184,21 +156,21 @@ def _read_safetensors(file: Path, *, tensors: bool = True) -> tuple[dict[str, Te
             metadata = dict(archive.metadata() or {})
     except safetensors.SafetensorError as error:
         raise DataFormatError(f"{file} is not a whole safetensors file ({error}); fetch it again.") from error
-    if tensors and CHECKSUM in metadata and metadata[CHECKSUM] != _file_checksum(state, metadata):
+    if tensors and CHECKSUM in metadata and metadata[CHECKSUM] != state_checksum(state):
         raise DataFormatError(f"{file} is damaged: its tensors do not have the SHA-256 that it states.")
     return state, metadata
 
 
-def _read_torch(file: Path) -> dict[str, Tensor]:
-    """Return the state dict of a file of `torch.save`, without unpickling anything but tensors."""
+def _load_torch(file: Path) -> Any:
+    """Return what a file of `torch.save` holds, without unpickling anything but tensors."""
     try:
         if zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as archive:
                 if any(entry.file_size > entry.compress_size for entry in archive.infolist()):
                     raise ValueError("it is compressed, which torch.save never does")
-            content: Any = torch.load(file, map_location="cpu", weights_only=True)
-        else:  # read whole: from a file Python reserves whatever length a damaged one asks for
-            content = torch.load(io.BytesIO(file.read_bytes()), map_location="cpu", weights_only=True)
+            return torch.load(file, map_location="cpu", weights_only=True)
+        # read whole: from a file Python reserves whatever length a damaged one asks for
+        return torch.load(io.BytesIO(file.read_bytes()), map_location="cpu", weights_only=True)
     except MemoryError:
         raise
     except pickle.UnpicklingError as error:
@@ -209,6 +181,11 @@ def _read_torch(file: Path) -> dict[str, Tensor]:
     except Exception as error:  # readers are made for whole files, and say the rest in many ways
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise DataFormatError(f"{file} is not a whole file of torch.save ({reason}).") from error
+
+
+def _read_torch(file: Path) -> dict[str, Tensor]:
+    """Return the state dict of a file of `torch.save`."""
+    content = _load_torch(file)
     if not isinstance(content, dict):
         raise DataFormatError(f"{file} holds a {type(content).__name__}, not a state dict of tensors.")
     nest = next((key for key in _NESTS if isinstance(content.get(key), dict)), None)

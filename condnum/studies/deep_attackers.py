@@ -24,8 +24,8 @@ from condnum.deep.attack_panel import (
     SCRATCH,
     SHOTS,
     THETA_0,
-    AttackRun,
     DeepAttacker,
+    DeepAttackRun,
     DeepBudget,
     attack,
 )
@@ -39,9 +39,9 @@ from condnum.deep.weights import read_metadata
 from condnum.errors import DataNotFoundError, InvalidInputError
 from condnum.files import sha256_file
 from condnum.studies.cells import Cell, CellResult, ResultStore, Row, cached
-from condnum.studies.deep_cells import INITIAL, LIMIT_SEED, METHODS, DeepTasks
-from condnum.studies.deep_nets import DeepNets, Made, Methods, model_file
-from condnum.studies.deep_tables import results_table, summary_table
+from condnum.studies.deep_cells import INITIAL, LIMIT_SEED, NET_METHODS, DeepTasks
+from condnum.studies.deep_nets import DeepNets, Made, NetMethods, model_file
+from condnum.studies.deep_tables import net_results, net_summary
 from condnum.studies.study import Count, Result, at_least, words
 
 
@@ -63,11 +63,11 @@ def _attackers(name: str, value: Any) -> tuple[str, ...]:
 
 
 Shots: TypeAlias = Annotated[tuple[int, ...], _shots]
-Attackers: TypeAlias = Annotated[tuple[str, ...], _attackers]
+AttackerNames: TypeAlias = Annotated[tuple[str, ...], _attackers]
 
 
 #: Of which curvature is measured.
-TASKS = ("pretrain", "harmful")
+_TASKS = ("pretrain", "harmful")
 
 
 def is_model(cell: Cell) -> bool:
@@ -79,9 +79,9 @@ def is_model(cell: Cell) -> bool:
 class DeepAttackers(DeepNets, name="deep-attackers", version="2"):
     """θ₀ and θ_I as `DeepNets` makes them, or from a folder, and the attacks that they meet."""
 
-    methods: Methods = ()  # empty: `ours`, or all of the folder
+    methods: NetMethods = ()  # empty: `ours`, or all of the folder
     models: str = ""  # folder that `condnum run deep` left, whose models are attacked; "": they are made here
-    attackers: Attackers = ATTACKERS
+    attackers: AttackerNames = ATTACKERS
     shots: Shots = SHOTS  # examples per class that the attacker has; 0: all
     steps: Count = DeepBudget.steps
     trials: Count = DeepBudget.trials  # of each attacker, over its learning rates
@@ -93,7 +93,7 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="2"):
     def check(self) -> None:
         """Refuse what cannot run, before anything is computed."""
         if not self.methods:
-            object.__setattr__(self, "methods", METHODS if self.models else ("ours",))
+            object.__setattr__(self, "methods", NET_METHODS if self.models else ("ours",))
         super().check()
 
     def load(self) -> DeepTasks:
@@ -164,7 +164,7 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="2"):
 
     def _asked(self, backbone: str, seed: int, method: str) -> bool:
         """Whether a model of the folder is to be attacked."""
-        wanted = method in self.methods or method not in METHODS
+        wanted = method in self.methods or method not in NET_METHODS
         return wanted and (not self.backbone or backbone in self.backbone) and seed < self.seeds
 
     def cells(self, data: DeepTasks) -> list[Cell]:
@@ -182,7 +182,7 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="2"):
                     how = {"budget": asdict(self.budget), "values": values, "test_images": self.test_images}
                     at = {"method": net, "attacker": attacker.name, "shots": shots, **where}
                     attacks.append(Cell(at, how | own, after=theta))
-                for part, task in itertools.product(self.parts if net != AGAIN else (), TASKS):
+                for part, task in itertools.product(self.parts if net != AGAIN else (), _TASKS):
                     at = {"method": net, "part": part, "task": task, **where}
                     attacks.append(Cell(at, {"rows": self.curvature_rows} | own, after=theta))
         return [*made, *attacks]
@@ -265,7 +265,7 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="2"):
             net = THETA_0 if cell["method"] == INITIAL else cell["method"]
             trials = {name[7:]: values for name, values in arrays.items() if name.startswith("trials.")}
             place = Place(cell["backbone"], net, cell["attacker"], cell["shots"], cell["seed"])
-            runs[place] = AttackRun(
+            runs[place] = DeepAttackRun(
                 trials=pd.DataFrame(trials),
                 steps=arrays["steps"],
                 accuracy=arrays["accuracy"],
@@ -277,12 +277,12 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="2"):
     def tables(self, data: DeepTasks, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
         """Return factors, every attack, its trials and curves, RIR of the models, and curvatures."""
         report = self.report(data, results)
-        models = results_table(data, self.models_of(results))
+        models = net_results(data, self.models_of(results))
         return {
             "factors": report.factors(),
             "results": report.table(),
             "trials": report.trials(),
-            "immunization": summary_table(models, data),
+            "immunization": net_summary(models, data),
             "curves.parquet": report.curves(),
             **self._curvatures(report, results),
         }

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from condnum.deep.backbone import Backbone
-from condnum.deep.features import Features, head_accuracy
+from condnum.deep.features import ImageFeatures, head_accuracy
 from condnum.deep.images import DECODED_BUDGET, ImageData, Unreadable, same_images
 from condnum.deep.probe import convex_probe, probe_accuracy
 from condnum.deep.rir import DRAW_STRIDE, rir_from_features
@@ -139,7 +139,7 @@ RECIPES: Mapping[str, Recipe] = {
 }
 
 #: Methods in display order.
-METHODS = tuple(name for name in ("ours", "opt_kappa", "imma", "r_ill_only") if name in DEEP_METHODS)
+NET_METHODS = tuple(name for name in ("ours", "opt_kappa", "imma", "r_ill_only") if name in DEEP_METHODS)
 
 
 #: Seed of the images that a limit per class keeps: the same ones for every seed of the run.
@@ -263,7 +263,7 @@ class Chance(NamedTuple):
 
 
 def doubts(
-    data: DeepTasks, theta_0: Backbone, test: Features, *, own_head: bool, has_order: bool
+    data: DeepTasks, theta_0: Backbone, test: ImageFeatures, *, own_head: bool, has_order: bool
 ) -> list[str]:
     """Say what is likely wrong where θ₀ does no better on D_P than guessing, or than in another order.
 
@@ -293,19 +293,19 @@ def doubts(
 INITIAL = "initial"
 
 #: Measured in both; they can disagree.
-CONVENTIONS = ("compact", "ridge")
+NET_CONVENTIONS = ("compact", "ridge")
 
 #: How often the groups of Eq. 17 are drawn: the first draw is reported, the others show how much is luck.
-DRAWS = 5
+GROUP_DRAWS = 5
 
 
 class FeatureSets(NamedTuple):
     """Features of one model: each set of images goes through the net once."""
 
-    pretrain: Features  # of D_P's training images, those of the groups of Eq. 17
-    pretrain_test: Features
-    harmful: Features  # of D_H's training images
-    harmful_test: Features
+    pretrain: ImageFeatures  # of D_P's training images, those of the groups of Eq. 17
+    pretrain_test: ImageFeatures
+    harmful: ImageFeatures  # of D_H's training images
+    harmful_test: ImageFeatures
 
 
 def measured_features(
@@ -321,12 +321,11 @@ def measured_features(
     }
     for images, features in pairs.items():
         sizes = {"groups": cell["groups"], "group_size": min(cell["group_size"], *map(len, features))}
-        draws = [
-            rir_from_features(*features, seed=seed + DRAW_STRIDE * draw, **sizes) for draw in range(DRAWS)
-        ]
+        seeds = (seed + DRAW_STRIDE * draw for draw in range(GROUP_DRAWS))
+        draws = [rir_from_features(*features, seed=one, **sizes) for one in seeds]
         new = [text for text in draws[0].warnings if text not in warnings]
         warnings += [f"{images.replace('_', ' images: ')}{text}" for text in new]
-        for convention in CONVENTIONS:
+        for convention in NET_CONVENTIONS:
             found = [getattr(draw, convention) for draw in draws]
             first = found[0]
             prefix = f"{convention}.{images}"
@@ -340,9 +339,9 @@ def measured_features(
                 row[f"{convention}.kappa_{role}"] = float(np.median(first.kappas[index]))
                 row[f"{convention}.rank_{role}"] = int(np.median(first.ranks[index]))
     rows = (after.harmful.values, after.harmful.labels, after.harmful_test.values, after.harmful_test.labels)
-    probe = probe_accuracy(*rows, epochs=cell["probe_epochs"], seeds=(seed,))
+    probe = probe_accuracy(*rows, epochs=cell["probe_epochs"], seed=seed)
     convex = convex_probe(*rows, seed=seed)
-    curve = probe.best_curve["mean"]
+    curve = probe.test_accuracy
     if probe.at_edge:
         warnings.append("The best learning rate of the probe is at the edge of its grid.")
     if not convex.converged:
@@ -352,16 +351,16 @@ def measured_features(
     row |= {
         "dimension": after.pretrain.dimension,
         "group_size": cell["group_size"],
-        "probe_final": probe.final_accuracy,
-        "probe_mean": float(curve.iloc[1:].mean()),
-        "probe_rate": probe.learning_rates[0],
-        "probe_multiple": probe.learning_rates[0] * probe.smoothness,
+        "probe_final": float(curve[-1]),
+        "probe_mean": float(curve[1:].mean()),
+        "probe_rate": probe.learning_rate,
+        "probe_multiple": probe.multiple,
         "convex": convex.test_accuracy,
         "convex_converged": convex.converged,
         # The share of the commonest class: what a probe has without looking.
         "chance": Chance.of(after.harmful_test.labels).share,
     }
-    return row, {"probe": curve.to_numpy()}, warnings
+    return row, {"probe": curve}, warnings
 
 
 def rir_sample(data: ImageData, count: int, seed: int) -> ImageData:

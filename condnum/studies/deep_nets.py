@@ -12,7 +12,7 @@ import torch
 
 from condnum.arrays import resolve_device
 from condnum.deep.backbone import Backbone, load_backbone, save_backbone, size_arguments
-from condnum.deep.features import Features, cached_features, head_accuracy
+from condnum.deep.features import ImageFeatures, cached_features, head_accuracy
 from condnum.deep.image_sets import IMAGENET, TORCHVISION, imagenet_classes, open_images
 from condnum.deep.images import ImageData
 from condnum.deep.pretraining import pretrain_backbone
@@ -30,7 +30,7 @@ from condnum.studies.deep_cells import (
     IMAGES,
     INITIAL,
     LIMIT_SEED,
-    METHODS,
+    NET_METHODS,
     RECIPES,
     BackboneRecipe,
     DeepTasks,
@@ -41,14 +41,14 @@ from condnum.studies.deep_cells import (
     measured_features,
     rir_sample,
 )
-from condnum.studies.deep_tables import curves_table, results_table, summary_table
+from condnum.studies.deep_tables import net_curves, net_results, net_summary
 from condnum.studies.executors import Executor, core_count
 from condnum.studies.study import Count, Names, Result, Study, at_least, choose_executor, some_of
 
 #: A model with its row, its history, what was said on the way, and images that do not decode.
 Made: TypeAlias = tuple[Backbone, Row, pd.DataFrame, Sequence[str], Sequence[Any]]
 
-Methods: TypeAlias = Annotated[tuple[str, ...], some_of("method", lambda: METHODS)]
+NetMethods: TypeAlias = Annotated[tuple[str, ...], some_of("method", lambda: NET_METHODS)]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class DeepNets(Study, name="deep", version="4"):
     weights: str = ""  # none (drawn), timm, or a file; "": the recipe's
     label_order: Literal["natural", "torchvision"] = "natural"  # of D_P's class folders: c2, c10 or c10, c2
     preset: str = ""  # settings of Table 4; "": the recipe's
-    methods: Methods = METHODS
+    methods: NetMethods = NET_METHODS
     seeds: Count = 3  # seeds 0 … seeds − 1
     epochs: Count | None = None  # of immunization; None: the settings' own
     immunization_steps: Count | None = None  # likewise, instead of epochs
@@ -83,7 +83,7 @@ class DeepNets(Study, name="deep", version="4"):
         """Refuse what cannot run, before anything is computed."""
         if self.pretrain and self.harmful:
             object.__setattr__(self, "data", IMAGES)
-        object.__setattr__(self, "methods", tuple(name for name in METHODS if name in self.methods))
+        object.__setattr__(self, "methods", tuple(name for name in NET_METHODS if name in self.methods))
         if self.weights not in ("", "none", "timm"):
             object.__setattr__(self, "weights", str(Path(self.weights).expanduser()))
             if not Path(self.weights).is_file():
@@ -93,7 +93,7 @@ class DeepNets(Study, name="deep", version="4"):
                     "downloaded)."
                 )
         if not self.methods:
-            raise InvalidInputError(f"no methods; give some of {', '.join(METHODS)}.")
+            raise InvalidInputError(f"no methods; give some of {', '.join(NET_METHODS)}.")
         if (self.data == IMAGES or self.pretrain or self.harmful) and not (self.pretrain and self.harmful):
             raise InvalidInputError(
                 "images of your own need both tasks: give --pretrain (D_P) and --harmful (D_H), each a "
@@ -344,7 +344,6 @@ class DeepNets(Study, name="deep", version="4"):
         made = pretrain_backbone(
             backbone,
             data.pretrain,
-            test=data.pretrain_test,
             transform=self.transform(data, backbone),
             seed=cell["seed"],
             device=self.device,
@@ -393,7 +392,7 @@ class DeepNets(Study, name="deep", version="4"):
         transform = self.transform(data, backbone).still
         assert transform is not None  # `training_transform` knows it
 
-        def of(images: ImageData) -> Features:
+        def of(images: ImageData) -> ImageFeatures:
             return cached_features(
                 backbone, images, transform, cache=cache, name=backbone.name, device=self.device,
                 workers=self.workers,
@@ -416,9 +415,9 @@ class DeepNets(Study, name="deep", version="4"):
 
     def tables(self, data: DeepTasks, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
         """Return a row per backbone × seed × method × convention, the mean beside Table 3, and the curves."""
-        table = results_table(data, results)
-        summary = summary_table(table, data)
-        return {"results": table, "summary": summary, "curves.parquet": curves_table(results)}
+        table = net_results(data, results)
+        summary = net_summary(table, data)
+        return {"results": table, "summary": summary, "curves.parquet": net_curves(results)}
 
     def notes(self, results: Sequence[Result], name: str) -> pd.DataFrame:
         """Return what the measurements warn of (`warnings`), or images that do not decode (`unreadable`)."""

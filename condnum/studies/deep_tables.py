@@ -5,66 +5,30 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from condnum.studies.deep_cells import CONVENTIONS, INITIAL, DeepTasks
+from condnum.studies.deep_cells import INITIAL, NET_CONVENTIONS, DeepTasks
 from condnum.studies.measure import TABLE_3, Published, averages, curve, published_columns
 from condnum.studies.study import Result
 
-_RATIOS = ("harmful_ratio", "pretrain_ratio", "rir")
+_MEASURED = (
+    "harmful_ratio", "harmful_ratio_group_std", "pretrain_ratio", "pretrain_ratio_group_std", "rir",
+    "rir_group_std", "rir_least_draw", "rir_largest_draw", "success",
+)  # fmt: skip
 
-RESULT_COLUMNS = [
-    "pretrain_data",
-    "harmful_data",
-    "backbone",
-    "method",
-    "seed",
-    "convention",
-    "gauge",
-    *(
-        f"{images}{name}"
-        for images in ("", "test_")
-        for name in (
-            *(f"{ratio}{of}" for ratio in _RATIOS for of in ("", "_group_std")),
-            "rir_least_draw",
-            "rir_largest_draw",
-            "success",
-        )
-    ),
-    "rank_pretrain",
-    "rank_harmful",
-    "kappa_pretrain_before",
-    "kappa_pretrain_after",
-    "kappa_harmful_before",
-    "kappa_harmful_after",
-    "dimension",
-    "group_size",
-    "accuracy",
-    "accuracy_theta_0",
-    "probe_final",
-    "probe_mean",
-    "probe_rate",
-    "probe_multiple",
-    "convex",
-    "chance",
-    "steps",
-    "best_step",
-    "seconds",
-    "stop_reason",
-    "unreadable",
-    "checksum",
-]
+_COLUMNS = (
+    "pretrain_data", "harmful_data", "backbone", "method", "seed", "convention", "gauge",
+    *(f"{images}{name}" for images in ("", "test_") for name in _MEASURED),
+    "rank_pretrain", "rank_harmful", "kappa_pretrain_before", "kappa_pretrain_after",
+    "kappa_harmful_before", "kappa_harmful_after", "dimension", "group_size", "accuracy",
+    "accuracy_theta_0", "probe_final", "probe_mean", "probe_rate", "probe_multiple", "convex", "chance",
+    "steps", "best_step", "seconds", "stop_reason", "unreadable", "checksum",
+)  # fmt: skip
 
 #: Averaged over seeds in the summary, with their deviation.
-AVERAGED = (
-    *_RATIOS,
-    *(f"test_{ratio}" for ratio in _RATIOS),
-    "rir_group_std",
-    "test_rir_group_std",
-    "accuracy",
-    "accuracy_theta_0",
-    "probe_final",
-    "probe_mean",
+_AVERAGED = (
+    "harmful_ratio", "pretrain_ratio", "rir", "test_harmful_ratio", "test_pretrain_ratio", "test_rir",
+    "rir_group_std", "test_rir_group_std", "accuracy", "accuracy_theta_0", "probe_final", "probe_mean",
     "convex",
-)
+)  # fmt: skip
 
 #: Published backbones by the name of timm's model without its tag, harmful sets by their classes.
 _FAMILIES = {"resnet18": "resnet18", "vit_base_patch16_clip_224": "vit"}
@@ -72,7 +36,7 @@ _HARMFUL = {196: "cars", 211: "country211"}
 _IMAGENET_CLASSES = 1000
 
 
-def results_table(tasks: DeepTasks, cells: Sequence[Result]) -> pd.DataFrame:
+def net_results(tasks: DeepTasks, cells: Sequence[Result]) -> pd.DataFrame:
     """Return a row per backbone × seed × method × convention."""
     start = {
         (row["backbone"], row["seed"]): row["accuracy"] for _, row, _ in cells if row["method"] == INITIAL
@@ -80,7 +44,7 @@ def results_table(tasks: DeepTasks, cells: Sequence[Result]) -> pd.DataFrame:
     names = list(dict.fromkeys(row["backbone"] for _, row, _ in cells))
     rows = []
     for _, row, _ in sorted(cells, key=lambda cell: names.index(cell.row["backbone"])):  # θ₀ stays first
-        for convention in CONVENTIONS:
+        for convention in NET_CONVENTIONS:
             prefix = f"{convention}."
             measured = {key.removeprefix(prefix): row[key] for key in row if key.startswith(prefix)}
             own = {
@@ -93,7 +57,7 @@ def results_table(tasks: DeepTasks, cells: Sequence[Result]) -> pd.DataFrame:
                 "accuracy_theta_0": start.get((row["backbone"], row["seed"]), np.nan),
             }
             rows.append(row | measured | own)
-    return pd.DataFrame(rows, columns=RESULT_COLUMNS)
+    return pd.DataFrame(rows, columns=list(_COLUMNS))
 
 
 def published_column(backbone: str, tasks: DeepTasks) -> tuple[dict[str, Published], bool]:
@@ -110,7 +74,7 @@ def published_column(backbone: str, tasks: DeepTasks) -> tuple[dict[str, Publish
     return TABLE_3["vit" if "vit" in backbone.lower() else "resnet18", "cars"], False
 
 
-def summary_table(results: pd.DataFrame, tasks: DeepTasks) -> pd.DataFrame:
+def net_summary(results: pd.DataFrame, tasks: DeepTasks) -> pd.DataFrame:
     """Average the results over seeds, with Table 3 beside them."""
     rows = []
     keys = ["backbone", "method", "convention"]
@@ -124,7 +88,7 @@ def summary_table(results: pd.DataFrame, tasks: DeepTasks) -> pd.DataFrame:
             "convention": convention,
             "gauge": "unit",
             "seeds": len(group),
-            **averages(group, AVERAGED),
+            **averages(group, _AVERAGED),
             "success_rate": group["success"].mean(),
             "test_success_rate": group["test_success"].mean(),
             "rir_least_draw": group["rir_least_draw"].min(),
@@ -140,7 +104,7 @@ def summary_table(results: pd.DataFrame, tasks: DeepTasks) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def curves_table(cells: Sequence[Result]) -> pd.DataFrame:
+def net_curves(cells: Sequence[Result]) -> pd.DataFrame:
     """Collect every curve of the report in one long table."""
     frames = []
     for _, row, arrays in cells:

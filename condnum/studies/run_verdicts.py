@@ -19,7 +19,7 @@ from condnum.deep.rir import DRAW_STRIDE, group_spectra
 from condnum.errors import DataNotFoundError, InvalidInputError
 from condnum.files import read_record, read_table
 from condnum.studies.cells import cached
-from condnum.studies.deep_cells import DRAWS, INITIAL
+from condnum.studies.deep_cells import GROUP_DRAWS, INITIAL
 from condnum.studies.digit_cells import RIDGES
 from condnum.studies.measure import SPECTRA, SPECTRA_TABLE, TABLE_1, TABLE_2, Published
 from condnum.theory.immunization import LOSS_TOLERANCE, RATIO_TOLERANCE
@@ -307,7 +307,7 @@ def feature_verdicts(features: Sequence[Any], *, groups: int, group_size: int, s
     rows, few = [], min(map(len, features))
     own = min(group_size, few)
     for size in dict.fromkeys((own, own // 4, own // 2, 2 * own)):
-        for draw in range(DRAWS if 2 <= size <= few else 0):
+        for draw in range(GROUP_DRAWS if 2 <= size <= few else 0):
             spectra = group_spectra(features, groups=groups, group_size=size, seed=seed + DRAW_STRIDE * draw)
             for at in _measures(FEATURE_RTOLS):
                 estimate = spectra.estimate(

@@ -7,12 +7,12 @@ import timm
 import torch
 from torch import nn
 
-from condnum.deep import Backbone, SplitRule, register_split_rule
-from condnum.deep.split_rules import _RULES, BY_NAME, Split, split
+from condnum.deep import Backbone
+from condnum.deep.split_rules import BackboneSplit, split
 from condnum.deep.trunk import trainable_chain
 from condnum.errors import CondnumError, InvalidInputError, UnknownNameError
 
-#: Backbones of the three kinds of rules, small enough for a test; the ResNet has BatchNorm everywhere.
+#: Backbones of three kinds, small enough for a test; the ResNet has BatchNorm everywhere.
 SMALL = {
     "resnet": {"name": "test_resnet"},
     "vit": {"name": "vit_tiny_patch16_224", "img_size": 32, "patch_size": 8, "depth": 2},
@@ -134,12 +134,11 @@ def test_what_is_no_chain_is_refused(trainable, run, reason):
     ("arguments", "error", "message"),
     [
         ({"name": "resnet81"}, UnknownNameError, "did you mean 'resnet"),
-        ({"name": "test_resnet", "batch_norm": "moving"}, UnknownNameError, "Choices: frozen, batch"),
         ({"name": "test_resnet", "classifier": "old"}, UnknownNameError, "Choices: loaded, new"),
         ({"name": "test_resnet", "patches": 3}, InvalidInputError, "timm cannot build test_resnet"),
         ({"name": "deit_tiny_distilled_patch16_224"}, InvalidInputError, "2 classifiers"),
     ],
-    ids=["name", "batch_norm", "classifier", "argument", "two heads"],
+    ids=["name", "classifier", "argument", "two heads"],
 )
 def test_bad_arguments(arguments, error, message):
     with pytest.raises(error, match=message):
@@ -158,7 +157,7 @@ def test_bad_arguments(arguments, error, message):
 def test_timms_last_stage_is_trained(name, trainable, head):
     with torch.device("meta"):
         found = split(timm.create_model(name, num_classes=3))
-    assert found == Split((trainable,), head, "timm stage")
+    assert found == BackboneSplit((trainable,), head)
 
 
 class Trunk(nn.Module):
@@ -178,7 +177,7 @@ def test_last_child_with_a_matrix_and_of_a_stack_its_last_block():
     stack = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.ReLU())
     assert split(Trunk(nn.Linear(2, 2), stack, nn.LayerNorm(2))).trainable == ("part1.1",)
     assert split(Trunk(stack, nn.Linear(2, 2), nn.LayerNorm(2))).trainable == ("part1",)
-    with pytest.raises(InvalidInputError, match=r"no rule knows .* Choices: part0"):
+    with pytest.raises(InvalidInputError, match=r"no last stage to train; name a part\. Choices: part0"):
         split(Trunk(nn.LayerNorm(2)))
 
 
@@ -196,13 +195,6 @@ def test_last_child_with_a_matrix_and_of_a_stack_its_last_block():
 def test_the_caller_names_modules(trainable, error, message):
     net = timm.create_model("test_resnet", num_classes=3)
     assert split(net, ["layer3", "layer4.0"]).trainable == ("layer3", "layer4.0")
-    assert split(net, "layer4.0").rule == BY_NAME
+    assert split(net, "layer4.0").trainable == ("layer4.0",)
     with pytest.raises(error, match=message):
         split(net, trainable)
-
-
-def test_a_registered_rule_is_asked_first(monkeypatch):
-    monkeypatch.setattr("condnum.deep.split_rules._RULES", list(_RULES))
-    register_split_rule(SplitRule("mine", lambda net, head: "layer3" if hasattr(net, "layer3") else None))
-    assert split(timm.create_model("test_resnet", num_classes=3)).trainable == ("layer3",)
-    assert split(timm.create_model("test_vit", num_classes=3)).rule == "timm stage"

@@ -16,7 +16,7 @@ from condnum.deep import (
 )
 from condnum.deep.features import feature_key
 from condnum.deep.weights import state_checksum
-from condnum.errors import DataFormatError, DeviceError, InvalidInputError, UnknownNameError
+from condnum.errors import DataFormatError, DeviceError, InvalidInputError
 
 DIGITS = "digits-8x8:0-4"
 
@@ -85,16 +85,6 @@ def test_wrong_models(data, transform, tmp_path):
         extract_features(lambda images: images.flatten(1) / 0, data, transform)
     with pytest.raises(InvalidInputError, match="transform is random"):
         extract_features(nn.Flatten(), data, training_transform(input_size=8))
-    with pytest.raises(UnknownNameError, match="precision"):
-        extract_features(nn.Flatten(), data, transform, precision="float8")
-
-
-def test_mixed_precision_is_stored_as_float32_and_remembers_its_round_off(data, transform):
-    low = extract_features(Tiny(), data, transform, precision="bfloat16")
-    full = extract_features(Tiny(), data, transform)
-    assert low.values.dtype == np.float32
-    assert low.eps == pytest.approx(2.0**-7)
-    assert 1e-5 < np.abs(low.values - full.values).max() / np.abs(full.values).max() < 0.05
 
 
 def test_out_of_memory_says_which_batch_size_to_try(data, transform):
@@ -133,10 +123,9 @@ class TestCache:
             key(nn.Sequential(Tiny(), nn.ReLU())),
             key(data=open_images(DIGITS, limit=7)),
             key(transform=evaluation_transform(input_size=8)),
-            key(precision="bfloat16"),
             key(name="other"),
         ]
-        assert len(set(keys)) == 8
+        assert len(set(keys)) == 7
         assert keys[0] == key(data=open_images(DIGITS, limit=6))
 
     @pytest.mark.parametrize("damage", ["flip", "no rows", "bad json", "foreign key"])

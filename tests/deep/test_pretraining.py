@@ -3,9 +3,16 @@
 import pytest
 import torch
 
-from condnum.deep import Backbone, evaluation_transform, extract_features, open_images, pretrain_backbone
+from condnum.deep import (
+    Backbone,
+    evaluation_transform,
+    extract_features,
+    open_images,
+    pretrain_backbone,
+    pretraining,
+)
 from condnum.deep.features import head_accuracy
-from condnum.errors import CancelledError, InvalidInputError, UnknownNameError
+from condnum.errors import InvalidInputError
 
 
 def backbone(classes=2):
@@ -27,8 +34,7 @@ def train(net, **options):
 
 def test_learns_to_tell_two_digits_apart():
     net, data = backbone(), digits("test")
-    made = train(net, epochs=8, test=data, test_transform=small(net))
-    assert made.test_accuracy >= 0.95
+    made = train(net, epochs=8)
     assert made.history["loss"].iloc[-1] < made.history["loss"].iloc[0]
     assert made.history["epoch"].tolist() == list(range(1, 9))
     assert made.images == 60
@@ -36,56 +42,53 @@ def test_learns_to_tell_two_digits_apart():
     images = torch.stack([small(net)(data.image(i)) for i in range(len(data))])
     with torch.inference_mode():
         expected = float((net.logits(images).argmax(dim=1).numpy() == data.labels).mean())
-    assert made.test_accuracy == head_accuracy(net, extract_features(net, data, small(net))) == expected
+    assert head_accuracy(net, extract_features(net, data, small(net))) == expected >= 0.95
 
 
-def test_rate_rises_and_falls_and_the_global_generators_are_untouched():
+def test_rate_rises_and_falls_and_the_global_generators_are_untouched(monkeypatch):
     state, other = torch.get_rng_state(), backbone()
-    made = train(other, seed=5, warmup=1 / 3)
+    monkeypatch.setattr(pretraining, "_WARMUP", 1 / 3)
+    made = train(other, seed=5)
     assert torch.equal(torch.get_rng_state(), state)
     # the last of four steps of each epoch: the peak, then half a cosine over eight steps
     assert made.history["learning_rate"].tolist() == pytest.approx(
         [1e-3, 1e-3 * 0.6913417, 1e-3 * 0.0380602], rel=1e-4
     )
     same, different = backbone(), backbone()
-    train(same, seed=5, warmup=1 / 3)
-    train(different, seed=6, warmup=1 / 3)
+    train(same, seed=5)
+    train(different, seed=6)
     assert same.checksum == other.checksum != different.checksum
 
 
-def test_a_stopped_run_ends_like_an_undisturbed_one(tmp_path):
+def test_a_stopped_run_ends_like_an_undisturbed_one(tmp_path, monkeypatch):
     undisturbed, resumed = backbone(), backbone()
     whole = train(undisturbed, seed=1)
 
-    def stop(progress):
-        if progress.epoch == 2:
-            raise CancelledError("enough")
+    def stop(step, **_):
+        if step == 9:  # the first of the third epoch
+            raise KeyboardInterrupt
 
     file = tmp_path / "state.checkpoint"
-    with pytest.raises(CancelledError, match="enough"):
-        train(backbone(), seed=1, checkpoint=file, on_progress=stop)
+    with monkeypatch.context() as patch:
+        patch.setattr(pretraining, "report_event", stop)
+        with pytest.raises(KeyboardInterrupt):
+            train(backbone(), seed=1, checkpoint=file)
     rest = train(resumed, seed=1, checkpoint=file)
     assert resumed.checksum == undisturbed.checksum
     assert rest.history["loss"].tolist() == whole.history["loss"].tolist()
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
+    ("options", "message"),
     [
-        ({"epochs": 0}, InvalidInputError, "epochs must be an integer of at least 1, got 0"),
-        ({"optimizer": "adam"}, UnknownNameError, "unknown optimizer 'adam'; did you mean 'adamw'"),
-        ({"learning_rate": 0.0}, InvalidInputError, "learning_rate must be positive and finite"),
-        ({"warmup": 1.0}, InvalidInputError, "warmup must be a share"),
-        (
-            {"optimizer": "sgd", "learning_rate": 1e30, "warmup": 0.0},
-            InvalidInputError,
-            r"the loss is (nan|inf).*lower learning_rate=1e\+30",
-        ),
+        ({"epochs": 0}, "epochs must be an integer of at least 1, got 0"),
+        ({"learning_rate": 0.0}, "learning_rate must be positive and finite"),
+        ({"learning_rate": 1e30}, r"the loss is (nan|inf).*lower learning_rate=1e\+30"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
-def test_bad_options(options, error, message):
-    with pytest.raises(error, match=message):
+def test_bad_options(options, message):
+    with pytest.raises(InvalidInputError, match=message):
         train(backbone(), **options)
 
 

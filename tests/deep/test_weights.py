@@ -42,13 +42,13 @@ def test_files_load_but_do_not_say_what_they_hold(saved, name):
 
 def test_save_and_load_rebuild_the_backbone(tmp_path):
     arguments = {"img_size": 32, "patch_size": 8, "depth": 2, "num_classes": 4}
-    backbone = Backbone("vit_tiny_patch16_224", trainable="blocks.0", batch_norm="batch", seed=2, **arguments)
+    backbone = Backbone("vit_tiny_patch16_224", trainable="blocks.0", seed=2, **arguments)
     with pytest.raises(OutputError, match="name the file"):
         save_backbone(backbone, tmp_path / "theta")
     path = save_backbone(backbone, tmp_path / "theta_0.safetensors", notes={"data": "digits 0-4"})
     again = load_backbone(path)
     assert again.checksum == backbone.checksum
-    assert (again.split.trainable, again.batch_norm, again.num_classes) == (("blocks.0",), "batch", 4)
+    assert (again.split.trainable, again.num_classes) == (("blocks.0",), 4)
     with safetensors.safe_open(path, framework="pt") as archive:
         notes = archive.metadata()
     assert json.loads(notes.pop("recipe"))["img_size"] == 32

@@ -26,7 +26,7 @@ from condnum.data.feature_pair import look_at, match_streams
 from condnum.data.feature_stream import open_feature_stream
 from condnum.data.house_prices import CATEGORICAL, COLUMNS, load_house_prices, read_table
 from condnum.data.mnist import load_mnist_images, read_idx
-from condnum.deep.weights import VERSION, read_metadata, read_state, read_weights
+from condnum.deep.weights import CHECKPOINT_VERSION, read_metadata, read_state, read_weights
 from condnum.errors import CondnumError, DataFormatError, InvalidInputError
 from condnum.report.notebook import checked_parameters, parameters_of
 from condnum.studies.cells import ResultStore
@@ -263,12 +263,9 @@ headers = st.dictionaries(pick(["w", "__metadata__", "", "é"]), st.one_of(entri
 lengths = st.one_of(st.none(), st.none(), pick(HUGE))
 safetensors_files = st.builds(safetensors, headers, lengths, st.binary(max_size=16))
 
-THETA = {"items": [["step", 3], ["theta", {"tensor": "0", "channels_last": False}]]}
-WHOLE_STATE = {"version": VERSION, "identity": {"seed": 0}, "state": THETA}
-STATES = [
-    save({"0": torch.ones(2)}, {"state": json.dumps(content)})
-    for content in (WHOLE_STATE, {**WHOLE_STATE, "identity": 3}, [WHOLE_STATE])
-]
+THETA = {"step": 3, "theta": torch.ones(2)}
+WHOLE_STATE = {"version": CHECKPOINT_VERSION, "identity": {"seed": 0}, "state": THETA}
+STATES = [pickled(content) for content in (WHOLE_STATE, {**WHOLE_STATE, "identity": 3}, [WHOLE_STATE])]
 
 
 def training(path):
@@ -282,7 +279,7 @@ WEIGHTS = {
         [save(STATE, {"format": "pt"}), save({}, {"a": "b"})],
         [read_metadata, read_weights],
     ),
-    "s.checkpoint": (safetensors_files, STATES, [training]),
+    "s.checkpoint": (torch_archives, STATES, [training]),
 }
 
 
@@ -374,7 +371,7 @@ def in_array(save):
 
 
 def in_checkpoint(bad, **options):
-    return pickled({"w": bad, "version": VERSION, "identity": {}, "state": {}}, **options)
+    return pickled({"w": bad, "version": CHECKPOINT_VERSION, "identity": {}, "state": {}}, **options)
 
 
 @pytest.mark.parametrize(

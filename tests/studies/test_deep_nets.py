@@ -25,7 +25,7 @@ from condnum.deep.features import head_accuracy
 from condnum.deep.training.settings import deep_preset
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, UnknownNameError
 from condnum.studies import deep_nets
-from condnum.studies.deep_cells import METHODS, rir_sample
+from condnum.studies.deep_cells import NET_METHODS, rir_sample
 from condnum.studies.deep_nets import DeepNets, model_file
 from condnum.studies.deep_tables import published_column
 from condnum.studies.measure import TABLE_3
@@ -99,7 +99,7 @@ def test_refused(values, error, message):
 
 def test_settings_of_presets_of_the_study_and_of_own_images():
     config = DeepNets.from_parameters()
-    assert config.methods == METHODS == ("ours", "opt_kappa", "imma", "r_ill_only")
+    assert config.methods == NET_METHODS == ("ours", "opt_kappa", "imma", "r_ill_only")
     assert config.chosen_backbones == ("test_resnet", "test_vit")
     assert DeepNets(immunization_steps=7).settings("test_resnet", "imma").steps == 7
     preset = DeepNets(preset="vit-cars", epochs=1)

@@ -4,7 +4,6 @@ import copy
 import hashlib
 import json
 import os
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,12 @@ import torch
 from condnum.deep.backbone import Backbone
 from condnum.deep.images import ImageData, Unreadable, same_images
 from condnum.deep.rir import check_count
-from condnum.deep.training.loop import DeepProgress, DeepStopReason, Training
+from condnum.deep.training.loop import DeepStopReason, Training
 from condnum.deep.training.monitor import Evaluation, Monitor
 from condnum.deep.training.processes import Processes
 from condnum.deep.training.samples import Samples, TaskStream, hold_out
 from condnum.deep.training.settings import DeepSettings, deep_preset
-from condnum.deep.training.step import DEEP_METHODS, Objective, Task
+from condnum.deep.training.step import DEEP_METHODS, DeepObjective, Task
 from condnum.deep.transforms import ImageTransform, evaluation_transform
 from condnum.errors import InvalidInputError, check_known
 from condnum.files import output_folder
@@ -78,7 +77,6 @@ def immunize_backbone(
     checkpoint: str | os.PathLike[str] | None = None,
     fabric: Any = None,
     workers: int = 0,
-    on_progress: Callable[[DeepProgress], None] | None = None,
 ) -> DeepImmunization:
     r"""Immunize a backbone against linear probing of a harmful task (Eq. 11, Sec. 5.2).
 
@@ -106,7 +104,6 @@ def immunize_backbone(
         checkpoint: File to keep the run in; if it is there, the run goes on from it, to the same end.
         fabric: A launched `lightning_fabric.Fabric`: each process makes this call and gets the same result.
         workers: Processes that decode.
-        on_progress: Told after each step; raising `CancelledError` ends the run with the best θ so far.
 
     Returns:
         θ_0, θ_I and the evidence; where a value is not finite ("diverged"), the best θ evaluated before.
@@ -172,14 +169,7 @@ def immunize_backbone(
     monitor = None
     if processes.rank == 0:
         monitor = Monitor(net, tasks=seen, held=held, settings=chosen, device=here, seed=seed)
-    if chosen.compile:  # in place: the trainable modules, and the children of the trunk that hold none
-        parts = net.split.trainable
-        for name, child in net.model.named_children():
-            if not any(f"{part}.".startswith(f"{name}.") for part in parts):
-                child.compile()
-        for part in parts:
-            net.model.get_submodule(part).compile()
-    objective = Objective(net, method, chosen, processes, harmful_classes=len(D_H.classes), seed=seed)
+    objective = DeepObjective(net, method, chosen, processes, harmful_classes=len(D_H.classes), seed=seed)
     training = Training(objective, tasks, monitor, seed)
     path = None if checkpoint is None else Path(checkpoint).expanduser()
     identity = {}
@@ -191,7 +181,6 @@ def immunize_backbone(
             "backbone": backbone.name,
             "weights": backbone.checksum,
             "trainable part": ", ".join(backbone.split.trainable),
-            "BatchNorm": backbone.batch_norm,
             "D_P": D_P.checksum,
             "D_H": D_H.checksum,
             "validation": " and ".join(sets),
@@ -200,7 +189,7 @@ def immunize_backbone(
             "settings": json.dumps(asdict(chosen), sort_keys=True),
             "seed": str(seed),
         }
-    reason = training.run(path, identity, on_progress)
+    reason = training.run(path, identity)
     state = training.state
     immunized = copy.deepcopy(backbone)
     immunized.model.load_state_dict({**immunized.model.state_dict(), **state.best_net})

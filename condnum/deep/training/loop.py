@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -13,13 +13,13 @@ from torch import Tensor
 
 from condnum.deep.training.monitor import Evaluation, Monitor
 from condnum.deep.training.samples import TaskStream
-from condnum.deep.training.step import SUPERVISED, Batches, NotFiniteError, Objective, Task
+from condnum.deep.training.step import SUPERVISED, Batches, DeepObjective, NotFiniteError, Task
 from condnum.deep.weights import read_state, write_state
-from condnum.errors import CancelledError, RankError
+from condnum.errors import RankError
 from condnum.machine import memory_advice
 from condnum.progress import report_event
 
-DeepStopReason = Literal["steps", "early_stopping", "diverged", "cancelled"]
+DeepStopReason = Literal["steps", "early_stopping", "diverged"]
 
 #: Where an adaptive λ_H is steered: (ii) in reserve of the limit that a result is held to.
 PRETRAIN_AIM = 0.7
@@ -30,7 +30,7 @@ LOST = 2.0
 #: else it swings, for λ_H decides how (ii) changes rather than what it is.
 FASTEST = 4.0
 #: Growth of RIR_θ0 that is progress, though the θ is not better: λ_H has yet to bring (ii) below 1.
-GROWTH = 1.02
+_GROWTH = 1.02
 #: Weight of the past in the mean of θ over the steps, 25 of them about, that an adaptive run evaluates and
 #: keeps: a single θ jumps about more on images that it was not trained on.
 MEMORY = 0.96
@@ -64,30 +64,18 @@ class RunState:
     history: list[dict[str, float]] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class DeepProgress:
-    """What a callback is told after each step."""
-
-    method: str
-    seed: int
-    step: int  # steps done
-    steps: int
-    values: Mapping[str, float]  # the history's row
-
-
 class Training:
     """One run of a method on a backbone."""
 
     def __init__(
-        self, objective: Objective, tasks: Mapping[Task, TaskStream], monitor: Monitor | None, seed: int
+        self, objective: DeepObjective, tasks: Mapping[Task, TaskStream], monitor: Monitor | None, seed: int
     ) -> None:
         self.objective = objective
         self.settings = settings = objective.settings
         self.tasks = tasks
         self.monitor = monitor  # in the first process only
         self.seed = seed
-        of = min if settings.epochs_of == "shorter" else max
-        epoch = of(task.steps_per_epoch for task in tasks.values())
+        epoch = min(task.steps_per_epoch for task in tasks.values())
         self.steps = settings.epochs * epoch if settings.steps is None else settings.steps
         self.optimizer = self._optimizer()
         own = None if monitor is None else monitor.start
@@ -104,12 +92,7 @@ class Training:
             record=start.least_rir,
         )
 
-    def run(
-        self,
-        checkpoint: Path | None,
-        identity: Mapping[str, str],
-        on_progress: Callable[[DeepProgress], None] | None,
-    ) -> DeepStopReason:
+    def run(self, checkpoint: Path | None, identity: Mapping[str, str]) -> DeepStopReason:
         """Train, or go on from a checkpoint; afterwards `state` holds all there is to know."""
         settings, method, processes = self.settings, self.objective.method, self.objective.processes
         stored = None if checkpoint is None else read_state(checkpoint, identity, "immunization")
@@ -148,11 +131,6 @@ class Training:
                 if processes.rank == 0:
                     write_state(checkpoint, identity, {**vars(state), "best": asdict(state.best)})
             report_event(stage=f"immunize ({method})", seed=self.seed, step=state.step, steps=self.steps)
-            try:
-                if on_progress is not None:
-                    on_progress(DeepProgress(method, self.seed, state.step, self.steps, row))
-            except CancelledError:
-                return "cancelled"
             if self._exhausted:
                 return "early_stopping"
         return "steps"
@@ -228,7 +206,7 @@ class Training:
         if better:
             state.best, state.best_net = found, self._net()
         self._load(live)
-        grown = found.least_rir > GROWTH * state.record
+        grown = found.least_rir > _GROWTH * state.record
         state.record = found.least_rir if grown else state.record
         state.since_best = 0 if better or grown else state.since_best + 1
         if settings.weights == "adaptive":

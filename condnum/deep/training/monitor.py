@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from condnum.deep.backbone import Backbone, evaluating
-from condnum.deep.features import Features, head_accuracy
+from condnum.deep.features import ImageFeatures, head_accuracy
 from condnum.deep.rir import rir_from_features
 from condnum.deep.training.samples import Samples, autocast
 from condnum.deep.training.settings import DeepSettings
@@ -124,7 +124,7 @@ class Monitor:
             accuracy,
         )
 
-    def _features(self, backbone: Backbone) -> list[Features]:
+    def _features(self, backbone: Backbone) -> list[ImageFeatures]:
         """Return the features of each set."""
         size, precision = self.settings.batch_size, self.settings.precision
         found = []
@@ -138,5 +138,5 @@ class Monitor:
                         features.append(X.cpu().numpy())
                         labels.append(batch.labels.cpu().numpy())
             values = np.concatenate(features)
-            found.append(Features(values, np.concatenate(labels), np.arange(len(values)), ()))
+            found.append(ImageFeatures(values, np.concatenate(labels), np.arange(len(values)), ()))
         return found

@@ -14,7 +14,7 @@ from torch import Tensor
 from condnum.arrays import resolve_device
 from condnum.errors import InvalidInputError
 
-T = TypeVar("T")
+_Value = TypeVar("_Value")
 
 
 class Processes:
@@ -56,7 +56,7 @@ class Processes:
             for tensor, part in zip(group, flat.split([t.numel() for t in group]), strict=True):
                 tensor.copy_(part.view_as(tensor))
 
-    def share(self, value: T) -> T:
+    def share(self, value: _Value) -> _Value:
         """Return the first process's value on every one."""
-        shared: T = value if self.fabric is None else self.fabric.broadcast(value, src=0)
+        shared: _Value = value if self.fabric is None else self.fabric.broadcast(value, src=0)
         return shared

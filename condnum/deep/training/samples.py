@@ -32,10 +32,10 @@ from condnum.machine import memory_advice
 
 #: Activations of a task that are kept take at most this many bytes; larger ones are computed again each time.
 ACTIVATION_BUDGET = 2 << 30
-#: Images of a task that are held out: enough to tell an accuracy to two points …
-HELD_OUT = 500
-#: … but a share of the task between these.
-HELD_OUT_SHARES = (0.1, 0.2)
+#: Images of a task that are held out: enough to know an accuracy to two points …
+_HELD_OUT_IMAGES = 500
+#: … but a fraction of the task between these.
+_HELD_OUT_FRACTIONS = (0.1, 0.2)
 
 
 def hold_out(labels: Tensor | NDArray[np.int64], seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -47,7 +47,8 @@ def hold_out(labels: Tensor | NDArray[np.int64], seed: int) -> tuple[NDArray[np.
         (24, 6)
     """
     known = np.asarray(labels)
-    return hold_out_rows(known, float(np.clip(HELD_OUT / len(known), *HELD_OUT_SHARES)), [seed, 2])
+    fraction = float(np.clip(_HELD_OUT_IMAGES / len(known), *_HELD_OUT_FRACTIONS))
+    return hold_out_rows(known, [seed, 2], fraction)
 
 
 def autocast(device: torch.device, precision: TrainingPrecision) -> Any:

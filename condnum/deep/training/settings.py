@@ -28,8 +28,7 @@ class DeepSettings:
     momentum: float = 0.9  # of sgd
     weight_decay_head: float = 2e-5  # ω; θ has none
     schedule: Literal["constant", "cosine"] = "constant"  # cosine: η falls to 0 at the last step
-    epochs: int = 3  # passes over one of the tasks, see `epochs_of`
-    epochs_of: Literal["shorter", "longer"] = "shorter"  # Table 4 counts those of the shorter loader
+    epochs: int = 3  # passes over the smaller task, as Table 4 counts them
     steps: int | None = 1600  # at most; None: `epochs`
     batch_size: int = 100  # images of each task that go through the net at a time, all processes together
     accumulate: int = 1  # batches of a step; their features share one Gram matrix a task
@@ -40,12 +39,9 @@ class DeepSettings:
     loss_weight: float = 1.0  # of the supervised loss on D_P; adaptive: over ‖g‖, to begin with
     label_smoothing: float = 0.1  # of that loss
     precondition: bool = False  # the dummy layer of Sec. 4.4 on the features, for R_well and R_ill
-    well_dimension: Literal["features", "samples"] = "features"  # p of R_well: D, or min(N, D)
-    objective: Literal["difference", "log"] = "difference"  # opt_kappa: κ_P − κ_H, or log κ_P − log κ_H
     inner_steps: int = 1  # imma: gradient steps of the simulated fine-tuner on θ
     inner_rate: float = 1e-2  # imma: their step size
     precision: TrainingPrecision = "float32"  # of the net; spectra are always float64; bfloat16 is for GPUs
-    compile: bool = False  # run the net through torch.compile
     views: int = 16  # augmentations of an image of which activations are kept; 0: ever new ones
     evaluate_every: int | None = 25  # steps between evaluations and checkpoints; None: a tenth of all
     groups: int = 10  # groups of samples for RIR_θ0 at an evaluation
@@ -92,8 +88,7 @@ class DeepSettings:
             'at most 100 steps of adam, η = 0.0005 (constant), 100 images a task and step,
             λ and loss weight adaptive, label smoothing 0.1'
         """
-        epochs = f"{self.epochs} epochs ({self.epochs_of} task)"
-        length = epochs if self.steps is None else f"{self.steps} steps"
+        length = f"{self.epochs} epochs (shorter task)" if self.steps is None else f"{self.steps} steps"
         momentum = f" (momentum {self.momentum:g})" if self.optimizer == "sgd" else ""
         parts = [
             f"{'at most ' if self.patience else ''}{length} of {self.optimizer}{momentum}",
@@ -107,7 +102,7 @@ class DeepSettings:
         elif self.weights == "balanced":
             parts.append(f"λ balanced with ratio {self.ratio:g}")
         if method == "opt_kappa":
-            parts.append(f"{self.objective} of compact κ")
+            parts.append("difference of compact κ")
         elif method in ("ours", "r_ill_only") and self.precondition:
             parts.append("preconditioned")
         adaptive = self.weights == "adaptive"

@@ -12,7 +12,7 @@ fine-tuner's steps.
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -63,8 +63,7 @@ class FeaturePart:
 
 def _well(X: Tensor, rtol: float, settings: DeepSettings) -> Tensor:
     """R_well (Eq. 3) of H̃, through the dummy layer."""
-    dimension = X.shape[1] if settings.well_dimension == "features" else min(X.shape)
-    return feature_r_well(precondition_gradient(X) if settings.precondition else X, dimension=dimension)
+    return feature_r_well(precondition_gradient(X) if settings.precondition else X)
 
 
 def _ill(X: Tensor, rtol: float, settings: DeepSettings) -> Tensor:
@@ -73,13 +72,12 @@ def _ill(X: Tensor, rtol: float, settings: DeepSettings) -> Tensor:
 
 
 def _kappa(X: Tensor, rtol: float, settings: DeepSettings) -> Tensor:
-    """Compact κ of H̃ (Eq. 1), or its logarithm, through the extreme eigenvalues."""
+    """Compact κ of H̃ (Eq. 1), through the extreme eigenvalues."""
     sigma = torch.linalg.eigvalsh(smaller_gram(X))
     if not bool(sigma[-1] > 0):
         raise RankError("the features are all zero, so that they have no condition number.")
     rank = int((sigma.detach() > rtol * sigma.detach()[-1]).sum())
-    kappa = sigma[-1] / sigma[-rank]
-    return kappa.log() if settings.objective == "log" else kappa
+    return sigma[-1] / sigma[-rank]
 
 
 _R_ILL = FeaturePart("ill", "harmful", _ill)
@@ -111,7 +109,7 @@ def check_finite(features: Tensor, task: str) -> None:
         )
 
 
-class Objective:
+class DeepObjective:
     """The objective of a method on a backbone; that of `imma` has the fine-tuner's head w on D_H too."""
 
     def __init__(
@@ -129,7 +127,10 @@ class Objective:
         self.settings = settings
         self.processes = processes
         self.parts = FEATURE_PARTS[method]
-        self.theta = list(backbone.trainable_parameters())
+        self.theta: Vector = [*backbone.trainable_parameters()]
+        self._extractor = _BatchFeatures(backbone)
+        names = {parameter: name for name, parameter in self._extractor.named_parameters()}
+        self._names = [names[parameter] for parameter in self.theta]
         self.probe: nn.Linear | None = None
         if method == "imma":
             with torch.random.fork_rng(devices=[]):
@@ -202,10 +203,13 @@ class Objective:
         self.processes.sum_(p.grad for p in parameters if p.grad is not None)
         return values
 
-    def _features(self, batch: Batch, key: Sequence[int]) -> Tensor:
-        """Return a batch's features `(n, D)`, the same ones each time for a key."""
+    def _features(self, batch: Batch, key: Sequence[int], theta: Vector | None = None) -> Tensor:
+        """Return a batch's features `(n, D)` at θ, the same ones each time for a key; default θ as it is."""
+        values = dict(zip(self._names, self.theta if theta is None else theta, strict=True))
         with self._random_stream(key):
-            return batch.features(self.backbone, self.processes.device, self.settings.precision)
+            how = batch, self.processes.device, self.settings.precision
+            features: Tensor = torch.func.functional_call(self._extractor, values, how)
+            return features
 
     def _cross_entropy(self, features: Tensor, labels: Tensor, head: nn.Module) -> Tensor:
         """Return the summed label-smoothing cross-entropy of a batch."""
@@ -235,80 +239,65 @@ class Objective:
         """Fill the gradients of θ (bi-level), ω and w (each its own loss); return the losses."""
         rate, head = self.settings.inner_rate, self.backbone.head
         P, H = tasks["pretrain"], tasks["harmful"]
-        path = [[p.detach().clone() for p in self.theta]]
-        probe_gradient: Vector = []
+        path, probe_gradient = [self.theta], list[Tensor]()
         for _ in range(self.settings.inner_steps):
-            self._set(path[-1])
-            inner, of_probe, _ = self._gradient(H, probe, key)
+            inner, of_probe, _ = self._derivative(H, path[-1], probe, key)
             probe_gradient = probe_gradient or of_probe  # at θ itself
-            path.append([a - rate * g for a, g in zip(path[-1], inner, strict=True)])
-        self._set(path[-1])
-        benign, _, benign_loss = self._gradient(P, head, key)
-        harmful, _, harmful_loss = self._gradient(H, probe, key)
+            moved = [a.detach() - rate * g for a, g in zip(path[-1], inner, strict=True)]
+            path.append([value.requires_grad_() for value in moved])
+        benign, _, benign_loss = self._derivative(P, path[-1], head, key)
+        harmful, _, harmful_loss = self._derivative(H, path[-1], probe, key)
         outer = [loss_weight * b - h for b, h in zip(benign, harmful, strict=True)]
-        for point in reversed(path[:-1]):
-            self._set(point)
-            curved = self._hessian_product(H, probe, outer, key)
+        for theta in reversed(path[:-1]):
+            curved, _, _ = self._derivative(H, theta, probe, key, along=outer)
             outer = [v - rate * c for v, c in zip(outer, curved, strict=True)]
-        self._set(path[0])
-        _, head_gradient, _ = self._gradient(P, head, key)
+        _, head_gradient, _ = self._derivative(P, self.theta, head, key)
         gradients = [*outer, *(loss_weight * g for g in head_gradient), *probe_gradient]
         for parameter, gradient in zip([*self.theta, *self.heads], gradients, strict=True):
             parameter.grad = gradient
         return {SUPERVISED: benign_loss, HARMFUL: harmful_loss}
 
-    def _set(self, values: Vector) -> None:
-        """Copy values into θ."""
-        with torch.no_grad():
-            for parameter, value in zip(self.theta, values, strict=True):
-                parameter.copy_(value)
-
-    def _gradient(
-        self, batches: Sequence[Batch], head: nn.Module, key: Sequence[int]
-    ) -> tuple[Vector, Vector, float]:
-        """Return the gradients of a task's mean loss in θ and in its head, and the loss."""
-        both = [*self.theta, *head.parameters()]
-        total, loss = self._sum(batches, head, key, lambda loss: list(torch.autograd.grad(loss, both)), both)
-        return total[: len(self.theta)], total[len(self.theta) :], loss
-
-    def _hessian_product(
-        self, batches: Sequence[Batch], probe: nn.Linear, vector: Vector, key: Sequence[int]
-    ) -> Vector:
-        """Return `∇²L(D_H, w, θ)·v` in θ."""
-
-        def derive(loss: Tensor) -> Vector:
-            slope = torch.autograd.grad(loss, self.theta, create_graph=True)
-            along = torch.stack([(g * v).sum() for g, v in zip(slope, vector, strict=True)]).sum()
-            if not along.requires_grad:  # the loss is linear in θ
-                return [torch.zeros_like(p) for p in self.theta]
-            return list(torch.autograd.grad(along, self.theta, allow_unused=True, materialize_grads=True))
-
-        return self._sum(batches, probe, key, derive, self.theta)[0]
-
-    def _sum(
+    def _derivative(
         self,
         batches: Sequence[Batch],
+        theta: Vector,
         head: nn.Module,
         key: Sequence[int],
-        derive: Callable[[Tensor], Vector],
-        like: Sequence[Tensor],
-    ) -> tuple[Vector, float]:
-        """Return `derive` of the mean loss, summed over batches and processes, and the mean loss."""
-        device = self.processes.device
-        own = torch.tensor([sum(len(batch.labels) for batch in batches)], device=device)
-        self.processes.sum_([own])
-        size = int(own)
-        total = [torch.zeros_like(p, requires_grad=False) for p in like]
+        along: Vector | None = None,
+    ) -> tuple[Vector, Vector, float]:
+        """Return the gradients of a task's mean loss in θ and in its head, and the loss.
+
+        With `along`, `∇²L·along` stands in place of the gradient in θ. All are summed over batches and
+        processes.
+        """
+        own, device = list(head.parameters()), self.processes.device
+        count = torch.tensor([sum(len(batch.labels) for batch in batches)], device=device)
+        self.processes.sum_([count])
+        total = [torch.zeros_like(p, requires_grad=False) for p in (*theta, *own)]
         value = torch.zeros(1, dtype=torch.float64, device=device)
         for k, batch in enumerate(batches):
             if not len(batch.labels):
                 continue
             with sdpa_kernel(SDPBackend.MATH):  # fused attention has no second derivative
-                features = self._features(batch, (*key, k))
-                loss = self._cross_entropy(features, batch.labels, head) / size
-                derivative = derive(loss)
+                features = self._features(batch, (*key, k), theta)
+                loss = self._cross_entropy(features, batch.labels, head) / int(count)
+                found = torch.autograd.grad(loss, [*theta, *own], create_graph=along is not None)
+                if along is not None:
+                    found = torch.autograd.grad(found[: len(theta)], theta, along, materialize_grads=True)
             value += loss.detach()
-            for sum_, part in zip(total, derivative, strict=True):
-                sum_ += part.detach()
+            for sum_, part in zip(total, found, strict=along is None):
+                sum_ += part
         self.processes.sum_([*total, value])
-        return total, float(value)
+        return total[: len(theta)], total[len(theta) :], float(value)
+
+
+class _BatchFeatures(nn.Module):
+    """`Batch.features` as a module, into which `functional_call` can put other weights."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, batch: Batch, *how: Any) -> Tensor:
+        """Return the features `(n, D)`."""
+        return batch.features(self.backbone, *how)

@@ -10,7 +10,7 @@ from torch.nn import functional
 from condnum.deep import Backbone, DeepSettings, feature_r_ill, feature_r_well
 from condnum.deep.training.processes import Processes
 from condnum.deep.training.samples import Samples
-from condnum.deep.training.step import Objective
+from condnum.deep.training.step import DeepObjective
 
 SETTINGS = DeepSettings(precision="float64", precondition=False)
 WEIGHTS = {"well": 1e-7, "ill": 1e3, "kappa_pretrain": 1e-4, "kappa_harmful": 1e-4, "supervised": 0.7}
@@ -29,7 +29,7 @@ def tasks(D_P, D_H, transform, cuts, net=None):
 
 
 def objective(net, method="ours", settings=SETTINGS):
-    return Objective(net, method, settings, Processes("cpu"), harmful_classes=5)
+    return DeepObjective(net, method, settings, Processes("cpu"), harmful_classes=5)
 
 
 def gradients(backbone):
