@@ -3,24 +3,15 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from condnum.audit.measures import CLOSED, FRONT, LABELS, RAW, Extractors
-from condnum.data.feature_stream import (
-    FeatureStream,
-    all_numbers,
-    first_line,
-    mapped_array,
-    readable,
-    whole_array,
-)
-from condnum.errors import DataFormatError, InvalidInputError, check_known, require
+from condnum.data.feature_stream import FeatureStream, array_stream, open_feature_stream
+from condnum.errors import InvalidInputError, check_known
 from condnum.probing.attackers import AttackBudget
 from condnum.probing.panel import attack_panel
 from condnum.probing.report import AttackReport, attack_sentences
@@ -32,14 +23,11 @@ Kind = Literal["auto", "regression", "classification"]
 #: Whole numbers with at most so many different values are taken for labels.
 MOST_CLASSES = 100
 
-#: Largest array of targets that is read.
-MAX_BYTES = 256 << 20
-
 TargetsLike = str | os.PathLike[str] | NDArray[Any]
 
 
 def read_targets(value: TargetsLike, *, kind: Kind = "auto", name: str = "targets") -> NDArray[Any]:
-    """Read targets; labels are numbered from 0 in sorted order.
+    """Read targets: numbers, or an array of words; labels are numbered from 0 in sorted order.
 
     Examples:
         >>> read_targets(np.array(["cat", "dog", "cat"]))
@@ -48,58 +36,27 @@ def read_targets(value: TargetsLike, *, kind: Kind = "auto", name: str = "target
         (2, 1)
     """
     check_known("kind of targets", kind, get_args(Kind))
-    Y = _loaded(Path(value).expanduser()) if isinstance(value, str | os.PathLike) else np.asarray(value)
+    if isinstance(value, str | os.PathLike):
+        Y: NDArray[Any] = open_feature_stream(value, vector=True).array(gaps="refuse")
+    else:
+        Y = np.asarray(value)
+        if Y.dtype.kind == "O" and all(isinstance(word, str) for word in Y.flat):
+            Y = Y.astype(str)
+        if Y.dtype.kind not in "US":
+            Y = array_stream(Y[:, None] if Y.ndim == 1 else Y, name=name).array(gaps="refuse")
     if Y.ndim == 2 and Y.shape[1] == 1:
         Y = Y[:, 0]
-    if Y.ndim not in (1, 2) or not Y.size:
-        raise InvalidInputError(f"{name} must be (N,) or (N, m), one for each row, got shape {Y.shape}.")
-    if Y.dtype.kind == "O":
-        for row, cell in enumerate(Y.reshape(-1)):
-            if not isinstance(cell, str | bool | int | float | np.generic | Decimal) or cell != cell:
-                raise InvalidInputError(
-                    f"{name} has {type(cell).__name__} {str(cell)[:40]!r} among its values (number {row}); "
-                    "a label is a word or a number, one for each row: fill or drop empty cells."
-                )
-        Y = Y.astype(str if any(isinstance(cell, str) for cell in Y.reshape(-1)) else np.float64)
-    labels = Y.dtype.kind in "USb"
-    if Y.dtype.kind in "fiu" and Y.ndim == 1 and np.isfinite(Y).all() and (np.round(Y) == Y).all():
+    words = Y.dtype.kind in "US"
+    labels = words
+    if Y.ndim == 1 and not words and (np.round(Y) == Y).all():
         labels = len(np.unique(Y)) <= min(MOST_CLASSES, max(2, len(Y) // 5))
     if kind == "classification" or (kind == "auto" and labels):
         if Y.ndim != 1:
             raise InvalidInputError(f"{name} of a classification must be (N,) labels, got shape {Y.shape}.")
         return np.asarray(np.unique(Y, return_inverse=True)[1], dtype=np.int64)
-    if Y.dtype.kind not in "fiub":
-        raise InvalidInputError(f"{name} holds {Y.dtype}, no numbers; a regression needs numbers.")
-    with np.errstate(all="ignore"):  # what does not fit becomes infinite, and is refused below
-        Y = Y.astype(np.float64).reshape(len(Y), -1)
-    if not np.isfinite(Y).all():
-        first = int(np.flatnonzero(~np.isfinite(Y).all(axis=1))[0])
-        raise InvalidInputError(
-            f"{name} has NaN or infinite values, the first in row {first}; drop such rows."
-        )
-    return Y
-
-
-def _loaded(path: Path) -> NDArray[Any]:
-    """Read a file of numbers or words."""
-    ending, advice = path.suffix.lower(), "targets are one or a few numbers for each row, or short words."
-    with readable(path):
-        if path.stat().st_size > MAX_BYTES:
-            raise DataFormatError(f"{path} has {path.stat().st_size / 2**20:,.0f} MiB; {advice}")
-        if ending == ".npz":
-            return whole_array(path, None, MAX_BYTES, advice, kinds="fiubSU")
-        if ending == ".npy":
-            array = mapped_array(path)
-            if array.dtype.kind not in "fiubSU" or not array.dtype.itemsize:
-                raise DataFormatError(f"{path} holds an array of type {array.dtype}; {advice}")
-            return np.array(array)
-        if ending == ".csv":
-            header = None if all_numbers(first_line(path)) else 0
-            return pd.read_csv(path, header=header, encoding="utf-8-sig").to_numpy()
-        if ending == ".parquet":
-            require("pyarrow", "notebooks")
-            return pd.read_parquet(path).to_numpy()
-    raise DataFormatError(f"{path} ends in '{ending}'; targets come as .npy, .npz, .csv or .parquet.")
+    if words:
+        raise InvalidInputError(f"{name} holds words; a regression needs numbers.")
+    return Y.reshape(len(Y), -1)
 
 
 def one_hot(targets: NDArray[Any]) -> NDArray[np.float64]:

@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from condnum.data.feature_stream import MAX_DIMENSION
+from condnum.data.feature_stream import MAX_FEATURES
 from condnum.deep.backbone import Backbone, evaluating
 from condnum.deep.split_rules import block_names
 from condnum.errors import InvalidInputError, RankError, UnknownNameError
@@ -111,7 +111,7 @@ def layer_audit(
     ridge: float = PUBLISHED_RIDGE,
     rtol: float | None = None,
     target: float = RIR_TARGET,
-    max_dimension: int = MAX_DIMENSION,
+    max_dimension: int = MAX_FEATURES,
 ) -> LayerAudit:
     """Audit the features behind each layer of a net, in one pass over the batches of each task.
 

@@ -80,16 +80,7 @@ def comparisons(names: Mapping[str, Any]) -> list[Comparison]:
 
 def read_theta(value: ThetaLike, dimension: int, *, name: str = "theta") -> NDArray[np.float64]:
     """Read a linear feature extractor and check that it fits."""
-    stream = as_stream(value, name=name)
-    with np.errstate(all="ignore"):  # numbers beyond float64 become infinite, which is refused below
-        blocks = [np.asarray(block, dtype=np.float64) for block in stream.raw_blocks()]
-    if not blocks:
-        raise InvalidInputError(f"{name} ({stream.source}) has no rows; it is cut off, or was never filled.")
-    theta = np.concatenate(blocks)
-    if not np.isfinite(theta).all():
-        raise InvalidInputError(
-            f"{name} ({stream.source}) has NaN or infinite entries; it cannot be measured."
-        )
+    theta = as_stream(value, name=name).array(gaps="refuse")
     if len(theta) != dimension:
         hint = "; it looks transposed: save θ.T" if theta.shape[1] == dimension else ""
         raise InvalidInputError(

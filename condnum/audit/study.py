@@ -19,7 +19,7 @@ from condnum.audit.result import Audit
 from condnum.audit.stages import AuditData, Found, NetImages, Stage, from_cell, to_cell
 from condnum.data.digits import load_small_digits
 from condnum.data.feature_pair import open_pair
-from condnum.data.feature_stream import MAX_DIMENSION, FeaturesLike, array_stream
+from condnum.data.feature_stream import MAX_FEATURES, FeaturesLike, array_stream
 from condnum.data.resolver import user_cache
 from condnum.errors import CondnumError, InvalidInputError, check_integer
 from condnum.files import atomic_write, sha256_file
@@ -99,7 +99,7 @@ class FeatureAudit(Study, name="audit"):
     attackers: bool = True
     seed: int = 0
     scheduler: str = ""
-    max_dimension: int = MAX_DIMENSION
+    max_dimension: int = MAX_FEATURES
 
     def check(self) -> None:
         """Refuse what cannot run, before anything is read."""
@@ -356,7 +356,7 @@ def audit(
     seed: int = 0,
     threads: int | None = None,
     scheduler: str = "",
-    max_dimension: int = MAX_DIMENSION,
+    max_dimension: int = MAX_FEATURES,
 ) -> Audit:
     r"""Audit a pair of tasks and, if one is given, an extractor.
 

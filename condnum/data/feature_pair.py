@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from condnum.data.feature_stream import MAX_DIMENSION, FeaturesLike, FeatureStream, as_stream
+from condnum.data.feature_stream import MAX_FEATURES, FeaturesLike, FeatureStream, as_stream
 from condnum.data.task_pair import FloatArray
 from condnum.errors import CondnumError, DataFormatError, InvalidInputError, UnknownNameError
 
@@ -86,7 +86,7 @@ def open_pair(
     *,
     key: str = "",
     drop: str = "",
-    max_dimension: int = MAX_DIMENSION,
+    max_dimension: int = MAX_FEATURES,
 ) -> tuple[FeatureStream, FeatureStream, list[str]]:
     """Open two matrices and bring them to the same columns; of files nothing but headers is read.
 

@@ -11,9 +11,8 @@ import pytest
 
 from condnum.data import (
     available,
-    check,
     data_folders,
-    dataset_names,
+    data_status,
     load_house_prices,
     load_mnist_images,
     sha256_arrays,
@@ -21,7 +20,7 @@ from condnum.data import (
     user_cache,
 )
 from condnum.data.resolver import BOX, DataFiles, Found, find, obtain
-from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, UnknownNameError
+from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError
 
 ONE = DataFiles("toy", "toy/raw", (("a.gz", "a"),), "Ask the author.", "load_other()")
 TWO = DataFiles("toy", "toy/raw", (("a.gz", "a"), ("b",)), "Ask the author.", "load_other()")
@@ -161,32 +160,28 @@ def test_sums_of_arrays_depend_on_name_shape_type_and_values():
 class TestCatalog:
     def test_nothing_here_but_what_comes_along(self):
         found = {status.name: status for status in available()}
-        assert tuple(found) == dataset_names()
+        assert list(found) == ["house-prices", "mnist", "mnist-test", "digits-8x8", "diabetes"]
         assert [s.source for s in found.values()] == ["condnum's box"] * 3 + ["embedded"] * 2
         assert [s.rows for s in found.values()] == [1460, 10_000, 10_000, 1797, 442]
         assert [s.status for s in found.values()] == ["ok"] * 5
         assert [name for name, s in found.items() if s.advice] == ["mnist"]
         assert "these are the test images" in found["mnist"].advice
-        arrays = (("X_P", (235, 8)), ("y_P", (235,)), ("X_H", (207, 8)), ("y_H", (207,)))
-        assert found["diabetes"].shapes == arrays
 
     def test_unknown_and_broken_files_are_statuses(self, write_houses, write_mnist, monkeypatch):
         path = write_houses(Path("data/house_prices/train.csv"))
-        houses = check("house-prices")
+        houses = data_status("house-prices")
         assert (houses.status, houses.rows, houses.checksum) == ("unknown checksum", 5, sha256_file(path))
         assert "recorded numbers were measured on other bytes" in houses.advice
         write_houses(Path("data/house_prices/train.csv"), drop=("SalePrice",))
-        houses = check("house-prices")
+        houses = data_status("house-prices")
         assert houses.status == "broken"
         assert "train.csv lacks 1 of the 81 columns: SalePrice" in houses.advice
         write_mnist(RAW)
-        assert check("mnist").shapes == (("images", (30, 28, 28)), ("labels", (30,)))
+        assert data_status("mnist").rows == 30
         monkeypatch.setenv("CONDNUM_DATA", "typo")
-        mnist = check("mnist")
+        mnist = data_status("mnist")
         assert (mnist.status, mnist.source, mnist.rows) == ("missing", "", None)
         assert "CONDNUM_DATA is 'typo'" in mnist.advice
-        with pytest.raises(UnknownNameError, match="unknown data set 'mnits'; did you mean 'mnist'"):
-            check("mnits")
 
     @pytest.mark.realdata
     def test_real_data_is_whole(self, real_data):
