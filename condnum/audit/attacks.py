@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.audit.measures import CLOSED, FRONT, LABELS, RAW, Extractors
+from condnum.audit.measures import AS_IS, CLOSED, FRONT, LABEL_OF, Extractors
 from condnum.data.feature_stream import FeatureStream, array_stream, open_feature_stream
 from condnum.errors import InvalidInputError, check_known
 from condnum.probing.attackers import AttackBudget
@@ -18,7 +18,7 @@ from condnum.probing.report import AttackReport, attack_sentences
 from condnum.probing.tasks import AttackTask
 from condnum.probing.tasks import Kind as TaskKind
 
-Kind = Literal["auto", "regression", "classification"]
+TargetKind = Literal["auto", "regression", "classification"]
 
 #: Whole numbers with at most so many different values are taken for labels.
 MOST_CLASSES = 100
@@ -26,7 +26,7 @@ MOST_CLASSES = 100
 TargetsLike = str | os.PathLike[str] | NDArray[Any]
 
 
-def read_targets(value: TargetsLike, *, kind: Kind = "auto", name: str = "targets") -> NDArray[Any]:
+def read_targets(value: TargetsLike, *, kind: TargetKind = "auto", name: str = "targets") -> NDArray[Any]:
     """Read targets: numbers, or an array of words; labels are numbered from 0 in sorted order.
 
     Examples:
@@ -35,7 +35,7 @@ def read_targets(value: TargetsLike, *, kind: Kind = "auto", name: str = "target
         >>> read_targets(np.array([0.5, 1.5])).shape
         (2, 1)
     """
-    check_known("kind of targets", kind, get_args(Kind))
+    check_known("kind of targets", kind, get_args(TargetKind))
     if isinstance(value, str | os.PathLike):
         Y: NDArray[Any] = open_feature_stream(value, vector=True).array(gaps="refuse")
     else:
@@ -66,12 +66,12 @@ def one_hot(targets: NDArray[Any]) -> NDArray[np.float64]:
 
 #: Rows that attackers train on at most: each of them runs many times over them.
 PANEL_ROWS = 2_000
-#: Share of the sampled rows that attackers do not see, on which their accuracy is measured.
-HELD_OUT = 0.2
+#: Fraction of the sampled rows that attackers do not see, on which their accuracy is measured.
+HELD_OUT_FRACTION = 0.2
 #: Fewest rows of a task of which some are held out.
 LEAST_ROWS = 20
-#: Ends the seed of the sample of rows, see `moments.LABELS`.
-SAMPLE = 79
+#: Ends the seed of the sample of rows, see `moments._GROUPS_SEED`.
+_SAMPLE_SEED = 79
 #: What each attacker may spend in an audit, a tenth of what the panel allows by itself.
 PANEL_BUDGET = AttackBudget(steps=5_000, dense_steps=500)
 
@@ -95,7 +95,10 @@ class AttackSection:
         others = f", and their loss and accuracy were measured on {self.held_out:,d} others"
         held = others * bool(self.held_out)
         said = f"Attackers trained on {self.rows:,d} of {self.of_rows:,d} rows of D_H{sample}{held}."
-        return [said, *attack_sentences(self.report.renamed(LABELS | {RAW: "the raw input"}))]
+        return [
+            said,
+            *attack_sentences(self.report.renamed(LABEL_OF | {AS_IS: "the raw input"})),
+        ]
 
 
 def attack_section(
@@ -105,7 +108,7 @@ def attack_section(
     extractors: Extractors,
     *,
     budget: AttackBudget,
-    kind: Kind = "auto",
+    kind: TargetKind = "auto",
     seed: int = 0,
     on_attack: Callable[[str, str], None] | None = None,
 ) -> AttackSection:
@@ -119,9 +122,9 @@ def attack_section(
         return AttackSection(
             None, "no targets of the harmful task were given (--targets), and every attacker learns targets"
         )
-    size = min(rows, round(PANEL_ROWS / (1 - HELD_OUT)))
-    held_out = min(size - 2, round(size * HELD_OUT)) if size >= LEAST_ROWS else 0
-    drawn = np.random.default_rng([seed, SAMPLE]).choice(rows, size=size, replace=False)
+    size = min(rows, round(PANEL_ROWS / (1 - HELD_OUT_FRACTION)))
+    held_out = min(size - 2, round(size * HELD_OUT_FRACTION)) if size >= LEAST_ROWS else 0
+    drawn = np.random.default_rng([seed, _SAMPLE_SEED]).choice(rows, size=size, replace=False)
     chosen = np.sort(drawn)
     test = np.isin(chosen, drawn[:held_out])
     labels = targets.dtype.kind == "i"
@@ -145,8 +148,8 @@ def attack_section(
     task = AttackTask(X[~test], Y[~test], learned, name=name)
     if held_out:
         task = replace(task, X_test=X[test], y_test=Y[test])
-    own = {name: theta for name, theta in extractors.items() if name not in (RAW, *CLOSED)}
-    attacked = {RAW: None, **(own or {FRONT: extractors[FRONT]})}
+    own = {name: theta for name, theta in extractors.items() if name not in (AS_IS, *CLOSED)}
+    attacked = {AS_IS: None, **(own or {FRONT: extractors[FRONT]})}
     with np.errstate(over="ignore", invalid="ignore"):  # candidates that diverge are part of the race
         report = attack_panel(attacked, task, budget=budget, on_attack=on_attack)
     return AttackSection(report, "", fit, held_out, rows)

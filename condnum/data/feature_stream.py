@@ -24,8 +24,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.data.feature_files import OPENERS, Opened, Reader, row_slices
-from condnum.data.task_pair import FloatArray
+from condnum.data.feature_files import OPENERS, Columns, Opened, Reader, row_slices
+from condnum.data.task_pair import Float64Array
 from condnum.errors import CondnumError, DataFormatError, DataNotFoundError, InvalidInputError
 
 #: A block holds at most this much, counted as float32: large enough for matrix products at full speed.
@@ -70,8 +70,8 @@ class FeatureStream:
     dtype: np.dtype[Any]  # the stored type; float64 for text
     count: int | None  # rows; None where only reading tells
     stamp: tuple[int, int, int] | None  # of the file when it was opened; None: rows in memory
-    centre: FloatArray | None = None  # (D,) is subtracted, where columns are standardised
-    scale: FloatArray | None = None  # (D,) divides; 0 turns a constant column into zeros
+    centre: Float64Array | None = None  # (D,) is subtracted, where columns are standardised
+    scale: Float64Array | None = None  # (D,) divides; 0 turns a constant column into zeros
 
     @property
     def dimension(self) -> int:
@@ -113,7 +113,9 @@ class FeatureStream:
                 block = np.where(flat, 0.0, (block - self.centre) / np.where(flat, 1.0, self.scale))
             yield block
 
-    def array(self, max_bytes: int = WHOLE_BYTES, *, gaps: Literal["drop", "refuse"] = "drop") -> FloatArray:
+    def array(
+        self, max_bytes: int = WHOLE_BYTES, *, gaps: Literal["drop", "refuse"] = "drop"
+    ) -> Float64Array:
         """Return the rows in memory: the complete ones, or all of them, which then have to be finite."""
         parts, size = [np.empty((0, self.dimension))], 0
         for block in self.blocks() if gaps == "drop" else self.raw_blocks():
@@ -133,6 +135,29 @@ class FeatureStream:
                 f"{self.source} has NaN or infinite entries, the first in row {first}; drop or replace them."
             )
         return X
+
+    def remembered(self, max_bytes: int) -> FeatureStream:
+        """Return a stream that keeps the rows of its first whole pass, where they take no more than this."""
+        if self.stamp is None:  # the rows are in memory
+            return self
+        blocks, whole = list[NDArray[Any]](), False
+
+        def read(first: int, size: int, columns: Columns) -> Iterator[NDArray[Any]]:
+            nonlocal whole
+            if whole:
+                yield from blocks[first:]
+                return
+            taken = 0 if first == 0 else max_bytes + 1
+            blocks.clear()
+            for block in self.read(first, size, columns):
+                taken += block.nbytes
+                blocks.append(block)
+                if taken > max_bytes:
+                    blocks.clear()
+                yield block
+            whole = taken <= max_bytes
+
+        return replace(self, read=read)
 
     def select(self, columns: Sequence[str]) -> FeatureStream:
         """Return a stream of some of the columns, in the order asked for."""

@@ -19,7 +19,7 @@ from condnum.data import (
     sha256_file,
     user_cache,
 )
-from condnum.data.resolver import BOX, DataFiles, Found, find, obtain
+from condnum.data.resolver import BOX, DataFiles, FoundFiles, find, obtain
 from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError
 
 ONE = DataFiles("toy", "toy/raw", (("a.gz", "a"),), "Ask the author.", "load_other()")
@@ -38,16 +38,16 @@ class TestFolders:
         assert data_folders() == (Path("data"), isolated / "cache" / "condnum")
         monkeypatch.setattr("condnum.data.resolver.BOX", isolated / "box")
         path = put(isolated / "box/toy/raw/a")
-        assert find(ONE) == Found(ONE, (path,), "condnum's box")
+        assert find(ONE) == FoundFiles(ONE, (path,), "condnum's box")
         assert find(ONE, "local") is None
         path = put(user_cache() / "toy/raw/a")
-        assert find(ONE) == Found(ONE, (path,), "user cache")
+        assert find(ONE) == FoundFiles(ONE, (path,), "user cache")
         path = put(Path("data/toy/raw/a"))
         (isolated / "mine").mkdir()
         monkeypatch.setenv("CONDNUM_DATA", str(isolated / "mine"))
-        assert find(ONE) == Found(ONE, (path,), "./data")
+        assert find(ONE) == FoundFiles(ONE, (path,), "./data")
         path = put(isolated / "mine/toy/raw/a")
-        assert find(ONE) == Found(ONE, (path,), "CONDNUM_DATA")
+        assert find(ONE) == FoundFiles(ONE, (path,), "CONDNUM_DATA")
         monkeypatch.delenv("XDG_CACHE_HOME")
         assert user_cache() == Path.home() / ".cache" / "condnum"
 
@@ -56,7 +56,7 @@ class TestFolders:
         in_cache = put(user_cache() / "toy/raw/a")
         assert find(either).paths == (in_cache,)
         in_data = put(Path("data/toy/raw/b"))
-        assert find(either) == Found(either.instead, (in_data,), "./data")
+        assert find(either) == FoundFiles(either.instead, (in_data,), "./data")
 
     def test_preferred_names_and_all_files_from_one_folder(self):
         put(Path("data/toy/raw/a"))
@@ -70,7 +70,7 @@ class TestFolders:
     def test_a_given_path_and_nothing_else(self, isolated, place):
         path = put(isolated / "given" / place)
         for source in (isolated / "given", str(path)):
-            assert obtain(ONE, source) == Found(ONE, (path,), "given path")
+            assert obtain(ONE, source) == FoundFiles(ONE, (path,), "given path")
         put(Path("data/toy/raw/a"))
         with pytest.raises(InvalidInputError, match="toy needs 2 files; give the folder"):
             find(TWO, path)
@@ -145,7 +145,7 @@ def test_sums_of_files(tmp_path):
             sha256_file(path, decompress=True)
     with pytest.raises(DataNotFoundError, match=r"cannot read .*absent"):
         sha256_file(tmp_path / "absent")
-    both = Found(TWO, (put(tmp_path / "a"), put(tmp_path / "b")), "given path")
+    both = FoundFiles(TWO, (put(tmp_path / "a"), put(tmp_path / "b")), "given path")
     assert both.checksum == hashlib.sha256("".join(f"{x}\n" for x in both.checksums).encode()).hexdigest()
 
 

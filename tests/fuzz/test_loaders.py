@@ -23,7 +23,7 @@ from condnum.audit.measures import read_theta
 from condnum.cli import main
 from condnum.data.feature_pair import look_at, match_streams
 from condnum.data.feature_stream import open_feature_stream
-from condnum.data.house_prices import CATEGORICAL, COLUMNS, load_house_prices, read_table
+from condnum.data.house_prices import CATEGORICAL, HOUSE_COLUMNS, load_house_prices, read_house_table
 from condnum.data.mnist import load_mnist_images, read_idx
 from condnum.deep.weights import VERSION, read_metadata, read_state, read_weights
 from condnum.errors import CondnumError, DataFormatError, InvalidInputError
@@ -72,7 +72,7 @@ def test_mnist_folder(fuzz, damaged, written, tmp_path):
 
 
 HOUSES = pd.DataFrame(
-    {n: [("RL" if i % 2 else "RM") if n in CATEGORICAL else i + 1 for i in range(6)] for n in COLUMNS}
+    {n: [("RL" if i % 2 else "RM") if n in CATEGORICAL else i + 1 for i in range(6)] for n in HOUSE_COLUMNS}
 )
 CELLS = 'NA None nan inf -inf 1e400 1_000 0x10 " \0 RL ١٢'
 cell = st.one_of(pick(["", *CELLS.split(" ")]), st.text(max_size=8), st.floats().map(repr))
@@ -84,14 +84,14 @@ def house_tables(draw):
     for _ in range(draw(st.integers(0, 4))):
         table.iloc[draw(st.integers(0, 5)), draw(st.integers(0, 80))] = draw(cell)
     if draw(st.booleans()):
-        table = table.drop(columns=draw(pick(COLUMNS)))
+        table = table.drop(columns=draw(pick(HOUSE_COLUMNS)))
     return table.to_csv(index=False).encode("utf-8", "surrogatepass")
 
 
 def test_house_prices(fuzz, damaged, written):
     def load(content):
         path = written("train.csv", content)
-        read_table(path, missing="dictionary")
+        read_house_table(path, missing="dictionary")
         pair = load_house_prices(str(path))
         assert np.isfinite(pair.X_P).all()
         assert np.isfinite(pair.X_H).all()
@@ -392,7 +392,7 @@ def in_checkpoint(bad, **options):
         ("X.parquet", blocks, pickle.dumps),
         ("w.safetensors", read_weights, pickle.dumps),
         ("idx", read_idx, pickle.dumps),
-        ("train.csv", read_table, pickle.dumps),
+        ("train.csv", read_house_table, pickle.dumps),
     ],
 )
 def test_a_pickle_in_any_file_is_never_executed(tmp_path, written, name, read, write):
@@ -507,7 +507,7 @@ def test_a_house_table_of_gigabytes_is_not_read(written):
     with path.open("r+b") as stream:
         stream.truncate(2 << 30)
     with pytest.raises(DataFormatError, match="takes more than 48 MiB"):
-        read_table(path)
+        read_house_table(path)
 
 
 def test_a_compressed_checkpoint_is_not_unpacked(tmp_path):
