@@ -249,7 +249,7 @@ def loaded(config: str, values: Mapping[str, Any]) -> tuple[str, Mapping[str, st
     if origin is not None and not origin.known_checksum:
         say(
             f"warning: SHA-256 {data.checksum} of {data.name} in {origin.location} is not one that this "
-            "project knows; the results are those of these files. Look with: condnum data check."
+            "project knows; the results are those of these files. Look with: condnum data."
         )
     for warning in getattr(data, "warnings", ()):
         say(f"warning: {warning}")
@@ -411,7 +411,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
 )
-data_app = typer.Typer(help="List the data sets and check them.", rich_markup_mode=None)
+data_app = typer.Typer(help="Load the data sets and list what was found.", rich_markup_mode=None)
 run_app = typer.Typer(
     cls=NotebookGroup,
     help="Run an experiment, or any notebook with a parameters cell, and write its report.",
@@ -463,36 +463,17 @@ def notebook(
 
 @data_app.callback(invoke_without_command=True)
 def data(context: typer.Context) -> None:
-    """List the data sets: what is found where, and what to do about the others."""
+    """Load each data set in full and list what was found where; the exit status is 1 unless all are well."""
     if context.invoked_subcommand is not None:
         return
     from condnum.data.catalog import available
 
-    rows, statuses = [("data set", "source", "rows", "SHA-256", "location")], available()
+    rows, statuses = [("data set", "status", "source", "rows", "SHA-256", "location")], available()
     for found in statuses:
-        checksum = found.checksum[:8] + " (unknown)" * (found.status == "unknown checksum")
         count = "" if found.rows is None else str(found.rows)
-        rows.append((found.name, found.source or found.status, count, checksum, found.location))
+        rows.append((found.name, found.status, found.source, count, found.checksum[:8], found.location))
     typer.echo("\n\n".join([in_columns(rows), *(found.advice for found in statuses if found.advice)]))
-
-
-@data_app.command("check")
-def check_data(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One data set; default: all.")] = None,
-) -> None:
-    """Load data sets in full and compare their checksums; the exit status is 1 unless all are well."""
-    from condnum.data.catalog import available, check
-
-    results = available() if name is None else [check(name)]
-    for found in results:
-        typer.echo(f"{found.name}: {found.status}")
-        if found.shapes:
-            typer.echo(f"  loads, all values finite, SHA-256 {found.checksum}, from {found.location}")
-        for array, shape in found.shapes:
-            typer.echo(f"  {array} {' x '.join(map(str, shape))}")
-        if found.advice:
-            typer.echo(f"  {found.advice}")
-    if any(found.status != "ok" for found in results):
+    if any(found.status != "ok" for found in statuses):
         raise typer.Exit(1)
 
 

@@ -3,42 +3,30 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
-from condnum.audit.measures import CLOSED, FRONT, LABELS, RAW, Extractors
-from condnum.data.feature_stream import (
-    FeatureStream,
-    all_numbers,
-    first_line,
-    mapped_array,
-    readable,
-    whole_array,
-)
-from condnum.errors import DataFormatError, InvalidInputError, check_known, require
+from condnum.audit.measures import AS_IS, CLOSED, FRONT, LABEL_OF, Extractors
+from condnum.data.feature_stream import FeatureStream, array_stream, open_feature_stream
+from condnum.errors import InvalidInputError, check_known
 from condnum.probing.attackers import AttackBudget
 from condnum.probing.panel import attack_panel
 from condnum.probing.report import AttackReport, attack_sentences
 from condnum.probing.tasks import AttackTask, TaskKind
 
-Kind = Literal["auto", "regression", "classification"]
+TargetKind = Literal["auto", "regression", "classification"]
 
 #: Whole numbers with at most so many different values are taken for labels.
 MOST_CLASSES = 100
 
-#: Largest array of targets that is read.
-MAX_BYTES = 256 << 20
-
 TargetsLike = str | os.PathLike[str] | NDArray[Any]
 
 
-def read_targets(value: TargetsLike, *, kind: Kind = "auto", name: str = "targets") -> NDArray[Any]:
-    """Read targets; labels are numbered from 0 in sorted order.
+def read_targets(value: TargetsLike, *, kind: TargetKind = "auto", name: str = "targets") -> NDArray[Any]:
+    """Read targets: numbers, or an array of words; labels are numbered from 0 in sorted order.
 
     Examples:
         >>> read_targets(np.array(["cat", "dog", "cat"]))
@@ -46,59 +34,28 @@ def read_targets(value: TargetsLike, *, kind: Kind = "auto", name: str = "target
         >>> read_targets(np.array([0.5, 1.5])).shape
         (2, 1)
     """
-    check_known("kind of targets", kind, get_args(Kind))
-    Y = _loaded(Path(value).expanduser()) if isinstance(value, str | os.PathLike) else np.asarray(value)
+    check_known("kind of targets", kind, get_args(TargetKind))
+    if isinstance(value, str | os.PathLike):
+        Y: NDArray[Any] = open_feature_stream(value, vector=True).array(gaps="refuse")
+    else:
+        Y = np.asarray(value)
+        if Y.dtype.kind == "O" and all(isinstance(word, str) for word in Y.flat):
+            Y = Y.astype(str)
+        if Y.dtype.kind not in "US":
+            Y = array_stream(Y[:, None] if Y.ndim == 1 else Y, name=name).array(gaps="refuse")
     if Y.ndim == 2 and Y.shape[1] == 1:
         Y = Y[:, 0]
-    if Y.ndim not in (1, 2) or not Y.size:
-        raise InvalidInputError(f"{name} must be (N,) or (N, m), one for each row, got shape {Y.shape}.")
-    if Y.dtype.kind == "O":
-        for row, cell in enumerate(Y.reshape(-1)):
-            if not isinstance(cell, str | bool | int | float | np.generic | Decimal) or cell != cell:
-                raise InvalidInputError(
-                    f"{name} has {type(cell).__name__} {str(cell)[:40]!r} among its values (number {row}); "
-                    "a label is a word or a number, one for each row: fill or drop empty cells."
-                )
-        Y = Y.astype(str if any(isinstance(cell, str) for cell in Y.reshape(-1)) else np.float64)
-    labels = Y.dtype.kind in "USb"
-    if Y.dtype.kind in "fiu" and Y.ndim == 1 and np.isfinite(Y).all() and (np.round(Y) == Y).all():
+    words = Y.dtype.kind in "US"
+    labels = words
+    if Y.ndim == 1 and not words and (np.round(Y) == Y).all():
         labels = len(np.unique(Y)) <= min(MOST_CLASSES, max(2, len(Y) // 5))
     if kind == "classification" or (kind == "auto" and labels):
         if Y.ndim != 1:
             raise InvalidInputError(f"{name} of a classification must be (N,) labels, got shape {Y.shape}.")
         return np.asarray(np.unique(Y, return_inverse=True)[1], dtype=np.int64)
-    if Y.dtype.kind not in "fiub":
-        raise InvalidInputError(f"{name} holds {Y.dtype}, no numbers; a regression needs numbers.")
-    with np.errstate(all="ignore"):  # what does not fit becomes infinite, and is refused below
-        Y = Y.astype(np.float64).reshape(len(Y), -1)
-    if not np.isfinite(Y).all():
-        first = int(np.flatnonzero(~np.isfinite(Y).all(axis=1))[0])
-        raise InvalidInputError(
-            f"{name} has NaN or infinite values, the first in row {first}; drop such rows."
-        )
-    return Y
-
-
-def _loaded(path: Path) -> NDArray[Any]:
-    """Read a file of numbers or words."""
-    ending, advice = path.suffix.lower(), "targets are one or a few numbers for each row, or short words."
-    with readable(path):
-        if path.stat().st_size > MAX_BYTES:
-            raise DataFormatError(f"{path} has {path.stat().st_size / 2**20:,.0f} MiB; {advice}")
-        if ending == ".npz":
-            return whole_array(path, None, MAX_BYTES, advice, kinds="fiubSU")
-        if ending == ".npy":
-            array = mapped_array(path)
-            if array.dtype.kind not in "fiubSU" or not array.dtype.itemsize:
-                raise DataFormatError(f"{path} holds an array of type {array.dtype}; {advice}")
-            return np.array(array)
-        if ending == ".csv":
-            header = None if all_numbers(first_line(path)) else 0
-            return pd.read_csv(path, header=header, encoding="utf-8-sig").to_numpy()
-        if ending == ".parquet":
-            require("pyarrow", "notebooks")
-            return pd.read_parquet(path).to_numpy()
-    raise DataFormatError(f"{path} ends in '{ending}'; targets come as .npy, .npz, .csv or .parquet.")
+    if words:
+        raise InvalidInputError(f"{name} holds words; a regression needs numbers.")
+    return Y.reshape(len(Y), -1)
 
 
 def one_hot(targets: NDArray[Any]) -> NDArray[np.float64]:
@@ -108,12 +65,12 @@ def one_hot(targets: NDArray[Any]) -> NDArray[np.float64]:
 
 #: Rows that attackers train on at most: each of them runs many times over them.
 PANEL_ROWS = 2_000
-#: Share of the sampled rows that attackers do not see, on which their accuracy is measured.
-HELD_OUT = 0.2
+#: Fraction of the sampled rows that attackers do not see, on which their accuracy is measured.
+HELD_OUT_FRACTION = 0.2
 #: Fewest rows of a task of which some are held out.
 LEAST_ROWS = 20
-#: Ends the seed of the sample of rows, see `moments.LABELS`.
-SAMPLE = 79
+#: Ends the seed of the sample of rows, see `moments._GROUPS_SEED`.
+_SAMPLE_SEED = 79
 #: What each attacker may spend in an audit, a tenth of what the panel allows by itself.
 PANEL_BUDGET = AttackBudget(steps=5_000, dense_steps=500)
 
@@ -137,7 +94,10 @@ class AttackSection:
         others = f", and their loss and accuracy were measured on {self.held_out:,d} others"
         held = others * bool(self.held_out)
         said = f"Attackers trained on {self.rows:,d} of {self.of_rows:,d} rows of D_H{sample}{held}."
-        return [said, *attack_sentences(self.report.renamed(LABELS | {RAW: "the raw input"}))]
+        return [
+            said,
+            *attack_sentences(self.report.renamed(LABEL_OF | {AS_IS: "the raw input"})),
+        ]
 
 
 def attack_section(
@@ -147,7 +107,7 @@ def attack_section(
     extractors: Extractors,
     *,
     budget: AttackBudget,
-    kind: Kind = "auto",
+    kind: TargetKind = "auto",
     seed: int = 0,
     on_attack: Callable[[str, str], None] | None = None,
 ) -> AttackSection:
@@ -161,9 +121,9 @@ def attack_section(
         return AttackSection(
             None, "no targets of the harmful task were given (--targets), and every attacker learns targets"
         )
-    size = min(rows, round(PANEL_ROWS / (1 - HELD_OUT)))
-    held_out = min(size - 2, round(size * HELD_OUT)) if size >= LEAST_ROWS else 0
-    drawn = np.random.default_rng([seed, SAMPLE]).choice(rows, size=size, replace=False)
+    size = min(rows, round(PANEL_ROWS / (1 - HELD_OUT_FRACTION)))
+    held_out = min(size - 2, round(size * HELD_OUT_FRACTION)) if size >= LEAST_ROWS else 0
+    drawn = np.random.default_rng([seed, _SAMPLE_SEED]).choice(rows, size=size, replace=False)
     chosen = np.sort(drawn)
     test = np.isin(chosen, drawn[:held_out])
     labels = targets.dtype.kind == "i"
@@ -187,8 +147,8 @@ def attack_section(
     task = AttackTask(X[~test], Y[~test], learned, name=name)
     if held_out:
         task = replace(task, X_test=X[test], y_test=Y[test])
-    own = {name: theta for name, theta in extractors.items() if name not in (RAW, *CLOSED)}
-    attacked = {RAW: None, **(own or {FRONT: extractors[FRONT]})}
+    own = {name: theta for name, theta in extractors.items() if name not in (AS_IS, *CLOSED)}
+    attacked = {AS_IS: None, **(own or {FRONT: extractors[FRONT]})}
     with np.errstate(over="ignore", invalid="ignore"):  # candidates that diverge are part of the race
         report = attack_panel(attacked, task, budget=budget, on_attack=on_attack)
     return AttackSection(report, "", fit, held_out, rows)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from condnum.audit.layers import LayerAudit
-from condnum.audit.measures import LABELS, RAW
+from condnum.audit.measures import AS_IS, LABEL_OF
 from condnum.audit.result import Audit
 from condnum.figures.style import (
     BLUE,
@@ -24,16 +24,16 @@ from condnum.report.tables import number
 
 #: Colour, dash and label of each extractor; the dash is a second code beside colour.
 _LOOK = {
-    "raw": (NEUTRAL, "dot", LABELS["raw"]),
-    "theta": (BLUE, "solid", LABELS["theta"]),
+    "raw": (NEUTRAL, "dot", LABEL_OF["raw"]),
+    "theta": (BLUE, "solid", LABEL_OF["theta"]),
     "theta_0": (GREEN, "dash", "θ<sub>0</sub>"),
     "theta_i": (BLUE, "solid", "θ<sub>I</sub>"),
-    "optimal": (ORANGE, "dashdot", LABELS["optimal"]),
-    "front": (PURPLE, "longdash", LABELS["front"]),
+    "optimal": (ORANGE, "dashdot", LABEL_OF["optimal"]),
+    "front": (PURPLE, "longdash", LABEL_OF["front"]),
 }
 
 
-def spectra_figure(found: Audit) -> Any:
+def task_spectra_figure(found: Audit) -> Any:
     """Draw the spectra of both tasks' features with the rank tolerance and ε."""
     titles = ("D<sub>P</sub>, pre-training task", "D<sub>H</sub>, harmful task")
     figure = panels(rows=1, cols=2, subplot_titles=titles, shared_yaxes=True, horizontal_spacing=0.06)
@@ -69,8 +69,8 @@ def sensitivity_figure(found: Audit) -> Any:
     """Draw RIR against the rank tolerance (compact) and against ε (ridge), with the ceiling."""
     titles = ("compact: against the rank tolerance", "ridge, unit scale: against ε")
     figure = panels(rows=1, cols=2, subplot_titles=titles, horizontal_spacing=0.11)
-    left, right = (table[table["baseline"] == RAW] for table in (found.rtol_sweep, found.ridge_sweep))
-    for name in (pair.extractor for pair in found.compared if pair.baseline == RAW):
+    left, right = (table[table["baseline"] == AS_IS] for table in (found.rtol_sweep, found.ridge_sweep))
+    for name in (pair.extractor for pair in found.compared if pair.baseline == AS_IS):
         color, dash, label = _LOOK[name]
         for column, (table, x) in enumerate(((left, "rtol"), (right, "ridge")), start=1):
             rows = table[table["extractor"] == name]

@@ -20,10 +20,10 @@ from condnum.theory.ceiling import rir_ceiling
 from condnum.theory.spectra import CovarianceRange
 
 #: Confidence level of the intervals.
-LEVEL = 0.95
+CONFIDENCE_LEVEL = 0.95
 
-#: Ends the seeds of resampling, see `moments.LABELS`.
-DRAWS = 73
+#: Ends the seeds of resampling, see `moments._GROUPS_SEED`.
+_DRAWS_SEED = 73
 
 #: Fewer replicates than this make no interval.
 FEWEST_REPLICATES = 20
@@ -37,7 +37,7 @@ class Intervals:
     unit: str  # what was resampled, in words
     replicates: int  # B
     failed: int  # replicates whose resampled covariance has rank 0
-    level: float = LEVEL
+    level: float = CONFIDENCE_LEVEL
 
 
 def resampled_covariance(moments: SecondMoments, generator: np.random.Generator) -> torch.Tensor:
@@ -62,7 +62,7 @@ def bootstrap(
     count: int,
     rtol: float,
     ridge: float,
-    replicates: Sequence[int] = range(200),
+    replicates: int = 200,
     seed: int = 0,
     threads: int | None = None,
     on_replicate: Callable[[int], None] | None = None,
@@ -78,7 +78,8 @@ def bootstrap(
         try:
             P, H = (
                 CovarianceRange.of(
-                    resampled_covariance(task, np.random.default_rng([seed, which, index, DRAWS])), rtol=rtol
+                    resampled_covariance(task, np.random.default_rng([seed, which, index, _DRAWS_SEED])),
+                    rtol=rtol,
                 )
                 for which, task in enumerate(moments)
             )
@@ -89,7 +90,7 @@ def bootstrap(
 
     draws = []
     with limited_threads(1), ThreadPoolExecutor(threads or core_count()) as pool:
-        for found in pool.map(replicate, replicates):
+        for found in pool.map(replicate, range(replicates)):
             draws.append(found)
             if on_replicate is not None:
                 on_replicate(len(draws))
@@ -105,7 +106,7 @@ def intervals(draws: NDArray[np.float64], known: pd.DataFrame, unit: str) -> Int
     good = draws[~np.isnan(draws).all(axis=1)]
     if len(good) < FEWEST_REPLICATES:
         return None
-    tails = (1 - LEVEL) / 2
+    tails = (1 - CONFIDENCE_LEVEL) / 2
     # Percentiles are members of the sample, as ceilings may be infinite.
     low, median, high = np.quantile(good, [tails, 0.5, 1 - tails], axis=0, method="inverted_cdf")
     inside = (low <= known["estimate"]) & (known["estimate"] <= high)

@@ -18,11 +18,11 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from condnum.data.feature_stream import MAX_DIMENSION
+from condnum.audit.words import paragraphs
+from condnum.data.feature_stream import MAX_FEATURES
 from condnum.deep.backbone import Backbone, evaluating
 from condnum.deep.split_rules import block_names
 from condnum.errors import InvalidInputError, RankError, UnknownNameError
-from condnum.report.tables import number, rounded
 from condnum.studies.study import words
 from condnum.theory.alignment import alignment
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
@@ -38,7 +38,7 @@ RIR_TARGET = 10.0
 MASK = "attention_mask"
 
 #: From a module's output to features `(B, F)`.
-Pool = Callable[[Any], Tensor]
+Pooling = Callable[[Any], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,36 +69,16 @@ class LayerAudit:
     @property
     def sentence(self) -> str:
         """Name the cheapest layer to immunize, or say by how much all of them miss the target."""
-        table, target = self.table.set_index("layer"), number(self.target)
-        kinds = {name: list(rows.index) for name, rows in table.groupby("verdict", sort=False)}
-        if self.cheapest is not None:
-            row = table.loc[self.cheapest]
-            said = [
-                f"The cheapest layer to immunize is {self.cheapest}: a linear extractor of "
-                f"{row['dimension']:,d} × {row['dimension']:,d} = {row['parameters']:,d} parameters behind "
-                f"it can have a ridge RIR of {number(row['rir'])} (target {target}), with (i) = "
-                f"{number(row['harmful_ratio'])} and (ii) = {number(row['pretrain_ratio'])}"
-            ]
-            if others := [name for name in kinds["reached"] if name != self.cheapest]:
-                said.append(f"{_listed(others)} reach{'es' * (len(others) == 1)} the target as well")
-        else:
-            said = [f"No layer is known to reach a ridge RIR of {target} with (i) > 1 and (ii) ≤ 1 behind it"]
-            if table["rir"].notna().any():
-                best = table["rir"].max()
-                said.append(
-                    f"the closed form comes nearest behind {table['rir'].idxmax()} with {number(best)}, a "
-                    f"factor {rounded(self.target / best)} short"
-                )
-        if "open" in kinds:
-            highest = table.loc[kinds["open"], "limit_rir"].max()
-            said.append(
-                f"open: {_listed(kinds['open'])}, where the closed form misses the target but no bound "
-                f"excludes it (bounds up to {number(highest)})"
-            )
-        if "impossible" in kinds:
-            layers = _listed(kinds["impossible"])
-            said.append(f"on these rows no square linear extractor can reach it behind {layers}")
-        return "; ".join(said) + "."
+        return paragraphs("layers", self)[0]
+
+    @property
+    def sentences(self) -> list[str]:
+        """The same, and what is asked of each layer."""
+        return paragraphs("depth", self)
+
+    def named(self, verdict: str) -> list[str]:
+        """Return the layers of a verdict."""
+        return self.table.loc[self.table["verdict"] == verdict, "layer"].tolist()
 
 
 def layer_audit(
@@ -107,11 +87,11 @@ def layer_audit(
     harmful: Iterable[Any],
     layers: str | Sequence[str] = ALL,
     *,
-    pool: Pool | None = None,
+    pool: Pooling | None = None,
     ridge: float = PUBLISHED_RIDGE,
     rtol: float | None = None,
     target: float = RIR_TARGET,
-    max_dimension: int = MAX_DIMENSION,
+    max_dimension: int = MAX_FEATURES,
 ) -> LayerAudit:
     """Audit the features behind each layer of a net, in one pass over the batches of each task.
 
@@ -197,7 +177,7 @@ def _sums(
     names: Sequence[str],
     task: str,
     skip_idle: bool,
-    pool: Pool | None,
+    pool: Pooling | None,
     max_dimension: int,
 ) -> dict[str, _Sum]:
     """Sum the covariances of all layers over one pass, but of those that the rule found and nobody calls."""
@@ -353,8 +333,3 @@ def _measures(
         "pretrain_ratio": math.nan if best is None else best.pretrain_ratio,
         "rir": math.nan if best is None else best.rir,
     }
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Join names as in a sentence."""
-    return ", ".join(names[:-1]) + " and " + names[-1] if len(names) > 1 else names[0]

@@ -37,13 +37,13 @@ from condnum.theory.spectra import (
 )
 
 #: The features as they are, θ = I.
-RAW = "raw"
+AS_IS = "raw"
 #: Yardsticks in closed form: θ* = K_P^{-1/2}, and that at (ii) just below 1.
 CLOSED = OPTIMAL, FRONT = "optimal", "front"
 
 #: How each is called in tables.
-LABELS = {
-    RAW: "features as they are",
+LABEL_OF = {
+    AS_IS: "features as they are",
     "theta": "θ",
     "theta_0": "θ₀",
     "theta_i": "θ_I",
@@ -63,13 +63,13 @@ class Comparison:
     """An extractor and its yardstick: κ after over κ before."""
 
     extractor: str
-    baseline: str = RAW
+    baseline: str = AS_IS
 
     @property
     def label(self) -> str:
         """Both in words; the raw features go without saying."""
-        own = LABELS[self.extractor]
-        return own if self.baseline == RAW else f"{own} against {LABELS[self.baseline]}"
+        own = LABEL_OF[self.extractor]
+        return own if self.baseline == AS_IS else f"{own} against {LABEL_OF[self.baseline]}"
 
 
 def comparisons(names: Mapping[str, Any]) -> list[Comparison]:
@@ -80,16 +80,7 @@ def comparisons(names: Mapping[str, Any]) -> list[Comparison]:
 
 def read_theta(value: ThetaLike, dimension: int, *, name: str = "theta") -> NDArray[np.float64]:
     """Read a linear feature extractor and check that it fits."""
-    stream = as_stream(value, name=name)
-    with np.errstate(all="ignore"):  # numbers beyond float64 become infinite, which is refused below
-        blocks = [np.asarray(block, dtype=np.float64) for block in stream.raw_blocks()]
-    if not blocks:
-        raise InvalidInputError(f"{name} ({stream.source}) has no rows; it is cut off, or was never filled.")
-    theta = np.concatenate(blocks)
-    if not np.isfinite(theta).all():
-        raise InvalidInputError(
-            f"{name} ({stream.source}) has NaN or infinite entries; it cannot be measured."
-        )
+    theta = as_stream(value, name=name).array(gaps="refuse")
     if len(theta) != dimension:
         hint = "; it looks transposed: save θ.T" if theta.shape[1] == dimension else ""
         raise InvalidInputError(
@@ -130,8 +121,8 @@ class TaskSpectra:
         cls, P: CovarianceRange, H: CovarianceRange, extractors: Extractors, *, rtol: float
     ) -> TaskSpectra:
         """Measure every extractor on the ranges of both covariances."""
-        values = {"pretrain": {RAW: P.values}, "harmful": {RAW: H.values}}
-        dimensions, gains = {RAW: P.dimension}, {RAW: 1.0}
+        values = {"pretrain": {AS_IS: P.values}, "harmful": {AS_IS: H.values}}
+        dimensions, gains = {AS_IS: P.dimension}, {AS_IS: 1.0}
         for name, matrix in extractors.items():
             if matrix is None:
                 continue
@@ -162,7 +153,7 @@ class TaskSpectra:
 
         RIR multiplies: against θ₀ it is RIR against the raw features over θ₀'s own.
         """
-        if pair.baseline == RAW:
+        if pair.baseline == AS_IS:
             return ceiling
         return ceiling / self.measured(Comparison(pair.baseline), "compact", ridge=PUBLISHED_RIDGE).rir
 
@@ -199,7 +190,7 @@ def measures_table(
             result = spectra.measured(pair, convention, gauge, ridge=ridge, loss_gap=gap)
             if convention == "compact":
                 ceiling = spectra.ceiling_against(pair, compact_ceiling)
-            elif pair.baseline == RAW and spectra.dimensions[pair.extractor] >= P.dimension:
+            elif pair.baseline == AS_IS and spectra.dimensions[pair.extractor] >= P.dimension:
                 norm = P.dimension * (1 if gauge == "unit" else spectra.gains[pair.extractor])
                 ceiling = ridge_convention_ceiling(P, H, ridge=ridge, squared_norm=norm, rtol=rtol)
             share = result.rir / ceiling if 0 < ceiling < math.inf else math.nan
@@ -226,7 +217,7 @@ def _row(pair: Comparison, result: Immunization) -> dict[str, Any]:
     }
 
 
-def rtol_sweep(
+def rtol_table(
     finest: tuple[CovarianceRange, CovarianceRange],
     extractors: Extractors,
     compared: Sequence[Comparison],
@@ -251,7 +242,7 @@ def rtol_sweep(
     return pd.DataFrame(rows)
 
 
-def ridge_sweep(spectra: TaskSpectra, compared: Sequence[Comparison], *, ridge: float) -> pd.DataFrame:
+def ridge_table(spectra: TaskSpectra, compared: Sequence[Comparison], *, ridge: float) -> pd.DataFrame:
     """Measure ridge κ's and RIR (unit gauge) against ε, in the units of K and relative to σ₁."""
     top = max(float(spectra.range_P.values[0]), float(spectra.range_H.values[0]))
     kept = ("harmful_ratio", "pretrain_ratio", "rir", "clause_a", "clause_b")
@@ -271,7 +262,7 @@ def ridge_sweep(spectra: TaskSpectra, compared: Sequence[Comparison], *, ridge: 
 
 
 #: Rows and columns of the map of overlaps; more directions are averaged in blocks.
-MAP_SIZE = 64
+OVERLAP_BLOCKS = 64
 
 
 def predictions(
@@ -294,17 +285,17 @@ def predictions(
     return pd.DataFrame(rows, columns=columns)
 
 
-def overlap_map(K_P: NDArray[np.float64], K_H: NDArray[np.float64]) -> NDArray[np.float64]:
+def overlap_blocks(K_P: NDArray[np.float64], K_H: NDArray[np.float64]) -> NDArray[np.float64]:
     r"""Return the overlaps :math:`|q_{P,i}^\top q_{H,j}|^2` of both tasks' eigenvectors (Proposition 3.2).
 
-    Of more than `MAP_SIZE` directions, rows are averaged and columns summed in as many blocks.
+    Of more than `OVERLAP_BLOCKS` directions, rows are averaged and columns summed in as many blocks.
     """
     D = len(K_P)
     # Q_P as the U of an invertible θ: adding to the diagonal keeps eigenvectors and their order.
     overlaps = np.asarray(alignment(K_P + np.trace(K_P) / D * np.eye(D), K_H).overlaps)
-    if D <= MAP_SIZE:
+    if D <= OVERLAP_BLOCKS:
         return overlaps
-    edges: Sequence[int] = np.linspace(0, D, MAP_SIZE + 1).astype(int).tolist()
+    edges: Sequence[int] = np.linspace(0, D, OVERLAP_BLOCKS + 1).astype(int).tolist()
     summed = np.add.reduceat(np.add.reduceat(overlaps, edges[:-1], axis=0), edges[:-1], axis=1)
     return np.asarray(summed / np.diff(edges)[:, None], dtype=np.float64)
 

@@ -29,7 +29,7 @@ from condnum.machine import limited_threads
 from condnum.studies.executors import DaskExecutor, SchedulerError, core_count
 
 #: Groups of rows, where memory allows: intervals then have about 63 degrees of freedom.
-GROUPS = 64
+MOST_GROUPS = 64
 #: With fewer groups than this an interval says little, and none is given.
 FEWEST_GROUPS = 10
 #: What the groups of one task may take.
@@ -39,7 +39,7 @@ KEPT_BYTES = 32 << 20
 
 #: Ends the seeds of the assignment to groups, so that no other stream of random numbers is the same one:
 #: NumPy pads seeds with zeros, [7, 0] is the seed 7.
-LABELS = 71
+_GROUPS_SEED = 71
 
 #: Told the number of rows that are done, and of all rows where that is known.
 OnRows = Callable[[int, int | None], None]
@@ -79,14 +79,14 @@ class SecondMoments:
 
 def group_count(dimension: int) -> int:
     """Return how many groups of rows fit into memory; 1, that is no resampling, if too few do."""
-    fitting = min(GROUPS, GROUP_BYTES // (8 * dimension**2))
+    fitting = min(MOST_GROUPS, GROUP_BYTES // (8 * dimension**2))
     return int(fitting) if fitting >= FEWEST_GROUPS else 1
 
 
 def second_moments(
     stream: FeatureStream,
     *,
-    groups: int = GROUPS,
+    groups: int = MOST_GROUPS,
     seed: int = 0,
     first: int = 0,
     last: int | None = None,
@@ -122,7 +122,7 @@ def second_moments(
         waiting, index = reader.submit(next, blocks, None), first
         while (block := waiting.result()) is not None:
             waiting = reader.submit(next, blocks, None)
-            label = np.random.default_rng([seed, index, LABELS]).integers(groups, size=len(block))
+            label = np.random.default_rng([seed, index, _GROUPS_SEED]).integers(groups, size=len(block))
             order = np.argsort(label, kind="stable")
             members = np.split(order, np.searchsorted(label[order], np.arange(1, groups)))
             shares = np.array_split(np.arange(groups), workers)
@@ -143,7 +143,7 @@ def second_moments(
 
 
 def cluster_moments(
-    stream: FeatureStream, address: str, *, groups: int = GROUPS, seed: int = 0, parts: int | None = None
+    stream: FeatureStream, address: str, *, groups: int = MOST_GROUPS, seed: int = 0, parts: int | None = None
 ) -> SecondMoments:
     """Compute second moments on the workers of a dask scheduler; their sums meet in a tree.
 

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from condnum.audit.attacks import AttackSection
 from condnum.audit.intervals import Intervals
 from condnum.audit.layers import LayerAudit
-from condnum.audit.measures import FRONT, RAW, ClauseC, Comparison, comparisons
+from condnum.audit.measures import AS_IS, FRONT, ClauseC, Comparison, comparisons
 from condnum.audit.moments import TaskFacts
-from condnum.audit.words import card, summary, verdict_words
+from condnum.audit.words import card, paragraphs
 from condnum.data.feature_pair import MISSING
 from condnum.files import output_folder, write_json
+from condnum.report.tables import number
 from condnum.theory.ceiling import RirCeiling
 
 #: Name of the file, and the version of its layout.
@@ -54,7 +55,7 @@ class Audit:
     layers: LayerAudit | None = None  # of a backbone, where that was asked for
 
     def __repr__(self) -> str:
-        """Return the verdict in a few lines; `sentences` says more."""
+        """Return the verdict in a few lines; `sentences` has more."""
         P, H = self.pretrain, self.harmful
         rows = f"D_P: {P.rows:,d} rows, D_H: {H.rows:,d} rows, {P.dimension:,d} columns"
         ratios = (
@@ -62,7 +63,7 @@ class Audit:
             f"RIR = {row['rir']:.4g}"
             for row in (self.row(self.judged, convention) for convention in ("compact", "ridge"))
         )
-        return "\n".join([f"Audit of {rows}", verdict_words(self), *ratios, *self.dropped])
+        return "\n".join([f"Audit of {rows}", self.verdict_line, *ratios, *self.dropped])
 
     def _repr_html_(self) -> str:
         """Return the verdict as the report shows it."""
@@ -124,6 +125,47 @@ class Audit:
         found = _rows(self.intervals.table, quantity=quantity, convention=convention, **where)
         return found.iloc[0] if len(found) else None
 
+    def interval_words(self, quantity: str, convention: str, **place: str) -> str:
+        """Return an interval as a table shows it, with a word where the estimate lies outside."""
+        row = self.interval(quantity, convention, **place)
+        if row is None:
+            return "—"
+        way = "raises" if row["low"] > row["estimate"] else "lowers"
+        word = "" if row["inside"] else f", resampling {way} it"
+        return f"{number(row['low'])} – {number(row['high'])}{word}"
+
+    @property
+    def fragile(self) -> list[tuple[str, float, float]]:
+        """Tasks whose compact κ moves more than tenfold over the rank tolerances, with its range."""
+        ranges = (
+            (name, float(self.rtol_sweep[column].min()), float(self.rtol_sweep[column].max()))
+            for name, column in (("D_P", "kappa_P"), ("D_H", "kappa_H"))
+        )
+        return [(name, low, high) for name, low, high in ranges if high > 10 * low]
+
+    @property
+    def scale_ratio(self) -> float:
+        """Largest ratio of two columns' deviations within a task."""
+        deviations = self.columns[["deviation_pretrain", "deviation_harmful"]].replace(0, math.nan)
+        return float((deviations.max() / deviations.min()).max())
+
+    @property
+    def known_factors(self) -> pd.DataFrame:
+        """Factors of the attackers on the judged extractor, where they are known, in ascending order."""
+        report = self.attack.report
+        if report is None:
+            return pd.DataFrame()
+        table = report.at(report.factors, None)
+        known = table[(table["extractor"] == self.judged.extractor) & (table["bound"] != "unknown")]
+        return known.sort_values("factor")
+
+    @property
+    def weakest(self) -> pd.Series | None:
+        """The attacker whom the judged extractor slows least; None if no factor is known."""
+        if self.attack.report is None or self.known_factors["factor"].isna().all():
+            return None
+        return self.attack.report.worst_case(self.judged.extractor)
+
     def verdict(self, pair: Comparison) -> list[dict[str, Any]]:
         """Return Definition 3.1 clause by clause in both conventions; None for what is not known."""
         rows = []
@@ -138,7 +180,23 @@ class Audit:
     @property
     def sentences(self) -> list[str]:
         """The summary in plain language, computed from the numbers."""
-        return summary(self)
+        return paragraphs("summary", self)
+
+    @property
+    def verdict_line(self) -> str:
+        """Whether the judged extractor is immunized, in each convention."""
+        return paragraphs("verdict", self)[0]
+
+    @property
+    def attackers_sentence(self) -> str:
+        """What the panel found in one sentence, or why there is none."""
+        return paragraphs("attackers", self)[0]
+
+    @property
+    def next_steps(self) -> list[str]:
+        """What somebody who has this audit should do, most urgent first."""
+        steps = paragraphs("next_steps", self)
+        return steps or ["Repeat the audit on other rows of the same tasks: all of this is about these."]
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as values that strict JSON holds: infinities as words, NaN as null."""
@@ -165,7 +223,7 @@ class Audit:
                 },
                 "columns": self.columns,
                 "settings": {"rtol": self.rtol, "ridge": self.ridge, "seed": self.seed, **self.settings},
-                "extractors": {name: shape for name, shape in self.extractors.items() if name != RAW},
+                "extractors": {name: shape for name, shape in self.extractors.items() if name != AS_IS},
                 "ceiling": {**vars(self.ceiling), "ridge_convention_limit": self.ridge_limit},
                 "kappa": self.kappa,
                 "measures": self.measures,

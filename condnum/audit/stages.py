@@ -1,7 +1,7 @@
 """The stages of an audit, each kept and resumed by itself: a pass over the rows leaves D×D sums."""
 
 import json
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -9,21 +9,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from torch import Tensor
 
 from condnum.arrays import resolve_device
 from condnum.audit import measures
 from condnum.audit.attacks import PANEL_BUDGET, attack_section, one_hot
 from condnum.audit.intervals import bootstrap, estimates
 from condnum.audit.layers import layer_audit
-from condnum.audit.measures import RAW, TaskSpectra, comparisons
+from condnum.audit.measures import AS_IS, TaskSpectra, comparisons
 from condnum.audit.moments import SecondMoments, cluster_moments, group_count, second_moments, task_facts
+from condnum.audit.net_images import NetImages
 from condnum.data.feature_pair import complete_targets, look_at
 from condnum.data.feature_stream import FeatureStream
-from condnum.deep.backbone import Backbone
-from condnum.deep.features import feature_key
-from condnum.deep.images import ImageData, image_loader
-from condnum.deep.transforms import ImageTransform
 from condnum.probing.attackers import AttackBudget
 from condnum.progress import report_event
 from condnum.studies.cells import Cell, CellResult, ResultStore
@@ -32,13 +28,13 @@ from condnum.theory.pareto import front_immunizer
 from condnum.theory.spectra import CovarianceRange, default_rtol, squared_rtol
 
 #: The stages that sum the rows of a task.
-TASKS = {"rows of D_P": "pretrain", "rows of D_H": "harmful"}
+ROW_STAGES = {"rows of D_P": "pretrain", "rows of D_H": "harmful"}
 
 #: What a stage found, by name: numbers, words, lists and dictionaries of them, tables, arrays.
-Found = dict[str, Any]
+StageResult = dict[str, Any]
 
 
-def to_cell(found: Found) -> CellResult:
+def to_cell(found: StageResult) -> CellResult:
     """Keep what a stage found: arrays as they are, all else as JSON, which gives every number back."""
 
     def plain(value: Any) -> Any:
@@ -51,36 +47,9 @@ def to_cell(found: Found) -> CellResult:
     return CellResult({"found": json.dumps(rest, default=plain)}, arrays)
 
 
-def from_cell(result: CellResult) -> Found:
+def from_cell(result: CellResult) -> StageResult:
     """Return what a stage found; tables are their columns."""
     return json.loads(str(result.row["found"])) | result.arrays
-
-
-#: Images of a step through a net, and between two messages on its progress.
-IMAGE_BATCH = 64
-
-
-@dataclass(frozen=True, eq=False)
-class NetImages:
-    """A backbone and the images of both tasks that it is audited on."""
-
-    backbone: Backbone
-    transform: ImageTransform
-    images: tuple[ImageData, ImageData]  # of D_P and D_H
-
-    @cached_property
-    def key(self) -> list[dict[str, Any]]:
-        """What the features of all layers depend on."""
-        return [feature_key(self.backbone, data, self.transform) for data in self.images]
-
-    def batches(self, task: int) -> Generator[Tensor]:
-        """Yield the images of a task that decode, `(B, 3, h, w)`."""
-        data, done = self.images[task], 0
-        for batch in image_loader(data, self.transform, batch_size=IMAGE_BATCH):
-            if len(batch.labels):
-                yield batch.images
-            done += len(batch.labels) + len(batch.unreadable)
-            report_event(stage=f"layers, images of D_{'PH'[task]}", step=done, steps=len(data))
 
 
 @dataclass(eq=False)
@@ -96,7 +65,7 @@ class AuditData:
     budget: AttackBudget | None = None  # of each attacker; None: that of an audit
     threads: int | None = None  # at a time; None: one a core
     net: NetImages | None = None  # where the features are those of a backbone
-    done: dict[Cell, Found] = field(default_factory=dict)
+    done: dict[Cell, StageResult] = field(default_factory=dict)
 
     @cached_property
     def checksum(self) -> str:
@@ -119,9 +88,9 @@ class Stage:
     data: AuditData
     cell: Cell
 
-    def compute(self) -> Found:
+    def compute(self) -> StageResult:
         """Compute it."""
-        stages = dict.fromkeys(TASKS, self.rows) | {
+        stages = dict.fromkeys(ROW_STAGES, self.rows) | {
             "columns": self.columns,
             "spectra": self.spectra,
             "bootstrap": self.bootstrap,
@@ -130,7 +99,7 @@ class Stage:
         }
         return stages[self.cell["stage"]]()
 
-    def before(self, stage: str) -> Found:
+    def before(self, stage: str) -> StageResult:
         """Return what an earlier stage found: now, or in the run that this one resumes."""
         done, start = self.data.done, self.cell.after
         while start is not None and start["stage"] != stage:
@@ -153,14 +122,18 @@ class Stage:
 
     def moments(self) -> tuple[SecondMoments, SecondMoments]:
         """Return the second moments of both tasks."""
-        P, H = (SecondMoments(**self.before(stage)) for stage in TASKS)
+        P, H = (SecondMoments(**self.before(stage)) for stage in ROW_STAGES)
         return P, H
 
-    def extractors(self, closed: Found) -> dict[str, NDArray[np.float64] | None]:
+    def extractors(self, closed: StageResult) -> dict[str, NDArray[np.float64] | None]:
         """Return the extractors that were given between the raw features and the closed forms."""
-        return {RAW: None, **self.data.extractors, **{name: closed[name] for name in measures.CLOSED}}
+        return {
+            AS_IS: None,
+            **self.data.extractors,
+            **{name: closed[name] for name in measures.CLOSED},
+        }
 
-    def columns(self) -> Found:
+    def columns(self) -> StageResult:
         """Look at all rows once: gaps, scales, odd columns."""
         data = self.data
         pair = look_at(
@@ -171,25 +144,25 @@ class Stage:
             complete_targets(data.pretrain_targets, pair.surveys[0], data.pretrain)  # are there as many?
         seen = {
             f"{name}_{task}": getattr(survey, name)
-            for task, survey in zip(TASKS.values(), pair.surveys, strict=True)
+            for task, survey in zip(ROW_STAGES.values(), pair.surveys, strict=True)
             for name in ("complete", "mean", "deviation")
         }
         return {"columns": pair.columns, "notes": pair.notes, **seen}
 
-    def rows(self) -> Found:
+    def rows(self) -> StageResult:
         """Sum the second moments of a task's rows."""
         stage, scheduler = self.cell["stage"], self.study.scheduler
-        stream = self.stream(TASKS[stage])
-        seed = np.random.SeedSequence([self.study.seed, list(TASKS).index(stage)]).generate_state(1)[0]
+        stream = self.stream(ROW_STAGES[stage])
+        seed = np.random.SeedSequence([self.study.seed, list(ROW_STAGES).index(stage)]).generate_state(1)[0]
         options: dict[str, Any] = {"groups": group_count(stream.dimension), "seed": int(seed)}
         if scheduler:
             return vars(cluster_moments(stream, scheduler, **options))
         options["on_rows"] = lambda done, total: report_event(stage=stage, step=done, steps=total)
         return vars(second_moments(stream, threads=self.data.threads, **options))
 
-    def spectra(self) -> Found:
+    def spectra(self) -> StageResult:
         """Measure both covariances, every extractor, and how both move with the conventions."""
-        streams = [self.stream(task) for task in TASKS.values()]
+        streams = [self.stream(task) for task in ROW_STAGES.values()]
         D, moments = streams[0].dimension, self.moments()
         K_P, K_H = (part.covariance for part in moments)
         rtol, ridge = self.study.rtol, self.study.ridge
@@ -220,22 +193,22 @@ class Stage:
             "groups": len(moments[0].groups),
             "pretrain": task_facts("D_P", streams[0], moments[0].rows, K_P, rtol),
             "harmful": task_facts("D_H", streams[1], moments[1].rows, K_H, rtol),
-            "extractors": {RAW: [D, D], **{name: theta.shape for name, theta in thetas.items()}},
+            "extractors": {AS_IS: [D, D], **{name: theta.shape for name, theta in thetas.items()}},
             "ceiling": rir_ceiling(*ranges, rtol=rtol),
             "ridge_limit": ridge_convention_ceiling(*ranges, ridge=ridge, rtol=rtol),
             "clause_c": clauses,
             "kappa": measures.kappa_table(spectra, ridge=ridge),
             "measures": measures.measures_table(spectra, compared, ridge=ridge, loss_gaps=gaps),
-            "rtol_sweep": measures.rtol_sweep(finest, extractors, compared, default=rtol),
-            "ridge_sweep": measures.ridge_sweep(spectra, compared, ridge=ridge),
+            "rtol_sweep": measures.rtol_table(finest, extractors, compared, default=rtol),
+            "ridge_sweep": measures.ridge_table(spectra, compared, ridge=ridge),
             "alignment": measures.predictions(K_P, K_H, extractors, rtol=rtol),
-            "overlaps": measures.overlap_map(K_P, K_H),
+            "overlaps": measures.overlap_blocks(K_P, K_H),
             "estimates": estimates(spectra, compared, ridge),
             **closed,
         }
 
-    def bootstrap(self) -> Found:
-        """Measure a batch of resampled pairs of tasks, or say why not."""
+    def bootstrap(self) -> StageResult:
+        """Measure resampled pairs of tasks, or say why not."""
         P, H = self.moments()
         if not (P.can_resample and H.can_resample):
             D = P.groups.shape[1]
@@ -244,18 +217,17 @@ class Stage:
                 "do not fit into the memory set aside for them"
             )
             return {"reason": reason, "draws": np.empty((0, 0))}
-        first, steps = self.cell["first"], self.study.bootstrap
-        spectra = self.before("spectra")
+        spectra, steps = self.before("spectra"), self.study.bootstrap
         extractors = self.extractors(spectra)
         draws = bootstrap(
             (P, H), extractors, comparisons(extractors), count=len(spectra["estimates"]["estimate"]),
             rtol=spectra["rtol"], ridge=self.study.ridge, seed=self.study.seed, threads=self.data.threads,
-            replicates=range(first, first + self.cell.settings["count"]),
-            on_replicate=lambda done: report_event(stage="bootstrap", step=first + done, steps=steps),
+            replicates=steps,
+            on_replicate=lambda done: report_event(stage="bootstrap", step=done, steps=steps),
         )  # fmt: skip
         return {"reason": "", "unit": f"{P.unit('D_P')} and {H.unit('D_H')}", "draws": draws}
 
-    def attackers(self) -> Found:
+    def attackers(self) -> StageResult:
         """Run the attack panel."""
         y, seed = self.data.targets, self.study.seed
         if y is not None:
@@ -267,7 +239,7 @@ class Stage:
         )  # fmt: skip
         return vars(section)
 
-    def layers(self) -> Found:
+    def layers(self) -> StageResult:
         """Audit the layers of the net, in another pass over the images."""
         net, study = self.data.net, self.study
         assert net is not None  # refused by the study

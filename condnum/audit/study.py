@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from condnum.audit.attacks import AttackSection, Kind, TargetsLike, read_targets
+from condnum.audit.attacks import AttackSection, TargetKind, TargetsLike, read_targets
 from condnum.audit.intervals import FEWEST_REPLICATES, intervals
 from condnum.audit.layers import RIR_TARGET, LayerAudit, layer_names
 from condnum.audit.measures import FRONT, ClauseC, ThetaLike, read_extractors
 from condnum.audit.moments import TaskFacts
+from condnum.audit.net_images import NetImages
 from condnum.audit.result import Audit
-from condnum.audit.stages import AuditData, Found, NetImages, Stage, from_cell, to_cell
+from condnum.audit.stages import AuditData, Stage, from_cell, to_cell
 from condnum.data.digits import load_small_digits
 from condnum.data.feature_pair import open_pair
-from condnum.data.feature_stream import MAX_DIMENSION, FeaturesLike, array_stream
-from condnum.data.resolver import user_cache
+from condnum.data.feature_stream import MAX_FEATURES, FeaturesLike, array_stream
 from condnum.errors import CondnumError, InvalidInputError, check_integer
 from condnum.files import atomic_write, sha256_file
 from condnum.machine import own_peak
@@ -32,9 +32,8 @@ from condnum.studies.study import Count, Result, SerialExecutor, Study, StudyRun
 from condnum.theory.ceiling import RirCeiling
 from condnum.theory.spectra import PUBLISHED_RIDGE
 
-#: Replicates of the bootstrap in one cell.
-BATCH = 50
-
+#: Rows of a task that take no more than this are read from their file once.
+REMEMBERED_BYTES = 128 << 20
 
 #: Stages without which there is still something to show.
 OPTIONAL = ("bootstrap", "attackers", "layers")
@@ -80,7 +79,7 @@ class FeatureAudit(Study, name="audit"):
     theta_i: str = ""
     targets: str = ""
     pretrain_targets: str = ""
-    kind: Kind = "auto"
+    kind: TargetKind = "auto"
     key: str = ""
     drop: str = ""
     standardise: bool = False
@@ -99,7 +98,7 @@ class FeatureAudit(Study, name="audit"):
     attackers: bool = True
     seed: int = 0
     scheduler: str = ""
-    max_dimension: int = MAX_DIMENSION
+    max_dimension: int = MAX_FEATURES
 
     def check(self) -> None:
         """Refuse what cannot run, before anything is read."""
@@ -141,7 +140,7 @@ class FeatureAudit(Study, name="audit"):
         net = None
         if self.backbone:
             net = self._net()
-            streams, labels = self._backbone_features(net)
+            streams, labels = net.features(self.backbone)
         elif not self.pretrain:
             digits = load_small_digits()
             X, y = np.asarray(digits.images).reshape(len(digits), -1), np.asarray(digits.labels)
@@ -156,44 +155,11 @@ class FeatureAudit(Study, name="audit"):
         return data
 
     def _net(self) -> NetImages:
-        """Make the backbone, without the head that a file may have, and open the images."""
-        from condnum.deep import Backbone, evaluation_transform, load_backbone, open_images
-        from condnum.deep.backbone import size_arguments
-        from condnum.deep.weights import read_metadata
-
-        size, file = size_arguments(self.backbone, self.image_size), self.weights not in ("", "pretrained")
-        known = read_metadata(self.weights) if file else {}
-        if known.get("backbone", self.backbone) != self.backbone:
-            raise InvalidInputError(
-                f"{self.weights} holds the weights of {known['backbone']}, not of {self.backbone}: give "
-                f"--backbone {known['backbone']}."
-            )
-        if "recipe" in known:
-            backbone = load_backbone(self.weights, **size)
-        else:
-            pretrained = self.weights if file else bool(self.weights)
-            backbone = Backbone(
-                self.backbone, pretrained=pretrained, classifier="new" if file else "loaded", seed=self.seed,
-                **size,
-            )  # fmt: skip
-        whole: dict[str, Any] = {"input_size": self.image_size, "crop_pct": 1.0} if self.image_size else {}
-        P, H = (
-            open_images(place, limit=self.limit, seed=self.seed)
-            for place in (self.pretrain_images, self.harmful_images)
-        )
-        return NetImages(backbone, evaluation_transform(backbone, **whole), (P, H))
-
-    def _backbone_features(self, net: NetImages) -> tuple[list[Any], list[Any]]:
-        """Extract pooled features of un-augmented images with a timm model (Eq. 18), and their labels."""
-        from condnum.deep import cached_features
-
-        streams, labels = [], []
-        for images in net.images:
-            options: dict[str, Any] = {"cache": user_cache() / "features", "name": self.backbone}
-            found = cached_features(net.backbone, images, net.transform, device="auto", **options)
-            streams.append(array_stream(found.values, name=Path(images.name).name))
-            labels.append(found.labels)
-        return streams, labels
+        """Make the backbone and open its images."""
+        return NetImages.open(
+            self.backbone, self.pretrain_images, self.harmful_images, weights=self.weights,
+            image_size=self.image_size, limit=self.limit, seed=self.seed,
+        )  # fmt: skip
 
     def open(self, pretrain: FeaturesLike, harmful: FeaturesLike, **given: Any) -> AuditData:
         """Open features, extractors and targets, and refuse those that do not fit; see `audit`."""
@@ -201,6 +167,8 @@ class FeatureAudit(Study, name="audit"):
         P, H, notes = open_pair(
             pretrain, harmful, key=self.key, drop=self.drop, max_dimension=self.max_dimension
         )
+        if not self.scheduler:  # whose workers read the files themselves
+            P, H = P.remembered(REMEMBERED_BYTES), H.remembered(REMEMBERED_BYTES)
         answers: dict[str, Any] = {
             name: read_targets(given.pop(name), kind=self.kind, name=name)
             for name in ("targets", "pretrain_targets")
@@ -209,15 +177,14 @@ class FeatureAudit(Study, name="audit"):
         return AuditData(P, H, notes, read_extractors(given, P.dimension), **answers)
 
     def cells(self, data: Any) -> list[Cell]:
-        """List the stages, each after those whose results it needs; the bootstrap in batches."""
+        """List the stages, each after those whose results it needs."""
         columns = Cell({"stage": "columns"}, {"standardise": self.standardise})
         pretrain = Cell({"stage": "rows of D_P"}, {"seed": self.seed}, columns)
         harmful = Cell({"stage": "rows of D_H"}, {}, pretrain)
         spectra = Cell({"stage": "spectra"}, {"ridge": self.ridge, "rtol": self.rtol}, harmful)
         cells = [columns, pretrain, harmful, spectra]
-        for first in range(0, self.bootstrap, BATCH):
-            count = min(BATCH, self.bootstrap - first)
-            cells.append(Cell({"stage": "bootstrap", "first": first}, {"count": count}, spectra))
+        if self.bootstrap:
+            cells.append(Cell({"stage": "bootstrap"}, {"replicates": self.bootstrap}, spectra))
         if self.attackers:
             cells.append(Cell({"stage": "attackers"}, {"kind": self.kind}, spectra))
         if self.layers:
@@ -246,26 +213,21 @@ class FeatureAudit(Study, name="audit"):
 
     def found(self, results: Iterable[Result]) -> Audit:
         """Put what the stages found together."""
-        stages: dict[str, list[Found]] = {}
-        seconds: dict[str, float] = {}
-        for cell, row, arrays in results:
-            stages.setdefault(cell["stage"], []).append(from_cell(CellResult(row, arrays)))
-            seconds[cell["stage"]] = seconds.get(cell["stage"], 0.0) + float(row["seconds"] or 0)
-        (columns,), (spectra,) = stages["columns"], stages["spectra"]
-        no_intervals, drawn, batches = "it was switched off", None, stages.get("bootstrap", [])
-        if self.bootstrap:
-            no_intervals = "it failed" if not batches else batches[0]["reason"]
-        if batches and not no_intervals:
-            draws = np.concatenate([batch["draws"] for batch in batches])
-            drawn = intervals(draws, pd.DataFrame(spectra["estimates"]), batches[0]["unit"])
-            no_intervals = "" if drawn else "nearly all resampled pairs of tasks have rank 0"
-        layers = None
+        results = list(results)
+        stages = {cell["stage"]: from_cell(CellResult(row, arrays)) for cell, row, arrays in results}
+        columns, spectra, drawn, layers = stages["columns"], stages["spectra"], None, None
+        no_intervals = "it failed" if self.bootstrap else "it was switched off"
+        if replicates := stages.get("bootstrap"):
+            no_intervals = replicates["reason"]
+            if not no_intervals:
+                drawn = intervals(replicates["draws"], pd.DataFrame(spectra["estimates"]), replicates["unit"])
+                no_intervals = "" if drawn else "nearly all resampled pairs of tasks have rank 0"
         attack = AttackSection(None, "the panel failed" if self.attackers else "the panel was switched off")
-        for section in stages.get("attackers", []):
+        if section := stages.get("attackers"):
             attack = AttackSection(**section)
             if section["report"] is not None:
                 attack = replace(attack, report=AttackReport.from_columns(section["report"]))
-        for section in stages.get("layers", []):
+        if section := stages.get("layers"):
             layers = LayerAudit(**section | {"table": pd.DataFrame(section["table"])})
         tables = ("kappa", "measures", "rtol_sweep", "ridge_sweep", "alignment")
         settings = {"standardise": self.standardise, "replicates": self.bootstrap}
@@ -283,7 +245,7 @@ class FeatureAudit(Study, name="audit"):
             columns=pd.DataFrame(columns["columns"]),
             notes=tuple(columns["notes"]),
             settings=settings | {"groups": spectra["groups"], "scheduler": bool(self.scheduler)},
-            seconds=seconds,
+            seconds={cell["stage"]: float(row["seconds"] or 0) for cell, row, _ in results},
             peak_mib=own_peak().mib,
             ridge=self.ridge,
             seed=self.seed,
@@ -297,12 +259,12 @@ class FeatureAudit(Study, name="audit"):
         return {}
 
     def files(self, results: Sequence[Result], folder: Path) -> list[str]:
-        """Write audit.json, and the closed form `front` where a file was named for it."""
+        """Write the closed form `front` where a file was named for it; `Audit.save` writes audit.json."""
         if self.save_theta:
             front = next(arrays[FRONT] for cell, _, arrays in results if cell["stage"] == "spectra")
             with atomic_write(Path(self.save_theta)) as temporary, temporary.open("wb") as stream:
                 np.save(stream, front)
-        return self.found(results).save(folder)
+        return []
 
     def facts(self, data: Any) -> dict[str, str]:
         """Leave it to `run_words` to say what was read."""
@@ -344,7 +306,7 @@ def audit(
     theta_i: ThetaLike | None = None,
     targets: TargetsLike | None = None,
     pretrain_targets: TargetsLike | None = None,
-    kind: Kind = "auto",
+    kind: TargetKind = "auto",
     key: str = "",
     drop: str = "",
     standardise: bool = False,
@@ -356,7 +318,7 @@ def audit(
     seed: int = 0,
     threads: int | None = None,
     scheduler: str = "",
-    max_dimension: int = MAX_DIMENSION,
+    max_dimension: int = MAX_FEATURES,
 ) -> Audit:
     r"""Audit a pair of tasks and, if one is given, an extractor.
 

@@ -7,9 +7,8 @@ import numpy as np
 import pandas as pd
 
 from condnum.audit.layers import LayerAudit
-from condnum.audit.measures import LABELS, Comparison
+from condnum.audit.measures import LABEL_OF, Comparison
 from condnum.audit.result import Audit
-from condnum.audit.words import interval_words
 from condnum.machine import PeakMemory
 from condnum.report.tables import RATIOS, as_html, formula_html, number
 
@@ -56,7 +55,7 @@ def columns_html(columns: pd.DataFrame) -> str:
 
 def _worded(table: pd.DataFrame, titles: Mapping[str, str]) -> pd.DataFrame:
     """Return some columns as a reader sees them: under titles, names in words, numbers rounded."""
-    shown = table[list(titles)].replace({"task": _TASKS, "extractor": LABELS})
+    shown = table[list(titles)].replace({"task": _TASKS, "extractor": LABEL_OF})
     rounded = {name: shown[name].map(number) for name in shown.select_dtypes("number")}
     return shown.assign(**rounded).rename(columns=titles)
 
@@ -66,7 +65,7 @@ def kappa_words(found: Audit) -> pd.DataFrame:
     table = found.kappa
     places = table[["convention", "task", "extractor"]].to_dict("records")
     table = table.assign(
-        interval=[interval_words(found, "kappa", **place) for place in places],
+        interval=[found.interval_words("kappa", **place) for place in places],
         rank=table["rank"].astype(str) + " of " + table["dimension"].astype(str),
     )
     titles = {"kappa": "κ", "interval": "95 % interval", "sigma_max": "σ₁", "sigma_min": "σ least"}
@@ -82,7 +81,7 @@ def measures_words(found: Audit) -> pd.DataFrame:
     table = table.assign(
         extractor=[Comparison(place["extractor"], place["baseline"]).label for place in places],
         gauge=np.where(unit, "‖θ‖ = √D", "as given"),
-        interval=np.where(unit, [interval_words(found, "rir", **place) for place in places], "—"),
+        interval=np.where(unit, [found.interval_words("rir", **place) for place in places], "—"),
     )
     titles = {
         "extractor": "extractor", "convention": "convention", "gauge": "scale of θ", **RATIOS,
@@ -99,7 +98,7 @@ def sensitivity_words(found: Audit) -> pd.DataFrame:
     titles = {
         "rtol": "rank tolerance", "rank_P": "rank K<sub>P</sub>", "rank_H": "rank K<sub>H</sub>",
         "kappa_P": "κ(K<sub>P</sub>)", "kappa_H": "κ(K<sub>H</sub>)",
-        "harmful_ratio": f"(i) of {LABELS[pair.extractor]}", "pretrain_ratio": "(ii)", "rir": "RIR",
+        "harmful_ratio": f"(i) of {LABEL_OF[pair.extractor]}", "pretrain_ratio": "(ii)", "rir": "RIR",
         "rir_ceiling": "ceiling",
     }  # fmt: skip
     return _worded(chosen.assign(rtol=chosen["rtol"].map(number) + own), titles)
@@ -141,7 +140,7 @@ def attack_words(found: Audit) -> pd.DataFrame:
     if report is None:
         return pd.DataFrame()
     steps, factors = (
-        table.set_index("attacker").rename(columns=LABELS).add_prefix(f"{title}, ")
+        table.set_index("attacker").rename(columns=LABEL_OF).add_prefix(f"{title}, ")
         for title, table in (("steps", report.steps_table()), ("factor", report.factor_table()))
     )
     return steps.join(factors).reset_index()
@@ -158,7 +157,7 @@ def evaluation_words(found: Audit) -> pd.DataFrame:
     wide = table.pivot_table(
         index="label", columns="extractor", values=[name for name in columns if name in table], sort=False
     )
-    wide.columns = [f"{columns[name]} on {rows}, {LABELS[extractor]}" for name, extractor in wide.columns]
+    wide.columns = [f"{columns[name]} on {rows}, {LABEL_OF[extractor]}" for name, extractor in wide.columns]
     return wide.map(number).reset_index(names="attacker")
 
 

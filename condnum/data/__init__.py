@@ -1,6 +1,6 @@
-"""Data: one loader a data set, one resolver, one catalog; every loader hands out a `TaskPair` or `Digits`."""
+"""Data: one loader per data set, one resolver, one catalog; a loader returns a `TaskPair` or `Digits`."""
 
-from condnum.data.catalog import available, check, dataset_names
+from condnum.data.catalog import available, data_status
 from condnum.data.digits import Digits, digit_pair, load_diabetes_tasks, load_small_digits
 from condnum.data.house_prices import load_house_prices
 from condnum.data.mnist import load_mnist_images
@@ -21,8 +21,7 @@ __all__ = [
     "load_diabetes_tasks",
     # what is here, and is it whole
     "available",
-    "check",
-    "dataset_names",
+    "data_status",
     # files
     "data_folders",
     "user_cache",

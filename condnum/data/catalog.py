@@ -1,4 +1,4 @@
-"""What data this machine has, and whether it is whole: behind `condnum data` and `condnum data check`.
+"""What data this machine has, and whether it is whole: behind `condnum data`.
 
 Nothing here downloads or prints.
 """
@@ -7,13 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-
 from condnum.data.digits import Digits, load_diabetes_tasks, load_small_digits
 from condnum.data.house_prices import load_house_prices
 from condnum.data.mnist import load_mnist_images
 from condnum.data.task_pair import TaskPair
-from condnum.errors import CondnumError, DataNotFoundError, check_known
+from condnum.errors import CondnumError, DataNotFoundError
 
 _LOADERS: dict[str, Callable[[], TaskPair | Digits]] = {
     "house-prices": load_house_prices,
@@ -35,12 +33,6 @@ class DataStatus:
     location: str = ""  # path or package
     rows: int | None = None
     checksum: str = ""  # 64 hexadecimal digits
-    shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()  # (array name, shape) of all arrays
-
-
-def dataset_names() -> tuple[str, ...]:
-    """Return the names that `check` accepts."""
-    return tuple(_LOADERS)
 
 
 def available() -> list[DataStatus]:
@@ -53,17 +45,16 @@ def available() -> list[DataStatus]:
         >>> [status.rows for status in available() if status.source == "embedded"]
         [1797, 442]
     """
-    return [check(name) for name in _LOADERS]
+    return [data_status(name) for name in _LOADERS]
 
 
-def check(name: str) -> DataStatus:
+def data_status(name: str) -> DataStatus:
     """Return the status of one data set.
 
     Examples:
-        >>> check("diabetes").shapes[0]
-        ('X_P', (235, 8))
+        >>> data_status("diabetes").rows
+        442
     """
-    check_known("data set", name, _LOADERS)
     try:
         data = _LOADERS[name]()
     except CondnumError as error:
@@ -72,7 +63,7 @@ def check(name: str) -> DataStatus:
     if not origin.known_checksum:
         advice = f"{name}: recorded numbers were measured on other bytes, so compare them with care."
     elif name == "mnist" and origin.options["split"] == "test":
-        advice = f"{name}: these are the test images. All 70 000 images: condnum data download."
+        advice = f"{name}: these are the test images. All 70,000 images: condnum data download."
     return DataStatus(
         name,
         "ok" if origin.known_checksum else "unknown checksum",
@@ -81,5 +72,4 @@ def check(name: str) -> DataStatus:
         origin.location,
         len(data) if isinstance(data, Digits) else data.rows_pretrain + data.rows_harmful,
         data.checksum,
-        tuple((field, value.shape) for field, value in vars(data).items() if isinstance(value, np.ndarray)),
     )

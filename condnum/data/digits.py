@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condnum.data.resolver import KNOWN_CHECKSUMS
-from condnum.data.task_pair import FloatArray, Provenance, TaskPair, check_rows, sha256_arrays, standardise
+from condnum.data.task_pair import Float64Array, Provenance, TaskPair, check_rows, sha256_arrays, standardise
 from condnum.errors import DataFormatError, InvalidInputError, check_known
 
 Labels = Literal["one_vs_rest", "published"]
@@ -83,7 +83,7 @@ class Digits:
         """Names of the h·w pixels in reading order: r0c0, r0c1 and so on."""
         return tuple(f"r{r}c{c}" for r in range(self.images.shape[1]) for c in range(self.images.shape[2]))
 
-    def pixels(self, index: NDArray[np.integer] | slice = slice(None)) -> FloatArray:
+    def pixels(self, index: NDArray[np.integer] | slice = slice(None)) -> Float64Array:
         """Return images as rows of normalised pixels, `(x/pixel_max − mean)/std`."""
         chosen = self.images[index]
         return (chosen.reshape(len(chosen), -1) / self.pixel_max - self.mean) / self.std

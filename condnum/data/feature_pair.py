@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from condnum.data.feature_stream import MAX_DIMENSION, FeaturesLike, FeatureStream, as_stream
-from condnum.data.task_pair import FloatArray
+from condnum.data.feature_stream import MAX_FEATURES, FeaturesLike, FeatureStream, as_stream
+from condnum.data.task_pair import Float64Array
 from condnum.errors import CondnumError, DataFormatError, InvalidInputError, UnknownNameError
 
 #: Rows at the beginning of a file by which labels and indices are recognised.
-LOOK = 10_000
+_LOOK = 10_000
 #: A column of labels has at most so many different values.
 MOST_LABELS = 20
 #: Names that answers usually have.
@@ -35,11 +35,11 @@ class Survey:
 
     complete: NDArray[np.bool_]  # (all rows of the file,) those without gaps
     gaps: NDArray[np.int64]  # (D,) missing entries
-    mean: FloatArray  # (D,)
-    deviation: FloatArray  # (D,) of the population; exactly 0 for a constant column
-    smallest: FloatArray  # (D,)
-    largest: FloatArray  # (D,)
-    head: FloatArray  # (at most LOOK, D) the first rows
+    mean: Float64Array  # (D,)
+    deviation: Float64Array  # (D,) of the population; exactly 0 for a constant column
+    smallest: Float64Array  # (D,)
+    largest: Float64Array  # (D,)
+    head: Float64Array  # (at most _LOOK, D) the first rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ def open_pair(
     *,
     key: str = "",
     drop: str = "",
-    max_dimension: int = MAX_DIMENSION,
+    max_dimension: int = MAX_FEATURES,
 ) -> tuple[FeatureStream, FeatureStream, list[str]]:
     """Open two matrices and bring them to the same columns; of files nothing but headers is read.
 
@@ -247,7 +247,7 @@ def complete_targets(targets: NDArray[Any], survey: Survey, stream: FeatureStrea
 
 def _survey(stream: FeatureStream) -> Survey:
     """Read all rows once; means and deviations by Chan's sums, which do not cancel."""
-    D, masks, heads = stream.dimension, list[NDArray[np.bool_]](), list[FloatArray]()
+    D, masks, heads = stream.dimension, list[NDArray[np.bool_]](), list[Float64Array]()
     mean, squares, gaps = np.zeros(D), np.zeros(D), np.zeros(D, dtype=np.int64)
     smallest, largest, rows, total = np.full(D, np.inf), np.full(D, -np.inf), 0, 0
     chunks = (block[at : at + _CHUNK] for block in stream.raw_blocks() for at in range(0, len(block), _CHUNK))
@@ -272,7 +272,7 @@ def _survey(stream: FeatureStream) -> Survey:
                 f"{total - len(whole) + row + 1:,d}, column '{stream.columns[column]}'; replace them, or "
                 "drop these rows."
             )
-        heads.append(X[: max(0, LOOK - rows)])
+        heads.append(X[: max(0, _LOOK - rows)])
         with np.errstate(all="ignore"):  # squares beyond float64 are refused below
             own = X.mean(axis=0)
             shift = own - mean
@@ -324,7 +324,7 @@ def _looks(names: Sequence[str], P: Survey, H: Survey, answers: NDArray[np.bool_
     return found
 
 
-def _runs(values: FloatArray) -> bool:
+def _runs(values: Float64Array) -> bool:
     """Tell whether whole numbers are an index: all different, and sorted or without a hole."""
     if len(values) < 10 or len(np.unique(values)) < len(values):
         return False
@@ -332,7 +332,7 @@ def _runs(values: FloatArray) -> bool:
     return bool((steps > 0).all() or (steps < 0).all() or values.max() - values.min() == len(values) - 1)
 
 
-def _functions_of(targets: NDArray[Any], X: FloatArray) -> NDArray[np.bool_]:
+def _functions_of(targets: NDArray[Any], X: Float64Array) -> NDArray[np.bool_]:
     """Tell for each column whether the targets give it exactly, up to an affine map of numbers."""
     if targets.ndim == 1:
         targets = targets[:, None] == np.unique(targets)

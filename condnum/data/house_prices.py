@@ -16,7 +16,7 @@ from condnum.data.task_pair import Provenance, TaskPair, check_rows, standardise
 from condnum.errors import DataFormatError, UnknownNameError
 from condnum.files import opened
 
-Features = Literal["clean", "published"]
+HouseFeatures = Literal["clean", "published"]
 Encoders = Literal["union", "per_domain"]
 Normalise = Literal["per_task", "before_split"]
 Missing = Literal["pandas", "dictionary"]
@@ -41,7 +41,7 @@ Fireplaces FireplaceQu* GarageType* GarageYrBlt GarageFinish* GarageCars GarageA
 PavedDrive* WoodDeckSF OpenPorchSF EnclosedPorch 3SsnPorch ScreenPorch PoolArea PoolQC* Fence* MiscFeature*
 MiscVal MoSold YrSold SaleType* SaleCondition* SalePrice
 """
-COLUMNS = tuple(name.removesuffix("*") for name in _HEADER.split())
+HOUSE_COLUMNS = tuple(name.removesuffix("*") for name in _HEADER.split())
 CATEGORICAL = frozenset(name.removesuffix("*") for name in _HEADER.split() if name.endswith("*"))
 PRETRAIN_TARGET, HARMFUL_TARGET = "LotArea", "SalePrice"
 SPLIT_COLUMN, HARMFUL_ZONE = "MSZoning", "RL"
@@ -52,20 +52,20 @@ DROPPED = {
 }
 
 #: Largest file that is read, a hundred times the table.
-MAX_BYTES = 48 << 20
+_MAX_BYTES = 48 << 20
 
 #: Cells that count as missing. pandas (2.0 and later) reads "None" as missing too, although the
 #: data dictionary means "no veneer" by it; this touches MasVnrType only.
 MISSING_CELLS = {"pandas": ["", "NA", "None"], "dictionary": ["", "NA"]}
 
 
-def read_table(path: str | os.PathLike[str], *, missing: Missing = "pandas") -> pd.DataFrame:
+def read_house_table(path: str | os.PathLike[str], *, missing: Missing = "pandas") -> pd.DataFrame:
     """Read the CSV: numbers as float64 with 0 for missing, categories as strings with "0" for missing."""
     with opened(path) as stream:
-        content = stream.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
+        content = stream.read(_MAX_BYTES + 1)
+    if len(content) > _MAX_BYTES:
         raise DataFormatError(
-            f"{path} takes more than {MAX_BYTES >> 20} MiB, the table less than half of one; {FILES.advice}"
+            f"{path} takes more than {_MAX_BYTES >> 20} MiB, the table less than half of one; {FILES.advice}"
         )
     try:
         raw = pd.read_csv(
@@ -73,12 +73,12 @@ def read_table(path: str | os.PathLike[str], *, missing: Missing = "pandas") -> 
         )
     except (ValueError, UnicodeError) as error:  # pandas' parser errors are ValueErrors
         raise DataFormatError(f"{path} is not a CSV table ({error}); {FILES.advice}") from error
-    absent = [name for name in COLUMNS if name not in raw]
+    absent = [name for name in HOUSE_COLUMNS if name not in raw]
     if absent:
         shown = ", ".join(absent[:8]) + (", …" if len(absent) > 8 else "")
         raise DataFormatError(f"{path} lacks {len(absent)} of the 81 columns: {shown}; {FILES.advice}")
     table: dict[str, NDArray[Any]] = {}
-    for name in COLUMNS:
+    for name in HOUSE_COLUMNS:
         empty = raw[name].isna().to_numpy()
         if name in CATEGORICAL:
             # Object first: pandas 3 strings and categoricals refuse a fill value that they do not hold.
@@ -103,7 +103,7 @@ def read_table(path: str | os.PathLike[str], *, missing: Missing = "pandas") -> 
 def load_house_prices(
     source: Source = "auto",
     *,
-    features: Features = "clean",
+    features: HouseFeatures = "clean",
     rows: int | None = None,
     encoders: Encoders = "union",
     normalise: Normalise = "per_task",
@@ -142,7 +142,7 @@ def load_house_prices(
     options: dict[str, object] = {
         "features": features, "rows": rows, "encoders": encoders, "normalise": normalise, "missing": missing,
     }  # fmt: skip
-    choices = {"features": Features, "encoders": Encoders, "normalise": Normalise, "missing": Missing}
+    choices = {"features": HouseFeatures, "encoders": Encoders, "normalise": Normalise, "missing": Missing}
     for name, allowed in choices.items():
         if options[name] not in get_args(allowed):
             raise UnknownNameError(name.replace("features", "feature set"), options[name], get_args(allowed))
@@ -150,7 +150,7 @@ def load_house_prices(
         check_rows(rows)
     found = obtain(FILES, source)
     path = found.paths[0]
-    table = read_table(path, missing=missing)
+    table = read_house_table(path, missing=missing)
     harmful = np.asarray(table[SPLIT_COLUMN] == HARMFUL_ZONE)
     if min(harmful.sum(), (~harmful).sum()) < 2:
         zones = ", ".join(sorted(set(table[SPLIT_COLUMN]))) or "none"
@@ -165,7 +165,7 @@ def load_house_prices(
         for domain in domains:  # categories are numbered in sorted order within each
             codes[domain] = np.unique(words[domain], return_inverse=True)[1]
         table[name] = codes
-    names = [name for name in COLUMNS if name not in DROPPED[features]]
+    names = [name for name in HOUSE_COLUMNS if name not in DROPPED[features]]
     arrays: dict[str, Any] = {}
     for task, mask, target in (("P", ~harmful, PRETRAIN_TARGET), ("H", harmful, HARMFUL_TARGET)):
         kept = np.flatnonzero(mask)[:rows]

@@ -16,14 +16,14 @@ from condnum.data.task_pair import Provenance
 from condnum.errors import DataFormatError, DataNotFoundError, OutputError, UnknownNameError
 from condnum.files import atomic_write, opened, output_folder
 
-Split = Literal["train", "test"]
+MnistSplit = Literal["train", "test"]
 
 #: Mean and standard deviation of the pixels of the 60 000 training images in [0, 1].
 MNIST_MEAN, MNIST_STD = 0.1307, 0.3081
 #: The published order on OpenML: 60 000 training images first.
 _TRAIN_ROWS, _ROWS = 60_000, 70_000
 #: Largest array that is read, five times MNIST's: a header that says more is damaged.
-MAX_BYTES = 256 << 20
+_MAX_BYTES = 256 << 20
 #: How far a file is read beyond its last entry, for the message.
 _MORE = 1 << 20
 #: How IDX begins where entries are unsigned bytes; then the number of dimensions, of which NumPy has 64.
@@ -49,9 +49,9 @@ def read_idx(path: str | Path) -> NDArray[np.uint8]:
             )
         shape = struct.unpack(f">{magic[3]}I", header)
         expected, sizes = math.prod(shape), "×".join(map(str, shape))
-        if max(expected, math.prod(filter(None, shape))) > MAX_BYTES:  # NumPy counts past a 0 too
+        if max(expected, math.prod(filter(None, shape))) > _MAX_BYTES:  # NumPy counts past a 0 too
             raise DataFormatError(
-                f"{path} says {sizes} = {expected} bytes, above the limit of {MAX_BYTES} (MNIST's "
+                f"{path} says {sizes} = {expected} bytes, above the limit of {_MAX_BYTES} (MNIST's "
                 "images take 47,040,000); it is damaged: fetch it again."
             )
         content = stream.read(expected + _MORE)
@@ -71,10 +71,10 @@ def write_idx(path: str | Path, array: NDArray[np.uint8]) -> None:
     Path(path).write_bytes(gzip.compress(header + array.astype(np.uint8).tobytes(), compresslevel=6, mtime=0))
 
 
-def mnist_files(split: Split | None = None) -> DataFiles:
+def mnist_files(split: MnistSplit | None = None) -> DataFiles:
     """Return the two files of a split, in torchvision's layout."""
-    if split not in (None, *get_args(Split)):
-        raise UnknownNameError("split", split, get_args(Split))
+    if split not in (None, *get_args(MnistSplit)):
+        raise UnknownNameError("split", split, get_args(MnistSplit))
     stem = "t10k" if split == "test" else "train"
     names = (f"{stem}-images-idx3-ubyte", f"{stem}-labels-idx1-ubyte")
     return DataFiles(
@@ -90,7 +90,7 @@ def mnist_files(split: Split | None = None) -> DataFiles:
     )
 
 
-def load_mnist_images(source: Source = "auto", split: Split | None = None) -> Digits:
+def load_mnist_images(source: Source = "auto", split: MnistSplit | None = None) -> Digits:
     """Load the images and labels of MNIST, unchanged, with the usual pixel normalisation noted.
 
     Args:
@@ -163,7 +163,7 @@ def download_mnist() -> Path:
             f"got {images.shape} and {labels.shape}."
         )
     arrays = images.astype(np.uint8).reshape(_ROWS, 28, 28), labels.astype(np.uint8)
-    parts: dict[Split, slice] = {"train": slice(_TRAIN_ROWS), "test": slice(_TRAIN_ROWS, None)}
+    parts: dict[MnistSplit, slice] = {"train": slice(_TRAIN_ROWS), "test": slice(_TRAIN_ROWS, None)}
     try:
         output_folder(folder)
         for split, part in parts.items():

@@ -58,7 +58,7 @@ class DataFiles:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundFiles:
     """Files that exist."""
 
     files: DataFiles  # those asked for, or what is taken instead
@@ -125,7 +125,7 @@ def _candidates(files: DataFiles, source: Source) -> dict[Path, SourceKind]:
     return dict.fromkeys((path / files.folder, path / Path(files.folder).name, path), "given path")
 
 
-def find(files: DataFiles, source: Source = "auto") -> Found | None:
+def find(files: DataFiles, source: Source = "auto") -> FoundFiles | None:
     """Look for the files."""
     if source not in ("auto", "local", "embedded") and Path(source).expanduser().is_file():
         if len(files.names) > 1:
@@ -133,7 +133,7 @@ def find(files: DataFiles, source: Source = "auto") -> Found | None:
                 f"{files.dataset} needs {len(files.names)} files; "
                 f"give the folder that holds them, not {source}."
             )
-        return Found(files, (Path(source).expanduser(),), "given path")
+        return FoundFiles(files, (Path(source).expanduser(),), "given path")
     named = os.environ.get(DATA_VARIABLE) if source in ("auto", "local") else None
     if named and not Path(named).expanduser().is_dir():
         raise DataNotFoundError(
@@ -144,11 +144,11 @@ def find(files: DataFiles, source: Source = "auto") -> Found | None:
         for wanted in filter(None, (files, files.instead)):
             there = [[folder / name for name in names if (folder / name).is_file()] for names in wanted.names]
             if all(there):
-                return Found(wanted, tuple(paths[0] for paths in there), kind)
+                return FoundFiles(wanted, tuple(paths[0] for paths in there), kind)
     return None
 
 
-def obtain(files: DataFiles, source: Source) -> Found:
+def obtain(files: DataFiles, source: Source) -> FoundFiles:
     """Return the files; say what is missing, where it was looked for and what to put where.
 
     An altered file of the box is refused.

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from condnum.errors import InvalidInputError
 
-FloatArray: TypeAlias = NDArray[np.float64]
+Float64Array: TypeAlias = NDArray[np.float64]
 
 
-def read_only(value: Any, name: str) -> FloatArray:
+def read_only(value: Any, name: str) -> Float64Array:
     """Return `value` as a read-only float64 array; an array that already is one is not copied."""
     try:
         array = np.asarray(value)
@@ -36,7 +36,7 @@ def check_rows(rows: object) -> None:
         raise InvalidInputError(f"rows must be an integer of at least 2, got {rows!r}.")
 
 
-def standardise(values: FloatArray, *, reference: FloatArray | None = None) -> FloatArray:
+def standardise(values: Float64Array, *, reference: Float64Array | None = None) -> Float64Array:
     """Subtract the mean and divide by the population deviation of `reference` (default: `values`).
 
     A column that is constant in the reference rows becomes exactly zero: its mean in floating point may
@@ -126,20 +126,20 @@ class TaskPair:
         'toy, embedded: 2 pre-training and 3 harmful rows, D = 2, SHA-256 abababab'
     """
 
-    X_P: FloatArray
-    y_P: FloatArray
-    X_H: FloatArray
-    y_H: FloatArray
+    X_P: Float64Array
+    y_P: Float64Array
+    X_H: Float64Array
+    y_H: Float64Array
     name: str
     pretrain_name: str
     harmful_name: str
     feature_names: tuple[str, ...]
     checksum: str
     provenance: Provenance
-    X_loss: FloatArray | None = None
-    y_loss: FloatArray | None = None
-    X_probe: FloatArray | None = None
-    y_probe: FloatArray | None = None
+    X_loss: Float64Array | None = None
+    y_loss: Float64Array | None = None
+    X_probe: Float64Array | None = None
+    y_probe: Float64Array | None = None
     allow_constant_target: bool = False
 
     def __post_init__(self) -> None:
@@ -231,14 +231,14 @@ class TaskPair:
         return int(self.X_P.shape[1])
 
     @property
-    def loss_sample(self) -> tuple[FloatArray, FloatArray]:
+    def loss_sample(self) -> tuple[Float64Array, Float64Array]:
         """`(M_P, D)` inputs and `(M_P,)` targets for the supervised loss on D_P."""
         if self.X_loss is None or self.y_loss is None:
             return self.X_P, self.y_P
         return self.X_loss, self.y_loss
 
     @property
-    def probe_sample(self) -> tuple[FloatArray, FloatArray]:
+    def probe_sample(self) -> tuple[Float64Array, Float64Array]:
         """`(M_H, D)` inputs and `(M_H,)` targets for the attacker's probe on D_H."""
         if self.X_probe is None or self.y_probe is None:
             return self.X_H, self.y_H

@@ -124,7 +124,7 @@ class OwnData(Shown):
     own: OwnPair
     pretrain: TaskSpectrum
     harmful: TaskSpectrum
-    overlaps: Floats  # (m, m) |q_Piᵀq_Hj|², summed over blocks if D > MAP_SIZE
+    overlaps: Floats  # (m, m) |q_Piᵀq_Hj|², summed over blocks if D is large
     misalignment: float  # of Eq. 10 at θ*: 0 if K_P and K_H share their eigenvectors
     ceiling: float  # RIR_max, compact; may be infinite
     harmful_only: int  # directions that X_H excites and X_P does not
@@ -400,7 +400,7 @@ def _geometry(own: OwnPair) -> tuple[Any, ...]:
         covariances.append(np.asarray(covariance(X)))
         found = singular_values(torch.tensor(X), kind="features")
         spectra.append(torch.nn.functional.pad(found, (0, X.shape[1] - len(found))))
-    return *covariances, *spectra, measures.overlap_map(*covariances)
+    return *covariances, *spectra, measures.overlap_blocks(*covariances)
 
 
 @lru_cache(maxsize=8)

@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from condnum.data.catalog import check
+from condnum.data.catalog import data_status
 from condnum.data.resolver import data_folders
 from condnum.errors import InvalidInputError, require
 from condnum.files import output_folder, write_json
@@ -212,7 +212,7 @@ class _Reproduction:
     def fingerprint(self, experiment: Experiment) -> str:
         """Return an experiment's fingerprint; each data set is loaded for it once."""
         for name in experiment.data:
-            self._checksums[name] = self._checksums.get(name) or check(name).checksum
+            self._checksums[name] = self._checksums.get(name) or data_status(name).checksum
         return fingerprint(experiment.words or (), {name: self._checksums[name] for name in experiment.data})
 
     def settled(self, before: Experiment) -> Experiment | None:

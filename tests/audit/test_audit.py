@@ -14,9 +14,8 @@ import condnum
 from condnum.audit import FeatureAudit, audit
 from condnum.audit.attacks import attack_section
 from condnum.audit.figures import attack_figure
-from condnum.audit.measures import RAW, Comparison, clause_c, target_moments
+from condnum.audit.measures import AS_IS, Comparison, clause_c, target_moments
 from condnum.audit.tables import evaluation_words
-from condnum.audit.words import card
 from condnum.data.feature_stream import array_stream
 from condnum.errors import CondnumError, DataNotFoundError, InvalidInputError, RankError, UnknownNameError
 from condnum.methods.problem import LinearTask
@@ -56,7 +55,7 @@ def test_ratios_in_every_convention_and_gauge_are_the_dense_library_s(found, dat
         assert row["harmful_ratio"] == pytest.approx(dense.harmful_ratio, rel=1e-9)
         assert (row["clause_a"], row["clause_b"]) == (dense.clauses["a"], dense.clauses["b"])
     for task, K in (("pretrain", K_P), ("harmful", K_H)):
-        row = found.kappa_of(task, RAW, "compact")
+        row = found.kappa_of(task, AS_IS, "compact")
         assert (row["kappa"], row["rank"]) == (pytest.approx(np.linalg.cond(K), rel=1e-8), D)
     assert found.ceiling.value == pytest.approx(condnum.rir_ceiling(K_P, K_H).value, rel=1e-8)
     assert found.row(Comparison("optimal"), "compact")["share"] == pytest.approx(1, rel=1e-8)
@@ -122,9 +121,9 @@ class TestResuming:
             with pytest.raises(KeyboardInterrupt):
                 study.run(out=out, on_progress=stop)
             again = study.run(out=out)
-            assert (again.report.reused, again.report.computed) == (last + 1, 6 - last)  # 2 batches
+            assert (again.report.reused, again.report.computed) == (last + 1, 5 - last)
             assert self.record(study.found(again.cells)) == whole
-            assert again.save(out) == ["audit.json"]
+            assert again.save(out) == []
 
     def test_a_stage_that_fails_is_named(self, study, tmp_path, monkeypatch):
         def broken(*_, **__):
@@ -133,7 +132,7 @@ class TestResuming:
         monkeypatch.setattr("condnum.audit.stages.attack_section", broken)
         run = study.run(out=tmp_path / "out")
         assert study.found(run.cells).attack.reason == "the panel failed"
-        assert run.save(tmp_path / "out") == ["failures.csv", "audit.json"]
+        assert run.save(tmp_path / "out") == ["failures.csv"]
         monkeypatch.setattr("condnum.audit.stages.task_facts", broken)
         with pytest.raises(SweepError, match="ended at its stage 'spectra' with MemoryError: too large"):
             study.run()
@@ -202,12 +201,12 @@ class TestWhatIsSaid:
         assert found.attack.report is not None
         assert set(found.attack.report.factors["extractor"]) == {"front"}
         assert "front (closed form)" in attack_figure(found).layout.title.text
-        assert "on front (closed form)" in card(found).partition("Weakest attacker")[2]
+        assert "front (closed form) as on" in found._repr_html_().partition("Weakest attacker")[2]
 
     @pytest.mark.parametrize("given", ["none", "theta"])
     def test_the_card_reads_as_words_without_a_style(self, data, theta, given):
         found = audit(*data, theta=theta if given == "theta" else None, replicates=0)
-        page = BeautifulSoup(card(found), "html.parser")
+        page = BeautifulSoup(found._repr_html_(), "html.parser")
         row, *cells = page.select_one("tbody tr").find_all(["th", "td"])
         assert row.get_text() == "compact"
         for cell, ratio in zip(cells, ["(i)", "(ii)", "", "of at most"], strict=True):
@@ -220,7 +219,7 @@ class TestWhatIsSaid:
     def test_print_shows_the_verdict_and_a_notebook_the_card(self, found):
         assert repr(found).splitlines()[1].startswith("θ: ")
         assert len(repr(found).splitlines()) <= 8
-        assert found._repr_html_() == card(found)
+        assert "</article>" in found._repr_html_()
 
     def test_the_front_is_written_and_judged_again(self, data, tmp_path):
         for name, X in zip("PH", data, strict=True):
@@ -255,7 +254,7 @@ class TestInput:
             ({"harmful": np.ones((9, 4))}, InvalidInputError, "has 6 columns and features has 4"),
             ({"theta": np.ones((2, D))}, InvalidInputError, r"theta has shape \(2, 6\).*looks transposed"),
             ({"theta_0": np.eye(D)}, InvalidInputError, "theta_0 was given without theta_i"),
-            ({"theta": np.full((D, D), np.nan)}, InvalidInputError, "theta .* has NaN or infinite entries"),
+            ({"theta": np.full((D, D), np.nan)}, InvalidInputError, "theta has NaN or infinite entries"),
             ({"theta": np.zeros((D, D))}, RankError, "theta is the zero matrix"),
             ({"pretrain": np.zeros((5, D))}, RankError, "rank 0"),
             ({"pretrain": np.ones((2, 20_001), np.float32)}, InvalidInputError, r"20,001 columns.*3\.0 GiB"),
@@ -298,7 +297,7 @@ class TestInput:
         found = audit(data[0], holes, replicates=0)
         said = "D_H: 1 of 201 rows has missing entries"
         assert found.dropped[0].startswith(said)
-        assert "1 of 201 rows has missing entries" in card(found).partition("<table")[0]
+        assert "1 of 201 rows has missing entries" in found._repr_html_().partition("<table")[0]
         assert said in repr(found)
 
     def test_rows_with_gaps_go_with_their_targets(self, data):
@@ -337,7 +336,7 @@ class TestInput:
     @pytest.mark.slow
     def test_features_of_a_backbone(self, monkeypatch, tmp_path):
         pytest.importorskip("timm", reason="needs timm: pip install -e '.[deep]'")
-        monkeypatch.setattr("condnum.audit.study.user_cache", lambda: tmp_path)
+        monkeypatch.setattr("condnum.audit.net_images.user_cache", lambda: tmp_path)
         images = {"pretrain_images": "digits-8x8:0-1", "harmful_images": "digits-8x8:8-9"}
         found = FeatureAudit(backbone="test_resnet", **images).load()
         assert found.pretrain.dimension == found.harmful.dimension > 1

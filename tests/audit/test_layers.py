@@ -16,7 +16,7 @@ from torch import nn
 
 from condnum.audit import FeatureAudit, LayerAudit, audit, layer_audit
 from condnum.audit.figures import depth_figure
-from condnum.audit.measures import RAW
+from condnum.audit.measures import AS_IS
 from condnum.audit.study import AuditCommand
 from condnum.audit.tables import layers_words
 from condnum.deep import Backbone, evaluation_transform, image_loader, open_images, save_backbone
@@ -37,7 +37,7 @@ def check_by_hand(row, X_P, X_H, rel=1e-4):
     assert row["ceiling_ridge"] == pytest.approx(alone.ridge_limit, rel=rel)
     for task in TASKS:
         for convention, end in (("compact", ""), ("ridge", "_ridge")):
-            kappa = alone.kappa_of(task, RAW, convention)["kappa"]
+            kappa = alone.kappa_of(task, AS_IS, convention)["kappa"]
             assert row[f"kappa_{task}{end}"] == pytest.approx(kappa, rel=rel)
 
 
@@ -96,7 +96,7 @@ def test_one_pass_in_any_batches_leaves_the_net_as_it_was(images):
 
 
 def test_the_study_keeps_resumes_and_reports_the_stage(monkeypatch, tmp_path, images):
-    monkeypatch.setattr("condnum.audit.study.user_cache", lambda: tmp_path)
+    monkeypatch.setattr("condnum.audit.net_images.user_cache", lambda: tmp_path)
     file = save_backbone(Backbone("test_resnet"), tmp_path / "net.safetensors")
     given = {f"{task}_images": place for task, place in TASKS.items()}
     given |= {"backbone": "test_resnet", "weights": str(file), "image_size": SIDE, "limit": 20}
@@ -113,7 +113,7 @@ def test_the_study_keeps_resumes_and_reports_the_stage(monkeypatch, tmp_path, im
     assert (run.report.computed, run.report.reused) == (1, 4)
     found = study.found(run.cells)
     assert found.layers.sentence in found.sentences
-    assert run.save(out) == ["layers.csv", "audit.json"]
+    assert [*run.save(out), *found.save(out)] == ["layers.csv", "audit.json"]
     record = json.loads((out / "audit.json").read_text())["layers"]
     assert record["summary"] == found.layers.sentence
     assert [row["layer"] for row in record["table"]] == ["conv1", "layer4.0"]  # as they are run

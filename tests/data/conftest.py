@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from condnum.data.house_prices import CATEGORICAL, COLUMNS
+from condnum.data.house_prices import CATEGORICAL, HOUSE_COLUMNS
 
 
 @pytest.fixture(autouse=True)
@@ -28,13 +28,13 @@ def write_houses():
     """Write a table with the 81 real columns: 3 rows zoned RL, 2 others, all else 7 or "x"."""
 
     def write(path, drop=(), **cells):
-        values = {name: ["x"] * 5 if name in CATEGORICAL else ["7"] * 5 for name in COLUMNS}
+        values = {name: ["x"] * 5 if name in CATEGORICAL else ["7"] * 5 for name in HOUSE_COLUMNS}
         values["MSZoning"] = ["RL", "RM", "RL", "FV", "RL"]
         values["Id"] = ["1", "2", "3", "4", "5"]
         values["LotArea"] = ["1", "10", "2", "30", "3"]
         values["SalePrice"] = ["100", "5", "200", "6", "300"]
         values.update(cells)
-        names = [name for name in COLUMNS if name not in drop]
+        names = [name for name in HOUSE_COLUMNS if name not in drop]
         lines = [",".join(names)] + [",".join(values[n][i] for n in names) for i in range(5)]
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join(lines) + "\n")

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from condnum.data import load_house_prices, sha256_file
-from condnum.data.house_prices import COLUMNS, MISSING_CELLS
+from condnum.data.house_prices import HOUSE_COLUMNS, MISSING_CELLS
 from condnum.data.resolver import BOX
 from condnum.errors import DataFormatError, InvalidInputError
 
@@ -96,7 +96,7 @@ def test_bad_options_are_refused_before_any_file_is_read(options, message):
     ("cells", "message"),
     [
         ({"drop": ("SalePrice",)}, r"train.csv lacks 1 of the 81 columns: SalePrice;"),
-        ({"drop": COLUMNS[:10]}, "lacks 10 of the 81 columns: Id, MSSubClass, .*LotShape, …;"),
+        ({"drop": HOUSE_COLUMNS[:10]}, "lacks 10 of the 81 columns: Id, MSSubClass, .*LotShape, …;"),
         (
             {"SalePrice": ["1", "2", "3", "NA", ""]},
             r"target column 'SalePrice' has 2 missing value\(s\), the first in data row 4",

@@ -19,8 +19,7 @@ COMMANDS = {
     "run attackers": "--data --source --seeds --epochs --jobs",
     "run deep": "--data --backbone --weights --pretrain --harmful --preset --limit",
     "run stability": "--runs --nets --jobs",
-    "data": "--help",
-    "data check": "diabetes digits nothing",
+    "data": "--help nothing",
     "": "--version --help --nonsense",
     "run": "nothing --help",
 }

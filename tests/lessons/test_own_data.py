@@ -11,7 +11,7 @@ import scipy.linalg
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
 from condnum.audit import audit
-from condnum.audit.measures import RAW
+from condnum.audit.measures import AS_IS
 from condnum.errors import DataNotFoundError, InvalidInputError, RankError, UnknownNameError
 from condnum.lessons.own_data import UPLOAD_BYTES, OwnDataExplorer, own_data
 from condnum.probing import linear_probe
@@ -53,8 +53,8 @@ def test_the_audit_of_the_same_float32_files_says_the_same(files):
     P, H = (rng.normal(size=(500, 20)).astype(np.float32) for _ in range(2))
     P[:, 0] *= 1e-4  # κ of 1e8: above float32's round-off squared, below float32's round-off
     lesson, found = own_data(**files(P, H)), audit(P, H, replicates=0)
-    assert lesson.pretrain.compact.rank == found.kappa_of("pretrain", RAW, "compact")["rank"] == 20
-    kappa = found.kappa_of("pretrain", RAW, "compact")["kappa"]
+    assert lesson.pretrain.compact.rank == found.kappa_of("pretrain", AS_IS, "compact")["rank"] == 20
+    kappa = found.kappa_of("pretrain", AS_IS, "compact")["kappa"]
     assert lesson.pretrain.compact.value == pytest.approx(kappa, rel=1e-6)
     assert kappa > 1e7
     assert lesson.ceiling == pytest.approx(found.ceiling.value, rel=1e-6)

@@ -1,0 +1,79 @@
+"""A backbone with the images of both tasks, in the place of feature files."""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from condnum.data.feature_stream import FeatureStream, array_stream
+from condnum.data.resolver import user_cache
+from condnum.deep.backbone import Backbone, load_backbone, size_arguments
+from condnum.deep.features import cached_features, feature_key
+from condnum.deep.image_sets import open_images
+from condnum.deep.images import ImageData, image_loader
+from condnum.deep.transforms import ImageTransform, evaluation_transform
+from condnum.deep.weights import read_metadata
+from condnum.errors import InvalidInputError
+from condnum.progress import report_event
+
+#: Images of a step through a net, and between two messages on its progress.
+_IMAGE_BATCH = 64
+
+
+@dataclass(frozen=True, eq=False)
+class NetImages:
+    """A backbone and the images of both tasks that it is audited on."""
+
+    backbone: Backbone
+    transform: ImageTransform
+    images: tuple[ImageData, ImageData]  # of D_P and D_H
+
+    @classmethod
+    def open(
+        cls, name: str, *places: str, weights: str, image_size: int | None, limit: int | None, seed: int
+    ) -> "NetImages":
+        """Make the backbone, without the head that a file may have, and open the images of both tasks."""
+        size, file = size_arguments(name, image_size), weights not in ("", "pretrained")
+        known = read_metadata(weights) if file else {}
+        if known.get("backbone", name) != name:
+            raise InvalidInputError(
+                f"{weights} holds the weights of {known['backbone']}, not of {name}: give --backbone "
+                f"{known['backbone']}."
+            )
+        if "recipe" in known:
+            backbone = load_backbone(weights, **size)
+        else:
+            pretrained = weights if file else bool(weights)
+            backbone = Backbone(
+                name, pretrained=pretrained, classifier="new" if file else "loaded", seed=seed, **size
+            )
+        whole: dict[str, Any] = {"input_size": image_size, "crop_pct": 1.0} if image_size else {}
+        P, H = (open_images(place, limit=limit, seed=seed) for place in places)
+        return cls(backbone, evaluation_transform(backbone, **whole), (P, H))
+
+    @cached_property
+    def key(self) -> list[dict[str, Any]]:
+        """What the features of all layers depend on."""
+        return [feature_key(self.backbone, data, self.transform) for data in self.images]
+
+    def features(self, name: str) -> tuple[list[FeatureStream], list[Any]]:
+        """Extract pooled features of un-augmented images (Eq. 18), kept in a cache, and their labels."""
+        streams, labels = [], []
+        options: dict[str, Any] = {"cache": user_cache() / "features", "name": name}
+        for images in self.images:
+            found = cached_features(self.backbone, images, self.transform, device="auto", **options)
+            streams.append(array_stream(found.values, name=Path(images.name).name))
+            labels.append(found.labels)
+        return streams, labels
+
+    def batches(self, task: int) -> Generator[Tensor]:
+        """Yield the images of a task that decode, `(B, 3, h, w)`."""
+        data, done = self.images[task], 0
+        for batch in image_loader(data, self.transform, batch_size=_IMAGE_BATCH):
+            if len(batch.labels):
+                yield batch.images
+            done += len(batch.labels) + len(batch.unreadable)
+            report_event(stage=f"layers, images of D_{'PH'[task]}", step=done, steps=len(data))
