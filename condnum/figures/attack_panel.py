@@ -9,14 +9,14 @@ from condnum.figures.style import GREY, add_line, empty, finish, log_axis, panel
 from condnum.probing import AttackReport
 
 #: Excess losses below this are not drawn: the panel stops at its smallest ε.
-FLOOR = 1e-5
+_FLOOR = 1e-5
 
 #: Okabe–Ito without the yellow, which is too light for lines; the dash is the second code.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9")
 _DASHES = ("solid", "dash")
 
 #: ColorBrewer's PuOr, safe for the common kinds of colour blindness: purple is slowed, orange helped.
-SCALE = "PuOr"
+_SCALE = "PuOr"
 
 
 def attack_curves_figure(report: AttackReport, subtitle: str) -> Any:
@@ -51,7 +51,7 @@ def _curves(report: AttackReport, subtitle: str, column: str, axis: str, title: 
     )  # fmt: skip
     log = column == "excess"
     curves = report.curves.dropna(subset=column).query("step > 0")
-    shown = curves[column].clip(lower=FLOOR) if log else curves[column]
+    shown = curves[column].clip(lower=_FLOOR) if log else curves[column]
     for index, (attacker, of_attacker) in enumerate(
         curves.assign(shown=shown).groupby("attacker", sort=False)
     ):
@@ -84,39 +84,34 @@ def attack_factor_heatmap(report: AttackReport, subtitle: str, *, epsilon: float
     """Draw the immunization factor of each attacker on each extractor, and the worst case."""
     chosen = report.budget.headline if epsilon is None else epsilon
     table = report.at(report.factors, chosen)
-    text = report.factor_table(epsilon=chosen).set_index("attacker")
+    factors = report.factor_table(epsilon=chosen).set_index("attacker")
     values = table.pivot(index="label", columns="extractor", values="factor")
-    values = values.reindex(index=text.index, columns=text.columns)
+    values = values.reindex(index=factors.index, columns=factors.columns)
     worst, words = values.min(axis=0), []
-    for name in text.columns:
+    for name in factors.columns:
         known = table[(table["extractor"] == name)].dropna(subset="factor")
         exact = len(known) and report.worst_case(name, epsilon=chosen)["bound"] == "exact"
         words.append(("" if exact else ">") + f"{worst[name]:.3g}" if len(known) else "—")
-    rows = ["<b>worst case: least factor</b>", *reversed(list(text.index))]
+    rows = ["<b>worst case: least factor</b>", *reversed(list(factors.index))]
     grid = np.vstack([worst.to_numpy(), values.to_numpy()[::-1]])
-    shown = np.vstack([np.array([f"<b>{word}</b>" for word in words]), text.to_numpy()[::-1]])
+    shown = np.vstack([np.array([f"<b>{word}</b>" for word in words]), factors.to_numpy()[::-1]])
     log = np.log10(grid)
     limit = max(1.0, float(np.nanmax(np.abs(log)))) if np.isfinite(log).any() else 1.0
     figure = empty()
-    figure.add_heatmap(
-        z=np.ones_like(log), x=list(text.columns), y=rows, colorscale=[[0, "#BDBDBD"], [1, "#BDBDBD"]],
-        showscale=False, hoverinfo="skip", xgap=2, ygap=2,
-    )  # fmt: skip
     ticks = np.arange(-np.floor(limit), np.floor(limit) + 1)
-    cells = np.where(np.isfinite(log), log, None)
+    look = {
+        "x": list(factors.columns), "y": rows, "xgap": 2, "ygap": 2, "text": shown, "texttemplate": "%{text}",
+        "textfont": {"size": 13},
+    }  # fmt: skip
     figure.add_heatmap(
-        z=cells, x=list(text.columns), y=rows, colorscale=SCALE, reversescale=False, zmid=0,
-        zmin=-limit, zmax=limit, xgap=2, ygap=2, customdata=shown,
-        hovertemplate="%{y} on %{x}: factor %{customdata}<extra></extra>",
+        z=np.where(np.isfinite(log), None, 1.0), colorscale=[[0, "#BDBDBD"], [1, "#BDBDBD"]], showscale=False,
+        hoverinfo="skip", **look,
+    )  # fmt: skip
+    figure.add_heatmap(
+        z=np.where(np.isfinite(log), log, None), colorscale=_SCALE, zmid=0, zmin=-limit, zmax=limit, **look,
+        hovertemplate="%{y} on %{x}: factor %{text}<extra></extra>",
         colorbar={"title": {"text": "factor"}, "tickvals": ticks, "ticktext": [f"{10**t:g}" for t in ticks]},
     )  # fmt: skip
-    for i, row in enumerate(rows):
-        for j, name in enumerate(text.columns):
-            dark = np.isfinite(log[i, j]) and abs(log[i, j]) > 0.62 * limit
-            figure.add_annotation(
-                x=name, y=row, text=str(shown[i, j]), showarrow=False,
-                font={"color": "#FFFFFF" if dark else "#000000", "size": 13},
-            )  # fmt: skip
     figure.update_xaxes(title_text="extractor", side="bottom", showgrid=False)
     figure.update_yaxes(showgrid=False, ticks="")
     note = f"{subtitle}<br>Steps to ε = {100 * chosen:g} % over those on {report.baseline}; >: not finished"

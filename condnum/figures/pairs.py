@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from condnum.errors import InvalidInputError, check_known, require
+from condnum.errors import InvalidInputError, check_known
 from condnum.figures.style import empty, finish, log_axis, method_style, num, panels
 
 DIGITS = 10
@@ -173,10 +173,10 @@ def number_text(value: float) -> str:
 
 
 #: ColorBrewer's RdBu, safe for the common kinds of colour blindness: blue immunizes, red fails.
-SCALE = "RdBu"
+_SCALE = "RdBu"
 
 #: Cells whose mean of ln RIR is not finite.
-GREY = "#BDBDBD"
+_ODD = "#BDBDBD"
 
 #: Side of a panel in pixels; the gap between rows holds a panel's title, ticks and axis title.
 PANEL, GAP, BOTTOM = 405, 112, 62
@@ -274,7 +274,7 @@ def _dots(
     )
     finish(figure, f"RIR of {_heading(table)}", note)
     top, bottom = figure.layout.margin.t - 30, 80 + 24 * len(figure.data)
-    figure.add_vline(x=1, line={"color": GREY, "width": 1})
+    figure.add_vline(x=1, line={"color": _ODD, "width": 1})
     figure.update_xaxes(**log_axis("RIR", drawn), zeroline=False)
     figure.update_yaxes(
         range=[len(pairs) - 0.5, -0.5],
@@ -330,7 +330,7 @@ def pair_heatmaps(
     figure.update_yaxes(range=[high + 0.5, low - 0.5], constrain="domain")  # 0 on top
     for index, cells in enumerate(shown):
         row, col = index // columns + 1, index % columns + 1
-        _add_panel(figure, cells, limit, row=row, col=col)
+        _add_panel(figure, cells, row=row, col=col)
         panel = figure.get_subplot(row, col)
         panel.yaxis.scaleanchor = panel.yaxis.anchor
         if col == 1:
@@ -352,49 +352,25 @@ def pair_heatmaps(
     bar = {"title": {"text": "ln RIR"}, "len": side, "lenmode": "pixels", "thickness": 16}
     return figure.update_layout(
         margin={"t": top, "b": BOTTOM, "l": 60, "r": 90},
-        coloraxis={"colorscale": SCALE, "cmin": -limit, "cmax": limit, "cmid": 0, "colorbar": bar},
+        coloraxis={"colorscale": _SCALE, "cmin": -limit, "cmax": limit, "cmid": 0, "colorbar": bar},
     )
 
 
-def _add_panel(figure: Any, cells: PairCells, limit: float, *, row: int, col: int) -> None:
-    """Add one method: grey cells, coloured cells, their texts, and crosses on failures."""
+def _add_panel(figure: Any, cells: PairCells, *, row: int, col: int) -> None:
+    """Add one method: grey cells and coloured cells, each with its text, and a cross in it where it fails."""
     gap = np.array(None)  # a NaN would make a widget's message invalid JSON
     digits = np.arange(DIGITS)
-    P, H = np.meshgrid(digits, digits, indexing="ij")
     finite = np.isfinite(cells.log_rir)
-    grid = {"x": digits, "y": digits, "xgap": 1, "ygap": 1, "row": row, "col": col}
+    words = np.full((DIGITS, DIGITS), "", dtype=object)
+    for at in zip(*np.nonzero(cells.present), strict=True):
+        words[at] = number_text(cells.log_rir[at]) + "<sup>✕</sup>" * bool(cells.failed[at])
+    look = {"texttemplate": "%{text}", "textfont": {"size": 12}, "xgap": 1, "ygap": 1, "row": row, "col": col}
     figure.add_heatmap(
-        z=np.where(cells.present & ~finite, 1.0, gap), zmin=0, zmax=1, showscale=False,
-        colorscale=[[0, GREY], [1, GREY]], hoverinfo="skip", **grid,
+        z=np.where(cells.present & ~finite, 1.0, gap), zmin=0, zmax=1, showscale=False, text=words,
+        colorscale=[[0, _ODD], [1, _ODD]], hoverinfo="skip", x=digits, y=digits, **look,
     )  # fmt: skip
     figure.add_heatmap(
-        z=np.where(finite, cells.log_rir, gap), coloraxis="coloraxis", text=cells.hover,
-        customdata=np.stack([P, H], axis=-1), hovertemplate="%{text}<extra></extra>", **grid,
+        z=np.where(finite, cells.log_rir, gap), coloraxis="coloraxis", text=words, hovertext=cells.hover,
+        customdata=np.stack(np.meshgrid(digits, digits, indexing="ij"), axis=-1),
+        hovertemplate="%{hovertext}<extra></extra>", x=digits, y=digits, **look,
     )  # fmt: skip
-    ink = _ink(cells.log_rir, limit)
-    at = cells.present
-    figure.add_scatter(
-        x=H[at], y=P[at], mode="text", text=[number_text(value) for value in cells.log_rir[at]],
-        textfont={"color": ink[at], "size": 12}, hoverinfo="skip", showlegend=False, row=row, col=col,
-    )  # fmt: skip
-    at = cells.failed
-    figure.add_scatter(
-        x=H[at] + 0.36, y=P[at] - 0.35, mode="markers", hoverinfo="skip", showlegend=False,
-        marker={"symbol": "x-thin", "size": 6, "line": {"width": 1.5, "color": ink[at]}}, row=row, col=col,
-    )  # fmt: skip
-
-
-def _ink(log_rir: NDArray[np.float64], limit: float) -> NDArray[np.object_]:
-    """Return black or white for each cell, whichever contrasts more with the cell's colour."""
-    colors = require("plotly.colors", "viz")
-    ink = np.full(log_rir.shape, "#000000", dtype=object)
-    finite = np.isfinite(log_rir)
-    places = (log_rir[finite] / limit + 1) / 2
-    if len(places):
-        sampled = colors.sample_colorscale(SCALE, list(np.clip(places, 0, 1)), colortype="tuple")
-        # Relative luminance as WCAG 2 defines it; at 0.179 black and white contrast equally.
-        channels = np.array(sampled)
-        linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
-        luminance = linear @ np.array([0.2126, 0.7152, 0.0722])
-        ink[finite] = np.where(luminance < 0.179, "#FFFFFF", "#000000")
-    return ink

@@ -22,7 +22,7 @@ TITLES = {
 _VALUES = {"as_trained": "as trained", "-1": "worst"}
 
 #: ColorBrewer's PuOr, as in the map of attackers: purple stands, orange does not.
-SCALE = "PuOr"
+_SCALE = "PuOr"
 
 #: Pixels of a row, below a panel, from a panel to the titles of its columns, of claims, and of the title.
 _ROW, _BELOW, _TITLE, _LEFT, _ABOVE = 36, 130, 58, 178, 117
@@ -84,7 +84,7 @@ def stability_map(by_axis: pd.DataFrame, labels: Mapping[str, str], subtitle: st
         )
         figure.add_heatmap(
             z=share, x=edges, y=list(range(len(claims))), text=text, customdata=hover,
-            colorscale=SCALE, texttemplate="%{text}", textfont={"size": 12}, zmin=0, zmax=1, xgap=2, ygap=2,
+            colorscale=_SCALE, texttemplate="%{text}", textfont={"size": 12}, zmin=0, zmax=1, xgap=2, ygap=2,
             showscale=False, hoverongaps=False, hovertemplate="%{customdata}<extra></extra>", row=row, col=1,
         )  # fmt: skip
         figure.update_xaxes(

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from condnum.figures.style import BLUE, GREEN, ORANGE, PURPLE, num
 from condnum.lessons.condition_number import Floats
@@ -81,11 +80,6 @@ class AlignedTasks(Shown):
             return f"{both}: {verdict}. No θ has an RIR above {limit}."
         attained = "which is the ceiling" if here.rir > self.ceiling * (1 - 1e-9) else f"of at most {limit}"
         return f"{both}, {attained}: <b>immunized</b>, though the singular vectors align perfectly."
-
-    def table(self) -> pd.DataFrame:
-        """Return both condition numbers and RIR along the path, one row an exponent."""
-        columns = {"s": EXPONENTS, "kappa_pretrain": self.pretrain_condition}
-        return pd.DataFrame(columns | {"kappa_harmful": self.harmful_condition, "rir": self.ratios})
 
 
 @checked(

@@ -150,23 +150,6 @@ class RotatedAlignment(Shown):
             f"of Haar draws, 90 % lie in {low:.3f} … {high:.3f}."
         )
 
-    def table(self) -> pd.DataFrame:
-        """Return spectra, bounds, partial sums and overlaps, one row an index i."""
-        result = self.alignment
-        columns = {
-            "theta_singular_value": result.theta_singular_values,
-            "covariance_eigenvalue": result.covariance_eigenvalues,
-            "predicted": result.predicted,
-            "predicted_sorted": self.sorted_prediction,
-            "spectrum": result.spectrum,
-            "ostrowski_lower": result.ostrowski_lower,
-            "ostrowski_upper": result.ostrowski_upper,
-            "predicted_partial_sum": result.predicted_partial_sums,
-            "true_partial_sum": result.true_partial_sums,
-        }
-        columns |= {f"overlap_{j}": column for j, column in enumerate(np.asarray(result.overlaps).T, 1)}
-        return pd.DataFrame(columns, index=pd.RangeIndex(1, len(self.theta) + 1, name="i")).reset_index()
-
 
 @checked(
     angle=Slider(

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 
 from condnum.data import TaskPair
 from condnum.errors import check_known
@@ -175,22 +174,6 @@ class AlignmentView(Chosen, Shown):
             f"R<sub>well</sub>, {ill:.1%} of R<sub>ill</sub>; {self.tasks.pencil(u, energies)}. "
             f"|u<sub>{i}</sub>ᵀq<sub>{self.j}</sub>|² = {num(overlap, 2)} ({TASK[self.side]})."
         )
-
-    def table(self) -> pd.DataFrame:
-        """Return spectra, Eq. 10 and chosen directions, one row an index i."""
-        columns: dict[str, Any] = {
-            "i": np.arange(1, self.tasks.dimension + 1),
-            "feature": self.tasks.features,
-        }
-        for step in self.steps:
-            name = step.trail.name
-            columns[f"{name}_sigma"] = step["sigma"]
-            columns[f"{name}_u_{self.i}"] = step.left(self.i)[:, 0]
-            for side, task in enumerate(SIDES):
-                columns[f"{name}_predicted_{task}"] = step["predicted"][side]
-                columns[f"{name}_spectrum_{task}"] = step["spectrum"][side]
-        columns[f"q_{self.j}"] = self.tasks.vectors[self.side][:, self.j - 1]
-        return pd.DataFrame(columns)
 
 
 def _angles(one: Any, other: Any) -> tuple[float, float]:

@@ -14,7 +14,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 
 from condnum.figures.limits import region_traces
@@ -128,24 +127,6 @@ class CeilingDemo(Shown):
             f"with (ii) ≤ 1 is {num(limit, 4)}. Of {len(plane.cloud)} random θ, {beyond or 'none'} lies "
             f"beyond the front; the closest reaches {num(100 * plane.cloud_share, 4)} % of the ceiling."
         )
-
-    def table(self) -> pd.DataFrame:
-        """Return every point of the plane."""
-        plane = self.plane
-        points = {
-            "algorithm_1": self.path,
-            "family": plane.family,
-            "optimum": plane.optimum[None],
-            "random": plane.cloud,
-        }
-        table = pd.concat(
-            pd.DataFrame(pairs, columns=["pretrain_ratio", "harmful_ratio"]).assign(kind=kind)
-            for kind, pairs in points.items()
-        )
-        step = table.index.to_series().where(table["kind"] == "algorithm_1").astype("Int64")
-        table = table.assign(step=step, rir=table["harmful_ratio"] / table["pretrain_ratio"])
-        columns = ["kind", "step", "pretrain_ratio", "harmful_ratio", "rir"]
-        return table[columns].reset_index(drop=True)
 
 
 class FromIdentity(Ours):
@@ -307,11 +288,6 @@ class RidgeCeiling(Shown):
         kappa = f"RIR<sub>ε</sub> = {num(self.at_ridge.rir, 4)} at ε = {num(self.ridge)}"
         best = "The same θ* = K<sub>P</sub><sup>−1/2</sup>"
         return f"{best}: RIR = {num(self.at_compact.rir, 4)} (compact), {kappa}. {tale}"
-
-    def table(self) -> pd.DataFrame:
-        """Return the curves, one row an ε."""
-        columns = {"ridge": RIDGES, "ceiling_of_data": self.of_data, "bound_of_measure": self.of_measure}
-        return pd.DataFrame(columns | {"rir_of_optimum": self.attained, "compact_ceiling": self.compact})
 
 
 @checked(

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from condnum.errors import InvalidInputError
@@ -129,13 +128,6 @@ class Zigzag(Shown):
             f"Every step leaves {contraction:.4f} of the excess loss, {compared}. "
             f"After {self.step} steps: {left} of the squared distance; Eq. 2 allows {allowed}."
         )
-
-    def table(self) -> pd.DataFrame:
-        """Return iterates, ratios and bounds, one row a step."""
-        columns = {"steep": self.path[:, 0], "flat": self.path[:, 1]}
-        names = ("norm_ratio", "norm_bound", "energy_ratio", "energy_bound")
-        columns |= {name: getattr(self, name) for name in names}
-        return pd.DataFrame(columns).rename_axis("step").reset_index()
 
 
 @checked(
@@ -283,12 +275,6 @@ class SpectrumDescent(Shown):
         end = f" At step {stop:,d} the gradient is float64 round-off, and the curve is flat."
         text = f"A millionth of the squared distance is reached {reached}; Eq. 2 grants {granted}."
         return text + (end if stop >= 0 else "")
-
-    def table(self) -> pd.DataFrame:
-        """Return ratios and bounds, one row a recorded step."""
-        curve = self.curve
-        columns = {"step": curve.steps, "norm_ratio": curve.norm_ratio, "norm_bound": self.norm_bound}
-        return pd.DataFrame(columns | {"energy_ratio": curve.excess_loss, "energy_bound": self.energy_bound})
 
 
 @checked(

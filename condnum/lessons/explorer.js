@@ -94,7 +94,22 @@
     return { show, enable, alert: () => box.querySelector("[role=alert]") ?? add(box, "span", { role: "alert" }) };
   }
 
-  // An explorer in `host`. `source.ask(state)` promises {figure, reading, error}; a recording knows `nearest`.
+  // The points of the drawn traces as CSV, a row each: panel, trace, x, y, and z of a heat map.
+  const table = ({ _fullData: traces }) => {
+    const cell = (value) => {
+      const text = String(value ?? "").replace(/<[^>]*>/g, "");
+      return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+    };
+    const rows = traces.flatMap(({ name, xaxis, x = [], y = [], z }) => {
+      const head = [xaxis.slice(1) || 1, name];
+      if (!z) return Array.from(x, (at, i) => [...head, at, y[i], ""]);
+      return Array.from(z).flatMap((line, i) => Array.from(line, (value, j) => [...head, x[j] ?? j, y[i] ?? i, value]));
+    });
+    return [["panel", "trace", "x", "y", "z"], ...rows].map((row) => row.map(cell).join(",")).join("\n");
+  };
+
+  // An explorer in `host`. `source.ask(state)` promises {figure, reading, error}; a recording knows `nearest`,
+  // a kernel the `code` of what it shows.
   condnum.mount = (host, spec, source) => {
     host.classList.add("condnum-explorer");
     const side = add(host, "div", { className: "condnum-side" });
@@ -118,7 +133,25 @@
     if (folded.children.length > 1) side.append(folded);
     const verdict = add(side, "div", { className: "condnum-verdict", role: "status" });
     const below = add(host, "div", { className: "condnum-below" }), alarm = add(side, "div", { role: "alert" });
-    if (source.tools) source.tools(add(side, "div", { className: "condnum-tools" }), say);
+    const tools = add(side, "div", { className: "condnum-tools" });
+    const tool = (label, title, onclick) => add(tools, "button", { title, onclick }, label);
+    if (source.code) {
+      const copy = tool("Copy settings as code", "Copy the line of Python that makes this explorer again", () => {
+        Promise.resolve().then(() => navigator.clipboard.writeText(source.code())).then(
+          () => { copy.textContent = "Copied"; setTimeout(() => { copy.textContent = "Copy settings as code"; }, 2000); },
+          () => say(`This browser keeps its clipboard to itself; select and copy: ${source.code()}`),
+        );
+      });
+    }
+    tool("Figure as PNG", "Download what is drawn as a picture", () => {
+      const { width, height } = plot._fullLayout;
+      Plotly.downloadImage(plot, { format: "png", scale: 2, width, height, filename: spec.name });
+    });
+    tool("Data as CSV", "Download the points of all traces as a table", () => {
+      const url = URL.createObjectURL(new Blob([table(plot)], { type: "text/csv" }));
+      Object.assign(document.createElement("a"), { href: url, download: `${spec.name}.csv` }).click();
+      setTimeout(() => URL.revokeObjectURL(url), 60000);
+    });
 
     function say(error, field = "") {
       for (const line of [alarm, ...host.querySelectorAll(".condnum-row [role=alert]")]) line.textContent = "";

@@ -1,4 +1,4 @@
-"""The frame of all explorers: a pure function of its controls, shown as a figure, a sentence and a table.
+"""The frame of all explorers: a pure function of its controls, shown as a figure and a sentence.
 
 `checked` says what each argument of a lesson's function may be and how a reader sets it, and holds callers to
 that; an `Explorer` makes a trait and a widget of it.
@@ -12,9 +12,7 @@ from dataclasses import asdict, dataclass, field
 from numbers import Real
 from typing import Any, ClassVar, Literal, ParamSpec, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
-import pandas as pd
-
-from condnum.errors import InvalidInputError, MissingExtraError, UnknownNameError, check_known, require
+from condnum.errors import InvalidInputError, UnknownNameError, check_known, require
 from condnum.figures.style import honest_legend, num
 from condnum.lessons.figure_view import Live, display_with_picture, errors_shown, payload_json
 from condnum.machine import limited_threads
@@ -35,10 +33,6 @@ class Shown(ABC):
     @abstractmethod
     def reading(self) -> str:
         """Say in HTML what is to be seen."""
-
-    @abstractmethod
-    def table(self) -> pd.DataFrame:
-        """Return the data of the figure."""
 
 
 #: For each argument on which it depends: the values with which another one has an effect.
@@ -189,15 +183,6 @@ class Preset:
     settings: Mapping[str, Any]
 
 
-#: Buttons below the sentence: what a file holds, its label, its media type.
-EXPORTS = {
-    "html": ("Figure as HTML", "text/html"),
-    "png": ("Figure as PNG", "image/png"),
-    "csv": ("Data as CSV", "text/csv"),
-}
-COPY = ("copy", "Copy settings as code", "Copy the line of Python that makes this explorer again")
-
-
 class Explorer(Live):
     """A figure with controls: each control sets a trait, and all of them are the state.
 
@@ -207,7 +192,7 @@ class Explorer(Live):
 
     Setting a trait (`explorer.kappa = 50`) recomputes and redraws before it returns. A value that the
     trait forbids raises `traitlets.TraitError`; an exception in between is shown in red and kept in `error`.
-    What cannot be drawn leaves no figure, sentence, code line or export of what was shown before.
+    What cannot be drawn leaves no figure, sentence or code line of what was shown before.
     """
 
     compute: ClassVar[Callable[..., Any]]
@@ -235,8 +220,7 @@ class Explorer(Live):
         self._asked = self._answered = 0  # numbers of the page's questions
         self._blank()
         super().__init__(**settings)
-        files = [(kind, label, f"Download as a .{kind} file") for kind, (label, _) in EXPORTS.items()]
-        self.declaration = self.spec() | {"state": self.settings, "tools": [COPY, *files]}
+        self.declaration = self.spec() | {"state": self.settings}
         self._draw()
         self.observe(self._draw, list(self.controls))
 
@@ -308,34 +292,9 @@ class Explorer(Live):
             for name, value in settings.items():
                 setattr(self, name, value)
 
-    def export(self, kind: str) -> None:
-        """Send the figure or its data to the browser's downloads."""
-        check_known("export", kind, EXPORTS)
-        if self.result is None:
-            raise InvalidInputError(f"there is nothing to export: {self.error}")
-        if kind == "csv":
-            content = self.result.table().to_csv(index=False).encode()
-        elif kind == "html":
-            content = self.plain_figure().to_html(include_plotlyjs=True, full_html=True).encode()
-        else:
-            require("kaleido", "viz")
-            try:
-                content = self.plain_figure().to_image(format="png", width=1200, scale=2)
-            except (ValueError, RuntimeError) as error:
-                raise MissingExtraError(
-                    f"a PNG needs kaleido and a Chromium or Chrome that starts ({error}); install both, "
-                    "or use the camera above the figure, which works in the browser."
-                ) from error
-        message = {"kind": "download", "name": f"{type(self).__name__}.{kind}", "type": EXPORTS[kind][1]}
-        self.send(message, buffers=[content])
-
     def hear(self, kind: str, message: dict[str, Any], buffers: Sequence[Any]) -> None:
-        """Answer a question of the page: a state, or a file."""
+        """Take over the state that the page asks for."""
         if kind != "state":
-            what, _ = EXPORTS.get(message.get("as", ""), (f"a message '{kind}'", ""))
-            with errors_shown(what, self._alarm):
-                check_known("message", kind, ("state", "export"))
-                self.export(message["as"])
             return
         self._asked, self.error = message["id"], ""
         with errors_shown("the settings stay as they are", self._alarm):

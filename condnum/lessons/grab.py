@@ -5,15 +5,14 @@ the data, :math:`K = a^2qq^\top + b^2pp^\top`; of θ it is the image of the circ
 a and b. V only turns the features, so :math:`\theta = U\Sigma U^\top` here, and data, θ and H lie in one
 plane.
 
-`grab.js` draws and computes by itself, in Jupyter, on a page of its own (`standalone`) and on the site.
-`grab` is what its numbers are tested against.
+`grab.js` draws and computes by itself, in Jupyter, on a page of its own (`standalone`) and on the site. Its
+numbers are tested against the library's.
 """
 
 import html
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -22,90 +21,20 @@ import numpy as np
 
 from condnum.errors import InvalidInputError, UnknownNameError, require
 from condnum.files import asset, write_text
-from condnum.lessons.condition_number import Floats
 from condnum.lessons.figure_view import on_a_page
-from condnum.probing.recurrences import rate_steps
-from condnum.theory.alignment import Alignment, alignment
-from condnum.theory.ceiling import rir_ceiling
-from condnum.theory.immunization import Immunization, relative_immunization_ratio
 
-traitlets = require("traitlets", "notebooks")
-AnyWidget: Any = require("anywidget", "notebooks").AnyWidget
+_traitlets = require("traitlets", "notebooks")
+_AnyWidget: Any = require("anywidget", "notebooks").AnyWidget
 
 Ellipse = tuple[float, float, float]
 
 #: Half axes that can be drawn, and grabbed: data up to κ = 100.
 SHORTEST, LONGEST = 0.1, 1.0
-#: Share of the initial loss at which the ball has arrived.
-LEFT = 1e-3
 #: Draws into each `<div class="condnum-grab" data-state="{…}">`.
 _SCRIPT = asset("lessons/grab.js")
 
-#: Misalignment that counts as none: the round-off of angles in degrees.
-EXACT = 1e-12
-
 #: The state at the start: θ stands at 45° to both tasks.
-START: dict[str, Ellipse] = {"theta": (1, 0.3, 65), "benign": (1, 0.2, 20), "harmful": (0.5, 0.9, 20)}
-
-
-@dataclass(frozen=True)
-class GrabbedTask:
-    """One task as a probe sees it through θ."""
-
-    alignment: Alignment  # in the order of θ's axes as drawn, also where they are equal
-
-    @property
-    def exact(self) -> bool:
-        """Whether Eq. 10 is the spectrum of H, for θ's axes as drawn."""
-        return self.alignment.misalignment <= EXACT
-
-    @property
-    def steps(self) -> int:
-        """Steps of exact line search to `LEFT` of the loss, from the slowest start."""
-        kappa = self.alignment.true_condition
-        return int(rate_steps((kappa - 1) / (kappa + 1), LEFT))
-
-
-@dataclass(frozen=True)
-class Grabbed:
-    """What the explorer says about one θ and two tasks."""
-
-    benign: GrabbedTask
-    harmful: GrabbedTask
-    immunization: Immunization  # (i), (ii), RIR and the verdict of Definition 3.1
-    ceiling: float  # the largest RIR of any invertible θ
-
-
-def matrix(ellipse: Ellipse) -> Floats:
-    """Return `a qqᵀ + b ppᵀ`, the symmetric matrix that takes the circle to the ellipse.
-
-    Examples:
-        >>> matrix((1.0, 0.5, 90.0)).round(12).tolist()
-        [[0.5, 0.0], [0.0, 1.0]]
-    """
-    Q = _axes(ellipse)
-    return np.asarray((Q * ellipse[:2]) @ Q.T)
-
-
-def grab(theta: Ellipse, benign: Ellipse, harmful: Ellipse) -> Grabbed:
-    """Measure alignment and immunization of θ and two tasks that are given as ellipses.
-
-    Examples:
-        Two aligned tasks, of κ = 100 and 2, and θ = K_P^{-1/2}: the paper says that none immunizes.
-
-        >>> found = grab((0.1, 1, 0), (1, 0.1, 0), (1, 0.5**0.5, 0))
-        >>> found.immunization.success, round(found.immunization.rir, 6), round(found.ceiling, 6)
-        (True, 2500.0, 2500.0)
-        >>> found.benign.exact, found.benign.steps, found.harmful.steps
-        (True, 1, 87)
-    """
-    checked = {"theta": theta, "benign": benign, "harmful": harmful}
-    T, root_P, root_H = (matrix(check_ellipse(name, value)) for name, value in checked.items())
-    K_P, K_H = root_P @ root_P, root_H @ root_H
-    # In θ's own axes, so that a circle keeps those that are drawn; what is measured depends on no basis.
-    U, sigma = _axes(theta), np.diag(theta[:2])
-    P, H = (GrabbedTask(alignment(sigma, U.T @ K @ U)) for K in (K_P, K_H))
-    return Grabbed(P, H, relative_immunization_ratio(T, K_P, K_H), rir_ceiling(K_P, K_H).value)
+AT_FIRST: dict[str, Ellipse] = {"theta": (1, 0.3, 65), "benign": (1, 0.2, 20), "harmful": (0.5, 0.9, 20)}
 
 
 def check_ellipse(name: str, value: Any) -> Ellipse:
@@ -145,39 +74,33 @@ def standalone(path: str | os.PathLike[str], **state: Ellipse) -> Path:
     return write_text(path, f"{head}{fragment(state, address=True)}\n</html>\n")
 
 
-class GrabTheVectors(AnyWidget):
+class GrabTheVectors(_AnyWidget):
     """The explorer in JupyterLab and Voilà: `theta`, `benign` and `harmful` follow the reader's hand.
 
     Examples:
-        >>> explorer = GrabTheVectors(theta=(0.2, 1, 20))
-        >>> round(explorer.found.immunization.pretrain_ratio, 12)
-        0.04
+        >>> GrabTheVectors(theta=(0.2, 1, 20)).state["theta"]
+        (0.2, 1.0, 20.0)
     """
 
     # A picture that the cell keeps shows only where the live one before it does not.
     _css = """
 .jp-OutputArea-child:has(.condnum-grab-live) + .jp-OutputArea-child:has(.condnum-grab) { display: none; }
 """
-    theta = traitlets.Tuple(START["theta"]).tag(sync=True)
-    benign = traitlets.Tuple(START["benign"]).tag(sync=True)
-    harmful = traitlets.Tuple(START["harmful"]).tag(sync=True)
+    theta = _traitlets.Tuple(AT_FIRST["theta"]).tag(sync=True)
+    benign = _traitlets.Tuple(AT_FIRST["benign"]).tag(sync=True)
+    harmful = _traitlets.Tuple(AT_FIRST["harmful"]).tag(sync=True)
 
     def __init__(self, **state: Ellipse) -> None:
         super().__init__(_esm=_SCRIPT + _RENDER, **_state(state))
 
-    @traitlets.validate(*START)
+    @_traitlets.validate(*AT_FIRST)
     def _check(self, proposal: Any) -> Ellipse:
         return check_ellipse(proposal["trait"].name, proposal["value"])
 
     @property
     def state(self) -> dict[str, Ellipse]:
         """The three ellipses."""
-        return {name: getattr(self, name) for name in START}
-
-    @property
-    def found(self) -> Grabbed:
-        """What the explorer shows, as Python computes it."""
-        return grab(**self.state)
+        return {name: getattr(self, name) for name in AT_FIRST}
 
     @classmethod
     def show(cls, *, static: bool = False, **state: Ellipse) -> Any:
@@ -215,17 +138,11 @@ export default {
 """
 
 
-def _axes(ellipse: Ellipse) -> Floats:
-    """Return the directions of both axes, as columns."""
-    phi = np.deg2rad(ellipse[2])
-    return np.array([[np.cos(phi), -np.sin(phi)], [np.sin(phi), np.cos(phi)]])
-
-
 def _state(state: Mapping[str, Ellipse]) -> dict[str, Ellipse]:
     """Return the start, with what is given in its place."""
-    for unknown in state.keys() - START.keys():
-        raise UnknownNameError("ellipse", unknown, START)
-    return {name: check_ellipse(name, state.get(name, start)) for name, start in START.items()}
+    for unknown in state.keys() - AT_FIRST.keys():
+        raise UnknownNameError("ellipse", unknown, AT_FIRST)
+    return {name: check_ellipse(name, state.get(name, start)) for name, start in AT_FIRST.items()}
 
 
 def _html(text: str) -> Any:

@@ -64,17 +64,7 @@ function explorer(model, el) {
   const source = {
     now: payload(),
     ask: (state) => new Promise((done) => { answer = done; tell("state", { id: ++asked, state }); }),
-    tools: (parent, say) => spec.tools.forEach(([kind, label, help]) => {
-      const button = Object.assign(document.createElement("button"), { textContent: label, title: help });
-      button.onclick = kind !== "copy" ? () => tell("export", { as: kind }) : () => {
-        const { code } = payload();
-        Promise.resolve().then(() => navigator.clipboard.writeText(code)).then(
-          () => { button.textContent = "Copied"; setTimeout(() => { button.textContent = label; }, 2000); },
-          () => say(`This browser keeps its clipboard to itself; select and copy: ${code}`),
-        );
-      };
-      parent.append(button);
-    }),
+    code: () => payload().code,
   };
   const mounted = condnum.mount(el, spec, source);
   for (const part of el.querySelectorAll("input, select, button, summary"))
@@ -85,12 +75,6 @@ function explorer(model, el) {
     if (!answer || next.id !== asked) { mounted.draw(next); return; }
     answer(next);
     answer = null;
-  });
-  model.on("msg:custom", (message, [content]) => {
-    if (message.kind !== "download") return;
-    const url = URL.createObjectURL(new Blob([content], { type: message.type }));
-    Object.assign(document.createElement("a"), { href: url, download: message.name }).click();
-    setTimeout(() => URL.revokeObjectURL(url), 60000);
   });
   return mounted.end;
 }

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import pandas as pd
 import torch
 
 from condnum.audit import measures
@@ -254,16 +253,6 @@ class OwnData(Shown):
             f"{''.join(table)}</table><p style='margin:6px 0'>{verdict}</p>"
             f"<ul style='margin:0'>{notes}</ul>{self.own.columns_html}</div>"
         )
-
-    def table(self) -> pd.DataFrame:
-        """Return spectra and probe curves in long form."""
-        index = range(1, len(self.pretrain.sigma) + 1)
-        names = ("ratio_P", "ratio_P_immunized", "ratio_H", "ratio_H_immunized")
-        curves: list[Any] = [("sigma_P", index, self.pretrain.sigma), ("sigma_H", index, self.harmful.sigma)]
-        ratios = zip(names, self.probes.norm_ratio, strict=True)
-        curves += [(name, self.probes.steps, ratio) for name, ratio in ratios]
-        parts = [pd.DataFrame({"quantity": name, "x": x, "value": y}) for name, x, y in curves]
-        return pd.concat(parts, ignore_index=True)
 
 
 @dataclass(frozen=True)

@@ -3,22 +3,10 @@ condnum.recordings = {}; // by the names of explorers; their files fill them in
 condnum.decode = async (text) => {
   const packed = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const { spec, blocks, texts, arrays, scaled, still, moving } = await new Response(stream).json();
-  const view = new DataView(new ArrayBuffer(8));
-  const float = (whole) => { // exponent and 22 bits of the mantissa, of 52
-    const bits = Math.abs(whole) - 1;
-    view.setUint32(0, Math.floor(bits / 4));
-    view.setUint32(4, (bits % 4) * 2 ** 30);
-    return Math.sign(whole) * view.getFloat64(0);
-  };
+  const { spec, blocks, leaves, still, moving } = await new Response(stream).json();
   const leaf = (number) => {
-    if (number < 0) return texts[-1 - number];
-    const [array, scale] = scaled[number - 1], [columns, order, ...left] = arrays[array];
-    for (let time = 0; time < order; time++)
-      for (let i = 1; i < left.length; i++) left[i] += left[i - 1];
-    const floats = left.map((whole) => (whole ? scale * float(whole) : null));
-    if (!columns) return floats;
-    return Array.from({ length: floats.length / columns }, () => floats.splice(0, columns));
+    const one = leaves[number - 1]; // a vector may be a number times another one
+    return one?.of ? leaves[one.of - 1].map((value) => value && value * one.times) : structuredClone(one);
   };
 
   const [free, held] = [false, true].map((kind) => spec.controls.filter(({ advanced }) => advanced === kind));

@@ -1,11 +1,9 @@
 """Explorers that play without a kernel: their own functions, evaluated on a lattice of their controls.
 
 A recording holds every number and text of the figures once; `recording.js` puts the figure of a state
-together again. Fractions keep 22 bits behind the leading one, a relative error of at most 2.4e-7; whole
-numbers are exact.
+together again. Fractions keep five digits; whole numbers are exact.
 """
 
-import argparse
 import base64
 import gzip
 import hashlib
@@ -32,18 +30,14 @@ from condnum.files import output_folder, write_text
 from condnum.lessons.alignment_lab import RECORDED, recorded_lab
 from condnum.lessons.explorer import Check, Choice, Control, Explorer, Slider
 from condnum.machine import limited_threads, versions
-from condnum.progress import OnProgress, terminal_progress
+from condnum.progress import OnProgress
 
-#: Bits of a number's mantissa that are kept, of 52.
-MANTISSA = 22
-#: Whole numbers below this are exact.
-WHOLE = 1 << (MANTISSA + 1)
-#: An array of fractions of more numbers is stored as its largest one times a shape, which others may share.
+#: Digits of a fraction that are kept, as figures show four; whole numbers below `WHOLE` are exact.
+DIGITS, WHOLE = 5, 1 << 23
+#: Numbers of a vector that is stored as it is.
 FEW = 8
 #: Parts of the package that a recording depends on.
 SOURCES = ("audit", "data", "figures", "lessons", "methods", "probing", "studies", "theory")
-
-Integers = NDArray[np.int64]
 
 
 # The lattice.
@@ -187,85 +181,57 @@ def _numbers(value: Any) -> NDArray[Any] | None:
 # How it is stored.
 
 
-def to_integers(numbers: NDArray[np.float64]) -> Integers:
-    """Return a float's sign times its exponent and leading bits, as one whole number; 0 for a gap.
+def rounded(numbers: NDArray[Any]) -> list[Any]:
+    """Return numbers as JSON has them: null for a gap, whole ones exactly, others to `DIGITS` digits.
 
     Examples:
-        >>> to_integers(np.array([1.0, -1.0, 1.0 + 2**-22])).tolist()
-        [4290772993, -4290772993, 4290772994]
+        >>> rounded(np.array([0.1234567, np.nan, 1e-9 / 3, 1234567.0]))
+        [0.12346, None, 3.3333e-10, 1234567]
     """
-    bits, drop = np.abs(numbers).view(np.int64), 52 - MANTISSA
-    rounded = (bits + (1 << (drop - 1))) >> drop
-    signed = np.where(np.signbit(numbers), -1, 1) * (rounded + 1)  # so that 0 is free for gaps
-    return np.where(np.isfinite(numbers), signed, 0)
-
-
-def differences(numbers: Integers) -> tuple[int, Integers]:
-    """Return how many times to take differences so that least is left, and what is left."""
-    kept = [np.asarray(numbers)]
-    for _ in range(3):
-        kept.append(np.diff(kept[-1], prepend=0))
-    cost = [float(np.log2(1.0 + np.abs(left)).sum()) for left in kept]
-    order = int(np.argmin(cost))
-    return order, kept[order]
-
-
-class Pool:
-    """Leaves, each once."""
-
-    def __init__(self) -> None:
-        self.texts: dict[str, int] = {}
-        self.arrays: dict[tuple[Any, ...], int] = {}  # columns or 0, times of differences, what is left
-        self.scaled: dict[tuple[int, float], int] = {}
-        self._known: dict[Any, int] = {}  # most leaves of a state are those of the state before
-
-    def add(self, leaf: Any) -> int:
-        """Return the number of a leaf: positive for an array, negative for anything else."""
-        if isinstance(leaf, np.ndarray):
-            content = hashlib.blake2b(leaf.tobytes(), digest_size=16).digest()
-            key: Any = (leaf.dtype.str, leaf.shape, content)
-        else:
-            key = (type(leaf), repr(leaf))
-        if key not in self._known:
-            self._known[key] = self._added(leaf)
-        return self._known[key]
-
-    def _added(self, leaf: Any) -> int:
-        if isinstance(leaf, np.ndarray) and leaf.size <= FEW:
-            flat = leaf.ravel().tolist()
-            if all(math.isfinite(part) and len(repr(part)) <= FEW for part in flat):  # ticks, as written
-                leaf = leaf.tolist()
-        if not isinstance(leaf, np.ndarray):
-            text = json.dumps(leaf, ensure_ascii=False)
-            return -1 - self.texts.setdefault(text, len(self.texts))
-        values = leaf.astype(np.float64).ravel()
-        real = values[np.isfinite(values)]
-        whole = bool((real == np.rint(real)).all()) and abs(real).max(initial=0.0) < WHOLE
-        scale = 1.0 if whole or len(values) <= FEW else float(abs(real).max())
-        order, left = differences(to_integers(values / scale))
-        key = (0 if leaf.ndim == 1 else leaf.shape[1], order, *left.tolist())
-        array = self.arrays.setdefault(key, len(self.arrays))
-        return 1 + self.scaled.setdefault((array, float(f"{scale:.9g}")), len(self.scaled))
+    if numbers.ndim > 1:
+        return [rounded(row) for row in numbers]
+    kept = [float(f"{one:.{DIGITS}g}") if one % 1 else one for one in numbers.tolist()]
+    return [
+        int(one) if one % 1 == 0 and abs(one) < WHOLE else one if math.isfinite(one) else None for one in kept
+    ]
 
 
 def pack(payloads: Iterable[Mapping[str, Any]], head: Mapping[str, Any]) -> bytes:
     """Return states as JSON: the distinct leaves, and which of them is where.
 
-    `still` are the places that have the same leaf in all states, `moving` the others, with a leaf for each
-    state; 0 where there is none.
+    `still` are the places that have the same leaf in all states, `moving` the others, with the number of a
+    leaf for each state, from 1 on; 0 where there is none. A vector of more than `FEW` fractions is its
+    largest one times a leaf, which others may share.
     """
+    texts: dict[str, int] = {}
+
+    def number(leaf: Any) -> int:
+        return texts.setdefault(json.dumps(leaf, ensure_ascii=False), len(texts) + 1)
+
+    def stored(leaf: Any) -> Any:
+        if not isinstance(leaf, np.ndarray):
+            return leaf
+        finite = leaf[np.isfinite(leaf)]
+        if leaf.ndim > 1 or leaf.size <= FEW or not (finite % 1).any():
+            return rounded(leaf)
+        scale = float(f"{np.abs(finite).max():.9g}")
+        return {"of": number(rounded(leaf / scale)), "times": scale}
+
     places: dict[tuple[Any, ...], list[int]] = {}
-    pool, count = Pool(), 0
+    known: dict[Any, int] = {}  # most leaves of a state are those of the state before
+    count = 0
     for count, one in enumerate(payloads, 1):
         for path, leaf in leaves(one):
+            array = isinstance(leaf, np.ndarray)
+            key = (leaf.dtype.str, leaf.shape, leaf.tobytes()) if array else (type(leaf), repr(leaf))
+            if key not in known:
+                known[key] = number(stored(leaf))
             column = places.setdefault(path, [])
-            column += [0] * (count - 1 - len(column)) + [pool.add(leaf)]
+            column += [0] * (count - 1 - len(column)) + [known[key]]
     for column in places.values():
         column += [0] * (count - len(column))
     packed = dict(head) | {
-        "texts": [json.loads(text) for text in pool.texts],
-        "arrays": [*pool.arrays],
-        "scaled": [*pool.scaled],
+        "leaves": [json.loads(text) for text in texts],
         "still": [[path, column[0]] for path, column in places.items() if len(set(column)) == 1],
         "moving": [[path, column] for path, column in places.items() if len(set(column)) > 1],
     }
@@ -373,18 +339,3 @@ def record_all(
                 future.result()
                 tell(running[future])
     return list(files.values())
-
-
-if __name__ == "__main__":
-    from condnum.lessons import recording  # by its own name, which worker processes can import
-
-    parser = argparse.ArgumentParser(description="Record explorers for pages without a kernel.")
-    parser.add_argument("folder", help="where the recordings are written")
-    parser.add_argument("names", nargs="*", help="of explorers; none: those of the lessons")
-    given = parser.parse_args()
-    try:
-        with terminal_progress("recording explorers") as shown:
-            for file in recording.record_all(given.folder, given.names, progress=shown):
-                print(file)
-    except CondnumError as error:
-        parser.error(str(error))

@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, num, translucent
@@ -152,12 +151,6 @@ class RegularizerPath(Shown):
             return f"{kept} At t = {last} the next step would leave float64: κ beyond 10<sup>12</sup>."
         grown, left = self.sigma[-1, 0] / self.sigma[0, 0], self.value[-1] / self.value[0]
         return f"{kept} σ<sub>1</sub> ends at {num(grown)} of its start, R at {num(left)}."
-
-    def table(self) -> pd.DataFrame:
-        """Return the path, one row a step."""
-        columns = {"eta": np.append(self.eta, np.nan), "kappa": self.kappa, "value": self.value}
-        columns |= {f"sigma_{i}": column for i, column in enumerate(self.sigma.T, 1)}
-        return pd.DataFrame(columns).rename_axis("step").reset_index()
 
 
 @checked(
@@ -340,14 +333,6 @@ class JointSteps(Shown):
             f"these κ(H<sub>P</sub>) rises all the same, in {falls} κ(H<sub>H</sub>) falls. "
             f"At the end (i) = {num(i)}, (ii) = {num(ii)}: {verdict} by (i) > 1 and (ii) ≤ 1."
         )
-
-    def table(self) -> pd.DataFrame:
-        """Return the run with both terms, one row a step."""
-        names = ("kappa_pretrain", "well_alone", "kappa_harmful", "ill_alone")
-        columns: dict[str, Any] = {name: getattr(self, name) for name in names}
-        columns |= {"i": self.ratio_harmful, "ii": self.ratio_pretrain}
-        columns |= {"within_both_bounds": [*self.within.tolist(), None]}
-        return pd.DataFrame(columns).rename_axis("step").reset_index()
 
 
 def joint_step(theta: Floats, H_P: Floats, H_H: Floats, eta_P: float, eta_H: float) -> Floats:

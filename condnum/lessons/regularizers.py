@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
 
 from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, num, translucent
 from condnum.lessons.condition_number import Floats
@@ -205,11 +204,6 @@ class RegularizerStep(Shown):
             corrected = "the corrected one allows every step (k = 2)"
         values = f"{NAMES[self.regularizer]}: {num(self.value)} → {num(self.next_value)}"
         return f"{moved} {values}. η = {num(self.eta)}: {printed}; {corrected}."
-
-    def table(self) -> pd.DataFrame:
-        """Return the curve κ(η), one row a step size."""
-        columns = {"step_over_unit": self.curve_steps, "eta": self.curve_steps * self.unit}
-        return pd.DataFrame(columns | {"kappa": self.curve, "as_promised": self.promised})
 
 
 @checked(

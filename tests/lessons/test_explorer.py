@@ -1,7 +1,6 @@
 """The frame of the explorers, through a small one of its own; and what holds for every explorer."""
 
 import json
-import sys
 from typing import Literal
 
 import numpy as np
@@ -14,7 +13,7 @@ import traitlets
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from condnum.errors import InvalidInputError, MissingExtraError, UnknownNameError
+from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.lessons.aligned_tasks import AlignedTasksExplorer
 from condnum.lessons.alignment import AlignmentExplorer, rotated_alignment, rotation_matrix
 from condnum.lessons.ceiling import CeilingExplorer, RidgeCeilingExplorer
@@ -49,14 +48,13 @@ def shown(explorer):
 
 @pytest.mark.parametrize("kind", EXPLORERS, ids=lambda kind: kind.__name__)
 def test_every_explorer_works_at_the_ends_of_every_control(kind):
-    """One make-up of traces, a table, a sentence, presets; a code line that comes back."""
+    """One make-up of traces, a sentence, presets; a code line that comes back."""
     explorer = kind()
     traces = len(shown(explorer)["figure"]["data"])
 
     def holds():
         assert explorer.error == ""
         assert len(shown(explorer)["figure"]["data"]) == traces
-        assert len(explorer.result.table())
         assert len(shown(explorer)["reading"]) > 60
 
     for name, control in kind.controls.items():
@@ -251,10 +249,6 @@ def test_unknown_names_change_nothing_and_are_seen(explorer):
         explorer.change(step=3, kapa=3)
     ask(explorer, 4, kapa=3)
     assert shown(explorer)["error"].startswith("the settings stay as they are: unknown setting of Gradient")
-    explorer._on_message(None, {"kind": "stat"}, [])
-    assert "unknown message 'stat'; did you mean 'state'" in shown(explorer)["error"]
-    explorer._on_message(None, {"kind": "export", "as": "jpg"}, [])
-    assert "unknown export 'jpg'" in shown(explorer)["error"]
     assert not hasattr(explorer, "kapa")
     assert (explorer.settings, explorer.sent) == (before, [])
 
@@ -295,8 +289,6 @@ def test_an_error_is_seen_kept_and_passes():
         None,
         None,
     )
-    with pytest.raises(InvalidInputError, match="nothing to export"):
-        explorer.export("csv")
     with pytest.raises(InvalidInputError, match="no <13>"):
         FailingExplorer.show(static=True, kappa=13)
     explorer.kappa = 3
@@ -310,29 +302,9 @@ def test_an_error_is_seen_kept_and_passes():
     assert shown(explorer)["error"] == ""
 
 
-def test_data_and_figure_go_to_the_browser(explorer):
-    for kind in ("csv", "html"):
-        explorer._on_message(None, {"kind": "export", "as": kind}, [])
-    (csv, (table,)), (web, (text,)) = explorer.sent
-    assert (csv["name"], csv["type"]) == ("GradientDescentExplorer.csv", "text/csv")
-    assert table.startswith(b"step,steep,flat,norm_ratio,")
-    assert web["name"] == "GradientDescentExplorer.html"
-    assert b"plotly.js v" in text
-    assert b'src="http' not in text
+def test_the_page_gets_plotly_from_the_kernel(explorer):
     explorer._on_message(None, {"kind": "plotly"}, [])
     assert b"plotly.js v" in explorer.sent[-1][1][0]
-
-
-def test_a_picture_that_cannot_be_made_says_what_to_do(explorer, monkeypatch):
-    def broken(self, **_):
-        raise RuntimeError("no chromium")
-
-    monkeypatch.setattr(go.Figure, "to_image", broken)
-    explorer._on_message(None, {"kind": "export", "as": "png"}, [])
-    assert "a Chromium or Chrome that starts (no chromium)" in shown(explorer)["error"]
-    monkeypatch.setitem(sys.modules, "kaleido", None)
-    with pytest.raises(MissingExtraError, match=r"pip install -e '.\[viz\]'"):
-        explorer.export("png")
 
 
 def test_static_is_a_plain_figure_that_says_what_it_shows():
