@@ -19,5 +19,5 @@ RUNS = {
     "audit": "audit --pretrain P.npy --harmful H.npy --bootstrap 20 --no-attackers",
     "corrections": "run corrections",
     # Of the tables that are kept here for the others.
-    "stability": f"run stability --runs {','.join(str(GOLDEN / name) for name in ('digits', 'deep'))} -j 1",
+    "stability": f"run stability --runs {','.join(str(GOLDEN / name) for name in ('digits', 'deep'))}",
 }
