@@ -91,7 +91,7 @@ assert compact["identity"] < compact["ours"] <= compact["optimal"] * (1 + 1e-6),
 assert panel.steps_table()["attacker"].tolist() == ["Gradient descent", "Sign descent"]
 """,
     "Turned": """
-ceilings = run.results.set_index("degrees")["ceiling"]
+ceilings = run.tables["results"].set_index("degrees")["ceiling"]
 assert abs(ceilings[0] - 1) < 1e-9 and abs(ceilings[90] / 100**2 - 1) < 1e-9, ceilings
 """,
 }

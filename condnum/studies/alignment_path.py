@@ -27,10 +27,10 @@ from condnum.progress import report_event
 from condnum.studies.cells import Arrays, Cell, CellResult
 from condnum.studies.digit_cells import cell_problem
 from condnum.studies.digit_pairs import DigitPairs
-from condnum.studies.executors import Executor, core_count
+from condnum.studies.executors import Executor, choose_executor, core_count
 from condnum.studies.house_prices import HousePrices, Methods
 from condnum.studies.named_tasks import NamedTasks
-from condnum.studies.study import Count, Result, Study, at_least, choose_executor
+from condnum.studies.study import Count, Result, Study, at_least
 from condnum.theory.ceiling import RirCeiling
 from condnum.theory.pareto import FeasibleRegion, feasible_region
 from condnum.theory.spectra import CovarianceRange, condition_from_spectrum, default_rtol, symmetric_part

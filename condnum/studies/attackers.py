@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import pandas as pd
 from torch import Tensor
 
-from condnum.data import TaskPair, digit_pair
+from condnum.data import Provenance, TaskPair, digit_pair
 from condnum.errors import InvalidInputError
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import AttackBudget, AttackReport, AttackTask, attack_panel, attacker_names
@@ -16,10 +16,10 @@ from condnum.probing.tasks import Kind
 from condnum.progress import report_event
 from condnum.studies.cells import Cell, CellResult
 from condnum.studies.digit_pairs import DigitPairs
-from condnum.studies.executors import Executor
+from condnum.studies.executors import Executor, choose_executor
 from condnum.studies.house_prices import HousePrices, Methods
 from condnum.studies.named_tasks import NamedTasks
-from condnum.studies.study import Count, Result, Study, at_least, choose_executor, some_of
+from condnum.studies.study import Count, Result, Study, at_least, some_of
 from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.spectra import Convention
 
@@ -58,6 +58,11 @@ class AttackData(NamedTuple):
     def label(self) -> str:
         """What the data are called."""
         return self.pair.label
+
+    @property
+    def provenance(self) -> Provenance:
+        """Where the data came from."""
+        return self.pair.provenance
 
 
 @dataclass(frozen=True)
@@ -205,17 +210,13 @@ class Attackers(Study, name="attackers"):
         return choose_executor(jobs or 1, scheduler or None, len(cells))
 
     def facts(self, data: AttackData) -> dict[str, str]:
-        """Return what the run was made of."""
-        pair, task, budget = data.pair, attack_task(self, data.pair), self.budget
+        """Return what an attacker learns, and for how long."""
+        task, budget = attack_task(self, data.pair), self.budget
         return {
-            "data": f"{pair.label}: {pair.provenance.description}",
-            "tasks": f"D_P {pair.pretrain_name}, D_H {pair.harmful_name}",
-            "SHA-256": pair.checksum,
             "attacker trains on": task.name,
             "held-out rows": "none" if task.X_test is None else f"{len(task.X_test)}",
             "budget": f"{budget.steps:,} steps in the eigenbasis or of batches, "
             f"{budget.dense_steps:,} of others",
-            "seed": str(self.seed),
         }
 
 

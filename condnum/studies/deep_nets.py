@@ -42,8 +42,8 @@ from condnum.studies.deep_cells import (
     rir_sample,
 )
 from condnum.studies.deep_tables import curves_table, results_table, summary_table
-from condnum.studies.executors import Executor, core_count
-from condnum.studies.study import Count, Names, Result, Study, at_least, choose_executor, some_of
+from condnum.studies.executors import Executor, choose_executor, core_count
+from condnum.studies.study import Count, Names, Result, Study, at_least, some_of
 
 #: A model with its row, its history, what was said on the way, and images that do not decode.
 Made: TypeAlias = tuple[Backbone, Row, pd.DataFrame, Sequence[str], Sequence[Any]]

@@ -191,15 +191,14 @@ class DigitPairs(Study, name="digit-pairs", version="3"):
         return super().executor(data, cells, jobs, scheduler)
 
     def facts(self, data: Digits) -> dict[str, str]:
-        """Return what the run was made of."""
-        facts = {"labels of the loss": f"{self.labels}, at most {self.loss_rows} rows", "device": self.device}
-        if (device := resolve_device(self.device)).type == "cuda":
-            peak = torch.cuda.max_memory_allocated(device) / 2**20  # of torch's tensors, since the start
-            facts |= {
-                "device": f"{torch.cuda.get_device_name(device)} ({device})",
-                "peak device memory": f"{peak:,.0f} MiB",
-            }
-        return super().facts(data) | facts
+        """Name the GPU and the most memory that torch's tensors took there."""
+        device = resolve_device(self.device)
+        if device.type != "cuda":
+            return {}
+        return {
+            "device": f"{torch.cuda.get_device_name(device)} ({device})",
+            "peak device memory": f"{torch.cuda.max_memory_allocated(device) / 2**20:,.0f} MiB",
+        }
 
 
 def summary_over_pairs(table: pd.DataFrame, published: Mapping[str, Published]) -> pd.DataFrame:

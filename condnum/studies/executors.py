@@ -1,4 +1,4 @@
-"""Where cells are computed, if not one by one here: in worker processes, in batches on a GPU, on a cluster.
+"""Where cells are computed: one by one here, in worker processes, in batches on a GPU, on a cluster.
 
 An executor takes cells and yields their outcomes as they finish, each once, in any order. Closing the
 generator early, or an interruption, stops the cells that are still running.
@@ -18,8 +18,8 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
-from condnum.errors import CondnumError, InvalidInputError, require
-from condnum.machine import is_out_of_memory, own_peak, threads_environment
+from condnum.errors import CondnumError, InvalidInputError, check_integer, require
+from condnum.machine import is_out_of_memory, limited_threads, own_peak, threads_environment
 from condnum.studies.cells import Cell, CellResult, Compute, Outcome, checked_result, evaluate
 
 #: Cells handed to the pool for each worker: one that runs, one that waits for it.
@@ -50,6 +50,22 @@ def core_count() -> int:
     from joblib import cpu_count
 
     return int(cpu_count())
+
+
+@dataclass(frozen=True)
+class SerialExecutor:
+    """One cell after the other, in this process; between them the threads are the caller's."""
+
+    threads: int | None = None
+    note: str = field(default="", compare=False)
+    where: ClassVar[str] = "1 process"
+
+    def run(self, compute: Compute, cells: Sequence[Cell]) -> Generator[Outcome]:
+        """Yield the outcomes in the order of the cells."""
+        for cell in cells:
+            with limited_threads(self.threads):
+                outcome = evaluate(compute, cell)
+            yield outcome  # ruff: ignore[unnecessary-assign-before-yield]
 
 
 @dataclass(frozen=True)
@@ -330,3 +346,20 @@ class DaskExecutor:
                 "that it prints, or look at the firewall between here and there."
             ) from answer
         return answer
+
+
+def choose_executor(
+    jobs: int = 1, scheduler: str | None = None, cells: int | None = None, *, threads: int | None = None
+) -> Executor:
+    """Return the executor for a number of worker processes, or for a cluster.
+
+    With the same number of threads a cell has the same result on one machine, whoever computes it. The
+    executor's `note` says what became of the options, if they were not followed.
+    """
+    jobs = check_integer(f"jobs (this machine has {core_count()} cores)", jobs, 1)
+    if scheduler:
+        note = f"jobs={jobs} is ignored: the workers of {scheduler} compute." if jobs > 1 else ""
+        return DaskExecutor(scheduler, threads, note=note)
+    workers = jobs if cells is None else min(jobs, max(1, cells))
+    note = f"{workers} of {jobs} are started: no more have a cell to compute." if workers < jobs else ""
+    return SerialExecutor(threads, note) if workers == 1 else ProcessExecutor(workers, threads, note)

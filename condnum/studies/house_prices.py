@@ -20,9 +20,9 @@ from condnum.methods import (
 )
 from condnum.methods.problem import ImmunizationProblem
 from condnum.studies.cells import Cell, CellResult, cached
-from condnum.studies.executors import Executor, core_count
+from condnum.studies.executors import Executor, choose_executor, core_count
 from condnum.studies.measure import TABLE_1, Extractor, PairStudy, report_step, settings_table
-from condnum.studies.study import Count, Result, Study, at_least, choose_executor, some_of
+from condnum.studies.study import Count, Result, Study, at_least, some_of
 
 #: Settings of this experiment on the paper's table, one for all seeds, chosen on seeds 100–109 (reported:
 #: 0, 1, …). On another table `ours` is self-tuned: what was searched on one fails on the next.
@@ -127,13 +127,3 @@ class HousePrices(Study, name="house-prices"):
         on_cpu = resolve_device(self.device).type == "cpu"
         workers = jobs or (core_count() if on_cpu and steps >= PARALLEL_STEPS else 1)
         return choose_executor(workers, scheduler or None, len(cells), threads=1)
-
-    def facts(self, data: TaskPair) -> dict[str, str]:
-        """Return what the run was made of."""
-        return super().facts(data) | {
-            "rows": f"{data.rows_pretrain} (D_P), {data.rows_harmful} (D_H)",
-            "pre-training task": data.pretrain_name,
-            "harmful task": data.harmful_name,
-            "loader options": ", ".join(f"{k}={v}" for k, v in data.provenance.options.items()) or "none",
-            "device": str(resolve_device(self.device)),
-        }

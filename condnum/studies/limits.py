@@ -244,10 +244,6 @@ class Limits(Study, name="limits", version="2"):
         pretrain, harmful, pencil = (float(row[f"kappa_{of}"]) for of in ("pretrain", "harmful", "pencil"))
         return FeasibleRegion(pretrain, harmful, pencil, ceiling, mirrored=True)
 
-    def facts(self, data: Any) -> dict[str, str]:
-        """Return what the run was made of."""
-        return super().facts(data) | {"ε": f"{self.ridge:g} mean eigenvalues of K_P for front and directions"}
-
 
 def of_tasks(table: pd.DataFrame, tasks: tuple[str, str]) -> pd.DataFrame:
     """Return the rows of one pair."""
@@ -256,7 +252,7 @@ def of_tasks(table: pd.DataFrame, tasks: tuple[str, str]) -> pd.DataFrame:
 
 def task_pairs(run: StudyRun) -> list[tuple[str, str]]:
     """Return the names of the tasks (D_P, D_H) of every pair that was computed."""
-    return list(run.null_spaces[TASKS].itertuples(index=False, name=None))
+    return list(run.tables["null_spaces"][TASKS].itertuples(index=False, name=None))
 
 
 def _stacked(frames: Iterable[Mapping[str, Any]]) -> pd.DataFrame:

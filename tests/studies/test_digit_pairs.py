@@ -52,8 +52,8 @@ def test_tasks_of_a_pair(digits):
 
 
 def test_summary_is_the_mean_over_pairs_then_over_seeds(run):
-    summary = run.summary.set_index(["method", "convention", "gauge"])
-    rows = run.results.query("method == 'ours' and convention == 'ridge' and gauge == 'unit'")
+    summary = run.tables["summary"].set_index(["method", "convention", "gauge"])
+    rows = run.tables["results"].query("method == 'ours' and convention == 'ridge' and gauge == 'unit'")
     per_seed = rows.groupby("seed")["rir"].mean()
     entry = summary.loc["ours", "ridge", "unit"]
     assert entry["rir_mean"] == pytest.approx(per_seed.mean())
@@ -64,13 +64,14 @@ def test_summary_is_the_mean_over_pairs_then_over_seeds(run):
 
 def test_the_ridge_axis_repeats_the_table_at_the_published_ridge(run):
     keys = ["method", "seed", "pretrain_digit", "harmful_digit"]
-    table = run.results.query("convention == 'ridge' and gauge == 'unit'")
-    ridged = run.ridge_sensitivity[run.ridge_sensitivity["ridge"] == PUBLISHED_RIDGE]
+    table = run.tables["results"].query("convention == 'ridge' and gauge == 'unit'")
+    swept = run.tables["ridge_sensitivity"]
+    ridged = swept[swept["ridge"] == PUBLISHED_RIDGE]
     both = table.merge(ridged, on=keys, suffixes=("", "_again"), validate="one_to_one")
     assert len(both) == len(table)
     for name in ("rir", "rir_ceiling", "harmful_ratio"):
         np.testing.assert_allclose(both[f"{name}_again"], both[name], rtol=1e-12)
-    assert (run.ridge_sensitivity["rir"] <= run.ridge_sensitivity["rir_ceiling"] * (1 + 1e-9)).all()
+    assert (swept["rir"] <= swept["rir_ceiling"] * (1 + 1e-9)).all()
 
 
 class TestBatches:
@@ -92,7 +93,7 @@ class TestBatches:
         batched = STUDY.run(digits, out=tmp_path, executor=executor)
         keys = ["method", "seed", "pretrain_digit", "harmful_digit", "convention", "gauge"]
         columns = [*keys, "harmful_ratio", "pretrain_ratio", "rir", "success", "rir_ceiling", "stop_reason"]
-        pd.testing.assert_frame_equal(batched.results[columns], run.results[columns], rtol=1e-7)
+        pd.testing.assert_frame_equal(*(of.tables["results"][columns] for of in (batched, run)), rtol=1e-7)
         assert batched.failures.empty
         assert int(executor.note.split()[0]) > 2  # the memory given does not hold all four cells of a method
         assert batched.provenance_table.set_index("what")["value"]["workers"] == executor.note
@@ -129,7 +130,7 @@ class TestBatches:
         study = dataclasses.replace(STUDY, methods=("ours", "r_ill_only", "opt_kappa", "imma"), epochs=30)
         cpu, gpu = study.run(jobs=1), dataclasses.replace(study, device="cuda").run()
         columns = ["method", "seed", "pretrain_digit", "convention", "gauge", "rir"]
-        pd.testing.assert_frame_equal(gpu.results[columns], cpu.results[columns], rtol=1e-6)
+        pd.testing.assert_frame_equal(*(of.tables["results"][columns] for of in (gpu, cpu)), rtol=1e-6)
 
 
 @pytest.mark.parametrize(

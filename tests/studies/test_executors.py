@@ -8,8 +8,15 @@ import torch
 from condnum.errors import InvalidInputError
 from condnum.studies import executors
 from condnum.studies.cells import Cell, CellResult, ResultStore
-from condnum.studies.executors import BatchExecutor, DaskExecutor, ProcessExecutor, core_count
-from condnum.studies.study import SerialExecutor, choose_executor, run_sweep
+from condnum.studies.executors import (
+    BatchExecutor,
+    DaskExecutor,
+    ProcessExecutor,
+    SerialExecutor,
+    choose_executor,
+    core_count,
+)
+from condnum.studies.sweep import run_sweep
 
 
 @pytest.mark.parametrize(
@@ -38,7 +45,7 @@ def test_refused(jobs):
 
 def test_a_cell_that_kills_its_worker_fails_alone(squares):
     run = squares(count=12, trouble="killed").run(jobs=2)
-    assert run.results["x"].tolist() == [x for x in range(12) if x != 7]
+    assert run.tables["results"]["x"].tolist() == [x for x in range(12) if x != 7]
     assert "worker process died" in run.failures["error"].item()
 
 

@@ -66,7 +66,7 @@ def test_methods_settings_and_data():
 def test_on_another_table_ours_tunes_itself_and_is_immunized():
     study = HousePrices("embedded", ("ours",), seeds=3)
     assert study.settings("ours") == SelfTunedSettings()
-    cells = study.run().results
+    cells = study.run().tables["results"]
     assert cells.loc[cells["convention"] == "compact", "success"].all()  # by fixed settings: in no seed
 
 
@@ -94,7 +94,7 @@ def test_workers_are_started_if_that_pays(epochs, jobs, monkeypatch):
 
 
 def test_a_row_is_the_measure_of_its_cell(finished, study):
-    results, problem = finished.results, study.problem
+    results, problem = finished.tables["results"], study.problem
     K = problem.pretrain.covariance, problem.harmful.covariance
     for convention, gauge in MEASURES:
         chosen = results[(results["convention"] == convention) & (results["gauge"] == gauge)]
@@ -188,14 +188,14 @@ def test_real_house_prices(real_data):
     study = HousePrices(methods=("ours", "identity", "optimal"), seeds=1, epochs=30, device="cpu")
     finished = study.run(jobs=1)
     assert finished.data.name == "house-prices"
-    results = finished.results
+    results = finished.tables["results"]
     assert (results["rir_share"].isna() == np.isinf(results["rir_ceiling"])).all()  # no share of infinity
     compact = results[results["convention"] == "compact"].set_index("method")
     # rank 74 and 76 of 79, and the harmful task has directions of its own.
     assert (compact["rank_pretrain"] == 74).all()
     assert (compact["rank_harmful"] == 76).all()
     assert np.isinf(compact["rir_ceiling"]).all()
-    published = finished.summary.set_index("method")["published_rir"]
+    published = finished.tables["summary"].set_index("method")["published_rir"]
     assert published.loc["ours"].iloc[0] == pytest.approx(TABLE_1["ours"].rir)
 
 
@@ -222,7 +222,7 @@ def test_methods_compared_on_tasks_of_ones_own(pair, finished, tmp_path):
     assert steps == [("ours", 0, 20), ("ours", 1, 20), ("identity", 0, 0), ("optimal", 0, 0)]
     assert study.save(tmp_path) == ["results.csv", "summary.csv", "curves.parquet", "spectra.npz"]
     again = compare_methods(finished.data, ["ours"], seeds=2, settings={"ours": SHORT.settings("ours")})
-    ours = finished.results.query("method == 'ours'")
+    ours = finished.tables["results"].query("method == 'ours'")
     np.testing.assert_allclose(again.results["rir"], ours["rir"], rtol=1e-9)
     tuned = compare_methods(pair, ["ours", "front"], seeds=1)
     assert tuned.explanations[0].startswith("ours, seed 0: Definition 3.1 is ")

@@ -21,7 +21,8 @@ from condnum.errors import DataFormatError, InvalidInputError, OutputError, Unkn
 from condnum.progress import PROGRESS_VARIABLE
 from condnum.studies import cells as module
 from condnum.studies.cells import Cell, ResultStore, cached, remember
-from condnum.studies.study import Computation, Count, Names, Study, SweepError, at_least, some_of
+from condnum.studies.study import Computation, Count, Names, Study, at_least, some_of
+from condnum.studies.sweep import SweepError
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def test_rows_arrays_tables_facts_and_progress(squares, tmp_path, started, monke
     told = []
     monkeypatch.setenv(PROGRESS_VARIABLE, str(tmp_path / "events"))
     run = squares(count=3).run(out=tmp_path / "out", jobs=1, on_progress=told.append)
-    assert run.results["y"].tolist() == [0, 1, 4]
+    assert run.tables["results"]["y"].tolist() == [0, 1, 4]
     assert run.cells[2].arrays["powers"].tolist() == [0, 1, 4, 9]
     assert [(p.done, p.total, p.reused) for p in told] == [(0, 3, 0), (1, 3, 0), (2, 3, 0), (3, 3, 0)]
     assert (told[0].cell, told[0].eta_seconds, told[-1].eta_seconds) == (None, None, 0)
@@ -127,7 +128,7 @@ def test_what_is_finished_is_not_computed_again(squares, tmp_path, started):
     squares(count=3).run(out=tmp_path, jobs=1)
     again = squares(count=5).run(out=tmp_path, jobs=1)
     assert (again.report.reused, again.report.computed) == (3, 2)
-    assert again.results["x"].tolist() == [0, 1, 2, 3, 4]
+    assert again.tables["results"]["x"].tolist() == [0, 1, 2, 3, 4]
     (damaged,) = [cell.key for cell, *_ in again.cells if cell["x"] == 1]
     (tmp_path / "cells" / f"{damaged}.npz").write_bytes(b"PK")
     assert squares(count=5).run(out=tmp_path, jobs=1).report.computed == 1
@@ -140,7 +141,7 @@ def test_what_is_finished_is_not_computed_again(squares, tmp_path, started):
 def test_failures_are_rows_and_are_tried_again(squares, tmp_path, started, jobs):
     study = squares(trouble="odd")
     run = study.run(out=tmp_path / "out", jobs=jobs)
-    assert run.results["x"].tolist() == [0, 2]
+    assert run.tables["results"]["x"].tolist() == [0, 2]
     assert sorted(run.failures["error"]) == ["ValueError: 1 is odd", "ValueError: 3 is odd"]
     assert "squares: x=1" in set(run.failures["cell"])
     assert run.save(tmp_path / "out") == ["results.csv", "failures.csv"]
@@ -184,8 +185,9 @@ def test_a_cell_waits_for_what_it_comes_after(tmp_path):
 
 def test_processes_load_once_and_change_nothing(squares, started):
     one, two = (squares(count=9).run(jobs=jobs) for jobs in (1, 2))
-    pd.testing.assert_frame_equal(one.results.drop(columns="pid"), two.results.drop(columns="pid"))
-    assert 1 <= two.results["pid"].nunique() <= 2
+    first, second = one.tables["results"], two.tables["results"]
+    pd.testing.assert_frame_equal(first.drop(columns="pid"), second.drop(columns="pid"))
+    assert 1 <= second["pid"].nunique() <= 2
     loads = started("log.loads")
     assert len(loads) == len(set(loads)) + 1  # this process has run two studies
     assert two.report.memory.processes >= 2
@@ -196,7 +198,7 @@ def test_other_data_are_refused(squares):
     with pytest.raises(DataFormatError, match=r"was planned with 0000.*the same files on every machine"):
         computation(squares().planned({"scale": 1})[0])
     run = squares(count=2).run({"scale": 3}, jobs=1)  # data that were loaded before are taken
-    assert run.results["y"].tolist() == [0, 3]
+    assert run.tables["results"]["y"].tolist() == [0, 3]
 
 
 def test_interruption_keeps_what_is_finished_and_stops_the_workers(squares, tmp_path, started):
