@@ -95,7 +95,7 @@ def test_digit_pairs_in_batches():
     )
     assert output.splitlines() == [
         "12 1 batch of at most 2 cells",
-        "['results.csv', 'summary.csv', 'rtol_sensitivity.csv', 'ridge_sensitivity.csv', 'spectra.npz']",
+        "['results.csv', 'summary.csv', 'spectra.npz']",
         "[]",
     ]
 

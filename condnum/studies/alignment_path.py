@@ -25,11 +25,10 @@ from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask
 from condnum.probing.line_search import Modes, eigenbasis_probe, log_spaced_steps
 from condnum.progress import report_event
 from condnum.studies.cells import Arrays, Cell, CellResult
-from condnum.studies.digit_cells import cell_problem
 from condnum.studies.digit_pairs import DigitPairs
 from condnum.studies.executors import Executor, choose_executor, core_count
-from condnum.studies.house_prices import HousePrices, Methods
-from condnum.studies.named_tasks import NamedTasks
+from condnum.studies.house_prices import HousePrices, MethodNames
+from condnum.studies.linear import study_of_one_pair
 from condnum.studies.study import Count, Result, Study, at_least
 from condnum.theory.ceiling import RirCeiling
 from condnum.theory.pareto import FeasibleRegion, feasible_region
@@ -118,7 +117,7 @@ class AlignmentPath(Study, name="alignment-path"):
     harmful: str = ""  # path of X_H
     key: str = ""  # which array of an npz
     drop: str = ""  # columns of the files to leave out
-    methods: Methods = ()  # empty: all that these data allow
+    methods: MethodNames = ()  # empty: all that these data allow
     seed: Annotated[int, at_least(0)] = 0  # of θ₀
     epochs: Count | None = None  # full-batch steps; None: each method's own
 
@@ -134,12 +133,9 @@ class AlignmentPath(Study, name="alignment-path"):
         """The study whose extractors are followed, in its settings; None for data of one's own."""
         if self.pretrain or self.data == ARRAYS:
             return None
-        tasks, common = NamedTasks.parse(self.data, self.source), (self.methods, self.seed + 1, self.epochs)
-        if tasks.pair is None:
-            return HousePrices(tasks.source, *common, device="cpu")
-        if tasks.name == "mnist":
-            return DigitPairs("mnist", self.source, *common, (tasks.pair,))
-        return DigitPairs("digits", "auto", *common, (tasks.pair,))
+        return study_of_one_pair(
+            self.data, self.source, methods=self.methods, seeds=self.seed + 1, epochs=self.epochs
+        )
 
     def settings(self, method: str) -> DescentSettings | None:
         """Return a method's settings, without the history that nobody reads here; None for closed forms."""
@@ -233,7 +229,7 @@ def _from_files(pretrain: str, harmful: str, *, key: str, drop: str) -> PathData
 def _from_digits(digits: Digits, study: DigitPairs) -> PathData:
     """Build the tasks of the study's one pair."""
     (pair,) = study.chosen_pairs
-    problem = cell_problem(digits, study.cell("identity", 0, pair), "cpu")
+    problem = study.problem(digits, study.cell("identity", 0, pair))
     names = (f"digit {pair[0]}", f"digit {pair[1]}")
     height, width = digits.images.shape[1:]
     shape = (int(height), int(width))

@@ -14,15 +14,15 @@ import torch
 from condnum.errors import DataNotFoundError, InvalidInputError
 from condnum.files import read_table
 from condnum.studies.deep_cells import INITIAL
-from condnum.studies.digit_cells import RIDGES
+from condnum.studies.digit_cells import CEILING_RIDGES
 from condnum.studies.measure import SPECTRA, SPECTRA_TABLE, TABLE_1, TABLE_2, Published
 from condnum.theory.immunization import LOSS_TOLERANCE, RATIO_TOLERANCE
 from condnum.theory.spectra import PUBLISHED_RIDGE, condition_from_spectrum, default_rtol
 
-_DEFAULT_RTOL = "default"
+DEFAULT_RTOL = "default"
 #: Relative rank tolerances of float64 spectra; the default, D·eps, lies between the first two.
-_RTOLS = ("1e-15", _DEFAULT_RTOL, "1e-12", "1e-10", "1e-08")
-_EPSILONS = tuple(f"{ridge:g}" for ridge in RIDGES)
+_RTOLS = ("1e-15", DEFAULT_RTOL, "1e-12", "1e-10", "1e-08")
+_EPSILONS = tuple(f"{ridge:g}" for ridge in CEILING_RIDGES)
 
 #: The order of values in which one is next to another; of other axes that of their numbers.
 ORDER: dict[str, tuple[Any, ...]] = {
@@ -36,7 +36,7 @@ ORDER: dict[str, tuple[Any, ...]] = {
 #: What stands where a choice was not varied, or has no meaning: compact κ knows no ε and no scale of θ, ridge
 #: κ no rank tolerance, so that these make no settings of their own there.
 FIXED: dict[str, Any] = {
-    "rtol": _DEFAULT_RTOL,
+    "rtol": DEFAULT_RTOL,
     "epsilon": f"{PUBLISHED_RIDGE:g}",
     "scale": "unit",
     "images": "training",
@@ -122,7 +122,7 @@ def spectral_verdicts(cells: pd.DataFrame) -> pd.DataFrame:
             name: condition_from_spectrum(
                 sigma if name.endswith("before") else sigma * scale[:, None],
                 convention=at["convention"],
-                rtol=default_rtol(D) if at["rtol"] == _DEFAULT_RTOL else float(at["rtol"]),
+                rtol=default_rtol(D) if at["rtol"] == DEFAULT_RTOL else float(at["rtol"]),
                 ridge=float(at["epsilon"]),
                 dimension=D,
             )
@@ -136,7 +136,8 @@ def spectral_verdicts(cells: pd.DataFrame) -> pd.DataFrame:
         whole = ranks["pretrain_after"] >= ranks["pretrain_before"]
         kept = np.where(np.isnan(gap), whole, gap <= LOSS_TOLERANCE)
         success = (harmful > 1 + RATIO_TOLERANCE) & ~(pretrain > 1 + RATIO_TOLERANCE) & kept
-        tables.append(named.assign(**at, rir=harmful / pretrain, success=success))
+        kept_ranks = {f"rank_{task}": ranks[f"{task}_after"] for task in ("pretrain", "harmful")}
+        tables.append(named.assign(**at, rir=harmful / pretrain, success=success, **kept_ranks))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -177,7 +178,7 @@ def _tabled(run: RunFolder) -> pd.DataFrame:
     found = table[["method", "seed", "convention", "rir", "success"]].assign(
         **FIXED | {"scale": table["gauge"]}, cell=_pairs(table)
     )
-    found["rtol"] = rtol.where(rtol.isin(_RTOLS), _DEFAULT_RTOL)
+    found["rtol"] = rtol.where(rtol.isin(_RTOLS), DEFAULT_RTOL)
     found["epsilon"] = ridge.where(ridge.isin(_EPSILONS), FIXED["epsilon"])
     return found.drop_duplicates([*AXES, "method", "cell"], ignore_index=True)
 

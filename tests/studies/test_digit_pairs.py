@@ -11,7 +11,7 @@ from condnum.data import load_small_digits
 from condnum.errors import CondnumError
 from condnum.studies import digit_cells, digit_pairs
 from condnum.studies.digit_cells import DigitBatches, digit_problem
-from condnum.studies.digit_pairs import DigitPairs
+from condnum.studies.digit_pairs import DigitPairs, geometric_ridge_sweep, rank_tolerances
 from condnum.studies.executors import BatchExecutor
 from condnum.theory.spectra import PUBLISHED_RIDGE, covariance
 
@@ -62,16 +62,25 @@ def test_summary_is_the_mean_over_pairs_then_over_seeds(run):
     assert pd.isna(entry["published_rir"])  # Table 2 is of MNIST
 
 
-def test_the_ridge_axis_repeats_the_table_at_the_published_ridge(run):
-    keys = ["method", "seed", "pretrain_digit", "harmful_digit"]
-    table = run.tables["results"].query("convention == 'ridge' and gauge == 'unit'")
-    swept = run.tables["ridge_sensitivity"]
-    ridged = swept[swept["ridge"] == PUBLISHED_RIDGE]
-    both = table.merge(ridged, on=keys, suffixes=("", "_again"), validate="one_to_one")
-    assert len(both) == len(table)
-    for name in ("rir", "rir_ceiling", "harmful_ratio"):
-        np.testing.assert_allclose(both[f"{name}_again"], both[name], rtol=1e-12)
-    assert (swept["rir"] <= swept["rir_ceiling"] * (1 + 1e-9)).all()
+def test_sweeps_of_the_spectra_repeat_the_table_at_its_own_choices(run):
+    results, spectra = run.tables["results"], run.tables["spectra"]
+    sweep = geometric_ridge_sweep(spectra).set_index(["method", "ridge"])["rir"]
+    table = results.query("convention == 'ridge' and gauge == 'unit'")
+    for method, rows in table.groupby("method"):
+        logs = np.log(rows.groupby("seed")["rir"].apply(lambda rir: np.exp(np.log(rir).mean())))
+        np.testing.assert_allclose(np.log(sweep[method, PUBLISHED_RIDGE]), logs, rtol=1e-10)
+    assert sweep["ceiling", PUBLISHED_RIDGE].item() == pytest.approx(
+        np.exp(np.log(table.drop_duplicates(["pretrain_digit", "harmful_digit"])["rir_ceiling"]).mean())
+    )
+    for method in STUDY.methods:
+        assert (sweep[method].groupby("ridge").max() <= sweep["ceiling"] * (1 + 1e-9)).all()
+    tolerances = rank_tolerances(spectra)
+    assert tolerances["rtol"].nunique() == 5
+    default = tolerances[np.isclose(tolerances["rtol"], 64 * 2.0**-52, atol=0)]
+    compact = results.query("convention == 'compact'")
+    for name in ("rir", "rank_pretrain", "rank_harmful"):
+        np.testing.assert_allclose(default[name], compact[name], rtol=1e-12)
+    np.testing.assert_array_equal(default["success"], compact["success"])
 
 
 class TestBatches:
@@ -137,7 +146,7 @@ class TestBatches:
     ("change", "text"),
     [
         ({"pairs": ((4, 4),)}, "two different digits"),
-        ({"pairs": "4-7,4-x"}, "'4-x' is no pair of digits; write it as 4-7"),
+        ({"pairs": "4-7,4-x"}, "expected a pair of digits such as 4-7, .*got '4-x'"),
         ({"methods": ("our",)}, "did you mean 'ours'"),
         ({"epochs": -1}, "epochs must be an integer of at least 1"),
         ({"dataset": "svhn"}, "unknown dataset"),
