@@ -85,7 +85,7 @@ def test_digit_pairs_in_batches():
             digits = study.load()
             batches = BatchExecutor(DigitBatches(digits, torch.device("cpu")))
             done = study.run(digits, out=folder, executor=batches)
-            print(len(done.tables["results"]), done.note)
+            print(len(done.tables["results"]), done.where)
             print(done.save(folder))
             assert len(done.provenance_table) > 5
             from condnum.machine import provenance
@@ -94,7 +94,7 @@ def test_digit_pairs_in_batches():
         """
     )
     assert output.splitlines() == [
-        "12 1 batch of at most 2 cells",
+        "12 1 process; 1 batch of at most 2 cells",
         "['results.csv', 'summary.csv', 'spectra.npz']",
         "[]",
     ]

@@ -199,7 +199,7 @@ class Attackers(Study, name="attackers"):
 
     def executor(self, data: Any, cells: Sequence[Cell], jobs: int, scheduler: str = "") -> Executor:
         """Attack one extractor after the other unless told otherwise: seconds are measured."""
-        return choose_executor(jobs or 1, scheduler or None, len(cells))
+        return choose_executor(jobs or 1, scheduler)
 
     def facts(self, data: AttackData) -> dict[str, str]:
         """Return what an attacker learns, and for how long."""

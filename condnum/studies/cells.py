@@ -219,9 +219,6 @@ def remember(key: Hashable, value: _T) -> _T:
     return cached(key, lambda: value)
 
 
-#: Folder of a run's store, inside that of its results.
-CELLS = "cells"
-
 #: The index of stores of before, which had one.
 _OLD_INDEX = "results.sqlite"
 _ROW = "row.json"

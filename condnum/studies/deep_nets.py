@@ -412,7 +412,7 @@ class DeepNets(Study, name="deep", version="4"):
         """Start workers for the small studies, which gain more from cells than from threads."""
         small = self.data != IMAGES and resolve_device(self.device).type == "cpu"
         workers = jobs or (core_count() if small else 1)
-        return choose_executor(workers, scheduler or None, len(cells), threads=1 if small else None)
+        return choose_executor(min(workers, len(cells)), scheduler, threads=1 if small else None)
 
     def tables(self, data: DeepTasks, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
         """Return a row per backbone × seed × method × convention, the mean beside Table 3, and the curves."""

@@ -34,10 +34,6 @@ class Executor(Protocol):
     """Computes cells; each of them comes back exactly once."""
 
     @property
-    def note(self) -> str:
-        """What a user should know about the choice of this executor; mostly nothing."""
-
-    @property
     def where(self) -> str:
         """What computes, for the provenance."""
 
@@ -57,7 +53,6 @@ class SerialExecutor:
     """One cell after the other, in this process; between them the threads are the caller's."""
 
     threads: int | None = None
-    note: str = field(default="", compare=False)
     where: ClassVar[str] = "1 process"
 
     def run(self, compute: Compute, cells: Sequence[Cell]) -> Generator[Outcome]:
@@ -78,7 +73,6 @@ class ProcessExecutor:
 
     jobs: int
     threads: int | None = None
-    note: str = field(default="", compare=False)
 
     @property
     def where(self) -> str:
@@ -167,14 +161,13 @@ class BatchExecutor:
     batches: Any
     _sizes: list[int] = field(default_factory=list, init=False)  # of the batches that were computed
     _notes: list[str] = field(default_factory=list, init=False)
-    where: ClassVar[str] = "1 process"
 
     @property
-    def note(self) -> str:
-        """What became of the batches, in words."""
+    def where(self) -> str:
+        """What computes, and what became of the batches."""
         count = len(self._sizes)
         words = [f"{count} batch{'es' * (count > 1)} of at most {max(self._sizes)} cells"] if count else []
-        return "; ".join([*words, *self._notes])
+        return "; ".join(["1 process", *words, *self._notes])
 
     def run(self, compute: Compute, cells: Sequence[Cell]) -> Generator[Outcome]:
         """Yield the outcomes, those of a batch one after the other."""
@@ -255,7 +248,6 @@ class DaskExecutor:
     threads: int | None = None
     connect_timeout: float = 10.0
     worker_timeout: float = 60.0
-    note: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         protocol, _, place = self.address.partition("://")
@@ -348,18 +340,12 @@ class DaskExecutor:
         return answer
 
 
-def choose_executor(
-    jobs: int = 1, scheduler: str | None = None, cells: int | None = None, *, threads: int | None = None
-) -> Executor:
-    """Return the executor for a number of worker processes, or for a cluster.
+def choose_executor(jobs: int = 1, scheduler: str | None = None, *, threads: int | None = None) -> Executor:
+    """Return the executor for a number of worker processes, or for a cluster, whose workers compute instead.
 
-    With the same number of threads a cell has the same result on one machine, whoever computes it. The
-    executor's `note` says what became of the options, if they were not followed.
+    With the same number of threads a cell has the same result on one machine, whoever computes it.
     """
     jobs = check_integer(f"jobs (this machine has {core_count()} cores)", jobs, 1)
     if scheduler:
-        note = f"jobs={jobs} is ignored: the workers of {scheduler} compute." if jobs > 1 else ""
-        return DaskExecutor(scheduler, threads, note=note)
-    workers = jobs if cells is None else min(jobs, max(1, cells))
-    note = f"{workers} of {jobs} are started: no more have a cell to compute." if workers < jobs else ""
-    return SerialExecutor(threads, note) if workers == 1 else ProcessExecutor(workers, threads, note)
+        return DaskExecutor(scheduler, threads)
+    return SerialExecutor(threads) if jobs == 1 else ProcessExecutor(jobs, threads)

@@ -20,7 +20,7 @@ from condnum.methods import (
 )
 from condnum.methods.problem import ImmunizationProblem
 from condnum.studies.cells import Cell, CellResult, cached
-from condnum.studies.executors import Executor, choose_executor, core_count
+from condnum.studies.executors import Executor
 from condnum.studies.measure import (
     MEASURE_COLUMNS,
     SPECTRA_TABLE,
@@ -150,5 +150,5 @@ class HousePrices(Study, name="house-prices", version="2"):
         """Start worker processes if they are worth their start."""
         steps = sum(int(cell.settings.get("steps", 0)) for cell in cells)
         on_cpu = resolve_device(self.device).type == "cpu"
-        workers = jobs or (core_count() if on_cpu and steps >= PARALLEL_STEPS else 1)
-        return choose_executor(workers, scheduler or None, len(cells), threads=1)
+        several = on_cpu and steps >= PARALLEL_STEPS
+        return super().executor(data, cells, jobs if jobs or several else 1, scheduler)

@@ -83,14 +83,11 @@ class Limits(Study, name="limits", version="2"):
 
     def check(self) -> None:
         """Choose the seeds, and refuse what cannot run."""
-        if self.data == "embedded":
-            object.__setattr__(self, "data", "house-prices")
-            object.__setattr__(self, "source", "embedded")
         if not self.ridge > 0:
             raise InvalidInputError(
                 f"ridge is a share of the mean eigenvalue of K_P and must be positive, got {self.ridge}."
             )
-        if self.pairs and self.data == "house-prices":
+        if self.pairs and self.data not in ("mnist", "digits"):
             raise InvalidInputError(
                 f"pairs {self.pairs} are of digits; house prices are one pair: leave them out."
             )

@@ -26,9 +26,8 @@ from condnum.errors import (
     check_integer,
     check_known,
 )
-from condnum.files import write_tables
+from condnum.files import CELLS, write_tables
 from condnum.studies.cells import (
-    CELLS,
     Arrays,
     Cell,
     ResultStore,
@@ -203,7 +202,7 @@ class Study:
         One thread each, whoever computes: a long descent amplifies the round-off in which differently
         threaded sums differ.
         """
-        return choose_executor(jobs or core_count(), scheduler, len(cells), threads=1)
+        return choose_executor(min(jobs or core_count(), max(1, len(cells))), scheduler, threads=1)
 
     def prepare(self, cells: Sequence[Cell], store: ResultStore) -> None:
         """Look at the store before the sweep, for a study whose cells keep files of their own."""
@@ -276,7 +275,7 @@ class Study:
                 "change what it names and run again."
             )
         results = [Result(cell, *report.results[cell]) for cell in cells if cell in report.results]
-        return StudyRun(self, data, results, report, chosen.where, chosen.note)
+        return StudyRun(self, data, results, report, chosen.where)
 
 
 @dataclass(frozen=True)
@@ -312,7 +311,6 @@ class StudyRun:
     cells: list[Result]  # the finished ones, in the order of the study's `cells`
     report: SweepReport
     where: str  # what computed
-    note: str = ""  # what became of `jobs`, or of batches
 
     @cached_property
     def _files(self) -> dict[str, pd.DataFrame]:
@@ -350,7 +348,6 @@ class StudyRun:
             "cells": f"{report.computed} computed, {report.reused} from the store, "
             f"{len(report.failures)} failed",
             "where": self.where,
-            "workers": self.note,
             "seconds": f"{report.seconds:,.1f}",
             "peak memory": str(report.memory),
             "numerics": "float64",

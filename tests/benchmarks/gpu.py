@@ -226,7 +226,7 @@ class GpuReport:
             "measuring_s": batches.seconds["batches"] - descents,
             "storing_s": seconds - sum(batches.seconds.values()),
             "eigh_fallbacks": int(cells["eigh_fallbacks"].sum()),
-            "note": executor.note,
+            "where": executor.where,
         }
         kept = ["dataset", "method", "convention", "gauge", "pairs", "seeds"]
         kept += [
@@ -339,7 +339,7 @@ class GpuReport:
         else:
             yield self.sweep_row
         cores = core_count()
-        executor = choose_executor(cores, None, len(self.cells), threads=1)
+        executor = choose_executor(cores, threads=1)
         rows, failed, done = [], 0, 0
         started = time.perf_counter()
         with closing(executor.run(Computation(self.on_cpu, self.digits.checksum), self.cells)) as outcomes:

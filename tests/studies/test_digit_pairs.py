@@ -104,8 +104,8 @@ class TestBatches:
         columns = [*keys, "harmful_ratio", "pretrain_ratio", "rir", "success", "rir_ceiling", "stop_reason"]
         pd.testing.assert_frame_equal(*(of.tables["results"][columns] for of in (batched, run)), rtol=1e-7)
         assert batched.failures.empty
-        assert int(executor.note.split()[0]) > 2  # the memory given does not hold all four cells of a method
-        assert batched.provenance_table.set_index("what")["value"]["workers"] == executor.note
+        assert int(executor.where.split()[2]) > 2  # the memory given does not hold all four cells of a method
+        assert batched.provenance_table.set_index("what")["value"]["where"] == executor.where
         again = STUDY.run(digits, out=tmp_path, executor=BatchExecutor(DigitBatches(digits, CPU)))
         assert (again.report.computed, again.report.reused) == (0, len(run.cells))
 

@@ -11,7 +11,7 @@ from condnum.data import TaskPair, load_diabetes_tasks
 from condnum.errors import CondnumError
 from condnum.methods import SelfTunedSettings, immunize, method_names
 from condnum.probing import linear_probe
-from condnum.studies import house_prices
+from condnum.studies import study as study_module
 from condnum.studies.house_prices import HOUSE_SETTINGS, HousePrices
 from condnum.studies.measure import (
     MEASURES,
@@ -83,7 +83,7 @@ def test_keys():
 
 @pytest.mark.parametrize(("epochs", "jobs"), [(4, 1), (20_000, 7)], ids=["short", "long"])
 def test_workers_are_started_if_that_pays(epochs, jobs, monkeypatch):
-    monkeypatch.setattr(house_prices, "core_count", lambda: 7)
+    monkeypatch.setattr(study_module, "core_count", lambda: 7)
     study = dataclasses.replace(SHORT, epochs=epochs)
     cells = study.planned(study.load())
     assert getattr(study.executor(None, cells, 0), "jobs", 1) == jobs
