@@ -3,7 +3,6 @@
 import dataclasses
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -18,7 +17,6 @@ from condnum.studies.measure import (
     TABLE_1,
     ceiling_sweep,
     extractor_curves,
-    seed_summary,
 )
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
 from condnum.theory.immunization import relative_immunization_ratio
@@ -153,34 +151,6 @@ def test_a_cell_is_the_run_that_it_stands_for(finished):
     _, _, arrays = next(c for c in finished.cells if (c.row["method"], c.row["seed"]) == ("ours", 1))
     result = immunize(SHORT.problem(finished.data), "ours", seed=1, settings=SHORT.settings("ours"))
     np.testing.assert_allclose(arrays["theta"], result.theta, rtol=1e-9, atol=1e-12)
-
-
-def test_summary_by_hand():
-    columns = {
-        "dataset": "toy",
-        "method": ["ours", "ours", "identity"],
-        "convention": "compact",
-        "gauge": "unit",
-        "harmful_ratio": [2.0, 4.0, 5.0],
-        "pretrain_ratio": [0.5, 0.5, 2.0],
-        "rir": [4.0, 8.0, 2.5],
-        "success": [True, False, False],
-        "rir_ceiling": [10.0, 10.0, 10.0],
-        "rir_share": [0.2, 0.4, 0.1],
-        "loss_gap": [0.0, 0.001, 0.002],
-        "seconds": [1.0, 3.0, 5.0],
-    }
-    summary = seed_summary(pd.DataFrame(columns), TABLE_1)
-    ours, identity = summary.iloc[0], summary.iloc[1]
-    assert (ours["method"], ours["seeds"], identity["seeds"]) == ("ours", 2, 1)
-    assert (ours["harmful_ratio_mean"], ours["rir_mean"]) == pytest.approx((3, 6))
-    # Sample deviation of (2, 4) and of (4, 8); one seed has none.
-    assert (ours["harmful_ratio_std"], ours["rir_std"]) == pytest.approx((2**0.5, 8**0.5))
-    assert np.isnan(identity["rir_std"])
-    assert (ours["success_rate"], ours["rir_ceiling"], ours["rir_share"]) == pytest.approx((0.5, 10, 0.3))
-    assert (ours["loss_gap_max"], ours["seconds_mean"]) == pytest.approx((0.001, 2))
-    assert (ours["published_rir"], ours["published_pretrain_ratio_std"]) == pytest.approx((356.20, 0.002))
-    assert identity.filter(like="published").isna().all()
 
 
 @pytest.mark.realdata
