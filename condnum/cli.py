@@ -239,7 +239,7 @@ def loaded(config: str, values: Mapping[str, Any]) -> tuple[str, Mapping[str, st
     kind = getattr(importlib.import_module(home), name)
     given = {field.name: values[field.name] for field in dataclasses.fields(kind) if field.name in values}
     if values.get("scheduler") and "jobs" in values:
-        from condnum.studies.study import choose_executor
+        from condnum.studies.executors import choose_executor
 
         choose_executor(1, values["scheduler"])  # is it an address?
     chosen = kind.from_parameters(**given)

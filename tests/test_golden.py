@@ -28,7 +28,7 @@ PAGES = {
     "deep-attackers": (4, "The cheapest attack that succeeds: "),
     "audit": (3, ">Verdict</h2>"),
     "corrections": (4, "counter-example"),
-    "stability": (1, "its nets are not run again"),
+    "stability": (1, "results of nets hold one choice of each"),
 }
 #: Runs that end with a table of verdicts in the terminal.
 JUDGED = ("house-prices", "digits", "attackers", "deep", "deep-attackers", "audit")

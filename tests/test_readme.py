@@ -84,14 +84,13 @@ result = condnum.relative_immunization_ratio(theta, problem.pretrain.covariance,
 assert 1 < result.rir < condnum.rir_ceiling(problem.pretrain.covariance, problem.harmful.covariance).value
 """,
     "load_cancer_tasks": """
-compact = study.results.query("convention == 'compact'").groupby("method")["rir"].mean()
-assert compact["identity"] < compact["ours"] <= compact["optimal"] * (1 + 1e-6), compact
+assert found["identity"].rir < found["ours"].rir <= found["optimal"].rir * (1 + 1e-6), found
 """,
     "SignDescent": """
 assert panel.steps_table()["attacker"].tolist() == ["Gradient descent", "Sign descent"]
 """,
     "Turned": """
-ceilings = run.results.set_index("degrees")["ceiling"]
+ceilings = run.tables["results"].set_index("degrees")["ceiling"]
 assert abs(ceilings[0] - 1) < 1e-9 and abs(ceilings[90] / 100**2 - 1) < 1e-9, ceilings
 """,
 }

@@ -27,8 +27,9 @@ from condnum.machine import own_peak
 from condnum.probing.attackers import AttackBudget
 from condnum.probing.report import AttackReport
 from condnum.studies.cells import Cell, CellResult, Compute, Outcome
-from condnum.studies.executors import Executor
-from condnum.studies.study import Count, Result, SerialExecutor, Study, StudyRun, SweepError
+from condnum.studies.executors import Executor, SerialExecutor
+from condnum.studies.study import Count, Result, Study, StudyRun
+from condnum.studies.sweep import SweepError
 from condnum.theory.ceiling import RirCeiling
 from condnum.theory.spectra import PUBLISHED_RIDGE
 
@@ -265,10 +266,6 @@ class FeatureAudit(Study, name="audit"):
             with atomic_write(Path(self.save_theta)) as temporary, temporary.open("wb") as stream:
                 np.save(stream, front)
         return []
-
-    def facts(self, data: Any) -> dict[str, str]:
-        """Leave it to `run_words` to say what was read."""
-        return {}
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def norm_ratio_figure(curves: CurvesLike, subtitle: str = "") -> Any:
     Args:
         curves: What `linear_probe` returns, or several of them by name. Or a table with a row per point and
             the columns `method`, `seed`, `task` (`pretrain` or `harmful`), `quantity` (here `norm_ratio`),
-            `x` (the step) and `value`, such as `compare_methods(…).curves`.
+            `x` (the step) and `value`, such as the table `curves` of a run.
         subtitle: Names the data.
 
     Returns:

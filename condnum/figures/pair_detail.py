@@ -19,7 +19,7 @@ class PairDetail:
 
     pretrain_digit: int
     harmful_digit: int
-    curves: pd.DataFrame  # of `measure.curves_table`: norm_ratio and spectrum
+    curves: pd.DataFrame  # of `measure.extractor_curves`: norm_ratio and spectrum
     mean_pretrain: ArrayLike  # (side, side) or (side²,), the mean image of D_P
     mean_harmful: ArrayLike  # (side, side) or (side²,), the mean image of D_H
     subtitle: str  # the data set

@@ -1,11 +1,11 @@
-"""Figures of stability: a map of claims × values of each choice, and how RIR_θ0 settles with its groups."""
+"""The map of stability: claims × values of each choice."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
-from condnum.figures.style import finish, log_axis, method_style, panels, translucent
+from condnum.figures.style import finish, method_style, panels
 
 #: What stands under the columns of each axis.
 TITLES = {
@@ -14,9 +14,7 @@ TITLES = {
     "epsilon": "ε (ridge)",
     "scale": "θ (ridge)",
     "images": "images",
-    "group_size": "group size",
     "draw": "draw of<br>groups",
-    "budget": "epochs",
     "seed": "seed",
 }
 _VALUES = {"as_trained": "as trained", "-1": "worst"}
@@ -26,9 +24,6 @@ _SCALE = "PuOr"
 
 #: Pixels of a row, below a panel, from a panel to the titles of its columns, of claims, and of the title.
 _ROW, _BELOW, _TITLE, _LEFT, _ABOVE = 36, 130, 58, 178, 117
-
-#: Of group sizes, from small to large: Okabe–Ito's blues, greens and reds in one order.
-_COLORS = ("#56B4E9", "#0072B2", "#009E73", "#E69F00", "#D55E00", "#CC79A7", "#7F7F7F", "#000000")
 
 
 def claim_label(claim: str, method: str) -> str:
@@ -112,40 +107,3 @@ def _percent(share: float) -> str:
     if 0.99 < share < 1:
         return ">99"
     return "<1" if 0 < share < 0.01 else f"{100 * share:.0f}"
-
-
-def convergence_figure(settled: pd.DataFrame, subtitle: str) -> Any:
-    """Draw a table of `rir_convergence` against the number of groups: a line a group size, a panel a net."""
-    nets = list(settled.groupby(["run", "backbone", "method", "seed"], sort=False))
-    names = [f"{run}: {net}, {method}, seed {seed}" for (run, net, method, seed), _ in nets]
-    figure = panels(rows=len(nets), cols=1, subplot_titles=names, vertical_spacing=0.2 / len(nets))
-    figure.update_annotations(x=0, xanchor="left")
-    sizes, named = sorted(settled["group_size"].unique()), set[str]()
-    for row, (_, net) in enumerate(nets, start=1):
-        whole = net["group_size"].max()
-        for size, part in net.groupby("group_size"):
-            color = "#000000" if size == whole else _COLORS[sizes.index(size) % len(_COLORS)]
-            name = f"all {size:,} at once" if size == whole else f"{size:,} images a group"
-            if size == whole:
-                part = pd.concat([part, part.assign(groups=settled["groups"].max())])
-            figure.add_scatter(
-                x=[*part["groups"], *part["groups"][::-1]], y=[*part["largest"], *part["least"][::-1]],
-                mode="lines", fill="toself", fillcolor=translucent(color, 0.18), line={"width": 0},
-                hoverinfo="skip", legendgroup=name, showlegend=False, row=row, col=1,
-            )  # fmt: skip
-            figure.add_scatter(
-                x=part["groups"], y=part["median"], name=name, legendgroup=name, showlegend=name not in named,
-                mode="lines" if size == whole else "lines+markers", customdata=part[["least", "largest"]],
-                line={"color": color, "width": 2, "dash": "dot" if size == whole else "solid"},
-                hovertemplate="%{x} groups: %{y:.3g}, draws %{customdata[0]:.3g}–%{customdata[1]:.3g}",
-                row=row, col=1,
-            )  # fmt: skip
-            named.add(name)
-        figure.update_yaxes(**log_axis("RIR<sub>θ₀</sub>", net[["least", "largest"]]), row=row)
-    figure.update_xaxes(type="log", tickvals=sorted(settled["groups"].unique()))
-    figure.update_xaxes(title_text="number of groups", row=len(nets))
-    note = f"{subtitle}<br>Line: median over draws; band: all of them.<br>The groups of a draw share no image"
-    height = 280 + 300 * len(nets)
-    finish(figure, "How RIR<sub>θ₀</sub> settles with its groups", note, height=height)
-    legend = {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "title_text": ""}
-    return figure.update_layout(legend=legend, margin_b=150)

@@ -12,7 +12,7 @@ from condnum.errors import InvalidInputError
 from condnum.figures.style import BLUE, ORANGE, method_style, num
 from condnum.lessons.condition_number import Floats
 from condnum.progress import OnProgress, notebook_progress
-from condnum.studies.alignment_path import TASKS, AlignmentPath, PathData, region_of
+from condnum.studies.alignment_path import TASKS_CELL, AlignmentPath, PathData, region_of
 from condnum.theory.immunization import RATIO_TOLERANCE
 from condnum.theory.pareto import FeasibleRegion
 
@@ -232,7 +232,7 @@ class Trails:
         for cell, error in run.report.failures.items():
             raise InvalidInputError(f"{cell.name} cannot be followed on these data: {error}")
         for cell, row, arrays in run.cells:
-            if cell.name != TASKS:
+            if cell.name != TASKS_CELL:
                 self.kept[cell.name] = Trail(cell.name, row, arrays)
             elif self.tasks is None:
                 names = tuple(map(str, arrays["features"]))

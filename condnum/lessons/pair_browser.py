@@ -12,8 +12,7 @@ from condnum.figures.pairs import DIGITS, check_pair_results, color_limit, compa
 from condnum.figures.style import method_style, num, option_text
 from condnum.lessons.figure_view import FigureView, alarm, errors_shown, figure_output
 from condnum.methods import uses_seed
-from condnum.studies.digit_cells import cell_problem
-from condnum.studies.measure import Extractor, curves_table
+from condnum.studies.measure import extractor_cell, extractor_curves
 from condnum.studies.study import StudyRun
 
 ipywidgets = require("ipywidgets", "notebooks")
@@ -154,9 +153,9 @@ def digit_pair_detail(
     extractors = []
     for method in dict.fromkeys((*study.methods, "identity", "initial")):
         cell = study.cell(method, seed if uses_seed(method) else 0, (pretrain, harmful))
-        problem = cell_problem(digits, cell, cell["device"])
-        extractors.append(Extractor.of(study.immunize(digits, cell)))
-    curves = curves_table(problem, extractors, probe_steps=probe_steps)
+        problem = study.problem(digits, cell)
+        extractors.append(extractor_cell(problem, study.immunize(digits, cell)))
+    curves = extractor_curves(problem, extractors, probe_steps=probe_steps)
     first, second = (
         np.asarray(digits.images[digits.labels == digit], dtype=np.float64).mean(axis=0)
         for digit in (pretrain, harmful)

@@ -32,7 +32,7 @@ _SUMMARY: dict[str, Column] = {
 }
 
 
-def summary_table(summary: pd.DataFrame) -> pd.DataFrame:
+def limits_table(summary: pd.DataFrame) -> pd.DataFrame:
     """Format (i), (ii), RIR and its share of the ceiling at one ε, a row per pair × method."""
     table = rows_of(summary, _PAIR | _SUMMARY)
     return table.drop(columns="pair") if table["pair"].nunique() == 1 else table
@@ -47,7 +47,7 @@ def measured_table(results: pd.DataFrame, convention: str, gauge: str) -> pd.Dat
     counted = means.assign(
         rir_share_min=share, rir_share_max=share, immunized=groups["success"].sum(), seeds=groups.size()
     )
-    return summary_table(counted.reset_index())
+    return limits_table(counted.reset_index())
 
 
 def null_table(spaces: pd.DataFrame) -> pd.DataFrame:

@@ -15,8 +15,7 @@ from condnum.report.deep_comparison import NET_RATIOS, in_percent, net_label
 from condnum.report.results import Result
 from condnum.report.tables import RATIOS, number, spread
 from condnum.studies.measure import TABLE_1, TABLE_2, TABLE_3, Published
-from condnum.studies.stability import Claim as MethodClaim
-from condnum.studies.stability import published_claims, run_sentences
+from condnum.studies.stability import MethodClaim, published_claims, run_sentences
 
 VerdictKind = Literal["agrees", "higher", "lower", "not finite"]
 Standing = Literal["holds", "in part", "does not hold"]

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -25,12 +24,11 @@ from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask
 from condnum.probing.line_search import ProbeModes, eigenbasis_probe, log_spaced_steps
 from condnum.progress import report_event
 from condnum.studies.cells import Arrays, Cell, CellResult
-from condnum.studies.digit_cells import cell_problem
 from condnum.studies.digit_pairs import DigitPairs
-from condnum.studies.executors import Executor, core_count
-from condnum.studies.house_prices import HousePrices, Methods
-from condnum.studies.named_tasks import NamedTasks
-from condnum.studies.study import Count, Result, Study, at_least, choose_executor
+from condnum.studies.executors import Executor
+from condnum.studies.house_prices import HousePrices, MethodNames
+from condnum.studies.linear import study_of_one_pair
+from condnum.studies.study import Count, Study, at_least
 from condnum.theory.ceiling import RirCeiling
 from condnum.theory.pareto import FeasibleRegion, feasible_region
 from condnum.theory.spectra import CovarianceRange, condition_from_spectrum, default_rtol, symmetric_part
@@ -70,13 +68,13 @@ def kept_steps(limit: int, dimension: int) -> list[int]:
 
 
 #: Rows and columns of a map of overlaps; more directions are averaged in blocks.
-MAP_SIZE = 32
+OVERLAP_BLOCKS = 32
 
 #: Steps of the probes, and points of their curves.
 PROBE_STEPS, PROBE_POINTS = 5000, 60
 
 #: The cell of what belongs to the tasks alone.
-TASKS = "tasks"
+TASKS_CELL = "tasks"
 
 #: What `data` says of arrays that are handed to `run`.
 ARRAYS = "arrays"
@@ -118,7 +116,7 @@ class AlignmentPath(Study, name="alignment-path"):
     harmful: str = ""  # path of X_H
     key: str = ""  # which array of an npz
     drop: str = ""  # columns of the files to leave out
-    methods: Methods = ()  # empty: all that these data allow
+    methods: MethodNames = ()  # empty: all that these data allow
     seed: Annotated[int, at_least(0)] = 0  # of θ₀
     epochs: Count | None = None  # full-batch steps; None: each method's own
 
@@ -134,12 +132,9 @@ class AlignmentPath(Study, name="alignment-path"):
         """The study whose extractors are followed, in its settings; None for data of one's own."""
         if self.pretrain or self.data == ARRAYS:
             return None
-        tasks, common = NamedTasks.parse(self.data, self.source), (self.methods, self.seed + 1, self.epochs)
-        if tasks.pair is None:
-            return HousePrices(tasks.source, *common, device="cpu")
-        if tasks.name == "mnist":
-            return DigitPairs("mnist", self.source, *common, (tasks.pair,))
-        return DigitPairs("digits", "auto", *common, (tasks.pair,))
+        return study_of_one_pair(
+            self.data, self.source, methods=self.methods, seeds=self.seed + 1, epochs=self.epochs
+        )
 
     def settings(self, method: str) -> DescentSettings | None:
         """Return a method's settings, without the history that nobody reads here; None for closed forms."""
@@ -175,12 +170,12 @@ class AlignmentPath(Study, name="alignment-path"):
         of = {name: self.settings(name) for name in names}
         common = {"data": self.data, "seed": self.seed}
         cells = [Cell({"method": name, **common}, asdict(by) if by else {}) for name, by in of.items()]
-        return [Cell({"method": TASKS, **common}), *cells]
+        return [Cell({"method": TASKS_CELL, **common}), *cells]
 
     def compute(self, data: PathData, cell: Cell) -> CellResult:
         """Follow one extractor, or describe the tasks."""
         tasks = [TaskBasis.of(task) for task in (data.problem.pretrain, data.problem.harmful)]
-        if cell["method"] == TASKS:
+        if cell["method"] == TASKS_CELL:
             return _tasks_cell(data, tasks)
         return follow(data.problem, tasks, cell["method"], cell["seed"], dict(cell.settings))
 
@@ -191,22 +186,7 @@ class AlignmentPath(Study, name="alignment-path"):
     def executor(self, data: PathData, cells: Sequence[Cell], jobs: int, scheduler: str = "") -> Executor:
         """Start processes where a step takes long, but not for arrays, which other processes do not have."""
         several = data.problem.dimension > SMALL and self.data != ARRAYS
-        workers = jobs or (core_count() if several else 1)
-        return choose_executor(workers, scheduler or None, len(cells), threads=1)
-
-    def tables(self, data: PathData, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
-        """Return the measures of every kept step."""
-        frames = []
-        for cell, _, arrays in results:
-            if cell["method"] == TASKS:
-                continue
-            columns: dict[str, Any] = {"method": cell["method"], "step": arrays["step"]}
-            columns |= dict(zip(("pretrain_ratio", "harmful_ratio"), arrays["ratios"].T, strict=True))
-            for name in SCALARS:
-                for task, values in zip(("pretrain", "harmful"), arrays[name].T, strict=True):
-                    columns[f"{name}_{task}"] = values
-            frames.append(pd.DataFrame(columns))
-        return {"results": pd.concat(frames, ignore_index=True)} if frames else {}
+        return super().executor(data, cells, jobs if jobs or several else 1, scheduler)
 
 
 def _missing_targets(method: str, problem: ImmunizationProblem) -> bool:
@@ -233,7 +213,7 @@ def _from_files(pretrain: str, harmful: str, *, key: str, drop: str) -> PathData
 def _from_digits(digits: Digits, study: DigitPairs) -> PathData:
     """Build the tasks of the study's one pair."""
     (pair,) = study.chosen_pairs
-    problem = cell_problem(digits, study.cell("identity", 0, pair), "cpu")
+    problem = study.problem(digits, study.cell("identity", 0, pair))
     names = (f"digit {pair[0]}", f"digit {pair[1]}")
     height, width = digits.images.shape[1:]
     shape = (int(height), int(width))
@@ -293,10 +273,6 @@ def _tasks_cell(data: PathData, tasks: Sequence[TaskBasis]) -> CellResult:
     height, width = data.shape or (0, 0)
     words = {"pretrain": data.names[0], "harmful": data.names[1], "label": data.label, "name": data.name}
     return CellResult(row | words | {"height": height, "width": width, "targets": targets}, arrays)
-
-
-#: Scalars of a step and a task.
-SCALARS = ("kappa", "predicted_kappa", "misalignment", "diagonal_overlap", "reversed_overlap")
 
 
 @dataclass
@@ -373,7 +349,7 @@ def _measured(U: Tensor, s: Tensor, task: TaskBasis) -> tuple[dict[str, Any], Pr
     return measured, (spectrum.numpy(), squares.numpy(), float(squares.sum()))
 
 
-def in_blocks(overlaps: np.ndarray[Any, Any], size: int = MAP_SIZE) -> np.ndarray[Any, Any]:
+def in_blocks(overlaps: np.ndarray[Any, Any], size: int = OVERLAP_BLOCKS) -> np.ndarray[Any, Any]:
     """Average overlaps over blocks of rows and sum them over blocks of columns, so that rows sum to 1.
 
     Examples:

@@ -3,12 +3,13 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
 
 import pandas as pd
 from torch import Tensor
 
-from condnum.data import TaskPair, digit_pair
+from condnum.data import Provenance, TaskPair, digit_pair
 from condnum.errors import InvalidInputError
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import AttackBudget, AttackReport, AttackTask, attack_panel, attacker_names
@@ -16,16 +17,16 @@ from condnum.probing.tasks import TaskKind
 from condnum.progress import report_event
 from condnum.studies.cells import Cell, CellResult
 from condnum.studies.digit_pairs import DigitPairs
-from condnum.studies.executors import Executor
-from condnum.studies.house_prices import HousePrices, Methods
-from condnum.studies.named_tasks import NamedTasks
-from condnum.studies.study import Count, Result, Study, at_least, choose_executor, some_of
+from condnum.studies.executors import Executor, choose_executor
+from condnum.studies.house_prices import MethodNames
+from condnum.studies.linear import study_of_one_pair
+from condnum.studies.study import Count, Result, Study, at_least, some_of
 from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.spectra import Convention
 
 #: θ₀ untrained, Algorithm 1, the closed forms; raw inputs are always there.
-METHODS = ("initial", "ours", "optimal", "front")
-RAW = "raw"
+_METHODS = ("initial", "ours", "optimal", "front")
+_RAW = "raw"
 
 #: Rows of each class that the attacker of a digit trains on, and steps that pass over them.
 DIGIT_ROWS, DIGIT_DENSE_STEPS = 2500, 500
@@ -35,7 +36,7 @@ DIGIT_ROWS, DIGIT_DENSE_STEPS = 2500, 500
 LOGISTIC_HEADLINE = 0.1
 
 #: Share of a digit task's rows that is held out for the attacker's accuracy.
-HELD_OUT = 0.2
+_HELD_OUT = 0.2
 
 _CONVENTIONS: tuple[Convention, ...] = ("compact", "ridge")
 
@@ -59,6 +60,11 @@ class AttackData(NamedTuple):
         """What the data are called."""
         return self.pair.label
 
+    @property
+    def provenance(self) -> Provenance:
+        """Where the data came from."""
+        return self.pair.provenance
+
 
 @dataclass(frozen=True)
 class Attackers(Study, name="attackers"):
@@ -66,7 +72,7 @@ class Attackers(Study, name="attackers"):
 
     data: str = "house-prices"  # house-prices, mnist:P-H, digits:P-H or embedded (diabetes table)
     source: str = "auto"  # auto, embedded (for house prices: the diabetes table) or a path
-    methods: Methods = METHODS
+    methods: MethodNames = _METHODS
     attackers: Annotated[tuple[str, ...], some_of("attacker", attacker_names)] = ()  # empty: all
     seed: int = 0  # of θ₀ and of the attackers
     epochs: Count | None = None  # full-batch steps of the methods; None: their own
@@ -81,15 +87,17 @@ class Attackers(Study, name="attackers"):
             raise InvalidInputError("house prices are a regression: the loss must be squared, or auto.")
         _ = self.budget  # checks seed and steps
 
-    @property
-    def tasks(self) -> NamedTasks:
-        """Which tasks."""
-        return NamedTasks.parse(self.data, self.source)
+    @cached_property
+    def base(self) -> Any:
+        """The study that immunizes: the extractors are its own, for the same settings and seed."""
+        rows = None if ":" in self.data else self.rows
+        common: dict[str, Any] = {"methods": self.methods, "seeds": self.seed + 1, "epochs": self.epochs}
+        return study_of_one_pair(self.data, self.source, rows=rows, **common)
 
     @property
     def pair(self) -> tuple[int, int] | None:
         """Digits of D_P and D_H; None for house prices."""
-        return self.tasks.pair
+        return self.base.pairs[0] if isinstance(self.base, DigitPairs) else None
 
     @property
     def kind(self) -> TaskKind:
@@ -108,19 +116,9 @@ class Attackers(Study, name="attackers"):
             seed=self.seed,
         )
 
-    @property
-    def base(self) -> HousePrices | DigitPairs:
-        """The study that immunizes: the extractors are its own, for the same settings and seed."""
-        common = (self.methods, self.seed + 1, self.epochs)
-        if self.pair is None:
-            return HousePrices(self.tasks.source, *common, rows=self.rows, device="cpu")
-        if self.tasks.name == "mnist":
-            return DigitPairs("mnist", self.source, *common, (self.pair,))
-        return DigitPairs("digits", "auto", *common, (self.pair,))
-
     def load(self) -> AttackData:
         """Load the pair of tasks."""
-        origin: Any = self.base.load()
+        origin = self.base.load()
         return AttackData(origin if self.pair is None else digit_pair(origin, *self.pair), origin)
 
     def cells(self, data: AttackData) -> list[Cell]:
@@ -132,7 +130,7 @@ class Attackers(Study, name="attackers"):
             "budget": asdict(self.budget),
             "attackers": self.attackers or list(attacker_names()),
         }
-        settings = {RAW: None} | {name: self.base.settings(name) for name in self.methods}
+        settings = {_RAW: None} | {name: self.base.settings(name) for name in self.methods}
         return [
             Cell({"method": name, "seed": self.seed}, {"panel": panel, "method": asdict(of) if of else {}})
             for name, of in settings.items()
@@ -141,13 +139,13 @@ class Attackers(Study, name="attackers"):
     def compute(self, data: AttackData, cell: Cell) -> CellResult:
         """Attack the features of one extractor, and measure how far it is immunized."""
         name, chosen = cell["method"], self.attackers or tuple(attacker_names())
-        theta = None if name == RAW else self.theta(data, name)
+        theta = None if name == _RAW else self.theta(data, name)
 
         def on_attack(extractor: str, attacker: str) -> None:
             report_event(stage=f"{attacker} on {extractor}", step=chosen.index(attacker), steps=len(chosen))
 
         report = attack_panel(
-            {RAW: None, name: theta},
+            {_RAW: None, name: theta},
             attack_task(self, data.pair),
             budget=self.budget,
             attackers=chosen,
@@ -172,16 +170,15 @@ class Attackers(Study, name="attackers"):
 
     def theta(self, data: AttackData, method: str) -> Tensor:
         """Train or evaluate an extractor as its own study does."""
-        base: Any = self.base
         where = () if self.pair is None else (self.pair,)
-        return base.immunize(data.origin, base.cell(method, self.seed, *where)).theta
+        return self.base.immunize(data.origin, self.base.cell(method, self.seed, *where)).theta
 
     def report(self, data: AttackData, results: Sequence[Result]) -> AttackReport:
         """Put together what the panel found."""
         task = attack_task(self, data.pair)
         return AttackReport(
             **{name: _joined(results, name) for name in _KEPT},
-            baseline=RAW,
+            baseline=_RAW,
             kind=self.kind,
             budget=self.budget,
             held_out=task.X_test is not None,
@@ -202,20 +199,16 @@ class Attackers(Study, name="attackers"):
 
     def executor(self, data: Any, cells: Sequence[Cell], jobs: int, scheduler: str = "") -> Executor:
         """Attack one extractor after the other unless told otherwise: seconds are measured."""
-        return choose_executor(jobs or 1, scheduler or None, len(cells))
+        return choose_executor(jobs or 1, scheduler)
 
     def facts(self, data: AttackData) -> dict[str, str]:
-        """Return what the run was made of."""
-        pair, task, budget = data.pair, attack_task(self, data.pair), self.budget
+        """Return what an attacker learns, and for how long."""
+        task, budget = attack_task(self, data.pair), self.budget
         return {
-            "data": f"{pair.label}: {pair.provenance.description}",
-            "tasks": f"D_P {pair.pretrain_name}, D_H {pair.harmful_name}",
-            "SHA-256": pair.checksum,
             "attacker trains on": task.name,
             "held-out rows": "none" if task.X_test is None else f"{len(task.X_test)}",
             "budget": f"{budget.steps:,} steps in the eigenbasis or of batches, "
             f"{budget.dense_steps:,} of others",
-            "seed": str(self.seed),
         }
 
 
@@ -227,7 +220,7 @@ def attack_task(study: Attackers, pair: TaskPair) -> AttackTask:
     rows = 2 * (study.rows or DIGIT_ROWS)
     X, y = X[:rows], y[:rows]  # the digit and the rest in turn, so every part is balanced
     targets = y if study.kind == "classification" else 2 * y - 1
-    held = max(2, int(len(X) * HELD_OUT) // 2 * 2)
+    held = max(2, int(len(X) * _HELD_OUT) // 2 * 2)
     fit = len(X) - held
     name = f"{pair.harmful_name} against the rest, {fit} rows, {study.kind}"
     return AttackTask(X[:fit], targets[:fit], study.kind, X[fit:], targets[fit:], name)

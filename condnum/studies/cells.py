@@ -24,7 +24,7 @@ from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError
 from condnum.files import atomic_write, output_folder, write_text
 from condnum.machine import ProcessPeak, limit_threads, own_peak
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 Scalar: TypeAlias = str | int | float | bool | None
 Row: TypeAlias = dict[str, Scalar]
 Arrays: TypeAlias = dict[str, NDArray[Any]]
@@ -190,13 +190,13 @@ _cache: OrderedDict[Hashable, Future[Any]] = OrderedDict()
 _lock = threading.Lock()
 
 
-def cached(key: Hashable, load: Callable[[], T]) -> T:
+def cached(key: Hashable, load: Callable[[], _T]) -> _T:
     """Return what `load` gives, called once a process for each key; the oldest are forgotten.
 
     Threads that want one key wait for the first of them; different keys are loaded side by side. An error is
     passed on and nothing is kept.
     """
-    own: Future[T] = Future()
+    own: Future[_T] = Future()
     with _lock:
         kept = _cache.setdefault(key, own)
         _cache.move_to_end(key)
@@ -209,18 +209,15 @@ def cached(key: Hashable, load: Callable[[], T]) -> T:
             with _lock:
                 _cache.pop(key, None)
             own.set_exception(error)
-    return cast(T, kept.result())
+    return cast(_T, kept.result())
 
 
-def remember(key: Hashable, value: T) -> T:
+def remember(key: Hashable, value: _T) -> _T:
     """Put a value where `cached` looks, instead of what was there."""
     with _lock:
         _cache.pop(key, None)
     return cached(key, lambda: value)
 
-
-#: Folder of a run's store, inside that of its results.
-CELLS = "cells"
 
 #: The index of stores of before, which had one.
 _OLD_INDEX = "results.sqlite"

@@ -42,8 +42,8 @@ from condnum.studies.deep_cells import (
     rir_sample,
 )
 from condnum.studies.deep_tables import net_curves, net_results, net_summary
-from condnum.studies.executors import Executor, core_count
-from condnum.studies.study import Count, Names, Result, Study, at_least, choose_executor, some_of
+from condnum.studies.executors import Executor, choose_executor, core_count
+from condnum.studies.study import Count, Names, Result, Study, at_least, some_of
 
 #: A model with its row, its history, what was said on the way, and images that do not decode.
 Made: TypeAlias = tuple[Backbone, Row, pd.DataFrame, Sequence[str], Sequence[Any]]
@@ -411,7 +411,7 @@ class DeepNets(Study, name="deep", version="4"):
         """Start workers for the small studies, which gain more from cells than from threads."""
         small = self.data != IMAGES and resolve_device(self.device).type == "cpu"
         workers = jobs or (core_count() if small else 1)
-        return choose_executor(workers, scheduler or None, len(cells), threads=1 if small else None)
+        return choose_executor(min(workers, len(cells)), scheduler, threads=1 if small else None)
 
     def tables(self, data: DeepTasks, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
         """Return a row per backbone × seed × method × convention, the mean beside Table 3, and the curves."""

@@ -28,13 +28,13 @@ from condnum.theory.extremes import gram
 from condnum.theory.spectra import PUBLISHED_RIDGE
 
 #: What decides the tasks of a cell, beside the data.
-TASKS = ("pretrain", "harmful", "labels", "loss_rows")
+_TASKS = ("pretrain", "harmful", "labels", "loss_rows")
 
 #: Values of ε, in units of K = XᵀX, at which the ridge convention is read.
-RIDGES = (1e-9, PUBLISHED_RIDGE, 1e-3, 1.0, 1e3)
+CEILING_RIDGES = (1e-9, PUBLISHED_RIDGE, 1e-3, 1.0, 1e3)
 
-T = TypeVar("T")
-R = TypeVar("R")
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 def digit_problem(
@@ -82,7 +82,7 @@ def digit_problem(
 
 def cell_problem(digits: Digits, cell: Cell, device: str) -> ImmunizationProblem:
     """Return the tasks of a cell."""
-    return digit_problem(digits, **{name: cell[name] for name in TASKS}, device=device)
+    return digit_problem(digits, **{name: cell[name] for name in _TASKS}, device=device)
 
 
 def measure_cell(
@@ -101,7 +101,9 @@ def measure_cell(
 def ceilings(problem: ImmunizationProblem) -> dict[str, float]:
     """Return the RIR ceilings of a pair in both conventions."""
     P, H = problem.pretrain.range, problem.harmful.range
-    ridged = {ridge_ceiling_column(ridge): ridge_convention_ceiling(P, H, ridge=ridge) for ridge in RIDGES}
+    ridged = {
+        ridge_ceiling_column(ridge): ridge_convention_ceiling(P, H, ridge=ridge) for ridge in CEILING_RIDGES
+    }
     return {"ceiling_compact": rir_ceiling(P, H).value, **ridged}
 
 
@@ -162,7 +164,7 @@ class DigitBatches:
             problem = cell_problem(self.digits, cell, "cpu")
             return problem, ceilings(problem)
 
-        names = [tuple(cell[name] for name in TASKS) for cell in cells]
+        names = [tuple(cell[name] for name in _TASKS) for cell in cells]
         new = {name: cell for name, cell in zip(names, cells, strict=True) if name not in self._pairs}
         self._pairs |= dict(zip(new, _on_all_cores(build, list(new.values())), strict=True))
         found = [self._pairs[name] for name in names]
@@ -175,7 +177,7 @@ def _settings(cell: Cell) -> DescentSettings | None:
     return None if defaults is None else defaults.with_overrides(**cell.settings)
 
 
-def _on_all_cores(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
+def _on_all_cores(function: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
     """Apply a function to each item, one thread a core; torch and BLAS let go of the interpreter."""
     with (
         limited_threads(1),

@@ -22,9 +22,10 @@ from condnum.methods import (
     immunize,
     uses_seed,
 )
+from condnum.methods.problem import ImmunizationProblem
 from condnum.studies.cells import Arrays, Cell, CellResult, cached
 from condnum.studies.digit_cells import (
-    RIDGES,
+    CEILING_RIDGES,
     DigitBatches,
     ceilings,
     cell_problem,
@@ -32,22 +33,19 @@ from condnum.studies.digit_cells import (
     ridge_ceiling_column,
 )
 from condnum.studies.executors import BatchExecutor, Executor
-from condnum.studies.house_prices import Methods
+from condnum.studies.house_prices import MethodNames
 from condnum.studies.measure import (
-    RESULT_COLUMNS,
+    MEASURE_COLUMNS,
     SPECTRA_TABLE,
     TABLE_2,
     Published,
-    cell_spectra,
-    result_row,
+    seed_summary,
     settings_table,
     spectra_table,
     spectral_rows,
-    summary_table,
 )
-from condnum.studies.named_tasks import read_pair
+from condnum.studies.run_verdicts import DEFAULT_RTOL, spectral_verdicts
 from condnum.studies.study import Count, Result, Study, at_least
-from condnum.theory.immunization import immunization_from_spectra
 from condnum.theory.spectra import PUBLISHED_RIDGE, default_rtol
 
 #: The paper's four methods.
@@ -57,7 +55,7 @@ PAPER_METHODS = ("ours", "opt_kappa", "imma", "r_ill_only")
 DEFAULT_METHODS = (*PAPER_METHODS, "optimal", "front")
 
 #: Settings by data set, one for all pairs and seeds.
-SETTINGS: dict[str, dict[str, DescentSettings]] = {
+DIGIT_SETTINGS: dict[str, dict[str, DescentSettings]] = {
     "mnist": {
         "ours": NAMED_SETTINGS["mnist"],
         "opt_kappa": OptKappaSettings(
@@ -77,6 +75,18 @@ SETTINGS: dict[str, dict[str, DescentSettings]] = {
 }
 
 
+def read_pair(word: str) -> tuple[int, int]:
+    """Read a pair of digits."""
+    digits = word.strip().split("-")
+    if len(digits) != 2 or not all(len(d) == 1 and d in "0123456789" for d in digits):
+        raise InvalidInputError(
+            f"expected a pair of digits such as 4-7, or several as in 4-7,9-0; got '{word.strip()}'."
+        )
+    if digits[0] == digits[1]:
+        raise InvalidInputError(f"pair '{word.strip()}': give two different digits from 0 to 9.")
+    return int(digits[0]), int(digits[1])
+
+
 def read_pairs(name: str, value: Any) -> tuple[tuple[int, int], ...]:
     """Read pairs of digits from a text such as `4-7,9-0`, or take them as they are; check of a field."""
     if isinstance(value, str):
@@ -93,7 +103,7 @@ class DigitPairs(Study, name="digit-pairs", version="3"):
 
     dataset: Literal["mnist", "digits"] = "digits"
     data: str = "auto"  # for mnist: auto or a folder
-    methods: Methods = DEFAULT_METHODS
+    methods: MethodNames = DEFAULT_METHODS
     seeds: Count = 3  # seeds 0 … seeds − 1
     epochs: Count | None = None  # full-batch steps; None: each method's own
     pairs: Pairs = ()  # (pretrain, harmful); empty: all 90
@@ -114,7 +124,7 @@ class DigitPairs(Study, name="digit-pairs", version="3"):
 
     def settings(self, method: str) -> DescentSettings | None:
         """Return a method's settings in this run; None for closed forms."""
-        known = SETTINGS["mnist" if self.dataset == "mnist" else "digits-8x8"]
+        known = DIGIT_SETTINGS["mnist" if self.dataset == "mnist" else "digits-8x8"]
         base = known.get(method, getattr(get_method(method), "defaults", None))
         return base if base is None or self.epochs is None else base.with_overrides(steps=self.epochs)
 
@@ -158,30 +168,26 @@ class DigitPairs(Study, name="digit-pairs", version="3"):
 
     def compute(self, data: Digits, cell: Cell) -> CellResult:
         """Immunize one pair and keep its spectra."""
-        problem = cell_problem(data, cell, cell["device"])
-        result = self.immunize(data, cell)
+        problem, result = self.problem(data, cell), self.immunize(data, cell)
         key = ("ceiling", data.checksum, cell["pretrain"], cell["harmful"])
         return measure_cell(cell, problem, result, cached(key, lambda: ceilings(problem)))
 
+    def problem(self, data: Digits, cell: Cell) -> ImmunizationProblem:
+        """Return the two tasks of a cell, built once per process."""
+        return cell_problem(data, cell, cell["device"])
+
     def immunize(self, data: Digits, cell: Cell) -> ImmunizationResult:
         """Run the method of a cell; deterministic, so that a cell's θ can be had again without storing it."""
-        problem = cell_problem(data, cell, cell["device"])
-        return immunize(problem, cell["method"], seed=cell["seed"], **cell.settings)
+        return immunize(self.problem(data, cell), cell["method"], seed=cell["seed"], **cell.settings)
 
     def tables(self, data: Digits, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
-        """Measure every cell in every convention, and at several ranks' tolerances and ridges."""
+        """Measure every cell in every convention, and average over pairs and seeds beside Table 2."""
         measured = [line for _, row, arrays in results for line in measured_rows(data.name, row, arrays)]
-        columns = [*RESULT_COLUMNS, "pretrain_digit", "harmful_digit", "eigh_fallbacks"]
+        columns = [*MEASURE_COLUMNS, "pretrain_digit", "harmful_digit", "eigh_fallbacks"]
         table = pd.DataFrame(measured, columns=columns)
-        varied = {
-            f"{option}_sensitivity": pd.DataFrame(
-                [line for _, row, arrays in results for line in varied_rows(row, arrays, option)]
-            )
-            for option in ("rtol", "ridge")
-        }
-        published = TABLE_2 if self.dataset == "mnist" else {}
-        spectra = {SPECTRA_TABLE: spectra_table(CellResult(row, arrays) for _, row, arrays in results)}
-        return {"results": table, "summary": summary_over_pairs(table, published), **varied, **spectra}
+        spectra = spectra_table(CellResult(row, arrays) for _, row, arrays in results)
+        summary = summary_over_pairs(table, TABLE_2 if self.dataset == "mnist" else {})
+        return {"results": table, "summary": summary, SPECTRA_TABLE: spectra}
 
     def executor(self, data: Any, cells: Sequence[Cell], jobs: int, scheduler: str = "") -> Executor:
         """Compute in batches on a GPU of this machine."""
@@ -191,15 +197,14 @@ class DigitPairs(Study, name="digit-pairs", version="3"):
         return super().executor(data, cells, jobs, scheduler)
 
     def facts(self, data: Digits) -> dict[str, str]:
-        """Return what the run was made of."""
-        facts = {"labels of the loss": f"{self.labels}, at most {self.loss_rows} rows", "device": self.device}
-        if (device := resolve_device(self.device)).type == "cuda":
-            peak = torch.cuda.max_memory_allocated(device) / 2**20  # of torch's tensors, since the start
-            facts |= {
-                "device": f"{torch.cuda.get_device_name(device)} ({device})",
-                "peak device memory": f"{peak:,.0f} MiB",
-            }
-        return super().facts(data) | facts
+        """Name the GPU and the most memory that torch's tensors took there."""
+        device = resolve_device(self.device)
+        if device.type != "cuda":
+            return {}
+        return {
+            "device": f"{torch.cuda.get_device_name(device)} ({device})",
+            "peak device memory": f"{torch.cuda.max_memory_allocated(device) / 2**20:,.0f} MiB",
+        }
 
 
 def summary_over_pairs(table: pd.DataFrame, published: Mapping[str, Published]) -> pd.DataFrame:
@@ -216,21 +221,30 @@ def summary_over_pairs(table: pd.DataFrame, published: Mapping[str, Published]) 
         seconds=("seconds", "sum"),
     )
     pairs = len(table[["pretrain_digit", "harmful_digit"]].drop_duplicates())
-    return summary_table(per_seed, published).assign(pairs=pairs)
+    return seed_summary(per_seed, published).assign(pairs=pairs)
 
 
-def ridge_sweep(ridged: pd.DataFrame) -> pd.DataFrame:
-    """Average RIR and its ceiling geometrically over pairs, against ε: `method, seed, ridge, rir`."""
-    logs = ridged.assign(rir=np.log(ridged["rir"]), ceiling=np.log(ridged["rir_ceiling"]))
+def geometric_ridge_sweep(spectra: pd.DataFrame) -> pd.DataFrame:
+    """Average RIR at unit scale and its ceiling geometrically over pairs, against ε.
+
+    The table `spectra` of a run becomes one of `method, seed, ridge, rir`.
+    """
+    verdicts = spectral_verdicts(spectra).query("convention == 'ridge' and scale == 'unit'")
+    logs = verdicts.assign(rir=np.log(verdicts["rir"]), ridge=verdicts["epsilon"].astype(float))
     means = logs.groupby(["method", "seed", "ridge"], sort=False, as_index=False)["rir"].mean()
-    pairs = logs.drop_duplicates(["pretrain_digit", "harmful_digit", "ridge"])
-    bounds = pairs.groupby("ridge", as_index=False)["ceiling"].mean().rename(columns={"ceiling": "rir"})
-    table = pd.concat([bounds.assign(method="ceiling", seed=-1), means], ignore_index=True)
+    pairs = spectra.drop_duplicates(["pretrain_digit", "harmful_digit"])
+    bounds = {ridge: np.log(pairs[ridge_ceiling_column(ridge)]).mean() for ridge in CEILING_RIDGES}
+    ceiling = pd.DataFrame({"method": "ceiling", "seed": -1, "ridge": bounds.keys(), "rir": bounds.values()})
+    table = pd.concat([ceiling, means], ignore_index=True)
     return table.assign(rir=np.exp(table["rir"]))
 
 
-#: Relative rank tolerances at which the compact convention is repeated, beside the default D·eps.
-RTOLS = (1e-15, 1e-10)
+def rank_tolerances(spectra: pd.DataFrame) -> pd.DataFrame:
+    """Measure the cells of a run's table `spectra` in the compact convention at several rank tolerances."""
+    verdicts = spectral_verdicts(spectra).query("convention == 'compact'")
+    default = default_rtol(int(spectra["dimension"].iloc[0]))
+    return verdicts.assign(rtol=verdicts["rtol"].replace(DEFAULT_RTOL, default).astype(float))
+
 
 _COORDINATES = ("method", "seed", "pretrain_digit", "harmful_digit")
 
@@ -244,16 +258,3 @@ def measured_rows(dataset: str, row: Mapping[str, Any], arrays: Arrays) -> list[
     }
     bounds = (row["ceiling_compact"], row[ridge_ceiling_column(PUBLISHED_RIDGE)], np.nan)
     return spectral_rows(row, arrays, bounds, facts)
-
-
-def varied_rows(row: Mapping[str, Any], arrays: Arrays, option: str) -> list[dict[str, Any]]:
-    """Measure one cell at several ranks' tolerances (compact) or ridges, θ at unit scale."""
-    ridged = option == "ridge"
-    spectra, facts = cell_spectra(row, arrays, unit=ridged), {name: row[name] for name in _COORDINATES}
-    options: dict[str, Any] = {"convention": "ridge" if ridged else "compact", "loss_gap": row["loss_gap"]}
-    rows = []
-    for value in RIDGES if ridged else (RTOLS[0], default_rtol(spectra.dimension_after), RTOLS[1]):
-        measured = immunization_from_spectra(spectra, gauge="unit", **options | {option: value})
-        ceiling = row[ridge_ceiling_column(value) if ridged else "ceiling_compact"]
-        rows.append(result_row(measured, ceiling, facts | {option: value}))
-    return rows

@@ -1,4 +1,4 @@
-"""Where cells are computed, if not one by one here: in worker processes, in batches on a GPU, on a cluster.
+"""Where cells are computed: one by one here, in worker processes, in batches on a GPU, on a cluster.
 
 An executor takes cells and yields their outcomes as they finish, each once, in any order. Closing the
 generator early, or an interruption, stops the cells that are still running.
@@ -18,8 +18,8 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
-from condnum.errors import CondnumError, InvalidInputError, require
-from condnum.machine import is_out_of_memory, own_peak, threads_environment
+from condnum.errors import CondnumError, InvalidInputError, check_integer, require
+from condnum.machine import is_out_of_memory, limited_threads, own_peak, threads_environment
 from condnum.studies.cells import Cell, CellResult, Compute, Outcome, checked_result, evaluate
 
 #: Cells handed to the pool for each worker: one that runs, one that waits for it.
@@ -32,10 +32,6 @@ _WATCH_SECONDS = 1.0
 
 class Executor(Protocol):
     """Computes cells; each of them comes back exactly once."""
-
-    @property
-    def note(self) -> str:
-        """What a user should know about the choice of this executor; mostly nothing."""
 
     @property
     def where(self) -> str:
@@ -53,6 +49,21 @@ def core_count() -> int:
 
 
 @dataclass(frozen=True)
+class SerialExecutor:
+    """One cell after the other, in this process; between them the threads are the caller's."""
+
+    threads: int | None = None
+    where: ClassVar[str] = "1 process"
+
+    def run(self, compute: Compute, cells: Sequence[Cell]) -> Generator[Outcome]:
+        """Yield the outcomes in the order of the cells."""
+        for cell in cells:
+            with limited_threads(self.threads):
+                outcome = evaluate(compute, cell)
+            yield outcome  # ruff: ignore[unnecessary-assign-before-yield]
+
+
+@dataclass(frozen=True)
 class ProcessExecutor:
     """Several cells at a time, in worker processes (loky, as joblib brings it).
 
@@ -62,7 +73,6 @@ class ProcessExecutor:
 
     jobs: int
     threads: int | None = None
-    note: str = field(default="", compare=False)
 
     @property
     def where(self) -> str:
@@ -151,14 +161,13 @@ class BatchExecutor:
     batches: Any
     _sizes: list[int] = field(default_factory=list, init=False)  # of the batches that were computed
     _notes: list[str] = field(default_factory=list, init=False)
-    where: ClassVar[str] = "1 process"
 
     @property
-    def note(self) -> str:
-        """What became of the batches, in words."""
+    def where(self) -> str:
+        """What computes, and what became of the batches."""
         count = len(self._sizes)
         words = [f"{count} batch{'es' * (count > 1)} of at most {max(self._sizes)} cells"] if count else []
-        return "; ".join([*words, *self._notes])
+        return "; ".join(["1 process", *words, *self._notes])
 
     def run(self, compute: Compute, cells: Sequence[Cell]) -> Generator[Outcome]:
         """Yield the outcomes, those of a batch one after the other."""
@@ -239,7 +248,6 @@ class DaskExecutor:
     threads: int | None = None
     connect_timeout: float = 10.0
     worker_timeout: float = 60.0
-    note: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         protocol, _, place = self.address.partition("://")
@@ -330,3 +338,14 @@ class DaskExecutor:
                 "that it prints, or look at the firewall between here and there."
             ) from answer
         return answer
+
+
+def choose_executor(jobs: int = 1, scheduler: str | None = None, *, threads: int | None = None) -> Executor:
+    """Return the executor for a number of worker processes, or for a cluster, whose workers compute instead.
+
+    With the same number of threads a cell has the same result on one machine, whoever computes it.
+    """
+    jobs = check_integer(f"jobs (this machine has {core_count()} cores)", jobs, 1)
+    if scheduler:
+        return DaskExecutor(scheduler, threads)
+    return SerialExecutor(threads) if jobs == 1 else ProcessExecutor(jobs, threads)

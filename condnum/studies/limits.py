@@ -13,13 +13,13 @@ import torch
 
 from condnum.data import Digits, TaskPair
 from condnum.errors import InvalidInputError
-from condnum.methods import ImmunizationResult, method_names
+from condnum.methods import ImmunizationResult
 from condnum.methods.problem import ImmunizationProblem
 from condnum.studies.cells import Cell, CellResult
-from condnum.studies.digit_cells import cell_problem
 from condnum.studies.digit_pairs import DigitPairs, Pairs
-from condnum.studies.house_prices import HousePrices, Methods
-from condnum.studies.measure import RESULT_COLUMNS, rir_ceilings, spectral_cell, spectral_rows
+from condnum.studies.house_prices import HousePrices, MethodNames
+from condnum.studies.linear import linear_study
+from condnum.studies.measure import MEASURE_COLUMNS, rir_ceilings, spectral_cell, spectral_rows
 from condnum.studies.study import Count, Result, Study, StudyRun
 from condnum.theory.ceiling import RirCeiling, null_spaces, pencil_directions, share_of_ceiling
 from condnum.theory.immunization import RATIO_TOLERANCE
@@ -38,10 +38,10 @@ DEFAULT_PAIRS = ((4, 9), (4, 7), (3, 5), (0, 1), (9, 0))
 #: Ridges ε as shares of the mean eigenvalue of K_P, two decades apart.
 RIDGE_SHARES = tuple(np.geomspace(1e-9, 1e1, 6).tolist())
 
-TASKS = ["pretrain_task", "harmful_task"]
+_TASKS = ["pretrain_task", "harmful_task"]
 
 #: (ii) and (i), as `extractor_ratios` returns them.
-RATIOS = ["pretrain_ratio", "harmful_ratio"]
+_RATIOS = ["pretrain_ratio", "harmful_ratio"]
 
 #: A finished cell: dataset, pretrain_task and harmful_task, its row, its arrays.
 Named: TypeAlias = tuple[dict[str, str], Any, Any]
@@ -75,7 +75,7 @@ class Limits(Study, name="limits", version="2"):
 
     data: Literal["house-prices", "mnist", "digits", "embedded"] = "house-prices"  # embedded: diabetes
     source: str = "auto"  # auto or a path; for house prices also embedded
-    methods: Methods = ()  # empty: all
+    methods: MethodNames = ()  # empty: all
     seeds: Count | None = None  # seeds 0 … seeds − 1; None: 3, of MNIST 1
     epochs: Count | None = None  # full-batch steps; None: each method's own
     pairs: Pairs = ()  # of digits; empty: `DEFAULT_PAIRS`
@@ -83,14 +83,11 @@ class Limits(Study, name="limits", version="2"):
 
     def check(self) -> None:
         """Choose the seeds, and refuse what cannot run."""
-        if self.data == "embedded":
-            object.__setattr__(self, "data", "house-prices")
-            object.__setattr__(self, "source", "embedded")
         if not self.ridge > 0:
             raise InvalidInputError(
                 f"ridge is a share of the mean eigenvalue of K_P and must be positive, got {self.ridge}."
             )
-        if self.pairs and self.data == "house-prices":
+        if self.pairs and self.data not in ("mnist", "digits"):
             raise InvalidInputError(
                 f"pairs {self.pairs} are of digits; house prices are one pair: leave them out."
             )
@@ -106,11 +103,14 @@ class Limits(Study, name="limits", version="2"):
     @property
     def base(self) -> HousePrices | DigitPairs:
         """The study whose extractors are measured."""
-        seeds = self.seeds or 1
-        if self.data == "house-prices":
-            return HousePrices(self.source, self.methods, seeds, self.epochs, device="cpu")
-        methods = self.methods or tuple(method_names())
-        return DigitPairs(self.data, self.source, methods, seeds, self.epochs, self.pairs or DEFAULT_PAIRS)  # type: ignore[arg-type]
+        return linear_study(
+            self.data,
+            self.source,
+            methods=self.methods,
+            seeds=self.seeds or 1,
+            epochs=self.epochs,
+            pairs=self.pairs or DEFAULT_PAIRS,
+        )
 
     @property
     def settings_table(self) -> pd.DataFrame:
@@ -133,11 +133,11 @@ class Limits(Study, name="limits", version="2"):
 
     def compute(self, data: Any, cell: Cell) -> CellResult:
         """Measure an extractor along ε, or compute the limits of a pair."""
-        base = self.base
-        problem = base.problem(data) if isinstance(base, HousePrices) else cell_problem(data, cell, "cpu")
+        base: Any = self.base
+        problem = base.problem(data, cell)
         P, H = problem.pretrain.range, problem.harmful.range
         if cell["part"] == "method":
-            return measure_cell(cell, problem, base.immunize(data, cell), P, H)
+            return _method_cell(cell, problem, base.immunize(data, cell), P, H)
         ridge = absolute_ridge(P, cell["ridge"])
         ridges = [absolute_ridge(P, share) for share in cell["ridge_shares"]]
         return pair_limits(P, H, ridges=ridges, ridge=ridge)
@@ -149,7 +149,7 @@ class Limits(Study, name="limits", version="2"):
             tasks = [f"digit {cell.at.get(side)}" for side in ("pretrain", "harmful")]
             if isinstance(data, TaskPair):
                 tasks = [data.pretrain_name, data.harmful_name]
-            names = {"dataset": data.name, **dict(zip(TASKS, tasks, strict=True))}
+            names = {"dataset": data.name, **dict(zip(_TASKS, tasks, strict=True))}
             parts[cell["part"]].append((names, row, arrays))
         ceilings = _stacked(
             {
@@ -166,9 +166,9 @@ class Limits(Study, name="limits", version="2"):
         ]
         ridged = self._ridged(parts["method"], ceilings)
         return {
-            "results": pd.DataFrame(measured, columns=RESULT_COLUMNS),
+            "results": pd.DataFrame(measured, columns=MEASURE_COLUMNS),
             "summary": self.at_ridge(ridged)  # over seeds
-            .groupby(["dataset", *TASKS, "method"], sort=False, as_index=False)
+            .groupby(["dataset", *_TASKS, "method"], sort=False, as_index=False)
             .agg(
                 seeds=("seed", "nunique"),
                 ridge=("ridge", "first"),
@@ -185,7 +185,7 @@ class Limits(Study, name="limits", version="2"):
             "ceilings": ceilings,
             "null_spaces": pd.DataFrame([names | row for names, row, _ in parts["pair"]]),
             "points": _stacked(
-                {**names, "kind": kind, **dict(zip(RATIOS, arrays[kind].T, strict=True))}
+                {**names, "kind": kind, **dict(zip(_RATIOS, arrays[kind].T, strict=True))}
                 for names, _, arrays in parts["pair"]
                 for kind in ("family", "front")
             ),
@@ -244,10 +244,6 @@ class Limits(Study, name="limits", version="2"):
         pretrain, harmful, pencil = (float(row[f"kappa_{of}"]) for of in ("pretrain", "harmful", "pencil"))
         return FeasibleRegion(pretrain, harmful, pencil, ceiling, mirrored=True)
 
-    def facts(self, data: Any) -> dict[str, str]:
-        """Return what the run was made of."""
-        return super().facts(data) | {"ε": f"{self.ridge:g} mean eigenvalues of K_P for front and directions"}
-
 
 def of_tasks(table: pd.DataFrame, tasks: tuple[str, str]) -> pd.DataFrame:
     """Return the rows of one pair."""
@@ -256,7 +252,7 @@ def of_tasks(table: pd.DataFrame, tasks: tuple[str, str]) -> pd.DataFrame:
 
 def task_pairs(run: StudyRun) -> list[tuple[str, str]]:
     """Return the names of the tasks (D_P, D_H) of every pair that was computed."""
-    return list(run.null_spaces[TASKS].itertuples(index=False, name=None))
+    return list(run.tables["null_spaces"][_TASKS].itertuples(index=False, name=None))
 
 
 def _stacked(frames: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
@@ -270,7 +266,7 @@ def absolute_ridge(pretrain: CovarianceRange, share: float) -> float:
     return share * float(pretrain.values.sum()) / pretrain.dimension
 
 
-def measure_cell(
+def _method_cell(
     cell: Cell,
     problem: ImmunizationProblem,
     result: ImmunizationResult,

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from condnum.arrays import ArrayLike
-from condnum.data import TaskPair
-from condnum.errors import InvalidInputError
-from condnum.files import write_tables
-from condnum.methods import DescentSettings, ImmunizationResult, Progress, get_method, immunize, uses_seed
+from condnum.methods import DescentSettings, ImmunizationResult, Progress, get_method
 from condnum.methods.problem import ImmunizationProblem
 from condnum.probing import linear_probe
 from condnum.progress import report_event
@@ -44,7 +37,8 @@ MEASURES: tuple[tuple[Convention, Any], ...] = (
     ("ridge", "as_trained"),
 )
 
-RESULT_COLUMNS = [
+#: Columns of the results of linear studies.
+MEASURE_COLUMNS = [
     "dataset",
     "method",
     "seed",
@@ -163,7 +157,7 @@ _RUN = ("method", "seed", "steps", "seconds", "stop_reason")
 
 
 def spectral_cell(
-    problem: ImmunizationProblem, result: ImmunizationResult | Extractor, factors: Sequence[Tensor]
+    problem: ImmunizationProblem, result: ImmunizationResult, factors: Sequence[Tensor]
 ) -> CellResult:
     """Keep the spectra of what a method made of a problem, from which every convention can be read."""
     theta = torch.as_tensor(result.theta).to(factors[0])
@@ -233,7 +227,7 @@ def published_columns(fields: Iterable[str], known: NamedTuple | None) -> dict[s
     return {f"published_{name}": getattr(known, name, np.nan) for name in fields}
 
 
-def summary_table(results: pd.DataFrame, published: Mapping[str, Published]) -> pd.DataFrame:
+def seed_summary(results: pd.DataFrame, published: Mapping[str, Published]) -> pd.DataFrame:
     """Average the results over seeds, with the published numbers beside them."""
     rows = [
         {
@@ -274,40 +268,19 @@ def curve(facts: Mapping[str, Any], quantity: str, x: Any, value: Any) -> pd.Dat
     return pd.DataFrame({**facts, "quantity": quantity, "x": np.asarray(x, dtype=np.float64), "value": value})
 
 
-@dataclass(frozen=True)
-class Extractor:
-    """θ of one method and seed, with its history, as tables and figures need it."""
-
-    method: str
-    seed: int
-    theta: NDArray[np.float64]  # (D, D)
-    history: dict[str, NDArray[np.float64]]  # column by name
-    steps: int
-    seconds: float
-    stop_reason: str
-    explanation: str = ""  # whether Definition 3.1 is met, and why not
-
-    @classmethod
-    def of(cls, result: ImmunizationResult) -> Extractor:
-        """Keep of a result what tables and figures need."""
-        scalars = {name: getattr(result, name) for name in (*_RUN, "explanation")}
-        return cls(theta=result.theta.cpu().numpy(), history=result.history.columns, **scalars)
-
-    @classmethod
-    def from_cell(cls, row: Mapping[str, Any], arrays: Mapping[str, Any]) -> Extractor:
-        """Read an extractor from a cell that `to_cell` made."""
-        columns = {name.removeprefix("history."): of for name, of in arrays.items() if name != "theta"}
-        return cls(theta=arrays["theta"], history=columns, **row)
-
-    def to_cell(self) -> CellResult:
-        """Return the scalars and the arrays that a store keeps."""
-        columns = {f"history.{name}": values for name, values in self.history.items()}
-        scalars = {name: getattr(self, name) for name in (*_RUN, "explanation")}
-        return CellResult(scalars, columns | {"theta": self.theta})
+def extractor_cell(problem: ImmunizationProblem, result: ImmunizationResult) -> CellResult:
+    """Keep θ and its history beside its spectra: all that tables and figures of one pair of tasks need."""
+    row, arrays = spectral_cell(
+        problem, result, [problem.pretrain.range.factor, problem.harmful.range.factor]
+    )
+    history = {f"history.{name}": values for name, values in result.history.columns.items()}
+    return CellResult(row, arrays | history | {"theta": result.theta.cpu().numpy()})
 
 
-def curves_table(problem: ImmunizationProblem, cells: list[Extractor], *, probe_steps: int) -> pd.DataFrame:
-    """Collect every curve of the report in one long table."""
+def extractor_curves(
+    problem: ImmunizationProblem, cells: Sequence[CellResult], *, probe_steps: int = PROBE_STEPS
+) -> pd.DataFrame:
+    """Collect histories, spectra and norm ratios of every `extractor_cell` in one long table."""
     histories = {
         "kappa_pretrain": ("pretrain", "kappa"),
         "kappa_harmful": ("harmful", "kappa"),
@@ -316,15 +289,15 @@ def curves_table(problem: ImmunizationProblem, cells: list[Extractor], *, probe_
         "loss": ("pretrain", "loss"),
     }
 
-    def facts(cell: Extractor, task: str) -> dict[str, Any]:
-        return {"method": cell.method, "seed": cell.seed, "task": task}
+    def facts(cell: CellResult, task: str) -> dict[str, Any]:
+        return {"method": cell.row["method"], "seed": cell.row["seed"], "task": task}
 
     frames = [
-        curve(facts(cell, task), quantity, cell.history["step"], cell.history[name])
+        curve(facts(cell, task), quantity, cell.arrays["history.step"], cell.arrays[f"history.{name}"])
         for cell in cells
         for name, (task, quantity) in histories.items()
     ]
-    thetas = torch.stack([torch.as_tensor(cell.theta) for cell in cells]).to(problem.device)
+    thetas = torch.stack([torch.as_tensor(cell.arrays["theta"]) for cell in cells]).to(problem.device)
     for name, task in (("pretrain", problem.pretrain), ("harmful", problem.harmful)):
         for cell, theta in zip(cells, thetas, strict=True):
             sigma = hessian_spectrum(unit_gauge(theta), task.range.factor).cpu().numpy()
@@ -341,125 +314,24 @@ def curves_table(problem: ImmunizationProblem, cells: list[Extractor], *, probe_
     return pd.concat(frames, ignore_index=True)
 
 
-@dataclass(frozen=True)
-class PairStudy:
-    """Extractors of a pair of tasks, and the tables made of them."""
+def ceiling_sweep(problem: ImmunizationProblem, cells: Sequence[CellResult]) -> pd.DataFrame:
+    """Measure RIR of every `extractor_cell`, and its ceiling, on `K + εI` against ε.
 
-    pair: TaskPair
-    problem: ImmunizationProblem
-    extractors: list[Extractor]
-    published: Mapping[str, Published] = field(default_factory=dict)  # by method; of these tasks
-
-    @property
-    def explanations(self) -> list[str]:
-        """What each run says: is Definition 3.1 met, what is possible, what was chosen."""
-        told = [cell for cell in self.extractors if cell.explanation]
-        return [f"{cell.method}, seed {cell.seed}: {cell.explanation}" for cell in told]
-
-    @cached_property
-    def spectral_cells(self) -> list[CellResult]:
-        """The spectra of every extractor."""
-        factors = [task.range.factor for task in (self.problem.pretrain, self.problem.harmful)]
-        return [spectral_cell(self.problem, extractor, factors) for extractor in self.extractors]
-
-    @cached_property
-    def results(self) -> pd.DataFrame:
-        """A row per method × seed × convention × gauge."""
-        K_P, K_H = self.problem.pretrain.covariance, self.problem.harmful.covariance
-        names = {
-            "dataset": self.pair.name,
-            "pretrain_task": self.pair.pretrain_name,
-            "harmful_task": self.pair.harmful_name,
-        }
-        rows = []
-        for extractor, (row, arrays) in zip(self.extractors, self.spectral_cells, strict=True):
-            rows += spectral_rows(row, arrays, rir_ceilings(K_P, K_H, extractor.theta), names)
-        return pd.DataFrame(rows, columns=RESULT_COLUMNS)
-
-    @cached_property
-    def summary(self) -> pd.DataFrame:
-        """Mean and spread over seeds, beside published numbers where there are any."""
-        return summary_table(self.results, self.published)
-
-    @cached_property
-    def curves(self) -> pd.DataFrame:
-        """Norm ratios, spectra and histories in long form."""
-        return curves_table(self.problem, self.extractors, probe_steps=PROBE_STEPS)
-
-    @cached_property
-    def ceiling_sweep(self) -> pd.DataFrame:
-        """RIR of every extractor, and its ceiling, on `K + εI` against ε.
-
-        Unlike the compact ceiling, which is infinite as soon as the harmful task has a direction of its
-        own, this one is finite and every method can be read as a share of it.
-        """
-        K_P, K_H = self.problem.pretrain.covariance, self.problem.harmful.covariance
-        identity = torch.eye(self.problem.dimension).to(K_P)
-        rows: list[tuple[Any, ...]] = []
-        for ridge in np.geomspace(1e-6, max(float(torch.linalg.eigvalsh(K_P)[-1]), 1e-3), 25):
-            rows.append(("ceiling", -1, ridge, rir_ceiling(K_P, K_H, ridge=float(ridge)).value))
-            ridged = (K_P + ridge * identity, K_H + ridge * identity)
-            for cell in self.extractors:
-                measured = relative_immunization_ratio(torch.as_tensor(cell.theta).to(K_P), *ridged)
-                rows.append((cell.method, cell.seed, ridge, measured.rir))
-        return pd.DataFrame(rows, columns=["method", "seed", "ridge", "rir"])
-
-    @property
-    def tables(self) -> dict[str, pd.DataFrame]:
-        """The tables by the names of their files."""
-        return {
-            "results.csv": self.results,
-            "summary.csv": self.summary,
-            "curves.parquet": self.curves,
-            SPECTRA_TABLE: spectra_table(self.spectral_cells),
-        }
-
-    def save(self, folder: str | Path) -> list[str]:
-        """Write results.csv, summary.csv, curves.parquet and spectra.npz."""
-        return write_tables(folder, self.tables)
+    Unlike the compact ceiling, which is infinite as soon as the harmful task has a direction of its own, this
+    one is finite and every method can be read as a fraction of it.
+    """
+    K_P, K_H = problem.pretrain.covariance, problem.harmful.covariance
+    identity = torch.eye(problem.dimension).to(K_P)
+    rows: list[tuple[Any, ...]] = []
+    for ridge in np.geomspace(1e-6, max(float(torch.linalg.eigvalsh(K_P)[-1]), 1e-3), 25):
+        rows.append(("ceiling", -1, ridge, rir_ceiling(K_P, K_H, ridge=float(ridge)).value))
+        ridged = (K_P + ridge * identity, K_H + ridge * identity)
+        for cell in cells:
+            measured = relative_immunization_ratio(torch.as_tensor(cell.arrays["theta"]).to(K_P), *ridged)
+            rows.append((cell.row["method"], cell.row["seed"], ridge, measured.rir))
+    return pd.DataFrame(rows, columns=["method", "seed", "ridge", "rir"])
 
 
 def report_step(progress: Progress) -> None:
     """Pass a recorded step on to whoever follows the run; a callback of `immunize`."""
     report_event(stage=progress.method, seed=progress.seed, step=progress.step, steps=progress.steps)
-
-
-def compare_methods(
-    pair: TaskPair,
-    methods: Sequence[str] = ("ours", "identity", "initial", "optimal", "front"),
-    *,
-    seeds: int = 3,
-    settings: Mapping[str, DescentSettings] | None = None,
-) -> PairStudy:
-    """Run methods on a pair of tasks of one's own, and measure them as the house-price experiment does.
-
-    Args:
-        pair: The tasks, such as `TaskPair.from_arrays(…)`.
-        methods: Registry names, also those of `condnum.register`.
-        seeds: Seeds 0, 1, …; a closed form that draws nothing runs once.
-        settings: By method; default: each method's own, with which `ours` is self-tuned.
-
-    Returns:
-        Tables of the results, and `explanations` in words;
-        `plots.norm_ratio_figure(study.curves, pair.title())` draws Figure 1.
-
-    Raises:
-        InvalidInputError: No methods or seeds.
-        UnknownNameError: There is no such method.
-        CondnumError: A method cannot run on these tasks.
-
-    Examples:
-        >>> from condnum.data import load_diabetes_tasks
-        >>> study = compare_methods(load_diabetes_tasks(), ["identity", "optimal"])
-        >>> study.results.query("method == 'identity'")["rir"].round(9).tolist()
-        [1.0, 1.0, 1.0]
-    """
-    if seeds < 1 or not methods:
-        raise InvalidInputError(f"give at least one seed and one method, got {seeds} and {list(methods)}.")
-    problem, chosen = ImmunizationProblem.from_pair(pair), settings or {}
-    extractors = [
-        Extractor.of(immunize(problem, name, seed=seed, settings=chosen.get(name), callback=report_step))
-        for name in methods
-        for seed in range(seeds if uses_seed(name) else 1)
-    ]
-    return PairStudy(pair, problem, extractors)

@@ -19,7 +19,7 @@ from condnum.theory.immunization import immunization_from_spectra
 from condnum.theory.spectra import Convention
 
 #: The floor of the release as a ridge ε = 1e-6, and the non-zero spectrum.
-CONVENTIONS: tuple[Convention, ...] = ("ridge", "compact")
+_CONVENTIONS: tuple[Convention, ...] = ("ridge", "compact")
 
 
 @dataclass(frozen=True)
@@ -125,20 +125,20 @@ class ReproductionAudit(Study, name="reproduction-audit", version="3"):
             for (stage, seed), cell in zip(stages, self.planned(data), strict=True)
             if cell in found
         ]
-        table = results_table(data.name, cells)
+        table = stage_results(data.name, cells)
         return {"results": table, "waterfall": waterfall_table(table)}
 
     def facts(self, data: TaskPair) -> dict[str, str]:
         """Return what the run was made of."""
         described = self.corrected.describe(["well", "ill", "supervised"])
-        return super().facts(data) | {"corrected protocol": described}
+        return {"corrected protocol": described}
 
 
 #: What a cell tells beside its spectra.
 _KEPT = ("rows_pretrain", "rows_harmful", "updates", "seconds", "stop_reason")
 
 
-def results_table(dataset: str, cells: Iterable[tuple[ProtocolStage, int, CellResult]]) -> pd.DataFrame:
+def stage_results(dataset: str, cells: Iterable[tuple[ProtocolStage, int, CellResult]]) -> pd.DataFrame:
     """Measure every cell in both conventions, θ as trained, on the tasks of its own setting."""
     rows: list[dict[str, Any]] = []
     for stage, seed, (row, arrays) in cells:
@@ -149,7 +149,7 @@ def results_table(dataset: str, cells: Iterable[tuple[ProtocolStage, int, CellRe
             "switch": stage.switch,
             "seed": seed,
         }
-        for convention in CONVENTIONS:
+        for convention in _CONVENTIONS:
             spectra = cell_spectra(row, arrays)
             measured = immunization_from_spectra(spectra, convention=convention, gauge="as_trained")
             rows.append(result_row(measured, np.nan, place) | {name: row[name] for name in _KEPT})

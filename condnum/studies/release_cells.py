@@ -26,7 +26,7 @@ from condnum.theory.extremes import gram
 from condnum.theory.spectra import PUBLISHED_RIDGE, default_rtol, hessian_spectrum, symmetric_part
 
 #: Rows of a mini-batch of the release.
-BATCH = 64
+_BATCH = 64
 
 #: Rows of each task on which the release trains on house prices; the 100 after them are its validation set.
 FIRST_ROWS = 200
@@ -78,7 +78,7 @@ SWITCHES = tuple(CORRECTED)
 #: Table 4 and the release's configuration; Adam.
 _RELEASED = DescentSettings(
     learning_rate=5e-3, schedule="constant", weights="fixed", lambda_pretrain=100.0, lambda_harmful=1e7,
-    batch_size=BATCH, record_every=0,
+    batch_size=_BATCH, record_every=0,
 )  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def descent_settings(switches: ProtocolSwitches, pair: TaskPair, ours: DescentSe
     if switches.epochs is None:
         return replace(chosen, steps=ours.steps)
     rows = min(FIRST_ROWS, max(pair.rows_pretrain, pair.rows_harmful))
-    return replace(chosen, steps=switches.epochs * max(1, rows // BATCH))
+    return replace(chosen, steps=switches.epochs * max(1, rows // _BATCH))
 
 
 class SwitchedTasks(NamedTuple):

@@ -1,13 +1,9 @@
 """Verdicts of a finished run in every setting that its folder holds enough for; nothing is trained.
 
-κ is read anew from spectra, extractors and nets that the run kept.
+κ is read anew from the spectra that the run kept.
 """
 
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,28 +11,24 @@ import numpy as np
 import pandas as pd
 import torch
 
-from condnum.deep.rir import DRAW_STRIDE, group_spectra
 from condnum.errors import DataNotFoundError, InvalidInputError
-from condnum.files import read_record, read_table
-from condnum.studies.cells import cached
-from condnum.studies.deep_cells import GROUP_DRAWS, INITIAL
-from condnum.studies.digit_cells import RIDGES
+from condnum.files import read_table
+from condnum.studies.deep_cells import INITIAL
+from condnum.studies.digit_cells import CEILING_RIDGES
 from condnum.studies.measure import SPECTRA, SPECTRA_TABLE, TABLE_1, TABLE_2, Published
 from condnum.theory.immunization import LOSS_TOLERANCE, RATIO_TOLERANCE
 from condnum.theory.spectra import PUBLISHED_RIDGE, condition_from_spectrum, default_rtol
 
 DEFAULT_RTOL = "default"
 #: Relative rank tolerances of float64 spectra; the default, D·eps, lies between the first two.
-RTOLS = ("1e-15", DEFAULT_RTOL, "1e-12", "1e-10", "1e-08")
-#: Of float32 features, whose default is about (D·eps)²; below it is round-off.
-FEATURE_RTOLS = (DEFAULT_RTOL, "1e-07", "1e-06", "1e-05", "0.0001")
-EPSILONS = tuple(f"{ridge:g}" for ridge in RIDGES)
+_RTOLS = ("1e-15", DEFAULT_RTOL, "1e-12", "1e-10", "1e-08")
+_EPSILONS = tuple(f"{ridge:g}" for ridge in CEILING_RIDGES)
 
 #: The order of values in which one is next to another; of other axes that of their numbers.
 ORDER: dict[str, tuple[Any, ...]] = {
     "convention": ("compact", "ridge"),
-    "rtol": (*RTOLS, *FEATURE_RTOLS[1:]),
-    "epsilon": EPSILONS,
+    "rtol": _RTOLS,
+    "epsilon": _EPSILONS,
     "scale": ("unit", "as_trained"),
     "images": ("training", "test"),
 }
@@ -48,32 +40,24 @@ FIXED: dict[str, Any] = {
     "epsilon": f"{PUBLISHED_RIDGE:g}",
     "scale": "unit",
     "images": "training",
-    "group_size": 0,
     "draw": 0,
-    "budget": "own",
 }
 
 #: What has to be chosen before a claim has a verdict.
 AXES = ("convention", *FIXED, "seed")
 
-
-def _measures(rtols: Sequence[str]) -> list[dict[str, Any]]:
-    """Return what κ has to be told, without combinations that it does not see."""
-    told: list[dict[str, str]] = [{"convention": "compact", "rtol": rtol} for rtol in rtols]
-    for epsilon in EPSILONS:
-        told += [{"convention": "ridge", "epsilon": epsilon, "scale": scale} for scale in ORDER["scale"]]
-    return [FIXED | one for one in told]
-
-
-#: Coordinates of a net in the results of a deep run.
-NET = ["backbone", "seed", "method"]
+#: What κ has to be told, without combinations that it does not see.
+_MEASURES = [
+    *(FIXED | {"convention": "compact", "rtol": rtol} for rtol in _RTOLS),
+    *(
+        FIXED | {"convention": "ridge", "epsilon": epsilon, "scale": scale}
+        for epsilon in _EPSILONS
+        for scale in ORDER["scale"]
+    ),
+]
 
 #: The draw in which a method has its least RIR of all draws, and its rivals their largest.
 WORST_DRAW = -1
-
-#: Parameters beside data and budget by which two runs are of one experiment.
-_SAME = ("dataset", "features", "rows", "labels", "loss_rows", "pretrain", "harmful", "limit", "weights",
-         "preset", "image_size", "pretrain_epochs", "groups", "group_size")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -83,11 +67,10 @@ class RunFolder:
     name: str
     folder: Path
     results: pd.DataFrame
-    provenance: Mapping[str, Any]  # {} of tables that were saved from Python
 
     @classmethod
     def read(cls, folder: str | Path, name: str = "") -> "RunFolder":
-        """Read results and record, or say why they cannot be judged."""
+        """Read the results, or say why they cannot be judged."""
         path = Path(folder).expanduser()
         results = read_table(path, "results")
         if results is None:
@@ -102,7 +85,7 @@ class RunFolder:
             )
         if results.empty:
             raise InvalidInputError(f"the results in {path} have no rows: run it again.")
-        return cls(name or path.name, path, results, read_record(path))
+        return cls(name or path.name, path, results)
 
     @property
     def kind(self) -> Literal["pair", "digits", "deep"]:
@@ -110,28 +93,6 @@ class RunFolder:
         if "backbone" in self.results:
             return "deep"
         return "digits" if "pretrain_digit" in self.results else "pair"
-
-    @property
-    def parameters(self) -> Mapping[str, Any]:
-        """What was asked of the run."""
-        return dict(self.provenance.get("parameters", {}))
-
-    @property
-    def budget(self) -> str:
-        """Epochs of every method, or `own`."""
-        return str(self.parameters.get("epochs") or FIXED["budget"])
-
-    @property
-    def experiment(self) -> str:
-        """Equal for runs of one experiment that differ in budget, methods or seeds."""
-        same = {name: self.parameters.get(name) or None for name in _SAME}
-        return json.dumps([self.kind, sorted(self.provenance.get("data", {}).items()), same], default=str)
-
-    @cached_property
-    def checksum(self) -> str:
-        """SHA-256 of results and record."""
-        content = self.results.to_csv(index=False) + json.dumps(self.provenance, sort_keys=True, default=str)
-        return hashlib.sha256(content.encode()).hexdigest()
 
     def published(self, backbone: str = "") -> dict[str, Published]:
         """Return the published table to hold the run against."""
@@ -155,7 +116,7 @@ def spectral_verdicts(cells: pd.DataFrame) -> pd.DataFrame:
     gap = cells["loss_gap"].to_numpy(np.float64)
     named = cells[["method", "seed"]].assign(cell=_pairs(cells))
     tables = []
-    for at in _measures(RTOLS):
+    for at in _MEASURES:
         scale = D / squared_norm if at["scale"] == "unit" else torch.ones(len(cells))
         found = {
             name: condition_from_spectrum(
@@ -175,7 +136,8 @@ def spectral_verdicts(cells: pd.DataFrame) -> pd.DataFrame:
         whole = ranks["pretrain_after"] >= ranks["pretrain_before"]
         kept = np.where(np.isnan(gap), whole, gap <= LOSS_TOLERANCE)
         success = (harmful > 1 + RATIO_TOLERANCE) & ~(pretrain > 1 + RATIO_TOLERANCE) & kept
-        tables.append(named.assign(**at, rir=harmful / pretrain, success=success))
+        kept_ranks = {f"rank_{task}": ranks[f"{task}_after"] for task in ("pretrain", "harmful")}
+        tables.append(named.assign(**at, rir=harmful / pretrain, success=success, **kept_ranks))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -194,7 +156,7 @@ def run_verdicts(run: RunFolder) -> tuple[pd.DataFrame, list[str]]:
     said = []
     if run.kind == "deep":
         table = _deep_results(run)
-        said.append("rank tolerance, ε, scale of θ and group size need the features of the run's nets.")
+        said.append("rank tolerance, ε, scale of θ and group size: results of nets hold one choice of each.")
         if "test" not in set(table["images"]):
             said.append("the run did not measure test images.")
     elif (spectra := read_table(run.folder, "spectra")) is not None:
@@ -204,7 +166,7 @@ def run_verdicts(run: RunFolder) -> tuple[pd.DataFrame, list[str]]:
         said.append(
             f"its tables hold a part of tolerances and ε; {SPECTRA_TABLE}, which a run leaves now, has all."
         )
-    return table.assign(budget=run.budget, success=table["success"].astype(float)), said
+    return table.assign(success=table["success"].astype(float)), said
 
 
 def _tabled(run: RunFolder) -> pd.DataFrame:
@@ -216,8 +178,8 @@ def _tabled(run: RunFolder) -> pd.DataFrame:
     found = table[["method", "seed", "convention", "rir", "success"]].assign(
         **FIXED | {"scale": table["gauge"]}, cell=_pairs(table)
     )
-    found["rtol"] = rtol.where(rtol.isin(RTOLS), DEFAULT_RTOL)
-    found["epsilon"] = ridge.where(ridge.isin(EPSILONS), FIXED["epsilon"])
+    found["rtol"] = rtol.where(rtol.isin(_RTOLS), DEFAULT_RTOL)
+    found["epsilon"] = ridge.where(ridge.isin(_EPSILONS), FIXED["epsilon"])
     return found.drop_duplicates([*AXES, "method", "cell"], ignore_index=True)
 
 
@@ -228,7 +190,7 @@ def _deep_results(run: RunFolder) -> pd.DataFrame:
         if f"{prefix}rir" not in unit:
             continue
         found = unit[["method", "seed", "convention"]].assign(
-            **FIXED | {"images": images, "group_size": unit["group_size"]},
+            **FIXED | {"images": images},
             cell=unit["backbone"],
             rir=unit[f"{prefix}rir"],
             success=unit[f"{prefix}success"],
@@ -239,83 +201,3 @@ def _deep_results(run: RunFolder) -> pd.DataFrame:
             worst = {"rir": unit[least], "rival": unit[largest], "success": None}
             tables.append(found.assign(draw=WORST_DRAW, **worst))
     return pd.concat(tables, ignore_index=True)
-
-
-# Nets that a deep run kept.
-
-
-@dataclass(frozen=True)
-class KeptNets:
-    """The nets of a deep run, to run over its images once more."""
-
-    run: RunFolder
-    study: Any  # DeepNets
-    tasks: Any  # DeepTasks
-    paths: Mapping[tuple[str, int, str], Path]  # by backbone, seed and method, also those of θ₀
-
-    @classmethod
-    def of(cls, run: RunFolder) -> "KeptNets":
-        """Find nets and images again, by the parameters that the run recorded, or say what is missing."""
-        from condnum.studies.deep_nets import DeepNets, kept_model
-
-        nets = run.results[NET].drop_duplicates()
-        paths = {
-            net: run.folder / kept_model(*net, alone=len(nets) == 2)
-            for net in nets.itertuples(index=False, name=None)
-        }
-        gone = [path for path in paths.values() if not path.is_file()]
-        if gone:
-            raise DataNotFoundError(f"there is no {gone[0]}")
-        known = {field.name for field in fields(DeepNets)}
-        given = {name: value for name, value in run.parameters.items() if name in known}
-        study = DeepNets.from_parameters(**given | {"device": "auto"})
-        tasks = study.load()
-        if not set(tasks.checksums.values()) <= set(run.provenance.get("data", {}).values()):
-            raise DataNotFoundError(
-                f"the images of {', '.join(tasks.checksums)} are others than those of the run"
-            )
-        return cls(run, study, tasks, paths)
-
-    @property
-    def methods(self) -> list[tuple[str, int, str]]:
-        """Backbone, seed and method of each immunized net."""
-        return [net for net in self.paths if net[2] != INITIAL]
-
-    def features(self, backbone: str, seed: int, method: str) -> dict[str, tuple[Any, ...]]:
-        """Return the features of θ₀ and θ_I on training and on test images, in the order of `ROLES`."""
-        from condnum.deep.backbone import load_backbone
-
-        def features_of(name: str) -> Any:
-            model = load_backbone(self.paths[backbone, seed, name])
-            return self.study.features(self.tasks, model, seed)
-
-        key = ("features of θ₀", str(self.run.folder), backbone, seed)
-        models = cached(key, lambda: features_of(INITIAL)), features_of(method)
-        names = {"training": ("pretrain", "harmful"), "test": ("pretrain_test", "harmful_test")}
-        return {
-            images: tuple(getattr(model, task) for task in tasks for model in models)
-            for images, tasks in names.items()
-        }
-
-
-def feature_verdicts(features: Sequence[Any], *, groups: int, group_size: int, seed: int) -> pd.DataFrame:
-    """Measure RIR_θ0 over group sizes, draws, conventions, tolerances, ε and scales.
-
-    The features are those of `ROLES`. The run's own group size comes first, half, twice and a quarter of it
-    beside it; the draws are those of the run.
-    """
-    rows, few = [], min(map(len, features))
-    own = min(group_size, few)
-    for size in dict.fromkeys((own, own // 4, own // 2, 2 * own)):
-        for draw in range(GROUP_DRAWS if 2 <= size <= few else 0):
-            spectra = group_spectra(features, groups=groups, group_size=size, seed=seed + DRAW_STRIDE * draw)
-            for at in _measures(FEATURE_RTOLS):
-                estimate = spectra.estimate(
-                    at["convention"],
-                    rtol=None if at["rtol"] == DEFAULT_RTOL else float(at["rtol"]),
-                    ridge=float(at["epsilon"]),
-                    gauge=at["scale"],
-                )
-                found = {"group_size": size, "draw": draw, "rir": estimate.rir, "success": estimate.success}
-                rows.append(at | found)
-    return pd.DataFrame(rows)

@@ -1,7 +1,6 @@
 """Which claims stand: the verdicts of finished runs over everything that was chosen to reach them."""
 
 import hashlib
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,29 +9,17 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from condnum.deep.rir_convergence import rir_convergence
-from condnum.errors import CondnumError, InvalidInputError
-from condnum.studies.cells import Cell, CellResult
-from condnum.studies.executors import Executor, core_count
+from condnum.errors import InvalidInputError
+from condnum.studies.cells import Cell
 from condnum.studies.measure import Published
-from condnum.studies.run_verdicts import (
-    AXES,
-    FIXED,
-    NET,
-    ORDER,
-    WORST_DRAW,
-    KeptNets,
-    RunFolder,
-    feature_verdicts,
-    run_verdicts,
-)
-from condnum.studies.study import Names, Result, Study, choose_executor
+from condnum.studies.run_verdicts import AXES, FIXED, ORDER, WORST_DRAW, RunFolder, run_verdicts
+from condnum.studies.study import Names, Result, Study
 
 #: They do nothing, so that nothing is claimed of them.
 _CONTROLS = ("identity", "initial")
 
 
-class Claim(NamedTuple):
+class MethodClaim(NamedTuple):
     """One statement about a method that a setting confirms or refutes."""
 
     method: str
@@ -48,7 +35,7 @@ class Claim(NamedTuple):
         return f"{self.method} {'meets' if self.expected else 'misses'} (i) > 1 and (ii) ≤ 1"
 
 
-def published_claims(published: Mapping[str, Published], methods: Iterable[str]) -> list[Claim]:
+def published_claims(published: Mapping[str, Published], methods: Iterable[str]) -> list[MethodClaim]:
     """Return what a published table says of methods: which RIR is the largest, and who meets Definition 3.1.
 
     Examples:
@@ -61,15 +48,15 @@ def published_claims(published: Mapping[str, Published], methods: Iterable[str])
     found = []
     if len(rows) > 1:
         best = max(rows, key=lambda name: rows[name].rir)
-        found.append(Claim(best, "largest", rivals=tuple(name for name in rows if name != best)))
+        found.append(MethodClaim(best, "largest", rivals=tuple(name for name in rows if name != best)))
     met = {name: row.harmful_ratio > 1 and row.pretrain_ratio <= 1 for name, row in rows.items()}
-    return [*found, *(Claim(name, "meets", expected) for name, expected in met.items())]
+    return [*found, *(MethodClaim(name, "meets", expected) for name, expected in met.items())]
 
 
 # Claims over settings.
 
 
-def setting_verdicts(table: pd.DataFrame, claim: Claim) -> pd.DataFrame:
+def setting_verdicts(table: pd.DataFrame, claim: MethodClaim) -> pd.DataFrame:
     """Return a claim's verdict in every setting.
 
     A setting has one cell, or many (pairs of digits): there a claim on a method `stands` if more than half of
@@ -91,17 +78,14 @@ def setting_verdicts(table: pd.DataFrame, claim: Claim) -> pd.DataFrame:
 
 
 def axis_values(table: pd.DataFrame, axis: str) -> list[Any]:
-    """Return the values of an axis, neighbours next to each other."""
+    """Return the values of an axis, neighbors next to each other."""
     known = set(table[axis])
-    if axis in ORDER:
-        return [value for value in ORDER[axis] if value in known]
-    return sorted(known, key=lambda value: float("inf") if value == "own" else float(value))
+    return [value for value in ORDER[axis] if value in known] if axis in ORDER else sorted(known)
 
 
 def default_setting(table: pd.DataFrame, kind: str) -> dict[str, Any]:
     """Return the setting in which the run itself stands beside the paper, with θ at unit scale."""
-    convention = "compact" if kind == "deep" else "ridge"
-    at: dict[str, Any] = FIXED | {"convention": convention, "group_size": table["group_size"].iloc[0]}
+    at: dict[str, Any] = FIXED | {"convention": "compact" if kind == "deep" else "ridge"}
     for axis in AXES:
         values = axis_values(table, axis)
         if at.get(axis) not in values:
@@ -114,16 +98,13 @@ _WORDS = {
     "rtol": "rtol {} (compact)",
     "epsilon": "ε {} (ridge)",
     "images": "{} images",
-    "group_size": "groups of {}",
     "draw": "draw {} of the groups",
-    "budget": "{} epochs",
     "seed": "seed {}",
 }
 _VALUES = {
     ("scale", "unit"): "θ at unit scale",
     ("scale", "as_trained"): "θ as trained",
     ("draw", WORST_DRAW): "the worst draw of the groups",
-    ("budget", "own"): "each method's own budget",
 }
 
 
@@ -172,7 +153,7 @@ class Stability(NamedTuple):
         return f"stands in {share} % of {settings} settings{turn} {self.turn}{count}"
 
 
-def claim_stability(table: pd.DataFrame, claim: Claim, default: Mapping[str, Any]) -> Stability | None:
+def claim_stability(table: pd.DataFrame, claim: MethodClaim, default: Mapping[str, Any]) -> Stability | None:
     """Judge a claim in every setting of a table of `run_verdicts`; None where no setting can.
 
     The setting nearest to the default has fewest axes changed, then fewest steps along them.
@@ -211,11 +192,9 @@ def run_sentences(
 
 @dataclass(frozen=True, eq=False)
 class FinishedRuns:
-    """Folders of finished runs, and the nets that deep ones kept."""
+    """Folders of finished runs."""
 
     runs: tuple[RunFolder, ...]
-    nets: Mapping[str, KeptNets]  # by the run's name
-    missing: dict[str, str]  # why the nets of a run are not used
 
     @property
     def label(self) -> str:
@@ -224,29 +203,19 @@ class FinishedRuns:
 
     @property
     def checksum(self) -> str:
-        """SHA-256 of their results and records."""
-        return hashlib.sha256("".join(run.checksum for run in self.runs).encode()).hexdigest()
-
-
-class Experiment(NamedTuple):
-    """What runs that differ in their budget alone say; of deep runs, of one backbone."""
-
-    run: RunFolder  # the first
-    backbone: str  # "" of linear runs
-    verdicts: pd.DataFrame
-
-    @property
-    def name(self) -> str:
-        """Name of the first run, and the backbone."""
-        return f"{self.run.name}: {self.backbone}" if self.backbone else self.run.name
+        """SHA-256 of their results."""
+        content = "".join(run.results.to_csv(index=False) for run in self.runs)
+        return hashlib.sha256(content.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class StabilityStudy(Study, name="stability"):
-    """Every claim about the methods of finished runs, in every setting that their folders hold enough for."""
+    """Every claim about the methods of finished runs, in every setting that their folders hold enough for.
+
+    It has no cells: all verdicts are read from the folders when its tables are made.
+    """
 
     runs: Names = ()
-    nets: bool = True  # run the nets of deep runs over their images again, for what results do not hold
 
     def check(self) -> None:
         """Refuse to judge nothing."""
@@ -260,152 +229,76 @@ class StabilityStudy(Study, name="stability"):
         """Read the folders."""
         paths = [Path(word) for word in self.runs]
         short = [path.resolve().name for path in paths]
-        runs = tuple(
-            RunFolder.read(path, name if short.count(name) == 1 else str(path))
-            for path, name in zip(paths, short, strict=True)
-        )
-        nets, missing = {}, {}
-        for run in runs:
-            if run.kind != "deep":
-                continue
-            if not self.nets:
-                missing[run.name] = "they were not asked for (--nets)"
-                continue
-            try:
-                nets[run.name] = KeptNets.of(run)
-            except CondnumError as error:
-                missing[run.name] = str(error)
-        return FinishedRuns(runs, nets, missing)
+        names = [
+            name if short.count(name) == 1 else str(path) for path, name in zip(paths, short, strict=True)
+        ]
+        return FinishedRuns(tuple(map(RunFolder.read, paths, names)))
 
     def cells(self, data: FinishedRuns) -> list[Cell]:
-        """List the runs, then each net of theirs that is run over its images again.
-
-        What they depend on, results and records of the runs, is in the checksum of the data.
-        """
-        found = [Cell({"run": run.name}) for run in data.runs]
-        for name, nets in data.nets.items():
-            found += [Cell({"run": name, **dict(zip(NET, net, strict=True))}) for net in nets.methods]
-        return found
-
-    def compute(self, data: FinishedRuns, cell: Cell) -> CellResult:
-        """Judge a run by what it stored, or one of its nets by its features."""
-        if "backbone" not in cell.at:
-            (run,) = (run for run in data.runs if run.name == cell["run"])
-            table, said = run_verdicts(run)
-            return CellResult({"said": "\n".join(said)}, _as_arrays("verdicts", table))
-        nets, (backbone, seed, method) = data.nets[cell["run"]], (cell[name] for name in NET)
-        sizes = {"groups": nets.study.groups, "group_size": nets.study.group_size}
-        tables, settled = [], []
-        for images, features in nets.features(backbone, seed, method).items():
-            tables.append(feature_verdicts(features, **sizes, seed=seed).assign(images=images))
-            settled.append(rir_convergence(features, seed=seed).assign(images=images))
-        at = {"method": method, "seed": seed, "cell": backbone, "budget": nets.run.budget}
-        verdicts, convergence = pd.concat(tables).assign(**at), pd.concat(settled)
-        return CellResult({}, _as_arrays("verdicts", verdicts) | _as_arrays("convergence", convergence))
+        """List nothing to compute."""
+        return []
 
     def tables(self, data: FinishedRuns, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
-        """Return the claims with their sentences, their verdicts in each setting, and how RIR_θ0 settles."""
+        """Return the claims with their sentences, and their verdicts in each setting.
+
+        An experiment is a run, or one backbone of a deep run.
+        """
         claims, settings, defaults = [], [], dict[str, dict[str, Any]]()
-        for experiment in self.experiments(data, results):
-            (run, backbone, table), name = experiment, experiment.name
-            default = defaults[name] = default_setting(table, run.kind)
-            for claim in _all_claims(run.published(backbone), table, default):
-                found = claim_stability(table, claim, default)
-                if found is None:
-                    continue
-                rirs = table[table["method"] == claim.method].groupby(list(AXES))["rir"].mean()
-                claims.append(
-                    {
-                        "experiment": name,
-                        "method": claim.method,
-                        "claim": claim.text,
-                        "settings": len(found.verdicts),
-                        "stands": found.stands,
-                        "share": found.stands / len(found.verdicts),
-                        "by_default": bool(found.default["stands"]),
-                        "axes_to_flip": np.nan if found.flip is None else len(found.changes),
-                        "flips_at": found.turn,
-                        "rir_least": rirs.min(),
-                        "rir_largest": rirs.max(),
-                        "sentence": found.sentence,
-                    }
-                )
-                settings.append(found.verdicts.assign(experiment=name, claim=claim.text))
+        for run in data.runs:
+            verdicts, _ = run_verdicts(run)
+            backbones = np.where(run.kind == "deep", verdicts["cell"], "")
+            for backbone, table in verdicts.groupby(backbones, sort=False):
+                name = f"{run.name}: {backbone}" if backbone else run.name
+                default = defaults[name] = default_setting(table, run.kind)
+                for claim in _all_claims(run.published(str(backbone)), table, default):
+                    found = claim_stability(table, claim, default)
+                    if found is None:
+                        continue
+                    rirs = table[table["method"] == claim.method].groupby(list(AXES))["rir"].mean()
+                    claims.append(
+                        {
+                            "experiment": name,
+                            "method": claim.method,
+                            "claim": claim.text,
+                            "settings": len(found.verdicts),
+                            "stands": found.stands,
+                            "share": found.stands / len(found.verdicts),
+                            "by_default": bool(found.default["stands"]),
+                            "axes_to_flip": np.nan if found.flip is None else len(found.changes),
+                            "flips_at": found.turn,
+                            "rir_least": rirs.min(),
+                            "rir_largest": rirs.max(),
+                            "sentence": found.sentence,
+                        }
+                    )
+                    settings.append(found.verdicts.assign(experiment=name, claim=claim.text))
         if not claims:
             raise InvalidInputError(
                 f"nothing is claimed of the methods in {data.label}, all of them controls; run others too."
             )
         verdicts = pd.concat(settings, ignore_index=True)
-        tables = {
+        return {
             "claims": pd.DataFrame(claims),
             "settings": verdicts,
             "by_axis": by_axis(verdicts, defaults),
         }
-        settled = [
-            _from_arrays("convergence", arrays).assign(**cell.at)
-            for cell, _, arrays in results
-            if "backbone" in cell.at
-        ]
-        return tables | ({"convergence": pd.concat(settled, ignore_index=True)} if settled else {})
 
-    def experiments(self, data: FinishedRuns, results: Sequence[Result]) -> list[Experiment]:
-        """Return the verdicts of each experiment; those of nets that were run again replace their results."""
-        again, tables = _run_again(data, results), defaultdict[str, list[pd.DataFrame]](list)
-        for cell, _, arrays in results:
-            if ("backbone" in cell.at) == (cell["run"] in again):
-                tables[cell["run"]].append(_from_arrays("verdicts", arrays))
-        joined = defaultdict[tuple[str, str], list[tuple[RunFolder, pd.DataFrame]]](list)
-        for run in data.runs:
-            for table in tables[run.name]:
-                backbones = np.where(run.kind == "deep", table["cell"], "")
-                for backbone, rows in table.groupby(backbones, sort=False):
-                    known = joined[run.experiment, str(backbone)]
-                    if any(other.budget == run.budget and other is not run for other, _ in known):
-                        known = joined[run.name, str(backbone)]  # the same once more
-                    known.append((run, rows))
-        return [
-            Experiment(runs[0][0], backbone, pd.concat([rows for _, rows in runs], ignore_index=True))
-            for (_, backbone), runs in joined.items()
-        ]
-
-    def executor(self, data: FinishedRuns, cells: Sequence[Cell], jobs: int, scheduler: str = "") -> Executor:
-        """Start workers for nets only: what is stored is read in a second."""
-        return choose_executor(jobs or (core_count() if data.nets else 1), scheduler, len(cells), threads=1)
-
-    def left_out(self, data: FinishedRuns, results: Sequence[Result]) -> list[str]:
+    def left_out(self, data: FinishedRuns) -> list[str]:
         """Say which settings no folder holds enough for."""
-        again = _run_again(data, results)
-        said = [
-            f"{cell['run']}: {text}"
-            for cell, row, _ in results
-            if cell["run"] not in again and "backbone" not in cell.at
-            for text in str(row["said"]).splitlines()
-        ]
-        missing = {name: "some of them failed" for name in data.nets if name not in again} | data.missing
-        return said + [f"{name}: its nets are not run again: {why}" for name, why in missing.items()]
-
-    def facts(self, data: FinishedRuns) -> dict[str, str]:
-        """Return what was judged."""
-        return {"runs": data.label, "SHA-256 of their results": data.checksum}
-
-
-def _run_again(data: FinishedRuns, results: Sequence[Result]) -> set[str]:
-    """Name the runs whose nets were all run over their images again."""
-    done = Counter(cell["run"] for cell, *_ in results if "backbone" in cell.at)
-    return {name for name, nets in data.nets.items() if done[name] == len(nets.methods)}
+        return [f"{run.name}: {text}" for run in data.runs for text in run_verdicts(run)[1]]
 
 
 def _all_claims(
     published: Mapping[str, Published], table: pd.DataFrame, default: Mapping[str, Any]
-) -> list[Claim]:
+) -> list[MethodClaim]:
     """Return the published claims; of every other method, what the default setting says of it."""
     methods = list(dict.fromkeys(table["method"]))
     found = published_claims(published, methods)
     for method in methods:
         if method not in (*published, *_CONTROLS):
-            stability = claim_stability(table, Claim(method, "meets"), default)
+            stability = claim_stability(table, MethodClaim(method, "meets"), default)
             if stability is not None:
-                found.append(Claim(method, "meets", bool(stability.default["stands"])))
+                found.append(MethodClaim(method, "meets", bool(stability.default["stands"])))
     return found
 
 
@@ -436,14 +329,3 @@ def by_axis(verdicts: pd.DataFrame, defaults: Mapping[str, Mapping[str, Any]]) -
             found.insert(0, "experiment", name)
             tables.append(found.assign(order=order, default=default, value=found["value"].astype(str)))
     return pd.concat(tables, ignore_index=True)
-
-
-def _as_arrays(name: str, table: pd.DataFrame) -> dict[str, Any]:
-    """Return the columns of a table as a cell keeps them."""
-    return {f"{name}.{column}": np.array(table[column].tolist()) for column in table}
-
-
-def _from_arrays(name: str, arrays: Mapping[str, Any]) -> pd.DataFrame:
-    """Return a table that `_as_arrays` took apart."""
-    own = f"{name}."
-    return pd.DataFrame({key.removeprefix(own): of for key, of in arrays.items() if key.startswith(own)})

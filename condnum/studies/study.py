@@ -7,11 +7,10 @@ import math
 import platform
 import socket
 import tempfile
-import time
 import types
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import closing, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias, Union, get_args, get_origin
@@ -27,147 +26,17 @@ from condnum.errors import (
     check_integer,
     check_known,
 )
-from condnum.files import write_tables
-from condnum.machine import PeakMemory, ProcessPeak, limited_threads, own_peak
-from condnum.progress import SweepProgress, report_event
+from condnum.files import CELLS, write_tables
 from condnum.studies.cells import (
-    CELLS,
     Arrays,
     Cell,
-    CellResult,
-    Compute,
-    Outcome,
     ResultStore,
     Row,
     cached,
-    evaluate,
     remember,
 )
-from condnum.studies.executors import DaskExecutor, Executor, ProcessExecutor, core_count
-
-#: Told how far a run is, at its start and after each cell.
-OnProgress: TypeAlias = Callable[[SweepProgress], None]
-
-
-class SweepError(CondnumError, RuntimeError):
-    """Every cell of a sweep failed; the message has the first error."""
-
-
-@dataclass(frozen=True)
-class SweepReport:
-    """A sweep that went to its end."""
-
-    results: dict[Cell, CellResult]  # of the finished cells, in the order of the cells
-    failures: dict[Cell, str]  # errors of this run, in the order in which they came
-    reused: int  # cells found in the store
-    seconds: float
-    memory: PeakMemory  # of this process and the workers
-
-    @property
-    def computed(self) -> int:
-        """Cells computed now, without those that failed."""
-        return len(self.results) - self.reused
-
-
-def run_sweep(
-    cells: Iterable[Cell],
-    compute: Compute,
-    store: ResultStore,
-    executor: Executor,
-    *,
-    on_progress: OnProgress | None = None,
-) -> SweepReport:
-    """Compute the cells that the store does not have yet, and keep each as it arrives.
-
-    A sweep that is stopped, in any way, goes on from there when it is run again. A cell that occurs twice is
-    computed once. One that comes `after` another waits until that is finished, and fails with it.
-    """
-    started, different = time.perf_counter(), list(dict.fromkeys(cells))
-    results: dict[Cell, CellResult] = {}
-    failures: dict[Cell, str] = {}
-    peaks: list[ProcessPeak] = []
-
-    def report(cell: Cell | None) -> None:
-        """Send an event and call the callback."""
-        done, total, seconds = len(results) + len(failures), len(different), time.perf_counter() - started
-        eta = seconds / (done - reused) * (total - done) if done > reused else None
-        progress = SweepProgress(done, total, reused, len(failures), seconds, eta, cell)
-        # Method and seed as in the events of a cell's own steps, which this one ends.
-        named = {} if cell is None else {"stage": cell.name}
-        if cell is not None and "seed" in cell.at:
-            named["seed"] = cell["seed"]
-        report_event(**named, **progress.event)
-        if on_progress is not None:
-            on_progress(progress)
-
-    for cell in different:
-        if (stored := store.get(cell.key)) is not None:
-            results[cell] = stored
-    reused = len(results)
-    report(None)
-    waiting = [cell for cell in different if cell not in results]
-    while waiting:
-        ready = [cell for cell in waiting if cell.after is None or cell.after in results]
-        outcomes = executor.run(compute, ready) if ready else _without_start(waiting)
-        # Closing stops the cells that are still running, if an error or an interruption ends the loop.
-        with closing(outcomes):
-            for outcome in outcomes:
-                cell = outcome.cell
-                if outcome.memory is not None:
-                    peaks.append(outcome.memory)
-                if outcome.result is not None:
-                    store.put(cell.key, *outcome.result)
-                    results[cell] = outcome.result
-                else:
-                    store.fail(cell.key, outcome.traceback)
-                    failures[cell] = outcome.error
-                report(cell)
-        tried = set(ready or waiting)
-        waiting = [cell for cell in waiting if cell not in tried]
-    found = {cell: results[cell] for cell in different if cell in results}
-    memory = PeakMemory.of([*peaks, own_peak()])
-    return SweepReport(found, failures, reused, time.perf_counter() - started, memory)
-
-
-def _without_start(cells: Iterable[Cell]) -> Generator[Outcome]:
-    """Yield the outcomes of cells whose start failed."""
-    for cell in cells:
-        start = "" if cell.after is None else cell.after.short_label
-        yield Outcome.failed(cell, CondnumError(f"the cell that it starts from ({start}) failed"))
-
-
-@dataclass(frozen=True)
-class SerialExecutor:
-    """One cell after the other, in this process; between them the threads are the caller's."""
-
-    threads: int | None = None
-    note: str = field(default="", compare=False)
-    where: ClassVar[str] = "1 process"
-
-    def run(self, compute: Compute, cells: Sequence[Cell]) -> Generator[Outcome]:
-        """Yield the outcomes in the order of the cells."""
-        for cell in cells:
-            with limited_threads(self.threads):
-                outcome = evaluate(compute, cell)
-            yield outcome  # ruff: ignore[unnecessary-assign-before-yield]
-
-
-def choose_executor(
-    jobs: int = 1, scheduler: str | None = None, cells: int | None = None, *, threads: int | None = None
-) -> Executor:
-    """Return the executor for a number of worker processes, or for a cluster.
-
-    With the same number of threads a cell has the same result on one machine, whoever computes it. The
-    executor's `note` says what became of the options, if they were not followed.
-    """
-    jobs = check_integer(f"jobs (this machine has {core_count()} cores)", jobs, 1)
-    if scheduler:
-        note = f"jobs={jobs} is ignored: the workers of {scheduler} compute." if jobs > 1 else ""
-        return DaskExecutor(scheduler, threads, note=note)
-    workers = jobs if cells is None else min(jobs, max(1, cells))
-    note = f"{workers} of {jobs} are started: no more have a cell to compute." if workers < jobs else ""
-    return SerialExecutor(threads, note) if workers == 1 else ProcessExecutor(workers, threads, note)
-
+from condnum.studies.executors import Executor, choose_executor, core_count
+from condnum.studies.sweep import OnSweep, SweepError, SweepReport, run_sweep
 
 # Types of fields: what a field may hold is said once, by its annotation.
 
@@ -250,7 +119,7 @@ class Study:
         ...         return [Cell({"exponent": k, "base": self.base}) for k in range(self.count)]
         ...     def compute(self, data, cell):
         ...         return {"value": cell["base"] ** cell["exponent"]}
-        >>> Powers().run(jobs=1).results["value"].tolist()
+        >>> Powers().run(jobs=1).tables["results"]["value"].tolist()
         [1, 2, 4]
         >>> Powers(count=0)
         Traceback (most recent call last):
@@ -320,12 +189,8 @@ class Study:
         return {"results": pd.DataFrame([{**result.cell.at, **result.row} for result in results])}
 
     def facts(self, data: Any) -> dict[str, str]:
-        """Return what the provenance says of data and parameters, beside what it says of every run."""
-        origin = getattr(data, "provenance", None)
-        if origin is None:
-            return {"SHA-256": self.checksum(data)}
-        known = "known" if origin.known_checksum else "not known to this project"
-        return {"data": f"{data.label}: {origin.description}", "SHA-256": f"{data.checksum} ({known})"}
+        """Return what the provenance says beside data, parameters and what it says of every run."""
+        return {}
 
     def order(self, cell: Cell) -> Any:
         """Sort the cells for computing; those with small values go first, default: as they are listed."""
@@ -337,7 +202,7 @@ class Study:
         One thread each, whoever computes: a long descent amplifies the round-off in which differently
         threaded sums differ.
         """
-        return choose_executor(jobs or core_count(), scheduler, len(cells), threads=1)
+        return choose_executor(min(jobs or core_count(), max(1, len(cells))), scheduler, threads=1)
 
     def prepare(self, cells: Sequence[Cell], store: ResultStore) -> None:
         """Look at the store before the sweep, for a study whose cells keep files of their own."""
@@ -369,7 +234,7 @@ class Study:
         jobs: int = 0,
         scheduler: str = "",
         executor: Executor | None = None,
-        on_progress: OnProgress | None = None,
+        on_progress: OnSweep | None = None,
     ) -> StudyRun:
         """Compute the cells, or those that an earlier run has left.
 
@@ -410,7 +275,7 @@ class Study:
                 "change what it names and run again."
             )
         results = [Result(cell, *report.results[cell]) for cell in cells if cell in report.results]
-        return StudyRun(self, data, results, report, chosen.where, chosen.note)
+        return StudyRun(self, data, results, report, chosen.where)
 
 
 @dataclass(frozen=True)
@@ -439,26 +304,23 @@ class Computation:
 
 @dataclass(frozen=True)
 class StudyRun:
-    """A finished run; its tables are attributes: `run.results` is the table `results`."""
+    """A finished run."""
 
     study: Any
     data: Any
     cells: list[Result]  # the finished ones, in the order of the study's `cells`
     report: SweepReport
     where: str  # what computed
-    note: str = ""  # what became of `jobs`, or of batches
 
     @cached_property
-    def tables(self) -> dict[str, pd.DataFrame]:
-        """What the study makes of the results, by the names of the files."""
+    def _files(self) -> dict[str, pd.DataFrame]:
+        """What the study makes of the results, as it names the files."""
         return dict(self.study.tables(self.data, self.cells))
 
-    def __getattr__(self, name: str) -> pd.DataFrame:
-        tables = {} if name.startswith("_") else self.tables
-        found = {Path(file).stem: table for file, table in tables.items()}
-        if name not in found:
-            raise AttributeError(f"a run has no table '{name}'; there are {', '.join(found)}.")
-        return found[name]
+    @property
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """The tables by name: `run.tables["results"]`."""
+        return {Path(file).stem: table for file, table in self._files.items()}
 
     @property
     def failures(self) -> pd.DataFrame:
@@ -473,25 +335,29 @@ class StudyRun:
 
         from condnum import __version__
 
-        report, seeds = self.report, getattr(self.study, "seeds", 0)
-        counts = f"{report.computed} computed, {report.reused} from the store, {len(report.failures)} failed"
+        study, data, report = self.study, self.data, self.report
+        checksum, origin = study.checksum(data), getattr(data, "provenance", None)
+        if origin is not None:
+            checksum += " (known)" if origin.known_checksum else " (not known to this project)"
+        given = {field.name: getattr(study, field.name) for field in dataclasses.fields(study)}
+        defaults = {field.name: field.default for field in dataclasses.fields(study)}
         facts = {
-            **({"seeds": ", ".join(map(str, range(seeds)))} if seeds else {}),
-            "cells": counts,
+            "data": getattr(data, "label", "") + (f": {origin.description}" if origin else ""),
+            "SHA-256": checksum,
+            "parameters": ", ".join(f"{name}={of}" for name, of in given.items() if of != defaults[name]),
+            "cells": f"{report.computed} computed, {report.reused} from the store, "
+            f"{len(report.failures)} failed",
             "where": self.where,
-            **({"workers": self.note} if self.note else {}),
             "seconds": f"{report.seconds:,.1f}",
             "peak memory": str(report.memory),
             "numerics": "float64",
             "versions": f"condnum {__version__}, torch {torch.__version__}, "
             f"Python {platform.python_version()}",
-        }
-        own = self.study.facts(self.data)
-        facts = own | facts | own  # the study has the first word, and the last
-        return pd.DataFrame(facts.items(), columns=["what", "value"])
+        } | study.facts(data)
+        return pd.DataFrame([fact for fact in facts.items() if fact[1]], columns=["what", "value"])
 
     def save(self, folder: str | Path) -> list[str]:
         """Write the tables and, if any cell failed, failures.csv; return the names of the files."""
-        tables = {name if "." in name else f"{name}.csv": table for name, table in self.tables.items()}
+        tables = {name if "." in name else f"{name}.csv": table for name, table in self._files.items()}
         tables |= {"failures.csv": self.failures} if len(self.failures) else {}
         return write_tables(folder, tables) + self.study.files(self.cells, Path(folder))

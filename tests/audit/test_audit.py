@@ -21,7 +21,7 @@ from condnum.errors import CondnumError, DataNotFoundError, InvalidInputError, R
 from condnum.methods.problem import LinearTask
 from condnum.probing.attackers import AttackBudget
 from condnum.report.tables import number
-from condnum.studies.study import SweepError
+from condnum.studies.sweep import SweepError
 from condnum.theory.spectra import CovarianceRange, squared_rtol
 
 D = 6

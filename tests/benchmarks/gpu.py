@@ -31,8 +31,8 @@ from condnum.methods.method import Memory
 from condnum.methods.problem import ImmunizationProblem
 from condnum.studies.digit_cells import DigitBatches, batch_size, ceilings, cell_problem, measure_cell
 from condnum.studies.digit_pairs import PAPER_METHODS, DigitPairs, measured_rows
-from condnum.studies.executors import BatchExecutor, core_count
-from condnum.studies.study import Computation, StudyRun, choose_executor
+from condnum.studies.executors import BatchExecutor, choose_executor, core_count
+from condnum.studies.study import Computation, StudyRun
 
 #: With fewer seconds left nothing more is begun.
 RESERVE = 20
@@ -211,10 +211,10 @@ class GpuReport:
         executor = BatchExecutor(batches)
         started = time.perf_counter()
         run = self.config.run(self.digits, executor=executor, on_progress=check)
-        summary = run.summary
+        summary = run.tables["summary"]
         seconds = time.perf_counter() - started
         self.table_2 = run
-        cells = run.results.drop_duplicates(CELL[:4])
+        cells = run.tables["results"].drop_duplicates(CELL[:4])
         descents = cells["seconds"].sum()
         self.sweep_row = {
             "device": str(self.device),
@@ -227,7 +227,7 @@ class GpuReport:
             "measuring_s": batches.seconds["batches"] - descents,
             "storing_s": seconds - sum(batches.seconds.values()),
             "eigh_fallbacks": int(cells["eigh_fallbacks"].sum()),
-            "note": executor.note,
+            "where": executor.where,
         }
         kept = ["dataset", "method", "convention", "gauge", "pairs", "seeds"]
         kept += [
@@ -340,7 +340,7 @@ class GpuReport:
         else:
             yield self.sweep_row
         cores = core_count()
-        executor = choose_executor(cores, None, len(self.cells), threads=1)
+        executor = choose_executor(cores, threads=1)
         rows, failed, done = [], 0, 0
         started = time.perf_counter()
         with closing(executor.run(Computation(self.on_cpu, self.digits.checksum), self.cells)) as outcomes:
@@ -355,7 +355,7 @@ class GpuReport:
         row["cells_per_s"] = row["cells"] / seconds
         if self.table_2 is not None and rows:
             row["device_times_this"] = self.sweep_row["cells_per_s"] / row["cells_per_s"]
-            found, expected = self.table_2.results, pd.DataFrame(rows)
+            found, expected = self.table_2.tables["results"], pd.DataFrame(rows)
             for method in PAPER_METHODS:
                 both = (table[table["method"] == method] for table in (found, expected))
                 self.tables["agreement"].append({"method": method, "steps": "Table 2"} | differences(*both))

@@ -18,7 +18,7 @@ COMMANDS = {
     "run limits": "--data --source --methods --seeds --pairs --ridge",
     "run attackers": "--data --source --seeds --epochs --jobs",
     "run deep": "--data --backbone --weights --pretrain --harmful --preset --limit",
-    "run stability": "--runs --nets --jobs",
+    "run stability": "--runs",
     "data": "--help nothing",
     "": "--version --help --nonsense",
     "run": "nothing --help",

@@ -34,10 +34,10 @@ def shown():
         yield tables.comparison_table(linear, convention=convention, gauge=gauge)
     yield tables.verdict(linear)
     yield tables.evidence_table(golden("house-prices/results"))
-    yield tables.sensitivity_table(golden("digits/rtol_sensitivity"))
+    yield tables.sensitivity_table(golden("earlier/digits/rtol_sensitivity"))
     yield tables.verdict(golden("digits/summary"))
     yield limits.null_table(golden("limits/null_spaces"))
-    yield limits.summary_table(golden("limits/summary"))
+    yield limits.limits_table(golden("limits/summary"))
     yield limits.measured_table(golden("limits/results"), "compact", "unit")
     yield release.switch_table(golden("reproduction-audit/waterfall"))
     nets = golden("deep/summary")
@@ -72,9 +72,7 @@ def demanded():
     summary = golden("limits/summary").iloc[:3].assign(
         method=["ours", "imma", "optimal"], rir_share=[0.1, 0.01, 0.9], immunized=[2, 0, 2], seeds=2
     )  # fmt: skip
-    yield limits.summary_table(
-        summary.assign(rir_share_min=[0.05, 0.01, 0.9], rir_share_max=[0.2, 0.01, 0.9])
-    )
+    yield limits.limits_table(summary.assign(rir_share_min=[0.05, 0.01, 0.9], rir_share_max=[0.2, 0.01, 0.9]))
 
 
 #: What guessing reaches on five classes.

@@ -53,9 +53,6 @@ class Squares(Study, name="squares"):
             time.sleep(0.01)
         y = data["scale"] * x ** cell.settings["power"]
         return {"y": y, "pid": os.getpid()}, {"powers": np.arange(4.0) ** x}
-
-    def score(self, data, result):
-        return float(result.row["y"])
 '''
 
 NAME = "study_of_the_tests"

@@ -9,8 +9,8 @@ from condnum.errors import CondnumError, InvalidInputError
 from condnum.methods import immunize
 from condnum.probing import linear_probe
 from condnum.studies.alignment_path import (
-    MAP_SIZE,
-    TASKS,
+    OVERLAP_BLOCKS,
+    TASKS_CELL,
     AlignmentPath,
     PathData,
     TaskBasis,
@@ -114,7 +114,7 @@ def test_steps_are_log_spaced_with_both_ends_and_fill_the_wanted_number():
 def test_blocks_keep_the_sums_of_rows():
     overlaps = np.square(np.linalg.qr(np.random.default_rng(0).normal(size=(90, 90)))[0])
     blocks = in_blocks(overlaps)
-    assert blocks.shape == (MAP_SIZE, MAP_SIZE)
+    assert blocks.shape == (OVERLAP_BLOCKS, OVERLAP_BLOCKS)
     np.testing.assert_allclose(blocks.sum(axis=1), 1, rtol=1e-12)
     np.testing.assert_array_equal(in_blocks(overlaps[:5, :5]), overlaps[:5, :5])
 
@@ -130,7 +130,7 @@ def test_what_is_interrupted_goes_on_from_the_last_finished_extractor(tmp_path):
         study.run(out=tmp_path, on_progress=stop)
     again = study.run(out=tmp_path)
     assert again.report.reused == 2  # the tasks and θ = I
-    assert {result.cell["method"] for result in again.cells} == {TASKS, "identity", "opt_kappa", "imma"}
+    assert {result.cell["method"] for result in again.cells} == {TASKS_CELL, "identity", "opt_kappa", "imma"}
     assert study.run(out=tmp_path).report.computed == 0
 
 
@@ -143,7 +143,7 @@ def test_targets_are_not_needed_and_what_needs_them_is_left_out(tmp_path):
     data = study.load()
     assert "imma" not in study.allowed(data)
     cells = study.cells(data)
-    assert [cell["method"] for cell in cells] == [TASKS, *study.allowed(data)]
+    assert [cell["method"] for cell in cells] == [TASKS_CELL, *study.allowed(data)]
     assert data.features == tuple(f"x{k}" for k in range(8))
     found = study.compute(data, next(cell for cell in cells if cell["method"] == "r_ill_only"))
     assert found.arrays["step"].tolist() == [0, 1, 2, 3]

@@ -18,8 +18,9 @@ def test_ours_is_that_of_the_digit_study():
     data, (cell,) = digits.load(), [c for c in digits.cells(digits.load()) if c["seed"] == 1]
     theta = study.theta(study.load(), "ours")
     assert theta.equal(digits.immunize(data, cell).theta)
-    attacked = study.run(jobs=1).immunization.set_index("convention")
-    pairs = digits.run(jobs=1).results.query("seed == 1 and gauge == 'unit'").set_index("convention")
+    attacked = study.run(jobs=1).tables["immunization"].set_index("convention")
+    measured = digits.run(jobs=1).tables["results"]
+    pairs = measured.query("seed == 1 and gauge == 'unit'").set_index("convention")
     for convention in ("compact", "ridge"):
         assert attacked.loc[convention, "rir"] == pytest.approx(pairs.loc[convention, "rir"], rel=1e-6)
 
@@ -31,7 +32,7 @@ def test_a_digit_is_told_from_the_rest_with_rows_held_out():
     assert (report.kind, report.held_out) == ("classification", True)
     assert report.budget.headline == pytest.approx(0.1)
     assert attack_tables.prediction_table(report).empty
-    assert found.curves.dropna(subset="accuracy")["accuracy"].max() > 0.7  # 24 balanced rows: chance is 0.5
+    assert found.tables["curves"]["accuracy"].max() > 0.7  # 24 balanced rows: chance is 0.5
     assert found.provenance_table.set_index("what")["value"]["held-out rows"] == "24"
     study = Attackers("digits:4-9", loss="squared", rows=20)  # on labels: a regression
     task = attack_task(study, study.load().pair)

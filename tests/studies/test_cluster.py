@@ -80,7 +80,7 @@ def test_a_worker_killed_in_mid_run_loses_nothing(dask_cluster, squares, started
     run = study.run(out=tmp_path, scheduler=dask_cluster.address, on_progress=kill_one)
     assert dask_cluster.workers[0].wait() == -signal.SIGKILL
     assert run.where == dask_cluster.address
-    assert run.results["x"].tolist() == list(range(0, 30, 2))
+    assert run.tables["results"]["x"].tolist() == list(range(0, 30, 2))
     assert len(run.failures) == 15
     assert sorted(seen) == list(range(30))  # each arrives once
     assert run.cells[2].arrays["powers"].tolist() == [0, 1, 16, 81]

@@ -70,7 +70,7 @@ class TestRun:
     def test_every_attack_meets_the_three_nets(self, finished):
         run, _ = finished
         assert not len(run.failures)
-        table = run.results
+        table = run.tables["results"]
         of_each = {"ours": 10, "scratch": 10, "theta_0": 10, "theta_0 again": 4}  # not what is solved
         assert table.groupby("net").size().to_dict() == of_each
         assert table["final_accuracy"].between(0, 1).all()
@@ -78,16 +78,17 @@ class TestRun:
         trunk = table[table["attacker"] == "trunk"].set_index(["net", "shots"])["final_accuracy"]
         assert trunk["ours"].equals(trunk["theta_0"])  # they share what it reads
         head = table[(table["net"] == "theta_0") & (table["attacker"] == "head-sgd")]
-        start = run.immunization.query("method == 'initial'")["accuracy_mean"].iloc[0]
+        start = run.tables["immunization"].query("method == 'initial'")["accuracy_mean"].iloc[0]
         assert head["pretrain_accuracy"].to_numpy() == pytest.approx(start, abs=0.15)  # of fewer images
-        trials = run.trials.groupby(["net", "attacker", "shots"]).size()
+        trials = run.tables["trials"].groupby(["net", "attacker", "shots"]).size()
         assert (trials == 2).all()
 
     def test_factors_follow_from_the_kept_curves(self, finished):
         run, _ = finished
-        factors, final = run.factors, run.results.query("net == 'theta_0' and shots == 0")["final_accuracy"]
+        factors, results = run.tables["factors"], run.tables["results"]
+        final = results.query("net == 'theta_0' and shots == 0")["final_accuracy"]
         assert len(factors) == 5 * 2 * 4
-        curves = run.curves.query("attacker == 'stage-adamw' and shots == 0")
+        curves = run.tables["curves"].query("attacker == 'stage-adamw' and shots == 0")
         own = factors.query("attacker == 'stage-adamw' and shots == 0").set_index("fraction")
         for fraction, row in own.iterrows():
             assert row["goal"] == pytest.approx(0.2 + fraction * (final.max() - 0.2), abs=0.02)
@@ -112,8 +113,8 @@ class TestRun:
         again = more.run(out=folder, jobs=1)
         assert (again.report.computed, again.report.reused) == (0, 2 + (3 * 3 + 1) * 2 + 3 * 2)
         columns = ["net", "attacker", "shots", "final_accuracy"]
-        kept = run.results[run.results["attacker"].isin(more.attackers)][columns].reset_index(drop=True)
-        assert again.results[columns].equals(kept)
+        kept = run.tables["results"].query("attacker in @more.attackers")[columns].reset_index(drop=True)
+        assert again.tables["results"][columns].equals(kept)
 
     def test_models_of_a_folder_are_attacked_alike(self, finished, tmp_path):
         run, folder = finished
@@ -121,8 +122,8 @@ class TestRun:
             out=tmp_path, jobs=1
         )
         columns = ["net", "shots", "final_accuracy", "pretrain_accuracy"]
-        mine = run.results.query("attacker == 'ridge'")[columns].reset_index(drop=True)
-        assert given.results[columns].reset_index(drop=True).equals(mine)
+        mine = run.tables["results"].query("attacker == 'ridge'")[columns].reset_index(drop=True)
+        assert given.tables["results"][columns].reset_index(drop=True).equals(mine)
         assert not list(tmp_path.glob("*.safetensors"))
 
     def test_a_single_pair_without_notes(self, tmp_path):
@@ -130,32 +131,32 @@ class TestRun:
             save_backbone(Backbone("test_resnet", num_classes=5, seed=seed), tmp_path / f"{name}.safetensors")
         study = dataclasses.replace(SHORT, models=str(tmp_path), methods=(), attackers=("ridge",), shots=(6,))
         run = study.run(jobs=1)
-        assert set(run.results["net"]) == {"theta_0", "theta_i", "scratch"}
+        assert set(run.tables["results"]["net"]) == {"theta_0", "theta_i", "scratch"}
         with pytest.raises(InvalidInputError, match="no image is known to be fresh"):
             dataclasses.replace(study, attackers=("ridge", "fresh-ridge")).load()
 
     def test_curvature_beside_the_attacks(self, finished):
         run, _ = finished
-        table = run.curvature
+        table = run.tables["curvature"]
         assert len(table) == 3 * 2 * 2  # nets, head and stage, both tasks
         assert (table["rows"] == 20).all()
         assert (table["largest"] >= table["smallest"]).all()
         assert table.query("part == 'head'")["resolved"].all()
-        predicted = run.predicted
+        predicted = run.tables["predicted"]
         assert set(predicted["attacker"]) == {"head-sgd", "stage-adamw"}
         assert (predicted["observed"] <= SHORT.steps).all()
         row = predicted.query("net == 'ours' and attacker == 'head-sgd'").iloc[0]
-        own = run.factors.query("attacker == 'head-sgd' and shots == 0 and fraction == 0.8").iloc[0]
+        own = run.tables["factors"].query("attacker == 'head-sgd' and shots == 0 and fraction == 0.8").iloc[0]
         assert row["observed"] == pytest.approx(own["needs_theta_i"])
         assert row["reached"] == (own["reached_theta_i"] == 2)
         figure = predicted_figure(predicted, "")
         assert sum(len(trace.x) for trace in figure.data) == 2 * len(predicted)
-        said = deep_attacks.prediction_verdict(run.correlations)
+        said = deep_attacks.prediction_verdict(run.tables["correlations"])
         assert "Within θ₀, head, sgd (1 attacks): too few attacks" in said
-        many = run.correlations.assign(attacks=6, rho_kappa=0.1, rho_spectrum=0.8)
+        many = run.tables["correlations"].assign(attacks=6, rho_kappa=0.1, rho_spectrum=0.8)
         said = deep_attacks.prediction_verdict(many)
         assert "Within θ<sub>I</sub> (ours), stage, adamw (6 attacks): curvature orders them" in said
-        written = deep_attacks.curvature_table(table, run.immunization)
+        written = deep_attacks.curvature_table(table, run.tables["immunization"])
         assert written["net"].tolist()[::2] == [
             "θ<sub>0</sub>",
             "from scratch",
@@ -164,22 +165,22 @@ class TestRun:
 
     def test_figures_and_words(self, finished):
         run, _ = finished
-        labels = dict(zip(run.results["attacker"], run.results["label"], strict=True))
-        figure = protection_figure(run.factors, "", fraction=0.5)
+        labels = dict(zip(run.tables["results"]["attacker"], run.tables["results"]["label"], strict=True))
+        figure = protection_figure(run.tables["factors"], "", fraction=0.5)
         drawn = np.concatenate(
             [trace.x for trace in figure.data if trace.mode == "markers" and trace.xaxis in (None, "x")]
         )
-        stepwise = run.factors.query("fraction == 0.5 and examples_budget.notna()")
+        stepwise = run.tables["factors"].query("fraction == 0.5 and examples_budget.notna()")
         assert np.allclose(np.sort(drawn), np.sort(stepwise["factor"]), equal_nan=True)
-        curves = attack_curves_figure(run.curves, "", labels=labels)
+        curves = attack_curves_figure(run.tables["curves"], "", labels=labels)
         assert len(curves.data) == 2 * 3 * (1 + 2)  # mean and repeats; what is solved has no curve
-        assert len(trials_figure(run.trials, "", labels=labels).data) == 5 * 3
-        said = deep_attacks.verdict(run.factors, run.immunization)
+        assert len(trials_figure(run.tables["trials"], "", labels=labels).data) == 5 * 3
+        said = deep_attacks.verdict(run.tables["factors"], run.tables["immunization"])
         assert "(compact), " in said
         assert "(ridge). <b>The cheapest attack that succeeds: " in said
         assert said.count("<li>") == 5
-        table = deep_attacks.factor_table(run.factors)
+        table = deep_attacks.factor_table(run.tables["factors"])
         assert len(table) == 10
         assert "A against A" in table.columns[4]
-        assert len(deep_attacks.accuracy_table(run.factors)) == len(table)
+        assert len(deep_attacks.accuracy_table(run.tables["factors"])) == len(table)
         assert list(deep_attacks.attacker_table(SHORT)["attacker"]) == list(SHORT.attackers)

@@ -204,20 +204,21 @@ def test_a_start_for_each_seed_and_methods_that_come_after_it():
 class TestRun:
     def test_tables(self, finished):
         run = finished[0]
-        results = run.results
+        results = run.tables["results"]
         start = results[results["method"] == "initial"]
         # θ₀ is the yardstick itself: exactly 1, and therefore no success.
         assert (start[["harmful_ratio", "pretrain_ratio", "rir"]] == 1).all(axis=None)
         assert not start["success"].any()
-        summary = run.summary  # beside the nearest published column, of another experiment
+        summary = run.tables["summary"]  # beside the nearest published column, of another experiment
         row = summary[(summary["method"] == "ours") & (summary["convention"] == "compact")].iloc[0]
         assert row["published_rir"] == pytest.approx(3.467)
         assert not summary["published_same"].any()
-        probe = run.curves[(run.curves["quantity"] == "probe_accuracy") & (run.curves["method"] == "ours")]
+        probe = run.tables["curves"].query("quantity == 'probe_accuracy' and method == 'ours'")
         assert probe["x"].tolist() == [0, 1, 2, 3, 4]
         last = results.set_index(["method", "convention"]).loc[("ours", "compact"), "probe_final"]
         assert probe["value"].iloc[-1] == last
-        assert {"convex_accuracy", "rir", "accuracy", "pretraining_loss"} <= set(run.curves["quantity"])
+        known = {"convex_accuracy", "rir", "accuracy", "pretraining_loss"}
+        assert known <= set(run.tables["curves"]["quantity"])
 
     def test_accuracy_and_ratios_are_those_of_the_saved_models(self, finished, tmp_path):
         run = finished[0]
@@ -226,7 +227,7 @@ class TestRun:
         files = [file.with_suffix(".safetensors") for file in files]
         theta_0, theta_I = map(load_backbone, files)
         transform = evaluation_transform(theta_0, input_size=16, crop_pct=1.0)
-        row = run.results.query("method == 'ours' and convention == 'compact'").iloc[0]
+        row = run.tables["results"].query("method == 'ours' and convention == 'compact'").iloc[0]
         test = extract_features(theta_I, run.data.pretrain_test, transform)
         assert head_accuracy(theta_I, test) == row["accuracy"]
         sample, groups = rir_sample(run.data.pretrain, 3 * 40, seed=0), {"groups": 3, "group_size": 40}
@@ -252,8 +253,8 @@ class TestRun:
                 model_file(run.cells[-1].cell).unlink()
             later = SHORT.run(out=folder, jobs=1)
             assert (later.report.computed, later.report.reused) == counts
-            timed = ["seconds"]
-            pd.testing.assert_frame_equal(later.results.drop(columns=timed), run.results.drop(columns=timed))
+            tables = (one.tables["results"].drop(columns="seconds") for one in (later, run))
+            pd.testing.assert_frame_equal(*tables)
         assert not list(folder.rglob("*.checkpoint"))
         alone = dataclasses.replace(SHORT, methods=("ours",)).run(out=folder, jobs=1)
         names = alone.save(tmp_path / "alone")  # a single cell leaves its models at the top
@@ -268,7 +269,7 @@ class TestRun:
         file = tmp_path / "test_resnet" / "seed-0" / "theta_0.safetensors"
         own = {"pretrain": "digits-8x8:0-4", "harmful": "digits-8x8:5-9", "pretrain_epochs": None}
         config = dataclasses.replace(SHORT, weights=str(file), methods=("ours",), **own)
-        start = config.run(jobs=1).results.iloc[0]
+        start = config.run(jobs=1).tables["results"].iloc[0]
         assert (start["method"], start["stop_reason"]) == ("initial", "as loaded")
         assert start["checksum"] == load_backbone(file).checksum
         with pytest.raises(DataFormatError, match=r"do not fit ResNet: .*missing: .*unexpected: "):
@@ -316,9 +317,9 @@ class TestRun:
             image_size=12,
         )  # fmt: skip
         run = config.run(out=tmp_path / "cells", jobs=1)
-        assert (run.results["unreadable"] == 1).all()
+        assert (run.tables["results"]["unreadable"] == 1).all()
         assert "3.png" in config.notes(run.cells, "unreadable")["text"].iloc[0]
-        assert set(run.results["method"]) == {"initial", "ours"}
+        assert set(run.tables["results"]["method"]) == {"initial", "ours"}
         assert run.failures["error"].tolist() == ["InvalidInputError: r_ill_only is broken"]
         assert "failures.csv" in run.save(tmp_path / "out")
 

@@ -12,7 +12,7 @@ from condnum.errors import CondnumError
 from condnum.methods.problem import ImmunizationProblem
 from condnum.studies import digit_cells, digit_pairs
 from condnum.studies.digit_cells import DigitBatches, batch_size, digit_problem, problem_bytes
-from condnum.studies.digit_pairs import DigitPairs
+from condnum.studies.digit_pairs import DigitPairs, geometric_ridge_sweep, rank_tolerances
 from condnum.studies.executors import BatchExecutor
 from condnum.theory.spectra import PUBLISHED_RIDGE, covariance
 
@@ -53,8 +53,8 @@ def test_tasks_of_a_pair(digits):
 
 
 def test_summary_is_the_mean_over_pairs_then_over_seeds(run):
-    summary = run.summary.set_index(["method", "convention", "gauge"])
-    rows = run.results.query("method == 'ours' and convention == 'ridge' and gauge == 'unit'")
+    summary = run.tables["summary"].set_index(["method", "convention", "gauge"])
+    rows = run.tables["results"].query("method == 'ours' and convention == 'ridge' and gauge == 'unit'")
     per_seed = rows.groupby("seed")["rir"].mean()
     entry = summary.loc["ours", "ridge", "unit"]
     assert entry["rir_mean"] == pytest.approx(per_seed.mean())
@@ -63,15 +63,25 @@ def test_summary_is_the_mean_over_pairs_then_over_seeds(run):
     assert pd.isna(entry["published_rir"])  # Table 2 is of MNIST
 
 
-def test_the_ridge_axis_repeats_the_table_at_the_published_ridge(run):
-    keys = ["method", "seed", "pretrain_digit", "harmful_digit"]
-    table = run.results.query("convention == 'ridge' and gauge == 'unit'")
-    ridged = run.ridge_sensitivity[run.ridge_sensitivity["ridge"] == PUBLISHED_RIDGE]
-    both = table.merge(ridged, on=keys, suffixes=("", "_again"), validate="one_to_one")
-    assert len(both) == len(table)
-    for name in ("rir", "rir_ceiling", "harmful_ratio"):
-        np.testing.assert_allclose(both[f"{name}_again"], both[name], rtol=1e-12)
-    assert (run.ridge_sensitivity["rir"] <= run.ridge_sensitivity["rir_ceiling"] * (1 + 1e-9)).all()
+def test_sweeps_of_the_spectra_repeat_the_table_at_its_own_choices(run):
+    results, spectra = run.tables["results"], run.tables["spectra"]
+    sweep = geometric_ridge_sweep(spectra).set_index(["method", "ridge"])["rir"]
+    table = results.query("convention == 'ridge' and gauge == 'unit'")
+    for method, rows in table.groupby("method"):
+        logs = np.log(rows.groupby("seed")["rir"].apply(lambda rir: np.exp(np.log(rir).mean())))
+        np.testing.assert_allclose(np.log(sweep[method, PUBLISHED_RIDGE]), logs, rtol=1e-10)
+    assert sweep["ceiling", PUBLISHED_RIDGE].item() == pytest.approx(
+        np.exp(np.log(table.drop_duplicates(["pretrain_digit", "harmful_digit"])["rir_ceiling"]).mean())
+    )
+    for method in STUDY.methods:
+        assert (sweep[method].groupby("ridge").max() <= sweep["ceiling"] * (1 + 1e-9)).all()
+    tolerances = rank_tolerances(spectra)
+    assert tolerances["rtol"].nunique() == 5
+    default = tolerances[np.isclose(tolerances["rtol"], 64 * 2.0**-52, atol=0)]
+    compact = results.query("convention == 'compact'")
+    for name in ("rir", "rank_pretrain", "rank_harmful"):
+        np.testing.assert_allclose(default[name], compact[name], rtol=1e-12)
+    np.testing.assert_array_equal(default["success"], compact["success"])
 
 
 class TestBatches:
@@ -93,10 +103,10 @@ class TestBatches:
         batched = STUDY.run(digits, out=tmp_path, executor=executor)
         keys = ["method", "seed", "pretrain_digit", "harmful_digit", "convention", "gauge"]
         columns = [*keys, "harmful_ratio", "pretrain_ratio", "rir", "success", "rir_ceiling", "stop_reason"]
-        pd.testing.assert_frame_equal(batched.results[columns], run.results[columns], rtol=1e-7)
+        pd.testing.assert_frame_equal(*(of.tables["results"][columns] for of in (batched, run)), rtol=1e-7)
         assert batched.failures.empty
-        assert int(executor.note.split()[0]) > 2  # the memory given does not hold all four cells of a method
-        assert batched.provenance_table.set_index("what")["value"]["workers"] == executor.note
+        assert int(executor.where.split()[2]) > 2  # the memory given does not hold all four cells of a method
+        assert batched.provenance_table.set_index("what")["value"]["where"] == executor.where
         again = STUDY.run(digits, out=tmp_path, executor=BatchExecutor(DigitBatches(digits, CPU)))
         assert (again.report.computed, again.report.reused) == (0, len(run.cells))
 
@@ -130,14 +140,14 @@ class TestBatches:
         study = dataclasses.replace(STUDY, methods=("ours", "r_ill_only", "opt_kappa", "imma"), epochs=30)
         cpu, gpu = study.run(jobs=1), dataclasses.replace(study, device="cuda").run()
         columns = ["method", "seed", "pretrain_digit", "convention", "gauge", "rir"]
-        pd.testing.assert_frame_equal(gpu.results[columns], cpu.results[columns], rtol=1e-6)
+        pd.testing.assert_frame_equal(*(of.tables["results"][columns] for of in (gpu, cpu)), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("change", "text"),
     [
         ({"pairs": ((4, 4),)}, "two different digits"),
-        ({"pairs": "4-7,4-x"}, "'4-x' is no pair of digits; write it as 4-7"),
+        ({"pairs": "4-7,4-x"}, "expected a pair of digits such as 4-7, .*got '4-x'"),
         ({"methods": ("our",)}, "did you mean 'ours'"),
         ({"epochs": -1}, "epochs must be an integer of at least 1"),
         ({"dataset": "svhn"}, "unknown dataset"),

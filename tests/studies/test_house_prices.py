@@ -3,22 +3,20 @@
 import dataclasses
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
 from condnum.data import TaskPair, load_diabetes_tasks
 from condnum.errors import CondnumError
-from condnum.methods import DescentSettings, SelfTunedSettings, immunize, method_names
+from condnum.methods import SelfTunedSettings, immunize, method_names
 from condnum.probing import linear_probe
-from condnum.studies import house_prices
-from condnum.studies.house_prices import SETTINGS, HousePrices
+from condnum.studies import study as study_module
+from condnum.studies.house_prices import HOUSE_SETTINGS, HousePrices
 from condnum.studies.measure import (
     MEASURES,
     TABLE_1,
-    compare_methods,
-    curves_table,
-    summary_table,
+    ceiling_sweep,
+    extractor_curves,
 )
 from condnum.theory.ceiling import ridge_convention_ceiling, rir_ceiling
 from condnum.theory.immunization import relative_immunization_ratio
@@ -32,9 +30,8 @@ def finished():
 
 
 @pytest.fixture(scope="module")
-def study(finished):
-    """The extractors with all that is measured of them."""
-    return SHORT.measured(finished.data, finished.cells)
+def problem(finished):
+    return SHORT.problem(finished.data)
 
 
 @pytest.mark.parametrize(
@@ -54,10 +51,10 @@ def test_refused(values, message):
 def test_methods_settings_and_data():
     assert HousePrices().chosen_methods == tuple(method_names())
     assert HousePrices(methods=("imma", "ours")).chosen_methods == ("ours", "imma")
-    assert HousePrices().settings("ours") == SETTINGS["ours"]
+    assert HousePrices().settings("ours") == HOUSE_SETTINGS["ours"]
     assert HousePrices().settings("identity") is None
-    assert HousePrices(epochs=7).settings("imma") == SETTINGS["imma"].with_overrides(steps=7)
-    assert HousePrices("embedded").settings("imma") == SETTINGS["imma"]
+    assert HousePrices(epochs=7).settings("imma") == HOUSE_SETTINGS["imma"].with_overrides(steps=7)
+    assert HousePrices("embedded").settings("imma") == HOUSE_SETTINGS["imma"]
     assert (SHORT.load().name, SHORT.load().dimension) == ("diabetes", 9)
     assert dataclasses.replace(SHORT, features="clean").load().dimension == 8
     assert dataclasses.replace(SHORT, rows=20).load().rows_harmful == 20
@@ -67,7 +64,7 @@ def test_methods_settings_and_data():
 def test_on_another_table_ours_tunes_itself_and_is_immunized():
     study = HousePrices("embedded", ("ours",), seeds=2)
     assert study.settings("ours") == SelfTunedSettings()
-    cells = study.run().results
+    cells = study.run().tables["results"]
     assert cells.loc[cells["convention"] == "compact", "success"].all()  # by fixed settings: in no seed
 
 
@@ -85,7 +82,7 @@ def test_keys():
 
 @pytest.mark.parametrize(("epochs", "jobs"), [(4, 1), (20_000, 7)], ids=["short", "long"])
 def test_workers_are_started_if_that_pays(epochs, jobs, monkeypatch):
-    monkeypatch.setattr(house_prices, "core_count", lambda: 7)
+    monkeypatch.setattr(study_module, "core_count", lambda: 7)
     study = dataclasses.replace(SHORT, epochs=epochs)
     cells = study.planned(study.load())
     assert getattr(study.executor(None, cells, 0), "jobs", 1) == jobs
@@ -94,18 +91,18 @@ def test_workers_are_started_if_that_pays(epochs, jobs, monkeypatch):
     assert steps[-1] == min(filter(None, steps))  # closed forms, then long cells before short ones
 
 
-def test_a_row_is_the_measure_of_its_cell(finished, study):
-    results, problem = finished.results, study.problem
+def test_a_row_is_the_measure_of_its_cell(finished, problem):
+    results = finished.tables["results"]
     K = problem.pretrain.covariance, problem.harmful.covariance
     for convention, gauge in MEASURES:
         chosen = results[(results["convention"] == convention) & (results["gauge"] == gauge)]
-        for (_, row), cell in zip(chosen.iterrows(), study.extractors, strict=True):
-            theta = torch.from_numpy(cell.theta)
+        for (_, row), cell in zip(chosen.iterrows(), finished.cells, strict=True):
+            theta = torch.from_numpy(cell.arrays["theta"])
             expected = relative_immunization_ratio(theta, *K, convention=convention, gauge=gauge)
             assert row["rir"] == pytest.approx(expected.rir, rel=1e-12)
             assert row["rir"] == pytest.approx(row["harmful_ratio"] / row["pretrain_ratio"], rel=1e-12)
             assert bool(row["success"]) is expected.success
-            assert row["theta_condition"] == pytest.approx(np.linalg.cond(cell.theta), rel=1e-9)
+            assert row["theta_condition"] == pytest.approx(np.linalg.cond(theta), rel=1e-9)
             norm = None if gauge == "unit" else float((theta**2).sum())
             ceiling = ridge_convention_ceiling(*K, squared_norm=norm)
             ceiling = rir_ceiling(*K).value if convention == "compact" else ceiling
@@ -114,40 +111,41 @@ def test_a_row_is_the_measure_of_its_cell(finished, study):
             assert row["rir"] <= ceiling * (1 + 1e-9)
 
 
-def test_the_ceiling_sweep(study):
-    sweep = study.ceiling_sweep  # no method exceeds the ceiling at any ridge
+def test_the_ceiling_sweep(finished, problem):
+    sweep = ceiling_sweep(problem, finished.cells)  # no method exceeds the ceiling at any ridge
     assert list(sweep.columns) == ["method", "seed", "ridge", "rir"]
-    assert len(sweep) == 25 * (1 + len(study.extractors))
-    largest = float(torch.linalg.eigvalsh(study.problem.pretrain.covariance)[-1])
+    assert len(sweep) == 25 * (1 + len(finished.cells))
+    largest = float(torch.linalg.eigvalsh(problem.pretrain.covariance)[-1])
     assert (sweep["ridge"].min(), sweep["ridge"].max()) == pytest.approx((1e-6, largest))
     ceilings = sweep[sweep["method"] == "ceiling"].set_index("ridge")["rir"]
     assert ceilings.is_monotonic_decreasing
     assert (sweep["rir"] <= ceilings[sweep["ridge"]].to_numpy() * (1 + 1e-9)).all()
 
 
-def test_curves(study):
-    curves = curves_table(study.problem, study.extractors, probe_steps=50)
+def test_curves(finished, problem):
+    curves = extractor_curves(problem, finished.cells, probe_steps=50)
     assert list(curves.columns) == ["method", "seed", "task", "quantity", "x", "value"]
     both = {"norm_ratio", "excess_loss", "spectrum", "kappa"}
     for task, own in (("pretrain", {"r_well", "loss"}), ("harmful", {"r_ill"})):
         found = curves[curves["task"] == task].groupby(["method", "seed"])["quantity"].unique()
-        assert len(found) == len(study.extractors)
+        assert len(found) == len(finished.cells)
         assert all(set(quantities) == both | own for quantities in found)
-    cell = next(cell for cell in study.extractors if (cell.method, cell.seed) == ("ours", 1))
+    found = next(c.arrays for c in finished.cells if (c.row["method"], c.row["seed"]) == ("ours", 1))
+    theta = found["theta"]
     mine = curves[(curves["method"] == "ours") & (curves["seed"] == 1)].set_index(["task", "quantity"])
-    for name, task in (("pretrain", study.problem.pretrain), ("harmful", study.problem.harmful)):
-        expected = linear_probe(cell.theta, task.covariance, task.features.mT @ task.targets, steps=50)
+    for name, task in (("pretrain", problem.pretrain), ("harmful", problem.harmful)):
+        expected = linear_probe(theta, task.covariance, task.features.mT @ task.targets, steps=50)
         for quantity in ("norm_ratio", "excess_loss"):
             got = mine.loc[name, quantity]
             np.testing.assert_array_equal(got["x"], np.arange(51))
             np.testing.assert_allclose(got["value"], getattr(expected, quantity), rtol=1e-9)
-    theta = cell.theta * np.sqrt(len(cell.theta)) / np.linalg.norm(cell.theta)  # the unit gauge
-    sigma = np.linalg.eigvalsh(theta.T @ study.problem.harmful.covariance.numpy() @ theta)[::-1][:8]
+    theta = theta * np.sqrt(len(theta)) / np.linalg.norm(theta)  # at unit scale
+    sigma = np.linalg.eigvalsh(theta.T @ problem.harmful.covariance.numpy() @ theta)[::-1][:8]
     # Forming H keeps eps·σ₁; σ_k/σ₁ is above 1e-6 here.
     np.testing.assert_allclose(mine.loc["harmful", "spectrum"]["value"], sigma, rtol=1e-8)
     got = mine.loc["harmful", "kappa"]
-    np.testing.assert_array_equal(got["value"], cell.history["kappa_harmful"])
-    np.testing.assert_array_equal(got["x"], cell.history["step"])
+    np.testing.assert_array_equal(got["value"], found["history.kappa_harmful"])
+    np.testing.assert_array_equal(got["x"], found["history.step"])
 
 
 def test_a_cell_is_the_run_that_it_stands_for(finished):
@@ -156,47 +154,19 @@ def test_a_cell_is_the_run_that_it_stands_for(finished):
     np.testing.assert_allclose(arrays["theta"], result.theta, rtol=1e-9, atol=1e-12)
 
 
-def test_summary_by_hand():
-    columns = {
-        "dataset": "toy",
-        "method": ["ours", "ours", "identity"],
-        "convention": "compact",
-        "gauge": "unit",
-        "harmful_ratio": [2.0, 4.0, 5.0],
-        "pretrain_ratio": [0.5, 0.5, 2.0],
-        "rir": [4.0, 8.0, 2.5],
-        "success": [True, False, False],
-        "rir_ceiling": [10.0, 10.0, 10.0],
-        "rir_share": [0.2, 0.4, 0.1],
-        "loss_gap": [0.0, 0.001, 0.002],
-        "seconds": [1.0, 3.0, 5.0],
-    }
-    summary = summary_table(pd.DataFrame(columns), TABLE_1)
-    ours, identity = summary.iloc[0], summary.iloc[1]
-    assert (ours["method"], ours["seeds"], identity["seeds"]) == ("ours", 2, 1)
-    assert (ours["harmful_ratio_mean"], ours["rir_mean"]) == pytest.approx((3, 6))
-    # Sample deviation of (2, 4) and of (4, 8); one seed has none.
-    assert (ours["harmful_ratio_std"], ours["rir_std"]) == pytest.approx((2**0.5, 8**0.5))
-    assert np.isnan(identity["rir_std"])
-    assert (ours["success_rate"], ours["rir_ceiling"], ours["rir_share"]) == pytest.approx((0.5, 10, 0.3))
-    assert (ours["loss_gap_max"], ours["seconds_mean"]) == pytest.approx((0.001, 2))
-    assert (ours["published_rir"], ours["published_pretrain_ratio_std"]) == pytest.approx((356.20, 0.002))
-    assert identity.filter(like="published").isna().all()
-
-
 @pytest.mark.realdata
 def test_real_house_prices(real_data):
     study = HousePrices(methods=("ours", "identity", "optimal"), seeds=1, epochs=30, device="cpu")
     finished = study.run(jobs=1)
     assert finished.data.name == "house-prices"
-    results = finished.results
+    results = finished.tables["results"]
     assert (results["rir_share"].isna() == np.isinf(results["rir_ceiling"])).all()  # no share of infinity
     compact = results[results["convention"] == "compact"].set_index("method")
     # rank 74 and 76 of 79, and the harmful task has directions of its own.
     assert (compact["rank_pretrain"] == 74).all()
     assert (compact["rank_harmful"] == 76).all()
     assert np.isinf(compact["rir_ceiling"]).all()
-    published = finished.summary.set_index("method")["published_rir"]
+    published = finished.tables["summary"].set_index("method")["published_rir"]
     assert published.loc["ours"].iloc[0] == pytest.approx(TABLE_1["ours"].rir)
 
 
@@ -213,25 +183,3 @@ def test_arrays_become_a_pair_with_a_checksum_of_their_values(pair):
     assert again.checksum == pair.checksum != other.checksum
     with pytest.raises(CondnumError, match=r"X_P must be \(N, D\)"):
         TaskPair.from_arrays([1.0, 2.0], [1.0, 2.0], [[1.0, 0.0], [0.0, 1.0]], [1.0, 2.0])
-
-
-def test_methods_compared_on_tasks_of_ones_own(pair, finished, tmp_path):
-    settings = {"ours": DescentSettings(steps=20, learning_rate=0.05)}
-    study = compare_methods(pair, ["ours", "identity", "optimal"], seeds=2, settings=settings)
-    assert len(study.explanations) == 4  # one per extractor
-    steps = [(e.method, e.seed, e.steps) for e in study.extractors]
-    assert steps == [("ours", 0, 20), ("ours", 1, 20), ("identity", 0, 0), ("optimal", 0, 0)]
-    assert study.save(tmp_path) == ["results.csv", "summary.csv", "curves.parquet", "spectra.npz"]
-    again = compare_methods(finished.data, ["ours"], seeds=2, settings={"ours": SHORT.settings("ours")})
-    ours = finished.results.query("method == 'ours'")
-    np.testing.assert_allclose(again.results["rir"], ours["rir"], rtol=1e-9)
-    tuned = compare_methods(pair, ["ours", "front"], seeds=1)
-    assert tuned.explanations[0].startswith("ours, seed 0: Definition 3.1 is ")
-    assert tuned.results.query("convention == 'compact'")["success"].all()
-    for methods, seeds, message in (
-        (["ours"], 0, "at least one seed"),
-        ([], 1, "one method"),
-        (["our"], 1, "did you mean 'ours'"),
-    ):
-        with pytest.raises(CondnumError, match=message):
-            compare_methods(pair, methods, seeds=seeds)

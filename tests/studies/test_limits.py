@@ -29,7 +29,7 @@ def test_ridged_rows_are_the_direct_measurement(house):
     problem = ImmunizationProblem.from_pair(pair)
     K_P, K_H = (task.covariance.numpy() for task in (problem.pretrain, problem.harmful))
     result = immunize(problem, "ours", seed=1, **dataclasses.asdict(HOUSE.base.settings("ours")))
-    for row in house.ridged.query("method == 'ours' and seed == 1").itertuples():
+    for row in house.tables["ridged"].query("method == 'ours' and seed == 1").itertuples():
         assert row.ridge == pytest.approx(row.ridge_share * np.trace(K_P) / len(K_P))
         if row.ridge_share < 1e-5:
             continue  # the direct way adds ε to K, where it drowns in the round-off of a singular one
@@ -42,8 +42,8 @@ def test_ridged_rows_are_the_direct_measurement(house):
 
 
 def test_directions_are_those_of_the_pencil(house):
-    region = HOUSE.region(house.ceilings, house.null_spaces, task_pairs(house)[0])
-    ends = house.directions.groupby("index")
+    region = HOUSE.region(house.tables["ceilings"], house.tables["null_spaces"], task_pairs(house)[0])
+    ends = house.tables["directions"].groupby("index")
     np.testing.assert_allclose(ends["share"].sum(), 1, rtol=1e-8)
     values = ends["eigenvalue"].first()
     assert values.iloc[0] == pytest.approx(region.ceiling.lambda_max)
@@ -51,9 +51,9 @@ def test_directions_are_those_of_the_pencil(house):
 
 
 def test_summary_is_over_seeds_at_the_chosen_ridge(house):
-    rows = HOUSE.at_ridge(house.ridged, task_pairs(house)[0])
+    rows = HOUSE.at_ridge(house.tables["ridged"], task_pairs(house)[0])
     ours = rows[rows["method"] == "ours"]
-    entry = house.summary.set_index("method").loc["ours"]
+    entry = house.tables["summary"].set_index("method").loc["ours"]
     assert entry["seeds"] == 2
     assert entry["rir"] == pytest.approx(ours["rir"].mean())
     assert entry["rir_share"] == pytest.approx(np.sqrt(ours["rir_share"].prod()))
@@ -61,15 +61,15 @@ def test_summary_is_over_seeds_at_the_chosen_ridge(house):
 
 def test_digit_pairs_are_kept_apart(digits):
     assert task_pairs(digits) == [("digit 4", "digit 7"), ("digit 9", "digit 0")]
-    compact = digits.results[digits.results["convention"] == "compact"]
+    compact = digits.tables["results"][digits.tables["results"]["convention"] == "compact"]
     infinite = np.isinf(compact["rir_ceiling"].to_numpy())
-    np.testing.assert_array_equal(infinite, digits.null_spaces["harmful_only"] > 0)
+    np.testing.assert_array_equal(infinite, digits.tables["null_spaces"]["harmful_only"] > 0)
     assert infinite.tolist() == [True, False]  # 0 lights no pixel that 9 lacks
     np.testing.assert_array_equal(compact["rir_share"].isna(), infinite)
     for tasks in task_pairs(digits):
-        part = of_tasks(digits.ceilings, tasks)
+        part = of_tasks(digits.tables["ceilings"], tasks)
         chosen = part[part["ridge_share"] == DIGITS.ridge].iloc[0]
-        region = DIGITS.region(digits.ceilings, digits.null_spaces, tasks)
+        region = DIGITS.region(digits.tables["ceilings"], digits.tables["null_spaces"], tasks)
         assert region.ceiling.value == chosen["rir_ceiling"]
     study = Limits("digits", methods=("ours",), seeds=1)
     parts = [cell["part"] for cell in study.cells(study.load())]

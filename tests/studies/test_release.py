@@ -14,7 +14,7 @@ from condnum.data import load_diabetes_tasks, load_house_prices
 from condnum.errors import CondnumError
 from condnum.methods import NAMED_SETTINGS
 from condnum.studies.cells import Cell
-from condnum.studies.house_prices import SETTINGS as HOUSE_SETTINGS
+from condnum.studies.house_prices import HOUSE_SETTINGS
 from condnum.studies.measure import cell_spectra
 from condnum.studies.release import ReproductionAudit, waterfall_table
 from condnum.studies.release_cells import (

@@ -1,0 +1,105 @@
+"""A sweep: cells that the store does not have are computed, each after its start, and kept one by one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from condnum.errors import CondnumError
+from condnum.machine import PeakMemory, ProcessPeak, own_peak
+from condnum.progress import SweepProgress, report_event
+from condnum.studies.cells import Cell, CellResult, Compute, Outcome, ResultStore
+from condnum.studies.executors import Executor
+
+#: Told how far a sweep is, at its start and after each cell.
+OnSweep: TypeAlias = Callable[[SweepProgress], None]
+
+
+class SweepError(CondnumError, RuntimeError):
+    """Every cell of a sweep failed; the message has the first error."""
+
+
+@dataclass(frozen=True)
+class SweepReport:
+    """A sweep that went to its end."""
+
+    results: dict[Cell, CellResult]  # of the finished cells, in the order of the cells
+    failures: dict[Cell, str]  # errors of this run, in the order in which they came
+    reused: int  # cells found in the store
+    seconds: float
+    memory: PeakMemory  # of this process and the workers
+
+    @property
+    def computed(self) -> int:
+        """Cells computed now, without those that failed."""
+        return len(self.results) - self.reused
+
+
+def run_sweep(
+    cells: Iterable[Cell],
+    compute: Compute,
+    store: ResultStore,
+    executor: Executor,
+    *,
+    on_progress: OnSweep | None = None,
+) -> SweepReport:
+    """Compute the cells that the store does not have yet, and keep each as it arrives.
+
+    A sweep that is stopped, in any way, goes on from there when it is run again. A cell that occurs twice is
+    computed once. One that comes `after` another waits until that is finished, and fails with it.
+    """
+    started, different = time.perf_counter(), list(dict.fromkeys(cells))
+    results: dict[Cell, CellResult] = {}
+    failures: dict[Cell, str] = {}
+    peaks: list[ProcessPeak] = []
+
+    def report(cell: Cell | None) -> None:
+        """Send an event and call the callback."""
+        done, total, seconds = len(results) + len(failures), len(different), time.perf_counter() - started
+        eta = seconds / (done - reused) * (total - done) if done > reused else None
+        progress = SweepProgress(done, total, reused, len(failures), seconds, eta, cell)
+        # Method and seed as in the events of a cell's own steps, which this one ends.
+        named = {} if cell is None else {"stage": cell.name}
+        if cell is not None and "seed" in cell.at:
+            named["seed"] = cell["seed"]
+        report_event(**named, **progress.event)
+        if on_progress is not None:
+            on_progress(progress)
+
+    for cell in different:
+        if (stored := store.get(cell.key)) is not None:
+            results[cell] = stored
+    reused = len(results)
+    report(None)
+    waiting = [cell for cell in different if cell not in results]
+    while waiting:
+        ready = [cell for cell in waiting if cell.after is None or cell.after in results]
+        outcomes = executor.run(compute, ready) if ready else _without_start(waiting)
+        # Closing stops the cells that are still running, if an error or an interruption ends the loop.
+        with closing(outcomes):
+            for outcome in outcomes:
+                cell = outcome.cell
+                if outcome.memory is not None:
+                    peaks.append(outcome.memory)
+                if outcome.result is not None:
+                    store.put(cell.key, *outcome.result)
+                    results[cell] = outcome.result
+                else:
+                    store.fail(cell.key, outcome.traceback)
+                    failures[cell] = outcome.error
+                report(cell)
+        tried = set(ready or waiting)
+        waiting = [cell for cell in waiting if cell not in tried]
+    found = {cell: results[cell] for cell in different if cell in results}
+    memory = PeakMemory.of([*peaks, own_peak()])
+    return SweepReport(found, failures, reused, time.perf_counter() - started, memory)
+
+
+def _without_start(cells: Iterable[Cell]) -> Generator[Outcome]:
+    """Yield the outcomes of cells whose start failed."""
+    for cell in cells:
+        start = "" if cell.after is None else cell.after.short_label
+        yield Outcome.failed(cell, CondnumError(f"the cell that it starts from ({start}) failed"))
