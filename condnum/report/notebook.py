@@ -386,17 +386,14 @@ def is_whole(folder: Path) -> bool:
     return all((folder / name).is_file() for name in (REPORT, PAGE, RECORD))
 
 
-def abandoned(held: ResultsFolder) -> int | None:
-    """Leave of a run its finished cells and a failed notebook; count the cells, None if they are no store."""
+def abandoned(held: ResultsFolder) -> int:
+    """Leave of a run its finished cells and a failed notebook; count the cells."""
     from condnum.studies.cells import ResultStore
 
     if (held.path / FAILED).exists():
         os.replace(held.path / FAILED, output_folder(held.folder) / FAILED)
     held.clear()
-    try:
-        kept = ResultStore(held.cells, mode="read").count() if held.cells.exists() else 0
-    except CondnumError:
-        return None
+    kept = ResultStore(held.cells, mode="read").count() if held.cells.exists() else 0
     if not kept:
         shutil.rmtree(held.cells, ignore_errors=True)
     return kept
@@ -439,10 +436,8 @@ def run_report(
             logging.getLogger("asyncio").setLevel(logging.CRITICAL)
             (held.path / FAILED).unlink(missing_ok=True)
             kept = abandoned(held)
-            told = f"; {held.cells} is left as it is."
-            if kept == 0:
-                told = " before the first piece was finished; nothing was kept."
-            elif kept:
+            told = " before the first piece was finished; nothing was kept."
+            if kept:
                 pieces = f"{kept} finished piece{'s' if kept != 1 else ''} kept in {held.cells}"
                 told = f"; {pieces}: the same command resumes from there."
             raise StoppedError(told) from None
