@@ -12,7 +12,6 @@ import pandas as pd
 
 from condnum.methods import get_method, method_names
 from condnum.probing import AttackReport
-from condnum.theory.immunization import rises
 from condnum.theory.spectra import Convention
 
 #: File that a run leaves, a row per correction.
@@ -317,45 +316,6 @@ def sensitivity_table(sensitivity: pd.DataFrame) -> pd.DataFrame:
             "rank H_H": ("rank_harmful", span),
         },
     )
-
-
-def verdict(summary: pd.DataFrame) -> str:
-    """Say in words what the conventions agree and disagree on, from the numbers of this run alone."""
-    unit = summary[summary["gauge"] == "unit"].set_index(["method", "convention"])
-    compact, ridge = (
-        number(unit["rir_ceiling"].xs(name, level="convention").iloc[0]) for name in ("compact", "ridge")
-    )
-    room = (
-        f"no invertible linear extractor can have an RIR above {compact} (compact) or {ridge} (ridge, "
-        "ε = 1e-6) on this pair of tasks."
-    )
-    if compact == "∞":
-        room = (
-            "the harmful task has directions that the pre-training task lacks, so no extractor is the best "
-            f"one: compact RIR has no upper limit (ridge, ε = 1e-6: at most {ridge})."
-        )
-    items = [f"<b>Theoretical limit</b>: {room}"]
-    for name in dict.fromkeys(summary["method"]):
-        said = []
-        for convention in ("compact", "ridge"):
-            row = unit.loc[name, convention]
-            count = int(row["seeds"])
-            good = round(float(row["success_rate"]) * count)
-            text = f"{convention}: immunized in {good} of {count} seed{'s' * (count > 1)}"
-            harmful, pretrain = row["harmful_ratio_mean"], row["pretrain_ratio_mean"]
-            failing = [] if rises(harmful) else [f"(i) = {number(harmful)} is not above 1"]
-            if rises(pretrain):
-                shown = number(pretrain)
-                failing.append(
-                    f"(ii) = {f'1 + {number(pretrain - 1)}' if shown == '1' else shown} is above 1"
-                )
-            if good == count:
-                text += f" (mean RIR {number(row['rir_mean'])})"
-            elif failing:
-                text += f", on average {' and '.join(failing)}"
-            said.append(text)
-        items.append(f"<b>{label(name)}</b>: {'; '.join(said)}.")
-    return bullets(items)
 
 
 def extractor_table(report: AttackReport, immunization: pd.DataFrame) -> pd.DataFrame:
