@@ -22,13 +22,16 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from condnum import __version__
 from condnum.errors import CondnumError, UnknownNameError, require
+
+if TYPE_CHECKING:
+    from condnum.report.notebook import ParameterNotebook
 
 EXIT_ERROR, EXIT_INTERRUPTED = 2, 130
 
@@ -167,55 +170,41 @@ def as_typed(text: str, names: Iterable[str]) -> str:
     return text
 
 
-def run_command(name: str, command: NotebookCommand, given: Mapping[str, Any]) -> None:
-    """Run a notebook; what is wrong with a parameter is said of its option."""
-    try:
-        _run_command(name, command, given)
-    except CondnumError as error:
-        error.args = (as_typed(str(error), given),)
-        raise
-
-
-def _run_command(name: str, command: NotebookCommand, given: Mapping[str, Any]) -> None:
+def run_notebook_command(
+    name: str, command: NotebookCommand, notebook: ParameterNotebook, given: Mapping[str, Any]
+) -> None:
     """Check the options and the data, run the notebook, and say where its results are and what failed."""
     from condnum.data.feature_pair import MISSING
     from condnum.files import FAILURES
-    from condnum.report import notebook as notebooks
+    from condnum.report.notebook import PAGE, StoppedError, run_report
     from condnum.report.verdicts import verdict_rows
 
     values = {**command.fixed, **given}
     out, quiet = values.pop("out", None), values.pop("quiet")
-    path = notebooks.find_notebook(command.notebook)
-    notebook = notebooks.read_notebook(path)
-    declared = notebooks.parameters_of(notebooks.parameters_cell(notebook))
-    if "static" in declared:
-        values.setdefault("static", True)  # a page has no kernel for a widget
-    values = notebooks.checked_parameters(values, declared, notebook=f"notebook {path.stem}")
     if command.config and "device" in values:
         from condnum.arrays import resolve_device
 
         values["device"] = str(resolve_device(values["device"]))
     label, checksums = loaded(command.config, values) if command.config else ("", {})
     folder = Path(out) if out else default_folder(name, values)
-    heading = notebooks.first_heading(notebook) or path.stem
     try:
-        failures = notebooks.run_report(
-            path,
+        failures = run_report(
+            notebook,
             values,
             out=folder,
-            title=f"{heading} ({label})" if label else heading,
+            title=f"{notebook.heading} ({label})" if label else notebook.heading,
             checksums=checksums,
             quiet=quiet,
             stopped=_stopped.is_set,
         )
-    except notebooks.StoppedError as stop:
+    except StoppedError as stop:
         say(f"stopped by Ctrl-C{stop}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     if rows := verdict_rows(folder):
         typer.echo("Verdict by Definition 3.1 ((i) must exceed 1, (ii) must not; means, θ at unit scale):")
         typer.echo(textwrap.indent(in_columns(rows), "  "))
     typer.echo(f"Results: {folder}")
-    typer.echo(str(folder / notebooks.PAGE))
+    typer.echo(str(folder / PAGE))
     if (folder / "audit.json").exists():
         for note in json.loads((folder / "audit.json").read_text(encoding="utf-8"))["warnings"]:
             if "drop=" in note or MISSING in note:  # columns that seem to be no features, rows left out
@@ -226,9 +215,10 @@ def _run_command(name: str, command: NotebookCommand, given: Mapping[str, Any]) 
         typer.echo(textwrap.indent(in_columns(rows), "  "), err=True)
         if len(failures) > SHOWN_FAILURES:
             typer.echo(f"  … and {len(failures) - SHOWN_FAILURES} more", err=True)
-        place = folder / FAILURES
         typer.echo(
-            f"All of them are in {place}; the same command tries them again and keeps the others.", err=True
+            f"All of them are in {folder / FAILURES}; "
+            "the same command tries them again and keeps the others.",
+            err=True,
         )
         raise typer.Exit(1)
 
@@ -292,17 +282,15 @@ def in_columns(rows: Sequence[Sequence[str]]) -> str:
 # From a parameters cell to a command.
 
 
-def _reader(kind: type[int] | type[float], least: float = -math.inf) -> Callable[[Any], float]:
+def _reader(kind: type[int] | type[float], least: float = -math.inf) -> Callable[[str | int], float]:
     """Return a parser whose message names the value, which typer's own does not."""
 
-    def read(text: Any) -> float:
+    def read(text: str | int) -> float:
         with contextlib.suppress(ValueError, OverflowError):
-            value = kind(text)
-            if not value < least:
+            if not (value := kind(text)) < least:
                 return value
-        word = "whole number" if kind is int else "number"
         bound = f" of at least {least:g}" if math.isfinite(least) else ""
-        raise typer.BadParameter(f"'{text}' is no {word}{bound}.")
+        raise typer.BadParameter(f"'{text}' is not {'an integer' if kind is int else 'a number'}{bound}.")
 
     return read
 
@@ -317,54 +305,60 @@ def _read_yaml(text: str) -> Any:
         raise typer.BadParameter(f"'{text}' is no YAML ({problem}); quote text.") from error
 
 
-def notebook_command(name: str, command: NotebookCommand) -> Any:
-    """Build the command of a notebook; its help is the comment with which its parameters cell begins.
+def _option(parameter: Any, default: Any, ours: bool) -> tuple[Any, Any]:
+    """Return the option of a notebook's parameter and its default; of `ours` no number is negative.
 
-    The comment beside a parameter is the help of its option, after `METAVAR: ` if it starts so.
+    The comment beside the parameter is the option's help, after `METAVAR: ` if it starts so.
     """
-    from condnum.report import notebook as notebooks
-
-    notebook = notebooks.read_notebook(notebooks.find_notebook(command.notebook))
-    source, ours = notebooks.parameters_cell(notebook), bool(command.config)
-    kinds: dict[str, dict[str, Any]] = {
-        "int": {"metavar": "N", "parser": _reader(int, 0 if ours else -math.inf)},
-        "float": {"metavar": "X", "parser": _reader(float)},
-        "str": {"metavar": "TEXT", "parser": os.path.expanduser},  # where the shell did not
-        "bool": {},
+    kind = parameter.inferred_type_name
+    kind = type(default).__name__ if kind == "None" else kind
+    metavar, colon, text = parameter.help.partition(": ")
+    if not colon or " " in metavar:
+        metavar, text = "", parameter.help
+    text = (text[:1].upper() if text[:1].isascii() else text[:1]) + text[1:]  # not Ε for ε
+    about: dict[str, Any] = {"help": f"{text}." if text and text[-1] not in ".…" else text}
+    flag = f"--{parameter.name.replace('_', '-')}"
+    names = [flag, "-j"] if parameter.name == "jobs" else [flag]
+    if kind == "bool":
+        hidden = parameter.name == "static"  # a page has no kernel for a widget
+        names = [f"{flag}/--no-{flag[2:]}"] if default or hidden or not ours else names
+        return Annotated[bool, typer.Option(*names, hidden=hidden, **about)], default or hidden
+    readers = {
+        "int": ("N", _reader(int, 0 if ours else -math.inf)),
+        "float": ("X", _reader(float)),
+        "str": ("TEXT", os.path.expanduser),  # where the shell did not
     }
-    options: dict[str, tuple[Any, Any]] = {}
-    for parameter in notebooks.parameters_of(source).values():
-        if parameter.name in (*command.fixed, "out", "quiet", "help"):
-            continue
-        default = command.defaults.get(parameter.name, parameter.default)
-        about = kinds.get(parameter.annotation, {"metavar": "YAML", "parser": _read_yaml})
-        metavar, colon, text = parameter.help.partition(": ")
-        if not colon or " " in metavar:
-            metavar, text = "", parameter.help
-        text = (text[:1].upper() if text[:1].isascii() else text[:1]) + text[1:]  # not Ε for ε
-        about = about | {"help": f"{text}." if text and text[-1] not in ".…" else text}
-        switch = parameter.annotation == "bool"
-        if metavar and not switch:
-            about["metavar"] = metavar
-        flag = f"--{parameter.name.replace('_', '-')}"
-        names = [flag, "-j"] if parameter.name == "jobs" else [flag]
-        if parameter.name == "static":
-            default, about["hidden"] = True, True
-        if switch:
-            names = [f"{flag}/--no-{flag[2:]}" if default or not ours else flag]
-        elif parameter.annotation not in kinds:  # a default of any type is left to the notebook
-            default, about["show_default"] = None, repr(default)
-        elif default == "":
-            about["show_default"] = False
-        options[parameter.name] = (Annotated[bool if switch else str, typer.Option(*names, **about)], default)
+    example, about["parser"] = readers.get(kind, ("YAML", _read_yaml))
+    about["metavar"] = metavar or example
+    if kind not in readers:  # the notebook has its default
+        default, about["show_default"] = None, repr(default)
+    elif default == "":
+        about["show_default"] = False
+    return Annotated[str, typer.Option(*names, **about)], default
+
+
+def notebook_command(name: str, command: NotebookCommand) -> Any:
+    """Build the command of a notebook; its help is the comment with which its parameters cell begins."""
+    from condnum.report.notebook import ParameterNotebook
+
+    notebook = ParameterNotebook.find(command.notebook)
+    options = {
+        key: _option(parameter, command.defaults.get(key, notebook.defaults[key]), bool(command.config))
+        for key, parameter in notebook.parameters.items()
+        if key not in (*command.fixed, "out", "quiet", "help")
+    }
     options |= {"out": (OutOption, None), "quiet": (QuietOption, False)}
 
     def call(**given: Any) -> None:
-        run_command(name, command, {key: value for key, value in given.items() if value is not None})
+        known = {key: value for key, value in given.items() if value is not None}
+        try:
+            run_notebook_command(name, command, notebook, known)
+        except CondnumError as error:  # what is wrong with a parameter is said of its option
+            error.args = (as_typed(str(error), known),)
+            raise
 
-    comments = takewhile(lambda line: line[:1] == "#", source.splitlines())
-    about_it = "\n".join(line[1:].removeprefix(" ") for line in comments)
-    call.__doc__ = about_it or notebooks.first_heading(notebook)
+    comments = takewhile(lambda line: line[:1] == "#", notebook.cell.source.splitlines())
+    call.__doc__ = "\n".join(line[1:].removeprefix(" ") for line in comments) or notebook.heading
     call.__annotations__ = {key: annotation for key, (annotation, _) in options.items()}
     call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [
@@ -437,28 +431,6 @@ def condnum(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks, after any command.")] = False,
 ) -> None:
     """Model immunization from a condition-number perspective: explore, reproduce, teach, audit."""
-
-
-@run_app.command("notebook")
-def notebook(
-    notebook: Annotated[
-        str, typer.Argument(metavar="NOTEBOOK", help="A name, such as 4_ceiling, or a path to an .ipynb.")
-    ],
-    parameter: Annotated[
-        list[str] | None, typer.Option("-p", "--parameter", metavar="NAME=VALUE", help="In YAML; repeatable.")
-    ] = None,
-    out: OutOption = None,
-    quiet: QuietOption = False,
-) -> None:
-    """Execute a notebook with its parameters as NAME=VALUE."""
-    given = {}
-    for text in parameter or []:
-        name, sign, value = text.partition("=")
-        if not name.strip() or not sign:
-            raise typer.BadParameter(f"'{text}' is no parameter; write NAME=VALUE, such as -p seeds=3.")
-        given[name.strip()] = _read_yaml(value)
-    name = Path(notebook).stem
-    run_command(f"notebook-{name}", NotebookCommand(notebook), {**given, "out": out, "quiet": quiet})
 
 
 @data_app.callback(invoke_without_command=True)

@@ -9,7 +9,7 @@ pytest.importorskip("papermill", reason="the extra notebooks is not installed")
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
 from condnum.cli import main
-from condnum.report.notebook import parameters_cell, parameters_of, read_notebook, run_notebook
+from condnum.report.notebook import ParameterNotebook, read_notebook, run_notebook
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("[1-7]_*.ipynb"))
@@ -60,10 +60,9 @@ def test_the_site_reads_every_formula_as_one(path):
     ids=lambda of: getattr(of, "stem", "static" if of else "widgets"),
 )
 def test_it_runs_and_its_cells_keep_a_picture(path, static, tmp_path, on_shared_kernel):
-    node = read_notebook(path)
-    switch = parameters_of(parameters_cell(node))["static"]
-    assert (switch.annotation, switch.default) == ("bool", False)
-    assert all(not cell.get("outputs") for cell in node.cells)
+    book = ParameterNotebook.find(path)
+    assert book.defaults["static"] is False
+    assert all(not cell.get("outputs") for cell in book.node.cells)
     parameters = {"static": static, **FASTER.get(path.stem, {})}
     report = run_notebook(path, parameters, tmp_path / "out", quiet=True, timeout=PATIENCE)
     drawn = [cell for cell in read_notebook(report).cells if "static=static" in cell.source]

@@ -1,5 +1,6 @@
 """Notebooks: their parameters, a run that is whole or fails clearly, a kernel that leaves nothing behind."""
 
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -12,13 +13,12 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from waiting import wait_until
 
 from condnum.errors import DataNotFoundError, InvalidInputError, MissingExtraError, UnknownNameError
+from condnum.files import shipped
 from condnum.report import notebook as module
 from condnum.report.notebook import (
     NotebookError,
-    checked_parameters,
+    ParameterNotebook,
     find_notebook,
-    parameters_cell,
-    parameters_of,
     read_notebook,
     run_notebook,
     running_kernel,
@@ -52,67 +52,43 @@ CELL = """
 # how many
 seeds: int = 5  # seeds
 lr: float = 0.1
-name: str = "a # b"
-maybe: str | None = None
-kind: Literal["a", "b"] = "a"
+name: str = "b"
+opt: Optional[str] = None
 layers: list[int] = [1, 2]
-free = None
 flag = True
-opt: Optional[int] = None
-both: "int | str" = 1
 odd: Path = x
-table: dict[str, int] = {}
-"""
+""".strip()
 
 
-def test_declarations_and_defaults() -> None:
-    found = parameters_of(CELL)
-    assert " ".join(found) == "seeds lr name maybe kind layers free flag opt both odd table"
-    assert found["name"].default == "a # b"
-    assert found["flag"].annotation == "bool"
-    assert found["free"].annotation == ""
-    assert found["odd"].default is None
-    assert found["seeds"].help == "seeds"
-    assert found["name"].help == found["lr"].help == ""
-
-
-def test_right_types() -> None:
-    right = {
-        "seeds": [3], "lr": [1, 0.5], "name": [Path("a/b")], "maybe": [None, "x"], "kind": ["b"], "odd": [1],
-        "layers": [[], [3]], "free": [3, "x"], "flag": [False], "opt": [2, None], "table": [{"a": 1}],
+def test_parameters_and_defaults(write_notebook: Any) -> None:
+    book = ParameterNotebook.find(write_notebook("# The *title*", parameters=CELL))
+    assert book.defaults == {
+        "seeds": 5, "lr": 0.1, "name": "b", "opt": None, "layers": [1, 2], "flag": True, "odd": None
     }  # fmt: skip
-    for name, values in right.items():
-        for value in values:
-            (checked,) = checked_parameters({name: value}, parameters_of(CELL)).values()
-            assert checked == (str(value) if isinstance(value, Path) else value)
-            assert name != "lr" or isinstance(checked, float)
+    assert [of.inferred_type_name for of in book.parameters.values()] == [
+        "int", "float", "str", "Optional[str]", "list[int]", "None", "Path"
+    ]  # fmt: skip
+    assert (book.parameters["seeds"].help, book.parameters["lr"].help) == ("seeds", "")
+    assert book.heading == "The title"
+    with pytest.raises(UnknownNameError, match=r"the notebook small 'sedes'; did you mean 'seeds'"):
+        run_notebook(book, {"sedes": 3}, "nowhere")
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "wanted"),
-    [
-        ("seeds", True, "int"), ("seeds", 3.0, "int"), ("seeds", "3", "int"), ("seeds", None, "int"),
-        ("lr", "0.1", "float"), ("lr", False, "float"), ("name", 1, "str"), ("maybe", 1, r"str \| None"),
-        ("kind", "c", "Literal"), ("layers", (1,), "list"), ("layers", [True], "list"), ("flag", 1, "bool"),
-        ("opt", "x", "Optional"), ("both", 1.5, r"int \| str"), ("table", [], "dict"),
-    ],
-)  # fmt: skip
-def test_wrong_types(name: str, value: object, wanted: str) -> None:
-    with pytest.raises(
-        InvalidInputError, match=rf"parameter '{name}' of the notebook must be {wanted}.*got "
-    ):
-        checked_parameters({name: value}, parameters_of(CELL))
+def test_every_parameter_of_every_notebook_is_an_option_with_help() -> None:
+    for path in sorted(shipped("notebooks").glob("experiments/*.ipynb")):
+        book = ParameterNotebook.find(path)
+        declared = re.findall(r"(?m)^(\w+)\b.* = ", book.cell.source)
+        assert declared == list(book.parameters)
+        assert all(parameter.help for parameter in book.parameters.values()), path
 
 
-def test_cells_that_declare_nothing(write_notebook: Any) -> None:
-    with pytest.raises(InvalidInputError, match=r"not valid Python .*line 2"):
-        parameters_of("a = 1\nb =")
-    for count in (0, 2):
-        notebook = read_notebook(write_notebook("x = 1"))
-        for index, cell in enumerate(notebook.cells):
-            cell.metadata["tags"] = ["parameters"] * (index < count)
-        with pytest.raises(InvalidInputError, match=f"exactly one code cell .*, this one has {count}"):
-            parameters_cell(notebook)
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_notebook_has_one_parameters_cell(write_notebook: Any, count: int) -> None:
+    book = ParameterNotebook.find(write_notebook("x = 1"))
+    for index, cell in enumerate(book.node.cells):
+        cell.metadata["tags"] = ["parameters"] * (index < count)
+    with pytest.raises(InvalidInputError, match=rf"exactly one code cell .*small.ipynb has {count}"):
+        _ = book.parameters
 
 
 def test_finding_notebooks(tmp_path: Path, write_notebook: Any) -> None:
