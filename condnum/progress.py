@@ -205,15 +205,13 @@ class SweepProgress:
     reused: int  # found in the store
     failures: int
     seconds: float  # since the start
+    eta_seconds: float | None  # None before the first cell is computed
     cell: Any  # the `Cell` that was just settled; None at the start
 
     @property
-    def event(self) -> dict[str, Any]:
+    def event(self) -> dict[str, int]:
         """What is known of the whole sweep, for an event."""
-        named = {} if self.cell is None else {"stage": self.cell.name}
-        if self.cell is not None and "seed" in self.cell.at:
-            named["seed"] = self.cell["seed"]  # as in the events of the cell's own steps, which this one ends
-        return {**named, "done": self.done, "total": self.total, "failures": self.failures}
+        return {"done": self.done, "total": self.total, "failures": self.failures}
 
 
 def sweep_line(*, quiet: bool = False) -> Callable[[SweepProgress], None] | None:
@@ -221,4 +219,8 @@ def sweep_line(*, quiet: bool = False) -> Callable[[SweepProgress], None] | None
     if quiet:
         return None
     line = notebook_line("cells")
-    return lambda progress: line(progress.event)
+
+    def tick(progress: SweepProgress) -> None:
+        line({"stage": progress.cell.short_label if progress.cell else "starting", **progress.event})
+
+    return tick
