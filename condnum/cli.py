@@ -505,7 +505,7 @@ def lab(
     epilog="An experiment that fails does not stop the others: the site says what is wrong, and the exit "
     "status is 1. After Ctrl-C the same command goes on where it was.",
 )
-def reproduce(
+def reproduce_command(
     scale: Annotated[
         str,
         typer.Option(
@@ -527,7 +527,7 @@ def reproduce(
     """Run all experiments, reuse what is unchanged; a site that grows sets each number beside its run."""
     from condnum.files import folder_lock, output_folder
     from condnum.report.experiments import experiments
-    from condnum.report.reproduce import reproduce as run
+    from condnum.report.reproduce import reproduce
     from condnum.site.build import build_site, missing_parts
 
     require("sphinx", "site")  # now, not when all has run
@@ -537,13 +537,13 @@ def reproduce(
     output_folder(site)
     built = False
 
-    def on_end(entry: Any) -> None:
+    def on_end(name: str, runs: Any) -> None:
         """Build the site once there is a result; between experiments that take hours, after each."""
         nonlocal built
-        if entry.name not in chosen or (built and scale == "quick"):
+        if name not in chosen or (built and scale == "quick"):
             return
         with contextlib.suppress(CondnumError, OSError):  # the last build says what is wrong
-            page = build_site(root, site, execute=False)
+            page = build_site(runs, site, execute=False)
             built = True
             if not quiet:
                 line = f"  site: {page} (open it now; the other results, lessons and explorers follow)"
@@ -551,7 +551,7 @@ def reproduce(
 
     with folder_lock(root):
         try:
-            record = run(
+            runs = reproduce(
                 scale,
                 root,
                 only=names,
@@ -563,11 +563,11 @@ def reproduce(
         except KeyboardInterrupt:
             say(f"stopped by Ctrl-C; what is finished lies in {root}: the same command goes on from there.")
             raise typer.Exit(EXIT_INTERRUPTED) from None
-        index = _whole_site(root, site, quiet=quiet)
+        index = _whole_site(runs, site, quiet=quiet)
     bad = ("failed", "not run") if names else ("failed",)  # what was asked for by name has to be there
-    failed = [entry for name in chosen if (entry := record[name]).status in bad]
-    for entry in failed:
-        say(f"{entry.name} {entry.status}: {entry.error}")
+    failed = [run for run in runs if run.name in chosen and run.status in bad]
+    for run in failed:
+        say(f"{run.name} {run.status}: {run.error}")
     typer.echo(str(index))
     if failed:
         raise typer.Exit(1)
@@ -583,26 +583,26 @@ def site(
     part: Annotated[str, typer.Option(hidden=True, help="Make this part, for later builds, alone.")] = "",
 ) -> None:
     """Build the site: lessons, results, how-to, API; without a reproduction, of committed results."""
-    from condnum.report.reproduce import RECORD
+    from condnum.report.results import find_runs
     from condnum.site.build import make_part
 
     if part:
         make_part(part, say=say)
         return
     roots = [Path("runs") / "reproduce" / scale for scale in ("full", "quick")]
-    root = out or next((root for root in roots if (root / RECORD).exists()), None)
-    typer.echo(str(_whole_site(root, site)))
+    root = out or next((root for root in roots if any(root.glob("*/provenance.json"))), None)
+    typer.echo(str(_whole_site(None if root is None else find_runs(root), site)))
 
 
-def _whole_site(root: Path | None, site: Path, *, quiet: bool = False) -> Path:
+def _whole_site(runs: Any, site: Path, *, quiet: bool = False) -> Path:
     """Build the site with its lessons and explorers, which takes minutes where these are not there yet."""
     from condnum.progress import duration, terminal_progress
     from condnum.site.build import build_site
 
     if quiet:
-        return build_site(root, site)
+        return build_site(runs, site)
     start = time.monotonic()
     with terminal_progress("lessons and explorers") as progress:
-        page = build_site(root, site, say=say, progress=progress)
+        page = build_site(runs, site, say=say, progress=progress)
     typer.echo(f"✓ site built in {duration(time.monotonic() - start)}", err=True)
     return page

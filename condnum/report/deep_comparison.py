@@ -6,7 +6,7 @@ import pandas as pd
 
 from condnum.report.tables import (
     GAP,
-    RATIOS,
+    RATIO_TITLES,
     Column,
     count_of,
     first,
@@ -28,7 +28,7 @@ from condnum.theory.spectra import Convention
 _IMAGES = {"": "training images", "test_": "test images"}
 
 #: Titles of the ratios: RIR is relative to θ₀.
-NET_RATIOS = RATIOS | {"rir": "RIR<sub>θ0</sub> ↑"}
+NET_RATIOS = RATIO_TITLES | {"rir": "RIR<sub>θ0</sub> ↑"}
 
 
 def net_label(name: object) -> str:

@@ -21,7 +21,7 @@ CORRECTIONS_CSV = "corrections.csv"
 GAP = "\u00a0"
 
 #: Titles of what every published table has.
-RATIOS = {"harmful_ratio": "(i) ↑", "pretrain_ratio": "(ii) ↓", "rir": "RIR ↑"}
+RATIO_TITLES = {"harmful_ratio": "(i) ↑", "pretrain_ratio": "(ii) ↓", "rir": "RIR ↑"}
 
 _NUMBER = re.compile(
     r"^\s*(?:[<>≈≤≥~+−-]?\s*(?:[\d.,]+(?:\s*[eE][+−-]?\d+|·10[⁻⁰¹²³⁴-⁹]+)?|nan|inf|∞)\s*[%×]?(?:\s*[±–(/].*)?|[—–-]?)\s*$",
@@ -239,7 +239,7 @@ def comparison_table(summary: pd.DataFrame, *, convention: Convention, gauge: st
         "method": ("method", label),
         "immunized": ("success_rate cells", lambda rate, cells: count_of(rate * cells, cells)),
     }
-    for name, title in RATIOS.items():
+    for name, title in RATIO_TITLES.items():
         paper = [published(name)] if rows[f"published_{name}"].notna().any() else []
         columns |= lines(title, ("", with_spread(name)), *paper)
     if np.isfinite(rows["rir_ceiling"]).any():
