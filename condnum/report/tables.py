@@ -214,7 +214,7 @@ def with_spread(name: str) -> Column:
 def published(name: str) -> tuple[str, Column]:
     """Return the line of published numbers, with the digits of the paper."""
     columns = f"published_{name} published_{name}_std"
-    return "(published)", (columns, lambda mean, deviation: small(spread(mean, deviation, 4)))
+    return "(published)", (columns, lambda mean, deviation: in_brackets(spread(mean, deviation, 4)))
 
 
 def lines(title: str, *parts: tuple[str, Column]) -> dict[str, Column]:
@@ -243,11 +243,13 @@ def comparison_table(summary: pd.DataFrame, *, convention: Convention, gauge: st
         paper = [published(name)] if rows[f"published_{name}"].notna().any() else []
         columns |= lines(title, ("", with_spread(name)), *paper)
     if np.isfinite(rows["rir_ceiling"]).any():
-        columns |= lines("RIR / ceiling", ("", ("rir_share", number)), ("(ceiling)", ("rir_ceiling", small)))
+        columns |= lines(
+            "RIR / ceiling", ("", ("rir_share", number)), ("(ceiling)", ("rir_ceiling", in_brackets))
+        )
     return rows_of(rows.assign(cells=rows["seeds"] * rows.get("pairs", 1)), columns)
 
 
-def small(value: float | str) -> str:
+def in_brackets(value: float | str) -> str:
     """Write a number below the one that it belongs to."""
     text = value if isinstance(value, str) else number(value)
     return "<small>—</small>" if text == "—" else f"<small>({text})</small>"
@@ -258,7 +260,7 @@ def folded(summary: str, table: pd.DataFrame) -> str:
     return f"<details><summary>{formula_html(summary)}</summary>{as_html(table)}</details>"
 
 
-def evidence_table(results: pd.DataFrame) -> pd.DataFrame:
+def linear_evidence_table(results: pd.DataFrame) -> pd.DataFrame:
     """Format what a ratio rests on: ranks, κ(θ), the loss gap of clause (c), steps and seconds."""
 
     def gap(values: pd.Series) -> str:
@@ -281,7 +283,7 @@ def evidence_table(results: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def probe_table(curves: pd.DataFrame, *, threshold: float = 1e-6) -> pd.DataFrame:
+def norm_ratio_table(curves: pd.DataFrame, *, threshold: float = 1e-6) -> pd.DataFrame:
     """Format what Fig. 1 shows as numbers: the last norm ratio, and the steps to a small one."""
     table = curves[curves["quantity"] == "norm_ratio"]
     last = table["x"].max()

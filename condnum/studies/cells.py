@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from condnum.errors import DataNotFoundError, InvalidInputError
+from condnum.files import CELLS as CELLS
 from condnum.files import atomic_write, folder_lock, write_text
 from condnum.machine import ProcessPeak, limit_threads, own_peak
 
@@ -218,9 +219,6 @@ def remember(key: Hashable, value: T) -> T:
         _cache.pop(key, None)
     return cached(key, lambda: value)
 
-
-#: Folder of a run's store, inside that of its results.
-CELLS = "cells"
 
 _ROW = "row.json"
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from condnum.report import deep_comparison, limits, release, tables
-from condnum.report.verdicts import COLUMNS, verdict_rows
+from condnum.report.verdicts import VERDICT_COLUMNS, verdict_rows
 from condnum.studies.measure import TABLE_1
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -30,7 +30,7 @@ def shown():
         linear[f"published_{name}"] = [getattr(TABLE_1.get(m), name, np.nan) for m in linear["method"]]
     for convention, gauge in (("ridge", "as_trained"), ("compact", "unit")):
         yield tables.comparison_table(linear, convention=convention, gauge=gauge)
-    yield tables.evidence_table(golden("house-prices/results"))
+    yield tables.linear_evidence_table(golden("house-prices/results"))
     yield tables.sensitivity_table(golden("digits/rtol_sensitivity"))
     yield limits.null_table(golden("limits/null_spaces"))
     yield limits.summary_table(golden("limits/summary"))
@@ -47,8 +47,8 @@ def shown():
 
 def demanded():
     """Yield what the golden tables do not call for."""
-    yield tables.probe_table(NORM_RATIOS)
-    yield tables.probe_table(NORM_RATIOS.assign(value=1.0))
+    yield tables.norm_ratio_table(NORM_RATIOS)
+    yield tables.norm_ratio_table(NORM_RATIOS.assign(value=1.0))
     yield deep_comparison.published_note(golden("deep/summary").assign(published_same=True))
     summary = golden("limits/summary").iloc[:3].assign(
         method=["ours", "imma", "optimal"], rir_share=[0.1, 0.01, 0.9], immunized=[2, 0, 2], seeds=2
@@ -99,7 +99,7 @@ def test_the_verdict_comes_first_and_few_columns_follow(convention):
 
 def test_the_terminal_s_verdict_is_that_of_the_tables():
     rows = verdict_rows(GOLDEN / "digits")
-    assert rows[0] == COLUMNS
+    assert rows[0] == VERDICT_COLUMNS
     assert ("optimal", "ridge", "no, 0 of 2") in [row[:3] for row in rows]  # although its RIR is the largest
     summary = golden("digits/summary").query("gauge == 'unit'")
     assert [row[-1] for row in rows[1:]] == summary["rir_mean"].map(tables.number).tolist()
