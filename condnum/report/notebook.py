@@ -60,14 +60,14 @@ class StoppedError(KeyboardInterrupt):
 # Notebooks and their parameters.
 
 
-def find_notebook(notebook: str | os.PathLike[str], *, tree: Path | None = None) -> Path:
+def find_notebook(notebook: str | os.PathLike[str]) -> Path:
     """Return the path of a notebook given by path, or by its name among those that come with condnum."""
     path = Path(notebook).expanduser()
     if path.suffix == ".ipynb" or len(path.parts) > 1:
         if path.is_file():
             return path
         raise DataNotFoundError(f"there is no notebook {path}; check the path.")
-    named = {found.stem: found for found in _own_notebooks(tree or shipped("notebooks"))}
+    named = {found.stem: found for found in _own_notebooks(shipped("notebooks"))}
     if path.name not in named:
         raise UnknownNameError("notebook", path.name, sorted(named))
     return named[path.name]
@@ -218,9 +218,7 @@ def run_notebook(
     parameters: Mapping[str, Any],
     folder: str | os.PathLike[str],
     *,
-    timeout: float | None = None,
     quiet: bool = False,
-    progress: OnProgress | None = None,
     optional: Mapping[str, Any] | None = None,
 ) -> Path:
     """Execute a notebook and write it, with its outputs, to `folder/report.ipynb`.
@@ -240,11 +238,11 @@ def run_notebook(
         "kernelspec", {"display_name": "Python 3", "language": "python", "name": "python3"}
     )
     target = output_folder(folder)
-    shown: Any = nullcontext(progress) if quiet or progress else terminal_progress(name)
+    shown: Any = nullcontext() if quiet else terminal_progress(name)
     with atomic_write(target / REPORT) as temporary:
         try:
             with shown as report:
-                finished = _execute(node, temporary, values, timeout=timeout, report=report)
+                finished = _execute(node, temporary, values, report)
         except CondnumError:
             raise
         except Exception as error:
@@ -257,9 +255,7 @@ def run_notebook(
     return target / REPORT
 
 
-def _execute(
-    node: Any, path: Path, values: Mapping[str, Any], *, timeout: float | None, report: OnProgress | None
-) -> Any:
+def _execute(node: Any, path: Path, values: Mapping[str, Any], report: OnProgress | None) -> Any:
     """Run the notebook in a kernel of its own, saving it to `path` after each cell; return it."""
     papermill = require("papermill", "notebooks")
     logging.getLogger("papermill").setLevel(logging.CRITICAL)  # our messages and progress say the same
@@ -275,7 +271,6 @@ def _execute(
                 kernel_name="python3",
                 language="python",
                 progress_bar=False,
-                execution_timeout=int(timeout) if timeout else None,
                 km=manager,
                 store_widget_state=False,  # else 5 MB of JavaScript for each figure widget
                 coalesce_streams=True,
@@ -301,8 +296,6 @@ def _translated(error: Exception, name: str, failed: Path) -> CondnumError:
     said = {
         "PapermillExecutionError": f"the notebook {name} failed in cell [{getattr(error, 'exec_count', '?')}]"
         f" with {ename}: {getattr(error, 'evalue', '')}",
-        "CellTimeoutError": f"a cell of the notebook {name} ran into its time limit; raise the limit, or ask "
-        "for less (fewer seeds, epochs or rows)",
         "DeadKernelError": f"the kernel of the notebook {name} died, most often for lack of memory; "
         "try fewer rows or another device",
     }.get(kind, f"the notebook {name} could not be run ({kind}: {error})")

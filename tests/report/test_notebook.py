@@ -91,16 +91,16 @@ def test_a_notebook_has_one_parameters_cell(write_notebook: Any, count: int) -> 
         _ = book.parameters
 
 
-def test_finding_notebooks(tmp_path: Path, write_notebook: Any) -> None:
+def test_finding_notebooks(tmp_path: Path, write_notebook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_notebook(name="house_prices")
     assert find_notebook(path) == path
-    assert find_notebook("house_prices", tree=tmp_path) == path
     assert find_notebook("limits").parent.name == "experiments"
     assert find_notebook("4_ceiling").parent.name == "notebooks"
     with pytest.raises(UnknownNameError, match="unknown notebook 'house_price'; did you mean 'house_prices'"):
-        find_notebook("house_price", tree=tmp_path)
+        find_notebook("house_price")
+    monkeypatch.setattr(module, "shipped", lambda name: tmp_path / "empty")
     with pytest.raises(DataNotFoundError, match=r"own notebooks are missing, .*empty has none"):
-        find_notebook("house_prices", tree=tmp_path / "empty")
+        find_notebook("house_prices")
 
 
 # Runs.
@@ -115,32 +115,29 @@ print(sys.executable, os.getcwd(), seeds, sep="|")
 
 
 def test_a_whole_run(
-    write_notebook: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_shared_kernel: Any
+    write_notebook: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, on_shared_kernel: Any
 ) -> None:
     (tmp_path / "cwd").mkdir()
     monkeypatch.chdir(tmp_path / "cwd")
     folder = tmp_path / "out {braces}"  # papermill takes paths as format strings
     folder.mkdir()
     (folder / "report.failed.ipynb").write_text("of an earlier try")
-    seen: list[Any] = []
-    report = run_notebook(write_notebook("# Title", EVENTS), {"seeds": 7}, folder, progress=seen.append)
+    report = run_notebook(write_notebook("# Title", EVENTS), {"seeds": 7}, folder)
     assert report == folder / "report.ipynb"
     assert names(folder) == ["report.ipynb"]
     node = read_notebook(report)
     told = [output.text for cell in node.cells for output in cell.get("outputs", [])]
     assert "".join(told).split("|") == [sys.executable, str(tmp_path / "cwd"), "7\n"]
-    assert [event["done"] for event in seen] == [0, 1, 2]
+    assert re.search(r"small: 2/3 \[.*, ours\]", capsys.readouterr().err)
     assert node.metadata["condnum"] == {"parameters": {"seeds": 7}}
     assert node.metadata["kernelspec"]["name"] == "python3"
     assert str(tmp_path) not in str(node.metadata)
     assert "widgets" not in node.metadata
 
 
-def test_terminal_progress_is_the_default(
-    write_notebook: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], on_shared_kernel: Any
+def test_a_quiet_run_says_nothing(
+    write_notebook: Any, tmp_path: Path, capsys: Any, on_shared_kernel: Any
 ) -> None:
-    run_notebook(write_notebook(EVENTS), {}, tmp_path / "out")
-    assert re.search(r"small: 2/3 \[.*, ours\]", capsys.readouterr().err)
     silent = write_notebook("import os; assert 'CONDNUM_PROGRESS' not in os.environ")
     run_notebook(silent, {}, tmp_path / "out", quiet=True)
     assert capsys.readouterr() == ("", "")
@@ -157,19 +154,18 @@ def test_a_known_error_in_a_cell_is_raised(
 
 
 @pytest.mark.parametrize(
-    ("cell", "timeout", "match"),
+    ("cell", "match"),
     [
-        ("[][3]", None, r"the notebook small failed in cell \[\d+\] with IndexError: list .*failed\.ipynb"),
-        ("import os; os.kill(os.getpid(), 9)", None, r"the kernel of the notebook small died.*fewer rows"),
-        ("import time; time.sleep(600)", 1, "ran into its time limit; raise the limit"),
+        ("[][3]", r"the notebook small failed in cell \[\d+\] with IndexError: list .*failed\.ipynb"),
+        ("import os; os.kill(os.getpid(), 9)", r"the kernel of the notebook small died.*fewer rows"),
     ],
-    ids=["foreign", "killed", "too long"],
+    ids=["foreign", "killed"],
 )
-def test_a_cell_that_fails_or_does_not_end(
-    write_notebook: Any, tmp_path: Path, cell: str, timeout: float | None, match: str
+def test_a_cell_that_fails_or_kills_its_kernel(
+    write_notebook: Any, tmp_path: Path, cell: str, match: str
 ) -> None:
     with pytest.raises(NotebookError, match=match):
-        run_notebook(write_notebook(cell), {}, tmp_path / "out", quiet=True, timeout=timeout)
+        run_notebook(write_notebook(cell), {}, tmp_path / "out", quiet=True)
     assert names(tmp_path / "out") == ["report.failed.ipynb"]
 
 
