@@ -30,8 +30,9 @@ reproduce: setup
 site: setup
 	$(BIN)/condnum site
 
-# Three workers on two cores, as browsers and kernels wait for each other. COVERAGE=--cov is the gate of .ci/run.
-test: setup lint
+# Three workers on two cores, as browsers and kernels wait for each other. .ci/run adds `make lint` and the gate of
+# coverage (COVERAGE=--cov).
+test: setup
 	$(BIN)/python -m pytest -n 3 --dist loadscope --no-loadscope-reorder --ignore=tests/benchmarks -p no:benchmark $(COVERAGE)
 
 lint: setup
@@ -55,7 +56,7 @@ fuzz: setup
 	  $(BIN)/python -m pytest tests/fuzz -s
 
 faults: setup
-	CONDNUM_FAULTS_LONG=1 CONDNUM_FAULTS_REPORT=reports/trust/faults.csv $(BIN)/python -m pytest tests/faults -s
+	CONDNUM_LONG=1 CONDNUM_FAULTS_LONG=1 CONDNUM_FAULTS_REPORT=reports/trust/faults.csv $(BIN)/python -m pytest tests/faults -s
 
 # Known weaknesses of the pinned versions, from the PyPI service: needs the network. --strict, because an index
 # that knows nothing about a version (a mirror) would otherwise look like good news.

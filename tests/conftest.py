@@ -27,8 +27,8 @@ settings.load_profile("same")
 
 #: What one worker makes for several files, and long files, the longest first: patterns of their tests' names.
 LONGEST = {
-    "site": rf"/test_site|test_the_site|test_reports|test_tables\[({'|'.join(SHOWN)})\]",
-    "servers": r"browser/test_lessons|test_the_lessons_in_|browser/test_grab",
+    "site": rf"/test_site|test_pages|test_audit_page|test_tables\[({'|'.join(SHOWN)})\]",
+    "servers": r"browser/test_lessons|browser/test_grab",
     **{name: name for name in ("test_golden", "test_readme", "test_notebooks", "browser/test_")},
 }
 
@@ -51,7 +51,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest, so that no worker is left with it at the end."""
+    """Leave the longest tests to CI; begin with what takes long, so that no worker is left with it."""
+    if not os.environ.get("CONDNUM_LONG"):
+        left = pytest.mark.skip(reason="takes long, and runs in CI: CONDNUM_LONG=1 make test")
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(left)
     places = list(LONGEST)
     groups = {item: group_of(item.nodeid) for item in items}
     items.sort(key=lambda item: places.index(groups[item]) if groups[item] in places else len(places))

@@ -52,6 +52,7 @@ def run(monkeypatch, tmp_path):
     return call
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_every_table_on_a_cpu(tmp_path):
     command = [sys.executable, "-c", BARE, str(SCRIPT), *ON_CPU, "--seconds", "100000"]

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -176,10 +177,16 @@ def described() -> Generator[None]:
 
 def figure_of(traces: Any, layout: Any) -> Any:
     """Return a figure of traces and a layout that are right, without plotly's checks, which are slow."""
-    content = {"data": traces, "layout": layout}
     if _DESCRIBED.get():
-        return _given(content)
+        return _given({"data": traces, "layout": layout})
+    content = {"data": traces, "layout": {**layout, "template": _white()}}
     return require("plotly.graph_objects", "viz").Figure(content, _validate=False)
+
+
+@cache
+def _white() -> Any:
+    """Return the template of every figure."""
+    return require("plotly.io", "viz").templates["plotly_white"].to_plotly_json()
 
 
 def panels(**options: Any) -> Any:

@@ -30,7 +30,7 @@ from condnum.methods.problem import ImmunizationProblem
 from condnum.theory.ceiling import optimal_immunizer, ridge_convention_ceiling, rir_ceiling
 from condnum.theory.immunization import Immunization, relative_immunization_ratio
 from condnum.theory.pareto import FeasibleRegion, feasible_region, immunizer_family
-from condnum.theory.spectra import CovarianceRange
+from condnum.theory.spectra import CovarianceRange, task_ranges
 
 #: Steps of Algorithm 1 that the figure follows, and random extractors that test the ceiling.
 PATH_STEPS, RANDOM_EXTRACTORS = 100, 90
@@ -326,28 +326,27 @@ def ridge_ceiling_demo(
     angle: float = 45.0,
 ) -> RidgeCeiling:
     """Compare the ceiling of the compact convention with the two that know a ridge."""
-    K_P, K_H, theta, of_data, of_measure, attained = _ridge_curves(kappa_pretrain, kappa_harmful, angle, null)
-    at_ridge = relative_immunization_ratio(theta, K_P, K_H, convention="ridge", ridge=ridge)
-    at_compact, limit = relative_immunization_ratio(theta, K_P, K_H), rir_ceiling(K_P, K_H).value
-    return RidgeCeiling(null, ridge, limit, of_data, of_measure, attained, at_ridge, at_compact)
+    tasks, theta, curves, limit = _ridge_curves(kappa_pretrain, kappa_harmful, angle, null)
+    at_ridge = relative_immunization_ratio(theta, *tasks, convention="ridge", ridge=ridge)
+    return RidgeCeiling(null, ridge, limit, *curves, at_ridge, relative_immunization_ratio(theta, *tasks))
 
 
 @lru_cache(maxsize=512)  # a recording asks for all tasks with one ε after the other
 def _ridge_curves(
     kappa_pretrain: float, kappa_harmful: float, angle: float, null: NullKind
-) -> tuple[Floats, ...]:
-    """Return K_P, K_H, θ* and the three curves, which do not depend on the ε in view."""
-    K_P, K_H = two_tasks(kappa_pretrain, kappa_harmful, angle, null=null)
-    theta = np.asarray(optimal_immunizer(K_P, K_H))
+) -> tuple[Any, Floats, Floats, float]:
+    """Return what the ε in view leaves as it is: ranges, θ*, the three curves and the compact ceiling."""
+    tasks = task_ranges(*two_tasks(kappa_pretrain, kappa_harmful, angle, null=null))
+    theta = np.asarray(optimal_immunizer(*tasks))
     curves = [
         (
-            rir_ceiling(K_P, K_H, ridge=ridge).value,
-            ridge_convention_ceiling(K_P, K_H, ridge=ridge),
-            relative_immunization_ratio(theta, K_P, K_H, convention="ridge", ridge=ridge).rir,
+            rir_ceiling(*tasks, ridge=ridge).value,
+            ridge_convention_ceiling(*tasks, ridge=ridge),
+            relative_immunization_ratio(theta, *tasks, convention="ridge", ridge=ridge).rir,
         )
         for ridge in RIDGES.tolist()
     ]
-    return K_P, K_H, theta, *np.array(curves).T
+    return tasks, theta, np.array(curves).T, rir_ceiling(*tasks).value
 
 
 class RidgeCeilingExplorer(Explorer):

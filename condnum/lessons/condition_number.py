@@ -292,7 +292,7 @@ class SpectrumDescent(Shown):
 
 
 @checked(
-    kappa=Slider("condition number κ", "Largest over smallest σ of H (Eq. 1).", 1, 1e6, log=True, marks=13),
+    kappa=Slider("condition number κ", "Largest over smallest σ of H (Eq. 1).", 1, 1e6, log=True, marks=7),
     dimension=Slider("dimension D (features)", "Number D of features.", 2, 256),
     shape=Choice("spectrum", "How the singular values are spread.", SHAPE_LABELS),
     start=Choice("start", "Where the descent starts.", {"worst": "the worst one"}),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -64,6 +64,11 @@ class OwnPair:
     X_P: Floats  # (N_P, D), complete rows, standardised if that was asked for
     X_H: Floats  # (N_H, D)
 
+    @cached_property
+    def columns_html(self) -> str:
+        """The scale of each column, and what it looks like."""
+        return columns_html(self.pair.columns)
+
 
 @lru_cache(maxsize=4)
 def _looked_at(
@@ -116,8 +121,7 @@ class TaskSpectrum:
 class OwnData(Shown):
     """Everything notebook 5 says about a pair of feature matrices."""
 
-    title: str
-    columns: pd.DataFrame  # of `FeaturePair`: scale of each of the D columns, and what it looks like
+    own: OwnPair
     pretrain: TaskSpectrum
     harmful: TaskSpectrum
     overlaps: Floats  # (m, m) |q_Piᵀq_Hj|², summed over blocks if D > MAP_SIZE
@@ -128,7 +132,6 @@ class OwnData(Shown):
     ridge_limit: float  # upper bound on RIR in the ridge convention, in the unit gauge
     ridge: float  # ε
     goal: float  # the norm ratio to reach
-    notes: tuple[str, ...]  # of reading the files
 
     @property
     def harmful_ratio(self) -> float:
@@ -150,7 +153,7 @@ class OwnData(Shown):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What makes the numbers fragile, in sentences."""
-        found = list(self.notes)
+        found = list(self.own.pair.notes)
         for name, task in (("K_P", self.pretrain), ("K_H", self.harmful)):
             k, D = int(task.compact.rank), task.compact.dimension
             if k < D:
@@ -173,7 +176,7 @@ class OwnData(Shown):
         titles = ("spectra of K<sub>P</sub> and K<sub>H</sub>", "overlaps |q<sub>P,i</sub>ᵀq<sub>H,j</sub>|²")
         sheet = Sheet(*titles, "predicted probe", gap=0.125, column_widths=[0.35, 0.27, 0.38])
         left, middle, right = sheet.panels
-        both, D = (self.pretrain, self.harmful), len(self.columns)
+        both, D = (self.pretrain, self.harmful), self.pretrain.compact.dimension
         top, limits = max(float(task.sigma[0]) for task in both), [task.tolerance for task in both]
         low = max(min(limits) / 30, top * SPECTRUM_FLOOR)
         hover = "σ<sub>%{x}</sub> = %{customdata:.3e}"
@@ -215,7 +218,7 @@ class OwnData(Shown):
             f"compact κ(K<sub>P</sub>) = {num(P.value)} at rank {P.rank}, κ(K<sub>H</sub>) = {num(H.value)} "
             f"at rank {H.rank}"
         )
-        return sheet.finish(self.title, f"{kappas}, of D = {P.dimension}; random labels")
+        return sheet.finish(self.own.title, f"{kappas}, of D = {P.dimension}; random labels")
 
     def reading(self) -> str:
         """Put the numbers into a table, and verdict, warnings and columns below it."""
@@ -224,7 +227,7 @@ class OwnData(Shown):
         lines: list[tuple[str, list[Any]]] = [
             ("task", ["pre-training P", "harmful H"]),
             ("rows", [f"{task.rows:,d}" for task in tasks]),
-            ("rank", [f"{task.compact.rank} of {len(self.columns)}" for task in tasks]),
+            ("rank", [f"{task.compact.rank} of {task.compact.dimension}" for task in tasks]),
             ("κ, compact", [num(task.compact.value, 4) for task in tasks]),
             ("κ, ridge ε", [num(task.ridge.value, 4) for task in tasks]),
             ("steps, as is", costs[::2]),
@@ -249,7 +252,7 @@ class OwnData(Shown):
         return (
             '<div class="condnum-wide"><table style="line-height:1.5">'
             f"{''.join(table)}</table><p style='margin:6px 0'>{verdict}</p>"
-            f"<ul style='margin:0'>{notes}</ul>{columns_html(self.columns)}</div>"
+            f"<ul style='margin:0'>{notes}</ul>{self.own.columns_html}</div>"
         )
 
     def table(self) -> pd.DataFrame:
@@ -349,7 +352,7 @@ def own_data(
 
     Examples:
         >>> result = own_data(example="diabetes")
-        >>> result.pretrain.rows, result.harmful.rows, len(result.columns)
+        >>> result.pretrain.rows, result.harmful.rows, len(result.own.pair.columns)
         (235, 207, 8)
         >>> result.costs[1]  # at θ*, κ(H_P) = 1: one step
         1
@@ -371,8 +374,7 @@ def own_data(
     _, _, sigma_P, sigma_H, overlaps = _geometry(own)
     range_P, range_H, ceiling, misalignment, probes = _core(own, rtol, steps, seed)
     return OwnData(
-        own.title,
-        own.pair.columns,
+        own,
         TaskSpectrum.of(len(own.X_P), sigma_P, rtol, ridge),
         TaskSpectrum.of(len(own.X_H), sigma_H, rtol, ridge),
         overlaps,
@@ -383,7 +385,6 @@ def own_data(
         ridge_limit=ridge_convention_ceiling(range_P, range_H, ridge=ridge, rtol=rtol),
         ridge=ridge,
         goal=goal,
-        notes=tuple(own.pair.notes),
     )
 
 

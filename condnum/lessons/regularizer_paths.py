@@ -7,6 +7,7 @@ still come to rest above 1, because the bound goes to 0 where σ₂ has grown up
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -31,9 +32,15 @@ from condnum.lessons.regularizers import (
 from condnum.lessons.sheet import Sheet
 from condnum.lessons.two_tasks import two_tasks
 from condnum.theory.ceiling import rir_ceiling
-from condnum.theory.regularizers import r_ill, r_ill_from_pair, r_well_from_pair
+from condnum.theory.regularizers import (
+    r_ill,
+    r_ill_from_pair,
+    r_ill_gradient,
+    r_well_from_pair,
+    r_well_gradient,
+)
 from condnum.theory.spectra import default_rtol, hessian
-from condnum.theory.steps import ill_step, ill_step_bound, well_step, well_step_bound
+from condnum.theory.steps import ill_step_bound, well_step_bound
 
 PATH_STEPS, JOINT_STEPS = 100, 30
 #: Values of a spectrum, each with a line of its own.
@@ -76,9 +83,10 @@ def values(regularizer: RegularizerName, spectra: Floats) -> Floats:
     return np.asarray(of_pair(torch.diag_embed(sigma), sigma[..., end], sigma.shape[-1]))
 
 
-def descended(regularizer: RegularizerName, sigma: Floats, eta: float, steps: int) -> Floats:
+@lru_cache(maxsize=256)  # of states of an explorer that differ in the other task alone
+def descended(regularizer: RegularizerName, sigma: tuple[float, ...], eta: float, steps: int) -> Floats:
     """Return a spectrum under steps of constant size, `(steps + 1, k)`, every row descending."""
-    path = [sigma]
+    path = [np.array(sigma)]
     for _ in range(steps):
         path.append(np.sort(next_spectrum(regularizer, path[-1], eta))[::-1])
     return np.array(path)
@@ -169,7 +177,7 @@ class RegularizerPath(Shown):
     ),
     kappa=Slider("κ at the start", "Condition number at the start.", *KAPPA, log=True, step=0.05),
     dimension=Slider("dimension k = D", "Number k = D of singular values.", 2, MOST_LINES, advanced=True),
-    bend=Slider("crowding of σ", BEND_HELP, *BEND, log=True, step=0.05),
+    bend=Slider("crowding of σ", BEND_HELP, *BEND, log=True, step=0.05, marks=3),
 )
 def regularizer_path(
     *,
@@ -183,8 +191,8 @@ def regularizer_path(
 ) -> RegularizerPath:
     """Follow a spectrum through many steps."""
     sigma, etas, end = [bent_spectrum(kappa=kappa, dimension=dimension, bend=bend)], [], "steps"
+    eta = share * largest_safe_step(regularizer, sigma[0])
     for _ in range(steps):
-        eta = share * largest_safe_step(regularizer, sigma[0 if sizes == "constant" else -1])
         if eta == 0:
             end = "repeated"
             break
@@ -194,6 +202,8 @@ def regularizer_path(
             break
         sigma.append(moved)
         etas.append(eta)
+        if sizes == "bound":
+            eta = share * largest_safe_step(regularizer, moved)
     path = np.array(sigma)
     return RegularizerPath(
         regularizer, sizes, path, np.array(etas), kappas(path), values(regularizer, path), end
@@ -227,7 +237,7 @@ def value_plane(points: int = 121, steps: int = 400) -> dict[str, tuple[Floats, 
     families = {
         "vanishing": vanishing,
         "scaled": np.geomspace(1, 1e3, points)[:, None] * start,
-        "descended": descended("ill", start, 0.5 * largest_safe_step("ill", start), steps),
+        "descended": descended("ill", tuple(start.tolist()), 0.5 * largest_safe_step("ill", start), steps),
     }
     return {name: (kappas(sigma), values("ill", sigma)) for name, sigma in families.items()}
 
@@ -345,14 +355,15 @@ class JointSteps(Shown):
         return pd.DataFrame(columns).rename_axis("step").reset_index()
 
 
-def joint_step(theta: Floats, K_P: Floats, K_H: Floats, eta_P: float, eta_H: float) -> Floats:
-    r"""Return line 6 of Algorithm 1 without the supervised loss.
+def joint_step(theta: Floats, H_P: Floats, H_H: Floats, eta_P: float, eta_H: float) -> Floats:
+    r"""Return line 6 of Algorithm 1 without the supervised loss, from both Hessians at θ.
 
     .. math:: \theta' = \theta - \eta_P K_P^{-1}\nabla_\theta R_{well}(H_P(\theta))
-        - \eta_H K_H^{-1}\nabla_\theta R_{ill}(H_H(\theta))
+        - \eta_H K_H^{-1}\nabla_\theta R_{ill}(H_H(\theta)),
+        \quad K^{-1}\nabla_\theta R(H(\theta)) = 2\theta\nabla_H R
     """
-    moved = well_step(theta, K_P, eta_P) + ill_step(theta, K_H, eta_H, rank=theta.shape[1])
-    return np.asarray(moved - theta)
+    well, ill = r_well_gradient(H_P).gradient, r_ill_gradient(H_H, rank=len(H_H)).gradient
+    return np.asarray(theta - 2 * theta @ (eta_P * well + eta_H * ill))
 
 
 DECADES: dict[str, Any] = {"log": True, "step": 0.05}
@@ -404,10 +415,11 @@ def joint_steps(
     sigma_P, sigma_H = (bent_spectrum(kappa=k, dimension=dimension) for k in (kappa_pretrain, kappa_harmful))
     eta_P = share_well * largest_safe_step("well", sigma_P)
     eta_H = share_ill * largest_safe_step("ill", sigma_H)
-    theta, spectra = np.eye(dimension), [(sigma_P, sigma_H)]
+    theta, hessians, spectra = np.eye(dimension), [K_P, K_H], [(sigma_P, sigma_H)]
     for _ in range(steps):
-        moved = joint_step(theta, K_P, K_H, eta_P, eta_H)
-        P, H = (np.linalg.eigvalsh(hessian(moved, K))[::-1] for K in (K_P, K_H))
+        moved = joint_step(theta, *hessians, eta_P, eta_H)
+        hessians = [hessian(moved, K) for K in (K_P, K_H)]
+        P, H = (np.linalg.eigvalsh(matrix)[::-1] for matrix in hessians)
         if any(sigma[0] > max(LARGEST_KAPPA * sigma[-1], 1) for sigma in (P, H)):
             break
         theta = moved
@@ -424,7 +436,7 @@ def joint_steps(
         if unique.any():
             within[unique] &= eta < bound(sigma[:-1][unique])
     well_alone, ill_alone = (
-        kappas(descended(name, sigma[0], eta, len(P) - 1)) for name, _, eta, sigma in runs
+        kappas(descended(name, tuple(sigma[0].tolist()), eta, len(P) - 1)) for name, _, eta, sigma in runs
     )
     limit = rir_ceiling(K_P, K_H).value
     return JointSteps(eta_P, K_P, K_H, theta, kappas(P), kappas(H), well_alone, ill_alone, within, limit)

@@ -108,5 +108,5 @@ class Sheet:
 def _empty(options: str, note: bool, height: int) -> str:
     """Return the layout of a sheet without content, as JSON: plotly needs 40 ms to make and check it."""
     grid = teaching_layout(panels(**json.loads(options)), "", "note" if note else "", height=height)
-    layout = grid.update_layout(meta={"stack": True}).to_plotly_json()["layout"]
+    layout = grid.update_layout(meta={"stack": True}, template=None).to_plotly_json()["layout"]
     return json.dumps(layout, cls=require("plotly.utils", "viz").PlotlyJSONEncoder)

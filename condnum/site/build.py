@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import json
 import logging
 import os
 import re
@@ -16,7 +17,15 @@ from pathlib import Path
 import nbformat
 
 from condnum.errors import CondnumError, OutputError, check_known, require
-from condnum.files import RECORD, folder_lock, output_folder, results_folder, write_json, write_text
+from condnum.files import (
+    RECORD,
+    folder_lock,
+    output_folder,
+    results_folder,
+    sha256_file,
+    write_json,
+    write_text,
+)
 from condnum.lessons.alignment_lab import RECORDED
 from condnum.lessons.recording import is_current, record_all, recordable
 from condnum.machine import versions
@@ -82,7 +91,8 @@ def build_site(
 
     `target/site/` holds the pages, which need no server and no network; `target/index.html` leads there. The
     site is built in `cache`, where executed lessons and recordings stay until notebook or code change, and
-    takes the place of the old one when it is whole; other files of `target` are not touched.
+    takes the place of the old one when it is whole, unless that was made of the same; other files of `target`
+    are not touched.
 
     Args:
         runs: What a reproduction has of each experiment.
@@ -112,7 +122,10 @@ def build_site(
         for name, notebook in ran.items():
             page = page_notebook(read_notebook(notebook), name, players)
             pages[f"learn/{name}.ipynb"] = nbformat.writes(page)
+        inputs = _digest(work, pages, players)
         with results_folder(folder / SITE) as held:
+            if _is_built(held.folder, inputs):
+                return folder / INDEX
             try:
                 _scripts(work / "_static", players)
                 for path in _synchronise(work, pages):
@@ -131,7 +144,7 @@ def build_site(
                     f"the site cannot be made in {work}, or copied to {folder}: {error.strerror or error}; "
                     "free some space there or make it writable. The old site is as it was."
                 ) from error
-            write_json(held.path / RECORD, {"files": held.checksums()})
+            write_json(held.path / RECORD, {"inputs": inputs, "files": held.checksums()})
             held.replace()
     absent = [name for name in LESSONS if name not in ran]  # links to these lead nowhere, as was said
     for line in re.sub(r"\x1b\[[\d;]+m", "", warnings.getvalue()).splitlines():
@@ -287,6 +300,23 @@ def _scripts(folder: Path, recordings: Mapping[str, Path]) -> None:
     for name, text in texts.items():
         if not (folder / name).exists():  # of these versions, as the folder's name says
             write_text(folder / name, text)
+
+
+def _digest(work: Path, pages: Mapping[str, str], recordings: Mapping[str, Path]) -> str:
+    """Return a SHA-256 of what a site is made of; the name of its folder stands for code and libraries."""
+    files = [*recordings.values(), *sorted(_files(work / "_extra"))]
+    parts = [work.name, sorted(pages.items()), [(path.name, sha256_file(path)) for path in files]]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _is_built(site: Path, inputs: str) -> bool:
+    """Tell whether a site is whole and was made of the same."""
+    try:
+        record = json.loads((site / RECORD).read_text(encoding="utf-8"))
+        same = {name: sha256_file(site / name) for name in record["files"]} == record["files"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+    return same and record.get("inputs") == inputs and (site.parent / INDEX).exists()
 
 
 def _synchronise(folder: Path, pages: Mapping[str, str]) -> list[Path]:

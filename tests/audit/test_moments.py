@@ -77,13 +77,14 @@ def test_intervals_are_the_same_for_any_number_of_threads():
     pd.testing.assert_frame_equal(one, two, check_exact=False, rtol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_intervals_cover_the_truth_about_as_often_as_they_say():
     """κ of N(0, diag(4, 1)) is 4; 95 % intervals from 200 rows should hold it most of the time."""
     hits = 0
     for seed in range(40):
         moments = second_moments(array_stream(np.random.default_rng(seed).normal(size=(200, 2)) * [2.0, 1.0]))
-        table = resampled((moments, moments), {RAW: None}, [], replicates=range(100), seed=seed, threads=1)
+        table = resampled((moments, moments), {RAW: None}, [], replicates=range(50), seed=seed, threads=1)
         row = table[(table["quantity"] == "kappa") & (table["task"] == "pretrain")].iloc[0]
         hits += row["low"] <= 4 <= row["high"]
     # Binomial(40, 0.95) is at least 33 with probability 0.997; percentile intervals are a bit short.

@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 import psutil
 import pytest
+from browser.walking import LESSONS
 from golden_runs import RUNS, SHOWN
 from waiting import PATIENCE, wait_until
 
@@ -89,10 +90,10 @@ _SEEN = f"""wanted => {{
 
 
 class OpenNotebook:
-    """A notebook in the browser whose cells have run; its explorers are counted from 0."""
+    """A notebook in the browser whose cells have run; its explorers are counted from `first`."""
 
     def __init__(self, page: Any) -> None:
-        self.page = page
+        self.page, self.first = page, 0
         self.problems: list[str] = []  # errors of its scripts, requests to other hosts
         self.figures_when_text_appeared = -1  # in Voilà
         page.on("pageerror", lambda error: self.problems.append(str(error)))
@@ -107,7 +108,12 @@ class OpenNotebook:
         return self.page.evaluate(_DRAWN)
 
     def explorer(self, index: int = 0) -> Any:
-        return self.page.locator(".condnum-explorer").nth(index)
+        return self.page.locator(".condnum-explorer").nth(self.first + index)
+
+    def turn_to(self, label: str) -> None:
+        """Count explorers from the first one that has these words."""
+        texts = self.page.locator(".condnum-explorer").all_text_contents()
+        self.first = next(i for i, text in enumerate(texts) if label in text)
 
     def dropdown(self, label: str, index: int = 0) -> Any:
         return self.explorer(index).locator(".condnum-row", has_text=label).locator("select").first
@@ -136,7 +142,7 @@ class OpenNotebook:
 
     def figure_data(self, index: int = 0) -> list[dict[str, Any]]:
         """Name, x, y and z of each trace of a live figure; gaps (NaN) are None."""
-        return self.page.evaluate(_READ, index)
+        return self.page.evaluate(_READ, self.first + index)
 
     def assert_shows(self, figure: Any, index: int = 0) -> None:
         """Assert that each trace of a live figure is that of a plotly figure, up to the last digits."""
@@ -167,11 +173,18 @@ def needs_chromium() -> None:
         pytest.skip("there is no chromium for the tests of pages; apt-get install chromium, or Google Chrome")
 
 
-@pytest.fixture
-def chromium(needs_chromium: None) -> Iterator[Any]:
-    """A headless Chromium of this test: Playwright runs an event loop, which no other test may find."""
+@pytest.fixture(scope="module")
+def chromium(request: pytest.FixtureRequest, needs_chromium: None) -> Iterator[Any]:
+    """A headless Chromium of this file.
+
+    Playwright runs an event loop, which nothing that starts a kernel here may find: that is made before.
+    """
     from playwright import sync_api
 
+    here = [item for item in request.session.items if getattr(item, "module", None) is request.module]
+    for name in ("site", "audit_page"):
+        if any(name in getattr(item, "fixturenames", ()) for item in here):
+            request.getfixturevalue(name)
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield browser
@@ -204,15 +217,15 @@ def watched(window: Any) -> Any:
     return window
 
 
-def _all_lessons(path: Path) -> None:
-    """Write all lessons, one after the other, as one notebook, which one kernel serves."""
+def _lessons(path: Path) -> None:
+    """Write lessons, one after the other, as one notebook, which one kernel serves."""
     import nbformat
     from lessons.test_notebooks import FASTER
     from papermill.iorw import load_notebook_node
     from papermill.parameterize import parameterize_notebook
 
     whole = nbformat.v4.new_notebook()
-    for lesson in sorted(NOTEBOOKS.glob("*.ipynb")):
+    for lesson in LESSONS:
         node = load_notebook_node(str(lesson))
         whole.metadata = node.metadata
         for cell in parameterize_notebook(node, FASTER.get(lesson.stem, {})).cells:
@@ -229,7 +242,7 @@ def _server(base: Path, command: Callable[[Path], list[str]], probe: str) -> Gen
     """
     folder, home = base / "notebooks", base / "home"
     shutil.copytree(NOTEBOOKS, folder, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
-    _all_lessons(folder / "all_lessons.ipynb")
+    _lessons(folder / "lessons.ipynb")
     names = ("_CONFIG", "_DATA", "_RUNTIME", "LAB_SETTINGS", "LAB_WORKSPACES")
     folders = {f"JUPYTER{name}_DIR": str(home / name.strip("_").lower()) for name in names}
     variables = {"HOME": str(home), "IPYTHONDIR": str(home / "ipython"), "OMP_NUM_THREADS": "1", **folders}

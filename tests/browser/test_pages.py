@@ -1,39 +1,20 @@
-"""Every page at the widths of a phone, a tablet, a laptop and a large screen, light and dark.
+"""Every page without a server, as `walking` looks at it; a test reports all findings of its pages."""
 
-`figures.js` looks at what is shown: texts upon each other, what is wider than its box, raw TeX and outputs,
-controls that a text names and the page lacks. Each test reports all findings of all of its pages.
-"""
-
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browser.walking import FAULTS, VIEWS, report, walk
 from golden_runs import SHOWN
 
 from condnum.report.html import export_html
-from condnum.report.notebook import read_notebook
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
-FAULTS = Path(__file__).with_name("figures.js").read_text(encoding="utf-8")
-NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
-WIDTHS, THEMES = (390, 768, 1280, 1920), ("light", "dark")
 #: Bytes of a page beside the scripts that pages share, and of the whole site.
 LARGEST_PAGE, LARGEST_SITE = 1_500_000, 25_000_000
 
-#: Whether all figures are drawn at the width of their place, in the colours of the page.
-_SETTLED = """dark => !document.querySelector('.condnum-recorded:not(:has(.main-svg))')
-    && [...document.querySelectorAll('.plot-frame, .js-plotly-plot')].every(plot =>
-    !plot.checkVisibility() || (plot._fullLayout && plot.querySelector('.main-svg')
-        && (plot._fullLayout.paper_bgcolor === '#14181e') === dark
-        && (!plot._fullLayout.autosize || Math.abs(plot._fullLayout.width - plot.clientWidth) <= 1)))"""
-#: Voilà and JupyterLab do not follow the reader's system: what is live in them follows this.
-_THEME = "light => { if (document.body.dataset.jpThemeLight) document.body.dataset.jpThemeLight = light; }"
-#: Lets observers of sizes and of colours do their work.
-_PAINTED = (
-    "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
-)
 #: The contents that a page shows: what each entry says, and where it leads.
 _CONTENTS = """() => [...document.querySelectorAll('.sidebar-tree a')].map(link =>
     [link.textContent.trim(), link.href.split('#')[0].split('/site/')[1]])"""
@@ -42,38 +23,12 @@ _SECTIONS = """() => [
     [...document.querySelectorAll('main h2')].map(heading => `#${heading.id}`)]"""
 
 
-def look(page: Any, dark: bool) -> list[str]:
-    """Return what is wrong with a page as it is shown now."""
-    page.evaluate(_PAINTED)
-    page.wait_for_function(_SETTLED, arg=dark)
-    return page.evaluate(FAULTS)
-
-
-def report(found: Iterable[tuple[str, str, str]]) -> str:
-    """Word findings, each with the page and with all of its windows."""
-    windows: dict[tuple[str, str], list[str]] = {}
-    for page, where, fault in found:
-        windows.setdefault((page, fault), []).append(where)
-    return "\n".join(f"{page} ({', '.join(where)}): {fault}" for (page, fault), where in windows.items())
-
-
-def walk(page: Any, name: str, *, widths: Iterable[int] = WIDTHS) -> list[tuple[str, str, str]]:
-    """Return what is wrong with an open page at each width, light and dark."""
-    found = []
-    for theme in THEMES:
-        page.emulate_media(color_scheme=theme)
-        page.evaluate(_THEME, theme == "light")
-        for width in widths:
-            page.set_viewport_size({"width": width, "height": 900})
-            found += [(name, f"{width} px, {theme}", fault) for fault in look(page, theme == "dark")]
-    return found
-
-
 def walk_file(watched: Any, path: Path, name: str) -> list[tuple[str, str, str]]:
     """Open a page without a server and walk it; also its complaints and what it fetches from elsewhere."""
     watched.problems.clear()
     watched.fetched.clear()
-    watched.emulate_media(color_scheme="light")
+    watched.emulate_media(color_scheme=VIEWS[0][1])
+    watched.set_viewport_size({"width": VIEWS[0][0], "height": 900})
     watched.goto(path.as_uri())
     found = walk(watched, name)
     local = ("file:", "data:", "blob:")
@@ -125,43 +80,6 @@ def test_reports(
         links, sections = watched.evaluate(_SECTIONS)
         if links != sections:
             found.append((name, "always", f"contents list {links}, the page has {sections}"))
-    assert not found, report(found)
-
-
-#: JupyterLab draws cells that are in sight, unless it is asked for all of them.
-_WHOLE = """() => {
-    const { content } = window.jupyterapp.shell.currentWidget;
-    content.notebookConfig = { ...content.notebookConfig, windowingMode: 'none' };
-}"""
-
-
-def explorers() -> int:
-    """How many explorers the lessons show; the vectors of lesson 2 that a reader grabs are no explorer."""
-    lessons = [read_notebook(path) for path in sorted(NOTEBOOKS.glob("*.ipynb"))]
-    sources = [cell.source for lesson in lessons for cell in lesson.cells if cell.cell_type == "code"]
-    return sum(".show(static=static" in source and "Grab" not in source for source in sources)
-
-
-#: As in our template of Voilà: anywidget gives up on a model after two seconds, however slow the machine.
-_PATIENT = """{
-    const shortest = AbortSignal.timeout.bind(AbortSignal);
-    AbortSignal.timeout = () => shortest(600000);
-}"""
-
-
-def test_the_lessons_in_jupyterlab(lab: Callable[..., Any], window: Any) -> None:
-    window.add_init_script(_PATIENT)
-    notebook = lab("all_lessons", figures=explorers())
-    notebook.page.evaluate(_WHOLE)
-    found = walk(notebook.page, "JupyterLab", widths=[1400])
-    found += [("JupyterLab", "always", fault) for fault in notebook.problems]
-    assert not found, report(found)
-
-
-def test_the_lessons_in_voila(voila: Callable[..., Any]) -> None:
-    notebook = voila("all_lessons", figures=explorers())
-    found = walk(notebook.page, "Voilà")
-    found += [("Voilà", "always", fault) for fault in notebook.problems]
     assert not found, report(found)
 
 

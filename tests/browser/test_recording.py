@@ -16,7 +16,7 @@ from condnum.lessons.recording import lattice, leaves, payload, record, recordab
 from condnum.machine import limited_threads
 
 SCRIPT = Path(condnum.lessons.__file__).with_name("recording.js")
-STATES = 10
+STATES = 4
 _OPEN = """async (name) => {
     window.source = await condnum.decode(condnum.recordings[name]);
     return Object.fromEntries(window.source.spec.controls.map(({name, values}) => [name, values]));
@@ -61,7 +61,7 @@ def opened(window: Any, tmp_path: Path) -> Iterator[Any]:
 
 
 def test_states_are_those_of_the_functions(opened: Any, window: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten random states of each explorer: every number to 1e-6, every text.
+    """Four random states of each explorer: every number to 1e-6, every text.
 
     To be quick, two random ones of the recorded values of each control are recorded here.
     """

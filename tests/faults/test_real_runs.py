@@ -150,6 +150,7 @@ def stops():
                 yield pytest.param(how, name, share, id=f"{how}-{name}-{share:.2f}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("how", "name", "share"), list(stops()))
 def test_a_stopped_run_leaves_old_or_new_results_and_resumes(
     tmp_path, undisturbed, outcome, how, name, share

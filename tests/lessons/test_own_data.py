@@ -41,7 +41,7 @@ def test_against_dense_references(files):
     Q_P, Q_H = (np.linalg.eigh(K)[1][:, ::-1] for K in (K_P, K_H))
     np.testing.assert_allclose(result.overlaps, (Q_P.T @ Q_H) ** 2, atol=1e-9)
     assert result.pretrain.ridge.value == pytest.approx(np.linalg.cond(K_P + 0.5 * np.eye(6)))
-    assert (result.title, result.warnings) == ("pretrain.npy and harmful.npy", ())
+    assert (result.own.title, result.warnings) == ("pretrain.npy and harmful.npy", ())
     w = np.random.default_rng(0).normal(size=6)
     curve = linear_probe(np.eye(6), K_H, K_H @ w, steps=1000)  # every step recorded
     assert result.costs[2] == int(np.argmax(curve.norm_ratio <= 0.01)) > 1
@@ -165,7 +165,7 @@ def test_columns_are_listed_flagged_and_left_out(tmp_path):
     assert "<td>&lt;b&gt;</td>" in shown(explorer)["reading"]
     explorer.drop = "label"
     assert "look like" not in shown(explorer)["reading"].split("<details")[0]
-    assert len(explorer.result.columns) == 3
+    assert len(explorer.result.own.pair.columns) == 3
     explorer.drop = "labels"
     assert "did you mean" in shown(explorer)["error"]
     assert shown(explorer)["field"] == "drop"

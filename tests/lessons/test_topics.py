@@ -200,9 +200,9 @@ def test_a_joint_step_is_line_6_of_algorithm_1():
     generator = np.random.default_rng(0)
     A, B, theta = (generator.normal(size=(5, 5)) for _ in range(3))
     K_P, K_H = A @ A.T, B @ B.T
-    well, ill = r_well_gradient(hessian(theta, K_P)).gradient, r_ill_gradient(hessian(theta, K_H)).gradient
-    wanted = theta - 2 * theta @ (0.01 * well + 0.2 * ill)
-    np.testing.assert_allclose(joint_step(theta, K_P, K_H, 0.01, 0.2), wanted, rtol=1e-10, atol=1e-12)
+    wanted = well_step(theta, K_P, 0.01) + ill_step(theta, K_H, 0.2) - theta
+    found = joint_step(theta, hessian(theta, K_P), hessian(theta, K_H), 0.01, 0.2)
+    np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-12)
 
 
 def test_within_both_bounds_both_promises_break_and_alone_they_hold():

@@ -18,6 +18,7 @@ import plotly.graph_objects as go
 import pytest
 from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from sphinx.application import Sphinx
 
 from condnum.errors import DataFormatError, DataNotFoundError, OutputError
 from condnum.files import folder_lock
@@ -278,6 +279,7 @@ def test_old_site_or_new(runs, site_cache, tmp_path, monkeypatch):
     for module, name in ((shutil, "copytree"), (os, "rename")):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, full)
+            patch.setattr(Sphinx, "build", lambda self, **options: None)  # the pages of before will do
             with pytest.raises(OutputError, match="No space left on device"):
                 again()
         assert {
@@ -286,8 +288,16 @@ def test_old_site_or_new(runs, site_cache, tmp_path, monkeypatch):
     with folder_lock(target, name=".site.lock"), pytest.raises(OutputError, match="another run is writing"):
         again()
     again()
-    assert bytes_of(target) != before
+    after = bytes_of(target)
+    assert after != before
     assert said == []
+    with monkeypatch.context() as patch:
+        patch.delattr(Sphinx, "build")
+        assert again() == target / "index.html"  # made of the same: it stays
+        assert bytes_of(target) == after
+        (target / "site" / "results" / "lesson.html").write_text("damaged")
+        with pytest.raises(AttributeError):
+            again()
 
 
 def test_a_lesson_that_fails_is_left_out_and_one_that_ran_is_not_run_again(tmp_path, monkeypatch):

@@ -220,6 +220,7 @@ out: str = ""
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_notebook_of_ones_own_killed_in_processes_goes_on_on_the_cluster(
     condnum, start, dask_cluster, tmp_path

@@ -274,10 +274,11 @@ class TestRun:
         with pytest.raises(DataFormatError, match=r"do not fit ResNet: .*missing: .*unexpected: "):
             dataclasses.replace(config, backbone=("resnet18",)).run()
 
+    @pytest.mark.long
     def test_a_head_with_the_labels_in_another_order_is_noticed(self, tmp_path):
         """θ₀ is good, and its head in torchvision's order or in neither."""
         root = paint(tmp_path / "images", ("c2", "c10"))
-        own = {"pretrain": str(root), "harmful": "digits-8x8:5-9", "pretrain_epochs": None, "limit": None}
+        own = {"pretrain": str(root), "harmful": "digits-8x8:5-9", "pretrain_epochs": None}
         short = dataclasses.replace(SHORT, methods=("ours",), epochs=1, group_size=20, probe_epochs=1, **own)
         backbone = Backbone("test_resnet", num_classes=2)
         small = evaluation_transform(backbone, input_size=16, crop_pct=1.0)

@@ -63,8 +63,9 @@ def test_methods_settings_and_data():
     assert dataclasses.replace(SHORT, rows=20).load().rows_harmful == 20
 
 
+@pytest.mark.long
 def test_on_another_table_ours_tunes_itself_and_is_immunized():
-    study = HousePrices("embedded", ("ours",), seeds=3)
+    study = HousePrices("embedded", ("ours",), seeds=2)
     assert study.settings("ours") == SelfTunedSettings()
     cells = study.run().results
     assert cells.loc[cells["convention"] == "compact", "success"].all()  # by fixed settings: in no seed

@@ -316,7 +316,7 @@ def test_killed_at_random_moments(own, tmp_path):
             return {path.stem: store.get(path.stem) for path in store.folder.glob("[!.]*.npz")}
 
     rng, finished = random.Random(0), []  # after each kill: length of the log, and cells finished by then
-    for _ in range(4):
+    for _ in range(2):
         began, more = len(log.read_text().split()), rng.randint(2, 9)
         sweep = own("killed", log, 60, 1)  # waits before its last cell, if it comes there first
         wait_until(partial(reached, began + more), sweep)

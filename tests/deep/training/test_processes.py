@@ -16,6 +16,7 @@ from . import processes_script
 pytest.importorskip("lightning_fabric")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_processes_equal_one(tmp_path: Path) -> None:
     unset = ("LOCAL_RANK", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
