@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import importlib
-import inspect
 import io
-import json
-import math
 import os
-import re
-import shutil
 import signal
 import sys
-import textwrap
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import takewhile
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -29,22 +19,17 @@ from typer.core import TyperGroup
 
 from condnum import __version__
 from condnum.errors import CondnumError, UnknownNameError, require
-
-EXIT_ERROR, EXIT_INTERRUPTED = 2, 130
-
-#: Lines of the table of failures in the terminal.
-SHOWN_FAILURES = 20
-
-
-@dataclass(frozen=True)
-class NotebookCommand:
-    """A notebook as a command."""
-
-    notebook: str  # a name of condnum's own, or a path
-    config: str = ""  # module:class of its study, built and loaded before a kernel starts
-    fixed: Mapping[str, Any] = field(default_factory=dict)  # parameters that are no options of this command
-    defaults: Mapping[str, Any] = field(default_factory=dict)  # where they are not the notebook's
-
+from condnum.report.command import (
+    EXIT_ERROR,
+    EXIT_INTERRUPTED,
+    STOPPED,
+    NotebookCommand,
+    QuietOption,
+    in_columns,
+    notebook_command,
+    number_reader,
+    say,
+)
 
 _DIGITS = "condnum.studies.digit_pairs:DigitPairs"
 _EVERY_PAIR = {"seeds": 3, "pairs": "", "device": "auto"}
@@ -70,10 +55,6 @@ NOTEBOOKS = {
     "run": EXPERIMENTS,
 }
 
-OutOption = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="Folder of the results.", show_default="runs/…")
-]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 SiteOption = Annotated[
     Path, typer.Option(metavar="DIR", help="Folder of index.html and of site/ with the pages.")
 ]
@@ -113,30 +94,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status if isinstance(status, int) else 0
 
 
-def say(message: str) -> None:
-    """Print one wrapped paragraph on the standard error, after the program's name."""
-    width = min(100, shutil.get_terminal_size().columns)
-    paragraph = textwrap.fill(
-        f"condnum: {' '.join(message.split())}", width, break_long_words=False, break_on_hyphens=False
-    )
-    print(paragraph, file=sys.stderr, flush=True)
-
-
-_stopped = threading.Event()
-
-
 @contextlib.contextmanager
 def _termination_as_interrupt() -> Generator[None, None, None]:
     """Clean up after a termination signal as after Ctrl-C, and remember that it came."""
 
     def interrupt(*_: Any) -> NoReturn:
-        _stopped.set()
+        STOPPED.set()
         raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may set signal handlers
         return
-    _stopped.clear()
+    STOPPED.clear()
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     for number, handler in before.items():
         if number == signal.SIGTERM or handler is signal.default_int_handler:  # not where it is ignored
@@ -146,235 +115,6 @@ def _termination_as_interrupt() -> Generator[None, None, None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-# Running a notebook.
-
-
-def as_typed(text: str, names: Iterable[str]) -> str:
-    """Return a message that names parameters as the options that are typed.
-
-    Examples:
-        >>> as_typed("Leave it out: drop=label.", ["drop"])
-        'Leave it out: --drop label.'
-        >>> as_typed("theta_0 was given without theta_i.", ["theta_0", "theta_i"])
-        '--theta-0 was given without --theta-i.'
-    """
-    for name in names:
-        flag = f"--{name.replace('_', '-')}"
-        text = re.sub(rf"(?<![\w-]){name}=", f"{flag} ", text)
-        text = re.sub(rf"(^|without |\()({name})(?=[ ):,;.]|$)", rf"\g<1>{flag}", text)
-    return text
-
-
-def run_command(name: str, command: NotebookCommand, given: Mapping[str, Any]) -> None:
-    """Run a notebook; what is wrong with a parameter is said of its option."""
-    try:
-        _run_command(name, command, given)
-    except CondnumError as error:
-        error.args = (as_typed(str(error), given),)
-        raise
-
-
-def _run_command(name: str, command: NotebookCommand, given: Mapping[str, Any]) -> None:
-    """Check the options and the data, run the notebook, and say where its results are and what failed."""
-    from condnum.data.feature_pair import MISSING
-    from condnum.files import FAILURES
-    from condnum.report import notebook as notebooks
-    from condnum.report.verdicts import verdict_rows
-
-    values = {**command.fixed, **given}
-    out, quiet = values.pop("out", None), values.pop("quiet")
-    path = notebooks.find_notebook(command.notebook)
-    notebook = notebooks.read_notebook(path)
-    declared = notebooks.parameters_of(notebooks.parameters_cell(notebook))
-    if "static" in declared:
-        values.setdefault("static", True)  # a page has no kernel for a widget
-    values = notebooks.checked_parameters(values, declared, notebook=f"notebook {path.stem}")
-    if command.config and "device" in values:
-        from condnum.arrays import resolve_device
-
-        values["device"] = str(resolve_device(values["device"]))
-    label, checksums = loaded(command.config, values) if command.config else ("", {})
-    folder = Path(out) if out else default_folder(name, values)
-    heading = notebooks.first_heading(notebook) or path.stem
-    try:
-        failures = notebooks.run_report(
-            path,
-            values,
-            out=folder,
-            title=f"{heading} ({label})" if label else heading,
-            checksums=checksums,
-            quiet=quiet,
-            stopped=_stopped.is_set,
-        )
-    except notebooks.StoppedError as stop:
-        say(f"stopped by Ctrl-C{stop}")
-        raise typer.Exit(EXIT_INTERRUPTED) from None
-    if rows := verdict_rows(folder):
-        typer.echo("Verdict by Definition 3.1 ((i) must exceed 1, (ii) must not; means, θ at unit scale):")
-        typer.echo(textwrap.indent(in_columns(rows), "  "))
-    typer.echo(f"Results: {folder}")
-    typer.echo(str(folder / notebooks.PAGE))
-    if (folder / "audit.json").exists():
-        for note in json.loads((folder / "audit.json").read_text(encoding="utf-8"))["warnings"]:
-            if "drop=" in note or MISSING in note:  # columns that seem to be no features, rows left out
-                say(f"warning: {as_typed(note, given)}")
-    if failures:
-        rows = [("cell", "error"), *((row["cell"], row["error"]) for row in failures[:SHOWN_FAILURES])]
-        typer.echo(f"{len(failures)} cell{'s' if len(failures) > 1 else ''} failed:", err=True)
-        typer.echo(textwrap.indent(in_columns(rows), "  "), err=True)
-        if len(failures) > SHOWN_FAILURES:
-            typer.echo(f"  … and {len(failures) - SHOWN_FAILURES} more", err=True)
-        place = folder / FAILURES
-        typer.echo(
-            f"All of them are in {place}; the same command tries them again and keeps the others.", err=True
-        )
-        raise typer.Exit(1)
-
-
-def loaded(config: str, values: Mapping[str, Any]) -> tuple[str, Mapping[str, str]]:
-    """Build a study's configuration and load its data: what cannot run fails before a kernel starts."""
-    home, _, name = config.partition(":")
-    kind = getattr(importlib.import_module(home), name)
-    given = {field.name: values[field.name] for field in dataclasses.fields(kind) if field.name in values}
-    if values.get("scheduler") and "jobs" in values:
-        from condnum.studies.executors import choose_executor
-
-        choose_executor(1, values["scheduler"])  # is it an address?
-    chosen = kind.from_parameters(**given)
-    data = chosen.load()
-    chosen.cells(data)  # makes what the cells start from, such as a backbone
-    origin = getattr(data, "provenance", None)
-    if origin is not None and not origin.known_checksum:
-        say(
-            f"warning: SHA-256 {data.checksum} of {data.name} in {origin.location} is not one that this "
-            "project knows; the results are those of these files. Look with: condnum data."
-        )
-    for warning in getattr(data, "warnings", ()):
-        say(f"warning: {warning}")
-    if hasattr(data, "label"):
-        return data.label, {data.label: data.checksum}
-    return ", ".join(getattr(chosen, "chosen_backbones", ())), data.checksums
-
-
-def default_folder(name: str, values: Mapping[str, Any]) -> Path:
-    """Return the folder of a run that names none: by the command and its data.
-
-    Examples:
-        >>> default_folder("house-prices", {"data": "/data/My Houses.csv"}).as_posix()
-        'runs/house-prices-my-houses'
-        >>> default_folder("limits", {"data": "mnist", "source": "auto"}).as_posix()
-        'runs/limits-mnist'
-    """
-    places = ("pretrain", "harmful") if values.get("pretrain") else ("pretrain_images", "harmful_images")
-    named = [values.get(place) for place in places]
-    if not any(named):
-        named = [values.get("data"), None if values.get("source") == "auto" else values.get("source")]
-    words = [name, *(Path(str(word)).stem for word in named if word)]
-    slug = "".join(letter if letter.isalnum() else " " for letter in " ".join(words).lower())
-    return Path("runs") / "-".join(slug.split())
-
-
-def in_columns(rows: Sequence[Sequence[str]]) -> str:
-    """Align rows of text in columns.
-
-    Examples:
-        >>> print(in_columns([("a", "b"), ("long", "1")]))
-        a     b
-        long  1
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
-    return "\n".join(lines)
-
-
-# From a parameters cell to a command.
-
-
-def _reader(kind: type[int] | type[float], least: float = -math.inf) -> Callable[[Any], float]:
-    """Return a parser whose message names the value, which typer's own does not."""
-
-    def read(text: Any) -> float:
-        with contextlib.suppress(ValueError, OverflowError):
-            value = kind(text)
-            if not value < least:
-                return value
-        word = "whole number" if kind is int else "number"
-        bound = f" of at least {least:g}" if math.isfinite(least) else ""
-        raise typer.BadParameter(f"'{text}' is no {word}{bound}.")
-
-    return read
-
-
-def _read_yaml(text: str) -> Any:
-    """Read a value of any other type than int, float, bool and str: null, [1, 2], text."""
-    yaml = require("yaml", "notebooks")
-    try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:
-        problem = " ".join(str(error).split())
-        raise typer.BadParameter(f"'{text}' is no YAML ({problem}); quote text.") from error
-
-
-def notebook_command(name: str, command: NotebookCommand) -> Any:
-    """Build the command of a notebook; its help is the comment with which its parameters cell begins.
-
-    The comment beside a parameter is the help of its option, after `METAVAR: ` if it starts so.
-    """
-    from condnum.report import notebook as notebooks
-
-    notebook = notebooks.read_notebook(notebooks.find_notebook(command.notebook))
-    source, ours = notebooks.parameters_cell(notebook), bool(command.config)
-    kinds: dict[str, dict[str, Any]] = {
-        "int": {"metavar": "N", "parser": _reader(int, 0 if ours else -math.inf)},
-        "float": {"metavar": "X", "parser": _reader(float)},
-        "str": {"metavar": "TEXT", "parser": os.path.expanduser},  # where the shell did not
-        "bool": {},
-    }
-    options: dict[str, tuple[Any, Any]] = {}
-    for parameter in notebooks.parameters_of(source).values():
-        if parameter.name in (*command.fixed, "out", "quiet", "help"):
-            continue
-        default = command.defaults.get(parameter.name, parameter.default)
-        about = kinds.get(parameter.annotation, {"metavar": "YAML", "parser": _read_yaml})
-        metavar, colon, text = parameter.help.partition(": ")
-        if not colon or " " in metavar:
-            metavar, text = "", parameter.help
-        text = (text[:1].upper() if text[:1].isascii() else text[:1]) + text[1:]  # not Ε for ε
-        about = about | {"help": f"{text}." if text and text[-1] not in ".…" else text}
-        switch = parameter.annotation == "bool"
-        if metavar and not switch:
-            about["metavar"] = metavar
-        flag = f"--{parameter.name.replace('_', '-')}"
-        names = [flag, "-j"] if parameter.name == "jobs" else [flag]
-        if parameter.name == "static":
-            default, about["hidden"] = True, True
-        if switch:
-            names = [f"{flag}/--no-{flag[2:]}" if default or not ours else flag]
-        elif parameter.annotation not in kinds:  # a default of any type is left to the notebook
-            default, about["show_default"] = None, repr(default)
-        elif default == "":
-            about["show_default"] = False
-        options[parameter.name] = (Annotated[bool if switch else str, typer.Option(*names, **about)], default)
-    options |= {"out": (OutOption, None), "quiet": (QuietOption, False)}
-
-    def call(**given: Any) -> None:
-        run_command(name, command, {key: value for key, value in given.items() if value is not None})
-
-    comments = takewhile(lambda line: line[:1] == "#", source.splitlines())
-    about_it = "\n".join(line[1:].removeprefix(" ") for line in comments)
-    call.__doc__ = about_it or notebooks.first_heading(notebook)
-    call.__annotations__ = {key: annotation for key, (annotation, _) in options.items()}
-    call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-            for key, (annotation, default) in options.items()
-        ]
-    )
-    single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    single.command(name)(call)
-    return typer.main.get_command(single)
 
 
 class NotebookGroup(TyperGroup):
@@ -439,28 +179,6 @@ def condnum(
     """Model immunization from a condition-number perspective: explore, reproduce, teach, audit."""
 
 
-@run_app.command("notebook")
-def notebook(
-    notebook: Annotated[
-        str, typer.Argument(metavar="NOTEBOOK", help="A name, such as 4_ceiling, or a path to an .ipynb.")
-    ],
-    parameter: Annotated[
-        list[str] | None, typer.Option("-p", "--parameter", metavar="NAME=VALUE", help="In YAML; repeatable.")
-    ] = None,
-    out: OutOption = None,
-    quiet: QuietOption = False,
-) -> None:
-    """Execute a notebook with its parameters as NAME=VALUE."""
-    given = {}
-    for text in parameter or []:
-        name, sign, value = text.partition("=")
-        if not name.strip() or not sign:
-            raise typer.BadParameter(f"'{text}' is no parameter; write NAME=VALUE, such as -p seeds=3.")
-        given[name.strip()] = _read_yaml(value)
-    name = Path(notebook).stem
-    run_command(f"notebook-{name}", NotebookCommand(notebook), {**given, "out": out, "quiet": quiet})
-
-
 @data_app.callback(invoke_without_command=True)
 def data(context: typer.Context) -> None:
     """Load each data set in full and list what was found where; the exit status is 1 unless all are well."""
@@ -514,7 +232,7 @@ def lab(
     epilog="An experiment that fails does not stop the others: the site says what is wrong, and the exit "
     "status is 1. After Ctrl-C the same command goes on where it was.",
 )
-def reproduce(
+def reproduce_command(
     scale: Annotated[
         str,
         typer.Option(
@@ -524,7 +242,8 @@ def reproduce(
     ] = "quick",
     only: Annotated[str, typer.Option(metavar="A,B,…", help="Experiments, with commas; default: all.")] = "",
     jobs: Annotated[
-        int, typer.Option("--jobs", "-j", metavar="N", parser=_reader(int, 0), help="Workers; 0: one a core.")
+        int,
+        typer.Option("--jobs", "-j", metavar="N", parser=number_reader(int, 0), help="Cores to use; 0: all."),
     ] = 0,
     out: Annotated[
         Path | None,
@@ -536,7 +255,7 @@ def reproduce(
     """Run all experiments, reuse what is unchanged; a site that grows sets each number beside its run."""
     from condnum.files import folder_lock, output_folder
     from condnum.report.experiments import experiments
-    from condnum.report.reproduce import reproduce as run
+    from condnum.report.reproduce import reproduce
     from condnum.site.build import build_site, missing_parts
 
     require("sphinx", "site")  # now, not when all has run
@@ -546,13 +265,13 @@ def reproduce(
     output_folder(site)
     built = False
 
-    def on_end(entry: Any) -> None:
+    def on_end(name: str, runs: Any) -> None:
         """Build the site once there is a result; between experiments that take hours, after each."""
         nonlocal built
-        if entry.name not in chosen or (built and scale == "quick"):
+        if name not in chosen or (built and scale == "quick"):
             return
         with contextlib.suppress(CondnumError, OSError):  # the last build says what is wrong
-            page = build_site(root, site, execute=False)
+            page = build_site(runs, site, execute=False)
             built = True
             if not quiet:
                 line = f"  site: {page} (open it now; the other results, lessons and explorers follow)"
@@ -560,7 +279,7 @@ def reproduce(
 
     with folder_lock(root):
         try:
-            record = run(
+            runs = reproduce(
                 scale,
                 root,
                 only=names,
@@ -572,11 +291,11 @@ def reproduce(
         except KeyboardInterrupt:
             say(f"stopped by Ctrl-C; what is finished lies in {root}: the same command goes on from there.")
             raise typer.Exit(EXIT_INTERRUPTED) from None
-        index = _whole_site(root, site, quiet=quiet)
+        index = _whole_site(runs, site, quiet=quiet)
     bad = ("failed", "not run") if names else ("failed",)  # what was asked for by name has to be there
-    failed = [entry for name in chosen if (entry := record[name]).status in bad]
-    for entry in failed:
-        say(f"{entry.name} {entry.status}: {entry.error}")
+    failed = [run for run in runs if run.name in chosen and run.status in bad]
+    for run in failed:
+        say(f"{run.name} {run.status}: {run.error}")
     typer.echo(str(index))
     if failed:
         raise typer.Exit(1)
@@ -592,26 +311,26 @@ def site(
     part: Annotated[str, typer.Option(hidden=True, help="Make this part, for later builds, alone.")] = "",
 ) -> None:
     """Build the site: lessons, results, how-to, API; without a reproduction, of committed results."""
-    from condnum.report.reproduce import RECORD
+    from condnum.report.results import find_runs
     from condnum.site.build import make_part
 
     if part:
         make_part(part, say=say)
         return
     roots = [Path("runs") / "reproduce" / scale for scale in ("full", "quick")]
-    root = out or next((root for root in roots if (root / RECORD).exists()), None)
-    typer.echo(str(_whole_site(root, site)))
+    root = out or next((root for root in roots if any(root.glob("*/provenance.json"))), None)
+    typer.echo(str(_whole_site(None if root is None else find_runs(root), site)))
 
 
-def _whole_site(root: Path | None, site: Path, *, quiet: bool = False) -> Path:
+def _whole_site(runs: Any, site: Path, *, quiet: bool = False) -> Path:
     """Build the site with its lessons and explorers, which takes minutes where these are not there yet."""
     from condnum.progress import duration, terminal_progress
     from condnum.site.build import build_site
 
     if quiet:
-        return build_site(root, site)
+        return build_site(runs, site)
     start = time.monotonic()
     with terminal_progress("lessons and explorers") as progress:
-        page = build_site(root, site, say=say, progress=progress)
+        page = build_site(runs, site, say=say, progress=progress)
     typer.echo(f"✓ site built in {duration(time.monotonic() - start)}", err=True)
     return page

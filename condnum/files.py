@@ -149,7 +149,7 @@ def read_record(folder: Path) -> dict[str, Any]:
     path = folder / RECORD
     try:
         return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise _damaged(path, error) from error
 
 
@@ -196,9 +196,9 @@ def folder_lock(
         raise OutputError(
             f"another run is writing to {shown}; wait for it, or choose another folder with --out."
         ) from error
-    except OSError as error:
+    except (OSError, NotImplementedError) as error:
         raise OutputError(
-            f"{shown} cannot be locked: {error.strerror or error}; choose a folder on a disk of this machine."
+            f"{shown} cannot be locked: {error}; choose a folder on a disk of this machine."
         ) from error
     try:
         yield path
@@ -245,6 +245,7 @@ class ResultsFolder:
     def replace(self) -> None:
         """Put the finished run in the place of the results; Ctrl-C waits until that is done."""
         interrupted = False
+        self.check_replaceable()
         while True:
             try:
                 if not (self.path / FAILURES).exists() and self.cells.exists():
@@ -269,22 +270,25 @@ class ResultsFolder:
             raise KeyboardInterrupt
 
     def complete(self) -> None:
-        """Finish a replacement from wherever it was left; files that others put there come along."""
-        if not self.old.exists():
-            return
-        if not self.folder.exists():
-            os.rename(self.path if self.path.exists() else self.old, self.folder)
+        """Finish a replacement from wherever it was left."""
         if self.old.exists():
-            ours = {RECORD, FAILED, FAILURES}
-            with suppress(OSError, ValueError, LookupError, TypeError):  # the record of a run names its files
-                ours |= set(json.loads((self.old / RECORD).read_text(encoding="utf-8"))["files"])
-            for path in sorted(self.old.rglob("*")):
-                name = path.relative_to(self.old)
-                kept = name.as_posix() not in ours and name.parts[0] != CELLS
-                if kept and not path.is_dir() and not (self.folder / name).exists():
-                    (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
-                    os.rename(path, self.folder / name)
+            if not self.folder.exists():
+                os.rename(self.path if self.path.exists() else self.old, self.folder)
             shutil.rmtree(self.old)
+
+    def check_replaceable(self) -> None:
+        """Refuse to replace a folder with files that no run wrote; hidden files do not count."""
+        ours = {RECORD, FAILED, FAILURES}
+        with suppress(DataFormatError):
+            ours |= set(read_record(self.folder).get("files", ()))
+        for path in sorted(self.folder.rglob("*")):
+            name = path.relative_to(self.folder)
+            hidden = any(part.startswith(".") for part in name.parts)
+            if not path.is_dir() and not hidden and name.parts[0] != CELLS and name.as_posix() not in ours:
+                raise OutputError(
+                    f"{self.folder} holds {name}, which no run of condnum wrote, and a run replaces the "
+                    "whole folder; move that file away, or choose another folder with --out."
+                )
 
     def clear(self) -> None:
         """Remove what is half done, but not the finished cells."""
@@ -320,6 +324,7 @@ def results_folder(out: str | os.PathLike[str]) -> Generator[ResultsFolder, None
         held = ResultsFolder(shown if folder == shown.absolute() else folder)
         try:
             held.complete()
+            held.check_replaceable()
             output_folder(held.path)
             held.clear()
             if (held.folder / CELLS).exists() and not held.cells.exists():  # of a run with failures

@@ -20,7 +20,7 @@ import torch
 import typer.core
 
 from condnum import cli
-from condnum.report import notebook
+from condnum.report import command, notebook
 from condnum.report.reproduce import experiments
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -183,7 +183,7 @@ def parsed_only(tmp_path, monkeypatch):
 
     really = typer.core.TyperCommand.invoke
     monkeypatch.setattr(typer.core.TyperCommand, "invoke", invoke)
-    monkeypatch.setattr(cli, "loaded", configured)
+    monkeypatch.setattr(command, "loaded", configured)
     monkeypatch.setattr(notebook, "run_report", lambda *_, **__: [])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)

@@ -18,10 +18,10 @@ from pathlib import Path
 import condnum
 from condnum.cli import main
 from condnum.report.notebook import copy_notebooks
-from condnum.site.results import COMMITTED, published_runs
+from condnum.site.results import COMMITTED, committed_runs
 
 print(condnum.__file__)
-print(copy_notebooks(Path("mine")), len(published_runs(None)[1]) - len(COMMITTED))
+print(copy_notebooks(Path("mine")), len(committed_runs()) - len(COMMITTED))
 sys.exit(main(["run", "corrections", "--quiet", "--out", "results"]))
 """
 

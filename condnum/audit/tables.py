@@ -10,7 +10,7 @@ from condnum.audit.layers import LayerAudit
 from condnum.audit.measures import LABEL_OF, Comparison
 from condnum.audit.result import Audit
 from condnum.machine import PeakMemory
-from condnum.report.tables import RATIOS, as_html, formula_html, number
+from condnum.report.tables import RATIO_TITLES, as_html, formula_html, number
 
 _MARK = {True: "holds", False: "fails", None: "not known"}
 _TASKS = {"pretrain": "D<sub>P</sub>", "harmful": "D<sub>H</sub>"}
@@ -84,7 +84,7 @@ def measures_words(found: Audit) -> pd.DataFrame:
         interval=np.where(unit, [found.interval_words("rir", **place) for place in places], "—"),
     )
     titles = {
-        "extractor": "extractor", "convention": "convention", "gauge": "scale of θ", **RATIOS,
+        "extractor": "extractor", "convention": "convention", "gauge": "scale of θ", **RATIO_TITLES,
         "interval": "95 % interval", "rir_ceiling": "ceiling", "share": "RIR / ceiling",
     }  # fmt: skip
     return _worded(table, titles)

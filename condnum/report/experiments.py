@@ -3,19 +3,14 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from condnum.data.resolver import data_folders
 from condnum.errors import UnknownNameError, check_known
 
-#: `reused`: an earlier run had the same parameters, data and code. `waiting`: asked for, and its turn has not
-#: come or not ended. `not run`: never asked for here, or its data are missing.
-Status = Literal["finished", "reused", "failed", "waiting", "not run"]
-
 
 @dataclass(frozen=True)
 class Experiment:
-    """One command, what it needs, how it is shown, and what became of it."""
+    """One command, what it needs, and how it is shown."""
 
     name: str  # of its folder and page: "house-prices"
     title: str
@@ -24,20 +19,6 @@ class Experiment:
     data: tuple[str, ...] = ()  # names of `condnum.data.catalog` whose checksums decide about reuse
     parallel: bool = True  # whether it takes --jobs
     core_seconds: float = 0.0  # of one core, about; 0 if not known
-    status: Status = "not run"
-    folder: str | None = None  # of a finished result, relative to the record; also of an older one
-    error: str = "was not asked for"  # "" unless failed or not run
-    seconds: float = 0.0  # of the run that made the folder
-    fingerprint: str = ""  # of what the folder depends on
-
-    @property
-    def ok(self) -> bool:
-        """Whether the folder holds what was asked for."""
-        return self.status in ("finished", "reused")
-
-    def estimate(self, cores: int) -> float:
-        """Return how many seconds it takes, by its last run or a typical one; 0 if not known."""
-        return self.seconds or self.core_seconds / (max(1, cores) if self.parallel else 1)
 
     @property
     def typed(self) -> str:
@@ -213,7 +194,8 @@ _FULL = (
     ),
 )
 
-_SCALES = {"quick": _QUICK, "full": _FULL}
+#: By name.
+SCALES = {"quick": _QUICK, "full": _FULL}
 
 
 def experiments(scale: str, only: Sequence[str] = ()) -> tuple[Experiment, ...]:
@@ -223,9 +205,9 @@ def experiments(scale: str, only: Sequence[str] = ()) -> tuple[Experiment, ...]:
         >>> [experiment.name for experiment in experiments("quick", ["limits", "mnist"])]
         ['mnist', 'limits']
     """
-    if scale not in _SCALES:
-        raise UnknownNameError("scale", scale, list(_SCALES))
-    names = [experiment.name for experiment in _SCALES[scale]]
+    if scale not in SCALES:
+        raise UnknownNameError("scale", scale, list(SCALES))
+    names = [experiment.name for experiment in SCALES[scale]]
     for name in only:
         check_known("experiment", name, names)
-    return tuple(experiment for experiment in _SCALES[scale] if not only or experiment.name in only)
+    return tuple(experiment for experiment in SCALES[scale] if not only or experiment.name in only)

@@ -10,7 +10,6 @@ import os
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from importlib import metadata
 from pathlib import Path
@@ -167,18 +166,6 @@ def remove_remote(soup: Any) -> None:
                 element["style"] = _CSS_REMOTE.sub("", element["style"])
 
 
-@dataclass(frozen=True)
-class NotebookBody:
-    """What a page shows of an executed notebook; any shell can be put around it."""
-
-    title: str
-    has_heading: bool  # the cells begin with a heading of the first level
-    html: str  # the cells, with a slot where each figure goes
-    figures: tuple[Mapping[str, Any], ...]  # plotly's data and layout, by the number of the slot
-    parameters: Mapping[str, Any]  # of the run
-    footer: str  # which condnum, and when
-
-
 def export_html(
     notebook_path: str | os.PathLike[str], html_path: str | os.PathLike[str], *, title: str | None = None
 ) -> Path:
@@ -188,27 +175,7 @@ def export_html(
 
 
 def render_html(notebook: Any, *, title: str | None = None, name: str = "report") -> str:
-    """Return an executed notebook as one self-contained HTML page."""
-    body = notebook_body(notebook, title=title, name=name)
-    template = Environment(autoescape=True).from_string(asset("report/report.html.j2"))
-    headings = BeautifulSoup(body.html, "html.parser").find_all("h2")
-    page = template.render(
-        body=body,
-        contents=[(heading["id"], heading.get_text()) for heading in headings],
-        css=report_css(),
-        scripts=body.figures and _figure_scripts(),
-    )
-    return fill_slots(page, [figure_html(figure, f"figure-{n}") for n, figure in enumerate(body.figures)])
-
-
-def _figure_scripts() -> list[str]:
-    """Return plotly.js and what draws with it into the frames of a page, as on the site."""
-    plotly = require("plotly.offline", "viz").get_plotlyjs()
-    return [plotly, asset("figures/paint.js", "figures/frames.js")]
-
-
-def notebook_body(notebook: Any, *, title: str | None = None, name: str = "report") -> NotebookBody:
-    """Convert the cells of an executed notebook: folded code, MathML, headings with ids, no network."""
+    """Return an executed notebook as one self-contained HTML page: folded code, MathML, no network."""
     heading = first_heading(notebook)
     shown, figures = shown_notebook(notebook)
     cells, _ = ReportExporter().from_notebook_node(shown)
@@ -225,14 +192,22 @@ def notebook_body(notebook: Any, *, title: str | None = None, name: str = "repor
     papermill = notebook.metadata.get("papermill", {})
     known = notebook.metadata.get("condnum", {}).get("parameters")  # as the runner recorded them
     started = str(papermill.get("start_time", ""))[:19].replace("T", " ")
-    return NotebookBody(
+    scripts: list[str] = []
+    if figures:  # as on the site: plotly.js, and what draws with it into the frames of a page
+        scripts.append(require("plotly.offline", "viz").get_plotlyjs())
+        scripts.append(asset("figures/paint.js", "figures/frames.js"))
+    page = Environment(autoescape=True).from_string(asset("report/report.html.j2"))
+    html = page.render(
         title=title or heading or name,
         has_heading=heading is not None,
-        html=str(soup),
-        figures=tuple(figures),
+        body=str(soup),
+        contents=[(element["id"], element.get_text()) for element in soup.find_all("h2")],
         parameters=dict(known or papermill.get("parameters", {})),
         footer=f"condnum {metadata.version('condnum')}" + (f", run on {started} UTC" if started else ""),
+        css=report_css(),
+        scripts=scripts,
     )
+    return fill_slots(html, [figure_html(figure, f"figure-{n}") for n, figure in enumerate(figures)])
 
 
 def fill_slots(page: str, drawn: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from condnum.report.tables import GAP, Column, count_of, label, lines, number, rows_of, small, span
+from condnum.report.tables import GAP, Column, count_of, in_brackets, label, lines, number, rows_of, span
 
 
 def _pair(pretrain: str, harmful: str) -> str:
@@ -27,7 +27,7 @@ _SUMMARY: dict[str, Column] = {
     **lines(
         "RIR / ceiling",
         ("", ("rir_share rir_share_min rir_share_max", _share)),
-        ("(ceiling)", ("rir_ceiling", small)),
+        ("(ceiling)", ("rir_ceiling", in_brackets)),
     ),
 }
 
@@ -54,7 +54,7 @@ def null_table(spaces: pd.DataFrame) -> pd.DataFrame:
     """Format what each task has and the other lacks, a row per pair."""
 
     def count(name: str, energy: str) -> tuple[tuple[str, Column], tuple[str, Column]]:
-        return ("", (name, str)), ("(energy)", (energy, small))
+        return ("", (name, str)), ("(energy)", (energy, in_brackets))
 
     columns: dict[str, Column] = {
         "D": ("dimension", str),

@@ -1,6 +1,7 @@
 """A notebook: its parameters, a run of it in a kernel of its own, and the folder with all that it leaves."""
 
 import ast
+import copy
 import csv
 import errno
 import logging
@@ -13,6 +14,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +48,6 @@ PARAMETERS_TAG = "parameters"
 REPORT = "report.ipynb"
 PAGE = "report.html"
 
-#: How Python refuses to parse: also for NUL bytes and endless brackets.
-_UNPARSED = (SyntaxError, ValueError, RecursionError, MemoryError)
-
-_TYPES: dict[str, type] = {kind.__name__: kind for kind in (bool, dict, float, int, list, str, tuple)}
-
 
 class NotebookError(CondnumError, RuntimeError):
     """A notebook failed for a reason that condnum does not know; the message names cell and error."""
@@ -63,24 +60,14 @@ class StoppedError(KeyboardInterrupt):
 # Notebooks and their parameters.
 
 
-@dataclass(frozen=True)
-class Parameter:
-    """One assignment of the cell tagged `parameters`."""
-
-    name: str
-    annotation: str  # as written, or the type of the default; "" when neither says anything
-    default: Any  # None also when the default is no literal
-    help: str = ""  # the comment behind it
-
-
-def find_notebook(notebook: str | os.PathLike[str], *, tree: Path | None = None) -> Path:
+def find_notebook(notebook: str | os.PathLike[str]) -> Path:
     """Return the path of a notebook given by path, or by its name among those that come with condnum."""
     path = Path(notebook).expanduser()
     if path.suffix == ".ipynb" or len(path.parts) > 1:
         if path.is_file():
             return path
         raise DataNotFoundError(f"there is no notebook {path}; check the path.")
-    named = {found.stem: found for found in _own_notebooks(tree or shipped("notebooks"))}
+    named = {found.stem: found for found in _own_notebooks(shipped("notebooks"))}
     if path.name not in named:
         raise UnknownNameError("notebook", path.name, sorted(named))
     return named[path.name]
@@ -128,115 +115,61 @@ def first_heading(notebook: Any) -> str | None:
     return re.sub(r"[`*$]|<[^>]+>", "", match[1]) if match else None
 
 
-def parameters_cell(notebook: Any) -> str:
-    """Return the source of the one cell that declares a notebook's parameters."""
-    cells = [cell for cell in notebook.cells if PARAMETERS_TAG in cell.metadata.get("tags", [])]
-    if len(cells) != 1 or cells[0].cell_type != "code":
-        raise InvalidInputError(
-            f"a notebook needs exactly one code cell tagged '{PARAMETERS_TAG}', this one has {len(cells)}; "
-            "without it the notebook's own defaults would overwrite the values that it is given."
-        )
-    return str(cells[0].source)
+@dataclass(frozen=True)
+class ParameterNotebook:
+    """A notebook with one cell tagged `parameters`, read once for its options, its run and its page."""
 
+    path: Path
+    node: Any  # as nbformat reads it
 
-def parameters_of(source: str) -> dict[str, Parameter]:
-    r"""Read the assignments of a parameters cell, in their order, each with the comment behind it.
+    @classmethod
+    def find(cls, notebook: str | os.PathLike[str]) -> "ParameterNotebook":
+        """Read a notebook given by path, or by its name among those that come with condnum."""
+        path = find_notebook(notebook)
+        return cls(path, read_notebook(path))
 
-    Papermill's own inspection knows no `str | None` and ends a default at a `#` inside it.
-
-    Examples:
-        >>> parameters_of("seeds: int = 5  # how many\nmethods = ''")["seeds"]
-        Parameter(name='seeds', annotation='int', default=5, help='how many')
-    """
-    try:
-        body = ast.parse(source).body
-    except _UNPARSED as error:
-        reason = f"{error.msg}, line {error.lineno}" if isinstance(error, SyntaxError) else str(error)
-        raise InvalidInputError(
-            f"the cell tagged '{PARAMETERS_TAG}' is not valid Python ({reason}); "
-            "it may hold assignments and comments only."
-        ) from error
-    lines, found = source.encode().splitlines(), dict[str, Parameter]()
-    for node in body:
-        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
-            continue
-        default = _literal(node.value)
-        if isinstance(node, ast.AnnAssign):
-            targets: list[ast.expr] = [node.target]
-            kind = ast.unparse(node.annotation).strip("'\"")
-        else:
-            targets, kind = node.targets, "" if default is None else type(default).__name__
-        rest = lines[node.end_lineno - 1][node.end_col_offset :].decode() if node.end_lineno else ""
-        comment = rest.partition("#")[2].strip()
-        for target in targets:
-            if isinstance(target, ast.Name):
-                found[target.id] = Parameter(target.id, kind, default, comment)
-    return found
-
-
-def checked_parameters(
-    values: Mapping[str, Any], declared: Mapping[str, Parameter], *, notebook: str = "notebook"
-) -> dict[str, Any]:
-    """Check names and types of the given values before a run.
-
-    Examples:
-        >>> checked_parameters({"lr": 1}, parameters_of("lr: float = 0.1"))
-        {'lr': 1.0}
-        >>> checked_parameters({"lr": True}, parameters_of("lr: float = 0.1"))
-        Traceback (most recent call last):
-            ...
-        condnum.errors.InvalidInputError: parameter 'lr' of the notebook must be float, got True (bool).
-    """
-    checked: dict[str, Any] = {}
-    for name, given in values.items():
-        check_known(f"parameter of the {notebook}", name, declared)
-        value = os.fspath(given) if isinstance(given, os.PathLike) else given
-        annotation = declared[name].annotation
-        try:
-            kind = ast.parse(annotation or "object", mode="eval").body
-        except _UNPARSED as error:
+    @cached_property
+    def cell(self) -> Any:
+        """The one cell that declares the parameters."""
+        cells = [cell for cell in self.node.cells if PARAMETERS_TAG in cell.metadata.get("tags", [])]
+        if len(cells) != 1 or cells[0].cell_type != "code":
             raise InvalidInputError(
-                f"the type of parameter '{name}' in the cell tagged '{PARAMETERS_TAG}' is not valid Python: "
-                f"{annotation!r}; write int, str | None, list[int] or the like."
-            ) from error
-        if not _fits(value, kind):
-            raise InvalidInputError(
-                f"parameter '{name}' of the {notebook} must be {annotation}, "
-                f"got {value!r} ({type(value).__name__})."
+                f"a notebook needs exactly one code cell tagged '{PARAMETERS_TAG}', {self.path} has "
+                f"{len(cells)}; without it the notebook's own defaults would overwrite the given values."
             )
-        checked[name] = float(value) if annotation == "float" else value
-    return checked
+        return cells[0]
+
+    @cached_property
+    def parameters(self) -> dict[str, Any]:
+        """Papermill's record of each parameter by name: `inferred_type_name`, `default` and `help` as text.
+
+        Papermill sees assignments on one line with one equals sign, and types without `|`.
+        """
+        translator = require("papermill.translators", "notebooks").PythonTranslator
+        return {parameter.name: parameter for parameter in translator.inspect(self.cell)}
+
+    @cached_property
+    def defaults(self) -> dict[str, Any]:
+        """The defaults by name; None where the text is not a literal."""
+        return {name: _literal(parameter.default) for name, parameter in self.parameters.items()}
+
+    @property
+    def heading(self) -> str:
+        """The first heading, or the name of the file."""
+        return first_heading(self.node) or self.path.stem
+
+    def check_names(self, values: Mapping[str, Any]) -> None:
+        """Refuse values for parameters that the notebook does not have."""
+        for name in values:
+            check_known(f"parameter of the notebook {self.path.stem}", name, self.parameters)
 
 
-def _literal(node: ast.expr) -> Any:
-    """Return the value of a literal expression, None for any other."""
+def _literal(text: str) -> Any:
+    """Return the value of a literal, None of any other text."""
     try:
-        return ast.literal_eval(node)
-    except (ValueError, TypeError, RecursionError, MemoryError):
+        return ast.literal_eval(text)
+    except Exception:  # whatever half an expression makes of Python's parser
         return None
-
-
-def _fits(value: Any, annotation: ast.expr) -> bool:
-    """Compare a value with an annotation; one that is not known fits."""
-    match annotation:
-        case ast.Constant(value=None):
-            return value is None
-        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return _fits(value, left) or _fits(value, right)
-        case ast.Subscript(value=ast.Name(id="Optional"), slice=inner):
-            return value is None or _fits(value, inner)
-        case ast.Subscript(value=ast.Name(id="Literal"), slice=inner):
-            choices = inner.elts if isinstance(inner, ast.Tuple) else [inner]
-            return any(value == _literal(choice) for choice in choices)
-        case ast.Subscript(value=ast.Name(id="list"), slice=inner):
-            return isinstance(value, list) and all(_fits(item, inner) for item in value)
-        case ast.Subscript(value=outer):
-            return _fits(value, outer)
-        case ast.Name(id=name) if name in _TYPES:
-            if isinstance(value, bool):
-                return name == "bool"
-            return isinstance(value, (int, float) if name == "float" else _TYPES[name])
-    return True
 
 
 # Running one.
@@ -281,44 +214,40 @@ def running_kernel(
 
 
 def run_notebook(
-    notebook: str | os.PathLike[str],
+    notebook: str | os.PathLike[str] | ParameterNotebook,
     parameters: Mapping[str, Any],
     folder: str | os.PathLike[str],
     *,
-    timeout: float | None = None,
     quiet: bool = False,
-    progress: OnProgress | None = None,
     optional: Mapping[str, Any] | None = None,
 ) -> Path:
     """Execute a notebook and write it, with its outputs, to `folder/report.ipynb`.
 
-    The kernel is the current interpreter, in the caller's working directory. Names and types of
-    the parameters are checked before it starts. When a cell fails, the notebook up to there is kept
-    as `folder/report.failed.ipynb`.
+    The kernel is the current interpreter, in the caller's working directory. `optional` values are passed
+    on if the notebook has such parameters. When a cell fails, the notebook up to there is kept as
+    `folder/report.failed.ipynb`.
     """
     require("papermill", "notebooks")
-    path = find_notebook(notebook)
-    node = read_notebook(path)
-    declared = parameters_of(parameters_cell(node))
-    wanted = {**parameters, **{k: v for k, v in (optional or {}).items() if k in declared}}
-    values = checked_parameters(wanted, declared, notebook=f"notebook {path.stem}")
-    effective = {name: values.get(name, parameter.default) for name, parameter in declared.items()}
-    node.metadata["condnum"] = {"parameters": {k: without_home(v) for k, v in effective.items()}}
+    book = notebook if isinstance(notebook, ParameterNotebook) else ParameterNotebook.find(notebook)
+    values = {**parameters, **{k: v for k, v in (optional or {}).items() if k in book.parameters}}
+    book.check_names(values)
+    node, name = copy.deepcopy(book.node), book.path.stem
+    effective = {parameter: without_home(value) for parameter, value in {**book.defaults, **values}.items()}
+    node.metadata["condnum"] = {"parameters": effective}
     node.metadata.setdefault(
         "kernelspec", {"display_name": "Python 3", "language": "python", "name": "python3"}
     )
     target = output_folder(folder)
-    shown: Any = nullcontext(progress) if quiet or progress else terminal_progress(path.stem)
+    shown: Any = nullcontext() if quiet else terminal_progress(name)
     with atomic_write(target / REPORT) as temporary:
         try:
             with shown as report:
-                _execute(node, temporary, values, timeout=timeout, report=report)
+                finished = _execute(node, temporary, values, report)
         except CondnumError:
             raise
         except Exception as error:
             temporary.replace(target / FAILED)
-            raise _translated(error, path.stem, target / FAILED) from error
-        finished = read_notebook(temporary)
+            raise _translated(error, name, target / FAILED) from error
         for key in ("input_path", "output_path"):  # temporary, and inside somebody's home
             finished.metadata.get("papermill", {}).pop(key, None)
         require("nbformat", "notebooks").write(finished, temporary)
@@ -326,10 +255,8 @@ def run_notebook(
     return target / REPORT
 
 
-def _execute(
-    node: Any, path: Path, values: Mapping[str, Any], *, timeout: float | None, report: OnProgress | None
-) -> None:
-    """Run the notebook in a kernel of its own, saving it to `path` after each cell."""
+def _execute(node: Any, path: Path, values: Mapping[str, Any], report: OnProgress | None) -> Any:
+    """Run the notebook in a kernel of its own, saving it to `path` after each cell; return it."""
     papermill = require("papermill", "notebooks")
     logging.getLogger("papermill").setLevel(logging.CRITICAL)  # our messages and progress say the same
     with tempfile.TemporaryDirectory(prefix="condnum-") as scratch:
@@ -337,14 +264,13 @@ def _execute(
         environment = {PROGRESS_VARIABLE: str(events)} if report else {}
         followed = following(events, report) if report else nullcontext()
         with followed, running_kernel(cwd=Path.cwd(), environment=environment, log=log) as manager:
-            papermill.execute_notebook(
+            return papermill.execute_notebook(
                 node,
                 str(path).replace("{", "{{").replace("}", "}}"),  # papermill takes paths as format strings
                 dict(values),
                 kernel_name="python3",
                 language="python",
                 progress_bar=False,
-                execution_timeout=int(timeout) if timeout else None,
                 km=manager,
                 store_widget_state=False,  # else 5 MB of JavaScript for each figure widget
                 coalesce_streams=True,
@@ -370,8 +296,6 @@ def _translated(error: Exception, name: str, failed: Path) -> CondnumError:
     said = {
         "PapermillExecutionError": f"the notebook {name} failed in cell [{getattr(error, 'exec_count', '?')}]"
         f" with {ename}: {getattr(error, 'evalue', '')}",
-        "CellTimeoutError": f"a cell of the notebook {name} ran into its time limit; raise the limit, or ask "
-        "for less (fewer seeds, epochs or rows)",
         "DeadKernelError": f"the kernel of the notebook {name} died, most often for lack of memory; "
         "try fewer rows or another device",
     }.get(kind, f"the notebook {name} could not be run ({kind}: {error})")
@@ -386,24 +310,21 @@ def is_whole(folder: Path) -> bool:
     return all((folder / name).is_file() for name in (REPORT, PAGE, RECORD))
 
 
-def abandoned(held: ResultsFolder) -> int | None:
-    """Leave of a run its finished cells and a failed notebook; count the cells, None if they are no store."""
+def abandoned(held: ResultsFolder) -> int:
+    """Leave of a run its finished cells and a failed notebook; count the cells."""
     from condnum.studies.cells import ResultStore
 
     if (held.path / FAILED).exists():
         os.replace(held.path / FAILED, output_folder(held.folder) / FAILED)
     held.clear()
-    try:
-        kept = ResultStore(held.cells, mode="read").count() if held.cells.exists() else 0
-    except CondnumError:
-        return None
+    kept = ResultStore(held.cells, mode="read").count() if held.cells.exists() else 0
     if not kept:
         shutil.rmtree(held.cells, ignore_errors=True)
     return kept
 
 
 def run_report(
-    notebook: str | os.PathLike[str],
+    notebook: ParameterNotebook,
     parameters: Mapping[str, Any],
     *,
     out: str | os.PathLike[str],
@@ -439,10 +360,8 @@ def run_report(
             logging.getLogger("asyncio").setLevel(logging.CRITICAL)
             (held.path / FAILED).unlink(missing_ok=True)
             kept = abandoned(held)
-            told = f"; {held.cells} is left as it is."
-            if kept == 0:
-                told = " before the first piece was finished; nothing was kept."
-            elif kept:
+            told = " before the first piece was finished; nothing was kept."
+            if kept:
                 pieces = f"{kept} finished piece{'s' if kept != 1 else ''} kept in {held.cells}"
                 told = f"; {pieces}: the same command resumes from there."
             raise StoppedError(told) from None

@@ -1,4 +1,4 @@
-"""`condnum reproduce`: experiments side by side, a process each, and a record that grows with them.
+"""`condnum reproduce`: experiments side by side, a process each; their folders are the state.
 
 A finished result is reused as long as its parameters, data and code are what they were.
 """
@@ -17,17 +17,16 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Literal, TextIO
 
 from condnum.data.catalog import data_status
 from condnum.data.resolver import data_folders
-from condnum.errors import InvalidInputError, require
-from condnum.files import output_folder, write_json
-from condnum.machine import describe_device, end_group, source_revision, threads_environment, versions
+from condnum.errors import require
+from condnum.files import RECORD, output_folder, read_record, write_json
+from condnum.machine import end_group, threads_environment, versions
 from condnum.progress import (
     POLL_SECONDS,
     PROGRESS_VARIABLE,
@@ -36,8 +35,9 @@ from condnum.progress import (
     following,
     terminal_progress,
 )
-from condnum.report.experiments import Experiment, Status, experiments
+from condnum.report.experiments import Experiment, experiments
 from condnum.report.notebook import is_whole
+from condnum.report.results import REPRODUCTION, ExperimentResult, find_run
 from condnum.studies.executors import core_count
 
 #: Seconds that an interrupted experiment has to keep what it finished.
@@ -69,7 +69,7 @@ class Ended:
         return f"{killed}: {self.message}" if self.message else killed
 
 
-def run_command(
+def run_program(
     words: Sequence[str], *, progress: OnProgress | None = None, threads: int = 0, stop: Stop | None = None
 ) -> Ended:
     """Run `condnum …` in a process of its own, on so many cores (0: all), until it is done or stopped.
@@ -107,57 +107,11 @@ def run_command(
     return Ended(status, text.strip()[-2000:])
 
 
-#: What ran, what became of it, and what it depended on.
-RECORD = "reproduction.json"
-
-#: Of the file: a reader refuses others.
-FORMAT = 2
-
-
-@dataclass(frozen=True)
-class ReproductionRecord:
-    """A reproduction: when, with what, and every experiment of its scale."""
-
-    scale: str
-    started_utc: str
-    seconds: float
-    source: Mapping[str, Any] | None  # git revision, dirty
-    versions: Mapping[str, str]
-    device: Mapping[str, Any]
-    experiments: tuple[Experiment, ...]
-    format: int = FORMAT
-
-    def __getitem__(self, name: str) -> Experiment:
-        """Return an experiment by name."""
-        return next(experiment for experiment in self.experiments if experiment.name == name)
-
-    def save(self, folder: Path) -> Path:
-        """Write `reproduction.json` atomically."""
-        return write_json(folder / RECORD, asdict(self))
-
-
-def read_record(folder: Path) -> ReproductionRecord | None:
-    """Read the record of a reproduction."""
-    path = folder / RECORD
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-        (FORMAT,).index(value["format"])  # refuses others
-        rows = (Experiment(**row | {"data": tuple(row["data"])}) for row in value["experiments"])
-        return ReproductionRecord(**value | {"experiments": tuple(rows)})
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise InvalidInputError(
-            f"{path} is no record of this version of condnum ({type(error).__name__}: {error}); "
-            "remove it to start anew; the finished folders beside it stay."
-        ) from error
-
-
 #: Parts of the package that arrange and show results but cannot change one.
 _SHOWING = tuple(f"report/{name}.py" for name in ("experiments", "reproduce", "results", "scoreboard"))
 
 
-def fingerprint(words: Sequence[str], checksums: Mapping[str, str]) -> str:
+def run_fingerprint(words: Sequence[str], checksums: Mapping[str, str]) -> str:
     """Return a SHA-256 of what a command's result depends on, now; "" while data are not known."""
     parts = [list(words), sorted(checksums.items()), code_checksum(Path(__file__).resolve().parents[2])]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest() if all(checksums.values()) else ""
@@ -178,105 +132,127 @@ def code_checksum(tree: Path) -> str:
     return digest.hexdigest()
 
 
-def plan(first: Sequence[Experiment], rest: Sequence[Experiment], cores: int, workers: int) -> str:
+def plan(
+    first: Sequence[ExperimentResult], rest: Sequence[ExperimentResult], cores: int, workers: int
+) -> str:
     """Return what will run, in its order, and how long that takes.
 
     Examples:
-        >>> print(plan(experiments("quick", ["house-prices"]), experiments("quick", ["corrections"]), 2, 1))
+        >>> before = [ExperimentResult(one) for one in experiments("quick", ["house-prices", "corrections"])]
+        >>> print(plan(before[:1], before[1:], 2, 1))
         Plan: about 1 min 17 s on 2 cores, then the pages of the site.
           house-prices        about 1 min 5 s    House prices (Table 1, Figure 1)
           corrections         about 12 s         Where the paper is wrong
     """
     alone, shared = (
-        [before.estimate(count) for before in group]
-        for group, count in ((first, cores), (rest, cores // workers))
+        [run.estimate(count) for run in group] for group, count in ((first, cores), (rest, cores // workers))
     )
     total = sum(alone) + max([sum(shared) / workers, *shared])
     lines = [f"Plan: about {duration(total)} on {cores} cores, then the pages of the site."]
-    for before, seconds in zip([*first, *rest], [*alone, *shared], strict=True):
+    for run, seconds in zip([*first, *rest], [*alone, *shared], strict=True):
         about = f"about {duration(seconds)}" if seconds else "time not known"
-        lines.append(f"  {before.name:<20}{about:<19}{before.title}")
+        lines.append(f"  {run.name:<20}{about:<19}{run.experiment.title}")
     return "\n".join(lines)
 
 
-class _Reproduction:
-    """A reproduction that runs: its record, which the threads of the experiments keep up to date."""
+def missing_images(experiment: Experiment) -> str:
+    """Return what an experiment needs that is not here; "" if nothing."""
+    if experiment.words is not None:
+        return ""
+    names = " and ".join(f"{name}/" for name in experiment.images)
+    return (
+        f"needs the images of {names}, which nobody may hand on and nothing here downloads; put them "
+        f"into a data folder ({', '.join(str(place) for place in data_folders())}), or run it on "
+        f"folders of your own: {experiment.typed}"
+    )
 
-    def __init__(
-        self, record: ReproductionRecord, folder: Path, stream: TextIO, runner: Callable[..., Ended]
-    ) -> None:
-        self.record, self.folder, self.stream, self.runner = record, folder, stream, runner
-        self.stop, self.began, self.total, self._ended = Stop(), time.monotonic(), 0, 0
+
+class Reproduction:
+    """The experiments of a scale while they run; `runs` says at any time what is there of each."""
+
+    def __init__(self, scale: str, root: Path, stream: TextIO, runner: Callable[..., Ended]) -> None:
+        self.root, self.stream, self.runner, self.stop = root, stream, runner, Stop()
+        self.runs = {experiment.name: find_run(experiment, root) for experiment in experiments(scale)}
+        self.total, self._ended = 0, 0
         self._lock, self._checksums = threading.Lock(), dict[str, str]()
 
     def fingerprint(self, experiment: Experiment) -> str:
-        """Return an experiment's fingerprint; each data set is loaded for it once."""
+        """Return what a result depends on now; each data set is loaded for it once."""
         for name in experiment.data:
             self._checksums[name] = self._checksums.get(name) or data_status(name).checksum
-        return fingerprint(experiment.words or (), {name: self._checksums[name] for name in experiment.data})
+        known = {name: self._checksums[name] for name in experiment.data}
+        return run_fingerprint(experiment.words or (), known)
 
-    def settled(self, before: Experiment) -> Experiment | None:
-        """Return what becomes of an experiment that need not or cannot run; None for the others."""
-        if before.words is None:
-            names = " and ".join(f"{name}/" for name in before.images)
-            missing = (
-                f"needs the images of {names}, which nobody may hand on and nothing here downloads; put them "
-                f"into a data folder ({', '.join(str(place) for place in data_folders())}), or run it on "
-                f"folders of your own: {before.typed}"
-            )
-            return replace(before, status="not run", error=missing)
-        if before.ok and before.fingerprint and before.fingerprint == self.fingerprint(before):
-            return replace(before, status="reused", error="")
-        return None
+    def look(self, experiment: Experiment) -> ExperimentResult:
+        """Return what is there of an experiment that is asked for: it is reused, cannot run, or waits."""
+        run = self.runs[experiment.name]
+        if error := missing_images(experiment):
+            return replace(run, status="not run", error=error)
+        same = run.fingerprint and run.fingerprint == self.fingerprint(experiment)
+        return replace(run, status="reused" if same else "waiting", error="")
 
-    def run(self, before: Experiment, jobs: int, threads: int) -> Experiment:
+    def run(self, before: ExperimentResult, jobs: int, threads: int) -> ExperimentResult:
         """Run an experiment, or a command that is none; return what became of it."""
         if self.stop.urgency:
             return before
-        target, start = self.folder / before.name, time.monotonic()
-        recorded = any(entry.name == before.name for entry in self.record.experiments)
-        words = [*(before.words or ()), *(["--jobs", str(jobs)] if before.parallel else [])]
+        experiment, target, start = before.experiment, self.root / before.name, time.monotonic()
+        words = [*(experiment.words or ()), *(["--jobs", str(jobs)] if experiment.parallel else [])]
+        ours = before.name in self.runs
         with terminal_progress(before.name, stream=self.stream) as progress:
             progress({"stage": "running"})
             ended = self.runner(
-                [*words, "--out", str(target), "--quiet"] if recorded else words,
-                progress=progress if recorded else None,
+                [*words, "--out", str(target), "--quiet"] if ours else words,
+                progress=progress if ours else None,
                 threads=threads,
                 stop=self.stop,
             )
-        if ended.status == 0 and (is_whole(target) or not recorded):
-            after = replace(
-                before,
-                status="finished",
-                folder=before.name,
-                error="",
-                seconds=round(time.monotonic() - start, 3),
-                fingerprint=self.fingerprint(before),  # now: it may have fetched its data
-            )
-        elif self.stop.urgency:
-            return before
-        else:  # an older result stays
-            after = replace(before, status="failed", error=ended.error or f"left no whole result in {target}")
-        self.settle(after)
+        after = replace(before, status="finished")
+        if ours and ended.status == 0 and is_whole(target):
+            # Now: the run may have fetched its data.
+            marks = {"command": experiment.command, "fingerprint": self.fingerprint(experiment)}
+            write_json(target / RECORD, {**read_record(target), REPRODUCTION: marks})
+            after = find_run(experiment, self.root)
+        elif ours or ended.status:
+            if self.stop.urgency:
+                return before
+            error = ended.error or f"left no whole result in {target}"
+            after = replace(before, status="failed", error=error)  # an older result stays
+        self.settle(after, time.monotonic() - start)
         return after
 
-    def settle(self, after: Experiment) -> None:
-        """Record and print what became of an experiment."""
+    def settle(self, after: ExperimentResult, seconds: float) -> None:
+        """Keep and print what became of an experiment."""
         with self._lock:
             self._ended += 1
-            entries = tuple(after if old.name == after.name else old for old in self.record.experiments)
-            seconds = (
-                self.record.seconds
-                if after.status in ("reused", "not run")
-                else time.monotonic() - self.began
-            )
-            self.record = replace(self.record, experiments=entries, seconds=seconds)
-            self.record.save(self.folder)
-            self.say(f"{_SIGNS[after.status]} [{self._ended}/{self.total}] {ending(after)}")
+            if after.name in self.runs:
+                self.runs[after.name] = after
+            self.say(f"{_SIGNS[after.status]} [{self._ended}/{self.total}] {ending(after, seconds)}")
 
     def say(self, line: str) -> None:
         """Print a line, above the bars of what runs."""
         require("tqdm", "notebooks").tqdm.write(line, file=self.stream)
+
+    def run_all(
+        self,
+        runs: Sequence[ExperimentResult],
+        workers: int,
+        jobs: int,
+        threads: int,
+        on_end: Callable[[str, Sequence[ExperimentResult]], None],
+    ) -> None:
+        """Run experiments side by side; after Ctrl-C each may keep its work, after a second one none."""
+        with ThreadPoolExecutor(workers) as pool:
+            running = [pool.submit(self.run, run, jobs, threads) for run in runs]
+            try:
+                for future in _as_completed(running):
+                    on_end(future.result().name, list(self.runs.values()))
+            except BaseException:
+                try:
+                    self.stop.urgency = 1
+                    list(_as_completed(running))
+                except KeyboardInterrupt:
+                    self.stop.urgency = 2
+                raise
 
 
 def reproduce(
@@ -287,82 +263,56 @@ def reproduce(
     jobs: int = 0,
     stream: TextIO | None = None,
     beside: Sequence[Experiment] = (),
-    on_end: Callable[[Experiment], None] = lambda after: None,
-    runner: Callable[..., Ended] = run_command,
-) -> ReproductionRecord:
+    on_end: Callable[[str, Sequence[ExperimentResult]], None] = lambda name, runs: None,
+    runner: Callable[..., Ended] = run_program,
+) -> list[ExperimentResult]:
     """Run the experiments of a scale; reuse those whose parameters, data and code are unchanged.
 
     Those of the quick scale run side by side, a core each, the longest first; but the first one has all
     cores before that, for its result to be there soon. Those of the full scale have all cores one by one.
 
-    One that fails does not stop the others. The record is written after each experiment, so that a
-    reproduction that is stopped goes on where it was: finished experiments are reused, and those that
-    were running resume from their own stores.
+    One that fails does not stop the others. A reproduction that is stopped goes on where it was: finished
+    experiments are reused, and those that were running resume from their own stores.
 
     Args:
         scale: `quick` or `full`.
-        root: Folder of the record and of the results.
+        root: Folder of the runs, each in a folder by its name.
         only: Names of experiments; empty for all.
         jobs: Cores to use; 0 for all.
         stream: Where plan, progress and results are written.
         beside: Commands that are no experiments and run beside them.
-        on_end: Called, in this thread, with each experiment that ran.
+        on_end: Called, in this thread, with the name of each one that ran, and all experiments as they are.
         runner: Runs a command.
+
+    Returns:
+        Every experiment of the scale as it is now.
     """
-    chosen, folder = experiments(scale, only), output_folder(root)
-    old = read_record(folder)
-    left = _left_by_an_earlier_run(scale, folder, old)
-    record = ReproductionRecord(
-        scale=scale,
-        started_utc=datetime.now(UTC).isoformat(timespec="seconds"),
-        seconds=0.0,
-        source=source_revision(),
-        versions=versions(),
-        device=describe_device("cpu"),
-        experiments=tuple(left.values()),
-    )
-    own = _Reproduction(record, folder, stream or io.StringIO(), runner)
-    asked = [left[experiment.name] for experiment in chosen]
-    settled = {before.name: own.settled(before) for before in asked}
-    to_run = [before for before in asked if settled[before.name] is None]
-    waiting = {before.name: replace(before, status="waiting", error="") for before in to_run}
-    entries = tuple(waiting.get(entry.name, entry) for entry in left.values())
-    own.record, own.total = replace(record, experiments=entries), len(asked) + len(beside)
-    if old and not (to_run or beside):  # that one is still the reproduction, and the site the same
-        own.record = replace(old, experiments=entries)
-    for after in filter(None, settled.values()):
-        own.settle(after)
-    cores, threads = jobs or core_count(), 0
-    alone = scale == "quick" and to_run[:1] == asked[:1] and asked[0].parallel
+    chosen = experiments(scale, only)
+    own = Reproduction(scale, output_folder(root), stream or io.StringIO(), runner)
+    asked = [own.look(experiment) for experiment in chosen]
+    own.runs |= {run.name: run for run in asked}
+    own.total = len(asked) + len(beside)
+    to_run = [run for run in asked if run.status == "waiting"]
+    for run in asked:
+        if run.status != "waiting":
+            own.settle(run, run.seconds)
+    cores = jobs or core_count()
+    alone = scale == "quick" and to_run[:1] == asked[:1] and chosen[0].parallel
     first = to_run[:1] if alone else []
-    rest = [*to_run[len(first) :], *beside]
-    workers, each = 1, jobs
+    rest = [*to_run[len(first) :], *map(ExperimentResult, beside)]
+    workers, each, threads = 1, jobs, 0
     if scale == "quick":
         workers = min(cores, len(rest)) or 1
         each = threads = max(1, cores // workers)
-        rest.sort(key=lambda before: -before.estimate(each))
+        rest.sort(key=lambda run: -run.estimate(each))
     if first or rest:
         own.say(plan(first, rest, cores, workers))
-    with ThreadPoolExecutor(workers) as pool:
-        running = list[Future[Experiment]]()
-        try:
-            for group, count, limit in ((first, cores, 0), (rest, each, threads)):
-                ended = len(running)
-                for before in group:
-                    running.append(pool.submit(own.run, before, count, limit))
-                for future in _as_completed(running[ended:]):
-                    on_end(future.result())
-        except BaseException:
-            try:
-                own.stop.urgency = 1
-                list(_as_completed(running))
-            except KeyboardInterrupt:
-                own.stop.urgency = 2
-            raise
-    return own.record
+    own.run_all(first, 1, cores, 0, on_end)
+    own.run_all(rest, workers, each, threads, on_end)
+    return list(own.runs.values())
 
 
-def _as_completed(futures: Sequence[Future[Experiment]]) -> Generator[Future[Experiment]]:
+def _as_completed(futures: Sequence[Future[ExperimentResult]]) -> Generator[Future[ExperimentResult]]:
     """Yield futures as they end; Ctrl-C just before a wait without a limit is not heard until its end."""
     pending = list(futures)
     while pending:
@@ -371,32 +321,14 @@ def _as_completed(futures: Sequence[Future[Experiment]]) -> Generator[Future[Exp
         pending = [future for future in pending if future not in done]
 
 
-def _left_by_an_earlier_run(
-    scale: str, folder: Path, old: ReproductionRecord | None
-) -> dict[str, Experiment]:
-    """Return every experiment of a scale as an earlier run left it; none stands whose folder is not whole."""
-    if old is not None and old.scale != scale:
-        raise InvalidInputError(
-            f"{folder} holds a reproduction of scale '{old.scale}', not '{scale}'; choose another folder "
-            "with --out."
-        )
-    entries = {experiment.name: experiment for experiment in experiments(scale)}
-    for before in old.experiments if old else ():
-        if before.name in entries and before.folder and is_whole(folder / before.folder):
-            status: Status = "reused" if before.ok or before.status == "waiting" else before.status
-            kept = {name: getattr(before, name) for name in ("folder", "error", "seconds", "fingerprint")}
-            entries[before.name] = replace(entries[before.name], status=status, **kept)
-    return entries
+_SIGNS = {"finished": "✓", "reused": "=", "failed": "✗", "not run": "–"}
 
 
-_SIGNS = {"finished": "✓", "reused": "=", "failed": "✗", "waiting": "…", "not run": "–"}
-
-
-def ending(record: Experiment) -> str:
+def ending(run: ExperimentResult, seconds: float) -> str:
     """Return what became of an experiment, in one line."""
-    if record.status == "finished":
-        return f"{record.name} finished in {duration(record.seconds)}"
-    if record.status == "reused":
-        return f"{record.name} reused: same parameters, data and code (it took {duration(record.seconds)})"
-    message = record.error.strip().rpartition("\n")[2]
-    return f"{record.name} {record.status}: {message[:200]}{'…' if len(message) > 200 else ''}"
+    if run.status == "finished":
+        return f"{run.name} finished in {duration(seconds)}"
+    if run.status == "reused":
+        return f"{run.name} reused: same parameters, data and code (it took {duration(seconds)})"
+    message = run.error.strip().rpartition("\n")[2]
+    return f"{run.name} {run.status}: {message[:200]}{'…' if len(message) > 200 else ''}"

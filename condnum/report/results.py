@@ -1,40 +1,46 @@
-"""One experiment of a reproduction as the site sees it: its record, its tables, the files to publish."""
+"""An experiment of a reproduction: the folder of its run is all that is known of it."""
 
 import gzip
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
-from condnum.errors import InvalidInputError
+from condnum.errors import DataFormatError, DataNotFoundError
 from condnum.files import RECORD, atomic_write, read_record, read_table
-from condnum.report.notebook import REPORT
-from condnum.report.reproduce import Experiment
+from condnum.report.experiments import SCALES, Experiment
+from condnum.report.notebook import REPORT, is_whole
 
-#: Names become file names and addresses.
-_NAME = re.compile(r"[a-z0-9]+(?:[-_][a-z0-9]+)*")
+#: What became of an experiment. `reused`: its run had the same parameters, data and code. `waiting`: it was
+#: asked for and has not ended. `not run`: it was not asked for, or its data are missing.
+Status = Literal["finished", "reused", "failed", "waiting", "not run"]
+
+#: What a reproduction adds to the record of a run: the declared command, and what the result depends on.
+REPRODUCTION = "reproduction"
 
 #: Tables above this many bytes are published compressed.
-COMPRESSED = 300_000
+_COMPRESSED = 300_000
 
 #: Files above this many bytes, compressed, stay in the run's folder.
-LARGEST = 1_000_000
+_LARGEST = 1_000_000
 
 
 @dataclass(frozen=True)
-class Result:
-    """An experiment, with its folder if there is one."""
+class ExperimentResult:
+    """An experiment with what became of it, and the folder of its last whole run if there is one."""
 
-    record: Experiment
-    folder: Path | None  # of a finished run, perhaps an older one
+    experiment: Experiment
+    folder: Path | None = None
+    status: Status = "not run"
+    error: str = "was not asked for"  # "" unless failed or not run
 
     @property
     def name(self) -> str:
         """Of its page and its folder."""
-        return self.record.name
+        return self.experiment.name
 
     @property
     def page(self) -> str | None:
@@ -43,14 +49,13 @@ class Result:
 
     @property
     def study(self) -> str:
-        """The word after `condnum run`: `house-prices`, `digits`, …; empty if the command has none."""
-        words = self.record.command.split()
-        return words[2] if words[1:2] == ["run"] and len(words) > 2 else ""
+        """The word after `condnum run`, such as `house-prices`."""
+        return self.experiment.command.split()[2]
 
     @property
     def older(self) -> bool:
         """Whether the folder is of an earlier run than the one that was asked for."""
-        return self.folder is not None and not self.record.ok
+        return self.folder is not None and self.status not in ("finished", "reused")
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
@@ -62,6 +67,22 @@ class Result:
         """What was asked of the run."""
         return dict(self.provenance.get("parameters", {}))
 
+    @property
+    def fingerprint(self) -> str:
+        """What the result depended on, "" if that is not known."""
+        return str(self.provenance.get(REPRODUCTION, {}).get("fingerprint", ""))
+
+    @property
+    def seconds(self) -> float:
+        """How long the run took; 0 if there is none."""
+        return float(self.provenance.get("duration_seconds", 0))
+
+    def estimate(self, cores: int) -> float:
+        """Return how many seconds it takes, by its last run or a typical one; 0 if not known."""
+        return self.seconds or self.experiment.core_seconds / (
+            max(1, cores) if self.experiment.parallel else 1
+        )
+
     def table(self, name: str) -> pd.DataFrame | None:
         """Read a table of the run."""
         return None if self.folder is None else read_table(self.folder, name)
@@ -69,7 +90,7 @@ class Result:
     def publish(self, target: Path) -> dict[str, str]:
         """Copy notebook, provenance, tables and pictures into the site; return the size of each, for people.
 
-        Large tables are compressed; what is larger than `LARGEST` even so is left in the run's folder. Of a
+        Large tables are compressed; what is larger than `_LARGEST` even so is left in the run's folder. Of a
         CSV file that is compressed already, and of others, the bytes stay as they are.
         """
         if self.folder is None:
@@ -81,9 +102,9 @@ class Result:
             if not source.is_file() or source.is_symlink():
                 continue
             content, name = source.read_bytes(), source.name
-            if len(content) > COMPRESSED and source.suffix == ".csv":
+            if len(content) > _COMPRESSED and source.suffix == ".csv":
                 content, name = gzip.compress(content, mtime=0), f"{name}.gz"
-            if len(content) > LARGEST and name != REPORT:
+            if len(content) > _LARGEST and name != REPORT:
                 continue
             with atomic_write(target / name) as temporary:
                 temporary.write_bytes(content)
@@ -92,17 +113,26 @@ class Result:
         return sizes
 
 
-def read_result(record: Experiment, root: Path) -> Result:
-    """Return an experiment with its folder."""
-    if not _NAME.fullmatch(record.name):
-        raise InvalidInputError(
-            f"the experiment's name {record.name!r} must be small letters, digits, - and _: it names a page."
-        )
-    if record.folder is None:
-        return Result(record, None)
-    folder = (root / record.folder).resolve()
-    if not folder.is_relative_to(root.resolve()):
-        raise InvalidInputError(
-            f"the folder {record.folder!r} of {record.name} must lie inside {root}: its files are published."
-        )
-    return Result(record, folder if (folder / REPORT).is_file() else None)
+def find_run(experiment: Experiment, root: Path) -> ExperimentResult:
+    """Return an experiment with its folder under `root`, if that holds a whole run of the same command."""
+    found = ExperimentResult(experiment, root / experiment.name, "finished", "")
+    try:
+        marks = found.provenance.get(REPRODUCTION, {}) if is_whole(root / experiment.name) else {}
+    except DataFormatError:
+        marks = {}
+    return found if marks.get("command") == experiment.command else ExperimentResult(experiment)
+
+
+def find_runs(root: Path) -> list[ExperimentResult]:
+    """Return the experiments of a reproduction, those of the scale of which `root` has more.
+
+    Raises:
+        DataNotFoundError: It has none.
+    """
+    scales: Mapping[str, list[ExperimentResult]] = {
+        scale: [find_run(experiment, root) for experiment in declared] for scale, declared in SCALES.items()
+    }
+    runs = max(scales.values(), key=lambda runs: sum(run.folder is not None for run in runs))
+    if not any(run.folder for run in runs):
+        raise DataNotFoundError(f"{root} holds no finished experiment; make one first: condnum reproduce.")
+    return runs

@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -12,10 +11,11 @@ import pandas as pd
 
 from condnum.errors import CondnumError
 from condnum.report.deep_comparison import NET_RATIOS, in_percent, net_label
-from condnum.report.results import Result
-from condnum.report.tables import RATIOS, number, spread
-from condnum.studies.measure import TABLE_1, TABLE_2, TABLE_3, Published
-from condnum.studies.stability import MethodClaim, published_claims, run_sentences
+from condnum.report.results import ExperimentResult
+from condnum.report.tables import RATIO_TITLES, number, spread
+from condnum.studies.measure import TABLE_1, TABLE_2, Published
+from condnum.studies.run_verdicts import FIXED, RunFolder, run_verdicts
+from condnum.studies.stability import claim_stability, default_setting, published_claims
 
 VerdictKind = Literal["agrees", "higher", "lower", "not finite"]
 Standing = Literal["holds", "in part", "does not hold"]
@@ -34,16 +34,13 @@ AGREEMENT = (
 )
 
 #: Conventions in which a claim is checked, θ at unit scale.
-CONVENTIONS = {"ridge": "ridge, ε = 1e-6", "compact": "compact"}
+CLAIM_CONVENTIONS = {"ridge": "ridge, ε = 1e-6", "compact": "compact"}
 
 #: How a claim is judged, as every page states it.
 CLAIM_RULE = (
     "A claim holds if it does so in every cell (method × seed, of the digits × pair) of both conventions; it "
     "does not hold if it fails in at least half of the cells of both; else it holds in part. θ at unit scale."
 )
-
-#: Nets and data of Table 3 in words.
-NET_NAMES = {"resnet18": "ResNet18", "vit": "ViT", "cars": "Cars", "country211": "Country211"}
 
 #: Ordered pairs of two different digits.
 PAIRS = 90
@@ -84,7 +81,7 @@ PROTOCOLS = {
     "digits": _DIGITS,
     "deep": Protocol(
         "Table 3",
-        {},  # by backbone and data set
+        {},  # stands in the run's summary, by backbone
         "imagenet",
         3,
         "2 or 3 epochs over ImageNet",
@@ -99,7 +96,7 @@ _CHOICES = {
 }
 
 
-class Verdict(NamedTuple):
+class NumberVerdict(NamedTuple):
     """What a comparison says, and why."""
 
     kind: VerdictKind
@@ -107,13 +104,13 @@ class Verdict(NamedTuple):
     reason: str  # the tolerance
 
 
-class Claim(NamedTuple):
+class ClaimCheck(NamedTuple):
     """One statement of a published table."""
 
     text: str  # HTML
     answers: Mapping[str, str]  # by convention: what the run says
     standing: Standing
-    stability: str  # in how many settings it stands, and where it flips; "" if unknown
+    stability: str  # in how many settings it stands, and where it flips
 
 
 class Score(NamedTuple):
@@ -121,7 +118,7 @@ class Score(NamedTuple):
 
     published: str
     obtained: str
-    verdict: Verdict | None  # None: of other data, there is nothing to compare
+    verdict: NumberVerdict | None  # None: of other data, there is nothing to compare
 
 
 class Line(NamedTuple):
@@ -139,7 +136,7 @@ class Section:
     key: str  # anchor
     title: str
     short: str  # for the contents
-    run: Result
+    run: ExperimentResult
     data: str  # what was run on
     comparable: bool  # whether these are the paper's data
     columns: Mapping[str, str]  # HTML by column
@@ -166,7 +163,7 @@ class Section:
             for column in self.columns:
                 mean, deviation = (float(rows.at[name, f"{column}_{kind}"]) for kind in ("mean", "std"))
                 known = getattr(paper, column), getattr(paper, f"{column}_std")
-                verdict = compare(*known, mean) if self.comparable else None
+                verdict = compare_published(*known, mean) if self.comparable else None
                 scores[column] = Score(spread(*known, 4), spread(mean, deviation), verdict)
             budget = []
             if name in steps:
@@ -177,16 +174,15 @@ class Section:
         return found
 
     @cached_property
-    def claims(self) -> list[Claim]:
-        """What the published table says of the methods."""
+    def claims(self) -> list[ClaimCheck]:
+        """What the published table says of the methods; empty where the run cannot be judged anew."""
         if self.results is None:
             return []
         backbone = str(self.results["backbone"].iloc[0]) if "backbone" in self.results else ""
-        sentences = dict[tuple[str, str], str]()
-        if self.run.folder is not None:
-            with suppress(CondnumError):  # a run whose tables cannot be judged anew has its counts
-                sentences = run_sentences(self.run.folder, self.published, backbone)
-        return claims(self.published, self.results, sentences)
+        try:
+            return check_claims(RunFolder.read(self.run.folder or ""), self.published, backbone)
+        except CondnumError:
+            return []
 
     @property
     def differs(self) -> str:
@@ -209,7 +205,7 @@ class Section:
         return "; ".join(text for text, applies in said.items() if applies)
 
 
-def scoreboard(results: Sequence[Result]) -> list[Section]:
+def scoreboard(results: Sequence[ExperimentResult]) -> list[Section]:
     """Set every published table beside the runs that belong to it, those on the paper's data first."""
     sections = list[Section]()
     for run in results:
@@ -228,27 +224,25 @@ def scoreboard(results: Sequence[Result]) -> list[Section]:
             key += f"-{run.name}"
         short, same, cells = f"{table}: {data}", dataset == paper.dataset, run.table("results")
         sections.append(
-            Section(key, paper.title, short, run, data, same, RATIOS, paper.published, rows, cells)
+            Section(key, paper.title, short, run, data, same, RATIO_TITLES, paper.published, rows, cells)
         )
     return sorted(sections, key=lambda section: (not section.comparable, section.title[: len("Table 1")]))
 
 
-def _nets(run: Result, summary: pd.DataFrame) -> list[Section]:
+def _nets(run: ExperimentResult, summary: pd.DataFrame) -> list[Section]:
     """Compare Table 3: a section per backbone."""
     sections = list[Section]()
     cells = run.table("results")
     columns = NET_RATIOS | {"accuracy": "D<sub>P</sub> test acc. (%)"}
+    fields = [f"published_{name}" for name in Published._fields]
     for backbone, rows in summary[summary["convention"] == "compact"].groupby("backbone", sort=False):
-        rir = rows.set_index("method")["published_rir"]
-        setting = ("vit" if "vit" in str(backbone).lower() else "resnet18", "cars")
-        for known, table in TABLE_3.items():  # whose numbers the summary carries
-            if all(math.isclose(table[name].rir, value) for name, value in rir.items() if name in table):
-                setting = known
-                break
-        published = {name: row for name, row in TABLE_3[setting].items() if name != "initial"}
+        known = rows[rows["published_rir"].notna() & (rows["method"] != "initial")].iloc[::-1]
+        published = {
+            str(name): Published(*row) for name, *row in known.set_index("method")[fields].itertuples()
+        }
         data = f"{rows['pretrain_data'].iloc[0]} against {rows['harmful_data'].iloc[0]}"
-        net, images = (NET_NAMES[word] for word in setting)
-        title = f"Table 3, {backbone} beside the published {net}, ImageNet–{images}"
+        net = "ViT" if "vit" in str(backbone).lower() else "ResNet18"
+        title = f"Table 3, {backbone} beside the published {net}"
         key, same = f"table-3-{run.name}-{len(sections) + 1}", bool(rows["published_same"].all())
         mine = None if cells is None else cells[cells["backbone"] == backbone]
         sections.append(
@@ -275,72 +269,57 @@ def tally(sections: Iterable[Section]) -> str:
     )
 
 
-def compare(published: float, deviation: float, obtained: float) -> Verdict:
+def compare_published(published: float, deviation: float, obtained: float) -> NumberVerdict:
     """Compare an obtained mean with a published one.
 
     Examples:
-        >>> compare(356.2, 5.491, 9172.0).text, compare(356.2, 5.491, 300.0).text
+        >>> compare_published(356.2, 5.491, 9172.0).text, compare_published(356.2, 5.491, 300.0).text
         ('higher ×25.7', 'agrees')
-        >>> compare(92.58, 4.492, 30.0)
-        Verdict(kind='lower', text='lower ×3.09', reason='beyond ± 18.52')
-        >>> compare(1.0, 0.1, float("inf")).kind
+        >>> compare_published(92.58, 4.492, 30.0)
+        NumberVerdict(kind='lower', text='lower ×3.09', reason='beyond ± 18.52')
+        >>> compare_published(1.0, 0.1, float("inf")).kind
         'not finite'
     """
     if not math.isfinite(obtained):
-        return Verdict("not finite", "not finite", "the obtained mean is not a finite number")
+        return NumberVerdict("not finite", "not finite", "the obtained mean is not a finite number")
     allowed = max(SHARE * abs(published), 0.0 if math.isnan(deviation) else DEVIATIONS * deviation)
     if abs(obtained - published) <= allowed:
-        return Verdict("agrees", "agrees", f"within ± {number(allowed)}")
+        return NumberVerdict("agrees", "agrees", f"within ± {number(allowed)}")
     small, large = sorted((published, obtained))
     factor = number(float(f"{large / small:.3g}")) if small > 0 else "∞"
     kind: VerdictKind = "higher" if obtained > published else "lower"
-    return Verdict(kind, f"{kind} ×{factor}", f"beyond ± {number(allowed)}")
+    return NumberVerdict(kind, f"{kind} ×{factor}", f"beyond ± {number(allowed)}")
 
 
-def claims(
-    published: Mapping[str, Published],
-    results: pd.DataFrame,
-    sentences: Mapping[tuple[str, str], str] | None = None,
-) -> list[Claim]:
+def check_claims(run: RunFolder, published: Mapping[str, Published], backbone: str = "") -> list[ClaimCheck]:
     """Check the order of the methods and Definition 3.1 as a published table has them.
 
-    `sentences` say by method and kind how far each claim carries, as `run_sentences` gives them.
+    A claim is judged in every setting for which the run holds enough; the counts are of the settings that
+    differ from the run's own in convention and seed alone, with θ at unit scale.
     """
-    unit = results[results["gauge"] == "unit"]
-    parts = {name: part for name, part in unit.groupby("convention") if name in CONVENTIONS}
-    found = []
-    for claim in published_claims(published, set(unit["method"])):
-        counted = {
-            convention: _best(claim, part) if claim.kind == "largest" else _met(claim, part)
-            for convention, part in parts.items()
-        }
-        shares = [count / total for count, total, _ in counted.values()]
-        standing: Standing = "does not hold" if all(share <= 0.5 for share in shares) else "in part"
-        if all(share == 1 for share in shares):
+    table, _ = run_verdicts(run)
+    table = table[table["cell"] == backbone] if backbone else table
+    default, checked = default_setting(table, run.kind), list[ClaimCheck]()
+    for claim in published_claims(published, table["method"].unique()):
+        stability = claim_stability(table, claim, default)
+        if stability is None:
+            continue
+        settings = stability.verdicts
+        usual = {axis: FIXED[axis] for axis in ("rtol", "epsilon", "scale", "images", "draw")}
+        own = settings[(settings[list(usual)] == list(usual.values())).all(axis=1)]
+        counts = own.groupby("convention", sort=False)[["agree", "cells"]].sum()
+        shares = counts["agree"] / counts["cells"]
+        standing: Standing = "does not hold" if (shares <= 0.5).all() else "in part"
+        if (shares == 1).all():
             standing = "holds"
-        said = {name: f"{count} of {total} {what}" for name, (count, total, what) in counted.items()}
+        what = "seed" if claim.kind == "largest" else "cell"
+        said = {
+            str(at): f"{agree} of {cells} {what}{'s'[: cells != 1]}"
+            for at, agree, cells in counts.itertuples()
+        }
         row = published[claim.method]
         text = claim.text.replace(claim.method, net_label(claim.method), 1)
         if claim.kind == "meets":
             text += f" (published (i) = {number(row.harmful_ratio)}, (ii) = {number(row.pretrain_ratio)})"
-        found.append(Claim(text, said, standing, (sentences or {}).get((claim.method, claim.kind), "")))
-    return found
-
-
-def _best(claim: MethodClaim, part: pd.DataFrame) -> tuple[int, int, str]:
-    """Count the seeds in which a method has the largest mean RIR."""
-    known = part[part["method"].isin([claim.method, *claim.rivals])]
-    means = known.groupby(["seed", "method"])["rir"].mean().unstack().dropna()
-    overall = known.groupby("method")["rir"].mean()
-    other = str(overall.drop(claim.method).idxmax())
-    what = (
-        f"seed{'s'[: len(means) != 1]}: RIR {number(overall[claim.method])} against "
-        f"{number(overall[other])} ({net_label(other)})"
-    )
-    return int((means.idxmax(axis=1) == claim.method).sum()), len(means), what
-
-
-def _met(claim: MethodClaim, part: pd.DataFrame) -> tuple[int, int, str]:
-    """Count the cells in which a method is immunized, or not, as it is claimed."""
-    cells = part.loc[part["method"] == claim.method, "success"].astype(bool)
-    return int((cells == claim.expected).sum()), len(cells), "cells"
+        checked.append(ClaimCheck(text, said, standing, stability.sentence))
+    return checked

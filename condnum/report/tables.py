@@ -12,7 +12,6 @@ import pandas as pd
 
 from condnum.methods import get_method, method_names
 from condnum.probing import AttackReport
-from condnum.theory.immunization import rises
 from condnum.theory.spectra import Convention
 
 #: File that a run leaves, a row per correction.
@@ -22,7 +21,7 @@ CORRECTIONS_CSV = "corrections.csv"
 GAP = "\u00a0"
 
 #: Titles of what every published table has.
-RATIOS = {"harmful_ratio": "(i) ↑", "pretrain_ratio": "(ii) ↓", "rir": "RIR ↑"}
+RATIO_TITLES = {"harmful_ratio": "(i) ↑", "pretrain_ratio": "(ii) ↓", "rir": "RIR ↑"}
 
 _NUMBER = re.compile(
     r"^\s*(?:[<>≈≤≥~+−-]?\s*(?:[\d.,]+(?:\s*[eE][+−-]?\d+|·10[⁻⁰¹²³⁴-⁹]+)?|nan|inf|∞)\s*[%×]?(?:\s*[±–(/].*)?|[—–-]?)\s*$",
@@ -215,7 +214,7 @@ def with_spread(name: str) -> Column:
 def published(name: str) -> tuple[str, Column]:
     """Return the line of published numbers, with the digits of the paper."""
     columns = f"published_{name} published_{name}_std"
-    return "(published)", (columns, lambda mean, deviation: small(spread(mean, deviation, 4)))
+    return "(published)", (columns, lambda mean, deviation: in_brackets(spread(mean, deviation, 4)))
 
 
 def lines(title: str, *parts: tuple[str, Column]) -> dict[str, Column]:
@@ -240,15 +239,17 @@ def comparison_table(summary: pd.DataFrame, *, convention: Convention, gauge: st
         "method": ("method", label),
         "immunized": ("success_rate cells", lambda rate, cells: count_of(rate * cells, cells)),
     }
-    for name, title in RATIOS.items():
+    for name, title in RATIO_TITLES.items():
         paper = [published(name)] if rows[f"published_{name}"].notna().any() else []
         columns |= lines(title, ("", with_spread(name)), *paper)
     if np.isfinite(rows["rir_ceiling"]).any():
-        columns |= lines("RIR / ceiling", ("", ("rir_share", number)), ("(ceiling)", ("rir_ceiling", small)))
+        columns |= lines(
+            "RIR / ceiling", ("", ("rir_share", number)), ("(ceiling)", ("rir_ceiling", in_brackets))
+        )
     return rows_of(rows.assign(cells=rows["seeds"] * rows.get("pairs", 1)), columns)
 
 
-def small(value: float | str) -> str:
+def in_brackets(value: float | str) -> str:
     """Write a number below the one that it belongs to."""
     text = value if isinstance(value, str) else number(value)
     return "<small>—</small>" if text == "—" else f"<small>({text})</small>"
@@ -259,7 +260,7 @@ def folded(summary: str, table: pd.DataFrame) -> str:
     return f"<details><summary>{formula_html(summary)}</summary>{as_html(table)}</details>"
 
 
-def evidence_table(results: pd.DataFrame) -> pd.DataFrame:
+def linear_evidence_table(results: pd.DataFrame) -> pd.DataFrame:
     """Format what a ratio rests on: ranks, κ(θ), the loss gap of clause (c), steps and seconds."""
 
     def gap(values: pd.Series) -> str:
@@ -282,7 +283,7 @@ def evidence_table(results: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def probe_table(curves: pd.DataFrame, *, threshold: float = 1e-6) -> pd.DataFrame:
+def norm_ratio_table(curves: pd.DataFrame, *, threshold: float = 1e-6) -> pd.DataFrame:
     """Format what Fig. 1 shows as numbers: the last norm ratio, and the steps to a small one."""
     table = curves[curves["quantity"] == "norm_ratio"]
     last = table["x"].max()
@@ -317,45 +318,6 @@ def sensitivity_table(sensitivity: pd.DataFrame) -> pd.DataFrame:
             "rank H_H": ("rank_harmful", span),
         },
     )
-
-
-def verdict(summary: pd.DataFrame) -> str:
-    """Say in words what the conventions agree and disagree on, from the numbers of this run alone."""
-    unit = summary[summary["gauge"] == "unit"].set_index(["method", "convention"])
-    compact, ridge = (
-        number(unit["rir_ceiling"].xs(name, level="convention").iloc[0]) for name in ("compact", "ridge")
-    )
-    room = (
-        f"no invertible linear extractor can have an RIR above {compact} (compact) or {ridge} (ridge, "
-        "ε = 1e-6) on this pair of tasks."
-    )
-    if compact == "∞":
-        room = (
-            "the harmful task has directions that the pre-training task lacks, so no extractor is the best "
-            f"one: compact RIR has no upper limit (ridge, ε = 1e-6: at most {ridge})."
-        )
-    items = [f"<b>Theoretical limit</b>: {room}"]
-    for name in dict.fromkeys(summary["method"]):
-        said = []
-        for convention in ("compact", "ridge"):
-            row = unit.loc[name, convention]
-            count = int(row["seeds"])
-            good = round(float(row["success_rate"]) * count)
-            text = f"{convention}: immunized in {good} of {count} seed{'s' * (count > 1)}"
-            harmful, pretrain = row["harmful_ratio_mean"], row["pretrain_ratio_mean"]
-            failing = [] if rises(harmful) else [f"(i) = {number(harmful)} is not above 1"]
-            if rises(pretrain):
-                shown = number(pretrain)
-                failing.append(
-                    f"(ii) = {f'1 + {number(pretrain - 1)}' if shown == '1' else shown} is above 1"
-                )
-            if good == count:
-                text += f" (mean RIR {number(row['rir_mean'])})"
-            elif failing:
-                text += f", on average {' and '.join(failing)}"
-            said.append(text)
-        items.append(f"<b>{label(name)}</b>: {'; '.join(said)}.")
-    return bullets(items)
 
 
 def extractor_table(report: AttackReport, immunization: pd.DataFrame) -> pd.DataFrame:

@@ -9,11 +9,11 @@ import pandas as pd
 from condnum.report.tables import number
 
 #: Columns of the table of verdicts.
-COLUMNS = ("method", "convention", "immunized", "(i)", "(ii)", "RIR")
+VERDICT_COLUMNS = ("method", "convention", "immunized", "(i)", "(ii)", "RIR")
 
 
 def verdict_rows(folder: Path) -> list[tuple[str, ...]]:
-    """Return a row per method and convention, headed by `COLUMNS`; none if nothing is judged.
+    """Return a row per method and convention, headed by `VERDICT_COLUMNS`; none if nothing is judged.
 
     (i), (ii) and RIR are means, with θ at unit scale; `immunized` counts the single verdicts.
     """
@@ -21,7 +21,7 @@ def verdict_rows(folder: Path) -> list[tuple[str, ...]]:
         rows = list(_audited(folder))
     else:
         rows = [row for name in ("summary.csv", "immunization.csv") for row in _summarized(folder / name)]
-    return [COLUMNS, *rows] if rows else []
+    return [VERDICT_COLUMNS, *rows] if rows else []
 
 
 def _audited(folder: Path) -> Iterator[tuple[str, ...]]:

@@ -33,9 +33,10 @@ from condnum.progress import OnProgress
 from condnum.report.experiments import Experiment
 from condnum.report.notebook import REPORT, find_notebook, read_notebook, run_notebook
 from condnum.report.reproduce import code_checksum
-from condnum.site.extension import SETTINGS
+from condnum.report.results import ExperimentResult
+from condnum.site.extension import SPHINX
 from condnum.site.notebooks import page_notebook
-from condnum.site.results import published_runs, results_pages
+from condnum.site.results import results_pages
 
 #: The page that leads to the site, and the folder of the site.
 INDEX, SITE = "index.html", "site"
@@ -52,7 +53,7 @@ LESSONS = (
 )
 
 #: Packages whose public names the API pages document; what one has of another is shown there only.
-PACKAGES = (
+API_PACKAGES = (
     "condnum",
     "condnum.methods",
     "condnum.probing",
@@ -76,7 +77,7 @@ _PAGES, _STATIC = Path(__file__).parent / "pages", Path(__file__).parent / "stat
 
 
 def build_site(
-    root: Path | None,
+    runs: Sequence[ExperimentResult] | None,
     target: Path,
     *,
     cache: Path = Path("runs") / SITE,
@@ -86,7 +87,7 @@ def build_site(
     progress: OnProgress | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Path:
-    """Write the site: of a reproduction, or, where `root` is None, of the committed results.
+    """Write the site: of a reproduction, or, where `runs` is None, of the committed results.
 
     `target/site/` holds the pages, which need no server and no network; `target/index.html` leads there. The
     site is built in `cache`, where executed lessons and recordings stay until notebook or code change, and
@@ -94,7 +95,7 @@ def build_site(
     are not touched.
 
     Args:
-        root: Folder of `condnum reproduce`.
+        runs: What a reproduction has of each experiment.
         target: Where the site goes.
         cache: Folder for what a later build can use again.
         lessons: Names of the notebooks that become pages.
@@ -105,12 +106,10 @@ def build_site(
         say: Is told, line by line, what Sphinx warns of and which lesson could not be run.
 
     Raises:
-        DataNotFoundError: `root` holds no reproduction.
         OutputError: Another process builds there, or the disk is full.
     """
     application = require("sphinx.application", "site").Sphinx
     namespace = require("sphinx.util.docutils", "site").docutils_namespace  # this process may build again
-    reproduction, results = published_runs(root)
     folder = output_folder(target)
     with folder_lock(output_folder(cache)):
         work = cache / _checksum()[:12]
@@ -119,7 +118,7 @@ def build_site(
         players = _recorded(cache / "recorded", explorers, execute, say, progress)
         ran = _executed(lessons, cache / "lessons", execute, say, progress)
         pages = _written(players, ran) | _api()
-        pages |= results_pages(reproduction, results, players, work / "_extra" / "runs")
+        pages |= results_pages(runs, players, work / "_extra" / "runs")
         for name, notebook in ran.items():
             page = page_notebook(read_notebook(notebook), name, players)
             pages[f"learn/{name}.ipynb"] = nbformat.writes(page)
@@ -135,7 +134,7 @@ def build_site(
                 warnings = io.StringIO()
                 places = (work, None, work / "html", work / "doctrees")
                 with namespace():
-                    application(*places, "html", confoverrides=SETTINGS, status=None, warning=warnings).build(
+                    application(*places, "html", confoverrides=SPHINX, status=None, warning=warnings).build(
                         force_all=True
                     )  # each page lists all pages
                 keep = shutil.ignore_patterns("*.map", ".buildinfo*", "objects.inv", "*.LICENSE.txt")
@@ -151,7 +150,7 @@ def build_site(
     for line in re.sub(r"\x1b\[[\d;]+m", "", warnings.getvalue()).splitlines():
         if not any(name in line for name in absent):
             say(f"site: {line.replace(f'{work}/', '')}")
-    first = f"{SITE}/{'index.html' if root is None else 'results/index.html'}"
+    first = f"{SITE}/{'index.html' if runs is None else 'results/index.html'}"
     return write_text(
         folder / INDEX,
         f'<!DOCTYPE html>\n<html lang="en"><meta charset="utf-8"><title>condnum</title>\n'
@@ -211,7 +210,7 @@ def _written(recorded: Collection[str], lessons: Collection[str]) -> dict[str, s
 def _api() -> dict[str, str]:
     """Return a page for each package, with the names of its `__all__` that no page before it has."""
     pages, told = dict[str, str](), set[str]()
-    for package in PACKAGES:
+    for package in API_PACKAGES:
         names = list(import_module(package).__all__)
         shared = ", ".join(name for name in names if name in told)
         told |= set(names)

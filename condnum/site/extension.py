@@ -12,7 +12,7 @@ from condnum.report.html import mathml
 from condnum.report.tables import INDEX
 
 #: What Sphinx is told, beside the folders.
-SETTINGS: dict[str, Any] = {
+SPHINX: dict[str, Any] = {
     "project": "condnum",
     "html_title": "condnum",
     "extensions": ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", __name__],
@@ -50,7 +50,7 @@ def setup(app: Any) -> dict[str, Any]:
     """Register the renderer of formulas, the choice of scripts and readable signatures."""
     app.add_html_math_renderer("mathml", (_inline, None), (_display, None))
     app.connect("doctree-resolved", _indices)
-    app.connect("html-page-context", _scripts)
+    app.connect("html-page-context", _page_scripts)
     app.connect("build-finished", _excerpts)
     app.connect("autodoc-process-signature", _readable)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
@@ -79,7 +79,7 @@ def _indices(app: Any, doctree: Any, name: str) -> None:
             text.parent.replace(text, found)
 
 
-def _scripts(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+def _page_scripts(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
     body = context.get("body", "")
     wanted = [scripts for name, scripts in SCRIPTS.items() if f'class="{name}"' in body]
     if pagename == "search":

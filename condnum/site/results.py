@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +10,22 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 from nbformat.v4 import new_markdown_cell
 
-from condnum.errors import DataNotFoundError
-from condnum.files import RECORD as PROVENANCE
-from condnum.files import shipped
+from condnum.files import RECORD, shipped
 from condnum.progress import duration
 from condnum.report.deep_attacks import verdict
+from condnum.report.experiments import experiments
 from condnum.report.html import figure_html, shown_notebook
 from condnum.report.notebook import REPORT, read_notebook
-from condnum.report.reproduce import RECORD, ReproductionRecord, experiments, read_record
-from condnum.report.results import Result, read_result
-from condnum.report.scoreboard import AGREEMENT, CLAIM_RULE, CONVENTIONS, scoreboard, tally
+from condnum.report.results import ExperimentResult
+from condnum.report.scoreboard import AGREEMENT, CLAIM_CONVENTIONS, CLAIM_RULE, scoreboard, tally
 from condnum.report.tables import CORRECTIONS_CSV, formula_html
 from condnum.site.notebooks import page_notebook
 
 #: Anchor of the section that says what made a page.
-RUN = "what-made-this-page"
+_RUN = "what-made-this-page"
 
 #: Studies whose first figure is one of the paper's.
-FIGURES = ("house-prices", "mnist")
+_FIGURES = ("house-prices", "mnist")
 
 #: Committed results of real runs, by experiment; they stand in until a reproduction has run.
 COMMITTED = {
@@ -44,29 +41,27 @@ COMMITTED = {
 }
 
 
-def published_runs(root: Path | None) -> tuple[ReproductionRecord | None, list[Result]]:
-    """Return a reproduction and its results, or those committed with the source."""
-    if root is None:
-        whole = {entry.name: entry for entry in experiments("full")}
-        places = {name: shipped("reports") / place for name, place in COMMITTED.items()}
-        return None, [
-            Result(replace(whole[name], status="finished", error=""), place)
-            for name, place in places.items()
-            if (place / PROVENANCE).exists()
-        ]
-    record = read_record(Path(root))
-    if record is None:
-        raise DataNotFoundError(f"{root} holds no {RECORD}; make a reproduction first: condnum reproduce.")
-    return record, [read_result(entry, Path(root)) for entry in record.experiments]
+def committed_runs() -> list[ExperimentResult]:
+    """Return the results that come with the source."""
+    places = {name: shipped("reports") / place for name, place in COMMITTED.items()}
+    return [
+        ExperimentResult(experiment, places[experiment.name], "finished", "")
+        for experiment in experiments("full", list(places))
+        if (places[experiment.name] / RECORD).exists()
+    ]
 
 
 def results_pages(
-    record: ReproductionRecord | None, results: Sequence[Result], recorded: Collection[str], files: Path
+    runs: Sequence[ExperimentResult] | None, recorded: Collection[str], files: Path
 ) -> dict[str, str]:
-    """Return the sources of the pages by name; copy what can be downloaded to `files`."""
+    """Return the sources of the pages by name; copy what can be downloaded to `files`.
+
+    Without runs of this machine (None) they show those that come with the source.
+    """
+    results = committed_runs() if runs is None else runs
     sections = scoreboard(results)
     shown = [run for run in results if run.page]
-    pages, figures, attacked = dict[str, str](), list[tuple[str, str]](), list[tuple[Result, str]]()
+    pages, figures, attacked = dict[str, str](), list[tuple[str, str]](), list[tuple[ExperimentResult, str]]()
     for run in shown:
         path = Path(run.folder or "") / REPORT
         told = _told(run, run.publish(files / run.name))
@@ -80,23 +75,23 @@ def results_pages(
         page = page_notebook(notebook, run.name, recorded)
         page.cells = [*_notice(run), *page.cells, new_markdown_cell(told, id="run")]
         pages[f"results/{run.name}.ipynb"] = nbformat.writes(page)
-        if run.study in FIGURES and (drawn := shown_notebook(notebook)[1]):
-            figures.append((run.record.title, figure_html(drawn[0], f"first-{run.name}")))
+        if run.study in _FIGURES and (drawn := shown_notebook(notebook)[1]):
+            figures.append((run.experiment.title, figure_html(drawn[0], f"first-{run.name}")))
     lesson = next((run for run in shown if run.name == "corrections"), None)
     corrected = lesson.table(CORRECTIONS_CSV.removesuffix(".csv")) if lesson else None
     pages["results/index.md"] = _template("results.md.j2").render(
-        RUN=RUN,
-        record=record,
+        RUN=_RUN,
+        committed=runs is None,
         results=results,
         shown=shown,
-        waiting=[run for run in results if run.record.status == "waiting"],
-        failed=[run for run in results if run.record.status == "failed"],
+        waiting=[run for run in results if run.status == "waiting"],
+        failed=[run for run in results if run.status == "failed"],
         compared=[section for section in sections if section.comparable],
         stand_ins=[section for section in sections if not section.comparable],
         tally=tally(sections),
         rule=AGREEMENT,
         claim_rule=CLAIM_RULE,
-        conventions=CONVENTIONS,
+        conventions=CLAIM_CONVENTIONS,
         audit=next((run for run in shown if run.study == "reproduction-audit"), None),
         figures=figures,
         attacked=attacked,
@@ -105,15 +100,15 @@ def results_pages(
     return pages
 
 
-def _notice(run: Result) -> list[Any]:
+def _notice(run: ExperimentResult) -> list[Any]:
     """Say at the top of a page that its result is older than what was asked for."""
     if not run.older:
         return []
-    why = "It is still to be checked, or made anew." if run.record.status == "waiting" else run.record.error
+    why = "It is still to be checked, or made anew." if run.status == "waiting" else run.error
     return [new_markdown_cell(f":::{{warning}}\n**An older result.** {why}\n:::", id="older")]
 
 
-def _told(run: Result, files: dict[str, str]) -> str:
+def _told(run: ExperimentResult, files: dict[str, str]) -> str:
     """Return what made a page; where there is no notebook, under a title and after the run's pictures."""
     known = run.provenance
     device, source = known.get("device", {}), known.get("source") or {}
@@ -121,7 +116,7 @@ def _told(run: Result, files: dict[str, str]) -> str:
     given = {key: value for key, value in run.parameters.items() if value not in (None, "")}
     facts = {
         "Started": str(known.get("started_utc", "")).replace("T", " ").replace("+00:00", " UTC"),
-        "Duration": duration(known.get("duration_seconds") or run.record.seconds),
+        "Duration": duration(run.seconds),
         "Seeds": ", ".join(map(str, known.get("seeds", []))) or run.parameters.get("seed", ""),
         "Data, SHA-256": "; ".join(f"{name}: {checksum}" for name, checksum in known.get("data", {}).items()),
         "Code": f"revision {source['revision'][:12]}{changed}" if source else "not from a git work tree",
@@ -134,7 +129,7 @@ def _told(run: Result, files: dict[str, str]) -> str:
     if REPORT in files:
         return told
     pictures = (f'<img src="../runs/{run.name}/{name}" alt="">\n' for name in files if name.endswith(".png"))
-    around = f"# {run.record.title}\n\n{run.record.summary}\n\n"
+    around = f"# {run.experiment.title}\n\n{run.experiment.summary}\n\n"
     return f"{around}```{{raw}} html\n<div>{''.join(pictures)}</div>\n```\n\n{told}"
 
 

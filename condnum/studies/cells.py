@@ -20,8 +20,9 @@ from zipfile import ZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, OutputError
-from condnum.files import atomic_write, output_folder, write_text
+from condnum.errors import DataNotFoundError, InvalidInputError
+from condnum.files import CELLS as CELLS
+from condnum.files import atomic_write, folder_lock, write_text
 from condnum.machine import ProcessPeak, limit_threads, own_peak
 
 _T = TypeVar("_T")
@@ -219,8 +220,6 @@ def remember(key: Hashable, value: _T) -> _T:
     return cached(key, lambda: value)
 
 
-#: The index of stores of before, which had one.
-_OLD_INDEX = "results.sqlite"
 _ROW = "row.json"
 
 
@@ -229,30 +228,11 @@ class ResultStore:
 
     def __init__(self, folder: str | os.PathLike[str], mode: Literal["write", "read"] = "write") -> None:
         self.folder, self._held = Path(folder).expanduser(), ExitStack()
-        if (self.folder / _OLD_INDEX).exists():
-            raise DataFormatError(
-                f"{self.folder} holds results of an earlier version of condnum ({_OLD_INDEX}), which this "
-                "one does not read; they are left as they are. Move that folder away, or choose another "
-                "one for the results: all cells are then computed again."
-            )
         if mode == "read":
             if not self.folder.is_dir():
                 raise DataNotFoundError(f"no results in {self.folder}: run the study first.")
             return
-        from filelock import FileLock, Timeout
-
-        lock = output_folder(self.folder) / ".writer.lock"
-        try:
-            self._held.enter_context(FileLock(lock, timeout=0))  # the system takes it back from the dead
-        except Timeout as error:
-            raise OutputError(
-                f"another process is writing results to {self.folder}; wait for it, stop it, or choose "
-                'another folder. To read meanwhile, open ResultStore(folder, mode="read").'
-            ) from error
-        except (OSError, NotImplementedError) as error:
-            raise OutputError(
-                f"{lock} cannot be locked: {error}; choose a folder on a disk of this machine."
-            ) from error
+        self._held.enter_context(folder_lock(self.folder))
         for leftover in self.folder.glob(".*.npz"):  # of a writer that was killed
             leftover.unlink(missing_ok=True)
 

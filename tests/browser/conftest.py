@@ -416,28 +416,21 @@ def site(
 
     from condnum.lessons import recording
     from condnum.report import notebook
-    from condnum.report.reproduce import Experiment, ReproductionRecord
+    from condnum.report.experiments import Experiment
+    from condnum.report.results import ExperimentResult
     from condnum.site import build
 
     root, target = tmp_path_factory.mktemp("reproduction"), tmp_path_factory.mktemp("reports")
     for name in SHOWN:
         shutil.copytree(golden_run(name)[1], root / name)
-    ended = [{"status": "finished", "folder": name, "error": ""} for name in SHOWN]
-    ended.append({"status": "failed", "folder": None, "error": "no memory"})
-    ReproductionRecord(
-        scale="quick",
-        started_utc="2030-01-02T03:04:05+00:00",
-        seconds=60.0,
-        source=None,
-        versions={"python": "3.11"},
-        device={"name": "a processor"},
-        experiments=tuple(
-            Experiment(name, f"Title of {name}", "One sentence.", f"condnum {words}", seconds=1.0, **end)
-            for (name, words), end in zip(
-                [*((name, RUNS[name]) for name in SHOWN), ("deep", "run deep")], ended, strict=True
-            )
-        ),
-    ).save(root)
+
+    def run(name: str, words: str, *ended: Any) -> ExperimentResult:
+        return ExperimentResult(
+            Experiment(name, f"Title of {name}", "One sentence.", f"condnum {words}"), *ended
+        )
+
+    runs = [run(name, RUNS[name], root / name, "finished", "") for name in SHOWN]
+    runs.append(run("deep", "run deep", None, "failed", "no memory"))
     few = {"exponent": [0.0, 0.5, 1.0], "pretrain_kappa": [10.0, 100.0], "harmful_kappa": [2.0, 10.0]}
     said, values, payload = list[str](), recording.recorded_values, recording.payload
     first = cache(lambda explorer: payload(explorer, recording.lattice(explorer)[0]))
@@ -458,6 +451,6 @@ def site(
         patch.setattr(build.os, "cpu_count", lambda: 1)  # one kernel: one lesson after the other
         patch.setattr(build, "run_notebook", faster)
         made = {"cache": site_cache, "explorers": list(recording.recordable())}
-        build.build_site(root, target, say=said.append, **made)
+        build.build_site(runs, target, say=said.append, **made)
     assert said == []
     return target / "site"

@@ -26,11 +26,12 @@ PARAMETERS = """
 # What the notebook shows.
 #
 # And more of it.
+from typing import Optional
 count: int = 2  # how often
 word: str = "a"  # a|b: what is written
 share: float = 0.5
 layers: list = [1]  # sizes
-maybe: str | None = None
+maybe: Optional[str] = None
 shout: bool = False  # in capitals
 static: bool = False
 out: str = ""

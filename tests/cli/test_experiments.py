@@ -63,7 +63,7 @@ def test_plain_papermill_runs_the_same_notebook(tmp_path, monkeypatch):
         ("run house-prices --data embedded --device cuda:7", "--device cpu"),
         ("run house-prices --data train.csv", "train.csv lacks 79 of the 81 columns"),
         ("run house-prices --data embedded --seeds 0", "seeds must be an integer of at least 1, got 0"),
-        ("run house-prices --data embedded --seeds x", "'x' is no whole number of at least 0"),
+        ("run house-prices --data embedded --seeds x", "'x' is not an integer of at least 0"),
         ("run house-prices --nonsense", "No such option"),
         ("run digits --data nowhere", "condnum run mnist"),
         ("run digits --scheduler localhost", "tcp://host:8786"),
@@ -122,7 +122,7 @@ def test_all_options_come_through_and_an_unknown_checksum_is_told(condnum, raw, 
     given = []
     monkeypatch.setattr(
         "condnum.report.notebook.run_report",
-        lambda path, values, **options: given.append((path.stem, values, options)) or [],
+        lambda book, values, **options: given.append((book.path.stem, values, options)) or [],
     )
     words = "run mnist --data data --methods imma,ours --seeds 2 --epochs 7 --pairs 4-7 --labels published"
     done = condnum(*words.split(), *["--jobs", "3", "--device", "cpu", "--quiet"], cwd=tmp_path)

@@ -10,7 +10,7 @@ import condnum.report.reproduce
 import condnum.site.build
 from condnum.cli import main
 from condnum.files import folder_lock
-from condnum.report.reproduce import Ended, read_record, reproduce
+from condnum.report.reproduce import Ended, reproduce
 from condnum.site.build import PARTS
 
 
@@ -21,8 +21,9 @@ def leave(words, *, fails=(), **options) -> Ended:
     if folder.name in fails:
         return Ended(2, "the disk is a teapot; use a kettle.")
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("report.html", "report.ipynb", "provenance.json"):
+    for name in ("report.html", "report.ipynb"):
         (folder / name).write_text(json.dumps(list(words)))
+    (folder / "provenance.json").write_text("{}")
     return Ended(0, "")
 
 
@@ -31,9 +32,9 @@ def experiments_end(monkeypatch, tmp_path):
     """Let experiments end at once, and the site be one line that names its folder."""
     monkeypatch.chdir(tmp_path)
 
-    def site(root, target, **options):
+    def site(runs, target, **options):
         target.mkdir(exist_ok=True)
-        (target / "index.html").write_text(str(root))
+        (target / "index.html").write_text(" ".join(str(run.folder) for run in runs or () if run.folder))
         return target / "index.html"
 
     def put(*, parts=False, **options):
@@ -58,7 +59,7 @@ def test_all_is_well(experiments_end, tmp_path, capsys):
     assert words == [
         "run", "deep", "--seeds", "1", "--jobs", "1", "--out", "runs/reproduce/quick/deep", "--quiet",
     ]  # fmt: skip
-    assert (tmp_path / "reports/index.html").read_text() == "runs/reproduce/quick"
+    assert (tmp_path / "reports/index.html").read_text().startswith("runs/reproduce/quick/house-prices ")
     experiments_end()
     assert main(["reproduce"]) == 0
     said = capsys.readouterr().err
@@ -71,20 +72,20 @@ def test_the_site_is_there_after_the_first_experiment(experiments_end, monkeypat
     experiments_end()
     built, build = [], condnum.site.build.build_site
 
-    def watched(root, target, *, execute=True, **options):
-        built.append((read_record(root)["corrections"].ok, execute))
-        return build(root, target)
+    def watched(runs, target, *, execute=True, **options):
+        built.append(({run.name: run.older or run.folder is None for run in runs}["corrections"], execute))
+        return build(runs, target)
 
     monkeypatch.setattr(condnum.site.build, "build_site", watched)
     words = ["reproduce", "--scale", scale, "--only", "house-prices,corrections", "-j", "1"]
     assert main(words) == 0
     said = capsys.readouterr().err
     assert [execute for _, execute in built] == [False] * (count - 1) + [True]
-    assert built[-1] == (True, True)
+    assert built[-1] == (False, True)
     assert said.index("house-prices finished") < said.index("site: reports/index.html (open it now")
     built.clear()
     assert main(words) == 0
-    assert built == [(True, True)]  # nothing new: once, at the end
+    assert built == [(False, True)]  # nothing new: once, at the end
 
 
 def test_a_failure_is_named_and_the_site_is_built_nevertheless(experiments_end, tmp_path, capsys):
@@ -106,10 +107,10 @@ def test_what_was_asked_for_by_name_has_to_be_there(experiments_end, capsys, mon
 def test_the_site_alone_is_of_the_reproduction_that_is_there(experiments_end, capsys, tmp_path):
     experiments_end()
     assert main(["site", "--site", "s"]) == 0
-    assert (tmp_path / "s/index.html").read_text() == "None"
+    assert (tmp_path / "s/index.html").read_text() == ""
     assert main(["reproduce", "--only", "corrections", "--quiet"]) == 0
     assert main(["site", "--site", "s"]) == 0
-    assert (tmp_path / "s/index.html").read_text() == "runs/reproduce/quick"
+    assert (tmp_path / "s/index.html").read_text() == "runs/reproduce/quick/corrections"
     assert capsys.readouterr().out.endswith("s/index.html\n")
 
 

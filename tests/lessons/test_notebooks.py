@@ -9,11 +9,10 @@ pytest.importorskip("papermill", reason="the extra notebooks is not installed")
 pytest.importorskip("anywidget", reason="the extra notebooks is not installed")
 
 from condnum.cli import main
-from condnum.report.notebook import parameters_cell, parameters_of, read_notebook, run_notebook
+from condnum.report.notebook import ParameterNotebook, read_notebook, run_notebook
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("[1-7]_*.ipynb"))
-PATIENCE = 600  # seconds for a notebook: a kernel that hangs, not one on a busy machine
 WIDGET, PLOTLY = "application/vnd.jupyter.widget-view+json", "application/vnd.plotly.v1+json"
 #: What makes a lesson of half a minute one of seconds, and leaves nothing behind.
 FASTER = {"7_alignment_lab": {"data": "embedded", "epochs": 30, "out": ""}}
@@ -60,12 +59,11 @@ def test_the_site_reads_every_formula_as_one(path):
     ids=lambda of: getattr(of, "stem", "static" if of else "widgets"),
 )
 def test_it_runs_and_its_cells_keep_a_picture(path, static, tmp_path, on_shared_kernel):
-    node = read_notebook(path)
-    switch = parameters_of(parameters_cell(node))["static"]
-    assert (switch.annotation, switch.default) == ("bool", False)
-    assert all(not cell.get("outputs") for cell in node.cells)
+    book = ParameterNotebook.find(path)
+    assert book.defaults["static"] is False
+    assert all(not cell.get("outputs") for cell in book.node.cells)
     parameters = {"static": static, **FASTER.get(path.stem, {})}
-    report = run_notebook(path, parameters, tmp_path / "out", quiet=True, timeout=PATIENCE)
+    report = run_notebook(path, parameters, tmp_path / "out", quiet=True)
     drawn = [cell for cell in read_notebook(report).cells if "static=static" in cell.source]
     assert drawn
     for cell in drawn:
@@ -79,7 +77,7 @@ def test_it_runs_and_its_cells_keep_a_picture(path, static, tmp_path, on_shared_
 @pytest.mark.slow
 def test_the_solutions_of_the_exercises_are_right(on_shared_kernel, tmp_path):
     parameters = {"solutions": True, "static": True}
-    report = run_notebook(EXERCISES, parameters, tmp_path / "out", quiet=True, timeout=PATIENCE)
+    report = run_notebook(EXERCISES, parameters, tmp_path / "out", quiet=True)
     outputs = [output for cell in read_notebook(report).cells for output in cell.get("outputs", [])]
     said = [one["data"]["text/plain"] for one in outputs if one.output_type == "execute_result"]
     assert len(said) == 11

@@ -1,5 +1,6 @@
 """Notebooks: their parameters, a run that is whole or fails clearly, a kernel that leaves nothing behind."""
 
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -12,13 +13,12 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from waiting import wait_until
 
 from condnum.errors import DataNotFoundError, InvalidInputError, MissingExtraError, UnknownNameError
+from condnum.files import shipped
 from condnum.report import notebook as module
 from condnum.report.notebook import (
     NotebookError,
-    checked_parameters,
+    ParameterNotebook,
     find_notebook,
-    parameters_cell,
-    parameters_of,
     read_notebook,
     run_notebook,
     running_kernel,
@@ -52,79 +52,55 @@ CELL = """
 # how many
 seeds: int = 5  # seeds
 lr: float = 0.1
-name: str = "a # b"
-maybe: str | None = None
-kind: Literal["a", "b"] = "a"
+name: str = "b"
+opt: Optional[str] = None
 layers: list[int] = [1, 2]
-free = None
 flag = True
-opt: Optional[int] = None
-both: "int | str" = 1
 odd: Path = x
-table: dict[str, int] = {}
-"""
+""".strip()
 
 
-def test_declarations_and_defaults() -> None:
-    found = parameters_of(CELL)
-    assert " ".join(found) == "seeds lr name maybe kind layers free flag opt both odd table"
-    assert found["name"].default == "a # b"
-    assert found["flag"].annotation == "bool"
-    assert found["free"].annotation == ""
-    assert found["odd"].default is None
-    assert found["seeds"].help == "seeds"
-    assert found["name"].help == found["lr"].help == ""
-
-
-def test_right_types() -> None:
-    right = {
-        "seeds": [3], "lr": [1, 0.5], "name": [Path("a/b")], "maybe": [None, "x"], "kind": ["b"], "odd": [1],
-        "layers": [[], [3]], "free": [3, "x"], "flag": [False], "opt": [2, None], "table": [{"a": 1}],
+def test_parameters_and_defaults(write_notebook: Any) -> None:
+    book = ParameterNotebook.find(write_notebook("# The *title*", parameters=CELL))
+    assert book.defaults == {
+        "seeds": 5, "lr": 0.1, "name": "b", "opt": None, "layers": [1, 2], "flag": True, "odd": None
     }  # fmt: skip
-    for name, values in right.items():
-        for value in values:
-            (checked,) = checked_parameters({name: value}, parameters_of(CELL)).values()
-            assert checked == (str(value) if isinstance(value, Path) else value)
-            assert name != "lr" or isinstance(checked, float)
+    assert [of.inferred_type_name for of in book.parameters.values()] == [
+        "int", "float", "str", "Optional[str]", "list[int]", "None", "Path"
+    ]  # fmt: skip
+    assert (book.parameters["seeds"].help, book.parameters["lr"].help) == ("seeds", "")
+    assert book.heading == "The title"
+    with pytest.raises(UnknownNameError, match=r"the notebook small 'sedes'; did you mean 'seeds'"):
+        run_notebook(book, {"sedes": 3}, "nowhere")
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "wanted"),
-    [
-        ("seeds", True, "int"), ("seeds", 3.0, "int"), ("seeds", "3", "int"), ("seeds", None, "int"),
-        ("lr", "0.1", "float"), ("lr", False, "float"), ("name", 1, "str"), ("maybe", 1, r"str \| None"),
-        ("kind", "c", "Literal"), ("layers", (1,), "list"), ("layers", [True], "list"), ("flag", 1, "bool"),
-        ("opt", "x", "Optional"), ("both", 1.5, r"int \| str"), ("table", [], "dict"),
-    ],
-)  # fmt: skip
-def test_wrong_types(name: str, value: object, wanted: str) -> None:
-    with pytest.raises(
-        InvalidInputError, match=rf"parameter '{name}' of the notebook must be {wanted}.*got "
-    ):
-        checked_parameters({name: value}, parameters_of(CELL))
+def test_every_parameter_of_every_notebook_is_an_option_with_help() -> None:
+    for path in sorted(shipped("notebooks").glob("experiments/*.ipynb")):
+        book = ParameterNotebook.find(path)
+        declared = re.findall(r"(?m)^(\w+)\b.* = ", book.cell.source)
+        assert declared == list(book.parameters)
+        assert all(parameter.help for parameter in book.parameters.values()), path
 
 
-def test_cells_that_declare_nothing(write_notebook: Any) -> None:
-    with pytest.raises(InvalidInputError, match=r"not valid Python .*line 2"):
-        parameters_of("a = 1\nb =")
-    for count in (0, 2):
-        notebook = read_notebook(write_notebook("x = 1"))
-        for index, cell in enumerate(notebook.cells):
-            cell.metadata["tags"] = ["parameters"] * (index < count)
-        with pytest.raises(InvalidInputError, match=f"exactly one code cell .*, this one has {count}"):
-            parameters_cell(notebook)
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_notebook_has_one_parameters_cell(write_notebook: Any, count: int) -> None:
+    book = ParameterNotebook.find(write_notebook("x = 1"))
+    for index, cell in enumerate(book.node.cells):
+        cell.metadata["tags"] = ["parameters"] * (index < count)
+    with pytest.raises(InvalidInputError, match=rf"exactly one code cell .*small.ipynb has {count}"):
+        _ = book.parameters
 
 
-def test_finding_notebooks(tmp_path: Path, write_notebook: Any) -> None:
+def test_finding_notebooks(tmp_path: Path, write_notebook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_notebook(name="house_prices")
     assert find_notebook(path) == path
-    assert find_notebook("house_prices", tree=tmp_path) == path
     assert find_notebook("limits").parent.name == "experiments"
     assert find_notebook("4_ceiling").parent.name == "notebooks"
     with pytest.raises(UnknownNameError, match="unknown notebook 'house_price'; did you mean 'house_prices'"):
-        find_notebook("house_price", tree=tmp_path)
+        find_notebook("house_price")
+    monkeypatch.setattr(module, "shipped", lambda name: tmp_path / "empty")
     with pytest.raises(DataNotFoundError, match=r"own notebooks are missing, .*empty has none"):
-        find_notebook("house_prices", tree=tmp_path / "empty")
+        find_notebook("house_prices")
 
 
 # Runs.
@@ -139,32 +115,29 @@ print(sys.executable, os.getcwd(), seeds, sep="|")
 
 
 def test_a_whole_run(
-    write_notebook: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_shared_kernel: Any
+    write_notebook: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, on_shared_kernel: Any
 ) -> None:
     (tmp_path / "cwd").mkdir()
     monkeypatch.chdir(tmp_path / "cwd")
     folder = tmp_path / "out {braces}"  # papermill takes paths as format strings
     folder.mkdir()
     (folder / "report.failed.ipynb").write_text("of an earlier try")
-    seen: list[Any] = []
-    report = run_notebook(write_notebook("# Title", EVENTS), {"seeds": 7}, folder, progress=seen.append)
+    report = run_notebook(write_notebook("# Title", EVENTS), {"seeds": 7}, folder)
     assert report == folder / "report.ipynb"
     assert names(folder) == ["report.ipynb"]
     node = read_notebook(report)
     told = [output.text for cell in node.cells for output in cell.get("outputs", [])]
     assert "".join(told).split("|") == [sys.executable, str(tmp_path / "cwd"), "7\n"]
-    assert [event["done"] for event in seen] == [0, 1, 2]
+    assert re.search(r"small: 2/3 \[.*, ours\]", capsys.readouterr().err)
     assert node.metadata["condnum"] == {"parameters": {"seeds": 7}}
     assert node.metadata["kernelspec"]["name"] == "python3"
     assert str(tmp_path) not in str(node.metadata)
     assert "widgets" not in node.metadata
 
 
-def test_terminal_progress_is_the_default(
-    write_notebook: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], on_shared_kernel: Any
+def test_a_quiet_run_says_nothing(
+    write_notebook: Any, tmp_path: Path, capsys: Any, on_shared_kernel: Any
 ) -> None:
-    run_notebook(write_notebook(EVENTS), {}, tmp_path / "out")
-    assert "small: 2/3 done (ours)" in capsys.readouterr().err
     silent = write_notebook("import os; assert 'CONDNUM_PROGRESS' not in os.environ")
     run_notebook(silent, {}, tmp_path / "out", quiet=True)
     assert capsys.readouterr() == ("", "")
@@ -181,19 +154,18 @@ def test_a_known_error_in_a_cell_is_raised(
 
 
 @pytest.mark.parametrize(
-    ("cell", "timeout", "match"),
+    ("cell", "match"),
     [
-        ("[][3]", None, r"the notebook small failed in cell \[\d+\] with IndexError: list .*failed\.ipynb"),
-        ("import os; os.kill(os.getpid(), 9)", None, r"the kernel of the notebook small died.*fewer rows"),
-        ("import time; time.sleep(600)", 1, "ran into its time limit; raise the limit"),
+        ("[][3]", r"the notebook small failed in cell \[\d+\] with IndexError: list .*failed\.ipynb"),
+        ("import os; os.kill(os.getpid(), 9)", r"the kernel of the notebook small died.*fewer rows"),
     ],
-    ids=["foreign", "killed", "too long"],
+    ids=["foreign", "killed"],
 )
-def test_a_cell_that_fails_or_does_not_end(
-    write_notebook: Any, tmp_path: Path, cell: str, timeout: float | None, match: str
+def test_a_cell_that_fails_or_kills_its_kernel(
+    write_notebook: Any, tmp_path: Path, cell: str, match: str
 ) -> None:
     with pytest.raises(NotebookError, match=match):
-        run_notebook(write_notebook(cell), {}, tmp_path / "out", quiet=True, timeout=timeout)
+        run_notebook(write_notebook(cell), {}, tmp_path / "out", quiet=True)
     assert names(tmp_path / "out") == ["report.failed.ipynb"]
 
 

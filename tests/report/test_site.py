@@ -20,33 +20,27 @@ from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from sphinx.application import Sphinx
 
-from condnum.errors import DataFormatError, DataNotFoundError, InvalidInputError, OutputError
+from condnum.errors import DataFormatError, DataNotFoundError, OutputError
 from condnum.files import folder_lock
 from condnum.lessons.corrections import aligned_remark, correction_table
+from condnum.report.experiments import Experiment, experiments
 from condnum.report.html import figure_html
-from condnum.report.reproduce import Experiment, ReproductionRecord
-from condnum.report.results import read_result
-from condnum.report.scoreboard import claims, compare, scoreboard, tally
+from condnum.report.results import ExperimentResult, find_runs
+from condnum.report.scoreboard import check_claims, compare_published, scoreboard, tally
 from condnum.site import build
 from condnum.site.build import build_site
 from condnum.site.notebooks import figure_place
-from condnum.site.results import published_runs, results_pages
+from condnum.site.results import results_pages
 from condnum.studies.measure import Published
+from condnum.studies.run_verdicts import RunFolder
 
 HERE = Path(__file__).resolve().parent
 REPORTS, GOLDEN, AS_READ = HERE.parents[1] / "reports", HERE.parent / "golden", HERE / "site.txt"
 
 
-def entry(name, command, status="finished", *, folder="", error=""):
-    place = name if folder == "" and status != "not run" else folder
-    title, told = f"Title of {name}", {"status": status, "folder": place or None, "error": error}
-    return Experiment(name, title, "One sentence.", f"condnum run {command}", seconds=12.34, **told)
-
-
-def save_record(folder, *entries):
-    source, started = {"revision": "0123456789abcdef" * 2, "dirty": False}, "2030-01-02T03:04:05+00:00"
-    versions, device = {"python": "3.11", "condnum": "0.1.0"}, {"name": "a processor"}
-    ReproductionRecord("quick", started, 100.0, source, versions, device, entries).save(folder)
+def entry(name, command, folder=None, status="finished", error=""):
+    experiment = Experiment(name, f"Title of {name}", "One sentence.", f"condnum run {command}")
+    return ExperimentResult(experiment, folder, status, error)
 
 
 def make_run(folder, tables=(), data="diabetes"):
@@ -83,20 +77,16 @@ def make_run(folder, tables=(), data="diabetes"):
 
 
 @pytest.fixture
-def root(tmp_path):
-    """A reproduction with a finished lesson, one failed experiment with an older result, one waiting."""
+def runs(tmp_path):
+    """A finished lesson, one failed experiment with an older result, one without, one waiting."""
     base = tmp_path / "reproduction"
-    make_run(base / "lesson", {"results": pd.DataFrame({"a": [1, 2]})})
-    make_run(base / "old")
-    save_record(
-        base,
-        entry("lesson", "notebook lesson"),
-        entry("old", "limits", "failed", error="it broke at <b>x</b>; mend it."),
-        entry("gone", "deep --harmful cars", "failed", folder=None, error="no space left"),
-        entry("waiting", "mnist", "waiting", folder=None),
-        entry("unasked", "attackers", "not run", error="was not asked for"),
-    )
-    return base
+    return [
+        entry("lesson", "lesson", make_run(base / "lesson", {"results": pd.DataFrame({"a": [1, 2]})})),
+        entry("old", "limits", make_run(base / "old"), "failed", "it broke at <b>x</b>; mend it."),
+        entry("gone", "deep --harmful cars", None, "failed", "no space left"),
+        entry("waiting", "mnist", None, "waiting"),
+        entry("unasked", "attackers", None, "not run", "was not asked for"),
+    ]
 
 
 @pytest.fixture
@@ -115,13 +105,12 @@ def real(tmp_path):
     for name, table in tables.items():
         make_run(base / name, table, "mnist, 10,000 test images, condnum's box" if name == "mnist" else name)
     curves.to_csv(base / "house-prices" / "curves.csv", index=False)
-    save_record(base, *(entry(name, name) for name in tables))
-    return base
+    return [entry(name, name, base / name) for name in tables]
 
 
-def results_of(root, files):
+def results_of(runs, files):
     """The page of results as Sphinx gets it: Markdown, with HTML in it."""
-    return results_pages(*published_runs(root), (), files)["results/index.md"]
+    return results_pages(runs, (), files)["results/index.md"]
 
 
 def as_read(text):
@@ -137,19 +126,19 @@ def as_read(text):
     return lines
 
 
-def test_the_results_read_as_they_were_kept(root, real, tmp_path):
+def test_the_results_read_as_they_were_kept(runs, real, tmp_path):
     text = (
-        "\n".join("\n".join(as_read(results_of(base, tmp_path / base.name))) for base in (root, real)) + "\n"
+        "\n".join("\n".join(as_read(results_of(shown, tmp_path / "files"))) for shown in (runs, real)) + "\n"
     )
     if os.environ.get("CONDNUM_GOLDEN") == "record":
         AS_READ.write_text(text, encoding="utf-8")
     assert text.splitlines() == AS_READ.read_text(encoding="utf-8").splitlines()
-    large = pd.read_csv(tmp_path / "real/corrections/results.csv.gz")
+    large = pd.read_csv(tmp_path / "files/corrections/results.csv.gz")
     assert large["x"].tolist() == list(range(60_000))
 
 
 def test_without_a_reproduction_the_committed_results_are_shown(tmp_path):
-    pages = results_pages(*published_runs(None), (), tmp_path)
+    pages = results_pages(None, (), tmp_path)
     assert "Not from this machine" in pages["results/index.md"]
     assert 'href="house-prices.html#what-made-this-page">9,172' in pages["results/index.md"]
     assert "condnum run mnist" in pages["results/mnist.md"]
@@ -159,12 +148,12 @@ def test_without_a_reproduction_the_committed_results_are_shown(tmp_path):
 def test_verdicts():
     nan = float("nan")
     given = [(0.1, 12.0), (0.1, 12.01), (2.0, 6.0), (2.0, 5.0), (nan, 8.5), (1.0, 0.0), (1.0, nan)]
-    assert [compare(10.0, deviation, obtained).text for deviation, obtained in given] == [
+    assert [compare_published(10.0, deviation, obtained).text for deviation, obtained in given] == [
         "agrees", "higher ×1.2", "agrees", "lower ×2", "agrees", "lower ×∞", "not finite",
     ]  # fmt: skip
 
 
-def test_claims_are_counted_by_seed_and_cell_at_unit_scale():
+def test_claims_are_counted_by_seed_and_cell_at_unit_scale(tmp_path):
     published = {
         "imma": Published(7.0, 1.0, 3.5, 0.9, 2.0, 0.2),
         "ours": Published(18.9, 2.0, 0.05, 0.002, 356.0, 5.0),
@@ -181,16 +170,22 @@ def test_claims_are_counted_by_seed_and_cell_at_unit_scale():
     )
     table = measured.merge(both, how="cross")
     table.loc[table["gauge"] == "as_trained", "success"] = False
-    largest, imma, ours = claims(published, table)
-    assert largest.answers["ridge"].startswith("1 of 2 seeds: RIR 3 against 2 (IMMA)")
+
+    def checked():
+        table.to_csv(tmp_path / "results.csv", index=False)
+        return check_claims(RunFolder.read(tmp_path), published)
+
+    largest, imma, ours = checked()
+    assert largest.answers == {"ridge": "1 of 2 seeds", "compact": "1 of 2 seeds"}
     assert largest.standing == "does not hold"  # half of the cells of both
     assert (imma.answers["ridge"], imma.standing) == ("2 of 2 cells", "holds")
     assert (ours.answers["compact"], ours.standing) == ("1 of 2 cells", "does not hold")
+    assert "% of 6 settings" in ours.stability
     table.loc[table["convention"] == "ridge", "success"] = table["method"] == "ours"
-    assert claims(published, table)[2].standing == "in part"
-    (alone,) = claims(published, table[table["method"] == "ours"])
+    assert checked()[2].standing == "in part"
+    table = table[table["method"] == "ours"]
+    (alone,) = checked()
     assert alone.text.startswith("Ours")
-    assert claims(published, table[:0]) == []
 
 
 def test_a_part_of_the_pairs_says_that_it_is_a_part(real, monkeypatch):
@@ -200,7 +195,7 @@ def test_a_part_of_the_pairs_says_that_it_is_a_part(real, monkeypatch):
         table = read(path, **options)
         return table.assign(pairs=20, seeds=1) if "rir_mean" in table else table
 
-    whole, other = ([read_result(entry(name, name), real)] for name in ("mnist", "digits"))
+    whole, other = ([run for run in real if run.name == name] for name in ("mnist", "digits"))
     part = "the 10 000 test images, where the paper takes the 60 000 training images"
     assert scoreboard(whole)[0].differs == part
     monkeypatch.setattr(pd, "read_csv", fewer)
@@ -215,7 +210,7 @@ def bytes_of(folder):
 
 
 @pytest.mark.slow
-def test_old_site_or_new(root, site_cache, tmp_path, monkeypatch):
+def test_old_site_or_new(runs, site_cache, tmp_path, monkeypatch):
     """Links resolve and nothing is warned of; then, on what Sphinx remembers, changes and failures."""
     target, said = tmp_path / "reports", []
     for name in ("digits/summary.csv", "README.md", "site/stale.html", "site.partial/half.html"):
@@ -224,7 +219,7 @@ def test_old_site_or_new(root, site_cache, tmp_path, monkeypatch):
     (target / "site" / "provenance.json").write_text('{"files": {"stale.html": ""}}')
 
     def again():
-        return build_site(root, target, cache=site_cache, lessons=(), explorers=(), say=said.append)
+        return build_site(runs, target, cache=site_cache, lessons=(), explorers=(), say=said.append)
 
     assert again() == target / "index.html"
     assert said == []
@@ -262,7 +257,7 @@ def test_old_site_or_new(root, site_cache, tmp_path, monkeypatch):
     assert "Is taken, of DP." in excerpts
     assert "Skip to content" not in excerpts
 
-    save_record(root, entry("lesson", "notebook lesson"))
+    del runs[1:]
     again()
     listed = set()
     for path in (target / "site").rglob("*.html"):  # also where Sphinx had made the page before
@@ -280,7 +275,7 @@ def test_old_site_or_new(root, site_cache, tmp_path, monkeypatch):
             raise OSError(28, "No space left on device")
         return copy(source, place, **options) if options else rename(source, place)
 
-    make_run(root / "lesson", data="new")
+    runs[0] = entry("lesson", "lesson", make_run(runs[0].folder, data="new"))
     for module, name in ((shutil, "copytree"), (os, "rename")):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, full)
@@ -372,29 +367,25 @@ def test_a_figure_cannot_end_its_script_and_its_panels_stack_on_a_phone():
 
 
 @pytest.mark.parametrize("name", ["provenance.json", "summary.csv"])
-def test_a_damaged_file_is_named(root, tmp_path, name):
-    save_record(root, entry("lesson", "digits"))
-    (root / "lesson" / name).write_bytes(b"\x00\xff")
+def test_a_damaged_file_is_named(tmp_path, name):
+    run = entry("lesson", "digits", make_run(tmp_path / "lesson"))
+    (run.folder / name).write_bytes(b"\x00\xff")
     with pytest.raises(DataFormatError, match=f"{name} is damaged .* run the experiment again"):
-        build_site(root, tmp_path / "reports", cache=tmp_path / "cache", lessons=(), explorers=())
+        build_site([run], tmp_path / "reports", cache=tmp_path / "cache", lessons=(), explorers=())
 
 
-@pytest.mark.parametrize(
-    ("name", "folder", "message"),
-    [
-        ("lesson", "../outside", "must lie inside"),
-        ("lesson", "/tmp", "must lie inside"),
-        ("../../x", "x", "small letters, digits"),
-        ("", "x", "small letters, digits"),
-    ],
-)
-def test_a_record_that_leads_elsewhere_is_refused(tmp_path, name, folder, message):
-    make_run(tmp_path / "outside")
-    root = tmp_path / "root"
-    root.mkdir()
-    with pytest.raises(DataNotFoundError, match=r"holds no reproduction\.json"):
-        build_site(root, tmp_path / "reports", cache=tmp_path / "cache", lessons=(), explorers=())
-    save_record(root, entry(name, "notebook lesson", folder=folder))
-    with pytest.raises(InvalidInputError, match=message):
-        build_site(root, tmp_path / "reports", cache=tmp_path / "cache", lessons=(), explorers=())
-    assert not (tmp_path / "reports").exists()
+def test_runs_are_found_by_their_commands(tmp_path):
+    with pytest.raises(DataNotFoundError, match="holds no finished experiment"):
+        find_runs(tmp_path)
+    for experiment in experiments("full", ["house-prices", "limits", "mnist"]):
+        folder = make_run(tmp_path / experiment.name)
+        (folder / "report.html").touch()
+        record = json.loads((folder / "provenance.json").read_text())
+        known = record | {"reproduction": {"command": experiment.command, "fingerprint": "ab"}}
+        (folder / "provenance.json").write_text(json.dumps(known))
+    (tmp_path / "limits" / "provenance.json").write_text("{")
+    runs = {run.name: run for run in find_runs(tmp_path)}
+    assert list(runs) == [experiment.name for experiment in experiments("full")]
+    assert {name for name, run in runs.items() if run.folder} == {"house-prices", "mnist"}
+    assert (runs["mnist"].status, runs["limits"].status) == ("finished", "not run")
+    assert (runs["mnist"].seconds, runs["mnist"].fingerprint) == (83.0, "ab")
