@@ -44,8 +44,6 @@ class NullSpaces:
     intersection_energy: float  # share of tr(K_H) on that intersection
     pretrain_only: int  # directions of null(K_H) that the pre-training task excites
     pretrain_energy: float  # share of tr(K_P) on null(K_H)
-    energies: Tensor  # (harmful_only,) shares of tr(K_H) on `directions`, descending
-    directions: Tensor  # (D, harmful_only) orthonormal, in null(K_P)
 
     @property
     def common(self) -> int:
@@ -77,8 +75,6 @@ def null_spaces(
     P, H = task_ranges(pretrain_covariance, harmful_covariance, rtol=rtol)
     rtol = max(P.tolerance, H.tolerance) if rtol is None else rtol
     N_P, N_H = P.null_basis, H.null_basis
-    harmful, own = own_directions(H, N_P, rtol=rtol)
-    pretrain, _ = own_directions(P, N_H, rtol=rtol)
     # An orthonormal basis of null(K_P) ∩ range(K_H), range(K_H) = null(K_H)^⊥.
     _, sines, rows = torch.linalg.svd(N_H.mT @ N_P, full_matrices=True)
     lying = N_P @ rows[(torch.nn.functional.pad(sines, (0, len(rows) - len(sines))) < ANGLE_TOLERANCE)].mT
@@ -87,14 +83,12 @@ def null_spaces(
         dimension=P.dimension,
         rank_pretrain=P.rank,
         rank_harmful=H.rank,
-        harmful_only=len(harmful),
+        harmful_only=len(own_directions(H, N_P, rtol=rtol)[0]),
         harmful_energy=float((H.factor @ N_P).square().sum()) / totals[0],
         intersection=lying.shape[1],
         intersection_energy=float((H.factor @ lying).square().sum()) / totals[0],
-        pretrain_only=len(pretrain),
+        pretrain_only=len(own_directions(P, N_H, rtol=rtol)[0]),
         pretrain_energy=float((P.factor @ N_H).square().sum()) / totals[1],
-        energies=harmful / totals[0],
-        directions=own,
     )
 
 
@@ -320,15 +314,6 @@ class PencilDirections:
     patterns: Tensor  # (D, r) K_Pw ∝ K_Hw: how the inputs vary with that feature
     ridge: float | None  # ε added to both covariances, None for none
 
-    @property
-    def shares(self) -> Tensor:
-        """Contribution of each input to a feature's energy, `w_j (K_Pw)_j`, `(D, r)`; columns sum to 1.
-
-        It does not depend on the units of the inputs, and is the same for both tasks. Correlated inputs
-        that work against each other have negative ones.
-        """
-        return self.filters * self.patterns
-
 
 def pencil_directions(
     pretrain_covariance: ArrayLike | CovarianceRange,
@@ -341,14 +326,16 @@ def pencil_directions(
 
     The *filter* w says how a feature is computed, and mixes in inputs only to cancel others; the *pattern*
     :math:`K_P w` says what varies with it (Haufe et al., NeuroImage 2014). As `K_H w = λ K_P w`, both tasks
-    have the same pattern. Without a ridge the pencil is restricted to range(K_P).
+    have the same pattern. Their product :math:`w_j (K_P w)_j` is an input's share of the feature's energy: it
+    does not depend on units, sums to 1, and can be negative for inputs that work against each other. Without
+    a ridge the pencil is restricted to range(K_P).
 
     Examples:
         >>> import numpy as np
         >>> found = pencil_directions(np.diag([100.0, 1.0]), np.diag([2.0, 1.0]))
         >>> [round(value, 12) for value in found.values.tolist()]
         [1.0, 0.02]
-        >>> found.shares.round(decimals=12).abs().tolist()
+        >>> (found.filters * found.patterns).round(decimals=12).abs().tolist()
         [[0.0, 1.0], [1.0, 0.0]]
     """
     P, H = task_ranges(pretrain_covariance, harmful_covariance, ridge, rtol)

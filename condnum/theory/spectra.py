@@ -65,10 +65,10 @@ def covariance(features: ArrayLike) -> Array:
                [2., 4.]])
     """
     X = as_tensor(features, "features", minimum_ndim=2)
-    return like(features)(_finite(X.mT @ X, X))
+    return like(features)(_checked_gram(X.mT @ X, X))
 
 
-def _finite(gram: Tensor, features: Tensor) -> Tensor:
+def _checked_gram(gram: Tensor, features: Tensor) -> Tensor:
     """Return products of features, or raise if they leave float64."""
     if not bool(torch.isfinite(gram).all()):
         raise InvalidInputError(
@@ -168,7 +168,7 @@ def singular_values(matrix: Tensor, *, kind: MatrixKind = "auto", eps: float = 2
     if kind == "features":
         wide = matrix.shape[-1] > matrix.shape[-2]
         gram = matrix @ matrix.mT if wide else matrix.mT @ matrix
-        return torch.linalg.eigvalsh(_finite(gram, matrix)).clamp_min(0).flip(-1)
+        return torch.linalg.eigvalsh(_checked_gram(gram, matrix)).clamp_min(0).flip(-1)
     if kind == "symmetric" or (kind == "auto" and is_symmetric(matrix, eps)):
         values = torch.linalg.eigvalsh(symmetric_part(matrix)).abs()
         return values.sort(dim=-1, descending=True).values

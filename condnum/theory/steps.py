@@ -102,7 +102,7 @@ def ill_step_bound(sigma: ArrayLike, *, source: BoundSource = "corrected") -> An
         True
     """
     s = _as_spectrum(sigma, source, minimum=2)
-    low, value = _low_end(s)
+    low, value = _smallest_with_equals(s)
     if bool((low.multiplicity > 1).any()):
         raise InvalidInputError(
             f"the smallest singular value is repeated (σ_k = σ_(k−1) in {s.tolist()}): Theorem 4.3 (2) asks "
@@ -129,7 +129,7 @@ def _as_spectrum(sigma: ArrayLike, source: BoundSource = "corrected", *, minimum
     return s
 
 
-def _low_end(sigma: Tensor) -> tuple[Extreme, Tensor]:
+def _smallest_with_equals(sigma: Tensor) -> tuple[Extreme, Tensor]:
     """Return σ_k of a spectrum of full rank with its equals, and R_ill."""
     n = sigma.shape[-1]
     k = torch.full_like(sigma[..., 0], n, dtype=torch.int64)
@@ -268,7 +268,7 @@ def ill_spectrum_step(sigma: ArrayLike, eta: float) -> Array:
         array([9.1875, 0.5625])
     """
     s = _as_spectrum(sigma, minimum=2)
-    low, value = _low_end(s)
+    low, value = _smallest_with_equals(s)
     reject_infinite(value)
     gradient = (low.weights - 1 / s.shape[-1]) * s * value.square().unsqueeze(-1)
     return like(sigma)(s * (1 - 2 * _step_size(eta) * gradient).square())
