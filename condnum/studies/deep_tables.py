@@ -7,7 +7,7 @@ import pandas as pd
 
 from condnum.studies.deep_cells import CONVENTIONS, INITIAL, DeepTasks
 from condnum.studies.measure import TABLE_3, Published, averages, curve, published_columns
-from condnum.studies.study import Result
+from condnum.studies.study import FinishedCell
 
 _RATIOS = ("harmful_ratio", "pretrain_ratio", "rir")
 
@@ -72,7 +72,7 @@ _HARMFUL = {196: "cars", 211: "country211"}
 _IMAGENET_CLASSES = 1000
 
 
-def results_table(tasks: DeepTasks, cells: Sequence[Result]) -> pd.DataFrame:
+def results_table(tasks: DeepTasks, cells: Sequence[FinishedCell]) -> pd.DataFrame:
     """Return a row per backbone × seed × method × convention."""
     start = {
         (row["backbone"], row["seed"]): row["accuracy"] for _, row, _ in cells if row["method"] == INITIAL
@@ -140,7 +140,7 @@ def summary_table(results: pd.DataFrame, tasks: DeepTasks) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def curves_table(cells: Sequence[Result]) -> pd.DataFrame:
+def curves_table(cells: Sequence[FinishedCell]) -> pd.DataFrame:
     """Collect every curve of the report in one long table."""
     frames = []
     for _, row, arrays in cells:
