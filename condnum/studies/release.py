@@ -49,7 +49,7 @@ Numbers: TypeAlias = Annotated[tuple[int, ...], read_numbers]
 
 
 @dataclass(frozen=True)
-class ReproductionAudit(Study, name="reproduction-audit", version="3"):
+class ReproductionAudit(Study, name="reproduction-audit", version="4"):
     """The authors' release turned into the corrected protocol, one choice at a time."""
 
     data: Literal["house-prices", "embedded"] = "house-prices"  # embedded: the diabetes table
