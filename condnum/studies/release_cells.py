@@ -256,9 +256,9 @@ class SwitchedAlgorithm1:
     def _smallest(self, task: LinearTask, values: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor, int]:
         """Return σ_k, v_k and k of R_ill."""
         D = len(values)
-        rank = min(int((values > default_rtol(len(task.covariance)) * values[-1]).sum()), D)
-        if len(_features(task)) >= len(task.covariance):  # a mini-batch counts its eigenvalues
-            rank = min(task.rank, D)
+        few = len(_features(task)) < len(task.covariance)  # a mini-batch: its eigenvalues are counted
+        least = default_rtol(len(task.covariance)) * values[-1]
+        rank = min(int((values > least).sum()) if few else task.rank, D)
         if self.switches.kappa_floor == "rank":
             return values[-rank], vectors[:, -rank], rank
         if rank == D:
