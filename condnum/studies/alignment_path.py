@@ -180,7 +180,7 @@ class AlignmentPath(Study, name="alignment-path"):
     def executor(self, data: PathData, cells: Sequence[Cell], jobs: int, scheduler: str = "") -> Executor:
         """Start processes where a step takes long, but not for arrays, which other processes do not have."""
         several = data.problem.dimension > SMALL and self.data != ARRAYS
-        return super().executor(data, cells, jobs if jobs or several else 1, scheduler)
+        return super().executor(data, cells, jobs or (0 if several else 1), scheduler)
 
 
 def _missing_targets(method: str, problem: ImmunizationProblem) -> bool:

@@ -151,4 +151,4 @@ class HousePrices(Study, name="house-prices", version="2"):
         steps = sum(int(cell.settings.get("steps", 0)) for cell in cells)
         on_cpu = resolve_device(self.device).type == "cpu"
         several = on_cpu and steps >= PARALLEL_STEPS
-        return super().executor(data, cells, jobs if jobs or several else 1, scheduler)
+        return super().executor(data, cells, jobs or (0 if several else 1), scheduler)
