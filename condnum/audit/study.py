@@ -28,7 +28,7 @@ from condnum.probing.attackers import AttackBudget
 from condnum.probing.report import AttackReport
 from condnum.studies.cells import Cell, CellResult, Compute, Outcome
 from condnum.studies.executors import Executor, SerialExecutor
-from condnum.studies.study import Count, Result, Study, StudyRun
+from condnum.studies.study import Count, FinishedCell, Study, StudyRun
 from condnum.studies.sweep import SweepError
 from condnum.theory.ceiling import RirCeiling
 from condnum.theory.spectra import PUBLISHED_RIDGE
@@ -212,7 +212,7 @@ class FeatureAudit(Study, name="audit"):
         data.done[cell] = from_cell(kept)
         return CellResult(kept.row | {"seconds": time.perf_counter() - started}, kept.arrays)
 
-    def found(self, results: Iterable[Result]) -> Audit:
+    def found(self, results: Iterable[FinishedCell]) -> Audit:
         """Put what the stages found together."""
         results = list(results)
         stages = {cell["stage"]: from_cell(CellResult(row, arrays)) for cell, row, arrays in results}
@@ -252,14 +252,14 @@ class FeatureAudit(Study, name="audit"):
             seed=self.seed,
         )
 
-    def tables(self, data: Any, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
+    def tables(self, data: Any, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
         """Return that of the layers; audit.json holds all others."""
         for cell, row, arrays in results:
             if cell["stage"] == "layers":
                 return {"layers": pd.DataFrame(from_cell(CellResult(row, arrays))["table"])}
         return {}
 
-    def files(self, results: Sequence[Result], folder: Path) -> list[str]:
+    def files(self, results: Sequence[FinishedCell], folder: Path) -> list[str]:
         """Write the closed form `front` where a file was named for it; `Audit.save` writes audit.json."""
         if self.save_theta:
             front = next(arrays[FRONT] for cell, _, arrays in results if cell["stage"] == "spectra")
@@ -372,4 +372,4 @@ def audit(
         pretrain_targets=pretrain_targets,
     )  # fmt: skip
     data.budget, data.threads = budget, threads
-    return study.found([Result(cell, *study.compute(data, cell)) for cell in study.planned(data)])
+    return study.found([FinishedCell(cell, *study.compute(data, cell)) for cell in study.planned(data)])

@@ -91,19 +91,13 @@ class PathData:
     name: str  # what a user types for it, "mnist:4-9"
     label: str  # the data set and where it is from
     checksum: str
-    origin: Any = None  # what knows where the data are from
 
     @classmethod
     def of(cls, pair: TaskPair) -> Self:
         """Follow a pair of tables or arrays."""
         names = (pair.pretrain_name, pair.harmful_name)
         problem = ImmunizationProblem.from_pair(pair)
-        return cls(problem, names, pair.feature_names, None, pair.name, pair.label, pair.checksum, pair)
-
-    @property
-    def provenance(self) -> Any:
-        """Where the data came from, as far as they know it."""
-        return getattr(self.origin, "provenance", None)
+        return cls(problem, names, pair.feature_names, None, pair.name, pair.label, pair.checksum)
 
 
 @dataclass(frozen=True)
@@ -186,7 +180,7 @@ class AlignmentPath(Study, name="alignment-path"):
     def executor(self, data: PathData, cells: Sequence[Cell], jobs: int, scheduler: str = "") -> Executor:
         """Start processes where a step takes long, but not for arrays, which other processes do not have."""
         several = data.problem.dimension > SMALL and self.data != ARRAYS
-        return super().executor(data, cells, jobs if jobs or several else 1, scheduler)
+        return super().executor(data, cells, jobs or (0 if several else 1), scheduler)
 
 
 def _missing_targets(method: str, problem: ImmunizationProblem) -> bool:
@@ -218,7 +212,7 @@ def _from_digits(digits: Digits, study: DigitPairs) -> PathData:
     height, width = digits.images.shape[1:]
     shape = (int(height), int(width))
     name = f"{study.dataset} {pair[0]}-{pair[1]}"
-    return PathData(problem, names, digits.feature_names, shape, name, digits.label, digits.checksum, digits)
+    return PathData(problem, names, digits.feature_names, shape, name, digits.label, digits.checksum)
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ from condnum.studies.digit_pairs import DigitPairs
 from condnum.studies.executors import Executor, choose_executor
 from condnum.studies.house_prices import MethodNames
 from condnum.studies.linear import study_of_one_pair
-from condnum.studies.study import Count, Result, Study, at_least, some_of
+from condnum.studies.study import Count, FinishedCell, Study, at_least, some_of
 from condnum.theory.immunization import relative_immunization_ratio
 from condnum.theory.spectra import Convention
 
@@ -173,7 +173,7 @@ class Attackers(Study, name="attackers"):
         where = () if self.pair is None else (self.pair,)
         return self.base.immunize(data.origin, self.base.cell(method, self.seed, *where)).theta
 
-    def report(self, data: AttackData, results: Sequence[Result]) -> AttackReport:
+    def report(self, data: AttackData, results: Sequence[FinishedCell]) -> AttackReport:
         """Put together what the panel found."""
         task = attack_task(self, data.pair)
         return AttackReport(
@@ -185,7 +185,7 @@ class Attackers(Study, name="attackers"):
             title=task.name,
         )
 
-    def tables(self, data: AttackData, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
+    def tables(self, data: AttackData, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
         """Return what each attacker needed, the factors, and how far each extractor is immunized."""
         report = self.report(data, results)
         return {
@@ -226,7 +226,7 @@ def attack_task(study: Attackers, pair: TaskPair) -> AttackTask:
     return AttackTask(X[:fit], targets[:fit], study.kind, X[fit:], targets[fit:], name)
 
 
-def _joined(results: Sequence[Result], name: str) -> pd.DataFrame:
+def _joined(results: Sequence[FinishedCell], name: str) -> pd.DataFrame:
     """Put the tables of all cells below each other."""
     tables = [pd.DataFrame(json.loads(str(row[name]))) for _, row, _ in results]
     kept = [table for table in tables if len(table)]

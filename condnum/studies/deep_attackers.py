@@ -42,7 +42,7 @@ from condnum.studies.cells import Cell, CellResult, ResultStore, Row, cached
 from condnum.studies.deep_cells import INITIAL, LIMIT_SEED, NET_METHODS, DeepTasks
 from condnum.studies.deep_nets import DeepNets, Made, NetMethods, model_file
 from condnum.studies.deep_tables import net_results, net_summary
-from condnum.studies.study import Count, Result, at_least, words
+from condnum.studies.study import Count, FinishedCell, at_least, words
 
 
 def _shots(name: str, value: Any) -> tuple[int, ...]:
@@ -256,7 +256,7 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="2"):
         target: Target = kept["target"]
         return target
 
-    def report(self, data: DeepTasks, results: Sequence[Result]) -> DeepAttackReport:
+    def report(self, data: DeepTasks, results: Sequence[FinishedCell]) -> DeepAttackReport:
         """Put the attacks together."""
         runs = {}
         for cell, row, arrays in results:
@@ -274,7 +274,7 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="2"):
         test = data.harmful_test.limit(max(1, self.test_images // len(data.harmful_test.classes)))
         return DeepAttackReport(runs, self.budget, max(test.counts) / len(test))
 
-    def tables(self, data: DeepTasks, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
+    def tables(self, data: DeepTasks, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
         """Return factors, every attack, its trials and curves, RIR of the models, and curvatures."""
         report = self.report(data, results)
         models = net_results(data, self.models_of(results))
@@ -287,7 +287,9 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="2"):
             **self._curvatures(report, results),
         }
 
-    def _curvatures(self, report: DeepAttackReport, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
+    def _curvatures(
+        self, report: DeepAttackReport, results: Sequence[FinishedCell]
+    ) -> dict[str, pd.DataFrame]:
         """Return curvatures, and the steps that they predict beside those that attacks took."""
         rows = [
             {
@@ -305,7 +307,7 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="2"):
         return {"curvature": table, "predicted": beside, "correlations": correlations(beside)}
 
     @staticmethod
-    def models_of(results: Sequence[Result]) -> list[Result]:
+    def models_of(results: Sequence[FinishedCell]) -> list[FinishedCell]:
         """Return the cells that are models: θ₀, and every θ_I."""
         return [result for result in results if is_model(result.cell)]
 
@@ -313,11 +315,11 @@ class DeepAttackers(DeepNets, name="deep-attackers", version="2"):
         """Mark models whose file is gone as not done."""
         super().prepare([cell for cell in cells if is_model(cell)], store)
 
-    def notes(self, results: Sequence[Result], name: str) -> pd.DataFrame:
+    def notes(self, results: Sequence[FinishedCell], name: str) -> pd.DataFrame:
         """Return what the measurements of the models warn of."""
         return super().notes(self.models_of(results), name)
 
-    def files(self, results: Sequence[Result], folder: Path) -> list[str]:
+    def files(self, results: Sequence[FinishedCell], folder: Path) -> list[str]:
         """Copy the models that were made here."""
         return [] if self.models else super().files(self.models_of(results), folder)
 

@@ -43,7 +43,7 @@ from condnum.studies.deep_cells import (
 )
 from condnum.studies.deep_tables import net_curves, net_results, net_summary
 from condnum.studies.executors import Executor, choose_executor, core_count
-from condnum.studies.study import Count, Names, Result, Study, at_least, some_of
+from condnum.studies.study import Count, FinishedCell, Names, Study, at_least, some_of
 
 #: A model with its row, its history, what was said on the way, and images that do not decode.
 Made: TypeAlias = tuple[Backbone, Row, pd.DataFrame, Sequence[str], Sequence[Any]]
@@ -413,13 +413,13 @@ class DeepNets(Study, name="deep", version="4"):
         workers = jobs or (core_count() if small else 1)
         return choose_executor(min(workers, len(cells)), scheduler, threads=1 if small else None)
 
-    def tables(self, data: DeepTasks, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
+    def tables(self, data: DeepTasks, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
         """Return a row per backbone × seed × method × convention, the mean beside Table 3, and the curves."""
         table = net_results(data, results)
         summary = net_summary(table, data)
         return {"results": table, "summary": summary, "curves.parquet": net_curves(results)}
 
-    def notes(self, results: Sequence[Result], name: str) -> pd.DataFrame:
+    def notes(self, results: Sequence[FinishedCell], name: str) -> pd.DataFrame:
         """Return what the measurements warn of (`warnings`), or images that do not decode (`unreadable`)."""
         said = [
             (text, f"{row['backbone']}, {row['method']}, seed {row['seed']}")
@@ -429,7 +429,7 @@ class DeepNets(Study, name="deep", version="4"):
         texts = pd.DataFrame(said, columns=["text", "first"]).groupby("text", sort=False, as_index=False)
         return texts["first"].agg(cells="size", first="first")
 
-    def files(self, results: Sequence[Result], folder: Path) -> list[str]:
+    def files(self, results: Sequence[FinishedCell], folder: Path) -> list[str]:
         """Copy the models: to the top for a single method, else to `<backbone>/seed-<n>[/<method>]`."""
         names = []
         for cell, *_ in results:

@@ -7,7 +7,7 @@ import pandas as pd
 
 from condnum.studies.deep_cells import INITIAL, NET_CONVENTIONS, DeepTasks
 from condnum.studies.measure import TABLE_3, Published, averages, curve, published_columns
-from condnum.studies.study import Result
+from condnum.studies.study import FinishedCell
 
 _MEASURED = (
     "harmful_ratio", "harmful_ratio_group_std", "pretrain_ratio", "pretrain_ratio_group_std", "rir",
@@ -36,7 +36,7 @@ _HARMFUL = {196: "cars", 211: "country211"}
 _IMAGENET_CLASSES = 1000
 
 
-def net_results(tasks: DeepTasks, cells: Sequence[Result]) -> pd.DataFrame:
+def net_results(tasks: DeepTasks, cells: Sequence[FinishedCell]) -> pd.DataFrame:
     """Return a row per backbone × seed × method × convention."""
     start = {
         (row["backbone"], row["seed"]): row["accuracy"] for _, row, _ in cells if row["method"] == INITIAL
@@ -104,7 +104,7 @@ def net_summary(results: pd.DataFrame, tasks: DeepTasks) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def net_curves(cells: Sequence[Result]) -> pd.DataFrame:
+def net_curves(cells: Sequence[FinishedCell]) -> pd.DataFrame:
     """Collect every curve of the report in one long table."""
     frames = []
     for _, row, arrays in cells:

@@ -45,7 +45,7 @@ from condnum.studies.measure import (
     spectral_rows,
 )
 from condnum.studies.run_verdicts import DEFAULT_RTOL, spectral_verdicts
-from condnum.studies.study import Count, Result, Study, at_least
+from condnum.studies.study import Count, FinishedCell, Study, at_least
 from condnum.theory.spectra import PUBLISHED_RIDGE, default_rtol
 
 #: The paper's four methods.
@@ -180,7 +180,7 @@ class DigitPairs(Study, name="digit-pairs", version="3"):
         """Run the method of a cell; deterministic, so that a cell's θ can be had again without storing it."""
         return immunize(self.problem(data, cell), cell["method"], seed=cell["seed"], **cell.settings)
 
-    def tables(self, data: Digits, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
+    def tables(self, data: Digits, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
         """Measure every cell in every convention, and average over pairs and seeds beside Table 2."""
         measured = [line for _, row, arrays in results for line in measured_rows(data.name, row, arrays)]
         columns = [*MEASURE_COLUMNS, "pretrain_digit", "harmful_digit", "eigh_fallbacks"]

@@ -20,7 +20,7 @@ from condnum.studies.digit_pairs import DigitPairs, Pairs
 from condnum.studies.house_prices import HousePrices, MethodNames
 from condnum.studies.linear import linear_study
 from condnum.studies.measure import MEASURE_COLUMNS, rir_ceilings, spectral_cell, spectral_rows
-from condnum.studies.study import Count, Result, Study, StudyRun
+from condnum.studies.study import Count, FinishedCell, Study, StudyRun
 from condnum.theory.ceiling import RirCeiling, null_spaces, pencil_directions, share_of_ceiling
 from condnum.theory.immunization import RATIO_TOLERANCE
 from condnum.theory.pareto import (
@@ -142,7 +142,7 @@ class Limits(Study, name="limits", version="2"):
         ridges = [absolute_ridge(P, share) for share in cell["ridge_shares"]]
         return pair_limits(P, H, ridges=ridges, ridge=ridge)
 
-    def tables(self, data: Any, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
+    def tables(self, data: Any, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
         """Return what was measured, and what is possible."""
         parts: dict[str, list[Named]] = {"method": [], "pair": []}
         for cell, row, arrays in results:

@@ -14,7 +14,7 @@ from condnum.methods.settings import DescentSettings
 from condnum.studies.cells import Cell, CellResult
 from condnum.studies.measure import cell_spectra, result_row
 from condnum.studies.release_cells import SWITCHES, ProtocolSwitches, compute_cell, descent_settings
-from condnum.studies.study import Count, Result, Study
+from condnum.studies.study import Count, FinishedCell, Study
 from condnum.theory.immunization import immunization_from_spectra
 from condnum.theory.spectra import Convention
 
@@ -49,7 +49,7 @@ Numbers: TypeAlias = Annotated[tuple[int, ...], read_numbers]
 
 
 @dataclass(frozen=True)
-class ReproductionAudit(Study, name="reproduction-audit", version="3"):
+class ReproductionAudit(Study, name="reproduction-audit", version="4"):
     """The authors' release turned into the corrected protocol, one choice at a time."""
 
     data: Literal["house-prices", "embedded"] = "house-prices"  # embedded: the diabetes table
@@ -116,7 +116,7 @@ class ReproductionAudit(Study, name="reproduction-audit", version="3"):
         """Put long cells first, so that no worker waits at the end."""
         return -int(cell.settings["steps"])
 
-    def tables(self, data: TaskPair, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
+    def tables(self, data: TaskPair, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
         """Return a row per stage × seed × convention, and the waterfalls."""
         found = {cell: CellResult(row, arrays) for cell, row, arrays in results}
         stages = [(stage, seed) for seed in range(self.seeds) for stage in self.stages()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, get_args, get_type_hints
 
@@ -237,52 +237,34 @@ class SwitchedAlgorithm1(DescentMethod):
         :math:`K^{-1}\nabla_\theta R = 2\theta G`; on the output side
         :math:`\nabla_\theta R\,(K + \varepsilon I)^{-1}`, which is `K⁻¹` times the gradient of `W = θᵀ`.
         """
-        K, X, D = task.covariance, _features(task), theta.shape[1]
-        few = len(X) < D
-        if few:  # the dual matrix is the smaller one
-            F = X @ theta
-            S = F.mT @ F
-            values, dual = torch.linalg.eigh(symmetric_part(F @ F.mT))
-        else:
-            S = symmetric_part(theta.mT @ K @ theta)
-            values, dual = torch.linalg.eigh(S)
-
-        def vector(index: int) -> Tensor:
-            """Return a unit eigenvector of S by its place in the ascending spectrum, `(D,)`."""
-            return (F.mT @ dual[:, index]) / values[index].sqrt() if few else dual[:, index]
-
+        K, D = task.covariance, theta.shape[1]
+        S = symmetric_part(theta.mT @ K @ theta)
+        values, vectors = torch.linalg.eigh(S)
         if part == "well":
-            v = vector(-1)
+            v = vectors[:, -1]
             G = values[-1] * torch.outer(v, v) - S / D
         else:
-            sigma, v, k = self._smallest(task, values, vector, D)
+            sigma, v, k = self._smallest(task, values, vectors)
             r_ill = 1 / (S.square().sum() / (2 * k) - sigma.square() / 2)
             G = (sigma * torch.outer(v, v) - S / k) * r_ill.square()
         if self.switches.preconditioner_side == "input":
             return 2 * theta @ G
-        gradient = 2 * X.mT @ (F @ G) if few else 2 * K @ (theta @ G)
+        gradient = 2 * K @ (theta @ G)
         # A(K + εI)⁻¹ for the weight's rows; the bias is not preconditioned.
-        A, ridge = gradient[:D], SOLVE_RIDGE
-        if few:
-            rows = X[:, :D]
-            factor = torch.linalg.cholesky(rows @ rows.mT + ridge * torch.eye(len(rows), dtype=X.dtype))
-            A = (A - torch.cholesky_solve(rows @ A.mT, factor).mT @ rows) / ridge
-        else:
-            factor = torch.linalg.cholesky(K[:D, :D] + ridge * torch.eye(D, dtype=K.dtype))
-            A = torch.cholesky_solve(A.mT, factor).mT
+        solved = torch.linalg.cholesky(K[:D, :D] + SOLVE_RIDGE * torch.eye(D, dtype=K.dtype))
+        A = torch.cholesky_solve(gradient[:D].mT, solved).mT
         return torch.cat([A, gradient[D:]])
 
-    def _smallest(
-        self, task: LinearTask, values: Tensor, vector: Callable[[int], Tensor], D: int
-    ) -> tuple[Tensor, Tensor, int]:
+    def _smallest(self, task: LinearTask, values: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor, int]:
         """Return σ_k, v_k and k of R_ill."""
-        full = len(task.covariance)
-        few = len(_features(task)) < full  # then the eigenvalues that are not zero are counted
-        rank = min(int((values > default_rtol(full) * values[-1]).sum()) if few else task.rank, D)
+        D = len(values)
+        few = len(_features(task)) < len(task.covariance)  # a mini-batch: its eigenvalues are counted
+        least = default_rtol(len(task.covariance)) * values[-1]
+        rank = min(int((values > least).sum()) if few else task.rank, D)
         if self.switches.kappa_floor == "rank":
-            return values[-rank], vector(-rank), rank
+            return values[-rank], vectors[:, -rank], rank
         if rank == D:
-            return values[0].clamp_min(0) + PUBLISHED_RIDGE, vector(0), D
+            return values[0].clamp_min(0) + PUBLISHED_RIDGE, vectors[:, 0], D
         # Any null vector: its part of the gradient is of the size of the floor, or zero, and is left out.
         return values.new_tensor(PUBLISHED_RIDGE), values.new_zeros(D), D
 

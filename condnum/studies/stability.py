@@ -13,7 +13,7 @@ from condnum.errors import InvalidInputError
 from condnum.studies.cells import Cell
 from condnum.studies.measure import Published
 from condnum.studies.run_verdicts import AXES, FIXED, ORDER, WORST_DRAW, RunFolder, run_verdicts
-from condnum.studies.study import Names, Result, Study
+from condnum.studies.study import FinishedCell, Names, Study
 
 #: They do nothing, so that nothing is claimed of them.
 _CONTROLS = ("identity", "initial")
@@ -238,7 +238,7 @@ class StabilityStudy(Study, name="stability"):
         """List nothing to compute."""
         return []
 
-    def tables(self, data: FinishedRuns, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
+    def tables(self, data: FinishedRuns, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
         """Return the claims with their sentences, and their verdicts in each setting.
 
         An experiment is a run, or one backbone of a deep run.

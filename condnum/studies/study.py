@@ -90,7 +90,7 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
     return value
 
 
-class Result(NamedTuple):
+class FinishedCell(NamedTuple):
     """A finished cell with its row and arrays."""
 
     cell: Cell
@@ -184,7 +184,7 @@ class Study:
         """Compute a cell: a row of scalars, or `(row, arrays)`."""
         raise NotImplementedError
 
-    def tables(self, data: Any, results: Sequence[Result]) -> dict[str, pd.DataFrame]:
+    def tables(self, data: Any, results: Sequence[FinishedCell]) -> dict[str, pd.DataFrame]:
         """Return the tables by name; they are saved as CSV, or as Parquet if the name ends so."""
         return {"results": pd.DataFrame([{**result.cell.at, **result.row} for result in results])}
 
@@ -207,7 +207,7 @@ class Study:
     def prepare(self, cells: Sequence[Cell], store: ResultStore) -> None:
         """Look at the store before the sweep, for a study whose cells keep files of their own."""
 
-    def files(self, results: Sequence[Result], folder: Path) -> list[str]:
+    def files(self, results: Sequence[FinishedCell], folder: Path) -> list[str]:
         """Write what a run leaves beside its tables; return the names."""
         return []
 
@@ -274,7 +274,7 @@ class Study:
                 f"no cell succeeded: {count} failed, the first one ({cell.label}) with {error}; "
                 "change what it names and run again."
             )
-        results = [Result(cell, *report.results[cell]) for cell in cells if cell in report.results]
+        results = [FinishedCell(cell, *report.results[cell]) for cell in cells if cell in report.results]
         return StudyRun(self, data, results, report, chosen.where)
 
 
@@ -308,7 +308,7 @@ class StudyRun:
 
     study: Any
     data: Any
-    cells: list[Result]  # the finished ones, in the order of the study's `cells`
+    cells: list[FinishedCell]  # the finished ones, in the order of the study's `cells`
     report: SweepReport
     where: str  # what computed
 
