@@ -23,7 +23,7 @@ from condnum.data.digits import digit_pair, load_diabetes_tasks, load_small_digi
 from condnum.data.feature_pair import FeaturePair, look_at, match_streams, open_pair
 from condnum.data.feature_stream import OPENERS, array_stream
 from condnum.errors import DataFormatError, InvalidInputError, RankError
-from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, log_axis, num, overlap_map
+from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, log_axis, num, overlap_heatmap
 from condnum.lessons.condition_number import Floats
 from condnum.lessons.explorer import Check, Choice, Control, Explorer, Shown, Slider, checked
 from condnum.lessons.figure_view import errors_shown
@@ -45,13 +45,13 @@ from condnum.theory.spectra import (
 
 Example = Literal["diabetes", "digits"]
 #: Widest features that lesson 5 takes: each eigendecomposition takes seconds from there on.
-MAX_DIMENSION = 2048
+_MAX_DIMENSION = 2048
 #: Largest upload. Jupyter's connection breaks off above 10 MiB; larger files are read from a path.
 UPLOAD_BYTES = 8 << 20
 #: Norm ratios below this are not drawn, so that a task solved at once does not flatten the others.
-RATIO_FLOOR = 1e-7
+_RATIO_FLOOR = 1e-7
 #: The spectra are drawn down to this share of the largest eigenvalue; null directions lie on the floor.
-SPECTRUM_FLOOR = 1e-18
+_SPECTRUM_FLOOR = 1e-18
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +76,7 @@ def _looked_at(
     """Read two files, once for each version of them."""
     if pretrain:
         title = f"{Path(pretrain).name} and {Path(harmful).name}"
-        found = open_pair(pretrain, harmful, key=key, drop=drop, max_dimension=MAX_DIMENSION)
+        found = open_pair(pretrain, harmful, key=key, drop=drop, max_dimension=_MAX_DIMENSION)
     else:
         title, task = (
             ("Example: diabetes patients in two groups", load_diabetes_tasks())
@@ -177,7 +177,7 @@ class OwnData(Shown):
         left, middle, right = sheet.panels
         both, D = (self.pretrain, self.harmful), self.pretrain.compact.dimension
         top, limits = max(float(task.sigma[0]) for task in both), [task.tolerance for task in both]
-        low = max(min(limits) / 30, top * SPECTRUM_FLOOR)
+        low = max(min(limits) / 30, top * _SPECTRUM_FLOOR)
         hover = "σ<sub>%{x}</sub> = %{customdata:.3e}"
         for name, task, color, symbol in (
             ("K<sub>P</sub>", self.pretrain, BLUE, "circle"),
@@ -198,13 +198,13 @@ class OwnData(Shown):
         left.y("eigenvalue σ<sub>i</sub>", least, most, log=True, dtick=ticks)
         P, H = self.pretrain.compact, self.harmful.compact
         bar = {"x": 0.475, "len": 0.22, "y": 1.0, "yanchor": "top", "ypad": 0}
-        heat = overlap_map(self.overlaps, P.dimension, **bar)
+        heat = overlap_heatmap(self.overlaps, P.dimension, **bar)
         heat |= {"type": "heatmap", "hover": heat.pop("hovertemplate"), "showlegend": None}
         middle.trace("overlaps", heat.pop("x"), heat.pop("y"), **heat)
         square = {"constrain": "domain", "scaleanchor": "x2", "constraintoward": "bottom"}
         middle.x("j of K<sub>H</sub>", constrain="domain")
         middle.y("i of K<sub>P</sub>", autorange="reversed", domain=[0, 0.84], **square)
-        ratios, steps = np.maximum(self.probes.norm_ratio, RATIO_FLOOR * 0.1), self.probes.steps
+        ratios, steps = np.maximum(self.probes.norm_ratio, _RATIO_FLOOR * 0.1), self.probes.steps
         looks = [(BLUE, "solid"), (BLUE, "dash"), (ORANGE, "solid"), (ORANGE, "dash")]
         names = [f"D<sub>{task}</sub> {when}" for task in "PH" for when in ("as is", "after θ*")]
         for name, ratio, look in zip(names, ratios, looks, strict=True):
@@ -212,7 +212,7 @@ class OwnData(Shown):
         goal = [0.7, steps[-1]], [self.goal] * 2
         right.line("goal", *goal, NEUTRAL, "longdash", width=2, hover="goal %{y:.1e}")
         right.x(**log_axis("step t (left edge: t = 0)", steps))
-        right.y("norm ratio (Eq. 16)", np.log10(RATIO_FLOOR), 0.3, log=True)
+        right.y("norm ratio (Eq. 16)", np.log10(_RATIO_FLOOR), 0.3, log=True)
         kappas = (
             f"compact κ(K<sub>P</sub>) = {num(P.value)} at rank {P.rank}, κ(K<sub>H</sub>) = {num(H.value)} "
             f"at rank {H.rank}"
