@@ -100,7 +100,7 @@ class TaskSpectrum(TaskFacts):
     @classmethod
     def of(cls, facts: TaskFacts, rtol: float, ridge: float) -> TaskSpectrum:
         """Read both κ's off a spectrum."""
-        sigma, D = torch.tensor(facts.spectrum), facts.dimension
+        sigma, D = torch.tensor(facts.spectrum, dtype=torch.float64), facts.dimension
 
         def kappa(convention: Convention) -> ConditionNumber:
             value, largest, smallest, rank = condition_from_spectrum(
