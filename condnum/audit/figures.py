@@ -17,7 +17,7 @@ from condnum.figures.style import (
     empty,
     finish,
     log_axis,
-    overlap_map,
+    overlap_heatmap,
     panels,
 )
 from condnum.report.tables import number
@@ -105,7 +105,7 @@ def overlap_figure(found: Audit) -> Any:
     """Draw how the eigenvectors of both tasks lie to each other."""
     overlaps, D, figure = found.overlaps, found.pretrain.dimension, empty()
     bar = {"x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "lenmode": "pixels", "len": 230}
-    figure.add_heatmap(**overlap_map(overlaps, D, ypad=0, **bar))
+    figure.add_heatmap(**overlap_heatmap(overlaps, D, ypad=0, **bar))
     figure.update_xaxes(title_text="direction j of D<sub>H</sub>", constrain="domain", constraintoward="left")
     figure.update_yaxes(
         title_text="direction i of D<sub>P</sub>", autorange="reversed", scaleanchor="x", constrain="domain",

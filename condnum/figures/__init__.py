@@ -1,6 +1,6 @@
 """Pure functions from tables to plotly figures; nothing here computes a result."""
 
-from condnum.figures.curves import ceiling_figure, history_figure, norm_ratio_figure, spectra_figure
+from condnum.figures.curves import ceiling_figure, history_figure, norm_ratio_figure, task_spectra_figure
 from condnum.figures.limits import pareto_figure
 from condnum.figures.pair_detail import PairDetail, PairFigures, pair_detail_figures
 from condnum.figures.pairs import pair_figure, pair_heatmaps
@@ -18,5 +18,5 @@ __all__ = [
     "pair_figure",
     "pair_heatmaps",
     "pareto_figure",
-    "spectra_figure",
+    "task_spectra_figure",
 ]

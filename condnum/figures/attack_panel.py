@@ -97,18 +97,18 @@ def attack_factor_heatmap(report: AttackReport, subtitle: str, *, epsilon: float
     shown = np.vstack([np.array([f"<b>{word}</b>" for word in words]), factors.to_numpy()[::-1]])
     log = np.log10(grid)
     limit = max(1.0, float(np.nanmax(np.abs(log)))) if np.isfinite(log).any() else 1.0
-    figure = empty()
+    figure, none = empty(), np.array(None)
     ticks = np.arange(-np.floor(limit), np.floor(limit) + 1)
     look = {
         "x": list(factors.columns), "y": rows, "xgap": 2, "ygap": 2, "text": shown, "texttemplate": "%{text}",
         "textfont": {"size": 13},
     }  # fmt: skip
     figure.add_heatmap(
-        z=np.where(np.isfinite(log), None, 1.0), colorscale=[[0, "#BDBDBD"], [1, "#BDBDBD"]], showscale=False,
+        z=np.where(np.isfinite(log), none, 1.0), colorscale=[[0, "#BDBDBD"], [1, "#BDBDBD"]], showscale=False,
         hoverinfo="skip", **look,
     )  # fmt: skip
     figure.add_heatmap(
-        z=np.where(np.isfinite(log), log, None), colorscale=_SCALE, zmid=0, zmin=-limit, zmax=limit, **look,
+        z=np.where(np.isfinite(log), log, none), colorscale=_SCALE, zmid=0, zmin=-limit, zmax=limit, **look,
         hovertemplate="%{y} on %{x}: factor %{text}<extra></extra>",
         colorbar={"title": {"text": "factor"}, "tickvals": ticks, "ticktext": [f"{10**t:g}" for t in ticks]},
     )  # fmt: skip

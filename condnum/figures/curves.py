@@ -20,7 +20,7 @@ from condnum.figures.style import (
 from condnum.probing import ProbeCurve
 
 #: Ratios below this are round-off of float64 and not drawn.
-FLOOR = 1e-32
+_FLOOR = 1e-32
 
 #: Where a ridge is added: to what, the axis of RIR then, and what bounds it.
 _RIDGED = {
@@ -32,7 +32,7 @@ _RIDGED = {
 
 
 #: Columns of a table of curves, a row per point.
-COLUMNS = ("method", "seed", "task", "quantity", "x", "value")
+CURVE_COLUMNS = ("method", "seed", "task", "quantity", "x", "value")
 
 #: A table of curves, one probe, or probes by the names of their methods.
 CurvesLike: TypeAlias = pd.DataFrame | ProbeCurve | Mapping[str, ProbeCurve]
@@ -84,7 +84,7 @@ def norm_ratio_figure(curves: CurvesLike, subtitle: str = "") -> Any:
     return figure.update_layout(updatemenus=[menu | place])
 
 
-def spectra_figure(curves: pd.DataFrame, subtitle: str) -> Any:
+def task_spectra_figure(curves: pd.DataFrame, subtitle: str) -> Any:
     """Draw the spectra of both Hessians, raw inputs (identity) beside each method."""
     return _of_both_tasks(
         _checked(curves, "spectrum"),
@@ -126,14 +126,14 @@ def _of_both_tasks(table: pd.DataFrame, title: str, note: str, over: str, up: st
             rows = drawn[(drawn["method"] == name) & (drawn["task"] == task)]
             if rows.empty:
                 continue
-            wide = rows.pivot_table(index="x", columns="seed", values="value").clip(lower=FLOOR)
+            wide = rows.pivot_table(index="x", columns="seed", values="value").clip(lower=_FLOOR)
             add_band(
                 figure, wide, method_style(str(name)), legendgroup=name,
                 showlegend=column == 1, row=1, col=column,
                 hovertemplate="%{x:,.0f}: %{y:.3g} (%{customdata[0]:.2g} … %{customdata[1]:.2g})",
             )  # fmt: skip
     figure.update_xaxes(**log_axis(over, table["x"]) if steps else {"title_text": over})
-    figure.update_yaxes(**log_axis("", table["value"].clip(lower=FLOOR)))
+    figure.update_yaxes(**log_axis("", table["value"].clip(lower=_FLOOR)))
     figure.update_yaxes(title_text=up, col=1)
     return finish(figure, title, note)
 
@@ -175,21 +175,21 @@ def probe_curves(probes: ProbeCurve | Mapping[str, ProbeCurve]) -> pd.DataFrame:
         if not isinstance(probe, ProbeCurve):
             raise InvalidInputError(
                 f"'{name}' is {type(probe).__name__}: a figure draws a ProbeCurve of linear_probe, several "
-                f"by name, or a table with the columns {', '.join(COLUMNS)}."
+                f"by name, or a table with the columns {', '.join(CURVE_COLUMNS)}."
             )
         for seed, ratios in enumerate(probe.norm_ratio.reshape(-1, len(probe.steps))):
             points = {"x": probe.steps.astype(float), "value": ratios}
             tables.append(
                 pd.DataFrame({"method": name, "seed": seed, "task": "", "quantity": "norm_ratio", **points})
             )
-    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(COLUMNS))
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(CURVE_COLUMNS))
 
 
 def _checked(curves: pd.DataFrame, quantity: str) -> pd.DataFrame:
     """Return the rows of one quantity of a table that has all columns."""
-    if missing := [name for name in COLUMNS if name not in curves]:
+    if missing := [name for name in CURVE_COLUMNS if name not in curves]:
         raise InvalidInputError(
-            f"the table of curves lacks {', '.join(missing)}; its columns are {', '.join(COLUMNS)}."
+            f"the table of curves lacks {', '.join(missing)}; its columns are {', '.join(CURVE_COLUMNS)}."
         )
     return only(curves, quantity)
 

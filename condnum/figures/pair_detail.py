@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from condnum.errors import InvalidInputError
-from condnum.figures.curves import norm_ratio_figure, spectra_figure
+from condnum.figures.curves import norm_ratio_figure, task_spectra_figure
 from condnum.figures.style import TASK_TITLES, finish, panels
 
 
@@ -39,7 +39,7 @@ def pair_detail_figures(detail: PairDetail) -> PairFigures:
         TASK_TITLES["pretrain"]: f"{TASK_TITLES['pretrain']}: digit {detail.pretrain_digit}",
         TASK_TITLES["harmful"]: f"{TASK_TITLES['harmful']}: digit {detail.harmful_digit}",
     }
-    curves = [draw(detail.curves, detail.subtitle) for draw in (norm_ratio_figure, spectra_figure)]
+    curves = [draw(detail.curves, detail.subtitle) for draw in (norm_ratio_figure, task_spectra_figure)]
     for figure in curves:
         figure.for_each_annotation(lambda note: note.update(text=titles.get(note.text, note.text)))
     images = [_image(detail.mean_pretrain, "mean_pretrain"), _image(detail.mean_harmful, "mean_harmful")]

@@ -139,7 +139,7 @@ _ROOT_CIVIDIS = [
 ]  # fmt: skip
 
 
-def overlap_map(overlaps: Any, dimension: int, **colorbar: Any) -> dict[str, Any]:
+def overlap_heatmap(overlaps: Any, dimension: int, **colorbar: Any) -> dict[str, Any]:
     """Return the heat map of two tasks' overlaps |q_Piᵀq_Hj|², in blocks where there are many."""
     centres = np.linspace(1, dimension, len(overlaps))
     flat = {

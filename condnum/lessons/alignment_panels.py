@@ -14,7 +14,7 @@ from condnum.figures.style import (
     PURPLE,
     log_axis,
     num,
-    overlap_map,
+    overlap_heatmap,
     translucent,
 )
 from condnum.lessons.alignment_trails import Chosen, Step
@@ -29,13 +29,13 @@ DIVERGING = [[0, "#B2182B"], [0.5, "#FFFFFF"], [1, "#2166AC"]]
 #: Points of a spectrum that are drawn, and columns of a table that have a bar.
 POINTS, BARS = 80, 7
 #: Norm ratios and spectra are drawn down to here.
-RATIO_FLOOR, SPECTRUM_FLOOR = 1e-7, 1e-18
-EPS = 2.0**-52
+_RATIO_FLOOR, _SPECTRUM_FLOOR = 1e-7, 1e-18
+_EPS = 2.0**-52
 #: What is chosen: a ring of this look in every panel.
 RING: dict[str, Any] = {"marker": {"line": {"color": PURPLE, "width": 3}}}
 
 
-def small(title: str) -> dict[str, Any]:
+def _small(title: str) -> dict[str, Any]:
     """Return the look of an axis among six panels."""
     return {"title": {"text": title, "font": {"size": 11}, "standoff": 3}, "tickfont": {"size": 10.5}}
 
@@ -88,7 +88,7 @@ def draw_overlaps(panel: Any, view: Chosen, slot: tuple[str, str, Step, int]) ->
     """Draw a map of overlaps and frame the cell (i, j)."""
     name, _, step, side = slot
     x, y, z = view.overlaps(step, side)
-    heat = overlap_map(z, view.tasks.dimension)
+    heat = overlap_heatmap(z, view.tasks.dimension)
     # One scale along a training: of generic directions no overlap is near 1.
     most = float(step.trail.arrays["blocks"][:, side].max()) if view.zoom == "whole" else float(z.max())
     look = {"type": "heatmap", "zmin": 0, "zmax": most, "showscale": False, "showlegend": None}
@@ -100,9 +100,9 @@ def draw_overlaps(panel: Any, view: Chosen, slot: tuple[str, str, Step, int]) ->
         "",
         x[0] - half,
         x[-1] + half,
-        **small(f"j of q<sub>j</sub> of {TASK[side]}; brightest {num(most, 2)}"),
+        **_small(f"j of q<sub>j</sub> of {TASK[side]}; brightest {num(most, 2)}"),
     )
-    panel.y("", y[-1] + half, y[0] - half, **small("i of u<sub>i</sub>"))
+    panel.y("", y[-1] + half, y[0] - half, **_small("i of u<sub>i</sub>"))
 
 
 def directions(view: Chosen) -> list[tuple[str, Any]]:
@@ -125,7 +125,7 @@ def draw_images(panel: Any, view: Chosen) -> None:
     images = [in_shades(of / np.abs(of).max(), 64).reshape(shape) for _, of in shown]
     parts = [part for image in images for part in (gap, image)][1:]
     draw_direction(panel, np.concatenate(parts, axis=1), [None, None, None])
-    title = small(" | ".join(name for name, _ in shown))["title"]
+    title = _small(" | ".join(name for name, _ in shown))["title"]
     panel.x("", **BARE, constrain="domain", title=title)
     panel.y("", **BARE, autorange="reversed", scaleanchor="x3", constrain="domain")
 
@@ -140,7 +140,7 @@ def draw_loadings(panel: Any, view: Chosen) -> None:
     bars = bars if len(bars) == 3 else [bars[0], None, bars[1]]
     draw_direction(panel, np.zeros((0, 0)), bars)
     said = [colored(bar[0], color) for bar, color in zip(bars, BAR_COLORS, strict=True) if bar]
-    panel.x("", autorange=True, **small(f"loadings of {', '.join(said)}"))
+    panel.x("", autorange=True, **_small(f"loadings of {', '.join(said)}"))
     panel.y("", side="right", type="category", autorange=True, dtick=1, tickfont={"size": 10})
 
 
@@ -165,32 +165,32 @@ def draw_spectra(panel: Any, view: Chosen) -> None:
         scale = s[0] ** 2 * gamma[0]
         truth, predicted = step["spectrum"][side] / scale, step["predicted"][side] / scale
         order = np.argsort(-predicted, kind="stable")
-        lower, upper = (np.maximum(s[k] ** 2 * gamma / scale, SPECTRUM_FLOOR) for k in (-1, 0))
+        lower, upper = (np.maximum(s[k] ** 2 * gamma / scale, _SPECTRUM_FLOOR) for k in (-1, 0))
         around = np.concatenate([shown, shown[::-1]]) + 1
         band = np.concatenate([lower[shown], upper[shown][::-1]])
         panel.area("Ostrowski", around, band, translucent(color, 0.13), **first)
-        kept = shown[truth[shown] > SPECTRUM_FLOOR]
+        kept = shown[truth[shown] > _SPECTRUM_FLOOR]
         hover = {"hover": "σ<sub>%{x}</sub>(H) = %{y:.2e}"}
         panel.line("true", kept + 1, truth[kept], color, width=2.5, **hover, **first)
-        kept = shown[predicted[order][shown] > SPECTRUM_FLOOR]
+        kept = shown[predicted[order][shown] > _SPECTRUM_FLOOR]
         click = {"customdata": order[kept] + 1, "meta": {"click": {"i": "customdata"}}}
         hover = {"hover": "Eq. 10, u<sub>%{customdata}</sub>: %{y:.2e}"}
         at = kept + 1, predicted[order][kept]
         panel.marks("Eq. 10", *at, "circle-open", 5, color, **hover, **click, **first)
         # The m-th largest term is at most what the sums of the truth leave it, by majorisation.
         left = truth.cumsum() - predicted[order].cumsum() + predicted[order]
-        kept = shown[left[shown] > max(SPECTRUM_FLOOR, len(truth) * EPS * truth[0])]
+        kept = shown[left[shown] > max(_SPECTRUM_FLOOR, len(truth) * _EPS * truth[0])]
         hover = {"hover": "Schur–Horn: at most %{y:.2e}"}
         panel.line("Schur–Horn", kept + 1, left[kept], color, "dot", width=1.5, **hover, **first)
-        at = np.flatnonzero(order == view.i - 1) + 1, predicted[[view.i - 1]].clip(SPECTRUM_FLOOR)
+        at = np.flatnonzero(order == view.i - 1) + 1, predicted[[view.i - 1]].clip(_SPECTRUM_FLOOR)
         hover = {"hover": "term of σ<sub>i</sub>: %{y:.2e}"}
         panel.marks("σ<sub>i</sub>'s term", *at, "circle-open", 12, PURPLE, **RING, **hover, **first)
         every = step.trail.arrays  # the axis stays where it is along a training
         ends = every["spectrum"][:, side, rank - 1] / (every["sigma"][:, 0] ** 2 * gamma[0])
-        lowest = min(lowest, float(np.log10(ends.clip(SPECTRUM_FLOOR)).min()))
-    panel.x("", 1 - 0.03 * D, D + 0.03 * D, **small("index, largest first"))
+        lowest = min(lowest, float(np.log10(ends.clip(_SPECTRUM_FLOOR)).min()))
+    panel.x("", 1 - 0.03 * D, D + 0.03 * D, **_small("index, largest first"))
     look = {"log": True, "dtick": max(1, round(-lowest / 4))}
-    panel.y("", lowest * 1.08 - 0.3, 0.4, **look, **small("σ / σ<sub>θ,1</sub>²γ<sub>1</sub>"))
+    panel.y("", lowest * 1.08 - 0.3, 0.4, **look, **_small("σ / σ<sub>θ,1</sub>²γ<sub>1</sub>"))
 
 
 def draw_plane(panel: Any, view: Chosen) -> None:
@@ -211,15 +211,15 @@ def draw_plane(panel: Any, view: Chosen) -> None:
     logs = np.log10(np.concatenate(drawn))
     (left, low), (right, high) = logs.min(axis=0) - 0.6, logs.max(axis=0) + 0.6
     ticks = [max(1, round((end - start) / 4)) for start, end in ((left, right), (low, high))]
-    panel.x("", left, right, log=True, dtick=ticks[0], **small("(ii), on D<sub>P</sub>"))
-    panel.y("", low, high, log=True, dtick=ticks[1], **small("(i), on D<sub>H</sub>"))
+    panel.x("", left, right, log=True, dtick=ticks[0], **_small("(ii), on D<sub>P</sub>"))
+    panel.y("", low, high, log=True, dtick=ticks[1], **_small("(i), on D<sub>H</sub>"))
 
 
 def draw_probes(panel: Any, view: Chosen) -> None:
     """Draw the norm ratios of the probes, and when a mode as large as the term of σ_i is learned."""
     for name, color, step, side in view.slots:
         steps = np.maximum(step.trail.arrays["probe_steps"], 0.7)
-        ratio = np.maximum(step["probes"][side], 0.1 * RATIO_FLOOR)
+        ratio = np.maximum(step["probes"][side], 0.1 * _RATIO_FLOOR)
         panel.line(name, steps, ratio, color, width=2.5, hover="t = %{x:,.0f}: %{y:.1e}", legend=False)
         term, top = step["predicted"][side][view.i - 1], step["spectrum"][side][0]
         at = np.array([max(top / term, 1.0)] if term * steps[-1] >= top else [])
@@ -227,5 +227,5 @@ def draw_probes(panel: Any, view: Chosen) -> None:
         look = {"legend": False, "hover": "σ<sub>1</sub>(H) over the term of σ<sub>i</sub>: t ≈ %{x:,.0f}"}
         panel.marks("σ<sub>i</sub>", at, height, "circle-open", 12, PURPLE, **RING, **look)
     powers = {"tickfont": {"size": 10.5 * POWER_SIZE / 13}}
-    panel.x(**log_axis("", steps[1:]) | small("step t") | powers)
-    panel.y("", math.log10(RATIO_FLOOR), 0.3, log=True, dtick=2, **small("norm ratio"))
+    panel.x(**log_axis("", steps[1:]) | _small("step t") | powers)
+    panel.y("", math.log10(_RATIO_FLOOR), 0.3, log=True, dtick=2, **_small("norm ratio"))

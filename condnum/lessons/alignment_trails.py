@@ -23,7 +23,7 @@ LEADING = 10
 
 
 @dataclass(frozen=True, eq=False)
-class Tasks:
+class LabTasks:
     """What belongs to both tasks alone, whatever the extractor."""
 
     row: dict[str, Any]
@@ -157,7 +157,7 @@ class Step:
         angles = np.degrees(np.arccos(cosines)).tolist()
         return sorted(enumerate(angles, 1), key=lambda one: -one[1])
 
-    def shares(self, i: int, tasks: Tasks) -> tuple[float, float]:
+    def shares(self, i: int, tasks: LabTasks) -> tuple[float, float]:
         r"""Return what part of R_well(H_P) and of R_ill(H_H) hangs on σ_i.
 
         Both are homogeneous in Σ, of degrees 4 and −4, so that :math:`\sum_i \partial R/\partial\log\sigma_i`
@@ -180,7 +180,7 @@ Zoom = Literal["whole", "leading", "near"]
 class Chosen:
     """A step of one extractor, or of two beside each other, with a direction u_i and an eigenvector q_j."""
 
-    tasks: Tasks
+    tasks: LabTasks
     steps: tuple[Step, ...]  # of the extractor, and of the one beside it
     side: int  # of the task whose q_j is meant, and on which two are compared: 0 for D_P, 1 for D_H
     zoom: Zoom
@@ -236,7 +236,7 @@ class Trails:
                 self.kept[cell.name] = Trail(cell.name, row, arrays)
             elif self.tasks is None:
                 names = tuple(map(str, arrays["features"]))
-                self.tasks = Tasks(row, arrays["values"], arrays["vectors"], names)
+                self.tasks = LabTasks(row, arrays["values"], arrays["vectors"], names)
 
     def of(self, method: str) -> Trail:
         """Return an extractor."""

@@ -17,15 +17,15 @@ from condnum.figures.style import num
 from condnum.lessons.condition_number import Floats
 from condnum.lessons.figure_view import on_a_page
 
-ipywidgets = require("ipywidgets", "notebooks")
-VBox: Any = ipywidgets.VBox
+_ipywidgets = require("ipywidgets", "notebooks")
+_VBox: Any = _ipywidgets.VBox
 
 #: Colour and mark of each status.
 LOOKS = {"right": ("#009E73", "✔"), "wrong": ("#D55E00", "✘"), "not answered yet": ("#8A8A8A", "…")}
 
 
 @dataclass(frozen=True)
-class Verdict:
+class AnswerVerdict:
     """The outcome of a check; a notebook shows it as a coloured line."""
 
     status: str  # of `LOOKS`
@@ -55,7 +55,7 @@ def need(holds: Any, reason: str) -> None:
         raise AnswerError(reason)
 
 
-def check(examine: Callable[..., str]) -> Callable[..., Verdict]:
+def answer_check(examine: Callable[..., str]) -> Callable[..., AnswerVerdict]:
     """Turn a function that raises `AnswerError`, or returns why an answer is right, into a check.
 
     An answer that is None or `...` is not answered yet. Whatever a learner's own code raises is a
@@ -63,19 +63,19 @@ def check(examine: Callable[..., str]) -> Callable[..., Verdict]:
     """
 
     @functools.wraps(examine)
-    def checked(*answers: Any) -> Verdict:
+    def checked(*answers: Any) -> AnswerVerdict:
         try:
             if any(answer is None or answer is ... for answer in answers):
                 raise NotAnsweredError
-            return Verdict("right", examine(*answers))
+            return AnswerVerdict("right", examine(*answers))
         except NotAnsweredError:
-            return Verdict("not answered yet")
+            return AnswerVerdict("not answered yet")
         except AnswerError as finding:
-            return Verdict("wrong", str(finding))
+            return AnswerVerdict("wrong", str(finding))
         except CondnumError as error:
-            return Verdict("wrong", f"the answer cannot be used: {error}")
+            return AnswerVerdict("wrong", f"the answer cannot be used: {error}")
         except Exception as error:  # the learner's code may raise anything
-            return Verdict("wrong", f"the answer fails with {type(error).__name__}: {error}")
+            return AnswerVerdict("wrong", f"the answer fails with {type(error).__name__}: {error}")
 
     return checked
 
@@ -104,7 +104,7 @@ def real(answer: Any, name: str, kind: str = "made of numbers") -> Floats:
     return np.array(values.real)
 
 
-def number(answer: Any, name: str) -> float:
+def number_answer(answer: Any, name: str) -> float:
     """Return an answer as a finite float."""
     values = real(answer, name, "a number")
     need(values.size == 1, f"{name} must be a number, got {answer!r}.")
@@ -112,7 +112,7 @@ def number(answer: Any, name: str) -> float:
     return float(values.item())
 
 
-def matrix(answer: Any, shape: tuple[int, ...], name: str) -> Floats:
+def matrix_answer(answer: Any, shape: tuple[int, ...], name: str) -> Floats:
     """Return an answer as a finite matrix of a given shape."""
     value = real(answer, name)
     need(value.shape == shape, f"{name} must have shape {shape}, got {value.shape}.")
@@ -122,7 +122,7 @@ def matrix(answer: Any, shape: tuple[int, ...], name: str) -> Floats:
 
 def covariance_like(answer: Any, size: int, name: str) -> Floats:
     """Return an answer as a symmetric positive semi-definite matrix."""
-    K = matrix(answer, (size, size), name)
+    K = matrix_answer(answer, (size, size), name)
     symmetric = np.allclose(K, K.T, rtol=1e-9, atol=1e-12 * np.abs(K).max())
     need(symmetric, f"{name} is not symmetric, so it is no covariance.")
     gamma = np.linalg.eigvalsh(K)
@@ -192,11 +192,11 @@ def formula(text: str, names: tuple[str, ...] = ()) -> Any:
         for line in lines[:-1]:
             match line:
                 case ast.Assign(targets=[ast.Name(id=name)]):
-                    known[name] = _value(line.value, known)
+                    known[name] = _computed(line.value, known)
                 case ast.Assign(targets=[ast.Tuple(elts=parts)]) if all(
                     isinstance(p, ast.Name) for p in parts
                 ):
-                    found = _value(line.value, known)
+                    found = _computed(line.value, known)
                     known |= {ast.unparse(part): one for part, one in zip(parts, found, strict=True)}
                 case ast.Assign():
                     raise InvalidInputError("on the left of = stands a name, or names with commas.")
@@ -204,12 +204,12 @@ def formula(text: str, names: tuple[str, ...] = ()) -> Any:
                     raise InvalidInputError("each line but the last is name = formula.")
         if not isinstance(lines[-1], ast.Expr):
             raise InvalidInputError("the last line is the answer: a formula without name =.")
-        return _value(lines[-1].value, known)
+        return _computed(lines[-1].value, known)
 
     return value if names else value()
 
 
-def _value(node: ast.AST | None, known: Mapping[str, Any]) -> Any:
+def _computed(node: ast.AST | None, known: Mapping[str, Any]) -> Any:
     """Compute one part of a formula."""
     match node:
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
@@ -217,22 +217,22 @@ def _value(node: ast.AST | None, known: Mapping[str, Any]) -> Any:
         case ast.Name(id=name) if name in known:
             return known[name]
         case ast.BinOp() if type(node.op) in OPERATORS:
-            return OPERATORS[type(node.op)](_value(node.left, known), _value(node.right, known))
+            return OPERATORS[type(node.op)](_computed(node.left, known), _computed(node.right, known))
         case ast.UnaryOp() if type(node.op) in OPERATORS:
-            return OPERATORS[type(node.op)](_value(node.operand, known))
+            return OPERATORS[type(node.op)](_computed(node.operand, known))
         case ast.List() | ast.Tuple():
-            array = np.array([_value(part, known) for part in node.elts])
+            array = np.array([_computed(part, known) for part in node.elts])
             if array.ndim > 2 or max(array.shape) > LARGEST:
                 raise InvalidInputError(
                     f"a matrix has at most {LARGEST} rows and columns, got {array.shape}."
                 )
             return array
         case ast.Attribute(attr="T"):
-            return np.transpose(_value(node.value, known))
+            return np.transpose(_computed(node.value, known))
         case ast.Subscript():
-            return _value(node.value, known)[_index(node.slice, known)]
+            return _computed(node.value, known)[_index(node.slice, known)]
         case ast.Call(func=ast.Name(id=name), keywords=[]) if name in FUNCTIONS:
-            return FUNCTIONS[name](*(_value(part, known) for part in node.args))
+            return FUNCTIONS[name](*(_computed(part, known) for part in node.args))
     shown = "nothing" if node is None else ast.unparse(node)
     words = ", ".join([*known, *FUNCTIONS])
     raise InvalidInputError(f"{shown!r} is not part of a formula; known are {words}, + - * / ** @ .T [ ].")
@@ -244,14 +244,14 @@ def _index(node: ast.AST, known: Mapping[str, Any]) -> Any:
         return tuple(_index(part, known) for part in node.elts)
     if isinstance(node, ast.Slice):
         ends = (node.lower, node.upper, node.step)
-        return slice(*(None if end is None else _value(end, known) for end in ends))
-    return _value(node, known)
+        return slice(*(None if end is None else _computed(end, known) for end in ends))
+    return _computed(node, known)
 
 
-class AnswerBox(VBox):
+class AnswerBox(_VBox):
     """Fields for the answers to one exercise: numbers, or formulas in a function's arguments."""
 
-    def __init__(self, examine: Callable[..., Verdict], **answers: Any) -> None:
+    def __init__(self, examine: Callable[..., AnswerVerdict], **answers: Any) -> None:
         self._examine = examine
         self._arguments: dict[str, tuple[str, ...]] = {}
         self.fields = {}
@@ -260,20 +260,24 @@ class AnswerBox(VBox):
         )
         for name, gap in answers.items():
             arguments = tuple(inspect.signature(gap).parameters) if callable(gap) else ()
-            kind, label, hint = ipywidgets.Text, f"{name} =", "a number, or a matrix such as [[2, 1], [1, 2]]"
+            kind, label, hint = (
+                _ipywidgets.Text,
+                f"{name} =",
+                "a number, or a matrix such as [[2, 1], [1, 2]]",
+            )
             if arguments:
                 listed = ", ".join(arguments)
-                kind, label, hint = ipywidgets.Textarea, f"{name}({listed}) =", f"a formula in {listed}"
+                kind, label, hint = _ipywidgets.Textarea, f"{name}({listed}) =", f"a formula in {listed}"
             look = {"style": {"description_width": "16ch"}, "layout": {"width": "640px", "max_width": "100%"}}
             self._arguments[name] = arguments
             self.fields[name] = kind(description=label, placeholder=hint, tooltip=tip, **look)
-        self.button = ipywidgets.Button(description="Check", tooltip="Is this right, and why?")
-        self.verdict = ipywidgets.HTML()
+        self.button = _ipywidgets.Button(description="Check", tooltip="Is this right, and why?")
+        self.verdict = _ipywidgets.HTML()
         self.button.on_click(self._on_click)
         super().__init__(children=[*self.fields.values(), self.button, self.verdict])
 
     @classmethod
-    def show(cls, examine: Callable[..., Verdict], **answers: Any) -> Any:
+    def show(cls, examine: Callable[..., AnswerVerdict], **answers: Any) -> Any:
         """Return the verdict on what the cells hold; on a page of Voilà, while they are gaps, the box."""
         verdict = examine(*answers.values())
         return cls(examine, **answers) if on_a_page() and verdict.status == "not answered yet" else verdict
@@ -284,5 +288,5 @@ class AnswerBox(VBox):
             found = [formula(self.fields[name].value, names) for name, names in self._arguments.items()]
             verdict = self._examine(*found)
         except Exception as error:  # of the formula: it may divide by zero, or invert what cannot be inverted
-            verdict = Verdict("wrong", f"the answer cannot be computed: {error}")
+            verdict = AnswerVerdict("wrong", f"the answer cannot be computed: {error}")
         self.verdict.value = verdict._repr_html_()

@@ -21,7 +21,7 @@ from condnum.figures.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, num
 from condnum.lessons.condition_number import SHAPE_LABELS, Floats, SpectrumShape
 from condnum.lessons.explorer import Choice, Explorer, Shown, Slider, checked
 from condnum.lessons.sheet import Sheet
-from condnum.lessons.two_tasks import TASKS, NullKind, Tasks, two_tasks
+from condnum.lessons.two_tasks import TASK_CONTROLS, NullKind, TwoTasks, two_tasks
 from condnum.methods.algorithm1 import Ours
 from condnum.methods.descent import descend
 from condnum.methods.method import Parameters
@@ -36,12 +36,12 @@ PATH_STEPS, RANDOM_EXTRACTORS = 100, 90
 #: Relative error that a κ of this size may have from round-off: κ(M) ≤ 1e4 and eps = 2e-16.
 SLACK = 1e-9
 #: Why there is no path from a harmful task that has one eigenvalue only.
-FLAT = (
+_CANNOT_START = (
     " κ(K<sub>H</sub>) = 1: at θ = I the non-zero eigenvalues of H<sub>H</sub> are all equal, and "
     "R<sub>ill</sub> (Eq. 12) is infinite, without a gradient. Algorithm 1 cannot start at any step size."
 )
 #: A path ends where κ exceeds this: from there its smallest eigenvalue is round-off.
-LARGEST_KAPPA = 1e20
+_LOST_KAPPA = 1e20
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,10 @@ class CeilingDemo(Shown):
         """Say how far Algorithm 1 got, and whether a random extractor got further than the ceiling."""
         plane, t, limit = self.plane, self.shown, self.plane.ceiling.value
         reached = float(self.rir[t])
-        ended = {"diverged": f" The step size is too large: the path ends at step {t}.", "flat": FLAT}
+        ended = {
+            "diverged": f" The step size is too large: the path ends at step {t}.",
+            "flat": _CANNOT_START,
+        }
         why = ended.get(self.stop_reason, "")
         if math.isinf(limit):
             return (
@@ -138,7 +141,7 @@ class FromIdentity(Ours):
 
 
 @checked(
-    **TASKS,
+    **TASK_CONTROLS,
     dimension=Slider("dimension D (features)", "Number D of features.", 3, 12, advanced=True),
     shape=Choice("both spectra", "How both spectra are spread.", SHAPE_LABELS, advanced=True),
     ratio=Slider(
@@ -176,7 +179,7 @@ def ceiling_demo(
 
 
 @lru_cache(maxsize=64)
-def _plane(tasks: Tasks) -> Plane:
+def _plane(tasks: TwoTasks) -> Plane:
     """Return what does not depend on the path."""
     K_P, K_H = two_tasks(*tasks)
     region, optimum = feasible_region(K_P, K_H), np.asarray(optimal_immunizer(K_P, K_H))
@@ -208,7 +211,7 @@ def _plane(tasks: Tasks) -> Plane:
 
 
 @lru_cache(maxsize=64)
-def _path(tasks: Tasks, ratio: float, learning_rate: float) -> tuple[Floats, str]:
+def _path(tasks: TwoTasks, ratio: float, learning_rate: float) -> tuple[Floats, str]:
     """Return (ii) and (i) along Algorithm 1, `(T + 1, 2)`, and why it stopped."""
     if tasks[1] <= 1 + SLACK:  # a gradient would be that of round-off
         return _frozen(np.ones((1, 2))), "flat"
@@ -217,7 +220,7 @@ def _path(tasks: Tasks, ratio: float, learning_rate: float) -> tuple[Floats, str
     settings = method.defaults.with_overrides(learning_rate=learning_rate, ratio=ratio, **plain)
     run = descend(problem, method, settings, seed=0)
     kappa = np.stack([run.history["kappa_pretrain"], run.history["kappa_harmful"]], axis=1)
-    lost = np.flatnonzero((kappa > LARGEST_KAPPA).any(axis=1))
+    lost = np.flatnonzero((kappa > _LOST_KAPPA).any(axis=1))
     if len(lost):
         return _frozen(kappa[: lost[0]] / kappa[0]), "diverged"
     return _frozen(kappa / kappa[0]), run.stop_reason
@@ -236,7 +239,7 @@ class CeilingExplorer(Explorer):
 
 
 #: The ridges ε that the figure shows; the tasks' largest eigenvalue is 1.
-RIDGES = np.geomspace(1e-8, 10.0, 28)
+SHOWN_RIDGES = np.geomspace(1e-8, 10.0, 28)
 NULL_TITLES = {
     "none": "no null space",
     "both": "one feature dead in both tasks",
@@ -252,7 +255,7 @@ class RidgeCeiling(Shown):
     null: NullKind
     ridge: float  # the ε that the reader looks at
     compact: float  # ceiling without ε, infinite if the harmful task has a direction of its own
-    of_data: Floats  # (R,) ceiling of K_P + εI, K_H + εI, at `RIDGES`
+    of_data: Floats  # (R,) ceiling of K_P + εI, K_H + εI, at `SHOWN_RIDGES`
     of_measure: Floats  # (R,) upper bound on RIR in the ridge convention, ‖θ‖_F² = D
     attained: Floats  # (R,) RIR of θ* = K_P^{-1/2} in the ridge convention
     at_ridge: Immunization  # of θ* in the ridge convention
@@ -263,10 +266,10 @@ class RidgeCeiling(Shown):
         sheet, finite = Sheet(), math.isfinite(self.compact)
         (panel,) = sheet.panels
         level, hover = [self.compact if finite else np.nan] * 2, {"hover": "ε = %{x:.3g}: %{y:.4g}"}
-        panel.line("compact ceiling", RIDGES[[0, -1]], level, ORANGE, **hover)
-        panel.line("ceiling of K + εI", RIDGES, self.of_data, PURPLE, "dash", **hover)
-        panel.line("bound on RIR<sub>ε</sub>", RIDGES, self.of_measure, GREEN, "longdash", **hover)
-        panel.line("RIR<sub>ε</sub> of θ*", RIDGES, self.attained, BLUE, **hover)
+        panel.line("compact ceiling", SHOWN_RIDGES[[0, -1]], level, ORANGE, **hover)
+        panel.line("ceiling of K + εI", SHOWN_RIDGES, self.of_data, PURPLE, "dash", **hover)
+        panel.line("bound on RIR<sub>ε</sub>", SHOWN_RIDGES, self.of_measure, GREEN, "longdash", **hover)
+        panel.line("RIR<sub>ε</sub> of θ*", SHOWN_RIDGES, self.attained, BLUE, **hover)
         stem = [self.ridge] * 2, [0.1, self.at_ridge.rir]
         point = {"marker": {"size": [0, 13], "color": BLUE, "opacity": 1}, **hover}
         panel.line("chosen ε", *stem, NEUTRAL, "dot", width=2, size=13, **point)
@@ -291,7 +294,8 @@ class RidgeCeiling(Shown):
 
 
 @checked(
-    ridge=Slider("ridge ε", "ε of the ridge convention, and of K + εI.", 1e-8, 10, log=True, marks=7), **TASKS
+    ridge=Slider("ridge ε", "ε of the ridge convention, and of K + εI.", 1e-8, 10, log=True, marks=7),
+    **TASK_CONTROLS,
 )
 def ridge_ceiling_demo(
     *,
@@ -304,7 +308,9 @@ def ridge_ceiling_demo(
     """Compare the ceiling of the compact convention with the two that know a ridge."""
     tasks, theta, curves, limit = _ridge_curves(kappa_pretrain, kappa_harmful, angle, null)
     at_ridge = relative_immunization_ratio(theta, *tasks, convention="ridge", ridge=ridge)
-    return RidgeCeiling(null, ridge, limit, *curves, at_ridge, relative_immunization_ratio(theta, *tasks))
+    at_compact = relative_immunization_ratio(theta, *tasks)
+    of_data, of_measure, attained = curves
+    return RidgeCeiling(null, ridge, limit, of_data, of_measure, attained, at_ridge, at_compact)
 
 
 @lru_cache(maxsize=512)  # a recording asks for all tasks with one ε after the other
@@ -320,7 +326,7 @@ def _ridge_curves(
             ridge_convention_ceiling(*tasks, ridge=ridge),
             relative_immunization_ratio(theta, *tasks, convention="ridge", ridge=ridge).rir,
         )
-        for ridge in RIDGES.tolist()
+        for ridge in SHOWN_RIDGES.tolist()
     ]
     return tasks, theta, np.array(curves).T, rir_ceiling(*tasks).value
 

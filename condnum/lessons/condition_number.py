@@ -27,9 +27,9 @@ SHAPE_LABELS = {"clusters": "two clusters", "outlier": "one small outlier"}
 #: Steps that the 2-D and the D-dimensional figure follow.
 ZIGZAG_STEPS, SPECTRUM_STEPS = 40, 1000
 #: Nothing below this is drawn; the axes stay where they are while a slider moves.
-ZIGZAG_FLOOR, SPECTRUM_FLOOR = 1e-8, 1e-32
-#: The plane is shown from −FLAT to FLAT and from −STEEP to STEEP; the path starts at distance 1.
-FLAT, STEEP = 1.1, 0.72
+_ZIGZAG_FLOOR, _SPECTRUM_FLOOR = 1e-8, 1e-32
+#: The plane is shown from −_FLAT to _FLAT and from −_STEEP to _STEEP; the path starts at distance 1.
+_FLAT, _STEEP = 1.1, 0.72
 
 
 def norm_bound(kappa: float, steps: NDArray[np.int64]) -> Floats:
@@ -79,7 +79,7 @@ class Zigzag(Shown):
         sheet = Sheet(*titles, column_widths=[0.56, 0.44])
         plane, right = sheet.panels
         sigma, shown = np.array([1.0, 1 / self.kappa]), self.path[: self.step + 1]
-        corner = FLAT**2 * sigma[1] + STEEP**2  # energy in the corner of the panel
+        corner = _FLAT**2 * sigma[1] + _STEEP**2  # energy in the corner of the panel
         levels = np.geomspace(1, 1e-4, 9) * corner
         contours(plane, "contour lines", levels, sigma, NEUTRAL, width=1, opacity=0.6, legend=False)
         here = [float(shown[-1] ** 2 @ sigma)]
@@ -92,21 +92,23 @@ class Zigzag(Shown):
         ratio_lines(
             right,
             t,
-            ZIGZAG_FLOOR,
+            _ZIGZAG_FLOOR,
             ("norm bound, Eq. 2: (1 − 1/κ)<sup>t</sup>", self.norm_bound, BLUE, "dash", 2),
             ("energy bound: ((κ − 1)/(κ + 1))<sup>2t</sup>", self.energy_bound, ORANGE, "dash", 2),
             ("norm ratio ‖w<sub>t</sub> − w*‖²", self.norm_ratio, BLUE, "solid", 3),
             ("energy ratio (excess loss)", self.energy_ratio, ORANGE, "dot", 3),
         )
         ends = np.array([self.norm_ratio[self.step], self.energy_ratio[self.step]])
-        ends[ends <= ZIGZAG_FLOOR * 1e-3] = np.nan
+        ends[ends <= _ZIGZAG_FLOOR * 1e-3] = np.nan
         right.marks("shown step", [self.step] * 2, ends, "circle", [17, 9], [BLUE, ORANGE], legend=False)
-        height, anchor = (STEEP, "x") if self.axes == "equal" else (1.25 * max(abs(shown[0, 0]), 1e-3), False)
+        height, anchor = (
+            (_STEEP, "x") if self.axes == "equal" else (1.25 * max(abs(shown[0, 0]), 1e-3), False)
+        )
         frame = {"constrain": "domain"}  # keeps the ranges whatever the shape of the window
-        plane.x("along the flat axis u<sub>2</sub>", -FLAT, FLAT, **frame)
+        plane.x("along the flat axis u<sub>2</sub>", -_FLAT, _FLAT, **frame)
         plane.y("along the steep axis u<sub>1</sub>", -height, height, scaleanchor=anchor, **frame)
         right.x("step t", 0, t[-1])
-        right.y("share of the start", math.log10(ZIGZAG_FLOOR), 0.3, log=True)
+        right.y("share of the start", math.log10(_ZIGZAG_FLOOR), 0.3, log=True)
         rule = "exact line search" if self.rule == "exact" else "constant step 1/σ<sub>1</sub>"
         title = f"Gradient descent with {rule}, κ = {num(self.kappa)}, t = {self.step}"
         return sheet.finish(title)
@@ -252,7 +254,7 @@ class SpectrumDescent(Shown):
         ratio_lines(
             right,
             t,
-            SPECTRUM_FLOOR,
+            _SPECTRUM_FLOOR,
             ("norm bound, Eq. 2", self.norm_bound[1:], BLUE, "dash", 2),
             ("energy bound (Kantorovich)", self.energy_bound[1:], ORANGE, "dash", 2),
             ("norm ratio, Eq. 16", self.curve.norm_ratio[1:], BLUE, "solid", 3),
@@ -262,7 +264,7 @@ class SpectrumDescent(Shown):
         left.x("index i")
         left.y("σ<sub>i</sub>", -6.3, 0.3, log=True)
         right.x(**log_axis("step t", t))
-        right.y("share of the start", math.log10(SPECTRUM_FLOOR), 1, log=True, dtick=4)
+        right.y("share of the start", math.log10(_SPECTRUM_FLOOR), 1, log=True, dtick=4)
         title = f"Exact line search in D = {len(self.sigma)} dimensions, κ = {num(self.kappa)}"
         return sheet.finish(title)
 

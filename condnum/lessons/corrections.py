@@ -246,7 +246,7 @@ def correction_table(found: Sequence[Correction]) -> pd.DataFrame:
     return pd.DataFrame([asdict(one) for one in found], columns=["key", *HEADINGS, "refuted"])
 
 
-def readable(table: pd.DataFrame) -> pd.DataFrame:
+def correction_columns(table: pd.DataFrame) -> pd.DataFrame:
     """Return the columns for a reader, escaped for HTML."""
     chosen = table[["place", "claim", "computed", "correction"]].rename(columns=HEADINGS)
     return chosen.map(formula_html)

@@ -6,7 +6,15 @@ from typing import Any
 import numpy as np
 
 from condnum.figures.style import num
-from condnum.lessons.answers import call, check, covariance_like, matrix, need, number, real
+from condnum.lessons.answers import (
+    answer_check,
+    call,
+    covariance_like,
+    matrix_answer,
+    need,
+    number_answer,
+    real,
+)
 from condnum.lessons.condition_number import Floats, kantorovich_bound, norm_bound
 from condnum.lessons.regularizers import kappas
 from condnum.probing import linear_probe
@@ -25,10 +33,10 @@ STEPS_KAPPA, STEPS_GOAL = 100.0, 1e-6
 SIGMA = (4.0, 1.0)
 
 
-@check
+@answer_check
 def check_kappa(kappa: Any) -> str:
     """Exercise 1: the contours of a quadratic are ellipses with half-axes 7 : 1; what is κ?"""
-    value = number(kappa, "κ")
+    value = number_answer(kappa, "κ")
     need(value >= 1, f"κ = σ₁/σ_D is never below 1, got {num(value, 6)}.")
     ratio = float(np.sqrt(value))  # {e : eᵀHe = 1} has the half-axis 1/√σ_i along u_i
     need(
@@ -40,10 +48,10 @@ def check_kappa(kappa: Any) -> str:
     return f"the half-axis along u_i is 1/√σ_i, so the ratio of the axes is √κ = {num(ratio, 6)}."
 
 
-@check
+@answer_check
 def check_steps(steps: Any) -> str:
     """Exercise 2: the fewest steps after which Kantorovich guarantees 1e-6 of the excess loss at κ = 100."""
-    value = number(steps, "the number of steps")
+    value = number_answer(steps, "the number of steps")
     need(value == int(value) >= 1, f"a whole number of steps is asked for, got {num(value, 6)}.")
     t = np.array([int(value) - 1, int(value)])
     bound = kantorovich_bound(STEPS_KAPPA, t)
@@ -61,7 +69,7 @@ def check_steps(steps: Any) -> str:
     return f"((κ−1)/(κ+1))^(2t) is {num(before, 4)} at t = {t[0]} and {num(after, 4)} at t = {t[1]}."
 
 
-@check
+@answer_check
 def check_conventions(H: Any) -> str:
     """Exercise 3: a 3×3 Hessian with compact κ ≤ 2 whose ridge κ, ε = 1e-6, is at least 1e5."""
     H = covariance_like(H, 3, "H")
@@ -81,10 +89,10 @@ def check_conventions(H: Any) -> str:
     )
 
 
-@check
+@answer_check
 def check_underestimate(theta: Any, K: Any) -> str:
     """Exercise 4: θ and K, 2×2, for which Eq. 10 underestimates κ(H) at least tenfold."""
-    T, K = matrix(theta, (2, 2), "θ"), covariance_like(K, 2, "K")
+    T, K = matrix_answer(theta, (2, 2), "θ"), covariance_like(K, 2, "K")
     for M in (T, K):
         full = np.linalg.matrix_rank(M) == 2
         need(full, "θ and K must be invertible: otherwise two different subspaces are compared.")
@@ -109,10 +117,10 @@ def check_underestimate(theta: Any, K: Any) -> str:
     )
 
 
-@check
+@answer_check
 def check_harmful_step(eta: Any) -> str:
     """Exercise 5: a step below the printed bound of Theorem 4.3 (1) at which κ rises, for σ = (4, 1)."""
-    value, printed = number(eta, "η"), float(well_step_bound(list(SIGMA), source="printed"))
+    value, printed = number_answer(eta, "η"), float(well_step_bound(list(SIGMA), source="printed"))
     wanted = f"η must lie between 0 and the printed bound {num(printed, 6)}, got {num(value, 6)}."
     need(0 < value < printed, wanted)
     moved = np.asarray(well_spectrum_step(list(SIGMA), value))
@@ -127,7 +135,7 @@ def check_harmful_step(eta: Any) -> str:
     return f"{spectrum}: κ rises from {num(before, 6)} to {num(after)}."
 
 
-@check
+@answer_check
 def check_ill_spectra(vanishing: Any, exploding: Any) -> str:
     """Exercise 6: two spectra that separate R_ill → 0 from κ → ∞."""
     found = []
@@ -149,14 +157,14 @@ def check_ill_spectra(vanishing: Any, exploding: Any) -> str:
     )
 
 
-@check
+@answer_check
 def check_largest_step(eta_max: Any) -> str:
     """Exercise 10: for D = 2, where κ first stops falling as η grows from 0."""
     generator, draws = np.random.default_rng(0), 50
     for _ in range(draws):
         s2 = float(generator.uniform(0.05, 3.0))
         s1 = s2 * float(generator.uniform(1.2, 20.0))
-        bound = number(call(eta_max, s1, s2), "η_max")
+        bound = number_answer(call(eta_max, s1, s2), "η_max")
         where = f"for σ = ({num(s1, 4)}, {num(s2, 4)}) it gives {num(bound, 4)}"
         need(bound > 0, f"{where}, which is no step at all; κ does fall for small steps.")
         fractions = np.append(np.linspace(0.02, 0.999, 50), 1.001)
@@ -171,7 +179,7 @@ def check_largest_step(eta_max: Any) -> str:
     return f"κ falls all the way below it and rises just above it, on {draws} random spectra."
 
 
-@check
+@answer_check
 def check_aligned_pair(K_P: Any, K_H: Any, theta: Any) -> str:
     """Exercise 7: perfectly aligned 3×3 tasks, and a θ that lowers κ(H_P) and raises κ(H_H)."""
     covariances = []
@@ -182,7 +190,7 @@ def check_aligned_pair(K_P: Any, K_H: Any, theta: Any) -> str:
         wanted = f"{name} must be diagonal with positive, strictly descending entries: the aligned case."
         need(aligned, wanted)
         covariances.append(K)
-    T = matrix(theta, (3, 3), "θ")
+    T = matrix_answer(theta, (3, 3), "θ")
     full = np.linalg.matrix_rank(T) == 3
     need(full, "θ must be invertible; leaving a direction out compares different subspaces.")
     measured = relative_immunization_ratio(T, *covariances)
@@ -194,13 +202,13 @@ def check_aligned_pair(K_P: Any, K_H: Any, theta: Any) -> str:
     return f"{numbers}: both go the right way, although the singular vectors agree in the right order."
 
 
-@check
+@answer_check
 def check_whitening(whiten: Any) -> str:
     """Exercise 8: undo an immunization: a matrix W for which the probe on XθW takes one step."""
     for K, theta in _pairs(4):
         H = hessian(theta, K)
         D = len(H)
-        W = matrix(call(whiten, H), (D, D), "W")
+        W = matrix_answer(call(whiten, H), (D, D), "W")
         left, before = (condition_number(M).value for M in (hessian(W, H), H))
         singular = "W is singular: the attacker throws features away, and may lose the solution."
         need(np.linalg.matrix_rank(W) == D, singular)
@@ -214,12 +222,12 @@ def check_whitening(whiten: Any) -> str:
     return "κ(WᵀHW) = 1, one step arrives. Conditioning does not slow an attacker who whitens."
 
 
-@check
+@answer_check
 def check_ceiling(ceiling: Any) -> str:
     """Exercise 9: code RIR_max for positive definite covariances."""
     generator, close = np.random.default_rng(1), 1e-6
     for K_P, K_H in _pairs(6, both=True):
-        value, truth = number(call(ceiling, K_P, K_H), "the ceiling"), rir_ceiling(K_P, K_H)
+        value, truth = number_answer(call(ceiling, K_P, K_H), "the ceiling"), rir_ceiling(K_P, K_H)
         gamma, Q = np.linalg.eigh(K_P)
         tries = [(Q / np.sqrt(gamma)) @ Q.T, *generator.normal(size=(20, *K_P.shape))]
         largest = max(relative_immunization_ratio(T, K_P, K_H).rir for T in tries)
@@ -239,11 +247,11 @@ def check_ceiling(ceiling: Any) -> str:
     return "no random θ exceeds it, and θ* = K_P^(-1/2) attains it."
 
 
-@check
+@answer_check
 def check_spent_budget(spend: Any) -> str:
     """Exercise 11: a θ with (ii) ≤ 1 and (i) at least 99.9 % of the ceiling."""
     for K_P, K_H in _pairs(6, both=True):
-        T, limit = matrix(call(spend, K_P, K_H), K_P.shape, "θ"), rir_ceiling(K_P, K_H).value
+        T, limit = matrix_answer(call(spend, K_P, K_H), K_P.shape, "θ"), rir_ceiling(K_P, K_H).value
         full = np.linalg.matrix_rank(T) == len(T)
         need(full, "θ must be invertible; the ceiling does not hold for singular ones.")
         measured = relative_immunization_ratio(T, K_P, K_H)

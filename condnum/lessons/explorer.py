@@ -17,10 +17,10 @@ from condnum.figures.style import honest_legend, num
 from condnum.lessons.figure_view import Live, display_with_picture, errors_shown, payload_json
 from condnum.machine import limited_threads
 
-traitlets = require("traitlets", "notebooks")
+_traitlets = require("traitlets", "notebooks")
 
-P = ParamSpec("P")
-R = TypeVar("R")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 class Shown(ABC):
@@ -36,7 +36,7 @@ class Shown(ABC):
 
 
 #: For each argument on which it depends: the values with which another one has an effect.
-Modes: TypeAlias = Mapping[str, Sequence[Any]]
+_Modes: TypeAlias = Mapping[str, Sequence[Any]]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Between:
 
     low: float
     high: float
-    only: Modes = field(default_factory=dict, kw_only=True)
+    only: _Modes = field(default_factory=dict, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ class Control(ABC):
     label: str  # may hold <sub>; help and options are plain text
     help: str
     advanced: bool = field(default=False, kw_only=True)  # folded away; held at a preset's value in recordings
-    only: Modes = field(default_factory=dict, kw_only=True)  # elsewhere the page disables it
+    only: _Modes = field(default_factory=dict, kw_only=True)  # elsewhere the page disables it
 
     def trait(self, kind: Any, default: Any) -> Any:
         """Return the trait of an argument of this type."""
-        return {bool: traitlets.Bool, str: traitlets.Unicode}[kind](default, help=self.help)
+        return {bool: _traitlets.Bool, str: _traitlets.Unicode}[kind](default, help=self.help)
 
     def spec(self, trait: Any) -> dict[str, Any]:
         """Return what the page needs to know, as JSON."""
@@ -83,14 +83,14 @@ class Slider(Control):
 
     def trait(self, kind: Any, default: Any) -> Any:
         """Return a number within the range."""
-        numbers = traitlets.Int if kind is int else traitlets.Float
+        numbers = _traitlets.Int if kind is int else _traitlets.Float
         return numbers(default, min=kind(self.low), max=kind(self.high), help=self.help)
 
     def spec(self, trait: Any) -> dict[str, Any]:
         """Return the range, too; steps of a logarithmic scale are decades."""
         step = self.step or (0.1 if self.log else 1)
         scale = {"low": trait.min, "high": trait.max, "step": step, "log": self.log, "play": self.play}
-        return super().spec(trait) | scale | {"whole": isinstance(trait, traitlets.Int)}
+        return super().spec(trait) | scale | {"whole": isinstance(trait, _traitlets.Int)}
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Choice(Control):
 
     def trait(self, kind: Any, default: Any) -> Any:
         """Return one of the values."""
-        return traitlets.Enum(list(get_args(kind)), default, help=self.help)
+        return _traitlets.Enum(list(get_args(kind)), default, help=self.help)
 
     def spec(self, trait: Any) -> dict[str, Any]:
         """Return the values and their words, too."""
@@ -117,15 +117,15 @@ class Check(Control):
     kind: ClassVar[str] = "check"
 
 
-def checked(**rules: Between | Control) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def checked(**rules: Between | Control) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Give arguments ranges, controls and modes in which they act; hold callers to these and to types."""
 
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
         hints, signature = get_type_hints(function), inspect.signature(function)
         defaults = {name: parameter.default for name, parameter in signature.parameters.items()}
 
         @functools.wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
             for name in kwargs:
                 check_known(f"argument of {function.__name__}", name, defaults)
             given = signature.bind(*args, **kwargs)

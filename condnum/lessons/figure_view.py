@@ -12,11 +12,11 @@ from condnum.errors import CondnumError, require
 from condnum.figures.style import CONFIG, honest_legend
 from condnum.files import asset
 
-traitlets = require("traitlets", "notebooks")
-AnyWidget: Any = require("anywidget", "notebooks").AnyWidget
+_traitlets = require("traitlets", "notebooks")
+_AnyWidget: Any = require("anywidget", "notebooks").AnyWidget
 
 
-class Live(AnyWidget):
+class Live(_AnyWidget):
     """What the page draws: `payload` holds plotly's JSON and what stands beside it.
 
     The page asks once for plotly.js, however many widgets it shows.
@@ -24,8 +24,8 @@ class Live(AnyWidget):
 
     _esm = asset("figures/paint.js", "lessons/explorer.js", "lessons/kernel.js")
     _css = asset("lessons/explorer.css")
-    declaration = traitlets.Dict().tag(sync=True)
-    payload = traitlets.Unicode("{}").tag(sync=True)
+    declaration = _traitlets.Dict().tag(sync=True)
+    payload = _traitlets.Unicode("{}").tag(sync=True)
 
     def __init__(self, **traits: Any) -> None:
         super().__init__(**traits)

@@ -17,13 +17,13 @@ import numpy as np
 import torch
 
 from condnum.audit import measures
-from condnum.audit.moments import NEAR
+from condnum.audit.moments import TaskFacts, task_facts
 from condnum.audit.tables import columns_html
 from condnum.data.digits import digit_pair, load_diabetes_tasks, load_small_digits
 from condnum.data.feature_pair import FeaturePair, look_at, match_streams, open_pair
 from condnum.data.feature_stream import OPENERS, array_stream
 from condnum.errors import DataFormatError, InvalidInputError, RankError
-from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, log_axis, num, overlap_map
+from condnum.figures.style import BLUE, NEUTRAL, ORANGE, PURPLE, log_axis, num, overlap_heatmap
 from condnum.lessons.condition_number import Floats
 from condnum.lessons.explorer import Check, Choice, Control, Explorer, Shown, Slider, checked
 from condnum.lessons.figure_view import errors_shown
@@ -39,19 +39,18 @@ from condnum.theory.spectra import (
     CovarianceRange,
     condition_from_spectrum,
     covariance,
-    singular_values,
     squared_rtol,
 )
 
 Example = Literal["diabetes", "digits"]
 #: Widest features that lesson 5 takes: each eigendecomposition takes seconds from there on.
-MAX_DIMENSION = 2048
+_MAX_DIMENSION = 2048
 #: Largest upload. Jupyter's connection breaks off above 10 MiB; larger files are read from a path.
 UPLOAD_BYTES = 8 << 20
 #: Norm ratios below this are not drawn, so that a task solved at once does not flatten the others.
-RATIO_FLOOR = 1e-7
+_RATIO_FLOOR = 1e-7
 #: The spectra are drawn down to this share of the largest eigenvalue; null directions lie on the floor.
-SPECTRUM_FLOOR = 1e-18
+_SPECTRUM_FLOOR = 1e-18
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +75,7 @@ def _looked_at(
     """Read two files, once for each version of them."""
     if pretrain:
         title = f"{Path(pretrain).name} and {Path(harmful).name}"
-        found = open_pair(pretrain, harmful, key=key, drop=drop, max_dimension=MAX_DIMENSION)
+        found = open_pair(pretrain, harmful, key=key, drop=drop, max_dimension=_MAX_DIMENSION)
     else:
         title, task = (
             ("Example: diabetes patients in two groups", load_diabetes_tasks())
@@ -91,20 +90,17 @@ def _looked_at(
 
 
 @dataclass(frozen=True, eq=False)
-class TaskSpectrum:
-    """One task's covariance: its spectrum, and κ in both conventions."""
+class TaskSpectrum(TaskFacts):
+    """What the audit says of one task's features, and κ in both conventions."""
 
-    rows: int  # N
-    sigma: Floats  # (D,) eigenvalues of K, descending, below the tolerance too
+    tolerance: float  # rtol·σ₁: eigenvalues above it count
     compact: ConditionNumber  # σ₁/σ_k, with the rank k
     ridge: ConditionNumber  # (σ₁ + ε)/(σ_D + ε)
-    tolerance: float  # rtol·σ₁: eigenvalues above it count
-    near: int  # eigenvalues within a factor `NEAR` of the tolerance, which decide the rank
 
     @classmethod
-    def of(cls, rows: int, sigma: torch.Tensor, rtol: float, ridge: float) -> TaskSpectrum:
-        """Read both κ's off a spectrum, and how firm the rank is."""
-        D, limit = len(sigma), rtol * float(sigma[0])
+    def of(cls, facts: TaskFacts, rtol: float, ridge: float) -> TaskSpectrum:
+        """Read both κ's off a spectrum."""
+        sigma, D = torch.tensor(facts.spectrum, dtype=torch.float64), facts.dimension
 
         def kappa(convention: Convention) -> ConditionNumber:
             value, largest, smallest, rank = condition_from_spectrum(
@@ -112,8 +108,9 @@ class TaskSpectrum:
             )
             return ConditionNumber(float(value), float(largest), float(smallest), int(rank), D, convention)
 
-        near = int(((sigma > limit / NEAR) & (sigma < limit * NEAR)).sum())
-        return cls(rows, sigma.numpy(), kappa("compact"), kappa("ridge"), limit, near)
+        return cls(
+            **vars(facts), tolerance=rtol * sigma[0].item(), compact=kappa("compact"), ridge=kappa("ridge")
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,17 +149,7 @@ class OwnData(Shown):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What makes the numbers fragile, in sentences."""
-        found = list(self.own.pair.notes)
-        for name, task in (("K_P", self.pretrain), ("K_H", self.harmful)):
-            k, D = int(task.compact.rank), task.compact.dimension
-            if k < D:
-                found.append(f"{name} has rank {k} of {D}: compact κ leaves {D - k} null direction(s) out.")
-            if task.near:
-                found.append(
-                    f"{name}: {task.near} eigenvalue(s) lie within a factor {num(NEAR, 6)} of the rank "
-                    "tolerance; the rank, and with it compact κ, is decided by round-off. Move the tolerance "
-                    "and see."
-                )
+        found = [*self.own.pair.notes, *self.pretrain.warnings, *self.harmful.warnings]
         if self.harmful_only:
             found.append(
                 f"X_H excites {self.harmful_only} direction(s) that X_P does not: θ can scale them freely, "
@@ -175,16 +162,16 @@ class OwnData(Shown):
         titles = ("spectra of K<sub>P</sub> and K<sub>H</sub>", "overlaps |q<sub>P,i</sub>ᵀq<sub>H,j</sub>|²")
         sheet = Sheet(*titles, "predicted probe", gap=0.125, column_widths=[0.35, 0.27, 0.38])
         left, middle, right = sheet.panels
-        both, D = (self.pretrain, self.harmful), self.pretrain.compact.dimension
-        top, limits = max(float(task.sigma[0]) for task in both), [task.tolerance for task in both]
-        low = max(min(limits) / 30, top * SPECTRUM_FLOOR)
+        both, D = (self.pretrain, self.harmful), self.pretrain.dimension
+        top, limits = max(task.spectrum[0] for task in both), [task.tolerance for task in both]
+        low = max(min(limits) / 30, top * _SPECTRUM_FLOOR)
         hover = "σ<sub>%{x}</sub> = %{customdata:.3e}"
         for name, task, color, symbol in (
             ("K<sub>P</sub>", self.pretrain, BLUE, "circle"),
             ("K<sub>H</sub>", self.harmful, ORANGE, "diamond-open"),
         ):
-            index, shown = np.arange(1, D + 1), np.maximum(task.sigma, low)
-            told = {"customdata": task.sigma, "hover": hover, "legend": False}
+            index, shown = np.arange(1, D + 1), np.maximum(task.spectrum, low)
+            told = {"customdata": np.asarray(task.spectrum), "hover": hover, "legend": False}
             edge = {"line": {"color": color, "width": 2}}
             left.marks(name, index, shown, symbol, 8, color, marker=edge, **told)
         for name, level, color, dash in (
@@ -198,13 +185,13 @@ class OwnData(Shown):
         left.y("eigenvalue σ<sub>i</sub>", least, most, log=True, dtick=ticks)
         P, H = self.pretrain.compact, self.harmful.compact
         bar = {"x": 0.475, "len": 0.22, "y": 1.0, "yanchor": "top", "ypad": 0}
-        heat = overlap_map(self.overlaps, P.dimension, **bar)
+        heat = overlap_heatmap(self.overlaps, P.dimension, **bar)
         heat |= {"type": "heatmap", "hover": heat.pop("hovertemplate"), "showlegend": None}
         middle.trace("overlaps", heat.pop("x"), heat.pop("y"), **heat)
         square = {"constrain": "domain", "scaleanchor": "x2", "constraintoward": "bottom"}
         middle.x("j of K<sub>H</sub>", constrain="domain")
         middle.y("i of K<sub>P</sub>", autorange="reversed", domain=[0, 0.84], **square)
-        ratios, steps = np.maximum(self.probes.norm_ratio, RATIO_FLOOR * 0.1), self.probes.steps
+        ratios, steps = np.maximum(self.probes.norm_ratio, _RATIO_FLOOR * 0.1), self.probes.steps
         looks = [(BLUE, "solid"), (BLUE, "dash"), (ORANGE, "solid"), (ORANGE, "dash")]
         names = [f"D<sub>{task}</sub> {when}" for task in "PH" for when in ("as is", "after θ*")]
         for name, ratio, look in zip(names, ratios, looks, strict=True):
@@ -212,7 +199,7 @@ class OwnData(Shown):
         goal = [0.7, steps[-1]], [self.goal] * 2
         right.line("goal", *goal, NEUTRAL, "longdash", width=2, hover="goal %{y:.1e}")
         right.x(**log_axis("step t (left edge: t = 0)", steps))
-        right.y("norm ratio (Eq. 16)", np.log10(RATIO_FLOOR), 0.3, log=True)
+        right.y("norm ratio (Eq. 16)", np.log10(_RATIO_FLOOR), 0.3, log=True)
         kappas = (
             f"compact κ(K<sub>P</sub>) = {num(P.value)} at rank {P.rank}, κ(K<sub>H</sub>) = {num(H.value)} "
             f"at rank {H.rank}"
@@ -226,7 +213,7 @@ class OwnData(Shown):
         lines: list[tuple[str, list[Any]]] = [
             ("task", ["pre-training P", "harmful H"]),
             ("rows", [f"{task.rows:,d}" for task in tasks]),
-            ("rank", [f"{task.compact.rank} of {task.compact.dimension}" for task in tasks]),
+            ("rank", [f"{task.rank} of {task.dimension}" for task in tasks]),
             ("κ, compact", [num(task.compact.value, 4) for task in tasks]),
             ("κ, ridge ε", [num(task.ridge.value, 4) for task in tasks]),
             ("steps, as is", costs[::2]),
@@ -360,12 +347,13 @@ def own_data(
     rtol = squared_rtol(len(own.pair.columns), eps) * tolerance
     if rtol >= 1:
         raise InvalidInputError(f"the rank tolerance is {num(rtol)} times σ₁, above everything; lower it.")
-    _, _, sigma_P, sigma_H, overlaps = _geometry(own)
-    range_P, range_H, ceiling, misalignment, probes = _core(own, rtol, steps, seed)
+    _, _, overlaps = _geometry(own)
+    facts, range_P, range_H, ceiling, misalignment, probes = _core(own, rtol, steps, seed)
+    spectrum_P, spectrum_H = (TaskSpectrum.of(task, rtol, ridge) for task in facts)
     return OwnData(
         own,
-        TaskSpectrum.of(len(own.X_P), sigma_P, rtol, ridge),
-        TaskSpectrum.of(len(own.X_H), sigma_H, rtol, ridge),
+        spectrum_P,
+        spectrum_H,
         overlaps,
         misalignment,
         ceiling.value,
@@ -379,26 +367,28 @@ def own_data(
 
 @lru_cache(maxsize=4)
 def _geometry(own: OwnPair) -> tuple[Any, ...]:
-    """Return what no slider changes: both covariances, all their D eigenvalues, the overlaps."""
-    covariances, spectra = [], []
+    """Return what no slider changes: both covariances and the overlaps."""
+    covariances = []
     for name, X in (("K_P", own.X_P), ("K_H", own.X_H)):
         if not X.any():
             raise RankError(
                 f"{name} has rank 0: every entry of X is zero (standardising does that to constants)."
             )
         covariances.append(np.asarray(covariance(X)))
-        found = singular_values(torch.tensor(X), kind="features")
-        spectra.append(torch.nn.functional.pad(found, (0, X.shape[1] - len(found))))
-    return *covariances, *spectra, measures.overlap_blocks(*covariances)
+    return *covariances, measures.overlap_blocks(*covariances)
 
 
 @lru_cache(maxsize=8)
 def _core(
     own: OwnPair, rtol: float, steps: int, seed: int
-) -> tuple[CovarianceRange, CovarianceRange, RirCeiling, float, ProbeCurve]:
-    """Return what neither ε nor the goal changes: ranges, the ceiling, misalignment at θ*, probes."""
-    K_P, K_H, *_ = _geometry(own)
-    D = len(K_P)
+) -> tuple[list[TaskFacts], CovarianceRange, CovarianceRange, RirCeiling, float, ProbeCurve]:
+    """Return what neither ε nor the goal changes: facts, ranges, the ceiling, misalignment at θ*, probes."""
+    K_P, K_H, _ = _geometry(own)
+    D, pair = len(K_P), own.pair
+    facts = [
+        task_facts("K_P", pair.pretrain, len(own.X_P), K_P, rtol),
+        task_facts("K_H", pair.harmful, len(own.X_H), K_H, rtol),
+    ]
     range_P = CovarianceRange.of(K_P, rtol=rtol, name="K_P")
     range_H = CovarianceRange.of(K_H, rtol=rtol, name="K_H")
     ceiling = rir_ceiling(range_P, range_H, rtol=rtol)
@@ -407,7 +397,7 @@ def _core(
     extractors, record = np.stack([np.eye(D), theta] * 2), log_spaced_steps(steps, 200)
     moments = (covariances @ solution)[..., None]
     probes = linear_probe(extractors, covariances, moments, steps=steps, record=record, rtol=rtol)
-    return range_P, range_H, ceiling, alignment(theta, K_H).misalignment, probes
+    return facts, range_P, range_H, ceiling, alignment(theta, K_H).misalignment, probes
 
 
 class OwnDataExplorer(Explorer):

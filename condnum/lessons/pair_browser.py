@@ -15,24 +15,24 @@ from condnum.methods import uses_seed
 from condnum.studies.measure import extractor_cell, extractor_curves
 from condnum.studies.study import StudyRun
 
-ipywidgets = require("ipywidgets", "notebooks")
-traitlets = require("traitlets", "notebooks")
-VBox: Any = ipywidgets.VBox
+_ipywidgets = require("ipywidgets", "notebooks")
+_traitlets = require("traitlets", "notebooks")
+_VBox: Any = _ipywidgets.VBox
 
 #: Width of the heatmap in pixels; the figures below follow the window.
 HEATMAP_WIDTH = 640
 
 
-class PairBrowser(VBox):
+class PairBrowser(_VBox):
     """Heatmap of one method; a click on a cell, or the dropdowns, show that pair's details below.
 
     The state is in the traits `method`, `pretrain` and `harmful`, to set and to observe. `detail` returns
     what to draw of (pre-training digit, harmful digit); its errors are shown in the line `status`.
     """
 
-    method = traitlets.Unicode(help="Whose heatmap is shown.")
-    pretrain = traitlets.Int(0, min=0, max=DIGITS - 1, help="Pre-training digit of the shown pair.")
-    harmful = traitlets.Int(1, min=0, max=DIGITS - 1, help="Harmful digit of the shown pair.")
+    method = _traitlets.Unicode(help="Whose heatmap is shown.")
+    pretrain = _traitlets.Int(0, min=0, max=DIGITS - 1, help="Pre-training digit of the shown pair.")
+    harmful = _traitlets.Int(1, min=0, max=DIGITS - 1, help="Harmful digit of the shown pair.")
 
     def __init__(
         self, results: pd.DataFrame, detail: Callable[[int, int], PairDetail], *, subtitle: str = ""
@@ -44,8 +44,8 @@ class PairBrowser(VBox):
         self._drawn: tuple[int, int] | None = None
         first = self._results.iloc[0]
         start = {"pretrain": int(first["pretrain_digit"]), "harmful": int(first["harmful_digit"])}
-        self.status = ipywidgets.HTML()
-        self.details = ipywidgets.Output()
+        self.status = _ipywidgets.HTML()
+        self.details = _ipywidgets.Output()
         self.heatmap = FigureView(self._heatmap(self._methods[0]))
         super().__init__(method=self._methods[0], **start)
         methods = [(option_text(method_style(name).label), name) for name in self._methods]
@@ -56,16 +56,16 @@ class PairBrowser(VBox):
             ("harmful", "harmful digit", range(DIGITS)),
         ):
             look = {"description": text, "style": {"description_width": "initial"}}
-            dropdown = ipywidgets.Dropdown(options=options, value=getattr(self, trait), **look)
-            traitlets.link((self, trait), (dropdown, "value"))
+            dropdown = _ipywidgets.Dropdown(options=options, value=getattr(self, trait), **look)
+            _traitlets.link((self, trait), (dropdown, "value"))
             self.choices.append(dropdown)
-        self.children = [ipywidgets.HBox(self.choices), self.heatmap, self.status, self.details]
+        self.children = [_ipywidgets.HBox(self.choices), self.heatmap, self.status, self.details]
         self.heatmap.on_click(self._on_click)
         self.observe(self._on_method, "method")
         self.observe(self._on_pair, ["pretrain", "harmful"])
         self._on_pair()
 
-    @traitlets.validate("method")
+    @_traitlets.validate("method")
     def _known_method(self, proposal: Any) -> str:
         """Refuse a method that the table lacks."""
         check_known("method of the table", proposal["value"], self._methods)

@@ -273,7 +273,7 @@ def recordable() -> dict[str, type[Explorer]]:
 
 
 @cache
-def fingerprint() -> str:
+def recording_fingerprint() -> str:
     """Return a SHA-256 of what recordings depend on: code, and versions of the libraries."""
     package, digest = Path(condnum.__file__).parent, hashlib.sha256()
     for path in sorted(path for part in SOURCES for path in (package / part).rglob("*.py")):
@@ -285,7 +285,7 @@ def fingerprint() -> str:
 def _record_file(name: str, path: Path, labs: str | Path) -> None:
     """Write one recording, with what it was made of in its first line."""
     explorer = recorded_lab(name, labs) if name in RECORDED else recordable()[name]
-    write_text(path, f"// {fingerprint()}\n{record(explorer)}")
+    write_text(path, f"// {recording_fingerprint()}\n{record(explorer)}")
 
 
 def is_current(path: Path) -> bool:
@@ -293,7 +293,7 @@ def is_current(path: Path) -> bool:
     if not path.exists():
         return False
     with path.open(encoding="utf-8") as stream:
-        return stream.readline() == f"// {fingerprint()}\n"
+        return stream.readline() == f"// {recording_fingerprint()}\n"
 
 
 def record_all(

@@ -20,8 +20,8 @@ from condnum.lessons.regularizers import (
     BEND,
     BEND_HELP,
     KAPPA,
-    LABELS,
     NAMES,
+    REGULARIZER_LABELS,
     RegularizerName,
     bent_spectrum,
     kappas,
@@ -34,7 +34,7 @@ from condnum.theory.regularizers import r_ill, r_ill_gradient, r_well_gradient
 from condnum.theory.spectra import default_rtol, hessian
 from condnum.theory.steps import ill_step_bound, well_step_bound
 
-PATH_STEPS, JOINT_STEPS = 100, 30
+_PATH_STEPS, JOINT_STEPS = 100, 30
 #: Values of a spectrum, each with a line of its own.
 MOST_LINES = 8
 #: Beyond this κ the smallest value is round-off of the largest.
@@ -154,7 +154,7 @@ class RegularizerPath(Shown):
 
 
 @checked(
-    regularizer=Choice("regularizer", "Which one is descended.", LABELS),
+    regularizer=Choice("regularizer", "Which one is descended.", REGULARIZER_LABELS),
     sizes=Choice(
         "step sizes",
         "How η is chosen at every step.",
@@ -175,7 +175,7 @@ def regularizer_path(
     kappa: float = 10.0,
     dimension: int = 6,
     bend: float = 1.0,
-    steps: int = PATH_STEPS,
+    steps: int = _PATH_STEPS,
 ) -> RegularizerPath:
     """Follow a spectrum through many steps."""
     sigma, etas, end = [bent_spectrum(kappa=kappa, dimension=dimension, bend=bend)], [], "steps"
@@ -346,7 +346,7 @@ def joint_step(theta: Floats, H_P: Floats, H_H: Floats, eta_P: float, eta_H: flo
     return np.asarray(theta - 2 * theta @ (eta_P * well + eta_H * ill))
 
 
-DECADES: dict[str, Any] = {"log": True, "step": 0.05}
+_DECADES: dict[str, Any] = {"log": True, "step": 0.05}
 
 
 @checked(
@@ -358,7 +358,7 @@ DECADES: dict[str, Any] = {"log": True, "step": 0.05}
         0.01,
         0.99,
         advanced=True,
-        **DECADES,
+        **_DECADES,
     ),
     share_ill=Slider(
         "η<sub>H</sub> over its bound",
@@ -366,10 +366,10 @@ DECADES: dict[str, Any] = {"log": True, "step": 0.05}
         0.001,
         0.99,
         marks=4,
-        **DECADES,
+        **_DECADES,
     ),
-    kappa_pretrain=Slider("κ(K<sub>P</sub>)", "Of the benign task.", 10**0.05, 1000, marks=4, **DECADES),
-    kappa_harmful=Slider("κ(K<sub>H</sub>)", "Of the harmful task.", 10**0.05, 1000, marks=4, **DECADES),
+    kappa_pretrain=Slider("κ(K<sub>P</sub>)", "Of the benign task.", 10**0.05, 1000, marks=4, **_DECADES),
+    kappa_harmful=Slider("κ(K<sub>H</sub>)", "Of the harmful task.", 10**0.05, 1000, marks=4, **_DECADES),
 )
 def joint_steps(
     *,
@@ -395,11 +395,11 @@ def joint_steps(
     sigma_P, sigma_H = (bent_spectrum(kappa=k, dimension=dimension) for k in (kappa_pretrain, kappa_harmful))
     eta_P = share_well * largest_safe_step("well", sigma_P)
     eta_H = share_ill * largest_safe_step("ill", sigma_H)
-    theta, hessians, spectra = np.eye(dimension), [K_P, K_H], [(sigma_P, sigma_H)]
+    theta, H_P, H_H, spectra = np.eye(dimension), K_P, K_H, [(sigma_P, sigma_H)]
     for _ in range(steps):
-        moved = joint_step(theta, *hessians, eta_P, eta_H)
-        hessians = [hessian(moved, K) for K in (K_P, K_H)]
-        P, H = (np.linalg.eigvalsh(matrix)[::-1] for matrix in hessians)
+        moved = joint_step(theta, H_P, H_H, eta_P, eta_H)
+        H_P, H_H = (np.asarray(hessian(moved, K), dtype=np.float64) for K in (K_P, K_H))
+        P, H = (np.asarray(np.linalg.eigvalsh(matrix)[::-1]) for matrix in (H_P, H_H))
         if any(sigma[0] > max(LARGEST_KAPPA * sigma[-1], 1) for sigma in (P, H)):
             break
         theta = moved

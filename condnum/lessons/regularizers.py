@@ -21,14 +21,14 @@ from condnum.theory.steps import ill_spectrum_step, ill_step_bound, well_spectru
 
 RegularizerName = Literal["well", "ill"]
 NAMES = {"well": "R<sub>well</sub>", "ill": "R<sub>ill</sub>"}
-LABELS = {"well": "well: lowers κ (Eq. 3)", "ill": "ill: raises κ (Eq. 12)"}
+REGULARIZER_LABELS = {"well": "well: lowers κ (Eq. 3)", "ill": "ill: raises κ (Eq. 12)"}
 BEND_HELP = "1: geometric; above: most values crowd near σ₁; below: near σₖ."
 #: κ of a chosen spectrum, and its crowding.
 KAPPA, BEND = (10**0.05, 1e4), (10**-0.7, 10**0.7)
 #: Steps η/η₀ between which the curve κ(η) is computed, and how many.
 STEP_RANGE, CURVE_POINTS = (10**-1.6, 10**1.6), 401
 #: Decades of κ shown above the start, and the window about it in the scale `near`.
-DECADES, NEAR = {"well": 2.0, "ill": 4.0}, (0.8, 1.3)
+_DECADES, _NEAR = {"well": 2.0, "ill": 4.0}, (0.8, 1.3)
 
 
 @checked(
@@ -145,10 +145,10 @@ class RegularizerStep(Shown):
         """Draw κ(η) with both bounds; η is in units of η₀."""
         (least, most), well, decades = STEP_RANGE, self.regularizer == "well", self.scale == "decades"
         if decades:
-            floor, bottom, top = 0.5, 1.0, self.kappa * 10 ** DECADES[self.regularizer]
+            floor, bottom, top = 0.5, 1.0, self.kappa * 10 ** _DECADES[self.regularizer]
             panel.y("κ(H(θ′))", -0.05, math.log10(top), log=True)
         else:
-            bottom, top = NEAR[0] * self.kappa, NEAR[1] * self.kappa
+            bottom, top = _NEAR[0] * self.kappa, _NEAR[1] * self.kappa
             floor = bottom
             panel.y("κ(H(θ′))", floor, top, nticks=9)
         corrected = self.corrected / self.unit
@@ -207,7 +207,7 @@ class RegularizerStep(Shown):
 
 
 @checked(
-    regularizer=Choice("regularizer", "Which one is descended.", LABELS),
+    regularizer=Choice("regularizer", "Which one is descended.", REGULARIZER_LABELS),
     step=Slider(
         "step size η (in η₀)",
         "η₀ sends σ₁ (well) or σₖ (ill) exactly to 0.",

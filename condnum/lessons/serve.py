@@ -14,7 +14,7 @@ from voila.shutdown_kernel_handler import VoilaShutdownKernelHandler
 
 #: Seconds without a connected page after which a kernel (750 MB) ends, and between two looks.
 IDLE, LOOK = 300, 60
-START = "0_start.ipynb"
+START_PAGE = "0_start.ipynb"
 
 
 class ShutdownHandler(VoilaShutdownKernelHandler):
@@ -50,9 +50,9 @@ class Lessons(Voila):
         """Exchange the handler that ends kernels; open the start page, where there is one, not a list."""
         ours = {VoilaShutdownKernelHandler: ShutdownHandler}
         theirs = [(at, ours.get(handler, handler), *rest) for at, handler, *rest in super().init_handlers()]
-        if not (Path(self.root_dir) / START).is_file():
+        if not (Path(self.root_dir) / START_PAGE).is_file():
             return theirs
-        target = {"url": f"{self.server_url}voila/render/{START}", "permanent": False}
+        target = {"url": f"{self.server_url}voila/render/{START_PAGE}", "permanent": False}
         return [(self.server_url, RedirectHandler, target), *theirs]
 
 

@@ -25,14 +25,14 @@ NULL_LABELS = {
     "pretrain": "in pre-training",
 }
 #: Controls of two tasks, as several explorers have them.
-TASKS: dict[str, Any] = {
+TASK_CONTROLS: dict[str, Any] = {
     "kappa_pretrain": Slider("κ of K<sub>P</sub>", "Of the pre-training task.", 1, 100, log=True, marks=3),
     "kappa_harmful": Slider("κ of K<sub>H</sub>", "Of the harmful task.", 1, 100, log=True, marks=3),
     "angle": Slider("angle of the eigenbases (degrees)", "0: large directions agree; 90: opposite.", 0, 90),
     "null": Choice("last feature dead", "Where the last feature is always zero.", NULL_LABELS),
 }
 #: Arguments of `two_tasks`, to be remembered by.
-Tasks = tuple[float, float, float, int, SpectrumShape, NullKind]
+TwoTasks = tuple[float, float, float, int, SpectrumShape, NullKind]
 
 
 @checked(angle=Between(0, 90))

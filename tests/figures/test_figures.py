@@ -82,7 +82,7 @@ def curves():
 
 def drawn_figures(curves, net_curves):
     """Every figure, of golden tables where there are some."""
-    for draw in (plots.norm_ratio_figure, plots.spectra_figure, plots.history_figure):
+    for draw in (plots.norm_ratio_figure, plots.task_spectra_figure, plots.history_figure):
         yield draw(curves, "toy data")
     sweep = pd.DataFrame(
         {

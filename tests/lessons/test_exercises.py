@@ -11,7 +11,7 @@ pytest.importorskip("ipywidgets", reason="the extra notebooks is not installed")
 
 from condnum.errors import InvalidInputError
 from condnum.lessons import exercises
-from condnum.lessons.answers import LARGEST, AnswerBox, Verdict, check, formula
+from condnum.lessons.answers import LARGEST, AnswerBox, AnswerVerdict, answer_check, formula
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "6_exercises.ipynb"
 
@@ -99,7 +99,7 @@ def test_a_learner_s_function_cannot_change_our_matrices():
 
 
 def test_a_verdict_in_a_notebook_is_escaped():
-    @check
+    @answer_check
     def check_small(n):
         assert n < 3, "n < 3 & more"
         return "n < 3"
@@ -147,7 +147,7 @@ def test_every_exercise_can_be_answered_on_a_page(name):
     box.button.click()
     assert "not answered yet" in box.verdict.value
     gaps = [GAPS.get(answer, ...) for answer in TYPED[name]]
-    assert check(*gaps) == check(*[None] * len(gaps)) == Verdict("not answered yet")
+    assert check(*gaps) == check(*[None] * len(gaps)) == AnswerVerdict("not answered yet")
     for answer, text in TYPED[name].items():
         box.fields[answer].value = text
     box.button.click()
@@ -165,7 +165,7 @@ def test_the_notebook_asks_for_these_answers_and_each_can_be_wrong():
 
 def test_a_page_shows_the_box_and_a_notebook_the_verdict(monkeypatch):
     shown = AnswerBox.show(exercises.check_kappa, kappa=...)
-    assert isinstance(shown, Verdict)
+    assert isinstance(shown, AnswerVerdict)
     monkeypatch.setenv("SERVER_SOFTWARE", "voila/0.5.13")
     assert isinstance(AnswerBox.show(exercises.check_kappa, kappa=...), AnswerBox)
     assert AnswerBox.show(exercises.check_kappa, kappa=49).status == "right"
