@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from condnum.audit.words import paragraphs
 from condnum.data.feature_stream import FeatureStream, open_feature_stream
 from condnum.errors import DataFormatError, InvalidInputError
 from condnum.machine import limited_threads
@@ -212,24 +213,7 @@ class TaskFacts:
     @property
     def warnings(self) -> list[str]:
         """Sentences on what makes the numbers fragile; empty if nothing does."""
-        lost, notes = self.dimension - self.rank, []
-        if lost:
-            notes.append(
-                f"{self.name} has rank {self.rank} of {self.dimension}: compact κ leaves {lost} direction(s) "
-                "out, and ridge κ is decided by ε."
-            )
-        if self.near:
-            notes.append(
-                f"{self.name}: {self.near} eigenvalue(s) lie within a factor {NEAR:g} of the rank tolerance: "
-                "the rank, and with it compact κ, is decided there. See how it moves with the tolerance."
-            )
-        if self.equal_columns:
-            pairs = [f"{first} = {second}" for first, second in self.equal_columns]
-            notes.append(
-                f"{self.name}: {len(pairs)} column(s) repeat an earlier one to seven digits "
-                f"({', '.join(pairs[:5])}{', …' * (len(pairs) > 5)}): each adds a null direction."
-            )
-        return notes
+        return paragraphs("task_warnings", self)
 
 
 def task_facts(name: str, stream: FeatureStream, rows: int, K: NDArray[np.float64], rtol: float) -> TaskFacts:

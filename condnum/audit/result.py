@@ -93,21 +93,8 @@ class Audit:
     @property
     def warnings(self) -> list[str]:
         """What makes the numbers fragile, in sentences."""
-        own = [*self.notes, *self.pretrain.warnings, *self.harmful.warnings]
-        if self.ceiling.harmful_only_dimension:
-            own.append(
-                f"D_H excites {self.ceiling.harmful_only_dimension} direction(s) that D_P does not: an "
-                "extractor can scale them freely, which makes the compact ceiling infinite. That is "
-                "a statement on null spaces, not a promise."
-            )
-        outside = 0 if self.intervals is None else int((~self.intervals.table["inside"].astype(bool)).sum())
-        if self.intervals is not None and outside:
-            own.append(
-                f"{outside} of {len(self.intervals.table)} numbers lie outside their own bootstrap "
-                "interval: resampling moves them more than it spreads them, so that these intervals are "
-                "too optimistic (smallest eigenvalues and ranks fall when rows are missing)."
-            )
-        return own
+        facts = [*self.pretrain.warnings, *self.harmful.warnings]
+        return [*self.notes, *facts, *paragraphs("warnings", self)]
 
     def row(self, pair: Comparison, convention: str, gauge: str = "unit") -> pd.Series:
         """Return what `measures` says of a pair, in `compact` or `ridge`, at scale `unit` or `as_trained`."""
@@ -133,6 +120,11 @@ class Audit:
         way = "raises" if row["low"] > row["estimate"] else "lowers"
         word = "" if row["inside"] else f", resampling {way} it"
         return f"{number(row['low'])} – {number(row['high'])}{word}"
+
+    @property
+    def outside(self) -> int:
+        """How many numbers lie outside their own bootstrap interval."""
+        return 0 if self.intervals is None else int((~self.intervals.table["inside"].astype(bool)).sum())
 
     @property
     def fragile(self) -> list[tuple[str, float, float]]:

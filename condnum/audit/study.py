@@ -1,7 +1,7 @@
 """The audit as a study: in a notebook and from the command line, or as one call, `audit`."""
 
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,12 +21,12 @@ from condnum.audit.stages import AuditData, Stage, from_cell, to_cell
 from condnum.data.digits import load_small_digits
 from condnum.data.feature_pair import open_pair
 from condnum.data.feature_stream import MAX_FEATURES, FeaturesLike, array_stream
-from condnum.errors import CondnumError, InvalidInputError, check_integer
+from condnum.errors import InvalidInputError, check_integer
 from condnum.files import atomic_write, sha256_file
 from condnum.machine import own_peak
 from condnum.probing.attackers import AttackBudget
 from condnum.probing.report import AttackReport
-from condnum.studies.cells import Cell, CellResult, Compute, Outcome
+from condnum.studies.cells import Cell, CellResult
 from condnum.studies.executors import Executor, SerialExecutor
 from condnum.studies.study import Count, FinishedCell, Study, StudyRun
 from condnum.studies.sweep import SweepError
@@ -38,28 +38,6 @@ REMEMBERED_BYTES = 128 << 20
 
 #: Stages without which there is still something to show.
 OPTIONAL = ("bootstrap", "attackers", "layers")
-
-
-@dataclass(frozen=True)
-class StageExecutor(SerialExecutor):
-    """One stage after the other; input that cannot be audited ends all of them with its own error."""
-
-    def run(self, compute: Compute, cells: Sequence[Cell]) -> Generator[Outcome]:
-        """Yield the outcomes; raise what condnum says of a stage that all others need."""
-
-        def checked(cell: Cell) -> Any:
-            try:
-                return compute(cell)
-            except CondnumError as error:
-                refused.append(error)
-                raise
-
-        refused: list[CondnumError] = []
-        for outcome in super().run(checked, cells):
-            if refused and outcome.cell["stage"] not in OPTIONAL:
-                raise refused[0]
-            refused.clear()
-            yield outcome
 
 
 @dataclass(frozen=True)
@@ -195,7 +173,7 @@ class FeatureAudit(Study, name="audit"):
 
     def executor(self, data: Any, cells: Sequence[Cell], jobs: int, scheduler: str = "") -> Executor:
         """Compute one stage after the other here: each has as many threads as there are cores."""
-        return StageExecutor()
+        return SerialExecutor()
 
     def run(self, data: Any = None, **options: Any) -> StudyRun:
         """Audit, or go on where an audit was interrupted; without spectra there is nothing to show."""

@@ -7,13 +7,7 @@ it is read is noticed by its size, its time of change and its inode.
 
 from __future__ import annotations
 
-import csv
-import lzma
 import os
-import struct
-import tokenize
-import zipfile
-import zlib
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -36,22 +30,6 @@ MAX_BLOCK_ROWS = 65_536
 WHOLE_BYTES = 1 << 30
 #: Widest features that are accepted unless the caller says otherwise.
 MAX_FEATURES = 20_000
-
-#: How readers of arrays, archives and tables say that a file is not what it claims to be.
-_DAMAGE = (
-    ValueError,  # pandas', Arrow's and unicode errors among them
-    TypeError,
-    SyntaxError,
-    RuntimeError,  # an archive with a password, or a kind of compression that is not there
-    EOFError,
-    OverflowError,
-    struct.error,
-    tokenize.TokenError,
-    csv.Error,
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,16 +116,18 @@ class FeatureStream:
 
     def remembered(self, max_bytes: int) -> FeatureStream:
         """Return a stream that keeps the rows of its first whole pass, where they take no more than this."""
-        if self.stamp is None:  # the rows are in memory
+        known = (self.count or 0) * self.dimension * self.dtype.itemsize
+        if self.stamp is None or known > max_bytes:  # the rows are in memory already, or too many
             return self
-        blocks, whole = list[NDArray[Any]](), False
+        blocks = list[NDArray[Any]]()
+        held: Columns | None = None  # the columns of the blocks, once these are all rows
 
         def read(first: int, size: int, columns: Columns) -> Iterator[NDArray[Any]]:
-            nonlocal whole
-            if whole:
+            nonlocal held
+            if held == columns:
                 yield from blocks[first:]
                 return
-            taken = 0 if first == 0 else max_bytes + 1
+            taken, held = 0 if first == 0 else max_bytes + 1, None
             blocks.clear()
             for block in self.read(first, size, columns):
                 taken += block.nbytes
@@ -155,7 +135,7 @@ class FeatureStream:
                 if taken > max_bytes:
                     blocks.clear()
                 yield block
-            whole = taken <= max_bytes
+            held = columns if taken <= max_bytes else None
 
         return replace(self, read=read)
 
@@ -269,9 +249,9 @@ def _readable(path: Path) -> Generator[None]:
         raise DataFormatError(f"{path} is a folder; give a file in it (.npy, .npz, .csv or .parquet).")
     try:
         yield
-    except CondnumError:
-        raise  # some of them are OSErrors or ValueErrors too, and say more
-    except (OSError, *_DAMAGE) as error:
+    except (CondnumError, MemoryError):
+        raise
+    except Exception as error:  # whatever a damaged file makes of its readers
         if isinstance(error, OSError) and error.errno is not None:
             raise DataNotFoundError(
                 f"cannot read {path}: {error.strerror or error}; check the path."

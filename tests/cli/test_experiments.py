@@ -81,7 +81,7 @@ def test_plain_papermill_runs_the_same_notebook(tmp_path, monkeypatch):
         ("run stability --runs nowhere,.", "nowhere holds no results.csv"),
         ("audit", "--pretrain FILE and --harmful FILE"),
         ("audit --pretrain P.npy", "--pretrain was given without --harmful"),
-        ("audit --pretrain P.npy --harmful y.npy", "features are a matrix"),
+        ("audit --pretrain P.npy --harmful y.npy", "expected a matrix"),
         ("audit --pretrain P.npy --harmful H.npy --bootstrap 3", "at least 20"),
         ("audit --backbone test_resnet", "--pretrain-images"),
         ("audit --pretrain excel.csv --harmful H.npy", "separates its cells by semicolons"),

@@ -1,6 +1,7 @@
 """Features in blocks from every kind of file, and two files as one pair: matched, scaled, looked at."""
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -71,6 +72,22 @@ class TestBlocks:
         np.testing.assert_allclose(stream.array(), kept, rtol=1e-6)
         np.testing.assert_allclose(np.concatenate(list(stream.blocks(5))), kept[-13 + 1 :], rtol=1e-6)
         assert sum(map(len, stream.raw_blocks())) == 53
+
+    def test_rows_that_fit_are_read_once(self, small_blocks, tmp_path):
+        np.save(tmp_path / "X.npy", X)
+        stream, calls = open_feature_stream(tmp_path / "X.npy"), []
+        counted = replace(stream, read=lambda *place: calls.append(place) or stream.read(*place))
+        kept, large = counted.remembered(X.nbytes), counted.remembered(X.nbytes - 1)
+        for _ in range(2):
+            np.testing.assert_array_equal(kept.array(), X)
+        np.testing.assert_array_equal(np.concatenate(list(kept.blocks(2, 5))), X[16:40])
+        assert len(calls) == 1
+        for _ in range(2):
+            np.testing.assert_array_equal(large.array(), X)
+        assert len(calls) == 3
+        text = replace(counted, count=None).remembered(X.nbytes - 1)  # known when it is read
+        assert len(np.concatenate([text.array(), text.array()])) == 2 * len(X)
+        assert len(calls) == 5
 
     def test_text_is_no_obstacle_where_it_is_not_read(self, tmp_path):
         (tmp_path / "X.csv").write_text("name,a,yes\nx,1,True\ny,,False\nz,3,True\n")
