@@ -271,7 +271,7 @@ class TestRun:
         start = config.run(jobs=1).results.iloc[0]
         assert (start["method"], start["stop_reason"]) == ("initial", "as loaded")
         assert start["checksum"] == load_backbone(file).checksum
-        with pytest.raises(DataFormatError, match=r"do not fit ResNet: .*missing: .*unexpected: "):
+        with pytest.raises(DataFormatError, match=r"do not fit ResNet: Missing .* Unexpected "):
             dataclasses.replace(config, backbone=("resnet18",)).run()
 
     def test_a_head_with_the_labels_in_another_order_is_noticed(self, tmp_path):
