@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from condnum.deep.attack_panel import SCRATCH, DeepAttacker, begin, draw_of
+from condnum.deep.attack_kinds import DeepAttacker
+from condnum.deep.attack_panel import SCRATCH, begin, draw_of
 from condnum.deep.attack_report import DeepAttackReport
 from condnum.deep.attack_target import Target
 from condnum.deep.gauss_newton import curvature, gradient_spectrum

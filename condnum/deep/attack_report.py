@@ -14,17 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from condnum.deep.attack_panel import (
-    AGAIN,
-    ATTACKERS,
-    SCRATCH,
-    SHOTS,
-    THETA_0,
-    DeepAttacker,
-    DeepAttackRun,
-    DeepBudget,
-    attack,
-)
+from condnum.deep.attack_kinds import ATTACKERS, SHOTS, DeepAttacker, DeepBudget
+from condnum.deep.attack_panel import AGAIN, SCRATCH, THETA_0, DeepAttackRun, attack
 from condnum.deep.attack_target import Pixels, Target, from_scratch
 from condnum.deep.backbone import Backbone
 from condnum.errors import InvalidInputError

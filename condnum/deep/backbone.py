@@ -139,7 +139,7 @@ class Backbone(nn.Module):
         return state_checksum(self.model.state_dict())
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the features X̃(θ) `(B, D)` of normalised images `(B, C, h, w)`, pooled by timm (Eq. 18)."""
+        """Return the features X̃(θ) `(B, D)` of normalized images `(B, C, h, w)`, pooled by timm (Eq. 18)."""
         return self.model.forward_head(self.model.forward_features(images), pre_logits=True)  # type: ignore[operator]
 
     def logits(self, images: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ def open_images(
     """Open image data by name; images decode when they are used.
 
     Args:
-        name: `mnist:0-4` and `digits-8x8:5-9` (digits as grey images), `timm:NAME` or `timm:NAME@FOLDER`
+        name: `mnist:0-4` and `digits-8x8:5-9` (digits as gray images), `timm:NAME` or `timm:NAME@FOLDER`
             (what `timm.data.create_dataset` opens, if it has a length), else a folder: `train/CLASS/…` and
             `test/`, `val/` or `valid/`, classes alone, or Stanford Cars in its original files. Without a
             test split a fifth of each class is `test`; an image stays on its side when others are added.

@@ -1,4 +1,4 @@
-"""Labelled images of a folder, an array or a reader, and batches of them as transformed tensors.
+"""Labeled images of a folder, an array or a reader, and batches of them as transformed tensors.
 
 Batches are the same for any number of workers and leave the global seed alone.
 """
@@ -101,34 +101,26 @@ class FileImages(ImageSource):
         All of them up to 1 GiB; of more, which would take minutes, the 2048 files whose names hash lowest, so
         that a change of another that keeps its size goes unnoticed.
         """
-
-        def size(name: str) -> int:
-            try:
-                return os.stat(self.root / name).st_size
-            except OSError as error:
-                raise DataNotFoundError(
-                    f"cannot read {self.root / name}: {error.strerror}; was the folder changed?"
-                ) from error
-
-        def encoded(text: str) -> bytes:  # names that are no UTF-8 too
-            return text.encode("utf-8", "surrogateescape")
-
         names = sorted(self.files[i] for i in indices)
-        by_hash = sorted(names, key=lambda name: hashlib.sha256(encoded(name)).digest())  # not by class
+        by_hash = sorted(names, key=lambda name: hashlib.sha256(os.fsencode(name)).digest())  # not by class
         with ThreadPoolExecutor(_THREADS) as pool:
-            sizes = list(pool.map(size, names))
+            try:
+                sizes = list(pool.map(lambda name: (self.root / name).stat().st_size, names))
+            except OSError as error:
+                gone = f"cannot read {error.filename}: {error.strerror}; was the folder changed?"
+                raise DataNotFoundError(gone) from error
             full = sum(sizes) <= FULL_BYTES
             chosen = set(names if full else by_hash[:SAMPLED_FILES])
             sums = pool.map(lambda name: sha256_file(self.root / name) if name in chosen else "-", names)
             digest = hashlib.sha256(b"full\n" if full else b"sampled\n")
             for name, length, content in zip(names, sizes, sums, strict=True):
-                digest.update(encoded(f"{name}\0{length}\0{content}\n"))
+                digest.update(os.fsencode(f"{name}\0{length}\0{content}\n"))
         return digest.hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
 class ArrayImages(ImageSource):
-    """Images in memory: grey `(N, h, w)` or RGB `(N, h, w, 3)`."""
+    """Images in memory: gray `(N, h, w)` or RGB `(N, h, w, 3)`."""
 
     images: NDArray[np.uint8]
     title: str
@@ -173,7 +165,7 @@ class Unreadable:
 
 @dataclass(frozen=True, eq=False)
 class ImageData:
-    """Labelled images that decode when they are asked for.
+    """Labeled images that decode when they are asked for.
 
     Raises:
         DataFormatError: No images, or labels outside 0 … C−1.

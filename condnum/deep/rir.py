@@ -32,7 +32,7 @@ _NOISE_MARGIN = 10.0
 #: σ_k below this multiple of the rank tolerance might as well not have counted.
 _FRAGILE = 10.0
 
-#: How far the seeds of two draws of groups are apart (a prime), so that neighbouring seeds share none.
+#: How far the seeds of two draws of groups are apart (a prime), so that neighboring seeds share none.
 DRAW_STRIDE = 1_000_003
 
 #: The four matrices of a group, in the order of every array's first axis.
@@ -72,16 +72,6 @@ class RirTheta0:
     ridge_epsilon: float
     gauge: Gauge
     warnings: tuple[str, ...]  # plain sentences; empty if there is nothing to say
-
-    @property
-    def harmful_ratio(self) -> float:
-        """(i), compact."""
-        return self.compact.harmful_ratio
-
-    @property
-    def pretrain_ratio(self) -> float:
-        """(ii), compact."""
-        return self.compact.pretrain_ratio
 
     @property
     def rir(self) -> float:

@@ -54,7 +54,7 @@ def to_rgb(image: Image) -> Image:
 class ImageTransform:
     """A transform and what it is: two transforms with one description give one tensor."""
 
-    apply: Callable[[Any], Tensor]  # RGB PIL image -> (3, height, width) float32, normalised
+    apply: Callable[[Any], Tensor]  # RGB PIL image -> (3, height, width) float32, normalized
     description: str  # JSON: kind, input size, interpolation, crop, mean, std, library versions
     input_size: tuple[int, int, int]  # channels, height, width
     random: bool  # whether two calls on one image differ
@@ -73,7 +73,7 @@ class ImageTransform:
 def evaluation_transform(
     model: Any = None, *, input_size: int | tuple[int, int, int] | None = None, **overrides: Any
 ) -> ImageTransform:
-    """Return the un-augmented transform that timm prescribes for a model: resize, centre crop, normalise.
+    """Return the un-augmented transform that timm prescribes for a model: resize, center crop, normalize.
 
     Args:
         model: A timm model or a `Backbone`; None: timm's defaults (224×224, ImageNet's mean and deviation).
@@ -103,12 +103,12 @@ def training_transform(
     augmentation: Augmentation = "imagenet",
     **overrides: Any,
 ) -> ImageTransform:
-    """Return a random transform for training, with the model's size and normalisation.
+    """Return a random transform for training, with the model's size and normalization.
 
     Args:
         model: As for `evaluation_transform`.
         input_size: As for `evaluation_transform`.
-        augmentation: `imagenet`, timm's defaults (crop of 8 to 100 % of the area, mirror, colour jitter
+        augmentation: `imagenet`, timm's defaults (crop of 8 to 100 % of the area, mirror, color jitter
             0.4); `photograph`, crops from 30 % and jitter 0.2, for small images; `gentle`, crops from 70 %
             only, for digits, whose mirror image is another class; `none`, the evaluation transform.
         **overrides: As for `evaluation_transform`.

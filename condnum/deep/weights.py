@@ -10,12 +10,20 @@ import pickle
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from condnum.errors import CondnumError, DataFormatError, DataNotFoundError, InvalidInputError, require
+from condnum.errors import (
+    CondnumError,
+    DataFormatError,
+    DataNotFoundError,
+    InvalidInputError,
+    OutputError,
+    require,
+)
 from condnum.files import atomic_write
 
 #: Key of a file's header for the checksum of its tensors.
@@ -26,7 +34,7 @@ CHECKPOINT_VERSION = 3
 #: Where training programs put the state dict in their checkpoint, and what wrappers put before its keys.
 _NESTS = ("state_dict_ema", "model_ema", "state_dict", "model")
 _PREFIXES = ("module.", "_orig_mod.")
-_SHOWN = 6  # keys of one kind that a message shows
+_SHOWN = 300  # characters of a line of torch's on keys that do not fit
 
 
 def state_checksum(state: Mapping[str, Any]) -> str:
@@ -68,31 +76,21 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
 def fit_weights(
     model: nn.Module, state: Mapping[str, Tensor], source: str, *, new: str | None = None
 ) -> None:
-    """Copy weights into a model, every key at its place or none at all; of the module `new`, none."""
-    own = model.state_dict()
-    ours, theirs = (
-        {key: value for key, value in known.items() if new is None or not key.startswith(f"{new}.")}
-        for known in (own, state)
-    )
-    problems = {
-        "missing": [key for key in ours if key not in theirs],
-        "unexpected": [key for key in theirs if key not in ours],
-        "of another shape": [
-            f"{key} {tuple(theirs[key].shape)} instead of {tuple(ours[key].shape)}"
-            for key in ours
-            if key in theirs and theirs[key].shape != ours[key].shape
-        ],
-    }
-    found = []
-    for kind, keys in problems.items():
-        more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
-        found += [f"{len(keys)} {kind}: {', '.join(keys[:_SHOWN])}{more}"] if keys else []
-    if found:
+    """Copy weights into a model, every key at its place; of the module `new`, none."""
+
+    def belongs(key: str) -> bool:
+        return new is not None and key.startswith(f"{new}.")
+
+    kept = {key: value for key, value in model.state_dict().items() if belongs(key)}
+    given = {key: value for key, value in state.items() if not belongs(key)}
+    try:
+        model.load_state_dict({**given, **kept})
+    except RuntimeError as error:  # a line for all missing keys, for all unexpected ones, for each shape
+        found = [shorten(line, _SHOWN) for line in str(error).splitlines()[1:5]]
         raise DataFormatError(
-            f"the weights in {source} do not fit {type(model).__name__}: {'; '.join(found)}. Check the "
+            f"the weights in {source} do not fit {type(model).__name__}: {' '.join(found)} Check the "
             "backbone's name, num_classes and image size."
-        )
-    model.load_state_dict({**own, **theirs})
+        ) from error
 
 
 def write_weights(
@@ -110,8 +108,11 @@ def write_weights(
 def write_state(path: Path, identity: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     """Write a checkpoint, tensors, numbers and words in dictionaries and lists, replacing the one before."""
     content = {"version": CHECKPOINT_VERSION, "identity": dict(identity), "state": dict(state)}
-    with atomic_write(path) as temporary:
-        torch.save(content, temporary)
+    try:
+        with atomic_write(path) as temporary, open(temporary, "wb") as stream:  # torch refuses some names
+            torch.save(content, stream)
+    except RuntimeError as error:  # of torch's writer, where a write fails
+        raise OutputError(f"cannot write {path} ({error}); is the disk full?") from error
 
 
 def read_state(path: Path, identity: Mapping[str, Any], what: str) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ _NETS = {
 
 
 def _look(net: str) -> tuple[str, str, str]:
-    """Return label, colour and dash of a net."""
+    """Return label, color and dash of a net."""
     if net in _NETS:
         return _NETS[net]
     style = method_style(net)

@@ -27,7 +27,7 @@ def probe_accuracy_figure(curves: pd.DataFrame, subtitle: str) -> Any:
     """Draw Fig. 3: gradient descent at its best learning rate, and the optimum of the same probe.
 
     A panel per backbone: mean over seeds, band from the least to the largest; the dotted level in the same
-    colour is what a convex solver reaches on the same features.
+    color is what a convex solver reaches on the same features.
     """
     figure, panels_of = _panels(curves, "probe_accuracy", shared_y=False)
     for column, name, style, own in panels_of:

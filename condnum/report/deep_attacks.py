@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from condnum.deep.attack_panel import FRESH, DeepAttacker
+from condnum.deep.attack_kinds import FRESH, DeepAttacker
 from condnum.deep.attack_report import headline, sentence
 from condnum.report.tables import bullets, formula_html, label, number, rounded
 from condnum.studies.deep_attackers import DeepAttackers

@@ -18,17 +18,8 @@ from condnum.deep.attack_curvature import (
     part_of,
     predicted_beside_observed,
 )
-from condnum.deep.attack_panel import (
-    AGAIN,
-    ATTACKERS,
-    SCRATCH,
-    SHOTS,
-    THETA_0,
-    DeepAttacker,
-    DeepAttackRun,
-    DeepBudget,
-    attack,
-)
+from condnum.deep.attack_kinds import ATTACKERS, SHOTS, DeepAttacker, DeepBudget
+from condnum.deep.attack_panel import AGAIN, SCRATCH, THETA_0, DeepAttackRun, attack
 from condnum.deep.attack_report import DeepAttackReport, Place
 from condnum.deep.attack_target import Pixels, Target, from_scratch, load_pixels
 from condnum.deep.backbone import load_backbone

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,10 @@ from condnum.deep.features import ImageFeatures, head_accuracy
 from condnum.deep.images import DECODED_BUDGET, ImageData, Unreadable, same_images
 from condnum.deep.probe import convex_probe, probe_accuracy
 from condnum.deep.rir import DRAW_STRIDE, rir_from_features
-from condnum.deep.training.step import DEEP_METHODS
 from condnum.deep.transforms import Augmentation
 from condnum.studies.cells import Arrays, Cell, Row
 from condnum.studies.measure import SPECTRA
+from condnum.theory.spectra import Convention
 
 #: The user's own tasks.
 IMAGES = "images"
@@ -139,15 +139,14 @@ RECIPES: Mapping[str, Recipe] = {
 }
 
 #: Methods in display order.
-NET_METHODS = tuple(name for name in ("ours", "opt_kappa", "imma", "r_ill_only") if name in DEEP_METHODS)
-
+NET_METHODS = ("ours", "opt_kappa", "imma", "r_ill_only")
 
 #: Seed of the images that a limit per class keeps: the same ones for every seed of the run.
 LIMIT_SEED = 0
 
 
-#: Images of a task by which it is told whether they are coloured, and levels of 255 by which the channels of
-#: a grey one may differ (JPEG).
+#: Images of a task by which it is told whether they are colored, and levels of 255 by which the channels of
+#: a gray one may differ (JPEG).
 _LOOKED_AT = 16
 _GREY = 4.0
 
@@ -180,7 +179,7 @@ class DeepTasks:
         return tuple(part for part in vars(self).values() if isinstance(part, ImageData))
 
     @cached_property
-    def coloured(self) -> bool:
+    def colored(self) -> bool:
         """Whether most images of either task are: their channels differ by more than `_GREY` on average."""
 
         def share(data: ImageData) -> float:
@@ -292,9 +291,6 @@ def doubts(
 #: Method of the cell that makes θ₀.
 INITIAL = "initial"
 
-#: Measured in both; they can disagree.
-NET_CONVENTIONS = ("compact", "ridge")
-
 #: How often the groups of Eq. 17 are drawn: the first draw is reported, the others show how much is luck.
 GROUP_DRAWS = 5
 
@@ -325,7 +321,7 @@ def measured_features(
         draws = [rir_from_features(*features, seed=one, **sizes) for one in seeds]
         new = [text for text in draws[0].warnings if text not in warnings]
         warnings += [f"{images.replace('_', ' images: ')}{text}" for text in new]
-        for convention in NET_CONVENTIONS:
+        for convention in get_args(Convention):
             found = [getattr(draw, convention) for draw in draws]
             first = found[0]
             prefix = f"{convention}.{images}"

@@ -291,11 +291,11 @@ class DeepNets(Study, name="deep", version="4"):
     def transform(self, data: DeepTasks, backbone: Backbone) -> ImageTransform:
         """Return the training transform of a run: weights that are drawn here prescribe no crop.
 
-        Images of one's own are augmented as photographs if they are coloured, else gently: the mirror image
+        Images of one's own are augmented as photographs if they are colored, else gently: the mirror image
         of a digit or a letter is another one.
         """
         crop = {"crop_pct": 1.0} if self.chosen_weights == "none" or self.data != IMAGES else {}
-        augmentation = self.defaults.augmentation or ("photograph" if data.coloured else "gentle")
+        augmentation = self.defaults.augmentation or ("photograph" if data.colored else "gentle")
         return training_transform(backbone, input_size=self.side, augmentation=augmentation, **crop)
 
     def compute(self, data: DeepTasks, cell: Cell) -> CellResult:

@@ -1,13 +1,15 @@
 """From stored deep-net cells to the tidy tables: results, summary beside Table 3, curves."""
 
 from collections.abc import Sequence
+from typing import get_args
 
 import numpy as np
 import pandas as pd
 
-from condnum.studies.deep_cells import INITIAL, NET_CONVENTIONS, DeepTasks
+from condnum.studies.deep_cells import INITIAL, DeepTasks
 from condnum.studies.measure import TABLE_3, Published, averages, curve, published_columns
 from condnum.studies.study import FinishedCell
+from condnum.theory.spectra import Convention
 
 _MEASURED = (
     "harmful_ratio", "harmful_ratio_group_std", "pretrain_ratio", "pretrain_ratio_group_std", "rir",
@@ -44,7 +46,7 @@ def net_results(tasks: DeepTasks, cells: Sequence[FinishedCell]) -> pd.DataFrame
     names = list(dict.fromkeys(row["backbone"] for _, row, _ in cells))
     rows = []
     for _, row, _ in sorted(cells, key=lambda cell: names.index(cell.row["backbone"])):  # θ₀ stays first
-        for convention in NET_CONVENTIONS:
+        for convention in get_args(Convention):
             prefix = f"{convention}."
             measured = {key.removeprefix(prefix): row[key] for key in row if key.startswith(prefix)}
             own = {

@@ -308,7 +308,8 @@ class GpuReport:
 
     def attacks(self) -> Iterator[dict]:
         """Images a second of one trial of each descent through the net, on the attacker's random images."""
-        from condnum.deep.attack_panel import ATTACKERS, DeepAttacker, DeepBudget, attack
+        from condnum.deep.attack_kinds import ATTACKERS, DeepAttacker, DeepBudget
+        from condnum.deep.attack_panel import attack
         from condnum.deep.attack_target import Pixels, Target
         from condnum.deep.backbone import Backbone
 

@@ -15,7 +15,7 @@ from condnum import cli
 from condnum.cli import main
 from condnum.data import catalog
 from condnum.data.catalog import DataStatus
-from condnum.deep.attack_panel import ATTACKERS
+from condnum.deep.attack_kinds import ATTACKERS
 from condnum.files import shipped
 from condnum.methods import method_names
 from condnum.probing import attacker_names

@@ -13,7 +13,8 @@ from torch.nn.utils import parametrize
 from condnum.deep import Backbone
 from condnum.deep.adapters import Attacked, add_lora, hold_as_matrices
 from condnum.deep.attack_curvature import correlations
-from condnum.deep.attack_panel import AGAIN, DeepAttacker, DeepBudget, attack, scale_rows
+from condnum.deep.attack_kinds import DeepAttacker, DeepBudget
+from condnum.deep.attack_panel import AGAIN, attack, scale_rows
 from condnum.deep.attack_report import compare_needs, deep_attack_panel, effect, first_reached, t_interval
 from condnum.deep.attack_target import Pixels, Target, from_scratch, load_pixels
 from condnum.deep.image_sets import open_images

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from condnum import condition_number, covariance, hessian
 from condnum.deep import Backbone, curvature, gauss_newton, gradient_spectrum
+from condnum.deep.ggn_operator import ggn_operator
 from condnum.errors import InvalidInputError, RankError, UnknownNameError
 from condnum.probing.recurrences import rate_steps
 
@@ -51,7 +52,7 @@ def dense(model, parameters, X, loss):
 def check_operator(model, parameters, data, loss, expected):
     """Compare the matrix, many directions at a time and one at a time."""
     scale = 1e-9 * float(expected.abs().max())
-    with gauss_newton._operator(model, parameters, data, loss) as G:
+    with ggn_operator(model, parameters, data, loss) as G:
         torch.testing.assert_close(G @ torch.eye(len(expected), dtype=G.dtype), expected, rtol=0, atol=scale)
         v = draw(len(expected))
         torch.testing.assert_close(G @ v, expected @ v, rtol=0, atol=scale * len(v))

@@ -272,7 +272,7 @@ class TestRun:
         start = config.run(jobs=1).tables["results"].iloc[0]
         assert (start["method"], start["stop_reason"]) == ("initial", "as loaded")
         assert start["checksum"] == load_backbone(file).checksum
-        with pytest.raises(DataFormatError, match=r"do not fit ResNet: .*missing: .*unexpected: "):
+        with pytest.raises(DataFormatError, match=r"do not fit ResNet: Missing .* Unexpected "):
             dataclasses.replace(config, backbone=("resnet18",)).run()
 
     @pytest.mark.long

@@ -129,7 +129,7 @@ class DeepObjective:
         self.parts = FEATURE_PARTS[method]
         self.theta: Vector = [*backbone.trainable_parameters()]
         self._extractor = _BatchFeatures(backbone)
-        names = {parameter: name for name, parameter in self._extractor.named_parameters()}
+        names: dict[Tensor, str] = {parameter: name for name, parameter in self._extractor.named_parameters()}
         self._names = [names[parameter] for parameter in self.theta]
         self.probe: nn.Linear | None = None
         if method == "imma":

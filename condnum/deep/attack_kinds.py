@@ -1,0 +1,147 @@
+"""Who attacks a deep net: what is trained, by what, on which images, and what it may spend."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from condnum.deep.adapters import Subset
+from condnum.errors import UnknownNameError, check_integer
+from condnum.probing.line_search import log_spaced_steps
+
+#: Examples per class that the attacker has; 0: all.
+SHOTS = (8, 32, 128, 0)
+
+#: Smallest and largest value that the trials try, on a logarithmic grid: learning rates, of SGD multiples
+#: of 1/L of the new head, for `whitened` the floor under the eigenvalues (of the largest), for `ridge` the
+#: penalty (of the mean eigenvalue), for `logistic` scikit-learn's C.
+RANGES: Mapping[str, tuple[float, float]] = {
+    "head-sgd": (0.1, 100.0),
+    "head-adamw": (1e-4, 1e-1),
+    "sgd": (1e-3, 1.0),
+    "adamw": (3e-4, 3e-2),
+    "muon": (1e-4, 3e-2),
+    "whitened": (1e-6, 1e-1),
+    "ridge": (1e-6, 1.0),
+    "logistic": (1e-3, 1e2),
+}
+
+#: Name of an attacker whose images are not those on which θ_I was trained: this and another's name.
+FRESH = "fresh-"
+
+_OF_HEADS = {
+    "whitened": "head on whitened features, SGD",
+    "ridge": "ridge regression, solved",
+    "logistic": "logistic regression, solved",
+    "trunk": "ridge regression on the frozen trunk, solved",
+}
+_OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW", "muon": "Muon"}
+
+#: The panel unless others are named.
+ATTACKERS = (
+    "head-sgd", "head-adamw", "whitened", "ridge", "logistic", "trunk", "lora4-adamw", "lora16-adamw",
+    "stage-sgd", "stage-adamw", "all-sgd", "all-adamw", "all-muon",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DeepAttacker:
+    """What is trained, by what, and on which images.
+
+    `trunk` goes around the immunized part: it solves ridge regression on the pooled output of every module
+    before that part, and takes the module that is best on held-out images.
+
+    Examples:
+        >>> attacker = DeepAttacker.named("lora16-adamw")
+        >>> attacker.subset, attacker.rank, attacker.label
+        ('lora', 16, 'LoRA rank 16, AdamW')
+        >>> DeepAttacker.named("fresh-ridge").label
+        'ridge regression, solved, fresh images'
+        >>> DeepAttacker.named("head-muon")
+        Traceback (most recent call last):
+            ...
+        condnum.errors.UnknownNameError: unknown deep attacker 'head-muon'; did you mean 'all-muon'? ...
+    """
+
+    name: str
+    subset: Subset
+    optimizer: Literal["sgd", "adamw", "muon", "whitened", "ridge", "logistic", "trunk"]
+    rank: int = 0  # of LoRA
+    fresh: bool = False  # its images are not those on which θ_I was trained
+
+    @classmethod
+    def named(cls, name: str) -> DeepAttacker:
+        """Read a name of `ATTACKERS`, or `lora<rank>|stage|all` with `-sgd|-adamw|-muon`, or `fresh-…`."""
+        own = name.removeprefix(FRESH)
+        if own in _OF_HEADS:
+            return cls(name, "head", cast(Any, own), fresh=own != name)
+        found = re.fullmatch(r"(head|stage|all|lora([1-9]\d{0,3}))-(sgd|adamw|muon)", own)
+        if found is None or own == "head-muon":  # Muon leaves heads to AdamW
+            known = [*ATTACKERS, "lora8-sgd", "stage-muon", "fresh-ridge", "…"]
+            raise UnknownNameError("deep attacker", name, known)
+        part, rank, optimizer = found.groups()
+        subset = cast(Subset, "lora" if rank else part)
+        return cls(name, subset, cast(Any, optimizer), int(rank or 0), fresh=own != name)
+
+    @property
+    def label(self) -> str:
+        """The attacker in words."""
+        part = {"head": "new head", "lora": f"LoRA rank {self.rank}", "stage": "last stage"}
+        own = _OF_HEADS.get(
+            self.optimizer,
+            f"{part.get(self.subset, 'all weights')}, {_OPTIMIZERS.get(self.optimizer, '')}",
+        )
+        return f"{own}, fresh images" if self.fresh else own
+
+    @property
+    def closed_form(self) -> bool:
+        """Whether it is solved: it reaches the goal after its passes, or misses it whatever the budget."""
+        return self.optimizer in ("ridge", "logistic", "trunk")
+
+    @property
+    def predictable(self) -> bool:
+        """Whether the curvature of what it trains, on D_H's images of θ_I, is the one that it meets."""
+        return not (self.closed_form or self.fresh or self.optimizer == "whitened")
+
+    @property
+    def full_batch(self) -> bool:
+        """Whether a step passes over all rows: those of a head do, which cost next to nothing."""
+        return self.subset == "head"
+
+    def trials(self, count: int) -> NDArray[np.float64]:
+        """Return the values that are tried, ascending."""
+        kind = "ridge" if self.optimizer == "trunk" else self.optimizer
+        low, high = RANGES.get(f"{self.subset}-{kind}", RANGES[kind])
+        return np.geomspace(low, high, count) if count > 1 else np.array([math.sqrt(low * high)])
+
+
+@dataclass(frozen=True)
+class DeepBudget:
+    """What each attacker may spend."""
+
+    steps: int = 100
+    trials: int = 4  # in the first repeat; the others take the chosen value
+    repeats: int = 2  # with other heads and batches
+    batch_size: int = 32
+    checkpoints: int = 10  # log-spaced, at which accuracy is measured
+
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("steps", 1),
+            ("trials", 1),
+            ("repeats", 1),
+            ("batch_size", 2),
+            ("checkpoints", 2),
+        ):
+            check_integer(name, getattr(self, name), least)
+
+    @property
+    def measured(self) -> NDArray[np.int64]:
+        """Steps at which accuracy is measured, 0 among them."""
+        return log_spaced_steps(self.steps, self.checkpoints)
