@@ -181,7 +181,7 @@ def condnum(
 
 @data_app.callback(invoke_without_command=True)
 def data(context: typer.Context) -> None:
-    """Load each data set in full and list what was found where; the exit status is 1 unless all are well."""
+    """Load each data set in full and list what was found where; one that is broken or unknown exits with 1."""
     if context.invoked_subcommand is not None:
         return
     from condnum.data.catalog import available
@@ -191,7 +191,7 @@ def data(context: typer.Context) -> None:
         count = "" if found.rows is None else str(found.rows)
         rows.append((found.name, found.status, found.source, count, found.checksum[:8], found.location))
     typer.echo("\n\n".join([in_columns(rows), *(found.advice for found in statuses if found.advice)]))
-    if any(found.status != "ok" for found in statuses):
+    if any(found.status not in ("ok", "missing") for found in statuses):
         raise typer.Exit(1)
 
 

@@ -86,7 +86,7 @@ def known(monkeypatch):
     """Checksums that a test can change: of the code, and of every data set."""
     parts = {"code": "a" * 64, "data": "b" * 64}
     monkeypatch.setattr(module, "code_checksum", lambda tree: parts["code"])
-    monkeypatch.setattr(module, "check", lambda name: SimpleNamespace(checksum=parts["data"]))
+    monkeypatch.setattr(module, "data_status", lambda name: SimpleNamespace(checksum=parts["data"]))
     return parts
 
 
