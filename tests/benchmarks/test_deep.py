@@ -16,7 +16,7 @@ from condnum.deep.regularizers import feature_rtol
 from condnum.deep.training.processes import Processes
 from condnum.deep.training.samples import Batch, autocast
 from condnum.deep.training.settings import DeepSettings
-from condnum.deep.training.step import Objective
+from condnum.deep.training.step import DeepObjective
 from condnum.machine import limited_threads
 from condnum.theory.spectra import condition_number
 
@@ -37,7 +37,7 @@ def prepared_steps(name, images, side, device, precision):
     settings = DeepSettings(precision=precision, precondition=True)
     parameters = [*backbone.trainable_parameters(), *backbone.head_parameters()]
     optimizer = torch.optim.SGD(parameters, lr=1e-6, momentum=0.9, nesterov=True)
-    objective = Objective(backbone, "ours", settings, Processes(device))
+    objective = DeepObjective(backbone, "ours", settings, Processes(device))
     tasks = {"pretrain": batches[:1], "harmful": batches[1:]}
     weights = {"supervised": 1.0, "well": 1e-9, "ill": 1e-3}
 
