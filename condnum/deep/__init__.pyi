@@ -26,7 +26,6 @@ from condnum.deep.training.immunization import immunize_backbone as immunize_bac
 from condnum.deep.training.immunization import DeepImmunization as DeepImmunization
 from condnum.deep.training.settings import DeepSettings as DeepSettings
 from condnum.deep.training.settings import deep_preset as deep_preset
-from condnum.deep.training.settings import deep_preset_names as deep_preset_names
 from condnum.deep.rir import RirEstimate as RirEstimate
 from condnum.deep.rir import RirTheta0 as RirTheta0
 from condnum.deep.rir import rir_from_features as rir_from_features

@@ -32,7 +32,6 @@ class Pretraining:
     """How a θ₀ was made."""
 
     history: pd.DataFrame  # a row per epoch: epoch, loss, accuracy (training, as seen), learning_rate
-    epochs: int
     images: int  # training images
     seconds: float
     unreadable: tuple[Unreadable, ...]  # images that do not decode
@@ -165,7 +164,6 @@ def pretrain_backbone(
                 write_state(file, recipe, {"model": model, "optimizer": stepper.state_dict(), "rows": rows})
     return Pretraining(
         history=pd.DataFrame(rows, columns=["epoch", "loss", "accuracy", "learning_rate"]),
-        epochs=epochs,
         images=len(data),
         seconds=time.perf_counter() - started,
         unreadable=tuple(unreadable.values()),

@@ -102,30 +102,30 @@ def smaller_gram(samples: Tensor) -> Tensor:
     return samples @ samples.mT if samples.shape[0] < samples.shape[1] else samples.mT @ samples
 
 
-def feature_r_well(features: Tensor, *, dimension: int | None = None) -> Tensor:
+def feature_r_well(features: Tensor) -> Tensor:
     r"""R_well of the probe's Hessian (Eq. 3): what lowers κ on the pre-training task.
 
-    .. math:: R_{well}(\tilde H) = \tfrac12\sigma_1^2 - \frac{1}{2p}\|\tilde H\|_F^2
+    .. math:: R_{well}(\tilde H) = \tfrac12\sigma_1^2 - \frac{1}{2D}\|\tilde H\|_F^2
+
+    With N < D the Hessian has D − N zero eigenvalues, so R_well cannot vanish.
 
     Args:
         features: `(N, D)` X̃ of any float dtype.
-        dimension: p; default D. With N < D the Hessian has D − N zeros, so that R_well cannot vanish:
-            `dimension=N` asks for a flat non-zero spectrum only.
 
     Returns:
         `()` float64, differentiable once.
 
     Raises:
-        InvalidInputError: Not `(N, D)`, non-finite entries, or `dimension` below `min(N, D)`.
+        InvalidInputError: Not `(N, D)`, or non-finite entries.
         RankError: The features are all zero.
 
     Examples:
         >>> X = torch.tensor([[3.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
-        >>> feature_r_well(X, dimension=2), feature_r_well(X)  # 81/2 - 82/4, 81/2 - 82/6
-        (tensor(20., dtype=torch.float64), tensor(26.8333, dtype=torch.float64))
+        >>> feature_r_well(X)  # 81/2 - 82/6
+        tensor(26.8333, dtype=torch.float64)
     """
     X = as_tensor(features, "features", ndim=2)
-    value: Tensor = r_well(smaller_gram(X), dimension=X.shape[1] if dimension is None else dimension)
+    value: Tensor = r_well(smaller_gram(X), dimension=X.shape[1])
     return value
 
 

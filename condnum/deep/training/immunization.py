@@ -55,11 +55,6 @@ class DeepImmunization:
         """Steps after which the result was taken; 0 means that it is θ₀."""
         return self.best.step
 
-    @property
-    def evaluations(self) -> pd.DataFrame:
-        """The rows of the history at which θ was evaluated."""
-        return self.history.dropna(subset=["rir"]).reset_index(drop=True)
-
 
 def immunize_backbone(
     backbone: Backbone,

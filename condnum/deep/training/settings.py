@@ -118,11 +118,6 @@ _TABLE_4: dict[str, dict[str, Any]] = {
 }
 
 
-def deep_preset_names() -> tuple[str, ...]:
-    """Return the names of the presets, those of Table 4."""
-    return tuple(_TABLE_4)
-
-
 def deep_preset(name: str) -> DeepSettings:
     """Return published settings (Table 4).
 
@@ -130,7 +125,7 @@ def deep_preset(name: str) -> DeepSettings:
     state; balanced λ are the safer choice elsewhere.
 
     Args:
-        name: One of `deep_preset_names`.
+        name: `resnet18-cars`, `resnet18-country211`, `vit-cars` or `vit-country211`.
 
     Returns:
         The settings.

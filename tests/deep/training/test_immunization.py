@@ -155,7 +155,7 @@ def test_accuracy_below_the_floor_is_not_chosen(run, answers):
     answers(lambda step: {"accuracy": 0.9 if step in (0, 4) else 0.2, "rir": {0: 1.0, 4: 2.0}.get(step, 5.0)})
     result = run()
     assert (result.best_step, result.best.rir) == (4, 2.0)
-    assert list(result.evaluations["rir"]) == [5.0, 2.0, 5.0, 5.0]
+    assert list(result.history["rir"].dropna()) == [5.0, 2.0, 5.0, 5.0]
 
 
 def test_patience_stops_early_and_a_result_may_be_theta_0(run, answers):
