@@ -28,8 +28,9 @@ from condnum.lessons.condition_number import (
 )
 from condnum.lessons.explorer import Between, Explorer, Slider, checked
 from condnum.lessons.figure_view import shown_figure
+from condnum.lessons.joint_steps import JointStepsExplorer
 from condnum.lessons.own_data import OwnDataExplorer
-from condnum.lessons.regularizer_paths import JointStepsExplorer, RegularizerPathExplorer
+from condnum.lessons.regularizer_paths import RegularizerPathExplorer
 from condnum.lessons.regularizers import RegularizerExplorer
 from condnum.lessons.two_tasks import two_tasks, whiten
 

@@ -19,7 +19,8 @@ from condnum.lessons.condition_number import (
     spectrum_descent,
     zigzag,
 )
-from condnum.lessons.regularizer_paths import joint_step, joint_steps, regularizer_path
+from condnum.lessons.joint_steps import joint_step, joint_steps
+from condnum.lessons.regularizer_paths import regularizer_path
 from condnum.lessons.regularizers import (
     CURVE_POINTS,
     counter_example,
