@@ -60,7 +60,7 @@ def descend_batch(
             part_weights={part: float(values[index]) for part, values in run.weights.items()},
             steps=run.steps[index],
             seconds=share,
-            converged=run.reasons[index] == "tolerance",
+            converged=False,
             counts={name: values[index] for name, values in counts.items()},
             stop_reason=run.reasons[index],
         )
@@ -106,11 +106,10 @@ class _Descent:
         self._safe = {name: torch.empty_like(tensor) for name, tensor in self.parameters.items()}
         self._norms: dict[str, Tensor] = {}
         self._rows: list[list[dict[str, float]]] = [[] for _ in problems]
-        self._optimizer = Optimizer(settings.optimizer, self.parameters)
+        self._optimizer = DescentOptimizer(settings.optimizer, self.parameters)
 
     def loop(self) -> None:
         """Step until nothing is active; leave the last finite parameters of each problem behind."""
-        first_norm = None
         for step in range(self.settings.steps):
             self.step = step
             for name, tensor in self.parameters.items():
@@ -124,10 +123,6 @@ class _Descent:
             self._stop(~torch.isfinite(norm), "diverged")
             if self.step in self.told:
                 self._record()
-            if first_norm is None:
-                first_norm = norm
-            elif self.settings.tolerance > 0:
-                self._stop(norm < self.settings.tolerance * first_norm, "tolerance")
             self._optimizer.step(directions, self.settings.rate(self.step))
             self._keep_finite()
             if not bool(self.memory.active.any()):
@@ -231,7 +226,7 @@ def part_weights(norms: dict[str, float], settings: DescentSettings) -> dict[str
     return {part: chosen.get(part, 1.0) for part in norms}
 
 
-class Optimizer:
+class DescentOptimizer:
     """Plain gradient descent `x ← x − ηg`, or Adam with (0.9, 0.999, 1e-8) (Kingma & Ba, 2015), in place.
 
     `torch.optim.Adam` runs the same function, but loads torch's compiler first: 5 s a process.

@@ -21,19 +21,19 @@ from condnum.methods.problem import MAKE_IT, ImmunizationProblem
 from condnum.methods.result import Callback, History, ImmunizationResult, judged
 from condnum.methods.settings import NAMED_SETTINGS, DescentSettings, SelfTunedSettings, Settings
 
-Method = ClosedFormMethod | DescentMethod
+AnyMethod = ClosedFormMethod | DescentMethod
 
 #: Beyond this, and below its inverse, eigenvalues to the power ±4 are near the end of float64.
 _LARGEST_ENTRY = 1e60
 
-_METHODS: dict[str, Method] = {
+_METHODS: dict[str, AnyMethod] = {
     method.name: method
     for method in (Ours(), OptKappa(), Imma(), RIllOnly(), Identity(), Initial(), Optimal(), Front())
 }
 _BUILT_IN = frozenset(_METHODS)
 
 
-def register(method: Method) -> None:
+def register(method: AnyMethod) -> None:
     """Add a method to the registry under its `name`, in the place of a former one of your own.
 
     Args:
@@ -48,7 +48,7 @@ def register(method: Method) -> None:
         ...
         condnum.errors.InvalidInputError: 'ours' is one of condnum's methods; choose another name.
     """
-    if not isinstance(method, Method) or not all(hasattr(method, x) for x in ("name", "label", "summary")):
+    if not isinstance(method, AnyMethod) or not all(hasattr(method, x) for x in ("name", "label", "summary")):
         raise InvalidInputError(
             f"{type(method).__name__} is not a method: derive its class from ClosedFormMethod or "
             "DescentMethod of condnum.methods, and give it a name, a label and a summary."
@@ -71,7 +71,7 @@ def method_names() -> list[str]:
     return list(_METHODS)
 
 
-def get_method(name: str) -> Method:
+def get_method(name: str) -> AnyMethod:
     """Return a registered method.
 
     Args:

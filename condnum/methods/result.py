@@ -23,7 +23,7 @@ from condnum.theory.immunization import Immunization, relative_immunization_rati
 if TYPE_CHECKING:
     import pandas as pd
 
-StopReason = Literal["steps", "tolerance", "settled", "cancelled", "diverged", "closed_form"]
+StopReason = Literal["steps", "settled", "cancelled", "diverged", "closed_form"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class ImmunizationResult:
     part_weights: dict[str, float]
     steps: int  # steps taken
     seconds: float
-    converged: bool  # True only if the tolerance was reached, RIR settled, or the answer is in closed form
+    converged: bool  # True only if RIR settled, or the answer is in closed form
     stop_reason: StopReason
     counts: dict[str, int] = field(default_factory=dict)  # Lanczos steps, fall-backs to eigh, …
     verdict: Immunization | None = None  # of θ, compact convention; None where θ cannot be measured

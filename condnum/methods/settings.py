@@ -77,9 +77,7 @@ def _read(name: str, kind: Any, value: Any) -> Any:
         check_known(name, value, get_args(kind))
     elif kind is float:
         number = isinstance(value, Real) and not isinstance(value, bool)
-        if name == "tolerance" and not (number and 0 <= value < 1):
-            raise InvalidInputError(f"tolerance must lie in [0, 1), got {value!r}.")
-        if name != "tolerance" and not (number and 0 < value < math.inf):
+        if not (number and 0 < value < math.inf):
             raise InvalidInputError(f"{name} must be a positive number, got {value!r}.")
         return float(value)
     elif value is not None or kind is int:
@@ -107,7 +105,6 @@ class DescentSettings(Settings):
     lambda_pretrain: float = only_where(100.0, parts="well", weights="fixed")  # Table 4, house prices
     lambda_harmful: float = only_where(1e7, parts="ill", weights="fixed")  # likewise
     batch_size: int | None = None  # rows a step and task; None is the full batch
-    tolerance: float = 0.0  # stop once the weighted θ-gradient is below this share of its start
 
     @cached_property
     def recorded_steps(self) -> frozenset[int]:

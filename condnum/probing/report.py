@@ -133,7 +133,7 @@ def _wide(table: pd.DataFrame, order: pd.Series) -> pd.DataFrame:
 
 
 #: A factor up to this is called no obstacle, from that on a real one.
-SMALL, LARGE = 2.0, 10.0
+SMALL_FACTOR, LARGE_FACTOR = 2.0, 10.0
 
 
 def attack_sentences(report: AttackReport) -> list[str]:
@@ -192,8 +192,8 @@ def _extractor(report: AttackReport, name: str) -> list[str]:
     worst = report.worst_case(name)
     more = "at least " if worst["bound"] == "at least" else ""
     steps = f"{worst['steps']:,.0f}" if np.isfinite(worst["steps"]) else "more than the budget's"
-    slowed = rows[rows["factor"] >= LARGE]
-    hardly = rows[(rows["factor"] <= SMALL) & (rows["bound"] == "exact")]
+    slowed = rows[rows["factor"] >= LARGE_FACTOR]
+    hardly = rows[(rows["factor"] <= SMALL_FACTOR) & (rows["bound"] == "exact")]
     between = len(rows) - len(slowed) - len(hardly)
     own = report.extractors.set_index("extractor").loc[name]
     gap = (own["optimum"] - own["baseline_optimum"]) / (own["start_loss"] - own["baseline_optimum"])
@@ -206,9 +206,9 @@ def _extractor(report: AttackReport, name: str) -> list[str]:
     return [
         f"{name}: the attacker who is slowed least is {worst['label']} with a factor of {more}"
         f"{worst['factor']:.3g} (steps: {steps}, on {raw} {worst['baseline_steps']:,.0f}).",
-        f"{name}: of {len(rows)} attackers with a known factor, {len(slowed)} are slowed {LARGE:g} times "
-        f"or more{_list(slowed)}, {len(hardly)} at most {SMALL:g} times{_list(hardly)}, "
-        f"{between} are in between.",
+        f"{name}: of {len(rows)} attackers with a known factor, {len(slowed)} are slowed "
+        f"{LARGE_FACTOR:g} times or more{_list(slowed)}, {len(hardly)} at most {SMALL_FACTOR:g} "
+        f"times{_list(hardly)}, {between} are in between.",
         f"{name}: the best loss on its features is {optimum}",
     ]
 

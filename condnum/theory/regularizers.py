@@ -173,16 +173,14 @@ def r_ill_gradient(
 
     Args:
         S: `(..., p_r, p_c)`.
-        rank: k of every matrix, the values beyond it being round-off; default the number of singular
-            values above `rtol·σ₁`.
-        rtol: Relative tolerance of rank and equality; default `max(p_r, p_c)·eps` of the stored dtype.
+        rank: As in `r_ill`.
+        rtol: As in `r_ill`.
 
     Returns:
         Value, gradient `(..., p_r, p_c)`, and whether it is one.
 
     Raises:
-        InvalidInputError: Fewer than two dimensions, non-finite entries, bad `rank` or `rtol`.
-        RankError: A matrix is zero, or R_ill is infinite.
+        RankError: R_ill is infinite; else as `r_ill`.
 
     Examples:
         >>> import numpy as np

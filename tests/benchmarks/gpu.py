@@ -26,7 +26,7 @@ from condnum.files import output_folder, write_tables, write_text
 from condnum.machine import describe_device, is_out_of_memory, limited_threads, source_revision, versions
 from condnum.methods import get_method, immunize, immunize_batch
 from condnum.methods.batch import ProblemBatch
-from condnum.methods.descent import Optimizer
+from condnum.methods.descent import DescentOptimizer
 from condnum.methods.method import Memory
 from condnum.methods.problem import ImmunizationProblem
 from condnum.studies.digit_cells import DigitBatches, batch_size, ceilings, cell_problem, measure_cell
@@ -179,7 +179,7 @@ class GpuReport:
         starts = [method.initial(problem, torch.Generator().manual_seed(seed)) for seed in range(count)]
         theta = torch.stack([start["theta"] for start in starts]).to(self.device)
         memory = Memory(torch.ones(count, dtype=torch.bool, device=self.device))
-        optimizer = Optimizer("adam", {"theta": theta})
+        optimizer = DescentOptimizer("adam", {"theta": theta})
         weights = dict.fromkeys(("well", "ill"), theta.new_full((count,), 1e-3))
 
         def step():

@@ -10,7 +10,7 @@ from condnum.data import load_mnist_images
 from condnum.machine import limited_threads
 from condnum.methods.algorithm1 import Ours
 from condnum.methods.batch import ProblemBatch
-from condnum.methods.descent import Optimizer
+from condnum.methods.descent import DescentOptimizer
 from condnum.methods.method import Memory
 from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask
 from condnum.theory.extremes import gram
@@ -46,7 +46,7 @@ def prepared_step(problem, well=1e-3, ill=1e-3, rate=1e-4):
     theta = method.initial(problem, torch.Generator().manual_seed(0))["theta"][None]
     parameters = {"theta": theta}
     weights = {"well": theta.new_tensor([well]), "ill": theta.new_tensor([ill])}
-    optimizer = Optimizer("adam", parameters)
+    optimizer = DescentOptimizer("adam", parameters)
 
     def step():
         gradients = method.gradients(batch, parameters, method.defaults, memory)

@@ -108,14 +108,6 @@ def test_a_problem_that_diverges_keeps_its_last_finite_theta_and_touches_no_othe
     assert_same([mixed[0], mixed[2]], immunize_batch(sound, seeds=[0, 1], settings=settings), rtol=1e-12)
 
 
-def test_tolerance_stops_each_problem_by_itself():
-    chosen = problems((120, 110), (30, 20))
-    settings = FIXED.with_overrides(steps=25, learning_rate=0.01, tolerance=0.6)
-    alone = one_by_one(chosen, "ours", [0, 1], settings)
-    assert "tolerance" in {result.stop_reason for result in alone}
-    assert_same(immunize_batch(chosen, seeds=[0, 1], settings=settings), alone)
-
-
 class Mine(RIllOnly):
     """A user's method, which knows no batches."""
 

@@ -6,7 +6,7 @@ import torch
 from condnum.methods import ImmaSettings, get_method
 from condnum.methods.baselines import bilevel_gradient
 from condnum.methods.batch import ProblemBatch
-from condnum.methods.descent import Optimizer
+from condnum.methods.descent import DescentOptimizer
 from condnum.methods.method import Gradients, Memory
 from condnum.methods.problem import (
     SMALL,
@@ -146,7 +146,7 @@ def test_the_optimizers_step_as_those_of_torch(name, peer, rows):
     theta, omega = draw(rows, 4), draw(rows, 1, seed=1)
     ours = {"theta": theta.clone(), "omega": omega.clone()}
     theirs = [theta.clone(), omega.clone()]
-    optimizer, other = Optimizer(name, ours), peer(theirs, lr=0.1)
+    optimizer, other = DescentOptimizer(name, ours), peer(theirs, lr=0.1)
     for step in range(5):
         other.param_groups[0]["lr"] = rate = 0.1 / (step + 1)
         gradients = {key: 2 * value + step for key, value in ours.items()}

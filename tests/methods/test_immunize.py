@@ -186,14 +186,6 @@ class TestLoop:
         # ½(1 + cos(πt/4)) for t = 0 … 3 sums to 2 + ½.
         torch.testing.assert_close(result.theta, torch.eye(6).double() - 0.25)
 
-    def test_tolerance(self, registered, make_problem):
-        registered(Shrink())
-        result = immunize(make_problem(), "shrink", steps=50, learning_rate=0.5, tolerance=0.1, **GD)
-        # 2⁻⁴ is the first below 0.1; it is seen before the fifth step.
-        assert (result.stop_reason, result.steps, result.converged) == ("tolerance", 4, True)
-        torch.testing.assert_close(result.theta, torch.eye(6).double() / 16)
-        assert result.history["step"][-1] == 4
-
     def test_a_step_beyond_the_floats_is_taken_back(self, registered, make_problem):
         registered(Constant())
         # 1 − 1e308 is finite, 1 − 2e308 is not; Xθ is not either, so that κ of it is unknown.
@@ -295,8 +287,6 @@ class TestSettings:
             (DescentSettings, {"steps": None}, InvalidInputError, "steps must be an integer.*got None"),
             (DescentSettings, {"steps": 2.5}, InvalidInputError, "steps must be an integer.*got 2.5"),
             (DescentSettings, {"record_every": -1}, InvalidInputError, "record_every must be.*at least 0"),
-            (DescentSettings, {"tolerance": 1.0}, InvalidInputError, r"must lie in \[0, 1\), got 1.0"),
-            (DescentSettings, {"tolerance": "0"}, InvalidInputError, r"must lie in \[0, 1\), got '0'"),
             (OptKappaSettings, {"convention": "compct"}, UnknownNameError, "did you mean 'compact'"),
         ],
         ids=lambda value: "-".join(map(str, value.items())) if isinstance(value, dict) else None,
