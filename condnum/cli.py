@@ -181,7 +181,7 @@ def condnum(
 
 @data_app.callback(invoke_without_command=True)
 def data(context: typer.Context) -> None:
-    """Load each data set in full and list what was found; the exit status is 1 if one is broken or unknown."""
+    """Load each data set in full and list what was found; exit status 1 if one is broken or unknown."""
     if context.invoked_subcommand is not None:
         return
     from condnum.data.catalog import available

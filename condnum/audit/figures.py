@@ -33,7 +33,7 @@ _LOOK = {
 }
 
 
-def task_spectra_figure(found: Audit) -> Any:
+def audited_spectra_figure(found: Audit) -> Any:
     """Draw the spectra of both tasks' features with the rank tolerance and ε."""
     titles = ("D<sub>P</sub>, pre-training task", "D<sub>H</sub>, harmful task")
     figure = panels(rows=1, cols=2, subplot_titles=titles, shared_yaxes=True, horizontal_spacing=0.06)

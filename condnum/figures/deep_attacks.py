@@ -96,7 +96,7 @@ def protection_figure(factors: pd.DataFrame, subtitle: str, *, fraction: float =
     return figure.update_layout(legend_title_text="attacker's examples")
 
 
-def attack_curves_figure(curves: pd.DataFrame, subtitle: str, *, labels: Any, shots: int = 0) -> Any:
+def net_curves_figure(curves: pd.DataFrame, subtitle: str, *, labels: Any, shots: int = 0) -> Any:
     """Draw D_H's test accuracy against steps, a panel an attacker: θ₀, θ_I and the net from scratch."""
     table = curves[(curves["shots"] == shots) & (curves["step"] > 0)]
     backbones, attackers = (list(dict.fromkeys(table[name])) for name in ("backbone", "attacker"))

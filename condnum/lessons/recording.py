@@ -181,15 +181,15 @@ def _numbers(value: Any) -> NDArray[Any] | None:
 # How it is stored.
 
 
-def rounded(numbers: NDArray[Any]) -> list[Any]:
+def five_digits(numbers: NDArray[Any]) -> list[Any]:
     """Return numbers as JSON has them: null for a gap, whole ones exactly, others to `DIGITS` digits.
 
     Examples:
-        >>> rounded(np.array([0.1234567, np.nan, 1e-9 / 3, 1234567.0]))
+        >>> five_digits(np.array([0.1234567, np.nan, 1e-9 / 3, 1234567.0]))
         [0.12346, None, 3.3333e-10, 1234567]
     """
     if numbers.ndim > 1:
-        return [rounded(row) for row in numbers]
+        return [five_digits(row) for row in numbers]
     kept = [float(f"{one:.{DIGITS}g}") if one % 1 else one for one in numbers.tolist()]
     return [
         int(one) if one % 1 == 0 and abs(one) < WHOLE else one if math.isfinite(one) else None for one in kept
@@ -213,9 +213,9 @@ def pack(payloads: Iterable[Mapping[str, Any]], head: Mapping[str, Any]) -> byte
             return leaf
         finite = leaf[np.isfinite(leaf)]
         if leaf.ndim > 1 or leaf.size <= FEW or not (finite % 1).any():
-            return rounded(leaf)
+            return five_digits(leaf)
         scale = float(f"{np.abs(finite).max():.9g}")
-        return {"of": number(rounded(leaf / scale)), "times": scale}
+        return {"of": number(five_digits(leaf / scale)), "times": scale}
 
     places: dict[tuple[Any, ...], list[int]] = {}
     known: dict[Any, int] = {}  # most leaves of a state are those of the state before

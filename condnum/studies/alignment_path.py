@@ -68,7 +68,7 @@ def kept_steps(limit: int, dimension: int) -> list[int]:
 
 
 #: Rows and columns of a map of overlaps; more directions are averaged in blocks.
-OVERLAP_BLOCKS = 32
+PATH_BLOCKS = 32
 
 #: Steps of the probes, and points of their curves.
 PROBE_STEPS, PROBE_POINTS = 5000, 60
@@ -343,7 +343,7 @@ def _measured(U: Tensor, s: Tensor, task: TaskBasis) -> tuple[dict[str, Any], Pr
     return measured, (spectrum.numpy(), squares.numpy(), float(squares.sum()))
 
 
-def in_blocks(overlaps: np.ndarray[Any, Any], size: int = OVERLAP_BLOCKS) -> np.ndarray[Any, Any]:
+def in_blocks(overlaps: np.ndarray[Any, Any], size: int = PATH_BLOCKS) -> np.ndarray[Any, Any]:
     """Average overlaps over blocks of rows and sum them over blocks of columns, so that rows sum to 1.
 
     Examples:

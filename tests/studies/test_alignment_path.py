@@ -9,7 +9,7 @@ from condnum.errors import CondnumError, InvalidInputError
 from condnum.methods import immunize
 from condnum.probing import linear_probe
 from condnum.studies.alignment_path import (
-    OVERLAP_BLOCKS,
+    PATH_BLOCKS,
     TASKS_CELL,
     AlignmentPath,
     PathData,
@@ -114,7 +114,7 @@ def test_steps_are_log_spaced_with_both_ends_and_fill_the_wanted_number():
 def test_blocks_keep_the_sums_of_rows():
     overlaps = np.square(np.linalg.qr(np.random.default_rng(0).normal(size=(90, 90)))[0])
     blocks = in_blocks(overlaps)
-    assert blocks.shape == (OVERLAP_BLOCKS, OVERLAP_BLOCKS)
+    assert blocks.shape == (PATH_BLOCKS, PATH_BLOCKS)
     np.testing.assert_allclose(blocks.sum(axis=1), 1, rtol=1e-12)
     np.testing.assert_array_equal(in_blocks(overlaps[:5, :5]), overlaps[:5, :5])
 

@@ -8,7 +8,7 @@ import pytest
 from condnum.deep import Backbone, save_backbone
 from condnum.errors import DataNotFoundError, InvalidInputError, UnknownNameError
 from condnum.figures.deep_attacks import (
-    attack_curves_figure,
+    net_curves_figure,
     predicted_figure,
     protection_figure,
     trials_figure,
@@ -172,7 +172,7 @@ class TestRun:
         )
         stepwise = run.tables["factors"].query("fraction == 0.5 and examples_budget.notna()")
         assert np.allclose(np.sort(drawn), np.sort(stepwise["factor"]), equal_nan=True)
-        curves = attack_curves_figure(run.tables["curves"], "", labels=labels)
+        curves = net_curves_figure(run.tables["curves"], "", labels=labels)
         assert len(curves.data) == 2 * 3 * (1 + 2)  # mean and repeats; what is solved has no curve
         assert len(trials_figure(run.tables["trials"], "", labels=labels).data) == 5 * 3
         said = deep_attacks.verdict(run.tables["factors"], run.tables["immunization"])
