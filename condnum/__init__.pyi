@@ -29,11 +29,11 @@ from condnum.theory.steps import ill_step_bound as ill_step_bound
 from condnum.methods.problem import ImmunizationProblem as ImmunizationProblem
 from condnum.methods import ImmunizationResult as ImmunizationResult
 from condnum.methods import DescentSettings as DescentSettings
-from condnum.methods import NAMED_SETTINGS as NAMED_SETTINGS
+from condnum.methods import PRESETS as PRESETS
 from condnum.methods import immunize as immunize
 from condnum.methods import method_names as method_names
 from condnum.methods import get_method as get_method
-from condnum.methods import register as register
+from condnum.methods import register_method as register_method
 from condnum.probing import ProbeCurve as ProbeCurve
 from condnum.probing import linear_probe as linear_probe
 from condnum.data import TaskPair as TaskPair

@@ -120,7 +120,7 @@ def check_underestimate(theta: Any, K: Any) -> str:
 @answer_check
 def check_harmful_step(eta: Any) -> str:
     """Exercise 5: a step below the printed bound of Theorem 4.3 (1) at which κ rises, for σ = (4, 1)."""
-    value, printed = number_answer(eta, "η"), float(well_step_bound(list(SIGMA), source="printed"))
+    value, printed = number_answer(eta, "η"), float(well_step_bound(list(SIGMA), bound="published"))
     wanted = f"η must lie between 0 and the printed bound {num(printed, 6)}, got {num(value, 6)}."
     need(0 < value < printed, wanted)
     moved = np.asarray(well_spectrum_step(list(SIGMA), value))

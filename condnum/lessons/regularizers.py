@@ -266,7 +266,7 @@ def regularizer_step(
         "next_value": float(value_of(np.diag(np.sort(moved)[::-1]))),
         "kappa": float(sigma[0] / sigma[-1]),
         "next_kappa": float(kappas(moved)),
-        "printed": float(bound(sigma, source="printed")),
+        "printed": float(bound(sigma, bound="published")),
         "corrected": float(bound(sigma)),
         "curve_steps": steps,
         "curve": kappas(next_spectrum(regularizer, scales[:, None] * sigma, 1.0)),
@@ -291,7 +291,7 @@ def counter_example(regularizer: RegularizerName) -> dict[str, Any]:
     kappa = float(sigma[0] / sigma[2])
     bend = math.log2(math.log(kappa) / math.log(sigma[0] / sigma[1]))  # the middle value has x = ½
     unit = 1 / (2 * np.diag(r_ill_gradient(np.diag(sigma)).gradient)[-1])
-    step = float(0.8063 * ill_step_bound(sigma, source="printed") / unit)
+    step = float(0.8063 * ill_step_bound(sigma, bound="published") / unit)
     shape = {"kappa": kappa, "dimension": 3, "bend": bend, "top": float(sigma[0])}
     return {"regularizer": "ill", "step": step, **shape}
 

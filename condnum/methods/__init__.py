@@ -8,14 +8,14 @@ from condnum.methods.registry import (
     immunize,
     immunize_batch,
     method_names,
-    register,
+    register_method,
     uses_seed,
 )
 from condnum.methods.result import ImmunizationResult, Progress
-from condnum.methods.settings import NAMED_SETTINGS, DescentSettings, SelfTunedSettings
+from condnum.methods.settings import PRESETS, DescentSettings, SelfTunedSettings
 
 __all__ = [
-    "NAMED_SETTINGS",
+    "PRESETS",
     "ClosedFormMethod",
     "DescentMethod",
     "DescentSettings",
@@ -29,6 +29,6 @@ __all__ = [
     "immunize",
     "immunize_batch",
     "method_names",
-    "register",
+    "register_method",
     "uses_seed",
 ]

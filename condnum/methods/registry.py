@@ -19,7 +19,7 @@ from condnum.methods.descent import descend, descend_batch
 from condnum.methods.method import ClosedFormMethod, DescentMethod, few_threads
 from condnum.methods.problem import MAKE_IT, ImmunizationProblem
 from condnum.methods.result import Callback, History, ImmunizationResult, judged
-from condnum.methods.settings import NAMED_SETTINGS, DescentSettings, SelfTunedSettings, Settings
+from condnum.methods.settings import PRESETS, DescentSettings, SelfTunedSettings, Settings
 
 AnyMethod = ClosedFormMethod | DescentMethod
 
@@ -33,7 +33,7 @@ _METHODS: dict[str, AnyMethod] = {
 _BUILT_IN = frozenset(_METHODS)
 
 
-def register(method: AnyMethod) -> None:
+def register_method(method: AnyMethod) -> None:
     """Add a method to the registry under its `name`, in the place of a former one of your own.
 
     Args:
@@ -43,7 +43,7 @@ def register(method: AnyMethod) -> None:
         InvalidInputError: It is not such an object, or the name is that of one of condnum's methods.
 
     Examples:
-        >>> register(get_method("ours"))
+        >>> register_method(get_method("ours"))
         Traceback (most recent call last):
         ...
         condnum.errors.InvalidInputError: 'ours' is one of condnum's methods; choose another name.
@@ -113,7 +113,7 @@ def immunize(
         method: `ours` (Algorithm 1), `r_ill_only`, `imma`, `opt_kappa`, the controls `identity` and
             `initial`, or the closed forms `optimal` and `front`; see `method_names`.
         seed: Of θ₀ and everything else that is random; the library never seeds globally.
-        settings: Replaces the method's defaults; a string names one of `NAMED_SETTINGS`. By default `ours` is
+        settings: Replaces the method's defaults; a string names one of `PRESETS`. By default `ours` is
             self-tuned: it alternates steps on `R_well` alone and on `R_ill` alone, none on the loss, and says
             in `explanation` whether Definition 3.1 is met. With `DescentSettings`, or one of the names, it
             descends all three together, as published (Eq. 11).
@@ -121,7 +121,7 @@ def immunize(
             which then returns what it has with `stop_reason="cancelled"`.
         watch: Further steps at which the callback is told of θ, without measuring it.
         **overrides: Single settings by name, such as `steps=200`. Naming one of the joint descent, such as
-            `learning_rate`, leaves the rest at `NAMED_SETTINGS["fixed"]`.
+            `learning_rate`, leaves the rest at `PRESETS["fixed"]`.
 
     Returns:
         θ with history, stop reason, the verdict by Definition 3.1 and its explanation.
@@ -149,8 +149,8 @@ def immunize(
             raise InvalidInputError(f"method '{method}' has nothing to set; leave out: {given}.")
         return judged(problem, _closed_form(problem, chosen, seed))
     if isinstance(settings, str):
-        check_known("settings", settings, NAMED_SETTINGS)
-        settings = NAMED_SETTINGS[settings]
+        check_known("settings", settings, PRESETS)
+        settings = PRESETS[settings]
         if problem.pretrain.targets is None:  # a name stands for what of it means anything here
             settings = replace(settings, loss_weight=DescentSettings.loss_weight)
     base = _settings_of(chosen, settings).with_overrides(**overrides)

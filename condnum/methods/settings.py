@@ -175,7 +175,7 @@ class SelfTunedSettings(Settings):
 
 #: Settings of the joint descent of `ours` by name: the defaults, and those searched on the paper's data. On
 #: other data they may fail without a word: self-tuned, `ours` says whether it immunized.
-NAMED_SETTINGS = {
+PRESETS = {
     "fixed": DescentSettings(),
     "house-prices": DescentSettings(learning_rate=0.3, ratio=60.0, loss_weight=0.1, steps=12_000),
     "mnist": DescentSettings(learning_rate=2.5e-3, ratio=1.0, loss_weight=1e-3, steps=120, record_every=0),

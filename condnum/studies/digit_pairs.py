@@ -13,7 +13,7 @@ from condnum.arrays import resolve_device
 from condnum.data import Digits, load_mnist_images, load_small_digits
 from condnum.errors import InvalidInputError
 from condnum.methods import (
-    NAMED_SETTINGS,
+    PRESETS,
     DescentSettings,
     ImmaSettings,
     ImmunizationResult,
@@ -57,7 +57,7 @@ DEFAULT_METHODS = (*PAPER_METHODS, "optimal", "front")
 #: Settings by data set, one for all pairs and seeds.
 DIGIT_SETTINGS: dict[str, dict[str, DescentSettings]] = {
     "mnist": {
-        "ours": NAMED_SETTINGS["mnist"],
+        "ours": PRESETS["mnist"],
         "opt_kappa": OptKappaSettings(
             learning_rate=1e-3, ratio=0.1, steps=30, convention="ridge", record_every=0
         ),
@@ -65,7 +65,7 @@ DIGIT_SETTINGS: dict[str, dict[str, DescentSettings]] = {
         "r_ill_only": DescentSettings(learning_rate=1e-3, steps=30, record_every=0),
     },
     "digits-8x8": {
-        "ours": NAMED_SETTINGS["digits-8x8"],
+        "ours": PRESETS["digits-8x8"],
         "opt_kappa": OptKappaSettings(
             learning_rate=0.005, ratio=0.1, steps=100, convention="ridge", record_every=10
         ),

@@ -9,7 +9,7 @@ import pandas as pd
 
 from condnum.data import TaskPair, load_diabetes_tasks, load_house_prices
 from condnum.errors import InvalidInputError, check_integer
-from condnum.methods import NAMED_SETTINGS
+from condnum.methods import PRESETS
 from condnum.methods.settings import DescentSettings
 from condnum.studies.cells import Cell, CellResult
 from condnum.studies.measure import cell_spectra, result_row
@@ -73,7 +73,7 @@ class ReproductionAudit(Study, name="reproduction-audit", version="4"):
     @property
     def corrected(self) -> DescentSettings:
         """The fixed settings of `ours` that were searched on these data."""
-        return NAMED_SETTINGS["house-prices" if self.data == "house-prices" else "diabetes"]
+        return PRESETS["house-prices" if self.data == "house-prices" else "diabetes"]
 
     def load(self) -> TaskPair:
         """Load the data as the corrected protocol has them."""

@@ -25,12 +25,10 @@ from condnum.theory.regularizers import (
 )
 from condnum.theory.spectra import default_rtol
 
-BoundSource = Literal["corrected", "printed"]
+StepBound = Literal["corrected", "published"]
 
 
-def well_step_bound(
-    sigma: ArrayLike, *, dimension: int | None = None, source: BoundSource = "corrected"
-) -> Any:
+def well_step_bound(sigma: ArrayLike, *, dimension: int | None = None, bound: StepBound = "corrected") -> Any:
     r"""Step size below which `well_step` lowers κ (Theorem 4.3 (1)).
 
     Corrected:
@@ -38,12 +36,12 @@ def well_step_bound(
     .. math:: \min\Big\{\frac{1-\sqrt{\sigma_k/\sigma_1}}{2(1-\frac1D)\sigma_1},\;
         \frac D{2\sigma_2}\Big(\sqrt{\tfrac{\sigma_1}{\sigma_2}}-1\Big)\Big\}
 
-    Printed: :math:`1/((1-\frac1D)\sigma_1)` in the place of the first term.
+    Published: :math:`1/((1-\frac1D)\sigma_1)` in the place of the first term.
 
     Args:
         sigma: `(..., k)` non-zero spectrum of H: positive, descending, σ₁ > σ₂.
         dimension: D of the Hessian; default k.
-        source: `corrected`, or `printed` for the paper's.
+        bound: `corrected`, or `published` for the paper's.
 
     Returns:
         A float for one spectrum, an array `(...)` of the kind of `sigma` for a batch.
@@ -51,15 +49,15 @@ def well_step_bound(
     Raises:
         InvalidInputError: Not descending and positive, σ₁ repeated, bad `dimension`.
         RankError: Fewer than two values: κ = 1 cannot fall.
-        UnknownNameError: Unknown `source`.
+        UnknownNameError: Unknown `bound`.
 
     Examples:
         >>> well_step_bound([4.0, 1.0])
         0.125
-        >>> well_step_bound([4.0, 1.0], source="printed")
+        >>> well_step_bound([4.0, 1.0], bound="published")
         0.5
     """
-    s = _as_spectrum(sigma, source, minimum=2)
+    s = _as_spectrum(sigma, bound, minimum=2)
     D = resolve_dimension(dimension, s.shape[-1])
     if bool((extreme(s, default_rtol(s.shape[-1])).multiplicity > 1).any()):
         raise InvalidInputError(
@@ -67,23 +65,23 @@ def well_step_bound(
             "unique one, and its bound is 0, no step at all."
         )
     s1, s2, sk = s[..., 0], s[..., 1], s[..., -1]
-    room = (1 - (sk / s1).sqrt()) / 2 if source == "corrected" else torch.ones_like(s1)
+    room = (1 - (sk / s1).sqrt()) / 2 if bound == "corrected" else torch.ones_like(s1)
     first = room / ((1 - 1 / D) * s1)
     second = ((s1 / s2).sqrt() - 1) * D / (2 * s2)
-    bound = torch.minimum(first, second)
-    return bound.item() if bound.ndim == 0 else like(sigma)(bound)
+    largest = torch.minimum(first, second)
+    return largest.item() if largest.ndim == 0 else like(sigma)(largest)
 
 
-def ill_step_bound(sigma: ArrayLike, *, source: BoundSource = "corrected") -> Any:
+def ill_step_bound(sigma: ArrayLike, *, bound: StepBound = "corrected") -> Any:
     r"""Step size below which `ill_step` raises κ (Theorem 4.3 (2)), with :math:`\rho = 1/R_{ill}`.
 
     Corrected: :math:`\rho^2/(\sigma_k(1-2/k))`, and `inf` for k = 2, where every step raises κ.
-    Printed: :math:`\rho^2/(1-2\sigma_k/k)`, returned as it is: negative where σ_k > k/2, `inf`
+    Published: :math:`\rho^2/(1-2\sigma_k/k)`, returned as it is: negative where σ_k > k/2, `inf`
     at σ_k = k/2.
 
     Args:
         sigma: `(..., k)` non-zero spectrum of H: positive, descending, σ_k < σ_{k−1}.
-        source: `corrected`, or `printed` for the paper's.
+        bound: `corrected`, or `published` for the paper's.
 
     Returns:
         A float for one spectrum, an array `(...)` of the kind of `sigma` for a batch.
@@ -91,17 +89,17 @@ def ill_step_bound(sigma: ArrayLike, *, source: BoundSource = "corrected") -> An
     Raises:
         InvalidInputError: Not descending and positive, or σ_k repeated.
         RankError: Fewer than two values: R_ill is infinite.
-        UnknownNameError: Unknown `source`.
+        UnknownNameError: Unknown `bound`.
 
     Examples:
         >>> ill_step_bound([3.0, 1.0])
         inf
-        >>> ill_step_bound([3.0, 3.0, 1.5], source="corrected")  # ρ = 9/4
+        >>> ill_step_bound([3.0, 3.0, 1.5], bound="corrected")  # ρ = 9/4
         10.125
-        >>> ill_step_bound([4.0, 3.0, 2.0], source="printed") < 0
+        >>> ill_step_bound([4.0, 3.0, 2.0], bound="published") < 0
         True
     """
-    s = _as_spectrum(sigma, source, minimum=2)
+    s = _as_spectrum(sigma, bound, minimum=2)
     low, value = _smallest_with_equals(s)
     if bool((low.multiplicity > 1).any()):
         raise InvalidInputError(
@@ -109,14 +107,14 @@ def ill_step_bound(sigma: ArrayLike, *, source: BoundSource = "corrected") -> An
             "for a unique one, and its bound is undefined."
         )
     k = s.shape[-1]
-    denominator = low.sigma * (1 - 2 / k) if source == "corrected" else 1 - 2 * low.sigma / k
-    bound = value.reciprocal().square() / denominator
-    return bound.item() if bound.ndim == 0 else like(sigma)(bound)
+    denominator = low.sigma * (1 - 2 / k) if bound == "corrected" else 1 - 2 * low.sigma / k
+    largest = value.reciprocal().square() / denominator
+    return largest.item() if largest.ndim == 0 else like(sigma)(largest)
 
 
-def _as_spectrum(sigma: ArrayLike, source: BoundSource = "corrected", *, minimum: int = 1) -> Tensor:
+def _as_spectrum(sigma: ArrayLike, bound: StepBound = "corrected", *, minimum: int = 1) -> Tensor:
     """Return a detached float64 spectrum `(..., k)`, checked."""
-    check_known("bound source", source, ("corrected", "printed"))
+    check_known("bound", bound, ("corrected", "published"))
     s = as_tensor(sigma, "sigma", minimum_ndim=1).detach()
     if bool((s <= 0).any()):
         raise InvalidInputError(

@@ -34,7 +34,7 @@ def registered():
     names = []
 
     def add(method):
-        registry.register(method)
+        registry.register_method(method)
         names.append(method.name)
         return method
 

@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from condnum import (
-    NAMED_SETTINGS,
+    PRESETS,
     DescentSettings,
     front_immunizer,
     immunize,
@@ -208,7 +208,7 @@ def test_settings_by_name():
     problem = pair(6, 5)
     named = immunize(problem, "ours", settings="fixed", steps=20)
     torch.testing.assert_close(
-        named.theta, immunize(problem, "ours", settings=NAMED_SETTINGS["fixed"], steps=20).theta
+        named.theta, immunize(problem, "ours", settings=PRESETS["fixed"], steps=20).theta
     )
     assert immunize(problem, "ours", steps=5, learning_rate=0.1).settings == DescentSettings(steps=5)
     with pytest.raises(UnknownNameError, match=r"unknown settings 'mnits'; did you mean 'mnist'"):

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from condnum.errors import InvalidInputError
-from condnum.methods import NAMED_SETTINGS, descends_in_batches, get_method, immunize, immunize_batch
+from condnum.methods import PRESETS, descends_in_batches, get_method, immunize, immunize_batch
 from condnum.methods.algorithm1 import RIllOnly
 from condnum.methods.method import Gradients
 from condnum.methods.problem import SMALL, ImmunizationProblem, LinearTask
 
 LARGE = SMALL + 12  # where one problem alone takes the factor form too
-FIXED = NAMED_SETTINGS["fixed"]
+FIXED = PRESETS["fixed"]
 
 
 def task(dimension, rank, seed, rows, loss):

@@ -9,7 +9,7 @@ import torch
 
 from condnum.errors import InvalidInputError, UnknownNameError
 from condnum.methods import (
-    NAMED_SETTINGS,
+    PRESETS,
     ClosedFormMethod,
     DescentMethod,
     DescentSettings,
@@ -19,7 +19,7 @@ from condnum.methods import (
     immunize,
     immunize_batch,
     method_names,
-    register,
+    register_method,
 )
 from condnum.methods.method import Gradients
 from condnum.methods.problem import ImmunizationProblem
@@ -371,9 +371,9 @@ class TestSettings:
         # A name stands for what of it has an effect; a change of mode drops what belonged to the former one.
         by_name = immunize(make_problem(targets=False), "ours", settings="house-prices", steps=2)
         assert (by_name.settings.ratio, by_name.settings.loss_weight) == (60.0, 1.0)
-        fixed = NAMED_SETTINGS["house-prices"].with_overrides(weights="fixed", lambda_harmful=3.0)
+        fixed = PRESETS["house-prices"].with_overrides(weights="fixed", lambda_harmful=3.0)
         assert (fixed.ratio, fixed.lambda_harmful, fixed.loss_weight) == (5.0, 3.0, 0.1)
-        assert NAMED_SETTINGS["mnist"].with_overrides(**asdict(fixed)) == fixed
+        assert PRESETS["mnist"].with_overrides(**asdict(fixed)) == fixed
 
 
 def test_numbers_of_other_types(make_problem):
@@ -461,7 +461,7 @@ class TestMethodsOfOnesOwn:
 
         for bare in (Bare(), object()):
             with pytest.raises(InvalidInputError, match=r"is not a method: derive.*a label and a summary"):
-                register(bare)
+                register_method(bare)
         assert "bare" not in method_names()
 
     def test_registering_again_replaces(self, registered, make_problem):
@@ -470,4 +470,4 @@ class TestMethodsOfOnesOwn:
         assert method_names().count("mine") == 1
         assert immunize(make_problem(), "mine").theta.equal(2 * torch.eye(6).double())
         with pytest.raises(InvalidInputError, match="'front' is one of condnum's methods"):
-            register(Formula("front", torch.eye(6)))
+            register_method(Formula("front", torch.eye(6)))

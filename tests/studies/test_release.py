@@ -12,7 +12,7 @@ import torch
 from condnum import ImmunizationProblem, immunize, r_ill, r_well
 from condnum.data import load_diabetes_tasks, load_house_prices
 from condnum.errors import CondnumError
-from condnum.methods import NAMED_SETTINGS
+from condnum.methods import PRESETS
 from condnum.studies.cells import Cell
 from condnum.studies.house_prices import HOUSE_SETTINGS
 from condnum.studies.measure import cell_spectra
@@ -191,7 +191,7 @@ def test_rows_updates_and_spectra():
 
 def test_the_corrected_end_is_the_registered_method():
     problem = ImmunizationProblem.from_pair(load_diabetes_tasks(features="published"))
-    registered = immunize(problem, "ours", seed=1, **asdict(NAMED_SETTINGS["diabetes"]))
+    registered = immunize(problem, "ours", seed=1, **asdict(PRESETS["diabetes"]))
     assert torch.equal(trained(EMBEDDED, FULL, 1), registered.theta)
 
 

@@ -38,7 +38,7 @@ class TestCounterExamples:
 
     def test_printed_well_bound(self):
         K = np.diag([4.0, 1.0])
-        assert well_step_bound([4.0, 1.0], source="printed") == pytest.approx(0.5, rel=1e-15)
+        assert well_step_bound([4.0, 1.0], bound="published") == pytest.approx(0.5, rel=1e-15)
         np.testing.assert_array_equal(well_spectrum_step([4.0, 1.0], 0.25, 2), [0.0, 25 / 16])
         # On matrices: the step below the printed bound annihilates σ₁; another one multiplies κ.
         after = hessian(well_step(np.eye(2), K, 0.25), K)
@@ -46,7 +46,7 @@ class TestCounterExamples:
         assert condition_number(hessian(well_step(np.eye(2), K, 0.24), K)).value > 200
 
     def test_printed_ill_bound(self):
-        eta = 0.8063 * ill_step_bound(PRINTED_2, source="printed")
+        eta = 0.8063 * ill_step_bound(PRINTED_2, bound="published")
         assert eta > ill_step_bound(PRINTED_2)
         after, K = ill_spectrum_step(PRINTED_2, eta), np.diag(PRINTED_2)
         assert PRINTED_2[0] / PRINTED_2[-1] == pytest.approx(1.631, abs=5e-4)
@@ -65,14 +65,14 @@ class TestBounds:
     def test_by_hand(self):
         # D = 3, σ = (16, 4, 1): (1 − ¼)/(2·⅔·16) = 9/256; (2 − 1)·3/8.
         assert well_step_bound([16.0, 4.0, 1.0]) == pytest.approx(9 / 256)
-        assert well_step_bound([16.0, 4.0, 1.0], source="printed") == pytest.approx(3 / 32)
+        assert well_step_bound([16.0, 4.0, 1.0], bound="published") == pytest.approx(3 / 32)
         # D = 4: ¾/(2·¾·16) = 1/32.
         assert well_step_bound([16.0, 4.0, 1.0], dimension=4) == pytest.approx(1 / 32)
         # The second term rules: (√(1.21) − 1)·3/2.
         assert well_step_bound([1.21, 1.0, 1e-6]) == pytest.approx(0.15)
-        for source in ("corrected", "printed"):
-            assert ill_step_bound([3.0, 2.0, 1.0], source=source) == pytest.approx((11 / 6) ** 2 * 3)
-        assert ill_step_bound([5.0, 0.1]) == ill_step_bound([3.0, 1.0], source="printed") == np.inf
+        for bound in ("corrected", "published"):
+            assert ill_step_bound([3.0, 2.0, 1.0], bound=bound) == pytest.approx((11 / 6) ** 2 * 3)
+        assert ill_step_bound([5.0, 0.1]) == ill_step_bound([3.0, 1.0], bound="published") == np.inf
 
     @pytest.mark.parametrize("bound", [well_step_bound, ill_step_bound])
     @pytest.mark.parametrize(
