@@ -80,11 +80,11 @@ def descend_auto(
     *,
     seed: int,
     callback: Callback | None = None,
-    watch: Collection[int] = (),
+    callback_steps: Collection[int] = (),
 ) -> ImmunizationResult:
     """Run Algorithm 1 so that Definition 3.1 is met and RIR is large, without settings."""
     started = time.perf_counter()
-    run = _Auto(problem, settings, seed, callback, watch)
+    run = _Auto(problem, settings, seed, callback, callback_steps)
     reason = run.loop()
     theta, verdict, step = run.chosen()
     return ImmunizationResult(
@@ -115,10 +115,10 @@ class _Auto:
         settings: SelfTunedSettings,
         seed: int,
         callback: Callback | None,
-        watch: Collection[int] = (),
+        callback_steps: Collection[int] = (),
     ) -> None:
         self.problem, self.settings, self.seed, self.callback = problem, settings, seed, callback
-        self.watch = frozenset(watch)
+        self.callback_steps = frozenset(callback_steps)
         self.pretrain, self.harmful = (task.factor for task in (problem.pretrain, problem.harmful))
         self.ranges = problem.pretrain.range, problem.harmful.range
         self.ceiling = rir_ceiling(*self.ranges).value
@@ -153,7 +153,7 @@ class _Auto:
             for part, theta in self._moves():
                 self.step += 1
                 self.steps[part] += 1
-                told = self.step >= self._next_record or self.step in self.watch
+                told = self.step >= self._next_record or self.step in self.callback_steps
                 cancelled = told and self._record(theta())
                 if cancelled or self.step >= self.settings.steps:
                     self.theta = theta()
@@ -334,7 +334,7 @@ class _Auto:
             self._next_record = max(self.step + 1, next_one)
             row = self._row(theta)
             self._rows.append(row)
-        if self.callback is None or not (row or self.step in self.watch):
+        if self.callback is None or not (row or self.step in self.callback_steps):
             return False
         return self.callback(Progress("ours", self.seed, self.step, self.settings.steps, row, theta)) is True
 

@@ -23,10 +23,10 @@ def descend(
     *,
     seed: int,
     callback: Callback | None = None,
-    watch: Collection[int] = (),
+    callback_steps: Collection[int] = (),
 ) -> ImmunizationResult:
     """Run a descent method from its random start."""
-    told: dict[str, Any] = {"callback": callback, "watch": watch}
+    told: dict[str, Any] = {"callback": callback, "callback_steps": callback_steps}
     with few_threads(problem):
         return descend_batch([problem], method, settings, seeds=[seed], device=problem.device, **told)[0]
 
@@ -39,11 +39,11 @@ def descend_batch(
     seeds: Sequence[int],
     device: torch.device,
     callback: Callback | None = None,
-    watch: Collection[int] = (),
+    callback_steps: Collection[int] = (),
 ) -> list[ImmunizationResult]:
     """Run a descent method on many problems at once, each from the random start of its seed."""
     started = time.perf_counter()
-    run = _Descent(problems, method, settings, seeds, device, callback, watch)
+    run = _Descent(problems, method, settings, seeds, device, callback, callback_steps)
     run.loop()
     counts = {name: values.tolist() for name, values in run.memory.counts.items()}
     omega = run.parameters.get("omega")
@@ -79,11 +79,11 @@ class _Descent:
         seeds: Sequence[int],
         device: torch.device,
         callback: Callback | None,
-        watch: Collection[int],
+        callback_steps: Collection[int],
     ) -> None:
         self.problems, self.seeds, self.device = problems, seeds, device
         self.settings, self.callback = settings, callback
-        self.told = settings.recorded_steps | frozenset(watch)  # steps of which the callback is told
+        self.told = settings.recorded_steps | frozenset(callback_steps)  # steps of which the callback is told
         self.method = method
         self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         drawn = [method.initial(*start) for start in zip(problems, self.generators, strict=True)]

@@ -103,7 +103,7 @@ def immunize(
     seed: int = 0,
     settings: Settings | str | None = None,
     callback: Callback | None = None,
-    watch: Collection[int] = (),
+    callback_steps: Collection[int] = (),
     **overrides: Any,
 ) -> ImmunizationResult:
     """Find an extractor θ that keeps D_P well-conditioned and makes D_H ill-conditioned.
@@ -119,7 +119,7 @@ def immunize(
             descends all three together, as published (Eq. 11).
         callback: Called with a `Progress` at each recorded step; returning True cancels the run,
             which then returns what it has with `stop_reason="cancelled"`.
-        watch: Further steps at which the callback is told of θ, without measuring it.
+        callback_steps: Further steps at which the callback is told of θ, without measuring it.
         **overrides: Single settings by name, such as `steps=200`. Naming one of the joint descent, such as
             `learning_rate`, leaves the rest at `PRESETS["fixed"]`.
 
@@ -156,10 +156,12 @@ def immunize(
     base = _settings_of(chosen, settings).with_overrides(**overrides)
     if isinstance(base, SelfTunedSettings):
         with few_threads(problem):
-            return descend_auto(problem, base, seed=seed, callback=callback, watch=watch)
+            return descend_auto(problem, base, seed=seed, callback=callback, callback_steps=callback_steps)
     named = overrides if len(overrides) < len(fields(base)) else ()
     _check_descent(problem, chosen, base, named)
-    return judged(problem, descend(problem, chosen, base, seed=seed, callback=callback, watch=watch))
+    return judged(
+        problem, descend(problem, chosen, base, seed=seed, callback=callback, callback_steps=callback_steps)
+    )
 
 
 def _closed_form(problem: ImmunizationProblem, method: ClosedFormMethod, seed: int) -> ImmunizationResult:

@@ -369,7 +369,7 @@ def follow(
     """Run a method and measure θ at log-spaced steps, the first and the last among them."""
     watch = kept_steps(int(settings.get("steps", 1)), problem.dimension)
     follower = Follower(tasks, kept_directions(problem.dimension))
-    options = {"callback": follower, "watch": watch, **settings} if settings else {}
+    options = {"callback": follower, "callback_steps": watch, **settings} if settings else {}
     result = immunize(problem, method, seed=seed, **options)
     if follower.kept and follower.kept["step"][-1] == result.steps:  # the chosen θ is not the last one
         for values in follower.kept.values():

@@ -234,7 +234,7 @@ class TestLoop:
         immunize(
             make_problem(),
             callback=lambda p: seen.update({p.step: (p.record, p.theta.clone())}),
-            watch=[0, 2, 5],
+            callback_steps=[0, 2, 5],
             **options,
         )
         assert [*seen] == [0, 2, 5]
@@ -243,8 +243,8 @@ class TestLoop:
             plain = {"schedule": "constant", "steps": 5} | settings
             short = immunize(make_problem(), record_every=0, **plain).theta
             shown = {}
-            immunize(make_problem(), callback=lambda p: shown.update({p.step: p.theta.clone()}), watch=[5],
-                     record_every=0, **plain | {"steps": 9})  # fmt: skip
+            plain |= {"steps": 9, "callback": lambda p: shown.update({p.step: p.theta.clone()})}
+            immunize(make_problem(), callback_steps=[5], record_every=0, **plain)
             torch.testing.assert_close(shown[5], short, rtol=0, atol=0)
 
 

@@ -45,7 +45,7 @@ def thetas(run):
         "opt_kappa",
         settings=study.settings("opt_kappa"),
         callback=lambda progress: seen.update({progress.step: progress.theta.clone()}),
-        watch=range(12),
+        callback_steps=range(12),
     )
     return seen | {result.steps: result.theta}
 
