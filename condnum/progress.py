@@ -205,7 +205,6 @@ class SweepProgress:
     reused: int  # found in the store
     failures: int
     seconds: float  # since the start
-    eta_seconds: float | None  # None before the first cell is computed
     cell: Any  # the `Cell` that was just settled; None at the start
 
     @property

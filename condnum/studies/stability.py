@@ -174,19 +174,6 @@ def claim_stability(table: pd.DataFrame, claim: MethodClaim, default: Mapping[st
     return Stability(verdicts, start, flip, changes)
 
 
-def run_sentences(
-    folder: Path, published: Mapping[str, Published], backbone: str = ""
-) -> dict[tuple[str, str], str]:
-    """Return the sentence of each published claim by method and kind, from what one run kept."""
-    run = RunFolder.read(folder)
-    table, _ = run_verdicts(run)
-    table = table[table["cell"] == backbone] if backbone else table
-    default = default_setting(table, run.kind)
-    claims = published_claims(published, table["method"].unique())
-    found = {(claim.method, claim.kind): claim_stability(table, claim, default) for claim in claims}
-    return {key: stability.sentence for key, stability in found.items() if stability is not None}
-
-
 # The study.
 
 

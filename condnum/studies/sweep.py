@@ -59,8 +59,7 @@ def run_sweep(
     def report(cell: Cell | None) -> None:
         """Send an event and call the callback."""
         done, total, seconds = len(results) + len(failures), len(different), time.perf_counter() - started
-        eta = seconds / (done - reused) * (total - done) if done > reused else None
-        progress = SweepProgress(done, total, reused, len(failures), seconds, eta, cell)
+        progress = SweepProgress(done, total, reused, len(failures), seconds, cell)
         # Method and seed as in the events of a cell's own steps, which this one ends.
         named = {} if cell is None else {"stage": cell.name}
         if cell is not None and "seed" in cell.at:
